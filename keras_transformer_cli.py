@@ -16,11 +16,9 @@ BACKENDS = ("tensorflow", "jax", "torch")
 
 def main() -> None:
     """Chooses the backend, and runs the command line."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    if not os.environ.get("KERAS_HOME"):  # Keras takes "" for the current folder.
-        os.environ.pop("KERAS_HOME", None)
     try:
-        _choose_backend(sys.argv[1:])
+        choose_backend()
+        _check_backend()
         with _log_lines_hidden():
             from keras_transformer.cli import main as command_line
     except KeyboardInterrupt:
@@ -33,8 +31,16 @@ def installed_backends() -> list[str]:
     return [name for name in BACKENDS if importlib.util.find_spec(name) is not None]
 
 
-def _choose_backend(words: list[str]) -> None:
-    """Sets KERAS_BACKEND to the value of --backend, or to the only installed backend."""
+def choose_backend() -> None:
+    """Sets KERAS_BACKEND to the value of --backend, or to the only installed backend.
+
+    A program that registers architectures and ends in `main()` calls this function before it
+    imports Keras.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if not os.environ.get("KERAS_HOME"):  # Keras takes "" for the current folder.
+        os.environ.pop("KERAS_HOME", None)
+    words = sys.argv[1:]
     for word, following in zip(words, [*words[1:], ""], strict=False):
         if word == "--backend" or word.startswith("--backend="):
             os.environ["KERAS_BACKEND"] = following if word == "--backend" else word[10:]
@@ -48,6 +54,16 @@ def _choose_backend(words: list[str]) -> None:
         sys.exit(
             f"Error: the backend {backend} is not installed (installed: "
             f"{', '.join(installed) or 'none'}): pip install 'keras3-transformer[{backend}]'"
+        )
+
+
+def _check_backend() -> None:
+    """Ends the process if a program imported Keras before it chose this backend."""
+    keras, backend = sys.modules.get("keras"), os.environ.get("KERAS_BACKEND")
+    if keras is not None and backend and keras.config.backend() != backend:
+        sys.exit(
+            f"Error: this program imported Keras before it knew --backend {backend}. Set "
+            f"KERAS_BACKEND={backend}, or call `keras_transformer_cli.choose_backend()` first"
         )
 
 

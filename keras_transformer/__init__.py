@@ -29,12 +29,9 @@ from keras_transformer.layers import (
     scaled_dot_product_attention,
 )
 from keras_transformer.models import (
-    AttentionalRecurrentSeq2Seq,
     BertEncoder,
-    ConvolutionalSeq2Seq,
     LanguageModel,
     MaskedLanguageModel,
-    RecurrentSeq2Seq,
     Transformer,
 )
 from keras_transformer.training import (
@@ -80,8 +77,13 @@ if TYPE_CHECKING:
         visualization as visualization,
     )
     from keras_transformer.data import BatchPlan, Tokenizer, TokenStore
-    from keras_transformer.decoding import Ensemble, SamplingOptions, SearchOptions, Shortlist
-    from keras_transformer.decoding.search import search
+    from keras_transformer.decoding import (
+        Ensemble,
+        SamplingOptions,
+        SearchOptions,
+        Shortlist,
+        search,
+    )
     from keras_transformer.portability import conformance
     from keras_transformer.recipe.files import load_recipe
     from keras_transformer.recipe.settings import Recipe
@@ -106,10 +108,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 __all__ = [
-    "AttentionalRecurrentSeq2Seq",
     "BatchPlan",
     "BertEncoder",
-    "ConvolutionalSeq2Seq",
     "Decoder",
     "DecoderLayer",
     "Encoder",
@@ -127,7 +127,6 @@ __all__ = [
     "Perplexity",
     "PositionalEncoding",
     "Recipe",
-    "RecurrentSeq2Seq",
     "ResidualConnection",
     "RotaryPositionalEncoding",
     "Run",
@@ -169,8 +168,7 @@ _public_name = lazy_names(
     __name__,
     {
         "data": "BatchPlan TokenStore Tokenizer",
-        "decoding": "Ensemble SamplingOptions SearchOptions Shortlist",
-        "decoding.search": "search",
+        "decoding": "Ensemble SamplingOptions SearchOptions Shortlist search",
         "portability": "conformance",
         "recipe.files": "load_recipe",
         "recipe.settings": "Recipe",

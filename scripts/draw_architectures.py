@@ -9,6 +9,7 @@ matplotlib, which the extra `bench` installs.
 """
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from draw_readme import GRID, INK, MUTED, draw_attention
 from matplotlib import pyplot
 
 from keras_transformer import Run
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "recipes"))
+import before_transformers  # noqa: E402, F401
 
 
 @click.command()

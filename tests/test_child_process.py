@@ -60,10 +60,3 @@ def test_an_error_in_the_block_ends_the_process_also_in_another_thread():
     thread.start()
     thread.join()
     assert codes[0].returncode
-
-
-def test_handlers_of_signals_stay_as_they_are():
-    before = [signal.getsignal(x) for x in (signal.SIGINT, signal.SIGTERM)]
-    with child_process([sys.executable, "-c", "print(1)"], stdout=subprocess.PIPE) as child:
-        assert [signal.getsignal(x) for x in (signal.SIGINT, signal.SIGTERM)] == before
-        assert child.communicate() == (b"1\n", None)

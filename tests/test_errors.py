@@ -3,10 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_transformer.data import CorpusError
 from keras_transformer.errors import (
-    UserError,
-    agree,
     check_integers,
     check_is_list,
     check_range,
@@ -14,10 +11,7 @@ from keras_transformer.errors import (
     is_out_of_memory,
 )
 
-
-def test_errors_of_text_are_the_users_to_mend():
-    assert issubclass(CorpusError, UserError)
-    assert not issubclass(ValueError, UserError)
+pytestmark = pytest.mark.once
 
 
 def test_errors_of_full_memory_are_recognized():
@@ -52,8 +46,3 @@ def test_the_range_of_values_is_checked_in_their_own_dtype():
     for wrong in ([5], [-2], np.array([2**32], "uint64")):
         with pytest.raises(ValueError, match="`ids` must be from -1 to 4. Received: values from"):
             check_range(-1, 5, ids=np.asarray(wrong))
-
-
-def test_shapes_agree_if_no_known_size_differs():
-    assert agree((2, None, 3), (None, 4, 3)) and agree((), ())
-    assert not agree((2, 1), (2, 3)) and not agree((2,), (2, 3)) and not agree((2, 3), (2,))

@@ -1,14 +1,10 @@
 """Writing leaves the old state or the new one; reading is bounded."""
 
-import errno
 import io
 import os
 import resource
 import stat
-import subprocess
-import sys
 import tempfile
-import threading
 import zipfile
 from pathlib import Path
 
@@ -16,10 +12,7 @@ import keras
 import pytest
 
 from keras_transformer._files import (
-    as_line,
     atomic_write,
-    check_is_free,
-    is_disk_full,
     is_keras_file,
     keras_home,
     output_file,
@@ -73,13 +66,6 @@ def test_full_disk_is_one_line_that_names_the_file_and_keeps_the_old_one(tmp_pat
     assert os.listdir(tmp_path) == ["model.keras"]
 
 
-def test_full_disk_is_told_from_other_errors():
-    assert is_disk_full(OSError(errno.ENOSPC, "No space left on device"))
-    assert is_disk_full(OSError("Can't write (file write failed: errno = 28, error message = ...)"))
-    assert not is_disk_full(OSError(errno.EACCES, "Permission denied"))
-    assert not is_disk_full(ValueError("No space left on device"))
-
-
 def test_a_symbolic_link_stays_and_its_target_keeps_its_permissions(tmp_path):
     target, link = tmp_path / "target", tmp_path / "link"
     link.symlink_to(target)
@@ -89,32 +75,6 @@ def test_a_symbolic_link_stays_and_its_target_keeps_its_permissions(tmp_path):
         target.chmod(0o640)
     assert link.is_symlink()
     assert (target.read_text(), stat.S_IMODE(target.stat().st_mode)) == ("newer", 0o640)
-
-
-def test_a_pipe_gets_each_line_at_once(tmp_path):
-    pipe, lines = tmp_path / "pipe", []
-    os.mkfifo(pipe)
-    reader = threading.Thread(target=lambda: lines.extend(pipe.open()))
-    reader.start()
-    with output_file(pipe) as file:
-        file.write("a\n")
-    reader.join()
-    assert lines == ["a\n"]
-    assert pipe.is_fifo()
-
-
-def test_devices_are_written_and_not_replaced(tmp_path):
-    code = (
-        "from keras_transformer._files import output_file\n"
-        "with output_file('/dev/stdout') as file: file.write('a\\n')"
-    )
-    path = tmp_path / "log"
-    path.write_text("before\n")
-    with path.open("a") as log:
-        subprocess.run([sys.executable, "-c", code], stdout=log, check=True)
-    assert path.read_text() == "before\na\n"
-    shown = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True)
-    assert shown.stdout == b"a\n"
 
 
 @pytest.mark.parametrize("write", [output_path, output_file])
@@ -132,10 +92,6 @@ def test_places_that_cannot_be_written_are_one_line(tmp_path, write, name, reaso
         with write(tmp_path / name):
             raise AssertionError("opened")
     assert os.listdir(tmp_path) == ["file"]
-
-
-def test_a_text_with_line_ends_stays_on_one_line():
-    assert as_line("a\nb\r\nc\u2028d") == "a b  c\u2028d"
 
 
 def test_json_is_bounded_in_size_and_depth():
@@ -185,12 +141,3 @@ def test_a_keras_home_that_cannot_be_written_is_replaced_as_keras_does(monkeypat
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
     monkeypatch.setattr(tempfile, "gettempdir", lambda: "/temporary")
     assert keras_home() == Path("/temporary/.keras")
-
-
-def test_new_and_empty_folders_are_free(tmp_path):
-    check_is_free(tmp_path / "new")
-    check_is_free(tmp_path)
-    (tmp_path / "note").write_text("mine")
-    for used in (tmp_path, tmp_path / "note"):
-        with pytest.raises(UserError, match=f"{used} is not empty"):
-            check_is_free(used)

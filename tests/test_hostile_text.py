@@ -10,35 +10,21 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support.command_line import invoke
 from support.hostile_text import HOSTILE, TEXT, lines_of
 
-from keras_transformer import Run, SearchOptions, Translator, serving
+from keras_transformer import Run, SearchOptions, Translator
 from keras_transformer.data import CorpusError, read_lines
 from keras_transformer.data.corpus import read_standard_input
-from keras_transformer.serving import ServingClient
 from keras_transformer.translation.open_run import open_model
 
+pytestmark = pytest.mark.once
+
 RUN = Path(__file__).parent / "fixtures" / "trained_run"
-SEARCH = ("--beam-size", "1", "--max-length", "4")
 
 
 @pytest.fixture(params=HOSTILE)
 def name(request):
     return request.param
-
-
-def check(result, name):
-    """A line for each line; or one line of error, and at most the lines before the wrong one."""
-    lines, error = lines_of(name), result.stderr.splitlines()
-    count = result.stdout.count("\n")
-    if lines is None:
-        assert result.exit_code == 2, result.output
-        assert error[-1].startswith("Error: ") and count <= 1
-    else:
-        assert result.exit_code == 0, result.output
-        assert count == len(lines)
-        assert result.stdout.endswith("\n") or not lines
 
 
 def test_files_have_the_lines_that_a_text_has(name, tmp_path, monkeypatch):
@@ -52,42 +38,6 @@ def test_files_have_the_lines_that_a_text_has(name, tmp_path, monkeypatch):
     if name in TEXT:
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(HOSTILE[name])))
         assert list(read_standard_input()) == lines_of(name)
-
-
-@pytest.mark.slow
-def test_translate_answers_each_line_of_a_file(name, tmp_path):
-    path = tmp_path / "text"
-    path.write_bytes(HOSTILE[name])
-    check(invoke("translate", RUN, path, *SEARCH), name)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in HOSTILE if not name.endswith(", packed")])
-def test_translate_answers_each_line_of_standard_input(name):
-    check(invoke("translate", RUN, *SEARCH, input=HOSTILE[name]), name)
-
-
-class Echo:
-    """A server that gives back what it got, with line ends."""
-
-    address, model, version = "here", "m", None
-
-    def predict(self, signature, inputs):
-        return {
-            "translation": [f"{x}\r\n" for x in inputs["text"]],
-            "score": [0] * len(inputs["text"]),
-        }
-
-
-def test_client_answers_each_line(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(serving, "connect", lambda *_, **__: ServingClient(Echo(), 0))
-    path = tmp_path / "text"
-    path.write_bytes(HOSTILE[name])
-    result = invoke("client", "m", path, "--batch-size", 1000)
-    check(result, name)
-    if lines_of(name) is not None:
-        expected = "".join(line.replace("\r", " ") + "  \n" for line in lines_of(name))
-        assert result.stdout_bytes.decode() == expected
 
 
 @pytest.fixture(scope="module")

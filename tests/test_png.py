@@ -3,9 +3,12 @@
 import io
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from keras_transformer._png import png
+
+pytestmark = pytest.mark.once
 
 
 def test_pillow_reads_the_same_pixels():

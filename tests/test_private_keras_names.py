@@ -8,11 +8,18 @@ import re
 from pathlib import Path
 
 import keras
+import pytest
 
 import keras_transformer
 
+pytestmark = pytest.mark.once
+
 # Each name, and the test that fails if Keras gives the name another meaning.
 WATCHED = {
+    "_call_has_training_arg": "_backend/test_compiled_step.py compiled_steps_equal_eager",
+    "_compute_loss": "_backend/test_compiled_step.py compiled_steps_equal_eager",
+    "_momentums": "_backend/test_gpu_formulas.py fused_adam_equals_that_of_keras",
+    "_velocities": "_backend/test_gpu_formulas.py fused_adam_equals_that_of_keras",
     "_all_reduce_sum_gradients": "training/distribution/test_distribution.py many_train_to",
     "_available": "_backend/test_process.py saving_and_seeding_load_no_tensorflow",
     "_backend_update_step": "training/test_optimizer.py averages_count_optimizer_steps",
@@ -22,8 +29,8 @@ WATCHED = {
     "_get_current_learning_rate": "training/test_optimizer.py schedule_sees_optimizer_steps",
     "_get_variable_index": "portability/test_child.py gradients_are_those_of_the_mean",
     "_is_quantized": "layers/test_token_embedding.py embedding_keeps_its_vectors",
-    "_kernel": "layers/test_changes.py a_loaded_dense_goes_on_with_lora",
-    "_layers": "layers/test_changes.py changes_are_json_by_path",
+    "_kernel": "layers/test_saving.py a_loaded_dense_goes_on_with_lora",
+    "_layers": "layers/test_saving.py changes_are_json_by_path",
     "_learning_rate": "training/test_optimizer.py schedule_sees_optimizer_steps",
     "_loss_tracker": "training/distribution/test_distribution.py many_train_to",
     "_losses": "training/test_sliced_logits_trainer.py a_bias_and_additional_losses",
@@ -36,6 +43,7 @@ WATCHED = {
 
 # Names of our own that Keras also uses, in classes that have nothing to do with ours.
 OWN = {
+    *("_lock", "_step", "_trainable"),
     "_devices",
     "_encode",
     "_metrics",

@@ -9,6 +9,8 @@ from tqdm import tqdm
 
 from keras_transformer._progress import Bar, compiling
 
+pytestmark = pytest.mark.once
+
 
 class Terminal(io.StringIO):
     def isatty(self):
@@ -43,15 +45,6 @@ def test_a_log_file_gets_a_line_every_30_seconds(seconds, monkeypatch):
     assert lines[-1] == "walking: 800/800, 01:40 elapsed, 00:00 left, step 799"
 
 
-def test_no_line_is_written_twice(seconds, monkeypatch):
-    lines = show(io.StringIO(), seconds, monkeypatch, duration=160, steps=4).splitlines()
-    assert len(lines) == 4 and lines[-1] == "walking: 4/4, 02:40 elapsed, 00:00 left, step 3"
-
-
-def test_short_work_writes_no_line_into_a_log_file(seconds, monkeypatch):
-    assert show(io.StringIO(), seconds, monkeypatch, duration=29, steps=1000) == ""
-
-
 @pytest.mark.parametrize("is_notebook", [False, True])
 def test_a_terminal_and_a_notebook_show_a_bar(seconds, monkeypatch, is_notebook):
     if is_notebook:
@@ -77,12 +70,6 @@ def test_only_backends_that_compile_say_so(monkeypatch):
     assert compiling() == ("" if keras.config.backend() == "torch" else "compiling")
     monkeypatch.delitem(sys.modules, "keras")
     assert compiling() == ""
-
-
-def test_a_process_without_standard_error_has_no_terminal(monkeypatch):
-    monkeypatch.setattr(sys, "stderr", None)
-    with Bar("translating", total=2, disable=True) as bar:
-        assert not bar.is_live
 
 
 def test_the_time_left_does_not_include_compiling(seconds, monkeypatch):

@@ -11,7 +11,6 @@ def installed_backends() -> list[str]:
     return [name for name in BACKENDS if importlib.util.find_spec(name) is not None]
 
 
-def use_only_backend() -> None:
-    """Sets KERAS_BACKEND to the only installed backend, if KERAS_BACKEND is not set."""
-    if not os.environ.get("KERAS_BACKEND") and len(installed := installed_backends()) == 1:
-        os.environ["KERAS_BACKEND"] = installed[0]
+# Before the package imports Keras: the only installed backend needs no KERAS_BACKEND.
+if not os.environ.get("KERAS_BACKEND") and len(_installed := installed_backends()) == 1:
+    os.environ["KERAS_BACKEND"] = _installed[0]

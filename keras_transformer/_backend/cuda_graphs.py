@@ -251,6 +251,16 @@ class Recordable(TorchFunctionMode):
         return self._casts[key][1]
 
 
+def recordable(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Makes a step that runs eagerly one that `GraphedStep` can record."""
+
+    def run(batch: Any) -> Any:
+        with Recordable():
+            return step(batch)
+
+    return run
+
+
 def _copy(x: Any) -> Any:
     return x.clone() if torch.is_tensor(x) else x
 

@@ -40,7 +40,7 @@ def options_of(
 
 
 def _option(name: str, field: FieldInfo, of_recipe: str) -> Callable[..., Any]:
-    help_text = field.description or ""
+    help_text = " ".join((field.description or "").split())
     if field.default is not None:
         help_text += f" Default: {field.default}."
     help_text = help_text.replace("Default: ", f"Default: {of_recipe}")

@@ -12,6 +12,7 @@ from keras_transformer.cli.common import backend_option, recipe_argument, run_fo
 from keras_transformer.cli.memory import keep_freed_memory
 from keras_transformer.cli.signals import StopAfterStep, exit_status
 from keras_transformer.errors import UserError
+from keras_transformer.models.architectures import command_line
 from keras_transformer.recipe.files import load_recipe
 from keras_transformer.training import train
 from keras_transformer.training.distribution import start
@@ -60,6 +61,7 @@ def command(
     if (Path(recipe) / "recipe.yaml").is_file():
         directory = _resumed_run(Path(recipe), directory, resume)
     loaded = load_recipe(recipe, overrides)
+    program = command_line(loaded.model.architecture)
     directory = directory or Path("runs") / loaded.name
     if resume and not (directory / "recipe.yaml").is_file():
         raise UserError(f"{directory} holds no run to continue. To start one, omit --resume")
@@ -77,13 +79,11 @@ def command(
         if len(installed_backends()) > 1:
             words += ["--backend", keras.config.backend()]
         kept = f"the last checkpoint is {paths[-1].name}" if paths else "there is no checkpoint yet"
-        click.echo(
-            f"\nStopped; {kept}. Continue with: keras-transformer {shlex.join(words)}", err=True
-        )
+        click.echo(f"\nStopped; {kept}. Continue with: {program} {shlex.join(words)}", err=True)
         raise click.exceptions.Exit(exit_status(interrupt)) from None
     if distribution.is_chief:
         for name in ("translate", "evaluate", "info"):
-            click.echo(f"next: keras-transformer {shlex.join([name, str(directory)])}")
+            click.echo(f"next: {program} {shlex.join([name, str(directory)])}")
 
 
 def _resumed_run(folder: Path, run: Path | None, resume: bool) -> Path:

@@ -40,6 +40,14 @@ class Shard(NamedTuple):
     parts: int = 1
 
 
+class _Slot(NamedTuple):
+    """The shape of a micro-batch, and the places `begin` to `end` - 1 of its pairs in `_order`."""
+
+    shape: BatchShape
+    begin: int
+    end: int
+
+
 class BatchPlan:
     """Groups sentences of similar length into batches with similar numbers of tokens (§5.1).
 
@@ -124,15 +132,6 @@ class BatchPlan:
         """Number of micro-batches per pass over the data."""
         return len(self._slots)
 
-    @property
-    def steps_per_pass(self) -> float:
-        """Number of optimizer steps per pass over the data, which may not be an integer.
-
-        If the number is not an integer, some steps contain micro-batches of two passes over the
-        data.
-        """
-        return self.batches_per_pass / self.accumulation_steps
-
     def tokens(self, step: int) -> int:
         """Returns the number of target tokens of a step, including eos but not padding."""
         slots = [self._slot(step, micro)[1] for micro in range(self.accumulation_steps)]
@@ -178,12 +177,11 @@ class BatchPlan:
             batch_size -= batch_size % 8
         return BatchShape(batch_size, source_length, target_length)
 
-    def _lay_out(self) -> tuple[list[int], list["_Slot"]]:
+    def _lay_out(self) -> tuple[list[int], list[_Slot]]:
         """Returns the number of pairs that each bucket keeps, and a `_Slot` for each micro-batch.
 
-        A bucket contains the sentence pairs that are padded to the same lengths. If the last batch
-        of a bucket is not full, its pairs move to the next wider bucket. Only the widest bucket has
-        an incomplete batch. Both results are the same in every pass over the data.
+        If the last batch of a bucket is not full, its pairs move to the next wider bucket. Only the
+        widest bucket has an incomplete batch. Both results are the same in every pass.
         """
         kept, slots, begin = [], [], 0
         waiting = [len(members) for members in self._members]
@@ -206,10 +204,7 @@ class BatchPlan:
         return bucket
 
     def _order(self, pass_index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the order of the sentence pairs and the order of the micro-batches in a pass.
-
-        The fields `begin` and `end` of a `_Slot` are positions in the order of the sentence pairs.
-        """
+        """Returns the order of the sentence pairs and the order of the micro-batches in a pass."""
         rng = np.random.default_rng([self.seed, pass_index])
         waiting = [[members] for members in self._members]
         order = []
@@ -245,30 +240,14 @@ def evaluation_batches(
     another model, Keras weights the loss of each batch by its number of rows. Batches have
     different numbers of rows, so this loss is not the mean over tokens.
 
-    Args:
-        store: The encoded text.
-        tokens_per_batch: As in `BatchPlan`.
-        length_multiple: As in `BatchPlan`.
-
-    Returns:
-        Batches as `BatchPlan.batch` returns them, but all tokens except padding have the weight 1.
+    Returns batches as `BatchPlan.batch` does, but all tokens except padding have the weight 1. For
+    the arguments, see `BatchPlan`.
     """
     plan = BatchPlan(store, tokens_per_batch, length_multiple=length_multiple, shuffle=False)
     return [
         _assemble(store, pairs, shape, weight=1.0)
         for shape, pairs in (plan._slot(step, 0) for step in range(plan.batches_per_pass))
     ]
-
-
-class _Slot(NamedTuple):
-    """The shape of a micro-batch, and the positions of its sentence pairs.
-
-    The pairs are at the positions `begin` to `end` - 1 of the order that `_order` returns.
-    """
-
-    shape: BatchShape
-    begin: int
-    end: int
 
 
 def _tokens_per_sentence(source_length: int, target_length: int) -> int:
@@ -331,11 +310,7 @@ def choose_buckets(
 
 
 def _levels(longest: int, multiple: int) -> np.ndarray:
-    """Returns the possible lengths, which are ascending multiples of `multiple`.
-
-    The last length is at least `longest`. There are at most `_MAX_LEVELS` lengths, so some of the
-    longer multiples may be missing.
-    """
+    """Returns at most `_MAX_LEVELS` ascending multiples of `multiple`, the last >= `longest`."""
     steps = np.geomspace(1, -(-longest // multiple), _MAX_LEVELS)
     return multiple * np.unique(np.ceil(steps.round(6)).astype(np.int64))
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from keras_transformer.errors import UserError
 
@@ -71,22 +71,19 @@ class _ParallelText:
         if self.target_path is None:
             yield from self._tab_separated()
             return
-        sources, targets = read_lines(self.source_path), read_lines(self.target_path)
-        for aligned in itertools.count():
-            source, target = next(sources, None), next(targets, None)
-            if source is not None and target is not None:
+        counts = [0, 0]
+        sides = read_lines(self.source_path), read_lines(self.target_path)
+        for source, target in itertools.zip_longest(*sides):
+            counts = [counts[0] + (source is not None), counts[1] + (target is not None)]
+            if counts[0] == counts[1]:
                 yield source, target
-            elif source is None and target is None:
-                return
-            else:
-                source_count = aligned + (source is not None) + sum(1 for _ in sources)
-                target_count = aligned + (target is not None) + sum(1 for _ in targets)
-                raise CorpusError(
-                    "line-aligned files must have the same number of lines. Add or remove lines, "
-                    "so that each line translates the line of the same number. Received: "
-                    f"{self.source_path} with {source_count:,} and "
-                    f"{self.target_path} with {target_count:,} lines"
-                )
+        if counts[0] != counts[1]:
+            raise CorpusError(
+                "line-aligned files must have the same number of lines. Add or remove lines, so "
+                "that each line translates the line of the same number. Received: "
+                f"{self.source_path} with {counts[0]:,} and {self.target_path} with "
+                f"{counts[1]:,} lines"
+            )
 
     def _tab_separated(self) -> Iterator[Pair]:
         for number, line in enumerate(read_lines(self.source_path), start=1):
@@ -152,10 +149,7 @@ def _lines(file: BinaryIO | gzip.GzipFile, name: str) -> Iterator[str]:
             ) from None
 
 
-class _End(NamedTuple):
-    """The last item of a queue. `error` is the exception that ended the iteration, or None."""
-
-    error: BaseException | None
+_END = object()  # the last item of a queue
 
 
 def available_chunks(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
@@ -173,36 +167,35 @@ def available_chunks(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
             with suppress(queue.Full):
                 return arrived.put(item, timeout=1)
 
+    errors: list[BaseException] = []  # raised again in the thread that reads the queue
+
     def take() -> None:
-        error = None
         try:
             for item in items:
                 put(item)
                 if is_abandoned.is_set():
                     return
-        except BaseException as caught:  # re-raised in the thread that reads the queue
-            error = caught
-        put(_End(error))
+        except BaseException as error:
+            errors.append(error)
+        put(_END)
 
     threading.Thread(target=take, daemon=True).start()
-    end = None
+    chunk: list[Any] = [None]
     try:
-        while end is None:
+        while chunk[-1] is not _END:
             chunk = _next_chunk(arrived, most)
-            if isinstance(chunk[-1], _End):
-                end = chunk.pop()
-            if chunk:
-                yield chunk
+            if arrived_items := [item for item in chunk if item is not _END]:
+                yield arrived_items
     finally:
         is_abandoned.set()
-    if end.error is not None:
-        raise end.error
+    if errors:
+        raise errors[0]
 
 
 def _next_chunk(arrived: "queue.Queue[Any]", most: int) -> list[Any]:
     chunk = [arrived.get()]
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    while len(chunk) < most and not isinstance(chunk[-1], _End):
+    while len(chunk) < most and chunk[-1] is not _END:
         try:
             chunk.append(arrived.get(timeout=max(0.0, deadline - time.monotonic())))
         except queue.Empty:

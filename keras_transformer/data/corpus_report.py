@@ -123,12 +123,8 @@ def _different(hashes: array) -> int:
 
 def _percentile(counts: Counter[int], share: float) -> int:
     """Returns the smallest length that is at least as long as this share of the sentences."""
-    reached = 0
-    for length in sorted(counts):
-        reached += counts[length]
-        if reached >= share * counts.total():
-            return length
-    return 0
+    reached = np.cumsum([counts[length] for length in sorted(counts)])
+    return sorted(counts)[np.searchsorted(reached, share * counts.total())] if counts else 0
 
 
 def _scripts(sentences: Iterable[str]) -> dict[str, float]:
@@ -138,8 +134,5 @@ def _scripts(sentences: Iterable[str]) -> dict[str, float]:
     for letter, count in letters.items():
         if letter.isalpha():
             found[unicodedata.name(letter, "unknown").split()[0].capitalize()] += count
-    return {
-        script: count / found.total()
-        for script, count in found.most_common()
-        if count >= 0.01 * found.total()
-    }
+    shares = {script: count / found.total() for script, count in found.most_common()}
+    return {script: share for script, share in shares.items() if share >= 0.01}

@@ -85,15 +85,7 @@ def hold_out(pairs: Iterable[Pair], validation: int, test: int, seed: int = 1) -
     """
     check_sizes(validation=validation, test=test)
     count = validation + test
-    hashes = np.fromiter(
-        (
-            _hash(source, seed)
-            for source, target in _progress(pairs)
-            if source.strip() and target.strip()
-        ),
-        np.uint64,
-    )
-    hashes = np.unique(hashes)
+    hashes = np.unique(np.fromiter((value for value, _ in _hashed(pairs, seed)), np.uint64))
     if count > len(hashes) // _CANDIDATES:
         raise UserError(
             f"data.held_out: at most half of the {len(hashes):,} different source sentences can be "
@@ -136,15 +128,18 @@ def _ignored() -> dict[int, None]:
     return dict.fromkeys(x for x in characters if unicodedata.category(chr(x))[0] in "PSZC")
 
 
-def _hash(source: str, seed: int) -> int:
-    key = f"{seed} {sentence_key(source)}".encode()
-    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest())
+def _hashed(pairs: Iterable[Pair], seed: int) -> Iterator[tuple[int, Pair]]:
+    """Yields the pairs without an empty sentence, each after a hash of its source and the seed."""
+    for source, target in _progress(pairs):
+        if source.strip() and target.strip():
+            key = f"{seed} {sentence_key(source)}".encode()
+            yield int.from_bytes(hashlib.blake2b(key, digest_size=8).digest()), (source, target)
 
 
 def _candidates(pairs: Iterable[Pair], highest: int, seed: int) -> list[Pair]:
     """Returns the first pair of each source with a hash up to `highest`, sorted by hash."""
     found: dict[int, Pair] = {}
-    for source, target in _progress(pairs):
-        if source.strip() and target.strip() and (value := _hash(source, seed)) <= highest:
-            found.setdefault(value, (source, target))
+    for value, pair in _hashed(pairs, seed):
+        if value <= highest:
+            found.setdefault(value, pair)
     return [found[value] for value in sorted(found)]

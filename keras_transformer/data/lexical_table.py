@@ -76,9 +76,8 @@ def _token_pairs(store: Any, empty_id: int, most: int) -> tuple[np.ndarray, np.n
     per_position = np.repeat(source_lengths, target_lengths)
     positions = np.repeat(np.arange(len(target_ids)), per_position)
     first = np.repeat(np.repeat(starts, target_lengths), per_position)
-    offset = np.arange(len(positions)) - np.repeat(
-        np.cumsum(per_position) - per_position, per_position
-    )
+    begun = np.cumsum(per_position) - per_position
+    offset = np.arange(len(positions)) - np.repeat(begun, per_position)
     return source_ids[first + offset], target_ids[positions], positions
 
 

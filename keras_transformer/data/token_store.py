@@ -102,7 +102,10 @@ class TokenStore:
         if store is None and directory.exists() and any(directory.iterdir()):
             raise UserError(f"{directory} is neither empty nor a token store")
         if store is not None or fingerprint is not None:
-            found = _fingerprint(pairs, tokenizer, max_length)
+            digest = _digest(tokenizer, max_length)
+            for chunk in _chunks(pairs):
+                digest.update(_as_bytes(chunk))
+            found = digest.hexdigest()
             if fingerprint not in (None, found):
                 raise UserError(
                     f"{directory} was encoded from another text or with another tokenizer. Restore "
@@ -241,16 +244,9 @@ def _chunks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
 
 
 def _digest(tokenizer: Tokenizer, max_length: int) -> "hashlib._Hash":
+    """Returns the begun SHA-256 of tokenizer, maximum length and text."""
     return hashlib.sha256(f"{tokenizer.fingerprint} {max_length}\n".encode())
 
 
 def _as_bytes(chunk: list[Pair]) -> bytes:
     return "".join(f"{source}\n{target}\n" for source, target in chunk).encode()
-
-
-def _fingerprint(pairs: Iterable[Pair], tokenizer: Tokenizer, max_length: int) -> str:
-    """Returns the SHA-256 of text, tokenizer and maximum length, in hex."""
-    digest = _digest(tokenizer, max_length)
-    for chunk in _chunks(pairs):
-        digest.update(_as_bytes(chunk))
-    return digest.hexdigest()

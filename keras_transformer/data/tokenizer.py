@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import sentencepiece
+from sentencepiece import SentencePieceProcessor
 
 from keras_transformer._files import atomic_write, read_json
 from keras_transformer.data.corpus import Pair
-from keras_transformer.errors import UserError
+from keras_transformer.errors import UserError, check_is_list
 
 ModelType = Literal["bpe", "unigram", "word"]
 
@@ -202,26 +203,22 @@ def check_utf8(text: str) -> None:
         raise UserError(f"a sentence must be UTF-8 text. Received: {text!r:.80}")
 
 
-def _pieces(processor: sentencepiece.SentencePieceProcessor) -> list[str]:
+def _pieces(processor: SentencePieceProcessor) -> list[str]:
     return processor.id_to_piece(list(range(processor.get_piece_size())))
 
 
-def _encode(
-    processor: sentencepiece.SentencePieceProcessor, sentences: Sequence[str]
-) -> list[list[int]]:
-    if isinstance(sentences, str):
-        raise TypeError(f"sentences must be a list of strings. Received: sentences={sentences!r}")
+def _encode(processor: SentencePieceProcessor, sentences: Sequence[str]) -> list[list[int]]:
+    check_is_list(sentences=sentences)
     try:
         return processor.encode(list(sentences))
     except TypeError:
         for sentence in sentences:
-            if isinstance(sentence, str):
-                check_utf8(sentence)
+            check_utf8(str(sentence))
         raise
 
 
-def _processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
-    processor = sentencepiece.SentencePieceProcessor()
+def _processor(model: bytes) -> SentencePieceProcessor:
+    processor = SentencePieceProcessor()
     try:
         processor.load_from_serialized_proto(model)
     except RuntimeError as error:
@@ -235,9 +232,17 @@ def _processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
 def _train(lines: Iterator[str], **options: Any) -> bytes:
     failures: list[BaseException] = []  # SentencePiece hides exceptions that `lines` raises
     model = io.BytesIO()
+
+    def readable() -> Iterator[str]:
+        try:
+            yield from lines
+        except BaseException as error:
+            failures.append(error)
+            raise
+
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_keep_failure(lines, failures),
+            sentence_iterator=readable(),
             model_writer=model,
             character_coverage=1.0,
             max_sentence_length=2**30,  # bytes; SentencePiece leaves out longer lines
@@ -248,14 +253,6 @@ def _train(lines: Iterator[str], **options: Any) -> bytes:
     except (RuntimeError, ValueError) as error:
         raise failures[0] if failures else _explain(error, options["vocab_size"]) from None
     return model.getvalue()
-
-
-def _keep_failure(lines: Iterator[str], failures: list[BaseException]) -> Iterator[str]:
-    try:
-        yield from lines
-    except BaseException as error:
-        failures.append(error)
-        raise
 
 
 def _explain(error: Exception, vocabulary_size: int) -> UserError:

@@ -1,8 +1,6 @@
-"""Search over token ids: beam search, sampling, and rules for hypotheses.
+"""Search over token ids: beam search, sampling, and rules for hypotheses."""
 
-The function `search` is in the module of the same name.
-"""
-
+from keras_transformer.decoding.decoding_loop import search
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.options import SamplingOptions, SearchOptions
 from keras_transformer.decoding.sampling import random_numbers
@@ -27,4 +25,5 @@ __all__ = [
     "SearchResult",
     "Shortlist",
     "random_numbers",
+    "search",
 ]

@@ -13,7 +13,14 @@ from keras_transformer._backend.compile_function import (
 )
 from keras_transformer.decoding.beam_search import BeamSearch
 from keras_transformer.decoding.buckets import FEW_SHAPES, IN_GRAPH, MANY_SHAPES, Shapes
-from keras_transformer.decoding.search import Strategy, advance, begin, resize, run_stages, stages
+from keras_transformer.decoding.decoding_loop import (
+    Strategy,
+    advance,
+    begin,
+    resize,
+    run_stages,
+    stages,
+)
 from keras_transformer.decoding.steps import IMPOSSIBLE, Request, SearchResult
 
 # Up to these numbers of sentences, a search would spend more time on compiling than it saves.

@@ -143,11 +143,11 @@ class BeamSearch:
 
     def widen(self, state: BeamState, max_length: int) -> BeamState:
         """Returns the state with room for `max_length` tokens."""
-        live = widen_ids(state.live.ids, 1 + max_length, self.pad_id)
-        finished = widen_ids(state.finished.ids, 1 + max_length, self.pad_id)
-        return state._replace(
-            live=state.live._replace(ids=live), finished=state.finished._replace(ids=finished)
-        )
+
+        def wide(part: Any) -> Any:
+            return part._replace(ids=widen_ids(part.ids, 1 + max_length, self.pad_id))
+
+        return state._replace(live=wide(state.live), finished=wide(state.finished))
 
     def is_open(self, state: BeamState) -> Any:
         """Returns a bool mask `(B,)`, True for sentences whose search is not finished."""
@@ -262,10 +262,7 @@ class BeamSearch:
     def _select_single(
         self, state: BeamState, candidates: Candidates, bonus: Any, request: Request
     ) -> tuple[BeamState, Any]:
-        """Does the same as `_select` for one beam.
-
-        The first finished hypothesis is the result.
-        """
+        """Does the same as `_select` for one beam, whose first finished hypothesis is final."""
         position, totals = state.position + 1, candidates.log_probabilities
         ends = self._ends(candidates, position, request)
         ends = ops.logical_and(ends, totals > IMPOSSIBLE)
@@ -339,8 +336,6 @@ class BeamSearch:
 def length_divisor(length: Any, length_penalty: float, form: LengthPenaltyForm = "wu") -> Any:
     """Returns the length penalty of a hypothesis with `length` tokens (eos included), float32.
 
-    The search divides the log-probability of a hypothesis by the length penalty.
-
     A larger exponent `length_penalty` gives longer translations. The form `"wu"` is ((5 + length) /
     6) ** length_penalty. The form `"power"` is length ** length_penalty, as in CTranslate2 and
     Hugging Face. With `"power"` and the exponent 1, the score is the mean log-probability per
@@ -367,8 +362,8 @@ def _first_beam_only(batch: Any, beam_size: Any, groups: int) -> Any:
     The first beam of each group has the log-probability 0. All other beams have minus infinity.
     """
     beams = ops.arange(beam_size, dtype="int32") % (beam_size // groups)
-    log_probabilities = ops.where(beams == 0, 0.0, IMPOSSIBLE)
-    return ops.zeros((batch, 1), "float32") + ops.cast(log_probabilities, "float32")
+    of_sentence = ops.cast(ops.where(beams == 0, 0.0, IMPOSSIBLE), "float32")
+    return ops.zeros((batch, 1), "float32") + of_sentence
 
 
 def _top_candidates(log_probabilities: Any, banks: Any, beam_size: int) -> tuple[Any, Any]:

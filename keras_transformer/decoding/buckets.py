@@ -95,10 +95,8 @@ def pair_batches(
 ) -> Iterator[tuple[list[int], np.ndarray, np.ndarray]]:
     """Groups sources, each with N targets, into batches of padded arrays.
 
-    Yields:
-        Tuples `(indices, source_ids, target_ids)`, one per batch. `indices` are the indices of the
-        sources. `source_ids` are int32 `(B, S)`, and `target_ids` are int32 `(B, N, S)`. The last
-        rows may contain only padding.
+    Yields, for each batch, the indices of the sources, their ids, int32 `(B, S)`, and the ids of
+    their targets, int32 `(B, N, S)`. The last rows may contain only padding.
     """
     lengths = [max(map(len, (s, *t))) for s, t in zip(sources, targets, strict=True)]
     for indices, rows, width in length_batches(lengths, tokens_per_batch, longest):

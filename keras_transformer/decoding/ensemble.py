@@ -8,6 +8,7 @@ from typing import Any
 from keras import ops
 
 from keras_transformer.layers.attention.cache import Cache
+from keras_transformer.models.protocol import vocabulary_sizes
 
 
 class Ensemble:
@@ -43,7 +44,7 @@ class Ensemble:
         for name, of_models in {
             "pad_id": {model.pad_id for model in models},
             "reads_prompt": {getattr(model, "reads_prompt", False) for model in models},
-            "target vocabulary": {_target_size(model) for model in models} - {None},
+            "target vocabulary": {vocabulary_sizes(model)[1] for model in models} - {None},
         }.items():
             if len(of_models) > 1:
                 raise ValueError(
@@ -80,7 +81,7 @@ class Ensemble:
 
     @property
     def target_vocabulary_size(self) -> int | None:
-        return _target_size(self.models[0])
+        return vocabulary_sizes(self.models[0])[1]
 
     # The methods that not every model has are properties, so that `hasattr` tells whether all have.
 
@@ -123,12 +124,6 @@ class Ensemble:
         total = functools.reduce(ops.logaddexp, [ops.log_softmax(x, axis=-1) for x in logits])
         mean_weights = [sum(of_models) / len(of_models) for of_models in weights]
         return total - math.log(len(logits)), _join(parts), *mean_weights
-
-
-def _target_size(model: Any) -> int | None:
-    """Returns the size of a model's target vocabulary, or None if the model does not tell."""
-    size = getattr(model, "vocabulary_size", None)
-    return getattr(model, "target_vocabulary_size", None) or size
 
 
 def _on_parts(methods: Sequence[Callable[[Cache, Any], Cache]]) -> Callable[[Cache, Any], Cache]:

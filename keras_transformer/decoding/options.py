@@ -23,6 +23,13 @@ def length_penalty_base(length: Any, form: LengthPenaltyForm) -> Any:
     return (5.0 + length) / 6.0 if form == "wu" else length
 
 
+def descriptions_on_one_line(schema: dict[str, Any]) -> None:
+    """Joins the lines of the descriptions in a JSON schema."""
+    for key in schema["properties"].values():
+        if "description" in key:
+            key["description"] = " ".join(key["description"].split())
+
+
 class DecodingOptions(BaseModel):
     """The options that beam search and sampling share. They are frozen, validated and hashable.
 
@@ -33,31 +40,24 @@ class DecodingOptions(BaseModel):
         ValueError: If an option is unknown, out of range, infinite or not a number.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+        json_schema_extra=descriptions_on_one_line,
+    )
 
-    max_length: int | None = Field(
-        None,
-        ge=1,
-        le=_MOST_TOKENS,
-        description="Maximum number of tokens of a translation, with eos. Default: source length "
-        "plus 50, but at least min_length.",
-    )
-    min_length: int = Field(
-        1, ge=1, le=_MOST_TOKENS, description="Minimum number of tokens of a translation, with eos."
-    )
-    repetition_penalty: float = Field(
-        1.0,
-        ge=1e-6,
-        le=1e6,
-        description="Factor for the log-probability of tokens that the translation already "
-        "contains. Values above 1 make repetition less probable.",
-    )
-    no_repeat_ngram_size: int = Field(
-        0,
-        ge=0,
-        le=_MOST_TOKENS,
-        description="Block repeated n-grams of this size. 0 allows repetition.",
-    )
+    max_length: int | None = Field(None, ge=1, le=_MOST_TOKENS)
+    """Maximum number of tokens of a translation, with eos. Default: source length plus 50, but at
+    least min_length."""
+    min_length: int = Field(1, ge=1, le=_MOST_TOKENS)
+    """Minimum number of tokens of a translation, with eos."""
+    repetition_penalty: float = Field(1.0, ge=1e-6, le=1e6)
+    """Factor for the log-probability of tokens that the translation already contains. Values above
+    1 make repetition less probable."""
+    no_repeat_ngram_size: int = Field(0, ge=0, le=_MOST_TOKENS)
+    """Block repeated n-grams of this size. 0 allows repetition."""
 
     @model_validator(mode="after")
     def _check_lengths(self) -> Self:
@@ -85,39 +85,22 @@ class SearchOptions(DecodingOptions):
         al. 2016 for groups of beams.
     """
 
-    beam_size: int = Field(
-        4, ge=1, le=1_000, description="Number of beams per sentence. 1 is greedy search."
-    )
-    length_penalty: float = Field(
-        0.6,
-        ge=0,
-        le=LARGEST_LENGTH_PENALTY,
-        description="Exponent of the length penalty. Larger values give longer translations.",
-    )
-    length_penalty_form: LengthPenaltyForm = Field(
-        "wu",
-        description="Formula of the length penalty for n tokens and exponent a. wu: "
-        "((5 + n) / 6) ** a. power: n ** a, as in CTranslate2.",
-    )
-    coverage_penalty: float = Field(
-        0.0,
-        ge=0,
-        le=1e6,
-        description="Weight of the coverage penalty for source tokens that get little attention.",
-    )
-    n_best: int = Field(1, ge=1, description="Number of best translations per sentence.")
-    num_beam_groups: int = Field(
-        1,
-        ge=1,
-        description="Number of beam groups in diverse beam search. 1 is normal beam search.",
-    )
-    diversity_penalty: float = Field(
-        0.0,
-        ge=0,
-        le=1e6,
-        description="Reduces a token's log-probability by this number for each beam of an earlier "
-        "group that chose the token in the same step. For diverse beam search.",
-    )
+    beam_size: int = Field(4, ge=1, le=1_000)
+    """Number of beams per sentence. 1 is greedy search."""
+    length_penalty: float = Field(0.6, ge=0, le=LARGEST_LENGTH_PENALTY)
+    """Exponent of the length penalty. Larger values give longer translations."""
+    length_penalty_form: LengthPenaltyForm = Field("wu")
+    """Formula of the length penalty for n tokens and exponent a. wu: ((5 + n) / 6) ** a. power: n
+    ** a, as in CTranslate2."""
+    coverage_penalty: float = Field(0.0, ge=0, le=1e6)
+    """Weight of the coverage penalty for source tokens that get little attention."""
+    n_best: int = Field(1, ge=1)
+    """Number of best translations per sentence."""
+    num_beam_groups: int = Field(1, ge=1)
+    """Number of beam groups in diverse beam search. 1 is normal beam search."""
+    diversity_penalty: float = Field(0.0, ge=0, le=1e6)
+    """Reduces a token's log-probability by this number for each beam of an earlier group that chose
+    the token in the same step. For diverse beam search."""
 
     @property
     def num_beams(self) -> int:
@@ -153,28 +136,15 @@ class SamplingOptions(DecodingOptions):
     Source: Holtzman et al. 2020 for `top_p`; Fan et al. 2018, §5.2, for `top_k`.
     """
 
-    num_samples: int = Field(
-        1, ge=1, le=100_000, description="Number of independent samples per sentence."
-    )
-    temperature: float = Field(
-        1.0,
-        ge=1e-6,
-        le=1e6,
-        description="Divides the log-probabilities. Values below 1 make samples less random.",
-    )
-    top_k: int = Field(
-        0,
-        ge=0,
-        le=_MOST_TOKENS,
-        description="Sample only from the k most probable tokens. 0 means all tokens.",
-    )
-    top_p: float = Field(
-        1.0,
-        gt=0,
-        le=1,
-        description="Sample only from the most probable tokens, until their probabilities add up "
-        "to this number. 1 means all tokens.",
-    )
+    num_samples: int = Field(1, ge=1, le=100_000)
+    """Number of independent samples per sentence."""
+    temperature: float = Field(1.0, ge=1e-6, le=1e6)
+    """Divides the log-probabilities. Values below 1 make samples less random."""
+    top_k: int = Field(0, ge=0, le=_MOST_TOKENS)
+    """Sample only from the k most probable tokens. 0 means all tokens."""
+    top_p: float = Field(1.0, gt=0, le=1)
+    """Sample only from the most probable tokens, until their probabilities add up to this number. 1
+    means all tokens."""
 
     @property
     def num_beams(self) -> int:

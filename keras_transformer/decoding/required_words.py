@@ -115,11 +115,10 @@ def next_required_tokens(ids: Any, position: Any, required_ids: Any, pad_id: int
 
     For met sequences, the result is -1.
     """
-    lengths = count_tokens(required_ids, pad_id)
-    met = _met_tokens(ids, position, required_ids, lengths)
+    met, lengths = _met_tokens(ids, position, required_ids, pad_id)
     is_next = ops.arange(required_ids.shape[-1], dtype="int32") == met[..., None]  # (B, N, C, W)
     tokens = ops.sum(ops.where(is_next, required_ids[:, None], 0), axis=-1)
-    return ops.where(met == lengths[:, None], NO_TOKEN, tokens)
+    return ops.where(met == lengths, NO_TOKEN, tokens)
 
 
 def banks_of(ids: Any, position: Any, required_ids: Any, pad_id: int) -> Any:
@@ -127,18 +126,18 @@ def banks_of(ids: Any, position: Any, required_ids: Any, pad_id: int) -> Any:
 
     `ids`, int32 `(B, M, 1 + L)`, are the tokens of the hypotheses, bos first.
     """
-    lengths = count_tokens(required_ids, pad_id)
-    met = _met_tokens(ids, position, required_ids, lengths)
-    is_met = met == lengths[:, None]
+    met, lengths = _met_tokens(ids, position, required_ids, pad_id)
+    is_met = met == lengths
     return ops.sum(ops.where(is_met, met, 0), axis=-1) + ops.max(ops.where(is_met, 0, met), axis=-1)
 
 
-def _met_tokens(ids: Any, position: Any, required_ids: Any, lengths: Any) -> Any:
-    """Returns how many tokens of each sequence are met, int32 `(B, N, C)`.
+def _met_tokens(ids: Any, position: Any, required_ids: Any, pad_id: int) -> tuple[Any, Any]:
+    """Returns how many tokens of each sequence are met, int32 `(B, N, C)`, and its length.
 
-    For a met sequence, the number is the length of the sequence. For a sequence in progress, it is
-    k (see the module's docstring). Otherwise, it is 0.
+    For a met sequence, the number is the length of the sequence, int32 `(B, 1, C)`. For a sequence
+    in progress, it is k (see the module's docstring). Otherwise, it is 0.
     """
+    lengths = count_tokens(required_ids, pad_id)
     occurs = _occurs(ids, required_ids, lengths)
     lengths = lengths[:, None]
     progress = ops.zeros_like(ops.cast(occurs, "int32"))
@@ -146,7 +145,7 @@ def _met_tokens(ids: Any, position: Any, required_ids: Any, lengths: Any) -> Any
         suffix = last_tokens(ids, position, size)[:, :, None]  # (B, N, 1, size)
         is_suffix = ops.all(suffix == required_ids[:, None, :, :size], axis=-1)
         progress = ops.where(ops.logical_and(is_suffix, size < lengths), size, progress)
-    return ops.where(occurs, lengths, progress)
+    return ops.where(occurs, lengths, progress), lengths
 
 
 def _occurs(ids: Any, required_ids: Any, lengths: Any) -> Any:
@@ -174,18 +173,11 @@ def _continuations(totals: Any, required: Any) -> tuple[Any, Any, Any]:
     tokens = ops.where(is_required, required, 0)
     of_required = ops.take_along_axis(totals, tokens, axis=-1)
     of_required = ops.where(is_required, of_required, IMPOSSIBLE)
-    columns = ops.arange(beams, dtype="int32")
-    parents = [ops.zeros_like(best_tokens) + columns, ops.zeros_like(required) + columns[:, None]]
-    sequences = range(required.shape[-1])
-    kinds = (
-        top_k_tokens(totals, 2 * beams),
-        (best, parents[0], best_tokens),
-        *((of_required[..., c], parents[1][..., c], tokens[..., c]) for c in sequences),
-    )
-    log_probabilities, parents, tokens = (
-        ops.concatenate(parts, axis=1) for parts in zip(*kinds, strict=True)
-    )
-    return log_probabilities, parents, tokens
+    own = ops.zeros_like(best_tokens) + ops.arange(beams, dtype="int32")
+    kinds = [top_k_tokens(totals, 2 * beams), (best, own, best_tokens)]
+    kinds += [(of_required[..., c], own, tokens[..., c]) for c in range(required.shape[-1])]
+    found = [ops.concatenate(parts, axis=1) for parts in zip(*kinds, strict=True)]
+    return found[0], found[1], found[2]
 
 
 def _is_duplicate(keys: Any) -> Any:

@@ -66,17 +66,11 @@ class Sampling:
 
     options: SamplingOptions
     rules: tuple[TokenRule, ...]
+    num_beams: int
+    num_results: int
     bos_id: int
     eos_id: int
     pad_id: int
-
-    @property
-    def num_beams(self) -> int:
-        return self.options.num_beams
-
-    @property
-    def num_results(self) -> int:
-        return self.options.num_beams
 
     def check(self, request: Request, max_length: int) -> None:
         """Raises a ValueError if sampling does not support a field of the request."""
@@ -138,10 +132,8 @@ class Sampling:
 
     def result(self, request: Request, state: SampleState) -> SearchResult:
         """Returns the samples that have been drawn so far."""
-        log_probabilities = state.log_probabilities
-        return search_result(
-            state.ids, log_probabilities, log_probabilities, state.position, self.pad_id
-        )
+        scores = state.log_probabilities
+        return search_result(state.ids, scores, scores, state.position, self.pad_id)
 
 
 def random_numbers(
@@ -215,14 +207,9 @@ def _nucleus_border(weights: Any, top_p: float) -> Any:
         low, high = ops.where(is_enough, middle, low), ops.where(is_enough, high, middle)
         return count + 1, low, high
 
-    start = (
-        ops.convert_to_tensor(0, dtype="int32"),
-        ops.full_like(target, SMALLEST_LOG_WEIGHT),
-        ops.zeros_like(target),
-    )
-    _, border, _ = ops.while_loop(
-        lambda count, low, high: count < NUCLEUS_BISECTIONS, bisect, start
-    )
+    count = ops.convert_to_tensor(0, dtype="int32")
+    start = (count, ops.full_like(target, SMALLEST_LOG_WEIGHT), ops.zeros_like(target))
+    _, border, _ = ops.while_loop(lambda count, *_: count < NUCLEUS_BISECTIONS, bisect, start)
     return ops.exp(border)
 
 

@@ -60,9 +60,8 @@ class Request(NamedTuple):
         sentence becomes the minimum of these limits and of its entry in `self.max_lengths`. A
         constraint without any token becomes None.
         """
-        floats = {"length_penalties", "random_numbers"}
-        if ops.ndim(self.source_ids) > 2:
-            floats.add("source_ids")
+        features = ("source_ids",) if ops.ndim(self.source_ids) > 2 else ()
+        floats = ("length_penalties", "random_numbers", *features)
         tensors = {
             name: ops.convert_to_tensor(x, dtype="float32" if name in floats else "int32")
             for name, x in self._asdict().items()
@@ -186,8 +185,8 @@ def top_k_tokens(
     `excluded` tokens get the score minus infinity. Pass `maxima` if `block_maxima(scores)` is
     already known. `k` is an int, or a 0-d int tensor if it is known only at run time.
 
-    Returns three tensors `(B, k)`. The first contains the scores, descending. The second contains
-    the int32 index of each token's hypothesis. The third contains the int32 token ids.
+    Returns three tensors `(B, k)`: the scores, descending, and the int32 index of each token's
+    hypothesis, and the int32 token ids.
     """
     scores = ops.convert_to_tensor(scores)
     beam_size, vocabulary_size = ops.shape(scores)[1:]
@@ -216,12 +215,11 @@ def block_maxima(scores: Any) -> Any:
     *rows, vocabulary_size = ops.shape(scores)
     if not isinstance(vocabulary_size, int):
         return ops.max(scores, axis=-1, keepdims=True)
-    whole = vocabulary_size // BLOCK
-    end = whole * BLOCK
-    parts = []
+    whole, rest = divmod(vocabulary_size, BLOCK)
+    end, parts = whole * BLOCK, []
     if whole:
         parts.append(ops.max(ops.reshape(scores[:, :, :end], (*rows, whole, BLOCK)), axis=-1))
-    if end < vocabulary_size:
+    if rest:
         parts.append(ops.max(scores[:, :, end:], axis=-1, keepdims=True))
     return ops.concatenate(parts, axis=-1)
 

@@ -163,11 +163,9 @@ def rules_of_request(request: Request, pad_id: int) -> tuple[TokenRule, ...]:
 def force_prefix(
     log_probabilities: Any, ids: Any, position: Any, prefix_ids: Any, pad_id: int
 ) -> Any:
-    """Allows only the next token of the prefix.
+    """Allows only the next token of the prefix, and all tokens after its end.
 
-    `prefix_ids`, int32 `(B, P)`, are without bos and padded at the end. After the end of a prefix,
-    all tokens are allowed. The function does not need `ids`, because `position` tells which token
-    of the prefix is next.
+    `prefix_ids`, int32 `(B, P)`, are without bos and padded at the end.
     """
     length = prefix_ids.shape[1]
     column = ops.minimum(position, ops.cast(length - 1, "int32"))
@@ -199,11 +197,8 @@ def forbid_sequences(
         is_complete = ops.logical_and(is_complete, is_equal)  # (B, N, C)
     last = _token_at(forbidden_ids, _at_least_0(lengths - 1))[:, None]
     shape = (*ops.shape(ids)[:2], num_sequences)
-    return _forbid(
-        log_probabilities,
-        ops.broadcast_to(ops.where(is_complete, last, 0), shape),
-        ops.broadcast_to(is_complete, shape),
-    )
+    tokens = ops.broadcast_to(ops.where(is_complete, last, 0), shape)
+    return _forbid(log_probabilities, tokens, ops.broadcast_to(is_complete, shape))
 
 
 def _token_at(sequences: Any, indices: Any) -> Any:

@@ -1,6 +1,5 @@
 """Scores translations of one text, and compares them with other translations of the text."""
 
-import bisect
 import os
 import warnings
 from collections.abc import Sequence
@@ -16,8 +15,8 @@ from keras_transformer.errors import UserError
 from keras_transformer.evaluation import MetricName, SignificanceTest
 from keras_transformer.evaluation.metrics import new_metric
 
-# The number of words of the longest sentence in each length bucket but the last.
-_LONGEST = (5, 10, 15, 20, 30, 50)
+# The number of words of the longest sentence in each length bucket.
+_BUCKETS = {"0-5": 5, "6-10": 10, "11-15": 15, "16-20": 20, "21-30": 30, "31-50": 50, "51+": np.inf}
 # Resampling fewer sentences underestimates the variance of a score.
 _FEWEST_SENTENCES = 30
 _TEST_TYPES = {"bootstrap": "bs", "randomization": "ar"}
@@ -200,15 +199,13 @@ class Evaluator:
         metrics = {str(number): metric for number, metric in enumerate(self._metrics)}
         paired = PairedTest(systems, metrics, (self.references,), test_type=_TEST_TYPES[test])
         signatures, results = paired()
-        comparisons = []
+        found = []
         for metric, (name, signature) in zip(self._metrics, signatures.items(), strict=True):
             old, new = results[name]
             same = self._statistics(metric, baseline) == self._statistics(metric, hypotheses)
-            found = (old.score, new.score, 1.0 if same else new.p_value, paired.n_samples)
-            comparisons.append(
-                Significance(test, name, *found, signature.info["seed"], str(signature))
-            )
-        return comparisons
+            values = (old.score, new.score, 1.0 if same else new.p_value, paired.n_samples)
+            found.append(Significance(test, name, *values, signature.info["seed"], str(signature)))
+        return found
 
     def differences(
         self, hypotheses: Sequence[str], baseline: Sequence[str], samples: int = 1000
@@ -216,13 +213,9 @@ class Evaluator:
         """Returns the difference of two systems for each metric, with a 95 % confidence interval.
 
         The interval is from the 2.5th to the 97.5th percentile of the differences in paired
-        bootstrap samples of the sentences. The environment variable `SACREBLEU_SEED` sets the
-        random seed, as in `compare`.
+        bootstrap samples of the sentences, drawn with the random seed of `compare`.
 
-        Args:
-            hypotheses: The translations of the system.
-            baseline: The translations of the other system.
-            samples: Number of bootstrap samples. Defaults to 1000.
+        For `hypotheses` and `baseline`, see `compare`.
 
         Source: Koehn 2004, "Statistical Significance Tests for Machine Translation Evaluation".
         """
@@ -252,24 +245,19 @@ class Evaluator:
         are no sources. White space separates words. Buckets without sentences are left out.
         """
         self.check_aligned("the translations", hypotheses)
-        members: list[list[int]] = [[] for _ in (*_LONGEST, None)]
+        members: dict[str, list[int]] = {name: [] for name in _BUCKETS}
         for index, line in enumerate(self.sources or self.references):
-            members[bisect.bisect_left(_LONGEST, len(line.split()))].append(index)
-        shortest = (0, *(longest + 1 for longest in _LONGEST))
-        names = [
-            *(f"{a}-{b}" for a, b in zip(shortest, _LONGEST, strict=False)),
-            f"{shortest[-1]}+",
-        ]
-        statistics = [self._statistics(metric, hypotheses) for metric in self._metrics]
+            words = len(line.split())
+            name = next(name for name, longest in _BUCKETS.items() if words <= longest)
+            members[name].append(index)
+        statistics = [(x, self._statistics(x, hypotheses)) for x in self._metrics]
         buckets = []
-        for name, indices in zip(names, members, strict=True):
-            results = [
-                metric._aggregate_and_compute([found[index] for index in indices])
-                for metric, found in zip(self._metrics, statistics, strict=True)
-                if indices
-            ]
-            buckets.append(LengthBucket(name, len(indices), {x.name: x.score for x in results}))
-        return [bucket for bucket in buckets if bucket.sentences]
+        for name, indices in members.items():
+            if indices:
+                results = [x._aggregate_and_compute([s[i] for i in indices]) for x, s in statistics]
+                scores = {result.name: result.score for result in results}
+                buckets.append(LengthBucket(name, len(indices), scores))
+        return buckets
 
     def _statistics(self, metric: Any, hypotheses: Sequence[str]) -> Any:
         """Returns the statistics of each sentence, from which the metric computes its score."""

@@ -22,17 +22,7 @@ def new_metric(
     """Returns a metric with the methods of `sacrebleu.metrics.base.Metric`.
 
     The metric computes the statistics of a text's sentences once, although scores, significance
-    tests and tables need them.
-
-    Args:
-        name: The name of the metric.
-        tokenize: Tokenization of BLEU, as in sacrebleu.
-        lowercase: Whether BLEU ignores case.
-        sources: The source sentences, which `"comet"` needs.
-        comet_model: The model of `"comet"`, see `Comet`.
-
-    Raises:
-        UserError: If the package or model that a metric needs is missing.
+    tests and tables need them. For the arguments and errors, see `Evaluator`.
     """
     if name == "bleu":
         try:
@@ -95,10 +85,7 @@ class ExactMatch(SentenceMean):
 class Comet(SentenceMean):
     """COMET, multiplied by 100, with the package unbabel-comet.
 
-    Args:
-        model: A checkpoint file of COMET, or the name of a model that COMET downloads, such as
-            `"Unbabel/wmt22-comet-da"`.
-        sources: The source sentences.
+    `model` is the argument `comet_model` of `Evaluator`.
 
     Raises:
         UserError: If unbabel-comet is not installed or the model cannot be loaded.

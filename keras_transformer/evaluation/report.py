@@ -42,16 +42,11 @@ def length_table(buckets: Sequence[LengthBucket], side: str) -> str:
 
 
 def as_json(
-    scores: Sequence[Score],
-    comparisons: Sequence[Significance],
-    buckets: Sequence[LengthBucket],
+    scores: Sequence[Score], comparisons: Sequence[Significance], buckets: Sequence[LengthBucket]
 ) -> str:
     """Returns all results as a JSON object."""
-    parts: dict[str, Sequence[Any]] = {
-        "scores": scores,
-        "comparisons": comparisons,
-        "length_buckets": buckets,
-    }
+    parts: dict[str, Sequence[Any]] = {"scores": scores, "comparisons": comparisons}
+    parts["length_buckets"] = buckets
     content = {name: [asdict(entry) for entry in entries] for name, entries in parts.items()}
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 

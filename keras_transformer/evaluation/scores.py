@@ -53,11 +53,10 @@ def run_evaluator(
     recipe = run.recipe
     if metrics is None:
         metrics = ["bleu", "chrf"] if recipe.data.generator is None else _ALL_OF_GENERATED_TEXT
-    of_recipe = {name: getattr(recipe.evaluation, name) for name in ("tokenize", "lowercase")}
+    of_recipe = {x: getattr(recipe.evaluation, x) for x in ("tokenize", "lowercase")}
     settings = {"metrics": metrics, **of_recipe, **settings}
     if files is not None:
-        source, reference = files
-        return Evaluator.from_files(reference, source, **settings)
+        return Evaluator.from_files(*reversed(files), **settings)
     pairs = list(run.text.pairs(split))
     if not pairs:
         raise UserError(f"the {split} text of {run.directory} is empty")
@@ -84,15 +83,13 @@ def evaluate_run(
         run: A run that has a model, or a checkpoint.
         evaluator: What `run_evaluator` returned for `split` and `files`. Defaults to None, which
             means the default metrics.
-        split: "test" or "validation".
-        files: A source file and a reference file, to evaluate in place of a split. Defaults to
-            None.
-        options: The search options. Defaults to None, which means the search options of the recipe.
-        engine: `"keras"` or `"ctranslate2"`, see `open_translator`. Defaults to `"keras"`.
-        use_shortlist: Whether to translate with the run's shortlist. Defaults to False.
-        checkpoint: The checkpoint to score, see `open_model`. Defaults to None, which means the
-            finished model.
-        tokens_per_batch: See `open_translator`. Defaults to None.
+        split: As in `run_evaluator`.
+        files: As in `run_evaluator`.
+        options: As in `open_translator`.
+        engine: As in `open_translator`.
+        use_shortlist: As in `open_translator`.
+        checkpoint: As in `open_translator`.
+        tokens_per_batch: As in `open_translator`.
         output: File for the translations. Defaults to None: the translations of a split are written
             to `hypotheses/` in the run folder, and those of `files` are not kept.
 
@@ -134,10 +131,8 @@ def evaluate_run(
 def read_baseline(path: Path, evaluator: Evaluator, split: Split | None) -> Sequence[str]:
     """Returns the translations in a file, or those that `evaluate_run` kept in a run folder.
 
-    Args:
-        path: A file with one translation per line, or a run as in `Run.open`.
-        evaluator: The `Evaluator` of the text.
-        split: The split of the text, or None if the text is not a split of a run.
+    `path` is a file with one translation per line, or a run as in `Run.open`. `split` is the split
+    of the text of `evaluator`, or None if the text is not a split of a run.
 
     Raises:
         UserError: If the translations are missing, or are translations of another text.
@@ -163,10 +158,7 @@ def read_baseline(path: Path, evaluator: Evaluator, split: Split | None) -> Sequ
 
 
 def bleu(translations: Sequence[str], references: Sequence[str], settings: Evaluation) -> float:
-    """Computes BLEU, with one reference per translation.
-
-    `settings` specifies the tokenization and case sensitivity.
-    """
+    """Computes BLEU, with the tokenization and case sensitivity of `settings`."""
     tokenize, lowercase = settings.tokenize, settings.lowercase
     evaluator = Evaluator(references, metrics=["bleu"], tokenize=tokenize, lowercase=lowercase)
     return evaluator.scores(translations)[0].score

@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.layers import PositionalEncoding
-from keras_transformer.layers.changes import layer_changes
+from keras_transformer.layers.saving import layer_changes
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.models.transformer import Transformer
 

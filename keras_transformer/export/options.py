@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, Self, get_args
+from typing import Literal, NamedTuple, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -15,19 +15,41 @@ RunWeights = Literal["float32", "float16"]
 OnnxWeights = Literal["float32", "int8"]
 
 _CTRANSLATE2_INTEGERS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16")
-# The types of weights of each format.
-QUANTIZATIONS: dict[str, tuple[str, ...]] = {
-    "saved_model": ("float32",),
-    "ctranslate2": ("float32", *_CTRANSLATE2_INTEGERS, "float16", "bfloat16"),
-    "onnx": get_args(OnnxWeights),
-    "run": get_args(RunWeights),
-}
-# The extra of this package that installs the packages of each format, and the packages.
-_NEEDED: dict[str, tuple[str, tuple[str, ...]]] = {
-    "saved_model": ("tensorflow", ("tensorflow", "tensorflow_text")),
-    "ctranslate2": ("ctranslate2", ("ctranslate2",)),
-    "onnx": ("onnx", ("onnx", "onnxruntime")),
-    "run": ("", ()),
+
+
+class Support(NamedTuple):
+    """What a format supports, and which packages it needs."""
+
+    quantizations: tuple[str, ...]  # types of weights
+    search: tuple[str, ...] = ()  # search options
+    has_shortlist: bool = False
+    only_transformer: bool = False  # whether it lacks the other architectures
+    extra: str = ""  # the extra of this package that installs `packages`
+    packages: tuple[str, ...] = ()
+
+
+FORMATS: dict[str, Support] = {
+    "saved_model": Support(
+        quantizations=("float32",),
+        search=tuple(SearchOptions.model_fields),
+        has_shortlist=True,
+        extra="tensorflow",
+        packages=("tensorflow", "tensorflow_text"),
+    ),
+    "ctranslate2": Support(
+        quantizations=("float32", *_CTRANSLATE2_INTEGERS, "float16", "bfloat16"),
+        only_transformer=True,
+        extra="ctranslate2",
+        packages=("ctranslate2",),
+    ),
+    "onnx": Support(
+        quantizations=get_args(OnnxWeights),
+        search=("beam_size", "length_penalty", "max_length"),
+        only_transformer=True,
+        extra="onnx",
+        packages=("onnx", "onnxruntime"),
+    ),
+    "run": Support(quantizations=get_args(RunWeights)),
 }
 
 
@@ -69,10 +91,11 @@ class ExportOptions(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         check_weights(self.format, self.quantization)
-        for given, what, formats in (
-            (self.shortlist, "a shortlist", ("saved_model",)),
-            (self.search is not None, "search options", ("saved_model", "onnx")),
+        for given, what, attribute in (
+            (self.shortlist, "a shortlist", "has_shortlist"),
+            (self.search is not None, "search options", "search"),
         ):
+            formats = [name for name, support in FORMATS.items() if getattr(support, attribute)]
             if given and self.format not in formats:
                 raise ValueError(
                     f"the format {self.format} does not support {what}. "
@@ -83,18 +106,18 @@ class ExportOptions(BaseModel):
 
 def check_weights(format: Format, quantization: str) -> None:
     """Raises ValueError if a format does not support a type of weights."""
-    if quantization not in QUANTIZATIONS[format]:
+    if quantization not in (supported := FORMATS[format].quantizations):
         raise ValueError(
-            f"for the format {format}, `quantization` must be one of "
-            f"{', '.join(QUANTIZATIONS[format])}. Received: quantization={quantization!r}"
+            f"for the format {format}, `quantization` must be one of {', '.join(supported)}. "
+            f"Received: quantization={quantization!r}"
         )
 
 
 def check_installed(format: Format) -> None:
     """Raises ImportError if a package that the export format needs is not installed."""
-    extra, packages = _NEEDED[format]
-    if missing := [name for name in packages if not find_spec(name)]:
+    support = FORMATS[format]
+    if missing := [name for name in support.packages if not find_spec(name)]:
         raise ImportError(
             f"the format {format} needs {' and '.join(missing)}: "
-            f"pip install 'keras3-transformer[{extra}]'"
+            f"pip install 'keras3-transformer[{support.extra}]'"
         )

@@ -1,8 +1,9 @@
 """Exports the model of a run to SavedModel, CTranslate2 or ONNX, or the run to a small folder.
 
-`python -m keras_transformer.export.run_export RUN OPTIONS` exports in the process that `export_run`
-starts for a SavedModel. OPTIONS are `ExportOptions` as JSON, and the last line of the output is an
-`Exported` or an error as JSON.
+`python -m keras_transformer.export.run_export RUN OPTIONS [PROGRAM]` exports in the process that
+`export_run` starts for a SavedModel. OPTIONS are `ExportOptions` as JSON, PROGRAM is the file that
+registers the architecture (see `program_of`), and the last line of the output is an `Exported` or
+an error as JSON.
 """
 
 import json
@@ -16,12 +17,12 @@ from keras_transformer._child_process import child_process
 from keras_transformer._files import check_is_free
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
-from keras_transformer.export.options import ExportOptions, check_installed
+from keras_transformer.export.options import FORMATS, ExportOptions, check_installed
+from keras_transformer.models.architectures import program_of, run_program
 from keras_transformer.runs.run import Run
 
 MAX_BEAM_SIZE = 16  # of a request to a SavedModel
 SENTENCES = 32  # maximum number of sentences that export and model translate for the comparison
-_ONNX_SEARCH = ("beam_size", "length_penalty", "max_length")
 
 
 class Exported(NamedTuple):
@@ -53,7 +54,7 @@ def export_run(run: Run, options: ExportOptions) -> Exported:
     format = options.format
     search = options.search or run.recipe.evaluation.search_options()
     _check_search(format, search)
-    if format in ("ctranslate2", "onnx"):
+    if FORMATS[format].only_transformer:
         run.require_transformer(f"The format {format}")
     directory = options.output or _default_directory(run, options)
     if format != "saved_model":
@@ -76,15 +77,15 @@ def _check_search(format: str, search: SearchOptions) -> None:
             f"for the format saved_model, `beam_size` must be at most {MAX_BEAM_SIZE}. "
             f"Received: beam_size={search.beam_size}"
         )
-    if format != "onnx":
+    if not (supported := FORMATS[format].search):
         return
-    defaults, ignored = SearchOptions(), {*_ONNX_SEARCH, "n_best"}
+    defaults, ignored = SearchOptions(), {*supported, "n_best"}
     refused = [name for name, x in search if name not in ignored and x != getattr(defaults, name)]
     if refused:
         received = ", ".join(f"{name}={getattr(search, name)}" for name in refused)
         flags = (f"--{name.replace('_', '-')} {getattr(defaults, name)}" for name in refused)
         raise UserError(
-            f"the format onnx supports only the search options {', '.join(_ONNX_SEARCH)}. To "
+            f"the format {format} supports only the search options {', '.join(supported)}. To "
             f"export without the others, replace those of the recipe: {' '.join(flags)}. To export "
             f"with them, use the format saved_model. Received: {received}"
         )
@@ -129,14 +130,15 @@ def _export(run: Run, options: ExportOptions) -> Exported:
     parts = model, tokenizer, output, weights, sentences
     if options.format == "ctranslate2":
         return Exported(output, str(export_ctranslate2(*parts)))
-    own = {name: getattr(search, name) for name in _ONNX_SEARCH}
+    own = {name: getattr(search, name) for name in FORMATS["onnx"].search}
     return Exported(output, str(export_onnx(*parts, **own)))
 
 
 def _in_new_process(run: Run, options: ExportOptions) -> Exported:
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    words = [str(run.directory), options.model_dump_json()]
     with child_process(
-        [sys.executable, "-m", __name__, str(run.directory), options.model_dump_json()],
+        [sys.executable, "-m", __name__, *words, *program_of(run.recipe.model.architecture)],
         text=True,
         encoding="utf-8",
         env={**os.environ, "KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"},
@@ -154,8 +156,9 @@ def _in_new_process(run: Run, options: ExportOptions) -> Exported:
     return Exported(Path(directory), comparison)
 
 
-def _main(run: str, options: str) -> None:
+def _main(run: str, options: str, *program: str) -> None:
     try:
+        run_program(*program)
         exported = _export(Run.open(run), ExportOptions.model_validate_json(options))
         answer = [*map(str, exported), None]
     except (OSError, UserError, ValueError) as error:

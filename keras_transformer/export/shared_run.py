@@ -1,6 +1,5 @@
 """Exports a run as a small run folder for other users."""
 
-import itertools
 import json
 import shutil
 import zipfile
@@ -114,19 +113,11 @@ def _without_folders(recipe: Recipe) -> Recipe:
     tree["data"].pop("directory", None)
     tree["training"].pop("initial_run", None)
     splits = [tree["data"].get(split, {}) for split in ("train", "validation", "test")]
-    names = _shortest_names({Path(path) for files in splits for path in files.values()})
-    for files in splits:
-        files.update({side: names[Path(path)] for side, path in files.items()})
+    paths = {Path(path) for files in splits for path in files.values()}
+    if len({path.name for path in paths}) == len(paths):
+        for files in splits:
+            files.update({side: Path(path).name for side, path in files.items()})
     return Recipe.model_validate(tree)
-
-
-def _shortest_names(paths: set[Path]) -> dict[Path, str]:
-    """Returns the last parts of each path, as many as needed to tell the paths apart."""
-    for count in itertools.count(1):
-        names = {path: str(Path(*path.parts[-count:])) for path in paths}
-        if len(set(names.values())) == len(paths):
-            break
-    return names
 
 
 def _copy_text(source: Path, target: Path) -> None:

@@ -1,12 +1,13 @@
-"""The layers of the Transformer (Figure 1 of the paper), variants of them, and older layers."""
+"""The layers of the Transformer (Figure 1 of the paper), and variants of them."""
 
-from keras_transformer.layers.attention.additive_attention import AdditiveAttention
+from keras_transformer._backend.gradient_checkpointing import checkpointable
 from keras_transformer.layers.attention.attention_patterns import (
     AttentionPattern,
     FixedAttention,
     LocalAttention,
     StridedAttention,
 )
+from keras_transformer.layers.attention.attention_records import record_attention
 from keras_transformer.layers.attention.full_attention import FullAttention
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.attention.scaled_dot_product_attention import (
@@ -15,9 +16,6 @@ from keras_transformer.layers.attention.scaled_dot_product_attention import (
     padding_mask,
     scaled_dot_product_attention,
 )
-from keras_transformer.layers.attentional_gru import AttentionalGRU
-from keras_transformer.layers.convolutional_decoder_layer import ConvolutionalDecoderLayer
-from keras_transformer.layers.convolutional_encoder_layer import ConvolutionalEncoderLayer
 from keras_transformer.layers.decoder import Decoder, DecoderLayer
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.encoder import Encoder, EncoderLayer
@@ -40,12 +38,8 @@ from keras_transformer.layers.token_embedding import TokenEmbedding
 
 __all__ = [
     "ALiBiPositionalEncoding",
-    "AdditiveAttention",
     "AttentionPattern",
-    "AttentionalGRU",
     "BinaryPositionalEncoding",
-    "ConvolutionalDecoderLayer",
-    "ConvolutionalEncoderLayer",
     "Decoder",
     "DecoderLayer",
     "Dropout",
@@ -68,6 +62,8 @@ __all__ = [
     "StridedAttention",
     "TokenEmbedding",
     "causal_mask",
+    "checkpointable",
     "padding_mask",
+    "record_attention",
     "scaled_dot_product_attention",
 ]

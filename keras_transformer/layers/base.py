@@ -1,4 +1,4 @@
-"""Defines the base class of most layers, and Keras layers with faster gradients or kept LoRA."""
+"""Defines the base class of most layers, and Keras layers with faster gradients and kept LoRA."""
 
 import inspect
 import json
@@ -10,13 +10,13 @@ from keras import ops
 
 from keras_transformer._backend.operations import affine_relu, scale_and_shift
 from keras_transformer._backend.process import without_tensorflow
-from keras_transformer.layers.changes import (
+from keras_transformer.layers.saving import (
+    CreatesPlaceholders,
     apply_layer_changes,
     apply_own_changes,
     layer_changes,
     own_changes,
 )
-from keras_transformer.layers.placeholder_weights import CreatesPlaceholders
 
 # Constructor arguments of every Keras layer, which `keras.layers.Layer.get_config` returns.
 BASE_ARGUMENTS = {"name", "dtype", "trainable"}
@@ -99,38 +99,13 @@ def argument_names(classes: Sequence[type]) -> list[str]:
     return [name for name in dict.fromkeys(names) if name not in BASE_ARGUMENTS]
 
 
-class KeepsLora:
-    """Mixin of layers that save the two matrices of LoRA (`enable_lora`) beside the kernel.
-
-    Layers of Keras save the merged kernel only. A loaded layer then has two matrices of zeros, both
-    of whose gradients are zero, and its LoRA never changes again.
-    """
-
-    built: bool
-    lora_enabled: bool
-
-    def save_own_variables(self, store: Any) -> None:
-        """Saves the merged kernel, as Keras does. With LoRA, also saves the unmerged weights."""
-        super().save_own_variables(store)  # type: ignore
-        for name in self._unmerged_names() if self.built else ():
-            store[name] = getattr(self, name)
-
-    def load_own_variables(self, store: Any) -> None:
-        """Loads the unmerged weights if the layer uses LoRA, otherwise the merged kernel."""
-        merged = {name: store[name] for name in store.keys() if name.isdigit()}
-        super().load_own_variables(merged)  # type: ignore
-        for name in self._unmerged_names() if self.built else ():
-            if name in store.keys():
-                getattr(self, name).assign(store[name])
-
-    def _unmerged_names(self) -> list[str]:
-        names = ("_kernel", "kernel_scale", "kernel_zero", "lora_kernel_a", "lora_kernel_b")
-        return [name for name in names if self.lora_enabled and hasattr(self, name)]
-
-
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Dense(KeepsLora, CreatesPlaceholders, keras.layers.Dense):
-    """`keras.layers.Dense` that computes the bias gradient faster on TensorFlow."""
+class Dense(CreatesPlaceholders, keras.layers.Dense):
+    """`keras.layers.Dense` that computes bias gradients faster on TensorFlow, and saves LoRA.
+
+    The layer of Keras saves the merged kernel only. A loaded layer then has two matrices of zeros,
+    both of whose gradients are zero, and its LoRA never changes again.
+    """
 
     def __init__(
         self, units: int, activation: Any = None, use_bias: bool = True, **kwargs: Any
@@ -151,16 +126,30 @@ class Dense(KeepsLora, CreatesPlaceholders, keras.layers.Dense):
         """Quantizes the weights without Keras's type check, which would reject this subclass."""
         super().quantize(mode, type_check=False, config=config)
 
+    def save_own_variables(self, store: Any) -> None:
+        """Saves the merged kernel, as Keras does. With LoRA, also saves the unmerged weights."""
+        super().save_own_variables(store)
+        for name in self._unmerged_names():
+            store[name] = getattr(self, name)
 
-@keras.saving.register_keras_serializable(package="keras_transformer")
-class Conv2D(KeepsLora, CreatesPlaceholders, keras.layers.Conv2D):
-    """`keras.layers.Conv2D` that keeps LoRA when it is saved."""
+    def load_own_variables(self, store: Any) -> None:
+        """Loads the unmerged weights if the layer uses LoRA, otherwise the merged kernel."""
+        merged = {name: store[name] for name in store.keys() if name.isdigit()}
+        super().load_own_variables(merged)
+        for name in self._unmerged_names():
+            if name in store.keys():
+                getattr(self, name).assign(store[name])
+
+    def _unmerged_names(self) -> list[str]:
+        names = ("_kernel", "kernel_scale", "kernel_zero", "lora_kernel_a", "lora_kernel_b")
+        is_merged = not (self.built and self.lora_enabled)
+        return [name for name in names if not is_merged and hasattr(self, name)]
 
 
 def check_lora_is_kept(model: Any) -> None:
     """Raises `ValueError` if a layer of Keras has LoRA, because a saved model would lose it."""
     for layer in model._flatten_layers():
-        if getattr(layer, "lora_enabled", False) and not isinstance(layer, KeepsLora):
+        if getattr(layer, "lora_enabled", False) and not isinstance(layer, Dense):
             raise ValueError(
                 "Checkpoints keep LoRA of this package's layers only. A layer of Keras saves the "
                 "merged kernel, and its LoRA would not train after a resume. Train the model with "
@@ -185,10 +174,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
             return super().call(inputs)
         dtype = keras.backend.result_type(inputs.dtype, "float32")
         x = ops.layer_normalization(ops.cast(inputs, dtype), epsilon=self.epsilon)
-        gamma, beta = (
-            None if vector is None else ops.cast(vector, dtype)
-            for vector in (self.gamma, self.beta)
-        )
+        gamma, beta = (None if w is None else ops.cast(w, dtype) for w in (self.gamma, self.beta))
         return ops.cast(scale_and_shift(x, gamma, beta, training), self.compute_dtype)
 
 
@@ -201,26 +187,16 @@ def is_default_int8(config: Any) -> bool:
 
 
 def _quantizers(config: Any) -> str:
-    """Returns the quantizers as JSON, because a loaded quantizer has lists instead of tuples.
-
-    While a model is saved or loaded, `config.get_config()` also has ids of objects that layers
-    share.
-    """
+    """Returns the quantizers as JSON, because a loaded quantizer has lists instead of tuples."""
     quantizers = config.weight_quantizer, config.activation_quantizer
     return json.dumps([x and [type(x).__name__, x.get_config()] for x in quantizers])
 
 
 def int8_matmul(x: Any, kernel: Any, scale: Any) -> Any:
-    """Quantizes each row of `x` to 8-bit integers and multiplies it by the int8 `kernel`.
+    """Quantizes the rows of `x` `(..., D)` to 8-bit integers, and multiplies by `kernel` `(D, M)`.
 
-    Args:
-        x: float tensor `(..., D)`.
-        kernel: int8 tensor `(D, M)`.
-        scale: float tensor `(M,)`, the factors of the kernel columns. Each column was multiplied by
-            its factor before rounding.
-
-    Returns:
-        A float tensor `(..., M)` of the dtype of `x`.
+    Each column of the int8 kernel was multiplied by its factor `scale` `(M,)` before rounding.
+    Returns a float tensor `(..., M)` of the dtype of `x`.
     """
     quantized, x_scale = keras.quantizers.abs_max_quantize(x, axis=-1)
     product = ops.cast(ops.matmul(quantized, kernel), x.dtype)

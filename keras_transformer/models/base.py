@@ -12,8 +12,12 @@ import keras
 from keras_transformer._backend.compile_function import Recompiling
 from keras_transformer._backend.process import without_tensorflow
 from keras_transformer.layers.base import argument_names
-from keras_transformer.layers.changes import apply_layer_changes, layer_changes
-from keras_transformer.layers.placeholder_weights import making_model, placeholder_weights
+from keras_transformer.layers.saving import (
+    apply_layer_changes,
+    layer_changes,
+    making_model,
+    placeholder_weights,
+)
 
 _LOADS_IN_FLOAT32 = ContextVar("_LOADS_IN_FLOAT32", default=False)
 

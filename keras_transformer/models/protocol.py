@@ -99,3 +99,9 @@ class SlicesLogits(Protocol):
 
     def output_weights(self) -> tuple[Any, Any]:
         """Returns the output matrix `(V, D)` and the bias `(V,)`. The bias can be None."""
+
+
+def vocabulary_sizes(model: Any) -> tuple[int | None, int | None]:
+    """Returns the sizes of the source and target vocabulary, or None if the model does not tell."""
+    size = getattr(model, "vocabulary_size", None)
+    return size, getattr(model, "target_vocabulary_size", None) or size

@@ -1,6 +1,5 @@
 """Defines the base class of the sequence-to-sequence models."""
 
-import inspect
 from typing import Any, ClassVar, Self
 
 import keras
@@ -8,6 +7,7 @@ from keras import ops
 
 from keras_transformer.layers import TokenEmbedding, padding_mask
 from keras_transformer.layers.attention.cache import Cache, LimitedVocabulary
+from keras_transformer.layers.base import argument_names
 from keras_transformer.models.base import ConfiguredModel, check_pad_id
 
 # Constructor arguments that come from the tokenizer and from other sections of a recipe.
@@ -20,11 +20,13 @@ class Seq2Seq(ConfiguredModel):
     The class defines what all architectures have in common: published sizes, the output projection
     and a limited vocabulary. A subclass creates its layers, calls
     `super().__init__(inputs, logits)` and defines `init_cache` and `step` (see `Searchable` in
-    `models/protocol.py`).
+    `models/protocol.py`), which call `embed_step` and `step_logits`. `register_architecture` makes
+    the class known to recipes.
 
     Attributes:
         architecture: The value of a recipe's `model.architecture` that stands for the class.
         presets: The constructor arguments of published sizes, by the name of the size.
+            `register_architecture` sets both.
         states: The symbolic output of the decoder, before the projection to logits.
         target_embedding: The `TokenEmbedding` whose matrix is also the output matrix.
 
@@ -73,8 +75,7 @@ class Seq2Seq(ConfiguredModel):
     @classmethod
     def settings(cls) -> set[str]:
         """Returns the constructor arguments that the section `model` of a recipe can set."""
-        parameters = list(inspect.signature(cls.__init__).parameters)
-        return set(parameters[1:-1]) - _FROM_ELSEWHERE  # without `self` and `**kwargs`
+        return set(argument_names(cls.__mro__[: cls.__mro__.index(Seq2Seq)])) - _FROM_ELSEWHERE
 
     def limit_vocabulary(self, cache: Cache, token_ids: Any) -> Cache:
         """Limits `step` to some tokens (see `Searchable`).
@@ -91,14 +92,14 @@ class Seq2Seq(ConfiguredModel):
         vocabulary = LimitedVocabulary.of(token_ids, matrix, self.compute_dtype)
         return cache._replace(sentence={**cache.sentence, "vocabulary": vocabulary})
 
-    def _embed_step(self, token_ids: Any, cache: Cache) -> Any:
+    def embed_step(self, token_ids: Any, cache: Cache) -> Any:
         """Returns the embeddings `(B * N, 1, E)` of the `token_ids` `(B, N)` of a step."""
         vocabulary = cache.sentence.get("vocabulary")
         if vocabulary is not None:
             token_ids = vocabulary.ids(token_ids)
         return self.target_embedding(ops.reshape(token_ids, (-1, 1)))
 
-    def _step_logits(self, states: Any, token_ids: Any, cache: Cache) -> Any:
+    def step_logits(self, states: Any, token_ids: Any, cache: Cache) -> Any:
         """Returns the logits of a step, float32 `(B, N, V)`, of the hidden states `(B * N, E)`."""
         vocabulary, beams = cache.sentence.get("vocabulary"), ops.shape(token_ids)[1]
         if vocabulary is not None:
@@ -106,7 +107,7 @@ class Seq2Seq(ConfiguredModel):
         logits = self.target_embedding(states, reverse=True)
         return ops.reshape(ops.cast(logits, "float32"), (-1, beams, logits.shape[-1]))
 
-    def _source_attention(self, weights: Any, source_ids: Any, target_ids: Any) -> Any:
+    def without_padding(self, weights: Any, source_ids: Any, target_ids: Any) -> Any:
         """Returns attention weights `(B * N, T, S)` as float32 `(B, N, T, S)`, 0 for padding."""
         _, beams, length = ops.shape(target_ids)
         weights = ops.cast(weights, "float32")

@@ -9,9 +9,32 @@ from keras_transformer.layers import Decoder, Dropout, Encoder, padding_mask
 from keras_transformer.layers.attention.attention_patterns import new_attention_pattern
 from keras_transformer.layers.attention.cache import Cache
 from keras_transformer.layers.positions.positional_encoding import new_position_encoding
+from keras_transformer.models.architectures import register_architecture
 from keras_transformer.models.seq2seq import Seq2Seq, ids_inputs, token_embeddings
 
 
+@register_architecture(
+    "transformer",
+    presets={
+        # Wu et al. 2021: text-only Multi30k, 2.57M parameters with 9,728 joint tokens.
+        "tiny": {"num_layers": 4, "d_model": 128, "num_heads": 4, "d_ff": 256, "dropout_rate": 0.3},
+        # Vaswani et al. 2017, Table 3.
+        "base": {
+            "num_layers": 6,
+            "d_model": 512,
+            "num_heads": 8,
+            "d_ff": 2048,
+            "dropout_rate": 0.1,
+        },
+        "big": {
+            "num_layers": 6,
+            "d_model": 1024,
+            "num_heads": 16,
+            "d_ff": 4096,
+            "dropout_rate": 0.3,
+        },
+    },
+)
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Transformer(Seq2Seq):
     """The encoder-decoder Transformer of Figure 1, with shared embeddings (§3).
@@ -82,27 +105,6 @@ class Transformer(Seq2Seq):
 
     Source: Vaswani et al. 2017.
     """
-
-    architecture = "transformer"
-    presets = {
-        # Wu et al. 2021: text-only Multi30k, 2.57M parameters with 9,728 joint tokens.
-        "tiny": {"num_layers": 4, "d_model": 128, "num_heads": 4, "d_ff": 256, "dropout_rate": 0.3},
-        # Vaswani et al. 2017, Table 3.
-        "base": {
-            "num_layers": 6,
-            "d_model": 512,
-            "num_heads": 8,
-            "d_ff": 2048,
-            "dropout_rate": 0.1,
-        },
-        "big": {
-            "num_layers": 6,
-            "d_model": 1024,
-            "num_heads": 16,
-            "d_ff": 4096,
-            "dropout_rate": 0.3,
-        },
-    }
 
     def __init__(
         self,
@@ -241,9 +243,9 @@ class Transformer(Seq2Seq):
 
         The attention weights are from the last layer's cross-attention, averaged over heads.
         """
-        x = self.positions(self._embed_step(token_ids, cache), offset=position)
+        x = self.positions(self.embed_step(token_ids, cache), offset=position)
         x, cache, weights = self.decoder.step(ops.reshape(x, (-1, self.d_model)), cache, position)
-        logits = self._step_logits(x, token_ids, cache)
+        logits = self.step_logits(x, token_ids, cache)
         if return_attention_weights:
             return logits, cache, ops.mean(ops.cast(weights, "float32"), axis=1)
         return logits, cache
@@ -264,4 +266,4 @@ class Transformer(Seq2Seq):
         x = self.positions(self.target_embedding(ops.reshape(target_ids, (-1, length))))
         _, weights = self.decoder(x, **memory, return_attention_weights=True)
         weights = ops.mean(ops.cast(weights, "float32"), axis=1)
-        return self._source_attention(weights, source_ids, target_ids)
+        return self.without_padding(weights, source_ids, target_ids)

@@ -1,16 +1,16 @@
 """Runs the checks in the process of one backend.
 
-The process reads pickled requests from standard input and writes pickled answers to standard
-output. A request is the name of a method of `Child` with the method's arguments. An answer is what
-the method returns, or an error's text and the path of the layer call that raised it.
+`python -m keras_transformer.portability.child FOLDER SEED MODULE...` reads requests from standard
+input and writes answers to standard output, each a line of JSON. A request is the name of a method
+of `Child` and the method's arguments. An answer is the path of an .npz file or null, the text of an
+error or null, and the path of the layer call that raised the error or null.
 """
 
 import functools
 import importlib
+import json
 import math
 import os
-import pickle
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +22,13 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.portability.inputs import as_array, functional_model, is_float
+from keras_transformer.portability.inputs import (
+    as_array,
+    functional_model,
+    is_float,
+    load_inputs,
+    save_inputs,
+)
 from keras_transformer.portability.rounding import Measured, change
 
 LEARNING_RATE = 0.01
@@ -45,54 +51,58 @@ def restored(variables: Iterable[Any]) -> Iterator[None]:
             variable.assign(value)
 
 
+def draws_random_numbers(model: keras.Model) -> bool:
+    """Returns whether a model draws random numbers in training, as dropout does.
+
+    The numbers differ between backends, so the training step then uses `training=False`.
+    """
+    return any(x.name == "seed_generator_state" for x in model.variables)
+
+
 class Child:
     """Runs the checks on one backend.
 
     Args:
-        folder: Folder with `model.keras`.
-        inputs: The model's inputs.
-        imports: Names of modules that register the classes of the model.
+        folder: Folder with `model.keras` and the model's inputs (see `save_inputs`).
         seed: Seed of all random numbers.
+        modules: Names of modules that register the classes of the model.
     """
 
-    def __init__(self, folder: Path, inputs: Any, imports: Iterable[str], seed: int) -> None:
-        for module in imports:
+    def __init__(self, folder: Path, seed: int, modules: Iterable[str]) -> None:
+        for module in modules:
             importlib.import_module(module)
-        self.file, self.inputs, self.seed = folder / "model.keras", inputs, seed
-        self.model = keras.saving.load_model(self.file, compile=False)
+        self.inputs, self.seed = load_inputs(folder), seed
+        self.model = keras.saving.load_model(folder / "model.keras", compile=False)
         self.calls: dict[str, functools.partial[Any]] = {}
 
     def outputs(self) -> Measured:
         """Returns the outputs of the compiled model, as `predict` gives them."""
         return _measured(functools.partial(_predict, self.model), self.model, self.inputs)
 
-    def load(self, path: Path) -> Measured:
+    def load(self, path: str) -> Measured:
         """Returns the outputs of the model in the file `path`."""
         model = keras.saving.load_model(path, compile=False)
         return _measured(functools.partial(_predict, model), model, self.inputs, runs=0)
 
-    def save(self, path: Path) -> None:
+    def save(self, path: str) -> None:
         """Saves the model."""
         self.model.save(path)
 
-    def step(self, call: str | None = None) -> tuple[Measured, bool]:
-        """Runs a training step of the model, or of a layer in the call that has this path.
+    def step(self, call: str | None = None) -> Measured:
+        """Returns gradients and variables of a training step.
 
-        Returns:
-            The gradients and variables, and whether the step used `training=True`. A model that
-            draws random numbers, as dropout does, takes the step with `training=False`.
+        `call` is the path of a layer call. None means the whole model.
         """
-        model, inputs = self._model_of(call)
-        is_training = all(x.name != "seed_generator_state" for x in model.variables)
+        model, inputs = (self.model, self.inputs) if call is None else self._model_of(call)
         with restored(model.variables):
-            probe = Probe(model, inputs, is_training, self.seed)
-        return _measured(probe.step, model, inputs), is_training
+            probe = Probe(model, inputs, not draws_random_numbers(model), self.seed)
+        return _measured(probe.step, model, inputs)
 
     def search(self) -> Measured:
         """Returns the ids and scores of greedy search and of beam search with 3 beams."""
         from keras_transformer._backend.compile_function import compile_function
+        from keras_transformer.decoding.decoding_loop import search
         from keras_transformer.decoding.options import SearchOptions
-        from keras_transformer.decoding.search import search
 
         compiled, model = compile_function(search, self.model), self.model
 
@@ -131,24 +141,13 @@ class Child:
 
         return _measured(walk, self.model, self.inputs)
 
-    def save_call(self, call: str | None, folder: Path) -> Any:
-        """Writes `model.keras` and `inputs.npz` for one call, or for the whole model.
-
-        Returns:
-            The structure of the model's inputs, with the index of each array in its place.
-        """
+    def save_call(self, call: str, folder: str) -> None:
+        """Writes `model.keras` and inputs of one call."""
         model, inputs = self._model_of(call)
-        if call is None:
-            shutil.copy(self.file, folder / "model.keras")
-        else:
-            model.save(folder / "model.keras")
-        arrays = [as_array(x) for x in keras.tree.flatten(inputs)]
-        np.savez(folder / "inputs.npz", *arrays)
-        return keras.tree.pack_sequence_as(inputs, list(range(len(arrays))))
+        model.save(Path(folder) / "model.keras")
+        save_inputs(Path(folder), inputs)
 
-    def _model_of(self, call: str | None) -> tuple[Any, Any]:
-        if call is None:
-            return self.model, self.inputs
+    def _model_of(self, call: str) -> tuple[Any, Any]:
         given = self.calls[call]
         return functional_model(given.func, *given.args, **given.keywords)
 
@@ -337,26 +336,24 @@ def _described(error: BaseException) -> tuple[str, str | None]:
     return f"{type(cause).__name__}: {cause}", getattr(cause, "failed_call", None)
 
 
-def main() -> None:
-    """Answers requests until standard input ends. The first one has the arguments of `Child`."""
-    answers = os.fdopen(os.dup(1), "wb")
+def main(folder: str, seed: str, *modules: str) -> None:
+    """Answers requests until standard input ends."""
+    answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print must not mix with the answers
-    requests, child = sys.stdin.buffer, None
-    make = functools.partial(Child, **pickle.load(requests))
-    while True:
+    path, child = Path(folder) / f"{keras.config.backend()}.npz", None
+    for line in sys.stdin:
+        method, *arguments = json.loads(line)
+        answer: list[str | None] = [None, None, None]
         try:
-            method, arguments = pickle.load(requests)
-        except EOFError:
-            return
-        try:
-            with _watched(lambda path, run, call: run()):
-                child = child or make()
-                answer, error = getattr(child, method)(**arguments), None
-        except Exception as raised:
-            answer, error = None, _described(raised)
-        pickle.dump((answer, error), answers)
-        answers.flush()
+            with _watched(lambda name, run, call: run()):
+                child = child or Child(Path(folder), int(seed), modules)
+                if found := getattr(child, method)(*arguments):
+                    found.save(path)
+                    answer[0] = str(path)
+        except Exception as error:
+            answer[1:] = _described(error)
+        print(json.dumps(answer), file=answers, flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -1,14 +1,15 @@
 """Runs a model on every installed backend, each in its own process, and compares the results."""
 
 import itertools
+import json
 import os
-import pickle
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,18 +20,21 @@ import numpy as np
 from keras_transformer._backend import BACKENDS, installed_backends
 from keras_transformer.errors import UserError
 from keras_transformer.models.protocol import Searchable
-from keras_transformer.portability.child import restored
+from keras_transformer.portability.child import draws_random_numbers, restored
 from keras_transformer.portability.inputs import (
     as_array,
     functional_model,
     is_float,
     random_inputs,
+    save_inputs,
 )
 from keras_transformer.portability.rounding import ArrayDifference, Measured, differences, worst
 
 CHECKS = ("outputs", "gradients", "training step", "search", "save and load")
 # If backends fail the check on the left, failures of the checks on the right are not reported.
 _EXPLAINED = {"outputs": CHECKS, "gradients": ("training step",)}
+# The method of `Child` for each check. A training step is taken once, for the gradients.
+_METHODS = {"outputs": "outputs", "gradients": "step", "search": "search"}
 Pair = tuple[str, str]
 # Three processes share the GPU's memory, and compute float32 without loss of precision.
 _ENVIRONMENT = {
@@ -42,20 +46,22 @@ _ENVIRONMENT = {
 }
 _SCRIPT = '''"""{title}"""
 
+import importlib
 import sys
 from pathlib import Path
 
-import keras
-import numpy as np
-
 sys.path += {paths!r}
-from keras_transformer import conformance  # noqa: E402
-{imports}
-HERE = Path(__file__).parent
-arrays = np.load(HERE / "inputs.npz")
-inputs = keras.tree.map_structure(lambda i: arrays[f"arr_{{i}}"], {structure!r})
-model = keras.saving.load_model(HERE / "model.keras", compile=False)
-result = conformance(model, inputs, imports={modules!r}, directory=None, seed={seed})
+import keras  # noqa: E402
+
+from keras_transformer.portability import conformance  # noqa: E402
+from keras_transformer.portability.inputs import load_inputs  # noqa: E402
+
+modules = {modules!r}
+for module in modules:
+    importlib.import_module(module)
+folder = Path(__file__).parent
+model = keras.saving.load_model(folder / "model.keras", compile=False)
+result = conformance(model, load_inputs(folder), imports=modules, directory=None, seed={seed})
 print(result)
 sys.exit(not result.conforms)
 '''
@@ -153,10 +159,10 @@ def conformance(
       different random numbers, so a model with dropout takes the step with `training=False`.
     - "search" compares the ids and scores of greedy search and of beam search, if the model is a
       `models.protocol.Searchable`.
-    - "save and load" loads on each backend the files that all backends saved. The outputs must not
+    - "save and load" loads on each backend the files that the others saved. The outputs must not
       change.
 
-    For each failure of the first four, this function looks for the layer call that causes the
+    For each failure of the first three, this function looks for the layer call that causes the
     failure. For "outputs", this call is the first whose outputs differ although its inputs agree.
     The function writes a folder with the layer, its inputs and a script `reproduce.py`, which calls
     `conformance` on the layer alone.
@@ -204,28 +210,20 @@ def conformance(
         model, inputs = functional_model(model, *(() if named else (inputs,)), **named)
     elif not model.built:
         model(inputs)
-    inputs = keras.tree.map_structure(keras.ops.convert_to_numpy, inputs)
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        expected = _save_without_zeros(model, inputs, seed, Path(folder) / "model.keras")
-        child = {
-            "folder": Path(folder),
-            "inputs": inputs,
-            "imports": _modules(model, imports),
-            "seed": seed,
-        }
-        backends = {name: stack.enter_context(Backend(name, child)) for name in installed}
-        results = Results(backends, Path(folder), expected)
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        folder, modules = Path(name), _modules(model, imports)
+        save_inputs(folder, inputs)
+        expected = _save_without_zeros(model, inputs, seed, folder / "model.keras")
+        backends = {x: stack.enter_context(Backend(x, folder, seed, modules)) for x in installed}
+        results = Results(backends, folder, expected)
         checks = [check for check in CHECKS if check != "search" or isinstance(model, Searchable)]
         results.run(checks, lambda: report(len(checks) * len(installed)))
-        largest = {
-            check: {pair: worst(results.differences(check, pair)) for pair in results.pairs}
-            for check in checks
-        }
         failures = list(_failures(results))
         if directory is not None:
-            failures = [_with_script(x, backends, Path(directory), child) for x in failures]
+            failures = [_with_script(x, results, Path(directory), seed, modules) for x in failures]
         terms = max((answer.terms for answer in results.answers.values()), default=1)
-        return Conformance(installed, missing, largest, failures, terms, results.is_training)
+        is_training = not draws_random_numbers(model)
+        return Conformance(installed, missing, results.largest, failures, terms, is_training)
 
 
 class BackendError(Exception):
@@ -237,21 +235,29 @@ class BackendError(Exception):
 
 
 class Backend:
-    """The process of one backend (see `child.py`). Use this class in a `with` statement."""
+    """The process of one backend (see `child.py`). Use this class in a `with` statement.
 
-    def __init__(self, name: str, child: dict[str, Any]) -> None:
-        paths = [str(Path(__file__).parents[2]), *(path or os.getcwd() for path in sys.path)]
+    Args:
+        name: Name of the backend.
+        folder: Folder with the model and its inputs.
+        seed: Seed of all random numbers.
+        modules: Names of modules that register the classes of the model.
+    """
+
+    def __init__(self, name: str, folder: Path, seed: int, modules: Sequence[str]) -> None:
+        paths = [str(Path(__file__).parents[2]), *_search_path()]
         own = {"KERAS_BACKEND": name, "PYTHONPATH": os.pathsep.join(paths)}
-        self._errors = child["folder"] / f"{name}.stderr"
+        program = [sys.executable, "-m", "keras_transformer.portability.child"]
+        self._errors = folder / f"{name}.stderr"
         with self._errors.open("w") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "keras_transformer.portability.child"],
+                [*program, folder, str(seed), *modules],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
+                text=True,
                 env={**os.environ, **_ENVIRONMENT, **own},
             )
-        self._send(child)
 
     def __enter__(self) -> "Backend":
         return self
@@ -260,26 +266,23 @@ class Backend:
         self._process.kill()
         self._process.communicate()
 
-    def ask(self, method: str, **arguments: Any) -> Any:
-        """Calls a method of `Child` and returns its answer.
+    def ask(self, method: str, *arguments: str | None) -> Any:
+        """Calls a method of `Child` and returns its answer, a `Measured` or None.
 
         Raises:
             BackendError: If the method fails or the process ends.
         """
-        try:
-            self._send((method, arguments))
-            answer, error = pickle.load(self._process.stdout)  # type: ignore[arg-type]
-        except (EOFError, BrokenPipeError):
+        with suppress(BrokenPipeError):
+            print(json.dumps([method, *arguments]), file=self._process.stdin, flush=True)
+        line = self._process.stdout.readline()  # type: ignore[union-attr]
+        if not line:
             status = self._process.wait()
             last = self._errors.read_text(errors="replace").strip().rpartition("\n")[-1]
-            raise BackendError(f"the process ended with status {status}: {last}") from None
-        if error:
-            raise BackendError(*error)
-        return answer
-
-    def _send(self, request: Any) -> None:
-        pickle.dump(request, self._process.stdin)  # type: ignore[arg-type]
-        self._process.stdin.flush()  # type: ignore[union-attr]
+            raise BackendError(f"the process ended with status {status}: {last}")
+        path, message, call = json.loads(line)
+        if message is not None:
+            raise BackendError(message, call)
+        return path and Measured.load(path)
 
 
 class Results:
@@ -287,119 +290,103 @@ class Results:
 
     Args:
         backends: Dict from the name of a backend to its process.
-        folder: Folder for the files that the processes save.
+        folder: Folder with the model and its inputs, for the files that the processes save.
         expected: Outputs of the original model, before it was saved.
+
+    Attributes:
+        answers: Dict from check and backend to results. The results of "gradients" are also those
+            of "training step".
+        errors: Dict from check and backend to an error.
+        largest: See `Conformance.largest`.
     """
 
     def __init__(self, backends: dict[str, Backend], folder: Path, expected: Any) -> None:
-        self.backends, self._expected = backends, expected
-        self._files = {name: folder / f"saved-{name}.keras" for name in backends}
-        self.pairs: list[Pair] = list(itertools.combinations(backends, 2))
+        self.backends, self.folder, self._expected = backends, folder, expected
         self.answers: dict[tuple[str, str], Measured] = {}
         self.errors: dict[tuple[str, str], BackendError] = {}
-        self.is_training = True
+        self.largest: dict[str, dict[Pair, ArrayDifference | None]] = {}
         self._loaded: dict[Pair, Measured] = {}  # by saving and loading backend
-        self._walks: dict[str, Measured] = {}
 
     def run(self, checks: Iterable[str], report: Callable[[], Any]) -> None:
         """Runs the checks on all backends in parallel. Calls `report` after each check."""
 
         def run(name: str) -> None:
             for check in checks:
-                try:
-                    self._run(check, name)
-                except BackendError as error:
-                    self.errors[check, name] = error
+                with self._kept_error(check, name):
+                    if check == "save and load":
+                        self.backends[name].ask("save", self._file(name))
+                    elif method := _METHODS.get(check):
+                        self.answers[check, name] = self.backends[name].ask(method)
                 report()
 
         with ThreadPoolExecutor(len(self.backends)) as pool:
             list(pool.map(run, self.backends))
-            list(pool.map(self._load_all, self.backends))
-
-    def differences(self, check: str, pair: Pair) -> list[ArrayDifference]:
-        """Compares the results of a check. Returns [] if one of two backends has no results."""
-        if check == "save and load":
-            return list(self._reading_differences(pair))
-        if not all((check, name) in self.answers for name in pair):
-            return []
-        return _of_check(check, *(self.answers[check, name] for name in pair))
+        for writer, reader in itertools.permutations(self.backends, 2):
+            if Path(self._file(writer)).exists():
+                with self._kept_error("save and load", reader):
+                    found = self.backends[reader].ask("load", self._file(writer))
+                    self._loaded[writer, reader] = found
+        pairs = list(itertools.combinations(self.backends, 2))
+        self.largest = {
+            check: {pair: worst(self._differences(check, pair)) for pair in pairs}
+            for check in checks
+        }
 
     def parting_call(self, check: str, pair: Pair) -> str | None:
         """Finds the layer call that makes two backends differ, and returns its path.
 
         For the check "outputs", this call is the first whose outputs differ although its inputs
-        agree. For "gradients" and "training step", this call is the innermost whose own training
-        step differs. Returns None if no such call was found.
+        agree. For "gradients" and "training step", this call is the first whose own training step
+        differs. A layer comes after its sublayers. Returns None if no such call was found.
         """
-        if check not in ("outputs", "gradients", "training step"):
+        if check in ("search", "save and load"):
             return None
         try:
-            one, other = (self._walk(name) for name in pair)
+            one, other = (self.backends[name].ask("walk") for name in pair)
         except BackendError:
             return None
-        calls = list(
-            dict.fromkeys(_call_of(x) for x in one.values if x in other.values and " output " in x)
-        )
+        names = [x for x in one.values if x in other.values and " output " in x]
+        calls = list(dict.fromkeys(map(_call_of, names)))
         if check != "outputs":
-            return self._parting_step(check, pair, calls)
+            return next((x for x in calls[:-1] if self._step_differs(check, pair, x)), None)
         found = [x.name for x in differences(one, other) if x.parts]
         with_inputs = {_call_of(x) for x in found if " input " in x}
         with_outputs = {_call_of(x) for x in found if " output " in x}
         return next((x for x in calls if x in with_outputs - with_inputs), None)
 
-    def _run(self, check: str, name: str) -> None:
-        backend = self.backends[name]
-        if check == "save and load":
-            backend.ask("save", path=self._files[name])
-        elif check == "gradients":
-            answer, is_training = backend.ask("step")
-            self.answers[check, name] = self.answers["training step", name] = answer
-            self.is_training &= is_training
-        elif check != "training step":  # "gradients" has these results too
-            self.answers[check, name] = backend.ask(check)
+    @contextmanager
+    def _kept_error(self, check: str, name: str) -> Iterator[None]:
+        try:
+            yield
+        except BackendError as error:
+            self.errors[check, name] = error
 
-    def _load_all(self, reader: str) -> None:
-        for writer, path in self._files.items():
-            try:
-                if path.exists():
-                    self._loaded[writer, reader] = self.backends[reader].ask("load", path=path)
-            except BackendError as error:
-                self.errors["save and load", reader] = error
+    def _file(self, name: str) -> str:
+        return str(self.folder / f"saved-{name}.keras")
 
-    def _reading_differences(self, pair: Pair) -> Iterator[ArrayDifference]:
-        """Compares outputs before the model was saved with outputs after its file was loaded.
+    def _differences(self, check: str, pair: Pair) -> list[ArrayDifference]:
+        """Compares the results of a check. Returns [] if one of two backends has no results.
 
-        The files are those that the pair saved. The backend of this process also loaded the file of
-        the original model.
+        For "save and load", each backend's outputs must be those of its file on the other backend.
+        The outputs of this process must be those of the file that it saved for all backends.
         """
+        answered = "gradients" if check == "training step" else check
+        if check != "save and load":
+            answers = [self.answers.get((answered, name)) for name in pair]
+            return [] if None in answers else _of_check(check, *answers)  # type: ignore[arg-type]
         outputs = {x: self.answers["outputs", x] for x in pair if ("outputs", x) in self.answers}
-        here = keras.config.backend()
-        if here in outputs:
-            yield from differences(outputs[here]._replace(values=self._expected), outputs[here])
-        for writer, reader in itertools.product(outputs, outputs):
-            if (writer, reader) in self._loaded:
-                yield from differences(outputs[writer], self._loaded[writer, reader])
-
-    def _walk(self, name: str) -> Measured:
-        if name not in self._walks:
-            self._walks[name] = self.backends[name].ask("walk")
-        return self._walks[name]
-
-    def _parting_step(self, check: str, pair: Pair, calls: list[str]) -> str | None:
-        """Finds the innermost call within `calls[-1]` whose training step differs.
-
-        The method tries the calls directly within `calls[-1]` in turn. If one differs, the method
-        continues within this call.
-        """
-        outer = calls[-1].partition(" (call")[0]
-        for i, call in enumerate(calls):
-            if call.rpartition("/")[0] == outer and self._step_differs(check, pair, call):
-                return self._parting_step(check, pair, calls[: i + 1]) or call
-        return None
+        compared = [
+            (outputs[writer], self._loaded[writer, reader])
+            for writer, reader in itertools.permutations(pair)
+            if writer in outputs and (writer, reader) in self._loaded
+        ]
+        if here := outputs.get(keras.config.backend()):
+            compared.append((here._replace(values=self._expected), here))
+        return [x for one, other in compared for x in differences(one, other)]
 
     def _step_differs(self, check: str, pair: Pair, call: str) -> bool:
         try:
-            one, other = (self.backends[name].ask("step", call=call)[0] for name in pair)
+            one, other = (self.backends[name].ask("step", call) for name in pair)
         except BackendError:
             return False
         return any(x.parts for x in _of_check(check, one, other))
@@ -420,60 +407,54 @@ def _of_check(check: str, one: Measured, other: Measured) -> list[ArrayDifferenc
 
 
 def _failures(results: Results) -> Iterator[Failure]:
-    """Yields one failure for each check and layer call that fails, the largest of each check first.
+    """Yields errors, then differences: one for each check and layer call, the largest first.
 
     An error on two backends is two failures. A difference between two pairs is one failure.
     """
     explained, found = set(), set()
-    for check in CHECKS:
-        for backends, message, call in _problems(results, check):
+    for check, cells in results.largest.items():
+        problems: list[tuple[tuple[str, ...], str, str | None]] = [
+            ((name,), " ".join(str(error).split())[:500], error.call)
+            for name in results.backends
+            if (error := results.errors.get((check, name)))
+        ]
+        parting = [(pair, x) for pair, x in cells.items() if x is not None and x.parts]
+        parting.sort(key=lambda item: -item[1].ratio)
+        problems += [(pair, f"{largest.name}: {largest}", None) for pair, largest in parting]
+        for backends, message, call in problems:
             if (check, backends) in explained:
                 continue
             explained |= {(other, backends) for other in _EXPLAINED.get(check, ())}
-            if len(backends) > 1:
-                call = results.parting_call(check, (backends[0], backends[1]))
+            if len(backends) == 2:
+                call = results.parting_call(check, backends)
             key = (check, call, backends if len(backends) == 1 else ())
             if key not in found:
                 found.add(key)
                 yield Failure(check, backends, call, message, None)
 
 
-def _problems(results: Results, check: str) -> Iterator[tuple[tuple[str, ...], str, str | None]]:
-    """Yields backends, message and call of each error, then of each pair that differs."""
-    for name in results.backends:
-        if error := results.errors.get((check, name)):
-            yield (name,), " ".join(str(error).split())[:500], error.call
-    pairs = {pair: worst(results.differences(check, pair)) for pair in results.pairs}
-    parting = {pair: x for pair, x in pairs.items() if x is not None and x.parts}
-    for pair, largest in sorted(parting.items(), key=lambda x: -x[1].ratio):
-        yield pair, f"{largest.name}: {largest}", None
-
-
 def _with_script(
-    failure: Failure, backends: dict[str, Backend], directory: Path, child: dict[str, Any]
+    failure: Failure, results: Results, directory: Path, seed: int, modules: Sequence[str]
 ) -> Failure:
-    """Writes the folder of a script, if a backend can save the layer."""
+    """Writes the folder of a script. It has the whole model if the layer cannot be saved alone."""
     if failure.check == "save and load":  # the file does not have what the model had
         return failure
     folder = directory / "-".join([*failure.check.split(), *failure.backends])
     folder.mkdir(parents=True, exist_ok=True)
-    for call in dict.fromkeys([failure.call, None]):
-        for name in dict.fromkeys([*failure.backends, *backends]):
-            try:
-                structure = backends[name].ask("save_call", call=call, folder=folder.absolute())
-            except BackendError:
-                continue
-            text = _SCRIPT.format(
-                title=f"{failure.check}: {failure.where}",
-                paths=[path or os.getcwd() for path in sys.path],
-                imports="".join(f"import {x}  # noqa: E402, F401\n" for x in child["imports"]),
-                modules=child["imports"],
-                structure=structure,
-                seed=child["seed"],
-            )
-            (folder / "reproduce.py").write_text(text, encoding="utf-8")
-            return failure._replace(script=folder / "reproduce.py")
-    return failure
+    for name in ("model.keras", "inputs.npz", "inputs.json"):
+        shutil.copy(results.folder / name, folder)
+    if failure.call is not None:
+        with suppress(BackendError):
+            backend = results.backends[failure.backends[0]]
+            backend.ask("save_call", failure.call, str(folder.absolute()))
+    title = f"{failure.check}: {failure.where}"
+    text = _SCRIPT.format(title=title, paths=_search_path(), modules=modules, seed=seed)
+    (folder / "reproduce.py").write_text(text, encoding="utf-8")
+    return failure._replace(script=folder / "reproduce.py")
+
+
+def _search_path() -> list[str]:
+    return [path or os.getcwd() for path in sys.path]
 
 
 def _modules(model: keras.Model, imports: Iterable[str]) -> list[str]:

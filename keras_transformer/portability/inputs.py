@@ -1,5 +1,7 @@
-"""Functional models of single layers, and random inputs for functional models."""
+"""Functional models of single layers, random inputs for functional models, and files of inputs."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -17,6 +19,21 @@ def as_array(x: Any) -> np.ndarray:
     """Converts a tensor, variable or array to an array. All float dtypes become float32."""
     array = np.array(keras.ops.convert_to_numpy(x))
     return array.astype("float32") if is_float(x) else array
+
+
+def save_inputs(folder: Path, inputs: Any) -> None:
+    """Writes arrays to `inputs.npz`, and the structure of their numbers to `inputs.json`."""
+    arrays = [as_array(x) for x in keras.tree.flatten(inputs)]
+    np.savez(folder / "inputs.npz", *arrays)
+    structure = keras.tree.pack_sequence_as(inputs, list(range(len(arrays))))
+    (folder / "inputs.json").write_text(json.dumps(structure), encoding="utf-8")
+
+
+def load_inputs(folder: Path) -> Any:
+    """Reads what `save_inputs` wrote."""
+    structure = json.loads((folder / "inputs.json").read_bytes())
+    with np.load(folder / "inputs.npz") as arrays:
+        return keras.tree.map_structure(lambda number: arrays[f"arr_{number}"], structure)
 
 
 def functional_model(layer: Any, *arguments: Any, **named: Any) -> tuple[keras.Model, list[Any]]:

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Iterable
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +25,24 @@ class Measured(NamedTuple):
     noise: dict[str, np.ndarray]
     epsilon: float
     terms: int
+
+    def save(self, path: Path) -> None:
+        """Writes an .npz file."""
+        arrays: dict[str, Any] = {f"values {name}": x for name, x in self.values.items()}
+        arrays |= {f"noise {name}": x for name, x in self.noise.items()}
+        np.savez(path, **arrays, epsilon=self.epsilon, terms=self.terms)
+
+    @classmethod
+    def load(cls, path: Path) -> "Measured":
+        """Reads what `save` wrote."""
+        with np.load(path) as file:
+            found = dict(file)
+        epsilon, terms = float(found.pop("epsilon")), int(found.pop("terms"))
+        parts: dict[str, dict[str, np.ndarray]] = {"values": {}, "noise": {}}
+        for key, array in found.items():
+            part, _, name = key.partition(" ")
+            parts[part][name] = array
+        return cls(**parts, epsilon=epsilon, terms=terms)
 
 
 class ArrayDifference(NamedTuple):

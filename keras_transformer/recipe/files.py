@@ -81,11 +81,9 @@ def find_recipe(path_or_name: str | Path) -> Path:
         UserError: If there is no such recipe.
     """
     path, files = Path(path_or_name), recipe_files()
-    for candidate in (path, path / "recipe.yaml"):
-        if candidate.is_file():
+    for candidate in (path, path / "recipe.yaml", files.get(str(path))):
+        if candidate and candidate.is_file():
             return candidate
-    if str(path) in files:
-        return files[str(path)]
     other = Path(f"{path.parent / path.stem}.yaml")
     known = [*files, str(other)] if other.is_file() else list(files)
     meant = difflib.get_close_matches(str(path), known, n=1)

@@ -43,13 +43,9 @@ class _Scale(NamedTuple):
 
 
 # The model of recipes/tatoeba_en_de.yaml. Its short decoder makes translation fast.
-_SMALL: dict[str, int | str] = {
-    "num_layers": 4,
-    "num_decoder_layers": 2,
-    "d_model": 192,
-    "num_heads": 6,
-    "d_ff": 512,
-}
+_SMALL: dict[str, int | str] = dict(
+    num_layers=4, num_decoder_layers=2, d_model=192, num_heads=6, d_ff=512
+)
 _WIDE: dict[str, int | str] = {"preset": "tiny", "d_model": 256, "d_ff": 1_024}
 _SCALES = (
     _Scale(10_000, {"preset": "tiny"}, 0.3, 2_000, 1_024, 1, 400, 0.002, 200, 8),
@@ -167,18 +163,15 @@ def choose_settings(report: CorpusReport) -> NewRecipe:
     scale = next(scale for scale in _SCALES if report.pairs <= scale.pairs)
     tokenizer = _tokenizer(report, max(scale.vocabulary_size, 2 * report.characters))
     sources, targets = zip(*report.sample, strict=True)
-    lengths = np.array(
-        [
-            [len(ids) for ids in tokenizer.encode_source(sources)],
-            [len(ids) for ids in tokenizer.encode_target(targets)],
-        ]
-    )
+    encoded = tokenizer.encode_source(sources), tokenizer.encode_target(targets)
+    lengths = np.array([[*map(len, side)] for side in encoded])
     tokens = round((lengths[1].mean() + 1) * report.pairs)
     return NewRecipe(
         scale=scale,
         held_out=min(max(_HELD_OUT[0], different // 20), _HELD_OUT[1], different // 8),
         vocabulary_size=tokenizer.target_vocabulary_size,
-        max_length=_max_length(lengths),
+        # 99.9 % of the sentences do not exceed this length, or it is the largest allowed.
+        max_length=next((x for x in _LENGTHS if np.quantile(lengths, 0.999) <= x), _LENGTHS[-1]),
         tokens=tokens,
         steps=_steps(scale, tokens),
     )
@@ -196,12 +189,6 @@ def _tokenizer(report: CorpusReport, size: int) -> Tokenizer:
         return Tokenizer.train(pairs, max(most * 4 // 5, min(most, fewest)))
 
 
-def _max_length(lengths: np.ndarray) -> int:
-    """Returns a length that 99.9 % of the sentences do not exceed, or the largest allowed."""
-    needed = np.quantile(lengths, 0.999)
-    return next((length for length in _LENGTHS if needed <= length), _LENGTHS[-1])
-
-
 def _steps(scale: _Scale, tokens: int) -> int:
     """Returns the steps for at most `scale.passes`, as a multiple of 10 steps per checkpoint."""
     steps = scale.passes * tokens // (scale.tokens_per_batch * scale.accumulation_steps)
@@ -212,10 +199,8 @@ def _steps(scale: _Scale, tokens: int) -> int:
 def _files(text: Text) -> str:
     paths = [path.resolve() for path in (text.source, text.target) if path is not None]
     folder = os.path.commonpath([path.parent for path in paths])
-    names = (_quoted(os.path.relpath(path, folder)) for path in paths)
-    keys = ", ".join(
-        f"{key}: {name}" for key, name in zip(("source", "target"), names, strict=False)
-    )
+    named = zip(("source", "target"), paths, strict=False)
+    keys = ", ".join(f"{key}: {_quoted(os.path.relpath(path, folder))}" for key, path in named)
     return f"""\
   # The folder of the text. `keras-transformer train --data-dir FOLDER` replaces it.
   directory: {_quoted(folder)}

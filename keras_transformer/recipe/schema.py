@@ -48,10 +48,8 @@ def all_keys(section: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[Ke
 
 
 def _section_of(field: FieldInfo) -> type[BaseModel] | None:
-    for annotation in (field.annotation, *get_args(field.annotation)):
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            return annotation
-    return None
+    kinds = (field.annotation, *get_args(field.annotation))
+    return next((x for x in kinds if isinstance(x, type) and issubclass(x, BaseModel)), None)
 
 
 def _value(field: FieldInfo) -> str:

@@ -5,13 +5,21 @@ in the JSON schema.
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
-from keras_transformer.decoding.options import SearchOptions
-from keras_transformer.models import ARCHITECTURES
+from keras_transformer.decoding.options import SearchOptions, descriptions_on_one_line
+from keras_transformer.models import ARCHITECTURES, Seq2Seq
 
 _HIGHEST_LEARNING_RATE = 10.0
 T = TypeVar("T")
@@ -35,12 +43,6 @@ PlainName = Annotated[str, StringConstraints(pattern=r"^[^./\\:\x00-\x1f][^/\\:\
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F]{64}$", to_lower=True)]
 
 
-def _on_one_line(schema: dict[str, Any]) -> None:
-    for key in schema["properties"].values():
-        if "description" in key:
-            key["description"] = " ".join(key["description"].split())
-
-
 class _Section(BaseModel):
     """Base class of recipe sections, which are immutable and reject unknown keys."""
 
@@ -49,7 +51,7 @@ class _Section(BaseModel):
         frozen=True,
         allow_inf_nan=False,
         use_attribute_docstrings=True,
-        json_schema_extra=_on_one_line,
+        json_schema_extra=descriptions_on_one_line,
     )
 
 
@@ -152,23 +154,22 @@ class TokenizerSettings(_Section):
 class ModelSettings(_Section):
     """Settings of the model. A setting that is not None replaces the value of the preset.
 
-    An architecture refuses the keys that it does not have.
+    An architecture refuses the keys that it does not have. An architecture that a program registers
+    can have other keys than these.
     """
 
+    model_config = ConfigDict(extra="allow")
+
     architecture: str = "transformer"
-    """One of transformer, recurrent, attentional_recurrent, convolutional."""
-    preset: Literal["tiny", "base", "big"] = "base"
-    """Sizes of a published model, for the keys that are not given."""
+    """transformer, or a name that a program registers."""
+    preset: str = "base"
+    """Sizes of a published model, for the keys that are not given: tiny, base or big."""
     num_layers: Layers | None = None
     """Encoder layers."""
     num_decoder_layers: Layers | None = None
     """Decoder layers. Default: num_layers."""
     d_model: Size | None = None
     """Width of the layers."""
-    d_embedding: Size | None = None
-    """Width of the embeddings, if it may differ from d_model."""
-    kernel_size: Layers | None = None
-    """Width of the convolutions, in tokens. Default: 3."""
     num_heads: Size | None = None
     """Attention heads. Must divide d_model."""
     d_ff: Size | None = None
@@ -204,7 +205,9 @@ class ModelSettings(_Section):
     def _check(self) -> "ModelSettings":
         if self.architecture not in ARCHITECTURES:
             raise ValueError(
-                f"architecture must be one of {', '.join(ARCHITECTURES)}. "
+                f"architecture must be one of {', '.join(ARCHITECTURES)}. A program must register "
+                "others, and the command is then `python PROGRAM` instead of `keras-transformer`, "
+                "such as `python recipes/before_transformers.py train RECIPE`. "
                 f"Received: {self.architecture!r}"
             )
         model_class = ARCHITECTURES[self.architecture]
@@ -219,6 +222,7 @@ class ModelSettings(_Section):
                 f"the architecture {self.architecture} has only the keys "
                 f"{', '.join(sorted(settings))}. Received: {', '.join(sorted(unknown))}"
             )
+        self._check_types(model_class)
         needs_window = self.attention_pattern in ("local", "strided", "fixed")
         if needs_window != (self.attention_window is not None):
             raise ValueError(
@@ -226,12 +230,24 @@ class ModelSettings(_Section):
                 f"must be omitted otherwise. Received: attention_pattern={self.attention_pattern}, "
                 f"attention_window={self.attention_window}"
             )
-        heads, width = self.sizes.get("num_heads", 1), self.sizes["d_model"]
+        heads, width = self.sizes.get("num_heads", 1), self.sizes.get("d_model", 0)
         if width % heads:
             raise ValueError(
                 f"num_heads must divide d_model. Received: num_heads={heads}, d_model={width}"
             )
         return self
+
+    def _check_types(self, model_class: type[Seq2Seq]) -> None:
+        """Checks the keys of a registered architecture by the types of its constructor."""
+        types = get_type_hints(model_class.__init__)
+        for name, value in (self.model_extra or {}).items():
+            try:
+                TypeAdapter(types.get(name, Any)).validate_python(value)
+            except ValidationError:
+                kind = getattr(types[name], "__name__", types[name])
+                raise ValueError(
+                    f"{name} must have the type {kind}. Received: {name}={value!r}"
+                ) from None
 
     @property
     def sizes(self) -> dict[str, Any]:
@@ -308,15 +324,12 @@ class Training(_Section):
 class Evaluation(SearchOptions):
     """Settings of checkpoint averaging, and of search and scoring with the finished model."""
 
-    average_last: Steps = Field(
-        5,
-        description="Number of checkpoints to average: the newest or, with early stopping, the "
-        "best.",
-    )
-    tokenize: Literal["13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab"] = Field(
-        "13a", description="Tokenization of BLEU, as in sacrebleu."
-    )
-    lowercase: bool = Field(False, description="Whether BLEU ignores case.")
+    average_last: Steps = 5
+    """Number of checkpoints to average: the newest or, with early stopping, the best."""
+    tokenize: Literal["13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab"] = "13a"
+    """Tokenization of BLEU, as in sacrebleu."""
+    lowercase: bool = False
+    """Whether BLEU ignores case."""
 
     def search_options(self, **changes: Any) -> SearchOptions:
         """Returns the search options, updated with `changes`."""
@@ -357,7 +370,7 @@ class Recipe(_Section):
             )
         peak = training.peak_learning_rate
         if peak is None:
-            peak = (self.model.sizes["d_model"] * training.warmup_steps) ** -0.5
+            peak = (self.model.sizes.get("d_model", 1) * training.warmup_steps) ** -0.5
         if peak * training.learning_rate_scale > _HIGHEST_LEARNING_RATE:
             raise ValueError(
                 "training.peak_learning_rate (default: the paper's value) times "

@@ -1,7 +1,17 @@
-"""Finds the checkpoints in a folder, by the names that the package gives them."""
+"""Reads what checkpoints and TensorBoard logs hold, without TensorFlow."""
 
+import math
 import re
+import struct
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+from keras_transformer._files import read_json
+from keras_transformer.errors import UserError
+
+STATE = "state.json"
+_MOST_STATE_BYTES = 16 * 1024 * 1024  # each validation loss takes about 40 bytes
 
 
 def checkpoint_folders(directory: str | Path) -> list[Path]:
@@ -13,3 +23,111 @@ def checkpoint_folders(directory: str | Path) -> list[Path]:
 def checkpoint_step(path: Path) -> int:
     """Returns the optimizer step in the name of a checkpoint's folder."""
     return int(path.name.removeprefix("step-"))
+
+
+class ValidationHistory:
+    """Stores the validation losses of a run, with the optimizer step of each loss.
+
+    Each checkpoint contains all validation losses so far, so a resumed run knows them. Early
+    stopping uses the loss, not BLEU. On a few validation sentences, BLEU differences between
+    checkpoints are mostly noise.
+    """
+
+    def __init__(self, losses: Mapping[int, float] | None = None) -> None:
+        self.losses = dict(losses or {})
+
+    def report(self, step: int, values: Mapping[str, Any]) -> None:
+        if "validation/loss" in values:
+            self.losses[step] = values["validation/loss"]
+
+    def best(self, count: int) -> list[int]:
+        """Returns the steps with the `count` lowest losses, sorted by step.
+
+        If losses are equal, prefers the earlier steps.
+        """
+
+        def rank(step: int) -> tuple[float, int]:
+            loss = self.losses[step]
+            return (math.inf if math.isnan(loss) else loss), step
+
+        return sorted(sorted(self.losses, key=rank)[:count])
+
+    def is_over(self, patience: int | None) -> bool:
+        """Returns whether at least `patience` losses came after the lowest loss."""
+        if patience is None or not self.losses:
+            return False
+        (best,) = self.best(1)
+        return sum(step > best for step in self.losses) >= patience
+
+
+def load_history(path: str | Path) -> ValidationHistory:
+    """Reads the validation losses of all checkpoints so far from the newest checkpoint.
+
+    Raises `UserError` if the checkpoint's `state.json` is missing or damaged.
+    """
+    try:
+        losses = read_state(Path(path)).get("validation_losses", {})
+        return ValidationHistory({int(step): float(loss) for step, loss in losses.items()})
+    except (AttributeError, OSError, TypeError, ValueError) as error:
+        raise UserError(f"checkpoint {path} is incomplete: {error}") from None
+
+
+def best_checkpoints(paths: Sequence[Path], history: ValidationHistory, count: int) -> list[Path]:
+    """Returns the `count` checkpoints among `paths` with the lowest losses, sorted by step."""
+    found = {checkpoint_step(path): path for path in paths}
+    losses = {step: loss for step, loss in history.losses.items() if step in found}
+    return [found[step] for step in ValidationHistory(losses).best(count)]
+
+
+def read_state(path: Path) -> Any:
+    """Reads `state.json` of a checkpoint. Raises an error if the file is missing or no JSON."""
+    with (path / STATE).open("rb") as file:
+        return read_json(file, _MOST_STATE_BYTES)
+
+
+def logged_scalars(directory: str | Path, prefix: str = "") -> dict[str, dict[int, float]]:
+    """Returns the numbers in the event files of a folder, by name and optimizer step.
+
+    If a run was resumed from a checkpoint, the numbers of the steps that it repeated are those of
+    the last time, as in TensorBoard.
+
+    Args:
+        directory: The folder of the event files, such as `Run.logs_dir`.
+        prefix: Only names with this prefix are read. Defaults to "".
+
+    Raises:
+        UserError: If a file is damaged. A file that ends within a record is not damaged.
+    """
+    found: dict[str, dict[int, float]] = {}
+    for path in sorted(Path(directory).glob("events.out.tfevents.*")):
+        for event in _events(path):
+            if event.HasField("session_log"):
+                for values in found.values():
+                    for step in [step for step in values if step >= event.step]:
+                        del values[step]
+            for value in event.summary.value:
+                if value.tag.startswith(prefix) and value.HasField("simple_value"):
+                    found.setdefault(value.tag, {})[event.step] = value.simple_value
+    return {name: dict(sorted(values.items())) for name, values in found.items() if values}
+
+
+def _events(path: Path) -> Iterator[Any]:
+    """Yields the events in a file.
+
+    A record is its length in 8 bytes, a checksum in 4 bytes, an `Event` and a checksum in 4 bytes.
+    The last record may be incomplete.
+    """
+    from google.protobuf.message import DecodeError
+    from tensorboard.compat.proto.event_pb2 import Event
+
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        while len(head := file.read(12)) == 12:
+            (length,) = struct.unpack("<Q", head[:8])
+            record = file.read(min(length, size))
+            if len(record) < length or len(file.read(4)) < 4:
+                return
+            try:
+                yield Event.FromString(record)
+            except DecodeError as error:
+                raise UserError(f"{path} is damaged: {error}") from None

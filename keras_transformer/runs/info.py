@@ -1,4 +1,4 @@
-"""Describes a run from its files, without Keras and NumPy, so that the answer comes at once."""
+"""Describes a run from its files."""
 
 import math
 import shlex
@@ -8,14 +8,20 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import h5py
+
 from keras_transformer._backend import installed_backends
 from keras_transformer._files import read_config, read_json
 from keras_transformer.errors import UserError
+from keras_transformer.models.architectures import command_line
 from keras_transformer.recipe.run_folders import find_run
-from keras_transformer.runs.checkpoints import checkpoint_step
-from keras_transformer.runs.logged_scalars import logged_scalars
+from keras_transformer.runs.checkpoints import (
+    ValidationHistory,
+    checkpoint_step,
+    load_history,
+    logged_scalars,
+)
 from keras_transformer.runs.run import Run
-from keras_transformer.runs.validation_history import ValidationHistory, load_history
 
 _SIZES = (
     *("num_layers", "num_decoder_layers", "d_model", "d_embedding", "kernel_size"),
@@ -63,15 +69,11 @@ def run_info(directory: str | Path) -> dict[str, Any]:
 
 
 def _of_recipe(run: Run) -> dict[str, Any]:
-    recipe = run.recipe
+    names, recipe = ("recipe", "description", "source_language", "target_language"), run.recipe
     if recipe is None:
-        return dict.fromkeys(("recipe", "description", "source_language", "target_language"))
-    return {
-        "recipe": recipe.name,
-        "description": recipe.description,
-        "source_language": recipe.data.source_language,
-        "target_language": recipe.data.target_language,
-    }
+        return dict.fromkeys(names)
+    languages = recipe.data.source_language, recipe.data.target_language
+    return dict(zip(names, (recipe.name, recipe.description, *languages), strict=True))
 
 
 def _model(run: Run) -> dict[str, Any]:
@@ -103,9 +105,7 @@ def _parameters(run: Run) -> int | None:
 
 
 def _count(model: Path) -> int:
-    """Returns the number of parameters in a `.keras` file. Importing h5py takes 0.1 s."""
-    import h5py
-
+    """Returns the number of parameters in a `.keras` file."""
     counts: list[int] = []
 
     def add(name: str, item: Any) -> None:
@@ -227,4 +227,5 @@ def _next_commands(info: dict[str, Any]) -> list[str]:
         scores = (score for score in info["scores"] or () if not score.get("checkpoint"))
         if not any(score.get("split") == "test" and score["is_current"] for score in scores):
             commands.insert(1, f"evaluate {run}")
-    return [f"keras-transformer {command}" for command in commands]
+    program = command_line(info["model"]["class"])
+    return [f"{program} {command}" for command in commands]

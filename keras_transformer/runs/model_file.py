@@ -8,9 +8,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import keras
+
+from keras_transformer._backend.compilation_cache import use_compilation_cache
 from keras_transformer._files import damaged_keras_file, read_config, sha256_of
 from keras_transformer.errors import UserError
-from keras_transformer.runs.validation_history import read_state
+from keras_transformer.layers.saving import placeholder_weights
+from keras_transformer.models.base import loading_in_float32
+from keras_transformer.runs.checkpoints import read_state
 
 # Files in the archive model.keras: the SHA-256 of the tokenizer, and of the model in the checkpoint
 # that was the newest when the archive was written, and evaluation.average_last of the recipe at
@@ -29,11 +34,6 @@ def load_model(path: str | Path) -> Any:
     Raises:
         UserError: If the file is missing or damaged, or if the model's configuration is too large.
     """
-    import keras
-
-    from keras_transformer._backend.compilation_cache import use_compilation_cache
-    from keras_transformer.layers.placeholder_weights import placeholder_weights
-
     use_compilation_cache()
     path = Path(path)
     if not path.is_file():
@@ -66,11 +66,6 @@ def load_checkpoint_model(folder: str | Path) -> Any:
             loaded model, for example because a custom layer does not save which of its sublayers
             are frozen.
     """
-    import keras
-
-    from keras_transformer.layers.placeholder_weights import placeholder_weights
-    from keras_transformer.models.base import loading_in_float32
-
     verify_checkpoint(folder)
     file = Path(folder) / CHECKPOINT_MODEL
     compile_config = read_config(file).get("compile_config") or {}

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from filelock import FileLock, Timeout
 
@@ -19,18 +19,22 @@ from keras_transformer._files import (
     read_text,
     remove,
 )
+from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.errors import UserError
+from keras_transformer.models.architectures import command_line
 from keras_transformer.recipe.files import load_recipe
 from keras_transformer.recipe.run_folders import find_run, name_of
 from keras_transformer.recipe.settings import Recipe, may_change
-from keras_transformer.runs.checkpoints import checkpoint_folders, checkpoint_step
+from keras_transformer.runs.checkpoints import (
+    STATE,
+    best_checkpoints,
+    checkpoint_folders,
+    checkpoint_step,
+    load_history,
+)
 from keras_transformer.runs.model_file import CHECKPOINT_MEMBER, TOKENIZER_MEMBER, read_member
 from keras_transformer.runs.scores import RunScores
 from keras_transformer.runs.text import RunText, Split
-from keras_transformer.runs.validation_history import STATE, best_checkpoints, load_history
-
-if TYPE_CHECKING:
-    from keras_transformer.data.tokenizer import Tokenizer
 
 Engine = Literal["keras", "ctranslate2"]
 Checkpoint = Literal["best", "last"] | int
@@ -133,12 +137,6 @@ class Run:
         places += [self.history_path, self.hypotheses_dir]
         return [*places, self.directory / "text"] if self.text.is_kept else places
 
-    def owns(self, path: Path) -> bool:
-        """Returns whether the run writes the file or folder `path`."""
-        found = Path(os.path.realpath(path))
-        places = {Path(os.path.realpath(x)) for x in (self.recipe_path, *self._places())}
-        return not places.isdisjoint((found, *found.parents))
-
     def _write_recipe(self) -> None:
         with atomic_write(self.recipe_path) as partial:
             partial.write_text(self.recipe.to_yaml(), encoding="utf-8")
@@ -149,14 +147,6 @@ class Run:
 
         If a new run fails before its first checkpoint, the files that it made are removed. An
         interrupt, such as Ctrl-C, removes nothing.
-
-        Example:
-
-        ```python
-        run = Run.create("runs/mine", recipe)
-        with run.training():
-            run.record(0, keras.config.backend())  # when the training can begin
-        ```
 
         Raises:
             UserError: If another process trains in the folder.
@@ -247,12 +237,8 @@ class Run:
     def record(self, step: int, backend: str) -> dict[str, tuple[Any, Any]]:
         """Stores the recipe in `recipe.yaml`, and changes of settings and backend in the history.
 
-        Args:
-            step: Number of finished steps when the changes take effect.
-            backend: The Keras backend that trains.
-
-        Returns:
-            The old and the new value of each changed setting.
+        The changes take effect when `step` steps are finished. Returns the old and the new value of
+        each changed setting.
 
         Raises:
             UserError: If a setting must not change, or `history.json` is damaged.
@@ -272,11 +258,7 @@ class Run:
         return changes
 
     def history(self) -> list[dict[str, Any]]:
-        """Returns all entries of history.json, oldest first.
-
-        Raises:
-            UserError: If history.json is damaged.
-        """
+        """Returns all entries of history.json, oldest first. `UserError` if it is damaged."""
         return read_entries(self.history_path)
 
     def checkpoints(self) -> list[Path]:
@@ -284,21 +266,16 @@ class Run:
         return checkpoint_folders(self.checkpoints_dir)
 
     def checkpoint(self, which: Checkpoint) -> Path:
-        """Returns the folder of a checkpoint.
-
-        Args:
-            which: `"last"`, `"best"` (the lowest validation loss) or the step of a checkpoint.
+        """Returns a checkpoint's folder. `"best"` is that with the lowest validation loss.
 
         Raises:
-            UserError: If there is no such checkpoint. The message lists the steps of all
-                checkpoints.
+            UserError: If there is no such checkpoint.
         """
         paths = self.checkpoints()
         if not paths:
             if not self.model_path.is_file():
                 raise self.unfinished()
             raise UserError(f"{self.directory} has no checkpoints: omit `checkpoint`")
-        steps = ", ".join(str(checkpoint_step(path)) for path in paths)
         if which == "last":
             chosen = paths[-1:]
         elif which == "best":
@@ -308,14 +285,12 @@ class Run:
         if not chosen:
             raise UserError(
                 f"{self.directory} has no checkpoint {which!r}: use best, last, or the step of a "
-                f"checkpoint. Steps of the checkpoints: {steps}"
+                f"checkpoint. Steps of the checkpoints: {self._steps()}"
             )
         return chosen[0]
 
-    def tokenizer(self) -> "Tokenizer":
+    def tokenizer(self) -> Tokenizer:
         """Loads the tokenizer of the model."""
-        from keras_transformer.data.tokenizer import Tokenizer
-
         if not self.tokenizer_dir.is_dir():
             raise UserError(
                 f"{self.directory} has no tokenizer yet. Train it first: {self.resume_command}"
@@ -350,22 +325,24 @@ class Run:
 
     def command(self, name: str, options: str) -> str:
         """Returns a command line for this run, to show to the user."""
-        return f"keras-transformer {name} {shlex.quote(name_of(self.directory))} {options}"
+        # `info` describes a run whose recipe cannot be read.
+        program = command_line(self.recipe.model.architecture if self.recipe else "transformer")
+        return f"{program} {name} {shlex.quote(name_of(self.directory))} {options}"
 
     def unfinished(self) -> UserError:
         """Returns the error for a run without a finished model, with a command that helps."""
-        paths, how = self.checkpoints(), self.how_to_finish()
-        if not paths and not self.is_training():
-            return UserError(
-                f"{self.directory} has no model and no checkpoint yet. Train it first: "
-                f"{self.resume_command}"
-            )
-        if paths:
-            steps = ", ".join(str(checkpoint_step(path)) for path in paths)
-            how += f". Or choose a checkpoint with `checkpoint`: best, last or a step ({steps})"
+        steps = self._steps()
+        if not steps and not self.is_training():
+            why = f"{self.directory} has no model and no checkpoint yet. Train it first"
+            return UserError(f"{why}: {self.resume_command}")
+        other = ". Or choose a checkpoint with `checkpoint`: best, last or a step"
         return UserError(
-            f"no model {self.model_path}, because the training has not finished. {how}"
+            f"no model {self.model_path}, because the training has not finished. "
+            f"{self.how_to_finish()}{f'{other} ({steps})' if steps else ''}"
         )
+
+    def _steps(self) -> str:
+        return ", ".join(str(checkpoint_step(path)) for path in self.checkpoints())
 
     def how_to_finish(self) -> str:
         """Returns a sentence without its full stop, to show to the user of an unfinished run."""

@@ -29,11 +29,7 @@ class RunScores:
         self._run = run
 
     def entries(self) -> list[dict[str, Any]]:
-        """Returns all entries of scores.json, oldest first.
-
-        Raises:
-            UserError: If scores.json is damaged.
-        """
+        """Returns all entries of scores.json, oldest first. `UserError` if it is damaged."""
         return read_entries(self._run.scores_path)
 
     def add(
@@ -124,11 +120,12 @@ class RunScores:
         `scored` is the result of `scored_model` for it.
         """
         path = self._hypotheses_path(split, checkpoint)
+        of_both = path.with_suffix(".sha256")
         with self._run.writing():
             with atomic_write(path) as partial:
                 partial.write_text("".join(f"{line}\n" for line in hypotheses), "utf-8")
-                path.with_suffix(".sha256").unlink(missing_ok=True)  # not before, on a full disk
-            with atomic_write(path.with_suffix(".sha256")) as partial:
+                of_both.unlink(missing_ok=True)  # not before, on a full disk
+            with atomic_write(of_both) as partial:
                 hashes = f"{scored['checkpoint_sha256']}\n{_sha256_of_lines(sources)}"
                 partial.write_text(hashes, "utf-8")
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from keras_transformer._files import atomic_write
 from keras_transformer.data.corpus import Pair, read_parallel
 from keras_transformer.data.download import download
+from keras_transformer.data.held_out import HeldOut, hold_out
+from keras_transformer.data.token_store import TokenStore
+from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.errors import UserError
 
 if TYPE_CHECKING:
-    from keras_transformer.data.held_out import HeldOut
-    from keras_transformer.data.token_store import TokenStore
-    from keras_transformer.data.tokenizer import Tokenizer
     from keras_transformer.runs.run import Run
 
 Split = Literal["train", "validation", "test"]
@@ -76,19 +76,14 @@ class RunText:
         languages = self._run.recipe.data.source_language, self._run.recipe.data.target_language
         for split, pairs in self._splits().items():
             source, target = (folder / f"{split}.{language}" for language in languages)
-            with (
-                source.open("w", encoding="utf-8") as first,
-                target.open("w", encoding="utf-8") as second,
-            ):
+            with source.open("w", encoding="utf-8") as a, target.open("w", encoding="utf-8") as b:
                 for pair in pairs:
-                    first.write(f"{pair[0]}\n")
-                    second.write(f"{pair[1]}\n")
+                    a.write(f"{pair[0]}\n")
+                    b.write(f"{pair[1]}\n")
 
     def _splits(self) -> dict[Split, Iterable[Pair]]:
         data, seed = self._run.recipe.data, self._run.recipe.seed
         if counts := data.held_out:
-            from keras_transformer.data.held_out import hold_out
-
             corpus = read_parallel(*self.files_of_recipe("train"))
             held_out = hold_out(corpus, counts.validation, counts.test, seed)
             return {
@@ -130,12 +125,11 @@ class RunText:
 
         The fingerprint is a SHA-256. It also depends on the maximum length of a sentence.
         """
-        if not self._run.fingerprints_path.exists():
-            return {}
+        path = self._run.fingerprints_path
         try:
-            return dict(json.loads(self._run.fingerprints_path.read_bytes()))
+            return dict(json.loads(path.read_bytes())) if path.exists() else {}
         except (ValueError, TypeError, RecursionError, OSError) as error:
-            raise UserError(f"{self._run.fingerprints_path} cannot be read: {error}") from None
+            raise UserError(f"{path} cannot be read: {error}") from None
 
     def add_fingerprint(self, split: Split, fingerprint: str) -> None:
         """Stores the fingerprint of a split in fingerprints.json."""
@@ -146,14 +140,12 @@ class RunText:
                 partial.write_text(content + "\n", "utf-8")
 
     @contextmanager
-    def training_store(self, tokenizer: "Tokenizer") -> "Iterator[TokenStore]":
+    def training_store(self, tokenizer: Tokenizer) -> Iterator[TokenStore]:
         """Yields the training text as token ids: the run's store, or a temporary one.
 
         Raises:
             UserError: If the text files are not those that the run was trained on.
         """
-        from keras_transformer.data.token_store import TokenStore
-
         folder, fingerprint = self._run.store_dir / "train", self.fingerprints().get("train")
         if fingerprint and folder.is_dir():
             if (store := TokenStore(folder)).fingerprint == fingerprint:
@@ -170,7 +162,7 @@ class RunText:
             yield store
 
 
-def _training_pairs(held_out: "HeldOut") -> Iterator[Pair]:
+def _training_pairs(held_out: HeldOut) -> Iterator[Pair]:
     """Yields the pairs for training, then prints how many pairs are in no split."""
     yield from held_out.train()
     print(

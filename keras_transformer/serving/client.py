@@ -67,10 +67,7 @@ def connect(
     Raises:
         UserError: If `timeout` is out of range, if `model` is not valid Unicode, or if `protocol`
             is `"grpc"` but tensorflow-serving-api is not installed.
-        ValueError: If `protocol` is unknown, or if `retries` is negative.
     """
-    if protocol not in _ENDPOINTS:
-        raise ValueError(f"`protocol` must be 'rest' or 'grpc'. Received: protocol={protocol!r}")
     if not 0 < timeout <= _LONGEST_TIMEOUT:
         raise UserError(
             f"timeout must be above 0 and at most {_LONGEST_TIMEOUT:,} s. Received: {timeout}"
@@ -92,8 +89,6 @@ class ServingClient:
     """
 
     def __init__(self, endpoint: RestEndpoint | GrpcEndpoint, retries: int = 5) -> None:
-        if retries < 0:
-            raise ValueError(f"`retries` must be at least 0. Received: retries={retries}")
         self._endpoint, self._retries = endpoint, retries
 
     def translate(self, texts: Sequence[str | bytes]) -> list[ServedTranslation]:
@@ -110,9 +105,10 @@ class ServingClient:
                 request, or does not answer with one translation per sentence.
         """
         check_is_list(texts=texts)
-        names = ("translation", "score")
-        rows = self._rows("serving_default", {"text": texts}, names) if texts else []
-        return self._translations(rows)
+        if not texts:
+            return []
+        outputs = self._predict("serving_default", {"text": texts})
+        return self._translations(len(texts), outputs, "translation", "score")
 
     def translate_nbest(
         self,
@@ -148,18 +144,23 @@ class ServingClient:
                 f"`length_penalty` must be from 0 to {LARGEST_LENGTH_PENALTY:g}. "
                 f"Received: length_penalty={length_penalty}"
             )
-        # The server takes -1 as the exported value.
-        inputs: dict[str, Values] = {
-            "text": texts,
-            "beam_size": [-1 if beam_size is None else beam_size] * len(texts),
-            "length_penalty": [float(-1 if length_penalty is None else length_penalty)]
-            * len(texts),
-            "max_length": [-1 if max_length is None else max_length] * len(texts),
-        }
-        names = ("translations", "scores")
-        rows = self._rows("translate_nbest", inputs, names) if texts else []
-        found = [self._translations(self._columns(row)) for row in rows]
-        beams = min(map(len, found), default=n_best)
+        if not texts:
+            return []
+
+        def column(value: float | None, kind: type = int) -> list[Any]:
+            return [kind(-1 if value is None else value)] * len(texts)  # -1: the exported value
+
+        outputs = self._predict(
+            "translate_nbest",
+            {
+                "text": texts,
+                "beam_size": column(beam_size),
+                "length_penalty": column(length_penalty, float),
+                "max_length": column(max_length),
+            },
+        )
+        found = self._translations(len(texts), outputs, "translations", "scores")
+        beams = min(map(len, found))
         if beams < max(n_best, beam_size or 1):
             raise UserError(
                 f"the number of beams on {self._endpoint.address} is {beams}. Received: "
@@ -190,51 +191,43 @@ class ServingClient:
             else:
                 yield self.translate_nbest(chunk, n_best, **search)
 
-    def _rows(
-        self, signature: str, inputs: Mapping[str, Values], names: tuple[str, str]
-    ) -> list[Any]:
-        """Returns one tuple for each sentence, with the values of the named outputs."""
-        outputs = self._predict(signature, inputs)
+    def _translations(self, count: int, outputs: Any, text: str, score: str) -> list[Any]:
+        """Returns a translation, or a list of translations, for each of `count` sentences."""
+
+        def paired(texts: Any, scores: Any) -> Any:
+            if isinstance(texts, list):
+                return [paired(*pair) for pair in zip(texts, scores, strict=True)]
+            if not isinstance(texts, str):
+                raise TypeError
+            return ServedTranslation(texts, float(scores))
+
         try:
-            rows = self._columns([outputs[name] for name in names])
-        except (KeyError, TypeError, IndexError):
-            rows = []
-        if len(rows) != (count := len(inputs["text"])):
-            raise self._unexpected(f"{count} values of {' and '.join(names)}", outputs)
-        return rows
-
-    def _columns(self, columns: Sequence[Any]) -> list[tuple[Any, Any]]:
-        if not all(isinstance(x, list) for x in columns) or len({len(x) for x in columns}) != 1:
-            raise self._unexpected("as many translations as scores", columns)
-        return list(zip(*columns, strict=True))
-
-    def _translations(self, rows: Iterable[tuple[Any, Any]]) -> list[ServedTranslation]:
-        for row in rows:
-            if not isinstance(row[0], str) or not isinstance(row[1], int | float):
-                raise self._unexpected("a text and a score per sentence", row)
-        return [ServedTranslation(*row) for row in rows]
-
-    def _unexpected(self, expected: str, received: Any) -> UserError:
-        text = f"{self._endpoint.address} must answer with {expected}. Received: {received}"
-        return UserError(text[:300])
+            found = paired(outputs[text], outputs[score])
+            if len(found) == count and isinstance(found[0], list) == (text == "translations"):
+                return found
+        except (KeyError, TypeError, ValueError):
+            pass
+        message = f"{self._endpoint.address} must answer with {text} and {score} of each sentence"
+        raise UserError(f"{message}. Received: {outputs}"[:300])
 
     def _predict(self, signature: str, inputs: Mapping[str, Values]) -> dict[str, list[Any]]:
         """Sends a request, again and again after temporary errors."""
-        wait = _FIRST_WAIT
-        for attempt in range(self._retries + 1):
+        wait, attempts = _FIRST_WAIT, 0
+        while True:
             try:
                 return self._endpoint.predict(signature, inputs)
             except NotFoundError as error:
                 trouble = self._why_not_found(str(error))
             except TemporaryError as error:
                 trouble = str(error)
-            if attempt < self._retries:
-                pause = wait * random.uniform(0.5, 1)
-                warnings.warn(f"{trouble}; next attempt in {pause:.1f} s", stacklevel=2)
-                time.sleep(pause)
-                wait = min(2 * wait, _LONGEST_WAIT)
-        attempts = f"{attempt + 1} attempt{'s' * (attempt > 0)}"
-        raise UserError(f"{trouble} (after {attempts}). {_HINT}")
+            attempts += 1
+            if attempts > self._retries:
+                count = f"{attempts} attempt{'s' * (attempts > 1)}"
+                raise UserError(f"{trouble} (after {count}). {_HINT}")
+            pause = wait * random.uniform(0.5, 1)
+            warnings.warn(f"{trouble}; next attempt in {pause:.1f} s", stacklevel=2)
+            time.sleep(pause)
+            wait = min(2 * wait, _LONGEST_WAIT)
 
     def _why_not_found(self, message: str) -> str:
         """Returns the reason why the model is not available yet.

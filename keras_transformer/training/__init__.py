@@ -13,11 +13,11 @@ from keras_transformer.training.optimizer import TransformerAdam, TransformerSch
 if TYPE_CHECKING:
     from keras_transformer.training.checkpoint import (
         average_checkpoints,
+        check_same_options,
         load_checkpoint,
         save_checkpoint,
     )
     from keras_transformer.training.fit_loop import array_batches, fit
-    from keras_transformer.training.same_options import check_same_options
     from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
     from keras_transformer.training.tensorboard import TensorBoardWriter, write_projector
     from keras_transformer.training.train_run import train
@@ -43,9 +43,8 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "checkpoint": "average_checkpoints load_checkpoint save_checkpoint",
+        "checkpoint": "average_checkpoints check_same_options load_checkpoint save_checkpoint",
         "fit_loop": "array_batches fit",
-        "same_options": "check_same_options",
         "sliced_logits_trainer": "SlicedLogitsTrainer",
         "tensorboard": "TensorBoardWriter write_projector",
         "train_run": "train",

@@ -1,7 +1,7 @@
 """Measures memory and time of an optimizer step, in a process of its own for `token_budget`.
 
-`python -m keras_transformer.training.budget_step TOKENS` reads a recipe in JSON from standard input
-and writes JSON.
+`python -m keras_transformer.training.budget_step TOKENS [PROGRAM]` reads a recipe in JSON from
+standard input and writes JSON. PROGRAM registers the recipe's architecture (see `program_of`).
 """
 
 import json
@@ -13,6 +13,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_transformer.models.architectures import run_program
 from keras_transformer.recipe.settings import Recipe
 from keras_transformer.training.token_budget import MEBIBYTE, worst_shape
 from keras_transformer.training.train_run import new_trainer
@@ -66,4 +67,5 @@ def _peak_of_gpu() -> int | None:
 
 
 if __name__ == "__main__":
+    run_program(*sys.argv[2:])
     print(json.dumps(step(Recipe.model_validate_json(sys.stdin.read()), int(sys.argv[1]))))

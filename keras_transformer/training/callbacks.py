@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_transformer._progress import Bar, compiling
 from keras_transformer.errors import UserError
-from keras_transformer.training.distribution import Distribution
+from keras_transformer.training.distribution.distribution import Action, Distribution
 from keras_transformer.training.optimizer import inner_optimizer
 
 
@@ -210,10 +210,7 @@ class ProgressBar(StepCallback):
         self.close()
 
     def close(self) -> None:
-        """Ends the line of the progress bar.
-
-        If training fails, Keras does not call `on_train_end`, so `fit` must call this method.
-        """
+        """Ends the line. If training fails, Keras does not call `on_train_end`; `fit` calls it."""
         self._bar.close()
 
     def report(self, step: int, values: Mapping[str, Any]) -> None:
@@ -230,14 +227,15 @@ class ProgressBar(StepCallback):
 
 
 class AtCheckpoint(StepCallback):
-    """Calls `action(model, step, logs)` after each epoch.
+    """Calls each of `actions` after each epoch, as `action(model, step, logs)`.
 
-    If `action` changes `logs`, all later callbacks in the list see the changes.
+    If an action changes `logs`, all later callbacks in the list see the changes.
     """
 
-    def __init__(self, action: Callable[[Any, int, dict[str, Any]], Any], **counting: int) -> None:
+    def __init__(self, *actions: Action, **counting: int) -> None:
         super().__init__(**counting)
-        self.action = action
+        self.actions = actions
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self.action(self.model, self.step, {} if logs is None else logs)
+        for action in self.actions:
+            action(self.model, self.step, {} if logs is None else logs)

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,8 @@ import numpy as np
 from keras_transformer._backend.process import without_tensorflow
 from keras_transformer._files import atomic_write, is_keras_file, sha256_of
 from keras_transformer.errors import UserError
-from keras_transformer.layers.changes import layer_changes
-from keras_transformer.runs.checkpoints import checkpoint_folders
+from keras_transformer.layers.saving import layer_changes
+from keras_transformer.runs.checkpoints import STATE, ValidationHistory, checkpoint_folders
 from keras_transformer.runs.model_file import (
     CHECKPOINT_FORMAT,
     CHECKPOINT_MODEL,
@@ -25,7 +25,6 @@ from keras_transformer.runs.model_file import (
     loading_optimizer,
     verify_checkpoint,
 )
-from keras_transformer.runs.validation_history import STATE, ValidationHistory
 
 _EXTRACTED = ".partial-"  # prefix of folders in a checkpoint
 
@@ -64,8 +63,9 @@ def save_checkpoint(
         (partial / STATE).write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
     best = {checkpoint_path(directory, step) for step in history.best(keep_best)}
     for old in checkpoint_folders(directory)[:-keep]:
-        if old not in best:
-            _remove(old)
+        if old not in best:  # Renamed first, so that a folder `step-...` is always complete.
+            _rename(old, hidden := old.with_name(f".removed-{old.name}"))
+            shutil.rmtree(hidden)
     return path
 
 
@@ -194,13 +194,45 @@ def remove_unfinished(directory: str | Path) -> None:
             shutil.rmtree(path)
 
 
-def _remove(path: Path) -> None:
-    """Renames a checkpoint, then removes it. So a folder named `step-...` is always complete."""
-    hidden = path.with_name(f".removed-{path.name}")
-    _rename(path, hidden)
-    shutil.rmtree(hidden)
-
-
 def _rename(path: Path, target: Path) -> None:
     shutil.rmtree(target, ignore_errors=True)
     os.replace(path, target)
+
+
+def check_same_options(
+    directory: str | Path, options: Mapping[str, Any], may_change: Collection[str] = ()
+) -> None:
+    """Checks that a program goes on with the options with which it began.
+
+    `fit` resumes from the checkpoints in its folder, whatever options a program was called with. A
+    program that calls this function first does not report the results of other options.
+
+    The first call writes the options to `options.json` in the folder. Later calls compare.
+
+    Example:
+
+    >>> check_same_options("runs/mine", vars(parser.parse_args()), may_change=["data_dir"])
+
+    Args:
+        directory: The folder of the program's runs.
+        options: The options by name. They are compared as texts.
+        may_change: Names of options that may change between calls.
+
+    Raises:
+        UserError: If an option has changed.
+    """
+    path = Path(directory) / "options.json"
+    given = {name: str(value) for name, value in options.items() if name not in may_change}
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as partial:
+            partial.write_text(json.dumps(given, indent=2) + "\n", encoding="utf-8")
+        return
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    changed = [name for name in {**kept, **given} if kept.get(name) != given.get(name)]
+    if changed:
+        differences = ", ".join(f"{x}={given.get(x)}, before {kept.get(x)}" for x in changed)
+        raise UserError(
+            f"{directory} must be used with the options with which it was begun, or choose another "
+            f"folder. Received: {differences}"
+        )

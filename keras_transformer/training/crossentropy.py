@@ -131,10 +131,7 @@ def token_weights(labels: Any, pad_id: int, sample_weight: Any = None) -> Any:
     """Returns the weight of each token, a float32 tensor (B, T). `labels` are int32.
 
     Padding has the weight 0. The weights of other tokens are `sample_weight`, of shape (B, T) or
-    (B,). If `sample_weight` is None, these weights are 1.
-
-    Raises:
-        ValueError: If `sample_weight` has another number of axes.
+    (B,), or 1 if it is None. Raises `ValueError` if `sample_weight` has another number of axes.
     """
     mask = ops.cast(ops.not_equal(labels, pad_id), "float32")
     if sample_weight is None:
@@ -219,10 +216,9 @@ def _loop(
     r_drop: float,
     needs_gradient: bool,
 ) -> tuple[Any, ...]:
-    """Returns the three sums of `sliced_crossentropy`, and optionally two gradients.
+    """Returns the three sums of `sliced_crossentropy`.
 
-    If `needs_gradient` is True, also returns two float32 gradients of the loss: with respect to
-    `states` and with respect to `embeddings`.
+    With `needs_gradient`, also returns the loss's float32 gradients of `states` and `embeddings`.
     """
     passes = 2 if r_drop else 1
     count = ops.shape(labels)[0]
@@ -297,9 +293,8 @@ def _sums(
 def _divergence(log_probabilities: Any, probabilities: Any) -> tuple[Any, Any]:
     """Returns KL(p, q) + KL(q, p) of each token, and its gradients with respect to the logits.
 
-    In each argument, the first half of the rows are the tokens of the first forward pass (p). The
-    second half are the same tokens in the second forward pass (q). The results have the same order.
-    The divergence of a token is the same for both passes.
+    The first half of the rows of each argument and result are the tokens of the first forward pass
+    (p). The second half are the same tokens in the second forward pass (q).
     """
     first, second = ops.split(log_probabilities, 2)
     p, q = ops.split(probabilities, 2)

@@ -15,9 +15,13 @@ from keras_transformer._backend.compilation_cache import use_compilation_cache
 from keras_transformer._backend.fit_data import end_iteration, fit_data
 from keras_transformer.errors import UserError, check_sizes
 from keras_transformer.layers.base import check_lora_is_kept
-from keras_transformer.runs.checkpoints import checkpoint_folders, checkpoint_step
+from keras_transformer.runs.checkpoints import (
+    ValidationHistory,
+    checkpoint_folders,
+    checkpoint_step,
+    load_history,
+)
 from keras_transformer.runs.run import training_lock
-from keras_transformer.runs.validation_history import ValidationHistory, load_history
 from keras_transformer.training.callbacks import (
     AtCheckpoint,
     ProgressBar,
@@ -163,6 +167,10 @@ def fit(
                 f"{folder} already holds step {step:,}; `steps` must be at least {step:,}, because "
                 f"`steps` includes the steps before a stop. Received: steps={steps}"
             )
+
+        def save(model: Any, step: int, logs: Any) -> None:
+            save_checkpoint(folder, model, step, keep_checkpoints, history, keep_best)
+
         if step == steps or history.is_over(patience):
             with distribution.fitting():  # as at the end of `model.fit`: EMA weights
                 model.optimizer.finalize_variable_values(model.trainable_variables)
@@ -181,7 +189,7 @@ def fit(
             writer.write_hyperparameters(hyperparameters or {})
         needs_loss = patience is not None or keep_best > 0
         measure = _measuring(validation, [*reporters, history], needs_loss)
-        save = _saving(folder, keep_checkpoints, history, keep_best)
+
         stack.enter_context(distribution.fitting())
         model.fit(
             fit_data(_unending(batches(step * accumulation)), model),
@@ -194,11 +202,13 @@ def fit(
                 Reseed(seed, distribution, **counting),
                 *bars,
                 StepReports(reporters, tokens, report_every, distribution, **counting),
-                AtCheckpoint(_check_weights, **counting),
-                AtCheckpoint(distribution.on_chief(measure, local), **counting),
+                AtCheckpoint(_check_weights, distribution.on_chief(measure, local), **counting),
                 *callbacks,
-                AtCheckpoint(distribution.on_chief(save, local), **counting),
-                AtCheckpoint(_stopping(history, patience, distribution)),
+                AtCheckpoint(
+                    distribution.on_chief(save, local),
+                    _stopping(history, patience, distribution),
+                    **counting,
+                ),
                 StopAfter(steps, **counting),
             ],
         )
@@ -312,14 +322,9 @@ def _check_weights(model: Any, step: int, logs: dict[str, Any]) -> None:
     It waits for each sum before it begins the next one. On JAX, sums over the devices of several
     processes that run at the same time would block each other forever.
     """
-    sums = (ops.sum(ops.cast(weight, "float32") * 0.0) for weight in model.weights)
-    zeros = [float(ops.convert_to_numpy(zero)) for zero in sums]
-    if not math.isfinite(sum(zeros)):
+    zeros = (ops.sum(ops.cast(weight, "float32") * 0.0) for weight in model.weights)
+    if not math.isfinite(sum(float(ops.convert_to_numpy(zero)) for zero in zeros)):
         raise diverged("weights are", step)
-
-
-def _saving(folder: Path, *kept: Any) -> Action:
-    return lambda model, step, logs: save_checkpoint(folder, model, step, *kept)
 
 
 def _stopping(

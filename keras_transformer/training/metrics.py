@@ -36,11 +36,7 @@ class TokenMean(keras.metrics.Metric):
         self.add(ops.sum(weights * self.token_values(y_true, y_pred)), ops.sum(weights))
 
     def add(self, total: Any, count: Any) -> None:
-        """Updates the mean with a weighted sum of values and the sum of their weights.
-
-        `total` is the weighted sum, and `count` is the sum of the weights. Both are float32
-        scalars.
-        """
+        """Updates the mean with a weighted sum of values, `total`, and the sum of the weights."""
         self.total.assign_add(total)
         self.count.assign_add(count)
 

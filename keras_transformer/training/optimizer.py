@@ -79,8 +79,7 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
         return self._highest * ops.minimum(step / self.warmup_steps, decay)
 
     def get_config(self) -> dict[str, Any]:
-        own = {"d_model": self.d_model, "warmup_steps": self.warmup_steps}
-        return {**own, "peak": self.peak, "scale": self.scale}
+        return {x: getattr(self, x) for x in ("d_model", "warmup_steps", "peak", "scale")}
 
 
 # On PyTorch, `keras.optimizers.Adam(...)` returns an instance of a faster subclass.
@@ -173,9 +172,8 @@ class TransformerAdam(_BackendAdam):
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
         """Lets Keras sum the gradients of the replicas if `reduce_gradients` is not set."""
-        if self.reduce_gradients:
-            return grads_and_vars
-        return super()._all_reduce_sum_gradients(grads_and_vars)
+        sums = super()._all_reduce_sum_gradients
+        return grads_and_vars if self.reduce_gradients else sums(grads_and_vars)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         # A sparse gradient of TensorFlow may contain a row of the matrix twice. `reshape` makes the
@@ -231,19 +229,19 @@ class TransformerAdam(_BackendAdam):
 @contextmanager
 def ema_as_weights(model: Any) -> Iterator[None]:
     """Gives the model its EMA weights inside the `with` block, if its optimizer has `use_ema`."""
-    _exchange(inner_optimizer(model))
-    try:
-        yield
-    finally:
-        _exchange(inner_optimizer(model))
+    optimizer = inner_optimizer(model)
 
-
-def _exchange(optimizer: Any) -> None:
-    if optimizer.use_ema:
-        for variable, average in averaged_weights(optimizer):
+    def exchange() -> None:
+        for variable, average in averaged_weights(optimizer) if optimizer.use_ema else ():
             value = np.array(ops.convert_to_numpy(variable))
             variable.assign(average)
             average.assign(value)
+
+    exchange()
+    try:
+        yield
+    finally:
+        exchange()
 
 
 def start_optimizer(model: Any) -> None:
@@ -277,7 +275,7 @@ def copy_averages(optimizer: Any) -> None:
 
 
 def averaged_weights(optimizer: Any) -> Iterator[tuple[Any, Any]]:
-    """Returns an iterator over pairs. Each pair is a weight and its moving average."""
+    """Returns an iterator over the pairs of a weight and its moving average."""
     averages = optimizer._model_variables_moving_average
     return zip(optimizer._trainable_variables, averages, strict=True)
 

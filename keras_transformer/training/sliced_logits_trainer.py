@@ -19,6 +19,9 @@ from keras_transformer.training.distribution.distribution import Distribution
 from keras_transformer.training.metrics import LossMean, MaskedAccuracy, Perplexity
 from keras_transformer.training.optimizer import inner_optimizer
 
+# Weights of a model whose training step is compiled on PyTorch with a GPU.
+_LEAST_COMPILED = 20_000_000
+
 
 class SlicedLogitsTrainer(Recompiling, keras.Model):
     """Trains a model with the logits of only a few tokens in memory at a time.
@@ -116,8 +119,10 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
 
         The metrics are always accuracy and perplexity.
 
-        On PyTorch, `jit_compile` does not choose `torch.compile`, but CUDA graphs for the training
-        step (`GraphedStep`). `"auto"` uses them on a GPU where that is possible. True needs a GPU.
+        On PyTorch, `jit_compile` chooses CUDA graphs of the training step (`GraphedStep`), which
+        need a GPU. `"auto"` uses them where that is possible, and compiles the step by
+        `torch.compile` (`CompiledStep`) if the model has at least 20 million weights. Compiling
+        takes up to a minute for each shape of batches. True always does both.
         """
         on_torch = keras.config.backend() == "torch"
         wanted, jit_compile = jit_compile, False if on_torch else jit_compile
@@ -155,10 +160,12 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
             self.train_function: Any = self.distribution.train_function(self)
             if self._uses_graphs:
                 from keras_transformer._backend.compiled_step import CompiledStep
-                from keras_transformer._backend.cuda_graphs import GraphedStep
+                from keras_transformer._backend.cuda_graphs import GraphedStep, recordable
 
-                step = CompiledStep(self)
-                self.train_function = GraphedStep(step, self, self._uses_graphs is True)
+                is_required = self._uses_graphs is True
+                compiles = is_required or self.count_params() >= _LEAST_COMPILED
+                step = CompiledStep(self) if compiles else recordable(self.train_step)
+                self.train_function = GraphedStep(step, self, is_required)
         super().make_train_function()  # does nothing if `train_function` is set
 
     def _checked_graphs(self, jit_compile: bool | str) -> bool | str:
@@ -238,11 +245,11 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
                 f"evaluate the model itself. Received: an output matrix of dtype {dtype}"
             )
         matrix = ops.cast(matrix, states.dtype)
-        if bias is None:
-            return states, matrix
-        bias = ops.cast(ops.reshape(bias, (-1, 1)), states.dtype)
-        states = ops.pad(states, ((0, 0), (0, 1)), constant_values=1)
-        return states, ops.concatenate([matrix, bias], axis=1)
+        if bias is not None:
+            bias = ops.cast(ops.reshape(bias, (-1, 1)), states.dtype)
+            matrix = ops.concatenate([matrix, bias], axis=1)
+            states = ops.pad(states, ((0, 0), (0, 1)), constant_values=1)
+        return states, matrix
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         """Returns the metrics, which `compute_loss` has updated."""

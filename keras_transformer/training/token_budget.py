@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from keras_transformer._child_process import child_process
 from keras_transformer.errors import UserError, is_out_of_memory
+from keras_transformer.models.architectures import program_of
 from keras_transformer.recipe.settings import Recipe
 
 FIRST_TRY = 1_024
@@ -152,7 +153,8 @@ def measure(recipe: Recipe, tokens: int, limit: float) -> Try:
     """
     tried = Try(tokens, worst_shape(recipe, tokens))
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        words = [sys.executable, "-m", _STEP, str(tokens)]
+        program = program_of(recipe.model.architecture)
+        words = [sys.executable, "-m", _STEP, str(tokens), *program]
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": output, "stderr": errors}
         with child_process(words, text=True, **pipes) as child:
             assert child.stdin

@@ -15,7 +15,12 @@ from keras_transformer.data.tokenizer import PAD_ID
 from keras_transformer.errors import UserError
 from keras_transformer.models import ARCHITECTURES
 from keras_transformer.recipe.settings import Recipe
-from keras_transformer.runs.checkpoints import checkpoint_step
+from keras_transformer.runs.checkpoints import (
+    ValidationHistory,
+    best_checkpoints,
+    checkpoint_step,
+    read_state,
+)
 from keras_transformer.runs.model_file import (
     AVERAGE_LAST_MEMBER,
     CHECKPOINT_MEMBER,
@@ -25,11 +30,6 @@ from keras_transformer.runs.model_file import (
 )
 from keras_transformer.runs.run import Run
 from keras_transformer.runs.text import Split
-from keras_transformer.runs.validation_history import (
-    ValidationHistory,
-    best_checkpoints,
-    read_state,
-)
 from keras_transformer.training.checkpoint import average_checkpoints, newest_checkpoint
 from keras_transformer.training.crossentropy import MaskedCrossentropy
 from keras_transformer.training.distribution import Distribution, start
@@ -37,7 +37,7 @@ from keras_transformer.training.fit_loop import fit
 from keras_transformer.training.optimizer import TransformerAdam, TransformerSchedule
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
 from keras_transformer.training.tensorboard import write_projector
-from keras_transformer.training.token_budget import available_mebibytes, longest_lengths
+from keras_transformer.training.token_budget import longest_lengths
 from keras_transformer.training.validation import TranslationValidation
 from keras_transformer.translation.open_run import open_model
 
@@ -150,13 +150,9 @@ def _train(
 
 def _hyperparameters(recipe: Recipe) -> dict[str, bool | float | str]:
     """Returns the settings of tokenizer, model and training that have a value."""
-    settings = recipe.settings()
     sections = ("tokenizer.", "model.", "training.")
-    return {
-        name: value
-        for name, value in settings.items()
-        if name.startswith(sections) and isinstance(value, bool | int | float | str)
-    }
+    chosen = {name: x for name, x in recipe.settings().items() if name.startswith(sections)}
+    return {name: x for name, x in chosen.items() if isinstance(x, bool | int | float | str)}
 
 
 def _new_trainer(
@@ -168,7 +164,6 @@ def _new_trainer(
         UserError: If the recipe describes no model that can be trained, or that can begin with the
             weights of `initial_run`.
     """
-    _check_memory(recipe)
     with without_tensorflow():
         keras.utils.set_random_seed(recipe.seed)
     with distribution.making():
@@ -191,23 +186,6 @@ def _check_positions(recipe: Recipe, model: Any) -> None:
             f"`data.max_length` with eos and padding must be at most {most}, because "
             f"model.max_length={most}. Received: data.max_length={recipe.data.max_length}, which "
             f"makes up to {length} tokens"
-        )
-
-
-def _check_memory(recipe: Recipe) -> None:
-    """Raises `UserError` if the weights need more memory than there is.
-
-    Otherwise, the system would end the process without a message.
-    """
-    sizes, vocabulary_size = recipe.model.sizes, recipe.tokenizer.vocabulary_size
-    width, layers = sizes["d_model"], sizes.get("num_layers", 1)
-    weights = sizes.get("d_embedding", width) * vocabulary_size
-    weights += layers * width * (width + sizes.get("d_ff", width))
-    needed, available = 4 * weights / 2**20, available_mebibytes()
-    if needed > available:
-        raise UserError(
-            f"model and tokenizer.vocabulary_size: the weights need at least {needed:,.0f} MiB of "
-            f"memory, but only {available:,.0f} MiB are available"
         )
 
 
@@ -290,15 +268,9 @@ def _tokenizer(run: Run, initial_run: Run | None) -> Tokenizer:
     if initial_run:
         tokenizer = initial_run.tokenizer()
     else:
-        settings, pairs = run.recipe.tokenizer, run.text.pairs("train")
         print("Training the tokenizer.", file=sys.stderr)
-        tokenizer = Tokenizer.train(
-            pairs,
-            settings.vocabulary_size,
-            model_type=settings.model_type,
-            joint=settings.joint,
-            normalization=settings.normalization,
-        )
+        settings = run.recipe.tokenizer.model_dump()
+        tokenizer = Tokenizer.train(run.text.pairs("train"), **settings)
     tokenizer.save(run.tokenizer_dir)
     return tokenizer
 
@@ -424,11 +396,10 @@ def _chosen(run: Run, history: ValidationHistory) -> list[Path]:
         paths = run.checkpoints()[-count:]
         return _after_warmup(paths, warmup_steps, paths[-1])
     (best,), last = best_checkpoints(run.checkpoints(), history, 1), max(history.losses)
-    steps = run.recipe.training.steps
+    steps, loss = run.recipe.training.steps, history.losses[checkpoint_step(best)]
     reason = "the last step" if last == steps else f"a callback stopped it before step {steps:,}"
     if history.is_over(patience):
         reason = f"{patience} checkpoints without a lower validation loss"
-    loss = history.losses[checkpoint_step(best)]
     print(
         f"Training ended at step {last:,}: {reason}. The best checkpoint is {best.name}, "
         f"with a validation loss of {loss:.4f} nats per token"

@@ -1,4 +1,4 @@
-"""Defines `BaseTranslator`, the base class of all translators. It does not need Keras."""
+"""Defines `BaseTranslator`, the base class of all translators."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -93,14 +93,8 @@ class BaseTranslator(ABC):
     ) -> list[list[Hypothesis]]:
         """Returns the `options.n_best` best translations of each sentence, with their scores.
 
-        Args:
-            sentences: As in `translate`, as are the errors.
-            prefixes: As in `translate`.
-            required: As in `translate`.
-            forbidden: As in `translate`.
-            alignments: Whether to align the words of each translation with the words of its source,
-                see `word_alignment`. Defaults to False.
-            progress: As in `translate`.
+        For the arguments and errors, see `translate`. If `alignments` is True, the words of each
+        translation are aligned with the words of its source, see `word_alignment`.
 
         Returns:
             One list per sentence, in the same order. Each list is sorted, best first. No two
@@ -108,8 +102,9 @@ class BaseTranslator(ABC):
             translations that meet the constraints, the others are empty and have the score -inf.
             The best hypothesis of a blank sentence is empty and has the score 0.
         """
-        given = (sentences, prefixes, required, forbidden, alignments, progress)
-        return self._translate(self.options, *given)
+        return self._translate(
+            self.options, sentences, prefixes, required, forbidden, alignments, progress
+        )
 
     def _translate(
         self,
@@ -160,8 +155,7 @@ class BaseTranslator(ABC):
 
     def _checked(self, options: Any) -> Any:
         for name in ("max_length", "min_length"):
-            length = getattr(options, name)
-            if length is not None and length > self.max_length:
+            if (length := getattr(options, name) or 0) > self.max_length:
                 raise ValueError(
                     f"`options.{name}` must be at most the model's max_length, "
                     f"{self.max_length}. Received: {name}={length}"
@@ -170,12 +164,8 @@ class BaseTranslator(ABC):
 
     def _limit(self, options: DecodingOptions) -> Callable[[int], int]:
         """Returns a function of a source's length that gives its translation's maximum length."""
-
-        def limit(source_length: int) -> int:
-            default = min(source_length + EXTRA_LENGTH, self.max_length)
-            return options.max_length or max(default, options.min_length)
-
-        return limit
+        own, least, most = options.max_length, options.min_length, self.max_length
+        return lambda length: own or max(min(length + EXTRA_LENGTH, most), least)
 
     @abstractmethod
     def _search_parts(
@@ -219,11 +209,7 @@ def whole_sentences(
     Hypothesis k of a sentence joins hypothesis k of each of its parts. The hypotheses of a sentence
     without parts are `blank`.
     """
-    of_sentence: list[list[int]] = [[] for _ in range(count)]
-    for index, part in enumerate(parts):
-        of_sentence[part.sentence].append(index)
-    results = []
-    for indices in of_sentence:
-        columns = zip(*(found[index] for index in indices), strict=True)
-        results.append([join_hypotheses(column) for column in columns] or blank)
-    return results
+    of_sentence: list[list[list[Hypothesis]]] = [[] for _ in range(count)]
+    for part, hypotheses in zip(parts, found, strict=True):
+        of_sentence[part.sentence].append(hypotheses)
+    return [[*map(join_hypotheses, zip(*x, strict=True))] or blank for x in of_sentence]

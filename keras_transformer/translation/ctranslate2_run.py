@@ -4,7 +4,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,9 @@ from keras_transformer.translation.ctranslate2_translator import (
 from keras_transformer.translation.open_run import open_model
 
 FOLDER = ".ctranslate2"
-# File of the conversion with the sizes and times of all files. Raise the version if the conversion
-# changes.
-STAMPS, VERSION = "stamps.json", 1
+# File of the conversion with the sizes and times of the files of model and tokenizer. Raise the
+# version if the conversion changes.
+STAMPS, VERSION = "stamps.json", 2
 SENTENCES = 32  # Number of sentences that conversion and model translate for the comparison.
 # Translations tie if their log-probabilities differ by at most this number of nats per token.
 TOLERANCE = 1e-2
@@ -37,8 +37,8 @@ TOLERANCE = 1e-2
 def converted(run: Run) -> Path:
     """Converts a run's model for CTranslate2 if needed, and returns the folder of the result.
 
-    The model is converted if there is no such folder, or if a file in it, the model or the
-    tokenizer has another size or time of its last change than after the conversion.
+    The model is converted if there is no such folder, or if the model or the tokenizer has another
+    size or time of its last change than before the conversion.
 
     A translator that finds a conversion needs no Keras.
 
@@ -102,7 +102,7 @@ def _convert(run: Run, folder: Path) -> None:
     from keras_transformer.models.base import in_float32
 
     print(f"Converting {run.model_path} for CTranslate2; this is done once.", file=sys.stderr)
-    sources = _source_stamps(run)
+    stamps = _stamps(run)
     model, tokenizer = in_float32(open_model(run)), run.tokenizer()
     with atomic_write(folder) as partial:
         try:
@@ -110,38 +110,19 @@ def _convert(run: Run, folder: Path) -> None:
         except ValueError as error:
             raise UserError(f"{error}; use the engine keras") from error
         compare_ctranslate2(partial, model, tokenizer, run_sentences(run, SENTENCES))
-        stamps = _all_stamps(run, partial)
-        if stamps["sources"] != sources:
-            raise UserError(f"{run.model_path} changed while it was converted; start again")
         (partial / STAMPS).write_text(json.dumps(stamps), "utf-8")
         remove(folder.resolve())
 
 
 def _is_current(run: Run, folder: Path) -> bool:
     try:
-        kept = json.loads((folder / STAMPS).read_bytes())
+        return bool(json.loads((folder / STAMPS).read_bytes()) == _stamps(run))
     except (OSError, ValueError):
         return False
-    return kept == _all_stamps(run, folder)
 
 
-def _all_stamps(run: Run, folder: Path) -> dict[str, Any]:
-    files = (path for path in folder.rglob("*") if path.name != STAMPS)
-    return {
-        "version": VERSION,
-        "sources": _source_stamps(run),
-        "files": _stamps(folder, files),
-    }
-
-
-def _source_stamps(run: Run) -> dict[str, list[int]]:
-    return _stamps(run.directory, (run.model_path, *run.tokenizer_dir.iterdir()))
-
-
-def _stamps(folder: Path, paths: Iterable[Path]) -> dict[str, list[int]]:
-    """Returns size (bytes) and time of the last change (ns) of each file, by its path in folder."""
-    found = {}
-    for path in filter(Path.is_file, paths):
-        status = path.stat()
-        found[path.relative_to(folder).as_posix()] = [status.st_size, status.st_mtime_ns]
-    return found
+def _stamps(run: Run) -> dict[str, Any]:
+    """Returns size (bytes) and time of the last change (ns) of the model and tokenizer files."""
+    paths = filter(Path.is_file, (run.model_path, *run.tokenizer_dir.iterdir()))
+    found = {path.name: path.stat() for path in paths}
+    return {"version": VERSION} | {x: [y.st_size, y.st_mtime_ns] for x, y in found.items()}

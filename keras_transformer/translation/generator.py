@@ -6,9 +6,9 @@ from typing import Any
 
 from keras_transformer._progress import Bar, compiling
 from keras_transformer.decoding.buckets import LengthBatch
+from keras_transformer.decoding.decoding_loop import NO_ID
 from keras_transformer.decoding.options import SamplingOptions, SearchOptions
 from keras_transformer.decoding.sampling import random_numbers
-from keras_transformer.decoding.search import NO_ID
 from keras_transformer.errors import check_is_list
 from keras_transformer.translation.hypothesis import Hypothesis
 from keras_transformer.translation.list_search import ListSearch

@@ -1,7 +1,7 @@
 """Joins the translated parts of an overlong sentence, aligns words and rates samples."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,20 +42,6 @@ class Hypothesis:
 NO_HYPOTHESIS = Hypothesis("", (), IMPOSSIBLE, IMPOSSIBLE, 0)
 
 
-def hypotheses(
-    result: Any, row: int, eos_id: int, decode: Callable[[list[list[int]]], list[str]]
-) -> list[Hypothesis]:
-    """Returns the hypotheses in one row of a `SearchResult`. `decode` converts ids to texts."""
-    lengths = result.lengths[row].tolist()
-    pieces = [
-        [id for id in ids[:length].tolist() if id != eos_id]
-        for ids, length in zip(result.ids[row], lengths, strict=True)
-    ]
-    scores = result.scores[row].tolist(), result.log_probabilities[row].tolist()
-    columns = decode(pieces), map(tuple, pieces), *scores, lengths
-    return [Hypothesis(*x) for x in zip(*columns, strict=True)]
-
-
 def join_hypotheses(parts: Sequence[Hypothesis]) -> Hypothesis:
     """Joins the translations of the parts of one sentence. A single part is returned unchanged.
 
@@ -65,8 +51,9 @@ def join_hypotheses(parts: Sequence[Hypothesis]) -> Hypothesis:
     """
     if len(parts) == 1:
         return parts[0]
+    is_aligned = parts[0].alignment is not None
     if any(part.score == IMPOSSIBLE for part in parts):
-        return replace(NO_HYPOTHESIS, alignment=None if parts[0].alignment is None else ())
+        return replace(NO_HYPOTHESIS, alignment=() if is_aligned else None)
     alignment: list[tuple[int, int]] = []
     targets_before = 0
     for part in parts:
@@ -78,7 +65,7 @@ def join_hypotheses(parts: Sequence[Hypothesis]) -> Hypothesis:
         score=sum(part.score for part in parts),
         log_probability=sum(part.log_probability for part in parts),
         length=sum(part.length for part in parts),
-        alignment=None if parts[0].alignment is None else tuple(sorted(alignment)),
+        alignment=tuple(sorted(alignment)) if is_aligned else None,
     )
 
 
@@ -87,21 +74,15 @@ def word_alignment(
 ) -> tuple[tuple[int, int], ...]:
     """Aligns each target word with the source word that its pieces attend to most.
 
-    A word begins at a SentencePiece piece that starts with "▁".
+    A word begins at a SentencePiece piece that starts with "▁". Row t, column s of the float array
+    `attention` is the attention of target piece t to source piece s. Further rows and columns, for
+    example those of eos, are ignored. Returns sorted pairs of word indices (source, target),
+    counted from 0.
 
     Example:
 
     >>> word_alignment(np.array([[0.1, 0.9], [0.6, 0.4]]), ["▁black", "▁cat"], ["▁chat", "▁noir"])
     ((0, 1), (1, 0))
-
-    Args:
-        attention: float array. Row t, column s is the attention of target piece t to source piece
-            s. Further rows and columns, for example those of eos, are ignored.
-        source_pieces: Pieces of the source.
-        target_pieces: Pieces of the target.
-
-    Returns:
-        Sorted pairs of word indices (source, target), counted from 0.
     """
     return align_words(attention, word_indices(source_pieces), word_indices(target_pieces))
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from keras_transformer.decoding.batch_search import BatchSearch
 from keras_transformer.decoding.buckets import LengthBatch, length_batches, padded
+from keras_transformer.decoding.decoding_loop import Strategy, make_strategy
 from keras_transformer.decoding.options import SamplingOptions, SearchOptions
-from keras_transformer.decoding.search import Strategy, make_strategy
 from keras_transformer.decoding.steps import Request
-from keras_transformer.translation.hypothesis import Hypothesis, hypotheses
+from keras_transformer.translation.hypothesis import Hypothesis
 
 # Batches run at the same time, because a single one leaves cores or the accelerator idle at times.
 CONCURRENT_BATCHES = 3
@@ -28,15 +28,9 @@ class ListSearch:
     """
 
     def __init__(
-        self,
-        model: Any,
-        bos_id: int,
-        eos_id: int,
-        decode: Callable[[list[list[int]]], list[str]],
+        self, model: Any, bos_id: int, eos_id: int, decode: Callable[[list[list[int]]], list[str]]
     ) -> None:
-        self.model = model
-        self._bos_id, self._eos_id = bos_id, eos_id
-        self._decode = decode
+        self.model, self._bos_id, self._eos_id, self._decode = model, bos_id, eos_id, decode
         self.batch_search = BatchSearch(model)
 
     def strategy(self, options: SearchOptions | SamplingOptions) -> Strategy:
@@ -57,7 +51,14 @@ class ListSearch:
 
     def hypotheses(self, result: Any, row: int) -> list[Hypothesis]:
         """Returns the hypotheses in one row of a `SearchResult`."""
-        return hypotheses(result, row, self._eos_id, self._decode)
+        lengths = result.lengths[row].tolist()
+        pieces = [
+            [id for id in ids[:length].tolist() if id != self._eos_id]
+            for ids, length in zip(result.ids[row], lengths, strict=True)
+        ]
+        scores = result.scores[row].tolist(), result.log_probabilities[row].tolist()
+        columns = self._decode(pieces), map(tuple, pieces), *scores, lengths
+        return [Hypothesis(*x) for x in zip(*columns, strict=True)]
 
     def __call__(
         self,

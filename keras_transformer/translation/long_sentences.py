@@ -32,8 +32,7 @@ def source_parts(
 
     Returns the parts in the order of the text. A blank sentence has no parts.
     """
-    texts = [sentence.strip() for sentence in sentences]
-    found = []
+    texts, found = [sentence.strip() for sentence in sentences], []
     for index, (text, pieces) in enumerate(zip(texts, tokenizer.encode_source(texts), strict=True)):
         sources = [(text, pieces)]
         if not fits(pieces, max_length):
@@ -81,14 +80,9 @@ def split_overlong(text: str, is_short: Callable[[str], bool]) -> list[str]:
     """
     if len(text) < 2 or is_short(text):
         return [text]
-    parts = [part for part in _SENTENCE_END.split(text) if part]
-    if len(parts) == 1:
-        parts = _halves(text)
+    parts, words = [part for part in _SENTENCE_END.split(text) if part], text.split()
+    if len(parts) == 1 and len(words) == 1:
+        parts = [text[: len(text) // 2], text[len(text) // 2 :]]
+    elif len(parts) == 1:
+        parts = [" ".join(x) for x in (words[: len(words) // 2], words[len(words) // 2 :])]
     return [piece for part in parts for piece in split_overlong(part, is_short)]
-
-
-def _halves(text: str) -> list[str]:
-    words = text.split()
-    if len(words) == 1:
-        return [text[: len(text) // 2], text[len(text) // 2 :]]
-    return [" ".join(words[: len(words) // 2]), " ".join(words[len(words) // 2 :])]

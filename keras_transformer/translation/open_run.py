@@ -1,4 +1,4 @@
-"""Opens what a run holds: its model, its shortlist, and the ensemble of several runs."""
+"""Opens what a run holds: its model, its shortlist, an ensemble of several runs."""
 
 import os
 import sys
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.errors import UserError
+from keras_transformer.models.protocol import vocabulary_sizes
 from keras_transformer.runs.model_file import (
     TOKENIZER_MEMBER,
     load_checkpoint_model,
@@ -72,8 +73,7 @@ def _finished_model(run: Run) -> Any:
 
 def _check_tokenizer(run: Run, model: Any, path: Path, tokenizer: Tokenizer) -> None:
     found = (tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size)
-    size = getattr(model, "vocabulary_size", found[0])
-    needed = (size, getattr(model, "target_vocabulary_size", found[1]) or size)
+    needed = tuple(x or own for x, own in zip(vocabulary_sizes(model), found, strict=True))
     trained_with = read_member(run.model_path, TOKENIZER_MEMBER) or tokenizer.fingerprint
     if found != needed or trained_with != tokenizer.fingerprint:
         raise UserError(

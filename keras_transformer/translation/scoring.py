@@ -97,9 +97,7 @@ class Scorer:
     def __init__(self, model: Any, tokenizer: Any, tokens_per_batch: int | None = None) -> None:
         self.model = model
         self.tokenizer = tokenizer
-        self.tokens_per_batch = (
-            self.TOKENS_PER_BATCH if tokens_per_batch is None else tokens_per_batch
-        )
+        self.tokens_per_batch = tokens_per_batch or self.TOKENS_PER_BATCH
         self._score_pairs = compile_function(score_pairs, model)
 
     def score(
@@ -125,10 +123,9 @@ class Scorer:
             ValueError: If the numbers of sentences and translations are different.
         """
         scores = [PairScore(0.0, 0)] * len(sentences)
-        for indices, found in self._batches(sentences, translations):
-            for row, index in enumerate(indices):
-                log_probability, length = found.log_probabilities[row], found.lengths[row]
-                scores[index] = PairScore(float(log_probability), int(length))
+        for indices, (_, *found) in self._batches(sentences, translations):
+            for index, total, length in zip(indices, *found, strict=False):
+                scores[index] = PairScore(float(total), int(length))
             if progress:
                 progress(len(indices))
         return scores
@@ -140,11 +137,11 @@ class Scorer:
 
         For the arguments and errors, see `score`.
         """
-        tokens: list[list[float]] = [[]] * len(sentences)
-        for indices, found in self._batches(sentences, translations):
+        scored: list[list[float]] = [[]] * len(sentences)
+        for indices, (tokens, _, lengths) in self._batches(sentences, translations):
             for row, index in enumerate(indices):
-                tokens[index] = found.token_log_probabilities[row, : found.lengths[row]].tolist()
-        return tokens
+                scored[index] = tokens[row, : lengths[row]].tolist()
+        return scored
 
     def _batches(
         self, sentences: Sequence[str], translations: Sequence[str]

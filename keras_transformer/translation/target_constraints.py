@@ -61,15 +61,12 @@ class TargetConstraints:
         forbidden = [[]] * count if forbidden is None else forbidden
         required = [[]] * count if required is None else required
         self._given = {"prefix": prefixes, "required": required, "forbidden": forbidden}
-        _check("prefixes", prefixes, count)
-        _check("forbidden", forbidden, count)
-        _check("required", required, count)
-        self._prefixes = tokenizer.encode_target(prefixes)
-        self._forbidden = _encode_words(tokenizer, forbidden)
-        self._required = _encode_words(tokenizer, required)
-        # A forbidden word with unknown characters has no effect.
+        _check(count, prefixes=prefixes, forbidden=forbidden, required=required)
         unk_id = tokenizer.unk_id
-        self._forbidden = [[ids for ids in words if unk_id not in ids] for words in self._forbidden]
+        self._prefixes = tokenizer.encode_target(prefixes)
+        self._required = _encode_words(tokenizer, required)
+        encoded = _encode_words(tokenizer, forbidden)
+        self._forbidden = [[ids for ids in words if unk_id not in ids] for words in encoded]
         num_parts = Counter(part.sentence for part in parts)
         for sentence in range(count):
             self._check_sentence(sentence, num_parts[sentence], unk_id)
@@ -98,17 +95,16 @@ class TargetConstraints:
         Raises:
             ConstraintError: If the best hypothesis of a part does not meet the constraints.
         """
-        for part, (best, *_) in zip(parts, found, strict=True):
-            if not self._is_met(part, best):
+        kept = []
+        for part, of_part in zip(parts, found, strict=True):
+            if not self._is_met(part, of_part[0]):
                 raise self._error(
                     part.sentence,
                     "The search found no translation that meets the constraints. Change the "
                     "constraints, or raise the maximum length or the beam size.",
                 )
-        return [
-            [x if self._is_met(part, x) else NO_HYPOTHESIS for x in of_part]
-            for part, of_part in zip(parts, found, strict=True)
-        ]
+            kept.append([x if self._is_met(part, x) else NO_HYPOTHESIS for x in of_part])
+        return kept
 
     def _is_met(self, part: SourcePart, hypothesis: Hypothesis) -> bool:
         prefix, ids = self.prefix(part), list(hypothesis.ids)
@@ -162,14 +158,16 @@ class TargetConstraints:
         return array
 
 
-def _check(name: str, given: Sequence[Any], count: int) -> None:
-    check_is_list(**{name: given})
-    if len(given) != count:
-        raise ValueError(
-            f"`{name}` must have one entry for each of {count} sentences. Received: {len(given)}"
-        )
-    if name != "prefixes" and any(isinstance(words, str) for words in given):
-        raise TypeError(f"`{name}` must have a list of words for each sentence. Received: {given}")
+def _check(count: int, **constraints: Sequence[Any]) -> None:
+    check_is_list(**constraints)
+    for name, given in constraints.items():
+        if len(given) != count:
+            raise ValueError(
+                f"`{name}` must have one entry for each of {count} sentences. "
+                f"Received: {len(given)}"
+            )
+        if name != "prefixes":
+            check_is_list(**{f"{name}[{index}]": words for index, words in enumerate(given)})
 
 
 def _contains(ids: list[int], sequence: list[int]) -> bool:

@@ -20,6 +20,7 @@ from keras_transformer.decoding.options import IMPOSSIBLE, SamplingOptions, Sear
 from keras_transformer.decoding.sampling import random_numbers
 from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import UserError
+from keras_transformer.models.protocol import vocabulary_sizes
 from keras_transformer.runs.run import Checkpoint, Run
 from keras_transformer.translation.base_translator import (
     BaseTranslator,
@@ -101,14 +102,13 @@ class Translator(BaseTranslator):
             )
         _check_vocabularies(model, tokenizer)
         self.model = model
-        self.tokens_per_batch = (
-            self.TOKENS_PER_BATCH if tokens_per_batch is None else tokens_per_batch
-        )
+        self.tokens_per_batch = tokens_per_batch or self.TOKENS_PER_BATCH
         self.shortlist = shortlist
         if shortlist is not None:
             shortlist.check(tokenizer)
-        bos_id, eos_id, decode = tokenizer.bos_id, tokenizer.eos_id, tokenizer.decode_target
-        self._search = ListSearch(model, bos_id, eos_id, decode)
+        self._search = ListSearch(
+            model, tokenizer.bos_id, tokenizer.eos_id, tokenizer.decode_target
+        )
         self._search.strategy(self.options)  # Raises the errors of the options.
         self._source_attention = compile_function(lambda m, *ids: m.source_attention(*ids), model)
 
@@ -134,11 +134,11 @@ class Translator(BaseTranslator):
                 as an ensemble; their tokenizers must be equal.
             options: The options of beam search. Defaults to None, which means the search options of
                 the (first) run's recipe.
-            overlong: `"split"` or `"truncate"`. Defaults to `"split"`.
+            overlong: As for `Translator`.
             use_shortlist: Whether to translate with `open_shortlist` of the (first) run, which is
                 faster. Defaults to False.
-            checkpoint: As in `open_model`. Defaults to None.
-            tokens_per_batch: As for `Translator`. Defaults to None.
+            checkpoint: As in `open_model`.
+            tokens_per_batch: As for `Translator`.
 
         Raises:
             UserError: If a run or its model is missing, or if the tokenizers of the runs differ.
@@ -257,8 +257,8 @@ class Translator(BaseTranslator):
         if self.shortlist is not None:
             raise UserError("a beam tree needs a translator without a shortlist")
         (part,) = parts
-        width = len(part.ids)
-        request, length = self._search.request([part.ids], 1, width, self._limit(self.options))
+        limit = self._limit(self.options)
+        request, length = self._search.request([part.ids], 1, len(part.ids), limit)
         strategy = self._search.strategy(self.options)
         steps, result = record(self.model, request, length, strategy)
         nodes = nodes_of(steps, result, length, self.options, self.tokenizer.target_pieces)
@@ -278,9 +278,6 @@ class Translator(BaseTranslator):
         beams = self.options.beam_size
         tokens_per_batch = -(-self.tokens_per_batch * beams // max(beams, options.num_beams))
 
-        def all_fields(batch: LengthBatch, length: int) -> dict[str, Any]:
-            return {**fields(batch, length), "shortlist": self._shortlists(parts, batch)}
-
         with counted_progress(progress, parts, count) as advance:
             return self._search(
                 [part.ids for part in parts],
@@ -288,7 +285,10 @@ class Translator(BaseTranslator):
                 limit=self._limit(options),
                 longest=self.max_length,
                 tokens_per_batch=tokens_per_batch,
-                fields=all_fields,
+                fields=lambda batch, length: {
+                    **fields(batch, length),
+                    "shortlist": self._shortlists(parts, batch),
+                },
                 advance=advance,
             )
 
@@ -331,11 +331,9 @@ def _check_vocabularies(model: Any, tokenizer: Any) -> None:
 
     TensorFlow would take another token for such an id, and JAX would compute NaN.
     """
-    size = getattr(model, "vocabulary_size", math.inf)
-    target_size = getattr(model, "target_vocabulary_size", None) or size
-    for side, of_model in (("source", size), ("target", target_size)):
+    for side, of_model in zip(("source", "target"), vocabulary_sizes(model), strict=True):
         of_tokenizer = getattr(tokenizer, f"{side}_vocabulary_size", 0)
-        if of_tokenizer > of_model:
+        if of_tokenizer > (of_model or math.inf):
             raise ValueError(
                 f"The tokenizer has more {side} tokens than the model, so it is not the model's. "
                 f"Received: {of_tokenizer} and {of_model} tokens"

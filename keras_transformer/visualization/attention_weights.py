@@ -37,9 +37,9 @@ class AttentionMap:
 def attention_maps(model: Any, inputs: Any) -> list[AttentionMap]:
     """Returns the attention weights of all layers and heads of a model.
 
-    The model can be any Keras model with attention layers of this package: `MultiHeadAttention`,
-    `SelfAttention`, `AdditiveAttention`, `AttentionalGRU` or `ConvolutionalDecoderLayer`, also
-    within other layers. The model runs once, without dropout.
+    The model can be any Keras model with layers that call `record_attention`, such as
+    `MultiHeadAttention` and `SelfAttention`, also within other layers. The model runs once, without
+    dropout.
 
     Example:
 

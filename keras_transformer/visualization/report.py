@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from keras_transformer.errors import UserError
 from keras_transformer.evaluation.evaluator import Evaluator
 from keras_transformer.evaluation.scores import run_evaluator
+from keras_transformer.runs.checkpoints import logged_scalars
 from keras_transformer.runs.info import run_info
-from keras_transformer.runs.logged_scalars import logged_scalars
 from keras_transformer.runs.run import Run
 from keras_transformer.translation.open_run import open_model
 from keras_transformer.translation.scoring import Scorer

@@ -6,11 +6,12 @@ BLEU of the test split with greedy search and with the beam of the recipe, and t
 machine: target tokens per second in training, in greedy search and in beam search. The speeds are
 medians of rounds. In each round, all runs are measured in turn. The first round is not counted.
 
-The JSON file also has the BLEU of each range of source lengths with at least 20 sentences, which
-scripts/draw_architectures.py draws.
+The architectures of recipes/before_transformers.py are known. The JSON file also has the BLEU of
+each range of source lengths with at least 20 sentences, which scripts/draw_architectures.py draws.
 """
 
 import argparse
+import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -24,6 +25,9 @@ from _common import limit_threads, table, write_json
 from tqdm import tqdm
 
 from keras_transformer.translation.open_run import open_model
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "recipes"))
+import before_transformers  # noqa: E402, F401
 
 TRAINING_BATCHES = 8
 # The BLEU of fewer sentences tells little.

@@ -49,18 +49,6 @@ def test_evaluate_sees_every_batch_once(tmp_path):
     model.evaluate(fit_data(batches), steps=len(batches), verbose=0)
 
 
-def test_fit_takes_lists_of_inputs_and_labels():
-    inputs = [keras.Input((2,)), keras.Input((3,))]
-    joined = keras.layers.Concatenate()(inputs)
-    model = keras.Model(inputs, [keras.layers.Dense(1)(joined), keras.layers.Dense(2)(joined)])
-    model.compile("sgd", ["mse", "mae"])
-    x = [np.ones((4, 2), "float32"), np.ones((4, 3), "float32")]
-    y = [np.ones((4, 1), "float32"), np.ones((4, 2), "float32")]
-    expected = model.evaluate(x, y, verbose=0)
-    found = model.evaluate(fit_data([(x, y)]), steps=1, verbose=0)
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
-
-
 SCRIPT = """
 import sys
 import keras

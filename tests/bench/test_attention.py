@@ -10,8 +10,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "bench"))
 
 from _attention_layers import path_length  # noqa: E402
 from _attention_layers import row as layer_row  # noqa: E402
-from _attention_memory import Module, exponent, modules  # noqa: E402
-from _attention_memory import row as memory_row  # noqa: E402
+from _attention_memory import exponent  # noqa: E402
 from _attention_scores import statistics  # noqa: E402
 from _attention_time import row as time_row  # noqa: E402
 
@@ -28,23 +27,11 @@ def test_exponents_are_of_the_longer_lengths():
     assert exponent(LENGTHS[:1], [1.0]) is None
 
 
-def test_lengths_without_a_figure_stay_empty():
-    found = {n: {"mb": 2.0 * n, "seconds": float(n**2)} for n in LENGTHS[:3]}
-    row = memory_row(Module("dense", "jax"), LENGTHS, found)
-    assert (row["mb_512"], row["mb_1024"], row["mb_exponent"]) == (1024, None, 1)
-    assert (row["seconds_1024"], row["seconds_exponent"]) == (None, 2)
-
-
 def test_times_are_beside_those_of_all_scores_in_the_same_round():
     rounds = [{"dense": s, "fixed": s / 4} for s in (0.1, 0.4, 0.2)]  # a machine that slows down
     row = time_row("fixed", "jax", {128: rounds, 256: rounds})
     assert (row["ms_128"], row["ratio_256"]) == (50, 0.25)
     assert "ratio_128" not in time_row("fixed", "jax", {128: [{"fixed": 0.1}]})
-
-
-def test_pytorchs_own_layer_is_there_with_its_backend():
-    assert Module("torch.nn", "torch") in modules(["jax", "torch"])
-    assert Module("torch.nn", "torch") not in modules(["jax"])
 
 
 @pytest.mark.parametrize(

@@ -17,17 +17,12 @@ BENCH = Path(__file__).parents[2] / "scripts" / "bench"
 sys.path.insert(0, str(BENCH))
 
 import _cold_exports as exports  # noqa: E402
-import cold_start  # noqa: E402
-from cold_start import Measured, Process, Way, measure_once, report, take_turns  # noqa: E402
+from cold_start import Measured, Process, Way, report, take_turns  # noqa: E402
 
 FILE = Path("two.txt")
 PEER = Way("ctranslate2", ())
 OURS = Way("translate", (), "jax", caches=True)
 IMPORTS = Way("import keras", (), "jax", reads=False)
-
-
-def python(code, **options):
-    return Way("way", (sys.executable, "-c", code), **options)
 
 
 def measured(*seconds, output=("a", "b"), first=()):
@@ -63,47 +58,6 @@ print(sorted(os.listdir(sys.argv[1])))
     assert not (run / "mark").exists()
 
 
-def test_a_failed_process_has_no_figures_but_a_note(run):
-    code = "import sys; sys.exit(open(sys.argv[1]).read() and 'no such option')"
-    for way in (python(code, caches=True), python(code)):
-        found = Measured([Process(1.0, ["a"])], [Process(1.0, ["a"])])
-        measure_once(way, run / "recipe.yaml", run, found)
-        (row,) = report({(way, FILE): found}, [1])
-        assert row.pop("note") == "exit status 1: no such option"
-        assert list(row.values()) == ["way", None, 1, *[None] * 5]
-
-
-def test_after_a_failure_no_more_processes_are_run(run):
-    found = Measured(problem="exit status 1")
-    measure_once(python("print()"), None, run, found)
-    assert not found.second
-
-
-def test_a_peer_without_an_export_is_not_run(run):
-    ways = cold_start.peer_ways(run, {"marian": "RuntimeError: no"})
-    assert {way.name: way.problem for way in ways} == {
-        "ctranslate2": None,
-        "hugging_face": None,
-        "marian": "RuntimeError: no",
-    }
-    found = take_turns(ways[2:], [FILE], run, rounds=2)
-    (row,) = report(found, [2])
-    assert (row["way"], row["second_s"], row["note"]) == ("marian", None, "RuntimeError: no")
-
-
-def test_environment_names_the_backend(run):
-    way = python("import os; print(os.environ['KERAS_BACKEND'])", backend="torch", reads=False)
-    ((_, found),) = take_turns([way], [FILE], run, rounds=1).items()
-    assert found.second[0].output == ["torch"]
-
-
-def test_each_backend_and_the_engine_are_measured():
-    *translate, engine = cold_start.translate_ways(["jax", "torch"])
-    assert [way.backend for way in translate] == ["jax", "torch"]
-    assert {way.name for way in translate} == {"translate"}
-    assert engine.command[-2:] == ("--engine", "ctranslate2")
-
-
 # --- Table ---------------------------------------------------------------------------------------
 
 
@@ -136,45 +90,6 @@ def test_a_translation_with_other_lines_has_no_figures(short):
     (row,) = report({(OURS, FILE): found}, [2])
     assert row["note"] == "1 lines for 2"
     assert row["second_s"] is None
-
-
-def test_without_its_peer_a_row_has_no_ratio():
-    failed = Measured(problem="exit status 1")
-    ours, peer = report({(OURS, FILE): measured(1.0), (PEER, FILE): failed}, [2])
-    assert (ours["second_s"], ours["times_ctranslate2"], ours["same"]) == (1.0, None, None)
-    assert peer["note"] == "exit status 1"
-
-
-def test_calls_of_a_notebook_are_medians_of_what_the_processes_printed():
-    (way,) = cold_start.notebook_ways(["jax"])
-    first, second = (
-        [Process(9.0, [f"{i}.0", "1", "2", str(last)]) for i, last in enumerate(lasts)]
-        for lasts in ((3, 5, 4), (1, 1, 1))
-    )
-    rows = cold_start.report_calls({(way, FILE): Measured(first, second)})
-    assert [list(row.values()) for row in rows] == [
-        ["jax", "first", 1.0, 1.0, 2.0, 4.0, None],
-        ["jax", "second", 1.0, 1.0, 2.0, 1.0, None],
-    ]
-    rows = cold_start.report_calls({(way, FILE): Measured(first, second, "exit status 1")})
-    assert [list(row.values())[2:] for row in rows] == [[*[None] * 4, "exit status 1"]] * 2
-
-
-def test_sentences_have_about_so_many_words():
-    sentences = ["a b c", "a", "a b c d e f", "a b"]
-    assert cold_start.sentences_like(sentences, [1, 4, 9]) == ["a", "a b c", "a b c d e f"]
-
-
-@pytest.mark.slow
-def test_bars_are_drawn_of_what_did_not_fail(tmp_path):
-    pytest.importorskip("matplotlib", reason="matplotlib is an optional dependency")
-    found = {
-        (IMPORTS, None): measured(2.0),
-        (OURS, FILE): measured(3.0, first=(7.0,)),
-        (PEER, FILE): Measured(problem="exit status 1"),
-    }
-    cold_start.plot(report(found, [2]), tmp_path / "bars.png")
-    assert (tmp_path / "bars.png").stat().st_size > 1000
 
 
 # --- Peers ---------------------------------------------------------------------------------------
@@ -337,8 +252,3 @@ def test_sorted_features_compute_the_same(norm_first):
     inputs = {"source_ids": np.array([[5, 9, 7, 3]]), "target_ids": np.array([[2, 8, 11]])}
     expected, found = (to_numpy(m(inputs)) for m in (model, exports.half_split(model)))
     np.testing.assert_allclose(found, expected, atol=1e-4)
-
-
-def test_positions_that_the_peer_lacks_are_refused():
-    with pytest.raises(RuntimeError, match="Marian has no position_encoding learned"):
-        exports.half_split(new_model(position_encoding="learned"))

@@ -1,7 +1,5 @@
 """The arithmetic and the machinery of the benchmark; what it measures is no test's affair."""
 
-import io
-import json
 import re
 import sys
 from dataclasses import replace
@@ -12,7 +10,6 @@ import numpy as np
 import pytest
 from support.contract import to_numpy
 from support.searching import beam_search
-from tqdm import tqdm
 
 from keras_transformer.models import ARCHITECTURES
 
@@ -20,10 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "bench"))
 
 import _decoding_engines as engines  # noqa: E402
 import _decoding_file as file_part  # noqa: E402
-import _decoding_lengths as lengths_part  # noqa: E402
 import decode  # noqa: E402
-from _common import table, write_json  # noqa: E402
-from _decoding_engines import CASES, ENGINES, Case, Setting  # noqa: E402
+from _decoding_engines import CASES, Case, Setting  # noqa: E402
 
 CASE = Case(
     "small",
@@ -129,13 +124,6 @@ def test_weight_bytes_are_those_of_the_decoders_matrices():
 
 
 @pytest.mark.slow
-def test_our_search_runs_to_the_length_asked_for(tmp_path):
-    ids = load("keras_transformer", tmp_path).decode(WIDE.target_length)
-    assert ids.shape == (WIDE.batch_size, WIDE.target_length)
-    assert not np.isin(ids, [engines.PAD_ID, engines.BOS_ID, engines.EOS_ID]).any()
-
-
-@pytest.mark.slow
 def test_ctranslate2_decodes_what_we_decode(tmp_path):
     pytest.importorskip("ctranslate2", reason="ctranslate2 is an optional dependency")
     assert_decodes_what_we_decode("ctranslate2", tmp_path)
@@ -166,40 +154,6 @@ def test_log_probability_is_that_of_the_search(tmp_path):
 
 
 # --- Rounds and tables ---------------------------------------------------------------------------
-
-
-class Idle:
-    """A worker that does nothing."""
-
-    def __init__(self, case, setting, folder):
-        self.setting = setting
-
-    def ask(self, action, *arguments):
-        if action == "tokens":
-            return [[5] * CASE.target_length] * CASE.batch_size
-        return 3.0 if action == "seconds_per_search" else 1.0
-
-    def close(self):
-        pass
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        pass
-
-
-@pytest.mark.parametrize("chosen", [ENGINES, ENGINES[:1], ENGINES[2:]])
-def test_progress_counts_every_turn(chosen, monkeypatch, tmp_path):
-    monkeypatch.setattr(decode, "start_worker", Idle)
-    with tqdm(file=io.StringIO()) as progress:
-        contests = decode.compete(CASE, chosen, decode.BACKENDS, 4, tmp_path, progress)
-        assert progress.n == decode.turns_of_case(chosen, decode.BACKENDS, 4)
-    assert all(len(m.seconds) == 4 for contest in contests for m in contest)
-    ours = [m for contest in contests for m in contest if m.setting.engine == decode.OURS]
-    expected = decode.BACKENDS if decode.OURS in chosen else ()
-    assert [m.setting.backend for m in ours if m.setting.dtype == "int8"] == list(expected)
-    assert [m.setting.backend for m in ours if m.matmul_flops] == list(expected)
 
 
 class Scorer:
@@ -241,32 +195,6 @@ def test_report_compares_within_a_contest_and_pools_a_peer_of_several():
     assert [row["peak_memory_mib"] for row in rows] == [100, 100, 100, 100, 60]
 
 
-def test_report_compares_8_bits_with_8_bits():
-    ours = [measurement(replace(OURS, dtype=dtype), 2.0) for dtype in ("float32", "int8")]
-    rows = decode.report([[*ours, measurement(HUB, 3.0), measurement(INT8, 4.0)]])
-    assert [(row["dtype"], row["ratio_to"], row["ratio"]) for row in rows[:3]] == [
-        ("float32", "keras_hub float32", 1.5),
-        ("float32", "ctranslate2 int8", 2.0),
-        ("int8", "ctranslate2 int8", 2.0),
-    ]
-
-
-def test_report_does_without_us_or_without_peers():
-    (alone,) = decode.report([[measurement(OURS, 1.0)]])
-    assert (alone["engine"], alone["ratio_to"], alone["share"]) == (decode.OURS, None, None)
-    (peer,) = decode.report([[measurement(INT8, 1.0)]])
-    assert (peer["engine"], peer["ratio_to"], peer["share"]) == ("ctranslate2", None, None)
-
-
-def test_json_is_a_list_of_the_rows_and_the_table_takes_them(tmp_path):
-    rows = decode.report([[measurement(OURS, 1.0), measurement(HUB, 2.0)]])
-    write_json(tmp_path / "rows.json", rows)
-    assert json.loads((tmp_path / "rows.json").read_text()) == rows
-    keys = "case engine backend dtype tokens_per_s ratio_to ratio same share read peak_memory_mib"
-    assert all(list(row) == keys.split() for row in rows)
-    assert len(table(rows, decode.FORMATS).splitlines()) == 1 + len(rows)
-
-
 # --- A file --------------------------------------------------------------------------------------
 
 
@@ -287,44 +215,3 @@ def test_differing_translations_are_ties_or_better_on_one_side():
         "theirs_better": 1,
     }
     assert asked == [[1, 2, 3]] * 2
-
-
-def translated(setting, *seconds):
-    return file_part.Translated(setting, [("a", [4])], 9.0, list(seconds), 100.0)
-
-
-def test_file_is_reported_for_each_backend_and_peer():
-    rows = file_part.report([translated(OURS, 2.0, 4.0, 3.0), translated(INT8, 6.0)], {OURS: Idle})
-    assert [(row["engine"], row["seconds"], row["ratio"]) for row in rows] == [
-        ("keras_transformer", 3.0, 2.0),
-        ("ctranslate2", 6.0, None),
-    ]
-    assert [row["identical"] for row in rows] == [1, None]
-    assert len(table(rows, file_part.FORMATS).splitlines()) == 3
-    (alone,) = file_part.report([translated(OURS, 2.0)], {OURS: Idle})
-    assert (alone["seconds"], alone["ratio"]) == (2.0, None)
-
-
-# --- Lengths -------------------------------------------------------------------------------------
-
-
-def test_a_line_is_fitted_to_the_costs():
-    costs = [0.5 + 0.002 * length for length in lengths_part.LENGTHS]
-    row = lengths_part.row(CASE, OURS, costs)
-    assert row["ms_at_0"] == pytest.approx(0.5)
-    assert row["ms_per_1000"] == pytest.approx(2.0)
-    assert row["ms_at_16"] == pytest.approx(0.532)
-    assert len(table([row], lengths_part.FORMATS).splitlines()) == 2
-
-
-def test_cost_is_that_of_a_groups_fastest_setting(monkeypatch, tmp_path):
-    class Slow(Idle):
-        def ask(self, action, length, at_least):
-            return length * (0.003 if self.setting.threads == 1 else 0.006)
-
-    monkeypatch.setattr(lengths_part, "start_worker", Slow)
-    groups = [[Setting("ctranslate2", threads=threads) for threads in (2, 1)]]
-    with tqdm(file=io.StringIO()) as progress:
-        costs = lengths_part.milliseconds_per_token(CASE, groups, 2, tmp_path, progress)
-        assert progress.n == 2 * len(lengths_part.LENGTHS) * 3
-    np.testing.assert_allclose(list(costs.values()), [[1.0] * len(lengths_part.LENGTHS)])

@@ -28,22 +28,3 @@ def test_rows_are_medians_ratios_within_rounds_and_shares():
     assert int8["ratio"] == 2  # of 2, 8 and 0.8
     assert int8["cpu_ratio"] == 4  # of 4, 2 and 5
     assert (int8["same"], int8["bleu"]) == (0.75, 4)
-
-
-def test_size_is_that_of_all_files(tmp_path):
-    (tmp_path / "inner").mkdir()
-    for name, size in [("a", 3), ("inner/b", 4), ("c", 5)]:
-        (tmp_path / name).write_bytes(bytes(size))
-    assert benchmark.size_of(tmp_path) == 12
-    assert benchmark.size_of(tmp_path / "inner", tmp_path / "c") == 9
-
-
-def test_exports_that_are_there_are_used(tmp_path):
-    (tmp_path / "onnx-int8").mkdir()
-    assert benchmark.export(tmp_path / "no run", INT8, tmp_path, "jax", beam_size=5)
-
-
-def test_a_format_that_cannot_be_written_is_left_out(tmp_path, capsys):
-    assert not benchmark.export(tmp_path, INT8, tmp_path, "jax", beam_size=5)
-    assert "onnx-int8 is left out: Error:" in capsys.readouterr().out
-    assert list(tmp_path.iterdir()) == []

@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "bench"))
 
-from loss_curves import PEERS, TRAINER, Curve, curves, report  # noqa: E402
+from loss_curves import PEERS, TRAINER, Curve, report  # noqa: E402
 
 LOSSES = [9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.5, 1.0, 0.5]
 
@@ -21,9 +21,3 @@ def test_differences_are_the_largest_up_to_a_step_from_the_same_backends_trainer
     assert (own["step_1"], own["step_10"], own["last_loss"]) == (0, 0, 0)
     assert (other["step_1"], other["step_10"], other["last_loss"]) == (0, 0.25, 1.0)
     assert "step_50" not in other
-
-
-def test_half_precision_is_the_trainers_alone():
-    found = curves(["jax"], ["float32", "mixed_float16"])
-    assert [curve.way for curve in found] == [TRAINER, *PEERS, TRAINER]
-    assert [curve.dtype for curve in found] == ["float32"] * 4 + ["mixed_float16"]

@@ -11,7 +11,7 @@ from keras_transformer.serving import ServedTranslation
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "bench"))
 
 import serving_load  # noqa: E402
-from serving_load import Load, Server, outcome, put_under_load, row  # noqa: E402
+from serving_load import Server, outcome, put_under_load  # noqa: E402
 
 EXPECTED = [("ein Hund", -1.0), ("der Hund", -1.00005), ("Hund", -2.0)]
 SERVER = Server("http://localhost:1", "localhost:2")
@@ -51,38 +51,3 @@ def test_every_answer_of_every_client_is_counted(monkeypatch, answer, kind):
     assert len(load.seconds) == len(asked) > 0
     assert load.problems == (["away"] * len(asked) if kind == "failed" else [])
     assert seconds >= 0.05
-
-
-def test_mixed_up_answers_are_wrong(monkeypatch):
-    class Client:
-        def translate(self, sentences):
-            return [ServedTranslation("ein Hund", -1.0)]
-
-    monkeypatch.setattr(serving_load, "connect", lambda *_, **__: Client())
-    load, _ = put_under_load(SERVER, "rest", [("a cat", [("eine Katze", -1.0)])], 1, 0.01)
-    assert set(load.outcomes) == {"wrong"}
-    assert load.problems[0].startswith("a cat -> ")
-
-
-def test_a_row_has_rates_and_percentiles_in_milliseconds():
-    load = Load()
-    load.seconds = [number / 1000 for number in range(101)]
-    load.outcomes.update(identical=100, tied=1)
-    assert row(4, "grpc", load, 2.0, [1, 2]) == {
-        "clients": 4,
-        "protocol": "grpc",
-        "seconds": 2.0,
-        "sentences_per_s": 50.5,
-        "p50_ms": 50.0,
-        "p90_ms": 90.0,
-        "p99_ms": 99.0,
-        "batch": 1.5,
-        "identical": 100,
-        "tied": 1,
-        "wrong": 0,
-        "failed": 0,
-    }
-
-
-def test_each_protocol_has_its_address():
-    assert [SERVER.address(p) for p in ("rest", "grpc")] == [SERVER.rest, SERVER.grpc]

@@ -1,20 +1,17 @@
 """The arithmetic and the machinery of the benchmark; what it measures is no test's affair."""
 
-import io
-import json
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tqdm import tqdm
 
 from keras_transformer.models import ARCHITECTURES, Transformer
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "bench"))
 
 import train_step  # noqa: E402
-from _common import Worker, table, write_json  # noqa: E402
+from _common import Worker, table  # noqa: E402
 from _training_engines import CASES, Case, Setting  # noqa: E402
 
 CASE = Case(
@@ -68,49 +65,6 @@ def test_cases_are_the_presets(case):
         assert getattr(case, size) == ARCHITECTURES["transformer"].presets[case.name][size]
 
 
-def test_of_the_settings_that_with_the_fastest_turn_is_kept():
-    eager = measurement(Setting("keras_hub", "tensorflow"), 3.0, 3.0)
-    compiled = measurement(Setting("keras_hub", "tensorflow", jit_compile=True), 9.0, 2.0)
-    assert train_step.fastest([eager, compiled]) is compiled
-
-
-def test_progress_counts_every_turn(monkeypatch):
-    class Idle:
-        def __init__(self, case, setting):
-            self.setting = setting
-
-        def send(self, action):
-            pass
-
-        def receive(self):
-            return {"num_parameters": 1, "loss": 1.0}
-
-        def ask(self, action, count):
-            return 1.0
-
-        def close(self):
-            pass
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *exception):
-            pass
-
-    monkeypatch.setattr(train_step, "start_worker", Idle)
-    with tqdm(file=io.StringIO()) as progress:
-        contests = train_step.compete(CASE, train_step.BACKENDS, 4, progress)
-        assert progress.n == train_step.turns_of_case(train_step.BACKENDS, 4)
-    engines = [[m.setting.engine for m in contest] for contest in contests]
-    assert engines == [["keras_transformer", "keras_hub", "torch.nn.Transformer"]] * 3
-    assert [ours.setting.backend for ours, *_ in contests] == list(train_step.BACKENDS)
-    assert all(len(m.seconds) == 4 for contest in contests for m in contest)
-
-
-def test_rate_is_that_of_the_median_round():
-    assert measurement(OURS, 1.0, 100.0, 3.0).tokens_per_s == 3 * 7 / 3.0
-
-
 def test_report_compares_within_a_contest_and_pools_a_peer_of_several():
     on_jax = [
         measurement(OURS, 1.0, 1.0),
@@ -129,14 +83,6 @@ def test_report_compares_within_a_contest_and_pools_a_peer_of_several():
     ]
     assert [row["tokens_per_s"] for row in rows] == [21.0, 21.0, 7.0, 10.5, 4.2]
     assert [row["share"] for row in rows] == [0.1, 0.1, 0.033, 0.05, 0.02]
-
-
-def test_json_is_a_list_of_the_rows(tmp_path):
-    rows = train_step.report([[measurement(OURS, 1.0), measurement(HUB, 2.0)]], 1.0)
-    write_json(tmp_path / "rows.json", rows)
-    assert json.loads((tmp_path / "rows.json").read_text()) == rows
-    keys = ["case", "engine", "backend", "dtype", "tokens_per_s", "ratio_to", "ratio", "share"]
-    assert all(list(row) == keys for row in rows)
 
 
 def test_table_aligns_numbers_and_leaves_what_is_missing_empty():
@@ -170,11 +116,6 @@ def worker(tmp_path):
 
 def test_worker_answers_in_spite_of_what_libraries_print(worker):
     assert [worker.ask("add", 1, 2), worker.ask("add", 3, 4)] == [3, 7]
-
-
-def test_worker_that_takes_too_long_is_not_waited_for(worker):
-    with pytest.raises(RuntimeError, match="no reply within 0 s"):
-        worker.receive(0)
 
 
 def test_worker_that_dies_says_why(worker):

@@ -39,8 +39,3 @@ def test_a_missing_library_is_told_before_the_run_is_opened(tmp_path, monkeypatc
     monkeypatch.setitem(sys.modules, "resvg_py", None)
     message = fails("attention", tmp_path / "none", "one", "--output", "page.png")
     assert "pip install 'keras3-transformer[visualization]'" in message
-
-
-def test_a_place_that_cannot_be_written_is_told_before_the_run_is_opened():
-    message = fails("attention", "quickstart", "a", "--output", "/proc/x.html")
-    assert message == "/proc/x.html cannot be written: No such file or directory"

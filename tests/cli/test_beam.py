@@ -18,8 +18,3 @@ def test_a_blank_sentence_is_an_error(run, tmp_path):
     message = fails("beam", run, " ", "--output", output)
     assert "a beam tree needs one sentence" in message
     assert not output.exists()
-
-
-def test_a_sentence_that_is_not_utf8_is_an_error(run, tmp_path):
-    message = fails("beam", run, "a\udcff", "--output", tmp_path / "beam.html")
-    assert "a sentence must be UTF-8 text" in message

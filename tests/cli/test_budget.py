@@ -1,6 +1,6 @@
 """`keras-transformer budget`."""
 
-from support.command_line import fails, succeeds
+from support.command_line import succeeds
 
 from keras_transformer.training import token_budget
 
@@ -21,8 +21,3 @@ def test_every_try_is_a_line_and_the_last_line_names_the_setting(recipe, data, m
     assert too_much.split() == "2,048 128 x 32 x 16 too much".split()
     assert fits.split() == "1,024 64 x 32 x 16 300 0.50 2,048".split()
     assert last == "largest that fits into 512 MiB: --set training.tokens_per_batch=1024"
-
-
-def test_memory_must_be_positive(recipe):
-    assert "--memory" in fails("budget", recipe, "--memory", 0)
-    assert "is not a valid float" in fails("budget", recipe, "--memory", "x")

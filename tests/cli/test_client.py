@@ -43,11 +43,6 @@ def test_a_user_is_asked_for_each_sentence(monkeypatch):
     assert result.output.splitlines()[1:] == ["> A", "> B", "> "]
 
 
-def test_a_line_end_in_an_answer_adds_no_line(monkeypatch):
-    serve(monkeypatch, lambda text: f"{text}\nmore\r\n")
-    assert succeeds("client", "m", input="a\nb\n") == "a more  \nb more  \n"
-
-
 def test_more_best_than_beams_are_refused():
     message = fails("client", "m", "--n-best", 3, "--beam-size", 2, input="a\n")
     assert message == "--n-best must be at most the beam size, 2. Received: 3"

@@ -26,10 +26,6 @@ def test_help_shows_every_command_with_an_example():
     assert __version__ in succeeds("--version")
 
 
-def test_no_summary_in_the_list_of_commands_is_cut_off():
-    assert "..." not in succeeds("--help").split("Commands:")[1]
-
-
 def outcome_of(monkeypatch, error):
     """The result of a command that raises an error."""
 
@@ -99,10 +95,17 @@ installed = os.environ.pop("INSTALLED").split()
 find = importlib.util.find_spec
 entry.installed_backends = lambda: installed
 try:
-    entry._choose_backend(sys.argv[1:])
+    entry.choose_backend()
 finally:
     print(os.environ["KERAS_BACKEND"], "keras" in sys.modules)
 """
+
+
+def test_a_program_that_imported_keras_for_another_backend_is_refused():
+    code = "import keras, keras_transformer_cli; keras_transformer_cli.main()"
+    found = start(code, "recipes", "--backend", "torch", KERAS_BACKEND="jax")
+    assert found.returncode == 1
+    assert found.stderr.startswith("Error: this program imported Keras before it knew --backend")
 
 
 @pytest.mark.parametrize(
@@ -166,16 +169,3 @@ def test_the_shell_completes_commands_recipes_and_options():
     assert completed("translate", "runs/a", "--beam") == ["plain,--beam-size"]
     assert completed("translate", "--backend", "t") == ["plain,tensorflow", "plain,torch"]
     assert completed("translate", "ru") == ["file,ru"]  # the shell lists files
-
-
-def test_a_log_file_gets_each_printed_line_at_once(tmp_path):
-    code = """
-import os, click, keras_transformer.cli as cli, keras_transformer.cli.train as train
-@click.command()
-def command():
-    print('line')
-    os._exit(0)  # writes no buffers
-train.command = command
-cli.main(['train'])
-"""
-    assert start(code, PYTHONUNBUFFERED="").stdout == "line\n"

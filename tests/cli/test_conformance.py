@@ -38,21 +38,11 @@ def test_says_what_is_no_run_and_what_is_no_module(tmp_path):
     assert "no_such_module" in fails("conformance", tmp_path, "--import", "no_such_module")
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "shown"),
-    [
-        ("", "", "ValueError"),
-        (".foo", "", "TypeError"),
-        ("wrong_syntax", "def", "SyntaxError"),
-        ("raises", "raise RuntimeError('no luck')", "RuntimeError: no luck"),
-        ("exits", "raise SystemExit(3)", "SystemExit: 3"),
-    ],
-)
-def test_names_a_module_that_fails(name, text, shown, tmp_path, monkeypatch):
+def test_names_a_module_that_fails(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / f"{name}.py").write_text(text)
-    message = fails("conformance", tmp_path, "--import", name)
-    assert f"--import {name!r} fails: {shown}" in message
+    (tmp_path / "exits.py").write_text("raise SystemExit(3)")
+    message = fails("conformance", tmp_path, "--import", "exits")
+    assert "--import 'exits' fails: SystemExit: 3" in message
 
 
 def test_a_model_without_known_inputs_is_refused(tmp_path):

@@ -31,28 +31,6 @@ def test_damaged_scores_are_refused_before_translation(run, monkeypatch):
     assert (run / "scores.json").read_text() == "[{"
 
 
-def test_two_outputs_are_two_files(run, tmp_path):
-    message = fails("evaluate", run, "--output", tmp_path / "x", "--json", tmp_path / "." / "x")
-    assert message.startswith("--output and --json must be different files")
-
-
-def test_text_that_has_moved_is_told_without_an_option_of_another_command(run):
-    recipe = (run / "recipe.yaml").read_text()
-    lines = [line for line in recipe.splitlines() if "directory:" not in line]
-    (run / "recipe.yaml").write_text("\n".join(lines))
-    message = fails("evaluate", run)
-    assert f"in {run / 'recipe.yaml'} to" in message
-
-
-def test_empty_text_is_refused(finished, run, tmp_path):
-    data = shutil.copytree(finished / "data", tmp_path / "data")
-    for name in ("val.en", "val.de"):
-        (data / name).write_text("")
-    recipe = (run / "recipe.yaml").read_text()
-    (run / "recipe.yaml").write_text(recipe.replace(str(finished / "data"), str(data)))
-    assert fails("evaluate", run) == f"the test text of {run} is empty"
-
-
 @pytest.mark.parametrize("option", ["max-length", "min-length"])
 def test_a_length_above_that_of_the_model_is_refused(run, option):
     expected = "must be at most the model's max_length, 24. Received: "

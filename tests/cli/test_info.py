@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from support.command_line import fails, succeeds
+from support.command_line import succeeds
 
 from keras_transformer import Run
 from keras_transformer.translation.open_run import open_model
@@ -25,17 +25,6 @@ def test_a_trained_run(run):
     assert any(line.startswith("last validation  step 4: loss ") for line in lines)
     assert any("bleu" in line for line in lines if line.startswith("best validation  step "))
     assert lines[-3].endswith(f"keras-transformer translate {run}")
-
-
-def test_a_run_without_checkpoints_shows_the_steps_of_its_recipe(run):
-    shutil.rmtree(run / "checkpoints")
-    assert "  finished; 4 steps in the recipe; backend " in succeeds("info", run)
-
-
-def test_json(run):
-    info = json.loads(succeeds("info", run, "--json"))
-    assert info["parameters"] == open_model(Run.open(run)).count_params()
-    assert info["training"]["is_finished"] is True
 
 
 def test_json_has_null_for_what_is_not_a_number(run):
@@ -73,7 +62,3 @@ def test_text_of_a_stranger_does_not_control_the_terminal(run):
     (run / "recipe.yaml").write_text(hostile)
     lines = succeeds("info", run).splitlines()
     assert any(line.endswith("  a [2Jb c") for line in lines)
-
-
-def test_a_folder_without_a_run(tmp_path):
-    assert "is no run folder" in fails("info", tmp_path)

@@ -70,14 +70,6 @@ def test_the_table_has_what_was_found(folder):
         assert row.split() in rows, row
 
 
-def test_the_proposed_sentence_is_short(folder):
-    for language in ("en", "de"):
-        path = folder / f"my.corpus.{language}"
-        path.write_text(f"{'a b ' * 10_000}\n{path.read_text('utf-8')}", "utf-8")
-    shown = succeeds("init", "my.corpus.en", "my.corpus.de")
-    assert max(map(len, shown.splitlines())) < 200
-
-
 def test_every_file_name_gives_a_name_that_a_recipe_may_have(folder):
     shown = succeeds("init", "my.corpus.en", "my.corpus.de", "--output", "-½ köln².yaml")
     assert "keras-transformer train './-½ köln².yaml'" in shown
@@ -108,18 +100,6 @@ def test_an_existing_file_is_not_overwritten(folder):
     (folder / "my_en_de.yaml").write_text("mine")
     assert "already exists" in fails("init", "my.corpus.en", "my.corpus.de")
     assert (folder / "my_en_de.yaml").read_text() == "mine"
-
-
-def test_an_unwritable_place_is_refused_before_the_text_is_read(folder):
-    output = "my.corpus.en/a.yaml"
-    (folder / "my.corpus.de").write_bytes(b"\xff\n")
-    message = fails("init", "my.corpus.en", "my.corpus.de", "--output", output)
-    assert message.startswith(f"{output} cannot be written: ")
-
-
-def test_a_missing_output_folder_is_created(folder):
-    succeeds("init", "my.corpus.en", "my.corpus.de", "--output", "new/deep/a.yaml")
-    assert load_recipe("new/deep/a.yaml").name == "a"
 
 
 @pytest.mark.parametrize("options", [(), ("--output", "x" * 300)], ids=("", "bad output"))

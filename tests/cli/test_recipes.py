@@ -30,11 +30,6 @@ def test_a_name_prints_the_file_with_its_comments(shipped):
     assert "no recipe nope: give" in fails("recipes", "nope")
 
 
-def test_a_file_that_is_no_recipe_is_not_printed(tmp_path):
-    (tmp_path / "corpus.en").write_text("A sentence.\nAnother.\n")
-    assert "a recipe must map keys to values" in fails("recipes", tmp_path / "corpus.en")
-
-
 def test_recipes_of_the_current_folder_come_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "recipes").mkdir()

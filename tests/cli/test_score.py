@@ -1,7 +1,6 @@
 """`keras-transformer score`."""
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 from support.command_line import fails, invoke, succeeds
@@ -56,17 +55,3 @@ def test_a_checkpoint_scores(run, tmp_path):
     assert "best, last or a step (2, 4)" in fails(*score)
     first, second = (succeeds(*score, "--checkpoint", which) for which in (2, "last"))
     assert float(first.split("\t")[0]) != float(second.split("\t")[0])
-
-
-def test_nothing_to_score(run, tmp_path):
-    (tmp_path / "empty").write_text("")
-    message = fails("score", run, tmp_path / "empty", tmp_path / "empty")
-    assert message.endswith("contain no sentence pairs")
-
-
-def test_a_perplexity_beyond_all_floats_is_infinite(run, tmp_path, monkeypatch):
-    score = SimpleNamespace(log_probability=-2000.0, length=2)
-    monkeypatch.setattr(Scorer, "score", lambda *_: [score])
-    (tmp_path / "text").write_text("one\n")
-    figures = succeeds("score", run, tmp_path / "text", tmp_path / "text", "--summary")
-    assert figures.endswith("nats per token\t1000.0000\nperplexity\tinf\n")

@@ -131,38 +131,6 @@ def test_a_second_signal_interrupts_at_once(train, monkeypatch, distribution, si
     assert (result.exit_code, len(sent)) == (128 + sent[-1], signals)
 
 
-def test_files_of_unequal_length(train, data):
-    with (data / "train.de").open("a") as file:
-        file.write("zu viel\n")
-    message = fails(*train)
-    assert "train.en with 100" in message and "train.de with 101" in message
-
-
-def test_nothing_but_empty_lines(train, data):
-    (data / "train.de").write_text("\n" * 100)
-    assert "empty" in fails(*train)
-
-
-def test_invalid_utf8_in_a_file(train, data):
-    (data / "train.de").write_bytes(b"gut\nschlecht \xff\n")
-    assert "train.de, line 2: text must be UTF-8" in fails(*train)
-
-
-def test_vocabulary_too_large_for_the_text(train):
-    assert "vocabulary" in fails(*train, "--set", "tokenizer.vocabulary_size=50000")
-
-
-def test_unknown_recipe_key(train):
-    message = fails(*train, "--set", "training.warmup=3")
-    assert "training.warmup=3: unknown key training.warmup; did you mean" in message
-
-
-def test_missing_file(train, data, tmp_path):
-    (data / "val.de").unlink()
-    assert "val.de" in fails(*train)
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize(
     "setting",
     [

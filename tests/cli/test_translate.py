@@ -13,7 +13,6 @@ from support.time_limit import time_limit
 
 from keras_transformer import Hypothesis, SamplingOptions
 from keras_transformer.cli import translate
-from keras_transformer.data import Tokenizer
 from keras_transformer.translation.target_constraints import ConstraintError
 
 
@@ -100,79 +99,11 @@ def test_a_session_writes_no_prompt_into_a_file(session, tmp_path):
     assert (tmp_path / "out").read_text("utf-8") == "ONE\nTWO\n"
 
 
-def test_a_pipe_is_not_asked_for_sentences(run):
-    command = [sys.executable, "-c", SHOUT, "translate", run]
-    found = subprocess.run(command, input="one\ntwo\n", capture_output=True, text=True)
-    assert (found.stdout, found.stderr) == ("ONE\nTWO\n", "")
-
-
-def test_translate_writes_n_best_with_falling_scores_to_a_file(run, tmp_path):
-    source, output = tmp_path / "in.txt", tmp_path / "out.txt"
-    source.write_text("one two\n")
-    shown = succeeds("translate", run, source, "--n-best", 2, "--scores", "--output", output)
-    assert shown == ""
-    first, second = (line.split("\t") for line in output.read_text("utf-8").splitlines())
-    assert 0 > float(first[0]) >= float(second[0])
-
-
-def test_prefixes_and_words_stand_beside_the_sentences(run, tmp_path):
-    source, prefixes, forbidden = (tmp_path / name for name in ("in", "prefixes", "forbidden"))
-    source.write_text("one two\nthree\nfour\n")
-    translate = ("translate", run, source, "--beam-size", 1)
-    free = succeeds(*translate).split("\n")
-    prefixes.write_text("acht neun\n\nacht neun\n")
-    forced = succeeds(*translate, "--prefix", prefixes).split("\n")
-    assert [line.startswith("acht neun") for line in forced] == [True, False, True, False]
-    assert forced[1] == free[1]
-    forbidden.write_text("zehn\n\nsechs\tneun\n")
-    beside = ("--prefix", prefixes, "--forbidden", forbidden)
-    message = fails(*translate, *beside)
-    assert message.startswith(
-        "line 3: A prefix or required word must not contain a forbidden word."
-    )
-    assert message.endswith("Received: prefix='acht neun', forbidden=['sechs', 'neun']")
-    forbidden.write_text("zehn\n\nsechs\n")
-    assert succeeds(*translate, *beside).split("\n") == forced
-    assert "sieben" not in free[1]
-    required = tmp_path / "required"
-    required.write_text("\nsieben\teins\n\n")
-    found = succeeds(*translate, "--required", required).split("\n")
-    assert "sieben" in found[1] and "eins" in found[1]
-    assert (found[0], found[2]) == (free[0], free[2])
-
-
-def test_unknown_characters_of_prefixes_and_words_are_refused(run, tmp_path):
-    source, words = tmp_path / "in", tmp_path / "words"
-    source.write_text("one\ntwo\n")
-    words.write_text("\nzwei\tz☃ei\n", "utf-8")
-    assert "'z☃ei'" in fails("translate", run, source, "--required", words)
-    assert r"prefix='zwei\tz☃ei'" in fails("translate", run, source, "--prefix", words)
-
-
 @pytest.mark.parametrize("value", ["worst", "-1", "1.5", "", "9" * 9])
 def test_a_checkpoint_is_best_last_or_a_step(run, value):
     result = invoke("translate", run, "--checkpoint", value, input="one\n")
     assert result.exit_code == 2
     assert f"{value!r} is not best, last or a step." in result.stderr
-
-
-def test_alignments_stand_behind_translations(run):
-    (line,) = succeeds("translate", run, "--alignments", input="one two\n").splitlines()
-    translation, alignment = line.split("\t")
-    pairs = [tuple(map(int, pair.split("-"))) for pair in alignment.split()]
-    assert pairs == sorted(pairs)
-    assert sorted(target for _, target in pairs) == list(range(len(translation.split())))
-    assert {source for source, _ in pairs} <= {0, 1}
-
-
-def test_samples_depend_on_the_seed_and_the_line(run):
-    sample = ("translate", run, "--sample", 3, "--top-k", 20, "--temperature", 0.9)
-    lines = succeeds(*sample, "--seed", 5, input="one\ntwo\n").splitlines()
-    assert len(lines) == 6
-    again = succeeds(*sample, "--seed", 5, input="one\none\n").splitlines()
-    assert again[:3] == lines[:3]
-    assert again[3:] != lines[:3]
-    assert succeeds(*sample, "--seed", 6, input="one\ntwo\n").splitlines() != lines
 
 
 def test_mbr_gives_one_line_with_its_expected_chrf(run):
@@ -210,30 +141,6 @@ def test_invalid_utf8_to_translate(run, tmp_path):
     assert "in.txt, line 2" in fails("translate", run, tmp_path / "in.txt")
 
 
-def test_files_beside_of_another_length(run, tmp_path):
-    source, beside = tmp_path / "in.txt", tmp_path / "prefixes.txt"
-    source.write_text("one\ntwo\n")
-    for text, relation in (("eins\n", "fewer"), ("eins\n" * 3, "more")):
-        beside.write_text(text)
-        message = fails("translate", run, source, "--prefix", beside)
-        assert message == f"{beside} has {relation} lines than there are sentences"
-
-
-def test_an_ensemble_with_another_tokenizer(run, finished, tmp_path):
-    other = shutil.copytree(finished / "run", tmp_path / "other")
-    shutil.rmtree(other / "tokenizer")
-    Tokenizer.train([("one", "eins")], vocabulary_size=17).save(other / "tokenizer")
-    message = fails("translate", run, "--ensemble", other, input="one\n")
-    assert message == f"the tokenizers of {other} and {run} differ"
-
-
-def test_truncated_model(run):
-    path = run / "model.keras"
-    path.write_bytes(path.read_bytes()[:-100])
-    message = fails("translate", run, input="one\n")
-    assert message.startswith(f"{path} is not a complete Keras model file")
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -248,14 +155,6 @@ def test_truncated_model(run):
 )
 def test_options_that_no_search_can_have_are_refused(run, options, message):
     assert message in fails("translate", run, *options, input="one\n")
-
-
-def test_words_required_of_an_overlong_line(run, tmp_path):
-    source, required = tmp_path / "in.txt", tmp_path / "required.txt"
-    source.write_text("one two. " * 30 + "\n")
-    required.write_text("eins\n")
-    message = fails("translate", run, source, "--required", required)
-    assert message.startswith("line 1: A sentence with required words must not be longer than")
 
 
 def test_output_that_cannot_be_written_is_refused_before_the_model_is_loaded(tmp_path):

@@ -2,7 +2,6 @@ import gzip
 import io
 import queue
 import sys
-import threading
 import tracemalloc
 from types import SimpleNamespace
 
@@ -99,30 +98,9 @@ def test_a_long_line_is_refused_before_it_is_in_memory(tmp_path):
     assert peak < 8 * LONGEST
 
 
-def test_a_long_line_of_standard_input_is_refused(monkeypatch):
-    content = b"short\n" + b"a" * (LONGEST + 1)
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content)))
-    with pytest.raises(CorpusError, match="standard input, line 2: .* at most 1,048,576 bytes"):
-        list(read_standard_input())
-
-
-def test_the_longest_line_is_read(tmp_path):
-    line = "a" * (LONGEST - 1)
-    assert list(read_lines(write(tmp_path / "s", f"{line}\n{line}b".encode()))) == [
-        line,
-        f"{line}b",
-    ]
-
-
 def items_of(source):
     """Items that a test puts into a queue, until None."""
     return iter(source.get, None)
-
-
-def test_what_is_there_goes_in_large_chunks_in_order():
-    chunks = list(available_chunks(range(10), most=4))
-    assert chunks == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-    assert list(available_chunks([], most=4)) == []
 
 
 def test_each_item_is_answered_before_the_next_one_comes():
@@ -145,24 +123,6 @@ def test_an_error_comes_after_the_items_before_it():
     assert next(chunks) == [1, 2]
     with pytest.raises(ValueError, match="third"):
         next(chunks)
-
-
-def test_only_so_many_items_are_taken_ahead():
-    taken = []
-    chunks = available_chunks((taken.append(n) or n for n in range(1000)), most=4)
-    assert next(chunks) == [0, 1, 2, 3]
-    assert len(taken) <= 4 + 4 + 1  # The chunk, the queue, and the one in the thread's hand.
-    chunks.close()
-
-
-def test_no_thread_is_left_when_nobody_wants_more():
-    chunks = available_chunks(iter(int, 1), most=4)  # Endless.
-    next(chunks)
-    chunks.close()
-    takers = [thread for thread in threading.enumerate() if thread.name.endswith("(take)")]
-    for thread in takers:
-        thread.join(timeout=10)
-    assert not any(thread.is_alive() for thread in takers)
 
 
 def test_standard_input_that_cannot_be_read_is_an_error(monkeypatch, tmp_path):

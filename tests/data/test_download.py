@@ -1,6 +1,5 @@
 """Downloads: in the cache alone, and verified before they appear."""
 
-import gzip
 import hashlib
 import time
 
@@ -47,13 +46,6 @@ def test_a_damaged_file_is_downloaded_again(server, cache):
     fetch(server)
     (cache / "train.en").write_bytes(CONTENT[:-1])
     assert fetch(server).read_bytes() == CONTENT
-
-
-def test_a_gzipped_file_stays_gzipped(server):
-    packed = gzip.compress(CONTENT)
-    server.answers["/data/train.en.gz"] = answer(packed, Content_Encoding="gzip")
-    path = fetch(server, "train.en.gz", hashlib.sha256(packed).hexdigest())
-    assert path.read_bytes() == packed
 
 
 def test_redirects_are_followed(server):

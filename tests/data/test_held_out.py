@@ -81,16 +81,3 @@ def test_a_corpus_that_is_too_small_is_refused(targets):
         UserError, match=rf"data.held_out: .* Received: {counts[0]} for validation and {counts[1]}"
     ):
         hold_out(pairs, *counts)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_frequent_targets_are_no_reason_to_refuse(seed):
-    pairs = [(f"a {n}", f"b {n % 3 if n % 10 else n}") for n in range(800)]  # 90 % have one of 3
-    split = hold_out(pairs, validation=20, test=30, seed=seed)
-    assert (len(split.validation), len(split.test)) == (20, 30)
-    assert keys(split.validation)[1].isdisjoint(keys(split.test)[1])
-
-
-def test_nothing_held_out_is_refused():
-    with pytest.raises(ValueError, match="`test` must be an integer of at least 1"):
-        hold_out([("a", "b")], validation=1, test=0)

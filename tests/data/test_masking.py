@@ -63,14 +63,6 @@ def test_equal_seeds_give_equal_masks_and_the_input_is_unchanged():
     np.testing.assert_array_equal(ids, before)
 
 
-def test_a_short_row_has_one_chosen_token_and_an_empty_row_none():
-    ids = np.array([[2, 5, 3, 0], [2, 3, 0, 0]])
-    inputs, labels = mask_tokens(ids, np.random.default_rng(0), V, MASK_ID)
-    assert labels.tolist() == [[5], [0]]
-    assert inputs["masked_positions"].tolist() == [[1], [0]]
-    assert inputs["token_ids"][1].tolist() == ids[1].tolist()
-
-
 def test_wrong_arguments_are_refused():
     generator = np.random.default_rng(0)
     with pytest.raises(ValueError, match="Received: rate=0"):
@@ -87,9 +79,3 @@ def test_wrong_arguments_are_refused():
     for mask_id, problem in ((V, "from 0 to 49"), (-1, "from 0 to 49"), (28.5, "integers")):
         with pytest.raises(ValueError, match=f"`mask_id` must be {problem}"):
             mask_tokens([[5]], generator, V, mask_id)
-
-
-def test_padding_may_be_outside_the_vocabulary():
-    inputs, labels = mask_tokens([[5, -1]], np.random.default_rng(0), V, MASK_ID, pad_id=-1)
-    assert labels.tolist() == [[5]]
-    assert inputs["token_ids"][0, 1] == -1

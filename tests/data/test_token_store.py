@@ -33,17 +33,6 @@ def test_it_holds_the_pieces_of_every_pair(tmp_path, tokenizer):
         store.pair(len(SENTENCES))
 
 
-def test_text_of_several_chunks(tmp_path):
-    lengths = [(1 + i % 3, 1 + i % 5) for i in range(20_000)]
-    store = store_of_lengths(tmp_path / "store", lengths)
-    assert store.source_lengths.tolist() == [source for source, _ in lengths]
-    assert store.target_lengths.tolist() == [target for _, target in lengths]
-    for index in (0, 8_191, 8_192, 19_999):
-        source, target = store.pair(index)
-        assert source.tolist() == [10 + index] * lengths[index][0]
-        assert target.tolist() == [10 + index] * lengths[index][1]
-
-
 def test_ids_take_two_bytes_where_they_can(tmp_path):
     class LargeTokenizer(RepeatingTokenizer):
         target_vocabulary_size = 65_537
@@ -66,21 +55,6 @@ def test_it_reports_what_was_left_out(tmp_path, tokenizer):
     )
     assert TokenStore(tmp_path / "store").report == store.report
     assert build(tmp_path / "all", SENTENCES, tokenizer).report == "6 pairs kept"
-
-
-def test_longest_sentence_allowed_is_kept(tmp_path):
-    lengths = [(4, 9), (9, 4), (4, 10), (10, 4)]
-    pairs = [(f"{source} 7", f"{target} 7") for source, target in lengths]
-    store = build(tmp_path / "store", pairs, RepeatingTokenizer(), max_length=9)
-    assert store.target_lengths.tolist() == [9, 4]
-
-
-def test_no_pair_left_is_an_error(tmp_path, tokenizer):
-    with pytest.raises(UserError, match="no pair is left .* 1 with an empty target"):
-        build(tmp_path / "store", [("a dog", "")], tokenizer)
-    with pytest.raises(UserError, match="no pair is left .* the text is empty"):
-        build(tmp_path / "store", [], tokenizer)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_same_text_is_not_encoded_again(tmp_path, tokenizer):

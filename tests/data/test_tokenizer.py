@@ -8,7 +8,7 @@ import pytest
 import sentencepiece
 from support.parallel_text import SENTENCES
 
-from keras_transformer.data import CorpusError, Tokenizer, read_parallel
+from keras_transformer.data import Tokenizer
 from keras_transformer.data.tokenizer import fits
 from keras_transformer.errors import UserError
 
@@ -50,15 +50,6 @@ def test_special_ids_give_no_text(tokenizer):
     assert tokenizer.decode_target(np.array([[*ids, 3, 0]], np.int32)) == ["ein hund"]
 
 
-def test_pieces_are_listed_by_id(tokenizer, separate_tokenizer):
-    (ids,) = separate_tokenizer.encode_target(["ein hund"])
-    assert "".join(separate_tokenizer.target_pieces[id] for id in ids) == "▁ein▁hund"
-    for each in (tokenizer, separate_tokenizer):
-        assert each.source_pieces[:4] == ["<pad>", "<unk>", "<s>", "</s>"]
-        assert len(each.source_pieces) == each.source_vocabulary_size
-        assert len(each.target_pieces) == each.target_vocabulary_size
-
-
 def test_no_character_of_the_training_text_is_unknown():
     long = "word " * 900 + "Ω"  # SentencePiece by itself leaves out lines of more than 4,192 bytes
     tokenizer = Tokenizer.train([*SENTENCES, (long, long)], vocabulary_size=120)
@@ -67,41 +58,12 @@ def test_no_character_of_the_training_text_is_unknown():
         assert tokenizer.unk_id not in ids
 
 
-def test_joint_vocabulary_is_shared(tokenizer, separate_tokenizer):
-    assert tokenizer.joint
-    assert tokenizer.source_vocabulary_size == tokenizer.target_vocabulary_size == 120
-    assert tokenizer.encode_source(["ein hund"]) == tokenizer.encode_target(["ein hund"])
-    assert not separate_tokenizer.joint
-    assert separate_tokenizer.source_vocabulary_size == 60
-    assert separate_tokenizer.unk_id in separate_tokenizer.encode_source(["für"])[0]
-    assert separate_tokenizer.unk_id not in separate_tokenizer.encode_target(["für"])[0]
-
-
-def test_whole_words():
-    """All but the most frequent words are unknown. SentencePiece joins unknown neighbours."""
-    pairs = [("ein hund ein , ein hund", "a dog a . a dog")]
-    tokenizer = Tokenizer.train(pairs, 6, model_type="word", joint=False, normalization="identity")
-    assert tokenizer.source_pieces[4:] == ["▁ein", "▁hund"]
-    assert tokenizer.encode_source(["hund , katze ein"]) == [[5, tokenizer.unk_id, 4]]
-    (text,) = tokenizer.decode_target(tokenizer.encode_target(["a dog ran"]))
-    assert text.split() == ["a", "dog", "⁇"]
-    with pytest.raises(UserError, match="vocabulary_size must be at most 7 for this text"):
-        Tokenizer.train(pairs, 99, model_type="word", joint=False)
-
-
 @pytest.mark.parametrize("model_type", ["bpe", "unigram"])
 def test_the_same_text_gives_the_same_tokenizer(model_type):
     first, second = (
         Tokenizer.train(SENTENCES, vocabulary_size=60, model_type=model_type) for _ in range(2)
     )
     assert first.fingerprint == second.fingerprint
-
-
-def test_fingerprint_tells_tokenizers_apart(tokenizer, separate_tokenizer):
-    other = Tokenizer.train(SENTENCES, vocabulary_size=119)
-    swapped = Tokenizer(*reversed(separate_tokenizer._models))
-    prints = [each.fingerprint for each in (tokenizer, separate_tokenizer, other, swapped)]
-    assert len(set(prints)) == 4
 
 
 def test_normalization():
@@ -155,11 +117,6 @@ def test_a_damaged_folder_is_refused(tmp_path, tokenizer, name, content, message
         Tokenizer.load(tmp_path / "tokenizer")
 
 
-def test_bytes_that_are_no_model_are_refused():
-    with pytest.raises(UserError, match="not a complete SentencePiece model"):
-        Tokenizer(b"nonsense")
-
-
 def test_model_with_other_special_ids_is_refused(tmp_path):
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(line for pair in SENTENCES for line in pair),
@@ -194,22 +151,6 @@ def test_a_vocabulary_of_another_size_names_the_possible_size(model_type, size, 
 def test_text_without_a_tokenizer_is_refused(pairs, size, message):
     with pytest.raises(UserError, match=message):
         Tokenizer.train(pairs, size)
-
-
-def test_errors_of_the_text_pass_through(tmp_path):
-    (tmp_path / "s").write_bytes(b"a dog\n\xff\n")
-    (tmp_path / "t").write_bytes(b"ein hund\nzwei\n")
-    with pytest.raises(CorpusError, match="s, line 2: text must be UTF-8"):
-        Tokenizer.train(read_parallel(tmp_path / "s", tmp_path / "t"), 100)
-
-
-def test_ctrl_c_while_the_text_is_read_ends_the_training():
-    def interrupted():
-        yield "one", "eins"
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        Tokenizer.train(interrupted(), 17)
 
 
 def test_only_lists_of_unicode_are_encoded(tokenizer):

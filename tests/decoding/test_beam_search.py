@@ -12,7 +12,7 @@ from support.small_models import inputs_of, small_model
 
 from keras_transformer import SearchOptions
 from keras_transformer.decoding import Request
-from keras_transformer.decoding.beam_search import MIN_COVERAGE, coverage_score, length_divisor
+from keras_transformer.decoding.beam_search import MIN_COVERAGE, coverage_score
 
 A, Z, V = 4, 5, 6
 SOURCES = np.array([[7, 3], [11, 3], [20, 3], [35, 3], [36, 3]], "int32")
@@ -214,17 +214,6 @@ def test_agrees_with_plain_beam_search():
     np.testing.assert_array_equal(one.ids[:, 0], result.ids[:, 0])
 
 
-def test_length_penalty_favours_the_longer():
-    """Eos at once has probability 1/2, A eos 0.36; they are equal at log 0.36 / log 0.5 = 1.474,
-    where (7/6)^alpha is 1.474, so at alpha = 2.52."""
-    model = BigramModel({BOS: {EOS: 0.5, A: 0.4, Z: 0.1}, A: {EOS: 0.9, Z: 0.1}, Z: {EOS: 1.0}}, V)
-    for length_penalty, expected in ((2.4, [EOS]), (2.6, [A, EOS])):
-        result = search(
-            model, SOURCES[:1], max_length=3, beam_size=2, length_penalty=length_penalty
-        )
-        assert trimmed(result.ids[0, 0]) == expected
-
-
 def test_stops_as_soon_as_no_live_beam_can_win():
     """Eos has probability 0.9 at once. What lives has 0.1, which at 20 tokens could still score
     log 0.1 / (25/6) = -0.55 and at 130 tokens log 0.1 / (135/6) = -0.10; log 0.9 is -0.105."""
@@ -233,13 +222,6 @@ def test_stops_as_soon_as_no_live_beam_can_win():
         limits = np.full(len(SOURCES), limit)
         result = search(model, SOURCES, limits, max_length=130, beam_size=3, length_penalty=1.0)
         assert (result.steps == 1) == stops
-
-
-def test_stops_after_as_many_hypotheses_as_beams():
-    model = BigramModel({BOS: {A: 0.6, EOS: 0.4}, A: {A: 0.6, EOS: 0.4}}, V)
-    result = search(model, SOURCES[:1], max_length=40, beam_size=3, n_best=3, length_penalty=4.0)
-    assert result.steps == 3
-    assert sorted(map(trimmed, result.ids[0])) == [[EOS], [A, EOS], [A, A, EOS]]
 
 
 def test_each_sentence_is_cut_at_its_own_maximum_length():
@@ -272,13 +254,6 @@ def test_each_sentence_has_its_own_beam_size_and_length_penalty():
         assert not found.lengths[row, len(expected) :].any()
 
 
-def test_padding_and_bos_are_never_chosen():
-    model = BigramModel({BOS: {PAD: 0.4, BOS: 0.4, A: 0.2}, A: {PAD: 0.9, EOS: 0.1}}, V)
-    result = search(model, SOURCES[:1], max_length=4, beam_size=2)
-    assert trimmed(result.ids[0, 0]) == [A, EOS]
-    np.testing.assert_allclose(result.log_probabilities, [[np.log(0.2 * 0.1)]], rtol=1e-5)
-
-
 def test_required_words_of_one_sentence_leave_the_others_as_they_are():
     """Also where they end early: every candidate would count towards the finished hypotheses."""
     model = PrefixModel(9)
@@ -292,18 +267,6 @@ def test_required_words_of_one_sentence_leave_the_others_as_they_are():
     np.testing.assert_array_equal(result.ids[1:], free.ids[1:])
     np.testing.assert_allclose(result.scores[1:], free.scores[1:], rtol=1e-5)
     assert has(trimmed(result.ids[0, 0]), [7, 8]) and 5 in result.ids[0, 0]
-
-
-def test_requiring_what_the_best_translation_has_finds_it():
-    model = PrefixModel(9)
-    model.table[:, EOS] += 1.0
-    sources = np.arange(4, 64, dtype="int32")[:, None]
-    options = {"max_length": 8, "beam_size": 8}  # enough for both banks
-    free = search(model, sources, **options)
-    last = np.take_along_axis(free.ids[:, 0], np.maximum(free.lengths - 2, 0), axis=1)
-    required_ids = np.where(last == EOS, PAD, last)[:, None]
-    result = search(model, sources, required_ids=required_ids, **options)
-    assert (result.scores >= free.scores - 1e-4).all()
 
 
 def has(ids, words):
@@ -326,15 +289,6 @@ def test_coverage_penalty_is_added_to_the_score_of_the_real_model():
     bonus = 0.7 * np.where(mask, np.log(coverage), 0.0).sum(axis=-1)
     expected = result.log_probabilities / penalty(result.lengths, 0.6) + bonus
     np.testing.assert_allclose(result.scores, expected, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("form", "exponent", "expected"),
-    [("wu", 0.5, [1.0, 2.0**0.5]), ("power", 1.0, [1.0, 7.0]), ("power", 0.0, [1.0, 1.0])],
-)
-def test_length_penalty_of_one_token_and_of_seven(form, exponent, expected):
-    found = to_numpy(length_divisor(np.array([1, 7]), exponent, form))
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_only_real_tokens_that_got_less_than_1_count():

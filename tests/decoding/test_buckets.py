@@ -6,7 +6,6 @@ import pytest
 from keras_transformer.decoding.buckets import (
     FEW_SHAPES,
     length_batches,
-    padded,
     pair_batches,
     smallest_power,
 )
@@ -38,20 +37,9 @@ def test_long_lists_have_one_shape_a_width():
     assert shapes == {(32, 8), (16, 16), (8, 32), (4, 64)}
 
 
-@pytest.mark.parametrize(("count", "rows"), [(1, 1), (2, 2), (3, 4), (5, 8), (100, 128)])
-def test_short_lists_have_few_rows_to_spare(count, rows):
-    (batch,) = length_batches([7] * count, tokens_per_batch=1024, longest=64)
-    assert (batch.rows, batch.width) == (rows, 8)
-
-
 def test_a_sequence_longer_than_a_batch_goes_alone():
     batches = list(length_batches([100, 90], tokens_per_batch=64, longest=100))
     assert batches == [([0], 1, 100), ([1], 1, 100)]
-
-
-def test_padding_fills_rows_and_columns():
-    expected = [[5, 6, 9], [7, 9, 9], [9, 9, 9]]
-    np.testing.assert_array_equal(padded([[5, 6], [7]], 3, 3, pad_id=9), expected)
 
 
 def test_pairs_are_as_wide_as_the_longer_side():
@@ -64,14 +52,6 @@ def test_pairs_are_as_wide_as_the_longer_side():
     np.testing.assert_array_equal(target_ids[0, 0], [2, *[4] * 8, *[0] * 7])
     assert (second, others.shape) == ([2, 0], (2, 2, 8))
     np.testing.assert_array_equal(others[1, :, :2], [[2, 0], [2, 4]])
-
-
-def test_few_shapes_are_few():
-    generator = np.random.default_rng(2)
-    for count, shapes in ((1, {(1, 32)}), (40, {(64, 32)}), (1000, {(64, 32)})):
-        lengths = generator.integers(1, 33, count).tolist()
-        batches = length_batches(lengths, 2048, longest=128, shapes=FEW_SHAPES)
-        assert {(rows, width) for _, rows, width in batches} == shapes
 
 
 def test_a_short_list_has_one_shape_unless_one_is_much_longer():

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from support.fake_models import BOS, EOS, BigramModel, PrefixModel
+from support.fake_models import BOS, EOS, BigramModel
 from support.hugging_face_groups import FIXTURE, LONGEST, SEARCHES, eager_to_end, sources
 from support.searching import beam_search
 
@@ -50,19 +50,3 @@ def test_a_token_that_an_earlier_group_chose_costs_the_penalty():
         assert found.ids[0, :, 0].tolist() == [A, second]
         expected = np.log(0.6) - penalty if second == A else np.log(0.4)
         np.testing.assert_allclose(found.scores[0], [np.log(0.6), expected], rtol=1e-5)
-
-
-def test_the_first_group_finds_what_a_search_of_its_size_finds():
-    model, options = PrefixModel(13), {"max_length": 8, "length_penalty": 0.0}
-    alone = beam_search(model, SOURCES, beam_size=2, n_best=2, **options)
-    groups = beam_search(
-        model,
-        SOURCES,
-        beam_size=6,
-        n_best=6,
-        num_beam_groups=3,
-        diversity_penalty=0.5,
-        **options,
-    )
-    for own, of_groups in zip(alone.ids, groups.ids, strict=True):
-        assert {tuple(ids) for ids in own} <= {tuple(ids) for ids in of_groups}

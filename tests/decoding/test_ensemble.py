@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from support.contract import randomize, to_numpy
-from support.fake_models import BOS, EOS, PAD, BigramModel, PrefixModel
+from support.fake_models import BOS, EOS, PAD, BigramModel
 from support.searching import beam_search as search
 from support.small_models import SIZES, V
 
@@ -57,15 +57,6 @@ def test_a_hypothesis_has_the_mean_probabilities_of_cached_transformers():
         np.testing.assert_allclose(result.log_probabilities[:, column], expected, rtol=1e-4)
 
 
-@pytest.mark.slow
-def test_models_of_different_kinds_and_without_a_longer_cache():
-    ensemble = Ensemble([transformer(3), PrefixModel(V)])
-    assert not hasattr(ensemble, "extend_cache")
-    assert hasattr(Ensemble([transformer(3)]), "extend_cache")
-    result = search(ensemble, SOURCES, max_length=5, beam_size=2)
-    assert np.isfinite(result.scores).all()
-
-
 def test_attention_weights_are_the_mean_of_the_models():
     models = [transformer(0), transformer(1)]
     token_ids = np.full((3, 2), BOS, "int32")
@@ -81,13 +72,7 @@ def test_attention_weights_are_the_mean_of_the_models():
     np.testing.assert_allclose(weights[2], (weights[0] + weights[1]) / 2, atol=1e-6)
 
 
-def test_variables_are_all_and_the_maximum_length_is_the_smallest():
-    models = [transformer(0), transformer(1, max_length=17)]
-    ensemble = Ensemble(models)
-    assert ensemble.max_length == 17
-    assert len(ensemble.variables) == len(models[0].variables) + len(models[1].variables)
-
-
+@pytest.mark.once
 def test_other_vocabularies_are_refused():
     models = [transformer(0), transformer(1, target_vocabulary_size=V + 2)]
     with pytest.raises(ValueError, match=r"same target vocabulary. Received: \[13, 15\]"):

@@ -24,26 +24,6 @@ def ids_of(*hypotheses):
     return np.array(rows, "int32")
 
 
-def test_wants_what_comes_next_of_each_sequence():
-    ids = ids_of([[5, 7], [7, 8]], [[4, 5], [5, 4]])
-    found = to_numpy(next_required_tokens(ids, 2, REQUIRED, PAD))
-    np.testing.assert_array_equal(found, [[[8, 9], [-1, 9]], [[4, -1], [4, -1]]])
-
-
-def test_counts_what_is_met_and_the_longest_in_progress():
-    ids = ids_of([[5, 7], [7, 8], [9, 7]], [[5, 4], [4, 4], [6, 6]])
-    np.testing.assert_array_equal(to_numpy(banks_of(ids, 2, REQUIRED, PAD)), [[1, 2, 2], [1, 2, 0]])
-
-
-def test_best_of_each_bank_goes_before_the_second_of_any():
-    log_probabilities = np.array([[-1.0, -2.0, -3.0, -9.0, -INF]], "float32")
-    banks = np.array([[0, 0, 0, 1, 2]], "int32")
-    for beam_size, expected in ((1, [3]), (2, [0, 3]), (3, [0, 1, 3]), (4, [0, 1, 2, 3])):
-        tensors = map(ops.convert_to_tensor, (log_probabilities, banks))
-        found = to_numpy(allocate_beams(*tensors, beam_size))
-        np.testing.assert_array_equal(found, [expected])
-
-
 def test_eos_must_wait_and_required_tokens_are_candidates_however_improbable():
     ids = ids_of([[7]], [[4]])
     next_tokens = np.full((2, 1, 12), -20.0, "float32")
@@ -80,7 +60,7 @@ def random_problem(seed):
     return decoded, sequences, np.array(ids, "int32"), np.array(required, "int32")
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_overlapping_sequences_are_met_as_by_hand(seed):
     decoded, sequences, ids, required = random_problem(seed)
     position = len(decoded[0][0])
@@ -119,7 +99,7 @@ def test_beams_are_given_out_turn_by_turn():
         assert found[row].tolist() == expected
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_candidates_are_the_probable_and_the_required_once_each(seed):
     decoded, sequences, ids, required = random_problem(seed)
     position, beams, size = len(decoded[0][0]), 6, 50

@@ -5,13 +5,12 @@ import pytest
 from keras import ops
 from support.fake_models import EOS, PAD, UNK, PrefixModel
 from support.parallel_text import SENTENCES
-from support.searching import beam_search, sample
+from support.searching import beam_search
 from support.small_models import small_model
 
 from keras_transformer import Ensemble, SearchOptions, Tokenizer, TokenStore, Translator
 from keras_transformer.decoding import ForbiddenWords, Request
-from keras_transformer.decoding.sampling import random_numbers
-from keras_transformer.decoding.search import search
+from keras_transformer.decoding.decoding_loop import search
 from keras_transformer.decoding.shortlist import Shortlist, unique_ids
 from keras_transformer.errors import UserError
 from keras_transformer.models import Transformer
@@ -74,13 +73,6 @@ def test_tokens_of_constraints_are_added():
     assert {12, 4} <= set(found.ids[1, 0].tolist())
 
 
-def test_samples_are_of_the_shortlist():
-    numbers = random_numbers(0, [0, 1], 5, 8)
-    options = {"num_samples": 5, "max_length": 8, "top_k": 4}
-    found = sample(PrefixModel(V), SOURCE, numbers, shortlist=SHORTLIST, **options)
-    assert_same(found, sample(MaskedModel(ALLOWED), SOURCE, numbers, **options))
-
-
 def test_all_tokens_give_the_search_of_a_keras_model():
     model = small_model()
     every = np.tile(np.arange(V, dtype="int32"), (2, 1))
@@ -93,13 +85,7 @@ def test_all_tokens_give_the_search_of_a_keras_model():
         assert set(limited.ids[row].ravel().tolist()) <= {*allowed, *ALWAYS}
 
 
-def test_members_of_an_ensemble_share_the_shortlist():
-    one = beam_search(PrefixModel(V), SOURCE, shortlist=SHORTLIST, beam_size=3, max_length=8)
-    pair = Ensemble([PrefixModel(V), PrefixModel(V)])
-    found = beam_search(pair, SOURCE, shortlist=SHORTLIST, beam_size=3, max_length=8)
-    assert_same(found, one)
-
-
+@pytest.mark.once
 def test_what_a_shortlist_cannot_be_used_with_is_refused():
     request = Request(SOURCE, shortlist=SHORTLIST)
     with pytest.raises(ValueError, match="`rules` can't be combined with a shortlist"):
@@ -137,6 +123,7 @@ def model():
     return Transformer(120, num_layers=1, d_model=12, num_heads=3, d_ff=11, max_length=64)
 
 
+@pytest.mark.once
 def test_a_sentence_gets_frequent_tokens_and_translations(tokenizer, shortlist):
     (ids,) = tokenizer.encode_source(["a dog runs"])
     tokens = shortlist.tokens(ids).tolist()
@@ -147,6 +134,7 @@ def test_a_sentence_gets_frequent_tokens_and_translations(tokenizer, shortlist):
     assert full_stop[-1] in shortlist.frequent
 
 
+@pytest.mark.once
 def test_a_file_gives_the_same_shortlist(tmp_path, shortlist):
     path = tmp_path / "shortlist.npz"
     shortlist.save(path)
@@ -159,6 +147,7 @@ def test_a_file_gives_the_same_shortlist(tmp_path, shortlist):
         Shortlist.load(tmp_path / "other.npz")
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_constraints_are_met(tokenizer, shortlist, model, beam_size):
     sentences = [source for source, _ in SENTENCES[:3]]
@@ -173,6 +162,7 @@ def test_constraints_are_met(tokenizer, shortlist, model, beam_size):
     assert first.startswith("ein") and "park" in second and "buch" not in third
 
 
+@pytest.mark.once
 def test_a_shortlist_of_another_tokenizer_is_refused(tokenizer, shortlist, model):
     other = shortlist._replace(fingerprint="0" * 64)
     with pytest.raises(ValueError, match="must be learned with the translator's tokenizer"):

@@ -9,7 +9,6 @@ from keras_transformer.decoding.steps import (
     BLOCK,
     Request,
     next_log_probabilities,
-    take_columns,
     top_k_tokens,
 )
 
@@ -73,31 +72,3 @@ def test_excluded_tokens_are_those_of_minus_infinity(vocabulary_size):
     found = top_k_tokens(scores, K, excluded=excluded)
     for actual, wanted in zip(found, top_k_tokens(without, K), strict=True):
         np.testing.assert_array_equal(to_numpy(actual), to_numpy(wanted))
-
-
-def test_all_of_the_best_may_lie_in_the_last_tokens_that_fill_no_block():
-    vocabulary_size = 2 * K * BLOCK + K
-    scores = np.zeros((B, N, vocabulary_size), "float32")
-    scores[:, 1, -K:] = np.arange(K, 0, -1)
-    values, beams, tokens = map(to_numpy, top_k_tokens(scores, K))
-    np.testing.assert_array_equal(values, np.tile(np.arange(K, 0, -1), (B, 1)))
-    assert (beams == 1).all()
-    np.testing.assert_array_equal(
-        tokens, np.tile(np.arange(vocabulary_size - K, vocabulary_size), (B, 1))
-    )
-
-
-def test_impossible_tokens_are_never_counted_twice():
-    """Only two tokens of a last, partly filled block are possible; the rest is minus infinity."""
-    vocabulary_size = 2 * K * BLOCK + 3
-    scores = np.full((1, 1, vocabulary_size), -np.inf, "float32")
-    scores[0, 0, [-4, -1]] = [1.0, 2.0]
-    values, _, tokens = map(to_numpy, top_k_tokens(scores, K))
-    np.testing.assert_array_equal(values[0], [2.0, 1.0, -np.inf, -np.inf, -np.inf])
-    np.testing.assert_array_equal(tokens[0, :2], [vocabulary_size - 1, vocabulary_size - 4])
-
-
-def test_takes_columns_of_each_row():
-    x = np.arange(24).reshape(2, 3, 4)
-    taken = to_numpy(take_columns(x, np.array([[2, 0], [1, 1]])))
-    np.testing.assert_array_equal(taken, [x[0, [2, 0]], x[1, [1, 1]]])

@@ -85,32 +85,14 @@ def test_repetition_penalty_multiplies_what_is_decoded_once(position):
     each(RepetitionPenalty(1.7), position, expected)
 
 
-def test_repetition_penalty_leaves_forbidden_tokens_forbidden():
-    log_probabilities, ids = hypotheses(4)
-    log_probabilities[:, :, [PAD, BOS, 4]] = -np.inf
-    found = apply(RepetitionPenalty(0.5), log_probabilities, ids, 4)
-    assert np.isneginf(found[:, :, [PAD, BOS, 4]]).all()
-    assert np.isfinite(found[:, :, [1, 3, 5, 6]]).all()
-
-
-@pytest.mark.parametrize("position", [0, 1, 2, 3, 8, L])
-@pytest.mark.parametrize("size", [1, 2, 3, L, L + 1])
+@pytest.mark.parametrize("position", [0, 2, 8, L])
+@pytest.mark.parametrize("size", [1, 3, L + 1])
 def test_no_ngram_is_repeated(size, position):
     def expected(log_probabilities, decoded):
         ngrams = [decoded[start : start + size] for start in range(len(decoded) - size + 1)]
         forbids(log_probabilities, completions(decoded, ngrams))
 
     each(NoRepeatNgrams(size), position, expected, seed=size)
-
-
-def test_the_first_ngram_and_overlapping_ones_count():
-    log_probabilities, ids = hypotheses(4)
-    ids[:, :, 1:5] = [4, 4, 4, 4]
-    found = apply(NoRepeatNgrams(3), log_probabilities, ids, 4)
-    assert np.isneginf(found[:, :, 4]).all()
-    ids[:, :, 1:5] = [4, 5, 6, 4]
-    found = apply(NoRepeatNgrams(2), log_probabilities, ids, 4)
-    assert np.isneginf(found).sum() == np.isneginf(found[:, :, 5]).sum() == B * N
 
 
 @pytest.mark.parametrize(("position", "is_forbidden"), [(0, True), (2, True), (3, False)])

@@ -60,14 +60,6 @@ def test_comet_is_the_mean_over_the_sentences_with_its_model_in_the_signature(mo
     ]
 
 
-def test_a_checkpoint_file_of_comet_is_not_downloaded(monkeypatch, tmp_path):
-    requests = fake_comet(monkeypatch)
-    checkpoint = tmp_path / "model.ckpt"
-    checkpoint.touch()
-    new_metric("comet", sources=("one",), comet_model=str(checkpoint))
-    assert requests == [f"load {checkpoint}"]
-
-
 def test_what_comet_lacks_is_told(monkeypatch):
     given = {"sources": ("one",), "comet_model": "no/such-model"}
     monkeypatch.setitem(sys.modules, "comet", None)  # as if it were not installed

@@ -10,7 +10,6 @@ from support.small_models import make_token_likelier
 
 from keras_transformer import SearchOptions, Translator
 from keras_transformer.data import Tokenizer
-from keras_transformer.exchange import ctranslate2 as writer
 from keras_transformer.exchange.ctranslate2 import write_ctranslate2
 from keras_transformer.models import Transformer
 
@@ -237,14 +236,4 @@ def test_quantized_models_are_close_and_smaller(quantization, tokenizer, tmp_pat
 def test_what_ctranslate2_cannot_express_is_refused(arguments, message, tokenizer, tmp_path):
     with pytest.raises(ValueError, match=message):
         write_ctranslate2(new_model(**arguments), tokenizer, tmp_path / "model")
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.once
-def test_types_of_weights_that_cannot_be_written_are_refused(tokenizer, tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match="Received: quantization='int3'"):
-        write_ctranslate2(new_model(), tokenizer, tmp_path / "model", "int3")
-    monkeypatch.setattr(writer, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"write int8_bfloat16: pip install .*\[torch\]"):
-        write_ctranslate2(new_model(), tokenizer, tmp_path / "model", "int8_bfloat16")
     assert list(tmp_path.iterdir()) == []

@@ -1,17 +1,16 @@
 """What the writers of other formats need of a model: checks and weights."""
 
+from types import SimpleNamespace
+
 import keras
 import numpy as np
 import pytest
-from keras import ops
 from support.contract import to_numpy
 from support.parallel_text import SENTENCES
-from support.seq2seq_models import new_model as new_seq2seq_model
 from support.small_models import LENGTH, small_model
 
 from keras_transformer.data import Tokenizer
 from keras_transformer.exchange.source_model import (
-    array,
     check_model,
     check_supported,
     position_table,
@@ -58,16 +57,9 @@ def test_what_a_format_does_not_support_is_refused_by_name(options, received):
 
 @pytest.mark.once
 def test_other_architectures_are_refused():
-    model = new_seq2seq_model("recurrent", vocabulary_size=9)
+    model = SimpleNamespace(architecture="own")
     with pytest.raises(ValueError, match="It supports only the architecture transformer"):
         check_supported(model, "It")
-
-
-def test_arrays_are_float32_whatever_they_were():
-    for dtype in ("bfloat16", "float32", "int32"):
-        value = array(ops.cast([1, 2, 3], dtype))
-        assert value.dtype == np.float32
-        assert value.tolist() == [1, 2, 3]
 
 
 def test_position_tables_are_sinusoids_or_weights_or_nothing():

@@ -52,27 +52,11 @@ def test_sentences_longer_than_the_default_of_ctranslate2_are_compared(tokenizer
 
 
 @pytest.mark.once
-def test_the_comparison_of_a_type_that_this_cpu_lacks_is_silent(tokenizer, tmp_path, capfd):
-    level = ctranslate2.get_log_level()
-    export_ctranslate2(new_model(), tokenizer, tmp_path / "model", "float16", TEXTS)
-    assert "[warning]" not in capfd.readouterr().err
-    assert ctranslate2.get_log_level() == level
-
-
-@pytest.mark.once
 def test_an_export_that_translates_otherwise_is_not_kept(tokenizer, tmp_path, monkeypatch):
     monkeypatch.setattr(writer, "_encodings", lambda model: 1 - writer.position_table(model))
     with pytest.raises(UserError, match="the CTranslate2 model translates "):
         export_ctranslate2(new_model(), tokenizer, tmp_path / "model", None, TEXTS)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.once
-def test_a_folder_in_use_is_left_alone(tokenizer, tmp_path):
-    (tmp_path / "note").write_text("mine")
-    with pytest.raises(UserError, match="is not empty"):
-        export_ctranslate2(new_model(), tokenizer, tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["note"]
 
 
 def test_the_export_loads_no_tensorflow(tokenizer, tmp_path):

@@ -134,10 +134,3 @@ def test_what_cannot_be_exported_is_refused(arguments, options, message, tokeniz
     with pytest.raises(ValueError, match=message):
         export_onnx(new_model(**arguments), tokenizer, tmp_path / "model", **options)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_in_use_is_left_alone(tokenizer, tmp_path):
-    (tmp_path / "note").write_text("mine")
-    with pytest.raises(UserError, match="is not empty"):
-        export_onnx(new_model(), tokenizer, tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["note"]

@@ -7,7 +7,6 @@ import sys
 import numpy as np
 import pytest
 from support.contract import randomize, to_numpy
-from support.hostile_text import TEXT, lines_of
 from support.parallel_text import SENTENCES
 from support.searching import beam_search
 from support.small_models import make_token_likelier
@@ -153,22 +152,6 @@ def test_overlong_sentence_is_cut_with_a_warning(folder):
 
 
 @pytest.mark.once
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"beam_size": 0}, "`beam_size` must be from 1 to 30. Received: 0"),
-        ({"beam_size": 31}, "Received: 31"),
-        ({"length_penalty": -1.0}, "Received: -1.0"),
-        ({"length_penalty": float("nan")}, "`length_penalty` must be from 0 to 10. Received: nan"),
-        ({"max_length": 10}, "`max_length` must be from 1 to 9. Received: 10"),
-    ],
-)
-def test_options_out_of_range_are_refused(options, message, folder):
-    with pytest.raises(ValueError, match=message):
-        StandaloneTranslator(folder, **options)
-
-
-@pytest.mark.once
 def test_exported_program_translates_without_this_package(folder):
     expected = texts_of(StandaloneTranslator(folder), SOURCES)
     code = (
@@ -207,14 +190,6 @@ def test_lines_end_at_line_feeds_alone_and_a_byte_order_mark_is_skipped(translat
 
 
 @pytest.mark.once
-def test_a_line_end_in_a_translation_adds_no_line(translated, monkeypatch):
-    monkeypatch.setattr(
-        StandaloneTranslator, "translate", lambda self, lines: [("x\ny\r\n", 0.0)] * len(lines)
-    )
-    assert translated(b"a\nb\n") == [b"x y  ", b"x y  ", b""]
-
-
-@pytest.mark.once
 @pytest.mark.parametrize(
     "content, arguments, message",
     [
@@ -227,11 +202,3 @@ def test_a_line_end_in_a_translation_adds_no_line(translated, monkeypatch):
 def test_errors_are_one_line(content, arguments, message, translated):
     with pytest.raises(SystemExit, match=message):
         translated(content, *arguments)
-
-
-@pytest.mark.once
-@pytest.mark.slow
-def test_hostile_lines_are_translated(folder):
-    translator = StandaloneTranslator(folder, beam_size=1, max_length=4)
-    for name in TEXT:
-        assert len(translator.translate(lines_of(name))) == len(lines_of(name)), name

@@ -6,8 +6,6 @@ import keras
 import numpy as np
 import pytest
 from support.contract import randomize
-from support.seq2seq_models import SIZES
-from support.seq2seq_models import new_model as new_seq2seq_model
 from support.small_models import small_model
 from support.tiny_run import recipe_for, write_text
 
@@ -123,14 +121,3 @@ def test_every_search_option_is_exported(run, options):
 )
 def test_every_setting_of_the_transformer_is_exported(run, settings):
     exported(run, Transformer(17, **SIZES_OF_MODEL, **settings))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SIZES)
-def test_every_architecture_is_exported(run, name):
-    model = new_seq2seq_model(name, vocabulary_size=17, target_vocabulary_size=None, max_length=24)
-    version = exported(run, model)
-    nbest = ("translate_nbest", {"text": ["a b", "c"]})
-    found = run_signatures(version, [nbest])[0]["alignments"]
-    has_attention = hasattr(model, "source_attention")
-    assert has_attention == any(position >= 0 for row in found for x in row for position in x)

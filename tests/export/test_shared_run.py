@@ -102,15 +102,6 @@ def test_the_recipe_of_the_copy_names_no_folder_of_the_user(run, tmp_path):
     assert (recipe.data.test.source, recipe.data.test.target) == ("test.tsv", None)
 
 
-def test_files_of_the_same_name_stay_different(run, tmp_path):
-    tree = run.recipe.model_dump(mode="json")
-    tree["data"]["test"] = {"source": "/home/me/en/t.txt", "target": "/home/me/de/t.txt"}
-    run = Run(run.directory, Recipe.model_validate(tree))
-    export_shared_run(run, tmp_path / "copy")
-    test = Run.open(tmp_path / "copy").recipe.data.test
-    assert (test.source, test.target) == ("en/t.txt", "de/t.txt")
-
-
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 def test_float16_weights_take_half_the_space_and_are_the_nearest(run, tmp_path, dtype):
     model_of(dtype).save(run.model_path)
@@ -151,20 +142,6 @@ def test_weights_that_float16_cannot_hold_are_refused(run, tmp_path):
     with pytest.raises(ValueError, match="at most 65504. Received: "):
         export_shared_run(run, tmp_path / "copy", "float16")
     assert not (tmp_path / "copy").exists()
-
-
-def test_other_types_and_full_folders_are_refused(run, tmp_path):
-    with pytest.raises(ValueError, match="must be one of float32, float16"):
-        export_shared_run(run, tmp_path / "copy", "int8")
-    with pytest.raises(UserError, match="is not empty"):
-        export_shared_run(run, tmp_path)
-
-
-def test_a_copy_has_no_text_to_learn_a_shortlist_from(run, tmp_path, capsys):
-    export_shared_run(run, tmp_path / "copy")
-    with pytest.raises(UserError, match="no file text.en"):
-        open_shortlist(Run.open(tmp_path / "copy"))
-    assert "Learning" not in capsys.readouterr().err
 
 
 def test_a_copy_learns_a_shortlist_from_the_same_text_alone(run, tmp_path, monkeypatch):

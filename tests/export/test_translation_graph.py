@@ -183,15 +183,6 @@ def test_ids_without_a_valid_row_and_too_long_rows_are_refused(exporting):
         assert f"ids must have at most 24 tokens per row. Received:] {lengths}" in message
 
 
-@pytest.mark.once
-def test_search_finds_the_same_over_both_kinds_of_cache(exporting):
-    grows, fixed = (exporting.answers["growing"][name] for name in ("grows", "fixed"))
-    assert grows["ids"] == fixed["ids"]
-    np.testing.assert_allclose(grows["scores"], fixed["scores"], atol=1e-5)
-    assert "XlaDynamicUpdateSlice" in fixed["operations"]  # which a server lacks
-    assert "XlaDynamicUpdateSlice" not in grows["operations"]
-
-
 @pytest.fixture(params=KINDS)
 def both(request, exporting):
     """A tokenizer, and what its operations gave."""

@@ -4,7 +4,6 @@ import keras
 import numpy as np
 import pytest
 from support.contract import HALF_PRECISION_TOLERANCE, assert_layer_contract, randomize, to_numpy
-from support.small_models import inputs_of, new_model
 
 from keras_transformer.layers import (
     Decoder,
@@ -19,10 +18,8 @@ from keras_transformer.layers import (
 )
 from keras_transformer.layers.base import (
     ConfiguredLayer,
-    Conv2D,
     Dense,
     LayerNormalization,
-    config_of,
     int8_matmul,
 )
 
@@ -48,6 +45,7 @@ class Shifted(Scaled):
         return {**super().get_config(), "offset": self._offset}
 
 
+@pytest.mark.once
 def test_config_holds_the_arguments_of_all_constructors():
     config = Shifted(5, factor=3, name="a", dtype="float16").get_config()
     assert {"name": "a", "trainable": True, "factor": 3, "offset": 5}.items() <= config.items()
@@ -56,6 +54,7 @@ def test_config_holds_the_arguments_of_all_constructors():
     assert clone.get_config() == config
 
 
+@pytest.mark.once
 def test_config_of_a_stack_holds_objects_as_configs():
     decoder = Decoder(
         2,
@@ -135,16 +134,6 @@ def test_dense_is_that_of_keras(use_bias, training):
     np.testing.assert_allclose(to_numpy(ours(X, training=training)), expected, atol=1e-6)
 
 
-def test_dense_quantizes_like_that_of_keras():
-    ours, peer = Dense(4), keras.layers.Dense(4)
-    for layer in (ours, peer):
-        layer.build(X.shape)
-    peer.set_weights(ours.get_weights())
-    for layer in (ours, peer):
-        layer.quantize("int8")
-    np.testing.assert_allclose(to_numpy(ours(X)), to_numpy(peer(X)), atol=1e-6)
-
-
 def test_equals_the_product_of_the_rounded_numbers():
     generator = np.random.default_rng(0)
     x = generator.normal(size=(N, D)).astype("float32")
@@ -153,35 +142,6 @@ def test_equals_the_product_of_the_rounded_numbers():
     x_scale = 127 / np.abs(x).max(axis=-1, keepdims=True)
     expected = np.round(x * x_scale) @ kernel.astype("float64") / (x_scale * scale)
     np.testing.assert_allclose(to_numpy(int8_matmul(x, kernel, scale)), expected, rtol=1e-4)
-
-
-@pytest.mark.slow
-def test_quantized_model_decodes_from_the_cache_what_it_computes_at_once():
-    model = new_model("sinusoidal")
-    inputs = inputs_of(model)
-    exact = to_numpy(model(inputs))
-    model.quantize("int8")
-    kernels = [weight for weight in model.weights if weight.path.endswith(("kernel", "embeddings"))]
-    assert kernels and all(weight.dtype == "int8" for weight in kernels)
-    full = to_numpy(model(inputs))
-    error = np.abs(full - exact).max() / np.abs(exact).max()
-    assert 0 < error < 0.1
-    target_ids = inputs["target_ids"]
-    cache = model.init_cache(inputs["source_ids"], max_length=target_ids.shape[1])
-    for position in range(target_ids.shape[1]):
-        logits, cache = model.step(target_ids[:, position, None], cache, position)
-        np.testing.assert_allclose(to_numpy(logits)[:, 0], full[:, position], atol=2e-3)
-
-
-def test_layers_that_share_an_initializer_draw_their_own_numbers():
-    initializer = keras.initializers.RandomNormal(stddev=0.1)
-    config = config_of(initializer)
-    layers = [Dense(4, kernel_initializer=config) for _ in range(2)]
-    for layer in layers:
-        layer.build(X.shape)
-    one, other = (to_numpy(layer.kernel) for layer in layers)
-    assert np.abs(one - other).max() > 0.01
-    assert np.abs(one).max() < 1
 
 
 def test_contract_of_layer_normalization(tmp_path):
@@ -216,15 +176,3 @@ def test_layer_normalization_is_that_of_keras(options, training):
     tolerance = HALF_PRECISION_TOLERANCE.get(keras.backend.standardize_dtype(found.dtype), 1e-5)
     expected, found = (to_numpy(keras.ops.cast(y, "float32")) for y in (expected, found))
     np.testing.assert_allclose(found, expected, atol=tolerance)
-
-
-def test_a_loaded_convolution_goes_on_with_lora(tmp_path):
-    layers = [Conv2D(3, 2), Conv2D(3, 2)]
-    model, loaded = (keras.Sequential([keras.Input((4, 4, 1)), layer]) for layer in layers)
-    for layer in layers:
-        layer.enable_lora(2)
-    layers[0].lora_kernel_b.assign(np.ones((2, 3)))
-    model.save_weights(tmp_path / "lora.weights.h5")
-    loaded.load_weights(tmp_path / "lora.weights.h5")
-    for own, other in zip(layers[0].weights, layers[1].weights, strict=True):
-        np.testing.assert_array_equal(to_numpy(own), to_numpy(other))

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from support.contract import assert_layer_contract, randomize, to_numpy
 
-from keras_transformer.layers.batch_normalization import BatchNormalization
+from keras_transformer.layers.residual_connection import BatchNormalization
 
 B, T, D = 2, 5, 7
 IS_REAL = np.arange(T) < np.array([[3], [T]])

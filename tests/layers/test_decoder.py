@@ -94,13 +94,6 @@ def test_attention_weights_are_those_of_the_source(x, memory, memory_padding_mas
     np.testing.assert_array_equal(to_numpy(weights)[:, 0, 0].argmax(axis=-1), [2, 5])
 
 
-def test_dropout_acts_in_training_only(x, memory):
-    layer = make_layer(dropout_rate=0.5)
-    inference = to_numpy(layer(x, memory=memory))
-    np.testing.assert_array_equal(to_numpy(layer(x, memory=memory)), inference)
-    assert np.abs(to_numpy(layer(x, memory=memory, training=True)) - inference).max() > 0.01
-
-
 @pytest.mark.parametrize("use_memory", [False, True])
 def test_contract_of_the_stack(x, memory, memory_padding_mask, use_memory, tmp_path):
     arguments = {"num_layers": 2, "d_model": D, "num_heads": H, "d_ff": F, "dropout_rate": 0.0}
@@ -182,13 +175,11 @@ def test_a_decoder_without_causal_mask_sees_the_future(x, memory):
     assert np.abs(changed[:, 0]).max() > 1e-4
 
 
-def test_memory_may_have_a_width_of_its_own(x):
-    wide = np.ones((B, S, 17), "float32")
-    assert Decoder(1, D, H, F)(x, memory=wide).shape == (B, T, D)
-
-
+@pytest.mark.once
 @pytest.mark.parametrize("kind", [DecoderLayer, Decoder])
-def test_the_width_is_that_of_the_input_unless_given(x, memory, kind, tmp_path):
-    arguments = {"num_heads": H, "d_ff": F, "dropout_rate": 0.0}
-    inputs = {"x": x, "memory": memory}
-    assert_layer_contract(kind, arguments, inputs, (B, T, D), tmp_path)
+def test_the_width_is_that_of_the_input_unless_given(kind):
+    """Memory may have a width of its own."""
+    layer = kind(num_heads=H, d_ff=F)
+    shape = layer(keras.Input((None, D)), memory=keras.Input((None, 17))).shape
+    assert shape == (None, None, D)
+    assert layer.get_config()["d_model"] == layer.d_model == D

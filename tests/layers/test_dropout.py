@@ -49,7 +49,7 @@ def test_masks_are_those_of_numpy_on_every_backend():
         np.testing.assert_array_equal(kept(layer, (5, 7, 11)), expected)
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("rate", [0.1, 0.9])
 def test_share_and_scale(rate):
     y = to_numpy(Dropout(rate, seed=1)(np.ones(COUNT, "float32"), training=True))
     np.testing.assert_allclose(y[y > 0], 1 / (1 - rate), rtol=1e-6)
@@ -57,7 +57,7 @@ def test_share_and_scale(rate):
     assert abs(np.mean(y == 0) - rate) < 5 * deviation
 
 
-@pytest.mark.parametrize("distance", [1, 2, 3, 128, 512, 2**16])
+@pytest.mark.parametrize("distance", [1, 128, 2**16])
 def test_elements_at_a_distance_are_independent(distance):
     mask = kept(Dropout(0.5, seed=3))
     equal = np.mean(mask[distance:] == mask[:-distance])

@@ -24,24 +24,7 @@ class ResidualOfItself(ResidualConnection):
 # Constructor arguments, input shapes and output shape of each layer.
 CASES = {
     "ALiBiPositionalEncoding": ({"num_heads": 2}, X, X),
-    "AdditiveAttention": ({"units": 4}, {"query_shape": X, "key_shape": (B, S, D)}, None),
-    "AttentionalGRU": (
-        {"units": 4},
-        {"x_shape": X, "initial_state_shape": (B, 4), "memory_shape": (B, S, D)},
-        (B, T, 4 + D),
-    ),
     "BinaryPositionalEncoding": ({"max_length": 9}, X, X),
-    "ConvolutionalDecoderLayer": (
-        {"d_model": D, "d_embedding": 4},
-        {
-            "x_shape": X,
-            "embeddings_shape": (B, T, 4),
-            "key_shape": (B, S, 4),
-            "value_shape": (B, S, 4),
-        },
-        X,
-    ),
-    "ConvolutionalEncoderLayer": ({"d_model": D}, X, X),
     "Decoder": ({"num_layers": 2, **BLOCK}, WITH_MEMORY, X),
     "DecoderLayer": (BLOCK, WITH_MEMORY, X),
     "Dropout": ({"rate": 0.5}, X, X),
@@ -68,6 +51,7 @@ def keras_test_case():
     return case
 
 
+@pytest.mark.once
 def test_all_public_layers_are_here():
     layers = {
         name
@@ -79,6 +63,7 @@ def test_all_public_layers_are_here():
     assert layers == CASES.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_passes_the_layer_test_of_keras(name):
     arguments, input_shape, output_shape = CASES[name]
@@ -100,6 +85,7 @@ def test_passes_the_layer_test_of_keras(name):
     )
 
 
+@pytest.mark.slow
 def test_the_model_passes_the_serialization_test_of_keras():
     """`run_layer_test` calls a model with one argument per input, which no functional model has."""
     keras_test_case().run_class_serialization_test(new_model(num_layers=1))

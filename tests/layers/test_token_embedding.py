@@ -29,12 +29,6 @@ def test_contract(ids, tmp_path):
     assert_layer_contract(TokenEmbedding, arguments, {"inputs": ids}, (B, T, D), tmp_path)
 
 
-def test_vectors_without_scale_are_rows_of_the_matrix(ids, tmp_path):
-    arguments = {"vocabulary_size": V, "d_model": D, "use_scale": False, "initializer": "ones"}
-    assert_layer_contract(TokenEmbedding, arguments, {"inputs": ids}, (B, T, D), tmp_path)
-    np.testing.assert_array_equal(to_numpy(TokenEmbedding(**arguments)(ids)), 1.0)
-
-
 def test_agrees_with_reference(layer, ids):
     weights = weights_of(layer)
     vectors = layer(ids)
@@ -56,16 +50,6 @@ def test_vectors_are_scaled_by_the_root_of_d_model():
     np.testing.assert_allclose(to_numpy(layer(np.ones((1, 1, 9)), reverse=True)), [[[9.0, 18.0]]])
 
 
-def test_vectors_start_with_unit_variance():
-    layer = TokenEmbedding(vocabulary_size=1000, d_model=64)
-    vectors = to_numpy(layer(np.arange(1000)[None]))
-    np.testing.assert_allclose(vectors.std(), 1.0, atol=0.02)
-
-
-def test_embedding_and_projection_share_one_matrix(layer):
-    assert len(layer.weights) == 1
-
-
 def test_embedding_keeps_its_vectors_to_half_a_step():
     layer = TokenEmbedding(vocabulary_size=7, d_model=11)
     ids = np.arange(7)[None]
@@ -76,13 +60,6 @@ def test_embedding_keeps_its_vectors_to_half_a_step():
     assert (np.abs(to_numpy(layer(ids)) - before) <= 0.51 * step).all()
     with pytest.raises(ValueError, match="already quantized"):
         layer.quantize("int8")
-
-
-def test_embedding_refuses_other_modes():
-    layer = TokenEmbedding(vocabulary_size=7, d_model=11)
-    layer.build((None, None))
-    with pytest.raises(NotImplementedError, match="Received: mode='int4'"):
-        layer.quantize("int4")
 
 
 def test_given_vectors_get_the_size_of_the_initial_vectors(layer):
@@ -113,6 +90,7 @@ def test_a_quantized_embedding_in_ones_own_model_is_loaded(tmp_path):
     np.testing.assert_array_equal(to_numpy(loaded(x)), to_numpy(model(x)))
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 def test_ids_that_became_floats_are_refused(policy):
     """In bfloat16, 257 is 256."""

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from support import small_models
 from support.contract import randomize, to_numpy
-from support.seq2seq_models import SIZES, new_model
 
 from keras_transformer import (
     BertEncoder,
@@ -20,20 +19,22 @@ from keras_transformer import (
     Perplexity,
     SlicedLogitsTrainer,
 )
-from keras_transformer.layers.changes import _sublayers
-from keras_transformer.models import ARCHITECTURES
+from keras_transformer.layers.saving import _sublayers
+from keras_transformer.models import Transformer
 from keras_transformer.models.base import in_float32
 from keras_transformer.portability.inputs import random_inputs
 
 
+@pytest.mark.once
 def test_a_subclass_of_a_model_is_saved_with_its_own_arguments():
-    class Narrow(ARCHITECTURES["recurrent"]):
+    class Narrow(Transformer):
         pass
 
-    model = Narrow(13, num_layers=1, d_model=4, d_embedding=3)
+    model = Narrow(13, num_layers=1, d_model=4, num_heads=2, d_ff=3)
     assert Narrow.from_config(model.get_config()).d_model == 4
 
 
+@pytest.mark.once
 def test_config_contains_the_model_that_is_an_argument_and_all_changes_once():
     encoder = BertEncoder(13, num_layers=1, d_model=4, num_heads=2, d_ff=6, max_length=5)
     encoder.embedding.trainable = False
@@ -46,6 +47,7 @@ def test_config_contains_the_model_that_is_an_argument_and_all_changes_once():
     assert not loaded.encoder.embedding.trainable
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "counted",
     [
@@ -73,7 +75,6 @@ def test_a_loaded_model_goes_on_training(tmp_path):
 
 
 MODELS = {
-    **{name: lambda name=name: new_model(name) for name in SIZES},
     "transformer": lambda: small_models.new_model(),
     "language_model": lambda: LanguageModel(13, 1, 4, 2, 6, max_length=8),
     "masked_language_model": lambda: MaskedLanguageModel(new_encoder()),
@@ -85,6 +86,7 @@ def new_encoder():
     return BertEncoder(13, num_layers=1, d_model=4, num_heads=2, d_ff=6, max_length=5)
 
 
+@pytest.mark.once
 @each_model
 def test_frozen_layers_stay_frozen_in_a_model_that_is_not_the_first_of_its_kind(name):
     MODELS[name]()
@@ -96,6 +98,7 @@ def test_frozen_layers_stay_frozen_in_a_model_that_is_not_the_first_of_its_kind(
     assert trained == [x.path for x in model.trainable_variables]
 
 
+@pytest.mark.once
 @each_model
 def test_unknown_arguments_are_refused(name):
     model = MODELS[name]()
@@ -104,11 +107,13 @@ def test_unknown_arguments_are_refused(name):
         type(model).from_config(config)
 
 
+@pytest.mark.once
 def test_unknown_arguments_of_a_trainer_are_refused():
     with pytest.raises(TypeError, match="SlicedLogitsTrainer has no .*: r_dropp"):
         SlicedLogitsTrainer(MODELS["transformer"](), r_dropp=1.0)
 
 
+@pytest.mark.once
 @each_model
 @pytest.mark.parametrize(
     "mode", ["int8", *(pytest.param(x, marks=pytest.mark.slow) for x in ("int4", "float8"))]
@@ -120,18 +125,11 @@ def test_every_model_can_be_quantized(name, mode):
     assert [x.dtype for x in again.variables] == [x.dtype for x in model.variables]
 
 
-@pytest.mark.parametrize("variant", small_models.VARIANTS)
+@pytest.mark.once
+@pytest.mark.parametrize("variant", ["sinusoidal", "binary_concatenated"])
 def test_sublayers_of_a_second_transformer_have_the_same_names(variant):
     """A saved file names the sublayers that are quantized, frozen or have LoRA."""
-    check_names_of_sublayers(small_models.new_model(variant))
-
-
-@each_model
-def test_sublayers_of_a_second_model_have_the_same_names(name):
-    check_names_of_sublayers(MODELS[name]())
-
-
-def check_names_of_sublayers(model):
+    model = small_models.new_model(variant)
     again = type(model).from_config(model.get_config())
     assert _sublayers(again).keys() == _sublayers(model).keys()
 
@@ -162,6 +160,7 @@ def test_results_do_not_depend_on_floatx(name):
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
+@pytest.mark.once
 def test_compile_knows_the_padding_of_a_masked_language_model():
     encoder = BertEncoder(13, 1, 4, 2, 6, max_length=5, pad_id=1)
     model = MaskedLanguageModel(encoder)
@@ -170,18 +169,21 @@ def test_compile_knows_the_padding_of_a_masked_language_model():
     assert "pad_id" not in model.get_config()
 
 
+@pytest.mark.once
 def test_a_trainer_of_a_model_without_logits_of_tokens_is_refused():
     x = keras.Input((3,))
     with pytest.raises(ValueError, match="a Functional without states, output_weights, pad_id"):
         SlicedLogitsTrainer(keras.Model(x, keras.layers.Dense(2)(x)))
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("pad_id", [13, -2])
 def test_padding_of_a_language_model_is_in_the_vocabulary_or_is_minus_1(pad_id):
     with pytest.raises(ValueError, match=f"`pad_id` must be an integer from -1.*pad_id={pad_id}"):
         LanguageModel(13, 1, 4, 2, 6, pad_id=pad_id)
 
 
+@pytest.mark.once
 def test_the_twin_is_made_without_tensorflow_on_other_backends():
     code = (
         "import sys; from keras_transformer.models.base import in_float32; "
@@ -205,6 +207,7 @@ def test_a_model_in_mixed_precision_gets_a_twin_in_float32():
     assert twin.compute_dtype == "float32"
 
 
+@pytest.mark.once
 def test_a_model_within_a_model_gets_a_twin_in_float32_too():
     sizes = {"num_layers": 1, "d_model": 4, "num_heads": 2, "d_ff": 4}
     model = MaskedLanguageModel(BertEncoder(7, **sizes, dtype="mixed_bfloat16"))

@@ -1,10 +1,8 @@
 """Whatever is done to a model, each way to use it equals the model's own call, or is refused."""
 
 import copy
-import os
+import itertools
 import pickle
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -24,9 +22,6 @@ from keras_transformer import (
 )
 from keras_transformer.data import Tokenizer
 from keras_transformer.exchange.source_model import check_model
-from keras_transformer.export.ctranslate2 import export_ctranslate2
-from keras_transformer.export.onnx import export_onnx
-from keras_transformer.export.saved_model import export_saved_model
 
 V, B, S, T, BOS = 60, 2, 7, 5, 2
 OPTIONS = SearchOptions(beam_size=2, max_length=4)
@@ -118,23 +113,7 @@ COPIES = {
     "pickled": lambda model, folder: pickle.loads(pickle.dumps(model)),
     "of_its_config": of_its_config,
 }
-WAYS = {"as_made": lambda model, folder: model, **COPIES}
-NOT_QUANTIZED = [change for change in CHANGES if change not in QUANTIZED]
-
-
-def table(changes, ways, is_quick):
-    """Parameters "change, way" for each cell of the table; a cell that is not quick is slow."""
-    return [
-        pytest.param(change, way, marks=[] if is_quick(change, way) else pytest.mark.slow)
-        for change in changes
-        for way in ways
-    ]
-
-
-def changed_model(change, way, folder):
-    model = new_model(change)
-    CHANGES[change](model, folder)
-    return WAYS[way](model, folder)
+QUICK = [("lora_merged", "saved"), ("float8", "saved")]
 
 
 def ids_of(length, begin=()):
@@ -146,18 +125,6 @@ def ids_of(length, begin=()):
 
 INPUTS = {"source_ids": ids_of(S), "target_ids": ids_of(T, begin=[BOS])}
 LABELS = np.where(INPUTS["target_ids"], np.roll(INPUTS["target_ids"], -1, axis=1), 0)
-
-
-SERVE = """
-import sys
-import numpy as np
-import tensorflow as tf
-
-folder = sys.argv[1]
-exported = tf.saved_model.load(f"{folder}/export")
-logits = exported.serve(dict(np.load(f"{folder}/inputs.npz")))
-np.save(f"{folder}/logits.npy", np.asarray(logits, "float32"))
-"""
 
 
 def logits_of(model, inputs=INPUTS):
@@ -230,9 +197,6 @@ def assert_evaluation(trainer, model, change):
 # --- The table -----------------------------------------------------------------------------------
 
 
-INT8_SAVED = ("int8", "saved")
-
-
 @QUIET
 @pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
@@ -270,7 +234,10 @@ def assert_same_model(model, other, tolerance):
 @QUIET
 @pytest.mark.parametrize(
     "change, way",
-    table(CHANGES, COPIES, lambda change, way: way == "saved" and change != "ema"),
+    [
+        pytest.param(*cell, marks=[] if cell in QUICK else pytest.mark.slow)
+        for cell in itertools.product(CHANGES, COPIES)
+    ],
 )
 def test_a_copy_is_the_same_model(change, way, tmp_path):
     model = new_model(change)
@@ -278,87 +245,29 @@ def test_a_copy_is_the_same_model(change, way, tmp_path):
     assert_same_model(model, COPIES[way](model, tmp_path), TOLERANCES.get(change, 1e-4))
 
 
+@pytest.mark.once
 @QUIET
-@pytest.mark.slow
-@pytest.mark.parametrize("way", COPIES)
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_copy_is_used_like_the_model(change, way, tokenizer, tmp_path):
-    tolerance = TOLERANCES.get(change, 1e-4)
-    other = changed_model(change, way, tmp_path)
-    assert_steps(other, tolerance)
-    assert_search(other, tolerance)
-    assert_translator(Translator(other, tokenizer, OPTIONS), other, tolerance)
-    assert_evaluation(new_trainer(other), other, change)
-
-
-TRAINER_COPIES = {
-    "deep_copied": copy.deepcopy,
-    "pickled": pickle.dumps,
-    "cloned": keras.models.clone_model,
-    "of_its_config": lambda trainer: trainer.get_config(),
-}
-
-
-@pytest.mark.parametrize("way", TRAINER_COPIES)
-def test_a_copy_of_a_trainer_is_refused(way):
-    trainer = new_trainer(new_model("float32"))
-    with pytest.raises(ValueError, match="Copy its `model` and create a new trainer"):
-        TRAINER_COPIES[way](trainer)
-
-
-@QUIET
-@pytest.mark.parametrize("change, way", table(QUANTIZED, WAYS, lambda _, way: way == "as_made"))
-def test_exports_of_a_quantized_model_are_refused(change, way, tokenizer, tmp_path):
+def test_exports_of_a_quantized_model_are_refused(tokenizer):
     """`check_model` is the first call of every export."""
+    model = new_model("float32")
+    model.quantize("float8")
     with pytest.raises(ValueError, match="must not be quantized"):
-        check_model(changed_model(change, way, tmp_path), tokenizer)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("export", [export_ctranslate2, export_onnx, "saved_model"])
-@pytest.mark.parametrize("change, way", table(NOT_QUANTIZED, WAYS, lambda *cell: True))
-def test_exports_translate_like_the_model(change, way, export, tokenizer, tmp_path):
-    """Each export compares itself with the model and raises an error if they differ."""
-    model = changed_model(change, way, tmp_path)
-    if export != "saved_model":
-        sentences = [source for source, _ in SENTENCES]
-        comparison = export(model, tokenizer, tmp_path / "export", sentences=sentences)
-        assert comparison.identical == len(sentences)
-    elif keras.backend.backend() == "tensorflow":
-        export_saved_model(model, tokenizer, tmp_path / "export")
-    else:
-        with pytest.raises(ValueError, match="KERAS_BACKEND=tensorflow"):
-            export_saved_model(model, tokenizer, tmp_path / "export")
+        check_model(model, tokenizer)
 
 
 @QUIET
-@pytest.mark.parametrize(
-    "change, way", table(CHANGES, WAYS, lambda *cell: cell in [("lora", "as_made"), INT8_SAVED])
-)
-def test_keras_own_export_equals_the_model(change, way, tmp_path):
-    model = changed_model(change, way, tmp_path)
+@pytest.mark.parametrize("change", ["lora", pytest.param("int8", marks=pytest.mark.slow)])
+def test_keras_own_export_equals_the_model(change, tmp_path):
+    model = new_model(change)
+    CHANGES[change](model, tmp_path)
     if keras.backend.backend() == "torch":
-        pytest.skip("Keras exports from PyTorch only models whose sequence length is known")
+        return  # Keras exports from PyTorch only models whose sequence length is known.
     model.export(tmp_path / "export", verbose=False)
-    logits = _exported_logits(tmp_path, apart=change == "float8")
-    np.testing.assert_allclose(logits, logits_of(model), atol=TOLERANCES.get(change, 1e-4))
-
-
-def _exported_logits(folder, apart):
-    """The logits of the SavedModel in `folder/export`.
-
-    If `apart`, on JAX, another process serves it, without the XLA flags of conftest.py. With these
-    flags, XLA rounds twice to float8.
-    """
-    if apart and keras.backend.backend() == "jax":
-        np.savez(folder / "inputs.npz", **INPUTS)
-        environment = {name: x for name, x in os.environ.items() if name != "XLA_FLAGS"}
-        subprocess.run([sys.executable, "-c", SERVE, folder], env=environment, check=True)
-        return np.load(folder / "logits.npy")
     import tensorflow as tf
 
-    exported = tf.saved_model.load(folder / "export")  # holds the variables that `serve` reads
-    return np.asarray(exported.serve(INPUTS), "float32")
+    exported = tf.saved_model.load(tmp_path / "export")  # holds the variables that `serve` reads
+    logits = np.asarray(exported.serve(INPUTS), "float32")
+    np.testing.assert_allclose(logits, logits_of(model), atol=TOLERANCES.get(change, 1e-4))
 
 
 def test_predict_goes_on_with_the_new_weights_after_enable_lora():

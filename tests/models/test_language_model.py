@@ -1,6 +1,5 @@
 """The language model against NumPy, and its cached steps against itself."""
 
-import inspect
 import os
 import subprocess
 import sys
@@ -22,7 +21,6 @@ from support.language_models import (
 )
 
 from keras_transformer import LanguageModel, MaskedCrossentropy, SlicedLogitsTrainer, search
-from keras_transformer.models.protocol import Searchable, SlicesLogits
 
 N, STEPS = 3, 4
 LENGTHS = [5, 1, 3]
@@ -83,25 +81,6 @@ def test_padding_of_prompts_may_be_anywhere():
     np.testing.assert_allclose(to_numpy(found.scores), to_numpy(expected.scores), atol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:.*quantize")
-@pytest.mark.slow
-def test_quantized_steps_equal_the_quantized_call():
-    model = new_model()
-    model.quantize("int8")
-    assert_steps_equal_call(model, tolerance=0.05)
-
-
-@pytest.mark.parametrize("protocol", [Searchable, SlicesLogits])
-def test_keeps_the_protocol(protocol):
-    model = small_model()
-    assert all(hasattr(model, attribute) for attribute in protocol.__annotations__)
-    for method, function in inspect.getmembers(protocol, inspect.isfunction):
-        if not method.startswith("_"):
-            names = list(inspect.signature(function).parameters)
-            expected = [name for name in names if name != "return_attention_weights"]
-            assert list(inspect.signature(getattr(LanguageModel, method)).parameters) == expected
-
-
 def test_initial_weights_are_those_of_gpt2():
     model = LanguageModel(300, num_layers=LAYERS, d_model=60, num_heads=2, d_ff=200)
     for weight in model.trainable_weights:
@@ -147,6 +126,7 @@ def test_a_saved_model_gives_the_same_logits_on_another_backend(tmp_path):
     np.testing.assert_allclose(logits, to_numpy(model(token_ids)), atol=1e-5)
 
 
+@pytest.mark.once
 def test_texts_that_are_too_long_are_refused():
     model = small_model()
     source_ids = prompts_of(model, [5])[1]
@@ -158,12 +138,7 @@ def test_texts_that_are_too_long_are_refused():
         model.extend_cache(cache, LONGEST - 3)
 
 
-@pytest.mark.parametrize("pad_id", [2.5, -2, V])
-def test_padding_that_is_no_id_is_refused(pad_id):
-    with pytest.raises(ValueError, match=f"`pad_id` must be an integer from -1.*pad_id={pad_id}"):
-        new_model(pad_id=pad_id)
-
-
+@pytest.mark.once
 def test_prompts_without_tokens_are_refused():
     with pytest.raises(ValueError, match="`prompt_length` must be an integer of at least 1"):
         small_model().init_cache(np.zeros((2, 0), "int32"), 4)

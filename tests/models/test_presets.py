@@ -1,9 +1,10 @@
 """Sizes of known Transformers, to the last parameter."""
 
-import keras
 import pytest
 
 from keras_transformer.models import Transformer
+
+pytestmark = pytest.mark.once
 
 
 def parameters(num_layers, d_model, d_ff, vocabulary_size):
@@ -25,13 +26,6 @@ def test_tiny_has_as_many_parameters_as_published():
 def test_base_has_63_082_496_parameters():
     model = Transformer.base(37000)
     assert model.count_params() == parameters(6, 512, 2048, 37000) == 63_082_496
-
-
-@pytest.mark.slow
-def test_big_has_214_245_376_parameters():
-    model = Transformer.big(37000)
-    assert model.count_params() == parameters(6, 1024, 4096, 37000) == 214_245_376
-    keras.utils.clear_session(free_memory=True)
 
 
 @pytest.mark.parametrize(

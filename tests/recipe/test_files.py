@@ -46,30 +46,6 @@ def test_wrong_key_or_value_is_refused_by_file_and_key(path, line, message):
     assert str(error.value) == f"{path}: {message}"
 
 
-def test_unreadable_yaml_is_refused_in_one_line(path):
-    path.write_text("name: [")
-    with pytest.raises(UserError, match="cannot be read as YAML") as error:
-        load_recipe(path)
-    assert str(path) in str(error.value) and "\n" not in str(error.value)
-
-
-def test_something_other_than_a_mapping_is_refused(path):
-    for text, received in (
-        ("- name", r"\['name'\]"),
-        ("", "an empty file"),
-        ("a " * 99, "'[a ]{59}"),
-    ):
-        path.write_text(text)
-        with pytest.raises(UserError, match=f"a recipe must map keys .* Received: {received}$"):
-            load_recipe(path)
-
-
-def test_unknown_recipe_names_the_known_ones():
-    expected = r"no recipe quickstar \(did you mean quickstart\?\): .*multi30k_en_de, .*quickstart"
-    with pytest.raises(UserError, match=expected):
-        load_recipe("quickstar")
-
-
 def test_overrides_replace_and_are_yaml(path):
     recipe = load_recipe(
         path,
@@ -100,22 +76,6 @@ def test_unknown_override_is_refused_with_the_nearest_key(path):
         f"{path} with `overrides` training.acumulation_steps=2: unknown key "
         "training.acumulation_steps; did you mean training.accumulation_steps?"
     )
-
-
-@pytest.mark.parametrize(
-    ("key", "nearest"),
-    [
-        ("stepss", "training.steps"),
-        ("evaluation.dropout_rate", "model.dropout_rate"),
-        ("evaluaton.beam_size", "evaluation"),
-        ("max_length", "data.max_length or model.max_length or evaluation.max_length"),
-        ("data.train.sorce", "data.train.source"),
-    ],
-)
-def test_keys_of_all_sections_are_suggested(path, key, nearest):
-    with pytest.raises(UserError) as error:
-        load_recipe(path, [f"{key}=2"])
-    assert f"; did you mean {nearest}?" in str(error.value)
 
 
 def test_the_tokenizer_of_the_initial_run_is_the_default(path, tmp_path):
@@ -153,9 +113,3 @@ def test_hostile_yaml_is_refused_in_one_line(path, text, message):
     ) as caught:
         load_recipe(path)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 1_000
-
-
-@pytest.mark.parametrize("value", ["[&a [x], *a]", "[" * 10_000, "2020-99-99"])
-def test_hostile_overrides_are_refused(path, value):
-    with pytest.raises(UserError, match="the value of description must be YAML"):
-        load_recipe(path, [f"description={value}"])

@@ -38,12 +38,6 @@ def test_a_named_run_is_a_copy_so_the_package_is_never_written(package, tmp_path
     assert (package / "one" / "scores.json").read_text() == '[{"split": "test"}]'
 
 
-def test_commands_have_the_name_of_a_run_in_the_package(package, tmp_path):
-    assert Run.open("one").command("evaluate", "") == "keras-transformer evaluate one "
-    run = Run.open(shutil.copytree(package / "one", tmp_path / "mine"))
-    assert run.command("evaluate", "") == f"keras-transformer evaluate {tmp_path / 'mine'} "
-
-
 def test_files_beside_a_run_are_no_part_of_it(package):
     before = find_run("one")
     (package / "one" / "1").mkdir()
@@ -61,17 +55,6 @@ def test_files_beside_a_run_are_no_part_of_it(package):
 def test_a_folder_of_the_user_comes_first(package):
     shutil.copytree(package / "one", "one")
     assert str(find_run("one")) == "one"
-
-
-def test_a_copy_that_was_interrupted_is_made_again(monkeypatch):
-    def interrupted(source, target):
-        target.touch()
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
-        context.setattr(module.shutil, "copyfile", interrupted)
-        find_run("one")
-    assert Run.open("one").model_path.read_bytes() == b"weights"
 
 
 @pytest.mark.parametrize(

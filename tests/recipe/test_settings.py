@@ -6,10 +6,10 @@ import pytest
 from pydantic import ValidationError
 
 from keras_transformer.errors import UserError
-from keras_transformer.models import ARCHITECTURES
+from keras_transformer.models import ARCHITECTURES, Seq2Seq, register_architecture
 from keras_transformer.recipe.files import load_recipe
 from keras_transformer.recipe.schema import all_keys
-from keras_transformer.recipe.settings import ModelSettings, Recipe, may_change
+from keras_transformer.recipe.settings import Recipe, may_change
 
 
 def test_defaults_are_the_papers(path):
@@ -71,22 +71,52 @@ def test_settings_of_the_model_reach_it(path):
     settings = [f"model.{name}={json.dumps(value)}" for name, value in expected.items()]
     settings[2] = "model.norm_epsilon=1.0e-5"  # a YAML number
     assert load_recipe(path, settings).model.overrides == expected
-    settings = ["model.architecture=convolutional", "model.preset=tiny", "model.kernel_size=5"]
-    sizes = load_recipe(path, settings).model.sizes
-    assert (sizes["kernel_size"], sizes["d_embedding"]) == (5, 256)
 
 
-def test_the_architectures_are_named():
-    description = ModelSettings.model_fields["architecture"].description
-    assert description == f"One of {', '.join(ARCHITECTURES)}."
+@pytest.fixture
+def own_architecture():
+    class Own(Seq2Seq):
+        def __init__(self, vocabulary_size, d_model: int = 8, kernel_size: int = 3, **kwargs):
+            raise NotImplementedError
+
+    register_architecture("own", presets={"base": {"d_model": 4}, "wide": {"d_model": 6}})(Own)
+    yield
+    del ARCHITECTURES["own"]
+
+
+def test_a_registered_architecture_has_the_settings_of_its_constructor(own_architecture, path):
+    settings = ["model.architecture=own", "model.preset=wide", "model.kernel_size=5"]
+    recipe = load_recipe(path, settings)
+    assert recipe.model.sizes == {"d_model": 6, "kernel_size": 5}
+    path.write_text(recipe.to_yaml())
+    assert load_recipe(path) == recipe
+    assert load_recipe(path, ["model.kernel_size=4"]).differences(recipe) == {
+        "model.kernel_size": (4, 5)
+    }
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("kernel_size=a", "model: kernel_size must have the type int. Received: kernel_size='a'"),
+        ("num_heads=2", "own has only the keys d_model, kernel_size. Received: num_heads"),
+        ("width=2", "own has only the keys d_model, kernel_size. Received: width"),
+        ("preset=big", "presets base, wide. Received: preset=big"),
+    ],
+)
+def test_other_settings_of_a_registered_architecture_are_refused(
+    own_architecture, path, setting, message
+):
+    with pytest.raises(UserError, match=message):
+        load_recipe(path, ["model.architecture=own", f"model.{setting}"])
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ("model.architecture=rnn", "architecture must be one of transformer, recurrent, .*'rnn'"),
+        ("model.architecture=rnn", "one of transformer.* A program must register .*'rnn'"),
         ("model.kernel_size=5", "only the keys .* num_layers.* Received: kernel_size"),
-        ("model.architecture=recurrent model.preset=big", "presets tiny, base. Received: preset="),
+        ("model.preset=huge", "presets tiny, base, big. Received: preset="),
         ("model.attention_pattern=local", "attention_window is required for .* local, strided or"),
         ("model.attention_window=64", "attention_window is required for .* local, strided or"),
         ("model.num_heads=7", "model: num_heads must divide d_model"),

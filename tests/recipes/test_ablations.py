@@ -51,6 +51,7 @@ def test_rows_are_trained_once_and_end_in_a_table_and_a_plot(tmp_path, monkeypat
     assert capsys.readouterr().out.splitlines()[-1] == line
 
 
+@pytest.mark.once
 def test_every_row_changes_only_its_setting():
     recipes = {name: RECIPE["recipe_of"](name, 100, []) for name in RECIPE["ROWS"]}
     base = recipes.pop("base")

@@ -44,6 +44,7 @@ def test_recipe_runs_from_end_to_end(recipe, tmp_path, monkeypatch, capsys):
     assert "| skip-gram windows |" in capsys.readouterr().out
 
 
+@pytest.mark.once
 def test_windows_and_scale_are_those_of_the_benchmark(recipe, tmp_path):
     write_data(tmp_path / "data")
     series = recipe["load_series"](tmp_path / "data")
@@ -55,15 +56,6 @@ def test_windows_and_scale_are_those_of_the_benchmark(recipe, tmp_path):
     np.testing.assert_array_equal(past[0], series[11_520 - 512 : 11_520])
     np.testing.assert_array_equal(future[-1], series[-96:])
     assert len(recipe["windows"](series, 0, 8_640, 96, 96)[0]) == 8_640 - 191
-
-
-def test_windows_of_pretraining_come_from_one_series(recipe):
-    series = (np.arange(1_000)[:, None] + 10_000 * np.arange(7)).astype("float32")
-    center, context = recipe["draw"](series, 50, 64, np.random.default_rng(0), shifted=True)
-    assert (np.diff(center, axis=1) == 1).all() and (np.diff(context, axis=1) == 1).all()
-    np.testing.assert_array_equal(center[:, 0] // 10_000, context[:, 0] // 10_000)
-    shifts = np.abs(center[:, 0] - context[:, 0])
-    assert shifts.max() <= 50 and np.median(shifts) > 24
 
 
 OPTIONS = SimpleNamespace(patch_size=2, num_layers=2, d_model=12, dropout=0.0)
@@ -101,31 +93,3 @@ def test_each_series_is_forecast_from_its_own_scaled_past(recipe, encoder, tmp_p
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
     np.testing.assert_array_equal(to_numpy(loaded(past)), forecast)
-
-
-def test_masked_patches_are_hidden(recipe, encoder):
-    model = recipe["new_masked_patch_model"](encoder)
-    randomize(model)
-    patches = np.random.default_rng(1).normal(size=(3, 5, 2)).astype("float32")
-    is_masked = np.zeros((3, 5), bool)
-    is_masked[0, 1] = is_masked[2, 3:] = True
-    expected = to_numpy(model({"patches": patches, "is_masked": is_masked}))
-    changed = np.where(is_masked[..., None], 9.0, patches)
-    found = to_numpy(model({"patches": changed, "is_masked": is_masked}))
-    np.testing.assert_array_equal(found, expected)
-    unmasked = to_numpy(model({"patches": patches, "is_masked": np.zeros((3, 5), bool)}))
-    assert np.abs(unmasked - expected).max() > 1e-3
-
-
-def test_logits_of_neighbours_are_products_of_two_projections(recipe, encoder):
-    model = recipe["new_neighbour_model"](encoder)
-    randomize(model)
-    generator = np.random.default_rng(2)
-    inputs = {x: generator.normal(size=(3, 5, 2)).astype("float32") for x in ("center", "context")}
-    center, context = (
-        expected_states(encoder, x).mean(axis=1)
-        @ weights_of(model.get_layer(f"{name}_projection"))["kernel"]
-        for name, x in inputs.items()
-    )
-    expected = center @ context.T / np.sqrt(12)
-    np.testing.assert_allclose(to_numpy(model(inputs)), expected, atol=1e-4)

@@ -8,9 +8,6 @@ import keras
 import numpy as np
 import pytest
 from support.contract import (
-    assert_compiled_fit_works,
-    assert_saved_is_loaded,
-    functional_model,
     to_numpy,
 )
 from support.gradients import gradients_of
@@ -53,19 +50,6 @@ def test_recipe_runs_from_end_to_end(recipe, tmp_path, monkeypatch):
     assert recipe["decode"](autoencoder, drawn).shape == (20, 28, 28, 1)
 
 
-def test_sequences_are_captions_and_codes_with_losses_of_codes_alone(recipe):
-    captions = recipe["Captions"]()
-    labels, codes = np.array([9, 1]), np.arange(98).reshape(2, 49)
-    inputs, targets = recipe["sequences_of"](captions, labels, codes, seed=0)
-    first = len(captions.words)
-    for row, label in enumerate(labels):
-        text = " ".join(captions.words[id] for id in inputs[row, : captions.length]).strip()
-        assert text in [form.format(recipe["CLASSES"][label]) for form in recipe["FORMS"]]
-    np.testing.assert_array_equal(inputs[:, captions.length :], first + codes[:, :-1])
-    np.testing.assert_array_equal(targets[:, captions.length - 1 :], first + codes)
-    assert (targets[:, : captions.length - 1] == recipe["PAD_ID"]).all()
-
-
 @pytest.fixture
 def quantizer(recipe):
     layer = recipe["VectorQuantizer"](7, commitment=0.5)
@@ -105,10 +89,3 @@ def test_gradients_pass_to_the_inputs_with_that_of_the_commitment(quantizer):
     np.testing.assert_allclose(value, np.sum(upstream * vectors) + 1.5 * distance, rtol=1e-5)
     expected = upstream + 0.5 * 2 * (VECTORS - vectors) / VECTORS.size
     np.testing.assert_allclose(gradient, expected, atol=1e-6)
-
-
-def test_a_quantizer_is_trained_and_saved(quantizer, tmp_path):
-    inputs = {"inputs": VECTORS}
-    model = functional_model(quantizer, inputs)
-    assert_saved_is_loaded(model, inputs, tmp_path)
-    assert_compiled_fit_works(model, inputs)

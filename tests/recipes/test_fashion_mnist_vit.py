@@ -35,28 +35,6 @@ def test_recipe_runs_from_end_to_end(recipe, tmp_path, monkeypatch):
     assert report["parameters"] == model.count_params() and 0 <= report["accuracy"] <= 1
 
 
-def test_augmentation_mirrors_and_moves(recipe):
-    picture = np.zeros((1, 28, 28, 1), "float32")
-    picture[0, 10, 3] = 1.0
-    found = set()
-    for seed in range(600):
-        moved = recipe["augmented"](picture, np.random.default_rng(seed))
-        assert moved.shape == picture.shape and moved.sum() == 1
-        found.add(tuple(np.argwhere(moved[0, :, :, 0])[0].tolist()))
-    moves = range(-1, 2)
-    assert found == {(10 + i, j + k) for i in moves for j in (3, 24) for k in moves}
-
-
-def test_a_batch_depends_only_on_its_step(recipe):
-    x, labels = np.arange(40.0).reshape(40, 1, 1, 1) * np.ones((1, 28, 28, 1)), np.arange(40)
-    stream, steps = recipe["batches_of"](x, labels, 8, 1)
-    assert steps == 5
-    from_start = stream(0)
-    batches = [next(from_start) for _ in range(8)]
-    np.testing.assert_array_equal(next(stream(7))[0], batches[7][0])
-    assert sorted(np.concatenate([y for _, y in batches[:5]]).tolist()) == list(range(40))
-
-
 def test_contributions_are_the_mean_of_the_rows_of_the_rollout(recipe):
     model = recipe["vision_transformer"](2, 8, image_shape=(8, 12, 1))
     pictures = np.random.default_rng(0).normal(size=(2, 8, 12, 1)).astype("float32")
@@ -94,15 +72,3 @@ def test_logits_are_those_of_the_reference(recipe):
     states = reference.layer_normalization(weights_of(encoder.norm), states)
     expected = reference.dense(weights["classifier"], states.mean(axis=1))
     np.testing.assert_allclose(to_numpy(model(x)), expected, atol=1e-5)
-
-
-def test_a_stem_lets_a_patch_see_its_neighbors_and_keeps_the_grid(recipe):
-    model = recipe["vision_transformer"](1, 8, [6, 4], (8, 8, 1))
-    assert model.get_layer("patch_embedding").kernel.shape == (1, 1, 4, 8)
-    assert model.get_layer("positions").output.shape == (None, 4, 8)
-    randomize(model)
-    stem = keras.Model(model.input, model.get_layer("patch_embedding").output)
-    x = np.random.default_rng(0).normal(size=(1, 8, 8, 1)).astype("float32")
-    changed = x.copy()
-    changed[:, 4, 4] += 1.0  # the corner of another patch
-    assert np.abs(to_numpy(stem(changed)) - to_numpy(stem(x)))[:, 0, 0].max() > 0

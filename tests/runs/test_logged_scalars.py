@@ -1,9 +1,6 @@
 """Numbers in event files, read without TensorFlow and NumPy."""
 
-import subprocess
-import sys
-
-from keras_transformer.runs.logged_scalars import logged_scalars
+from keras_transformer.runs.checkpoints import logged_scalars
 from keras_transformer.training.tensorboard import TensorBoardWriter
 
 
@@ -15,25 +12,3 @@ def test_a_resumed_run_replaces_what_it_repeats(tmp_path):
         writer.report(2, {"loss": 1.5, "validation/bleu": 7.0})
     assert logged_scalars(tmp_path) == {"loss": {1: 4.0, 2: 1.5}, "validation/bleu": {2: 7.0}}
     assert logged_scalars(tmp_path, "validation/") == {"validation/bleu": {2: 7.0}}
-
-
-def test_an_incomplete_record_ends_a_file(tmp_path):
-    with TensorBoardWriter(tmp_path) as writer:
-        writer.report(1, {"loss": 4.0})
-        writer.report(2, {"loss": 2.0})
-    (path,) = tmp_path.iterdir()
-    path.write_bytes(path.read_bytes()[:-3])
-    assert logged_scalars(tmp_path) == {"loss": {1: 4.0}}
-    assert logged_scalars(tmp_path / "none") == {}
-
-
-def test_reading_loads_neither_tensorflow_nor_numpy(tmp_path):
-    with TensorBoardWriter(tmp_path) as writer:
-        writer.report(1, {"loss": 4.0})
-    code = (
-        "import sys; from keras_transformer.runs.logged_scalars import logged_scalars; "
-        f"print(logged_scalars({str(tmp_path)!r}), "
-        "{'tensorflow', 'numpy', 'keras'} & set(sys.modules))"
-    )
-    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert child.stdout.strip() == "{'loss': {1: 4.0}} set()"

@@ -1,7 +1,6 @@
 """The run folder."""
 
 import json
-import zipfile
 
 import pytest
 from support.locking_process import locked_by_another_process
@@ -9,7 +8,6 @@ from support.locking_process import locked_by_another_process
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.recipe.files import load_recipe
-from keras_transformer.runs.model_file import CHECKPOINT_MEMBER
 from keras_transformer.runs.run import Run, training_lock
 
 
@@ -33,11 +31,6 @@ def test_open_gives_back_the_recipe_as_used(run, recipe, tmp_path):
     assert Run.open(run.directory).recipe == recipe
     with pytest.raises(UserError, match="is no run folder"):
         Run.open(tmp_path)
-
-
-def test_an_existing_run_is_not_begun_again(run, recipe):
-    with pytest.raises(UserError, match=f"already holds a run: .* train {run.directory} --resume"):
-        Run.create(run.directory, recipe)
 
 
 @pytest.mark.parametrize(
@@ -93,19 +86,6 @@ def test_changes_and_backends_are_recorded_with_their_step(run):
     ]
 
 
-def test_a_run_that_was_not_created_gets_its_recipe(recipe, tmp_path):
-    run = Run(tmp_path, recipe)
-    assert run.record(0, "jax") == {}
-    assert Run.open(tmp_path).recipe == recipe
-
-
-def test_a_refused_change_is_not_recorded(run):
-    with pytest.raises(UserError, match=r"differ in seed \(1 and 2\)"):
-        Run(run.directory, changed(run, "seed=2")).record(0, "jax")
-    assert Run.open(run.directory).recipe == run.recipe
-    assert run.history() == []
-
-
 @pytest.mark.parametrize("content", [b"[{", b"{}", b"[3]"])
 def test_a_damaged_history_is_refused_and_kept(run, content):
     run.history_path.write_bytes(content)
@@ -123,30 +103,6 @@ def test_a_checkpoint_is_best_last_or_has_a_step(run):
     for which in (5, "worst"):
         with pytest.raises(UserError, match=f"no checkpoint {which!r}: .* checkpoints: 4, 6, 8$"):
             run.checkpoint(which)
-
-
-def test_a_finished_run_without_checkpoints_says_so(run):
-    run.model_path.touch()
-    for which in ("best", "last", 5):
-        with pytest.raises(UserError, match="has no checkpoints: omit `checkpoint`$"):
-            run.checkpoint(which)
-
-
-def test_a_model_that_is_older_than_the_newest_checkpoint_is_told(run):
-    def write_model(checkpoint):
-        with zipfile.ZipFile(run.model_path, "w") as archive:
-            archive.writestr("config.json", '{"class_name": "A"}')
-            archive.writestr(CHECKPOINT_MEMBER, checkpoint)
-
-    write_model("first")
-    assert run.model_place() == run.model_path and run.has_current_model()
-    add_checkpoint(run, 4, "first")
-    assert run.has_current_model()
-    add_checkpoint(run, 8, "second")
-    with pytest.warns(UserWarning, match="is older than .* step 8. Commands .* --checkpoint last$"):
-        assert run.model_place() == run.model_path
-    run.model_path.write_bytes(b"damaged")
-    assert not run.has_current_model()
 
 
 def test_what_is_missing_is_told_with_the_command_that_makes_it(run):
@@ -201,13 +157,3 @@ def test_a_failed_start_leaves_what_the_run_did_not_make(recipe, tmp_path):
         run.store_dir.mkdir()
         raise UserError
     assert not run.directory.exists()
-
-
-def test_a_run_that_can_be_continued_is_not_removed(run, recipe, tmp_path):
-    fail(Run.open(run.directory))  # It was there before.
-    fail(Run.create(tmp_path / "interrupted", recipe), KeyboardInterrupt)
-    other = Run.create(tmp_path / "other", recipe)
-    add_checkpoint(other, 3)
-    fail(other)
-    for directory in (run.directory, tmp_path / "interrupted", other.directory):
-        assert {"recipe.yaml", "tokenizer"} <= names(directory)

@@ -1,37 +1,21 @@
 """The validation losses of a run, and the best checkpoints."""
 
 import math
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from keras_transformer.errors import UserError
-from keras_transformer.runs.validation_history import (
+from keras_transformer.runs.checkpoints import (
     ValidationHistory,
-    best_checkpoints,
     load_history,
 )
 
 FALLS_THEN_RISES = {2: 3.0, 4: 1.0, 6: 1.5, 8: 1.0, 10: 1.2}
 
 
-def test_keras_is_not_imported():
-    code = "import keras_transformer.runs.validation_history, sys; sys.exit('keras' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
-
-
 @pytest.mark.parametrize("count, expected", [(1, [4]), (2, [4, 8]), (3, [4, 8, 10])])
 def test_best_have_the_lowest_losses(count, expected):
     assert ValidationHistory(FALLS_THEN_RISES).best(count) == expected
-
-
-def test_best_among_the_checkpoints_that_are_left():
-    history = ValidationHistory({2: 1.0, 4: 5.0, 6: 3.0, 8: 4.0})
-    paths = [Path(f"step-{step:08d}") for step in (4, 6, 8, 10)]
-    assert best_checkpoints(paths, history, 1) == [paths[1]]
-    assert best_checkpoints(paths, history, 2) == [paths[1], paths[2]]
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"validation_losses": {"a": 1}}'])
@@ -44,10 +28,6 @@ def test_a_damaged_state_has_no_history(tmp_path, content):
 @pytest.mark.parametrize("patience, is_over", [(None, False), (2, True), (3, True), (4, False)])
 def test_is_over_after_checkpoints_without_a_lower_loss(patience, is_over):
     assert ValidationHistory(FALLS_THEN_RISES).is_over(patience) == is_over
-
-
-def test_is_not_over_before_it_has_begun():
-    assert not ValidationHistory().is_over(1)
 
 
 def test_what_is_not_a_number_is_never_best():

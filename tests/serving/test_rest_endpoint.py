@@ -5,10 +5,8 @@ import math
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from types import SimpleNamespace
 
 import pytest
-import requests
 
 from keras_transformer.errors import UserError
 from keras_transformer.serving.endpoint import (
@@ -118,34 +116,8 @@ def test_a_server_that_is_away_or_hangs_up_is_temporary(script):
         RestEndpoint("m", "http://localhost:1").predict("s", {"text": ["a"]})
 
 
-@pytest.mark.parametrize("address", ["http://", "ftp://localhost"])
-def test_an_address_must_be_one(address):
-    with pytest.raises(UserError, match="^the address must look like http://localhost:8501"):
-        RestEndpoint("m", address).predict("s", {"text": ["a"]})
-
-
-@pytest.mark.parametrize("answer", [b"<html>Hello</html>", b'{"predictions": []}'])
+@pytest.mark.parametrize("answer", [b"<html>Hello</html>", b'{"predictions": []}', b"[" * 100_000])
 def test_an_answer_without_outputs_is_shown(script, answer):
     script.answer = answer
-    with pytest.raises(UserError, match="answers 200: .*(Hello|predictions)"):
+    with pytest.raises(UserError, match=r"answers 200: .*(Hello|predictions|\[\[)"):
         RestEndpoint("m", script.address).predict("s", {"text": ["a"]})
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b'{"model_version_status": null}',
-        b'{"model_version_status": "0"}',
-        b'{"model_version_status": [{"version": "x", "state": "START"}]}',
-        b'{"model_version_status": [{"version": Infinity, "state": "START"}]}',
-        b"9" * 5000,
-        b"[" * 100_000,
-    ],
-)
-def test_an_answer_that_is_not_of_a_model_server_is_the_users_to_mend(content):
-    response = requests.Response()
-    response.status_code, response._content = 200, content
-    endpoint = RestEndpoint("m", "http://localhost:1")
-    endpoint._session = SimpleNamespace(request=lambda *_, **__: response)
-    with pytest.raises(UserError, match="^http://localhost:1 answers "):
-        endpoint.states()

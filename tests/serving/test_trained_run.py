@@ -51,8 +51,7 @@ def test_a_server_translates_as_the_backend_that_trained(tmp_path, serve):
     command("export", run, "--format", "saved_model", "--output", model)
     text, references = run / "text" / "test.en", run / "text" / "test.de"
     ours = scored(command("translate", run, text, "--scores"))
-    flags = ["--model_name", "model", "--model_base_path", model, "--port=0", "--rest_api_port=0"]
-    with serve("stand_in_server", tmp_path, *flags) as server:
+    with serve(tmp_path, model) as server:
         where = ("--address", server.rest, "--retries", "20")
         served = scored(command("client", "model", text, *where, "--scores"))
 

@@ -16,7 +16,6 @@ SUBLAYERS = (
     "output_projection",
     "score_projection",
     "convolution",
-    "attention",
     "cell",
     "projection",
     "inner",
@@ -131,16 +130,15 @@ def assert_half_precision_is_close(
     model: keras.Model,
     inputs: dict[str, np.ndarray],
 ) -> None:
+    """In float16, whose range is narrow; models are held to the values of bfloat16."""
+    half = functional_model(layer_class(**arguments, dtype="mixed_float16"), inputs)
+    half.set_weights(model.get_weights())
+    assert {str(weight.dtype) for weight in half.weights} <= {"float32"}
+    output = half.predict_on_batch(inputs)
+    assert output.dtype == "float16"
+    tolerance = HALF_PRECISION_TOLERANCE["float16"]
     expected = to_numpy(model(inputs))
-    for dtype, tolerance in HALF_PRECISION_TOLERANCE.items():
-        half = functional_model(layer_class(**arguments, dtype=f"mixed_{dtype}"), inputs)
-        half.set_weights(model.get_weights())
-        assert {str(weight.dtype) for weight in half.weights} <= {"float32"}
-        output = half.predict_on_batch(inputs)
-        if dtype == "float16":  # NumPy has no bfloat16
-            assert output.dtype == dtype
-        output = output.astype("float32")
-        np.testing.assert_allclose(output, expected, rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(output.astype("float32"), expected, rtol=tolerance, atol=tolerance)
 
 
 def assert_saved_is_loaded(model: keras.Model, inputs: dict[str, np.ndarray], folder: Path) -> None:

@@ -17,13 +17,13 @@ import tensorflow as tf
 from google.protobuf import text_format
 from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_transformer import SearchOptions, search
+from keras_transformer import SearchOptions
 from keras_transformer.data import Tokenizer
 from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import UserError
 from keras_transformer.export import saved_model
 from keras_transformer.export.clean_process import run_signatures
-from keras_transformer.export.serving_files import check_operations, operations
+from keras_transformer.export.serving_files import check_operations
 from keras_transformer.export.translation_graph import (
     GraphTokenizer,
     TranslationGraph,
@@ -34,7 +34,6 @@ from keras_transformer.models import Transformer
 from keras_transformer.models.base import in_float32
 from keras_transformer.translation.translator import Translator
 from support.contract import randomize
-from support.small_models import new_model
 
 WORDS = "a bad cab fed a deaf face add bead cafe dab each fad".split()
 PAIRS = [(word, word[::-1].upper()) for word in WORDS]
@@ -106,27 +105,6 @@ def chunk_answers():
     found = [values.numpy().tolist() for values in double(rows, lengths)]
     empty = [values.shape.as_list() for values in double(rows[:0], lengths[:0])]
     return {"rows": rows.numpy().tolist(), "found": found, "empty": empty}
-
-
-def growing_answers(model):
-    """Search over both kinds of cache, and what it needs of TensorFlow."""
-    source_ids = tf.constant([[5, 9, 3, 0], [7, 8, 11, 3]])
-    options = SearchOptions(beam_size=2, n_best=2)
-
-    def searching(max_length):
-        return lambda source_ids: search(model, source_ids, max_length=max_length, options=options)
-
-    answers = {}
-    for name, max_length in (("grows", tf.constant(6)), ("fixed", 6)):
-        function = tf.function(searching(max_length), autograph=False, jit_compile=name == "fixed")
-        concrete = function.get_concrete_function(source_ids)
-        found = concrete(source_ids)
-        answers[name] = {
-            "ids": found.ids.numpy().tolist(),
-            "scores": found.scores.numpy().tolist(),
-            "operations": operations(concrete.graph.as_graph_def()),
-        }
-    return answers
 
 
 def failing_answers(model, tokenizer, folder):
@@ -224,7 +202,6 @@ def main(folder: Path) -> None:
         "joint": tokenizer_answers(joint),
         "separate": tokenizer_answers(separate),
         "chunks": chunk_answers(),
-        "growing": growing_answers(new_model("t5")),
         "signatures": signature_answers(exported.directory),
         "defaults": default_answers(exported.directory),
         "served": served_answers(exported.directory),

@@ -1,23 +1,19 @@
 """Callbacks count optimizer steps, whatever the accumulation."""
 
 import itertools
-from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
 
-from keras_transformer import _progress
 from keras_transformer.training import (
     MaskedAccuracy,
     MaskedCrossentropy,
     Perplexity,
     TransformerAdam,
-    callbacks,
 )
 from keras_transformer.training.callbacks import (
     AtCheckpoint,
-    ProgressBar,
     Reseed,
     StepCallback,
     StepReports,
@@ -105,17 +101,6 @@ def test_reports_are_means_since_the_last_one():
     np.testing.assert_allclose([values["loss"] for _, values in pairs], expected, rtol=1e-5)
 
 
-@pytest.mark.once
-def test_speed_counts_real_tokens_of_the_steps_reported(monkeypatch):
-    clock = iter([100.0, 102.0, 200.0, 204.0])
-    fake_time = SimpleNamespace(perf_counter=lambda: next(clock))
-    monkeypatch.setattr(callbacks, "time", fake_time)
-    reports = Reports()
-    fit(new_model(), 3, 1, StepReports([reports], tokens=lambda step: 10**step, every=2))
-    # Steps 0 and 1 in 2 seconds, step 2 in 4.
-    assert [values["tokens_per_second"] for _, values in reports] == [11 / 2, 100 / 4]
-
-
 def test_dropout_is_a_function_of_seed_and_step():
     # A rate of 0 leaves the weights alone: gradients differ by dropout only.
     model = new_model(learning_rate=0.0, dropout_rate=0.5)
@@ -133,6 +118,7 @@ def test_dropout_is_a_function_of_seed_and_step():
     assert norms(seed=2, initial_epoch=1) != whole[2:]
 
 
+@pytest.mark.once
 def test_every_replica_drops_other_elements_and_the_first_those_of_one_process():
     class Second(Distribution):
         def assign_seed(self, state, seed):
@@ -148,6 +134,7 @@ def test_every_replica_drops_other_elements_and_the_first_those_of_one_process()
     assert outputs[0] == outputs[1] != outputs[2]
 
 
+@pytest.mark.once
 def test_validation_means_are_per_real_token():
     # Logits of 0 give every token the probability 1/V.
     model = new_model()
@@ -169,6 +156,7 @@ def test_validation_means_are_per_real_token():
     assert values["validation/bleu"] == logs["val_bleu"] == 30
 
 
+@pytest.mark.once
 def test_validation_measures_the_averages_of_the_weights():
     # Logits of 0 give every token the probability 1/V; the weights themselves are not 0.
     model = new_model()
@@ -185,27 +173,3 @@ def test_validation_measures_the_averages_of_the_weights():
     _measuring([one_batch()], [reports])(model, 1, {})
     np.testing.assert_allclose(reports[0][1]["validation/perplexity"], V, rtol=1e-6)
     np.testing.assert_array_equal(model.get_weights(), weights)
-
-
-@pytest.mark.once
-def test_a_log_file_gets_a_line_at_the_start_and_one_a_validation(capsys, monkeypatch):
-    monkeypatch.setattr(_progress, "SECONDS_BETWEEN_LINES", 1e9)
-    bar = ProgressBar(steps=40)
-    validation = AtCheckpoint(lambda model, step, logs: bar.report(step, {"validation/loss": 1.0}))
-    fit(new_model(), 10, 4, bar, StepReports([bar], every=1), validation)
-    captured = capsys.readouterr()
-    assert captured.err.startswith("training: 0/40, ")
-    assert len(captured.err.splitlines()) == 1
-    lines = [f"step {step}: validation/loss 1" for step in (10, 20, 30, 40)]
-    assert captured.out.splitlines() == lines
-
-
-@pytest.mark.once
-def test_progress_bar_counts_steps_and_shows_loss(capsys, notebook):
-    bar = ProgressBar(steps=10, start_step=2)
-    reports = StepReports([bar], tokens=lambda step: 5, start_step=2)
-    fit(new_model(), 2, 2, bar, reports, initial_epoch=1)
-    bar.report(4, {"validation/bleu": 12.5, "validation/translations": "a text"})
-    captured = capsys.readouterr()
-    assert "4/10" in captured.err and "loss" in captured.err and "tokens/s" in captured.err
-    assert "step 4: validation/bleu 12.5" in captured.out

@@ -1,31 +1,24 @@
 """A checkpoint is complete or not there, damage is seen, and the average is the mean."""
 
-import errno
 import json
-import os
 
 import keras
 import numpy as np
 import pytest
-from support import small_models
 
 from keras_transformer.errors import UserError
-from keras_transformer.models.base import loading_in_float32
-from keras_transformer.runs.checkpoints import checkpoint_folders
+from keras_transformer.runs.checkpoints import ValidationHistory, checkpoint_folders, load_history
 from keras_transformer.runs.model_file import load_checkpoint_model
-from keras_transformer.runs.validation_history import ValidationHistory, load_history
-from keras_transformer.training import TransformerAdam, average_checkpoints, checkpoint
+from keras_transformer.training import TransformerAdam, average_checkpoints
 from keras_transformer.training.checkpoint import (
     load_checkpoint,
     newest_checkpoint,
     remove_unfinished,
     save_checkpoint,
 )
-from keras_transformer.training.optimizer import averaged_weights, inner_optimizer
+from keras_transformer.training.optimizer import averaged_weights
 
 pytestmark = pytest.mark.once
-
-DAMAGE = "step-00000001 is damaged"
 
 
 def new_model(optimizer=None, width=3):
@@ -88,12 +81,6 @@ def test_other_files_among_the_checkpoints_do_no_harm_and_take_none(model, tmp_p
     assert newest_checkpoint(tmp_path).name == "step-00000003"
 
 
-def test_keeps_the_newest(model, tmp_path):
-    for step in (1, 2, 10):
-        save_checkpoint(tmp_path, model, step, keep=2)
-    assert names(tmp_path) == ["step-00000002", "step-00000010"]
-
-
 def test_keeps_the_best_besides_and_what_validation_found(model, tmp_path):
     history = ValidationHistory()
     for step, loss in enumerate([3.0, 1.0, 2.0, 4.0], start=1):
@@ -102,20 +89,6 @@ def test_keeps_the_best_besides_and_what_validation_found(model, tmp_path):
     assert names(tmp_path) == ["step-00000002", "step-00000003", "step-00000004"]
     assert load_history(path).losses == history.losses
     assert load_history(tmp_path / "step-00000002").losses == {1: 3.0, 2: 1.0}
-
-
-def test_full_disk_leaves_older_checkpoints_and_no_half_one(model, tmp_path, monkeypatch):
-    save_checkpoint(tmp_path, model, step=1, keep=1)
-
-    def disk_is_full(path):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(checkpoint, "sha256_of", disk_is_full)
-    with pytest.raises(UserError, match="no space left on the disk for .*step-00000002"):
-        save_checkpoint(tmp_path, model, step=2, keep=1)
-    monkeypatch.undo()
-    assert names(tmp_path) == ["step-00000001"]
-    assert load_checkpoint(tmp_path / "step-00000001", model) == 1
 
 
 def write_state(path, content):
@@ -195,17 +168,6 @@ def test_sums_without_rounding(tmp_path):
     np.testing.assert_array_equal(model.get_weights(), [[[np.float32((2**24 + 3) / 4)]]])
 
 
-def test_weights_of_integers_are_those_of_the_last_checkpoint(tmp_path):
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Normalization()])
-    model.compile("adam", loss="mse")
-    paths = []
-    for step, count in enumerate([4, 9]):
-        model.weights[-1].assign(count)
-        paths.append(save_checkpoint(tmp_path, model, step, keep=10))
-    average_checkpoints(paths, tmp_path / "model.keras")
-    assert keras.saving.load_model(tmp_path / "model.keras").get_weights()[-1] == 9
-
-
 def test_averages_of_the_weights_stand_for_them(tmp_path):
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
     model.compile(TransformerAdam(use_ema=True, ema_momentum=0.5), loss="mse")
@@ -219,64 +181,6 @@ def test_averages_of_the_weights_stand_for_them(tmp_path):
     averaged = keras.saving.load_model(tmp_path / "model.keras")
     np.testing.assert_array_equal(averaged.get_weights(), [[[1.5]]])
     assert not averaged.compiled
-
-
-def test_averages_of_mixed_float16_are_loaded_in_float32(tmp_path):
-    model = small_models.new_model(dtype="mixed_float16")
-    model.compile(TransformerAdam(use_ema=True), loss="mse")
-    model.optimizer.build(model.trainable_variables)
-    inner_optimizer(model).iterations.assign(1)  # Before the first step, averages do not count.
-    for _, variable in averaged_weights(inner_optimizer(model)):
-        variable.assign(np.ones(variable.shape))
-    path = save_checkpoint(tmp_path, model, step=1, keep=1)
-    with loading_in_float32():
-        loaded = load_checkpoint_model(path)
-    assert loaded.compute_dtype == "float32"
-    assert all(np.all(weight == 1) for weight in loaded.get_weights())
-
-
-@keras.saving.register_keras_serializable(package="tests")
-class ForgetsWhatIsFrozen(keras.layers.Layer):
-    """As custom layers of sublayers do: after loading, all sublayers can be trained."""
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.inner = keras.layers.Dense(2)
-
-    def build(self, shape):
-        self.inner.build(shape)
-
-    def call(self, x):
-        return self.inner(x)
-
-
-def test_averages_of_other_weights_than_the_loaded_model_trains_are_refused(tmp_path):
-    """Keras would only warn, and leave the averages of the loaded model at zero."""
-    layer = ForgetsWhatIsFrozen()
-    model = keras.Sequential([keras.Input((2,)), layer, keras.layers.Dense(1)])
-    layer.inner.trainable = False
-    model.compile(TransformerAdam(use_ema=True), loss="mse")
-    model.optimizer.build(model.trainable_variables)
-    path = save_checkpoint(tmp_path, model, step=1, keep=1)
-    with pytest.raises(UserError, match="EMA weights of .*step-00000001 cannot be loaded: .*has"):
-        average_checkpoints([path], tmp_path / "model.keras")
-    assert not (tmp_path / "model.keras").exists()
-
-
-def test_the_older_file_is_kept_until_the_new_one_is_there(tmp_path, monkeypatch):
-    old, previous = tmp_path / "model.keras", tmp_path / "model.previous.keras"
-    average_checkpoints([checkpoint_of(tmp_path, 1, 1.0)], old, previous)
-    assert not previous.exists()
-    content, replace = old.read_bytes(), os.replace
-    other = checkpoint_of(tmp_path, 2, 2.0)
-
-    def look(source, target):
-        assert old.read_bytes() == content
-        replace(source, target)
-
-    monkeypatch.setattr(os, "replace", look)
-    average_checkpoints([other], old, previous)
-    assert previous.read_bytes() == content != old.read_bytes()
 
 
 @pytest.mark.parametrize("change", [lambda x: x.quantize("int8"), lambda x: x.enable_lora(1)])

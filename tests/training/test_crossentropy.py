@@ -7,7 +7,7 @@ from keras import ops
 from support.contract import to_numpy
 from support.gradients import gradients_of
 
-from keras_transformer.training import MaskedAccuracy, MaskedCrossentropy, Perplexity, crossentropy
+from keras_transformer.training import MaskedAccuracy, MaskedCrossentropy, Perplexity
 from keras_transformer.training.crossentropy import sliced_crossentropy
 
 B, T, V = 3, 5, 7
@@ -95,16 +95,6 @@ def test_pad_id_says_what_padding_is(labels, logits):
     np.testing.assert_allclose(value(loss, labels, logits), expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int64"])
-def test_labels_of_bytes_may_be_255(dtype):
-    """As a byte, a `pad_id` of -1 would be 255."""
-    labels = np.array([[255, 254, 255]])
-    logits = np.random.default_rng(0).normal(size=(1, 3, 256)).astype("float32")
-    for made in (MaskedCrossentropy(pad_id=-1), Perplexity(pad_id=-1)):
-        found, expected = value(made, labels.astype(dtype), logits), value(made, labels, logits)
-        np.testing.assert_allclose(found, expected, rtol=1e-6)
-
-
 @pytest.mark.once
 @pytest.mark.parametrize("shape", [(B, T, 1), (B, 1, 1), ()])
 def test_weights_with_other_axes_are_refused(labels, logits, shape):
@@ -134,29 +124,6 @@ def test_label_outside_the_vocabulary_gives_nan_unless_its_weight_is_0(labels, l
     np.testing.assert_allclose(float(perplexity.result()), np.exp(without), rtol=1e-6)
     perplexity.update_state(labels, logits)
     assert np.isnan(float(perplexity.result()))
-
-
-@pytest.mark.parametrize("pad_id", [-100, V + 3])
-def test_pad_id_may_be_outside_the_vocabulary(labels, logits, pad_id):
-    outside = np.where(labels == 0, pad_id, labels)
-    expected = value(MaskedCrossentropy(0.1), labels, logits)
-    loss = value(MaskedCrossentropy(0.1, pad_id=pad_id), outside, logits)
-    np.testing.assert_allclose(loss, expected, rtol=1e-6)
-    for metric in (Perplexity, MaskedAccuracy):
-        found = metric(pad_id=pad_id)(outside, logits)
-        np.testing.assert_allclose(to_numpy(found), to_numpy(metric()(labels, logits)), rtol=1e-6)
-    embeddings = np.eye(V, dtype="float32")
-    found, expected = (
-        sliced_crossentropy(
-            ops.convert_to_tensor(logits.reshape(-1, V)),
-            ops.convert_to_tensor(embeddings),
-            ops.convert_to_tensor(y.reshape(-1)),
-            ops.convert_to_tensor((labels.reshape(-1) != 0).astype("float32")),
-            slice_size=4,
-        )
-        for y in (outside, labels)
-    )
-    np.testing.assert_allclose(to_numpy(found), to_numpy(expected), rtol=1e-6)
 
 
 def test_no_reduction_keeps_one_value_a_token(labels, logits):
@@ -286,29 +253,6 @@ def test_all_three_sums(needs_gradient):
     np.testing.assert_allclose(to_numpy(found), by_hand(*arrays)[0], rtol=1e-5)
 
 
-@pytest.mark.parametrize("label", [V, -1])
-def test_label_outside_the_vocabulary_gives_nan_sums(label):
-    states, embeddings = np.ones((4, 2), "float32"), np.ones((V, 2), "float32")
-    labels, weights = np.array([1, 2, label, 3], "int32"), np.ones(4, "float32")
-    assert np.isnan(float(sliced_crossentropy(states, embeddings, labels, weights, 2)[0]))
-
-
-def test_tiny_weights_leave_gradients_in_float16():
-    states, embeddings, labels, weights = problem()
-    d_states = by_hand(states, embeddings, labels, weights)[1]
-    halves = (states.astype("float16"), embeddings.astype("float16"))
-
-    def scaled_loss(states, embeddings):
-        tiny = ops.convert_to_tensor(1e-9 * weights)
-        loss = sliced_crossentropy(
-            states, embeddings, ops.convert_to_tensor(labels), tiny, 4, SMOOTHING
-        )[0]
-        return 1e9 * loss
-
-    found = gradients_of(scaled_loss, *halves)[1]
-    np.testing.assert_allclose(found, d_states, atol=0.02)
-
-
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_the_number_of_tokens_may_be_known_only_at_run_time(jit_compile):
     """TensorFlow traces a training step once for batches of all sizes."""
@@ -337,34 +281,3 @@ def test_the_number_of_tokens_may_be_known_only_at_run_time(jit_compile):
     sums, *gradients = by_hand(*problem())
     for actual, expected in zip(found(*tensors), (sums[0], *gradients), strict=True):
         np.testing.assert_allclose(to_numpy(actual), expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.once
-@pytest.mark.parametrize("tokens, expected", [(3, [3]), (8, [8]), (9, [5, 5]), (20, [7, 7, 7])])
-def test_slices_have_nearly_equal_sizes(monkeypatch, tokens, expected):
-    sizes = []
-    computed = crossentropy._sums
-
-    def sums(states, *others):
-        sizes.append(states.shape[0])
-        return computed(states, *others)
-
-    monkeypatch.setattr(crossentropy, "_sums", sums)
-    monkeypatch.setattr(crossentropy, "sequential_loop", loop_in_python)
-    states, embeddings, labels, weights = (
-        ops.ones(shape, dtype)
-        for shape, dtype in (
-            ((tokens, 2), "float32"),
-            ((V, 2), "float32"),
-            ((tokens,), "int32"),
-            ((tokens,), "float32"),
-        )
-    )
-    sliced_crossentropy(states, embeddings, labels, weights, slice_size=8)
-    assert sizes == expected
-
-
-def loop_in_python(count, body, begin):
-    for index in range(count):
-        begin = body(index, *begin)
-    return begin

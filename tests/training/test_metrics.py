@@ -32,15 +32,11 @@ def test_batches_add_up_by_tokens():
     assert float(metric(np.array([[0, 0]]), logits_for([[1, 0]]))) == 0
 
 
+@pytest.mark.once
 def test_weights_count():
     metric = MaskedAccuracy()
     weights = np.array([[3.0, 1.0]], "float32")
     assert float(metric(np.array([[1, 2]]), logits_for([[1, 1]]), weights)) == 3 / 4
-
-
-def test_equal_logits_are_as_perplexing_as_the_vocabulary_is_large():
-    labels = np.array([[1, 2, 6, 0]])
-    np.testing.assert_allclose(float(Perplexity()(labels, np.zeros((1, 4, 7)))), 7, rtol=1e-6)
 
 
 def test_is_the_geometric_mean_over_tokens_of_all_batches():
@@ -53,6 +49,7 @@ def test_is_the_geometric_mean_over_tokens_of_all_batches():
     np.testing.assert_allclose(float(metric.result()), 64**0.25, rtol=1e-6)
 
 
+@pytest.mark.once
 def test_the_crossentropy_is_finite_where_its_exponential_is_not():
     metric = Perplexity()
     metric.update_state(np.array([[1, 1]]), np.array([[[500.0, 0.0], [400.0, 0.0]]], "float32"))
@@ -64,10 +61,3 @@ def test_padding_changes_nothing():
     logits = np.random.default_rng(0).normal(size=(1, 3, 5)).astype("float32")
     short = float(metric(np.array([[2, 4]]), logits[:, :2]))
     assert float(padded(np.array([[2, 4, 0]]), logits)) == short
-
-
-@pytest.mark.parametrize("metric", [MaskedAccuracy, Perplexity])
-def test_config_round_trip(metric):
-    made = metric(pad_id=3, name="other")
-    again = keras.metrics.deserialize(keras.metrics.serialize(made))
-    assert type(again) is metric and again.get_config() == made.get_config()

@@ -67,18 +67,6 @@ def test_accumulated_micro_batches_equal_the_whole_batch():
         np.testing.assert_allclose(other, one, atol=1e-4)
 
 
-def test_a_mean_per_micro_batch_would_not_equal_the_whole_batch():
-    # The witness above can fail: equal weight for unequally filled micro-batches is not exact.
-    labels, weights = sentences()
-    whole = model_with(TransformerAdam(0.1))
-    whole.fit(labels, labels, sample_weight=weights, batch_size=8, verbose=0)
-    split = model_with(TransformerAdam(0.1, gradient_accumulation_steps=2))
-    split.compile(split.optimizer, loss=MaskedCrossentropy())
-    split.fit(labels, labels, batch_size=4, shuffle=False, verbose=0)
-    norms = [float(model.optimizer.gradient_norm) for model in (whole, split)]
-    assert abs(norms[1] / norms[0] - 1) > 0.01
-
-
 @pytest.mark.parametrize("accumulation_steps", [None, pytest.param(2, marks=pytest.mark.slow)])
 def test_schedule_sees_optimizer_steps(accumulation_steps):
     optimizer = TransformerAdam(Harmonic(), gradient_accumulation_steps=accumulation_steps)
@@ -124,18 +112,6 @@ def test_averages_count_optimizer_steps_without_bias_to_the_first(accumulation_s
     np.testing.assert_array_equal(model.get_weights()[0], seen[-1])
 
 
-@pytest.mark.parametrize("momentum", [0.0, 1.0])
-def test_averages_of_the_smallest_and_the_largest_momentum(momentum):
-    """The last weights, and the mean of the weights of all steps."""
-    model = dense_of_two(TransformerAdam(0.1, use_ema=True, ema_momentum=momentum))
-    seen = []
-    for _ in range(3):
-        model.train_on_batch(np.array([[3.0, 4.0]]), np.zeros((1, 1)))
-        seen.append(model.get_weights()[0])
-    expected = np.mean(seen, axis=0) if momentum else seen[-1]
-    np.testing.assert_allclose(variable_of(model.optimizer, "average"), expected, rtol=1e-6)
-
-
 def test_fit_ends_with_the_averages_and_can_go_on():
     model = dense_of_two(TransformerAdam(0.1, use_ema=True, ema_momentum=0.5))
     for _ in range(2):
@@ -157,14 +133,6 @@ def variable_of(optimizer, name):
     """The first variable of an optimizer whose name ends like that."""
     variables = [v for v in optimizer.variables if v.name.endswith(name)]
     return keras.ops.convert_to_numpy(variables[0])
-
-
-def test_first_step_moves_every_weight_by_the_rate():
-    # Adam's first step is rate * g / (|g| + ε), the rate itself for every g that is not 0.
-    model = dense_of_two(TransformerAdam(0.25))
-    before = model.get_weights()[0]
-    model.fit(np.array([[3.0, -4.0]]), np.zeros((1, 1)), verbose=0)
-    np.testing.assert_allclose(model.get_weights()[0] - before, [[-0.25], [0.25]], rtol=1e-4)
 
 
 def test_optimizer_and_its_state_survive_a_keras_file(tmp_path):
@@ -213,14 +181,7 @@ def test_warms_up_linearly_and_decays_with_the_inverse_square_root(arguments, st
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-def test_schedule_config_round_trip():
-    schedule = TransformerSchedule(d_model=8, warmup_steps=5, scale=3.0)
-    config = keras.optimizers.schedules.serialize(schedule)
-    again = keras.optimizers.schedules.deserialize(config)
-    assert isinstance(again, TransformerSchedule)
-    assert again.get_config() == schedule.get_config()
-
-
+@pytest.mark.once
 @pytest.mark.parametrize("arguments", [{}, {"d_model": 8, "peak": 0.1}])
 def test_takes_exactly_one_of_d_model_and_peak(arguments):
     with pytest.raises(ValueError, match="Exactly one .* Received: d_model="):

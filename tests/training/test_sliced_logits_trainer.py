@@ -4,7 +4,6 @@ import keras
 import numpy as np
 import pytest
 from support.contract import randomize, to_numpy
-from support.seq2seq_models import small_model as seq2seq_model
 from support.small_models import V, inputs_of, new_model
 
 from keras_transformer._backend.fit_data import fit_data
@@ -73,17 +72,6 @@ def test_training_and_saving_are_those_with_all_logits(variant, tmp_path):
     assert_same_weights(trainer, loaded)
 
 
-def test_a_sum_is_the_mean_times_the_weights():
-    trainers = [new_trainer(reduction=each) for each in ("mean_with_sample_weight", "sum")]
-    inputs = inputs_of(trainers[0].model)
-    labels, weights = labels_of(inputs), np.full(inputs["target_ids"].shape, 0.25, "float32")
-    states = np.random.default_rng(4).normal(size=(*labels.shape, 12)).astype("float32")
-    states = keras.ops.convert_to_tensor(states)
-    mean, total = (x.compute_loss(inputs, labels, states, weights) for x in trainers)
-    expected = to_numpy(mean) * 0.25 * np.sum(labels != 0)
-    np.testing.assert_allclose(to_numpy(total), expected, rtol=1e-5)
-
-
 @pytest.mark.parametrize(
     "is_training, reduction", [(True, "sum"), (False, "sum"), (False, "mean_with_sample_weight")]
 )
@@ -148,18 +136,6 @@ def test_a_quantized_model_is_refused():
 
 
 @pytest.mark.slow
-def test_r_drop_without_dropout_is_training_without_it():
-    trainers = [new_trainer(), new_trainer()]
-    trainers[1].r_drop = 5.0
-    inputs = inputs_of(trainers[0].model, batch=3)
-    losses = [
-        [trainer.train_on_batch(inputs, labels_of(inputs))[0] for _ in range(2)]
-        for trainer in trainers
-    ]
-    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
-
-
-@pytest.mark.slow
 def test_r_drop_passes_the_model_twice_in_training_alone():
     model = new_model(dropout_rate=0.5, num_layers=1)
     trainer = SlicedLogitsTrainer(model, new_loss(), r_drop=1.0)
@@ -214,11 +190,6 @@ def test_a_step_updates_the_batch_statistics_once():
             lambda: new_model("batch_normalization"),
             {"gradient_checkpointing": True},
             "update the moving averages again",
-        ),
-        (
-            lambda: seq2seq_model("recurrent"),
-            {"gradient_checkpointing": True},
-            "no effect on this model.* model=RecurrentSeq2Seq",
         ),
     ],
 )

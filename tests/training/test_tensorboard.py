@@ -7,7 +7,6 @@ import pytest
 from google.protobuf import text_format
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.plugins.hparams import metadata
 from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 
 from keras_transformer.training import TensorBoardWriter, write_projector
@@ -50,17 +49,6 @@ def test_tensorboard_reads_images(tmp_path):
     assert (image.step, width, height) == (5, b"6", b"4")
     assert image.tensor_proto.tensor_shape.dim[0].size == 3
     np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(file))), pixels)
-
-
-def test_tensorboard_reads_hyperparameters(tmp_path):
-    with TensorBoardWriter(tmp_path) as writer:
-        writer.write_hyperparameters(
-            {"model.d_model": 64, "training.ema": 0.5, "model.preset": "b"}
-        )
-    content = events(tmp_path).PluginTagToContent("hparams")[metadata.SESSION_START_INFO_TAG]
-    found = metadata.parse_session_start_info_plugin_data(content).hparams
-    assert found["model.d_model"].number_value == 64 and found["training.ema"].number_value == 0.5
-    assert found["model.preset"].string_value == "b"
 
 
 def test_a_resumed_run_hides_what_it_repeats(tmp_path):

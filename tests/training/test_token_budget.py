@@ -11,7 +11,6 @@ from keras_transformer.training.token_budget import (
     find_token_budget,
     largest_that_fits,
     longest_lengths,
-    measure,
     worst_shape,
 )
 
@@ -23,6 +22,7 @@ def recipe(tmp_path):
     return recipe.model_copy(update={"data": recipe.data.model_copy(update={"max_length": 19})})
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("largest", [16, 900, 1_023, 1_024, 1_500, 10_000, 123_456])
 def test_the_number_found_fits_and_a_tenth_more_does_not(largest):
     tried = []
@@ -36,10 +36,7 @@ def test_the_number_found_fits_and_a_tenth_more_does_not(largest):
     assert len(tried) == len(set(tried)) <= 20
 
 
-def test_nothing_fits_if_the_smallest_does_not():
-    assert largest_that_fits(lambda tokens: False, smallest=16) is None
-
-
+@pytest.mark.once
 def test_worst_batch_has_sources_twice_as_long_as_targets(recipe):
     # 19 pieces and eos are 20 tokens: 24 positions, and 16 hold half of them.
     assert longest_lengths(recipe) == (24, 16)
@@ -47,10 +44,7 @@ def test_worst_batch_has_sources_twice_as_long_as_targets(recipe):
     assert worst_shape(recipe, 250) == (8, 24, 16)  # of 15 rows a multiple of 8
 
 
-def test_a_step_that_needs_too_much_is_ended(recipe):
-    assert not measure(recipe, 64, limit=30).fits  # MiB: less than Python and NumPy need
-
-
+@pytest.mark.once
 def test_says_if_not_even_one_sentence_fits(recipe, monkeypatch):
     monkeypatch.setattr(
         token_budget, "measure", lambda recipe, tokens, limit: Try(tokens, (1, 1, 1))
@@ -59,26 +53,13 @@ def test_says_if_not_even_one_sentence_fits(recipe, monkeypatch):
         find_token_budget(recipe, 30)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("memory", [0, -1.0, float("nan")])
 def test_refuses_memory_that_is_no_size(recipe, memory):
     with pytest.raises(ValueError, match="memory"):
         find_token_budget(recipe, memory)
 
 
+@pytest.mark.once
 def test_finds_out_what_is_available():
     assert available_mebibytes() > 100
-
-
-@pytest.mark.slow
-def test_a_step_is_measured(recipe):
-    tried = measure(recipe, 64, limit=8_000)
-    assert tried.fits and tried.shape == (4, 24, 16)
-    assert 100 < tried.mebibytes < 8_000
-    assert tried.seconds > 0 and tried.tokens_per_s > 0
-
-
-@pytest.mark.slow
-def test_a_step_that_fails_otherwise_is_a_defect(recipe):
-    model = recipe.model.model_copy(update={"num_heads": 3})
-    with pytest.raises(RuntimeError, match="num_heads"):
-        measure(recipe.model_copy(update={"model": model}), 64, limit=8_000)

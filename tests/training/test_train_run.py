@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -77,14 +76,6 @@ def run_after(first: Run, directory: Path, **sections) -> Run:
     training = {"initial_run": first.directory, "steps": 1, "accumulation_steps": 1}
     training |= {"validation_bleu_sentences": 0, "warmup_steps": 4_000, "r_drop": 5.0}
     return new_run(directory, training=training, **sections)
-
-
-def write_losses(run: Run, losses: dict[str, float]) -> None:
-    """Gives the newest checkpoint other validation losses, and makes the model be written again."""
-    state = run.checkpoints()[-1] / "state.json"
-    content = json.loads(state.read_text())
-    state.write_text(json.dumps({**content, "validation_losses": losses}))
-    run.model_path.unlink(missing_ok=True)
 
 
 def arrays(path: Path) -> dict[str, np.ndarray]:
@@ -213,14 +204,6 @@ def test_another_run_must_have_the_model_of_the_recipe(whole, tmp_path, name, va
 
 
 @pytest.mark.once
-def test_another_run_must_have_the_tokenizer_of_the_recipe(whole, tmp_path):
-    message = r"training\.initial_run: .*run has tokenizer\.vocabulary_size=17, .* recipe has .*=18"
-    with pytest.raises(UserError, match=message):
-        run_after(whole[0], tmp_path, tokenizer={"vocabulary_size": 18})
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.once
 def test_a_run_with_adapters_cannot_be_the_first(whole, tmp_path):
     (tmp_path / "next").mkdir()
     first = Run.open(shutil.copytree(whole[0].directory, tmp_path / "first"))
@@ -238,7 +221,6 @@ def test_a_run_with_adapters_cannot_be_the_first(whole, tmp_path):
         ("model.position_encoding=spiral", "`position_encoding` must be one of .*'spiral'"),
         ("model.position_encoding=learned", "must be at most 16, .* up to 24 tokens"),
         ("model.activation=reluu", "tiny_run cannot be trained: .*reluu"),
-        ("model.d_model=1000000000", "model and tokenizer.vocabulary_size: the weights need"),
     ],
 )
 def test_settings_are_refused_before_anything_is_made(tmp_path, setting, message):
@@ -276,86 +258,6 @@ def test_another_number_of_checkpoints_is_averaged_again_even_after_a_kill(copy,
 
 
 @pytest.mark.once
-def test_a_damaged_model_is_made_again(copy, capsys):
-    before = open_model(copy)
-    copy.model_path.write_bytes(copy.model_path.read_bytes()[:-99])
-    train(copy, resume=True)
-    assert_same_weights(open_model(copy), before)
-    assert capsys.readouterr().err.endswith("Averaging checkpoints.\n")
-    assert not (copy.directory / "model.previous.keras").exists()
-
-
-@pytest.mark.once
-def test_checkpoints_of_the_warmup_are_not_averaged(copy, capsys):
-    copy = changed(copy, training={"warmup_steps": tiny_run.STEPS})
-    copy.recipe_path.write_text(copy.recipe.to_yaml())
-    copy.model_path.unlink()
-    train(copy, resume=True)
-    assert_same_weights(open_model(copy), open_model(copy, checkpoint="last"))
-    assert "training.warmup_steps=5: step-00000004\n" in capsys.readouterr().out
-
-
-@pytest.mark.once
-def test_early_stopping_leaves_out_the_warmup_but_for_the_best_checkpoint(copy, capsys):
-    settings = {"warmup_steps": tiny_run.STEPS + 1, "early_stopping_patience": 1}
-    copy = changed(copy, training=settings)
-    copy.recipe_path.write_text(copy.recipe.to_yaml())
-    write_losses(copy, {"2": 9.0, "4": 7.0, "5": 8.0})
-    train(copy, resume=True)
-    shown = capsys.readouterr()
-    assert "not averaged, because training.warmup_steps=6: step-00000005\n" in shown.out
-    assert f"{copy.model_path} is the model of step-00000004\n" in shown.out
-    told = "training.steps=5 is less than training.warmup_steps=6, so the learning rate does"
-    assert told in shown.err
-
-
-@pytest.mark.once
-@pytest.mark.parametrize(
-    "losses, average_last, patience, is_told",
-    [
-        ({"4": 9.0, "5": 7.0}, 2, None, True),
-        ({"4": 7.05, "5": 7.0}, 2, None, False),
-        ({"2": 9.0, "4": 6.5, "5": 7.0}, 3, None, False),  # an earlier one is better
-        ({"2": 9.0, "4": 7.0, "5": 9.5}, 2, 1, False),  # early stopping chose earlier ones
-    ],
-)
-def test_an_average_of_a_training_that_was_too_short_is_told(
-    copy, capsys, losses, average_last, patience, is_told
-):
-    write_losses(copy, losses)
-    training, evaluation = {"early_stopping_patience": patience}, {"average_last": average_last}
-    train(changed(copy, training=training, evaluation=evaluation), resume=True)
-    told = f"fell from 9 to 7 over these checkpoints. .* average {copy.directory} --last 1"
-    assert bool(re.search(told, capsys.readouterr().out)) == is_told
-
-
-@pytest.mark.once
-def test_early_stopping_that_begins_late_averages_checkpoints_that_are_left(copy, capsys):
-    write_losses(copy, {"1": 0.5, "2": 9.0, "4": 7.0, "5": 8.0})
-    shutil.rmtree(copy.checkpoints()[0])
-    settings = {"training": {"early_stopping_patience": 1}, "evaluation": {"average_last": 1}}
-    train(changed(copy, **settings), resume=True)
-    told = "The best checkpoint is step-00000004, with a validation loss of 7"
-    assert told in capsys.readouterr().out
-    train(Run.open(copy.directory), resume=True)
-    shown = capsys.readouterr().out
-    assert "is finished by training.early_stopping_patience=1, so" in shown
-    assert "resume it with a larger training.early_stopping_patience\n" in shown
-    assert_same_weights(open_model(copy), load_checkpoint_model(copy.checkpoints()[0]))
-
-
-@pytest.mark.once
-def test_a_callback_that_ends_the_training_is_named_as_the_reason(copy, capsys):
-    callback = keras.callbacks.LambdaCallback(
-        on_epoch_end=lambda epoch, logs: setattr(callback.model, "stop_training", True)
-    )
-    longer = changed(copy, training={"steps": 9, "early_stopping_patience": 9})
-    train(longer, resume=True, callbacks=[callback])
-    shown = capsys.readouterr().out
-    assert re.search(r"ended at step [67]: a callback stopped it before step 9\.", shown), shown
-
-
-@pytest.mark.once
 def test_more_steps_replace_the_model_and_changes_are_recorded(copy, capsys):
     content = copy.model_path.read_bytes()
     (entry,) = copy.history()
@@ -373,15 +275,6 @@ def test_more_steps_replace_the_model_and_changes_are_recorded(copy, capsys):
     assert Run.open(copy.directory).recipe.training == longer.recipe.training
     assert (copy.directory / "model.previous.keras").read_bytes() == content
     assert copy.model_path.read_bytes() != content
-
-
-@pytest.mark.once
-def test_a_model_without_checkpoints_is_not_trained_again(copy):
-    content = copy.model_path.read_bytes()
-    shutil.rmtree(copy.checkpoints_dir)
-    with pytest.raises(UserError, match=r"model\.keras exists, but there is no checkpoint"):
-        train(copy, resume=True)
-    assert copy.model_path.read_bytes() == content
 
 
 @pytest.mark.once

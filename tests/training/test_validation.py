@@ -8,7 +8,6 @@ import pytest
 from support import tiny_run
 from support.attention_examples import attention_example
 
-from keras_transformer.errors import UserError
 from keras_transformer.runs.run import Run
 from keras_transformer.training import validation
 from keras_transformer.training.validation import TranslationValidation
@@ -74,24 +73,3 @@ def test_shows_the_attention_of_the_first_pair(run, monkeypatch):
     assert shown == [("one | two", "eins zwei drei vier fünf")]
     assert found["attention/tokens"].splitlines()[-1] == "| cross | b c d | a &#124; |"
     assert found["attention/cross"].shape == (2 * (8 * 3 + 1), 3 * (8 * 2 + 1), 3)
-
-
-@pytest.mark.parametrize(("most", "expected"), [(3, []), (4, ["three"]), (5, ["one | two"])])
-def test_the_picture_has_a_modest_size(run, monkeypatch, most, expected):
-    shown = []
-
-    def attention(_, source, __):
-        shown.append(source)
-        return attention_example()
-
-    monkeypatch.setattr(validation, "_MOST_TOKENS", most)
-    found = validate(lambda sentences: ["a", "b"], run, monkeypatch, attention)
-    assert shown == expected and ("attention/cross" in found) == bool(expected)
-
-
-def test_a_pair_that_has_no_attention_is_left_out(run, monkeypatch):
-    def attention(*_):
-        raise UserError("no attention")
-
-    found = validate(lambda sentences: ["a", "b"], run, monkeypatch, attention)
-    assert set(found) == {"loss", "perplexity", "bleu", "translations"}

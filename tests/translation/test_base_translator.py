@@ -6,6 +6,8 @@ from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.translation.base_translator import BaseTranslator, counted_progress
 from keras_transformer.translation.hypothesis import Hypothesis
 
+pytestmark = pytest.mark.once
+
 
 class Letters:
     """A tokenizer with one piece per letter."""

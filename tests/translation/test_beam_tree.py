@@ -7,8 +7,10 @@ from support.searching import eagerly, quick_search
 
 from keras_transformer import SearchOptions
 from keras_transformer.decoding import Request
-from keras_transformer.decoding.search import make_strategy
+from keras_transformer.decoding.decoding_loop import make_strategy
 from keras_transformer.translation.beam_tree import BeamTree, nodes_of, record
+
+pytestmark = pytest.mark.once
 
 V, MAX_LENGTH = 9, 7
 MODEL = PrefixModel(V)
@@ -64,27 +66,6 @@ def test_log_probabilities_are_those_of_the_model():
         assert parent.outcome == "continued" and parent.length == node.length - 1
         total = parent.log_probability + node.token_log_probability
         assert node.log_probability == pytest.approx(total, abs=1e-5)
-
-
-def test_penalties_do_not_change_the_probabilities_of_tokens():
-    options = SearchOptions(beam_size=4, num_beam_groups=2, diversity_penalty=2.0)
-    tree, _ = tree_of(MODEL, [7, 3], options)
-    for node in tree.nodes[1:]:
-        *prefix, token = [x.token_id for x in tree.path(node)]
-        expected = MODEL.log_probabilities([7, 3], prefix)[token]
-        assert node.token_log_probability == pytest.approx(expected, abs=1e-4)
-    penalized = [x for x in tree.nodes[1:] if x.length == 1 and x.group == 1]
-    assert min(x.log_probability - x.token_log_probability for x in penalized) < -1.9
-
-
-def test_every_step_has_as_many_hypotheses_as_beams_until_the_end():
-    options = OPTIONS[0]
-    tree, result = tree_of(MODEL, [11, 3], options)
-    for length in range(1, int(result.steps)):
-        of_step = [node for node in tree.nodes if node.length == length]
-        assert len(of_step) == 2 * options.beam_size
-        assert sum(node.outcome == "continued" for node in of_step) == options.beam_size
-    assert not any(x.outcome == "continued" for x in tree.nodes if x.length == result.steps)
 
 
 A, Z = 4, 5

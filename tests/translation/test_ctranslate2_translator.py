@@ -1,7 +1,5 @@
 """CTranslate2 as an engine finds what the search in Keras finds."""
 
-import sys
-
 import pytest
 from support.contract import randomize
 from support.parallel_text import SENTENCES
@@ -11,6 +9,8 @@ from keras_transformer import SearchOptions, Tokenizer, Transformer, Translator
 from keras_transformer.errors import UserError
 from keras_transformer.export import export_ctranslate2
 from keras_transformer.translation.ctranslate2_translator import CTranslate2Translator
+
+pytestmark = pytest.mark.once
 
 pytest.importorskip("ctranslate2", reason="ctranslate2 is an optional dependency")
 
@@ -134,9 +134,3 @@ def test_words_and_alignments_are_refused(folder):
 def test_a_folder_that_is_no_export_is_refused(tmp_path):
     with pytest.raises(UserError, match="is not an export for CTranslate2"):
         CTranslate2Translator(tmp_path)
-
-
-def test_missing_ctranslate2_says_how_to_get_it(folder, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    with pytest.raises(UserError, match=r"pip install 'keras3-transformer\[ctranslate2\]'"):
-        CTranslate2Translator(folder)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from support.language_models import Letters, next_logits, small_model
-from support.searching import eagerly, quick_search
+from support.searching import eagerly
 from support.small_models import small_model as small_transformer
 
 from keras_transformer import (
@@ -16,7 +16,6 @@ from keras_transformer import (
     SearchOptions,
     Translator,
 )
-from keras_transformer.decoding import Request
 
 PROMPTS, LENGTH = ["abcdefg", "z", "kbk"], 5
 
@@ -67,38 +66,6 @@ def test_eos_ends_a_continuation(generator):
         ending = Generator(generator.model, Letters(), eos_id=ids[2])
         ((hypothesis,),) = ending.generate(PROMPTS[:1], options)
     assert hypothesis.ids == ids[: ids.index(ids[2])] and hypothesis.length < LENGTH
-
-
-def test_constraints_are_those_of_the_search():
-    model = small_model()
-    request = Request(
-        np.array([[4, 5, 6], [7, -1, -1]], "int32"),
-        required_ids=np.array([[[8, 9]], [[10, -1]]], "int32"),
-        forbidden_ids=np.array([[[9, 8]], [[-1, -1]]], "int32"),
-    )
-    options = SearchOptions(beam_size=3, max_length=LENGTH)
-    with eagerly():
-        ids = quick_search(model, request, LENGTH, options).ids[:, 0].tolist()
-    assert any(pair == (8, 9) for pair in zip(ids[0], ids[0][1:], strict=False)) and 10 in ids[1]
-
-
-def test_a_large_vocabulary_without_padding_is_searched():
-    """`top_k_tokens` divides it into blocks, and no block has the id -1."""
-    model = LanguageModel(
-        700, num_layers=1, d_model=4, num_heads=1, d_ff=4, max_length=9, pad_id=-1
-    )
-    with eagerly():
-        request = np.array([[4, 5]], "int32")
-        found = quick_search(model, request, 3, SearchOptions(beam_size=2))
-    assert np.isfinite(found.scores).all() and (found.lengths == 3).all()
-
-
-def test_search_knows_no_bos_and_eos_of_a_language_model(generator):
-    """Letters number 2 and 3 are tokens like any other."""
-    ids, options = Letters().encode("abc"), SearchOptions(beam_size=1, max_length=LENGTH)
-    ((expected,),) = generator.generate(["abc"], options)
-    found = quick_search(generator.model, np.array([ids], "int32"), LENGTH, options)
-    assert tuple(found.ids[0, 0].tolist()) == expected.ids
 
 
 @pytest.mark.once

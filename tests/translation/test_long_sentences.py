@@ -21,10 +21,6 @@ def at_most(words):
     return lambda text: len(text.split()) <= words
 
 
-def test_what_fits_stays_whole():
-    assert split_overlong("One. Two. Three.", at_most(3)) == ["One. Two. Three."]
-
-
 def test_sentences_become_parts():
     text = 'Is it so? "Yes," he said. Then... no'
     assert split_overlong(text, at_most(5)) == ["Is it so?", '"Yes," he said.', "Then...", "no"]
@@ -77,19 +73,7 @@ def test_halves_of_a_word_begin_in_this_word():
     ]
 
 
-def test_as_many_pieces_as_the_model_takes_with_eos_are_not_overlong():
-    assert source_parts(["a b c"], Words(), 4, "truncate") == [(0, 0, [1, 1, 1, 3], "a b c", 0)]
-
-
 def test_cutting_keeps_the_beginning_and_warns():
     with pytest.warns(UserWarning, match="first 2 of 3 pieces of 'aa b cc'... are translated"):
         parts = source_parts(["aa b cc"], Words(), 3, "truncate")
     assert parts == [(0, 0, [2, 1, 3], "aa b cc", 0)]
-
-
-def test_parts_without_pieces_are_not_counted():
-    parts = source_parts(["zwsp zwsp zwsp aa bbb cccc", "zwsp"], Words(), 3, "split")
-    assert [(x.sentence, x.number, x.text, x.first_word) for x in parts] == [
-        (0, 0, "aa", 3),
-        (0, 1, "bbb cccc", 4),
-    ]

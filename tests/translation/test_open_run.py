@@ -14,9 +14,9 @@ from keras_transformer.layers.base import Dense
 from keras_transformer.models import Transformer
 from keras_transformer.models.base import in_float32
 from keras_transformer.recipe.settings import Recipe
+from keras_transformer.runs.checkpoints import ValidationHistory
 from keras_transformer.runs.model_file import TOKENIZER_MEMBER, load_checkpoint_model
 from keras_transformer.runs.run import Run
-from keras_transformer.runs.validation_history import ValidationHistory
 from keras_transformer.training.checkpoint import save_checkpoint
 from keras_transformer.translation.engines import open_translator
 from keras_transformer.translation.open_run import open_model, open_shortlist
@@ -53,6 +53,7 @@ def assert_same_weights(found, expected):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.once
 def test_a_model_comes_back_with_its_weights(run):
     model = tiny_model()
     model.save(run.model_path)
@@ -61,6 +62,7 @@ def test_a_model_comes_back_with_its_weights(run):
     assert_same_weights(loaded, model)
 
 
+@pytest.mark.once
 def test_a_checkpoint_is_best_last_or_has_a_step(unfinished):
     unfinished.model_path.write_bytes(b"damaged")
     for which, step in (("best", 6), ("last", 8), (4, 4)):

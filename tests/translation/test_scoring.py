@@ -5,7 +5,6 @@ import pytest
 from keras import ops
 from support.contract import to_numpy
 from support.fake_models import BOS, EOS, PAD, UNK
-from support.searching import beam_search
 from support.small_models import V, inputs_of, new_model, small_model
 
 from keras_transformer import SearchOptions, Tokenizer, Translator, compile_function
@@ -44,29 +43,6 @@ def test_scores_are_the_log_softmax_of_the_logits(variant):
     np.testing.assert_array_equal(found.lengths, (labels != model.pad_id).sum(axis=-1))
 
 
-def test_a_translation_scores_what_search_says():
-    model = new_model(num_layers=1)
-    result = beam_search(model, SOURCES, np.array([9, 2, 5]), max_length=9, beam_size=1)
-    ids, lengths = to_numpy(result.ids)[:, 0], to_numpy(result.lengths)[:, 0]
-    assert lengths.min() < lengths.max()
-    # Where a label is padding, it does not matter what `target_ids` have.
-    target_ids = np.concatenate([np.full((3, 1), BOS), ids[:, :-1]], axis=1)
-    found = score(model, SOURCES, target_ids, ids)
-    expected = to_numpy(result.log_probabilities)[:, 0]
-    np.testing.assert_allclose(found.log_probabilities, expected, rtol=1e-5)
-    np.testing.assert_array_equal(found.lengths, lengths)
-
-
-def test_more_padding_changes_nothing():
-    model = small_model()
-    inputs = inputs_of(model)
-    labels = labels_of(inputs["target_ids"])
-    narrow = score(model, *inputs.values(), labels)
-    wide = score(model, *(np.pad(x, ((0, 0), (0, 3))) for x in (*inputs.values(), labels)))
-    np.testing.assert_allclose(wide.log_probabilities, narrow.log_probabilities, atol=1e-5)
-    assert (wide.token_log_probabilities[:, -3:] == 0).all()
-
-
 class HalfPrecisionModel:
     """Gives the same bfloat16 logits to every sentence."""
 
@@ -98,15 +74,6 @@ def test_half_precision_is_normalized_in_float32():
     logits = to_numpy(ops.cast(model.logits, "float32")).astype("float64")[0]
     expected = logits[EOS] - np.log(np.exp(logits).sum())
     np.testing.assert_allclose(found.token_log_probabilities, np.full((2, 3), expected), rtol=1e-5)
-
-
-@pytest.mark.slow
-def test_dropout_is_off():
-    model = new_model(num_layers=1, dropout_rate=0.5)
-    inputs = inputs_of(model)
-    labels = np.full_like(inputs["target_ids"], EOS)
-    first, second = (score(model, *inputs.values(), labels) for _ in range(2))
-    np.testing.assert_array_equal(first.log_probabilities, second.log_probabilities)
 
 
 # --- Of strings ----------------------------------------------------------------------------------
@@ -162,6 +129,7 @@ def test_scores_are_those_of_each_pair_alone(model):
     np.testing.assert_allclose([score.log_probability for score in scores], expected, atol=1e-4)
 
 
+@pytest.mark.once
 def test_translations_score_as_the_search_said(model):
     sentences = ["abc", "de", "hgfedcba"]
     translator = Translator(
@@ -181,6 +149,7 @@ def test_translations_score_as_the_search_said(model):
         np.testing.assert_allclose(score.log_probability, hypothesis.log_probability, atol=1e-4)
 
 
+@pytest.mark.once
 def test_pairs_of_any_lengths_have_few_shapes(model, monkeypatch):
     shapes = set()
 
@@ -200,10 +169,7 @@ def test_pairs_of_any_lengths_have_few_shapes(model, monkeypatch):
     assert shapes == {(8, 8), (4, 11)}
 
 
-def test_nothing_has_no_scores(model):
-    assert Scorer(model, Letters()).score([], []) == []
-
-
+@pytest.mark.once
 def test_mistakes_are_named(model):
     with pytest.raises(
         UserError, match="a target must have at most 10 pieces. Received: 11 pieces"
@@ -213,12 +179,3 @@ def test_mistakes_are_named(model):
         Scorer(model, Letters()).score(["a", "b"], "ab")
     with pytest.raises(ValueError, match="Received: 1 sentences, 2 translations"):
         Scorer(model, Letters()).score(["a"], ["a", "b"])
-
-
-def test_tokens_sum_to_the_score(model):
-    scorer = Scorer(model, Letters())
-    pairs = ["abc", "b"], ["ab", "cde"]
-    tokens, scores = scorer.token_log_probabilities(*pairs), scorer.score(*pairs)
-    assert [len(of_pair) for of_pair in tokens] == [3, 4]
-    expected = [score.log_probability for score in scores]
-    np.testing.assert_allclose([sum(of_pair) for of_pair in tokens], expected, rtol=1e-5)

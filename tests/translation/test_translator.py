@@ -3,38 +3,20 @@
 import queue
 from types import SimpleNamespace
 
-import keras
 import numpy as np
 import pytest
-from keras import ops
-from support.fake_models import BOS, EOS, PAD, UNK, BigramModel, PrefixModel
+from support.digits import Copier, Digits, new_translator
+from support.fake_models import BOS, EOS, BigramModel, PrefixModel
 from support.small_models import small_model
 
-from keras_transformer import SamplingOptions, SearchOptions, Tokenizer
-from keras_transformer._backend.compile_function import compiles_each_shape
+from keras_transformer import SamplingOptions, SearchOptions
 from keras_transformer.errors import UserError
-from keras_transformer.models import Cache
 from keras_transformer.translation.hypothesis import Hypothesis
 from keras_transformer.translation.translator import Translator
 
 A = 4
 
-
-class Digits:
-    """A tokenizer with one piece per character: digit d is id 4 + d."""
-
-    pad_id, unk_id, bos_id, eos_id = PAD, UNK, BOS, EOS
-    frame_source = Tokenizer.frame_source
-
-    source_pieces = target_pieces = ["?"] * A + ["▁" + digit for digit in "0123456789"]
-
-    def encode_source(self, sentences):
-        return [[A + int(d) for d in sentence if d.isdigit()] for sentence in sentences]
-
-    encode_target = encode_source
-
-    def decode_target(self, ids):
-        return ["".join("?" if i < A else str(i - A) for i in pieces) for pieces in ids]
+pytestmark = pytest.mark.once
 
 
 def test_what_needs_attention_is_refused_without_it():
@@ -43,36 +25,6 @@ def test_what_needs_attention_is_refused_without_it():
         Translator(model, Digits(), SearchOptions(coverage_penalty=0.2))
     with pytest.raises(UserError, match="Alignments need a model with attention .*=BigramModel"):
         Translator(model, Digits()).translate_nbest(["1"], alignments=True)
-
-
-class Copier:
-    """Repeats the source, one token a step, and attends to it; the shapes it saw are `shapes`."""
-
-    max_length = 32
-    pad_id = PAD
-    variables = ()
-
-    def __init__(self):
-        self.shapes = []
-
-    def init_cache(self, source_ids, max_length, beam_size=1):
-        self.shapes.append((*source_ids.shape, max_length))
-        return Cache(sentence=source_ids)
-
-    def step(self, token_ids, cache, position):
-        source = cache.sentence
-        following = ops.take(source, ops.minimum(position, source.shape[1] - 1), axis=1)
-        logits = 9.0 * ops.one_hot(following, 14)[:, None, :]
-        logits = logits + ops.zeros((1, token_ids.shape[1], 1))
-        return logits, cache
-
-    def source_attention(self, source_ids, target_ids):
-        length, width = target_ids.shape[-1], source_ids.shape[1]
-        return ops.zeros((*target_ids.shape, 1)) + ops.one_hot(ops.arange(length), width)
-
-
-def new_translator(model, overlong="split", tokens_per_batch=1024, **options):
-    return Translator(model, Digits(), SearchOptions(**options), overlong, tokens_per_batch)
 
 
 def test_order_of_sentences_is_kept():
@@ -85,17 +37,6 @@ def test_blank_sentences_do_not_touch_the_model():
     assert new_translator(model).translate(["", "  ", "\t"]) == ["", "", ""]
     assert new_translator(model).translate([]) == []
     assert model.shapes == []
-
-
-def test_long_lists_go_in_batches_of_few_shapes():
-    model = Copier()
-    translator = new_translator(model, beam_size=1, tokens_per_batch=32)
-    sentences = [str(n) for n in range(19)]
-    assert translator.translate([*sentences, "1" * 14]) == [*sentences, "1" * 14]
-    # One of width 32 at a time; on PyTorch 2 of width 16, then 4 of width 8. 50 more than the
-    # source would be longer than the model allows, 32.
-    many = {(2, 16, 32), (4, 8, 32)}
-    assert set(model.shapes) == ({(1, 32, 32)} if compiles_each_shape() else many)
 
 
 def test_sentences_longer_than_the_model_allows_are_split_and_joined():
@@ -146,36 +87,6 @@ def test_progress_counts_sentences(capsys, notebook):
     assert capsys.readouterr().err == ""
 
 
-def test_options_become_rules():
-    """The model would repeat its first token for ever, or end at once."""
-    repeat = BigramModel({BOS: {A: 0.9, EOS: 0.1}, A: {A: 0.9, A + 1: 0.06, EOS: 0.04}}, 14)
-    short = BigramModel({BOS: {EOS: 0.9, A: 0.1}, A: {EOS: 0.9, A + 2: 0.1}}, 14)
-
-    def translation(model, **options):
-        return new_translator(model, beam_size=1, max_length=5, **options).translate(["1"])
-
-    assert translation(repeat) == ["00000"]
-    assert translation(repeat, no_repeat_ngram_size=2)[0][:3] == "001"
-    assert translation(repeat, repetition_penalty=100.0)[0][:2] == "01"
-    assert translation(short) == [""]
-    assert translation(short, min_length=2) == ["0"]
-    assert translation(short, min_length=3)[0][:2] == "02"
-
-
-def test_forbidden_words_do_not_appear():
-    probabilities = {BOS: {A + 1: 0.8, A + 2: 0.2}, A + 1: {A + 2: 0.6, EOS: 0.4}, A + 2: {EOS: 1}}
-    translator = new_translator(BigramModel(probabilities, 14), beam_size=2)
-    assert translator.translate(["0"] * 3, forbidden=[[], ["12", "3"], ["1"]]) == ["12", "1", "2"]
-
-
-def test_required_words_appear():
-    probabilities = {BOS: {A + 1: 0.9, A + 2: 0.1}, A + 1: {EOS: 1.0}, A + 2: {EOS: 1.0}}
-    translator = new_translator(BigramModel(probabilities, 14), beam_size=3, max_length=6)
-    found = translator.translate(["0"] * 3, required=[[], ["2"], ["77", "2"]])
-    assert found[:2] == ["1", "2"]
-    assert "77" in found[2] and "2" in found[2]
-
-
 class SpacedDigits(Digits):
     def decode_target(self, ids):
         return [" ".join(text) for text in super().decode_target(ids)]
@@ -210,23 +121,6 @@ def test_samples_depend_on_seed_and_index_alone():
     assert samples[1][0].text == ""
     assert translator.sample(sentences[2:4], options, seed=7, first_index=2) == samples[2:4]
     assert translator.sample(sentences, options, seed=8) != samples
-
-
-def test_a_sentence_may_have_more_samples_than_a_batch_has_tokens():
-    translator = new_translator(PrefixModel(14), beam_size=1, tokens_per_batch=2)
-    options = SamplingOptions(num_samples=3, max_length=4)
-    assert [len(samples) for samples in translator.sample(["1", "22222"], options)] == [3, 3]
-
-
-def test_samples_follow_the_distribution():
-    probabilities = {BOS: {A: 0.75, A + 1: 0.25}, A: {EOS: 1.0}, A + 1: {EOS: 1.0}}
-    translator = new_translator(BigramModel(probabilities, 14))
-    (samples,) = translator.sample(["5"], SamplingOptions(num_samples=400))
-    share = np.mean([sample.text == "0" for sample in samples])
-    # Three standard deviations.
-    np.testing.assert_allclose(share, 0.75, atol=3 * np.sqrt(0.75 * 0.25 / 400))
-    (greedy,) = translator.sample(["5"], SamplingOptions(num_samples=20, top_k=1))
-    assert {sample.text for sample in greedy} == {"0"}
 
 
 def test_parts_of_a_sentence_are_sampled_apart():
@@ -267,59 +161,6 @@ def test_a_stream_is_answered_line_by_line_in_order():
     assert list(stream) == ["4", "56"]
 
 
-@pytest.fixture
-def num_compiled(request):
-    """A function that says how often the backend has compiled, for a translator."""
-    if keras.config.backend() == "tensorflow":
-        return lambda translator: len(translator.model.shapes)  # Python runs in traces alone.
-    if keras.config.backend() == "torch":  # Nothing is compiled; shapes are as good.
-        return lambda translator: len(set(translator.model.shapes))
-    import jax
-
-    compiled = []
-
-    def listener(event, duration, **kwargs):
-        if event == "/jax/core/compile/backend_compile_duration":
-            compiled.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listener)
-    request.addfinalizer(lambda: jax.monitoring.unregister_event_duration_listener(listener))
-    return lambda translator: len(compiled)
-
-
-class ShrinkingCopier(Copier):
-    """Whose search goes in stages of 16, 24 and 32 tokens, with fewer and fewer sentences."""
-
-    def extend_cache(self, cache, max_length):
-        return cache
-
-    def step(self, token_ids, cache, position):
-        self.shapes.append(tuple(cache.sentence.shape))
-        return super().step(token_ids, cache, position)
-
-
-def test_a_thousand_lengths_compile_few_shapes_once(num_compiled):
-    translator = new_translator(ShrinkingCopier(), beam_size=2, tokens_per_batch=512)
-
-    def translate_any(count, seed):
-        generator = np.random.default_rng(seed)
-        lengths = generator.integers(1, 32, count)
-        sentences = ["".join(map(str, generator.integers(0, 10, length))) for length in lengths]
-        assert translator.translate(sentences) == sentences
-
-    before = num_compiled(translator)
-    translate_any(1000, seed=11)
-    after = num_compiled(translator)
-    # Widths 8, 16 and 32; up to 3 stages; 64, 32 and 16 sentences at first, then half as many, and
-    # half of those: not all of them meet. JAX also counts what it compiles around the search.
-    most = 20 if keras.config.backend() == "torch" else 50
-    assert 3 <= after - before <= most
-    translate_any(1000, seed=11)
-    assert num_compiled(translator) == after
-    translate_any(613, seed=12)
-    assert num_compiled(translator) - before <= most
-
-
 def test_a_search_that_cannot_meet_the_constraints_is_refused():
     translator = new_translator(PrefixModel(14), beam_size=4, max_length=3)
     assert {"1", "2"} <= set(translator.translate(["0"], required=[["1", "2"]])[0])
@@ -338,7 +179,6 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused():
         Translator(small_model(), tokenizer)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("options", "arguments", "message"),
     [

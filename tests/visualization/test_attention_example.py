@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from support import seq2seq_models
 from support.small_models import small_model
 
 from keras_transformer import Tokenizer, Translator, UserError
@@ -47,9 +46,6 @@ def test_what_has_no_attention_is_refused_in_one_line(tokenizer):
             translation_attention(translator, sentence, target)
     with pytest.raises(UserError, match="must be UTF-8 text"):
         translation_attention(translator, "d\udcff", "d")
-    recurrent = seq2seq_models.new_model("recurrent", target_vocabulary_size=None)
-    with pytest.raises(UserError, match="must have attention layers"):
-        translation_attention(Translator(recurrent, tokenizer), "d", "d")
 
 
 def test_tokens_must_fit_the_weights():

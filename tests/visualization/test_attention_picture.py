@@ -3,7 +3,6 @@
 import base64
 import re
 import struct
-import sys
 import xml.etree.ElementTree as ElementTree
 import zlib
 
@@ -97,9 +96,3 @@ def test_png_is_drawn_without_a_browser():
     assert png.startswith(b"\x89PNG") and min(struct.unpack(">II", png[16:24])) > 300
     without_text = png_from_svg(re.sub("<text.*?</text>", "", svg))
     assert len(png) > 1.5 * len(without_text)
-
-
-def test_png_without_its_library_is_refused(monkeypatch):
-    monkeypatch.setitem(sys.modules, "resvg_py", None)
-    with pytest.raises(UserError, match=r"pip install 'keras3-transformer\[visualization\]'"):
-        png_from_svg("<svg/>")

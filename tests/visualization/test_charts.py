@@ -6,7 +6,6 @@ from support.html_page import Page
 
 from keras_transformer.visualization.charts import (
     HEIGHT,
-    MOST_POINTS,
     WIDTH,
     bar_chart,
     line_chart,
@@ -68,13 +67,6 @@ def test_a_line_has_the_colour_of_its_place_and_a_name_also_beside_an_empty_line
     assert page.values("g", "class") == ["second"]
     assert page.texts("title") == ["b, step 10: 1"]
     assert page.texts("span") == ["a", "b"]
-
-
-def test_a_long_line_is_thinned():
-    page = drawn(line_chart("Loss", "", {"a": {step: float(step) for step in range(1, 2001)}}))
-    steps = [int(x) for x in page.values("circle", "data-x")]
-    assert MOST_POINTS <= len(steps) <= MOST_POINTS + 1
-    assert steps[0] == 1 and steps[-1] == 2000
 
 
 def test_bars_have_the_heights_of_their_numbers():

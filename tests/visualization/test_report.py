@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from support.contract import to_numpy
 from support.html_page import read_page
-from support.locking_process import locked_by_another_process
 from support.reported_run import HYPOTHESES, LOGS, SOURCES, TARGETS
 
 from keras_transformer import UserError
@@ -85,15 +84,6 @@ def test_two_runs_are_compared(run, other):
 def test_a_run_is_not_compared_with_itself(run):
     with pytest.raises(UserError, match="two different runs"):
         run_report(run, run)
-
-
-def test_a_run_that_another_process_trains_is_not_to_be_resumed(run):
-    run.model_path.unlink()
-    with locked_by_another_process(run.directory):
-        page = read_page(run_report(run))
-    notes = " ".join(page.texts("p", **{"class": "note"}))
-    assert f"Another process trains {run.directory.name} now" in notes
-    assert "--resume" not in notes
 
 
 def test_what_a_run_lacks_is_said_with_the_command(run):

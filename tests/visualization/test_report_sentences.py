@@ -3,7 +3,6 @@
 from types import SimpleNamespace
 
 import pytest
-from sacrebleu.metrics import CHRF
 
 from keras_transformer.visualization.report_sentences import (
     COUNT,
@@ -11,7 +10,6 @@ from keras_transformer.visualization.report_sentences import (
     attention_of_sentences,
     best_and_worst,
     most_changed,
-    sentence_chrf,
     shown_sentences,
 )
 
@@ -36,11 +34,6 @@ def test_most_changed_leaves_out_what_is_equal():
     assert most_changed(first, second) == [6, 1, 2]
 
 
-def test_chrf_is_that_of_sacrebleu():
-    (found,) = sentence_chrf(["the cat"], ["the cats"])
-    assert found == CHRF().sentence_score("the cat", ["the cats"]).score
-
-
 def test_a_text_that_is_too_long_for_the_model_is_not_shaded():
     def encode(texts):
         return [[1, 2, 3]] * len(texts)
@@ -57,21 +50,3 @@ def test_a_text_that_is_too_long_for_the_model_is_not_shaded():
     assert [x[0] for x in shown["texts"]] == ["reference", "<run> chrF 1.0"]
     assert not any(tokens for _, _, tokens, _ in shown["texts"])
     assert attention_of_sentences(long, REFERENCES) == []
-
-
-def test_a_text_with_unknown_words_is_told():
-    scorer = SimpleNamespace(
-        model=SimpleNamespace(max_length=9),
-        tokenizer=SimpleNamespace(
-            encode_source=lambda texts: [[2]] * len(texts),
-            encode_target=lambda texts: [[2, 1]] * len(texts),
-            target_pieces=["<pad>", "<unk>", "▁a"],
-            unk_id=1,
-        ),
-        token_log_probabilities=lambda sources, texts: [[-1.0, -2.0]] * len(texts),
-    )
-    one = system([1.0] * 7)._replace(scorer=scorer)
-    (shown,) = shown_sentences([1], REFERENCES, REFERENCES, [one])
-    for _, text, tokens, is_known in shown["texts"]:
-        assert (text, [piece for piece, _ in tokens]) == ("a b", ["▁a", "▁<unk>"])
-        assert not is_known

@@ -165,17 +165,10 @@ class BlockPattern(AttentionPattern):
     ) -> list[tuple[Any, Callable[[Any], Any]]]:
         """Returns one or two groups of keys: the near keys, and possibly the far keys.
 
-        Args:
-            size: Number b of positions of a block.
-            use_causal_mask: Whether position t attends only to positions up to t.
-            queries: float tensor `(B, H, M, b, K)`.
-            keys: float tensor `(B, H, M, b, K)`.
-            values: float tensor `(B, H, M, b, K_v)`.
-            marks: int32 tensor `(B, 1, M, b, 1)` (see `key_marks`).
-
-        Returns:
-            A list of tuples: the scores `(B, H, M, b, n)` of n keys, and a function that multiplies
-            weights of this shape by the values of these keys.
+        A group is a tuple of the scores `(B, H, M, b, n)` of n keys, and a function that multiplies
+        weights of this shape by the values of these keys. `size` is the number b of positions of a
+        block. Queries and keys are `(B, H, M, b, K)`, values `(B, H, M, b, K_v)`, and `marks`
+        `(B, 1, M, b, 1)` (see `key_marks`).
         """
         raise NotImplementedError
 
@@ -429,9 +422,8 @@ def join_blocks(blocks: Any, length: Any = None) -> Any:
 def with_neighbours(blocks: Any, use_causal_mask: bool) -> Any:
     """Joins each block with the block before it and, without a causal mask, the block after it.
 
-    `blocks` has the shape `(B, H, M, b, K)`. The result has the shape `(B, H, M, 2 b, K)` with a
-    causal mask, otherwise `(B, H, M, 3 b, K)`. Zeros replace the missing blocks before the first
-    block and after the last block.
+    From `(B, H, M, b, K)`, returns `(B, H, M, 2 b, K)` with a causal mask, otherwise
+    `(B, H, M, 3 b, K)`. Zeros replace the missing blocks.
     """
     sides = 2 if use_causal_mask else 3
     padded = ops.pad(blocks, [(0, 0), (0, 0), (1, sides - 2), (0, 0), (0, 0)])
@@ -441,10 +433,9 @@ def with_neighbours(blocks: Any, use_causal_mask: bool) -> Any:
 
 
 def neighbour_distances(size: Any, use_causal_mask: bool) -> Any:
-    """Returns query position minus key position, int32 `(b, 2 b)` if causal, else `(b, 3 b)`.
+    """Returns query position minus key position, for the queries of one block of b = `size`.
 
-    The queries are in one block of b = `size` positions. The keys are in this block and in its
-    neighbours (see `with_neighbours`).
+    The keys are those of `with_neighbours`. Returns int32 `(b, 2 b)` if causal, else `(b, 3 b)`.
     """
     keys = ops.arange(-size, size if use_causal_mask else 2 * size, dtype="int32")
     return ops.arange(size, dtype="int32")[:, None] - keys

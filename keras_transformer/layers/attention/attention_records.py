@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import local
+from contextvars import ContextVar
 from typing import Any, Literal, NamedTuple
 
 # "encoder": self-attention to all positions; "decoder": causal self-attention; "cross": attention
@@ -24,13 +24,7 @@ class AttentionRecord(NamedTuple):
     weights: Any
 
 
-class _Records(local):
-    """The list of `recorded_attention`, of each thread, or None."""
-
-    current: list[AttentionRecord] | None = None
-
-
-_records = _Records()
+_RECORDS: ContextVar[list[AttentionRecord] | None] = ContextVar("_RECORDS", default=None)
 
 
 @contextmanager
@@ -43,22 +37,31 @@ def recorded_attention() -> Iterator[list[AttentionRecord]]:
         A list to which each call of an attention layer adds a record, in the order of the calls.
     """
     records: list[AttentionRecord] = []
-    outer, _records.current = _records.current, records
+    token = _RECORDS.set(records)
     try:
         yield records
     finally:
-        _records.current = outer
+        _RECORDS.reset(token)
 
 
 def is_recorded() -> bool:
     """Returns whether attention layers must compute all their weights and record them."""
-    return _records.current is not None
+    return _RECORDS.get() is not None
 
 
 def record_attention(layer: Any, kind: AttentionKind, weights: Any) -> None:
-    """Adds a record if the call is within `recorded_attention`."""
-    if _records.current is not None:
-        _records.current.append(AttentionRecord(layer, kind, weights))
+    """Records the attention weights of a call, if `attention_maps` runs the model.
+
+    An attention layer of your own calls this function at the end of its `call`.
+
+    Args:
+        layer: The layer.
+        kind: `"encoder"` for self-attention to all positions, `"decoder"` for causal
+            self-attention, `"cross"` for attention to another sequence.
+        weights: float tensor `(B, H, T, S)` or, if the layer has no heads, `(B, T, S)`.
+    """
+    if (records := _RECORDS.get()) is not None:
+        records.append(AttentionRecord(layer, kind, weights))
 
 
 def self_attention_kind(use_causal_mask: bool) -> AttentionKind:

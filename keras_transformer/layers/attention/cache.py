@@ -11,8 +11,7 @@ from keras_transformer._backend.operations import of_unknown_shape, write_slots
 class Cache(NamedTuple):
     """The decoding cache of a model. Each field is a nested structure of tensors.
 
-    Search relies on the shapes below to reorder hypotheses and to remove finished sentences. So
-    models need no code for these operations.
+    Search relies on these shapes to reorder hypotheses and to remove finished sentences.
 
     Attributes:
         beam: Tensors `(B, N, ...)`, one row per hypothesis. Search reorders these tensors along

@@ -55,14 +55,12 @@ class DecodingStep:
 
         Returns:
             A `Cache`. `beam` tells which keys and values each hypothesis uses (see `take_slots`).
-            `sentence` contains the self-attention keys and values and the cross-attention keys and
-            values of each layer, and the padding mask of the memory. `shared` contains the joined
-            query, key and value projections of each layer.
+            `sentence` contains each layer's keys and values of self-attention and cross-attention,
+            and the padding mask of the memory. `shared` contains each layer's joined projections.
 
         Raises:
-            ValueError: If `use_memory` is True and `memory` is missing, or if `use_memory` is False
-                and `memory` is given.
-            ValueError: If `use_causal_mask` is False.
+            ValueError: If `use_causal_mask` is False, or if `memory` is given or missing against
+                `use_memory`.
         """
         if not self.use_causal_mask:
             raise ValueError("Only causal decoders have a cache. Received: use_causal_mask=False")
@@ -101,16 +99,14 @@ class DecodingStep:
             padding_mask: bool tensor `(B, P)`, True = real token.
         """
         length, written = ops.shape(x)[1], []
-        for index, (layer, own) in enumerate(
-            zip(self.layers, cache.sentence["decoded"], strict=True)
-        ):
-            if index > 0:
-                x = self.layers[index - 1](x, padding_mask=padding_mask)
+        for layer, own in zip(self.layers, cache.sentence["decoded"], strict=True):
             entered = layer.self_attention_residual.enter(x)
             # The first step has position 0. Only differences of positions have an effect.
             heads = layer.self_attention.project_key_value(entered, entered, offset=-length)
             keys, values = (ops.reshape(x, (-1, *ops.shape(x)[2:])) for x in heads)
             written.append(own.extend(length).write(keys, values, 0))
+            if layer is not self.layers[-1]:
+                x = layer(x, padding_mask=padding_mask)
         prompt = {"decoded": written, "prompt_mask": padding_mask}
         return cache._replace(sentence={**cache.sentence, **prompt})
 
@@ -184,12 +180,7 @@ class NewTokens(NamedTuple):
 
 
 def decoder_layer_step(
-    layer: Any,
-    x: Any,
-    cache: KeyValues,
-    projections: dict[str, Any],
-    memory: Any,
-    tokens: NewTokens,
+    layer: Any, x: Any, cache: KeyValues, projections: Any, memory: Any, tokens: NewTokens
 ) -> tuple[Any, KeyValues, Any]:
     """Computes a `DecoderLayer` for one new token per hypothesis, `x` `(B * N, D)`.
 
@@ -210,11 +201,7 @@ def decoder_layer_step(
 
 
 def self_attention_step(
-    attention: MultiHeadAttention,
-    query: Any,
-    cache: KeyValues,
-    projections: dict[str, Any],
-    tokens: NewTokens,
+    attention: MultiHeadAttention, query: Any, cache: KeyValues, projections: Any, tokens: NewTokens
 ) -> tuple[Any, KeyValues]:
     """Computes causal self-attention for one new token per hypothesis, `query` `(B * N, D)`.
 
@@ -294,11 +281,7 @@ def _projections(attention: MultiHeadAttention) -> tuple[Any, Any, Any]:
 
 
 def _project(
-    attention: MultiHeadAttention,
-    query: Any,
-    beams: Any,
-    projections: dict[str, Any],
-    position: Any,
+    attention: MultiHeadAttention, query: Any, beams: Any, projections: Any, position: Any
 ) -> tuple[Any, Any, Any]:
     """Returns the queries, keys and values `(B * H, N, K)` of one position."""
     if projections:
@@ -314,9 +297,7 @@ def _project(
     return queries, keys, values
 
 
-def _project_fused(
-    attention: MultiHeadAttention, query: Any, projections: dict[str, Any]
-) -> list[Any]:
+def _project_fused(attention: MultiHeadAttention, query: Any, projections: Any) -> list[Any]:
     if "scale" in projections:
         projected = int8_matmul(query, projections["kernel"], projections["scale"])
     else:

@@ -38,12 +38,10 @@ class IndexPositionalEncoding(PositionalEncoding):
         self.concatenate = concatenate
 
     def build(self, input_shape: Any) -> None:
-        d_model = input_shape[-1]
         if self.concatenate:
-            self.projection = Dense(
-                d_model, use_bias=False, dtype=self.dtype_policy, name="projection"
-            )
-            self.projection.build((None, None, d_model + self.num_features))
+            width, options = input_shape[-1], {"dtype": self.dtype_policy, "name": "projection"}
+            self.projection = Dense(width, use_bias=False, **options)
+            self.projection.build((None, None, width + self.num_features))
         self.built = True
 
     @property

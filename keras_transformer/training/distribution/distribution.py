@@ -57,10 +57,7 @@ class Distribution:
         """Prepares a compiled model, whose optimizer is built, for training in several replicas."""
 
     def train_function(self, trainer: Any) -> Callable[[Any], Any] | None:
-        """Returns a function that takes an iterator and trains on its next batch.
-
-        If the result is None, Keras uses its own function.
-        """
+        """Returns a function that trains on an iterator's next batch. None means that of Keras."""
         return None
 
     def assign_seed(self, state: Any, seed: int) -> None:
@@ -71,10 +68,7 @@ class Distribution:
         state.assign([seed, 0])
 
     def metrics(self, trainer: Any) -> dict[str, Any]:
-        """Returns the metrics over all replicas.
-
-        All processes must call this method, and then reset the metrics.
-        """
+        """Returns the metrics over all replicas. All processes must call it, then reset them."""
         return trainer.get_metrics_result()
 
     def local(self, trainer: Any) -> Any:
@@ -82,10 +76,7 @@ class Distribution:
         return trainer
 
     def on_chief(self, action: Action, local: Any) -> Action:
-        """Returns an action that all processes must call.
-
-        In the chief process, the returned action runs `action` on the model `local`.
-        """
+        """Returns an action that all processes must call. The chief's acts on the model `local`."""
         return action if self.is_chief else lambda model, step, logs: None
 
     def of_chief(self, flag: bool) -> bool:
@@ -125,11 +116,10 @@ def on_copy(
 ) -> Action:
     """Returns an action that copies the trained model, then runs `action` on the copy.
 
-    Only the chief process has a copy. In the chief, `copy` is a compiled model with the
-    architecture of the trained model. In other processes, `copy` is None. All processes call `read`
-    for each variable, because several devices may hold parts of the variable. `read` returns the
-    whole value. The chief assigns the values to `copy` and runs `action`. Both happen in the
-    context that `alone` returns.
+    Only the chief has a copy: a compiled model with the architecture of the trained model. In other
+    processes, `copy` is None. All processes call `read`, which returns the whole value of a
+    variable, because several devices may hold its parts. The chief assigns the values to `copy` and
+    runs `action`, both in the context that `alone` returns.
     """
 
     def variables(trainer: Any) -> list[Any]:

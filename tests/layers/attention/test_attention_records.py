@@ -6,7 +6,6 @@ import pytest
 from keras import ops
 
 from keras_transformer.layers import (
-    AdditiveAttention,
     LocalAttention,
     MultiHeadAttention,
     SelfAttention,
@@ -24,7 +23,6 @@ X, MEMORY = ops.ones((B, T, D)), ops.ones((B, S, D))
         (MultiHeadAttention(D, 3), {"query": X, "key": X}, "encoder", (B, 3, T, T)),
         (MultiHeadAttention(D, 3), {"query": X, "key": MEMORY}, "cross", (B, 3, T, S)),
         (SelfAttention(4), {"x": X, "use_causal_mask": True}, "decoder", (B, T, T)),
-        (AdditiveAttention(4), {"query": X, "key": MEMORY}, "cross", (B, T, S)),
     ],
 )
 def test_a_call_is_recorded_with_its_kind(layer, arguments, kind, shape):

@@ -50,13 +50,3 @@ def test_digits_are_added_lowest_first():
     expected = [[0, 0, 0], [1, 0, 0], [0, 1, 0], [1, 1, 0], [0, 0, 1], [1, 0, 1], [0, 1, 1]]
     np.testing.assert_array_equal(encoded[:7, :3], expected)
     np.testing.assert_array_equal(encoded[7], [1, 1, 1, 0, 0])
-
-
-@pytest.mark.parametrize("max_length, num_digits", [(1, 1), (2, 1), (3, 2), (8, 3), (9, 4)])
-def test_as_many_digits_as_tell_all_positions_apart(max_length, num_digits):
-    assert BinaryPositionalEncoding(max_length).num_features == num_digits
-
-
-def test_more_digits_than_features_are_cut_off():
-    encoded = to_numpy(BinaryPositionalEncoding(max_length=8)(np.zeros((1, 7, 2), "float32")))[0]
-    np.testing.assert_array_equal(encoded[6], [0, 1])

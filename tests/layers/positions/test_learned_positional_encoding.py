@@ -31,9 +31,3 @@ def test_positions_beyond_the_maximum_are_nan_if_compiled_for_any_offset(x):
     is_nan = np.isnan(to_numpy(compiled(x, np.array(3, "int32"))))
     assert is_nan.all(axis=(0, 2)).tolist() == [False] * 3 + [True] * 2
     assert is_nan.any(axis=(0, 2)).tolist() == [False] * 3 + [True] * 2
-
-
-def test_longer_than_the_maximum_is_refused(x):
-    layer = LearnedPositionalEncoding(max_length=T)
-    with pytest.raises(ValueError, match="Received: max_length=5, length=6"):
-        layer(x, offset=1)

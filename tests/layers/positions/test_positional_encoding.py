@@ -1,5 +1,7 @@
 """What all position encodings have in common: two hooks that take an offset."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -41,10 +43,15 @@ ENCODINGS = {
     "binary_concatenated": (BinaryPositionalEncoding, {"max_length": LENGTH, "concatenate": True}),
 }
 
+SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
 
-@pytest.fixture(params=ENCODINGS)
-def encoding(request):
-    encoding_class, arguments = ENCODINGS[request.param]
+
+# Those that change embeddings, with one of each pair that shares its code.
+ADDING = ["sinusoidal", "learned", "index_concatenated", "binary"]
+
+
+def made(name):
+    encoding_class, arguments = ENCODINGS[name]
     encoding = encoding_class(**arguments)
     encoding.build((None, None, D))
     randomize(encoding)
@@ -52,18 +59,18 @@ def encoding(request):
 
 
 # The weights of T5's bias are used in attention alone (see test_relative_position_bias.py).
-@pytest.mark.parametrize("name", [name for name in ENCODINGS if name != "t5"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("sinusoidal", "learned", "binary_concatenated") else SLOW(name)
+        for name in ENCODINGS
+        if name != "t5"
+    ],
+)
 def test_contract(name, tmp_path):
     encoding, arguments = ENCODINGS[name]
     x = np.random.default_rng(0).normal(size=(B, T, D)).astype("float32") / 8
     assert_layer_contract(encoding, arguments, {"embeddings": x}, (B, T, D), tmp_path)
-
-
-def test_base_changes_nothing():
-    x = np.random.default_rng(0).normal(size=(B, T, D)).astype("float32")
-    encoding = PositionalEncoding()
-    np.testing.assert_array_equal(to_numpy(encoding(x)), x)
-    np.testing.assert_array_equal(to_numpy(encoding.rotate(x)), x)
 
 
 def parts():
@@ -73,7 +80,9 @@ def parts():
     yield keras.ops.convert_to_tensor(3, "int32"), 3, 7
 
 
-def test_adding_at_an_offset_is_a_slice_of_the_whole(encoding):
+@pytest.mark.parametrize("name", ADDING)
+def test_adding_at_an_offset_is_a_slice_of_the_whole(name):
+    encoding = made(name)
     x = np.random.default_rng(0).normal(size=(B, LENGTH, D)).astype("float32")
     whole = to_numpy(encoding(x))
     for offset, start, stop in parts():
@@ -81,7 +90,9 @@ def test_adding_at_an_offset_is_a_slice_of_the_whole(encoding):
         np.testing.assert_allclose(part, whole[:, start:stop], atol=1e-6)
 
 
-def test_each_sequence_may_have_an_offset_of_its_own(encoding):
+@pytest.mark.parametrize("name", ADDING)
+def test_each_sequence_may_have_an_offset_of_its_own(name):
+    encoding = made(name)
     x = np.random.default_rng(0).normal(size=(B, LENGTH, D)).astype("float32")
     rows, starts = np.arange(B)[:, None], 3 * np.arange(B)[:, None]
     columns = starts + np.arange(4)
@@ -91,7 +102,8 @@ def test_each_sequence_may_have_an_offset_of_its_own(encoding):
     assert np.isfinite(to_numpy(encoding(x, offset=offset - 5))).all()  # positions of padding
 
 
-def test_turning_at_an_offset_is_a_slice_of_the_whole(encoding):
+def test_turning_at_an_offset_is_a_slice_of_the_whole():
+    encoding = made("rotary")
     heads = np.random.default_rng(0).normal(size=(B, H, LENGTH, K)).astype("float32")
     whole = to_numpy(encoding.rotate(heads))
     for offset, start, stop in parts():
@@ -99,15 +111,7 @@ def test_turning_at_an_offset_is_a_slice_of_the_whole(encoding):
         np.testing.assert_allclose(part, whole[:, :, start:stop], atol=1e-6)
 
 
-def test_position_is_told_apart_from_its_neighbour(encoding):
-    if type(encoding).call is PositionalEncoding.call:
-        same = to_numpy(encoding(np.ones((1, 2, D), "float32")))
-        np.testing.assert_array_equal(same[:, 0], same[:, 1])
-    else:
-        rows = to_numpy(encoding(np.ones((1, LENGTH, D), "float32")))[0]
-        assert len(np.unique(rows, axis=0)) == LENGTH
-
-
+@pytest.mark.once
 def test_every_name_makes_an_encoding_with_the_sizes_that_it_needs():
     sizes = {"max_length": LENGTH, "num_heads": H}
     for name, (constructor, arguments) in POSITION_ENCODINGS.items():
@@ -118,6 +122,7 @@ def test_every_name_makes_an_encoding_with_the_sizes_that_it_needs():
         assert all(config[size] == sizes[size] for size in sizes if size in config)
 
 
+@pytest.mark.once
 def test_a_file_registers_its_own_encoding(monkeypatch):
     monkeypatch.setattr(module, "POSITION_ENCODINGS", {})
 
@@ -132,7 +137,10 @@ def test_a_file_registers_its_own_encoding(monkeypatch):
         new_position_encoding("yours", {})
 
 
-def test_only_some_have_a_bias_or_a_longest_position(encoding):
+@pytest.mark.once
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_only_some_have_a_bias_or_a_longest_position(name):
+    encoding = made(name)
     distance = keras.ops.convert_to_tensor([[0, 1, -1]], "int32")
     bias = encoding.score_bias(distance)
     assert (bias is not None) == encoding.has_score_bias
@@ -146,6 +154,7 @@ def test_only_some_have_a_bias_or_a_longest_position(encoding):
         encoding.check_length(10 * LENGTH)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [RotaryPositionalEncoding, lambda: RelativePositionBias(2)])
 def test_an_own_model_whose_attention_has_positions_can_be_quantized(make):
     x = keras.Input((None, 8))

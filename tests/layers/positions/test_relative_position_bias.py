@@ -48,6 +48,7 @@ def test_a_decoder_gets_a_table_of_its_own():
     np.testing.assert_array_equal(bias, np.repeat(bias[:, :1], 3, axis=1))
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("num_buckets, max_distance", [(31, 128), (2, 128), (32, 16)])
 def test_buckets_that_cannot_be_are_refused(num_buckets, max_distance):
     with pytest.raises(ValueError, match=f"num_buckets={num_buckets}, max_distance={max_distance}"):

@@ -42,6 +42,7 @@ def test_positions_are_not_rounded_in_half_precision(layout):
     np.testing.assert_allclose(encoded, expected, atol=2.0**-8)
 
 
+@pytest.mark.once
 def test_unknown_layout_is_refused():
     with pytest.raises(ValueError, match="Received: layout='diagonal'"):
         SinusoidalPositionalEncoding("diagonal")

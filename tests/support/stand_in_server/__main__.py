@@ -3,9 +3,8 @@
 Tests and load trials use it on machines without Docker. It speaks the server's REST and gRPC
 protocols with the official protocol buffers and takes flags of the same names. It loads the newest
 version in the folder, sends it the warm-up requests that come with it, and batches requests by
-the same batching parameters. It replaces the version when a newer one appears. It is written in
-Python, serves one model, supports only predict, metadata and status requests, and has no metrics,
-no TLS and no limit on the size of a request.
+the same batching parameters. It is written in Python, serves one version of one model, and supports
+only predict and status requests.
 """
 
 import argparse
@@ -52,7 +51,7 @@ def main() -> None:
         sys.exit(f"port {arguments.port} cannot be used. Another program may have it. See --port")
     ports = {"port": grpc_port, "rest_api_port": rest_server.server_address[1]}
     print(json.dumps(ports), flush=True)
-    threading.Thread(target=model.watch, daemon=True).start()
+    threading.Thread(target=model.load, daemon=True).start()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     try:
         rest_server.serve_forever()

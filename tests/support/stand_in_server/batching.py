@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from support.stand_in_server.errors import RequestError, invalid
 
 Tensors = Mapping[str, np.ndarray]
 Run = Callable[[str, Tensors], Tensors]
@@ -54,14 +53,13 @@ class BatchScheduler:
         threading.Thread(target=self._work, daemon=True).start()
 
     def __call__(self, signature: str, inputs: Tensors) -> Tensors:
-        """Answers one request, or raises a `RequestError`."""
-        if any(not value.ndim for value in inputs.values()):
-            raise invalid("Batching input tensors must have at least one dimension")
-        if len(sizes := {len(value) for value in inputs.values()}) != 1:
-            raise invalid("Batching input tensors must have equal 0th-dimension size")
-        size, limit = sizes.pop(), self._parameters.max_batch_size
-        if size > limit:
-            raise invalid(f"Task size {size} is larger than maximum input batch size {limit}")
+        """Answers one request, or raises a `ValueError`."""
+        sizes = {value.shape[:1] for value in inputs.values()}
+        ((size,),) = sizes if len(sizes) == 1 and () not in sizes else ((-1,),)
+        if not 0 <= size <= (limit := self._parameters.max_batch_size):
+            raise ValueError(
+                f"inputs must have one axis 0 of at most {limit} rows. Received: {sizes}"
+            )
         self._waiting.put(task := _Task(signature, inputs, size))
         return task.outputs.result()
 
@@ -91,7 +89,7 @@ class BatchScheduler:
                 for name in batch[0].inputs
             }
             outputs = self._run(batch[0].signature, inputs)
-        except (RequestError, ValueError) as error:
+        except Exception as error:  # it is the error of each request
             for task in batch:
                 task.outputs.set_exception(error)
             return

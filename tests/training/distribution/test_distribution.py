@@ -11,16 +11,13 @@ from support.small_models import new_model
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from keras_transformer.errors import UserError
-from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.model_file import load_checkpoint_model
 from keras_transformer.runs.run import Run
 from keras_transformer.training import MaskedCrossentropy, SlicedLogitsTrainer, TransformerAdam
-from keras_transformer.training.distribution import Distribution, start
+from keras_transformer.training.distribution import Distribution
 from keras_transformer.training.distribution.distribution import on_copy
-from keras_transformer.training.optimizer import start_optimizer
 from keras_transformer.translation.open_run import open_model
 
-TEXT = {"source": "text.en", "target": "text.de"}
 FIGURES = ("loss", "perplexity", "accuracy", "gradient_norm", "validation/loss")
 
 # Processes, devices in each, settings: what each engine can do in so many ways.
@@ -42,88 +39,6 @@ SPLIT_WEIGHTS = {
     "jax": (2, 1, ["training.distribution=model_parallel", "training.model_shards=2"]),
     "torch": (1, 1, []),
 }
-
-
-def recipe_with(normalization: str | None = None, **training) -> Recipe:
-    sections = {
-        "data": {"train": TEXT, "validation": TEXT, "test": TEXT},
-        "model": {"normalization": normalization},
-        "training": training,
-    }
-    return Recipe.model_validate({"name": "any", **sections})
-
-
-@pytest.mark.once
-@pytest.mark.parametrize(
-    "backend, training, message",
-    [
-        ("torch", {"distribution": "model_parallel"}, "needs KERAS_BACKEND=jax, not torch"),
-        ("tensorflow", {"accumulation_steps": 2}, "use more replicas"),
-        ("tensorflow", {"jit_compile": True}, "jit_compile=false"),
-        ("tensorflow", {"dtype_policy": "mixed_float16"}, "mixed_bfloat16"),
-        ("torch", {"dtype_policy": "mixed_float16"}, "mixed_bfloat16"),
-        ("torch", {"normalization": "batch"}, "model.normalization=batch.*statistics of its own"),
-        ("torch", {"model_shards": 2}, "model_shards needs training.distribution=model_parallel"),
-        (
-            "jax",
-            {"distribution": "model_parallel", "model_shards": 3},
-            "model_shards must divide num_heads, .*model_shards=3",
-        ),
-    ],
-)
-def test_what_an_engine_cannot_do_is_refused(backend, training, message, monkeypatch):
-    monkeypatch.setattr(keras.config, "backend", lambda: backend)
-    with pytest.raises(UserError, match=message):
-        start(recipe_with(**{"distribution": "data_parallel", **training}))
-
-
-@pytest.mark.once
-@pytest.mark.parametrize(
-    "backend, variable, value",
-    [
-        ("torch", "WORLD_SIZE", "2"),
-        ("jax", "KERAS_DISTRIBUTION_NUM_PROCESSES", "2"),
-        ("tensorflow", "TF_CONFIG", "{}"),
-    ],
-)
-def test_processes_that_do_not_know_of_each_other_are_refused(
-    backend, variable, value, monkeypatch
-):
-    monkeypatch.setattr(keras.config, "backend", lambda: backend)
-    monkeypatch.setenv(variable, value)
-    with pytest.raises(UserError, match="set training.distribution=data_parallel"):
-        start(recipe_with())
-
-
-def test_without_a_distribution_one_process_has_all():
-    distribution = start(recipe_with())
-    assert distribution.is_chief
-    assert distribution.shard == (0, 1, 1)
-
-
-@contextmanager
-def one_replica():
-    distribution = start(recipe_with(distribution="data_parallel"))
-    try:
-        with distribution.making():
-            yield
-    finally:
-        if keras.config.backend() == "torch":
-            import torch
-
-            torch.distributed.destroy_process_group()
-
-
-def test_averages_begin_at_the_weights_of_a_replica():
-    with one_replica():
-        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, use_bias=False)])
-        model.compile(TransformerAdam(0.1, use_ema=True), loss="mse")
-        start_optimizer(model)
-        (average,) = (v for v in model.optimizer.variables if v.name.endswith("average"))
-        found = keras.ops.convert_to_numpy(average)
-        np.testing.assert_array_equal(found, model.get_weights()[0])
-        model.optimizer.finalize_variable_values(model.trainable_variables)
-    np.testing.assert_array_equal(model.get_weights()[0], found)
 
 
 class Worker(Distribution):

@@ -99,12 +99,6 @@ def make_strategy(
 
     For the arguments, see `search`.
     """
-    coverage_penalty = getattr(options, "coverage_penalty", 0.0)
-    if coverage_penalty and not hasattr(model, "source_attention"):
-        raise ValueError(
-            "`coverage_penalty` needs a model with attention (a method `source_attention`). "
-            f"Received: coverage_penalty={coverage_penalty}, model={type(model).__name__}"
-        )
     reads_prompt = getattr(model, "reads_prompt", False)
     if bos_id is None:
         bos_id = NO_ID if reads_prompt else 2
@@ -119,7 +113,12 @@ def make_strategy(
     ids = {"bos_id": bos_id, "eos_id": eos_id, "pad_id": model.pad_id}
     rules = (*rules_of_options(options, eos_id), *rules)
     if isinstance(options, SamplingOptions):
-        return Sampling(options, rules, **ids)
+        return Sampling(options, rules, options.num_samples, options.num_samples, **ids)
+    if options.coverage_penalty and not hasattr(model, "source_attention"):
+        raise ValueError(
+            "`coverage_penalty` needs a model with attention (a method `source_attention`). "
+            f"Received: coverage_penalty={options.coverage_penalty}, model={type(model).__name__}"
+        )
     sizes = (options.beam_size, options.n_best) if beam_size is None else (beam_size, beam_size)
     return BeamSearch(options, rules, *sizes, **ids)
 
@@ -151,10 +150,8 @@ def run_stages(
 def stages(model: Any, max_length: int, first: int, factor: int = 2) -> list[int]:
     """Returns the length of the hypotheses at the end of each stage, in tokens.
 
-    The lengths are `first`, `first * factor`, `first * factor**2` and so on. The last length is
-    `max_length`.
-
-    For a model without `extend_cache`, there is a single stage of `max_length` tokens.
+    The lengths are `first`, `first * factor`, `first * factor**2` and so on, and `max_length`. A
+    model without `extend_cache` has a single stage of `max_length` tokens.
     """
     if not hasattr(model, "extend_cache"):
         return [max_length]
@@ -190,12 +187,10 @@ def resize(
     """Keeps the sentences with indices `rows` (None = all), and makes room for `length` tokens."""
     if rows is not None:
         cache = cache.take_sentences(rows, request.source_ids.shape[0])
-        position = state.position
-        request, state = keras.tree.map_structure(
-            lambda x: None if x is None else ops.take(x, rows, axis=0),
-            (request, state._replace(position=None)),
+        request, state = keras.tree.map_structure(  # None and the position have no rows
+            lambda x: x if x is None or x is state.position else ops.take(x, rows, axis=0),
+            (request, state),
         )
-        state = state._replace(position=position)
     if hasattr(model, "extend_cache"):
         cache = model.extend_cache(cache, length)
     return request, strategy.widen(state, length), cache

@@ -1,6 +1,8 @@
-"""Small models of the architectures other than the Transformer, with random weights."""
+"""Small models of recipes/before_transformers.py, with random weights."""
 
 import functools
+import sys
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -9,7 +11,10 @@ from keras_transformer.models import ARCHITECTURES
 from support.contract import randomize
 from support.small_models import TARGET_V, V
 
-# Every architecture of a sequence-to-sequence model but the Transformer, with sizes that differ.
+sys.path.insert(0, str(Path(__file__).parents[2] / "recipes"))
+import before_transformers  # noqa: E402, F401
+
+# Sizes that differ, of each architecture of the program.
 SIZES: dict[str, dict[str, Any]] = {
     "recurrent": {"num_layers": 2, "d_model": 11, "d_embedding": 6, "max_length": 12},
     "attentional_recurrent": {"d_model": 11, "d_embedding": 6, "max_length": 12},

@@ -11,7 +11,7 @@ from support.contract import randomize, to_numpy
 from keras_transformer import Transformer
 from keras_transformer.layers import Encoder, EncoderLayer
 from keras_transformer.layers.base import Dense
-from keras_transformer.layers.changes import apply_layer_changes, layer_changes
+from keras_transformer.layers.saving import apply_layer_changes, layer_changes
 
 X = np.random.default_rng(0).normal(size=(2, 5, 6)).astype("float32")
 QUIET = pytest.mark.filterwarnings("ignore:.*quantize")
@@ -29,6 +29,7 @@ def change(layer):
     layer.self_attention_residual.trainable = False
 
 
+@pytest.mark.once
 def test_changes_are_json_by_path():
     layer = new_layer()
     assert layer_changes(layer) == {}
@@ -41,6 +42,7 @@ def test_changes_are_json_by_path():
     }
 
 
+@pytest.mark.once
 def test_applied_changes_are_the_changes():
     layer, other = new_layer(), new_layer()
     change(layer)
@@ -67,6 +69,7 @@ def test_layers_in_a_model_of_the_users_are_saved_quantized(mode, tmp_path):
 
 
 @QUIET
+@pytest.mark.slow
 def test_two_embeddings_in_8_bits_are_loaded(tmp_path):
     """Keras marks an object that several layers share, such as their quantization config."""
     model = Transformer(9, target_vocabulary_size=7, num_layers=1, d_model=4, num_heads=1, d_ff=4)
@@ -116,16 +119,9 @@ def freeze_in_turn(layer):
 
 
 FREEZINGS = {
-    "all": (EncoderLayer, lambda x: frozen(x)),
-    "all_but_a_sublayer": (EncoderLayer, lambda x: frozen(x, x.feed_forward)),
     "all_but_one_below": (EncoderLayer, lambda x: frozen(x, x.feed_forward.inner)),
     "unfrozen_again": (EncoderLayer, lambda x: (frozen(x), setattr(x, "trainable", True))),
-    "stack_but_a_layer": (Encoder, lambda x: frozen(x, x.layers[-1])),
     "stack_in_turn": (Encoder, freeze_in_turn),
-    "lora_in_frozen": (
-        EncoderLayer,
-        lambda x: frozen(x).self_attention.query_projection.enable_lora(2),
-    ),
     "lora_in_unfrozen": (
         EncoderLayer,
         lambda x: frozen(x, x.feed_forward).feed_forward.inner.enable_lora(2),
@@ -133,6 +129,7 @@ FREEZINGS = {
 }
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("kind, freeze", FREEZINGS.values(), ids=FREEZINGS)
 def test_what_is_frozen_stays_so_in_a_model_of_the_users(kind, freeze, tmp_path):
     layer = kind(**({"num_layers": 3} if kind is Encoder else {}), d_model=6, num_heads=2, d_ff=8)
@@ -148,16 +145,14 @@ def small_transformer():
     return Transformer(9, num_layers=2, d_model=6, num_heads=2, d_ff=8, norm_first=True)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "freeze",
     [
-        lambda x: frozen(x.encoder),
-        lambda x: frozen(x.encoder, x.encoder.layers[-1]),
-        lambda x: frozen(x.encoder.layers[0], x.encoder.layers[0].feed_forward),
         lambda x: frozen(x, x.decoder, x.source_embedding),
         lambda x: (freeze_in_turn(x.encoder), frozen(x.decoder.layers[-1])),
     ],
-    ids=["stack", "but_a_layer", "but_a_sublayer", "model", "in_turn"],
+    ids=["model", "in_turn"],
 )
 def test_what_is_frozen_in_a_transformer_stays_so(freeze, tmp_path):
     """Its encoder layers are sublayers of the model, and of the encoder too."""
@@ -168,12 +163,3 @@ def test_what_is_frozen_in_a_transformer_stays_so(freeze, tmp_path):
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     for other in (of_config, loaded, copy.deepcopy(model)):
         assert trainable_flags(other) == trainable_flags(model)
-
-
-def test_a_frozen_stack_is_one_change():
-    model = small_transformer()
-    frozen(model.encoder, model.encoder.layers[-1])
-    assert layer_changes(model) == {
-        "encoder": {"trainable": False},
-        "encoder_layer_2": {"trainable": True},
-    }

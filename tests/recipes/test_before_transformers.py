@@ -1,0 +1,500 @@
+"""The models from before the Transformer: each is the reference, searches, saves and trains."""
+
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import torch
+from support import older_reference, tiny_run
+from support.contract import to_numpy, weights_of
+from support.older_models import SIZES, before_transformers, new_model, small_model
+from support.searching import eagerly, quick_search
+from support.small_models import TARGET_V, B, T, inputs_of
+from support.small_models import small_model as small_transformer
+
+from keras_transformer import (
+    Ensemble,
+    MaskedCrossentropy,
+    Scorer,
+    SearchOptions,
+    UserError,
+    load_recipe,
+)
+from keras_transformer._backend.compile_function import compile_function, makes_graphs
+from keras_transformer.decoding import Request
+from keras_transformer.decoding.search import make_strategy, run_stages
+from keras_transformer.export.clean_process import run_signatures
+from keras_transformer.models import ARCHITECTURES
+from keras_transformer.models.protocol import Searchable, SlicesLogits
+from keras_transformer.recipe.settings import ModelSettings
+from keras_transformer.runs.run import Run
+from keras_transformer.training import train
+from keras_transformer.translation.engines import open_translator
+from keras_transformer.translation.open_run import open_model
+from keras_transformer.visualization import attention_maps
+
+N, LONGEST = 3, 7
+S, D, U = 7, 5, 3  # sizes of the layers of PyTorch
+PROGRAM = Path(before_transformers.__file__)
+REFERENCES = {
+    "recurrent": older_reference.recurrent_seq2seq,
+    "attentional_recurrent": older_reference.attentional_recurrent_seq2seq,
+    "convolutional": older_reference.convolutional_seq2seq,
+}
+each_architecture = pytest.mark.parametrize("name", SIZES)
+with_attention = pytest.mark.parametrize("name", ["attentional_recurrent", "convolutional"])
+
+
+def expected_logits(name, model, inputs):
+    logits = REFERENCES[name](weights_of(model), model.get_config(), **inputs)
+    return np.where((inputs["target_ids"] != model.pad_id)[..., None], logits, 0)
+
+
+def real_logits(model, inputs):
+    """The model's logits, and 0 for padding."""
+    is_real = inputs["target_ids"] != model.pad_id
+    return np.where(is_real[..., None], to_numpy(model(inputs)), 0)
+
+
+def beams_of(model):
+    """Every beam has its own tokens."""
+    return np.random.default_rng(3).integers(4, TARGET_V, (B, N, T)).astype("int32")
+
+
+def assert_steps_equal_call(model, tolerance=1e-5):
+    source_ids, beams = inputs_of(model)["source_ids"], beams_of(model)
+    full = [
+        to_numpy(model({"source_ids": source_ids, "target_ids": beams[:, n]})) for n in range(N)
+    ]
+    cache = model.init_cache(source_ids, max_length=T, beam_size=N)
+    for leaf in keras.tree.flatten(cache.beam):
+        assert leaf.shape[:2] == (B, N)
+    for position in range(T):
+        logits, cache = model.step(beams[:, :, position], cache, position)
+        assert keras.backend.standardize_dtype(logits.dtype) == "float32"
+        for n in range(N):
+            expected = full[n][:, position]
+            np.testing.assert_allclose(to_numpy(logits[:, n]), expected, atol=tolerance)
+
+
+@each_architecture
+@pytest.mark.parametrize("batch, source, target", [(B, 7, T), (1, 1, 1)])
+def test_agrees_with_reference(name, batch, source, target):
+    """The reference computes each sentence alone and without padding."""
+    model = small_model(name)
+    inputs = inputs_of(model, batch, source, target)
+    expected = expected_logits(name, model, inputs)
+    np.testing.assert_allclose(real_logits(model, inputs), expected, atol=1e-5)
+
+
+@each_architecture
+def test_padding_changes_nothing(name):
+    model = small_model(name)
+    inputs = inputs_of(model)
+    padded = {key: np.pad(ids, ((0, 0), (0, 3))) for key, ids in inputs.items()}
+    found = to_numpy(model(padded))[:, :T]
+    np.testing.assert_allclose(found, to_numpy(model(inputs)), atol=1e-5)
+
+
+@each_architecture
+def test_rows_of_padding_are_finite(name):
+    model = small_model(name)
+    inputs = inputs_of(model)
+    for ids in inputs.values():
+        ids[1] = model.pad_id
+    assert np.isfinite(to_numpy(model(inputs))).all()
+
+
+@each_architecture
+def test_cached_equals_full_decoding(name):
+    assert_steps_equal_call(small_model(name))
+
+
+@each_architecture
+def test_reordered_beams_go_on_as_the_hypotheses_they_now_are(name):
+    model, beams, order = small_model(name), beams_of(small_model(name)), [2, 0, 0]
+    source_ids = inputs_of(model)["source_ids"]
+    cache = model.init_cache(source_ids, max_length=T, beam_size=N)
+    for position in range(T):
+        if position == 3:
+            cache = cache.reorder(keras.ops.convert_to_tensor([order] * B, "int32"))
+            beams = np.concatenate([beams[:, order, :3], beams[:, :, 3:]], axis=-1)
+        logits, cache = model.step(beams[:, :, position], cache, position)
+    for n in range(N):
+        full = to_numpy(model({"source_ids": source_ids, "target_ids": beams[:, n]}))
+        np.testing.assert_allclose(to_numpy(logits[:, n]), full[:, -1], atol=1e-5)
+
+
+@with_attention
+def test_attention_of_steps_and_of_whole_targets(name):
+    model, beams = small_model(name), beams_of(small_model(name))
+    source_ids = inputs_of(model)["source_ids"]
+    whole = to_numpy(model.source_attention(source_ids, beams))
+    assert whole.shape == (B, N, T, source_ids.shape[1])
+    np.testing.assert_allclose(whole.sum(axis=-1), 1.0, atol=1e-5)
+    assert (whole[np.broadcast_to((source_ids == 0)[:, None, None], whole.shape)] == 0).all()
+    cache = model.init_cache(source_ids, max_length=T, beam_size=N)
+    for position in range(T):
+        tokens = beams[:, :, position]
+        _, cache, own = model.step(tokens, cache, position, return_attention_weights=True)
+        np.testing.assert_allclose(to_numpy(own), whole[:, :, position], atol=1e-5)
+
+
+@each_architecture
+def test_search_in_a_graph_for_all_shapes_is_the_same(name):
+    """Lengths are known only at run time, as in a SavedModel. Other backends have no such graph."""
+    model, options = small_model(name), SearchOptions(beam_size=2)
+    source_ids = inputs_of(model)["source_ids"]
+    with eagerly():
+        expected = quick_search(model, source_ids, LONGEST, options)
+    assert model.accepts_any_shape and np.isfinite(expected.scores).all()
+    if makes_graphs():
+        run = compile_function(run_stages, model, any_shape=True)
+        strategy = make_strategy(model, options)
+        found = run(Request(source_ids), np.int32(LONGEST), strategy=strategy)
+        np.testing.assert_array_equal(to_numpy(found.ids), expected.ids)
+        np.testing.assert_allclose(to_numpy(found.scores), expected.scores, atol=1e-4)
+
+
+@each_architecture
+def test_a_shortlist_limits_the_tokens(name):
+    model = small_model(name)
+    source_ids = inputs_of(model)["source_ids"]
+    cache = model.init_cache(source_ids, max_length=T, beam_size=N)
+    allowed = np.array([[0, 3, 5, 9]] * B, "int32")
+    columns = np.full((B, N), 2, "int32")
+    limited, _ = model.step(columns, model.limit_vocabulary(cache, allowed), 0)
+    logits, _ = model.step(np.full((B, N), 5, "int32"), cache, 0)
+    expected = to_numpy(logits)[:, :, [3, 5, 9]]
+    np.testing.assert_allclose(to_numpy(limited)[:, :, 1:], expected, atol=1e-5)
+    assert (to_numpy(limited)[:, :, 0] == -np.inf).all()
+
+
+@each_architecture
+def test_saved_is_loaded_and_trains_on(name, tmp_path):
+    model = new_model(name, name="a_name")
+    inputs = inputs_of(model, batch=12)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
+    np.testing.assert_array_equal(to_numpy(loaded(inputs)), to_numpy(model(inputs)))
+    assert loaded.get_config() == model.get_config()
+    before = [to_numpy(weight) for weight in loaded.trainable_weights]
+    loaded.compile(keras.optimizers.SGD(0.05), MaskedCrossentropy())
+    losses = [loaded.train_on_batch(inputs, inputs["target_ids"]) for _ in range(4)]
+    assert losses[-1] < losses[0]
+    for old, weight in zip(before, loaded.trainable_weights, strict=True):
+        assert np.abs(to_numpy(weight) - old).max() > 1e-7, weight.path
+
+
+@each_architecture
+def test_mixed_precision(name):
+    full, half = small_model(name), new_model(name, dtype="mixed_bfloat16")
+    assert {str(weight.dtype) for weight in half.trainable_weights} == {"float32"}
+    assert half.output.dtype == "bfloat16" and not half.accepts_any_shape
+    inputs = inputs_of(full)
+    logits = half.predict_on_batch(inputs).astype("float32")
+    np.testing.assert_allclose(logits, to_numpy(full(inputs)), rtol=0, atol=0.25)
+    assert_steps_equal_call(half, tolerance=0.1)
+
+
+@each_architecture
+@pytest.mark.filterwarnings("ignore:.*quantize")
+def test_quantized_steps_equal_the_quantized_call(name):
+    model = new_model(name)
+    before = to_numpy(model(inputs_of(model)))
+    model.quantize("int8")
+    after = to_numpy(model(inputs_of(model)))
+    assert 1e-3 < np.abs(after - before).max() < 0.5
+    assert_steps_equal_call(model, tolerance=0.05)
+
+
+@each_architecture
+def test_lora_steps_equal_the_call(name):
+    model = new_model(name)
+    before = to_numpy(model(inputs_of(model)))
+    generator = np.random.default_rng(0)
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.Dense):
+            layer.enable_lora(2)
+            layer.lora_kernel_b.assign(generator.normal(size=layer.lora_kernel_b.shape) / 2)
+    assert np.abs(to_numpy(model(inputs_of(model))) - before).max() > 0.1
+    assert_steps_equal_call(model)
+
+
+@each_architecture
+def test_keeps_the_protocol(name):
+    model = small_model(name)
+    for protocol in (Searchable, SlicesLogits):
+        assert all(hasattr(model, attribute) for attribute in protocol.__annotations__)
+        for method, function in inspect.getmembers(protocol, inspect.isfunction):
+            if not method.startswith("_"):
+                expected = list(inspect.signature(function).parameters)
+                if name == "recurrent" and method == "step":
+                    expected.remove("return_attention_weights")
+                assert list(inspect.signature(getattr(model, method)).parameters) == expected[1:]
+
+
+@each_architecture
+def test_the_defaults_are_the_base_preset(name):
+    arguments = inspect.signature(ARCHITECTURES[name].__init__).parameters
+    base = ARCHITECTURES[name].presets["base"]
+    assert {size: arguments[size].default for size in base} == base
+    assert {"tiny", "base"} == ARCHITECTURES[name].presets.keys()
+
+
+def test_an_ensemble_of_all_architectures_is_searched():
+    models = [small_transformer("separate_vocabularies"), *map(small_model, SIZES)]
+    source_ids = inputs_of(models[0])["source_ids"]
+    with eagerly():
+        found = quick_search(Ensemble(models), source_ids, LONGEST, SearchOptions(beam_size=2))
+    assert np.isfinite(found.scores).all()
+
+
+@pytest.mark.parametrize(
+    "name, module, function, index",
+    [
+        ("attentional_recurrent", older_reference, "attentional_gru", 2),
+        ("convolutional", older_reference, "scaled_dot_product_attention", 1),
+    ],
+)
+def test_recorded_attention_is_that_of_the_reference(name, module, function, index, monkeypatch):
+    model, expected = small_model(name), []
+    inputs, original = inputs_of(model), getattr(module, function)
+
+    def recording(*args, **kwargs):
+        results = original(*args, **kwargs)
+        expected.append(results[index])
+        return results
+
+    monkeypatch.setattr(module, function, recording)
+    expected_logits(name, model, inputs)
+    maps = attention_maps(model, inputs)
+    assert {each.kind for each in maps} == {"cross"}
+    for row in range(B):  # The reference computes one sentence at a time, without padding.
+        for each, weights in zip(maps, expected[row * len(maps) :], strict=False):
+            found = each.weights[row, 0, : len(weights), : weights.shape[-1]]
+            np.testing.assert_allclose(found, weights, rtol=0, atol=1e-6)
+            assert not each.weights[row, 0, :, weights.shape[-1] :].any()
+
+
+def torch_layer(kind, parts, **options):
+    """A layer of PyTorch. `parts`: input kernel, recurrent kernel, input bias, recurrent bias."""
+    layer = kind(D, U, dtype=torch.float64, **options)
+    names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+    tensors = [torch.from_numpy(part.T.copy()) for part in parts]
+    layer.load_state_dict(dict(zip(names, tensors, strict=True)))
+    return layer
+
+
+@pytest.mark.once
+def test_the_lstm_of_the_reference_is_that_of_pytorch():
+    rng = np.random.default_rng(0)
+    x, state = rng.normal(size=(S, D)), (rng.normal(size=U), rng.normal(size=U))
+    weights = {
+        "kernel": rng.normal(size=(D, 4 * U)),
+        "recurrent_kernel": rng.normal(size=(U, 4 * U)),
+        "bias": rng.normal(size=4 * U),
+    }
+    layer = torch_layer(torch.nn.LSTM, (*weights.values(), np.zeros(4 * U)))
+    with torch.no_grad():
+        begin = tuple(torch.from_numpy(part)[None] for part in state)
+        expected, ends = layer(torch.from_numpy(x), begin)
+    found, (hidden, cell) = older_reference.lstm(weights, x, state)
+    np.testing.assert_allclose(found, expected.numpy(), atol=1e-12)
+    np.testing.assert_allclose([hidden, cell], [end[0].numpy() for end in ends], atol=1e-12)
+
+
+@pytest.mark.once
+def test_the_gru_of_the_reference_is_that_of_pytorch():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(S, D))
+    weights = {
+        "kernel": rng.normal(size=(D, 3 * U)),
+        "recurrent_kernel": rng.normal(size=(U, 3 * U)),
+        "bias": rng.normal(size=(2, 3 * U)),
+    }
+    order = [*range(U, 2 * U), *range(U), *range(2 * U, 3 * U)]  # PyTorch: reset before update
+    parts = (weights["kernel"], weights["recurrent_kernel"], *weights["bias"])
+    layer = torch_layer(torch.nn.GRU, [part[..., order] for part in parts])
+    with torch.no_grad():
+        expected = layer(torch.from_numpy(x))[0].numpy()
+    np.testing.assert_allclose(older_reference.gru(weights, x), expected, atol=1e-12)
+
+
+def test_the_lstm_decoder_knows_only_the_context_of_the_source():
+    model = small_model("recurrent")
+    source_ids = inputs_of(model)["source_ids"]
+    cache = model.init_cache(source_ids, max_length=4)
+    longer = model.init_cache(np.pad(source_ids, ((0, 0), (0, 4))), max_length=4)
+    assert cache.sentence == {}
+    for one, other in zip(*map(keras.tree.flatten, (cache.beam, longer.beam)), strict=True):
+        assert one.shape == (B, 1, model.d_model)
+        np.testing.assert_allclose(to_numpy(one), to_numpy(other), atol=1e-6)
+
+
+def test_the_gru_encoder_reads_in_both_directions():
+    """The memory at the first and at the last token depends on every token."""
+    model = small_model("attentional_recurrent")
+    source_ids = inputs_of(model)["source_ids"][1:]
+    memory = to_numpy(model.init_cache(source_ids, 3).sentence["memory"])
+    for position in (0, 3, source_ids.shape[1] - 1):
+        other = source_ids.copy()
+        other[0, position] = (other[0, position] + 1) % model.vocabulary_size or 1
+        changed = to_numpy(model.init_cache(other, 3).sentence["memory"])
+        difference = np.abs(changed - memory)[0]
+        assert (difference[[0, -1]].max(axis=-1) > 1e-6).all()
+        forward = difference[:, : model.d_model].max(axis=-1)
+        assert (forward[:position] == 0).all() and (forward[position:] > 0).all()
+
+
+@pytest.mark.filterwarnings("ignore:Model doesn't support `jit_compile=True`")
+def test_training_asks_for_no_program_that_cannot_be_compiled():
+    """On TensorFlow, XLA cannot compile the gradient of the loop over target tokens."""
+    model = new_model("attentional_recurrent")
+    inputs = inputs_of(model)
+    model.compile("sgd", MaskedCrossentropy(), jit_compile=keras.config.backend() != "torch")
+    assert np.isfinite(model.train_on_batch(inputs, np.ones_like(inputs["target_ids"])))
+    assert model.jit_compile == (keras.config.backend() == "jax")
+
+
+def test_convolutions_have_positions_and_a_limited_view():
+    """Two encoder layers of kernels of 3 tokens: two tokens to each side."""
+    model = new_model("convolutional", kernel_size=3)
+    source_ids = np.arange(4, 13, dtype="int32")[None]
+    with pytest.raises(ValueError, match="must have at most `max_length` positions"):
+        model.init_cache(source_ids, model.max_length + 1)
+    other = source_ids.copy()
+    other[0, 4] = 1
+    keys = [to_numpy(model.init_cache(ids, 2).sentence["key"])[0] for ids in (source_ids, other)]
+    seen = np.flatnonzero(np.abs(keys[0] - keys[1]).max(-1) > 1e-6)
+    assert seen.tolist() == [2, 3, 4, 5, 6]
+
+
+def test_kernels_of_one_token_are_searched():
+    model = new_model("convolutional", kernel_size=1)
+    with eagerly():
+        found = quick_search(model, inputs_of(model)["source_ids"], 4, SearchOptions(beam_size=3))
+    assert np.isfinite(found.scores).all()
+
+
+def test_the_initial_convolutions_keep_the_variance():
+    x, mask = np.random.default_rng(0).normal(size=(1, 512, 64)), np.ones((1, 512), bool)
+    y = x.astype("float32")
+    for _ in range(4):
+        layer = before_transformers.ConvolutionalEncoderLayer(64, 3, dropout_rate=0.25)
+        y = layer(y, padding_mask=mask, training=True)
+    assert 0.3 < np.var(to_numpy(y)) < 3
+
+
+def recipe_for(directory, name, **training):
+    recipe = tiny_run.recipe_for(directory)
+    changes = {"steps": 2, "validation_bleu_sentences": 0, "accumulation_steps": 1, **training}
+    return recipe.model_copy(
+        update={
+            "model": ModelSettings(
+                architecture=name, preset="tiny", **{**SIZES[name], "max_length": 60}
+            ),
+            "data": recipe.data.model_copy(update={"max_length": 15}),
+            "tokenizer": recipe.tokenizer.model_copy(update={"joint": False}),
+            "training": recipe.training.model_copy(update=changes),
+        }
+    )
+
+
+@pytest.mark.slow
+@each_architecture
+def test_resume_continues_bit_for_bit(name, tmp_path):
+    tiny_run.write_text(tmp_path)
+    settings = {"steps": 4, "checkpoint_every": 2}
+    whole = Run.create(tmp_path / "whole", recipe_for(tmp_path, name, **settings))
+    train(whole)
+    half = Run.create(tmp_path / "half", recipe_for(tmp_path, name, **{**settings, "steps": 2}))
+    train(half)
+    half = Run.resume(half.directory, whole.recipe)
+    train(half, resume=True)
+    for own, other in zip(open_model(half).weights, open_model(whole).weights, strict=True):
+        np.testing.assert_array_equal(to_numpy(own), to_numpy(other))
+
+
+@pytest.mark.slow
+@each_architecture
+def test_learns_to_reverse(name, tmp_path):
+    """Sentences of one to five letters, backwards: half of those of the training text at least."""
+    tiny_run.write_text(tmp_path)
+    settings = {"steps": 400, "checkpoint_every": 200, "ema_momentum": None, "warmup_steps": 20}
+    recipe = recipe_for(tmp_path, name, **settings, peak_learning_rate=0.02, tokens_per_batch=256)
+    wide = recipe.model.model_copy(update={"d_model": 32, "d_embedding": 16})
+    evaluation = recipe.evaluation.model_copy(update={"average_last": 1})
+    run = Run.create(
+        tmp_path / "run", recipe.model_copy(update={"model": wide, "evaluation": evaluation})
+    )
+    train(run)
+    sources, targets = zip(*list(run.text.pairs("train"))[:20], strict=True)
+    translator = open_translator(run)
+    assert type(translator.model).architecture == name
+    found = translator.translate([*sources, ""])
+    assert found.pop() == ""
+    assert sum(x == y for x, y in zip(found, targets, strict=True)) >= 10
+    right, wrong = Scorer(translator.model, run.tokenizer()).score(["a b c"] * 2, ["c b a", "a a"])
+    assert right.log_probability > wrong.log_probability
+
+
+@pytest.mark.once
+def test_gradient_checkpointing_without_effect_is_refused_before_training(tmp_path):
+    tiny_run.write_text(tmp_path)
+    recipe = recipe_for(tmp_path, "recurrent", gradient_checkpointing=True)
+    with pytest.raises(UserError, match="`gradient_checkpointing` has no effect"):
+        train(Run.create(tmp_path / "run", recipe))
+
+
+def program(*words, **variables):
+    """Runs the program as users do, and returns its output."""
+    process = subprocess.run(
+        [sys.executable, PROGRAM, *map(str, words)],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+    )
+    assert process.returncode == 0, process.stderr
+    return process.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.once
+@each_architecture
+def test_the_program_trains_translates_and_exports(name, tmp_path):
+    """The process that writes the SavedModel knows the architecture too."""
+    tiny_run.write_text(tmp_path)
+    recipe, run = tmp_path / "recipe.yaml", tmp_path / "run"
+    recipe.write_text(recipe_for(tmp_path, name).to_yaml())
+    program("train", recipe, "--run", run)
+    text = tmp_path / "text.en"
+    translations = program("translate", run, text).splitlines()
+    assert len(translations) == len(text.read_text().splitlines())
+    shown = program("export", run, "--format", "saved_model", "--output", tmp_path / "models")
+    assert "100.0% of" in shown
+    call = ("translate_nbest", {"text": ["a b", "c"]})
+    (found,) = run_signatures(tmp_path / "models" / "1", [call])
+    is_aligned = any(x >= 0 for row in found["alignments"] for piece in row for x in piece)
+    assert is_aligned == (name != "recurrent")
+
+
+@pytest.mark.slow
+@pytest.mark.once
+def test_the_program_knows_the_option_backend_and_measures_the_budget(tmp_path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(recipe_for(tmp_path, "recurrent").to_yaml())
+    assert "tokens" in program("budget", recipe, "--backend", "torch", KERAS_BACKEND="jax")
+
+
+@pytest.mark.once
+@each_architecture
+def test_recipes_state_the_command(name):
+    recipe = PROGRAM.parent / f"multi30k_de_en_{name}.yaml"
+    assert f"python recipes/before_transformers.py train {recipe.stem}" in recipe.read_text("utf-8")
+    assert load_recipe(recipe).model.architecture == name

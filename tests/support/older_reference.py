@@ -1,0 +1,168 @@
+"""The models from before the Transformer in NumPy, one sentence at a time and without padding."""
+
+import math
+
+import numpy as np
+
+from support.reference import (
+    attention_weights,
+    dense,
+    encode_positions,
+    output_projection,
+    scaled_dot_product_attention,
+    token_embedding,
+)
+
+# --- Recurrent layers --------------------------------------------------------------------------
+
+
+def additive_attention(weights, query, key, value, mask=True):
+    """(B, T, D_q), (B, S, D_k), (B, S, D_v) to (B, T, D_v): v^T tanh(W q + U k)."""
+    queries = dense(weights["query_projection"], query)[:, :, None, :]
+    keys = dense(weights["key_projection"], key)[:, None, :, :]
+    scores = dense(weights["score_projection"], np.tanh(queries + keys))[..., 0]  # (B, T, S)
+    probabilities = attention_weights(scores, mask)
+    return probabilities @ value, probabilities
+
+
+def sigmoid(x):
+    return 1.0 / (1.0 + np.exp(-x))
+
+
+def gru_step(weights, x, state):
+    """(D), (U) to (U). Cho et al. 2014; the reset gate comes after the product, as in cuDNN."""
+    of_input = x @ weights["kernel"] + weights["bias"][0]
+    of_state = state @ weights["recurrent_kernel"] + weights["bias"][1]
+    z_x, r_x, h_x = np.split(of_input, 3)
+    z_s, r_s, h_s = np.split(of_state, 3)
+    update, reset = sigmoid(z_x + z_s), sigmoid(r_x + r_s)
+    return update * state + (1 - update) * np.tanh(h_x + reset * h_s)
+
+
+def gru(weights, x):
+    """(S, D) to (S, U)."""
+    state, states = np.zeros(len(weights["recurrent_kernel"])), []
+    for vector in x:
+        state = gru_step(weights, vector, state)
+        states.append(state)
+    return np.stack(states)
+
+
+def lstm(weights, x, state):
+    """(S, D) and two states (U) to (S, U) and two states (U). Hochreiter and Schmidhuber 1997."""
+    hidden, cell = state
+    states = []
+    for vector in x:
+        gates = vector @ weights["kernel"] + hidden @ weights["recurrent_kernel"] + weights["bias"]
+        write, keep, new, read = np.split(gates, 4)
+        cell = sigmoid(keep) * cell + sigmoid(write) * np.tanh(new)
+        hidden = sigmoid(read) * np.tanh(cell)
+        states.append(hidden)
+    return np.stack(states), (hidden, cell)
+
+
+def attentional_gru(weights, x, state, memory):
+    """(T, D), (U), (S, M) to states (T, U), contexts (T, M) and attention weights (T, S)."""
+    found = []
+    for vector in x:
+        context, probabilities = (
+            result[0, 0]
+            for result in additive_attention(weights, state[None, None], memory[None], memory[None])
+        )
+        state = gru_step(weights["cell"], np.concatenate([vector, context]), state)
+        found.append((state, context, probabilities))
+    return tuple(map(np.stack, zip(*found, strict=True)))
+
+
+def _sentences(model, weights, config, source_ids, target_ids):
+    """Logits (B, T, V) of `model(weights, config, source_ids, embed)`; 0 where there is padding."""
+    joint, pad_id = config["target_vocabulary_size"] is None, config["pad_id"]
+    source, target = (
+        weights["embedding" if joint else f"{side}_embedding"] for side in ("source", "target")
+    )
+    logits = np.zeros((*target_ids.shape, len(target["embeddings"])))
+    for row, (ids, own) in enumerate(zip(source_ids, target_ids, strict=True)):
+        ids, own = ids[ids != pad_id], own[own != pad_id]
+        x, y = token_embedding(source, ids), token_embedding(target, own)
+        logits[row, : len(own)] = output_projection(target, model(weights, config, x, y))
+    return logits
+
+
+def recurrent_seq2seq(weights, config, source_ids, target_ids):
+    """Sutskever et al. 2014; logits (B, T, V)."""
+
+    def model(weights, config, x, y):
+        x, begin = x[::-1], (np.zeros(config["d_model"]), np.zeros(config["d_model"]))
+        for i in range(1, config["num_layers"] + 1):
+            # A layer of the decoder reads only the layer below: both run in one pass.
+            x, state = lstm(weights[f"encoder_layer_{i}"]["cell"], x, begin)
+            y, _ = lstm(weights[f"decoder_layer_{i}"]["cell"], y, state)
+        return dense(weights["output"], y)
+
+    return _sentences(model, weights, config, source_ids, target_ids)
+
+
+def attentional_recurrent_seq2seq(weights, config, source_ids, target_ids):
+    """Bahdanau et al. 2015; logits (B, T, V)."""
+
+    def model(weights, config, x, y):
+        forward = gru(weights["encoder_forward"]["cell"], x)
+        backward = gru(weights["encoder_backward"]["cell"], x[::-1])[::-1]
+        state = np.tanh(dense(weights["bridge"], backward[0]))
+        memory = np.concatenate([forward, backward], axis=-1)
+        states, contexts, _ = attentional_gru(weights["decoder"], y, state, memory)
+        hidden = dense(weights["output"], np.concatenate([states, contexts, y], axis=-1))
+        return np.maximum(*np.split(hidden, 2, axis=-1))
+
+    return _sentences(model, weights, config, source_ids, target_ids)
+
+
+# --- Convolutional layers ----------------------------------------------------------------------
+
+
+def gated_convolution(weights, x, before, after):
+    """(S, D) to (S, D): a kernel over the neighbours of each position, then the GLU."""
+    width = x.shape[1]
+    padded = np.concatenate([np.zeros((before, width)), x, np.zeros((after, width))])
+    rows = []
+    for position in range(len(x)):
+        window = padded[position : position + before + 1 + after].reshape(-1)
+        values, gates = np.split(dense(weights["convolution"], window), 2)
+        rows.append(values * sigmoid(gates))
+    return np.stack(rows)
+
+
+def convolutional_encoder_layer(weights, x, kernel_size):
+    after = kernel_size // 2
+    convolved = gated_convolution(weights, x, kernel_size - 1 - after, after)
+    return (x + convolved) * math.sqrt(0.5)
+
+
+def convolutional_decoder_layer(weights, x, embeddings, key, value, kernel_size):
+    convolved = gated_convolution(weights, x, kernel_size - 1, 0)
+    query = (dense(weights["query_projection"], convolved) + embeddings) * math.sqrt(0.5)
+    context, _ = scaled_dot_product_attention(query, key, value, use_scale=False)
+    context = context * len(key) * math.sqrt(1 / len(key))
+    attended = (convolved + dense(weights["output_projection"], context)) * math.sqrt(0.5)
+    return (x + attended) * math.sqrt(0.5)
+
+
+def convolutional_seq2seq(weights, config, source_ids, target_ids):
+    """Gehring et al. 2017; logits (B, T, V)."""
+
+    def model(weights, config, x, y):
+        size, layers = config["kernel_size"], config["num_layers"]
+        embedded = encode_positions(weights["source_positions"], x[None] * 0.1, "learned")[0]
+        hidden = dense(weights["encoder_input"], embedded)
+        for i in range(1, layers + 1):
+            hidden = convolutional_encoder_layer(weights[f"encoder_layer_{i}"], hidden, size)
+        key = dense(weights["encoder_output"], hidden)
+        value = (key + embedded) * math.sqrt(0.5)
+        embedded = encode_positions(weights["target_positions"], y[None] * 0.1, "learned")[0]
+        hidden = dense(weights["decoder_input"], embedded)
+        for i in range(1, (config["num_decoder_layers"] or layers) + 1):
+            own = weights[f"decoder_layer_{i}"]
+            hidden = convolutional_decoder_layer(own, hidden, embedded, key, value, size)
+        return dense(weights["decoder_output"], hidden)
+
+    return _sentences(model, weights, config, source_ids, target_ids)
