@@ -57,8 +57,7 @@ class GraphedStep:
 
     def __call__(self, data: Any) -> dict[str, Any]:
         batch = next(iter(data))
-        arrays = [x for x in keras.tree.flatten(batch) if x is not None]
-        if self._reason is not None or not all(hasattr(x, "dtype") for x in arrays):
+        if self._reason is not None:
             return self._step(batch)
         key = f"{keras.tree.map_structure(_kind, batch)}"
         if key not in self._recordings:
@@ -76,7 +75,6 @@ class GraphedStep:
             self._give_up(f"the batches have more than {_MOST_GRAPHS} shapes")
             return self._step(batch)
         self._recordings[key] = None
-        batch = _on_device(batch)
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             result = self._step(batch)
@@ -86,7 +84,10 @@ class GraphedStep:
 
     def _record(self, key: str, batch: Any) -> "_Recording | None":
         """Records the step of a batch, but does not make it. Returns None if that fails."""
-        graph, batch = torch.cuda.CUDAGraph(), _on_device(batch)
+        graph = torch.cuda.CUDAGraph()
+        batch = keras.tree.map_structure(
+            lambda x: x if x is None else ops.convert_to_tensor(x).clone(), batch
+        )
         try:
             with torch.cuda.graph(graph, self._pool, self._stream):
                 result = self._step(batch)
@@ -264,13 +265,7 @@ def _copy(x: Any) -> Any:
     return x.clone() if torch.is_tensor(x) else x
 
 
-def _on_device(batch: Any) -> Any:
-    return keras.tree.map_structure(
-        lambda x: x if x is None else ops.convert_to_tensor(x).clone(), batch
-    )
-
-
 def _kind(x: Any) -> Any:
-    return (
-        x if not hasattr(x, "dtype") else (tuple(x.shape), keras.backend.standardize_dtype(x.dtype))
-    )
+    if not hasattr(x, "dtype"):
+        return x
+    return tuple(x.shape), keras.backend.standardize_dtype(x.dtype)

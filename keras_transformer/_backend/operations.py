@@ -1,7 +1,6 @@
 """Contains operations that differ by backend, such as affine maps, attention and loops."""
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,8 +14,8 @@ _ROWS = 8
 # instead of NaN.
 MASKED_SCORE = -1e9
 
-# What is faster on a GPU of PyTorch than the layers' formulas.
-FUSES_ATTENTION = JOINS_PROJECTIONS = FUSES_RELU = True
+# Devices of PyTorch on which layers use kernels that are faster there than their formulas.
+FUSED_DEVICES = ("cuda",)
 
 
 def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -84,6 +83,11 @@ def _sum_tokens(x: Any) -> Any:
     return ops.matmul(ops.ones((_ROWS, ops.shape(x)[0]), x.dtype), x)[0]
 
 
+def is_fused(x: Any) -> bool:
+    """Returns whether `x` is on one of the `FUSED_DEVICES`."""
+    return getattr(getattr(x, "device", None), "type", None) in FUSED_DEVICES
+
+
 def attend(
     query: Any,
     key: Any,
@@ -92,23 +96,26 @@ def attend(
     use_causal_mask: bool = False,
     use_scale: bool = True,
 ) -> Any:
-    """Computes attention by a fused kernel on a GPU of PyTorch.
+    """Computes attention by a fused kernel of PyTorch, which does not store the scores.
 
     The mask is finite, so rows of padding have finite results, and it has the dtype of the query,
-    without which PyTorch's kernels are wrong.
+    without which PyTorch's kernels are wrong. Both masks together are a tensor `(B, 1, T, S)`.
 
     For the arguments, see the call arguments of `AttentionPattern`.
 
     Returns:
-        A float tensor `(B, H, T, K_v)`, or None where the formula is to be used.
+        A float tensor `(B, H, T, K_v)`, or None where the formula is to be used: on other backends,
+        and if values and keys have different widths.
     """
-    if not FUSES_ATTENTION or not _is_on_cuda(query) or query.shape[-1] != value.shape[-1]:
+    if keras.config.backend() != "torch" or query.shape[-1] != value.shape[-1]:
         return None
     import torch
 
+    query, key, value = (ops.convert_to_tensor(x) for x in (query, key, value))
     mask = None
     if padding_mask is not None:
         score = max(MASKED_SCORE, torch.finfo(query.dtype).min)
+        padding_mask = ops.convert_to_tensor(padding_mask)
         mask = torch.zeros_like(padding_mask, dtype=query.dtype)
         mask = mask.masked_fill(~padding_mask, score)[:, None, None, :]
         if use_causal_mask:
@@ -130,9 +137,7 @@ def joined_affine(x: Any, layers: Sequence[Any]) -> list[Any] | None:
 
     Returns a list of their results, or None where each layer is to be called.
     """
-    if not JOINS_PROJECTIONS or not _is_on_cuda(x):
-        return None
-    if any(layer.quantization_config or layer.lora_enabled for layer in layers):
+    if not is_fused(x) or any(layer.quantization_config or layer.lora_enabled for layer in layers):
         return None
     kernels, widths = [layer.kernel for layer in layers], [layer.units for layer in layers]
     dtype = layers[0].compute_dtype
@@ -144,7 +149,7 @@ def joined_affine(x: Any, layers: Sequence[Any]) -> list[Any] | None:
 
 def affine_relu(x: Any, kernel: Any, bias: Any) -> Any:
     """Computes the ReLU of an affine map in one product on a GPU of PyTorch, otherwise None."""
-    if not FUSES_RELU or not _is_on_cuda(x):
+    if not is_fused(x):
         return None
     x, kernel, bias = (ops.convert_to_tensor(z) for z in (x, kernel, bias))
     rows = ops.reshape(x, (-1, x.shape[-1]))
@@ -171,50 +176,6 @@ def _affine_relu() -> Callable[..., Any]:
             return upstream @ kernel.t(), x.t() @ upstream, upstream.sum(0)
 
     return AffineRelu.apply
-
-
-def _is_on_cuda(x: Any) -> bool:
-    return getattr(getattr(x, "device", None), "type", None) == "cuda"
-
-
-def fused_attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    padding_mask: Any = None,
-    use_causal_mask: bool = False,
-    use_scale: bool = True,
-) -> Any:
-    """Computes softmax(QK^T / sqrt(d_k)) V by a fused kernel, which does not store the scores.
-
-    PyTorch has a fused kernel for every device. The PyTorch kernel takes a padding mask or a causal
-    mask, but not both. Both masks together would require a mask of shape `(B, 1, T, S)`. JAX has a
-    fused kernel for half precision on GPUs and TPUs. The JAX kernel takes no padding mask.
-    TensorFlow has no fused kernel. Values and keys must have the same width.
-
-    For the arguments, see the call arguments of `AttentionPattern`.
-
-    Returns:
-        A float tensor `(B, H, T, K_v)`, or None if no kernel supports these arguments.
-    """
-    backend = keras.backend.backend()
-    if padding_mask is not None and (use_causal_mask or backend != "torch"):
-        return None
-    if query.shape[-1] != value.shape[-1]:
-        return None
-    try:
-        heads = ops.dot_product_attention(
-            *(ops.swapaxes(x, 1, 2) for x in (query, key, value)),
-            mask=None if padding_mask is None else padding_mask[:, None, None, :],
-            scale=1.0 / math.sqrt(query.shape[-1]) if use_scale else 1.0,
-            is_causal=use_causal_mask,
-            # PyTorch selects a good kernel itself. Other backends must not select a kernel that
-            # stores all scores.
-            flash_attention=None if backend == "torch" else True,
-        )
-    except (ImportError, RuntimeError, ValueError):
-        return None
-    return ops.swapaxes(heads, 1, 2)
 
 
 def sequential_loop(count: Any, body: Callable[..., Any], begin: Sequence[Any]) -> tuple[Any, ...]:

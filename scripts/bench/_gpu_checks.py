@@ -6,14 +6,13 @@ is timed while all other workers sleep, and perhaps for `profile`, the slowest k
 
 import contextlib
 import dataclasses
-import importlib
 import json
 import statistics
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +28,6 @@ STEPS, WINDOWS = 10, 6  # the first window is not counted
 PROFILED_STEPS, SLOWEST = 3, 60
 NUMERICS_STEPS = 3
 
-# What is faster on a GPU of PyTorch, with module, name and the value without it. "cudnn" is
-# PyTorch's choice of its kernel for attention.
-SWITCHES: dict[str, tuple[str, str, Any]] = {
-    "attention": ("_backend.operations", "FUSES_ATTENTION", False),
-    "joining": ("_backend.operations", "JOINS_PROJECTIONS", False),
-    "relu": ("_backend.operations", "FUSES_RELU", False),
-    "options": ("_backend.compiled_step", "OPTIONS", {}),
-}
-
 Actions = dict[str, Callable[[], dict[str, Any]]]
 
 
@@ -52,7 +42,7 @@ class Check:
         cases: Sizes, those of training or of decoding.
         jit_compile: Of training: "auto" is what users get.
         gigabytes: Memory of the GPU that the check takes at most, estimated.
-        without: Keys of `SWITCHES`, what the package is to do without.
+        by_formulas: Whether layers are to do without the kernels that PyTorch has on GPUs.
         on_cpu: Whether to show that the program works, on a CPU.
     """
 
@@ -62,7 +52,7 @@ class Check:
     cases: tuple[Any, ...]
     jit_compile: bool | str = "auto"
     gigabytes: float = 4
-    without: tuple[str, ...] = ()
+    by_formulas: bool = False
     on_cpu: bool = False
 
     @property
@@ -215,39 +205,31 @@ def numerics(check: Check) -> Actions:
     The reference is PyTorch's eager step on the same device, by the layers' formulas, and on JAX
     the same step on the CPU. A sentence is all padding, in source and target.
     """
+    found = {}
+
+    def prepare() -> dict[str, Any]:
+        found.update({dtype: three_steps(check, dtype, 0) for dtype in ("float32", DTYPE)})
+        return {}
 
     def measure() -> dict[str, Any]:
         figures = {}
-        for dtype in ("float32", DTYPE):
-            found = three_steps(check, dtype, 0)
-            with without_kernels(check):
-                expected = three_steps(check, dtype, 1)
-            differences = [np.abs(a - b) for a, b in zip(expected[1], found[1], strict=True)]
-            largest = max(float(x.max()) for x in differences)
-            loss = max(abs(a - b) / abs(a) for a, b in zip(expected[0], found[0], strict=True))
-            figures[dtype] = {"loss": loss, "weights": largest, "losses": found[0]}
+        use_formulas()
+        for dtype, (losses, weights) in found.items():
+            expected, others = three_steps(check, dtype, 1)
+            largest = max(float(np.abs(a - b).max()) for a, b in zip(others, weights, strict=True))
+            loss = max(abs(a - b) / abs(a) for a, b in zip(expected, losses, strict=True))
+            figures[dtype] = {"loss": loss, "weights": largest, "losses": losses}
             if not loss < (0.02 if dtype == DTYPE else 2e-3):
-                raise AssertionError(f"{dtype}: losses {expected[0]}, {found[0]}")
+                raise AssertionError(f"{dtype}: losses {expected}, {losses}")
         return figures
 
-    return {"prepare": dict, "measure": measure}
+    return {"prepare": prepare, "measure": measure}
 
 
-@contextlib.contextmanager
-def without_kernels(check: Check) -> Iterator[None]:
-    if check.backend != "torch":
-        yield
-        return
+def use_formulas() -> None:
     from keras_transformer._backend import operations
 
-    names = ("FUSES_ATTENTION", "JOINS_PROJECTIONS", "FUSES_RELU")
-    values = [getattr(operations, name) for name in names]
-    switch_off(("attention", "joining", "relu"))
-    try:
-        yield
-    finally:
-        for name, value in zip(names, values, strict=True):
-            setattr(operations, name, value)
+    operations.FUSED_DEVICES = ()
 
 
 def three_steps(check: Check, dtype: str, is_reference: int) -> tuple[list[float], list[Any]]:
@@ -388,19 +370,9 @@ KINDS: dict[str, Callable[[Check], Actions]] = {
 def actions_of(check: Check) -> Actions:
     if not check.on_cpu:
         require_gpu(check.backend)
-    switch_off(check.without)
+    if check.by_formulas:
+        use_formulas()
     return KINDS[check.kind](check)
-
-
-def switch_off(names: Iterable[str]) -> None:
-    for name in names:
-        if name == "cudnn":
-            import torch
-
-            torch.backends.cuda.enable_cudnn_sdp(False)
-            continue
-        module, attribute, value = SWITCHES[name]
-        setattr(importlib.import_module(f"keras_transformer.{module}"), attribute, value)
 
 
 def require_gpu(backend: str) -> None:
@@ -424,7 +396,6 @@ def from_json(text: str) -> Check:
     fields = json.loads(text)
     make = DecodingCase if fields["name"].startswith("decode") else Case
     fields["cases"] = tuple(make(**case) for case in fields["cases"])
-    fields["without"] = tuple(fields["without"])
     return Check(**fields)
 
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from _common import ROOT, Worker, table
 from _decoding_engines import Case as DecodingCase
-from _gpu_checks import SWITCHES, Check, to_json
+from _gpu_checks import Check, to_json
 from _training_engines import Case
 
 GIGABYTES = 75  # of the smallest card that these checks are for
@@ -58,12 +58,6 @@ def all_checks(backends: Sequence[str]) -> Iterator[Check]:
         for backend in backends:
             gigabytes = TRAINING_GB[case.name]
             yield Check(f"train {backend} {case.name}", "ours", backend, (case,), "auto", gigabytes)
-    for name in (*SWITCHES, "cudnn"):
-        for case in CASES:
-            check = Check(f"train torch {case.name}", "ours", "torch", (case,), "auto")
-            own = f"{check.name} without {name}"
-            gigabytes = TRAINING_GB[case.name]
-            yield dataclasses.replace(check, name=own, without=(name,), gigabytes=gigabytes)
     yield Check("train keras_hub base", "keras_hub", "jax", (base,), True, 20)
     torch_peer = "torch.nn.Transformer"
     yield Check("train nn.Transformer compiled base", torch_peer, "torch", (base,), True, 16)
@@ -77,6 +71,9 @@ def all_checks(backends: Sequence[str]) -> Iterator[Check]:
     for backend in backends:
         yield Check(f"train {backend} tiny", "ours", backend, (TINY,))
         yield Check(f"restart {backend} base", "ours", backend, (base,), "auto", GIGABYTES)
+    for case in CASES:
+        name, gigabytes = f"train torch {case.name} by formulas", 2 * TRAINING_GB[case.name]
+        yield Check(name, "ours", "torch", (case,), "auto", gigabytes, by_formulas=True)
 
 
 def shrunk(check: Check) -> Check:
@@ -96,7 +93,7 @@ def shrunk(check: Check) -> Check:
 def with_baseline(checks: Sequence[Check]) -> Iterator[Check]:
     """Puts before each training of this package the same one of the baseline's."""
     for check in checks:
-        if check.kind == "train" and check.engine == "ours" and not check.without:
+        if check.kind == "train" and check.engine == "ours" and not check.by_formulas:
             yield dataclasses.replace(check, name=f"{check.name} (baseline)")
         yield check
 

@@ -25,7 +25,7 @@ def test_fused_attention_equals_the_formula(monkeypatch, options, is_padded, is_
         options = {**options, "padding_mask": mask}
     attention = MultiHeadAttention(num_heads=2, bias_initializer="random_normal")
     expected = attention(query, **inputs, **options)
-    monkeypatch.setattr(operations, "_is_on_cuda", lambda x: ON_PYTORCH)
+    monkeypatch.setattr(operations, "FUSED_DEVICES", ("cpu",))
     found = attention(query, **inputs, **options)
     real = slice(1 if is_padded else 0, None)  # Rows of padding are only finite.
     np.testing.assert_allclose(
@@ -56,10 +56,8 @@ def test_relu_in_the_product_equals_the_formula(monkeypatch):
     x = np.random.default_rng(1).normal(size=(3, 5, 6)).astype("float32")
     y = np.random.default_rng(2).normal(size=(3, 5, 4)).astype("float32")
     results = []
-    for is_on_gpu in (False, True):
-        monkeypatch.setattr(
-            operations, "_is_on_cuda", lambda x, is_on_gpu=is_on_gpu: is_on_gpu and ON_PYTORCH
-        )
+    for devices in ((), ("cpu",)):
+        monkeypatch.setattr(operations, "FUSED_DEVICES", devices)
         keras.utils.set_random_seed(1)
         layers = [Dense(8, activation="relu", bias_initializer="random_normal"), Dense(4)]
         model = keras.Sequential([keras.Input((5, 6)), *layers])

@@ -9,8 +9,8 @@ from support.gradients import gradients_of
 from support.masked_attention import K, Problem
 
 from keras_transformer._backend.operations import (
+    attend,
     custom_gradient,
-    fused_attention,
     global_norm,
     of_unknown_shape,
     scalar,
@@ -56,20 +56,17 @@ def test_without_scale_or_shift():
     assert scale_and_shift(x, training=True) is x
 
 
-@pytest.mark.parametrize("is_causal, padding", [(True, 0), (False, 3)])
-def test_a_kernel_gives_heads_and_gradients_of_all_scores(is_causal, padding):
-    """Without an accelerator, only PyTorch has a kernel."""
+@pytest.mark.parametrize("is_causal, padding", [(True, 0), (False, 3), (True, 3)])
+def test_the_kernel_of_pytorch_gives_heads_and_gradients_of_all_scores(is_causal, padding):
     problem = Problem(11, 11, is_causal=is_causal, padding=padding, d_v=K)
     if ON_PYTORCH:
-        problem.assert_solved_by(fused_attention)
+        problem.assert_solved_by(attend)
     else:
-        assert fused_attention(*problem.inputs, **problem.options()) is None
+        assert attend(*problem.inputs, **problem.options()) is None
 
 
-def test_no_kernel_takes_two_masks_or_values_wider_than_keys():
-    two_masks = Problem(5, 5, is_causal=True, padding=2, d_v=K)
-    assert fused_attention(*two_masks.inputs, **two_masks.options()) is None
-    assert fused_attention(*Problem(5, 5).inputs) is None  # Values are wider than keys.
+def test_no_kernel_takes_values_wider_than_keys():
+    assert attend(*Problem(5, 5).inputs) is None
 
 
 @pytest.mark.parametrize("count", [0, 1, 7])

@@ -9,8 +9,8 @@ from keras import ops
 
 from keras_transformer._backend.operations import (
     MASKED_SCORE,
+    attend,
     custom_gradient,
-    fused_attention,
     scalar,
     sequential_loop,
 )
@@ -33,10 +33,10 @@ ABSENT_SCORE = 2 * MASKED_SCORE
 class FullAttention(AttentionPattern):
     """Attends to all positions (§3.2.1). Memory is linear in the sequence length.
 
-    `MultiHeadAttention` gives the same result with this pattern as without a pattern. If the
-    backend has a fused kernel for the arguments, this kernel computes the result without storing
-    the scores. Otherwise, `blockwise_attention` computes the result. The time is quadratic in the
-    sequence length. On PyTorch with 2 CPU cores, this pattern was faster than no pattern for
+    `MultiHeadAttention` gives the same result with this pattern as without a pattern. On PyTorch, a
+    fused kernel computes the result without storing the scores, unless weights are dropped or both
+    masks are given. Otherwise, `blockwise_attention` computes the result. The time is quadratic in
+    the sequence length. On PyTorch with 2 CPU cores, this pattern was faster than no pattern for
     sequences of at least 2,000 tokens. On JAX with 2 CPU cores, this pattern was faster for
     sequences of at least about 4,000 tokens. On TensorFlow, the time was the same with and without
     this pattern.
@@ -67,10 +67,11 @@ class FullAttention(AttentionPattern):
     ) -> Any:
         check_mask_length(padding_mask, key.shape[2])
         drops = dropout is not None and dropout.rate > 0 and training
-        if not drops:
-            fused = fused_attention(query, key, value, padding_mask, use_causal_mask, use_scale)
-            if fused is not None:
-                return fused
+        # The kernel would need a mask for all pairs of query and key if both masks are given.
+        if not (drops or (use_causal_mask and padding_mask is not None)):
+            heads = attend(query, key, value, padding_mask, use_causal_mask, use_scale)
+            if heads is not None:
+                return heads
         return blockwise_attention(
             query,
             key,

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer._backend.operations import attend, joined_affine
+from keras_transformer._backend.operations import attend, is_fused, joined_affine
 from keras_transformer.layers.attention.attention_patterns import (
     AttentionPattern,
     check_mask_length,
@@ -197,7 +197,8 @@ class MultiHeadAttention(ConfiguredLayer):
             )
             return self.output_projection(self._join_heads(heads))
         check_mask_length(padding_mask, key.shape[1])
-        if not (needs_scores or self.needs_positions or (self.dropout_rate and training)):
+        drops = self.dropout_rate and training
+        if is_fused(queries) and not (needs_scores or self.needs_positions or drops):
             heads = attend(queries, keys, values, padding_mask, use_causal_mask, self.use_scale)
             if heads is not None:
                 return self.output_projection(self._join_heads(heads))
