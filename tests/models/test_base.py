@@ -17,7 +17,6 @@ from keras_transformer import (
     MaskedCrossentropy,
     MaskedLanguageModel,
     Perplexity,
-    SlicedLogitsTrainer,
 )
 from keras_transformer.layers.saving import _sublayers
 from keras_transformer.models import Transformer
@@ -108,12 +107,6 @@ def test_unknown_arguments_are_refused(name):
 
 
 @pytest.mark.once
-def test_unknown_arguments_of_a_trainer_are_refused():
-    with pytest.raises(TypeError, match="SlicedLogitsTrainer has no .*: r_dropp"):
-        SlicedLogitsTrainer(MODELS["transformer"](), r_dropp=1.0)
-
-
-@pytest.mark.once
 @each_model
 @pytest.mark.parametrize(
     "mode", ["int8", *(pytest.param(x, marks=pytest.mark.slow) for x in ("int4", "float8"))]
@@ -167,13 +160,6 @@ def test_compile_knows_the_padding_of_a_masked_language_model():
     with pytest.raises(ValueError, match="pad_id=0 of MaskedCrossentropy, pad_id=1 of the model"):
         model.compile("sgd", MaskedCrossentropy())
     assert "pad_id" not in model.get_config()
-
-
-@pytest.mark.once
-def test_a_trainer_of_a_model_without_logits_of_tokens_is_refused():
-    x = keras.Input((3,))
-    with pytest.raises(ValueError, match="a Functional without states, output_weights, pad_id"):
-        SlicedLogitsTrainer(keras.Model(x, keras.layers.Dense(2)(x)))
 
 
 @pytest.mark.once
