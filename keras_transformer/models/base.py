@@ -22,7 +22,20 @@ from keras_transformer.layers.saving import (
 _LOADS_IN_FLOAT32 = ContextVar("_LOADS_IN_FLOAT32", default=False)
 
 
-class ConfiguredModel(Recompiling, keras.Model):
+class WithoutClassWeight:
+    """Refuses `class_weight` in `fit`: Keras would choose one token as the class of a whole row."""
+
+    def fit(self, *args: Any, class_weight: Any = None, **kwargs: Any) -> Any:
+        """Trains the model (see `keras.Model.fit`)."""
+        if class_weight is not None:
+            raise ValueError(
+                "Weight the labels (B, T) by `sample_weight` (B, T): a row of labels has no class. "
+                f"Received: class_weight={class_weight}"
+            )
+        return super().fit(*args, **kwargs)  # type: ignore
+
+
+class ConfiguredModel(WithoutClassWeight, Recompiling, keras.Model):
     """Base class of functional models, which saves and loads them.
 
     A subclass creates its layers and calls `super().__init__(inputs, outputs, **kwargs)`. For each

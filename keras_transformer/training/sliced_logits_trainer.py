@@ -10,6 +10,7 @@ from keras_transformer._backend.gradient_checkpointing import (
     check_checkpointable,
     gradient_checkpointing,
 )
+from keras_transformer.models.base import WithoutClassWeight
 from keras_transformer.training.crossentropy import (
     MaskedCrossentropy,
     checked_labels,
@@ -23,7 +24,7 @@ from keras_transformer.training.optimizer import inner_optimizer
 _LEAST_COMPILED = 20_000_000
 
 
-class SlicedLogitsTrainer(Recompiling, keras.Model):
+class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, keras.Model):
     """Trains a model with the logits of only a few tokens in memory at a time.
 
     The logits are by far the largest tensor of a training step. For 25,000 tokens and a vocabulary
@@ -266,6 +267,15 @@ class SlicedLogitsTrainer(Recompiling, keras.Model):
     def load_weights(self, *args: Any, **kwargs: Any) -> None:
         """Loads the weights of `model` and its optimizer state."""
         self.model.load_weights(*args, **kwargs)
+
+    def get_config(self) -> dict[str, Any]:
+        """Raises ValueError. `copy.deepcopy` and `pickle` call this method.
+
+        A copy would compute a loss of 0 on JAX, because Keras makes it from the states alone.
+        """
+        raise ValueError(
+            "A `SlicedLogitsTrainer` has no config: copy its `model`, make another one"
+        )
 
     def local_copy(self) -> "SlicedLogitsTrainer":
         """Returns a compiled trainer for one device, with the same settings but new weights."""

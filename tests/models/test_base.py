@@ -1,5 +1,6 @@
 """What all models have in common; test_equivalence.py and test_seq2seq.py have the rest."""
 
+import copy
 import json
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from keras_transformer.layers.saving import _sublayers
 from keras_transformer.models import Transformer
 from keras_transformer.models.base import in_float32
 from keras_transformer.portability.inputs import random_inputs
+from keras_transformer.training import SlicedLogitsTrainer
 
 
 @pytest.mark.once
@@ -199,3 +201,15 @@ def test_a_model_within_a_model_gets_a_twin_in_float32_too():
     model = MaskedLanguageModel(BertEncoder(7, **sizes, dtype="mixed_bfloat16"))
     layers = in_float32(model)._flatten_layers()
     assert {layer.compute_dtype for layer in layers if layer.weights} == {"float32"}
+
+
+@pytest.mark.once
+def test_class_weights_and_copies_of_a_trainer_are_refused():
+    """Keras would take one token for the class of a row, and copy the states without the loss."""
+    model = MODELS["transformer"]()
+    trainer = SlicedLogitsTrainer(model)
+    for each in (model, trainer):
+        with pytest.raises(ValueError, match="by `sample_weight`.*class_weight={1: 2.0}"):
+            each.fit([], class_weight={1: 2.0})
+    with pytest.raises(ValueError, match="copy its `model`"):
+        copy.deepcopy(trainer)
