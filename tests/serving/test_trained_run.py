@@ -30,7 +30,7 @@ TIE = 2.5e-4
 def command(*arguments):
     """Runs `keras-transformer` on the backend of this process; returns what it writes."""
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    words = [sys.executable, "-m", "keras_transformer", *map(str, arguments)]
+    words = [sys.executable, "-m", "keras_transformer_cli", *map(str, arguments)]
     child = subprocess.run(
         words, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
     )
