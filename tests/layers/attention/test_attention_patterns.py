@@ -70,7 +70,7 @@ def in_blocks(size, summaries):
         (FixedAttention(9, 3), in_blocks(9, 3), 5),
         pytest.param(FixedAttention(1, 1), in_blocks(1, 1), 5, marks=SLOW),
     ],
-    ids=str,
+    ids=lambda x: getattr(x, "__name__", str(x)),  # without the addresses of functions
 )
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_heads_and_gradients_are_those_of_masked_scores(pattern, allows, length, is_causal):
@@ -90,7 +90,7 @@ def test_sequences_of_padding_are_finite(pattern):
         (StridedAttention(3), [-6, -3, -2, -1, 0, 1, 2, 3, 6]),
         (FullAttention(), [*range(-8, 9)]),
     ],
-    ids=str,
+    ids=lambda x: getattr(x, "__name__", str(x)),  # without the addresses of functions
 )
 def test_distances_by_hand(pattern, expected):
     allowed = to_numpy(pattern.allows(np.arange(-8, 9), 0))
