@@ -40,7 +40,7 @@ def converted(run: Run) -> Path:
     The model is converted if there is no such folder, or if the model or the tokenizer has another
     size or time of its last change than before the conversion.
 
-    A translator that finds a conversion needs no Keras.
+    A translator that finds a conversion loads no Keras model.
 
     Raises:
         UserError: If the run has no model, CTranslate2 does not support the model, or the folder

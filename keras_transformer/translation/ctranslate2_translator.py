@@ -1,4 +1,4 @@
-"""Defines `CTranslate2Translator`, which translates strings with CTranslate2, without Keras."""
+"""Defines `CTranslate2Translator`, which translates strings with CTranslate2."""
 
 import os
 from collections import defaultdict
