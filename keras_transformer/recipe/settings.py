@@ -4,24 +4,20 @@ The text below a key is its description in the recipe reference, in `keras-trans
 in the JSON schema.
 """
 
+import inspect
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 import yaml
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    TypeAdapter,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic.fields import FieldInfo
 
 from keras_transformer.decoding.options import SearchOptions, descriptions_on_one_line
-from keras_transformer.models import ARCHITECTURES, Seq2Seq
+from keras_transformer.models import ARCHITECTURES
 
-_HIGHEST_LEARNING_RATE = 10.0
+_TYPES = {"str": "text", "int": "integer", "float": "number", "bool": "true or false"}
+_SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 T = TypeVar("T")
 # Marks a key or section whose value may change when a run resumes, because the weights that the run
 # has so far would be the same, up to rounding.
@@ -35,6 +31,7 @@ Layers = Annotated[int, Field(gt=0, le=1_000)]
 Length = Annotated[int, Field(gt=0, le=2**20)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
+LearningRate = Annotated[float, Field(gt=0, le=10)]
 Epsilon = Annotated[float, Field(gt=0, le=1)]
 # The suffixes of files that a run writes.
 Language = Annotated[str, Field(pattern=r"^[A-Za-z][\w-]{0,34}$")]
@@ -116,23 +113,19 @@ class Data(_Section):
 
     @model_validator(mode="after")
     def _check(self) -> "Data":
-        files = (self.train, self.validation, self.test)
-        if self.generator is None and self.held_out is None and None in files:
+        forms = ({"train", "validation", "test"}, {"train", "held_out"}, {"generator"})
+        given = {name for name in set.union(*forms) if getattr(self, name) is not None}
+        if given not in forms:
             raise ValueError(
                 "give files for train, validation and test, or files for train and held_out, or a "
-                "generator"
+                f"generator. Received: {', '.join(sorted(given)) or 'none of them'}"
             )
-        if self.held_out is not None and (self.train is None or files[1:] != (None, None)):
-            raise ValueError("held_out needs files for train, and no validation and test")
-        if self.generator is not None and (self.held_out, *files) != (None,) * 4:
-            raise ValueError("give files or a generator, not both")
         if self.generator is not None and (self.directory, self.download) != (None, None):
             raise ValueError("directory and download have no effect with a generator: remove them")
-        writes_text = self.generator is not None or self.held_out is not None
-        if writes_text and self.source_language == self.target_language:
+        if "test" not in given and self.source_language == self.target_language:
+            languages = f"{self.target_language!r} for both"
             raise ValueError(
-                "target_language must differ from source_language. "
-                f"Received: {self.target_language!r} for both"
+                f"target_language must differ from source_language, but is {languages}"
             )
         return self
 
@@ -211,43 +204,17 @@ class ModelSettings(_Section):
                 f"Received: {self.architecture!r}"
             )
         model_class = ARCHITECTURES[self.architecture]
-        settings, presets = model_class.settings(), model_class.presets
-        if self.preset not in presets:
+        if self.preset not in model_class.presets:
             raise ValueError(
-                f"the architecture {self.architecture} has the presets {', '.join(presets)}. "
-                f"Received: preset={self.preset}"
+                f"the architecture {self.architecture} has the presets "
+                f"{', '.join(model_class.presets)}. Received: preset={self.preset}"
             )
-        if unknown := self.overrides.keys() - settings:
+        if unknown := self.overrides.keys() - (settings := model_class.settings()):
             raise ValueError(
                 f"the architecture {self.architecture} has only the keys "
                 f"{', '.join(sorted(settings))}. Received: {', '.join(sorted(unknown))}"
             )
-        self._check_types(model_class)
-        needs_window = self.attention_pattern in ("local", "strided", "fixed")
-        if needs_window != (self.attention_window is not None):
-            raise ValueError(
-                "attention_window is required for attention_pattern local, strided or fixed, and "
-                f"must be omitted otherwise. Received: attention_pattern={self.attention_pattern}, "
-                f"attention_window={self.attention_window}"
-            )
-        heads, width = self.sizes.get("num_heads", 1), self.sizes.get("d_model", 0)
-        if width % heads:
-            raise ValueError(
-                f"num_heads must divide d_model. Received: num_heads={heads}, d_model={width}"
-            )
         return self
-
-    def _check_types(self, model_class: type[Seq2Seq]) -> None:
-        """Checks the keys of a registered architecture by the types of its constructor."""
-        types = get_type_hints(model_class.__init__)
-        for name, value in (self.model_extra or {}).items():
-            try:
-                TypeAdapter(types.get(name, Any)).validate_python(value)
-            except ValidationError:
-                kind = getattr(types[name], "__name__", types[name])
-                raise ValueError(
-                    f"{name} must have the type {kind}. Received: {name}={value!r}"
-                ) from None
 
     @property
     def sizes(self) -> dict[str, Any]:
@@ -276,9 +243,9 @@ class Training(_Section):
     """Pad batches to lengths that are multiples of this number."""
     warmup_steps: Steps = 4_000
     """Optimizer steps of learning-rate warm-up."""
-    learning_rate_scale: Positive = 1.0
+    learning_rate_scale: LearningRate = 1.0
     """Multiplies the learning rate."""
-    peak_learning_rate: Positive | None = None
+    peak_learning_rate: LearningRate | None = None
     """Highest learning rate. Default: the peak of the formula in §5.3."""
     label_smoothing: Rate = 0.1
     """Probability ε that is spread over all pieces (§5.4)."""
@@ -333,8 +300,9 @@ class Evaluation(SearchOptions):
 
     def search_options(self, **changes: Any) -> SearchOptions:
         """Returns the search options, updated with `changes`."""
-        own = {name: getattr(self, name) for name in SearchOptions.model_fields}
-        return SearchOptions(**{**own, **changes})
+        return SearchOptions(
+            **{**self.model_dump(include={*SearchOptions.model_fields}), **changes}
+        )
 
 
 class Recipe(_Section):
@@ -362,20 +330,11 @@ class Recipe(_Section):
 
     @model_validator(mode="after")
     def _check(self) -> "Recipe":
-        training, averaged = self.training, self.evaluation.average_last
-        if training.keep_checkpoints < averaged:
+        kept, averaged = self.training.keep_checkpoints, self.evaluation.average_last
+        if kept < averaged:
             raise ValueError(
-                "training.keep_checkpoints must be at least evaluation.average_last. Received: "
-                f"keep_checkpoints={training.keep_checkpoints}, average_last={averaged}"
-            )
-        peak = training.peak_learning_rate
-        if peak is None:
-            peak = (self.model.sizes.get("d_model", 1) * training.warmup_steps) ** -0.5
-        if peak * training.learning_rate_scale > _HIGHEST_LEARNING_RATE:
-            raise ValueError(
-                "training.peak_learning_rate (default: the paper's value) times "
-                f"training.learning_rate_scale must be at most {_HIGHEST_LEARNING_RATE:g}. "
-                f"Received: {peak:g} times {training.learning_rate_scale:g}"
+                "training.keep_checkpoints must be at least evaluation.average_last. "
+                f"Received: keep_checkpoints={kept}, average_last={averaged}"
             )
         return self
 
@@ -386,13 +345,10 @@ class Recipe(_Section):
 
     def settings(self) -> dict[str, Any]:
         """Returns all settings by key, such as "training.steps"."""
-        return _flat(self.model_dump(mode="json"))
+        return dict(_leaves(self.model_dump(mode="json")))
 
     def differences(self, other: "Recipe") -> dict[str, tuple[Any, Any]]:
-        """Returns the keys whose values differ in two recipes, such as "training.steps".
-
-        The values of the dictionary are the value of this recipe and the value of `other`.
-        """
+        """Returns the keys whose values differ, with the values of this recipe and of `other`."""
         mine, others = self.settings(), other.settings()
         pairs = {key: (mine.get(key), others.get(key)) for key in mine | others}
         return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
@@ -410,9 +366,69 @@ def may_change(key: str) -> bool:
     return False
 
 
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    leaves: dict[str, Any] = {}
+def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in tree.items():
-        inner = isinstance(value, dict)
-        leaves |= _flat(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
-    return leaves
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+class Key(NamedTuple):
+    """A key of a recipe, such as "training.steps", in words."""
+
+    name: str
+    value: str  # type and range, such as "integer, > 0", or "section"
+    default: str  # "required", or "" if there is no default
+    meaning: str
+    may_change: bool  # when a run resumes
+    section: type[BaseModel] | None  # the class of a section
+
+
+def keys_of(section: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[Key]:
+    """Yields the keys of a section, without the keys of sections inside it."""
+    for name, field in section.model_fields.items():
+        kinds = (field.annotation, *get_args(field.annotation))
+        inner = next((x for x in kinds if isinstance(x, type) and issubclass(x, BaseModel)), None)
+        summary = (inspect.getdoc(inner) or "").partition("\n")[0]
+        yield Key(
+            prefix + name,
+            "section" if inner else _value(field),
+            _default(field),
+            " ".join((field.description or summary).split()),
+            may_change(prefix + name),
+            inner,
+        )
+
+
+def all_keys(section: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[Key]:
+    """Yields all keys of a recipe. The keys of a section follow the section."""
+    for key in keys_of(section, prefix):
+        yield key
+        if key.section is not None:
+            yield from all_keys(key.section, f"{key.name}.")
+
+
+def _value(field: FieldInfo) -> str:
+    kind, limits = field.annotation, list(field.metadata)
+    if get_origin(kind) is dict:
+        return "mapping"
+    is_union = get_args(kind) and get_origin(kind) is not Literal
+    words = []
+    for part in get_args(kind) if is_union else [kind]:
+        if get_origin(part) is Annotated:
+            part, info = get_args(part)
+            limits += info.metadata
+        if part is not type(None):
+            words.append(", ".join(map(str, get_args(part))) or part.__name__.lower())
+    bounds = {key: getattr(x, key) for x in limits for key in _SIGNS if hasattr(x, key)}
+    ranges = (f", {_SIGNS[key]} {bound:,}" for key, bound in bounds.items())
+    return " or ".join(_TYPES.get(word, word) for word in words) + "".join(ranges)
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    if isinstance(field.default, BaseModel) or field.default in (None, ""):
+        return ""
+    return str(field.default).lower() if field.default in (True, False) else str(field.default)

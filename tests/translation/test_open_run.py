@@ -14,8 +14,11 @@ from keras_transformer.layers.base import Dense
 from keras_transformer.models import Transformer
 from keras_transformer.models.base import in_float32
 from keras_transformer.recipe.settings import Recipe
-from keras_transformer.runs.checkpoints import ValidationHistory
-from keras_transformer.runs.model_file import TOKENIZER_MEMBER, load_checkpoint_model
+from keras_transformer.runs.checkpoints import (
+    TOKENIZER_MEMBER,
+    ValidationHistory,
+    load_checkpoint_model,
+)
 from keras_transformer.runs.run import Run
 from keras_transformer.training.checkpoint import save_checkpoint
 from keras_transformer.translation.engines import open_translator
