@@ -23,10 +23,11 @@ from keras_transformer.cli.common import (
 from keras_transformer.cli.search_options import Given, best_search_options, checked, options_of
 from keras_transformer.data.corpus import read_lines
 from keras_transformer.errors import UserError
-from keras_transformer.evaluation import MetricName, SignificanceTest
 from keras_transformer.evaluation.evaluator import (
     Evaluator,
+    MetricName,
     Score,
+    SignificanceTest,
     as_json,
     comparison_table,
     length_table,

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from sacrebleu.significance import PairedTest
@@ -14,9 +14,9 @@ from tabulate import tabulate
 
 from keras_transformer.data.corpus import read_lines, read_parallel
 from keras_transformer.errors import UserError
-from keras_transformer.evaluation import MetricName, SignificanceTest
-from keras_transformer.evaluation.metrics import new_metric
+from keras_transformer.evaluation.metrics import MetricName, new_metric
 
+SignificanceTest = Literal["bootstrap", "randomization"]
 # The number of words of the longest sentence in each length bucket.
 _BUCKETS = {"0-5": 5, "6-10": 10, "11-15": 15, "16-20": 20, "21-30": 30, "31-50": 50, "51+": np.inf}
 # The name of each test in sacrebleu's code and in tables.
@@ -225,18 +225,15 @@ class Evaluator:
         are no sources. White space separates words. Buckets without sentences are left out.
         """
         self.check_aligned("the translations", hypotheses)
-        members: dict[str, list[int]] = {name: [] for name in _BUCKETS}
-        for index, line in enumerate(self.sources or self.references):
-            words = len(line.split())
-            name = next(name for name, longest in _BUCKETS.items() if words <= longest)
-            members[name].append(index)
+        lengths = [len(line.split()) for line in self.sources or self.references]
+        numbers = np.digitize(lengths, list(_BUCKETS.values()), right=True)
         statistics = [(x, self._statistics(x, hypotheses)) for x in self._metrics]
         buckets = []
-        for name, indices in members.items():
-            if indices:
-                results = [x._aggregate_and_compute([s[i] for i in indices]) for x, s in statistics]
-                scores = {result.name: result.score for result in results}
-                buckets.append(LengthBucket(name, len(indices), scores))
+        for number in np.unique(numbers):
+            rows = np.flatnonzero(numbers == number)
+            results = [x._aggregate_and_compute([s[i] for i in rows]) for x, s in statistics]
+            scores = {result.name: result.score for result in results}
+            buckets.append(LengthBucket(list(_BUCKETS)[number], len(rows), scores))
         return buckets
 
     def _statistics(self, metric: Any, hypotheses: Sequence[str]) -> Any:

@@ -3,13 +3,14 @@
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.metrics.base import Score, Signature
 
 from keras_transformer.errors import UserError
-from keras_transformer.evaluation import MetricName
+
+MetricName = Literal["bleu", "chrf", "ter", "exact-match", "comet"]
 
 
 def new_metric(

@@ -10,8 +10,7 @@ from keras_transformer._files import as_line, output_file
 from keras_transformer.data.corpus import read_lines
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
-from keras_transformer.evaluation import MetricName
-from keras_transformer.evaluation.evaluator import Evaluator, Score
+from keras_transformer.evaluation.evaluator import Evaluator, MetricName, Score
 from keras_transformer.recipe.settings import Evaluation
 from keras_transformer.runs.checkpoints import checkpoint_step
 from keras_transformer.runs.run import Checkpoint, Run
@@ -118,13 +117,8 @@ def read_baseline(path: Path, evaluator: Evaluator, split: Split | None) -> Sequ
     `path` is a file with one translation per line, or a run as in `Run.open`. `split` is the split
     of the text of `evaluator`, or None. Raises `UserError` for translations of another text.
     """
-    if path.exists() and not path.is_dir():
+    if split is None or path.is_file():
         lines = list(read_lines(path))
-    elif split is None:
-        raise UserError(
-            "the baseline of a text that is not a split of a run must be a file of translations. "
-            f"Received: {path}"
-        )
     else:
         run = Run.open(path)
         if [source for source, _ in run.text.pairs(split)] != list(evaluator.sources or ()):

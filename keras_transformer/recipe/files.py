@@ -37,9 +37,8 @@ def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Reci
         section `tokenizer` are the settings of that run, if it exists.
 
     Raises:
-        UserError: If the file does not exist, is larger than 256 KiB, or is not YAML.
-        UserError: If the file contains YAML aliases. If the file or `overrides` contain an unknown
-            key or a value out of range.
+        UserError: If the file does not exist, is larger than 256 KiB, is not YAML or contains YAML
+            aliases. If the file or `overrides` contain an unknown key or a value out of range.
     """
     path = find_recipe(path_or_name)
     try:
@@ -49,10 +48,9 @@ def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Reci
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read as YAML: {error}") from None
     if not isinstance(tree, dict):
-        received = "an empty file" if tree is None else f"{tree!r:.60}"
         raise UserError(
             f"{path}: a recipe must map keys to values. `keras-transformer init` makes a recipe "
-            f"from text files. Received: {received}"
+            f"from text files. Received: {tree!r:.60}"
         )
     for override in overrides:
         _apply(override, tree)
@@ -78,11 +76,7 @@ def _with_tokenizer_of_initial_run(recipe: Recipe) -> Recipe:
 
 
 def find_recipe(path_or_name: str | Path) -> Path:
-    """Returns the file of a recipe. See `load_recipe`.
-
-    Raises:
-        UserError: If there is no such recipe.
-    """
+    """Returns the file of a recipe. See `load_recipe`."""
     path, files = Path(path_or_name), recipe_files()
     for candidate in (path, path / "recipe.yaml", files.get(str(path))):
         if candidate and candidate.is_file():
@@ -128,8 +122,7 @@ def _apply(override: str, tree: dict[str, Any]) -> None:
     try:
         tree[last] = _parse(value)
     except ValueError as error:
-        message = f"the value of {key} must be YAML. Received: {override!r} ({error})"
-        raise UserError(message) from None
+        raise UserError(f"{key} must be YAML. Received: {override!r} ({error})") from None
 
 
 def _explain(details: Any) -> str:

@@ -7,17 +7,18 @@ in the JSON schema.
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
-from pydantic.fields import FieldInfo
 
 from keras_transformer.decoding.options import SearchOptions, descriptions_on_one_line
 from keras_transformer.models import ARCHITECTURES
 
-_TYPES = {"str": "text", "int": "integer", "float": "number", "bool": "true or false"}
-_SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+# Types and ranges of a JSON schema in words.
+_TYPES = {"string": "text", "boolean": "true or false", "object": "mapping"}
+_TYPES |= {name: name for name in ("integer", "number", "path")}
+_SIGNS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 T = TypeVar("T")
 # Marks a key or section whose value may change when a run resumes, because the weights that the run
 # has so far would be the same, up to rounding.
@@ -123,10 +124,7 @@ class Data(_Section):
         if self.generator is not None and (self.directory, self.download) != (None, None):
             raise ValueError("directory and download have no effect with a generator: remove them")
         if "test" not in given and self.source_language == self.target_language:
-            languages = f"{self.target_language!r} for both"
-            raise ValueError(
-                f"target_language must differ from source_language, but is {languages}"
-            )
+            raise ValueError("target_language must differ from source_language")
         return self
 
 
@@ -147,8 +145,7 @@ class TokenizerSettings(_Section):
 class ModelSettings(_Section):
     """Settings of the model. A setting that is not None replaces the value of the preset.
 
-    An architecture refuses the keys that it does not have. An architecture that a program registers
-    can have other keys than these.
+    An architecture that a program registers can have other keys than these.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -198,17 +195,15 @@ class ModelSettings(_Section):
     def _check(self) -> "ModelSettings":
         if self.architecture not in ARCHITECTURES:
             raise ValueError(
-                f"architecture must be one of {', '.join(ARCHITECTURES)}. A program must register "
-                "others, and the command is then `python PROGRAM` instead of `keras-transformer`, "
-                "such as `python recipes/before_transformers.py train RECIPE`. "
-                f"Received: {self.architecture!r}"
+                f"architecture must be one of {', '.join(ARCHITECTURES)}. A program registers "
+                "others, and its command is such as `python recipes/before_transformers.py train "
+                f"RECIPE`. Received: {self.architecture!r}"
             )
         model_class = ARCHITECTURES[self.architecture]
         if self.preset not in model_class.presets:
-            raise ValueError(
-                f"the architecture {self.architecture} has the presets "
-                f"{', '.join(model_class.presets)}. Received: preset={self.preset}"
-            )
+            known = f"the architecture {self.architecture} has the presets"
+            names = ", ".join(model_class.presets)
+            raise ValueError(f"{known} {names}. Received: preset={self.preset}")
         if unknown := self.overrides.keys() - (settings := model_class.settings()):
             raise ValueError(
                 f"the architecture {self.architecture} has only the keys "
@@ -300,9 +295,8 @@ class Evaluation(SearchOptions):
 
     def search_options(self, **changes: Any) -> SearchOptions:
         """Returns the search options, updated with `changes`."""
-        return SearchOptions(
-            **{**self.model_dump(include={*SearchOptions.model_fields}), **changes}
-        )
+        own = self.model_dump(include={*SearchOptions.model_fields})
+        return SearchOptions(**{**own, **changes})
 
 
 class Recipe(_Section):
@@ -332,10 +326,8 @@ class Recipe(_Section):
     def _check(self) -> "Recipe":
         kept, averaged = self.training.keep_checkpoints, self.evaluation.average_last
         if kept < averaged:
-            raise ValueError(
-                "training.keep_checkpoints must be at least evaluation.average_last. "
-                f"Received: keep_checkpoints={kept}, average_last={averaged}"
-            )
+            rule = "training.keep_checkpoints must be at least evaluation.average_last"
+            raise ValueError(f"{rule}. Received: {kept} and {averaged}")
         return self
 
     def to_yaml(self) -> str:
@@ -387,14 +379,15 @@ class Key(NamedTuple):
 
 def keys_of(section: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[Key]:
     """Yields the keys of a section, without the keys of sections inside it."""
+    properties = section.model_json_schema()["properties"]
     for name, field in section.model_fields.items():
         kinds = (field.annotation, *get_args(field.annotation))
         inner = next((x for x in kinds if isinstance(x, type) and issubclass(x, BaseModel)), None)
         summary = (inspect.getdoc(inner) or "").partition("\n")[0]
         yield Key(
             prefix + name,
-            "section" if inner else _value(field),
-            _default(field),
+            "section" if inner else _value(properties[name]),
+            "required" if field.is_required() else "" if inner else _default(field.default),
             " ".join((field.description or summary).split()),
             may_change(prefix + name),
             inner,
@@ -409,26 +402,16 @@ def all_keys(section: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[Ke
             yield from all_keys(key.section, f"{key.name}.")
 
 
-def _value(field: FieldInfo) -> str:
-    kind, limits = field.annotation, list(field.metadata)
-    if get_origin(kind) is dict:
-        return "mapping"
-    is_union = get_args(kind) and get_origin(kind) is not Literal
-    words = []
-    for part in get_args(kind) if is_union else [kind]:
-        if get_origin(part) is Annotated:
-            part, info = get_args(part)
-            limits += info.metadata
-        if part is not type(None):
-            words.append(", ".join(map(str, get_args(part))) or part.__name__.lower())
-    bounds = {key: getattr(x, key) for x in limits for key in _SIGNS if hasattr(x, key)}
-    ranges = (f", {_SIGNS[key]} {bound:,}" for key, bound in bounds.items())
-    return " or ".join(_TYPES.get(word, word) for word in words) + "".join(ranges)
+def _value(schema: dict[str, Any]) -> str:
+    """Returns the types and the range in a part of a JSON schema in words."""
+    parts = [part for part in schema.get("anyOf", [schema]) if part["type"] != "null"]
+    words = [part.get("const") or _TYPES[part.get("format", part["type"])] for part in parts]
+    words = [", ".join(part.get("enum", [word])) for part, word in zip(parts, words, strict=True)]
+    signs = [(part[key], sign) for part in parts for key, sign in _SIGNS.items() if key in part]
+    return " or ".join(words) + "".join(f", {sign} {bound:,}" for bound, sign in signs)
 
 
-def _default(field: FieldInfo) -> str:
-    if field.is_required():
-        return "required"
-    if isinstance(field.default, BaseModel) or field.default in (None, ""):
+def _default(value: Any) -> str:
+    if value in (None, ""):
         return ""
-    return str(field.default).lower() if field.default in (True, False) else str(field.default)
+    return str(value).lower() if value in (True, False) else str(value)

@@ -143,10 +143,11 @@ def _scores(run: Run) -> list[dict[str, Any]]:
     scores = {tuple(map(entry.get, keys)): entry for entry in run.scores.entries()}.values()
     can_change = bool(scores and run.checkpoints())  # The model of a shared run never changes.
     model = run.scores.scored_model(None) if can_change and run.model_path.is_file() else {}
+    current = model.get("checkpoint_sha256", "")
 
     def is_current(entry: dict[str, Any]) -> bool:
-        is_known = "checkpoint" in entry or not can_change
-        return is_known or entry.get("checkpoint_sha256") == model.get("checkpoint_sha256", "")
+        known = "checkpoint" in entry or not can_change
+        return known or entry.get("checkpoint_sha256") == current
 
     return [{**entry, "is_current": is_current(entry)} for entry in scores]
 

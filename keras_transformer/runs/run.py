@@ -98,9 +98,8 @@ class Run:
         """Creates the folder of a new run, with its recipe.
 
         Raises:
-            UserError: If the folder already contains a run or files that a run writes, or cannot be
-                created. If a text file of the recipe is missing. If `initial_run` raises it. After
-                an error, the folder is unchanged.
+            UserError: If the folder contains files that a run writes, or cannot be created. If a
+                text file of the recipe is missing. After an error, the folder is unchanged.
         """
         run = cls(directory, recipe)
         run.initial_run()
@@ -108,14 +107,12 @@ class Run:
             if getattr(recipe.data, split) is not None:
                 run.text.files_of_recipe(split)
         if run.recipe_path.exists():
-            raise UserError(
-                f"{directory} already holds a run: continue it ({run.resume_command}), "
-                "remove it, or choose another folder"
-            )
+            other = f"continue it ({run.resume_command}), remove it, or choose another folder"
+            raise UserError(f"{directory} already holds a run: {other}")
         if found := [name for name in _PLACES if os.path.lexists(run.directory / name)]:
             raise UserError(
-                f"{directory} holds no run, but already holds {', '.join(found)}, and a run "
-                "would replace these files: move them, or choose another folder"
+                f"{directory} holds no run, but already holds {', '.join(found)}, and a run would "
+                "replace these files: move them, or choose another folder"
             )
         try:
             run._write_recipe()
@@ -151,11 +148,8 @@ class Run:
     def open(cls, directory: str | Path) -> "Run":
         """Opens an existing run.
 
-        Args:
-            directory: A run folder, or the name of a run in the package, such as "tatoeba_en_de".
-
-        Raises:
-            UserError: If there is no such run, or if its recipe is not valid.
+        `directory` is a run folder, or the name of a run in the package, such as "tatoeba_en_de".
+        Raises `UserError` if there is no such run, or if its recipe is not valid.
         """
         directory = find_run(directory)
         return cls(directory, load_recipe(directory / "recipe.yaml"))
@@ -164,11 +158,8 @@ class Run:
     def resume(cls, directory: str | Path, recipe: Recipe) -> "Run":
         """Opens an existing run to continue it, with the same or changed settings.
 
-        The recipe reference tells which settings may change. `record` writes the changes.
-
-        Raises:
-            UserError: If `recipe` differs from the run's recipe in other settings. If
-                `training.steps` is lower than the number of finished steps.
+        The recipe reference tells which settings may change. `record` writes the changes. Raises
+        `UserError` if other settings differ, or if more than `training.steps` steps are finished.
         """
         run = cls(cls.open(directory).directory, recipe)
         run._changes()
@@ -177,11 +168,9 @@ class Run:
     def initial_run(self) -> "Run | None":
         """Opens the run whose tokenizer and weights this run starts with, if the recipe names one.
 
-        Raises:
-            UserError: If there is no such run, or if its recipe has another section `tokenizer`.
+        Raises `UserError` if there is no such run, or if its recipe has another `tokenizer`.
         """
-        name = self.recipe.training.initial_run
-        if name is None:
+        if (name := self.recipe.training.initial_run) is None:
             return None
         run = Run.open(name)
         for key, (theirs, ours) in run.recipe.differences(self.recipe).items():

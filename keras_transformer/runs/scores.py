@@ -32,26 +32,22 @@ class RunScores:
         self,
         *,
         split: Split,
-        metric: str,
-        score: float,
-        signature: str,
         options: "SearchOptions",
         use_shortlist: bool = False,
         files: tuple[Path, Path] | None = None,
         scored: dict[str, str] | None = None,
+        **score: Any,
     ) -> None:
         """Appends a score to scores.json.
 
-        `files` are the source and reference file, if the text is not that of `split`. `scored` is
-        the result of `scored_model` for a checkpoint. Defaults to None, which means `model.keras`.
+        `score` has `metric`, `score` and `signature`. `files` are the source and reference file, if
+        the text is not that of `split`. `scored` is the result of `scored_model` for a checkpoint.
         """
         paths = [str(file.resolve()) for file in files or ()]
         text = dict(zip(("source", "reference"), paths, strict=True)) if files else {"split": split}
         entry = {
             **text,
-            "metric": metric,
-            "score": score,
-            "signature": signature,
+            **score,
             **(scored or self.scored_model(None)),
             "beam_size": options.beam_size,
             "length_penalty": options.length_penalty,
@@ -75,9 +71,7 @@ class RunScores:
     def hypotheses(self, split: Split) -> list[str]:
         """Returns the translations of the finished model that the last evaluation of a split wrote.
 
-        Raises:
-            UserError: If the finished model has not translated the split, if the source text of the
-                split has changed, or if a file cannot be read.
+        Raises `UserError` if there are none, or if model or source text have changed since.
         """
         run = self._run
         if not run.model_path.exists():

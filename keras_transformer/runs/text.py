@@ -61,35 +61,31 @@ class RunText:
         return source, target
 
     def _pair(self, folder: Path, split: Split) -> tuple[Path, Path]:
-        source, target = self._languages()
-        return folder / f"{split}.{source}", folder / f"{split}.{target}"
-
-    def _languages(self) -> tuple[str, str]:
-        return self._run.recipe.data.source_language, self._run.recipe.data.target_language
+        data = self._run.recipe.data
+        languages = data.source_language, data.target_language
+        source, target = (folder / f"{split}.{language}" for language in languages)
+        return source, target
 
     def _splits(self) -> dict[Split, Iterable[Pair]]:
         data, seed = self._run.recipe.data, self._run.recipe.seed
         if counts := data.held_out:
             corpus = read_parallel(*self.files_of_recipe("train"))
             held_out = hold_out(corpus, counts.validation, counts.test, seed)
-            return {
-                "test": held_out.test,
-                "validation": held_out.validation,
-                "train": _training_pairs(held_out),
-            }
+            kept: dict[Split, Any] = {"test": held_out.test, "validation": held_out.validation}
+            return {**kept, "train": _training_pairs(held_out)}
         from keras_transformer.data.numbers_and_dates import generate_pairs
 
         sizes: Any = data.generator
         count = sizes.test + sizes.validation + sizes.train
-        pairs = iter(generate_pairs(count, *self._languages(), seed=seed))
+        languages = data.source_language, data.target_language
+        pairs = iter(generate_pairs(count, *languages, seed=seed))
         splits: tuple[Split, ...] = ("test", "validation", "train")
         return {split: list(itertools.islice(pairs, getattr(sizes, split))) for split in splits}
 
     def files_of_recipe(self, split: Split) -> TextFiles:
         """Returns the files of a split. Downloads missing files if `data.directory` is not set."""
         pair = getattr(self._run.recipe.data, split)
-        source = self._locate(pair.source)
-        return source, None if pair.target is None else self._locate(pair.target)
+        return self._locate(pair.source), self._locate(pair.target) if pair.target else None
 
     def _locate(self, name: str) -> Path:
         data = self._run.recipe.data
@@ -98,10 +94,9 @@ class RunText:
             if candidate.is_file():
                 return candidate
         if data.directory or data.download is None or name not in data.download.sha256:
-            place = f" in {self._run.recipe_path}" if self._run.recipe_path.exists() else ""
             raise UserError(
-                f"no file {folder / name}: set data.directory{place} to the folder of the text "
-                "(keras-transformer train: with --data-dir)"
+                f"no file {folder / name}: set data.directory in the recipe to the folder of the "
+                "text (keras-transformer train: with --data-dir)"
             )
         return download(name, data.download.url, data.download.sha256[name])
 

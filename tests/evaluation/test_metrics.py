@@ -28,7 +28,7 @@ def test_tokenized_text_is_a_surprise_only_where_bleu_tokenizes(tokenize, warns,
 
 
 def test_a_missing_tokenizer_is_told_in_one_line(monkeypatch):
-    def missing(**settings):
+    def missing(*_, **settings):
         raise RuntimeError("Japanese tokenization requires extra dependencies")
 
     monkeypatch.setattr(metrics, "BLEU", missing)

@@ -109,10 +109,10 @@ FILE = "data.train={source: a}"
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["model.architecture=rnn"], "one of transformer.* A program must register .*'rnn'"),
+        (["model.architecture=rnn"], "one of transformer.* A program registers .*'rnn'"),
         (["model.kernel_size=5"], "only the keys .* num_layers.* Received: kernel_size"),
         (["model.preset=huge"], "presets tiny, base, big. Received: preset="),
-        (["evaluation.average_last=6"], "Received: keep_checkpoints=5, average_last=6"),
+        (["evaluation.average_last=6"], "at least evaluation.average_last. Received: 5 and 6"),
         (["data.target_language=en"], "data: target_language must differ from source_language"),
         (["data.directory=a"], "data: directory and download have no effect with a generator"),
         ([FILE], "data: give files for train, .* Received: generator, train"),
