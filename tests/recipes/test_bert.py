@@ -1,22 +1,10 @@
 """The recipe runs from end to end at toy size, and counts entities as CoNLL's scorer does."""
 
 import gzip
-import importlib.util
 import json
-from pathlib import Path
 
 import pytest
 from support.recipes import run_recipe
-
-RECIPE = Path(__file__).parents[2] / "recipes" / "bert.py"
-
-
-@pytest.fixture(scope="module")
-def recipe():
-    spec = importlib.util.spec_from_file_location("recipe_bert", RECIPE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def write_data(folder):
@@ -50,7 +38,7 @@ def test_recipe_runs_from_end_to_end(recipe, tmp_path, monkeypatch, capsys):
         "steps": 2, "batch-size": 4, "sst2-labels": 6, "sst2-epochs": 1, "wnut17-epochs": 1,
         "fine-tuning-batch-size": 8, "seeds": 1,
     }  # fmt: skip
-    run_recipe(recipe.main, options, monkeypatch)
+    run_recipe(recipe["main"], options, monkeypatch)
     results = json.loads((tmp_path / "run" / "results.json").read_text())["results"]
     assert set(results) == {"SST-2 6", "WNUT-17"}
     for found in results.values():
@@ -61,7 +49,7 @@ def test_recipe_runs_from_end_to_end(recipe, tmp_path, monkeypatch, capsys):
 
 @pytest.mark.once
 def test_entities_are_those_of_conll(recipe):
-    entities = recipe.entities
+    entities = recipe["entities"]
     assert entities(["O", "B-x", "I-x", "B-x", "O"]) == {(1, 3, "x"), (3, 4, "x")}
     # A tag I-* without an entity of its class before it begins one.
     assert entities(["I-x", "I-y", "O", "I-y"]) == {(0, 1, "x"), (1, 2, "y"), (3, 4, "y")}
@@ -69,7 +57,7 @@ def test_entities_are_those_of_conll(recipe):
     tags = [["B-x", "I-x", "O"], ["B-y", "O", "B-x"]]
     predicted = [["B-x", "O", "O"], ["B-y", "O", "B-y"]]
     # One of three entities is found; three are predicted.
-    assert recipe.entity_f1(tags, predicted) == pytest.approx(1 / 3)
+    assert recipe["entity_f1"](tags, predicted) == pytest.approx(1 / 3)
 
 
 @pytest.mark.once
@@ -80,7 +68,7 @@ def test_words_are_tagged_at_their_first_piece(recipe):
         def encode_source(self, words):
             return [list({"long": [7, 8], "": [], "a": [9]}[word]) for word in words]
 
-    ids, labels = recipe.word_arrays(
+    ids, labels = recipe["word_arrays"](
         Pieces(), [["a", "long", ""], ["long"] * 3], [["O", "B-x", "O"], ["O"] * 3], ["B-x", "O"], 6
     )
     assert ids.tolist() == [[2, 9, 7, 8, 1, 3], [2, 7, 8, 7, 8, 3]]

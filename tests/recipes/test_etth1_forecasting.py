@@ -1,8 +1,6 @@
 """The recipe runs from end to end at toy size, and cuts its windows where the benchmark does."""
 
 import json
-import runpy
-from pathlib import Path
 from types import SimpleNamespace
 
 import keras
@@ -11,13 +9,6 @@ import pytest
 from support import reference
 from support.contract import randomize, to_numpy, weights_of
 from support.recipes import run_recipe
-
-RECIPE = Path(__file__).parents[2] / "recipes" / "etth1_forecasting.py"
-
-
-@pytest.fixture(scope="module")
-def recipe():
-    return runpy.run_path(str(RECIPE))
 
 
 def write_data(folder):

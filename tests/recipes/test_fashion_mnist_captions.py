@@ -1,24 +1,13 @@
 """The recipe runs from end to end at toy size, and its sequences hold captions and codes."""
 
 import json
-import runpy
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
-from support.contract import (
-    to_numpy,
-)
+from support.contract import to_numpy
 from support.gradients import gradients_of
 from support.recipes import run_recipe, write_fashion_mnist
-
-RECIPE = Path(__file__).parents[2] / "recipes" / "fashion_mnist_captions.py"
-
-
-@pytest.fixture(scope="module")
-def recipe():
-    return runpy.run_path(str(RECIPE))
 
 
 @pytest.mark.slow

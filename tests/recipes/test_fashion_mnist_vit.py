@@ -1,8 +1,6 @@
 """The recipe runs from end to end at toy size, and its augmentation only mirrors and moves."""
 
 import json
-import runpy
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -12,13 +10,6 @@ from support.contract import randomize, to_numpy, weights_of
 from support.recipes import run_recipe, write_fashion_mnist
 
 from keras_transformer.visualization import attention_maps
-
-RECIPE = Path(__file__).parents[2] / "recipes" / "fashion_mnist_vit.py"
-
-
-@pytest.fixture(scope="module")
-def recipe():
-    return runpy.run_path(str(RECIPE))
 
 
 @pytest.mark.slow

@@ -2,23 +2,14 @@
 
 import io
 import json
-import runpy
 import tarfile
 import wave
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 from support.contract import randomize, to_numpy
 from support.recipes import run_recipe
-
-RECIPE = Path(__file__).parents[2] / "recipes" / "fsdd_speech.py"
-
-
-@pytest.fixture(scope="module")
-def recipe():
-    return runpy.run_path(str(RECIPE))
 
 
 def write_data(folder):

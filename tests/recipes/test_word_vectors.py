@@ -3,20 +3,11 @@
 import gzip
 import itertools
 import json
-import runpy
-from pathlib import Path
 
 import numpy as np
 import pytest
 from support.contract import randomize, to_numpy
 from support.recipes import run_recipe
-
-RECIPE = Path(__file__).parents[2] / "recipes" / "word_vectors.py"
-
-
-@pytest.fixture(scope="module")
-def recipe():
-    return runpy.run_path(str(RECIPE))
 
 
 def write_data(folder):
