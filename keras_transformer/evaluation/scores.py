@@ -44,8 +44,7 @@ def run_evaluator(
             from the recipe.
 
     Raises:
-        UserError: If the text is missing, empty or not aligned, or if a package that a metric needs
-            is missing.
+        UserError: If the text is missing, empty or not aligned, or if a metric lacks a package.
     """
     recipe = run.recipe
     if metrics is None:
@@ -71,6 +70,9 @@ def evaluate_run(
 ) -> Evaluated:
     """Translates a text, scores the translations, and appends the scores to `scores.json`.
 
+    Before the translation, raises `UserError` if the text is missing or empty, a file is damaged or
+    cannot be written, or a length in `options` exceeds the model's maximum.
+
     Args:
         run: A run that has a model, or a checkpoint.
         evaluator: What `run_evaluator` returned for `split` and `files`. Defaults to None, which
@@ -82,10 +84,6 @@ def evaluate_run(
         output: File for the translations. Defaults to None: the translations of a split are written
             to `hypotheses/` in the run folder, and those of `files` are not kept.
         **settings: Other arguments of `open_translator`.
-
-    Raises:
-        UserError: Before the translation, if the text is missing or empty, if a file is damaged or
-            cannot be written, or if a length in `options` exceeds the model's maximum.
     """
     run.scores.check()
     options = options or run.recipe.evaluation.search_options()

@@ -68,10 +68,9 @@ def _with_tokenizer_of_initial_run(recipe: Recipe) -> Recipe:
     if initial_run is None or given.keys() == TokenizerSettings.model_fields.keys():
         return recipe
     try:
-        path = find_run(initial_run) / "recipe.yaml"
+        tokenizer = load_recipe(find_run(initial_run)).tokenizer.model_copy(update=given)
     except UserError:  # `Run.create` raises it, and what needs no run can use the recipe.
         return recipe
-    tokenizer = load_recipe(path).tokenizer.model_copy(update=given)
     return recipe.model_copy(update={"tokenizer": tokenizer})
 
 
@@ -140,16 +139,11 @@ def _explain(details: Any) -> str:
 
 
 def find_run(directory: str | Path) -> Path:
-    """Returns the folder of a run.
+    """Returns the folder of a run: `directory`, if it is a run folder.
 
-    Args:
-        directory: A run folder, or the name of a run in the package. If the package has a run of
-            this name and no run folder has the path `directory`, the result is a copy of that run
-            in `keras_transformer/runs` in `KERAS_HOME`, by default in `~/.keras`. So scores and
-            conversions can be written beside the model.
-
-    Raises:
-        UserError: If there is no such run.
+    If it is the name of a run in the package, the result is a copy of that run in
+    `keras_transformer/runs` in `KERAS_HOME`, by default in `~/.keras`. So scores and conversions
+    can be written beside the model.
     """
     directory = Path(directory)
     if (directory / "recipe.yaml").is_file():

@@ -144,10 +144,7 @@ def choose_settings(report: CorpusReport) -> NewRecipe:
     """Chooses the settings of a recipe for a corpus.
 
     Trains a tokenizer on the sample of the report, to count tokens and to make sure that the text
-    allows the vocabulary size.
-
-    Raises:
-        UserError: If fewer than 200 different sentences are on a side.
+    allows the vocabulary size. A side needs 200 different sentences.
     """
     different = min(report.source.different, report.target.different)
     if different < _FEWEST_PAIRS:

@@ -28,19 +28,14 @@ _MOST_STATE_BYTES = 16 * 1024 * 1024  # each validation loss takes about 40 byte
 # that time. Keras ignores these files.
 TOKENIZER_MEMBER, CHECKPOINT_MEMBER = "tokenizer.sha256", "checkpoint.sha256"
 AVERAGE_LAST_MEMBER = "average_last"
-_MOST_MEMBER_BYTES = 1024
 
 
 def load_model(path: str | Path) -> Any:
     """Loads a model of this package from a .keras file.
 
-    Raises:
-        UserError: If the file is missing or damaged, or if the model's configuration is too large.
+    Raises `UserError` if the file is missing or damaged, or if its configuration is too large.
     """
     use_compilation_cache()
-    path = Path(path)
-    if not path.is_file():
-        raise UserError(f"no model {path}: has the run been trained?")
     read_config(path)
     try:
         with placeholder_weights():
@@ -55,7 +50,7 @@ def read_member(path: Path, name: str) -> str | None:
     """Returns a text in a .keras file, or None if file or text is missing or damaged."""
     with suppress(Exception):  # zipfile and zlib raise different errors
         with zipfile.ZipFile(path) as archive, archive.open(name) as file:
-            return file.read(_MOST_MEMBER_BYTES).decode()
+            return file.read(1024).decode()
     return None
 
 
@@ -98,9 +93,8 @@ def load_checkpoint_model(folder: str | Path) -> Any:
 
     If the optimizer keeps EMA weights, the model gets the EMA weights.
 
-    Raises:
-        UserError: If the checkpoint is damaged. If the optimizer does not fit the loaded model, for
-            example because a custom layer does not save which of its sublayers are frozen.
+    Raises `UserError` if the checkpoint is damaged, or if the optimizer does not fit the model, for
+    example because a custom layer does not save which of its sublayers are frozen.
     """
     verify_checkpoint(folder)
     file = Path(folder) / CHECKPOINT_MODEL

@@ -28,17 +28,8 @@ _EXPORTS = {"saved_model": "tensorflow_text", "ctranslate2": "ctranslate2", "onn
 def run_info(directory: str | Path) -> dict[str, Any]:
     """Describes a run: what it is, how far its training is, its scores, and the next commands.
 
-    A value that the files of the run do not tell is None. Files that cannot be read are listed in
-    `"problems"`.
-
-    Args:
-        directory: As in `Run.open`.
-
-    Returns:
-        A dictionary that `json.dumps` accepts.
-
-    Raises:
-        UserError: If there is no such run, or if its recipe is not valid.
+    `directory` is as in `Run.open`. Returns a dictionary that `json.dumps` accepts. A value that
+    the files of the run do not tell is None. Files that cannot be read are listed in `"problems"`.
     """
     run = Run.open(directory)
     recipe, problems = run.recipe, list[str]()

@@ -21,7 +21,6 @@ from keras_transformer.recipe.settings import Recipe, may_change
 from keras_transformer.runs.checkpoints import (
     CHECKPOINT_MEMBER,
     STATE,
-    TOKENIZER_MEMBER,
     best_checkpoints,
     checkpoint_folders,
     checkpoint_step,
@@ -258,10 +257,9 @@ class Run:
         if not self.model_path.is_file():
             raise self.unfinished()
         if not self.has_current_model() and is_keras_file(self.model_path):
-            step = checkpoint_step(self.checkpoints()[-1])
+            newest = self.checkpoints()[-1].name
             warnings.warn(
-                f"{self.model_path} is older than the newest checkpoint, step {step:,}. Commands "
-                "with the option --checkpoint take that one with --checkpoint last",
+                f"{self.model_path} is older than the newest checkpoint, {newest}",
                 stacklevel=1,  # so that it is shown once
             )
         return self.model_path
@@ -296,10 +294,8 @@ class Run:
         try:
             with FileLock(path, timeout=0):
                 return False
-        except Timeout:
-            return True
-        except OSError:  # The folder is read-only, so nothing trains in it.
-            return False
+        except OSError as error:  # Nothing trains in a read-only folder.
+            return isinstance(error, Timeout)
 
     def require_transformer(self, format: str) -> None:
         """Raises UserError if the recipe's model is not a Transformer, which `format` needs."""
@@ -308,10 +304,6 @@ class Run:
                 f"{format} supports only the architecture transformer. "
                 f"Received: model.architecture={architecture} of {self.directory}"
             )
-
-    def tokenizer_fingerprint(self) -> str:
-        """Returns the fingerprint of the tokenizer that the model was trained with, if known."""
-        return read_member(self.model_path, TOKENIZER_MEMBER) or self.tokenizer().fingerprint
 
     def has_current_model(self) -> bool:
         """Returns whether `model.keras` exists and was made with the newest checkpoint."""

@@ -37,10 +37,7 @@ class RunText:
     def files(self, split: Split) -> TextFiles:
         """Returns the source and target file of a split, or its TSV file and None.
 
-        Generates, splits or downloads the files if needed.
-
-        Raises:
-            UserError: If the text is missing, or cannot be read or downloaded.
+        Generates, splits or downloads the files if needed. Raises `UserError` if that fails.
         """
         data = self._run.recipe.data
         if data.generator is None and data.held_out is None:
