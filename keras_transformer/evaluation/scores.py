@@ -48,7 +48,7 @@ def run_evaluator(
     """
     recipe = run.recipe
     if metrics is None:
-        metrics = ["bleu", "chrf"] + ["exact-match"] * (recipe.data.generator is not None)
+        metrics = ("bleu", "chrf", "exact-match") if recipe.data.generator else ("bleu", "chrf")
     of_recipe = {x: getattr(recipe.evaluation, x) for x in ("tokenize", "lowercase")}
     settings = {"metrics": metrics, **of_recipe, **settings}
     if files is not None:

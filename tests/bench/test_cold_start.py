@@ -27,15 +27,10 @@ def measured(*seconds, output=("a", "b"), first=()):
     return Measured(first, second)
 
 
-@pytest.fixture
-def run(tmp_path):
-    folder = tmp_path / "run"
-    (folder / "checkpoints").mkdir(parents=True)
-    (folder / "recipe.yaml").write_text("name: a\n")
-    return folder
-
-
-def test_only_the_second_process_finds_what_the_first_has_left(run):
+def test_only_the_second_process_finds_what_the_first_has_left(tmp_path):
+    run = tmp_path / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "recipe.yaml").write_text("name: a\n")
     code = """
 import os, sys
 for place in (os.environ["XDG_CACHE_HOME"], os.environ["KERAS_HOME"], sys.argv[1]):

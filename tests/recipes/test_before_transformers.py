@@ -109,6 +109,7 @@ def test_cached_equals_full_decoding(name):
     assert_steps_equal_call(small_model(name))
 
 
+@pytest.mark.once
 @each_architecture
 def test_reordered_beams_go_on_as_the_hypotheses_they_now_are(name):
     model, beams, order = small_model(name), beams_of(small_model(name)), [2, 0, 0]
@@ -155,6 +156,7 @@ def test_search_in_a_graph_for_all_shapes_is_the_same(name):
         np.testing.assert_allclose(to_numpy(found.scores), expected.scores, atol=1e-4)
 
 
+@pytest.mark.once
 @each_architecture
 def test_a_shortlist_limits_the_tokens(name):
     model = small_model(name)
@@ -212,13 +214,17 @@ def test_keeps_the_protocol(name):
 
 @pytest.mark.once
 @each_architecture
-def test_the_defaults_are_the_base_preset(name):
+def test_the_defaults_are_the_base_preset_and_the_recipe_states_the_command(name):
     arguments = inspect.signature(ARCHITECTURES[name].__init__).parameters
     base = ARCHITECTURES[name].presets["base"]
     assert {size: arguments[size].default for size in base} == base
     assert {"tiny", "base"} == ARCHITECTURES[name].presets.keys()
+    recipe = PROGRAM.parent / f"multi30k_de_en_{name}.yaml"
+    assert f"python recipes/before_transformers.py train {recipe.stem}" in recipe.read_text("utf-8")
+    assert load_recipe(recipe).model.architecture == name
 
 
+@pytest.mark.once
 def test_an_ensemble_of_all_architectures_is_searched():
     models = [small_transformer("separate_vocabularies"), *map(small_model, SIZES)]
     source_ids = inputs_of(models[0])["source_ids"]
@@ -227,6 +233,7 @@ def test_an_ensemble_of_all_architectures_is_searched():
     assert np.isfinite(found.scores).all()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "name, module, function, index",
     [
@@ -292,6 +299,7 @@ def test_the_gru_of_the_reference_is_that_of_pytorch():
     np.testing.assert_allclose(older_reference.gru(weights, x), expected, atol=1e-12)
 
 
+@pytest.mark.once
 def test_the_lstm_decoder_knows_only_the_context_of_the_source():
     model = small_model("recurrent")
     source_ids = inputs_of(model)["source_ids"]
@@ -303,6 +311,7 @@ def test_the_lstm_decoder_knows_only_the_context_of_the_source():
         np.testing.assert_allclose(to_numpy(one), to_numpy(other), atol=1e-6)
 
 
+@pytest.mark.once
 def test_the_gru_encoder_reads_in_both_directions():
     """The memory at the first and at the last token depends on every token."""
     model = small_model("attentional_recurrent")
@@ -328,6 +337,7 @@ def test_training_asks_for_no_program_that_cannot_be_compiled():
     assert model.jit_compile == (keras.config.backend() == "jax")
 
 
+@pytest.mark.once
 def test_convolutions_have_positions_and_a_limited_view():
     """Two encoder layers of kernels of 3 tokens: two tokens to each side."""
     model = new_model("convolutional", kernel_size=3)
@@ -432,11 +442,3 @@ def test_the_program_trains_translates_and_exports(name, tmp_path):
     (found,) = run_signatures(tmp_path / "models" / "1", [call])
     is_aligned = any(x >= 0 for row in found["alignments"] for piece in row for x in piece)
     assert is_aligned == (name != "recurrent")
-
-
-@pytest.mark.once
-@each_architecture
-def test_recipes_state_the_command(name):
-    recipe = PROGRAM.parent / f"multi30k_de_en_{name}.yaml"
-    assert f"python recipes/before_transformers.py train {recipe.stem}" in recipe.read_text("utf-8")
-    assert load_recipe(recipe).model.architecture == name

@@ -1,10 +1,8 @@
 """The recipe runs from end to end at toy size, and counts entities as CoNLL's scorer does."""
 
 import gzip
-import json
 
 import pytest
-from support.recipes import run_recipe
 
 
 def write_data(folder):
@@ -30,16 +28,12 @@ def write_data(folder):
 
 
 @pytest.mark.slow
-def test_recipe_runs_from_end_to_end(recipe, tmp_path, monkeypatch, capsys):
+def test_recipe_runs_from_end_to_end(run_recipe, tmp_path, capsys):
     write_data(tmp_path / "data")
-    options = {
-        "data-dir": tmp_path / "data", "output": tmp_path / "run", "dtype": "float32",
-        "vocabulary-size": 60, "num-layers": 1, "d-model": 8, "num-heads": 2, "length": 16,
-        "steps": 2, "batch-size": 4, "sst2-labels": 6, "sst2-epochs": 1, "wnut17-epochs": 1,
-        "fine-tuning-batch-size": 8, "seeds": 1,
-    }  # fmt: skip
-    run_recipe(recipe["main"], options, monkeypatch)
-    results = json.loads((tmp_path / "run" / "results.json").read_text())["results"]
+    options = "--dtype float32 --vocabulary-size 60 --num-layers 1 --d-model 8 --num-heads 2"
+    options += " --length 16 --steps 2 --batch-size 4 --sst2-labels 6 --sst2-epochs 1"
+    options += " --wnut17-epochs 1 --fine-tuning-batch-size 8 --seeds 1"
+    results = run_recipe(options)["results"]
     assert set(results) == {"SST-2 6", "WNUT-17"}
     for found in results.values():
         pretrained, scratch = (found[x]["test"]["mean"] for x in ("pretrained", "from scratch"))

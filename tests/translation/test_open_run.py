@@ -88,7 +88,7 @@ def test_what_an_unfinished_run_has_is_named(unfinished):
 
 @pytest.mark.once
 def test_a_run_without_checkpoints_shows_the_command_that_trains_it(run):
-    command = f"Train it first: keras-transformer train '{run.directory}' --resume$"
+    command = f": keras-transformer train '{run.directory}' --resume$"
     uses = (open_model, open_translator, open_shortlist, lambda x: open_model(x, "last"))
     for use in uses:
         with pytest.raises(UserError, match=command):
