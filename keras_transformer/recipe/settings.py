@@ -384,10 +384,11 @@ def keys_of(section: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[Key
         kinds = (field.annotation, *get_args(field.annotation))
         inner = next((x for x in kinds if isinstance(x, type) and issubclass(x, BaseModel)), None)
         summary = (inspect.getdoc(inner) or "").partition("\n")[0]
+        default = "" if inner or field.default is None else str(field.default)
         yield Key(
             prefix + name,
             "section" if inner else _value(properties[name]),
-            "required" if field.is_required() else "" if inner else _default(field.default),
+            "required" if field.is_required() else default.lower(),
             " ".join((field.description or summary).split()),
             may_change(prefix + name),
             inner,
@@ -409,9 +410,3 @@ def _value(schema: dict[str, Any]) -> str:
     words = [", ".join(part.get("enum", [word])) for part, word in zip(parts, words, strict=True)]
     signs = [(part[key], sign) for part in parts for key, sign in _SIGNS.items() if key in part]
     return " or ".join(words) + "".join(f", {sign} {bound:,}" for bound, sign in signs)
-
-
-def _default(value: Any) -> str:
-    if value in (None, ""):
-        return ""
-    return str(value).lower() if value in (True, False) else str(value)

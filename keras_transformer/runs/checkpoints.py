@@ -81,7 +81,8 @@ def verify_checkpoint(folder: str | Path) -> int:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"checkpoint {folder} is incomplete: {error}") from None
     if damaged:
-        raise UserError(f"checkpoint {folder} is damaged: the SHA-256 of the model is wrong")
+        why = "because the SHA-256 of the model is wrong. Remove it"
+        raise UserError(f"checkpoint {folder} is damaged, {why}")
     if version != CHECKPOINT_FORMAT:
         needed = f"must have the format {CHECKPOINT_FORMAT}"
         raise UserError(f"checkpoint {folder} {needed}. Received: format={version}")

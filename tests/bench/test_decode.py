@@ -88,7 +88,7 @@ def test_peers_decode_what_we_decode(engine, tmp_path):
     for beam_size in (1, 4):
         case = replace(WIDE, beam_size=beam_size)
         theirs, ours = (
-            load(name, tmp_path, case).decode(WIDE.target_length)
+            load(name, tmp_path / f"{beam_size}", case).decode(WIDE.target_length)
             for name in (engine, "keras_transformer")
         )
         np.testing.assert_array_equal(theirs, ours)

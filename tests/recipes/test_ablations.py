@@ -51,6 +51,6 @@ def test_rows_are_trained_once_and_end_in_a_table_and_a_plot(recipe, tmp_path, m
 def test_every_row_changes_only_its_setting(recipe):
     recipes = {name: recipe["recipe_of"](name, 100, []) for name in recipe["ROWS"]}
     base = recipes.pop("base")
-    for name, recipe in recipes.items():
+    for name, changed in recipes.items():
         (setting,) = recipe["ROWS"][name]
-        assert base.differences(recipe).keys() == {"name", setting.partition("=")[0]}
+        assert base.differences(changed).keys() == {"name", setting.partition("=")[0]}
