@@ -52,7 +52,7 @@ def command(run: Path, imports: Sequence[str], output: Path) -> None:
             raise UserError(f"--import {module!r} fails: {text}") from error
     from keras_transformer._progress import Bar
     from keras_transformer.portability import conformance
-    from keras_transformer.runs.model_file import load_model
+    from keras_transformer.runs.checkpoints import load_model
     from keras_transformer.runs.run import Run
 
     model = load_model(run) if run.suffix == ".keras" else open_model(Run.open(run))

@@ -17,7 +17,7 @@ from keras_transformer.export.options import RunWeights, check_weights
 from keras_transformer.models.base import in_float32
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.recipe.settings import Recipe
-from keras_transformer.runs.model_file import TOKENIZER_MEMBER
+from keras_transformer.runs.checkpoints import TOKENIZER_MEMBER
 from keras_transformer.runs.run import Checkpoint, Run
 from keras_transformer.translation.comparison import (
     Agreement,
