@@ -11,8 +11,7 @@ from keras_transformer.cli.common import (
     shortlist_option,
 )
 from keras_transformer.cli.search_options import Given, best_search_options, checked
-from keras_transformer.export.options import FORMATS, ExportOptions
-from keras_transformer.export.run_export import export_run
+from keras_transformer.export.run_export import FORMATS, ExportOptions, export_run
 from keras_transformer.runs.run import Checkpoint, Run
 
 

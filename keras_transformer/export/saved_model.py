@@ -1,44 +1,70 @@
 """Exports a model, its tokenizer and its search as a SavedModel for TensorFlow Serving."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import keras
-import numpy as np
 
 from keras_transformer._files import atomic_write
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.shortlist import Shortlist
+from keras_transformer.errors import UserError
 from keras_transformer.exchange.source_model import check_model
 from keras_transformer.export.clean_process import run_signatures
-from keras_transformer.export.options import check_installed
-from keras_transformer.export.serving_files import (
-    check_name,
-    check_operations,
-    operations,
-    write_serving_files,
-    write_warmup_requests,
-)
 from keras_transformer.models.base import in_float32
 from keras_transformer.models.seq2seq import Seq2Seq
-from keras_transformer.translation.comparison import (
-    Agreement,
-    compare_translations,
-    random_sentences,
-)
+from keras_transformer.translation.comparison import compare_translations, random_sentences
 from keras_transformer.translation.translator import Translator
 
 TOLERANCE = 1e-3  # scores count as equal if they differ by at most this number of nats
 SENTENCES = 16  # maximum number of sentences that export and model translate for the comparison
+
+# Operations of tensorflow-text that are in every tensorflow_model_server.
+SENTENCEPIECE = {"SentencepieceOp", "SentencepieceTokenizeOp", "SentencepieceDetokenizeOp"}
+
+_FILES = {
+    "models.config": """\
+model_config_list {
+  config {
+    name: "NAME"
+    base_path: "/models/NAME"
+    model_platform: "tensorflow"
+  }
+}
+""",
+    "batching_parameters.txt": """\
+# Requests that arrive within 5 ms run together. The graph sorts them by length and decodes a
+# bounded number of tokens at a time, so large batches need no more memory.
+max_batch_size { value: 1024 }
+batch_timeout_micros { value: 5000 }
+max_enqueued_batches { value: 256 }
+num_batch_threads { value: 2 }
+""",
+    "docker-compose.yml": """\
+# docker compose up
+services:
+  "NAME":
+    image: tensorflow/serving
+    ports:
+      - "8500:8500" # gRPC
+      - "8501:8501" # REST
+    volumes:
+      - .:/models/NAME:ro
+    command:
+      - --model_config_file=/models/NAME/models.config
+      - --enable_batching
+      - --batching_parameters_file=/models/NAME/batching_parameters.txt
+""",
+}
 
 
 class SavedModelExport(NamedTuple):
     """Result of `export_saved_model`."""
 
     directory: Path  # the folder of the new version
-    operations: list[str]  # names of all operations of the graph, sorted
     min_consumer: int  # the server's TensorFlow must support at least this GraphDef version
     comparison: str  # how far the translations of export and model agree, as text
 
@@ -130,47 +156,78 @@ def export_saved_model(
             "`export_saved_model` needs KERAS_BACKEND=tensorflow. `export_run` works on every "
             f"backend. Received: {keras.config.backend()!r}"
         )
-    check_installed("saved_model")
     from keras_transformer.export.translation_graph import TranslationGraph
 
     check_model(model, tokenizer)
-    exact = in_float32(model)
-    options = options or SearchOptions()
-    directory = Path(directory)
+    exact, options, directory = in_float32(model), options or SearchOptions(), Path(directory)
     name = name or directory.resolve().name
     check_name(name)
     sentences = list(sentences) or random_sentences(tokenizer, SENTENCES)
-    nbest = options.replace(n_best=options.beam_size)
-    translator = Translator(exact, tokenizer, nbest, "truncate", shortlist=shortlist)
-    version = directory / str(_next_version(directory))
+    graph = TranslationGraph(exact, tokenizer, options, max_beam_size, shortlist)
+    options = options.replace(n_best=options.beam_size)
+    translator = Translator(exact, tokenizer, options, "truncate", shortlist=shortlist)
+    versions = [int(path.name) for path in directory.glob("*") if path.name.isdecimal()]
+    version = directory / str(max(versions, default=0) + 1)
     with atomic_write(version) as partial:
-        graph = TranslationGraph(exact, tokenizer, options, max_beam_size, shortlist)
-        names, min_consumer = _save(graph, partial)
-        write_warmup_requests(partial, name, _warmup(sentences))
+        min_consumer = _save(graph, partial)
+        _write_warmup_requests(partial, name, sentences)
         comparison = _compare(partial, translator, sentences)
     write_serving_files(directory, name)
-    return SavedModelExport(version, names, min_consumer, str(comparison))
+    return SavedModelExport(version, min_consumer, comparison)
 
 
-def _next_version(directory: Path) -> int:
-    versions = [int(path.name) for path in directory.glob("*") if path.name.isdecimal()]
-    return max(versions, default=0) + 1
-
-
-def _save(graph: Any, directory: Path) -> tuple[list[str], int]:
-    """Saves a `TranslationGraph`. Returns the names of its operations and its `min_consumer`."""
+def _save(graph: Any, directory: Path) -> int:
+    """Saves a `TranslationGraph`, and returns its `min_consumer`."""
     import tensorflow as tf
     from tensorflow.core.protobuf import saved_model_pb2
 
     # A server computes no gradients.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     tf.saved_model.save(graph.variables(), str(directory), graph.signatures(), options)
-    saved = saved_model_pb2.SavedModel()
-    saved.ParseFromString((directory / "saved_model.pb").read_bytes())
-    (meta_graph,) = saved.meta_graphs
-    names = operations(meta_graph.graph_def)
-    check_operations(names)
-    return names, meta_graph.graph_def.versions.min_consumer
+    saved = saved_model_pb2.SavedModel.FromString((directory / "saved_model.pb").read_bytes())
+    check_operations(saved.meta_graphs[0].graph_def)
+    return saved.meta_graphs[0].graph_def.versions.min_consumer
+
+
+def check_operations(graph_def: Any) -> None:
+    """Raises UserError if a stock tensorflow_model_server lacks an operation of a graph.
+
+    The server has the core operations of TensorFlow, which `tf.raw_ops` lists, and those of
+    tensorflow-text for SentencePiece.
+
+    Source: https://www.tensorflow.org/tfx/serving/custom_op
+    """
+    import tensorflow as tf
+
+    functions = graph_def.library.function
+    nodes = [graph_def.node, *(function.node_def for function in functions)]
+    known = {*SENTENCEPIECE, *dir(tf.raw_ops), *(x.signature.name for x in functions)}
+    if unknown := sorted({node.op for part in nodes for node in part} - known):
+        raise UserError(
+            "the SavedModel needs operations that a stock tensorflow_model_server may not have: "
+            f"{', '.join(unknown)}"
+        )
+
+
+def check_name(name: str) -> None:
+    """Raises `UserError` if a model's name cannot be the name of a docker compose service."""
+    if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
+        raise UserError(
+            "the name of a served model may only have letters without accents, digits, '.', '_' "
+            "and '-'. It is the name of the folder of the versions, so export to another folder "
+            f"or give `name`. Received: {name!r}"
+        )
+
+
+def write_serving_files(directory: Path, name: str) -> None:
+    """Writes the files of `_FILES`. Keeps existing ones, because the user may have edited them.
+
+    Source: https://www.tensorflow.org/tfx/serving/serving_config
+    """
+    for file, content in _FILES.items():
+        if not (directory / file).exists():
+            with atomic_write(directory / file) as partial:
+                partial.write_text(content.replace("NAME", name), encoding="utf-8")
 
 
 def _nbest_inputs(sentences: Sequence[str]) -> dict[str, Any]:
@@ -180,30 +237,62 @@ def _nbest_inputs(sentences: Sequence[str]) -> dict[str, Any]:
     return {"text": list(sentences), "length_penalty": [-1.0] * count, **unset}
 
 
-def _warmup(sentences: Sequence[str]) -> list[tuple[str, Mapping[str, Any]]]:
-    dtypes: dict[str, Any] = {"text": object, "length_penalty": "float32"}
-    nbest = {
-        key: np.array(values, dtypes.get(key, "int32"))
-        for key, values in _nbest_inputs(sentences).items()
-    }
-    text = nbest["text"]
-    return [
-        ("serving_default", {"text": text[:1]}),
-        ("serving_default", {"text": text}),
-        ("translate_nbest", nbest),
-        ("score", {"source": text, "target": text}),
-    ]
-
-
-def _compare(version: Path, translator: Translator, sentences: list[str]) -> Agreement:
+def _compare(version: Path, translator: Translator, sentences: list[str]) -> str:
     """Runs the saved version in a new process, and compares its translations with the model's."""
     inputs = {"serving_default": {"text": sentences}, "translate_nbest": _nbest_inputs(sentences)}
     best, nbest = run_signatures(version, list(inputs.items()))
+    rows = zip(nbest["translations"], nbest["scores"], strict=True)
     answers = (
         [[pair] for pair in zip(best["translation"], best["score"], strict=True)],
-        [
-            list(zip(*row, strict=True))
-            for row in zip(nbest["translations"], nbest["scores"], strict=True)
-        ],
+        [list(zip(*row, strict=True)) for row in rows],
     )
-    return compare_translations("SavedModel", translator, sentences, *answers, tolerance=TOLERANCE)
+    parts = "SavedModel", translator, sentences, *answers
+    return str(compare_translations(*parts, tolerance=TOLERANCE))
+
+
+def _write_warmup_requests(version: Path, name: str, sentences: Sequence[str]) -> None:
+    """Writes requests that the server runs before it makes a version available.
+
+    Without these requests, the first user would wait while TensorFlow sets up the graph.
+
+    Source: https://www.tensorflow.org/tfx/serving/saved_model_warmup
+    """
+    import tensorflow as tf
+
+    requests: list[tuple[str, Mapping[str, Any]]] = [
+        ("serving_default", {"text": sentences[:1]}),
+        ("serving_default", {"text": sentences}),
+        ("translate_nbest", _nbest_inputs(sentences)),
+        ("score", {"source": sentences, "target": sentences}),
+    ]
+    folder = version / "assets.extra"
+    folder.mkdir()
+    with tf.io.TFRecordWriter(str(folder / "tf_serving_warmup_requests")) as writer:
+        for signature, inputs in requests:
+            tensors = ((key, tf.make_tensor_proto(value)) for key, value in inputs.items())
+            protos = {key: tensor.SerializeToString() for key, tensor in tensors}
+            writer.write(_prediction_log(name, signature, protos))
+
+
+def _prediction_log(name: str, signature: str, inputs: Mapping[str, bytes]) -> bytes:
+    """Returns a PredictionLog of TensorFlow Serving that contains one PredictRequest.
+
+    The package tensorflow-serving-api has classes for these messages, but the package requires one
+    specific version of TensorFlow.
+
+    Source: prediction_log.proto, predict.proto and model.proto in
+    https://github.com/tensorflow/serving/tree/master/tensorflow_serving/apis
+    """
+    request = _field(1, _field(1, name.encode()) + _field(3, signature.encode()))
+    for key, proto in inputs.items():
+        request += _field(2, _field(1, key.encode()) + _field(2, proto))
+    return _field(6, _field(1, request))
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """Returns a length-delimited field of a protocol buffer."""
+    length, groups = len(content), []
+    while length > 127:
+        groups.append(length & 127 | 128)
+        length >>= 7
+    return bytes([number << 3 | 2, *groups, length]) + content

@@ -24,7 +24,6 @@ SEARCHED_TOKENS, SCORED_TOKENS = 4096, 4096
 _SPACE = "".join(chr(code) for code in range(sys.maxunicode + 1) if chr(code).isspace())
 _ENDS = "^[{0}]+|[{0}]+$".format("".join(f"\\x{{{ord(space):x}}}" for space in _SPACE))
 
-
 # The options of a request that leaves them out.
 UNSET, UNSET_FLOAT = tf.constant([-1]), tf.constant([-1.0])
 
@@ -46,25 +45,26 @@ class TranslationGraph:
         self._bos_id, self._eos_id = tokenizer.bos_id, tokenizer.eos_id
         self._pad_id = tokenizer.pad_id
         self._model, self._tokenizer = model, GraphTokenizer(tokenizer)
-        self._options = options
+        self._options, self._shortlist = options, shortlist
         self._max_beam_size = max(max_beam_size, options.beam_size)
-        self._shortlist = shortlist
         self._has_attention = hasattr(model, "source_attention")
 
     def signatures(self) -> dict[str, Any]:
         """Returns a dict from names of signatures to functions."""
         text, number = tf.TensorSpec([None], tf.string), tf.TensorSpec([None], tf.int32)
         ids, real = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.float32)
+        options = {"beam_size": number, "length_penalty": real, "max_length": number}
         inputs: dict[str, tuple[Any, dict[str, Any]]] = {
             "serving_default": (self.translate, {"text": text}),
-            "translate_nbest": (
-                self.translate_nbest,
-                {"text": text, "beam_size": number, "length_penalty": real, "max_length": number},
-            ),
+            "translate_nbest": (self.translate_nbest, {"text": text, **options}),
             "score": (self.score, {"source": text, "target": text}),
             "encode_tokens": (self.encode_tokens, {"source_ids": ids, "target_ids": ids}),
         }
-        return {name: _traced(function, specs) for name, (function, specs) in inputs.items()}
+        signatures = {}
+        for name, (function, specs) in inputs.items():
+            named = [tf.TensorSpec(spec.shape, spec.dtype, key) for key, spec in specs.items()]
+            signatures[name] = tf.function(function, autograph=False, input_signature=named)
+        return signatures
 
     def variables(self) -> tf.Module:
         """Returns the weights and SentencePiece models that the signatures use."""
@@ -158,19 +158,14 @@ class TranslationGraph:
         lengths = tf.cast(pieces.row_lengths(), tf.int32) + 1
         most = self._model.max_length
         fits = tf.logical_and(sources.all_lengths <= most, lengths <= most)
-        pieces = pieces[:, : most - 1]
 
         def score(*tensors: tf.Tensor) -> list[tf.Tensor]:
             ids = [rows[:, : tensors[-1]] for rows in tensors[:-1]]
             return [score_pairs(self._model, *ids, pad_id=self._pad_id).log_probabilities]
 
-        (scores,) = map_length_chunks(
-            score,
-            [sources.ids, *self._shifted(pieces)],
-            tf.maximum(sources.lengths, tf.minimum(lengths, most)),
-            SCORED_TOKENS,
-            [tf.zeros_like(lengths, "float32")],
-        )
+        ids = [sources.ids, *self._shifted(pieces[:, : most - 1])]
+        longest = tf.maximum(sources.lengths, tf.minimum(lengths, most))
+        (scores,) = map_length_chunks(score, ids, longest, SCORED_TOKENS, [tf.zeros([0])])
         return {"log_probability": tf.where(fits, scores, float("nan")), "length": lengths}
 
     def encode_tokens(self, source_ids: tf.Tensor, target_ids: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -182,25 +177,27 @@ class TranslationGraph:
         """
         model, longest = self._model, self._model.max_length
         sizes = (model.vocabulary_size, model.target_vocabulary_size or model.vocabulary_size)
-        lengths = [tf.shape(ids)[1] for ids in (source_ids, target_ids)]
-        is_valid = tf.logical_and(*map(_all_below, (source_ids, target_ids), sizes))
+        given = (source_ids, target_ids)
+        lengths = [tf.shape(ids)[1] for ids in given]
+        is_valid = tf.logical_and(
+            *(
+                tf.reduce_all((ids >= 0) & (ids < size), axis=1)
+                for ids, size in zip(given, sizes, strict=True)
+            )
+        )
         is_served = tf.reduce_any(is_valid) | tf.equal(tf.shape(is_valid)[0], 0)
+        length_rule = f"ids must have at most {longest} tokens per row. Received:"
         rule = (
             f"source_ids must be from 0 to {sizes[0] - 1} and target_ids from 0 to {sizes[1] - 1}. "
             "Received:"
         )
         checks = [
-            tf.debugging.Assert(
-                tf.reduce_max(lengths) <= longest,
-                [f"ids must have at most {longest} tokens per row. Received:", *lengths],
-            ),
-            tf.debugging.Assert(is_served, [rule, source_ids, target_ids], summarize=8),
+            tf.debugging.Assert(tf.reduce_max(lengths) <= longest, [length_rule, *lengths]),
+            tf.debugging.Assert(is_served, [rule, *given], summarize=8),
         ]
         with tf.control_dependencies(checks):
-            source_ids, target_ids = (
-                tf.where(is_valid[:, None], ids, self._pad_id) for ids in (source_ids, target_ids)
-            )
-        inputs = {"source_ids": source_ids, "target_ids": target_ids}
+            given = [tf.where(is_valid[:, None], ids, self._pad_id) for ids in given]
+        inputs = dict(zip(("source_ids", "target_ids"), given, strict=True))
         logits = tf.cast(model(inputs, training=False), "float32")
         return {"logits": tf.where(is_valid[:, None, None], logits, float("nan"))}
 
@@ -210,15 +207,11 @@ class TranslationGraph:
         _, ids = self._shifted(pieces[:, : self._model.max_length - 1])
         return _Sources(ids, tf.minimum(all_lengths, self._model.max_length), all_lengths)
 
-    def _shifted(self, pieces: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns `pieces` with bos before each row, and `pieces` with eos after each row.
-
-        Both results are padded tensors.
-        """
+    def _shifted(self, pieces: tf.RaggedTensor) -> tuple[tf.Tensor, ...]:
+        """Returns `pieces` with bos before each row, and with eos after each row, both padded."""
         bos, eos = (tf.fill([pieces.nrows(), 1], id) for id in (self._bos_id, self._eos_id))
         rows = (tf.concat(parts, axis=1) for parts in ([bos, pieces], [pieces, eos]))
-        target_ids, labels = (ids.to_tensor(self._pad_id) for ids in rows)
-        return target_ids, labels
+        return tuple(ids.to_tensor(self._pad_id) for ids in rows)
 
     def _limits(self, source_lengths: tf.Tensor, max_length: Any) -> tf.Tensor:
         """Returns the maximum length of each translation. For a blank source, it is 1 (eos)."""
@@ -244,21 +237,22 @@ class TranslationGraph:
         Calls `search` for a few sources at a time, with the ids and the `options` of these sources.
         Each option is a tensor `(B,)`. The first option is the maximum length of each translation.
         """
+        most = tf.reduce_max(tf.concat([options[0], [1]], axis=0))
 
-        def decode(source_ids: tf.Tensor, *options: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        def decode(source_ids: tf.Tensor, *options: tf.Tensor) -> list[tf.Tensor]:
             source_ids = source_ids[:, : options[-1]]
             found = search(source_ids, *options[:-1])
             ids = tf.where(found.ids == self._eos_id, self._pad_id, found.ids)
             ids = ids[:, :, : tf.maximum(tf.reduce_max(found.lengths), 1)]
-            aligned = [self._align(source_ids, ids)] if align else []
-            return (ids, found.scores, *aligned)
+            widths = [[0, 0], [0, 0], [0, most - tf.shape(ids)[2]]]
+            results = [tf.pad(ids, widths, constant_values=self._pad_id), found.scores]
+            if align:
+                aligned = self._align(source_ids, ids)
+                results.append(tf.pad(aligned, widths, constant_values=-1))
+            return results
 
-        batch, limits = tf.shape(sources.lengths)[0], options[0]
-        most = tf.reduce_max(tf.concat([limits, [1]], axis=0))
-        shape = [batch, n_best, most]
-        empty = [tf.fill(shape, self._pad_id), tf.fill(shape[:2], IMPOSSIBLE)]
-        if align:
-            empty.append(tf.fill(shape, -1))
+        ids, scores = tf.zeros([0, n_best, most], tf.int32), tf.zeros([0, n_best])
+        empty = [ids, scores, ids] if align else [ids, scores]
         found = map_length_chunks(
             decode, [sources.ids, *options], sources.lengths, SEARCHED_TOKENS // beam_size, empty
         )
@@ -309,16 +303,6 @@ def shortlist_graph(shortlist: Shortlist, source_ids: tf.Tensor, pad_id: int) ->
     return ids[:, :width]
 
 
-def _all_below(ids: tf.Tensor, size: int) -> tf.Tensor:
-    """Returns a bool tensor `(B,)`, True for each row whose ids are all from 0 to `size - 1`."""
-    return tf.reduce_all((ids >= 0) & (ids < size), axis=1)
-
-
-def _traced(function: Callable[..., Any], specs: dict[str, tf.TensorSpec]) -> Any:
-    named = [tf.TensorSpec(spec.shape, spec.dtype, name) for name, spec in specs.items()]
-    return tf.function(function, autograph=False, input_signature=named)
-
-
 class _Sources(NamedTuple):
     """Texts as padded token ids."""
 
@@ -360,7 +344,7 @@ class GraphTokenizer(tf.Module):
         return self._source.tokenize(tf.strings.regex_replace(texts, _ENDS, ""))
 
     def encode_target(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Strips white space from the ends of target texts `(B,)`, and returns their piece ids."""
+        """Does the same with target texts."""
         return self._target.tokenize(tf.strings.regex_replace(texts, _ENDS, ""))
 
     def decode_target(self, ids: tf.Tensor) -> tf.Tensor:
@@ -380,7 +364,7 @@ def map_length_chunks(
     tensors: Sequence[tf.Tensor],
     lengths: tf.Tensor,
     tokens_per_chunk: int | tf.Tensor,
-    results: Sequence[tf.Tensor],
+    empty: Sequence[tf.Tensor],
 ) -> tuple[tf.Tensor, ...]:
     """Sorts rows by length, and applies a function to a few rows (a chunk) at a time.
 
@@ -388,47 +372,33 @@ def map_length_chunks(
 
     Args:
         function: Takes R rows of each of `tensors`, and the largest length of these rows, int32
-            `()`. Returns one tensor `(R, ...)` for each of `results`. The axes after R may be
-            shorter than in `results`.
+            `()`. Returns tensors `(R, ...)`, whose other axes are those of `empty`.
         tensors: Tensors `(B, ...)`.
         lengths: The length of each row, int32 `(B,)`, at least 1.
         tokens_per_chunk: Maximum number of tokens in a chunk. A chunk of R rows counts as R times
             the length of its longest row. A row that is longer than the maximum forms a chunk
             alone.
-        results: Initial results `(B, ...)`. Their values remain where `function` returns nothing.
+        empty: The results for no rows, `(0, ...)`.
 
     Returns:
         The results, with rows in the same order as the rows of `tensors`.
     """
-    batch = tf.shape(lengths)[0]
     order = tf.argsort(lengths, direction="DESCENDING", stable=True)
 
     def chunk(start: tf.Tensor, *results: tf.Tensor) -> tuple[tf.Tensor, ...]:
         longest = lengths[order[start]]
         rows = order[start : start + tf.maximum(tokens_per_chunk // longest, 1)]
         found = function(*(tf.gather(tensor, rows) for tensor in tensors), longest)
-        results = tuple(
-            tf.tensor_scatter_nd_update(result, rows[:, None], _filled(values, result, rows))
-            for values, result in zip(found, results, strict=True)
-        )
-        return (start + tf.shape(rows)[0], *results)
+        joined = (tf.concat(parts, axis=0) for parts in zip(results, found, strict=True))
+        return (start + tf.shape(rows)[0], *joined)
 
+    shapes = [tf.TensorShape([None] * x.shape.rank) for x in empty]
     _, *found = tf.while_loop(
-        lambda start, *_: start < batch, chunk, (0, *results), parallel_iterations=1
+        lambda start, *_: start < tf.shape(lengths)[0],
+        chunk,
+        (0, *empty),
+        shape_invariants=(tf.TensorShape([]), *shapes),
+        parallel_iterations=1,
     )
-    return tuple(found)
-
-
-def _filled(values: tf.Tensor, results: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """Pads `values` `(R, ...)` to the shape of `results[rows]`.
-
-    The padding has the values of `results[rows]`.
-    """
-    if values.shape.rank == 1:
-        return values
-    sizes = tf.shape(values)
-    ends = tf.shape(results)[1:]
-    widths = [[0, 0], *([0, ends[axis] - sizes[axis + 1]] for axis in range(values.shape.rank - 1))]
-    padded = tf.pad(values, widths)
-    inside = tf.pad(tf.ones_like(values, "bool"), widths)
-    return tf.where(inside, padded, tf.gather(results, rows))
+    back = tf.argsort(order)
+    return tuple(tf.gather(values, back) for values in found)

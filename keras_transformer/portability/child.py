@@ -1,35 +1,21 @@
-"""Runs the checks in the process of one backend.
-
-`python -m keras_transformer.portability.child FOLDER SEED MODULE...` reads requests from standard
-input and writes answers to standard output, each a line of JSON. A request is the name of a method
-of `Child` and the method's arguments. An answer is the path of an .npz file or null, the text of an
-error or null, and the path of the layer call that raised the error or null.
-"""
+"""Runs the checks in the process of one backend."""
 
 import functools
 import importlib
 import json
 import math
 import os
+import pickle
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 from keras import ops
-
-from keras_transformer.portability.inputs import (
-    as_array,
-    functional_model,
-    is_float,
-    load_inputs,
-    save_inputs,
-)
-from keras_transformer.portability.rounding import Measured, change
 
 LEARNING_RATE = 0.01
 SEARCH_LENGTH = 12  # tokens
@@ -40,15 +26,59 @@ EPSILON = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23}
 Arrays = dict[str, np.ndarray]
 
 
-@contextmanager
-def restored(variables: Iterable[Any]) -> Iterator[None]:
-    """Restores the values of variables when the context ends."""
-    before = [(x, np.array(ops.convert_to_numpy(x))) for x in variables]
-    try:
-        yield
-    finally:
-        for variable, value in before:
-            variable.assign(value)
+class Measured(NamedTuple):
+    """Arrays of one backend, and how rounding changes them."""
+
+    values: Arrays
+    noise: Arrays  # largest `change` when all weights and float inputs change by one unit (ulp)
+    epsilon: float  # distance of 1 to the next number, in the least precise dtype of the layers
+    terms: int  # of the longest sum, estimated from the shapes of weights and inputs
+
+
+def is_float(x: Any) -> bool:
+    """Returns whether a value is a tensor, array or variable of floats."""
+    return hasattr(x, "shape") and "float" in keras.backend.standardize_dtype(x.dtype)
+
+
+def as_array(x: Any) -> np.ndarray:
+    """Converts a tensor, variable or array to an array. All float dtypes become float32."""
+    array = np.array(ops.convert_to_numpy(x))
+    return array.astype("float32") if is_float(x) else array
+
+
+def save_inputs(folder: Path, inputs: Any) -> None:
+    """Writes arrays to `inputs.npz`, and the structure of their numbers to `inputs.json`."""
+    arrays = [as_array(x) for x in keras.tree.flatten(inputs)]
+    np.savez(folder / "inputs.npz", *arrays)
+    structure = keras.tree.pack_sequence_as(inputs, list(range(len(arrays))))
+    (folder / "inputs.json").write_text(json.dumps(structure), encoding="utf-8")
+
+
+def load_inputs(folder: Path) -> Any:
+    """Reads what `save_inputs` wrote."""
+    structure = json.loads((folder / "inputs.json").read_bytes())
+    with np.load(folder / "inputs.npz") as arrays:
+        return keras.tree.map_structure(lambda number: arrays[f"arr_{number}"], structure)
+
+
+def functional_model(layer: Any, *arguments: Any, **named: Any) -> tuple[keras.Model, list[Any]]:
+    """Returns a functional model that calls `layer` with these arguments, and the model's inputs.
+
+    The model has one input for each tensor among the arguments, and one output for each tensor that
+    the layer returns. Other arguments, such as True or None, become constants of the model.
+    """
+
+    def symbol(x: Any) -> Any:
+        dtype = keras.backend.standardize_dtype(x.dtype)
+        return keras.Input(batch_shape=tuple(x.shape), dtype=dtype)
+
+    given = keras.tree.flatten((arguments, named))
+    values = [symbol(x) if hasattr(x, "shape") else x for x in given]
+    arguments, named = keras.tree.pack_sequence_as((arguments, named), values)
+    outputs = keras.tree.flatten(layer(*arguments, **named))
+    inputs, outputs = ([x for x in y if hasattr(x, "shape")] for y in (values, outputs))
+    model = keras.Model(inputs, outputs, name="model")
+    return model, [x for x in given if hasattr(x, "shape")]
 
 
 def draws_random_numbers(model: keras.Model) -> bool:
@@ -57,6 +87,12 @@ def draws_random_numbers(model: keras.Model) -> bool:
     The numbers differ between backends, so the training step then uses `training=False`.
     """
     return any(x.name == "seed_generator_state" for x in model.variables)
+
+
+def predict(model: Any, inputs: Any) -> Arrays:
+    """Returns the outputs of the compiled model."""
+    outputs = keras.tree.flatten(model.predict_on_batch(inputs))
+    return {f"output {i}": as_array(x) for i, x in enumerate(outputs)}
 
 
 class Child:
@@ -71,32 +107,30 @@ class Child:
     def __init__(self, folder: Path, seed: int, modules: Iterable[str]) -> None:
         for module in modules:
             importlib.import_module(module)
-        self.inputs, self.seed = load_inputs(folder), seed
+        self.folder, self.seed, self.inputs = folder, seed, load_inputs(folder)
         self.model = keras.saving.load_model(folder / "model.keras", compile=False)
         self.calls: dict[str, functools.partial[Any]] = {}
 
     def outputs(self) -> Measured:
-        """Returns the outputs of the compiled model, as `predict` gives them."""
-        return _measured(functools.partial(_predict, self.model), self.model, self.inputs)
+        """Returns the outputs of the model."""
+        return _measured(functools.partial(predict, self.model), self.model, self.inputs)
 
-    def load(self, path: str) -> Measured:
+    def save(self) -> Measured:
+        """Saves the model for the other backends, and returns its outputs."""
+        self.model.save(self.folder / f"saved-{keras.config.backend()}.keras")
+        return self.outputs()
+
+    def load(self, path: Path) -> Measured:
         """Returns the outputs of the model in the file `path`."""
         model = keras.saving.load_model(path, compile=False)
-        return _measured(functools.partial(_predict, model), model, self.inputs, runs=0)
+        return _measured(functools.partial(predict, model), model, self.inputs, runs=0)
 
-    def save(self, path: str) -> None:
-        """Saves the model."""
-        self.model.save(path)
-
-    def step(self, call: str | None = None) -> Measured:
-        """Returns gradients and variables of a training step.
-
-        `call` is the path of a layer call. None means the whole model.
-        """
-        model, inputs = (self.model, self.inputs) if call is None else self._model_of(call)
+    def step(self) -> Measured:
+        """Returns gradients and variables of a training step."""
+        model = self.model
         with restored(model.variables):
-            probe = Probe(model, inputs, not draws_random_numbers(model), self.seed)
-        return _measured(probe.step, model, inputs)
+            probe = Probe(model, self.inputs, not draws_random_numbers(model), self.seed)
+        return _measured(probe.step, model, self.inputs)
 
     def search(self) -> Measured:
         """Returns the ids and scores of greedy search and of beam search with 3 beams."""
@@ -104,18 +138,16 @@ class Child:
         from keras_transformer.decoding.decoding_loop import search
         from keras_transformer.decoding.options import SearchOptions
 
-        compiled, model = compile_function(search, self.model), self.model
+        model, compiled = self.model, compile_function(search, self.model)
 
         def run(inputs: Any) -> Arrays:
-            is_named = isinstance(inputs, dict) and "source_ids" in inputs
-            ids = inputs["source_ids"] if is_named else keras.tree.flatten(inputs)[0]
-            length, found = min(model.max_length, SEARCH_LENGTH), {}
+            ids, found = keras.tree.flatten(inputs)[0], {}
+            room = model.max_length
             if getattr(model, "reads_prompt", False):  # prompt and continuation share `max_length`
-                ids = ids[:, : max(1, model.max_length - SEARCH_LENGTH)]
-                length = min(SEARCH_LENGTH, model.max_length + 1 - ids.shape[1])
+                room += 1 - ids.shape[1]
             for size in (1, 3):
                 options = SearchOptions(beam_size=size, n_best=size)
-                result = compiled(ids, max_length=length, options=options)
+                result = compiled(ids, max_length=min(room, SEARCH_LENGTH), options=options)
                 found[f"ids of {size} beams"] = as_array(result.ids)
                 found[f"scores of {size} beams"] = as_array(result.scores)
             return found
@@ -124,32 +156,15 @@ class Child:
 
     def walk(self) -> Measured:
         """Returns inputs and outputs of all layer calls. A layer comes after its sublayers."""
-
-        def walk(inputs: Any) -> Arrays:
-            found: Arrays = {}
-
-            def watch(name: str, run: functools.partial[Any], call: functools.partial[Any]) -> Any:
-                self.calls.setdefault(name, call)
-                given = _arrays(f"{name} input", (call.args, call.keywords))
-                outputs = run()
-                found.update({**given, **_arrays(f"{name} output", outputs)})
-                return outputs
-
-            with _watched(watch):
-                self.model(inputs, training=False)
-            return found
-
+        walk = functools.partial(_layer_calls, self.model, self.calls)
         return _measured(walk, self.model, self.inputs)
 
-    def save_call(self, call: str, folder: str) -> None:
-        """Writes `model.keras` and inputs of one call."""
-        model, inputs = self._model_of(call)
-        model.save(Path(folder) / "model.keras")
-        save_inputs(Path(folder), inputs)
-
-    def _model_of(self, call: str) -> tuple[Any, Any]:
+    def save_call(self, call: str, folder: Path) -> None:
+        """Writes `model.keras` and inputs of one of the calls that `walk` has found."""
         given = self.calls[call]
-        return functional_model(given.func, *given.args, **given.keywords)
+        model, inputs = functional_model(given.func, *given.args, **given.keywords)
+        model.save(folder / "model.keras")
+        save_inputs(folder, inputs)
 
 
 class Probe(keras.Model):
@@ -159,12 +174,6 @@ class Probe(keras.Model):
     float output is multiplied by fixed random numbers and averaged. The loss is the sum of these
     averages and the model's own losses. (If the loss were a mean of squares, the gradients before a
     layer normalization would be zero.)
-
-    Args:
-        model: The model.
-        inputs: Inputs of the model.
-        is_training: The argument `training` of the call.
-        seed: Seed of the random numbers. The numbers are the same on all backends.
     """
 
     def __init__(self, model: Any, inputs: Any, is_training: bool = False, seed: int = 0) -> None:
@@ -182,15 +191,11 @@ class Probe(keras.Model):
         self.compile(_KeepGradients())
 
     def step(self, inputs: Any) -> Arrays:
-        """Runs a step of gradient descent, then restores the variables.
+        """Returns the gradients, and the variables after a step, which it then restores.
 
         A compiled function computes the gradients, as in `fit`. The update of the weights is not
-        compiled, because TensorFlow would then compute some gradients with updated weights.
-
-        Returns:
-            A dict with the gradients of variables and float inputs, and with the variables after
-            the step. The dict is empty if the model has no float outputs, or if it has neither
-            trainable variables nor float inputs.
+        compiled, because TensorFlow would then compute some gradients with updated weights. Returns
+        {} if nothing has a gradient.
         """
         trained = self.trainable_variables
         if not (self.factors and trained):
@@ -216,17 +221,10 @@ class Probe(keras.Model):
         inputs = keras.tree.map_structure(tensor, self._given())
         return self.model(inputs, training=self.is_training)
 
-    def compute_loss(
-        self,
-        x: Any = None,
-        y: Any = None,
-        y_pred: Any = None,
-        sample_weight: Any = None,
-        training: bool = True,
-    ) -> Any:
-        outputs = [ops.cast(x, "float32") for x in keras.tree.flatten(y_pred) if is_float(x)]
-        factors = [ops.convert_to_tensor(factor, "float32") for factor in self.factors]
-        terms = [ops.mean(x * factor) for x, factor in zip(outputs, factors, strict=True)]
+    def compute_loss(self, x: Any, y: Any, y_pred: Any, *_: Any, **__: Any) -> Any:
+        outputs = (ops.cast(x, "float32") for x in keras.tree.flatten(y_pred) if is_float(x))
+        factors = (ops.convert_to_tensor(factor, "float32") for factor in self.factors)
+        terms = (ops.mean(x * factor) for x, factor in zip(outputs, factors, strict=True))
         return sum([*terms, *self.model.losses])
 
 
@@ -247,70 +245,90 @@ class _KeepGradients(keras.optimizers.Optimizer):
         self.assign_add(kept, gradient)
 
 
+def change(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Returns the absolute differences of two float arrays, infinite if only one number is NaN.
+
+    For other dtypes, returns a bool array that marks unequal rows. If the shapes or kinds of dtype
+    differ, returns infinity.
+    """
+    if one.shape != other.shape or one.dtype.kind != other.dtype.kind:
+        return np.array(math.inf)
+    is_same = (one == other) | ((one != one) & (other != other))
+    if one.dtype.kind != "f":
+        rows = np.atleast_1d(is_same)
+        return np.array(~rows.all(axis=tuple(range(1, rows.ndim))))
+    with np.errstate(invalid="ignore"):
+        differences = np.where(is_same, 0.0, np.abs(one.astype("float64") - other))
+    return np.asarray(np.nan_to_num(differences, nan=math.inf, posinf=math.inf))
+
+
 def _measured(
     function: Callable[[Any], Arrays], model: Any, inputs: Any, runs: int = RUNS
 ) -> Measured:
     """Calls `function(inputs)`, and again with changed weights and inputs to measure the noise."""
     dtypes = [x.compute_dtype for x in model._flatten_layers()]
     epsilon = max(EPSILON.get(dtype, EPSILON["float32"]) for dtype in dtypes)
+
+    def perturbed(x: Any) -> Any:
+        """Changes each float at random by one unit in the last place, up or down."""
+        if not is_float(x):
+            return x
+        x = as_array(x)
+        return (x * (1 + epsilon * random.choice([-1.0, 1.0], x.shape))).astype(x.dtype)
+
     found = function(inputs)
     noise = {name: np.zeros_like(change(x, x), "float64") for name, x in found.items()}
     variables = [x for x in model.variables if is_float(x)]
     for seed in range(runs):
-        perturb = functools.partial(_perturbed, epsilon, np.random.default_rng(seed))
+        random = np.random.default_rng(seed)
         with restored(variables):
             for variable in variables:
-                variable.assign(perturb(variable))
-            changed = function(keras.tree.map_structure(perturb, inputs))
-        noise = {
-            name: np.maximum(x, change(changed[name], found[name])) for name, x in noise.items()
-        }
+                variable.assign(perturbed(variable))
+            changed = function(keras.tree.map_structure(perturbed, inputs))
+        noise = {x: np.maximum(y, change(changed[x], found[x])) for x, y in noise.items()}
     tensors = [*variables, *keras.tree.flatten(inputs)]
     terms = max([1, *(math.prod(x.shape[:-1] if is_float(x) else x.shape) for x in tensors)])
     return Measured(found, noise, epsilon, terms)
 
 
-def _perturbed(epsilon: float, random: np.random.Generator, x: Any) -> Any:
-    """Changes each float at random by one unit in the last place, up or down."""
-    if not is_float(x):
-        return x
-    x = as_array(x)
-    return (x * (1 + epsilon * random.choice([-1.0, 1.0], x.shape))).astype(x.dtype)
-
-
 @contextmanager
-def _watched(watch: Callable[..., Any]) -> Iterator[None]:
-    """Calls `watch(path, run, call)` for each call of a layer or operation.
-
-    `run()` executes the call. `call` is the same call without the argument `training`. An error
-    gets the attribute `failed_call`, the path of the innermost call that raised it.
-    """
-    original, path = keras.Operation.__call__, list[str]()
-    counts = Counter[str]()
-
-    def call(self: Any, *arguments: Any, **named: Any) -> Any:
-        if not path:
-            counts.clear()
-        path.append(self.name)
-        name = "/".join(path)
-        counts[name] += 1
-        name = name if counts[name] == 1 else f"{name} (call {counts[name]})"
-        given = {key: x for key, x in named.items() if key != "training"}
-        try:
-            run = functools.partial(original, self, *arguments, **named)
-            return watch(name, run, functools.partial(self, *arguments, **given))
-        except Exception as error:
-            if not hasattr(error, "failed_call"):
-                error.failed_call = name  # type: ignore[attr-defined]
-            raise
-        finally:
-            path.pop()
-
-    keras.Operation.__call__ = call
+def restored(variables: Iterable[Any]) -> Iterator[None]:
+    """Restores the values of variables when the context ends."""
+    before = [(x, np.array(ops.convert_to_numpy(x))) for x in variables]
     try:
         yield
     finally:
+        for variable, value in before:
+            variable.assign(value)
+
+
+def _layer_calls(model: Any, calls: dict[str, Any], inputs: Any) -> Arrays:
+    """Runs a model, and keeps in `calls` each call of a layer or operation, by its path.
+
+    Returns the inputs and outputs of the calls.
+    """
+    original, path, counts = keras.Operation.__call__, list[str](), Counter[str]()
+    found: Arrays = {}
+
+    def call(self: Any, *arguments: Any, **named: Any) -> Any:
+        path.append(self.name)
+        name = "/".join(path)
+        counts[name] += 1
+        name += f" (call {counts[name]})" if counts[name] > 1 else ""
+        given = {key: x for key, x in named.items() if key != "training"}
+        entered = _arrays(f"{name} input", (arguments, given))
+        outputs = original(self, *arguments, **named)
+        path.pop()
+        calls.setdefault(name, functools.partial(self, *arguments, **given))
+        found.update({**entered, **_arrays(f"{name} output", outputs)})
+        return outputs
+
+    keras.Operation.__call__ = call
+    try:
+        model(inputs, training=False)
+    finally:
         keras.Operation.__call__ = original
+    return found
 
 
 def _arrays(name: str, structure: Any) -> Arrays:
@@ -322,38 +340,21 @@ def _arrays(name: str, structure: Any) -> Arrays:
         return {}
 
 
-def _predict(model: Any, inputs: Any) -> Arrays:
-    outputs = keras.tree.flatten(model.predict_on_batch(inputs))
-    return {f"output {i}": as_array(x) for i, x in enumerate(outputs)}
-
-
-def _described(error: BaseException) -> tuple[str, str | None]:
-    """Returns the text of the earliest error of a layer call in the chain, and the call's path."""
-    chain = [error]
-    while chain[-1].__context__ is not None:
-        chain.append(chain[-1].__context__)
-    cause = next((x for x in reversed(chain) if hasattr(x, "failed_call")), error)
-    return f"{type(cause).__name__}: {cause}", getattr(cause, "failed_call", None)
-
-
 def main(folder: str, seed: str, *modules: str) -> None:
-    """Answers requests until standard input ends."""
-    answers = os.fdopen(os.dup(1), "w")
+    """Answers pickled requests on standard input until it ends.
+
+    A request is the name of a method of `Child`, and its arguments. The answer is what the method
+    returns, or the text of an error.
+    """
+    answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print must not mix with the answers
-    path, child = Path(folder) / f"{keras.config.backend()}.npz", None
-    for line in sys.stdin:
-        method, *arguments = json.loads(line)
-        answer: list[str | None] = [None, None, None]
+    child = None
+    while sys.stdin.buffer.peek(1):
+        method, *arguments = pickle.load(sys.stdin.buffer)
         try:
-            with _watched(lambda name, run, call: run()):
-                child = child or Child(Path(folder), int(seed), modules)
-                if found := getattr(child, method)(*arguments):
-                    found.save(path)
-                    answer[0] = str(path)
+            child = child or Child(Path(folder), int(seed), modules)
+            answer = getattr(child, method)(*arguments)
         except Exception as error:
-            answer[1:] = _described(error)
-        print(json.dumps(answer), file=answers, flush=True)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+            answer = f"{type(error).__name__}: {error}"
+        pickle.dump(answer, answers)
+        answers.flush()

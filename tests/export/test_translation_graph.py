@@ -225,7 +225,7 @@ def test_rows_of_similar_length_go_together_and_come_back_in_order(exporting):
     values, longest = exporting.answers["chunks"]["found"]
     assert longest == [2, 4, 4, 5, 2, 2, 9]
     assert values == [
-        [2 * value if column < end else -7 for column, value in enumerate(row)]
+        [2 * value if column < end else 0 for column, value in enumerate(row)]
         for row, end in zip(rows, longest, strict=True)
     ]
     assert exporting.answers["chunks"]["empty"] == [[0, 9], [0]]  # of no rows
