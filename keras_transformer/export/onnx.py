@@ -1,6 +1,5 @@
 """Exports a Transformer as two ONNX models, and translates with such an export."""
 
-import hashlib
 import json
 import shutil
 import tempfile
@@ -152,8 +151,7 @@ def export_onnx(
         tokenizer.save(partial / "tokenizer")
         shutil.copyfile(Path(__file__).with_name("onnx_program.py"), partial / "translate.py")
         sentences = sentences or random_sentences(tokenizer, SENTENCES)
-        options = _options(config)
-        translator = Translator(model, tokenizer, options, overlong="truncate")
+        translator = Translator(model, tokenizer, _options(config), overlong="truncate")
         parts = "ONNX model", translator, sentences, _translated(partial, sentences)
         return compare_translations(*parts, tolerance=TOLERANCE, is_exact=quantization == "float32")
 
@@ -182,13 +180,12 @@ def _save(graphs: dict[str, Any], directory: Path) -> None:
             data = numpy_helper.to_array(constant).tobytes()
             if len(data) < PAGE:
                 continue
-            digest = hashlib.sha256(data).digest()
-            if digest not in offsets:
-                offsets[digest] = -(-file.tell() // PAGE) * PAGE
-                file.seek(offsets[digest])
+            if data not in offsets:
+                offsets[data] = -(-file.tell() // PAGE) * PAGE
+                file.seek(offsets[data])
                 file.write(data)
             constant.raw_data = data
-            set_external_data(constant, WEIGHTS, offsets[digest], len(data))
+            set_external_data(constant, WEIGHTS, offsets[data], len(data))
             for field in ("raw_data", "float_data", "int32_data", "int64_data"):
                 constant.ClearField(field)
     for name, graph in graphs.items():

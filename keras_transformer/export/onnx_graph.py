@@ -28,8 +28,7 @@ OPERATOR_SET, IR_VERSION = 20, 10
 ACTIVATIONS = {
     "relu": ("Relu",),
     "gelu": ("Gelu",),
-    "silu": ("Sigmoid", "Mul"),
-    "swish": ("Sigmoid", "Mul"),
+    **dict.fromkeys(("silu", "swish"), ("Sigmoid", "Mul")),
     "sigmoid": ("Sigmoid",),
     "tanh": ("Tanh",),
     "elu": ("Elu",),
@@ -164,10 +163,8 @@ class _Graph:
         self.name, self.model = name, model
         attention = model.decoder.layers[0].self_attention
         self.num_heads, self.d_k, self.d_v = attention.num_heads, attention.d_k, attention.d_v
-        self.nodes: list[Any] = []
-        self.constants: list[Any] = []
-        self.inputs: list[Any] = []
-        self.outputs: list[Any] = []
+        lists: list[list[Any]] = [[] for _ in range(4)]
+        self.nodes, self.constants, self.inputs, self.outputs = lists
         self.names: dict[str, str] = {}  # maps names of values to their names as graph outputs
 
     def add(self, operator: str, *inputs: str | np.ndarray, **attributes: Any) -> str:
@@ -178,12 +175,12 @@ class _Graph:
         self, operator: str, count: int, *inputs: str | np.ndarray, **attributes: Any
     ) -> list[str]:
         """Adds a node with `count` outputs, and returns the names of the outputs (see `add`)."""
-        names = [x if isinstance(x, str) else self._constant(x) for x in inputs]
+        names = [x if isinstance(x, str) else self.constant(x) for x in inputs]
         outputs = [f"{operator}_{len(self.nodes)}_{i}" for i in range(count)]
         self.nodes.append(helper.make_node(operator, names, outputs, **attributes))
         return outputs
 
-    def _constant(self, value: np.ndarray) -> str:
+    def constant(self, value: np.ndarray) -> str:
         name = f"constant_{len(self.constants)}"
         self.constants.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
         return name
@@ -256,8 +253,7 @@ class _Graph:
 
     def project(self, x: str, attention: Any) -> list[str]:
         """Returns queries, keys and values `(..., H * K)`, computed by one matrix product."""
-        names = ("query_projection", "key_projection", "value_projection")
-        projections = [getattr(attention, name) for name in names]
+        projections = [getattr(attention, f"{x}_projection") for x in ("query", "key", "value")]
         widths = np.array([projection.units for projection in projections])
         return self.add_several("Split", 3, self.linear(x, *projections), widths, axis=-1)
 

@@ -21,48 +21,30 @@ MAX_BEAM_SIZE = 16  # of a request to a SavedModel
 SENTENCES = 32  # maximum number of sentences that export and model translate for the comparison
 
 Format = Literal["saved_model", "ctranslate2", "onnx", "run"]
-# The types of weights of the formats run and onnx.
 RunWeights = Literal["float32", "float16"]
 OnnxWeights = Literal["float32", "int8"]
 
-_CHILD = "import sys; from keras_transformer.export.run_export import main; main(*sys.argv[1:])"
-
-
-class Support(NamedTuple):
-    """What a format supports, and which packages it needs."""
-
-    quantizations: tuple[str, ...]  # types of weights
-    search: tuple[str, ...] = ()  # search options
-    only_transformer: bool = False  # whether it lacks the other architectures
-    extra: str = ""  # the extra of this package that installs `packages`
-    packages: tuple[str, ...] = ()
-
-
-FORMATS: dict[str, Support] = {
-    "saved_model": Support(
-        quantizations=("float32",),
-        search=tuple(SearchOptions.model_fields),
-        extra="tensorflow",
-        packages=("tensorflow", "tensorflow_text"),
+# The types of weights of each format, the search options, and the packages that it needs.
+QUANTIZATIONS: dict[str, tuple[str, ...]] = {
+    "saved_model": ("float32",),
+    "ctranslate2": (
+        *("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat16"),
+        *("int16", "float16", "bfloat16"),
     ),
-    "ctranslate2": Support(
-        quantizations=(
-            *("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat16"),
-            *("int16", "float16", "bfloat16"),
-        ),
-        only_transformer=True,
-        extra="ctranslate2",
-        packages=("ctranslate2",),
-    ),
-    "onnx": Support(
-        quantizations=get_args(OnnxWeights),
-        search=("beam_size", "length_penalty", "max_length"),
-        only_transformer=True,
-        extra="onnx",
-        packages=("onnx", "onnxruntime"),
-    ),
-    "run": Support(quantizations=get_args(RunWeights)),
+    "onnx": get_args(OnnxWeights),
+    "run": get_args(RunWeights),
 }
+SEARCH_OPTIONS = {
+    "saved_model": tuple(SearchOptions.model_fields),
+    "onnx": ("beam_size", "length_penalty", "max_length"),
+}
+PACKAGES = {
+    "saved_model": ("tensorflow", "tensorflow_text"),
+    "ctranslate2": ("ctranslate2",),
+    "onnx": ("onnx", "onnxruntime"),
+}
+
+_CHILD = "import sys; from keras_transformer.export.run_export import main; main(*sys.argv[1:])"
 
 
 class ExportOptions(BaseModel):
@@ -103,22 +85,19 @@ class ExportOptions(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         check_weights(self.format, self.quantization)
-        searching = [name for name, support in FORMATS.items() if support.search]
-        for given, what, formats in (
-            (self.shortlist, "a shortlist", ["saved_model"]),
-            (self.search is not None, "search options", searching),
-        ):
-            if given and self.format not in formats:
-                raise ValueError(
-                    f"the format {self.format} does not support {what}. "
-                    f"Formats that do: {', '.join(formats)}"
-                )
+        if self.shortlist and self.format != "saved_model":
+            raise ValueError(f"only saved_model supports a shortlist. Received: {self.format}")
+        if self.search is not None and self.format not in SEARCH_OPTIONS:
+            raise ValueError(
+                f"only {' and '.join(SEARCH_OPTIONS)} support search options. "
+                f"Received: format={self.format!r}"
+            )
         return self
 
 
 def check_weights(format: Format, quantization: str) -> None:
     """Raises ValueError if a format does not support a type of weights."""
-    if quantization not in (supported := FORMATS[format].quantizations):
+    if quantization not in (supported := QUANTIZATIONS[format]):
         raise ValueError(
             f"for the format {format}, `quantization` must be one of {', '.join(supported)}. "
             f"Received: quantization={quantization!r}"
@@ -151,24 +130,22 @@ def export_run(run: Run, options: ExportOptions) -> Exported:
             export is not installed. If the results of the export differ from those of the model. If
             the folder is not empty, or the disk is full. After an error, nothing is written.
     """
-    format, support = options.format, FORMATS[options.format]
+    format = options.format
     search = options.search or run.recipe.evaluation.search_options()
     _check_search(format, search)
-    if support.only_transformer:
+    if format in ("ctranslate2", "onnx"):
         run.require_transformer(f"The format {format}")
-    directory = options.output
-    if directory is None:
-        directory = Path("exports", run.directory.resolve().name)
-        if format != "saved_model":
-            is_whole = options.quantization == "float32"
-            directory /= format if is_whole else f"{format}-{options.quantization}"
+    directory = options.output or Path("exports", run.directory.resolve().name)
     if format != "saved_model":
+        kind = "" if options.quantization == "float32" else f"-{options.quantization}"
+        directory = options.output or directory / f"{format}{kind}"
         check_is_free(directory)
     run.model_place(options.checkpoint)
-    if missing := [name for name in support.packages if not find_spec(name)]:
+    if missing := [name for name in PACKAGES.get(format, ()) if not find_spec(name)]:
+        extra = "tensorflow" if format == "saved_model" else format
         raise UserError(
             f"the format {format} needs {' and '.join(missing)}: "
-            f"pip install 'keras3-transformer[{support.extra}]'"
+            f"pip install 'keras3-transformer[{extra}]'"
         )
     complete = options.model_copy(update={"search": search, "output": directory})
     print("Exporting the model, and comparing the export with the model.", file=sys.stderr)
@@ -185,19 +162,15 @@ def _check_search(format: str, search: SearchOptions) -> None:
             f"for the format saved_model, `beam_size` must be at most {MAX_BEAM_SIZE}. "
             f"Received: beam_size={search.beam_size}"
         )
-    defaults, supported = SearchOptions(), FORMATS[format].search
-    refused = [
-        name
-        for name, x in search
-        if supported and name not in (*supported, "n_best") and x != getattr(defaults, name)
-    ]
-    if refused:
-        received = ", ".join(f"{name}={getattr(search, name)}" for name in refused)
-        flags = (f"--{name.replace('_', '-')} {getattr(defaults, name)}" for name in refused)
+    supported = SEARCH_OPTIONS.get(format)
+    changed = search.model_dump(exclude_defaults=True, exclude={"n_best"})
+    if supported and (refused := [name for name in changed if name not in supported]):
+        received = ", ".join(f"{name}={changed[name]}" for name in refused)
+        flags = (f"--{x.replace('_', '-')} {getattr(SearchOptions(), x)}" for x in refused)
         raise UserError(
-            f"the format {format} supports only the search options {', '.join(supported)}. To "
-            f"export without the others, replace those of the recipe: {' '.join(flags)}. To export "
-            f"with them, use the format saved_model. Received: {received}"
+            f"the format {format} supports only the search options {', '.join(supported)}. Use the "
+            f"format saved_model, or replace those of the recipe: {' '.join(flags)}. "
+            f"Received: {received}"
         )
 
 
@@ -232,7 +205,7 @@ def _export(run: Run, options: ExportOptions) -> Exported:
     parts = model, tokenizer, output, weights, sentences
     if options.format == "ctranslate2":
         return Exported(output, str(export_ctranslate2(*parts)))
-    own = {name: getattr(search, name) for name in FORMATS["onnx"].search}
+    own = {name: getattr(search, name) for name in SEARCH_OPTIONS["onnx"]}
     return Exported(output, str(export_onnx(*parts, **own)))
 
 

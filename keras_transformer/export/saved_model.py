@@ -1,6 +1,11 @@
 """Exports a model, its tokenizer and its search as a SavedModel for TensorFlow Serving."""
 
+import inspect
+import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +18,6 @@ from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import UserError
 from keras_transformer.exchange.source_model import check_model
-from keras_transformer.export.clean_process import run_signatures
 from keras_transformer.models.base import in_float32
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.translation.comparison import compare_translations, random_sentences
@@ -87,18 +91,18 @@ def export_saved_model(
     operations that a stock `tensorflow_model_server` has. It sorts the sentences of a request by
     length and decodes a limited number of tokens at a time.
 
-    The new version is first written under a temporary name. A new process loads this
-    version and translates a few sentences. If the translations and scores agree with those of
-    `Translator`, the version gets its final name.
+    A new process loads the new version, which has a temporary name, and translates a few sentences.
+    If the translations and scores agree with those of `Translator`, the version gets its final
+    name.
 
     All inputs of the signatures have a batch axis, so that the server can batch requests:
 
     - `serving_default`: input `text`, string `(B,)`. Outputs `translation`, string `(B,)`, and
       `score`, float32 `(B,)` (see `Hypothesis`).
     - `translate_nbest`: inputs `text` string, `beam_size` int32, `length_penalty` float32 and
-      `max_length` int32, all `(B,)`. Pass -1 to use the exported option; any other negative number
-      and NaN do the same. If the server supports
-      default inputs, a request can leave out options. N is the largest beam size in the batch.
+      `max_length` int32, all `(B,)`. Pass -1, another negative number or NaN to use the exported
+      option. If the server supports default inputs, a request can leave out options. N is the
+      largest beam size in the batch.
       Outputs: `translations` string `(B, N)`, best first, padded with ""; `scores` float32
       `(B, N)`, padded with minus infinity; `pieces` string `(B, N, T)`, padded with "";
       `alignments` int32 `(B, N, T)`, padded with -1. The alignment of a target piece is the
@@ -115,11 +119,9 @@ def export_saved_model(
       or T exceeds `model.max_length`.
 
     A text of more than `model.max_length - 1` pieces is truncated, as by
-    `Translator(overlong="truncate")`. A blank text has one empty translation with score 0. If a
-    request has a `beam_size` above `max_beam_size`, the graph uses `max_beam_size`, and for 0 it
-    uses 1. If a request has a `length_penalty` above 10, the graph uses 10. If a request has a
-    `max_length` above `model.max_length`, the graph uses `model.max_length`. If it has one
-    below `options.min_length`, the graph uses `options.min_length`.
+    `Translator(overlong="truncate")`. A blank text has one empty translation with score 0. The
+    graph uses the nearest possible value of an option: `beam_size` from 1 to `max_beam_size`,
+    `length_penalty` up to 10, `max_length` from `options.min_length` to `model.max_length`.
 
     Example:
 
@@ -128,10 +130,9 @@ def export_saved_model(
     Args:
         model: A `Transformer` or a model of another architecture, on the TensorFlow backend.
         tokenizer: The `Tokenizer` that the model was trained with.
-        directory: A folder that contains one folder per version of the model. The first version has
-            the number 1. A new version gets the largest existing number plus 1. The files
-            `models.config`, `batching_parameters.txt` and `docker-compose.yml` are also written to
-            `directory` if they do not exist.
+        directory: A folder that contains one folder per version of the model, numbered from 1. The
+            files `models.config`, `batching_parameters.txt` and `docker-compose.yml` are also
+            written to `directory` if they do not exist.
         name: The model's name on the server. Defaults to None, which means the name of `directory`.
         options: The default search options. If `options.max_length` is None, a translation can be
             50 tokens longer than its source. Defaults to None, which means `SearchOptions()`.
@@ -144,9 +145,8 @@ def export_saved_model(
 
     Raises:
         UserError: If `name` has other characters than letters without accents, digits, ".", "_" and
-            "-". If the graph needs an operation that a stock server lacks, if translations of the
-            new version differ from the model's, or if the disk is full. After such an error, the
-            folder has no new version.
+            "-". If the graph needs an operation that a stock server lacks, if translations differ
+            from the model's, or if the disk is full. The folder then has no new version.
         ValueError: If the backend is not TensorFlow, an option is out of range, the model is
             quantized, or the tokenizer belongs to another model.
         ImportError: If TensorFlow or tensorflow-text is not installed.
@@ -230,17 +230,10 @@ def write_serving_files(directory: Path, name: str) -> None:
                 partial.write_text(content.replace("NAME", name), encoding="utf-8")
 
 
-def _nbest_inputs(sentences: Sequence[str]) -> dict[str, Any]:
-    """Returns inputs of `translate_nbest`. The value -1 selects the exported search options."""
-    count = len(sentences)
-    unset = {"beam_size": [-1] * count, "max_length": [-1] * count}
-    return {"text": list(sentences), "length_penalty": [-1.0] * count, **unset}
-
-
 def _compare(version: Path, translator: Translator, sentences: list[str]) -> str:
     """Runs the saved version in a new process, and compares its translations with the model's."""
-    inputs = {"serving_default": {"text": sentences}, "translate_nbest": _nbest_inputs(sentences)}
-    best, nbest = run_signatures(version, list(inputs.items()))
+    calls = [(name, {"text": sentences}) for name in ("serving_default", "translate_nbest")]
+    best, nbest = run_signatures(version, calls)
     rows = zip(nbest["translations"], nbest["scores"], strict=True)
     answers = (
         [[pair] for pair in zip(best["translation"], best["score"], strict=True)],
@@ -248,6 +241,58 @@ def _compare(version: Path, translator: Translator, sentences: list[str]) -> str
     )
     parts = "SavedModel", translator, sentences, *answers
     return str(compare_translations(*parts, tolerance=TOLERANCE))
+
+
+def run_signatures(
+    model: str | Path, calls: Sequence[tuple[str, Mapping[str, Sequence[Any]]]]
+) -> list[dict[str, Any]]:
+    """Calls signatures of a SavedModel in a new process, as a model server does.
+
+    A call is the name of a signature and its inputs. Returns one dict for each call, from the names
+    of outputs to nested lists.
+
+    Raises:
+        RuntimeError: If the model cannot be loaded or a call fails. The message says why.
+    """
+    process = subprocess.run(
+        [sys.executable, "-P", "-c", f"{inspect.getsource(_serve)}\n_serve()"],
+        input=json.dumps({"model": str(model), "calls": list(calls)}),
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+    if process.returncode:
+        reason = process.stderr.strip().rpartition("\n")[-1]
+        raise RuntimeError(f"{model} fails in a new process: {reason}")
+    return json.loads(process.stdout.splitlines()[-1])
+
+
+def _serve() -> None:
+    """Answers `run_signatures` in a process that has only this function, and no package of ours.
+
+    It loads the graph and the operations of SentencePiece that a server has.
+    """
+    import importlib.util
+    import json
+    import sys
+    from pathlib import Path
+
+    import tensorflow as tf
+
+    (package,) = importlib.util.find_spec("tensorflow_text").submodule_search_locations  # type: ignore
+    (library,) = Path(package).glob("python/ops/_sentencepiece_tokenizer.*")
+    tf.load_op_library(str(library))
+    request, found = json.load(sys.stdin), []
+    with tf.compat.v1.Session(graph=tf.Graph()) as session:
+        loaded = tf.compat.v1.saved_model.load(session, ["serve"], request["model"])
+        for name, inputs in request["calls"]:
+            signature = loaded.signature_def[name]
+            fetches = {key: info.name for key, info in signature.outputs.items()}
+            feeds = {signature.inputs[key].name: values for key, values in inputs.items()}
+            outputs = session.run(fetches, feeds)
+            found.append({key: value.tolist() for key, value in outputs.items()})
+    print(json.dumps(found, default=lambda text: text.decode("utf-8", errors="replace")))
 
 
 def _write_warmup_requests(version: Path, name: str, sentences: Sequence[str]) -> None:
@@ -259,10 +304,12 @@ def _write_warmup_requests(version: Path, name: str, sentences: Sequence[str]) -
     """
     import tensorflow as tf
 
+    unset = {"beam_size": -1, "length_penalty": -1.0, "max_length": -1}
+    options = {name: [value] * len(sentences) for name, value in unset.items()}
     requests: list[tuple[str, Mapping[str, Any]]] = [
         ("serving_default", {"text": sentences[:1]}),
         ("serving_default", {"text": sentences}),
-        ("translate_nbest", _nbest_inputs(sentences)),
+        ("translate_nbest", {"text": sentences, **options}),
         ("score", {"source": sentences, "target": sentences}),
     ]
     folder = version / "assets.extra"
@@ -277,8 +324,7 @@ def _write_warmup_requests(version: Path, name: str, sentences: Sequence[str]) -
 def _prediction_log(name: str, signature: str, inputs: Mapping[str, bytes]) -> bytes:
     """Returns a PredictionLog of TensorFlow Serving that contains one PredictRequest.
 
-    The package tensorflow-serving-api has classes for these messages, but the package requires one
-    specific version of TensorFlow.
+    The classes of the package tensorflow-serving-api require one specific version of TensorFlow.
 
     Source: prediction_log.proto, predict.proto and model.proto in
     https://github.com/tensorflow/serving/tree/master/tensorflow_serving/apis

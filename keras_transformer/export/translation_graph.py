@@ -47,7 +47,6 @@ class TranslationGraph:
         self._model, self._tokenizer = model, GraphTokenizer(tokenizer)
         self._options, self._shortlist = options, shortlist
         self._max_beam_size = max(max_beam_size, options.beam_size)
-        self._has_attention = hasattr(model, "source_attention")
 
     def signatures(self) -> dict[str, Any]:
         """Returns a dict from names of signatures to functions."""
@@ -77,9 +76,9 @@ class TranslationGraph:
         """Returns the best translation of each text, with the exported search options."""
         sources = self._sources(text)
         limits = self._limits(sources.lengths, -1)
-        found = self._decode(self._search, sources, [limits], self._options.beam_size, 1)
-        translation = self._tokenizer.decode_target(found.ids[:, 0])
-        return {"translation": translation, "score": found.scores[:, 0]}
+        ids, scores, _ = self._decode(self._search, sources, [limits], self._options.beam_size, 1)
+        translation = self._tokenizer.decode_target(ids[:, 0])
+        return {"translation": translation, "score": scores[:, 0]}
 
     def translate_nbest(
         self,
@@ -103,9 +102,7 @@ class TranslationGraph:
         limits = self._limits(sources.lengths, max_length)
         most = tf.reduce_max(tf.concat([beam_sizes, [1]], axis=0))
 
-        def search(
-            source_ids: tf.Tensor, limits: tf.Tensor, beam_sizes: tf.Tensor, penalties: tf.Tensor
-        ) -> SearchResult:
+        def search(source_ids: Any, limits: Any, beam_sizes: Any, penalties: Any) -> SearchResult:
             own = {"length_penalties": penalties}
             if options.num_beam_groups > 1:
                 message = "With beam groups, beam_size must equal the exported beam size."
@@ -114,27 +111,20 @@ class TranslationGraph:
             own["beam_sizes"] = beam_sizes
             return self._search(source_ids, limits, beam_size=most, **own)
 
-        found = self._decode(
-            search, sources, [limits, beam_sizes, penalties], most, most, self._has_attention
-        )
+        given = [limits, beam_sizes, penalties]
+        ids, scores, alignments = self._decode(search, sources, given, most, most, align=True)
         # Not [-1, ...]: TensorFlow would not infer 0 rows for an empty batch without tokens.
-        alignments = found.alignments if self._has_attention else tf.fill(tf.shape(found.ids), -1)
-        shape = [tf.reduce_prod(tf.shape(found.scores)), tf.shape(found.ids)[-1]]
-        texts = self._tokenizer.decode_target(tf.reshape(found.ids, shape))
+        shape = [tf.reduce_prod(tf.shape(scores)), tf.shape(ids)[-1]]
+        texts = self._tokenizer.decode_target(tf.reshape(ids, shape))
         return {
-            "translations": tf.reshape(texts, tf.shape(found.scores)),
-            "scores": found.scores,
-            "pieces": self._tokenizer.pieces(found.ids),
+            "translations": tf.reshape(texts, tf.shape(scores)),
+            "scores": scores,
+            "pieces": self._tokenizer.pieces(ids),
             "alignments": alignments,
         }
 
     def _search(
-        self,
-        source_ids: tf.Tensor,
-        limits: tf.Tensor,
-        beam_size: Any = None,
-        n_best: int = 1,
-        **own: tf.Tensor,
+        self, source_ids: Any, limits: Any, beam_size: Any = None, n_best: int = 1, **own: Any
     ) -> SearchResult:
         if self._shortlist is not None:
             own["shortlist"] = shortlist_graph(self._shortlist, source_ids, self._pad_id)
@@ -179,12 +169,8 @@ class TranslationGraph:
         sizes = (model.vocabulary_size, model.target_vocabulary_size or model.vocabulary_size)
         given = (source_ids, target_ids)
         lengths = [tf.shape(ids)[1] for ids in given]
-        is_valid = tf.logical_and(
-            *(
-                tf.reduce_all((ids >= 0) & (ids < size), axis=1)
-                for ids, size in zip(given, sizes, strict=True)
-            )
-        )
+        is_below = [(ids >= 0) & (ids < size) for ids, size in zip(given, sizes, strict=True)]
+        is_valid = tf.logical_and(*(tf.reduce_all(x, axis=1) for x in is_below))
         is_served = tf.reduce_any(is_valid) | tf.equal(tf.shape(is_valid)[0], 0)
         length_rule = f"ids must have at most {longest} tokens per row. Received:"
         rule = (
@@ -231,11 +217,12 @@ class TranslationGraph:
         beam_size: Any,
         n_best: Any,
         align: bool = False,
-    ) -> "_Found":
-        """Returns the `n_best` best hypotheses of each source.
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Returns pieces `(B, N, T)`, scores `(B, N)` and alignments `(B, N, T)` of the best N.
 
         Calls `search` for a few sources at a time, with the ids and the `options` of these sources.
         Each option is a tensor `(B,)`. The first option is the maximum length of each translation.
+        A blank text has one empty hypothesis with the score 0. No column has only padding.
         """
         most = tf.reduce_max(tf.concat([options[0], [1]], axis=0))
 
@@ -244,25 +231,34 @@ class TranslationGraph:
             found = search(source_ids, *options[:-1])
             ids = tf.where(found.ids == self._eos_id, self._pad_id, found.ids)
             ids = ids[:, :, : tf.maximum(tf.reduce_max(found.lengths), 1)]
+            aligned = self._align(source_ids, ids) if align else tf.fill(tf.shape(ids), -1)
             widths = [[0, 0], [0, 0], [0, most - tf.shape(ids)[2]]]
-            results = [tf.pad(ids, widths, constant_values=self._pad_id), found.scores]
-            if align:
-                aligned = self._align(source_ids, ids)
-                results.append(tf.pad(aligned, widths, constant_values=-1))
-            return results
+            ids = tf.pad(ids, widths, constant_values=self._pad_id)
+            return [ids, found.scores, tf.pad(aligned, widths, constant_values=-1)]
 
-        ids, scores = tf.zeros([0, n_best, most], tf.int32), tf.zeros([0, n_best])
-        empty = [ids, scores, ids] if align else [ids, scores]
-        found = map_length_chunks(
-            decode, [sources.ids, *options], sources.lengths, SEARCHED_TOKENS // beam_size, empty
+        empty = tf.zeros([0, n_best, most], "int32")
+        ids, scores, alignments = map_length_chunks(
+            decode,
+            [sources.ids, *options],
+            sources.lengths,
+            SEARCHED_TOKENS // beam_size,
+            [empty, tf.zeros([0, n_best]), empty],
         )
-        return self._finished(_Found(*found), sources.lengths > 1)
+        is_text = (sources.lengths > 1)[:, None]
+        ids = tf.where(is_text[:, None], ids, self._pad_id)
+        alignments = tf.where(is_text[:, None], alignments, -1)
+        is_used = tf.reduce_any(ids != self._pad_id, axis=[0, 1])
+        width = tf.reduce_sum(tf.cast(is_used, "int32"))
+        certain = tf.where(tf.range(tf.shape(scores)[1]) == 0, 0.0, IMPOSSIBLE)
+        return ids[:, :, :width], tf.where(is_text, scores, certain), alignments[:, :, :width]
 
     def _align(self, source_ids: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-        """Returns the position of the source piece that each target piece attends to most.
+        """Returns the position of the source piece that each target piece attends to most, or -1.
 
-        The result is int32 `(B, N, T)`. For padding, the position is -1.
+        The result is int32 `(B, N, T)`.
         """
+        if not hasattr(self._model, "source_attention"):
+            return tf.fill(tf.shape(ids), -1)
         bos = tf.fill(tf.concat([tf.shape(ids)[:2], [1]], axis=0), self._bos_id)
         target_ids = tf.concat([bos, ids[:, :, :-1]], axis=-1)
         attention = self._model.source_attention(source_ids, target_ids)
@@ -270,21 +266,6 @@ class TranslationGraph:
         attention = tf.where(is_piece[:, None, None], attention, -1.0)
         best = tf.argmax(attention, axis=-1, output_type="int32")
         return tf.where(ids == self._pad_id, -1, best)
-
-    def _finished(self, found: "_Found", is_text: tf.Tensor) -> "_Found":
-        """Removes all columns that contain only padding.
-
-        Blank texts get one empty hypothesis with the score 0.
-        """
-        ids = tf.where(is_text[:, None, None], found.ids, self._pad_id)
-        is_used = tf.reduce_any(ids != self._pad_id, axis=[0, 1])
-        width = tf.reduce_sum(tf.cast(is_used, "int32"))
-        certain = tf.where(tf.range(tf.shape(found.scores)[1]) == 0, 0.0, IMPOSSIBLE)
-        scores = tf.where(is_text[:, None], found.scores, certain)
-        alignments = found.alignments
-        if alignments is not None:
-            alignments = tf.where(is_text[:, None, None], alignments, -1)[:, :, :width]
-        return _Found(ids[:, :, :width], scores, alignments)
 
 
 def shortlist_graph(shortlist: Shortlist, source_ids: tf.Tensor, pad_id: int) -> tf.Tensor:
@@ -311,14 +292,6 @@ class _Sources(NamedTuple):
     all_lengths: tf.Tensor  # int32 (B,), number of tokens before truncation
 
 
-class _Found(NamedTuple):
-    """Hypotheses of each source, best first."""
-
-    ids: tf.Tensor  # int32 (B, N, T), pieces, padded at the end
-    scores: tf.Tensor  # float32 (B, N); minus infinity if there is no hypothesis
-    alignments: tf.Tensor | None = None  # int32 (B, N, T), source positions
-
-
 class GraphTokenizer(tf.Module):
     """Tokenizes like `Tokenizer`, but with TensorFlow operations (from tensorflow-text).
 
@@ -336,8 +309,11 @@ class GraphTokenizer(tf.Module):
                 tokenizer.target_model, name="target_sentencepiece"
             )
         self._pad_id = tokenizer.pad_id
-        self._specials = {tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id}
-        self._target_pieces = tokenizer.target_pieces
+        specials, pieces = (
+            (self._pad_id, tokenizer.bos_id, tokenizer.eos_id),
+            tokenizer.target_pieces,
+        )
+        self._target_pieces = tuple("" if i in specials else x for i, x in enumerate(pieces))
 
     def encode_source(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Strips white space from the ends of source texts `(B,)`, and returns their piece ids."""
@@ -354,9 +330,7 @@ class GraphTokenizer(tf.Module):
 
     def pieces(self, ids: tf.Tensor) -> tf.Tensor:
         """Converts ids of any shape to pieces. Pad, bos and eos become ""."""
-        specials = self._specials
-        pieces = ["" if id in specials else piece for id, piece in enumerate(self._target_pieces)]
-        return tf.gather(tf.constant(pieces), ids)
+        return tf.gather(tf.constant(self._target_pieces), ids)
 
 
 def map_length_chunks(

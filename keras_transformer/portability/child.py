@@ -2,7 +2,6 @@
 
 import functools
 import importlib
-import json
 import math
 import os
 import pickle
@@ -18,6 +17,7 @@ import numpy as np
 from keras import ops
 
 LEARNING_RATE = 0.01
+SCALE = 2.0**-60  # of gradients
 SEARCH_LENGTH = 12  # tokens
 RUNS = 3  # with slightly changed weights and inputs, to measure the effect of rounding
 # Distance of 1 to the next number. float64 is treated as float32, because Keras computes float64
@@ -44,21 +44,6 @@ def as_array(x: Any) -> np.ndarray:
     """Converts a tensor, variable or array to an array. All float dtypes become float32."""
     array = np.array(ops.convert_to_numpy(x))
     return array.astype("float32") if is_float(x) else array
-
-
-def save_inputs(folder: Path, inputs: Any) -> None:
-    """Writes arrays to `inputs.npz`, and the structure of their numbers to `inputs.json`."""
-    arrays = [as_array(x) for x in keras.tree.flatten(inputs)]
-    np.savez(folder / "inputs.npz", *arrays)
-    structure = keras.tree.pack_sequence_as(inputs, list(range(len(arrays))))
-    (folder / "inputs.json").write_text(json.dumps(structure), encoding="utf-8")
-
-
-def load_inputs(folder: Path) -> Any:
-    """Reads what `save_inputs` wrote."""
-    structure = json.loads((folder / "inputs.json").read_bytes())
-    with np.load(folder / "inputs.npz") as arrays:
-        return keras.tree.map_structure(lambda number: arrays[f"arr_{number}"], structure)
 
 
 def functional_model(layer: Any, *arguments: Any, **named: Any) -> tuple[keras.Model, list[Any]]:
@@ -99,15 +84,16 @@ class Child:
     """Runs the checks on one backend.
 
     Args:
-        folder: Folder with `model.keras` and the model's inputs (see `save_inputs`).
+        folder: Folder with `model.keras`.
+        inputs: The model's inputs.
         seed: Seed of all random numbers.
         modules: Names of modules that register the classes of the model.
     """
 
-    def __init__(self, folder: Path, seed: int, modules: Iterable[str]) -> None:
+    def __init__(self, folder: Path, inputs: Any, seed: int, modules: Iterable[str]) -> None:
         for module in modules:
             importlib.import_module(module)
-        self.folder, self.seed, self.inputs = folder, seed, load_inputs(folder)
+        self.folder, self.inputs, self.seed = folder, inputs, seed
         self.model = keras.saving.load_model(folder / "model.keras", compile=False)
         self.calls: dict[str, functools.partial[Any]] = {}
 
@@ -159,12 +145,12 @@ class Child:
         walk = functools.partial(_layer_calls, self.model, self.calls)
         return _measured(walk, self.model, self.inputs)
 
-    def save_call(self, call: str, folder: Path) -> None:
-        """Writes `model.keras` and inputs of one of the calls that `walk` has found."""
+    def save_call(self, call: str, path: Path) -> list[np.ndarray]:
+        """Saves one of the calls that `walk` has found as a model, and returns its inputs."""
         given = self.calls[call]
         model, inputs = functional_model(given.func, *given.args, **given.keywords)
-        model.save(folder / "model.keras")
-        save_inputs(folder, inputs)
+        model.save(path)
+        return [as_array(x) for x in inputs]
 
 
 class Probe(keras.Model):
@@ -188,7 +174,8 @@ class Probe(keras.Model):
         random = np.random.default_rng(seed)
         self.factors = [random.normal(size=x.shape) for x in outputs if is_float(x)]
         self.built = True
-        self.compile(_KeepGradients())
+        # The momentum becomes the gradient times -SCALE, and the weights keep their values.
+        self.compile(keras.optimizers.SGD(SCALE, momentum=SCALE))
 
     def step(self, inputs: Any) -> Arrays:
         """Returns the gradients, and the variables after a step, which it then restores.
@@ -205,10 +192,10 @@ class Probe(keras.Model):
             variable.assign(as_array(value))
         with restored(self.model.variables):
             self.train_on_batch(np.zeros((1, 1)))
-            kept = self.optimizer.kept
-            keras.optimizers.SGD(LEARNING_RATE).apply([x.value for x in kept], trained)
-            gradients = zip(trained, kept, strict=True)
-            found = {f"gradient {i} {x.name}": kept for i, (x, kept) in enumerate(gradients)}
+            gradients = [x / -SCALE for x in self.optimizer.momentums]
+            keras.optimizers.SGD(LEARNING_RATE).apply(gradients, trained)
+            pairs = enumerate(zip(trained, gradients, strict=True))
+            found = {f"gradient {i} {x.name}": gradient for i, (x, gradient) in pairs}
             found |= {f"variable {i} {x.name}": x for i, x in enumerate(self.model.weights)}
             return {name: as_array(x) for name, x in found.items()}
 
@@ -226,23 +213,6 @@ class Probe(keras.Model):
         factors = (ops.convert_to_tensor(factor, "float32") for factor in self.factors)
         terms = (ops.mean(x * factor) for x, factor in zip(outputs, factors, strict=True))
         return sum([*terms, *self.model.losses])
-
-
-class _KeepGradients(keras.optimizers.Optimizer):
-    """Keeps each gradient in a variable, and updates no weight."""
-
-    def __init__(self) -> None:
-        super().__init__(LEARNING_RATE, name="keep_gradients")
-
-    def build(self, variables: Any) -> None:
-        super().build(variables)
-        self.kept = [self.add_variable_from_reference(x, "gradient") for x in variables]
-
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        kept = self.kept[self._get_variable_index(variable)]
-        self.assign(kept, ops.zeros(kept.shape, kept.dtype))
-        # TensorFlow's gradient may be sparse. `assign_add` then adds the values of equal indices.
-        self.assign_add(kept, gradient)
 
 
 def change(one: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -340,20 +310,20 @@ def _arrays(name: str, structure: Any) -> Arrays:
         return {}
 
 
-def main(folder: str, seed: str, *modules: str) -> None:
+def main() -> None:
     """Answers pickled requests on standard input until it ends.
 
-    A request is the name of a method of `Child`, and its arguments. The answer is what the method
-    returns, or the text of an error.
+    The first object has the arguments of `Child`. A request is the name of a method of `Child`, and
+    its arguments. The answer is what the method returns, or the text of an error.
     """
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print must not mix with the answers
-    child = None
+    arguments, child = pickle.load(sys.stdin.buffer), None
     while sys.stdin.buffer.peek(1):
-        method, *arguments = pickle.load(sys.stdin.buffer)
+        method, *rest = pickle.load(sys.stdin.buffer)
         try:
-            child = child or Child(Path(folder), int(seed), modules)
-            answer = getattr(child, method)(*arguments)
+            child = child or Child(*arguments)
+            answer = getattr(child, method)(*rest)
         except Exception as error:
             answer = f"{type(error).__name__}: {error}"
         pickle.dump(answer, answers)

@@ -9,8 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,11 +23,11 @@ from keras_transformer.models.protocol import Searchable
 from keras_transformer.portability.child import (
     Arrays,
     Measured,
+    as_array,
     change,
     draws_random_numbers,
     functional_model,
     predict,
-    save_inputs,
 )
 
 # Each check, and the method of `Child` for it. A training step is taken once, for the gradients.
@@ -50,7 +49,7 @@ _ENVIRONMENT = {
     "NVIDIA_TF32_OVERRIDE": "0",
     "JAX_DEFAULT_MATMUL_PRECISION": "highest",
 }
-_CHILD = "import sys; from keras_transformer.portability.child import main; main(*sys.argv[1:])"
+_CHILD = "from keras_transformer.portability.child import main; main()"
 _SCRIPT = '''"""{title}"""
 
 import importlib
@@ -59,16 +58,18 @@ from pathlib import Path
 
 sys.path += {paths!r}
 import keras  # noqa: E402
+import numpy as np  # noqa: E402
 
 from keras_transformer.portability import conformance  # noqa: E402
-from keras_transformer.portability.child import load_inputs  # noqa: E402
 
 modules = {modules!r}
 for module in modules:
     importlib.import_module(module)
 folder = Path(__file__).parent
 model = keras.saving.load_model(folder / "model.keras", compile=False)
-result = conformance(model, load_inputs(folder), imports=modules, directory=None, seed={seed})
+arrays = list(np.load(folder / "inputs.npz").values())
+inputs = keras.tree.map_structure(arrays.__getitem__, {structure!r})
+result = conformance(model, inputs, imports=modules, directory=None, seed={seed})
 print(result)
 sys.exit(not result.conforms)
 '''
@@ -234,11 +235,9 @@ def conformance(
     elif not model.built:
         model(inputs)
     modules = _modules(model, imports)
-    with (
-        tempfile.TemporaryDirectory() as name,
-        Backends(installed, Path(name), seed, modules) as backends,
-    ):
-        save_inputs(backends.folder, inputs)
+    inputs = keras.tree.map_structure(as_array, inputs)
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        backends = Backends(installed, Path(name), (inputs, seed, modules), stack)
         model.save(backends.folder / "model.keras")
         answers = _answers(backends, predict(model, inputs), isinstance(model, Searchable), report)
         largest = {
@@ -255,48 +254,42 @@ def conformance(
 
 
 class Backends:
-    """A process for each backend, which calls methods of `Child`. Use it in a `with` statement."""
+    """A process for each backend, which calls methods of `Child` until `stack` ends."""
 
-    def __init__(self, names: list[str], folder: Path, seed: int, modules: list[str]) -> None:
-        self.names, self.folder, self.seed, self.modules = names, folder, seed, modules
-        self._processes: dict[str, Any] = {}
+    def __init__(self, names: list[str], folder: Path, arguments: Any, stack: ExitStack) -> None:
+        self.names, self.folder, self.arguments = names, folder, arguments
+        self.processes: dict[str, Any] = {}
         paths = os.pathsep.join([str(Path(__file__).parents[2]), *_search_path()])
         for name in names:
             own = {"KERAS_BACKEND": name, "PYTHONPATH": paths}
-            with (folder / f"{name}.stderr").open("w") as errors:
-                self._processes[name] = subprocess.Popen(
-                    [sys.executable, "-c", _CHILD, folder, str(seed), *modules],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=errors,
-                    env={**os.environ, **_ENVIRONMENT, **own},
-                )
+            process = subprocess.Popen(
+                [sys.executable, "-c", _CHILD],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stack.enter_context((folder / f"{name}.stderr").open("w")),
+                env={**os.environ, **_ENVIRONMENT, **own},
+            )
+            stack.callback(process.communicate)
+            stack.callback(process.kill)
+            self.processes[name] = process
+            pickle.dump((folder, *arguments), process.stdin)
 
-    def __enter__(self) -> "Backends":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        for process in self._processes.values():
-            process.kill()
-            process.communicate()
-
-    def ask(self, method: str, *arguments: Any, names: Sequence[str] = ()) -> Answers:
-        """Returns what a method of `Child` returns on each backend, or the text of an error."""
+    def ask(self, *request: Any, names: Sequence[str] = ()) -> Answers:
+        """Calls a method of `Child` on each backend. Returns its results, or texts of errors."""
         names = names or self.names
-        with ThreadPoolExecutor(len(names)) as pool:
-            answers = pool.map(lambda name: self._ask(name, method, *arguments), names)
-            return dict(zip(names, answers, strict=True))
+        for name in names:
+            with suppress(BrokenPipeError):
+                pickle.dump(request, self.processes[name].stdin)
+                self.processes[name].stdin.flush()
+        return {name: self._answer(name) for name in names}
 
-    def _ask(self, name: str, *request: Any) -> Any:
-        process = self._processes[name]
+    def _answer(self, name: str) -> Any:
         try:
-            pickle.dump(request, process.stdin)
-            process.stdin.flush()
-            return pickle.load(process.stdout)
-        except (BrokenPipeError, EOFError):
+            return pickle.load(self.processes[name].stdout)
+        except EOFError:
             errors = (self.folder / f"{name}.stderr").read_text(errors="replace").strip()
-            last = errors.rpartition("\n")[-1]
-            return f"the process ended with status {process.wait()}: {last}"
+            status, last = self.processes[name].wait(), errors.rpartition("\n")[-1]
+            return f"the process ended with status {status}: {last}"
 
 
 def _answers(
@@ -377,11 +370,8 @@ def differences(one: Measured, other: Measured) -> list[ArrayDifference]:
     largest number. The rounding error of n additions grows with sqrt(n) (Higham and Mary 2019).
     Each of the two backends has such an error, so the factor is 2 sqrt(n).
 
-    Numbers of absolute value above 1 / epsilon, such as -1e9 in a mask, have their own noise. They
-    therefore do not raise the tolerance of smaller numbers.
-
-    Integers are compared by row. A row that the noise changes is not compared. All other rows must
-    be equal.
+    Numbers above 1 / epsilon, such as -1e9 in a mask, have their own noise. Rows of integers must
+    be equal, except rows that the noise changes.
     """
     names = dict.fromkeys([*one.values, *other.values])
     return [_difference(name, one, other) for name in names]
@@ -412,11 +402,16 @@ def _with_script(failure: Failure, backends: Backends, directory: Path) -> Failu
         return failure
     folder = directory / "-".join([*failure.check.split(), *failure.backends])
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("model.keras", "inputs.npz", "inputs.json"):
-        shutil.copy(backends.folder / name, folder)
+    path, (inputs, seed, modules) = folder.absolute() / "model.keras", backends.arguments
+    shutil.copy(backends.folder / "model.keras", path)
     if failure.call is not None:
-        backends.ask("save_call", failure.call, folder.absolute(), names=failure.backends[:1])
-    values = {"paths": _search_path(), "modules": backends.modules, "seed": backends.seed}
+        name = failure.backends[0]
+        answer = backends.ask("save_call", failure.call, path, names=[name])[name]
+        inputs = inputs if isinstance(answer, str) else answer
+    arrays = keras.tree.flatten(inputs)
+    np.savez(folder / "inputs.npz", *arrays)
+    structure = keras.tree.pack_sequence_as(inputs, list(range(len(arrays))))
+    values = {"paths": _search_path(), "modules": modules, "structure": structure, "seed": seed}
     text = _SCRIPT.format(title=f"{failure.check}: {' and '.join(failure.backends)}", **values)
     (folder / "reproduce.py").write_text(text, encoding="utf-8")
     return failure._replace(script=folder / "reproduce.py")
@@ -430,21 +425,16 @@ def _modules(model: keras.Model, imports: Iterable[str]) -> list[str]:
     """Returns `imports` and the modules that define the layers, except modules of Keras."""
     modules = dict.fromkeys(type(layer).__module__ for layer in model._flatten_layers())
     if "__main__" in modules:
-        raise ValueError(
-            "the classes of `model` must be in a module that other processes can import, not in "
-            "the main script"
-        )
+        raise ValueError("the classes of `model` must be in a module, not in the main script")
     return [*imports, *(x for x in modules if x.partition(".")[0] != "keras")]
 
 
 def random_inputs(model: keras.Model, seed: int = 0) -> Any:
     """Returns random inputs for a functional model, in the structure of its inputs.
 
-    Floats are standard normal. Integers are valid ids for the embedding that reads the input, or
-    for the model's smallest embedding if none reads it. Without embeddings, they are less than 3.
-    If the name of an input ends in "positions", its values are positions of the other inputs. In a
-    matrix of ids with more than two columns, the first row ends with two padding ids, if padding is
-    a valid id there.
+    Integers are valid ids for the embedding that reads the input, or else for the model's smallest
+    embedding. If the name of an input ends in "positions", they are positions of the other inputs.
+    In a matrix of more than two columns, the first row of ids ends with padding, if it is valid.
 
     Raises:
         ValueError: If `model` is not a functional model.
@@ -455,17 +445,18 @@ def random_inputs(model: keras.Model, seed: int = 0) -> Any:
         )
     structure = model.inputs[0] if isinstance(model, keras.Sequential) else model.input
     random, pad_id = np.random.default_rng(seed), getattr(model, "pad_id", 0)
-    length = min(getattr(layer, "max_length", LENGTH) for layer in model._flatten_layers())
+    lengths = (getattr(layer, "max_length", LENGTH) for layer in model._flatten_layers())
+    length = min(LENGTH, *lengths)
 
     def make(spec: Any) -> np.ndarray:
         batch, *rest = spec.shape
-        shape = (batch or BATCH, *(size or min(length, LENGTH) for size in rest))
+        shape = (batch or BATCH, *(size or length for size in rest))
         if "float" in spec.dtype:
             return random.normal(size=shape).astype(spec.dtype)
         if spec.dtype == "bool":
             return random.choice([True, False], shape)
         if spec.name.endswith("positions"):
-            return random.integers(min(length, LENGTH), size=shape, dtype=spec.dtype)
+            return random.integers(length, size=shape, dtype=spec.dtype)
         ids = np.arange(_vocabulary_size(model, spec.name))
         has_padding = pad_id in ids and len(shape) == 2 and shape[1] > 2
         ids = ids[ids != pad_id] if len(ids) > 2 else ids  # segments are few

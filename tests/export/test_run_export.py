@@ -25,8 +25,8 @@ pytest.importorskip("onnxruntime", reason="onnxruntime is an optional dependency
 ctranslate2 = pytest.importorskip("ctranslate2", reason="ctranslate2 is an optional dependency")
 
 from keras_transformer.export import ExportOptions, export_run  # noqa: E402
-from keras_transformer.export.clean_process import run_signatures  # noqa: E402
 from keras_transformer.export.onnx_program import StandaloneTranslator  # noqa: E402
+from keras_transformer.export.saved_model import run_signatures  # noqa: E402
 
 pytestmark = pytest.mark.once
 
@@ -157,18 +157,8 @@ def test_a_checkpoint_is_exported(run, format):
 @pytest.mark.parametrize(
     "options, message",
     [
-        (
-            {"format": "ctranslate2", "search": SearchOptions()},
-            "search options. Formats that do: saved_",
-        ),
-        (
-            {"format": "run", "search": SearchOptions()},
-            "run does not support search",
-        ),
-        (
-            {"format": "onnx", "shortlist": True},
-            "a shortlist. Formats that do: saved_model",
-        ),
+        ({"format": "run", "search": SearchOptions()}, "saved_model and onnx support search"),
+        ({"format": "onnx", "shortlist": True}, "only saved_model supports a shortlist"),
         ({"format": "saved_model", "quantization": "int8"}, "must be one of float32. Received"),
         ({"format": "onnx", "quantization": "float16"}, "must be one of float32, int8. Received"),
         ({"format": "tflite"}, "Input should be 'saved_model', 'ctranslate2', 'onnx' or 'run'"),

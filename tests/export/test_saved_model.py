@@ -13,8 +13,7 @@ from support.tiny_run import recipe_for, write_text
 from keras_transformer.data import Tokenizer
 from keras_transformer.errors import UserError
 from keras_transformer.export import ExportOptions, export_run, export_saved_model
-from keras_transformer.export.clean_process import run_signatures
-from keras_transformer.export.saved_model import check_name, write_serving_files
+from keras_transformer.export.saved_model import check_name, run_signatures, write_serving_files
 from keras_transformer.models import Transformer
 from keras_transformer.runs.run import Run
 

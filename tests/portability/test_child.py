@@ -1,5 +1,7 @@
 """The process of a backend: a training step by hand, order of calls, and rounding noise."""
 
+from contextlib import ExitStack
+
 import keras
 import numpy as np
 import pytest
@@ -16,8 +18,6 @@ from keras_transformer.portability.child import (
     change,
     draws_random_numbers,
     functional_model,
-    load_inputs,
-    save_inputs,
 )
 from keras_transformer.portability.comparison import Backends
 
@@ -27,8 +27,7 @@ def child(tmp_path):
     x = keras.Input((4,))
     y = custom_layers.Block(name="block")(keras.layers.Dropout(0.5, name="dropout")(x))
     keras.Model(x, y, name="model").save(tmp_path / "model.keras")
-    save_inputs(tmp_path, np.ones((2, 4), "float32"))
-    return Child(tmp_path, 0, ["support.custom_layers"])
+    return Child(tmp_path, np.ones((2, 4), "float32"), 0, ["support.custom_layers"])
 
 
 def test_inner_calls_come_before_outer_ones(child):
@@ -64,9 +63,9 @@ def test_a_saved_file_and_a_saved_call_load(child, tmp_path):
     loaded = child.load(path)
     np.testing.assert_allclose(loaded.values["output 0"], own.values["output 0"], rtol=1e-6)
     walk = child.walk()
-    child.save_call("model/block/first", tmp_path)
-    saved = keras.saving.load_model(tmp_path / "model.keras")
-    outputs = saved.predict_on_batch(load_inputs(tmp_path))
+    inputs = child.save_call("model/block/first", tmp_path / "call.keras")
+    saved = keras.saving.load_model(tmp_path / "call.keras")
+    outputs = saved.predict_on_batch(inputs)
     (found,) = keras.tree.flatten(outputs)
     np.testing.assert_allclose(found, walk.values["model/block/first output 0"], rtol=1e-6)
 
@@ -76,24 +75,23 @@ def test_a_saved_file_and_a_saved_call_load(child, tmp_path):
 def test_a_language_model_of_any_length_is_searched(max_length, tmp_path):
     sizes = {"num_layers": 1, "d_model": 4, "num_heads": 1, "d_ff": 4}
     LanguageModel(9, **sizes, max_length=max_length).save(tmp_path / "model.keras")
-    save_inputs(tmp_path, np.ones((2, min(max_length, 7)), "int32"))
-    found = Child(tmp_path, 0, []).search()
+    found = Child(tmp_path, np.ones((2, min(max_length, 7)), "int32"), 0, []).search()
     length = 1 if max_length == 1 else max_length + 1 - 7
     assert found.values["ids of 3 beams"].shape == (2, 3, length)
 
 
 def test_a_process_answers_and_reports_errors_until_it_ends(tmp_path):
     keras.Sequential([keras.Input((2,)), keras.layers.Dense(3)]).save(tmp_path / "model.keras")
-    save_inputs(tmp_path, np.ones((1, 2), "float32"))
-    name = keras.config.backend()
-    with Backends([name], tmp_path, 0, []) as backends:
+    name, inputs = keras.config.backend(), np.ones((1, 2), "float32")
+    with ExitStack() as stack:
+        backends = Backends([name], tmp_path, (inputs, 0, []), stack)
         found = backends.ask("outputs")[name]
         assert found.values["output 0"].shape == (1, 3)
         assert found.noise["output 0"].max() > 0 and found.terms == 2
         assert "nothing.keras" in backends.ask("load", tmp_path / "nothing.keras")[name]
-        backends._processes[name].kill()
+        backends.processes[name].kill()
         assert "the process ended with status -9" in backends.ask("outputs")[name]
-    with Backends([name], tmp_path, 0, ["no_such_module"]) as backends:
+        backends = Backends([name], tmp_path, (inputs, 0, ["no_such_module"]), stack)
         assert "ModuleNotFoundError: No module named" in backends.ask("outputs")[name]
 
 
@@ -183,11 +181,3 @@ def test_a_call_of_a_layer_becomes_a_model_of_its_tensors():
     (outputs,) = keras.tree.flatten(model.predict_on_batch([x]))
     np.testing.assert_allclose(outputs[:, :2], outputs[:, :1].repeat(2, axis=1), rtol=1e-5)
     assert functional_model(keras.layers.Dense(2), x)[0].outputs[0].shape == (2, 3, 2)
-
-
-@pytest.mark.once
-def test_structures_of_arrays_are_written_and_read(tmp_path):
-    save_inputs(tmp_path, {"b": np.ones(2), "a": [np.zeros((1, 3)), np.arange(4)]})
-    found = load_inputs(tmp_path)
-    assert found["a"][0].shape == (1, 3) and found["a"][1].tolist() == [0, 1, 2, 3]
-    assert found["b"].tolist() == [1, 1]

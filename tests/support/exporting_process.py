@@ -23,7 +23,7 @@ from keras_transformer.data import Tokenizer
 from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import UserError
 from keras_transformer.export import saved_model
-from keras_transformer.export.clean_process import run_signatures
+from keras_transformer.export.saved_model import run_signatures
 from keras_transformer.export.translation_graph import (
     GraphTokenizer,
     TranslationGraph,
