@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import yaml
-from support.contract import randomize
+from support.contract import randomize, to_numpy
 from support.small_models import small_model
 from support.tiny_run import recipe_for, write_text
 
@@ -15,6 +15,7 @@ from keras_transformer.errors import UserError
 from keras_transformer.export import ExportOptions, export_run, export_saved_model
 from keras_transformer.export.saved_model import check_name, run_signatures, write_serving_files
 from keras_transformer.models import Transformer
+from keras_transformer.runs.model_file import load_model
 from keras_transformer.runs.run import Run
 
 pytestmark = pytest.mark.once
@@ -67,6 +68,12 @@ def test_it_is_written_on_tensorflow_alone(exporting, tmp_path):
     with pytest.raises(ValueError, match=rule):
         export_saved_model(small_model(), tokenizer, tmp_path / "model")
     assert not (tmp_path / "model").exists()
+
+
+def test_keras_exports_the_bare_model(exporting):
+    answers, model = exporting.answers["keras"], load_model(exporting.folder / "model.keras")
+    inputs = {name: np.array(ids, "int32") for name, ids in answers["inputs"].items()}
+    np.testing.assert_allclose(answers["logits"], to_numpy(model(inputs)), atol=1e-4)
 
 
 def test_a_model_that_cannot_be_loaded_says_why(tmp_path):

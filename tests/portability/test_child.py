@@ -14,7 +14,6 @@ from keras_transformer.portability.child import (
     LEARNING_RATE,
     Child,
     Probe,
-    as_array,
     change,
     draws_random_numbers,
     functional_model,
@@ -152,15 +151,6 @@ def test_gradients_of_equal_ids_are_added():
     upstream = np.random.default_rng(0).normal(size=(1, 3, 1))[0] / 3
     expected = [[0.0], upstream[0] + upstream[1], upstream[2]]
     np.testing.assert_allclose(found["gradient 0 embeddings"], expected, rtol=1e-5)
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
-def test_tensors_and_arrays_of_all_floats_become_float32(dtype):
-    tensor = keras.ops.cast([1.5, -2.0], dtype)
-    for x in (tensor, np.array(keras.ops.convert_to_numpy(tensor)), keras.Variable(tensor)):
-        found = as_array(x)
-        assert found.dtype == np.float32
-        np.testing.assert_array_equal(found, [1.5, -2.0])
 
 
 @pytest.mark.once

@@ -165,6 +165,15 @@ def least_answers(model, tokenizer):
     return {"found": [text.decode() for text in found[:, 0].numpy()], "expected": expected}
 
 
+def keras_answers(model, folder):
+    """Logits by the SavedModel that Keras's own `model.export` makes."""
+    model.export(folder / "keras", format="tf_saved_model", verbose=False)
+    inputs = {"source_ids": [[5, 9, 3]], "target_ids": [[2, 6]]}
+    given = {name: tf.constant(ids) for name, ids in inputs.items()}
+    logits = tf.saved_model.load(str(folder / "keras")).serve(given)
+    return {"inputs": inputs, "logits": logits.numpy().tolist()}
+
+
 def refused_answers(version):
     """The messages of requests for logits that fail."""
     request = tf.saved_model.load(str(version)).signatures["encode_tokens"]
@@ -204,6 +213,7 @@ def main(folder: Path) -> None:
         "signatures": signature_answers(exported.directory),
         "defaults": default_answers(exported.directory),
         "served": served_answers(exported.directory),
+        "keras": keras_answers(model, folder),
         "failing": failing_answers(model, joint, folder),
         "refused": refused_answers(exported.directory),
         "other": other_answers(separate, folder),
