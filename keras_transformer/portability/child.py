@@ -113,10 +113,8 @@ class Child:
 
     def step(self) -> Measured:
         """Returns gradients and variables of a training step."""
-        model = self.model
-        with restored(model.variables):
-            probe = Probe(model, self.inputs, not draws_random_numbers(model), self.seed)
-        return _measured(probe.step, model, self.inputs)
+        probe = Probe(self.model, self.inputs, not draws_random_numbers(self.model), self.seed)
+        return _measured(probe.step, self.model, self.inputs)
 
     def search(self) -> Measured:
         """Returns the ids and scores of greedy search and of beam search with 3 beams."""
@@ -156,21 +154,16 @@ class Child:
 class Probe(keras.Model):
     """Runs one training step of a model.
 
-    The float inputs become variables, so that gradients are computed with respect to them. Each
-    float output is multiplied by fixed random numbers and averaged. The loss is the sum of these
-    averages and the model's own losses. (If the loss were a mean of squares, the gradients before a
-    layer normalization would be zero.)
+    Each float output is multiplied by fixed random numbers and averaged. The loss is the sum of
+    these averages and the model's own losses. (If the loss were a mean of squares, the gradients
+    before a layer normalization would be zero.)
     """
 
     def __init__(self, model: Any, inputs: Any, is_training: bool = False, seed: int = 0) -> None:
         super().__init__()
         self.model, self.is_training = model, is_training
-        self._given = lambda: inputs  # Keras would wrap a dict that is an attribute
-        self.floats = [
-            self.add_weight(x.shape, "zeros", x.dtype, name=f"input_{i}", autocast=False)
-            for i, x in enumerate(filter(is_float, keras.tree.flatten(inputs)))
-        ]
-        outputs = keras.tree.flatten(model(inputs, training=is_training))
+        with restored(model.variables):
+            outputs = keras.tree.flatten(model(inputs, training=is_training))
         random = np.random.default_rng(seed)
         self.factors = [random.normal(size=x.shape) for x in outputs if is_float(x)]
         self.built = True
@@ -184,14 +177,11 @@ class Probe(keras.Model):
         compiled, because TensorFlow would then compute some gradients with updated weights. Returns
         {} if nothing has a gradient.
         """
-        trained = self.trainable_variables
+        trained = self.model.trainable_variables
         if not (self.factors and trained):
             return {}
-        values = filter(is_float, keras.tree.flatten(inputs))
-        for variable, value in zip(self.floats, values, strict=True):
-            variable.assign(as_array(value))
         with restored(self.model.variables):
-            self.train_on_batch(np.zeros((1, 1)))
+            self.train_on_batch(inputs)
             gradients = [x / -SCALE for x in self.optimizer.momentums]
             keras.optimizers.SGD(LEARNING_RATE).apply(gradients, trained)
             pairs = enumerate(zip(trained, gradients, strict=True))
@@ -199,13 +189,7 @@ class Probe(keras.Model):
             found |= {f"variable {i} {x.name}": x for i, x in enumerate(self.model.weights)}
             return {name: as_array(x) for name, x in found.items()}
 
-    def call(self, _: Any) -> Any:
-        floats = iter(self.floats)
-
-        def tensor(x: Any) -> Any:
-            return next(floats).value if is_float(x) else ops.convert_to_tensor(x)
-
-        inputs = keras.tree.map_structure(tensor, self._given())
+    def call(self, inputs: Any) -> Any:
         return self.model(inputs, training=self.is_training)
 
     def compute_loss(self, x: Any, y: Any, y_pred: Any, *_: Any, **__: Any) -> Any:
@@ -325,6 +309,9 @@ def main() -> None:
             child = child or Child(*arguments)
             answer = getattr(child, method)(*rest)
         except Exception as error:
-            answer = f"{type(error).__name__}: {error}"
+            chain: list[BaseException] = [error]  # what happened first explains the rest
+            while chain[-1].__context__ is not None:
+                chain.append(chain[-1].__context__)
+            answer = "; then ".join(f"{type(x).__name__}: {x}" for x in reversed(chain))
         pickle.dump(answer, answers)
         answers.flush()

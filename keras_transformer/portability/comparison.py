@@ -178,8 +178,8 @@ def conformance(
     `safe_mode=True`. The function runs these checks:
 
     - "outputs" compares the outputs of `predict`.
-    - "gradients" compares the gradients of a loss with respect to all trainable variables and float
-      inputs. The loss is a randomly weighted mean of the outputs.
+    - "gradients" compares the gradients of a loss with respect to all trainable variables. The loss
+      is a randomly weighted mean of the outputs.
     - "training step" compares all variables after one step of gradient descent. Backends draw
       different random numbers, so a model with dropout takes the step with `training=False`.
     - "search" compares the ids and scores of greedy search and of beam search, if the model is a

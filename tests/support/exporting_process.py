@@ -158,11 +158,12 @@ def other_answers(tokenizer, folder):
 
 def least_answers(model, tokenizer):
     """Translations of a request with a smaller maximum than the exported minimum of 6 tokens."""
-    graph = TranslationGraph(model, tokenizer, SearchOptions(beam_size=2, min_length=6), 4)
+    options = SearchOptions(beam_size=2, min_length=6)
+    graph = TranslationGraph(model, tokenizer, options, 4)
     found = graph.translate_nbest(tf.constant(SENTENCES), [-1], [-1.0], [3])["translations"]
-    options = SearchOptions(beam_size=2, min_length=6, max_length=6)
-    expected = Translator(model, tokenizer, options).translate(SENTENCES)
-    return {"found": [text.decode() for text in found[:, 0].numpy()], "expected": expected}
+    translator = Translator(model, tokenizer, options.replace(max_length=6))
+    found = [text.decode() for text in found[:, 0].numpy()]
+    return {"found": found, "expected": translator.translate(SENTENCES)}
 
 
 def keras_answers(model, folder):
@@ -177,16 +178,15 @@ def keras_answers(model, folder):
 def refused_answers(version):
     """The messages of requests for logits that fail."""
     request = tf.saved_model.load(str(version)).signatures["encode_tokens"]
-    return [
-        error_of(request, source_ids=tf.constant(source), target_ids=tf.constant(target))
-        for source, target in (
-            ([[5, 40, 3]], [[2, 6]]),
-            ([[5, -1, 3]], [[2, 6]]),
-            ([[5, 3]], [[2, 40]]),
-            ([[5] * (LONGEST + 1)], [[2, 6]]),
-            ([[5, 3]], [[2] * (LONGEST + 2)]),
-        )
+    calls = [
+        ([[5, 40, 3]], [[2, 6]]),
+        ([[5, -1, 3]], [[2, 6]]),
+        ([[5, 3]], [[2, 40]]),
+        ([[5] * (LONGEST + 1)], [[2, 6]]),
+        ([[5, 3]], [[2] * (LONGEST + 2)]),
     ]
+    given = (map(tf.constant, call) for call in calls)
+    return [error_of(request, source_ids=x, target_ids=y) for x, y in given]
 
 
 def main(folder: Path) -> None:
@@ -198,12 +198,9 @@ def main(folder: Path) -> None:
     model.save(folder / "model.keras")
     joint.save(folder / "tokenizer")
     separate.save(folder / "separate_tokenizer")
+    options = SearchOptions(beam_size=BEAM_SIZE)
     exported = saved_model.export_saved_model(
-        model,
-        joint,
-        folder / "model",
-        options=SearchOptions(beam_size=BEAM_SIZE),
-        sentences=SENTENCES,
+        model, joint, folder / "model", options=options, sentences=SENTENCES
     )
     answers = {
         "exported": {**exported._asdict(), "directory": str(exported.directory)},
@@ -277,8 +274,7 @@ def served_answers(version):
     requests = [log.predict_log.request for log in logs]
     return {
         "models": [
-            [model.name, model.base_path, model.model_platform]
-            for model in config.model_config_list.config
+            [x.name, x.base_path, x.model_platform] for x in config.model_config_list.config
         ],
         "warmup": [
             {
@@ -296,35 +292,21 @@ def values_of(proto):
     return [value.decode() if isinstance(value, bytes) else value for value in values]
 
 
-def nbest(texts, beam_sizes, length_penalties, max_lengths):
-    return (
-        "translate_nbest",
-        {
-            "text": texts,
-            "beam_size": beam_sizes,
-            "length_penalty": length_penalties,
-            "max_length": max_lengths,
-        },
-    )
+def nbest(texts, *options):
+    names = ("beam_size", "length_penalty", "max_length")
+    return "translate_nbest", {"text": texts, **dict(zip(names, options, strict=True))}
 
 
 def signature_answers(version):
     """Calls of the exported model by their names."""
-    rows = list(
-        zip(
-            SENTENCES,
-            [1, 2, -1, 4, 2, 99],
-            [0.0, 1.0, -1.0, 0.6, 2.0, -1.0],
-            [-1, 5, 4, 2, -1, 999],
-            strict=True,
-        )
-    )
+    options = [1, 2, -1, 4, 2, 99], [0.0, 1.0, -1.0, 0.6, 2.0, -1.0], [-1, 5, 4, 2, -1, 999]
+    rows = list(zip(SENTENCES, *options, strict=True))
     source_ids, target_ids = [[5, 9, 3, 0], [7, 8, 11, 3]], [[2, 6, 7], [2, 9, 0]]
     calls = {
         "default": ("serving_default", {"text": SENTENCES}),
         "nbest": nbest(SENTENCES, *([value] * len(SENTENCES) for value in (-1, -1.0, -1))),
         "long": ("serving_default", {"text": ["bad " * 2000, "bad " * 30]}),
-        "together": nbest(*(list(column) for column in zip(*rows, strict=True))),
+        "together": nbest(SENTENCES, *options),
         **{f"alone {i}": nbest(*([value] for value in row)) for i, row in enumerate(rows)},
         "left out": ("translate_nbest", {"text": SENTENCES}),
         "negative": nbest(SENTENCES, *([x] * len(SENTENCES) for x in (-7, float("nan"), -9))),
