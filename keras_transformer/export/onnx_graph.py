@@ -128,15 +128,12 @@ def _decoder_layer(
     x = graph.add_residual(x, graph.attend(queries, transposed, values, attention), residual)
     attention, residual = layer.cross_attention, layer.cross_attention_residual
     queries = graph.linear(graph.sublayer_input(x, residual), attention.query_projection)
-    attended = graph.attend(graph.split_heads(queries), *memory, attention, mask)
+    attended = graph.attend(graph.split_heads(queries), memory[0], memory[1], attention, mask)
     return graph.feed_forward(graph.add_residual(x, attended, residual), layer), keys, values
 
 
 def _predict(graph: "_Graph", x: str, token_ids: str, num_candidates: str, bos_id: int) -> None:
-    """Adds outputs for the logits and for the most probable next tokens.
-
-    The log-probability of padding and bos is minus infinity.
-    """
+    """Adds outputs for the logits and for the most probable next tokens, never padding or bos."""
     embeddings = array(graph.model.target_embedding.embeddings)
     vocabulary_size = len(embeddings)
     rows = graph.add("Reshape", x, np.array([-1, graph.model.d_model]))
@@ -209,11 +206,7 @@ class _Graph:
         )
 
     def shapes(self, prefix: str, layer: int) -> list[tuple[str, tuple[str | int, ...]]]:
-        """Returns names and shapes of the keys and values of a decoder layer.
-
-        `prefix` is "memory_" for cross-attention. For the cache of self-attention, `prefix` is
-        "past_" before the step and "" after the step.
-        """
+        """Returns names and shapes of keys and values: "past_", "" after the step, or "memory_"."""
         heads, d_k, d_v = self.num_heads, self.d_k, self.d_v
         past, cache = ("past_beams", heads, "past_length"), ("beams", heads, "length")
         key, value = {

@@ -213,7 +213,7 @@ def _in_new_process(run: Run, options: ExportOptions) -> Exported:
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     program = program_of(run.recipe.model.architecture)
     with child_process(
-        [sys.executable, "-c", _CHILD, run.directory, options.model_dump_json(), *program],
+        [sys.executable, "-c", _CHILD, str(run.directory), options.model_dump_json(), *program],
         text=True,
         encoding="utf-8",
         env={**os.environ, "KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"},
@@ -229,10 +229,9 @@ def _in_new_process(run: Run, options: ExportOptions) -> Exported:
 
 
 def main(run: str, options: str, *program: str) -> None:
-    """Exports in the process that `export_run` starts for a SavedModel.
+    """Exports a SavedModel in a new process. Prints an `Exported` and an error, as JSON.
 
-    The arguments are the folder of a run, `ExportOptions` as JSON, and the file that registers the
-    architecture (see `program_of`). Prints an `Exported` and the text of an error, as JSON.
+    `options` are `ExportOptions` as JSON, `program` registers the architecture (`program_of`).
     """
     try:
         run_program(*program)

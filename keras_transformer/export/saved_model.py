@@ -192,8 +192,7 @@ def _save(graph: Any, directory: Path) -> int:
 def check_operations(graph_def: Any) -> None:
     """Raises UserError if a stock tensorflow_model_server lacks an operation of a graph.
 
-    The server has the core operations of TensorFlow, which `tf.raw_ops` lists, and those of
-    tensorflow-text for SentencePiece.
+    The server has the operations in `tf.raw_ops`, and those of tensorflow-text for SentencePiece.
 
     Source: https://www.tensorflow.org/tfx/serving/custom_op
     """
@@ -269,10 +268,7 @@ def run_signatures(
 
 
 def _serve() -> None:
-    """Answers `run_signatures` in a process that has only this function, and no package of ours.
-
-    It loads the graph and the operations of SentencePiece that a server has.
-    """
+    """Answers `run_signatures` in a process with the operations of a server, and only this code."""
     import importlib.util
     import json
     import sys
@@ -296,9 +292,7 @@ def _serve() -> None:
 
 
 def _write_warmup_requests(version: Path, name: str, sentences: Sequence[str]) -> None:
-    """Writes requests that the server runs before it makes a version available.
-
-    Without these requests, the first user would wait while TensorFlow sets up the graph.
+    """Writes requests that the server runs before a version is available, so that no user waits.
 
     Source: https://www.tensorflow.org/tfx/serving/saved_model_warmup
     """
@@ -322,9 +316,7 @@ def _write_warmup_requests(version: Path, name: str, sentences: Sequence[str]) -
 
 
 def _prediction_log(name: str, signature: str, inputs: Mapping[str, bytes]) -> bytes:
-    """Returns a PredictionLog of TensorFlow Serving that contains one PredictRequest.
-
-    The classes of the package tensorflow-serving-api require one specific version of TensorFlow.
+    """Returns a PredictionLog with a PredictRequest, without the package tensorflow-serving-api.
 
     Source: prediction_log.proto, predict.proto and model.proto in
     https://github.com/tensorflow/serving/tree/master/tensorflow_serving/apis

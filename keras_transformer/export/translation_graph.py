@@ -87,12 +87,8 @@ class TranslationGraph:
         length_penalty: tf.Tensor = UNSET_FLOAT,
         max_length: tf.Tensor = UNSET,
     ) -> dict[str, tf.Tensor]:
-        """Returns all hypotheses of each text.
-
-        Each option has the shape `(B,)`, with one value per text, or `(1,)`, with one value for all
-        texts.
-        """
-        options, given = self._options, (beam_size, length_penalty, max_length)
+        """Returns all hypotheses of each text. An option has the shape `(B,)` or `(1,)`."""
+        options, given = self._options, [beam_size, length_penalty, max_length]
         beam_size, length_penalty, max_length = (tf.broadcast_to(x, tf.shape(text)) for x in given)
         beam_sizes = tf.where(beam_size < 0, options.beam_size, beam_size)
         beam_sizes = tf.clip_by_value(beam_sizes, 1, self._max_beam_size)
@@ -139,10 +135,7 @@ class TranslationGraph:
         )
 
     def score(self, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns the log-probability of each target.
-
-        If the source or the target is too long, the log-probability is NaN.
-        """
+        """Returns the log-probability of each target, NaN for a source or target too long."""
         sources = self._sources(source)
         pieces = self._tokenizer.encode_target(target)
         lengths = tf.cast(pieces.row_lengths(), tf.int32) + 1
@@ -159,15 +152,14 @@ class TranslationGraph:
         return {"log_probability": tf.where(fits, scores, float("nan")), "length": lengths}
 
     def encode_tokens(self, source_ids: tf.Tensor, target_ids: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns the logits of the model.
+        """Returns the logits of the model, NaN for a row with an id outside the vocabulary.
 
-        If a row has an id outside the vocabulary, its logits are NaN. The server puts rows of
-        several clients into one batch, and an error affects all these clients. So an error is
-        raised only if all rows have an id outside the vocabulary, or if the rows are too long.
+        The server puts rows of several clients into one batch, and an error affects all of them. So
+        only too long rows, or a batch of nothing but such rows, raise an error.
         """
         model, longest = self._model, self._model.max_length
         sizes = (model.vocabulary_size, model.target_vocabulary_size or model.vocabulary_size)
-        given = (source_ids, target_ids)
+        given = [source_ids, target_ids]
         lengths = [tf.shape(ids)[1] for ids in given]
         is_below = [(ids >= 0) & (ids < size) for ids, size in zip(given, sizes, strict=True)]
         is_valid = tf.logical_and(*(tf.reduce_all(x, axis=1) for x in is_below))
@@ -253,10 +245,7 @@ class TranslationGraph:
         return ids[:, :, :width], tf.where(is_text, scores, certain), alignments[:, :, :width]
 
     def _align(self, source_ids: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-        """Returns the position of the source piece that each target piece attends to most, or -1.
-
-        The result is int32 `(B, N, T)`.
-        """
+        """Returns the position of the source piece that a target piece attends to most, or -1."""
         if not hasattr(self._model, "source_attention"):
             return tf.fill(tf.shape(ids), -1)
         bos = tf.fill(tf.concat([tf.shape(ids)[:2], [1]], axis=0), self._bos_id)
@@ -269,10 +258,7 @@ class TranslationGraph:
 
 
 def shortlist_graph(shortlist: Shortlist, source_ids: tf.Tensor, pad_id: int) -> tf.Tensor:
-    """Returns `shortlist.tokens` of each source, an int32 tensor with one row per source.
-
-    `source_ids` has the shape `(B, S)`. The rows of the result are padded at the end.
-    """
+    """Returns `shortlist.tokens` of each source `(B, S)`, int32 rows that are padded at the end."""
     translations = tf.where(shortlist.translations < 0, pad_id, shortlist.translations)
     found = tf.gather(translations, source_ids)
     found = tf.where((source_ids == pad_id)[..., None], pad_id, found)
@@ -293,10 +279,7 @@ class _Sources(NamedTuple):
 
 
 class GraphTokenizer(tf.Module):
-    """Tokenizes like `Tokenizer`, but with TensorFlow operations (from tensorflow-text).
-
-    Bytes that are not UTF-8 become unknown characters, as in SentencePiece.
-    """
+    """Tokenizes like `Tokenizer`, but with TensorFlow operations (from tensorflow-text)."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__(name="tokenizer")
@@ -349,9 +332,8 @@ def map_length_chunks(
             `()`. Returns tensors `(R, ...)`, whose other axes are those of `empty`.
         tensors: Tensors `(B, ...)`.
         lengths: The length of each row, int32 `(B,)`, at least 1.
-        tokens_per_chunk: Maximum number of tokens in a chunk. A chunk of R rows counts as R times
-            the length of its longest row. A row that is longer than the maximum forms a chunk
-            alone.
+        tokens_per_chunk: Maximum number of tokens in a chunk, R times the length of its longest
+            row. A row that is longer than the maximum forms a chunk alone.
         empty: The results for no rows, `(0, ...)`.
 
     Returns:

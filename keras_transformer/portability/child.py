@@ -49,8 +49,7 @@ def as_array(x: Any) -> np.ndarray:
 def functional_model(layer: Any, *arguments: Any, **named: Any) -> tuple[keras.Model, list[Any]]:
     """Returns a functional model that calls `layer` with these arguments, and the model's inputs.
 
-    The model has one input for each tensor among the arguments, and one output for each tensor that
-    the layer returns. Other arguments, such as True or None, become constants of the model.
+    Tensors among the arguments become inputs. Others, such as True or None, become constants.
     """
 
     def symbol(x: Any) -> Any:
@@ -67,10 +66,7 @@ def functional_model(layer: Any, *arguments: Any, **named: Any) -> tuple[keras.M
 
 
 def draws_random_numbers(model: keras.Model) -> bool:
-    """Returns whether a model draws random numbers in training, as dropout does.
-
-    The numbers differ between backends, so the training step then uses `training=False`.
-    """
+    """Returns whether a model draws random numbers, which differ between backends, in training."""
     return any(x.name == "seed_generator_state" for x in model.variables)
 
 
@@ -81,14 +77,7 @@ def predict(model: Any, inputs: Any) -> Arrays:
 
 
 class Child:
-    """Runs the checks on one backend.
-
-    Args:
-        folder: Folder with `model.keras`.
-        inputs: The model's inputs.
-        seed: Seed of all random numbers.
-        modules: Names of modules that register the classes of the model.
-    """
+    """Runs the checks on one backend. `modules` register the classes of `folder/model.keras`."""
 
     def __init__(self, folder: Path, inputs: Any, seed: int, modules: Iterable[str]) -> None:
         for module in modules:
@@ -174,8 +163,7 @@ class Probe(keras.Model):
         """Returns the gradients, and the variables after a step, which it then restores.
 
         A compiled function computes the gradients, as in `fit`. The update of the weights is not
-        compiled, because TensorFlow would then compute some gradients with updated weights. Returns
-        {} if nothing has a gradient.
+        compiled, because TensorFlow would then compute some gradients with updated weights.
         """
         trained = self.model.trainable_variables
         if not (self.factors and trained):
@@ -257,10 +245,7 @@ def restored(variables: Iterable[Any]) -> Iterator[None]:
 
 
 def _layer_calls(model: Any, calls: dict[str, Any], inputs: Any) -> Arrays:
-    """Runs a model, and keeps in `calls` each call of a layer or operation, by its path.
-
-    Returns the inputs and outputs of the calls.
-    """
+    """Returns inputs and outputs of each call of a layer. Keeps the calls by path in `calls`."""
     original, path, counts = keras.Operation.__call__, list[str](), Counter[str]()
     found: Arrays = {}
 
@@ -295,15 +280,14 @@ def _arrays(name: str, structure: Any) -> Arrays:
 
 
 def main() -> None:
-    """Answers pickled requests on standard input until it ends.
+    """Reads pickled arguments of `Child`, then requests: names of methods and their arguments.
 
-    The first object has the arguments of `Child`. A request is the name of a method of `Child`, and
-    its arguments. The answer is what the method returns, or the text of an error.
+    The answer is what the method returns, or the text of an error.
     """
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print must not mix with the answers
     arguments, child = pickle.load(sys.stdin.buffer), None
-    while sys.stdin.buffer.peek(1):
+    while sys.stdin.buffer.peek(1):  # type: ignore[union-attr]
         method, *rest = pickle.load(sys.stdin.buffer)
         try:
             child = child or Child(*arguments)

@@ -89,9 +89,7 @@ class ArrayDifference(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        if self.tolerance:
-            return self.largest / self.tolerance
-        return math.inf if self.parts else 0.0
+        return self.largest / max(self.tolerance, 1e-300)
 
     def __str__(self) -> str:
         return f"{self.largest:.1e} / {self.tolerance:.1e}{' !' * self.parts}"
@@ -262,7 +260,7 @@ class Backends:
         paths = os.pathsep.join([str(Path(__file__).parents[2]), *_search_path()])
         for name in names:
             own = {"KERAS_BACKEND": name, "PYTHONPATH": paths}
-            process = subprocess.Popen(
+            process: Any = subprocess.Popen(
                 [sys.executable, "-c", _CHILD],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -297,8 +295,8 @@ def _answers(
 ) -> dict[str, list[Answers]]:
     """Runs the checks on all backends.
 
-    The list of "save and load" has the outputs of the original model, of the file that this process
-    saved, and of the files that the backends saved. The other lists have one item.
+    "save and load" has the outputs of the original model, of the file that this process saved, and
+    of the files that the backends saved. The other lists have one item.
     """
     checks = [check for check in CHECKS if is_searchable or check != "search"]
     found: dict[str, list[Answers]] = {}
@@ -330,10 +328,9 @@ def _largest(check: str, answers: list[Answers], pair: Pair) -> ArrayDifference 
 def _failures(
     answers: dict[str, list[Answers]], largest: dict[str, Any], backends: Backends
 ) -> list[Failure]:
-    """Returns the failures of the first check that fails, the largest difference first.
+    """Returns the failures of the first check that fails: errors, and calls of layers that differ.
 
-    An error on two backends is two failures. If one layer call differs between several pairs, it is
-    one failure.
+    The pair of backends with the largest difference comes first.
     """
     for check, cells in largest.items():
         items = [item for answer in answers[check] for item in answer.items()]
