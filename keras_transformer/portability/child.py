@@ -7,8 +7,7 @@ import os
 import pickle
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -151,8 +150,9 @@ class Probe(keras.Model):
     def __init__(self, model: Any, inputs: Any, is_training: bool = False, seed: int = 0) -> None:
         super().__init__()
         self.model, self.is_training = model, is_training
-        with restored(model.variables):
-            outputs = keras.tree.flatten(model(inputs, training=is_training))
+        before = model.get_weights()
+        outputs = keras.tree.flatten(model(inputs, training=is_training))
+        model.set_weights(before)
         random = np.random.default_rng(seed)
         self.factors = [random.normal(size=x.shape) for x in outputs if is_float(x)]
         self.built = True
@@ -168,14 +168,15 @@ class Probe(keras.Model):
         trained = self.model.trainable_variables
         if not (self.factors and trained):
             return {}
-        with restored(self.model.variables):
-            self.train_on_batch(inputs)
-            gradients = [x / -SCALE for x in self.optimizer.momentums]
-            keras.optimizers.SGD(LEARNING_RATE).apply(gradients, trained)
-            pairs = enumerate(zip(trained, gradients, strict=True))
-            found = {f"gradient {i} {x.name}": gradient for i, (x, gradient) in pairs}
-            found |= {f"variable {i} {x.name}": x for i, x in enumerate(self.model.weights)}
-            return {name: as_array(x) for name, x in found.items()}
+        before = self.model.get_weights()
+        self.train_on_batch(inputs)
+        gradients = [x / -SCALE for x in self.optimizer.momentums]
+        keras.optimizers.SGD(LEARNING_RATE).apply(gradients, trained)
+        pairs = enumerate(zip(trained, gradients, strict=True))
+        found = {f"gradient {i} {x.name}": as_array(gradient) for i, (x, gradient) in pairs}
+        after = {f"variable {i} {x.name}": as_array(x) for i, x in enumerate(self.model.weights)}
+        self.model.set_weights(before)
+        return {**found, **after}
 
     def call(self, inputs: Any) -> Any:
         return self.model(inputs, training=self.is_training)
@@ -220,28 +221,16 @@ def _measured(
 
     found = function(inputs)
     noise = {name: np.zeros_like(change(x, x), "float64") for name, x in found.items()}
-    variables = [x for x in model.variables if is_float(x)]
+    before = model.get_weights()
     for seed in range(runs):
         random = np.random.default_rng(seed)
-        with restored(variables):
-            for variable in variables:
-                variable.assign(perturbed(variable))
-            changed = function(keras.tree.map_structure(perturbed, inputs))
+        model.set_weights([perturbed(x) for x in before])
+        changed = function(keras.tree.map_structure(perturbed, inputs))
         noise = {x: np.maximum(y, change(changed[x], found[x])) for x, y in noise.items()}
-    tensors = [*variables, *keras.tree.flatten(inputs)]
+    model.set_weights(before)
+    tensors = [*before, *keras.tree.flatten(inputs)]
     terms = max([1, *(math.prod(x.shape[:-1] if is_float(x) else x.shape) for x in tensors)])
     return Measured(found, noise, epsilon, terms)
-
-
-@contextmanager
-def restored(variables: Iterable[Any]) -> Iterator[None]:
-    """Restores the values of variables when the context ends."""
-    before = [(x, np.array(ops.convert_to_numpy(x))) for x in variables]
-    try:
-        yield
-    finally:
-        for variable, value in before:
-            variable.assign(value)
 
 
 def _layer_calls(model: Any, calls: dict[str, Any], inputs: Any) -> Arrays:
