@@ -8,7 +8,6 @@ import pytest
 import yaml
 from support.contract import randomize, to_numpy
 from support.small_models import small_model
-from support.tiny_run import recipe_for, write_text
 
 from keras_transformer.data import Tokenizer
 from keras_transformer.errors import UserError
@@ -32,12 +31,8 @@ def test_the_first_version_appears_whole_and_compared(exporting):
     assert share == "100.0% of 6 translations equal the model's"
     assert float(difference.split(" nats")[0]) < 1e-4
     assert exported["min_consumer"] > 0
-    assert {path.name for path in version.parent.iterdir()} == {
-        "1",
-        "batching_parameters.txt",
-        "docker-compose.yml",
-        "models.config",
-    }
+    files = {"1", "batching_parameters.txt", "docker-compose.yml", "models.config"}
+    assert {path.name for path in version.parent.iterdir()} == files
 
 
 def test_two_vocabularies_mixed_precision_and_a_shortlist_are_exported(exporting):
@@ -82,7 +77,9 @@ def test_a_model_that_cannot_be_loaded_says_why(tmp_path):
 
 
 def test_a_server_is_told_where_the_model_lies_and_how_to_batch(tmp_path):
+    (tmp_path / "models.config").write_text("# mine\n")
     write_serving_files(tmp_path, "quickstart")
+    assert (tmp_path / "models.config").read_text() == "# mine\n"  # what was changed stays
     services = yaml.safe_load((tmp_path / "docker-compose.yml").read_text())["services"]
     service = services["quickstart"]
     assert service["volumes"] == [".:/models/quickstart:ro"]
@@ -90,13 +87,6 @@ def test_a_server_is_told_where_the_model_lies_and_how_to_batch(tmp_path):
     files = [flag.split("=/models/quickstart/")[1] for flag in service["command"] if "=" in flag]
     assert files == ["models.config", "batching_parameters.txt"]
     assert all((tmp_path / file).is_file() for file in files)
-
-
-def test_what_was_changed_stays(tmp_path):
-    (tmp_path / "models.config").write_text("# mine\n")
-    write_serving_files(tmp_path, "quickstart")
-    assert (tmp_path / "models.config").read_text() == "# mine\n"
-    assert (tmp_path / "batching_parameters.txt").is_file()
 
 
 def test_files_are_what_the_server_s_own_classes_read(exporting):
@@ -130,23 +120,13 @@ def test_names_that_the_files_cannot_hold_are_refused(name):
 # The export compares itself with the model, and raises an error if they differ.
 
 
-@pytest.fixture
-def run(tmp_path):
-    write_text(tmp_path)
-    run = Run.create(tmp_path / "run", recipe_for(tmp_path))
-    pairs = list(run.text.pairs("train"))
-    Tokenizer.train(pairs, vocabulary_size=17).save(run.tokenizer_dir)
-    return run
-
-
-def exported(run, model, **options):
+def exported(directory, model, **options):
     """The folder of the version that `export_run` writes."""
+    run = Run.open(directory)
     randomize(model)
     model.save(run.model_path)
     search = run.recipe.evaluation.search_options(**options)
-    place = run.directory.parent / "models"
-    chosen = ExportOptions(format="saved_model", output=place, search=search)
-    return export_run(run, chosen).directory
+    return export_run(run, ExportOptions(format="saved_model", search=search)).directory
 
 
 @pytest.mark.slow
