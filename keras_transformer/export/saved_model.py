@@ -1,16 +1,12 @@
 """Exports a model, its tokenizer and its search as a SavedModel for TensorFlow Serving."""
 
-import inspect
-import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 
 from keras_transformer._files import atomic_write
 from keras_transformer.data.tokenizer import Tokenizer
@@ -91,9 +87,8 @@ def export_saved_model(
     operations that a stock `tensorflow_model_server` has. It sorts the sentences of a request by
     length and decodes a limited number of tokens at a time.
 
-    A new process loads the new version, which has a temporary name, and translates a few sentences.
-    If the translations and scores agree with those of `Translator`, the version gets its final
-    name.
+    The new version, which has a temporary name, is loaded and translates a few sentences. If the
+    translations and scores agree with those of `Translator`, the version gets its final name.
 
     All inputs of the signatures have a batch axis, so that the server can batch requests:
 
@@ -230,7 +225,7 @@ def write_serving_files(directory: Path, name: str) -> None:
 
 
 def _compare(version: Path, translator: Translator, sentences: list[str]) -> str:
-    """Runs the saved version in a new process, and compares its translations with the model's."""
+    """Compares the translations of the saved version with those of the model."""
     calls = [(name, {"text": sentences}) for name in ("serving_default", "translate_nbest")]
     best, nbest = run_signatures(version, calls)
     rows = zip(nbest["translations"], nbest["scores"], strict=True)
@@ -245,50 +240,25 @@ def _compare(version: Path, translator: Translator, sentences: list[str]) -> str
 def run_signatures(
     model: str | Path, calls: Sequence[tuple[str, Mapping[str, Sequence[Any]]]]
 ) -> list[dict[str, Any]]:
-    """Calls signatures of a SavedModel in a new process, as a model server does.
+    """Calls signatures of a SavedModel in a graph and session of its own, as a model server does.
 
     A call is the name of a signature and its inputs. Returns one dict for each call, from the names
     of outputs to nested lists.
-
-    Raises:
-        RuntimeError: If the model cannot be loaded or a call fails. The message says why.
     """
-    process = subprocess.run(
-        [sys.executable, "-P", "-c", f"{inspect.getsource(_serve)}\n_serve()"],
-        input=json.dumps({"model": str(model), "calls": list(calls)}),
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-    )
-    if process.returncode:
-        reason = process.stderr.strip().rpartition("\n")[-1]
-        raise RuntimeError(f"{model} fails in a new process: {reason}")
-    return json.loads(process.stdout.splitlines()[-1])
-
-
-def _serve() -> None:
-    """Answers `run_signatures` in a process with the operations of a server, and only this code."""
-    import importlib.util
-    import json
-    import sys
-    from pathlib import Path
-
     import tensorflow as tf
+    import tensorflow_text  # noqa: F401  # registers the operations of SentencePiece
 
-    (package,) = importlib.util.find_spec("tensorflow_text").submodule_search_locations  # type: ignore
-    (library,) = Path(package).glob("python/ops/_sentencepiece_tokenizer.*")
-    tf.load_op_library(str(library))
-    request, found = json.load(sys.stdin), []
+    decode = np.vectorize(lambda text: text.decode("utf-8", errors="replace"), otypes=[object])
+    found = []
     with tf.compat.v1.Session(graph=tf.Graph()) as session:
-        loaded = tf.compat.v1.saved_model.load(session, ["serve"], request["model"])
-        for name, inputs in request["calls"]:
+        loaded = tf.compat.v1.saved_model.load(session, ["serve"], str(model))
+        for name, inputs in calls:
             signature = loaded.signature_def[name]
             fetches = {key: info.name for key, info in signature.outputs.items()}
             feeds = {signature.inputs[key].name: values for key, values in inputs.items()}
-            outputs = session.run(fetches, feeds)
-            found.append({key: value.tolist() for key, value in outputs.items()})
-    print(json.dumps(found, default=lambda text: text.decode("utf-8", errors="replace")))
+            outputs = session.run(fetches, feeds).items()
+            found.append({x: (decode(y) if y.dtype == object else y).tolist() for x, y in outputs})
+    return found
 
 
 def _write_warmup_requests(version: Path, name: str, sentences: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ from support.small_models import small_model
 from keras_transformer.data import Tokenizer
 from keras_transformer.errors import UserError
 from keras_transformer.export import ExportOptions, export_run, export_saved_model
-from keras_transformer.export.saved_model import check_name, run_signatures, write_serving_files
+from keras_transformer.export.saved_model import check_name, write_serving_files
 from keras_transformer.models import Transformer
 from keras_transformer.runs.model_file import load_model
 from keras_transformer.runs.run import Run
@@ -69,11 +69,6 @@ def test_keras_exports_the_bare_model(exporting):
     answers, model = exporting.answers["keras"], load_model(exporting.folder / "model.keras")
     inputs = {name: np.array(ids, "int32") for name, ids in answers["inputs"].items()}
     np.testing.assert_allclose(answers["logits"], to_numpy(model(inputs)), atol=1e-4)
-
-
-def test_a_model_that_cannot_be_loaded_says_why(tmp_path):
-    with pytest.raises(RuntimeError, match=f"{tmp_path} fails in a new process: .*SavedModel file"):
-        run_signatures(tmp_path, [])
 
 
 def test_a_server_is_told_where_the_model_lies_and_how_to_batch(tmp_path):
