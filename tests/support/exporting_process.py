@@ -171,8 +171,8 @@ def keras_answers(model, folder):
     model.export(folder / "keras", format="tf_saved_model", verbose=False)
     inputs = {"source_ids": [[5, 9, 3]], "target_ids": [[2, 6]]}
     given = {name: tf.constant(ids) for name, ids in inputs.items()}
-    logits = tf.saved_model.load(str(folder / "keras")).serve(given)
-    return {"inputs": inputs, "logits": logits.numpy().tolist()}
+    loaded = tf.saved_model.load(str(folder / "keras"))
+    return {"inputs": inputs, "logits": loaded.serve(given).numpy().tolist()}
 
 
 def refused_answers(version):
