@@ -140,6 +140,7 @@ def test_integers_after_a_step_are_compared_but_seeds_are_not():
 
 def test_gradients_of_equal_ids_are_added():
     layer, ids = keras.layers.Embedding(3, 1), np.array([[1, 1, 2]])
+    layer.build()
     found = Probe(layer, ids).step(ids)
     upstream = np.random.default_rng(0).normal(size=(1, 3, 1))[0] / 3
     expected = [[0.0], upstream[0] + upstream[1], upstream[2]]
