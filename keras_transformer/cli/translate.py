@@ -1,31 +1,47 @@
 """The command `translate`."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import click
+from pydantic import Field
 
 from keras_transformer._files import as_line
-from keras_transformer._progress import compiling
 from keras_transformer.cli import common
-from keras_transformer.cli.search_options import (
-    Given,
-    checked,
-    flags,
-    sampling_options,
-    search_options,
-)
-from keras_transformer.data.corpus import available_chunks, read_lines, read_standard_input
+from keras_transformer.cli.common import ExistingFile, Given, checked, flags
 from keras_transformer.decoding.options import DecodingOptions, SamplingOptions, SearchOptions
 from keras_transformer.errors import UserError
-from keras_transformer.runs.run import Checkpoint, Engine, Run
-from keras_transformer.translation.base_translator import STREAMED_LINES
-from keras_transformer.translation.engines import open_translator
-from keras_transformer.translation.hypothesis import Hypothesis
-from keras_transformer.translation.long_sentences import Overlong
-from keras_transformer.translation.target_constraints import ConstraintError
+
+if TYPE_CHECKING:
+    from keras_transformer.translation.hypothesis import Hypothesis
+
+
+class TranslateOptions(common.Options):
+    """The options that only `translate` has."""
+
+    overlong: Literal["split", "truncate"] = "split"
+    """What to do with lines that have more tokens than the model accepts: split the line and join
+    the translations, or truncate the line."""
+    ensemble: Annotated[tuple[Path, ...], common.any_path] = Field((), title="RUN")
+    """Add the model of another run to an ensemble, which averages the probabilities of its models.
+    All runs must have the same tokenizer. --checkpoint applies to all runs. Repeatable."""
+    prefix: ExistingFile = None
+    """File with the required beginning of each translation: one line per sentence."""
+    required: ExistingFile = None
+    """File with required words: one line per sentence, tabs between words."""
+    forbidden: ExistingFile = None
+    """File with forbidden words: one line per sentence, tabs between words."""
+    alignments: bool = False
+    """Write a tab and word alignments, such as "0-0 1-2", after each translation."""
+    sample: int | None = Field(None, ge=1, le=10_000, title="N")
+    """Sample N translations per sentence instead of using beam search."""
+    mbr: int | None = Field(None, ge=1, le=10_000, title="N")
+    """Minimum Bayes risk decoding: sample N translations, and write the translation with the
+    highest mean chrF against all N translations."""
+    seed: int | None = Field(None, ge=0, le=2**64 - 1)
+    """Random seed of sampling. Default: 0."""
 
 
 @click.command("translate")
@@ -35,85 +51,22 @@ from keras_transformer.translation.target_constraints import ConstraintError
 @common.engine_option
 @common.shortlist_option
 @common.checkpoint_option
-@search_options
-@click.option(
-    "--overlong",
-    type=click.Choice(["split", "truncate"]),
-    default="split",
-    help="What to do with lines that have more tokens than the model accepts: split the line and "
-    "join the translations, or truncate the line.",
-)
-@click.option(
-    "--ensemble",
-    "others",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    metavar="RUN",
-    help="Add the model of another run to an ensemble, which averages the probabilities of its "
-    "models. All runs must have the same tokenizer. --checkpoint applies to all runs. Repeatable.",
-)
-@click.option(
-    "--prefix",
-    type=common.existing_file,
-    help="File with the required beginning of each translation: one line per sentence.",
-)
-@click.option(
-    "--required",
-    type=common.existing_file,
-    help="File with required words: one line per sentence, tabs between words.",
-)
-@click.option(
-    "--forbidden",
-    type=common.existing_file,
-    help="File with forbidden words: one line per sentence, tabs between words.",
-)
-@click.option(
-    "--sample",
-    type=click.IntRange(1, 10_000),
-    metavar="N",
-    help="Sample N translations per sentence instead of using beam search.",
-)
-@click.option(
-    "--mbr",
-    type=click.IntRange(1, 10_000),
-    metavar="N",
-    help="Minimum Bayes risk decoding: sample N translations, and write the translation "
-    "with the highest mean chrF against all N translations.",
-)
-@sampling_options
-@click.option(
-    "--seed",
-    type=click.IntRange(0, 2**64 - 1),
-    help="Random seed of sampling. Default: 0.",
-)
+@common.search_options
+@common.options_of(TranslateOptions)
+@common.sampling_options
 @common.scores_option
-@click.option(
-    "--alignments",
-    is_flag=True,
-    help='Write a tab and word alignments, such as "0-0 1-2", after each translation.',
-)
 @common.batch_tokens_option(2048)
 @common.backend_option
-def command(
+def translate_command(
     run: Path,
     file: Path | None,
     output: Path | None,
-    engine: Engine,
-    shortlist: bool,
-    checkpoint: Checkpoint | None,
     search: Given,
-    overlong: Overlong,
-    others: Sequence[Path],
-    prefix: Path | None,
-    required: Path | None,
-    forbidden: Path | None,
-    sample: int | None,
-    mbr: int | None,
+    options: TranslateOptions,
     sampling: Given,
-    seed: int | None,
     scores: bool,
-    alignments: bool,
-    tokens_per_batch: int | None,
+    shortlist: bool,
+    **opening: Any,
 ) -> None:
     """Translate FILE, or standard input, with the model of RUN.
 
@@ -142,76 +95,66 @@ def command(
     keras-transformer translate runs/a in.txt --shortlist
     keras-transformer translate runs/a in.txt --checkpoint best
     """
-    draw = _sampling(sample, mbr, seed, sampling, search)
-    of_search: Given = {"prefix": prefix, "required": required, "forbidden": forbidden}
-    of_search["alignments"] = alignments or None
-    given = [name for name, value in of_search.items() if value is not None]
-    if draw and (refused := [*given, *(search.keys() - DecodingOptions.model_fields)]):
-        raise UserError(f"{flags(refused)} cannot be used with --sample or --mbr")
-    if engine == "ctranslate2" and (draw or given):
-        refused = given or ["mbr" if mbr else "sample"]
-        raise UserError(
-            f"{flags(refused)} cannot be used with --engine ctranslate2: use --engine keras"
-        )
-    common.check_other_file(output, file, prefix, required, forbidden)
-    source = _Source(file, prefix, required, forbidden)
+    drawn = _sampling(options, sampling, search)
+    _check_given(options, search, opening["engine"])
+    constraints = (options.prefix, options.required, options.forbidden)
+    common.check_other_file(output, file, *constraints)
+    from keras_transformer._progress import compiling
+    from keras_transformer.data.corpus import available_chunks
+    from keras_transformer.runs.run import Run
+    from keras_transformer.translation.base_translator import STREAMED_LINES
+    from keras_transformer.translation.engines import open_translator
+
     with common.writer(output) as write:
-        lines, total = source.lines()
-        if source.is_session:
+        lines, total = common.counted(_lines(file, *constraints), file)
+        if is_session := common.is_session(file):
             click.echo(f"Loading {run}.", err=True)
-        runs = [Run.open(path) for path in (run, *others)]
-        make = SearchOptions if draw else runs[0].recipe.evaluation.search_options
-        options = checked(make, **search)
-        with common.user_errors():
-            translator = open_translator(
-                runs,
-                options,
-                overlong=overlong,
-                engine=engine,
-                use_shortlist=shortlist,
-                checkpoint=checkpoint,
-                tokens_per_batch=tokens_per_batch,
-            )
-        if source.is_session:
+        runs = [Run.open(path) for path in (run, *options.ensemble)]
+        make = SearchOptions if drawn else runs[0].recipe.evaluation.search_options
+        opening |= {"options": checked(make, **search), "overlong": options.overlong}
+        translator = checked(open_translator, runs, use_shortlist=shortlist, **opening)
+        if is_session:
             common.greet(runs[0].recipe.data.source_language)
-            if engine == "keras" and compiling():
+            if opening["engine"] == "keras" and compiling():
                 hint = "The first translation takes longer, because the search is compiled."
                 click.echo(hint, err=True)
+        chunks = ([x] for x in lines) if is_session else available_chunks(lines, STREAMED_LINES)
+        first = 0
         with common.progress_bar("translating", total, output) as bar:
-            chunks: Iterable[list[_Line]] = ([line] for line in lines)
-            if not source.is_session:
-                chunks = available_chunks(lines, STREAMED_LINES)
-            for found in _translations(translator, chunks, draw, alignments, bar.update):
+            for chunk in chunks:
+                found = _hypotheses(translator, chunk, first, options, drawn, bar.update)
                 write("".join(_text(x, scores) for best in found for x in best))
+                first += len(chunk)
 
 
-@dataclass(frozen=True)
-class _Draw:
-    """How --sample and --mbr draw translations."""
-
-    options: SamplingOptions
-    seed: int
-    is_mbr: bool
-
-
-def _sampling(
-    sample: int | None, mbr: int | None, seed: int | None, sampling: Given, search: Given
-) -> _Draw | None:
+def _sampling(options: TranslateOptions, sampling: Given, search: Given) -> SamplingOptions | None:
     """Returns how to draw translations, or None for beam search."""
-    if sample and mbr:
+    if options.sample and options.mbr:
         raise UserError("--sample and --mbr cannot be used together")
-    if not (sample or mbr):
-        if given := [*sampling, *(["seed"] if seed is not None else [])]:
+    if not (count := options.sample or options.mbr):
+        if given := [*sampling, *["seed"] * (options.seed is not None)]:
             raise UserError(f"{flags(given)} can only be used with --sample or --mbr")
         return None
     shared = {name: x for name, x in search.items() if name in DecodingOptions.model_fields}
-    options = checked(SamplingOptions, num_samples=sample or mbr, **sampling, **shared)
-    return _Draw(options, seed or 0, bool(mbr))
+    drawn: SamplingOptions = checked(SamplingOptions, num_samples=count, **sampling, **shared)
+    return drawn
 
 
-@dataclass(frozen=True)
-class _Line:
-    """Holds a sentence and the constraints on its translation."""
+def _check_given(options: TranslateOptions, search: Given, engine: str) -> None:
+    """Raises `UserError` for options without a meaning for sampling, or for the engine."""
+    of_beams = ("prefix", "required", "forbidden", "alignments")
+    given = [name for name in of_beams if getattr(options, name)]
+    drawn = [name for name in ("sample", "mbr") if getattr(options, name)]
+    if drawn and (refused := [*given, *(search.keys() - DecodingOptions.model_fields)]):
+        raise UserError(f"{flags(refused)} cannot be used with --sample or --mbr")
+    if engine == "ctranslate2" and (refused := given or drawn):
+        raise UserError(
+            f"{flags(refused)} cannot be used with --engine ctranslate2: use --engine keras"
+        )
+
+
+class _Line(NamedTuple):
+    """A sentence and the constraints on its translation."""
 
     sentence: str
     prefix: str
@@ -219,84 +162,52 @@ class _Line:
     forbidden: list[str]
 
 
-@dataclass(frozen=True)
-class _Source:
-    """The files with the sentences and the constraints. Without a file, standard input."""
-
-    file: Path | None
-    prefix: Path | None
-    required: Path | None
-    forbidden: Path | None
-
-    @property
-    def is_session(self) -> bool:
-        """Whether a user types the sentences."""
-        return common.is_session(self.file)
-
-    def lines(self) -> tuple[Iterable[_Line], int | None]:
-        """Returns the lines and their number. The number of lines of a stream is not known.
-
-        Raises:
-            UserError: If a line is not UTF-8, or the files have different numbers of lines. While
-                iterating, if the lines come from a stream.
-        """
-        if self.file is None or not self.file.is_file():
-            return self._read(), None
-        lines = list(self._read())
-        return lines, len(lines)
-
-    def _read(self) -> Iterator[_Line]:
-        paths = (self.prefix, self.required, self.forbidden)
-        columns = [read_lines(path) if path else None for path in paths]
-        typed = common.prompted_lines() if self.is_session else read_standard_input()
-        for sentence in read_lines(self.file) if self.file else typed:
-            values = ["" if column is None else next(column, None) for column in columns]
-            for path, value in zip(paths, values, strict=True):
-                if value is None:
-                    raise UserError(f"{path} has fewer lines than there are sentences")
-            prefix, *words = (value or "" for value in values)
-            yield _Line(sentence, prefix, *(value.split("\t") for value in words))
-        for path, column in zip(paths, columns, strict=True):
-            if column and next(column, None) is not None:
-                raise UserError(f"{path} has more lines than there are sentences")
-
-
-def _translations(
-    translator: Any,
-    chunks: Iterable[list[_Line]],
-    draw: _Draw | None,
-    alignments: bool,
-    progress: Callable[[int], Any],
-) -> Iterator[list[list[Hypothesis]]]:
-    """Yields the hypotheses of the sentences of each chunk.
+def _lines(file: Path | None, *constraints: Path | None) -> Iterator[_Line]:
+    """Yields the sentences with the lines of the files of --prefix, --required and --forbidden.
 
     Raises:
-        UserError: If the search cannot meet the constraints of a sentence.
+        UserError: If a line is not UTF-8, or the files have different numbers of lines.
     """
-    first_index = 0
-    for chunk in chunks:
-        sentences = [line.sentence for line in chunk]
-        if draw:
-            sample = translator.translate_mbr if draw.is_mbr else translator.sample
-            place = {"seed": draw.seed, "first_index": first_index}
-            yield sample(sentences, draw.options, progress=progress, **place)
-        else:
-            try:
-                yield translator.translate_nbest(
-                    sentences,
-                    prefixes=[line.prefix for line in chunk],
-                    required=[line.required for line in chunk],
-                    forbidden=[line.forbidden for line in chunk],
-                    alignments=alignments,
-                    progress=progress,
-                )
-            except ConstraintError as error:
-                number = first_index + error.sentence + 1
-                raise UserError(f"line {number}: {error.reason}") from None
-        first_index += len(chunk)
+    from keras_transformer.data.corpus import read_lines
+
+    columns = [read_lines(path) if path else itertools.repeat("") for path in constraints]
+    for sentence in common.input_lines(file):
+        values = [next(column, None) for column in columns]
+        if None in values:
+            path = constraints[values.index(None)]
+            raise UserError(f"{path} has fewer lines than there are sentences")
+        prefix, required, forbidden = map(str, values)
+        yield _Line(sentence, prefix, required.split("\t"), forbidden.split("\t"))
+    for path, column in zip(constraints, columns, strict=True):
+        if path and next(column, None) is not None:
+            raise UserError(f"{path} has more lines than there are sentences")
 
 
-def _text(hypothesis: Hypothesis, scores: bool) -> str:
+def _hypotheses(
+    translator: Any,
+    chunk: list[_Line],
+    first: int,
+    options: TranslateOptions,
+    drawn: SamplingOptions | None,
+    progress: Callable[[int], Any],
+) -> list[list["Hypothesis"]]:
+    """Returns the hypotheses of some sentences, of which the first has the number `first`."""
+    from keras_transformer.translation.target_constraints import ConstraintError
+
+    sentences, prefixes, required, forbidden = map(list, zip(*chunk, strict=True))
+    settings: Given = {"progress": progress}
+    if drawn:
+        settings |= {"options": drawn, "seed": options.seed or 0, "first_index": first}
+        sample = translator.translate_mbr if options.mbr else translator.sample
+        return sample(sentences, **settings)
+    settings |= {"prefixes": prefixes, "required": required, "forbidden": forbidden}
+    try:
+        return translator.translate_nbest(sentences, alignments=options.alignments, **settings)
+    except ConstraintError as error:
+        raise UserError(f"line {first + error.sentence + 1}: {error.reason}") from None
+
+
+def _text(hypothesis: "Hypothesis", scores: bool) -> str:
     fields = [f"{hypothesis.score:.4f}"] if scores else []
     fields.append(as_line(hypothesis.text))
     if hypothesis.alignment is not None:
