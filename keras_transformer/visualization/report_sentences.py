@@ -63,15 +63,14 @@ def shown_sentences(
     it, and those of the reference are of the first model. A text too long for the model has no
     tokens.
     """
-    found: list[dict[str, Any]] = [{"source": sources[i], "texts": []} for i in indices]
     chosen = [sources[index] for index in indices]
-    for row, text in enumerate(_with_tokens(systems[0], chosen, [references[i] for i in indices])):
-        found[row]["texts"].append(("reference", *text))
-    for system in systems:
-        hypotheses = [system.hypotheses[index] for index in indices]
-        for row, text in enumerate(_with_tokens(system, chosen, hypotheses)):
-            label = f"{system.name} chrF {system.chrf[indices[row]]:.1f}"
-            found[row]["texts"].append((label, *text))
+    found: list[dict[str, Any]] = [{"source": source, "texts": []} for source in chosen]
+    own = [(f"{x.name} chrF ", x, x.hypotheses) for x in systems]
+    for label, system, all_texts in [("reference", systems[0], references), *own]:
+        texts = _with_tokens(system, chosen, [all_texts[index] for index in indices])
+        for index, shown, text in zip(indices, found, texts, strict=True):
+            number = "" if label == "reference" else f"{system.chrf[index]:.1f}"
+            shown["texts"].append((label + number, *text))
     return found
 
 
@@ -79,59 +78,61 @@ def _with_tokens(
     system: System, sources: Sequence[str], texts: Sequence[str]
 ) -> list[tuple[str, list[tuple[str, float]], bool]]:
     tokenizer = system.scorer.tokenizer
-    pieces, unk_id = tokenizer.target_pieces, tokenizer.unk_id
-    encoded = tokenizer.encode_target([text.strip() for text in texts])
-    short = _that_fit(system, range(len(texts)), sources, texts)
+    short, _, encoded = _encoded(system, sources, texts)
     scored = system.scorer.token_log_probabilities(
-        [sources[i] for i in short], [texts[i] for i in short]
+        [sources[index] for index in short], [texts[index] for index in short]
     )
     tokens: list[list[tuple[str, float]]] = [[] for _ in texts]
     for index, log_probabilities in zip(short, scored, strict=True):
-        names = ["▁<unk>" if id == unk_id else pieces[id] for id in encoded[index]]
+        names = [
+            "▁<unk>" if id == tokenizer.unk_id else tokenizer.target_pieces[id]
+            for id in encoded[index]
+        ]
         tokens[index] = list(zip(names, np.exp(log_probabilities).tolist(), strict=False))
-    return [(text, tokens[index], unk_id not in encoded[index]) for index, text in enumerate(texts)]
+    is_known = [tokenizer.unk_id not in ids for ids in encoded]
+    return list(zip(texts, tokens, is_known, strict=True))
 
 
-def _that_fit(
-    system: System, indices: Sequence[int], sources: Sequence[str], texts: Sequence[str]
-) -> list[int]:
-    """Returns the indices of the sentences whose tokens fit into the model on both sides."""
+def _encoded(
+    system: System, sources: Sequence[str], texts: Sequence[str]
+) -> tuple[list[int], list[list[int]], list[list[int]]]:
+    """Returns the indices of the sentences that fit into the model, and the pieces of all."""
     tokenizer, longest = system.scorer.tokenizer, system.scorer.model.max_length
-    of_source = tokenizer.encode_source([sources[index].strip() for index in indices])
-    of_target = tokenizer.encode_target([texts[index].strip() for index in indices])
-    pairs = zip(indices, of_source, of_target, strict=True)
-    return [index for index, a, b in pairs if fits(a, longest) and fits(b, longest)]
+    of_sources = tokenizer.encode_source([text.strip() for text in sources])
+    of_texts = tokenizer.encode_target([text.strip() for text in texts])
+    pairs = enumerate(zip(of_sources, of_texts, strict=True))
+    short = [index for index, pair in pairs if all(fits(ids, longest) for ids in pair)]
+    return short, of_sources, of_texts
 
 
-def attention_of_sentences(system: System, sources: Sequence[str]) -> list[dict[str, Any]]:
+def attention_of_sentences(system: System, sources: Sequence[str]) -> list[dict[str, Any]] | None:
     """Returns the attention from the translations to the sources, for 3 sentences.
 
     The sentences are those at a quarter, the half and three quarters of the ranking by chrF, from
     the longer half of the sentences with at most `MOST_CHARACTERS` characters. Sentences with too
     many tokens for the model are left out. Each row of a map has the weights of the step that
-    predicts a target piece. Rows and columns end with eos.
+    predicts a target piece. Rows and columns end with eos. If the model has no such attention, the
+    result is None.
     """
-    short = [index for index, text in enumerate(sources) if 0 < len(text) <= MOST_CHARACTERS]
-    short = _that_fit(system, short, sources, system.hypotheses)
+    tokenizer, model = system.scorer.tokenizer, system.scorer.model
+    if not hasattr(model, "source_attention"):
+        return None
+    short, of_sources, of_targets = _encoded(system, sources, system.hypotheses)
+    short = [index for index in short if 0 < len(sources[index]) <= MOST_CHARACTERS]
     short.sort(key=lambda index: len(sources[index]))
     ranked = sorted(short[len(short) // 2 :], key=lambda index: system.chrf[index])
     chosen = [ranked[len(ranked) * quarter // 4] for quarter in (3, 2, 1)] if ranked else []
-    tokenizer, model = system.scorer.tokenizer, system.scorer.model
     maps = []
     for index in dict.fromkeys(chosen):
-        (source,) = tokenizer.encode_source([sources[index].strip()])
-        (target,) = tokenizer.encode_target([system.hypotheses[index].strip()])
-        source_ids = tokenizer.frame_source(source)
-        target_ids, labels = tokenizer.frame_target(target)
+        source_ids = tokenizer.frame_source(of_sources[index])
+        target_ids, labels = tokenizer.frame_target(of_targets[index])
         attention = model.source_attention(np.array([source_ids]), np.array([[target_ids]]))
+        weights = ops.convert_to_numpy(attention)[0, 0].tolist()
         keys = [tokenizer.source_pieces[id] for id in source_ids]
         rows = [
-            (tokenizer.target_pieces[id], list(zip(keys, weights, strict=True)))
-            for id, weights in zip(
-                labels, ops.convert_to_numpy(attention)[0, 0].tolist(), strict=True
-            )
+            (tokenizer.target_pieces[id], list(zip(keys, row, strict=True)))
+            for id, row in zip(labels, weights, strict=True)
         ]
-        maps.append(
-            {"number": index + 1, "chrf": system.chrf[index], "columns": keys, "rows": rows}
-        )
+        found = {"number": index + 1, "chrf": system.chrf[index], "columns": keys, "rows": rows}
+        maps.append(found)
     return maps
