@@ -17,7 +17,7 @@ from keras_transformer.errors import UserError
 _MOST = 2**31 - 1
 
 
-class ClientOptions(common.Options):
+class ClientOptions(common.TextOptions):
     """The options of `client`."""
 
     address: str | None = None
@@ -48,12 +48,8 @@ class ClientOptions(common.Options):
 @click.command("client")
 @click.argument("model")
 @common.file_argument
-@common.output_option
 @common.options_of(ClientOptions)
-@common.scores_option
-def client_command(
-    model: str, file: Path | None, output: Path | None, options: ClientOptions, scores: bool
-) -> None:
+def client_command(model: str, file: Path | None, options: ClientOptions) -> None:
     """Translate with MODEL on a TensorFlow Serving server.
 
     MODEL is the name of the model on the server. The input, FILE or standard input, has one
@@ -75,21 +71,20 @@ def client_command(
         raise UserError(f"--n-best must be at most the beam size, {beam_size}. Received: {n_best}")
     search = options.model_dump(include={"beam_size", "length_penalty", "max_length"})
     server = options.model_dump(include={"address", "protocol", "timeout", "retries"})
-    with common.writer(output) as write:
+    with common.writer(options.output) as write:
         from keras_transformer.serving import ServedTranslation, connect
 
         def line(found: ServedTranslation) -> str:
-            score = f"{found.score:.4f}\t" if scores else ""
+            score = f"{found.score:.4f}\t" if options.scores else ""
             return f"{score}{as_line(found.text)}\n"
 
         lines, total = common.counted(common.input_lines(file), file)
         parts: Iterable[Iterable[str]] = [lines]
         if common.is_session(file):
-            common.greet()
             parts = ([line] for line in lines)
         nothing = ServedTranslation("", -math.inf)
         translator = connect(model, version=options.model_version, **server)
-        with common.progress_bar("translating", total, output) as bar:
+        with common.progress_bar("translating", total, options.output) as bar:
             answers = (translator.stream(x, options.batch_size, n_best, **search) for x in parts)
             for found in itertools.chain.from_iterable(answers):
                 rows = [[*best, *[nothing] * (n_best - len(best))] for best in found]

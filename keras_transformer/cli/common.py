@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import click
-from pydantic import BaseModel, ConfigDict, ValidationError
+from click.types import FuncParamType
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from keras_transformer._backend import BACKENDS
@@ -133,59 +134,60 @@ complete_run = _complete("run_folders", "shipped_runs")
 run_argument = click.argument("run", metavar="RUN", type=any_path, shell_complete=complete_run)
 recipe_argument = click.argument("recipe", shell_complete=complete_recipe)
 file_argument = click.argument("file", type=existing_file, required=False)
-set_option = click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Override a setting of the recipe, such as training.steps=500. Repeatable.",
-)
-output_option = click.option(
-    "--output",
-    type=any_path,
-    help="Output file. The file is written only if the command succeeds. Default: standard output.",
-)
-engine_option = click.option(
-    "--engine",
-    type=click.Choice(["keras", "ctranslate2"]),
-    default="keras",
-    help="What translates. ctranslate2 is faster on CPUs and has fewer options. The first time, it "
-    "converts the model of RUN.",
-)
-shortlist_option = click.option(
-    "--shortlist",
-    is_flag=True,
-    help="Translate with the most frequent tokens and the most probable translations of each "
-    "token of the sentence, which is faster. Learned from the training text of RUN the first time.",
-)
 backend_option = click.option(
     "--backend",
     type=click.Choice(BACKENDS),
     expose_value=False,  # `keras_transformer_cli` has read it.
     help="Backend of Keras. Default: the environment variable KERAS_BACKEND.",
 )
-checkpoint_option = click.option(
-    "--checkpoint",
-    type=_checkpoint,
-    metavar="best|last|STEP",
-    help="Use the model of a checkpoint instead of the finished model: the checkpoint with the "
-    "lowest validation loss, the newest checkpoint, or the checkpoint of a step.",
-)
-scores_option = click.option(
-    "--scores", is_flag=True, help="Write the score and a tab before each translation."
-)
 
 
-def batch_tokens_option(default: int) -> Any:
-    """Returns the option --batch-tokens. `default` is only for the help text."""
-    return click.option(
-        "--batch-tokens",
-        "tokens_per_batch",
-        type=click.IntRange(1, 2**31 - 1),
-        metavar="N",
-        help="Maximum number of source tokens in a batch, with padding. Smaller batches need less "
-        f"memory. Default: {default}.",
-    )
+class RecipeOptions(Options):
+    """How to change a recipe."""
+
+    set: tuple[str, ...] = Field((), title="KEY=VALUE")
+    """Override a setting of the recipe, such as training.steps=500. Repeatable."""
+
+
+class CheckpointOptions(Options):
+    """Which model of a run to use."""
+
+    checkpoint: Annotated[Any, FuncParamType(_checkpoint)] = Field(None, title="best|last|STEP")
+    """Use the model of a checkpoint instead of the finished model: the checkpoint with the lowest
+    validation loss, the newest checkpoint, or the checkpoint of a step."""
+
+
+class ShortlistOptions(CheckpointOptions):
+    """Which model of a run to use, and how it searches."""
+
+    shortlist: bool = False
+    """Translate with the most frequent tokens and the most probable translations of each token of
+    the sentence, which is faster. Learned from the training text of RUN the first time."""
+
+
+class TranslatorOptions(ShortlistOptions):
+    """What translates."""
+
+    engine: Literal["keras", "ctranslate2"] = "keras"
+    """What translates. ctranslate2 is faster on CPUs and has fewer options. The first time, it
+    converts the model of RUN."""
+    batch_tokens: int | None = Field(None, ge=1, le=2**31 - 1, title="N")
+    """Maximum number of source tokens in a batch, with padding. Smaller batches need less memory.
+    Default: 2048."""
+
+    def arguments(self) -> dict[str, Any]:
+        """Returns arguments of `open_translator`."""
+        named = {"engine": self.engine, "checkpoint": self.checkpoint}
+        return {**named, "use_shortlist": self.shortlist, "tokens_per_batch": self.batch_tokens}
+
+
+class TextOptions(Options):
+    """Where and how translations are written."""
+
+    output: AnyPath = None
+    """Output file. The file is written only if the command succeeds. Default: standard output."""
+    scores: bool = False
+    """Write the score and a tab before each translation."""
 
 
 search_options = options_of(SearchOptions, "search")
@@ -202,15 +204,8 @@ def is_session(file: Path | None) -> bool:
     return file is None and sys.stdin.isatty()
 
 
-def greet(language: str = "") -> None:
-    """Tells a user what to type, before `input_lines`. `language` is that of the source."""
-    known = f" ({language})" if language else ""
-    hint = f"Type one sentence at a time, in the source language{known}. Ctrl-D ends."
-    click.echo(hint, err=True)
-
-
-def input_lines(file: Path | None) -> Iterator[str]:
-    """Yields the lines of a file, of standard input, or those that a user types.
+def input_lines(file: Path | None, language: str = "") -> Iterator[str]:
+    """Yields the lines of a file, of standard input, or those that a user types in a language.
 
     Raises:
         UserError: While iterating, if a line is not UTF-8.
@@ -218,7 +213,7 @@ def input_lines(file: Path | None) -> Iterator[str]:
     from keras_transformer.data.corpus import read_lines, read_standard_input
 
     if is_session(file):
-        return _prompted_lines()
+        return _prompted_lines(language)
     return read_lines(file) if file else read_standard_input()
 
 
@@ -230,7 +225,7 @@ def counted(lines: Iterable[Any], file: Path | None) -> tuple[Iterable[Any], int
     return lines, len(lines)
 
 
-def _prompted_lines() -> Iterator[str]:
+def _prompted_lines(language: str) -> Iterator[str]:
     """Yields the lines that a user types after a prompt, until the user presses Ctrl-D.
 
     The arrow keys show earlier lines. If standard output is not a terminal, the prompt is written
@@ -238,6 +233,9 @@ def _prompted_lines() -> Iterator[str]:
     """
     with suppress(ImportError):  # Windows has no readline.
         import readline  # noqa: F401  # gives `input` its history
+    known = f" ({language})" if language else ""
+    hint = f"Type one sentence at a time, in the source language{known}. Ctrl-D ends."
+    click.echo(hint, err=True)
     has_terminal = sys.stdout.isatty()
     while True:
         if not has_terminal:
@@ -307,16 +305,11 @@ def warning_lines() -> Iterator[None]:
 
     Keras's warning of a softmax over one value is hidden: a sentence may have one token.
     """
-    shown: set[str] = set()  # Python shows a warning again after an import that sets filters.
-
-    def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        if (text := str(message)) not in shown:
-            shown.add(text)
-            click.echo(f"Warning: {text}", err=True)
-
+    # Python would show a warning again after an import that sets filters.
+    show_once = functools.cache(lambda text: click.echo(f"Warning: {text}", err=True))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="You are using a softmax")
-        warnings.showwarning = show
+        warnings.showwarning = lambda message, *_, **__: show_once(str(message))
         yield
 
 

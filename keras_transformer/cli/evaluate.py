@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import click
 from click.core import ParameterSource
@@ -24,8 +24,8 @@ _WITH_HYPOTHESES = {
 }
 
 
-class EvaluateOptions(common.Options):
-    """The options that only `evaluate` has."""
+class EvaluateOptions(common.TranslatorOptions):
+    """The options of `evaluate`, but for those of search."""
 
     split: Literal["test", "validation"] | None = None
     """Which split of the recipe's text to translate. Default: test."""
@@ -58,19 +58,10 @@ class EvaluateOptions(common.Options):
 @click.argument("run", metavar="[RUN]", type=common.any_path, required=False)
 @common.options_of(EvaluateOptions, "given")
 @click.option("--json", "json_file", type=common.any_path, help="File for all results as JSON.")
-@common.engine_option
-@common.shortlist_option
-@common.checkpoint_option
 @common.best_search_options
-@common.batch_tokens_option(2048)
 @common.backend_option
 def evaluate_command(
-    run: Path | None,
-    given: EvaluateOptions,
-    json_file: Path | None,
-    shortlist: bool,
-    search: Given,
-    **opening: Any,
+    run: Path | None, given: EvaluateOptions, json_file: Path | None, search: Given
 ) -> None:
     """Score translations with sacrebleu: BLEU, chrF, TER, or COMET.
 
@@ -117,9 +108,9 @@ def evaluate_command(
         if run is None:
             scores = evaluator.scores(translations)
         else:
-            opening |= {"use_shortlist": shortlist, "options": options, "output": given.output}
+            arguments = {**given.arguments(), "options": options, "output": given.output}
             translations, scores = evaluate_run(
-                opened, evaluator, split=split, files=files, **opening
+                opened, evaluator, split=split, files=files, **arguments
             )
         click.echo(report.score_lines(scores))
         comparisons = []
@@ -141,56 +132,45 @@ def _check_given(metrics: Sequence[str]) -> None:
     names = {str(x.name): x.opts[0] for x in context.command.params}
     of_user = ParameterSource.COMMANDLINE
     given = {name for name in names if context.get_parameter_source(name) == of_user}
-    has_file, of_bleu = "hypotheses" in given, given & {"tokenize", "lowercase"}
-    refused = ", ".join(sorted(names[name] for name in given - _WITH_HYPOTHESES))
-    for is_wrong, message in (
-        (has_file == ("run" in given), "give either a RUN or --hypotheses FILE"),
-        (has_file and refused, f"{refused} cannot be used with --hypotheses"),
-        (has_file and "reference" not in given, "--hypotheses needs --reference FILE"),
-        (
-            not has_file and len(given & {"source", "reference"}) == 1,
-            "--source and --reference can only be used together",
-        ),
-        ({"source", "split"} <= given, "--split cannot be used with --source"),
-        (
-            of_bleu and "bleu" not in (metrics or ("bleu",)),
-            "--tokenize and --lowercase can only be used with --metric bleu",
-        ),
-        (
-            "significance" in given and "baseline" not in given,
-            "--significance can only be used with --baseline",
-        ),
-        (
-            ("comet" in metrics) != ("comet_model" in given),
-            "--metric comet and --comet-model can only be used together",
-        ),
-        (
-            "comet_model" in given and not given & {"run", "source"},
-            "--metric comet needs --source FILE",
-        ),
-    ):
-        if is_wrong:
-            raise UserError(message)
+    if len(given & {"run", "hypotheses"}) != 1:
+        raise UserError("give either a RUN or --hypotheses FILE")
+    if "hypotheses" in given:
+        if refused := given - _WITH_HYPOTHESES:
+            listed = ", ".join(sorted(names[name] for name in refused))
+            raise UserError(f"{listed} cannot be used with --hypotheses")
+        if "reference" not in given:
+            raise UserError("--hypotheses needs --reference FILE")
+    elif len(given & {"source", "reference"}) == 1:
+        raise UserError("--source and --reference can only be used together")
+    elif {"source", "split"} <= given:
+        raise UserError("--split cannot be used with --source")
+    if given & {"tokenize", "lowercase"} and "bleu" not in (metrics or ("bleu",)):
+        raise UserError("--tokenize and --lowercase can only be used with --metric bleu")
+    if "significance" in given and "baseline" not in given:
+        raise UserError("--significance can only be used with --baseline")
+    if ("comet" in metrics) != ("comet_model" in given):
+        raise UserError("--metric comet and --comet-model can only be used together")
+    if "comet_model" in given and not given & {"run", "source"}:
+        raise UserError("--metric comet needs --source FILE")
+
+
+class ScoreOptions(common.CheckpointOptions):
+    """The options of `score`."""
+
+    summary: bool = False
+    """Write only the totals, and write them to standard output."""
+    batch_tokens: int | None = Field(None, ge=1, le=2**31 - 1, title="N")
+    """Maximum number of source tokens in a batch, with padding. Smaller batches need less memory.
+    Default: 1024."""
 
 
 @click.command("score")
 @common.run_argument
 @click.argument("source", type=common.existing_file)
 @click.argument("target", type=common.existing_file)
-@common.checkpoint_option
-@click.option(
-    "--summary", is_flag=True, help="Write only the totals, and write them to standard output."
-)
-@common.batch_tokens_option(1024)
+@common.options_of(ScoreOptions)
 @common.backend_option
-def score_command(
-    run: Path,
-    source: Path,
-    target: Path,
-    checkpoint: Any,
-    summary: bool,
-    tokens_per_batch: int | None,
-) -> None:
+def score_command(run: Path, source: Path, target: Path, options: ScoreOptions) -> None:
     """Score translations with the model of RUN.
 
     The file TARGET contains the translations of the sentences in the file SOURCE, line by line. For
@@ -212,14 +192,14 @@ def score_command(
     if not pairs:
         raise UserError(f"{source} and {target} contain no sentence pairs")
     opened = Run.open(run)
-    model = open_model(opened, checkpoint, for_inference=True)
-    scorer = Scorer(model, opened.tokenizer(), tokens_per_batch)
+    model = open_model(opened, options.checkpoint, for_inference=True)
+    scorer = Scorer(model, opened.tokenizer(), options.batch_tokens)
     log_probability, tokens = 0.0, 0
     with common.writer(None) as write, common.progress_bar("scoring", len(pairs)) as bar:
         for chunk in available_chunks(pairs, STREAMED_LINES):
             sources, targets = zip(*chunk, strict=True)
             for score in scorer.score(sources, targets, bar.update):
-                if not summary:
+                if not options.summary:
                     write(f"{score.log_probability:.4f}\t{score.length}\n")
                 log_probability += score.log_probability
                 tokens += score.length
@@ -228,4 +208,4 @@ def score_command(
     is_finite = nats < math.log(sys.float_info.max)
     totals["perplexity"] = f"{math.exp(nats) if is_finite else math.inf:.4f}"
     for name, value in totals.items():
-        click.echo(f"{name}\t{value}", err=not summary)
+        click.echo(f"{name}\t{value}", err=not options.summary)

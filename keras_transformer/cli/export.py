@@ -1,7 +1,7 @@
 """The command `export`."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import click
 from pydantic import Field
@@ -10,8 +10,8 @@ from keras_transformer.cli import common
 from keras_transformer.cli.common import AnyPath, Given, checked
 
 
-class FormatOptions(common.Options):
-    """The options that only `export` has."""
+class FormatOptions(common.ShortlistOptions):
+    """The options of `export`, but for those of search."""
 
     format: Literal["saved_model", "ctranslate2", "onnx", "run"]
     """Format to write."""
@@ -28,11 +28,9 @@ class FormatOptions(common.Options):
 @click.command("export")
 @common.run_argument
 @common.options_of(FormatOptions)
-@common.shortlist_option
-@common.checkpoint_option
 @common.best_search_options
 @common.backend_option
-def export_command(run: Path, options: FormatOptions, search: Given, **settings: Any) -> None:
+def export_command(run: Path, options: FormatOptions, search: Given) -> None:
     """Export the model of RUN.
 
     The format saved_model is for TensorFlow Serving. The exported model takes and returns strings.
@@ -60,7 +58,6 @@ def export_command(run: Path, options: FormatOptions, search: Given, **settings:
     from keras_transformer.runs.run import Run
 
     opened = Run.open(run)
-    if search:
-        settings["search"] = checked(opened.recipe.evaluation.search_options, **search)
-    exported = export_run(opened, checked(ExportOptions, **options.model_dump(), **settings))
+    found = checked(opened.recipe.evaluation.search_options, **search) if search else None
+    exported = export_run(opened, checked(ExportOptions, **options.model_dump(), search=found))
     click.echo(f"{exported.directory}: {exported.comparison}")

@@ -1,7 +1,7 @@
 """The commands that draw: `attention`, `beam` and `report`."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import click
 from pydantic import Field
@@ -12,7 +12,7 @@ from keras_transformer.cli.common import Given, checked
 from keras_transformer.errors import UserError
 
 
-class AttentionOptions(common.Options):
+class AttentionOptions(common.CheckpointOptions):
     """The options of `attention`."""
 
     output: Annotated[Path, click.Path(path_type=Path, dir_okay=False)] = Path("attention.html")
@@ -32,9 +32,8 @@ class AttentionOptions(common.Options):
 @common.run_argument
 @click.argument("sentence")
 @common.options_of(AttentionOptions)
-@common.checkpoint_option
 @common.backend_option
-def attention_command(run: Path, sentence: str, options: AttentionOptions, checkpoint: Any) -> None:
+def attention_command(run: Path, sentence: str, options: AttentionOptions) -> None:
     """Show the attention of RUN in SENTENCE and its translation.
 
     An HTML file contains the attention weights of all layers and heads. Open it with a browser, and
@@ -66,26 +65,27 @@ def attention_command(run: Path, sentence: str, options: AttentionOptions, check
     if suffix == ".png":
         check_png()
     with output_path(output) as partial:
-        translator = open_translator(Run.open(run), checkpoint=checkpoint)
+        translator = open_translator(Run.open(run), checkpoint=options.checkpoint)
         example = translation_attention(translator, sentence, options.target)
         text = attention_page(example) if suffix == ".html" else attention_svg(example, **shown)
         partial.write_bytes(png_from_svg(text) if suffix == ".png" else text.encode())
     click.echo(str(output))
 
 
+class BeamOptions(common.CheckpointOptions):
+    """The options of `beam`, but for those of search."""
+
+    output: Annotated[Path, common.any_path] = Path("beam.html")
+    """The HTML file. The file is written only if the command succeeds."""
+
+
 @click.command("beam")
 @common.run_argument
 @click.argument("sentence")
-@click.option(
-    "--output",
-    type=common.any_path,
-    help="The HTML file. The file is written only if the command succeeds.",
-    default=Path("beam.html"),
-)
-@common.checkpoint_option
+@common.options_of(BeamOptions)
 @common.search_options
 @common.backend_option
-def beam_command(run: Path, sentence: str, output: Path, checkpoint: Any, search: Given) -> None:
+def beam_command(run: Path, sentence: str, options: BeamOptions, search: Given) -> None:
     """Show the beam search of RUN for SENTENCE as an HTML page.
 
     The page has the tree of hypotheses with their scores, and says when each hypothesis ended and
@@ -99,13 +99,13 @@ def beam_command(run: Path, sentence: str, output: Path, checkpoint: Any, search
     from keras_transformer.translation.engines import open_translator
 
     opened = Run.open(run)
-    options = checked(opened.recipe.evaluation.search_options, **search)
-    with output_file(output) as file:
+    found = checked(opened.recipe.evaluation.search_options, **search)
+    with output_file(options.output) as file:
         from keras_transformer.visualization.beam import beam_page
 
-        translator = checked(open_translator, opened, options, checkpoint=checkpoint)
+        translator = checked(open_translator, opened, found, checkpoint=options.checkpoint)
         file.write(beam_page(translator.beam_tree(sentence)))
-    click.echo(str(output))
+    click.echo(str(options.output))
 
 
 @click.command("report")

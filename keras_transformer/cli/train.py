@@ -2,11 +2,11 @@
 
 import json
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import click
+from pydantic import Field
 
 from keras_transformer._backend import installed_backends
 from keras_transformer.cli import common
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _DATA_DIR = click.Path(path_type=Path, exists=True, file_okay=False, resolve_path=True)
 
 
-class TrainOptions(common.Options):
+class TrainOptions(common.RecipeOptions):
     """The options of `train`."""
 
     run: AnyPath = None
@@ -34,9 +34,8 @@ class TrainOptions(common.Options):
 @click.command("train")
 @common.recipe_argument
 @common.options_of(TrainOptions)
-@common.set_option
 @common.backend_option
-def train_command(recipe: str, options: TrainOptions, overrides: Sequence[str]) -> None:
+def train_command(recipe: str, options: TrainOptions) -> None:
     """Train a model from RECIPE.
 
     RECIPE is a YAML file, or the name of a recipe in this package. With --resume, RECIPE can also
@@ -58,9 +57,9 @@ def train_command(recipe: str, options: TrainOptions, overrides: Sequence[str]) 
     from keras_transformer.training import train
     from keras_transformer.training.distribution import start
 
-    resume, directory = options.resume, options.run
+    resume, directory, overrides = options.resume, options.run, [*options.set]
     if options.data_dir:
-        overrides = [*overrides, f"data.directory={json.dumps(str(options.data_dir))}"]
+        overrides.append(f"data.directory={json.dumps(str(options.data_dir))}")
     if (Path(recipe) / "recipe.yaml").is_file():
         directory = _resumed_run(Path(recipe), directory, resume)
     loaded = load_recipe(recipe, overrides)
@@ -102,17 +101,19 @@ def _resumed_run(folder: Path, run: Path | None, resume: bool) -> Path:
     return folder
 
 
+class BudgetOptions(common.RecipeOptions):
+    """The options of `budget`."""
+
+    memory: float | None = Field(None, gt=0)
+    """Memory limit in GiB for training on a CPU. Default: the available memory. On a GPU, the limit
+    is always the memory of the GPU."""
+
+
 @click.command("budget")
 @common.recipe_argument
-@common.set_option
-@click.option(
-    "--memory",
-    type=click.FloatRange(min=0, min_open=True),
-    help="Memory limit in GiB for training on a CPU. Default: the available memory. On a GPU, the "
-    "limit is always the memory of the GPU.",
-)
+@common.options_of(BudgetOptions)
 @common.backend_option
-def budget_command(recipe: str, overrides: Sequence[str], memory: float | None) -> None:
+def budget_command(recipe: str, options: BudgetOptions) -> None:
     """Find the largest batch of RECIPE that fits into memory.
 
     The result is a value for training.tokens_per_batch. The command tests each value in a new
@@ -128,8 +129,8 @@ def budget_command(recipe: str, overrides: Sequence[str], memory: float | None) 
     from keras_transformer.training.token_budget import available_mebibytes, find_token_budget
 
     keep_freed_memory()
-    loaded = load_recipe(recipe, overrides)
-    limit = memory * 1024 if memory else available_mebibytes()
+    loaded = load_recipe(recipe, options.set)
+    limit = options.memory * 1024 if options.memory else available_mebibytes()
     click.echo(f"{'tokens':>10}{'B x S x T':>18}{'peak MiB':>10}{'s per step':>12}{'tokens/s':>12}")
     best = find_token_budget(loaded, limit, _show_try)
     click.echo(

@@ -1,9 +1,9 @@
 """The command `translate`."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 from pydantic import Field
@@ -18,8 +18,12 @@ if TYPE_CHECKING:
     from keras_transformer.translation.hypothesis import Hypothesis
 
 
-class TranslateOptions(common.Options):
-    """The options that only `translate` has."""
+# A sentence, and the prefix, the required and the forbidden words of its translation.
+_Line = tuple[str, str, list[str], list[str]]
+
+
+class TranslateOptions(common.TextOptions, common.TranslatorOptions):
+    """The options of `translate`, but for those of search."""
 
     overlong: Literal["split", "truncate"] = "split"
     """What to do with lines that have more tokens than the model accepts: split the line and join
@@ -47,26 +51,12 @@ class TranslateOptions(common.Options):
 @click.command("translate")
 @common.run_argument
 @common.file_argument
-@common.output_option
-@common.engine_option
-@common.shortlist_option
-@common.checkpoint_option
-@common.search_options
 @common.options_of(TranslateOptions)
+@common.search_options
 @common.sampling_options
-@common.scores_option
-@common.batch_tokens_option(2048)
 @common.backend_option
 def translate_command(
-    run: Path,
-    file: Path | None,
-    output: Path | None,
-    search: Given,
-    options: TranslateOptions,
-    sampling: Given,
-    scores: bool,
-    shortlist: bool,
-    **opening: Any,
+    run: Path, file: Path | None, options: TranslateOptions, search: Given, sampling: Given
 ) -> None:
     """Translate FILE, or standard input, with the model of RUN.
 
@@ -96,34 +86,33 @@ def translate_command(
     keras-transformer translate runs/a in.txt --checkpoint best
     """
     drawn = _sampling(options, sampling, search)
-    _check_given(options, search, opening["engine"])
+    _check_given(options, search)
     constraints = (options.prefix, options.required, options.forbidden)
-    common.check_other_file(output, file, *constraints)
+    common.check_other_file(options.output, file, *constraints)
     from keras_transformer._progress import compiling
     from keras_transformer.data.corpus import available_chunks
     from keras_transformer.runs.run import Run
     from keras_transformer.translation.base_translator import STREAMED_LINES
     from keras_transformer.translation.engines import open_translator
 
-    with common.writer(output) as write:
-        lines, total = common.counted(_lines(file, *constraints), file)
+    with common.writer(options.output) as write:
+        runs = [Run.open(path) for path in (run, *options.ensemble)]
+        recipe = runs[0].recipe
+        sentences = common.input_lines(file, recipe.data.source_language)
+        lines, total = common.counted(_lines(sentences, *constraints), file)
         if is_session := common.is_session(file):
             click.echo(f"Loading {run}.", err=True)
-        runs = [Run.open(path) for path in (run, *options.ensemble)]
-        make = SearchOptions if drawn else runs[0].recipe.evaluation.search_options
-        opening |= {"options": checked(make, **search), "overlong": options.overlong}
-        translator = checked(open_translator, runs, use_shortlist=shortlist, **opening)
-        if is_session:
-            common.greet(runs[0].recipe.data.source_language)
-            if opening["engine"] == "keras" and compiling():
-                hint = "The first translation takes longer, because the search is compiled."
-                click.echo(hint, err=True)
+        found = checked(SearchOptions if drawn else recipe.evaluation.search_options, **search)
+        arguments = {**options.arguments(), "options": found, "overlong": options.overlong}
+        translator = checked(open_translator, runs, **arguments)
+        if is_session and options.engine == "keras" and compiling():
+            click.echo("The first translation takes longer: the search is compiled.", err=True)
         chunks = ([x] for x in lines) if is_session else available_chunks(lines, STREAMED_LINES)
         first = 0
-        with common.progress_bar("translating", total, output) as bar:
+        with common.progress_bar("translating", total, options.output) as bar:
             for chunk in chunks:
                 found = _hypotheses(translator, chunk, first, options, drawn, bar.update)
-                write("".join(_text(x, scores) for best in found for x in best))
+                write("".join(_text(x, options.scores) for best in found for x in best))
                 first += len(chunk)
 
 
@@ -140,29 +129,20 @@ def _sampling(options: TranslateOptions, sampling: Given, search: Given) -> Samp
     return drawn
 
 
-def _check_given(options: TranslateOptions, search: Given, engine: str) -> None:
+def _check_given(options: TranslateOptions, search: Given) -> None:
     """Raises `UserError` for options without a meaning for sampling, or for the engine."""
     of_beams = ("prefix", "required", "forbidden", "alignments")
     given = [name for name in of_beams if getattr(options, name)]
     drawn = [name for name in ("sample", "mbr") if getattr(options, name)]
     if drawn and (refused := [*given, *(search.keys() - DecodingOptions.model_fields)]):
         raise UserError(f"{flags(refused)} cannot be used with --sample or --mbr")
-    if engine == "ctranslate2" and (refused := given or drawn):
+    if options.engine == "ctranslate2" and (refused := given or drawn):
         raise UserError(
             f"{flags(refused)} cannot be used with --engine ctranslate2: use --engine keras"
         )
 
 
-class _Line(NamedTuple):
-    """A sentence and the constraints on its translation."""
-
-    sentence: str
-    prefix: str
-    required: list[str]
-    forbidden: list[str]
-
-
-def _lines(file: Path | None, *constraints: Path | None) -> Iterator[_Line]:
+def _lines(sentences: Iterable[str], *constraints: Path | None) -> Iterator[_Line]:
     """Yields the sentences with the lines of the files of --prefix, --required and --forbidden.
 
     Raises:
@@ -171,13 +151,13 @@ def _lines(file: Path | None, *constraints: Path | None) -> Iterator[_Line]:
     from keras_transformer.data.corpus import read_lines
 
     columns = [read_lines(path) if path else itertools.repeat("") for path in constraints]
-    for sentence in common.input_lines(file):
+    for sentence in sentences:
         values = [next(column, None) for column in columns]
         if None in values:
             path = constraints[values.index(None)]
             raise UserError(f"{path} has fewer lines than there are sentences")
         prefix, required, forbidden = map(str, values)
-        yield _Line(sentence, prefix, required.split("\t"), forbidden.split("\t"))
+        yield sentence, prefix, required.split("\t"), forbidden.split("\t")
     for path, column in zip(constraints, columns, strict=True):
         if path and next(column, None) is not None:
             raise UserError(f"{path} has more lines than there are sentences")

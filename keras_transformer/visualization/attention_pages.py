@@ -4,7 +4,6 @@ import base64
 import importlib.util
 import json
 import re
-import unicodedata
 import zlib
 
 import numpy as np
@@ -13,7 +12,7 @@ from keras_transformer._png import png
 from keras_transformer.errors import UserError
 from keras_transformer.layers.attention.attention_records import AttentionKind
 from keras_transformer.visualization.attention import AttentionExample, head_entropy
-from keras_transformer.visualization.pages import render
+from keras_transformer.visualization.pages import render, text_width
 
 _TITLES = {
     "encoder": "Encoder self-attention",
@@ -104,9 +103,9 @@ def attention_svg(
         queries=queries,
         keys=keys,
         special=example.special_tokens,
-        left=max(map(_text_width, queries)) + 14,
-        top=max(map(_text_width, keys)) + 40,
-        width=_text_width(title) + 8,
+        left=max(map(text_width, queries)) + 14,
+        top=max(map(text_width, keys)) + 40,
+        width=text_width(title) + 8,
         matrix=layers[layer - 1][head - 1],
         scale=np.linspace(0, 1, 64)[None],
         image=_image,
@@ -160,11 +159,6 @@ def check_png() -> None:
 
 def _image(matrix: np.ndarray) -> str:
     return base64.b64encode(png(_colours(matrix))).decode()
-
-
-def _text_width(text: str) -> float:
-    """Estimates the width of a text: 13 for "▁" and wide characters, such as Hangul, else 7.4."""
-    return sum(13 if x == "▁" or unicodedata.east_asian_width(x) in "WF" else 7.4 for x in text)
 
 
 def _colours(matrix: np.ndarray) -> np.ndarray:

@@ -2,10 +2,9 @@
 
 import math
 from typing import Any
-from unicodedata import east_asian_width
 
 from keras_transformer.translation.beam_tree import BeamNode, BeamTree
-from keras_transformer.visualization.pages import render
+from keras_transformer.visualization.pages import render, text_width
 
 ROW, GAP, START = 38, 26, 34  # pixels
 
@@ -64,10 +63,7 @@ def _boxes(tree: BeamTree) -> list[dict[str, Any]]:
         column = [index for index in shown if tree.nodes[index].length == length]
         column.sort(key=lambda index: (tree.nodes[index].outcome == "finished", index))
         live = sum(tree.nodes[index].outcome != "finished" for index in column)
-        # A label needs about so many pixels. East Asian characters are wide.
-        widths = {"W": 12.0, "F": 12.0}
-        labels = [_label(tree.nodes[index]) for index in column]
-        width = 18.0 + max(sum(widths.get(east_asian_width(x), 7.4) for x in y) for y in labels)
+        width = 18 + max(text_width(_label(tree.nodes[index])) for index in column)
         for row, index in enumerate(column):
             node, parent = tree.nodes[index], boxes[tree.nodes[index].parent or 0]
             below = max(tree.options.beam_size - live, 0) if row >= live else 0

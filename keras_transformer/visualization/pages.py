@@ -6,6 +6,7 @@ All text is escaped.
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
+from unicodedata import east_asian_width
 
 import jinja2
 import numpy as np
@@ -52,8 +53,8 @@ def ticks(low: float, high: float, is_logarithmic: bool = False) -> list[float]:
     """Returns a few round numbers that enclose the numbers from `low` to `high`."""
     if is_logarithmic:
         numbers = np.outer(10.0 ** np.arange(-9, 10), (1, 2, 5)).ravel()
-        first, last = np.searchsorted(numbers, low, "right") - 1, np.searchsorted(numbers, high)
-        return [float(x) for x in numbers[first : last + 1]]
+        lowest, highest = np.searchsorted(numbers, low, "right") - 1, np.searchsorted(numbers, high)
+        return [float(x) for x in numbers[lowest : highest + 1]]
     if high <= low:
         high = low + (abs(low) or 1.0)
     rough = (high - low) / 5
@@ -61,6 +62,11 @@ def ticks(low: float, high: float, is_logarithmic: bool = False) -> list[float]:
     step = next(x * power for x in (1, 2, 2.5, 5, 10) if x * power >= rough * 0.999)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [index * step for index in range(first, last + 1)]
+
+
+def text_width(text: str) -> float:
+    """Estimates the width of a text: 13 for "▁" and wide characters, such as Hangul, else 7.4."""
+    return sum(13 if x == "▁" or east_asian_width(x) in "WF" else 7.4 for x in text)
 
 
 def _place(
