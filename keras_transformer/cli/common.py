@@ -62,11 +62,8 @@ def options_of(
             if is_own:
                 settings |= {"metavar": field.title, "is_flag": field.annotation is bool}
                 settings |= {"multiple": get_origin(field.annotation) is tuple}
-                required = field.is_required()
-                settings |= {
-                    "required": required,
-                    "default": None if required else field.default or None,
-                }
+                default = None if field.is_required() else field.default or None
+                settings |= {"required": field.is_required(), "default": default}
             elif field.default is not None:
                 text += f" Default: {field.default}."
             text = text.replace("Default: ", f"Default: {of_recipe}")
@@ -205,11 +202,7 @@ def is_session(file: Path | None) -> bool:
 
 
 def input_lines(file: Path | None, language: str = "") -> Iterator[str]:
-    """Yields the lines of a file, of standard input, or those that a user types in a language.
-
-    Raises:
-        UserError: While iterating, if a line is not UTF-8.
-    """
+    """Yields the lines of a file, of standard input, or those that a user types in a language."""
     from keras_transformer.data.corpus import read_lines, read_standard_input
 
     if is_session(file):
@@ -226,11 +219,7 @@ def counted(lines: Iterable[Any], file: Path | None) -> tuple[Iterable[Any], int
 
 
 def _prompted_lines(language: str) -> Iterator[str]:
-    """Yields the lines that a user types after a prompt, until the user presses Ctrl-D.
-
-    The arrow keys show earlier lines. If standard output is not a terminal, the prompt is written
-    to stderr.
-    """
+    """Yields the lines that a user types. The prompt is on stderr if stdout is not a terminal."""
     with suppress(ImportError):  # Windows has no readline.
         import readline  # noqa: F401  # gives `input` its history
     known = f" ({language})" if language else ""
@@ -273,8 +262,7 @@ def checked(make: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
 def writer(output: Path | None) -> Iterator[Callable[[str], Any]]:
     """Yields a function that writes text to `output`, or to standard output if `output` is None.
 
-    Raises:
-        UserError: If the file cannot be written. The error is raised at the start of the block.
+    If the file cannot be written, the start of the block raises `UserError`.
     """
     if output is None:
         # Writes bytes, because `click.echo` would remove terminal escape sequences from text.
@@ -292,10 +280,8 @@ def render(template: str, **values: Any) -> str:
         is_text = isinstance(value, str)
         return "".join(x if x.isprintable() else " " for x in value) if is_text else value
 
-    loader = jinja2.PackageLoader(__package__)
-    environment = jinja2.Environment(
-        loader=loader, trim_blocks=True, lstrip_blocks=True, finalize=shown
-    )
+    loader, spaces = jinja2.PackageLoader(__package__), {"trim_blocks": True, "lstrip_blocks": True}
+    environment = jinja2.Environment(loader=loader, finalize=shown, **spaces)
     return environment.get_template(template).render(values)
 
 

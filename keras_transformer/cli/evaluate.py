@@ -1,7 +1,6 @@
 """The commands `evaluate` and `score`."""
 
 import math
-import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -205,7 +204,5 @@ def score_command(run: Path, source: Path, target: Path, options: ScoreOptions) 
                 tokens += score.length
     nats = -log_probability / tokens
     totals = {"pairs": len(pairs), "tokens": tokens, "nats per token": f"{nats:.4f}"}
-    is_finite = nats < math.log(sys.float_info.max)
-    totals["perplexity"] = f"{math.exp(nats) if is_finite else math.inf:.4f}"
-    for name, value in totals.items():
+    for name, value in {**totals, "perplexity": f"{math.exp(nats):.4f}"}.items():
         click.echo(f"{name}\t{value}", err=not options.summary)

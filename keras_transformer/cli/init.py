@@ -85,11 +85,7 @@ def init_command(source: Path, target: Path | None, options: InitOptions) -> Non
 
 
 def _languages(source: Path, target: Path | None, options: InitOptions) -> list[str]:
-    """Returns the languages given, or read from names such as corpus.en, corpus.de and en-de.tsv.
-
-    Raises:
-        UserError: If a language is not known, or both are the same.
-    """
+    """Returns the languages given, or read from names such as corpus.en, corpus.de and en-de.tsv."""
     if target is None:
         pair = re.search(r"(?:^|[._-])([a-z]{2})[-_]([a-z]{2})(?:[._-]|$)", source.name)
         found = [*pair.groups()] if pair else [None, None]
@@ -101,11 +97,6 @@ def _languages(source: Path, target: Path | None, options: InitOptions) -> list[
         raise UserError(
             "the file names do not end with a language, as corpus.en does: give the language with "
             f"{' and '.join(missing)}, such as {missing[0]} en"
-        )
-    if languages[0] == languages[1]:
-        raise UserError(
-            "source and target language must differ: give other codes with --source-language and "
-            f"--target-language, such as en and en-simple. Received: {languages[0]} for both"
         )
     return [str(language) for language in languages]
 

@@ -54,21 +54,17 @@ def attention_command(run: Path, sentence: str, options: AttentionOptions) -> No
         raise UserError(f"--{[*shown][0]} is for .svg and .png files: choose it in the HTML page")
     from keras_transformer.runs.run import Run
     from keras_transformer.translation.engines import open_translator
-    from keras_transformer.visualization.attention import translation_attention
-    from keras_transformer.visualization.attention_pages import (
-        attention_page,
-        attention_svg,
-        check_png,
-        png_from_svg,
-    )
+    from keras_transformer.visualization import attention_pages as pages
+    from keras_transformer.visualization import translation_attention
 
     if suffix == ".png":
-        check_png()
+        pages.check_png()
     with output_path(output) as partial:
         translator = open_translator(Run.open(run), checkpoint=options.checkpoint)
         example = translation_attention(translator, sentence, options.target)
-        text = attention_page(example) if suffix == ".html" else attention_svg(example, **shown)
-        partial.write_bytes(png_from_svg(text) if suffix == ".png" else text.encode())
+        is_page = suffix == ".html"
+        text = pages.attention_page(example) if is_page else pages.attention_svg(example, **shown)
+        partial.write_bytes(pages.png_from_svg(text) if suffix == ".png" else text.encode())
     click.echo(str(output))
 
 

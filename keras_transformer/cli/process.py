@@ -22,11 +22,8 @@ _MEMORY_SETTINGS = {
 def keep_freed_memory() -> bool:
     """Makes glibc keep freed memory in this process and its children. Returns whether it does.
 
-    On a CPU, each training step of a large model frees gigabytes, which the next step allocates
-    again. If glibc returns them to the system, the system fills each page with zeros first. For the
-    paper's base model, this takes a sixth of a training step on JAX, and a third on PyTorch.
-
-    Source: mallopt(3).
+    Otherwise, the system fills each page with zeros again at each training step: a sixth of a step
+    of the paper's base model on JAX and a CPU, and a third on PyTorch. Source: mallopt(3).
     """
     if platform.libc_ver()[0] != "glibc":
         return False
@@ -40,11 +37,7 @@ def _interrupt(number: int, _: Any) -> None:
 
 
 def _handle(handler: Any) -> None:
-    """Sets the handler of Ctrl-C and of SIGTERM, with which a scheduler stops a process.
-
-    A signal that the process ignores stays ignored, such as Ctrl-C in a background job of a shell
-    script.
-    """
+    """Sets the handler of Ctrl-C and SIGTERM, unless ignored, as in background jobs of scripts."""
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, handler)
@@ -58,15 +51,10 @@ def interrupted_by_signals() -> Iterator[None]:
         yield
     except KeyboardInterrupt as interrupt:
         click.echo(err=True)
-        raise click.exceptions.Exit(exit_status(interrupt)) from None
+        (number,) = interrupt.args or (signal.SIGINT,)
+        raise click.exceptions.Exit(128 + number) from None
     finally:
         _handle(signal.SIG_DFL)  # A later signal ends the process at once.
-
-
-def exit_status(interrupt: KeyboardInterrupt) -> int:
-    """Returns the exit status for an interrupt by a signal."""
-    (number,) = interrupt.args or (signal.SIGINT,)
-    return 128 + number
 
 
 def stop_after_step() -> Any:
@@ -82,10 +70,9 @@ def stop_after_step() -> Any:
         if received:
             raise KeyboardInterrupt(number)
         received.append(number)
+        text = "\nStopping after this step, or after the checkpoint that is due."
         again = " Press Ctrl-C again to stop at once." if number == signal.SIGINT else ""
-        click.echo(
-            f"\nStopping after this step, or after the checkpoint that is due.{again}", err=True
-        )
+        click.echo(text + again, err=True)
 
     def stop(*_: Any) -> None:
         if received:

@@ -11,7 +11,7 @@ from pydantic import Field
 from keras_transformer._backend import installed_backends
 from keras_transformer.cli import common
 from keras_transformer.cli.common import AnyPath
-from keras_transformer.cli.process import exit_status, keep_freed_memory, stop_after_step
+from keras_transformer.cli.process import keep_freed_memory, stop_after_step
 from keras_transformer.errors import UserError
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def train_command(recipe: str, options: TrainOptions) -> None:
         # Other processes would wait for this one.
         callbacks = [stop_after_step()] if loaded.training.distribution == "none" else []
         train(opened, resume=resume, callbacks=callbacks, distribution=distribution)
-    except KeyboardInterrupt as interrupt:
+    except KeyboardInterrupt:
         is_saved = load_recipe(opened.recipe_path) == loaded
         changes = [] if is_saved else [word for x in overrides for word in ("--set", x)]
         words, paths = ["train", str(directory), "--resume", *changes], opened.checkpoints()
@@ -82,7 +82,7 @@ def train_command(recipe: str, options: TrainOptions) -> None:
             words += ["--backend", keras.config.backend()]
         kept = f"the last checkpoint is {paths[-1].name}" if paths else "there is no checkpoint yet"
         click.echo(f"\nStopped; {kept}. Continue with: {program} {shlex.join(words)}", err=True)
-        raise click.exceptions.Exit(exit_status(interrupt)) from None
+        raise
     if distribution.is_chief:
         for name in ("translate", "evaluate", "info"):
             click.echo(f"next: {program} {shlex.join([name, str(directory)])}")

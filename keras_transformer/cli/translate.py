@@ -1,7 +1,7 @@
 """The command `translate`."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -86,7 +86,6 @@ def translate_command(
     keras-transformer translate runs/a in.txt --checkpoint best
     """
     drawn = _sampling(options, sampling, search)
-    _check_given(options, search)
     constraints = (options.prefix, options.required, options.forbidden)
     common.check_other_file(options.output, file, *constraints)
     from keras_transformer._progress import compiling
@@ -108,38 +107,39 @@ def translate_command(
         if is_session and options.engine == "keras" and compiling():
             click.echo("The first translation takes longer: the search is compiled.", err=True)
         chunks = ([x] for x in lines) if is_session else available_chunks(lines, STREAMED_LINES)
+        settings: Given = {"alignments": options.alignments}
+        if drawn:
+            sample = translator.translate_mbr if options.mbr else translator.sample
+            settings = {"sample": sample, "options": drawn, "seed": options.seed or 0}
         first = 0
         with common.progress_bar("translating", total, options.output) as bar:
             for chunk in chunks:
-                found = _hypotheses(translator, chunk, first, options, drawn, bar.update)
-                write("".join(_text(x, options.scores) for best in found for x in best))
+                results = _hypotheses(translator, chunk, first, progress=bar.update, **settings)
+                write("".join(_text(x, options.scores) for best in results for x in best))
                 first += len(chunk)
 
 
 def _sampling(options: TranslateOptions, sampling: Given, search: Given) -> SamplingOptions | None:
-    """Returns how to draw translations, or None for beam search."""
-    if options.sample and options.mbr:
+    """Returns how to draw translations, or None for beam search.
+
+    Raises:
+        UserError: If an option has no meaning for this search, or for the engine.
+    """
+    count = options.sample or options.mbr
+    given = [x for x in ("prefix", "required", "forbidden", "alignments") if getattr(options, x)]
+    drawn = [x for x in ("sample", "mbr") if getattr(options, x)]
+    if len(drawn) == 2:
         raise UserError("--sample and --mbr cannot be used together")
-    if not (count := options.sample or options.mbr):
-        if given := [*sampling, *["seed"] * (options.seed is not None)]:
-            raise UserError(f"{flags(given)} can only be used with --sample or --mbr")
-        return None
-    shared = {name: x for name, x in search.items() if name in DecodingOptions.model_fields}
-    drawn: SamplingOptions = checked(SamplingOptions, num_samples=count, **sampling, **shared)
-    return drawn
-
-
-def _check_given(options: TranslateOptions, search: Given) -> None:
-    """Raises `UserError` for options without a meaning for sampling, or for the engine."""
-    of_beams = ("prefix", "required", "forbidden", "alignments")
-    given = [name for name in of_beams if getattr(options, name)]
-    drawn = [name for name in ("sample", "mbr") if getattr(options, name)]
+    if not drawn and (refused := [*sampling, *["seed"] * (options.seed is not None)]):
+        raise UserError(f"{flags(refused)} can only be used with --sample or --mbr")
     if drawn and (refused := [*given, *(search.keys() - DecodingOptions.model_fields)]):
         raise UserError(f"{flags(refused)} cannot be used with --sample or --mbr")
     if options.engine == "ctranslate2" and (refused := given or drawn):
         raise UserError(
             f"{flags(refused)} cannot be used with --engine ctranslate2: use --engine keras"
         )
+    shared = {name: x for name, x in search.items() if name in DecodingOptions.model_fields}
+    return checked(SamplingOptions, num_samples=count, **sampling, **shared) if drawn else None
 
 
 def _lines(sentences: Iterable[str], *constraints: Path | None) -> Iterator[_Line]:
@@ -164,25 +164,17 @@ def _lines(sentences: Iterable[str], *constraints: Path | None) -> Iterator[_Lin
 
 
 def _hypotheses(
-    translator: Any,
-    chunk: list[_Line],
-    first: int,
-    options: TranslateOptions,
-    drawn: SamplingOptions | None,
-    progress: Callable[[int], Any],
+    translator: Any, chunk: list[_Line], first: int, **settings: Any
 ) -> list[list["Hypothesis"]]:
     """Returns the hypotheses of some sentences, of which the first has the number `first`."""
     from keras_transformer.translation.target_constraints import ConstraintError
 
     sentences, prefixes, required, forbidden = map(list, zip(*chunk, strict=True))
-    settings: Given = {"progress": progress}
-    if drawn:
-        settings |= {"options": drawn, "seed": options.seed or 0, "first_index": first}
-        sample = translator.translate_mbr if options.mbr else translator.sample
-        return sample(sentences, **settings)
+    if sample := settings.pop("sample", None):
+        return sample(sentences, first_index=first, **settings)
     settings |= {"prefixes": prefixes, "required": required, "forbidden": forbidden}
     try:
-        return translator.translate_nbest(sentences, alignments=options.alignments, **settings)
+        return translator.translate_nbest(sentences, **settings)
     except ConstraintError as error:
         raise UserError(f"line {first + error.sentence + 1}: {error.reason}") from None
 

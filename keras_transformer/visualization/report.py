@@ -3,7 +3,7 @@
 import math
 import shlex
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from keras_transformer.errors import UserError
@@ -78,16 +78,6 @@ class _Reported:
         ]
         return ["step", *(name.removeprefix(prefix) for name in found)], rows
 
-    def score_rows(self) -> list[list[Any]]:
-        rows = []
-        for score in self.scores:
-            text = score.get("split") or f"{score.get('source')}, {score.get('reference')}"
-            model = score.get("checkpoint") or ("current" if score["is_current"] else "earlier")
-            search = f"beam {score.get('beam_size')}, length penalty {score.get('length_penalty')}"
-            value = (text, score.get("metric"), float(score["score"]), model, search)
-            rows.append([self.name, *value, score.get("signature")])
-        return rows
-
 
 def run_report(run: Run, other: Run | None = None) -> str:
     """Returns a report of a run as one HTML page that loads nothing else.
@@ -126,22 +116,18 @@ def run_report(run: Run, other: Run | None = None) -> str:
         facts=[row for row in rows if any(row[1:])],
         changes=given[0].recipe.differences(given[-1].recipe),
         charts=_charts(runs),
-        score_rows=[row for one in runs for row in one.score_rows()],
         **_on_test_text(runs),
     )
 
 
-def _charts(runs: Sequence[_Reported]) -> list[dict[str, Any]]:
-    charts = []
+def _charts(runs: Sequence[_Reported]) -> Iterator[dict[str, Any]]:
     for title, unit, name in CURVES:
-        found = {one.name: one.scalars.get(name, {}) for one in runs}
-        lines = {
-            name: {step: value for step, value in points.items() if math.isfinite(value)}
-            for name, points in found.items()
-        }
+        lines: dict[str, dict[int, float]] = {}
+        for one in runs:
+            points = one.scalars.get(name, {})
+            lines[one.name] = {step: x for step, x in points.items() if math.isfinite(x)}
         if any(lines.values()):
-            charts.append(line_chart(title, unit, lines, is_logarithmic=unit == "logarithmic"))
-    return charts
+            yield line_chart(title, unit, lines, is_logarithmic=unit == "logarithmic")
 
 
 def _on_test_text(runs: Sequence[_Reported]) -> dict[str, Any]:
