@@ -280,8 +280,8 @@ def render(template: str, **values: Any) -> str:
         is_text = isinstance(value, str)
         return "".join(x if x.isprintable() else " " for x in value) if is_text else value
 
-    loader, spaces = jinja2.PackageLoader(__package__), {"trim_blocks": True, "lstrip_blocks": True}
-    environment = jinja2.Environment(loader=loader, finalize=shown, **spaces)
+    environment = jinja2.Environment(loader=jinja2.PackageLoader(__package__), finalize=shown)
+    environment.trim_blocks = environment.lstrip_blocks = True
     return environment.get_template(template).render(values)
 
 

@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -27,13 +26,11 @@ def info_command(run: Path, as_json: bool) -> None:
     from keras_transformer.runs.info import run_info
 
     info = run_info(run)
-    click.echo(_json(info) if as_json else render("info.txt", **info), nl=as_json)
-
-
-def _json(content: Any) -> str:
-    """Returns JSON, which has null for infinite numbers and NaN."""
-    finite = json.loads(json.dumps(content), parse_constant=lambda _: None)
-    return json.dumps(finite, indent=2)
+    if as_json:  # JSON has no infinite numbers and no NaN.
+        finite = json.loads(json.dumps(info), parse_constant=lambda _: None)
+        click.echo(json.dumps(finite, indent=2))
+    else:
+        click.echo(render("info.txt", **info), nl=False)
 
 
 @click.command("recipes")

@@ -85,7 +85,7 @@ def init_command(source: Path, target: Path | None, options: InitOptions) -> Non
 
 
 def _languages(source: Path, target: Path | None, options: InitOptions) -> list[str]:
-    """Returns the languages given, or read from names such as corpus.en, corpus.de and en-de.tsv."""
+    """Returns the languages given, or read from names such as corpus.en and en-de.tsv."""
     if target is None:
         pair = re.search(r"(?:^|[._-])([a-z]{2})[-_]([a-z]{2})(?:[._-]|$)", source.name)
         found = [*pair.groups()] if pair else [None, None]

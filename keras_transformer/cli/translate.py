@@ -1,6 +1,7 @@
-"""The command `translate`."""
+"""The commands `translate` and `client`."""
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -99,13 +100,16 @@ def translate_command(
         recipe = runs[0].recipe
         sentences = common.input_lines(file, recipe.data.source_language)
         lines, total = common.counted(_lines(sentences, *constraints), file)
-        if is_session := common.is_session(file):
+        is_session = common.is_session(file)
+        if is_session:
             click.echo(f"Loading {run}.", err=True)
         found = checked(SearchOptions if drawn else recipe.evaluation.search_options, **search)
         arguments = {**options.arguments(), "options": found, "overlong": options.overlong}
         translator = checked(open_translator, runs, **arguments)
         if is_session and options.engine == "keras" and compiling():
-            click.echo("The first translation takes longer: the search is compiled.", err=True)
+            click.echo(
+                "The first translation takes longer, because the search is compiled.", err=True
+            )
         chunks = ([x] for x in lines) if is_session else available_chunks(lines, STREAMED_LINES)
         settings: Given = {"alignments": options.alignments}
         if drawn:
@@ -120,11 +124,7 @@ def translate_command(
 
 
 def _sampling(options: TranslateOptions, sampling: Given, search: Given) -> SamplingOptions | None:
-    """Returns how to draw translations, or None for beam search.
-
-    Raises:
-        UserError: If an option has no meaning for this search, or for the engine.
-    """
+    """Returns how to draw translations, or None for beam search. Refuses options without effect."""
     count = options.sample or options.mbr
     given = [x for x in ("prefix", "required", "forbidden", "alignments") if getattr(options, x)]
     drawn = [x for x in ("sample", "mbr") if getattr(options, x)]
@@ -143,11 +143,7 @@ def _sampling(options: TranslateOptions, sampling: Given, search: Given) -> Samp
 
 
 def _lines(sentences: Iterable[str], *constraints: Path | None) -> Iterator[_Line]:
-    """Yields the sentences with the lines of the files of --prefix, --required and --forbidden.
-
-    Raises:
-        UserError: If a line is not UTF-8, or the files have different numbers of lines.
-    """
+    """Yields the sentences with the lines of the files of --prefix, --required and --forbidden."""
     from keras_transformer.data.corpus import read_lines
 
     columns = [read_lines(path) if path else itertools.repeat("") for path in constraints]
@@ -179,9 +175,84 @@ def _hypotheses(
         raise UserError(f"line {first + error.sentence + 1}: {error.reason}") from None
 
 
-def _text(hypothesis: "Hypothesis", scores: bool) -> str:
-    fields = [f"{hypothesis.score:.4f}"] if scores else []
-    fields.append(as_line(hypothesis.text))
-    if hypothesis.alignment is not None:
-        fields.append(" ".join(f"{source}-{target}" for source, target in hypothesis.alignment))
+def _text(found: Any, scores: bool) -> str:
+    fields = [f"{found.score:.4f}"] if scores else []
+    fields.append(as_line(found.text))
+    if (alignment := getattr(found, "alignment", None)) is not None:
+        fields.append(" ".join(f"{source}-{target}" for source, target in alignment))
     return "\t".join(fields) + "\n"
+
+
+# The most of an int32, as in the signature of the exported model.
+_MOST = 2**31 - 1
+
+
+class ClientOptions(common.TextOptions):
+    """The options of `client`."""
+
+    address: str | None = None
+    """HOST:PORT of the server, or for REST also its URL. Default: localhost:8501 for REST,
+    localhost:8500 for gRPC."""
+    protocol: Literal["rest", "grpc"] = "rest"
+    """Protocol of the requests."""
+    model_version: int | None = Field(None, ge=0)
+    """Version of the model. Default: the newest."""
+    batch_size: int = Field(32, ge=1)
+    """Maximum number of sentences per request."""
+    n_best: int = Field(1, ge=1)
+    """Number of translations per sentence, at most the beam size."""
+    beam_size: int | None = Field(None, ge=1, le=_MOST)
+    """Default: the exported value."""
+    length_penalty: float | None = Field(None, ge=0)
+    """Default: the exported value."""
+    max_length: int | None = Field(None, ge=1, le=_MOST)
+    """Maximum length of a translation in tokens, at least the exported minimum length. Default: the
+    exported value."""
+    timeout: float = Field(60.0, gt=0)
+    """Longest wait for a connection, and for an answer, in seconds."""
+    retries: int = Field(5, ge=0)
+    """Maximum number of retries of a request if the server is unreachable, overloaded or loading
+    the model."""
+
+
+@click.command("client")
+@click.argument("model")
+@common.file_argument
+@common.options_of(ClientOptions)
+def client_command(model: str, file: Path | None, options: ClientOptions) -> None:
+    """Translate with MODEL on a TensorFlow Serving server.
+
+    MODEL is the name of the model on the server. The input, FILE or standard input, has one
+    sentence per line. Standard input is translated line by line. The output has N lines for each
+    sentence, where N is --n-best. A line is empty if there are fewer translations. The score is the
+    log-probability in nats divided by the length penalty, plus the coverage penalty. For gRPC, run:
+    pip install 'keras3-transformer[serving]'.
+
+    \b
+    echo "twenty-six" | keras-transformer client quickstart
+    keras-transformer client quickstart in.txt --output out.txt --batch-size 16
+    keras-transformer client quickstart in.txt --address http://translate.example:8501
+    keras-transformer client quickstart in.txt --protocol grpc --address localhost:8500
+    keras-transformer client quickstart in.txt --beam-size 8 --n-best 3 --scores
+    keras-transformer client quickstart in.txt --model-version 2 --timeout 5 --retries 0
+    """
+    n_best, beam_size = options.n_best, options.beam_size
+    if beam_size is not None and n_best > beam_size:
+        raise UserError(f"--n-best must be at most the beam size, {beam_size}. Received: {n_best}")
+    search = options.model_dump(include={"beam_size", "length_penalty", "max_length"})
+    server = options.model_dump(include={"address", "protocol", "timeout", "retries"})
+    with common.writer(options.output) as write:
+        from keras_transformer.serving import ServedTranslation, connect
+
+        lines, total = common.counted(common.input_lines(file), file)
+        parts: Iterable[Iterable[str]] = [lines]
+        if common.is_session(file):
+            parts = ([line] for line in lines)
+        nothing = ServedTranslation("", -math.inf)
+        translator = connect(model, version=options.model_version, **server)
+        with common.progress_bar("translating", total, options.output) as bar:
+            answers = (translator.stream(x, options.batch_size, n_best, **search) for x in parts)
+            for found in itertools.chain.from_iterable(answers):
+                rows = [[*best, *[nothing] * (n_best - len(best))] for best in found]
+                write("".join(_text(x, options.scores) for row in rows for x in row))
+                bar.update(len(found))

@@ -70,13 +70,8 @@ def attention_maps(model: Any, inputs: Any) -> list[AttentionMap]:
         up to rounding errors.
 
     Raises:
-        ValueError: If `model` is no Keras model, or calls no attention layer of this package.
+        ValueError: If `model` calls no attention layer of this package.
     """
-    if not isinstance(model, keras.layers.Layer):
-        raise ValueError(
-            "`model` must be a Keras model, such as one of `Ensemble.models`. "
-            f"Received: model={model}"
-        )
     if not model.built:
         model(inputs)  # Keras may trace layers to build them. Only the call after that is recorded.
     calls: list[AttentionRecord] = []

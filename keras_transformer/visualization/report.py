@@ -4,8 +4,13 @@ import math
 import shlex
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+from keras import ops
+from sacrebleu.metrics import CHRF
+
+from keras_transformer.data.tokenizer import fits
 from keras_transformer.errors import UserError
 from keras_transformer.evaluation.evaluator import Evaluator
 from keras_transformer.evaluation.scores import run_evaluator
@@ -15,14 +20,6 @@ from keras_transformer.runs.run import Run
 from keras_transformer.translation.open_run import open_model
 from keras_transformer.translation.scoring import Scorer
 from keras_transformer.visualization.pages import bar_chart, line_chart, render
-from keras_transformer.visualization.report_sentences import (
-    System,
-    attention_of_sentences,
-    best_and_worst,
-    most_changed,
-    sentence_chrf,
-    shown_sentences,
-)
 
 # Title, unit and name of each curve.
 CURVES = (
@@ -34,6 +31,8 @@ CURVES = (
     ("Throughput", "target tokens per second", "tokens_per_second"),
     ("Gradient norm", "", "gradient_norm"),
 )
+COUNT = 5  # sentences in each list
+MOST_CHARACTERS = 100  # Longer sentences make heat maps that are hard to read.
 
 
 class _Reported:
@@ -54,20 +53,6 @@ class _Reported:
         folder = shlex.quote(str(self.run.directory))
         return " ".join(("keras-transformer", name, folder, *options))
 
-    def facts(self) -> dict[str, str]:
-        info, steps = self.info, self.training.get("steps_done")
-        model = [f"{name} {x}" for name, x in (info["model"] or {}).items() if x is not None]
-        of = f" of {self.training['steps']:,}" if self.training.get("steps") else ""
-        return {
-            "recipe": info["recipe"] or "",
-            "description": info["description"] or "",
-            "languages": f"{info['source_language']} to {info['target_language']}",
-            "model": ", ".join(model),
-            "parameters": f"{info['parameters']:,}" if info["parameters"] else "",
-            "training": "" if steps is None else f"{steps:,}{of} steps",
-            "backend": info["backend"] or "",
-        }
-
     def validations(self) -> tuple[list[str], list[list[Any]]]:
         """Returns a table of the results of each validation."""
         prefix = "validation/"
@@ -77,6 +62,15 @@ class _Reported:
             for step in sorted({step for x in found.values() for step in x})
         ]
         return ["step", *(name.removeprefix(prefix) for name in found)], rows
+
+
+class System(NamedTuple):
+    """A run whose translations are shown."""
+
+    name: str
+    hypotheses: Sequence[str]
+    chrf: Sequence[float]  # sentence chrF of each hypothesis, 0 to 100
+    scorer: Scorer
 
 
 def run_report(run: Run, other: Run | None = None) -> str:
@@ -106,14 +100,11 @@ def run_report(run: Run, other: Run | None = None) -> str:
     if len(set(names)) < len(names):
         names = [str(one.directory) for one in given]
     runs = [_Reported(name, one) for name, one in zip(names, given, strict=True)]
-    facts = [one.facts() for one in runs]
-    rows = [[label, *(each[label] for each in facts)] for label in facts[0]]
     return render(
         "report.html",
         title=" and ".join(names),
         names=names,
         runs=runs,
-        facts=[row for row in rows if any(row[1:])],
         changes=given[0].recipe.differences(given[-1].recipe),
         charts=_charts(runs),
         **_on_test_text(runs),
@@ -147,7 +138,8 @@ def _on_test_text(runs: Sequence[_Reported]) -> dict[str, Any]:
         if (own.sources, own.references) != (evaluator.sources, evaluator.references):
             missing.append(f"{one.name} has another test text, so it is not compared.")
             continue
-        chrf = sentence_chrf(hypotheses, own.references)
+        pairs = zip(hypotheses, own.references, strict=True)
+        chrf = [CHRF().sentence_score(text, [reference]).score for text, reference in pairs]
         systems.append(System(one.name, hypotheses, chrf, scorer))
     parts: dict[str, Any] = dict.fromkeys(("lengths", "difference", "ranked", "attention"))
     if evaluator is not None:
@@ -194,3 +186,109 @@ def _difference(evaluator: Evaluator, first: System, second: System) -> dict[str
         "count": f"By sentence chrF, {second.name} is better on {better:,} sentences, worse on "
         f"{worse:,} and equal on {len(gains) - better - worse:,}.",
     }
+
+
+def best_and_worst(chrf: Sequence[float], references: Sequence[str]) -> tuple[list[int], list[int]]:
+    """Returns the indices of the best and the worst sentences. No index is in both.
+
+    Among equal scores, longer references come first.
+    """
+    by_length = sorted(range(len(chrf)), key=lambda index: -len(references[index]))
+    best = sorted(by_length, key=lambda index: -chrf[index])[:COUNT]
+    worst = sorted(by_length, key=lambda index: chrf[index])
+    return best, [index for index in worst if index not in best][:COUNT]
+
+
+def most_changed(first: System, second: System) -> list[int]:
+    """Returns the sentences whose chrF differs most between two systems, largest change first."""
+    changes = np.abs(np.subtract(first.chrf, second.chrf))
+    order = np.argsort(-changes, kind="stable")[: 2 * COUNT]
+    return [int(index) for index in order if changes[index] > 0]
+
+
+def shown_sentences(
+    indices: Sequence[int],
+    sources: Sequence[str],
+    references: Sequence[str],
+    systems: Sequence[System],
+) -> list[dict[str, Any]]:
+    """Returns the source of each sentence, and its reference and translations as texts.
+
+    A text is a tuple of a label, the text, its tokens with their probabilities, and whether the
+    model knows all its words. The probabilities of a translation are those of the model that made
+    it, and those of the reference are of the first model. A text too long for the model has no
+    tokens.
+    """
+    chosen = [sources[index] for index in indices]
+    found: list[dict[str, Any]] = [{"source": source, "texts": []} for source in chosen]
+    own = [(f"{x.name} chrF ", x, x.hypotheses) for x in systems]
+    for label, system, all_texts in [("reference", systems[0], references), *own]:
+        texts = _with_tokens(system, chosen, [all_texts[index] for index in indices])
+        for index, shown, text in zip(indices, found, texts, strict=True):
+            number = "" if label == "reference" else f"{system.chrf[index]:.1f}"
+            shown["texts"].append((label + number, *text))
+    return found
+
+
+def _with_tokens(
+    system: System, sources: Sequence[str], texts: Sequence[str]
+) -> list[tuple[str, list[tuple[str, float]], bool]]:
+    tokenizer = system.scorer.tokenizer
+    short, _, encoded = _encoded(system, sources, texts)
+    scored = system.scorer.token_log_probabilities(
+        [sources[index] for index in short], [texts[index] for index in short]
+    )
+    tokens: list[list[tuple[str, float]]] = [[] for _ in texts]
+    for index, log_probabilities in zip(short, scored, strict=True):
+        names = [
+            "▁<unk>" if id == tokenizer.unk_id else tokenizer.target_pieces[id]
+            for id in encoded[index]
+        ]
+        tokens[index] = list(zip(names, np.exp(log_probabilities).tolist(), strict=False))
+    is_known = [tokenizer.unk_id not in ids for ids in encoded]
+    return list(zip(texts, tokens, is_known, strict=True))
+
+
+def _encoded(
+    system: System, sources: Sequence[str], texts: Sequence[str]
+) -> tuple[list[int], list[list[int]], list[list[int]]]:
+    """Returns the indices of the sentences that fit into the model, and the pieces of all."""
+    tokenizer, longest = system.scorer.tokenizer, system.scorer.model.max_length
+    of_sources = tokenizer.encode_source([text.strip() for text in sources])
+    of_texts = tokenizer.encode_target([text.strip() for text in texts])
+    pairs = enumerate(zip(of_sources, of_texts, strict=True))
+    short = [index for index, pair in pairs if all(fits(ids, longest) for ids in pair)]
+    return short, of_sources, of_texts
+
+
+def attention_of_sentences(system: System, sources: Sequence[str]) -> list[dict[str, Any]] | None:
+    """Returns the attention from the translations to the sources, for 3 sentences.
+
+    The sentences are those at a quarter, the half and three quarters of the ranking by chrF, from
+    the longer half of the sentences with at most `MOST_CHARACTERS` characters. Sentences with too
+    many tokens for the model are left out. Each row of a map has the weights of the step that
+    predicts a target piece. Rows and columns end with eos. If the model has no such attention, the
+    result is None.
+    """
+    tokenizer, model = system.scorer.tokenizer, system.scorer.model
+    if not hasattr(model, "source_attention"):
+        return None
+    short, of_sources, of_targets = _encoded(system, sources, system.hypotheses)
+    short = [index for index in short if 0 < len(sources[index]) <= MOST_CHARACTERS]
+    short.sort(key=lambda index: len(sources[index]))
+    ranked = sorted(short[len(short) // 2 :], key=lambda index: system.chrf[index])
+    chosen = [ranked[len(ranked) * quarter // 4] for quarter in (3, 2, 1)] if ranked else []
+    maps = []
+    for index in dict.fromkeys(chosen):
+        source_ids = tokenizer.frame_source(of_sources[index])
+        target_ids, labels = tokenizer.frame_target(of_targets[index])
+        attention = model.source_attention(np.array([source_ids]), np.array([[target_ids]]))
+        weights = ops.convert_to_numpy(attention)[0, 0].tolist()
+        keys = [tokenizer.source_pieces[id] for id in source_ids]
+        rows = [
+            (tokenizer.target_pieces[id], list(zip(keys, row, strict=True)))
+            for id, row in zip(labels, weights, strict=True)
+        ]
+        found = {"number": index + 1, "chrf": system.chrf[index], "columns": keys, "rows": rows}
+        maps.append(found)
+    return maps
