@@ -53,7 +53,7 @@ def options_of(
         def grouped(**arguments: Any) -> Any:
             values = {x: arguments.pop(x) for x in fields}
             given = {x: value for x, value in values.items() if value is not None}
-            arguments[name] = kind(**given) if is_own else given
+            arguments[name] = checked(kind, **given) if is_own else given
             return command(**arguments)
 
         for field_name, field in reversed(fields.items()):

@@ -14,8 +14,6 @@ from keras_transformer.cli import common
 from keras_transformer.cli.common import AnyPath, render
 from keras_transformer.errors import UserError
 
-_LONGEST_EXAMPLE = 100  # characters of the sentence in the command that is proposed
-
 
 def _language(code: str) -> str:
     if not re.fullmatch(r"[A-Za-z]{2,3}([-_]\w{1,31})?", code, re.ASCII):
@@ -75,7 +73,7 @@ def init_command(source: Path, target: Path | None, options: InitOptions) -> Non
         report = examine(read_parallel(source, target))
         recipe = choose_settings(report)
         file.write(recipe.to_yaml(name, text))
-    sentences = (x for x, _ in report.sample if len(x) <= _LONGEST_EXAMPLE and x.isprintable())
+    sentences = (x for x, _ in report.sample if len(x) <= 100 and x.isprintable())
     sentence = next((x for x in sentences if x[0] != "-" and not {*"\\'"} & {*x}), "...")
     path = f"./{output}" if str(output).startswith("-") else str(output)
     words = {"recipe": path, "run": f"runs/{name}", "sentence": sentence}

@@ -74,14 +74,16 @@ def stop_after_step() -> Any:
         again = " Press Ctrl-C again to stop at once." if number == signal.SIGINT else ""
         click.echo(text + again, err=True)
 
-    def stop(*_: Any) -> None:
+    def stop(*_: Any, **__: Any) -> None:
         if received:
             raise KeyboardInterrupt(received[0])
 
-    def end(_: Any) -> None:
+    def end(logs: Any = None) -> None:
         _handle(_interrupt)
         stop()
 
     return keras.callbacks.LambdaCallback(
-        on_train_begin=lambda _: _handle(receive), on_train_batch_begin=stop, on_train_end=end
+        on_train_begin=lambda logs=None: _handle(receive),
+        on_train_batch_begin=stop,
+        on_train_end=end,
     )

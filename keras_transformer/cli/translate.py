@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import click
 from pydantic import Field
@@ -14,10 +14,6 @@ from keras_transformer.cli import common
 from keras_transformer.cli.common import ExistingFile, Given, checked, flags
 from keras_transformer.decoding.options import DecodingOptions, SamplingOptions, SearchOptions
 from keras_transformer.errors import UserError
-
-if TYPE_CHECKING:
-    from keras_transformer.translation.hypothesis import Hypothesis
-
 
 # A sentence, and the prefix, the required and the forbidden words of its translation.
 _Line = tuple[str, str, list[str], list[str]]
@@ -100,16 +96,14 @@ def translate_command(
         recipe = runs[0].recipe
         sentences = common.input_lines(file, recipe.data.source_language)
         lines, total = common.counted(_lines(sentences, *constraints), file)
-        is_session = common.is_session(file)
-        if is_session:
+        if is_session := common.is_session(file):
             click.echo(f"Loading {run}.", err=True)
         found = checked(SearchOptions if drawn else recipe.evaluation.search_options, **search)
         arguments = {**options.arguments(), "options": found, "overlong": options.overlong}
         translator = checked(open_translator, runs, **arguments)
         if is_session and options.engine == "keras" and compiling():
-            click.echo(
-                "The first translation takes longer, because the search is compiled.", err=True
-            )
+            hint = "The first translation takes longer, because the search is compiled."
+            click.echo(hint, err=True)
         chunks = ([x] for x in lines) if is_session else available_chunks(lines, STREAMED_LINES)
         settings: Given = {"alignments": options.alignments}
         if drawn:
@@ -161,7 +155,7 @@ def _lines(sentences: Iterable[str], *constraints: Path | None) -> Iterator[_Lin
 
 def _hypotheses(
     translator: Any, chunk: list[_Line], first: int, **settings: Any
-) -> list[list["Hypothesis"]]:
+) -> list[list[Any]]:
     """Returns the hypotheses of some sentences, of which the first has the number `first`."""
     from keras_transformer.translation.target_constraints import ConstraintError
 

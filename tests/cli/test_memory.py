@@ -10,7 +10,7 @@ import pytest
 COUNT_PAGE_FAULTS = """
 import resource, subprocess, sys
 import numpy as np
-from keras_transformer.cli.memory import keep_freed_memory
+from keras_transformer.cli.process import keep_freed_memory
 
 if sys.argv[1] == "keep":
     assert keep_freed_memory()

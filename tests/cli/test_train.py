@@ -7,7 +7,6 @@ import pytest
 from support.command_line import fails, invoke, succeeds
 from support.locking_process import locked_by_another_process
 
-from keras_transformer.cli import train as command
 from keras_transformer.runs.run import Run
 from keras_transformer.training.distribution import Distribution
 from keras_transformer.training.validation import TranslationValidation
@@ -83,22 +82,22 @@ def test_interrupted_training_says_how_to_go_on(recipe, data, tmp_path, monkeypa
     def interrupt(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "train", interrupt)
+    monkeypatch.setattr("keras_transformer.training.train", interrupt)
     monkeypatch.setattr("keras_transformer.cli.train.installed_backends", lambda: ["jax", "torch"])
     folder = tmp_path / "a run"
     result = invoke("train", recipe, "--data-dir", data, "--run", folder, "--set", "seed=3")
     assert result.exit_code == 130
     assert "Stopped; there is no checkpoint yet. Continue with: " in result.stderr
     backend = f"--backend {keras.config.backend()}"
-    assert result.stderr.endswith(f"train '{folder}' --resume {backend}\n")
+    assert result.stderr.endswith(f"train '{folder}' --resume {backend}\n\n")
 
     def terminate(*args, **kwargs):
         signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(command, "train", terminate)
+    monkeypatch.setattr("keras_transformer.training.train", terminate)
     again = invoke("train", folder, "--resume", "--set", "training.steps=9")
     assert again.exit_code == 128 + signal.SIGTERM
-    assert again.stderr.endswith(f"train '{folder}' --resume --set training.steps=9 {backend}\n")
+    assert again.stderr.endswith(f"train '{folder}' --resume --set training.steps=9 {backend}\n\n")
     assert signal.getsignal(signal.SIGINT) == signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
@@ -125,8 +124,8 @@ def test_a_second_signal_interrupts_at_once(train, monkeypatch, distribution, si
             signal.raise_signal(number)
 
     sent = []
-    monkeypatch.setattr(command, "train", train_and_send)
-    monkeypatch.setattr(command, "start", lambda _: Distribution())
+    monkeypatch.setattr("keras_transformer.training.train", train_and_send)
+    monkeypatch.setattr("keras_transformer.training.distribution.start", lambda _: Distribution())
     result = invoke(*train, "--set", f"training.distribution={distribution}")
     assert (result.exit_code, len(sent)) == (128 + sent[-1], signals)
 

@@ -12,7 +12,6 @@ from support.command_line import fails, invoke, succeeds
 from support.time_limit import time_limit
 
 from keras_transformer import Hypothesis, SamplingOptions
-from keras_transformer.cli import translate
 from keras_transformer.translation.target_constraints import ConstraintError
 
 
@@ -25,15 +24,16 @@ def test_translate_gives_one_line_a_line(run):
 SHOUT = """
 import sys
 from keras_transformer import cli
-from keras_transformer.cli import translate
+from keras_transformer import _progress
+from keras_transformer.translation import engines
 from keras_transformer.translation.hypothesis import Hypothesis
 
 class Shouter:
     def translate_nbest(self, sentences, **_):
         return [[Hypothesis(x.upper(), (), 0.0, 0.0, 1)] for x in sentences]
 
-translate.open_translator = lambda *_, **__: Shouter()
-translate.compiling = lambda: ""
+engines.open_translator = lambda *_, **__: Shouter()
+_progress.compiling = lambda: ""
 cli.main(sys.argv[1:])
 """
 
@@ -163,6 +163,9 @@ def test_output_that_cannot_be_written_is_refused_before_the_model_is_loaded(tmp
     assert message.startswith(f"{tmp_path} cannot be written: ")
 
 
+OPEN = "keras_transformer.translation.engines.open_translator"
+
+
 class Echo:
     """A translator that says what it was asked."""
 
@@ -194,7 +197,7 @@ def echo(monkeypatch):
     """Returns a translator that `translate` uses in place of the run's."""
 
     def use(translator):
-        monkeypatch.setattr(translate, "open_translator", lambda *_, **__: translator)
+        monkeypatch.setattr(OPEN, lambda *_, **__: translator)
         return translator
 
     return use
@@ -246,11 +249,11 @@ def test_samples_are_numbered_through_the_whole_text(run, echo, write):
 def test_options_reach_the_translator(run, monkeypatch):
     seen = []
 
-    def record(runs, options, **others):
-        seen.append((options, others))
+    def record(runs, **others):
+        seen.append((others.pop("options"), others))
         return Echo()
 
-    monkeypatch.setattr(translate, "open_translator", record)
+    monkeypatch.setattr(OPEN, record)
     words = ("--beam-size", 3, "--min-length", 2, "--overlong", "truncate", "--checkpoint", "2")
     succeeds("translate", run, *words, "--batch-tokens", 8, "--shortlist", input="one\n")
     ((options, others),) = seen
