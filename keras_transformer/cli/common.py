@@ -1,7 +1,4 @@
-"""What commands share: arguments, options, input, output and the progress bar.
-
-Most options are the fields of an option class.
-"""
+"""What commands share: arguments, options, input, output and the progress bar."""
 
 import functools
 import importlib
@@ -260,10 +257,7 @@ def checked(make: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
 
 @contextmanager
 def writer(output: Path | None) -> Iterator[Callable[[str], Any]]:
-    """Yields a function that writes text to `output`, or to standard output if `output` is None.
-
-    If the file cannot be written, the start of the block raises `UserError`.
-    """
+    """Yields a function that writes text to `output`, or to standard output if it is None."""
     if output is None:
         # Writes bytes, because `click.echo` would remove terminal escape sequences from text.
         yield lambda text: click.echo(text.encode(), nl=False)
@@ -287,14 +281,11 @@ def render(template: str, **values: Any) -> str:
 
 @contextmanager
 def warning_lines() -> Iterator[None]:
-    """Shows each warning once on stderr, without the file and line of the code that caused it.
-
-    Keras's warning of a softmax over one value is hidden: a sentence may have one token.
-    """
+    """Shows each warning once on stderr, without the file and line of the code that caused it."""
     # Python would show a warning again after an import that sets filters.
     show_once = functools.cache(lambda text: click.echo(f"Warning: {text}", err=True))
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="You are using a softmax")
+        warnings.filterwarnings("ignore", message="You are using a softmax")  # over one token
         warnings.showwarning = lambda message, *_, **__: show_once(str(message))
         yield
 

@@ -58,10 +58,7 @@ def interrupted_by_signals() -> Iterator[None]:
 
 
 def stop_after_step() -> Any:
-    """Returns a callback with which a signal interrupts after the step, and what follows it.
-
-    The second signal interrupts at once.
-    """
+    """Returns a callback: a signal interrupts when the step is complete, the second one at once."""
     import keras
 
     received: list[int] = []

@@ -1,7 +1,4 @@
-"""Renders HTML pages and SVG pictures from the templates in the folder `templates`.
-
-All text is escaped.
-"""
+"""Renders HTML pages and SVG pictures from the folder `templates`. All text is escaped."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -76,11 +76,6 @@ def test_a_misspelled_command_is_answered_with_the_right_one():
     assert "Did you mean" not in invoke("xyz").output
 
 
-def test_all_commands_that_compute_have_the_option_backend():
-    computing = "train budget translate score evaluate average export".split()
-    assert all("--backend [tensorflow|jax|torch]" in succeeds(x, "--help") for x in computing)
-
-
 def start(code, *words, **variables):
     """Runs code that uses the entry of the command line in a process of its own."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables}

@@ -14,13 +14,6 @@ from support.time_limit import time_limit
 from keras_transformer import Hypothesis, SamplingOptions
 from keras_transformer.translation.target_constraints import ConstraintError
 
-
-def test_translate_gives_one_line_a_line(run):
-    lines = succeeds("translate", run, "--beam-size", 1, input="one two\n\nnine\n").split("\n")
-    assert len(lines) == 4
-    assert (lines[1], lines[3]) == ("", "")
-
-
 SHOUT = """
 import sys
 from keras_transformer import cli
@@ -106,13 +99,6 @@ def test_a_checkpoint_is_best_last_or_a_step(run, value):
     assert f"{value!r} is not best, last or a step." in result.stderr
 
 
-def test_mbr_gives_one_line_with_its_expected_chrf(run):
-    lines = succeeds("translate", run, "--mbr", 4, "--scores", input="one two\n\n").split("\n")
-    assert len(lines) == 3
-    assert 0 < float(lines[0].split("\t")[0]) <= 100
-    assert lines[1] == "100.0000\t"  # all samples of a blank line are equal
-
-
 def test_an_overlong_line_is_split_or_truncated(run):
     translate = ("translate", run, "--beam-size", 1)
     whole, part = succeeds(*translate, input="one two. " * 30 + "\none two.\n").splitlines()
@@ -121,13 +107,6 @@ def test_an_overlong_line_is_split_or_truncated(run):
     assert len(result.stdout.splitlines()) == 1
     assert result.stderr.startswith("Warning: Only the first 23 of ")
     assert len(result.stderr.splitlines()) == 1
-
-
-@pytest.mark.slow
-def test_an_ensemble_of_one_model_twice_is_that_model(run, finished):
-    translate = ("translate", run, "--beam-size", 1)
-    alone = succeeds(*translate, input="one two\n")
-    assert succeeds(*translate, "--ensemble", finished / "run", input="one two\n") == alone
 
 
 def test_invalid_utf8_to_translate(run, tmp_path):
@@ -139,22 +118,6 @@ def test_invalid_utf8_to_translate(run, tmp_path):
     )
     (tmp_path / "in.txt").write_bytes(b"one\n\xff\n")
     assert "in.txt, line 2" in fails("translate", run, tmp_path / "in.txt")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--sample", 2, "--max-length", 25), "at most the model's max_length, 24"),
-        (("--sample", 2, "--temperature", "1e-320"), "1e-320 is not in the range"),
-        (("--sample", 2, "--repetition-penalty", "nan"), "finite number"),
-        (("--sample", 2**31), "is not in the range"),
-        (("--beam-size", 2**31), "is not in the range"),
-        (("--min-length", 2**64), "is not in the range"),
-        (("--n-best", 3), "`n_best` must be at most `beam_size`. Received: n_best=3, beam_size=2"),
-    ],
-)
-def test_options_that_no_search_can_have_are_refused(run, options, message):
-    assert message in fails("translate", run, *options, input="one\n")
 
 
 def test_output_that_cannot_be_written_is_refused_before_the_model_is_loaded(tmp_path):
