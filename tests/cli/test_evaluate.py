@@ -25,13 +25,6 @@ def test_scores_are_shown_and_appended_to_the_run(run):
     assert len((run / "hypotheses" / "validation.txt").read_text().splitlines()) == 10
 
 
-def test_damaged_scores_are_refused_before_translation(run, monkeypatch):
-    monkeypatch.setattr(Translator, "translate", lambda *_, **__: pytest.fail("translated"))
-    (run / "scores.json").write_text("[{")
-    assert "scores.json cannot be read" in fails("evaluate", run)
-    assert (run / "scores.json").read_text() == "[{"
-
-
 @pytest.mark.parametrize("option", ["max-length", "min-length"])
 def test_a_length_above_that_of_the_model_is_refused(run, option):
     expected = "must be at most the model's max_length, 24. Received: "
@@ -204,12 +197,3 @@ def test_score_gives_a_line_a_pair_and_the_figures_of_all(run, tmp_path):
     assert (figures["pairs"], figures["tokens"]) == ("3", str(tokens))
     assert math.isclose(float(figures["nats per token"]), nats / tokens, abs_tol=2e-4)
     assert math.isclose(float(figures["perplexity"]), math.exp(nats / tokens), rel_tol=2e-4)
-
-
-def test_a_checkpoint_scores(run, tmp_path):
-    (tmp_path / "text").write_text("one\n")
-    (run / "model.keras").unlink()
-    score = ("score", run, tmp_path / "text", tmp_path / "text")
-    assert "best, last or a step (2, 4)" in fails(*score)
-    first, second = (succeeds(*score, "--checkpoint", which) for which in (2, "last"))
-    assert float(first.split("\t")[0]) != float(second.split("\t")[0])

@@ -92,13 +92,6 @@ def test_a_session_writes_no_prompt_into_a_file(session, tmp_path):
     assert (tmp_path / "out").read_text("utf-8") == "ONE\nTWO\n"
 
 
-@pytest.mark.parametrize("value", ["worst", "-1", "1.5", "", "9" * 9])
-def test_a_checkpoint_is_best_last_or_a_step(run, value):
-    result = invoke("translate", run, "--checkpoint", value, input="one\n")
-    assert result.exit_code == 2
-    assert f"{value!r} is not best, last or a step." in result.stderr
-
-
 def test_an_overlong_line_is_split_or_truncated(run):
     translate = ("translate", run, "--beam-size", 1)
     whole, part = succeeds(*translate, input="one two. " * 30 + "\none two.\n").splitlines()
@@ -228,16 +221,6 @@ def test_options_reach_the_translator(run, monkeypatch):
         "checkpoint": 2,
         "tokens_per_batch": 8,
     }
-
-
-def test_an_unfinished_run_translates_with_a_checkpoint(run):
-    expected = succeeds("translate", run, "--scores", input="one two\n")
-    (run / "model.keras").unlink()
-    message = fails("translate", run, input="one two\n")
-    assert f"To finish it: keras-transformer train {run} --resume. " in message
-    # The finished model is the last checkpoint, because the recipe has average_last=1.
-    last = succeeds("translate", run, "--scores", "--checkpoint", "last", input="one two\n")
-    assert last == expected
 
 
 def test_a_refused_line_is_numbered_through_the_whole_text(run, echo, write):
