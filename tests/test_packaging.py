@@ -24,7 +24,7 @@ TESTED_WITH = {
     "export/onnx_searchable.py": "export/test_onnx_program.py",
     "export/options.py": "export/test_run_export.py",
     "models/seq2seq.py": "models/test_transformer.py",
-    "serving/endpoint.py": "serving/test_rest_endpoint.py",
+    "serving.py": "serving/test_client.py",
 }
 
 
