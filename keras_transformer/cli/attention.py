@@ -12,7 +12,7 @@ from keras_transformer.cli.common import (
     run_argument,
 )
 from keras_transformer.errors import UserError
-from keras_transformer.translation.engines import open_translator
+from keras_transformer.translation.open_run import open_translator
 
 
 @click.command("attention")

@@ -13,7 +13,7 @@ from keras_transformer.cli.common import (
 )
 from keras_transformer.cli.search_options import Given, checked, search_options
 from keras_transformer.errors import UserError
-from keras_transformer.translation.engines import open_translator
+from keras_transformer.translation.open_run import open_translator
 
 
 @click.command("beam")

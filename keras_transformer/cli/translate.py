@@ -21,10 +21,9 @@ from keras_transformer.data.corpus import available_chunks, read_lines, read_sta
 from keras_transformer.decoding.options import DecodingOptions, SamplingOptions, SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.runs.run import Checkpoint, Engine, Run
-from keras_transformer.translation.base_translator import STREAMED_LINES
-from keras_transformer.translation.engines import open_translator
+from keras_transformer.translation.base_translator import STREAMED_LINES, Overlong
 from keras_transformer.translation.hypothesis import Hypothesis
-from keras_transformer.translation.long_sentences import Overlong
+from keras_transformer.translation.open_run import open_translator
 from keras_transformer.translation.target_constraints import ConstraintError
 
 

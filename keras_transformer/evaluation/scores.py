@@ -16,7 +16,7 @@ from keras_transformer.recipe.settings import Evaluation
 from keras_transformer.runs.checkpoints import checkpoint_step
 from keras_transformer.runs.run import Checkpoint, Engine, Run
 from keras_transformer.runs.text import Split
-from keras_transformer.translation.engines import open_translator
+from keras_transformer.translation.open_run import open_translator
 
 _ALL_OF_GENERATED_TEXT: tuple[MetricName, ...] = ("bleu", "chrf", "exact-match")
 

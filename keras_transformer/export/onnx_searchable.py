@@ -10,7 +10,7 @@ from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.export.onnx_program import OnnxModel
 from keras_transformer.layers.attention.cache import Cache
-from keras_transformer.translation.long_sentences import Overlong
+from keras_transformer.translation.base_translator import Overlong
 from keras_transformer.translation.translator import Translator
 
 

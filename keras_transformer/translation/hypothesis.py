@@ -1,15 +1,25 @@
-"""Joins the translated parts of an overlong sentence, aligns words and rates samples."""
+"""Parts of sentences and their translations: joins them, aligns their words and rates samples."""
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_transformer.decoding.options import IMPOSSIBLE
 
 WORD_BEGIN = "▁"
+
+
+class SourcePart(NamedTuple):
+    """A sentence, or one part of an overlong sentence."""
+
+    sentence: int  # index of the sentence
+    number: int  # index of the part in its sentence
+    ids: list[int]  # ids of the source pieces, then eos
+    text: str
+    first_word: int  # index of the word of the sentence in which the part begins
 
 
 @dataclass(frozen=True)
@@ -54,11 +64,12 @@ def join_hypotheses(parts: Sequence[Hypothesis]) -> Hypothesis:
     is_aligned = parts[0].alignment is not None
     if any(part.score == IMPOSSIBLE for part in parts):
         return replace(NO_HYPOTHESIS, alignment=() if is_aligned else None)
-    alignment: list[tuple[int, int]] = []
-    targets_before = 0
-    for part in parts:
-        alignment += [(source, target + targets_before) for source, target in part.alignment or ()]
-        targets_before += len(part.text.split())
+    before = np.cumsum([0, *(len(part.text.split()) for part in parts)]).tolist()
+    alignment = (
+        (source, target + shift)
+        for part, shift in zip(parts, before, strict=False)
+        for source, target in part.alignment or ()
+    )
     return Hypothesis(
         text=" ".join(part.text for part in parts),
         ids=tuple(id for part in parts for id in part.ids),
@@ -112,8 +123,6 @@ def expected_utilities(samples: Sequence[str]) -> dict[str, float]:
     """
     from sacrebleu.metrics import CHRF
 
-    if not samples:
-        raise ValueError("`samples` must not be empty. Received: samples=[]")
     score, counts = CHRF().sentence_score, Counter(samples)  # Equal samples are compared once.
     utilities = {
         candidate: sum(

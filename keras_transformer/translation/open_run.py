@@ -1,21 +1,17 @@
-"""Opens what a run holds: its model, its shortlist, an ensemble of several runs."""
+"""Opens what a run holds: its model, its shortlist, its translator, an ensemble of several runs.
 
-import os
+Keras is imported where a model is opened, so that the engine ctranslate2 starts without it.
+"""
+
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
-from keras_transformer.models.protocol import vocabulary_sizes
-from keras_transformer.runs.model_file import (
-    TOKENIZER_MEMBER,
-    load_checkpoint_model,
-    load_model,
-    read_member,
-)
-from keras_transformer.runs.run import Checkpoint, Run
+from keras_transformer.runs.run import Checkpoint, Engine, Run
+from keras_transformer.translation.base_translator import Overlong
 
 if TYPE_CHECKING:
     from keras_transformer.decoding.shortlist import Shortlist
@@ -45,41 +41,31 @@ def open_model(
     """
     from keras_transformer._backend.compile_function import prefers_float32
     from keras_transformer.models.base import loading_in_float32
+    from keras_transformer.models.protocol import vocabulary_sizes
+    from keras_transformer.runs import model_file
 
     path = run.model_place(checkpoint)
+    load = model_file.load_model if checkpoint is None else model_file.load_checkpoint_model
     with loading_in_float32(for_inference and prefers_float32()):
-        model = _finished_model(run) if checkpoint is None else load_checkpoint_model(path)
+        model = load(path)
     if not hasattr(model, "init_cache"):
         raise UserError(
             f"{path} must contain a model that translates, such as a Transformer. "
             f"Received: a model of the class {type(model).__name__}"
         )
-    if tokenizer or run.tokenizer_dir.is_dir():
-        _check_tokenizer(run, model, path, tokenizer or run.tokenizer())
-    return model
-
-
-def _finished_model(run: Run) -> Any:
-    try:
-        return load_model(run.model_path)
-    except UserError as error:
-        if not run.checkpoints():
-            raise
-        raise UserError(
-            f"{error}. To make the model again from the checkpoints, remove this file. Then: "
-            f"{run.resume_command}"
-        ) from error
-
-
-def _check_tokenizer(run: Run, model: Any, path: Path, tokenizer: Tokenizer) -> None:
+    if tokenizer is None:
+        if not run.tokenizer_dir.is_dir():
+            return model
+        tokenizer = run.tokenizer()
     found = (tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size)
     needed = tuple(x or own for x, own in zip(vocabulary_sizes(model), found, strict=True))
-    trained_with = read_member(run.model_path, TOKENIZER_MEMBER) or tokenizer.fingerprint
-    if found != needed or trained_with != tokenizer.fingerprint:
+    trained_with = model_file.read_member(run.model_path, model_file.TOKENIZER_MEMBER)
+    if found != needed or trained_with not in (None, tokenizer.fingerprint):
         raise UserError(
             f"{run.tokenizer_dir} is not the tokenizer that {path} was trained "
             f"with. The model has vocabularies of {needed} ids. Received: {found} ids"
         )
+    return model
 
 
 def open_ensemble(
@@ -113,8 +99,8 @@ def open_shortlist(run: Run, tokenizer: Tokenizer | None = None) -> "Shortlist":
         tokenizer: The run's tokenizer, if it is already loaded. Defaults to None.
 
     Raises:
-        UserError: If the run has no tokenizer, its training text is missing, or `shortlist.npz`
-            is damaged or cannot be written.
+        UserError: If the run has no tokenizer, its training text is missing, or `shortlist.npz` is
+            damaged.
     """
     from keras_transformer.decoding.shortlist import Shortlist
 
@@ -126,11 +112,6 @@ def open_shortlist(run: Run, tokenizer: Tokenizer | None = None) -> "Shortlist":
 
     if shortlist := kept():
         return shortlist
-    if not os.access(run.directory, os.W_OK | os.X_OK):
-        raise UserError(
-            f"{run.directory} must be writable, because {path.name} is kept there; translate "
-            "without a shortlist, or use a copy of the run"
-        )
     with run.writing():
         if shortlist := kept():  # Another process may have learned it.
             return shortlist
@@ -139,3 +120,61 @@ def open_shortlist(run: Run, tokenizer: Tokenizer | None = None) -> "Shortlist":
             shortlist = Shortlist.learn(store, tokenizer)
         shortlist.save(path)
     return shortlist
+
+
+def open_translator(
+    runs: Run | Sequence[Run],
+    options: SearchOptions | None = None,
+    *,
+    overlong: Overlong = "split",
+    engine: Engine = "keras",
+    use_shortlist: bool = False,
+    checkpoint: Checkpoint | None = None,
+    tokens_per_batch: int | None = None,
+) -> Any:
+    """Returns the translator of a run, or of an ensemble of several runs.
+
+    Example:
+
+    >>> translator = open_translator(Run.open("runs/quickstart"), engine="ctranslate2")
+    >>> translator.translate(["twenty-six"])
+
+    Args:
+        runs: A `Run`. For the engine `"keras"`, also several runs, which translate as an ensemble;
+            their tokenizers must be equal.
+        options: The options of beam search. Defaults to None, which means the search options of the
+            (first) run's recipe.
+        overlong: As for `Translator`.
+        engine: `"keras"` returns a `Translator`. `"ctranslate2"` returns a
+            `CTranslate2Translator`, which starts and translates faster on CPUs, but does not
+            support all options. The first call with `"ctranslate2"` converts the model and keeps
+            the conversion in the run's folder. Defaults to `"keras"`.
+        use_shortlist: Whether to translate with `open_shortlist` of the (first) run, which is
+            faster. Only for the engine `"keras"`. Defaults to False.
+        checkpoint: As in `open_model`. Only for the engine `"keras"`.
+        tokens_per_batch: As for `Translator`. Only for the engine `"keras"`.
+
+    Raises:
+        UserError: If a run or its model is missing, if the tokenizers of the runs differ, or if the
+            engine does not support the model or an option.
+    """
+    runs = [runs] if isinstance(runs, Run) else runs
+    run = runs[0]
+    options = options or run.recipe.evaluation.search_options()
+    if engine == "keras":
+        from keras_transformer.translation.translator import Translator
+
+        model, tokenizer = open_ensemble(runs, checkpoint)
+        shortlist = open_shortlist(run, tokenizer) if use_shortlist else None
+        return Translator(model, tokenizer, options, overlong, tokens_per_batch, shortlist)
+    if use_shortlist or checkpoint is not None or tokens_per_batch or len(runs) > 1:
+        raise ValueError(
+            "The engine ctranslate2 translates with the finished model of one run, and has no "
+            f"shortlist. Received: {len(runs)} runs, checkpoint={checkpoint!r}, "
+            f"use_shortlist={use_shortlist}, tokens_per_batch={tokens_per_batch}"
+        )
+    run.require_transformer("The engine ctranslate2")
+    from keras_transformer.translation import ctranslate2_translator as ctranslate2
+
+    ctranslate2.import_ctranslate2(options)  # Raises errors before the slow conversion.
+    return ctranslate2.CTranslate2Translator(ctranslate2.converted(run), options, overlong)

@@ -9,8 +9,7 @@ import numpy as np
 from keras_transformer.decoding.buckets import padded, smallest_power
 from keras_transformer.decoding.options import IMPOSSIBLE
 from keras_transformer.errors import check_is_list
-from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis
-from keras_transformer.translation.long_sentences import SourcePart
+from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis, SourcePart
 
 Words = Sequence[Sequence[str]]
 
@@ -36,12 +35,12 @@ class TargetConstraints:
     other pieces with the same letters. If a sentence is split, the prefix applies only to the first
     part. If the tokenizer does not know a character of a forbidden word, the word has no effect.
 
-    `prefixes`, `forbidden` and `required` are the arguments of `Translator.translate` for `count`
+    `prefixes`, `required` and `forbidden` are the arguments of `Translator.translate` for `count`
     sentences, which were split into `parts`.
 
     Raises:
         TypeError: If a string is given in place of a list of strings.
-        ValueError: If `prefixes`, `forbidden` or `required` does not have `count` entries.
+        ValueError: If `prefixes`, `required` or `forbidden` does not have `count` entries.
         ConstraintError: If a prefix or required word has a character that the tokenizer does not
             know, contains a forbidden word or belongs to a blank sentence. Also if a sentence with
             required words is split, because it is unknown which part must contain the words.
@@ -53,16 +52,22 @@ class TargetConstraints:
         parts: Sequence[SourcePart],
         count: int,
         prefixes: Sequence[str] | None = None,
-        forbidden: Words | None = None,
         required: Words | None = None,
+        forbidden: Words | None = None,
     ) -> None:
-        self._pad_id = tokenizer.pad_id
         prefixes = [""] * count if prefixes is None else prefixes
-        forbidden = [[]] * count if forbidden is None else forbidden
         required = [[]] * count if required is None else required
-        self._given = {"prefix": prefixes, "required": required, "forbidden": forbidden}
-        _check(count, prefixes=prefixes, forbidden=forbidden, required=required)
-        unk_id = tokenizer.unk_id
+        forbidden = [[]] * count if forbidden is None else forbidden
+        self._given = {"prefixes": prefixes, "required": required, "forbidden": forbidden}
+        for name, given in self._given.items():
+            words = {f"{name}[{i}]": x for i, x in enumerate(given) if name != "prefixes"}
+            check_is_list(**{name: given}, **words)
+            if len(given) != count:
+                raise ValueError(
+                    f"`{name}` must have one entry for each of {count} sentences. "
+                    f"Received: {len(given)}"
+                )
+        self._pad_id, unk_id = tokenizer.pad_id, tokenizer.unk_id
         self._prefixes = tokenizer.encode_target(prefixes)
         self._required = _encode_words(tokenizer, required)
         encoded = _encode_words(tokenizer, forbidden)
@@ -70,6 +75,9 @@ class TargetConstraints:
         num_parts = Counter(part.sentence for part in parts)
         for sentence in range(count):
             self._check_sentence(sentence, num_parts[sentence], unk_id)
+
+    def __bool__(self) -> bool:
+        return any(map(any, (self._prefixes, self._required, self._forbidden)))
 
     def _check_sentence(self, sentence: int, num_parts: int, unk_id: int) -> None:
         prefix, required = self._prefixes[sentence], self._required[sentence]
@@ -116,13 +124,8 @@ class TargetConstraints:
 
     def _error(self, sentence: int, rule: str) -> ConstraintError:
         given = {name: values[sentence] for name, values in self._given.items()}
-        shown = (f"{name}={value!r}" for name, value in given.items() if any(value))
+        shown = (f"{name.removesuffix('es')}={x!r}" for name, x in given.items() if any(x))
         return ConstraintError(sentence, f"{rule} Received: {', '.join(shown)}")
-
-    @property
-    def has_words(self) -> bool:
-        """Whether a sentence has required or forbidden words."""
-        return any(self._required) or any(self._forbidden)
 
     def prefix(self, part: SourcePart) -> list[int]:
         """Returns the ids of a part's prefix, or an empty list if the part has no prefix."""
@@ -156,18 +159,6 @@ class TargetConstraints:
         for row, part in enumerate(parts):
             array[row] = padded(words[part.sentence], count, width, self._pad_id)
         return array
-
-
-def _check(count: int, **constraints: Sequence[Any]) -> None:
-    check_is_list(**constraints)
-    for name, given in constraints.items():
-        if len(given) != count:
-            raise ValueError(
-                f"`{name}` must have one entry for each of {count} sentences. "
-                f"Received: {len(given)}"
-            )
-        if name != "prefixes":
-            check_is_list(**{f"{name}[{index}]": words for index, words in enumerate(given)})
 
 
 def _contains(ids: list[int], sequence: list[int]) -> bool:

@@ -9,7 +9,6 @@ from typing import Any
 from keras import ops
 
 from keras_transformer._backend.compile_function import compile_function
-from keras_transformer.data.tokenizer import check_utf8
 from keras_transformer.decoding.buckets import (
     LengthBatch,
     padded,
@@ -21,24 +20,26 @@ from keras_transformer.decoding.sampling import random_numbers
 from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import UserError
 from keras_transformer.models.protocol import vocabulary_sizes
-from keras_transformer.runs.run import Checkpoint, Run
+from keras_transformer.runs.run import Run
 from keras_transformer.translation.base_translator import (
+    Advance,
     BaseTranslator,
+    Overlong,
     Progress,
     counted_progress,
     whole_sentences,
 )
-from keras_transformer.translation.beam_tree import BeamTree, nodes_of, record
+from keras_transformer.translation.beam_tree import BeamTree, record
 from keras_transformer.translation.hypothesis import (
     Hypothesis,
+    SourcePart,
     align_words,
     expected_utilities,
     source_word_indices,
     target_word_indices,
 )
 from keras_transformer.translation.list_search import ListSearch
-from keras_transformer.translation.long_sentences import Overlong, SourcePart
-from keras_transformer.translation.open_run import open_ensemble, open_shortlist
+from keras_transformer.translation.open_run import open_translator
 from keras_transformer.translation.target_constraints import TargetConstraints
 
 # Part k of sentence i uses the random numbers of the index i + k * PART_STRIDE.
@@ -117,11 +118,7 @@ class Translator(BaseTranslator):
         cls,
         runs: Run | str | Path | Sequence[Run | str | Path],
         options: SearchOptions | None = None,
-        *,
-        overlong: Overlong = "split",
-        use_shortlist: bool = False,
-        checkpoint: Checkpoint | None = None,
-        tokens_per_batch: int | None = None,
+        **others: Any,
     ) -> "Translator":
         """Opens the translator of a trained run, or of an ensemble of several runs.
 
@@ -134,34 +131,27 @@ class Translator(BaseTranslator):
                 as an ensemble; their tokenizers must be equal.
             options: The options of beam search. Defaults to None, which means the search options of
                 the (first) run's recipe.
-            overlong: As for `Translator`.
-            use_shortlist: Whether to translate with `open_shortlist` of the (first) run, which is
-                faster. Defaults to False.
-            checkpoint: As in `open_model`.
-            tokens_per_batch: As for `Translator`.
+            **others: `overlong`, `use_shortlist`, `checkpoint` and `tokens_per_batch` of
+                `open_translator`.
 
         Raises:
             UserError: If a run or its model is missing, or if the tokenizers of the runs differ.
         """
         names = [runs] if isinstance(runs, Run | str | Path) else runs
         opened = [run if isinstance(run, Run) else Run.open(run) for run in names]
-        options = options or opened[0].recipe.evaluation.search_options()
-        model, tokenizer = open_ensemble(opened, checkpoint)
-        shortlist = open_shortlist(opened[0], tokenizer) if use_shortlist else None
-        return cls(model, tokenizer, options, overlong, tokens_per_batch, shortlist)
+        return open_translator(opened, options, **others)
 
     def _search_parts(
         self,
         parts: list[SourcePart],
-        count: int,
         options: SearchOptions,
         constraints: TargetConstraints,
-        progress: Progress,
+        advance: Advance,
     ) -> list[list[Hypothesis]]:
         def fields(batch: LengthBatch, _: int) -> dict[str, Any]:
             return constraints.arrays([parts[i] for i in batch.indices], batch.rows)
 
-        return self._decode(parts, count, options, fields, progress)
+        return self._decode(parts, options, fields, advance)
 
     def sample(
         self,
@@ -196,7 +186,8 @@ class Translator(BaseTranslator):
             numbers = random_numbers(seed, indices, options.num_samples, length, batch.rows)
             return {"random_numbers": numbers}
 
-        found = self._decode(parts, len(sentences), options, fields, progress)
+        with counted_progress(progress, parts, len(sentences)) as advance:
+            found = self._decode(parts, options, fields, advance)
         blank = [Hypothesis("", (), 0.0, 0.0, 0)] * options.num_samples
         return whole_sentences(parts, found, blank, len(sentences))
 
@@ -247,50 +238,42 @@ class Translator(BaseTranslator):
             UserError: If the sentence is blank, too long or not UTF-8, or if the translator has a
                 shortlist.
         """
-        check_utf8(sentence)
         parts = self._parts([sentence])
-        if len(parts) != 1:
+        if len(parts) != 1 or self.shortlist is not None:
             raise UserError(
-                f"a beam tree needs one sentence of 1 to {self.max_length - 1:,} tokens. "
-                f"Received: {sentence[:40]!r}"
+                f"a beam tree needs one sentence of 1 to {self.max_length - 1:,} tokens, and a "
+                f"translator without a shortlist. Received: {sentence[:40]!r}"
             )
-        if self.shortlist is not None:
-            raise UserError("a beam tree needs a translator without a shortlist")
         (part,) = parts
-        limit = self._limit(self.options)
+        limit, strategy = self._limit(self.options), self._search.strategy(self.options)
         request, length = self._search.request([part.ids], 1, len(part.ids), limit)
-        strategy = self._search.strategy(self.options)
-        steps, result = record(self.model, request, length, strategy)
-        nodes = nodes_of(steps, result, length, self.options, self.tokenizer.target_pieces)
+        pieces = self.tokenizer.target_pieces
+        nodes, result = record(self.model, request, length, strategy, pieces)
         return BeamTree(part.text, nodes, tuple(self._search.hypotheses(result, 0)), self.options)
 
     def _decode(
         self,
         parts: list[SourcePart],
-        count: int,
         options: SearchOptions | SamplingOptions,
         fields: Callable[[LengthBatch, int], dict[str, Any]],
-        progress: Progress,
+        advance: Advance,
     ) -> list[list[Hypothesis]]:
         """Returns the hypotheses of each part. For `fields`, see `ListSearch`."""
         # With sampling, a batch has about as many hypotheses as with beam search. The quotient is
         # rounded up, because a batch has at least one sentence.
         beams = self.options.beam_size
-        tokens_per_batch = -(-self.tokens_per_batch * beams // max(beams, options.num_beams))
-
-        with counted_progress(progress, parts, count) as advance:
-            return self._search(
-                [part.ids for part in parts],
-                options,
-                limit=self._limit(options),
-                longest=self.max_length,
-                tokens_per_batch=tokens_per_batch,
-                fields=lambda batch, length: {
-                    **fields(batch, length),
-                    "shortlist": self._shortlists(parts, batch),
-                },
-                advance=advance,
-            )
+        return self._search(
+            [part.ids for part in parts],
+            options,
+            limit=self._limit(options),
+            longest=self.max_length,
+            tokens_per_batch=-(-self.tokens_per_batch * beams // max(beams, options.num_beams)),
+            fields=lambda batch, length: {
+                **fields(batch, length),
+                "shortlist": self._shortlists(parts, batch),
+            },
+            advance=advance,
+        )
 
     def _shortlists(self, parts: list[SourcePart], batch: LengthBatch) -> Any:
         """Returns the shortlists of a batch, int32 `(B, K)`, where K is a power of two."""
@@ -303,7 +286,6 @@ class Translator(BaseTranslator):
     def _align(
         self, parts: list[SourcePart], found: list[list[Hypothesis]]
     ) -> list[list[Hypothesis]]:
-        """Returns the hypotheses of each part with their alignments."""
         if not hasattr(self.model, "source_attention"):
             raise UserError(
                 "Alignments need a model with attention (a method `source_attention`). "

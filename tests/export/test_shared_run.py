@@ -18,8 +18,7 @@ from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.info import run_info
 from keras_transformer.runs.run import Run
 from keras_transformer.training.checkpoint import save_checkpoint
-from keras_transformer.translation.engines import open_translator
-from keras_transformer.translation.open_run import open_model, open_shortlist
+from keras_transformer.translation.open_run import open_model, open_shortlist, open_translator
 
 pytestmark = pytest.mark.once
 SENTENCES = ["a b c", "f e", "", "a"]

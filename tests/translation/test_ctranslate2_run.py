@@ -9,9 +9,8 @@ from support.small_models import make_token_likelier
 
 from keras_transformer import Run, SearchOptions, Tokenizer, Transformer, UserError
 from keras_transformer.recipe.settings import Recipe
-from keras_transformer.translation import ctranslate2_run as conversion
-from keras_transformer.translation.engines import open_translator
-from keras_transformer.translation.open_run import open_model
+from keras_transformer.translation import ctranslate2_translator as conversion
+from keras_transformer.translation.open_run import open_model, open_translator
 
 pytest.importorskip("ctranslate2", reason="ctranslate2 is an optional dependency")
 pytestmark = pytest.mark.once

@@ -7,7 +7,7 @@ from support.small_models import make_token_likelier
 
 from keras_transformer import Run, SearchOptions, Tokenizer, Transformer
 from keras_transformer.recipe.settings import Recipe
-from keras_transformer.translation.engines import open_translator
+from keras_transformer.translation.open_run import open_translator
 
 pytestmark = pytest.mark.once
 

@@ -3,7 +3,7 @@
 import pytest
 
 from keras_transformer import Tokenizer
-from keras_transformer.translation.long_sentences import source_parts, split_overlong
+from keras_transformer.translation.base_translator import source_parts, split_overlong
 
 pytestmark = pytest.mark.once
 

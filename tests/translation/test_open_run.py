@@ -18,8 +18,7 @@ from keras_transformer.runs.checkpoints import ValidationHistory
 from keras_transformer.runs.model_file import TOKENIZER_MEMBER, load_checkpoint_model
 from keras_transformer.runs.run import Run
 from keras_transformer.training.checkpoint import save_checkpoint
-from keras_transformer.translation.engines import open_translator
-from keras_transformer.translation.open_run import open_model, open_shortlist
+from keras_transformer.translation.open_run import open_model, open_shortlist, open_translator
 
 
 def tiny_model(size=11, **options):
