@@ -6,6 +6,7 @@ import random
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -44,14 +45,10 @@ class TemporaryError(Exception):
 
 
 class ServedTranslation(NamedTuple):
-    """A translation and its score.
-
-    The score is the log-probability in nats divided by the length penalty, plus the coverage
-    penalty.
-    """
+    """A translation and its score."""
 
     text: str
-    score: float
+    score: float  # log-probability in nats by the length penalty, plus the coverage penalty
 
 
 def connect(
@@ -73,37 +70,30 @@ def connect(
         model: The model's name on the server.
         address: `host:port` of the server. For REST, it can begin with `http://` or `https://`.
             Defaults to None, which means `localhost:8501` for REST and `localhost:8500` for gRPC.
-        protocol: `"rest"` or `"grpc"`. gRPC needs tensorflow-serving-api and TensorFlow.
+        protocol: `"rest"`, or `"grpc"`, which needs tensorflow-serving-api and TensorFlow.
         version: Version of the model. Defaults to None, which means the newest version.
         timeout: Longest wait for a connection, and for an answer, in seconds.
         retries: How many times a request is repeated if the server is unreachable, slow, overloaded
             or does not have the model, because the server may still be loading the model.
-
-    Raises:
-        UserError: If `protocol` is `"grpc"` but tensorflow-serving-api is not installed.
     """
-    endpoint: Any = {"rest": RestEndpoint, "grpc": GrpcEndpoint}[protocol]
-    return ServingClient(endpoint(model, address, version, timeout), retries)
+    kind: Any = {"rest": RestEndpoint, "grpc": GrpcEndpoint}[protocol]
+    address = address or {"rest": "localhost:8501", "grpc": "localhost:8500"}[protocol]
+    return ServingClient(kind(model, address, version, timeout), retries)
 
 
 class ServingClient:
     """Sends sentences to a model server and repeats requests after temporary errors.
 
-    The pauses between attempts grow from 0.5 to 30 seconds. Each pause is randomly shortened by up
-    to half, so that clients do not all retry together. A warning announces each pause.
-
-    Args:
-        endpoint: The connection to one model on one server.
-        retries: How many times a request is repeated after temporary errors.
+    `connect` returns a client. The pauses between attempts grow from 0.5 to 30 seconds. Each pause
+    is randomly shortened by up to half, so that clients do not all retry together. A warning
+    announces each pause.
     """
 
     def __init__(self, endpoint: "RestEndpoint | GrpcEndpoint", retries: int = 5) -> None:
         self._endpoint, self._retries = endpoint, retries
 
     def translate(self, texts: Sequence[str | bytes]) -> list[ServedTranslation]:
-        """Sends one request and returns the best translation of each sentence.
-
-        The server uses the exported search options.
+        """Sends one request and returns the best translation by the exported search options.
 
         Args:
             texts: Sentences as str or bytes. Bytes need not be UTF-8.
@@ -129,19 +119,16 @@ class ServingClient:
         """Sends one request and returns several translations of each sentence, best first.
 
         Args:
-            texts: Sentences as str or bytes. Bytes need not be UTF-8.
+            texts: As in `translate`.
             n_best: Maximum number of translations per sentence, at most the beam size.
-            beam_size: Number of beams. Defaults to None, which means the exported value.
-            length_penalty: Exponent of the length penalty. Defaults to None, which means the
-                exported value.
-            max_length: Maximum number of tokens per translation, including eos. Defaults to None,
+            beam_size: Number of beams. The default of this and the following arguments is None,
                 which means the exported value.
+            length_penalty: Exponent of the length penalty, from 0 to 10.
+            max_length: Maximum number of tokens per translation, including eos.
 
         Raises:
-            TypeError: If `texts` is a single string.
             UserError: In the same cases as `translate`, if `n_best` exceeds the beam size, and if
                 `beam_size` exceeds the largest that the exported model allows.
-            ValueError: If a size is below 1, or if `length_penalty` is not from 0 to 10.
         """
         check_is_list(texts=texts)
         sizes = {"n_best": n_best, "beam_size": beam_size, "max_length": max_length}
@@ -215,38 +202,35 @@ class ServingClient:
             except TemporaryError as error:
                 trouble = error
             if attempt < self._retries:
-                wait = min(_FIRST_WAIT * 2**attempt, _LONGEST_WAIT) * random.uniform(0.5, 1)
+                longest = min(_FIRST_WAIT * 2 ** min(attempt, 6), _LONGEST_WAIT)
+                wait = longest * random.uniform(0.5, 1)
                 warnings.warn(f"{trouble}; next attempt in {wait:.1f} s", stacklevel=2)
                 time.sleep(wait)
         raise UserError(f"{trouble} (after {self._retries} retries). {_HINT}")
 
 
+@dataclass
 class RestEndpoint:
     """Sends requests over HTTP or HTTPS. An address without a scheme gets `http://`.
 
     Source: https://www.tensorflow.org/tfx/serving/api_rest
     """
 
-    def __init__(
-        self,
-        model: str,
-        address: str | None = None,
-        version: int | None = None,
-        timeout: float = 60.0,
-    ) -> None:
-        address = address or "localhost:8501"
-        self.address = address if "://" in address else f"http://{address}"
-        self._model, self._version, self._timeout = model, version, timeout
-        self._session = requests.Session()
+    model: str
+    address: str
+    version: int | None = None
+    timeout: float = 60.0
+    session: requests.Session = field(default_factory=requests.Session)
 
     def predict(self, signature: str, inputs: Inputs) -> dict[str, Any]:
         columns = {name: [*map(_json_value, values)] for name, values in inputs.items()}
         body = {"signature_name": signature, "inputs": columns}
-        version = "" if self._version is None else f"/versions/{self._version}"
+        version = "" if self.version is None else f"/versions/{self.version}"
+        server = self.address if "://" in self.address else f"http://{self.address}"
         try:
-            path = f"v1/models/{quote(self._model, safe='')}{version}:predict"
-            url = f"{self.address.rstrip('/')}/{path}"
-            response = self._session.post(url, json=body, timeout=self._timeout)
+            name = f"{quote(self.model, safe='')}{version}"
+            url = f"{server.rstrip('/')}/v1/models/{name}:predict"
+            response = self.session.post(url, json=body, timeout=self.timeout)
         except (ValueError, OverflowError) as error:
             raise UserError(f"no request can be sent to {self.address}: {error}") from None
         except requests.RequestException as error:
@@ -272,19 +256,19 @@ def _json_value(value: Any) -> Any:
         return {"b64": base64.b64encode(value).decode("ascii")}
 
 
+@dataclass
 class GrpcEndpoint:
     """Does the same as `RestEndpoint` over gRPC, without encryption. Imports TensorFlow.
 
     Source: https://github.com/tensorflow/serving/tree/master/tensorflow_serving/apis
     """
 
-    def __init__(
-        self,
-        model: str,
-        address: str | None = None,
-        version: int | None = None,
-        timeout: float = 60.0,
-    ) -> None:
+    model: str
+    address: str
+    version: int | None = None
+    timeout: float = 60.0
+
+    def __post_init__(self) -> None:
         try:
             import grpc
             import tensorflow as tf
@@ -294,22 +278,20 @@ class GrpcEndpoint:
                 "gRPC needs tensorflow-serving-api: pip install 'keras3-transformer[serving]' "
                 f"({error})"
             ) from None
-        self.address = address or "localhost:8500"
-        self._model, self._version, self._timeout = model, version, timeout
         self._grpc, self._tf, self._request = grpc, tf, predict_pb2.PredictRequest
         channel = grpc.insecure_channel(self.address, _CHANNEL_OPTIONS)
         self._predict = prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict
 
     def predict(self, signature: str, inputs: Inputs) -> dict[str, Any]:
         request = self._request()
-        request.model_spec.name, request.model_spec.signature_name = self._model, signature
-        if self._version is not None:
-            request.model_spec.version.value = self._version
+        request.model_spec.name, request.model_spec.signature_name = self.model, signature
+        if self.version is not None:
+            request.model_spec.version.value = self.version
         for name, values in inputs.items():
             dtype = self._tf.string if name == "text" else None  # Otherwise int32 or float32.
             request.inputs[name].CopyFrom(self._tf.make_tensor_proto(values, dtype))
         try:
-            response = self._predict(request, timeout=self._timeout)
+            response = self._predict(request, timeout=self.timeout)
         except self._grpc.RpcError as error:
             code = error.code().name
             message = f"{self.address} answers {code}: {error.details()}"

@@ -1,4 +1,4 @@
-"""Exchanges the weights of BERT's encoder and of GPT-2 with KerasHub."""
+"""Exchanges the weights of BERT's encoder and of GPT-2 with KerasHub, if it is installed."""
 
 from collections.abc import Iterable
 from operator import attrgetter
@@ -65,7 +65,6 @@ def bert_from_keras_hub(backbone: Any) -> tuple[BertEncoder, keras.layers.Dense]
         A tuple of the encoder and the pooler. The pooler is a dense layer with tanh.
 
     Raises:
-        ImportError: If KerasHub is not installed.
         ValueError: If `backbone` is not a `BertBackbone`, is quantized or has LoRA.
     """
     backbone = _opened(backbone, "BertBackbone")
@@ -97,7 +96,6 @@ def bert_to_keras_hub(encoder: BertEncoder, pooler: keras.layers.Dense | None = 
         The backbone. Its `padding_mask` must be `token_ids != encoder.pad_id`.
 
     Raises:
-        ImportError: If KerasHub is not installed.
         ValueError: If `encoder` or `pooler` differs from BERT's, is quantized, or has LoRA.
     """
     if pooler is not None and pooler.activation is not keras.activations.tanh:
@@ -129,7 +127,6 @@ def gpt2_from_keras_hub(backbone: Any) -> LanguageModel:
         backbone: A `GPT2Backbone`, or the name of one of its presets.
 
     Raises:
-        ImportError: If KerasHub is not installed.
         ValueError: If `backbone` is not a `GPT2Backbone`, is quantized or has LoRA.
     """
     backbone = _opened(backbone, "GPT2Backbone")
@@ -154,7 +151,6 @@ def gpt2_to_keras_hub(model: LanguageModel) -> Any:
             defaults, and with one dropout rate.
 
     Raises:
-        ImportError: If KerasHub is not installed.
         ValueError: If `model` differs from GPT-2, is quantized, or has LoRA.
     """
     backbone = _new_backbone("GPT2Backbone", model, _GPT2)

@@ -40,16 +40,8 @@ Advance = Callable[[Iterable[int]], Any]
 class BaseTranslator(ABC):
     """Base class of `Translator` and `CTranslate2Translator`.
 
-    The class splits long sentences and joins the translations of their parts.
-
-    Args:
-        tokenizer: The `Tokenizer` that the model was trained with.
-        max_length: Largest number of tokens that the model accepts.
-        options: The options of beam search. Defaults to `SearchOptions()`.
-        overlong: `"split"` or `"truncate"`, see `Translator`. Defaults to `"split"`.
-
-    Raises:
-        ValueError: If `options.max_length` or `options.min_length` exceeds `max_length`.
+    It splits long sentences and joins the translations of their parts. `max_length` is the largest
+    number of tokens that the model accepts. For the other arguments, see `Translator`.
     """
 
     def __init__(
@@ -76,14 +68,12 @@ class BaseTranslator(ABC):
 
         Args:
             sentences: Any number of strings, of any lengths. Blank strings are translated to "".
-            prefixes: The required beginning of each translation. The string "" allows any
-                beginning. See `TargetConstraints`. Defaults to None.
-            required: One list of words per sentence. The translation of the sentence must contain
-                these words. Defaults to None.
-            forbidden: One list of words per sentence. The translation of the sentence must not
-                contain any of these words. Defaults to None.
+            prefixes: The required beginning of each translation. The string "" allows any.
+            required: A list of words for each sentence, which its translation must contain. For
+                what matches a word, see `TargetConstraints`.
+            forbidden: A list of words for each sentence, which its translation must not contain.
             progress: Whether to show a progress bar. If `progress` is a function, it is called
-                after each batch, with the number of sentences in the batch. Defaults to False.
+                after each batch, with the number of sentences in the batch.
 
         Returns:
             One string per sentence, in the same order.
@@ -143,8 +133,7 @@ class BaseTranslator(ABC):
     def stream(self, lines: Iterable[str]) -> Iterator[str]:
         """Translates lines as they arrive, in the same order.
 
-        The lines that have already arrived are translated together, up to 1,024 at a time. A line
-        that arrives alone is translated immediately. At most a few thousand lines are in memory.
+        The lines that have already arrived are translated together, up to 1,024 at a time.
 
         Example:
 
@@ -201,8 +190,7 @@ def counted_progress(
 ) -> Iterator[Advance]:
     """Yields a function to call after each batch with the indices of its `parts`.
 
-    The progress is the number of finished sentences of all `count` sentences. A sentence counts
-    when its first part is finished.
+    A sentence counts when its first part is finished.
     """
     hidden = callable(progress) or not progress
     with Bar("translating", compiling(), total=count, unit="sentence", disable=hidden) as bar:
@@ -214,10 +202,9 @@ def counted_progress(
 def whole_sentences(
     parts: list[SourcePart], found: list[list[Hypothesis]], blank: list[Hypothesis], count: int
 ) -> list[list[Hypothesis]]:
-    """Joins the hypotheses of parts into hypotheses of `count` whole sentences.
+    """Joins hypothesis k of all parts of each of `count` sentences.
 
-    Hypothesis k of a sentence joins hypothesis k of each of its parts. The hypotheses of a sentence
-    without parts are `blank`.
+    The hypotheses of a sentence without parts are `blank`.
     """
     of_sentence: list[list[list[Hypothesis]]] = [[] for _ in range(count)]
     for part, hypotheses in zip(parts, found, strict=True):
@@ -230,7 +217,7 @@ def source_parts(
 ) -> list[SourcePart]:
     """Encodes sentences, and splits or truncates each sentence of `max_length` pieces or more.
 
-    Returns the parts in the order of the text. A blank sentence has no parts.
+    A blank sentence has no parts.
     """
     texts, found = [sentence.strip() for sentence in sentences], []
     most = max_length - 1  # One position is for eos.

@@ -1,14 +1,16 @@
 """Translates strings with CTranslate2. The conversion of a run's model is kept in its folder."""
 
+import hashlib
 import json
 import os
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from keras_transformer._files import atomic_write, read_json, remove
+from keras_transformer._files import atomic_write, remove
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions, length_penalty_base
 from keras_transformer.errors import UserError
@@ -34,12 +36,9 @@ BATCH_SIZE = 32
 NUM_WORKERS = min(os.cpu_count() or 1, 8)
 # Divides all log-probabilities by 1. With a length penalty of 0, CTranslate2 would search longer.
 NO_PENALTY = 1e-9
-_MOST_CONFIG_BYTES = 64 * 1024
 
 FOLDER = ".ctranslate2"
-# File of the conversion with the sizes and times of the files of model and tokenizer. Raise the
-# version if the conversion changes.
-STAMPS, VERSION = "stamps.json", 2
+VERSION = 3  # Raise it if the conversion changes.
 SENTENCES = 32  # Number of sentences that conversion and model translate for the comparison.
 # Translations tie if their log-probabilities differ by at most this number of nats per token.
 TOLERANCE = 1e-2
@@ -65,10 +64,10 @@ class CTranslate2Translator(BaseTranslator):
 
     Args:
         directory: Folder that `export_ctranslate2` wrote.
-        options: As for `Translator`. Options other than `SUPPORTED` must have their default
-            values. If `n_best` is above 1, `length_penalty_form` must be `"power"`, or
-            `length_penalty` must be 0. Defaults to `SearchOptions()`.
-        overlong: As for `Translator`. Defaults to `"split"`.
+        options: As for `Translator`. Options other than `beam_size`, `n_best`, `length_penalty`,
+            `length_penalty_form` and `max_length` must have their default values. If `n_best` is
+            above 1, `length_penalty_form` must be `"power"`, or `length_penalty` must be 0.
+        overlong: As for `Translator`.
 
     Raises:
         UserError: If ctranslate2 is not installed or cannot load the folder, or if CTranslate2 does
@@ -85,8 +84,7 @@ class CTranslate2Translator(BaseTranslator):
         engine = import_ctranslate2(options or SearchOptions())
         directory = Path(directory)
         try:
-            with (directory / "config.json").open("rb") as file:
-                max_length = read_json(file, _MOST_CONFIG_BYTES)["max_length"]
+            max_length = json.loads((directory / "config.json").read_bytes())["max_length"]
             tokenizer = Tokenizer.load(directory / "tokenizer")
             self._model = engine.Translator(
                 str(directory), inter_threads=NUM_WORKERS, intra_threads=1
@@ -141,18 +139,15 @@ class CTranslate2Translator(BaseTranslator):
         """Returns the best hypotheses, ranked by the length penalty of this package."""
         found = []
         for pieces, score in zip(result.hypotheses, result.scores, strict=True):
-            length = len(pieces)
-            total = score * length ** _penalty(options)
-            divisor = length_penalty_base(length, options.length_penalty_form)
-            found.append((total / divisor**options.length_penalty, total, length, pieces))
-        best = sorted(found, key=lambda values: -values[0])[: options.n_best]
-        ids = [[self._target_ids[piece] for piece in pieces] for *_, pieces in best]
-        kept = [[id for id in own if id != self.tokenizer.eos_id] for own in ids]
-        texts = self.tokenizer.decode_target(kept)
-        return [
-            Hypothesis(text, tuple(own), *values[:3])
-            for text, own, values in zip(texts, kept, best, strict=True)
-        ]
+            ids = tuple(self._target_ids[piece] for piece in pieces)
+            kept = tuple(id for id in ids if id != self.tokenizer.eos_id)
+            total = score * len(ids) ** _penalty(options)
+            divisor = length_penalty_base(len(ids), options.length_penalty_form)
+            score = total / divisor**options.length_penalty
+            found.append(Hypothesis("", kept, score, total, len(ids)))
+        best = sorted(found, key=lambda x: -x.score)[: options.n_best]
+        texts = self.tokenizer.decode_target([x.ids for x in best])
+        return [replace(x, text=text) for x, text in zip(best, texts, strict=True)]
 
     def _align(
         self, parts: list[SourcePart], found: list[list[Hypothesis]]
@@ -170,27 +165,16 @@ def _penalty(options: SearchOptions) -> float:
 
 
 def import_ctranslate2(options: SearchOptions) -> Any:
-    """Imports and returns ctranslate2.
-
-    Raises:
-        UserError: If ctranslate2 is not installed, or does not support the values of the options.
-    """
+    """Returns the package ctranslate2, if it is installed and supports the options."""
     defaults = dict(SearchOptions())
-    others = {name: x for name, x in options if name not in SUPPORTED and x != defaults[name]}
+    others = [name for name, x in options if name not in SUPPORTED and x != defaults[name]]
+    if options.n_best > 1 and options.length_penalty and options.length_penalty_form == "wu":
+        others += ["n_best", "length_penalty", "length_penalty_form"]
     if others:
-        needed = ", ".join(f"{name}={defaults[name]}" for name in others)
-        received = ", ".join(f"{name}={value}" for name, value in others.items())
+        received = ", ".join(f"{name}={getattr(options, name)}" for name in others)
         raise UserError(
-            "CTranslate2 does not have these options, or defines them in another way: set "
-            f"{needed}, or use the engine keras. Received: {received}"
-        )
-    is_wu = options.length_penalty_form == "wu" and options.length_penalty > 0
-    if is_wu and options.n_best > 1:
-        raise UserError(
-            "CTranslate2 does not return all candidates for the n best translations with the "
-            'length penalty "wu": set length_penalty_form=power, length_penalty=0 or n_best=1, or '
-            f"use the engine keras. Received: n_best={options.n_best}, "
-            f"length_penalty={options.length_penalty}, length_penalty_form=wu"
+            "CTranslate2 does not have these options, or defines them in another way: change them, "
+            f"or use the engine keras. Received: {received}"
         )
     try:
         import ctranslate2
@@ -205,19 +189,33 @@ def import_ctranslate2(options: SearchOptions) -> Any:
 def converted(run: Run) -> Path:
     """Converts a run's model for CTranslate2 if needed, and returns the folder of the result.
 
-    The model is converted if there is no such folder, or if the model or the tokenizer has another
-    size or time of its last change than before the conversion.
-
-    Raises:
-        UserError: If the run has no model, or CTranslate2 does not support the model.
+    Its name depends on sizes (bytes) and times (ns) of the files of the model and tokenizer.
     """
     run.model_place()
-    folder = run.directory / FOLDER
-    if not _is_current(run, folder):
+    paths = sorted(filter(Path.is_file, (run.model_path, *run.tokenizer_dir.iterdir())))
+    stamps = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+    name = hashlib.sha256(repr((VERSION, stamps)).encode()).hexdigest()[:16]
+    folder = run.directory / FOLDER / name
+    if not folder.exists():
         with run.writing():
-            if not _is_current(run, folder):  # Another process may have converted the model.
+            if not folder.exists():  # Another process may have converted the model.
                 _convert(run, folder)
     return folder
+
+
+def _convert(run: Run, folder: Path) -> None:
+    from keras_transformer.exchange.ctranslate2 import write_ctranslate2
+    from keras_transformer.models.base import in_float32
+
+    print(f"Converting {run.model_path} for CTranslate2; this is done once.", file=sys.stderr)
+    model, tokenizer = in_float32(open_model(run)), run.tokenizer()
+    remove(folder.parent)  # Conversions of former models.
+    with atomic_write(folder) as partial:
+        try:
+            write_ctranslate2(model, tokenizer, partial)
+        except ValueError as error:
+            raise UserError(f"{error}; use the engine keras") from error
+        compare_ctranslate2(partial, model, tokenizer, run_sentences(run, SENTENCES))
 
 
 def compare_ctranslate2(
@@ -229,12 +227,8 @@ def compare_ctranslate2(
 ) -> Agreement:
     """Compares greedy translations by a CTranslate2 model in a folder with those by its model.
 
-    Scores are log-probabilities in nats per token. They may differ if padding or bos are probable,
-    as in an untrained model: CTranslate2 gives their probability to the other tokens. So it is
-    enough that the texts or the scores are equal.
-
-    Raises:
-        UserError: If `is_exact` is True and both differ.
+    Scores, in nats per token, differ if padding or bos are probable, as in an untrained model. So
+    equal texts or equal scores are enough. If `is_exact` is True and both differ, raises UserError.
     """
     from keras_transformer.translation.translator import Translator
 
@@ -249,34 +243,3 @@ def compare_ctranslate2(
         is_exact=is_exact,
         compares_scores=False,
     )
-
-
-def _convert(run: Run, folder: Path) -> None:
-    from keras_transformer.exchange.ctranslate2 import write_ctranslate2
-    from keras_transformer.models.base import in_float32
-
-    print(f"Converting {run.model_path} for CTranslate2; this is done once.", file=sys.stderr)
-    stamps = _stamps(run)
-    model, tokenizer = in_float32(open_model(run)), run.tokenizer()
-    with atomic_write(folder) as partial:
-        try:
-            write_ctranslate2(model, tokenizer, partial)
-        except ValueError as error:
-            raise UserError(f"{error}; use the engine keras") from error
-        compare_ctranslate2(partial, model, tokenizer, run_sentences(run, SENTENCES))
-        (partial / STAMPS).write_text(json.dumps(stamps), "utf-8")
-        remove(folder.resolve())
-
-
-def _is_current(run: Run, folder: Path) -> bool:
-    try:
-        return bool(json.loads((folder / STAMPS).read_bytes()) == _stamps(run))
-    except (OSError, ValueError):
-        return False
-
-
-def _stamps(run: Run) -> dict[str, Any]:
-    """Returns size (bytes) and time of the last change (ns) of the model and tokenizer files."""
-    paths = filter(Path.is_file, (run.model_path, *run.tokenizer_dir.iterdir()))
-    found = {path.name: path.stat() for path in paths}
-    return {"version": VERSION} | {x: [y.st_size, y.st_mtime_ns] for x, y in found.items()}

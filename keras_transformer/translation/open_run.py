@@ -74,9 +74,6 @@ def open_ensemble(
     """Returns the model of one run, or the `Ensemble` of several runs, and its tokenizer.
 
     The models are only to translate, as with `for_inference` in `open_model`.
-
-    Raises:
-        UserError: As by `open_model`, and if the tokenizers of the runs differ.
     """
     from keras_transformer.decoding.ensemble import Ensemble
 
@@ -93,10 +90,7 @@ def open_shortlist(run: Run, tokenizer: Tokenizer | None = None) -> "Shortlist":
     """Returns the `Shortlist`, which limits the target tokens of each translation.
 
     The first call learns the shortlist from the training text and saves it in `shortlist.npz`.
-
-    Args:
-        run: The run.
-        tokenizer: The run's tokenizer, if it is already loaded. Defaults to None.
+    `tokenizer` is the run's, if it is already loaded.
 
     Raises:
         UserError: If the run has no tokenizer, its training text is missing, or `shortlist.npz` is
@@ -106,18 +100,11 @@ def open_shortlist(run: Run, tokenizer: Tokenizer | None = None) -> "Shortlist":
 
     path, tokenizer = run.shortlist_path, tokenizer or run.tokenizer()
 
-    def kept() -> Shortlist | None:
-        found = Shortlist.load(path) if path.exists() else None
-        return found if found and found.fingerprint == tokenizer.fingerprint else None
-
-    if shortlist := kept():
-        return shortlist
-    with run.writing():
-        if shortlist := kept():  # Another process may have learned it.
-            return shortlist
-        with run.text.training_store(tokenizer) as store:
-            print(f"Learning the shortlist of {run.directory}; done once.", file=sys.stderr)
-            shortlist = Shortlist.learn(store, tokenizer)
+    if path.exists() and (kept := Shortlist.load(path)).fingerprint == tokenizer.fingerprint:
+        return kept
+    with run.writing(), run.text.training_store(tokenizer) as store:
+        print(f"Learning the shortlist of {run.directory}; done once.", file=sys.stderr)
+        shortlist = Shortlist.learn(store, tokenizer)
         shortlist.save(path)
     return shortlist
 
@@ -140,19 +127,18 @@ def open_translator(
     >>> translator.translate(["twenty-six"])
 
     Args:
-        runs: A `Run`. For the engine `"keras"`, also several runs, which translate as an ensemble;
-            their tokenizers must be equal.
-        options: The options of beam search. Defaults to None, which means the search options of the
-            (first) run's recipe.
+        runs: A `Run`. For the engine `"keras"`, also several runs with equal tokenizers, which
+            translate as an ensemble.
+        options: The options of beam search. Defaults to those of the (first) run's recipe.
         overlong: As for `Translator`.
         engine: `"keras"` returns a `Translator`. `"ctranslate2"` returns a
             `CTranslate2Translator`, which starts and translates faster on CPUs, but does not
             support all options. The first call with `"ctranslate2"` converts the model and keeps
-            the conversion in the run's folder. Defaults to `"keras"`.
+            the conversion in the run's folder.
         use_shortlist: Whether to translate with `open_shortlist` of the (first) run, which is
-            faster. Only for the engine `"keras"`. Defaults to False.
-        checkpoint: As in `open_model`. Only for the engine `"keras"`.
-        tokens_per_batch: As for `Translator`. Only for the engine `"keras"`.
+            faster. This and the following arguments are only for the engine `"keras"`.
+        checkpoint: As in `open_model`.
+        tokens_per_batch: As for `Translator`.
 
     Raises:
         UserError: If a run or its model is missing, if the tokenizers of the runs differ, or if the

@@ -28,7 +28,7 @@ class ConstraintError(ValueError):
 
 
 class TargetConstraints:
-    """Encodes prefixes, forbidden words and required words as arrays with few different shapes.
+    """Encodes prefixes, required words and forbidden words as arrays with few different shapes.
 
     A word matches only the pieces that the tokenizer returns for the word alone. So "cat" matches
     "cats" if the pieces of "cats" are "▁cat" and "s". The word "cat" matches neither "Cat" nor
@@ -39,11 +39,9 @@ class TargetConstraints:
     sentences, which were split into `parts`.
 
     Raises:
-        TypeError: If a string is given in place of a list of strings.
-        ValueError: If `prefixes`, `required` or `forbidden` does not have `count` entries.
         ConstraintError: If a prefix or required word has a character that the tokenizer does not
-            know, contains a forbidden word or belongs to a blank sentence. Also if a sentence with
-            required words is split, because it is unknown which part must contain the words.
+            know, or belongs to a blank sentence. Also if a sentence with required words is split,
+            because it is unknown which part must contain the words.
     """
 
     def __init__(
@@ -87,8 +85,6 @@ class TargetConstraints:
             rule = "A blank sentence must have no prefix and no required words."
         elif required and num_parts > 1:
             rule = "A sentence with required words must not be longer than the model accepts."
-        elif any(_contains(x, y) for x in (prefix, *required) for y in self._forbidden[sentence]):
-            rule = "A prefix or required word must not contain a forbidden word."
         else:
             return
         raise self._error(sentence, rule)
@@ -98,21 +94,20 @@ class TargetConstraints:
     ) -> list[list[Hypothesis]]:
         """Returns the hypotheses `found` for each part, best first.
 
-        Hypotheses after the best that lack a required word become `NO_HYPOTHESIS`.
+        Those that do not meet the constraints become `NO_HYPOTHESIS`.
 
         Raises:
             ConstraintError: If the best hypothesis of a part does not meet the constraints.
         """
-        kept = []
+        rule = (
+            "The search found no translation that meets the constraints. Change the constraints, "
+            "or raise the maximum length or the beam size."
+        )
         for part, of_part in zip(parts, found, strict=True):
             if not self._is_met(part, of_part[0]):
-                raise self._error(
-                    part.sentence,
-                    "The search found no translation that meets the constraints. Change the "
-                    "constraints, or raise the maximum length or the beam size.",
-                )
-            kept.append([x if self._is_met(part, x) else NO_HYPOTHESIS for x in of_part])
-        return kept
+                raise self._error(part.sentence, rule)
+        pairs = zip(parts, found, strict=True)
+        return [[x if self._is_met(part, x) else NO_HYPOTHESIS for x in xs] for part, xs in pairs]
 
     def _is_met(self, part: SourcePart, hypothesis: Hypothesis) -> bool:
         prefix, ids = self.prefix(part), list(hypothesis.ids)
@@ -134,9 +129,8 @@ class TargetConstraints:
     def arrays(self, parts: Sequence[SourcePart], rows: int) -> dict[str, np.ndarray | None]:
         """Returns the constraints of a batch of `rows` rows as fields of a `Request`.
 
-        A field is None if no sentence has constraints of this kind. All sizes of the arrays except
-        `rows` are powers of two. These sizes are the same in all batches, so that the search is
-        compiled for few shapes.
+        A field is None if no sentence has constraints of this kind. The other sizes of the arrays
+        are the same powers of two in all batches, so that the search is compiled for few shapes.
         """
         prefix_ids = None
         if any(self._prefixes):

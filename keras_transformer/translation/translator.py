@@ -1,7 +1,7 @@
 """Defines `Translator`, which translates strings with a trained model."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from keras_transformer.decoding.buckets import (
     smallest_power,
 )
 from keras_transformer.decoding.options import IMPOSSIBLE, SamplingOptions, SearchOptions
-from keras_transformer.decoding.sampling import random_numbers
 from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import UserError
 from keras_transformer.models.protocol import vocabulary_sizes
@@ -61,25 +60,23 @@ class Translator(BaseTranslator):
     Args:
         model: A `Transformer`, or any model that implements `Searchable` (`models/protocol.py`).
         tokenizer: The `Tokenizer` that the model was trained with.
-        options: The options of beam search. If `options.max_length` is None, the maximum length of
-            a translation is the source's length plus 50 tokens, as in the paper. The maximum length
-            is always at least `options.min_length`. Defaults to `SearchOptions()`.
+        options: The options of beam search. Defaults to `SearchOptions()`. If `options.max_length`
+            is None, the maximum length of a translation is the source's length plus 50 tokens, as
+            in the paper, and at least `options.min_length`.
         overlong: What to do with text that has more pieces than the model accepts. `"split"` splits
             the text at the ends of sentences. If a sentence is still too long, it is split between
             two words. The translations of the parts are joined with a space. `"truncate"`
-            translates only the beginning of the text, with a warning. Defaults to `"split"`.
+            translates only the beginning of the text, with a warning.
         tokens_per_batch: Maximum number of source tokens of a batch, padding included. Defaults to
             None, which means 2048.
-        shortlist: A `Shortlist` of the target tokens for each sentence, for example
-            `open_shortlist(run)`. With a shortlist, a step computes fewer logits, and the
-            probabilities of the tokens in the shortlist sum to 1. Defaults to None, which means
-            all tokens.
+        shortlist: A `Shortlist` of the target tokens for each sentence, such as
+            `open_shortlist(run)`. A step then computes fewer logits, and the probabilities of the
+            tokens in the shortlist sum to 1. Defaults to None, which means all tokens.
 
     Raises:
-        ValueError: If `options.max_length` or `options.min_length` exceeds `model.max_length`. If
-            the shortlist was learned with another tokenizer. If there is a coverage penalty but the
-            model has no attention. If the model is a language model, or has fewer tokens than the
-            tokenizer.
+        ValueError: If an option exceeds `model.max_length`, or there is a coverage penalty but the
+            model has no attention. If the shortlist was learned with another tokenizer. If the
+            model is a language model, or has fewer tokens than the tokenizer.
 
     Source: Vaswani et al. 2017, §6.1.
     """
@@ -101,7 +98,14 @@ class Translator(BaseTranslator):
                 "`Translator` needs a sequence-to-sequence model. For a language model, use "
                 f"`Generator`. Received: model={type(model).__name__}"
             )
-        _check_vocabularies(model, tokenizer)
+        for side, of_model in zip(("source", "target"), vocabulary_sizes(model), strict=True):
+            # TensorFlow would take another token for such an id, and JAX would compute NaN.
+            of_tokenizer = getattr(tokenizer, f"{side}_vocabulary_size", 0)
+            if of_tokenizer > (of_model or math.inf):
+                raise ValueError(
+                    f"The tokenizer has more {side} tokens than the model, so it is not the "
+                    f"model's. Received: {of_tokenizer} and {of_model} tokens"
+                )
         self.model = model
         self.tokens_per_batch = tokens_per_batch or self.TOKENS_PER_BATCH
         self.shortlist = shortlist
@@ -128,14 +132,9 @@ class Translator(BaseTranslator):
 
         Args:
             runs: A `Run`, a run folder, or the name of a run in the package. Several runs translate
-                as an ensemble; their tokenizers must be equal.
-            options: The options of beam search. Defaults to None, which means the search options of
-                the (first) run's recipe.
-            **others: `overlong`, `use_shortlist`, `checkpoint` and `tokens_per_batch` of
-                `open_translator`.
-
-        Raises:
-            UserError: If a run or its model is missing, or if the tokenizers of the runs differ.
+                as an ensemble.
+            options: As in `open_translator`.
+            **others: Further arguments of `open_translator`, except `engine`.
         """
         names = [runs] if isinstance(runs, Run | str | Path) else runs
         opened = [run if isinstance(run, Run) else Run.open(run) for run in names]
@@ -144,14 +143,38 @@ class Translator(BaseTranslator):
     def _search_parts(
         self,
         parts: list[SourcePart],
-        options: SearchOptions,
-        constraints: TargetConstraints,
+        options: SearchOptions | SamplingOptions,
+        constraints: TargetConstraints | None,
         advance: Advance,
+        seed: int = 0,
+        first_index: int = 0,
     ) -> list[list[Hypothesis]]:
-        def fields(batch: LengthBatch, _: int) -> dict[str, Any]:
-            return constraints.arrays([parts[i] for i in batch.indices], batch.rows)
+        def fields(batch: LengthBatch) -> dict[str, Any]:
+            of_batch = [parts[index] for index in batch.indices]
+            given = constraints.arrays(of_batch, batch.rows) if constraints else {}
+            return {**given, "shortlist": self._shortlists(of_batch, batch.rows)}
 
-        return self._decode(parts, options, fields, advance)
+        # With sampling, a batch has about as many hypotheses as with beam search. The quotient is
+        # rounded up, because a batch has at least one sentence.
+        beams = self.options.beam_size
+        return self._search(
+            [part.ids for part in parts],
+            options,
+            limit=self._limit(options),
+            longest=self.max_length,
+            tokens_per_batch=-(-self.tokens_per_batch * beams // max(beams, options.num_beams)),
+            advance=advance,
+            seed=seed,
+            sample_indices=[first_index + x.sentence + PART_STRIDE * x.number for x in parts],
+            fields=fields,
+        )
+
+    def _shortlists(self, parts: list[SourcePart], rows: int) -> Any:
+        """Returns the shortlists of a batch, int32 `(B, K)`, where K is a power of two."""
+        if self.shortlist is None:
+            return None
+        tokens = [self.shortlist.tokens(part.ids).tolist() for part in parts]
+        return padded(tokens, rows, smallest_power(2, max(map(len, tokens))), self.tokenizer.pad_id)
 
     def sample(
         self,
@@ -165,38 +188,29 @@ class Translator(BaseTranslator):
 
         Args:
             sentences: Any number of strings, of any lengths.
-            options: The options of sampling. Defaults to `SamplingOptions()`, which means one
-                sample from the model's unchanged distribution.
+            options: The options of sampling. Defaults to one sample from the model's unchanged
+                distribution.
             seed: Integer from 0 to 2**64 - 1. The same seed gives the same translations, even if
-                the sentences are grouped into other batches. Defaults to 0.
+                the sentences are grouped into other batches.
             first_index: Index of `sentences[0]` in the whole text, if the text is translated in
-                several calls. Defaults to 0.
+                several calls.
             progress: As in `translate`.
 
         Returns:
-            One list per sentence, in the same order. Each list has `options.num_samples`
-            independent hypotheses, in the order in which they were drawn.
+            A list per sentence of `options.num_samples` independent hypotheses, as they were drawn.
         """
         options = self._checked(options or SamplingOptions())
         parts = self._parts(sentences)
 
-        def fields(batch: LengthBatch, length: int) -> dict[str, Any]:
-            of_batch = [parts[index] for index in batch.indices]
-            indices = [first_index + x.sentence + PART_STRIDE * x.number for x in of_batch]
-            numbers = random_numbers(seed, indices, options.num_samples, length, batch.rows)
-            return {"random_numbers": numbers}
-
         with counted_progress(progress, parts, len(sentences)) as advance:
-            found = self._decode(parts, options, fields, advance)
+            found = self._search_parts(parts, options, None, advance, seed, first_index)
         blank = [Hypothesis("", (), 0.0, 0.0, 0)] * options.num_samples
         return whole_sentences(parts, found, blank, len(sentences))
 
     def translate_mbr(
         self, sentences: Sequence[str], options: SamplingOptions | None = None, **sampling: Any
     ) -> list[list[Hypothesis]]:
-        """Returns, for each sentence, the sample that is most similar to all samples.
-
-        This method is called minimum Bayes risk decoding.
+        """Minimum Bayes risk decoding: returns the sample that is most similar to all samples.
 
         Args:
             sentences: Any number of strings, of any lengths.
@@ -205,8 +219,8 @@ class Translator(BaseTranslator):
             **sampling: The other arguments of `sample`.
 
         Returns:
-            One list with a single hypothesis per sentence, in the same order. The score of this
-            hypothesis is its mean sentence chrF (0 to 100) against all samples.
+            One list with a single hypothesis per sentence, in the same order. Its score is its mean
+            sentence chrF (0 to 100) against all samples.
 
         Source: Eikema and Aziz 2020, §5.
         """
@@ -215,9 +229,9 @@ class Translator(BaseTranslator):
         for samples in self.sample(sentences, options, **sampling):
             # A sample for which the rules allowed no token is not a translation.
             samples = [x for x in samples if x.score > IMPOSSIBLE] or samples
-            text, utility = next(iter(expected_utilities([x.text for x in samples]).items()))
-            best = next(x for x in samples if x.text == text)
-            chosen.append([replace(best, score=utility)])
+            utilities = expected_utilities([x.text for x in samples])
+            best = max(samples, key=lambda x: utilities[x.text])
+            chosen.append([replace(best, score=utilities[best.text])])
         return chosen
 
     def beam_tree(self, sentence: str) -> BeamTree:
@@ -235,8 +249,7 @@ class Translator(BaseTranslator):
             sentence: A sentence that the model accepts as a whole.
 
         Raises:
-            UserError: If the sentence is blank, too long or not UTF-8, or if the translator has a
-                shortlist.
+            UserError: If the sentence is blank or too long, or the translator has a shortlist.
         """
         parts = self._parts([sentence])
         if len(parts) != 1 or self.shortlist is not None:
@@ -250,38 +263,6 @@ class Translator(BaseTranslator):
         pieces = self.tokenizer.target_pieces
         nodes, result = record(self.model, request, length, strategy, pieces)
         return BeamTree(part.text, nodes, tuple(self._search.hypotheses(result, 0)), self.options)
-
-    def _decode(
-        self,
-        parts: list[SourcePart],
-        options: SearchOptions | SamplingOptions,
-        fields: Callable[[LengthBatch, int], dict[str, Any]],
-        advance: Advance,
-    ) -> list[list[Hypothesis]]:
-        """Returns the hypotheses of each part. For `fields`, see `ListSearch`."""
-        # With sampling, a batch has about as many hypotheses as with beam search. The quotient is
-        # rounded up, because a batch has at least one sentence.
-        beams = self.options.beam_size
-        return self._search(
-            [part.ids for part in parts],
-            options,
-            limit=self._limit(options),
-            longest=self.max_length,
-            tokens_per_batch=-(-self.tokens_per_batch * beams // max(beams, options.num_beams)),
-            fields=lambda batch, length: {
-                **fields(batch, length),
-                "shortlist": self._shortlists(parts, batch),
-            },
-            advance=advance,
-        )
-
-    def _shortlists(self, parts: list[SourcePart], batch: LengthBatch) -> Any:
-        """Returns the shortlists of a batch, int32 `(B, K)`, where K is a power of two."""
-        if self.shortlist is None:
-            return None
-        tokens = [self.shortlist.tokens(parts[index].ids).tolist() for index in batch.indices]
-        width = smallest_power(2, max(map(len, tokens)))
-        return padded(tokens, batch.rows, width, self.tokenizer.pad_id)
 
     def _align(
         self, parts: list[SourcePart], found: list[list[Hypothesis]]
@@ -306,17 +287,3 @@ class Translator(BaseTranslator):
                     pairs = align_words(weights, of_source + part.first_word, of_target)
                     aligned[index] = [*aligned[index], replace(hypothesis, alignment=pairs)]
         return aligned
-
-
-def _check_vocabularies(model: Any, tokenizer: Any) -> None:
-    """Raises `ValueError` if the tokenizer has ids that the model does not have.
-
-    TensorFlow would take another token for such an id, and JAX would compute NaN.
-    """
-    for side, of_model in zip(("source", "target"), vocabulary_sizes(model), strict=True):
-        of_tokenizer = getattr(tokenizer, f"{side}_vocabulary_size", 0)
-        if of_tokenizer > (of_model or math.inf):
-            raise ValueError(
-                f"The tokenizer has more {side} tokens than the model, so it is not the model's. "
-                f"Received: {of_tokenizer} and {of_model} tokens"
-            )

@@ -175,7 +175,7 @@ def test_mistakes_are_named(model):
         UserError, match="a target must have at most 10 pieces. Received: 11 pieces"
     ):
         Scorer(model, Letters()).score(["a", "b"], ["a", "b" * 11])
-    with pytest.raises(TypeError, match="`translations` must be a list of strings. Received: 'ab'"):
+    with pytest.raises(TypeError, match="`target texts` must be a list of strings. Received: 'ab'"):
         Scorer(model, Letters()).score(["a", "b"], "ab")
     with pytest.raises(ValueError, match="Received: 1 sentences, 2 translations"):
         Scorer(model, Letters()).score(["a"], ["a", "b"])
