@@ -223,14 +223,16 @@ class RestEndpoint:
     session: requests.Session = field(default_factory=requests.Session)
 
     def predict(self, signature: str, inputs: Inputs) -> dict[str, Any]:
-        columns = {name: [*map(_json_value, values)] for name, values in inputs.items()}
-        body = {"signature_name": signature, "inputs": columns}
+        body = json.dumps(
+            {"signature_name": signature, "inputs": inputs},
+            default=lambda text: {"b64": base64.b64encode(text).decode("ascii")},  # Of bytes.
+        )
         version = "" if self.version is None else f"/versions/{self.version}"
         server = self.address if "://" in self.address else f"http://{self.address}"
         try:
             name = f"{quote(self.model, safe='')}{version}"
             url = f"{server.rstrip('/')}/v1/models/{name}:predict"
-            response = self.session.post(url, json=body, timeout=self.timeout)
+            response = self.session.post(url, body, timeout=self.timeout)
         except (ValueError, OverflowError) as error:
             raise UserError(f"no request can be sent to {self.address}: {error}") from None
         except requests.RequestException as error:
@@ -244,16 +246,6 @@ class RestEndpoint:
             return json.loads(text)["outputs"]  # The server also writes NaN and -Infinity.
         except (ValueError, KeyError, TypeError, RecursionError):
             raise UserError(message) from None
-
-
-def _json_value(value: Any) -> Any:
-    """Decodes UTF-8 bytes to a string. Encodes other bytes as base64, because JSON is text."""
-    if not isinstance(value, bytes):
-        return value
-    try:
-        return value.decode("utf-8")
-    except UnicodeDecodeError:
-        return {"b64": base64.b64encode(value).decode("ascii")}
 
 
 @dataclass

@@ -28,25 +28,12 @@ ACTIVATIONS = {
     "tanh": "Tanh",
 }
 RULES: tuple[Rule, ...] = (
-    (
-        "activation",
-        lambda x: x.activation not in ACTIVATIONS,
-        f"the activations {', '.join(ACTIVATIONS)}",
-    ),
-    (
-        "d_k",
-        lambda x: x.d_k not in (None, x.d_model // x.num_heads),
-        "keys as wide as the values, d_model / num_heads",
-    ),
+    ("activation", lambda x: x.activation not in ACTIVATIONS, f"the activations {[*ACTIVATIONS]}"),
+    ("d_k", lambda x: x.d_k not in (None, x.d_model // x.num_heads), "keys as wide as the values"),
     ("normalization", lambda x: x.normalization != "layer", "layer normalization"),
-    (
-        "position_encoding",
-        lambda x: getattr(x.positions, "concatenate", False),
-        "positions that are added to the embeddings",
-    ),
+    ("position_encoding", lambda x: getattr(x.positions, "concatenate", False), "added positions"),
 )
-# Bias on the logits of forbidden tokens. In float32, their probability becomes 0. Float16 can
-# represent this number.
+# Bias on the logits of forbidden tokens: a probability of 0, and within the range of float16.
 FORBIDDEN = -1e4
 
 
@@ -58,12 +45,7 @@ def write_ctranslate2(
 ) -> None:
     """Writes a model and its tokenizer to a new folder that `ctranslate2.Translator` loads.
 
-    For the arguments, see `export_ctranslate2`.
-
-    Raises:
-        ImportError: If `quantization` needs PyTorch and PyTorch is not installed.
-        ValueError: If CTranslate2 does not support `quantization` or a part of the model. If the
-            model is already quantized. If the tokenizer belongs to another model.
+    For the arguments and errors, see `export_ctranslate2`.
     """
     from ctranslate2 import specs
 

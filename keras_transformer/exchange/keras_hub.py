@@ -10,7 +10,6 @@ from keras import ops
 from keras_transformer.models.language_model import LanguageModel
 from keras_transformer.models.masked_language_model import BertEncoder
 
-_DENSE, _NORM = ("kernel", "bias"), ("gamma", "beta")
 # Maps the arguments of this package's models to those of the backbones.
 _SIZES = {
     "vocabulary_size": "vocabulary_size",
@@ -53,16 +52,14 @@ def bert_from_keras_hub(backbone: Any) -> tuple[BertEncoder, keras.layers.Dense]
 
     Example:
 
-    ```python
-    encoder, pooler = bert_from_keras_hub("bert_tiny_en_uncased")  # downloads the weights
-    x = encoder({"token_ids": token_ids, "segment_ids": segment_ids})
-    ```
+    >>> encoder, pooler = bert_from_keras_hub("bert_tiny_en_uncased")  # downloads the weights
+    >>> x = encoder({"token_ids": token_ids, "segment_ids": segment_ids})
 
     Args:
         backbone: A `BertBackbone`, or the name of one of its presets.
 
     Returns:
-        A tuple of the encoder and the pooler. The pooler is a dense layer with tanh.
+        The encoder, and the pooler, which is a dense layer with tanh.
 
     Raises:
         ValueError: If `backbone` is not a `BertBackbone`, is quantized or has LoRA.
@@ -72,7 +69,7 @@ def bert_from_keras_hub(backbone: Any) -> tuple[BertEncoder, keras.layers.Dense]
     d_model, dtype = encoder.d_model, encoder.dtype_policy
     pooler = keras.layers.Dense(d_model, activation="tanh", dtype=dtype, name="pooler")
     pooler.build((None, d_model))
-    pairs = [*_bert_pairs(encoder, backbone), *_layer_pairs(pooler, backbone.pooled_dense, _DENSE)]
+    pairs = _bert_pairs(encoder, backbone) + _layer_pairs(pooler, "pooled_dense", backbone)
     _copy("backbone", backbone.weights, [(other, own) for own, other in pairs])
     return encoder, pooler
 
@@ -82,15 +79,11 @@ def bert_to_keras_hub(encoder: BertEncoder, pooler: keras.layers.Dense | None = 
 
     Example:
 
-    ```python
-    backbone = bert_to_keras_hub(model.encoder)  # of a `MaskedLanguageModel`
-    ```
+    >>> backbone = bert_to_keras_hub(model.encoder)  # of a `MaskedLanguageModel`
 
     Args:
-        encoder: The encoder. If it has no segments, the backbone has one segment, whose embedding
-            is 0.
-        pooler: A dense layer with tanh. Defaults to None, which leaves the random initial weights
-            of the backbone's pooler.
+        encoder: The encoder. Without segments, the backbone has one, whose embedding is 0.
+        pooler: A dense layer with tanh. Defaults to None, for random weights of the pooler.
 
     Returns:
         The backbone. Its `padding_mask` must be `token_ids != encoder.pad_id`.
@@ -98,12 +91,12 @@ def bert_to_keras_hub(encoder: BertEncoder, pooler: keras.layers.Dense | None = 
     Raises:
         ValueError: If `encoder` or `pooler` differs from BERT's, is quantized, or has LoRA.
     """
-    if pooler is not None and pooler.activation is not keras.activations.tanh:
-        raise ValueError(f"`pooler` must have the activation tanh. Received: pooler={pooler}")
+    if pooler and not (pooler.built and pooler.activation is keras.activations.tanh):
+        raise ValueError(f"`pooler` must be built, with activation tanh. Received: pooler={pooler}")
     backbone = _new_backbone("BertBackbone", encoder, _BERT, num_segments=encoder.num_segments or 1)
     _copy("encoder", encoder.weights, _bert_pairs(encoder, backbone))
     if pooler is not None:
-        _copy("pooler", pooler.weights, _layer_pairs(pooler, backbone.pooled_dense, _DENSE))
+        _copy("pooler", pooler.weights, _layer_pairs(pooler, "pooled_dense", backbone))
     if not encoder.num_segments:
         segments = backbone.segment_embedding.embeddings
         segments.assign(ops.zeros(segments.shape))
@@ -118,10 +111,8 @@ def gpt2_from_keras_hub(backbone: Any) -> LanguageModel:
 
     Example:
 
-    ```python
-    model = gpt2_from_keras_hub("gpt2_base_en")  # downloads the weights
-    logits = model(token_ids)
-    ```
+    >>> model = gpt2_from_keras_hub("gpt2_base_en")  # downloads the weights
+    >>> logits = model(token_ids)
 
     Args:
         backbone: A `GPT2Backbone`, or the name of one of its presets.
@@ -141,14 +132,12 @@ def gpt2_to_keras_hub(model: LanguageModel) -> Any:
 
     Example:
 
-    ```python
-    backbone = gpt2_to_keras_hub(model)
-    states = backbone({"token_ids": token_ids, "padding_mask": np.ones_like(token_ids)})
-    ```
+    >>> backbone = gpt2_to_keras_hub(model)
+    >>> states = backbone({"token_ids": token_ids, "padding_mask": np.ones_like(token_ids)})
 
     Args:
-        model: A model with the activation, norms and learned positions of GPT-2, which are the
-            defaults, and with one dropout rate.
+        model: A model with one dropout rate, and with GPT-2's activation, norms and positions,
+            which are the defaults.
 
     Raises:
         ValueError: If `model` differs from GPT-2, is quantized, or has LoRA.
@@ -200,30 +189,30 @@ def _new_backbone(class_name: str, model: Any, fixed: dict[str, Any], **others: 
 def _bert_pairs(encoder: BertEncoder, backbone: Any) -> Pairs:
     pairs = _pairs(encoder, encoder.encoder.layers, backbone)
     if encoder.segment_embedding is not None:
-        pairs.append((encoder.segment_embedding.embeddings, backbone.segment_embedding.embeddings))
-    return pairs + _layer_pairs(encoder.embedding_norm, backbone.embeddings_layer_norm, _NORM)
+        pairs += _layer_pairs(encoder.segment_embedding, "segment_embedding", backbone)
+    return pairs + _layer_pairs(encoder.embedding_norm, "embeddings_layer_norm", backbone)
 
 
 def _gpt2_pairs(model: LanguageModel, backbone: Any) -> Pairs:
     pairs = _pairs(model, model.decoder.layers, backbone)
-    return pairs + _layer_pairs(model.decoder.norm, backbone.layer_norm, _NORM)
+    return pairs + _layer_pairs(model.decoder.norm, "layer_norm", backbone)
 
 
 def _pairs(model: Any, layers: Iterable[Any], backbone: Any) -> Pairs:
-    pairs = [
-        (model.embedding.embeddings, backbone.token_embedding.embeddings),
-        (model.positions.position_embeddings, backbone.position_embedding.position_embeddings),
-    ]
+    positions = backbone.position_embedding.position_embeddings
+    pairs = [(model.positions.position_embeddings, positions)]
+    pairs += _layer_pairs(model.embedding, "token_embedding", backbone)
     for own, other in zip(layers, backbone.transformer_layers, strict=True):
-        named = {"/".join(weight.path.split("/")[-2:]): weight for weight in other.weights}
         for path, name in _SUBLAYERS.items():
-            for weight in _NORM if name.endswith("norm") else _DENSE:
-                pairs.append((getattr(attrgetter(path)(own), weight), named[f"{name}/{weight}"]))
+            pairs += _layer_pairs(attrgetter(path)(own), name, other)
     return pairs
 
 
-def _layer_pairs(own: Any, other: Any, names: Iterable[str]) -> Pairs:
-    return [(getattr(own, name), getattr(other, name)) for name in names]
+def _layer_pairs(own: Any, name: str, parent: Any) -> Pairs:
+    """Pairs the weights of a layer with those of the layer `name` in a layer of KerasHub."""
+    named = {"/".join(weight.path.split("/")[-2:]): weight for weight in parent.weights}
+    keys = [(weight, f"{name}/{weight.name}") for weight in own.weights]
+    return [(weight, named[key]) for weight, key in keys if key in named]
 
 
 def _copy(name: str, weights: Iterable[Any], pairs: Iterable[tuple[Any, Any]]) -> None:

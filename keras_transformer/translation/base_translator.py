@@ -188,10 +188,7 @@ class BaseTranslator(ABC):
 def counted_progress(
     progress: Progress, parts: Sequence[SourcePart], count: int
 ) -> Iterator[Advance]:
-    """Yields a function to call after each batch with the indices of its `parts`.
-
-    A sentence counts when its first part is finished.
-    """
+    """Yields the function `advance`. A sentence counts when its first part is finished."""
     hidden = callable(progress) or not progress
     with Bar("translating", compiling(), total=count, unit="sentence", disable=hidden) as bar:
         update = progress if callable(progress) else bar.update
@@ -202,10 +199,7 @@ def counted_progress(
 def whole_sentences(
     parts: list[SourcePart], found: list[list[Hypothesis]], blank: list[Hypothesis], count: int
 ) -> list[list[Hypothesis]]:
-    """Joins hypothesis k of all parts of each of `count` sentences.
-
-    The hypotheses of a sentence without parts are `blank`.
-    """
+    """Joins hypothesis k of all parts of each sentence. Sentences without parts get `blank`."""
     of_sentence: list[list[list[Hypothesis]]] = [[] for _ in range(count)]
     for part, hypotheses in zip(parts, found, strict=True):
         of_sentence[part.sentence].append(hypotheses)
@@ -215,10 +209,7 @@ def whole_sentences(
 def source_parts(
     sentences: Sequence[str], tokenizer: Any, max_length: int, overlong: Overlong
 ) -> list[SourcePart]:
-    """Encodes sentences, and splits or truncates each sentence of `max_length` pieces or more.
-
-    A blank sentence has no parts.
-    """
+    """Encodes sentences, and shortens those that are too long. Blank sentences have no parts."""
     texts, found = [sentence.strip() for sentence in sentences], []
     most = max_length - 1  # One position is for eos.
     for index, (text, pieces) in enumerate(zip(texts, tokenizer.encode_source(texts), strict=True)):

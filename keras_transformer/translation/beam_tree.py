@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +19,7 @@ Outcome = Literal["continued", "finished", "dropped"]
 Ids = tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@dataclass
 class BeamNode:
     """A hypothesis of a beam search: its last token, and what became of it.
 
@@ -53,9 +53,6 @@ class BeamNode:
     score: float | None = None
     result: int | None = None
     reason: str = ""
-
-
-_ROOT = BeamNode(None, 0, 0, 0, "", 0.0, 0.0, 1, "continued")
 
 
 @dataclass(frozen=True)
@@ -95,7 +92,9 @@ class _RecordingBeamSearch(BeamSearch):
     pieces: Sequence[str]  # target pieces in the order of their ids
     max_length: int  # maximum number of tokens of a hypothesis
     groups: Iterator[int]  # the beam group of each step
-    nodes: list[BeamNode] = field(default_factory=lambda: [_ROOT])
+    nodes: list[BeamNode] = field(
+        default_factory=lambda: [BeamNode(None, 0, 0, 0, "", 0.0, 0.0, 1, "continued")]
+    )
     # Index of each node by its group and token ids.
     indices: dict[tuple[int, Ids], int] = field(default_factory=dict)
     # The model's log-probabilities (V,) of the next token, by the tokens before it.
@@ -139,28 +138,26 @@ class _RecordingBeamSearch(BeamSearch):
                 outcome="dropped",
             )
             self.indices[group, ids] = len(self.nodes)
-            self.nodes.append(self._with_outcome(node, state, score, ids in live and not is_end))
+            self.nodes.append(node)
+            if score > IMPOSSIBLE:
+                node.outcome, node.score = "finished", score
+            elif ids in live and not is_end and _first(self.is_open(state)):
+                node.outcome = "continued"
+            else:
+                node.reason = self._why_dropped(node, state, ids in live and not is_end)
         return found
 
-    def _with_outcome(
-        self, node: BeamNode, state: BeamState, score: float, is_live: bool
-    ) -> BeamNode:
-        if score > IMPOSSIBLE:
-            return replace(node, outcome="finished", score=score)
+    def _why_dropped(self, node: BeamNode, state: BeamState, is_live: bool) -> str:
         options, finished = self.options, int(_first(state.num_finished)[0])
         beams = options.beam_size // options.num_beam_groups
         if not is_live:
-            reason = f"rank {node.rank} of the step, but there are {beams} beams"
-        elif _first(self.is_open(state)):
-            return replace(node, outcome="continued")
-        elif finished >= beams:
-            reason = f"the search ended, because {finished} hypotheses were finished"
-        else:
-            longest = min(self.max_length, options.max_length or self.max_length)
-            penalty = options.length_penalty, options.length_penalty_form
-            bound = node.log_probability / float(length_divisor(longest, *penalty))
-            reason = f"the search ended: the score could become at most {bound:.3f}"
-        return replace(node, reason=reason)
+            return f"rank {node.rank} of the step, but there are {beams} beams"
+        if finished >= beams:
+            return f"the search ended, because {finished} hypotheses were finished"
+        longest = min(self.max_length, options.max_length or self.max_length)
+        penalty = options.length_penalty, options.length_penalty_form
+        bound = node.log_probability / float(length_divisor(longest, *penalty))
+        return f"the search ended: the score could become at most {bound:.3f}"
 
 
 def _first(tensor: Any) -> Any:
@@ -180,33 +177,20 @@ def record(
     search = _RecordingBeamSearch(**own, pieces=pieces, max_length=max_length, groups=groups)
     found = run_stages(model, request, max_length, strategy=search, in_python=True)
     result = SearchResult(*map(ops.convert_to_numpy, found))
-    lengths = zip(result.ids[0].tolist(), result.lengths[0], strict=True)
-    results = [tuple(ids[:length]) for ids, length in lengths]
-    return tuple(_with_result(search.nodes, search.indices, results, strategy.options)), result
-
-
-def _with_result(
-    nodes: Sequence[BeamNode],
-    indices: dict[tuple[int, Ids], int],
-    results: Sequence[Ids],
-    options: SearchOptions,
-) -> list[BeamNode]:
-    """Returns the nodes with `result`, and with the reason of finished and continued nodes."""
-    found = list(nodes)
-    ranks: dict[int, int] = {}
-    for rank, ids in enumerate(results, 1):
-        of_result = [indices.get((group, ids)) for group in range(options.num_beam_groups)]
-        free = [index for index in of_result if index is not None and index not in ranks]
-        ranks.update(dict.fromkeys(free[:1], rank))
+    nodes = search.nodes
+    for rank, (ids, length) in enumerate(zip(result.ids[0], result.lengths[0], strict=True), 1):
+        found_ids = tuple(ids[:length].tolist())
+        keys = [(group, found_ids) for group in range(strategy.options.num_beam_groups)]
+        of_groups = [nodes[search.indices[key]] for key in keys if key in search.indices]
+        for node in [node for node in of_groups if node.result is None][:1]:
+            node.result = rank
     best = max((node.score for node in nodes if node.score is not None), default=0.0)
     parents = {node.parent for node in nodes if node.outcome != "dropped"}
     for index, node in enumerate(nodes):
-        if node.score is not None:
-            reason = f"the score is {best - node.score:.3f} lower than the best score"
-            if ranks.get(index) == 1:
-                reason = "the best score"
-            found[index] = replace(node, result=ranks.get(index), reason=reason)
+        if node.result == 1:
+            node.reason = "the best score"
+        elif node.score is not None:
+            node.reason = f"the score is {best - node.score:.3f} lower than the best score"
         elif node.outcome == "continued" and index not in parents:
-            reason = "none of its continuations was among the best of the next step"
-            found[index] = replace(node, reason=reason)
-    return found
+            node.reason = "none of its continuations was among the best of the next step"
+    return tuple(nodes), result

@@ -26,13 +26,11 @@ from keras_transformer.translation.hypothesis import Hypothesis, SourcePart
 from keras_transformer.translation.open_run import open_model
 from keras_transformer.translation.target_constraints import TargetConstraints
 
-# CTranslate2 applies the rules of other options to logits, before the softmax, or lacks them. With
-# the coverage penalty, CTranslate2 does not return log-probabilities.
+# CTranslate2 lacks the other options, or applies them to logits, before the softmax.
 SUPPORTED = ("beam_size", "n_best", "length_penalty", "length_penalty_form", "max_length")
 # Sentences that CTranslate2 translates together.
 BATCH_SIZE = 32
-# Batches that CTranslate2 translates at the same time, each with one thread. This is faster than
-# several threads for each batch.
+# Batches at the same time, each with one thread, which is faster than several threads for each.
 NUM_WORKERS = min(os.cpu_count() or 1, 8)
 # Divides all log-probabilities by 1. With a length penalty of 0, CTranslate2 would search longer.
 NO_PENALTY = 1e-9
@@ -53,9 +51,8 @@ class CTranslate2Translator(BaseTranslator):
     difference. `open_translator(run, engine="ctranslate2")` converts a run's model and returns a
     `CTranslate2Translator`.
 
-    CTranslate2 returns only `beam_size` of its finished hypotheses. Whatever the length penalty is,
-    the best hypothesis is among them. With the form `"power"` of the length penalty, all `n_best`
-    best hypotheses are among them.
+    CTranslate2 returns `beam_size` finished hypotheses. The best is among them, and with the form
+    `"power"` of the length penalty also the `n_best` best.
 
     Example:
 

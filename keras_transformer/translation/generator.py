@@ -42,11 +42,6 @@ class Generator:
     def __init__(
         self, model: Any, tokenizer: Any, eos_id: int | None = None, tokens_per_batch: int = 2048
     ) -> None:
-        if not getattr(model, "reads_prompt", False):
-            raise ValueError(
-                "`Generator` needs a language model. For a sequence-to-sequence model, use "
-                f"`Translator`. Received: model={type(model).__name__}"
-            )
         self.model = model
         self.tokenizer = tokenizer
         self.tokens_per_batch = tokens_per_batch

@@ -53,11 +53,10 @@ NO_HYPOTHESIS = Hypothesis("", (), IMPOSSIBLE, IMPOSSIBLE, 0)
 
 
 def join_hypotheses(parts: Sequence[Hypothesis]) -> Hypothesis:
-    """Joins the translations of the parts of one sentence. A single part is returned unchanged.
+    """Joins the translations of the parts of one sentence. Scores and lengths are summed.
 
-    Scores, log-probabilities and lengths are summed. The source words in the alignments must be
-    counted from the beginning of the whole sentence. If a part has no hypothesis, neither has the
-    sentence.
+    The source words in the alignments must be counted from the beginning of the whole sentence. If
+    a part has no hypothesis, neither has the sentence.
     """
     if len(parts) == 1:
         return parts[0]
@@ -85,10 +84,9 @@ def word_alignment(
 ) -> tuple[tuple[int, int], ...]:
     """Aligns each target word with the source word that its pieces attend to most.
 
-    A word begins at a SentencePiece piece that starts with "▁". Row t, column s of the float array
-    `attention` is the attention of target piece t to source piece s. Further rows and columns, for
-    example those of eos, are ignored. Returns sorted pairs of word indices (source, target),
-    counted from 0.
+    A word begins at a piece that starts with "▁". Row t, column s of the float array `attention` is
+    the attention of target piece t to source piece s. Further rows and columns, such as those of
+    eos, are ignored. Returns sorted pairs of word indices (source, target), counted from 0.
 
     Example:
 

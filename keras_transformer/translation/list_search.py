@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_transformer.decoding.batch_search import BatchSearch
 from keras_transformer.decoding.buckets import LengthBatch, length_batches, padded
-from keras_transformer.decoding.decoding_loop import Strategy, make_strategy
+from keras_transformer.decoding.decoding_loop import NO_ID, Strategy, make_strategy
 from keras_transformer.decoding.options import SamplingOptions, SearchOptions
 from keras_transformer.decoding.sampling import random_numbers
 from keras_transformer.decoding.steps import Request
@@ -21,12 +21,17 @@ CONCURRENT_BATCHES = 3
 class ListSearch:
     """Searches lists of sources of any lengths, in batches of few different shapes.
 
-    `decode` converts a list of lists of ids to a list of strings.
+    `bos_id` is `NO_ID` for a language model. `decode` converts lists of ids to strings.
     """
 
     def __init__(
         self, model: Any, bos_id: int, eos_id: int, decode: Callable[[list[list[int]]], list[str]]
     ) -> None:
+        if getattr(model, "reads_prompt", False) != (bos_id == NO_ID):
+            raise ValueError(
+                "`Translator` needs a sequence-to-sequence model, `Generator` a language model. "
+                f"Received: model={type(model).__name__}"
+            )
         self.model, self._bos_id, self._eos_id, self._decode = model, bos_id, eos_id, decode
         self.batch_search = BatchSearch(model)
 
@@ -68,18 +73,11 @@ class ListSearch:
         sample_indices: Sequence[int] = (),
         fields: Callable[[LengthBatch], dict[str, Any]] = lambda _: {},
     ) -> list[list[Hypothesis]]:
-        """Returns the hypotheses of each source.
+        """Returns the hypotheses of each source, which has at most `longest` tokens.
 
-        Args:
-            sources: The ids of each source.
-            options: The options of beam search or sampling.
-            limit: As in `request`.
-            longest: Maximum number of tokens of a source.
-            tokens_per_batch: Maximum number of source tokens of a batch, padding included.
-            advance: Is called after each batch with the indices of its sources.
-            seed: Seed of sampling.
-            sample_indices: Index of each source's random numbers.
-            fields: Returns further fields of the `Request` of a batch.
+        A batch has at most `tokens_per_batch` source tokens, padding included. After each batch,
+        `advance` is called with the indices of its sources. `fields` returns further fields of the
+        `Request` of a batch. Source i draws the random numbers `sample_indices[i]` of `seed`.
         """
         strategy = self.strategy(options)
         shapes = self.batch_search.shapes(len(sources), strategy)

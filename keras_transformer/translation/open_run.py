@@ -5,6 +5,7 @@ Keras is imported where a model is opened, so that the engine ctranslate2 starts
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keras_transformer.data.tokenizer import Tokenizer
@@ -15,6 +16,8 @@ from keras_transformer.translation.base_translator import Overlong
 
 if TYPE_CHECKING:
     from keras_transformer.decoding.shortlist import Shortlist
+
+Runs = Run | str | Path | Sequence[Run | str | Path]
 
 
 def open_model(
@@ -68,24 +71,6 @@ def open_model(
     return model
 
 
-def open_ensemble(
-    runs: Sequence[Run], checkpoint: Checkpoint | None = None
-) -> tuple[Any, Tokenizer]:
-    """Returns the model of one run, or the `Ensemble` of several runs, and its tokenizer.
-
-    The models are only to translate, as with `for_inference` in `open_model`.
-    """
-    from keras_transformer.decoding.ensemble import Ensemble
-
-    first, *others = runs
-    tokenizer = first.tokenizer()
-    for run in others:
-        if run.tokenizer().fingerprint != tokenizer.fingerprint:
-            raise UserError(f"the tokenizers of {run.directory} and {first.directory} differ")
-    models = [open_model(run, checkpoint, for_inference=True, tokenizer=tokenizer) for run in runs]
-    return models[0] if len(models) == 1 else Ensemble(models), tokenizer
-
-
 def open_shortlist(run: Run, tokenizer: Tokenizer | None = None) -> "Shortlist":
     """Returns the `Shortlist`, which limits the target tokens of each translation.
 
@@ -110,7 +95,7 @@ def open_shortlist(run: Run, tokenizer: Tokenizer | None = None) -> "Shortlist":
 
 
 def open_translator(
-    runs: Run | Sequence[Run],
+    runs: Runs,
     options: SearchOptions | None = None,
     *,
     overlong: Overlong = "split",
@@ -127,8 +112,8 @@ def open_translator(
     >>> translator.translate(["twenty-six"])
 
     Args:
-        runs: A `Run`. For the engine `"keras"`, also several runs with equal tokenizers, which
-            translate as an ensemble.
+        runs: A `Run`, a run folder, or the name of a run in the package. For the engine `"keras"`,
+            also several runs with equal tokenizers, which translate as an ensemble.
         options: The options of beam search. Defaults to those of the (first) run's recipe.
         overlong: As for `Translator`.
         engine: `"keras"` returns a `Translator`. `"ctranslate2"` returns a
@@ -144,19 +129,27 @@ def open_translator(
         UserError: If a run or its model is missing, if the tokenizers of the runs differ, or if the
             engine does not support the model or an option.
     """
-    runs = [runs] if isinstance(runs, Run) else runs
-    run = runs[0]
+    names = [runs] if isinstance(runs, Run | str | Path) else runs
+    opened = [run if isinstance(run, Run) else Run.open(run) for run in names]
+    run = opened[0]
     options = options or run.recipe.evaluation.search_options()
     if engine == "keras":
+        from keras_transformer.decoding.ensemble import Ensemble
         from keras_transformer.translation.translator import Translator
 
-        model, tokenizer = open_ensemble(runs, checkpoint)
+        tokenizer = run.tokenizer()
+        for other in opened[1:]:
+            if other.tokenizer().fingerprint != tokenizer.fingerprint:
+                raise UserError(f"the tokenizers of {other.directory} and {run.directory} differ")
+        loading = {"for_inference": True, "tokenizer": tokenizer}
+        models = [open_model(one, checkpoint, **loading) for one in opened]
+        model = models[0] if len(models) == 1 else Ensemble(models)
         shortlist = open_shortlist(run, tokenizer) if use_shortlist else None
         return Translator(model, tokenizer, options, overlong, tokens_per_batch, shortlist)
-    if use_shortlist or checkpoint is not None or tokens_per_batch or len(runs) > 1:
+    if use_shortlist or checkpoint is not None or tokens_per_batch or len(opened) > 1:
         raise ValueError(
             "The engine ctranslate2 translates with the finished model of one run, and has no "
-            f"shortlist. Received: {len(runs)} runs, checkpoint={checkpoint!r}, "
+            f"shortlist. Received: {len(opened)} runs, checkpoint={checkpoint!r}, "
             f"use_shortlist={use_shortlist}, tokens_per_batch={tokens_per_batch}"
         )
     run.require_transformer("The engine ctranslate2")

@@ -38,8 +38,7 @@ def score_pairs(
         source_ids: int tensor `(B, S)` of pieces and eos, padded at the end.
         target_ids: int tensor `(B, T)` of bos and pieces, padded at the end.
         labels: int tensor `(B, T)` of pieces and eos, padded at the end.
-        pad_id: Id of padding. Defaults to None, which means `model.pad_id`, or 0 if the model has
-            no `pad_id`.
+        pad_id: Id of padding. Defaults to `model.pad_id`, or 0 if the model has none.
 
     Returns:
         `PairScores`. A hypothesis of a `SearchResult` gets the same log-probability as in the
@@ -114,9 +113,7 @@ class Scorer:
             One `PairScore` per pair, in the same order.
 
         Raises:
-            TypeError: If `sentences` or `translations` is a single string.
             UserError: If a sentence or a translation is longer than the model accepts.
-            ValueError: If the numbers of sentences and translations are different.
         """
         scores = [PairScore(0.0, 0)] * len(sentences)
         for indices, (_, *found) in self._batches(sentences, translations):
@@ -129,10 +126,7 @@ class Scorer:
     def token_log_probabilities(
         self, sentences: Sequence[str], translations: Sequence[str]
     ) -> list[list[float]]:
-        """Returns the log-probabilities in nats of the pieces of each translation, then of eos.
-
-        For the arguments and errors, see `score`.
-        """
+        """Returns the log-probabilities (nats) of the pieces of each translation, then of eos."""
         scored: list[list[float]] = [[]] * len(sentences)
         for indices, (tokens, _, lengths) in self._batches(sentences, translations):
             for row, index in enumerate(indices):

@@ -17,9 +17,7 @@ Words = Sequence[Sequence[str]]
 class ConstraintError(ValueError):
     """Raised if the constraints on the translation of a sentence cannot be met.
 
-    Attributes:
-        sentence: Index of the sentence.
-        reason: The message without the index.
+    `sentence` is the index of the sentence, and `reason` the message without it.
     """
 
     def __init__(self, sentence: int, reason: str) -> None:
@@ -71,23 +69,20 @@ class TargetConstraints:
         encoded = _encode_words(tokenizer, forbidden)
         self._forbidden = [[ids for ids in words if unk_id not in ids] for words in encoded]
         num_parts = Counter(part.sentence for part in parts)
-        for sentence in range(count):
-            self._check_sentence(sentence, num_parts[sentence], unk_id)
+        for sentence, words in enumerate(self._required):
+            prefix, num = self._prefixes[sentence], num_parts[sentence]
+            if any(unk_id in ids for ids in (prefix, *words)):
+                rule = "Prefix and required words must have characters that the tokenizer knows."
+            elif (prefix or words) and not num:
+                rule = "A blank sentence must have no prefix and no required words."
+            elif words and num > 1:
+                rule = "A sentence with required words must not be longer than the model accepts."
+            else:
+                continue
+            raise self._error(sentence, rule)
 
     def __bool__(self) -> bool:
         return any(map(any, (self._prefixes, self._required, self._forbidden)))
-
-    def _check_sentence(self, sentence: int, num_parts: int, unk_id: int) -> None:
-        prefix, required = self._prefixes[sentence], self._required[sentence]
-        if any(unk_id in ids for ids in (prefix, *required)):
-            rule = "Prefix and required words must have only characters that the tokenizer knows."
-        elif (prefix or required) and not num_parts:
-            rule = "A blank sentence must have no prefix and no required words."
-        elif required and num_parts > 1:
-            rule = "A sentence with required words must not be longer than the model accepts."
-        else:
-            return
-        raise self._error(sentence, rule)
 
     def met(
         self, parts: Sequence[SourcePart], found: Sequence[Sequence[Hypothesis]]

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from keras import ops
@@ -19,7 +18,6 @@ from keras_transformer.decoding.options import IMPOSSIBLE, SamplingOptions, Sear
 from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import UserError
 from keras_transformer.models.protocol import vocabulary_sizes
-from keras_transformer.runs.run import Run
 from keras_transformer.translation.base_translator import (
     Advance,
     BaseTranslator,
@@ -38,7 +36,7 @@ from keras_transformer.translation.hypothesis import (
     target_word_indices,
 )
 from keras_transformer.translation.list_search import ListSearch
-from keras_transformer.translation.open_run import open_translator
+from keras_transformer.translation.open_run import Runs, open_translator
 from keras_transformer.translation.target_constraints import TargetConstraints
 
 # Part k of sentence i uses the random numbers of the index i + k * PART_STRIDE.
@@ -93,11 +91,6 @@ class Translator(BaseTranslator):
         shortlist: Shortlist | None = None,
     ) -> None:
         super().__init__(tokenizer, model.max_length, options, overlong)
-        if getattr(model, "reads_prompt", False):
-            raise ValueError(
-                "`Translator` needs a sequence-to-sequence model. For a language model, use "
-                f"`Generator`. Received: model={type(model).__name__}"
-            )
         for side, of_model in zip(("source", "target"), vocabulary_sizes(model), strict=True):
             # TensorFlow would take another token for such an id, and JAX would compute NaN.
             of_tokenizer = getattr(tokenizer, f"{side}_vocabulary_size", 0)
@@ -120,7 +113,7 @@ class Translator(BaseTranslator):
     @classmethod
     def from_run(
         cls,
-        runs: Run | str | Path | Sequence[Run | str | Path],
+        runs: Runs,
         options: SearchOptions | None = None,
         **others: Any,
     ) -> "Translator":
@@ -131,14 +124,11 @@ class Translator(BaseTranslator):
         >>> Translator.from_run("tatoeba_en_de").translate(["How are you?"])
 
         Args:
-            runs: A `Run`, a run folder, or the name of a run in the package. Several runs translate
-                as an ensemble.
+            runs: As in `open_translator`.
             options: As in `open_translator`.
             **others: Further arguments of `open_translator`, except `engine`.
         """
-        names = [runs] if isinstance(runs, Run | str | Path) else runs
-        opened = [run if isinstance(run, Run) else Run.open(run) for run in names]
-        return open_translator(opened, options, **others)
+        return open_translator(runs, options, **others)
 
     def _search_parts(
         self,
@@ -282,8 +272,9 @@ class Translator(BaseTranslator):
             for row, index in enumerate(indices):
                 part = parts[index]
                 of_source = source_word_indices(self.tokenizer, part.text, part.ids[:-1])
-                for weights, hypothesis in zip(attention[row], found[index], strict=True):
-                    of_target = target_word_indices(self.tokenizer, hypothesis.ids)
-                    pairs = align_words(weights, of_source + part.first_word, of_target)
-                    aligned[index] = [*aligned[index], replace(hypothesis, alignment=pairs)]
+                of_source += part.first_word
+                for weights, x in zip(attention[row], found[index], strict=True):
+                    of_target = target_word_indices(self.tokenizer, x.ids)
+                    pairs = align_words(weights, of_source, of_target)
+                    aligned[index] = [*aligned[index], replace(x, alignment=pairs)]
         return aligned

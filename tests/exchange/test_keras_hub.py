@@ -109,7 +109,7 @@ def test_weights_that_would_be_lost_are_refused():
     with pytest.raises(ValueError, match="Received: model with the weights .*lora_kernel_a"):
         gpt2_to_keras_hub(model)
     encoder = BertEncoder(V, **SIZES)
-    with pytest.raises(ValueError, match="`pooler` must have the activation tanh"):
+    with pytest.raises(ValueError, match="`pooler` must be built, with activation tanh"):
         bert_to_keras_hub(encoder, keras.layers.Dense(12, activation="relu"))
     encoder.quantize("int8")
     with pytest.raises(ValueError, match="`encoder` must have only the weights of.*scale"):

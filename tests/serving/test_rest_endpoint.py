@@ -54,7 +54,7 @@ def test_a_request_names_the_signature_and_has_a_column_for_each_input(script):
     assert (method, path) == ("POST", "/v1/models/my%20model/versions/3:predict")
     assert json.loads(body) == {
         "signature_name": "nbest",
-        "inputs": {"text": ["a", {"b64": "/w=="}, "한"], "beam_size": [1, 2, 3]},
+        "inputs": {"text": ["a", {"b64": "/w=="}, {"b64": "7ZWc"}], "beam_size": [1, 2, 3]},
     }
 
 

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support.digits import Digits
 from support.language_models import Letters, next_logits, small_model
 from support.searching import eagerly
 from support.small_models import small_model as small_transformer
@@ -102,9 +103,9 @@ def test_what_has_no_meaning_is_refused(generator):
     with pytest.raises(ValueError, match="`eos_id` must differ from the model's `pad_id`"):
         ending = Generator(small_model("padding_in_vocabulary"), Letters(), eos_id=0)
         ending.generate(["a"], SearchOptions(max_length=2))
-    with pytest.raises(ValueError, match="use `Translator`. Received: model=Transformer"):
+    with pytest.raises(ValueError, match="Received: model=Transformer"):
         Generator(small_transformer(), Letters())
-    with pytest.raises(ValueError, match="use `Generator`. Received: model=Ensemble"):
-        Translator(Ensemble([model, model]), None)
+    with pytest.raises(ValueError, match="Received: model=Ensemble"):
+        Translator(Ensemble([model, model]), Digits())
     with pytest.raises(ValueError, match="same reads_prompt. Received: .False, True."):
         Ensemble([small_model("padding_in_vocabulary"), small_transformer()])
