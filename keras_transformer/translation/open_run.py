@@ -141,8 +141,9 @@ def open_translator(
         for other in opened[1:]:
             if other.tokenizer().fingerprint != tokenizer.fingerprint:
                 raise UserError(f"the tokenizers of {other.directory} and {run.directory} differ")
-        loading = {"for_inference": True, "tokenizer": tokenizer}
-        models = [open_model(one, checkpoint, **loading) for one in opened]
+        models = [
+            open_model(one, checkpoint, for_inference=True, tokenizer=tokenizer) for one in opened
+        ]
         model = models[0] if len(models) == 1 else Ensemble(models)
         shortlist = open_shortlist(run, tokenizer) if use_shortlist else None
         return Translator(model, tokenizer, options, overlong, tokens_per_batch, shortlist)

@@ -56,8 +56,8 @@ class TargetConstraints:
         forbidden = [[]] * count if forbidden is None else forbidden
         self._given = {"prefixes": prefixes, "required": required, "forbidden": forbidden}
         for name, given in self._given.items():
-            words = {f"{name}[{i}]": x for i, x in enumerate(given) if name != "prefixes"}
-            check_is_list(**{name: given}, **words)
+            lists = {f"{name}[{i}]": x for i, x in enumerate(given) if name != "prefixes"}
+            check_is_list(**{name: given}, **lists)
             if len(given) != count:
                 raise ValueError(
                     f"`{name}` must have one entry for each of {count} sentences. "

@@ -85,4 +85,4 @@ def test_errors_are_of_the_kind_that_decides_what_to_do(outcomes, case, kind, me
 def test_a_missing_package_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "grpc", None)
     with pytest.raises(UserError, match=r"^gRPC needs tensorflow-serving-api: pip install "):
-        GrpcEndpoint("model")
+        GrpcEndpoint("model", "localhost:8500")
