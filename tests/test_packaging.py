@@ -21,7 +21,7 @@ OF_ONE_BACKEND = {"translation_graph.py", "cuda_graphs.py", "compiled_step.py"}
 TESTED_WITH = {
     "cli/signals.py": "cli/test_train.py",
     "models/seq2seq.py": "models/test_transformer.py",
-    "serving/endpoint.py": "serving/test_rest_endpoint.py",
+    "serving.py": "serving/test_client.py",
 }
 
 

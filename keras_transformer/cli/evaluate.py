@@ -82,12 +82,12 @@ def evaluate_command(
     if given.output and json_file and given.output.resolve() == json_file.resolve():
         raise UserError(f"--output and --json must be different files. Received: {json_file}")
     from keras_transformer.evaluation.evaluator import (
+        Evaluator,
         as_json,
         comparison_table,
         length_table,
         score_lines,
     )
-    from keras_transformer.evaluation.evaluator import Evaluator
     from keras_transformer.evaluation.scores import evaluate_run, read_baseline, run_evaluator
     from keras_transformer.runs.run import Run
 

@@ -25,8 +25,7 @@ from keras_transformer.translation.comparison import (
     random_sentences,
     scored_translations,
 )
-from keras_transformer.translation.engines import open_translator
-from keras_transformer.translation.open_run import open_model
+from keras_transformer.translation.open_run import open_model, open_translator
 from keras_transformer.translation.translator import Translator
 
 _WEIGHTS = "model.weights.h5"
