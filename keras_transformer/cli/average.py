@@ -31,6 +31,6 @@ def command(run: Path, last: int) -> None:
     if len(paths) < last:
         raise UserError(f"{run} has only {len(paths)} checkpoints. Received: --last {last}")
     click.echo("Averaging checkpoints.", err=True)
-    write_average(opened, paths, opened.tokenizer_fingerprint())
+    write_average(opened, paths)
     names = ", ".join(path.name for path in paths)
     click.echo(f"{opened.model_path} is now the average of {names}")

@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_transformer._progress import Bar, compiling
 from keras_transformer.errors import UserError
-from keras_transformer.training.distribution.distribution import Action, Distribution
+from keras_transformer.training.distribution import ONE_DEVICE, Distribution
 from keras_transformer.training.optimizer import inner_optimizer
 
 
@@ -45,68 +45,29 @@ class Reseed(StepCallback):
     `distribution` gives every replica different seeds.
     """
 
-    def __init__(
-        self, seed: int, distribution: Distribution | None = None, **counting: int
-    ) -> None:
+    def __init__(self, seed: int, distribution: Distribution = ONE_DEVICE, **counting: int) -> None:
         super().__init__(**counting)
         self.seed = seed
-        self.distribution = distribution or Distribution()
+        self.distribution = distribution
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         # Not in `on_epoch_begin`: PyTorch's DataLoader draws a random number after that call.
         if batch == 0:
-            self._reseed(self.step)
+            self._reseed()
         super().on_train_batch_begin(batch)
 
-    def _reseed(self, step: int) -> None:
-        states = _seed_generator_states(self.model)
-        seeds = np.random.SeedSequence([self.seed, step]).generate_state(len(states) + 1) >> 1
+    def _reseed(self) -> None:
+        weights = {id(variable) for variable in self.model.non_trainable_weights}
+        # The states of the `keras.random.SeedGenerator` objects, in the order of the layers.
+        states = [x for x in self.model.non_trainable_variables if id(x) not in weights]
+        sequence = np.random.SeedSequence([self.seed, self.step])
+        seeds = sequence.generate_state(len(states) + 1) >> 1
         for state, seed in zip(states, seeds[1:], strict=True):
             self.distribution.assign_seed(state, int(seed))
         if keras.config.backend() == "torch":  # Keras's dropout uses PyTorch's global generator
             import torch
 
             torch.manual_seed(int(seeds[0]) + self.distribution.rank)
-
-
-def _seed_generator_states(model: Any) -> list[Any]:
-    """Returns the state of each `keras.random.SeedGenerator` of the model, in layer order."""
-    weights = {id(variable) for variable in model.non_trainable_weights}
-    return [variable for variable in model.non_trainable_variables if id(variable) not in weights]
-
-
-class StopAfter(StepCallback):
-    """Ends training after `steps` optimizer steps, even in the middle of an epoch.
-
-    If another callback stops training between two micro-batches of an optimizer step, training
-    first completes this step. In the list of callbacks, `StopAfter` must come last.
-    """
-
-    async_safe = True  # otherwise, Keras would wait for the device after each batch
-
-    def __init__(self, steps: int, **counting: int) -> None:
-        super().__init__(**counting)
-        self.steps = steps
-        self._completes = self._stops = False
-
-    def set_model(self, model: Any) -> None:
-        super().set_model(model)
-        self._trained = model  # on JAX, `self.model` also copies the training state to the model
-
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        super().on_train_batch_begin(batch)
-        self._completes = (batch + 1) % self.accumulation_steps == 0
-        if self._completes and (self._stops or self.step == self.steps):
-            self._trained.stop_training = True
-        self._postpone_stop()
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._postpone_stop()
-
-    def _postpone_stop(self) -> None:
-        # Keras may call `on_train_batch_end` in a thread, when the next batch has begun.
-        if self._trained.stop_training and not self._completes:
-            self._stops, self._trained.stop_training = True, False
 
 
 class StepReports(StepCallback):
@@ -118,9 +79,7 @@ class StepReports(StepCallback):
 
     Args:
         reporters: Objects with a method `report(step, values)`, such as a `ProgressBar`.
-        tokens: Function that takes the index of an optimizer step, counted from 0. It returns the
-            number of target tokens in this step, without padding. If `tokens` is None, reports
-            steps per second instead of tokens per second.
+        tokens: As in `fit`.
     """
 
     def __init__(
@@ -128,14 +87,14 @@ class StepReports(StepCallback):
         reporters: Sequence[Any],
         tokens: Callable[[int], int] | None = None,
         every: int = 50,
-        distribution: Distribution | None = None,
+        distribution: Distribution = ONE_DEVICE,
         **counting: int,
     ) -> None:
         super().__init__(**counting)
         self.reporters = reporters
         self.tokens = tokens
         self.every = every
-        self.distribution = distribution or Distribution()
+        self.distribution = distribution
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._begin_window(self.step)
@@ -172,12 +131,12 @@ class StepReports(StepCallback):
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Returns results of metrics as floats. The names of a vector's elements end in /0, /1, ..."""
-    values: dict[str, Any] = {}
+    values = {}
     for name, result in metrics.items():
         array = np.asarray(keras.ops.convert_to_numpy(result), "float64")
-        elements = {f"{name}/{i}": x for i, x in enumerate(array.flat)}
-        values.update({name: array} if array.ndim == 0 else elements)
-    return {name: float(value) for name, value in values.items()}
+        for index, value in enumerate(array.flat):
+            values[f"{name}/{index}" if array.ndim else name] = float(value)
+    return values
 
 
 def diverged(what: str, step: int) -> UserError:
@@ -193,29 +152,22 @@ class ProgressBar(StepCallback):
 
     def __init__(self, steps: int, **counting: int) -> None:
         super().__init__(**counting)
-        self._bar = Bar("training", total=steps, initial=self.step, unit="step", mininterval=1.0)
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        self._bar.set_postfix_str(compiling())
+        self._bar = Bar(
+            "training", compiling(), total=steps, initial=self.step, unit="step", mininterval=1.0
+        )
+        self.close = self._bar.close
 
     def on_step_begin(self, steps: int) -> None:
         self._bar.update(steps - self._bar.n)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._bar.update(self.step - self._bar.n)
+        self.on_step_begin(self.step)
         if self._bar.is_live:
             self._bar.set_postfix_str("validating and saving")
 
-    def on_train_end(self, logs: Any = None) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Ends the line. If training fails, Keras does not call `on_train_end`; `fit` calls it."""
-        self._bar.close()
-
     def report(self, step: int, values: Mapping[str, Any]) -> None:
         """Shows loss and speed beside the progress bar, and prints validation results above it."""
-        figures = {name: x for name, x in values.items() if not isinstance(x, str | np.ndarray)}
+        figures = {name: x for name, x in values.items() if isinstance(x, float)}
         if any(name.startswith("validation/") for name in figures):
             found = (f"{name} {value:.4g}" for name, value in figures.items())
             self._bar.write(f"step {step:,}: {', '.join(found)}")
@@ -226,16 +178,32 @@ class ProgressBar(StepCallback):
             self._bar.set_postfix_str(f"{name} {value:.3f}{speed}", refresh=False)
 
 
-class AtCheckpoint(StepCallback):
-    """Calls each of `actions` after each epoch, as `action(model, step, logs)`.
+class StopAfter(StepCallback):
+    """Ends training after `steps` optimizer steps, even in the middle of an epoch.
 
-    If an action changes `logs`, all later callbacks in the list see the changes.
+    If another callback stops training between two micro-batches of an optimizer step, training
+    first completes this step. In the list of callbacks, `StopAfter` must come last.
     """
 
-    def __init__(self, *actions: Action, **counting: int) -> None:
-        super().__init__(**counting)
-        self.actions = actions
+    async_safe = True  # otherwise, Keras would wait for the device after each batch
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        for action in self.actions:
-            action(self.model, self.step, {} if logs is None else logs)
+    def __init__(self, steps: int, **counting: int) -> None:
+        super().__init__(**counting)
+        self.steps = steps
+        self._completes = self._stops = False
+
+    def set_model(self, model: Any) -> None:
+        super().set_model(model)
+        self._trained = model  # on JAX, `self.model` also copies the training state to the model
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        super().on_train_batch_begin(batch)
+        self._completes = (batch + 1) % self.accumulation_steps == 0
+        if self._completes and (self._stops or self.step == self.steps):
+            self._trained.stop_training = True
+        self.on_train_batch_end(batch)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Postpones a stop. Keras may call it in a thread, when the next batch has begun."""
+        if self._trained.stop_training and not self._completes:
+            self._stops, self._trained.stop_training = True, False

@@ -1,7 +1,6 @@
 """Writes, loads and averages checkpoints (§6.1)."""
 
 import json
-import os
 import shutil
 import tempfile
 import warnings
@@ -17,7 +16,12 @@ from keras_transformer._backend.process import without_tensorflow
 from keras_transformer._files import atomic_write, is_keras_file, sha256_of
 from keras_transformer.errors import UserError
 from keras_transformer.layers.saving import layer_changes
-from keras_transformer.runs.checkpoints import STATE, ValidationHistory, checkpoint_folders
+from keras_transformer.runs.checkpoints import (
+    STATE,
+    ValidationHistory,
+    checkpoint_folders,
+    checkpoint_step,
+)
 from keras_transformer.runs.model_file import (
     CHECKPOINT_FORMAT,
     CHECKPOINT_MODEL,
@@ -25,8 +29,6 @@ from keras_transformer.runs.model_file import (
     loading_optimizer,
     verify_checkpoint,
 )
-
-_EXTRACTED = ".partial-"  # prefix of folders in a checkpoint
 
 
 def save_checkpoint(
@@ -48,8 +50,7 @@ def save_checkpoint(
     Keeps the newest `keep` checkpoints, and the `keep_best` checkpoints with the lowest losses in
     `history`. If the disk is full, raises `UserError` and removes no checkpoint.
     """
-    directory = Path(directory)
-    path = checkpoint_path(directory, step)
+    path = Path(directory) / f"step-{step:08d}"
     history = history or ValidationHistory()
     with atomic_write(path) as partial, without_tensorflow():
         partial.mkdir()
@@ -61,17 +62,11 @@ def save_checkpoint(
             "validation_losses": history.losses,
         }
         (partial / STATE).write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
-    best = {checkpoint_path(directory, step) for step in history.best(keep_best)}
+    best = history.best(keep_best)
     for old in checkpoint_folders(directory)[:-keep]:
-        if old not in best:  # Renamed first, so that a folder `step-...` is always complete.
-            _rename(old, hidden := old.with_name(f".removed-{old.name}"))
-            shutil.rmtree(hidden)
+        if checkpoint_step(old) not in best:  # Renamed, so that `step-...` is always complete.
+            shutil.rmtree(old.rename(old.with_name(f".partial-{old.name}")))
     return path
-
-
-def checkpoint_path(directory: str | Path, step: int) -> Path:
-    """Returns the path of the checkpoint folder for an optimizer step."""
-    return Path(directory) / f"step-{step:08d}"
 
 
 def load_checkpoint(path: str | Path, model: Any) -> int:
@@ -80,24 +75,17 @@ def load_checkpoint(path: str | Path, model: Any) -> int:
     Returns the optimizer step of the checkpoint. Raises `UserError` if the checkpoint is incomplete
     or damaged, or if its weights or its optimizer state do not fit the model.
     """
-    step = verify_checkpoint(path)
-    restore(Path(path), model)
-    return step
-
-
-def restore(path: Path, model: Any) -> None:
-    """Loads the weights and the optimizer state of a verified checkpoint into a compiled model.
-
-    Extracts the weights file first, because loading it from within the zip archive is slow.
-    """
+    path, step = Path(path), verify_checkpoint(path)
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
     with (
         loading_optimizer(f"checkpoint {path} is of another model or optimizer"),
         zipfile.ZipFile(path / CHECKPOINT_MODEL) as archive,
-        tempfile.TemporaryDirectory(prefix=_EXTRACTED, dir=path) as folder,
+        tempfile.TemporaryDirectory(prefix=f".partial-{path.name}-", dir=path.parent) as folder,
     ):
+        # Loading the weights from within the zip archive would be slow.
         model.load_weights(archive.extract("model.weights.h5", folder))
+    return step
 
 
 def newest_checkpoint(directory: str | Path) -> Path | None:
@@ -115,7 +103,9 @@ def newest_checkpoint(directory: str | Path) -> Path | None:
             continue
         for newer, reason in damaged.items():
             warnings.warn(f"{reason}; resuming from {path.name}", stacklevel=2)
-            _rename(newer, newer.with_name(f"damaged-{newer.name}"))
+            renamed = newer.with_name(f"damaged-{newer.name}")
+            shutil.rmtree(renamed, ignore_errors=True)
+            newer.rename(renamed)
         return path
     if damaged:
         raise next(iter(damaged.values()))
@@ -155,9 +145,8 @@ def average_checkpoints(
             quantized or uses LoRA.
     """
     model = load_checkpoint_model(paths[0])
-    if len(paths) > 1 and any(
-        {"quantization", "lora_rank"} & x.keys() for x in layer_changes(model).values()
-    ):
+    changes = set().union(*layer_changes(model).values())
+    if len(paths) > 1 and changes & {"quantization", "lora_rank"}:
         raise UserError(
             "checkpoints of quantized models or models with LoRA cannot be averaged. The mean of "
             "quantized weights or LoRA factors is not the mean of the weights. "
@@ -169,12 +158,9 @@ def average_checkpoints(
         weights = load_checkpoint_model(path).get_weights()
         for total, weight in zip(totals, weights, strict=True):
             total += weight
-    model.set_weights(
-        [
-            total / len(paths) if keras.backend.is_float_dtype(variable.dtype) else last
-            for variable, total, last in zip(model.weights, totals, weights, strict=True)
-        ]
-    )
+    for variable, total, last in zip(model.weights, totals, weights, strict=True):
+        is_float = keras.backend.is_float_dtype(variable.dtype)
+        variable.assign(total / len(paths) if is_float else last)
     with atomic_write(output) as partial, without_tensorflow():
         model.save(partial)
         with zipfile.ZipFile(partial, "a") as archive:
@@ -188,15 +174,8 @@ def average_checkpoints(
 
 def remove_unfinished(directory: str | Path) -> None:
     """Removes the remains of checkpoints that a killed process was writing, removing or loading."""
-    step = f"step-{'[0-9]' * 8}"
-    for pattern in (f".partial-{step}", f".removed-{step}", f"{step}/{_EXTRACTED}*"):
-        for path in Path(directory).glob(pattern):
-            shutil.rmtree(path)
-
-
-def _rename(path: Path, target: Path) -> None:
-    shutil.rmtree(target, ignore_errors=True)
-    os.replace(path, target)
+    for path in Path(directory).glob(f".partial-step-{'[0-9]' * 8}*"):
+        shutil.rmtree(path)
 
 
 def check_same_options(

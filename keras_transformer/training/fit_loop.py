@@ -18,12 +18,10 @@ from keras_transformer.layers.base import check_lora_is_kept
 from keras_transformer.runs.checkpoints import (
     ValidationHistory,
     checkpoint_folders,
-    checkpoint_step,
     load_history,
 )
 from keras_transformer.runs.run import training_lock
 from keras_transformer.training.callbacks import (
-    AtCheckpoint,
     ProgressBar,
     Reseed,
     StepReports,
@@ -31,18 +29,13 @@ from keras_transformer.training.callbacks import (
     diverged,
 )
 from keras_transformer.training.checkpoint import (
+    load_checkpoint,
     newest_checkpoint,
     remove_unfinished,
-    restore,
     save_checkpoint,
 )
-from keras_transformer.training.distribution.distribution import Action, Distribution
-from keras_transformer.training.optimizer import (
-    copy_averages,
-    ema_as_weights,
-    inner_optimizer,
-    start_optimizer,
-)
+from keras_transformer.training.distribution import ONE_DEVICE, Action, Distribution
+from keras_transformer.training.optimizer import ema_as_weights, inner_optimizer
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
 from keras_transformer.training.tensorboard import TensorBoardWriter
 
@@ -68,7 +61,7 @@ def fit(
     tensorboard: bool = True,
     hyperparameters: Mapping[str, bool | float | str] | None = None,
     tokens: Callable[[int], int] | None = None,
-    distribution: Distribution | None = None,
+    distribution: Distribution = ONE_DEVICE,
 ) -> ValidationHistory:
     """Trains a compiled model for `steps` optimizer steps, and can resume after a stop or crash.
 
@@ -143,13 +136,11 @@ def fit(
             trains in `directory`. If the loss or a weight becomes infinite or NaN. Infinite or NaN
             weights are not saved.
         ValueError: If the model is not built, or has `steps_per_execution` > 1. If a count of steps
-            or checkpoints is below 1. If a callback chooses or exchanges weights, but the optimizer
-            has `use_ema`. If a layer of Keras has LoRA, which its saved weights would not keep. If
-            `patience` or `keep_best` is given, but `validation` returns no `"loss"`. If `batches`
-            ends. On TensorFlow, the end of `batches` causes an error of another type.
+            or checkpoints is below 1. If a layer of Keras has LoRA, which its saved weights would
+            not keep. If `patience` or `keep_best` is given, but `validation` returns no `"loss"`.
+            If `batches` ends. On TensorFlow, that is an error of another type.
     """
-    distribution = distribution or Distribution()
-    _check(model, callbacks, distribution)
+    _check(model, distribution)
     check_sizes(
         steps=steps,
         checkpoint_every=checkpoint_every,
@@ -167,18 +158,13 @@ def fit(
                 f"{folder} already holds step {step:,}; `steps` must be at least {step:,}, because "
                 f"`steps` includes the steps before a stop. Received: steps={steps}"
             )
-
-        def save(model: Any, step: int, logs: Any) -> None:
-            save_checkpoint(folder, model, step, keep_checkpoints, history, keep_best)
-
+        stack.enter_context(distribution.fitting())
         if step == steps or history.is_over(patience):
-            with distribution.fitting():  # as at the end of `model.fit`: EMA weights
-                model.optimizer.finalize_variable_values(model.trainable_variables)
-                copy_averages(inner_optimizer(model))
+            # As at the end of `model.fit`: EMA weights.
+            model.optimizer.finalize_variable_values(model.trainable_variables)
             return history
         accumulation = inner_optimizer(model).gradient_accumulation_steps or 1
         counting = {"start_step": step, "accumulation_steps": accumulation}
-        local = distribution.local(model)
         bars = [ProgressBar(steps, **counting)] if distribution.is_chief and progress else []
         for bar in bars:
             stack.callback(bar.close)
@@ -187,10 +173,24 @@ def fit(
             writer = TensorBoardWriter(Path(directory) / "logs", first_step=step + 1)
             reporters.append(stack.enter_context(writer))
             writer.write_hyperparameters(hyperparameters or {})
+        reports = StepReports(reporters, tokens, report_every, distribution, **counting)
+
+        def save(model: Any, step: int, logs: Any) -> None:
+            save_checkpoint(folder, model, step, keep_checkpoints, history, keep_best)
+
         needs_loss = patience is not None or keep_best > 0
         measure = _measuring(validation, [*reporters, history], needs_loss)
+        local = distribution.local(model)
 
-        stack.enter_context(distribution.fitting())
+        def before(epoch: int, logs: Any) -> None:
+            _check_weights(reports.model, reports.step)
+            distribution.on_chief(measure, local)(reports.model, reports.step, logs)
+
+        def after(epoch: int, logs: Any) -> None:
+            distribution.on_chief(save, local)(reports.model, reports.step, logs)
+            if distribution.of_chief(history.is_over(patience)):
+                model.stop_training = True
+
         model.fit(
             fit_data(_unending(batches(step * accumulation)), model),
             initial_epoch=step // checkpoint_every,
@@ -201,25 +201,18 @@ def fit(
             callbacks=[
                 Reseed(seed, distribution, **counting),
                 *bars,
-                StepReports(reporters, tokens, report_every, distribution, **counting),
-                AtCheckpoint(_check_weights, distribution.on_chief(measure, local), **counting),
+                reports,
+                keras.callbacks.LambdaCallback(on_epoch_end=before),
                 *callbacks,
-                AtCheckpoint(
-                    distribution.on_chief(save, local),
-                    _stopping(history, patience, distribution),
-                    **counting,
-                ),
+                keras.callbacks.LambdaCallback(on_epoch_end=after),
                 StopAfter(steps, **counting),
             ],
         )
-        copy_averages(inner_optimizer(model))
     end_iteration()
     return history
 
 
-def _check(
-    model: Any, callbacks: Sequence[keras.callbacks.Callback], distribution: Distribution
-) -> None:
+def _check(model: Any, distribution: Distribution) -> None:
     """Raises `ValueError` for what `fit` would train or save otherwise than asked."""
     if not (model.compiled and model.built and model.steps_per_execution == 1):
         raise ValueError(
@@ -232,26 +225,16 @@ def _check(
             "`distribution` needs a `SlicedLogitsTrainer`; other models train on one device. "
             f"Received: distribution={distribution}, model={model}"
         )
-    chosen = ("restore_best_weights", "save_best_only", "swap_on_epoch")
-    for callback in callbacks if inner_optimizer(model).use_ema else ():
-        if any(getattr(callback, name, False) for name in chosen):
-            raise ValueError(
-                "With `use_ema`, callbacks must not choose or exchange weights, because `fit` "
-                "validates the EMA weights and ends with them. Use `patience` and `keep_best`. "
-                f"Received: callback={type(callback).__name__}"
-            )
 
 
 def _begin(
     model: Any, folder: Path, resume: bool, distribution: Distribution
 ) -> tuple[int, ValidationHistory]:
-    """Loads the newest checkpoint, and returns its step and the validation losses.
-
-    If there is no checkpoint, returns step 0 and no losses.
-    """
+    """Loads the newest checkpoint, if any. Returns its step and all validation losses so far."""
+    if distribution.is_chief:
+        remove_unfinished(folder)
 
     def find() -> Path | None:
-        remove_unfinished(folder)
         if not resume and checkpoint_folders(folder):
             raise UserError(
                 f"{folder} already holds checkpoints: use resume=True or another folder"
@@ -259,22 +242,18 @@ def _begin(
         return newest_checkpoint(folder)
 
     checkpoint = distribution.chief_first(find)
+    step, history = 0, ValidationHistory()
     with distribution.making():
         if checkpoint:
-            restore(checkpoint, model)
-        else:
-            start_optimizer(model)
+            step, history = load_checkpoint(checkpoint, model), load_history(checkpoint)
+        elif not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
         distribution.prepare(model)
-    if not checkpoint:
-        return 0, ValidationHistory()
-    return checkpoint_step(checkpoint), load_history(checkpoint)
+    return step, history
 
 
 def _unending(batches: Iterable[Any]) -> Iterator[Any]:
-    """Yields the batches, then raises ValueError after the last batch.
-
-    Without this error, Keras would end the epoch early.
-    """
+    """Yields the batches, then raises ValueError. Otherwise, Keras would end the epoch early."""
     count = 0
     for batch in batches:
         count += 1
@@ -285,10 +264,7 @@ def _unending(batches: Iterable[Any]) -> Iterator[Any]:
 def _measuring(
     validation: Sequence[Any] | Measure | None, reporters: list[Any], needs_loss: bool = False
 ) -> Action:
-    """Returns a function that validates a model, for use with `AtCheckpoint`.
-
-    If the optimizer keeps EMA weights, the function validates the model with the EMA weights.
-    """
+    """Returns a function that validates a model, with its EMA weights if it has any."""
     measure = validation if callable(validation) else evaluation_of(validation or [])
 
     def action(model: Any, step: int, logs: dict[str, Any]) -> None:
@@ -316,7 +292,7 @@ def _result(value: Any) -> float | str | np.ndarray:
     return float(np.asarray(ops.convert_to_numpy(value)).item())
 
 
-def _check_weights(model: Any, step: int, logs: dict[str, Any]) -> None:
+def _check_weights(model: Any, step: int) -> None:
     """Raises `UserError` if a weight is infinite or NaN. All processes must call this function.
 
     It waits for each sum before it begins the next one. On JAX, sums over the devices of several
@@ -325,21 +301,6 @@ def _check_weights(model: Any, step: int, logs: dict[str, Any]) -> None:
     zeros = (ops.sum(ops.cast(weight, "float32") * 0.0) for weight in model.weights)
     if not math.isfinite(sum(float(ops.convert_to_numpy(zero)) for zero in zeros)):
         raise diverged("weights are", step)
-
-
-def _stopping(
-    history: ValidationHistory, patience: int | None, distribution: Distribution
-) -> Action:
-    """Returns a function that stops training early, for use with `AtCheckpoint`.
-
-    The chief process decides for all processes when to stop.
-    """
-
-    def action(model: Any, step: int, logs: dict[str, Any]) -> None:
-        if distribution.of_chief(history.is_over(patience)):
-            model.stop_training = True
-
-    return action
 
 
 def evaluation_of(batches: Sequence[Any]) -> Measure:

@@ -12,12 +12,13 @@ from keras_transformer._backend.gradient_checkpointing import (
 )
 from keras_transformer.models.base import WithoutClassWeight
 from keras_transformer.training.crossentropy import (
+    MaskedAccuracy,
     MaskedCrossentropy,
-    checked_labels,
-    token_weights,
+    Perplexity,
+    TokenMean,
+    labels_and_weights,
 )
-from keras_transformer.training.distribution.distribution import Distribution
-from keras_transformer.training.metrics import LossMean, MaskedAccuracy, Perplexity
+from keras_transformer.training.distribution import ONE_DEVICE, Distribution
 from keras_transformer.training.optimizer import inner_optimizer
 
 # Weights of a model whose training step is compiled on PyTorch with a GPU.
@@ -92,7 +93,7 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, keras.Model):
         logits_mebibytes: int | None = None,
         r_drop: float = 0.0,
         gradient_checkpointing: bool = False,
-        distribution: Distribution | None = None,
+        distribution: Distribution = ONE_DEVICE,
     ) -> None:
         loss = loss or MaskedCrossentropy(pad_id=model.pad_id)
         if loss.pad_id != model.pad_id:
@@ -109,7 +110,7 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, keras.Model):
         self.logits_mebibytes = logits_mebibytes
         self.r_drop = r_drop
         self.gradient_checkpointing = gradient_checkpointing
-        self.distribution = distribution or Distribution()
+        self.distribution = distribution
         self.accuracy = MaskedAccuracy(loss.pad_id)
         self.perplexity = Perplexity(loss.pad_id)
 
@@ -129,16 +130,11 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, keras.Model):
         wanted, jit_compile = jit_compile, False if on_torch else jit_compile
         super().compile(optimizer, jit_compile=jit_compile, **kwargs)
         self._uses_graphs = self._checked_graphs(wanted) if on_torch else False
-        object.__setattr__(self, "_loss_tracker", LossMean())  # Avoids tracking by Keras.
-        pad_id = self.token_loss.pad_id
-        own_metrics = [MaskedAccuracy(pad_id), Perplexity(pad_id)]
-        self.model.compile(
-            self.optimizer,
-            self.token_loss,
-            weighted_metrics=own_metrics,
-            jit_compile=jit_compile,
-            **kwargs,
-        )
+        object.__setattr__(self, "_loss_tracker", _LossMean(0, "loss"))  # Avoids tracking by Keras.
+        kwargs["weighted_metrics"] = [
+            metric(self.model.pad_id) for metric in (MaskedAccuracy, Perplexity)
+        ]
+        self.model.compile(self.optimizer, self.token_loss, jit_compile=jit_compile, **kwargs)
         layers = list(self._flatten_layers())
         regularized = any(getattr(x, "regularizer", None) for x in self.trainable_weights)
         self._adds_losses = lambda: (
@@ -209,8 +205,8 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, keras.Model):
     ) -> Any:
         """Computes the loss, a float32 scalar, and updates the metrics."""
         # With R-Drop, `y_pred` has each row twice.
-        y = checked_labels(y, (None, *y_pred.shape[1:-1]))
-        weights = token_weights(y, self.token_loss.pad_id, sample_weight)
+        shape, pad_id = (None, *y_pred.shape[1:-1]), self.token_loss.pad_id
+        y, weights = labels_and_weights(y, shape, pad_id, sample_weight)
         total = ops.sum(weights)
         sums = self.distribution.crossentropy(
             *self._projection(ops.reshape(y_pred, (-1, y_pred.shape[-1]))),
@@ -290,6 +286,17 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, keras.Model):
         copy.compile(optimizer, jit_compile=self.jit_compile)
         copy.optimizer.build(copy.trainable_variables)
         return copy
+
+
+class _LossMean(TokenMean):
+    """The mean loss per real target token.
+
+    Keras's own mean counts rows. A batch of short sentences has many rows, so it would count more
+    than a batch of long sentences with as many tokens.
+    """
+
+    def update_state(self, *_: Any, **__: Any) -> None:
+        """Does nothing. `SlicedLogitsTrainer.compute_loss` calls `add`."""
 
 
 def _has_triton() -> bool:

@@ -31,12 +31,9 @@ class TensorBoardWriter:
         self._write(step=first_step, session_log={"status": "START"})
 
     def report(self, step: int, values: Mapping[str, float | str | np.ndarray]) -> None:
-        """Writes the values of an optimizer step.
+        """Writes the values of an optimizer step, by their names.
 
-        Args:
-            step: The optimizer step.
-            values: Numbers, texts in Markdown, and images by their names. An image is a uint8 array
-                `(height, width, 3)`.
+        A value is a number, a text in Markdown, or an image, a uint8 array `(height, width, 3)`.
         """
         self._write(step=step, summary={"value": [_value(*item) for item in values.items()]})
 
@@ -62,17 +59,15 @@ class TensorBoardWriter:
 
 def _value(tag: str, value: float | str | np.ndarray) -> dict[str, Any]:
     if isinstance(value, str):
-        return {"tag": tag, **_strings("text", [value.encode()])}
-    if isinstance(value, np.ndarray) and value.ndim:
+        plugin, shape, strings = "text", [], [value.encode()]
+    elif isinstance(value, np.ndarray) and value.ndim:
         height, width, _ = value.shape
-        return {"tag": tag, **_strings("images", [b"%d" % width, b"%d" % height, png(value)])}
-    return {"tag": tag, "simple_value": float(value)}
-
-
-def _strings(plugin: str, strings: Sequence[bytes]) -> dict[str, Any]:
-    shape = {"dim": [{"size": len(strings)}]} if len(strings) > 1 else {}
-    tensor = {"dtype": "DT_STRING", "tensor_shape": shape, "string_val": strings}
-    return {"metadata": {"plugin_data": {"plugin_name": plugin}}, "tensor": tensor}
+        plugin, shape = "images", [{"size": 3}]
+        strings = [b"%d" % width, b"%d" % height, png(value)]
+    else:
+        return {"tag": tag, "simple_value": float(value)}
+    tensor = {"dtype": "DT_STRING", "tensor_shape": {"dim": shape}, "string_val": strings}
+    return {"tag": tag, "metadata": {"plugin_data": {"plugin_name": plugin}}, "tensor": tensor}
 
 
 def write_projector(

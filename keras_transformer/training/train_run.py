@@ -1,7 +1,9 @@
-"""Trains a translation model from a recipe."""
+"""Trains and validates a translation model as a recipe describes it."""
 
+import itertools
 import math
 import sys
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,9 @@ from keras_transformer._backend.process import without_tensorflow
 from keras_transformer.data import BatchPlan, Tokenizer, TokenStore, evaluation_batches
 from keras_transformer.data.batch_plan import Batch
 from keras_transformer.data.tokenizer import PAD_ID
+from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
+from keras_transformer.evaluation.scores import bleu
 from keras_transformer.models import ARCHITECTURES
 from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.checkpoints import (
@@ -29,24 +33,25 @@ from keras_transformer.runs.model_file import (
     read_member,
 )
 from keras_transformer.runs.run import Run
-from keras_transformer.runs.text import Split
 from keras_transformer.training.checkpoint import average_checkpoints, newest_checkpoint
 from keras_transformer.training.crossentropy import MaskedCrossentropy
-from keras_transformer.training.distribution import Distribution, start
-from keras_transformer.training.fit_loop import fit
+from keras_transformer.training.distribution import ONE_DEVICE, Distribution, start
+from keras_transformer.training.fit_loop import evaluation_of, fit
 from keras_transformer.training.optimizer import TransformerAdam, TransformerSchedule
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
 from keras_transformer.training.tensorboard import write_projector
 from keras_transformer.training.token_budget import longest_lengths
-from keras_transformer.training.validation import TranslationValidation
 from keras_transformer.translation.open_run import open_model
+from keras_transformer.translation.translator import Translator
+from keras_transformer.visualization.attention_example import translation_attention
+from keras_transformer.visualization.attention_picture import attention_image
 
 # TensorBoard reads the vectors as text: these take 36 MB with 512 features.
 _PROJECTED = 10_000
 
-# Validation losses of averaged checkpoints that differ by more nats per token tell that training
-# has not levelled off.
-_STEEP = 0.1
+# Examples of translations, and the most tokens of a sentence whose attention is drawn. With 6
+# layers and 8 heads, the image then has 23 MB before compression.
+_SAMPLES, _MOST_DRAWN = 5, 50
 
 
 def train(
@@ -114,18 +119,20 @@ def _train(
             "these weights, start another run with the recipe key training.initial_run"
         )
     initial_run = None if resume and run.checkpoints() else run.initial_run()
-    trainer = _new_trainer(recipe, initial_run, distribution)
-    tokenizer = distribution.chief_first(lambda: _tokenizer(run, initial_run))
-    sizes = {tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size}
-    if sizes != {recipe.tokenizer.vocabulary_size}:
-        raise UserError(
-            f"{run.tokenizer_dir} must have the recipe's vocabulary sizes. Received: {sizes} and "
-            f"tokenizer.vocabulary_size={recipe.tokenizer.vocabulary_size}"
-        )
-    plan, validation_batches = _batches(run, tokenizer, distribution, resume)
-    if resume or not run.checkpoints():  # otherwise, `fit` raises an error
-        distribution.chief_first(lambda: _record(run))
-    patience = settings.early_stopping_patience
+    trainer = _initialized_trainer(recipe, initial_run, distribution)
+    tokenizer, training_text, validation_text = distribution.chief_first(
+        lambda: _prepare(run, initial_run, resume, distribution.is_chief)
+    )
+    sizes = settings.tokens_per_batch, settings.length_multiple
+    plan = BatchPlan(
+        training_text,
+        sizes[0],
+        seed=recipe.seed,
+        accumulation_steps=settings.accumulation_steps,
+        length_multiple=sizes[1],
+        shard=distribution.shard,
+    )
+    sections = ("tokenizer.", "model.", "training.")
     history = fit(
         trainer,
         lambda count: plan.batches(count // settings.accumulation_steps),
@@ -133,13 +140,19 @@ def _train(
         steps=settings.steps,
         checkpoint_every=settings.checkpoint_every,
         keep_checkpoints=settings.keep_checkpoints,
-        keep_best=recipe.evaluation.average_last if patience else 0,
-        validation=TranslationValidation(run, tokenizer, validation_batches),
-        patience=patience,
+        keep_best=recipe.evaluation.average_last if settings.early_stopping_patience else 0,
+        validation=TranslationValidation(
+            run, tokenizer, evaluation_batches(validation_text, *sizes)
+        ),
+        patience=settings.early_stopping_patience,
         callbacks=callbacks,
         seed=recipe.seed,
         resume=resume,
-        hyperparameters=_hyperparameters(recipe),
+        hyperparameters={
+            name: value
+            for name, value in recipe.settings().items()
+            if name.startswith(sections) and isinstance(value, bool | int | float | str)
+        },
         tokens=plan.tokens,
         distribution=distribution,
     )
@@ -148,14 +161,7 @@ def _train(
     distribution.barrier()
 
 
-def _hyperparameters(recipe: Recipe) -> dict[str, bool | float | str]:
-    """Returns the settings of tokenizer, model and training that have a value."""
-    sections = ("tokenizer.", "model.", "training.")
-    chosen = {name: x for name, x in recipe.settings().items() if name.startswith(sections)}
-    return {name: x for name, x in chosen.items() if isinstance(x, bool | int | float | str)}
-
-
-def _new_trainer(
+def _initialized_trainer(
     recipe: Recipe, initial_run: Run | None, distribution: Distribution
 ) -> SlicedLogitsTrainer:
     """Returns the trainer of a run, with random weights or those of `initial_run`.
@@ -169,27 +175,26 @@ def _new_trainer(
     with distribution.making():
         try:
             trainer = new_trainer(recipe, distribution)
-            _check_positions(recipe, trainer.model)
         except (TypeError, ValueError) as error:
             raise UserError(f"the recipe {recipe.name} cannot be trained: {error}") from error
+        length, most = longest_lengths(recipe)[0], _positions(trainer.model)
+        if most is not None and length > most:
+            raise UserError(
+                f"the recipe {recipe.name} cannot be trained: `data.max_length` with eos and "
+                f"padding must be at most {most}, because model.max_length={most}. Received: "
+                f"data.max_length={recipe.data.max_length}, which makes up to {length} tokens"
+            )
         if initial_run:
             _load_initial_weights(initial_run, trainer.model)
     return trainer
 
 
-def _check_positions(recipe: Recipe, model: Any) -> None:
-    """Raises `ValueError` if the model has too few positions for the longest sentence."""
-    length, _ = longest_lengths(recipe)
-    most = getattr(getattr(model, "positions", None), "max_length", length)
-    if length > most:
-        raise ValueError(
-            f"`data.max_length` with eos and padding must be at most {most}, because "
-            f"model.max_length={most}. Received: data.max_length={recipe.data.max_length}, which "
-            f"makes up to {length} tokens"
-        )
+def _positions(model: Any) -> int | None:
+    """Returns the number of positions of a model with learned positions, otherwise None."""
+    return getattr(getattr(model, "positions", None), "max_length", None)
 
 
-def new_trainer(recipe: Recipe, distribution: Distribution | None = None) -> SlicedLogitsTrainer:
+def new_trainer(recipe: Recipe, distribution: Distribution = ONE_DEVICE) -> SlicedLogitsTrainer:
     """Returns the compiled trainer for a recipe, with random weights."""
     settings, size = recipe.training, recipe.tokenizer.vocabulary_size
     model = ARCHITECTURES[recipe.model.architecture].of_size(
@@ -208,22 +213,14 @@ def new_trainer(recipe: Recipe, distribution: Distribution | None = None) -> Sli
         settings.gradient_checkpointing,
         distribution,
     )
-    trainer.compile(_optimizer(recipe, model), jit_compile=settings.jit_compile)
-    return trainer
-
-
-def _optimizer(recipe: Recipe, model: Any) -> TransformerAdam:
-    settings = recipe.training
-    peak = settings.peak_learning_rate
-    schedule = TransformerSchedule(
-        d_model=model.d_model if peak is None else None,
-        warmup_steps=settings.warmup_steps,
-        peak=peak,
-        scale=settings.learning_rate_scale,
-    )
-    accumulation = settings.accumulation_steps
-    return TransformerAdam(
-        schedule,
+    peak, accumulation = settings.peak_learning_rate, settings.accumulation_steps
+    optimizer = TransformerAdam(
+        TransformerSchedule(
+            d_model=model.d_model if peak is None else None,
+            warmup_steps=settings.warmup_steps,
+            peak=peak,
+            scale=settings.learning_rate_scale,
+        ),
         beta_1=settings.adam_beta_1,
         beta_2=settings.adam_beta_2,
         epsilon=settings.adam_epsilon,
@@ -232,6 +229,8 @@ def _optimizer(recipe: Recipe, model: Any) -> TransformerAdam:
         ema_momentum=settings.ema_momentum or 0.0,
         gradient_accumulation_steps=accumulation if accumulation > 1 else None,
     )
+    trainer.compile(optimizer, jit_compile=settings.jit_compile)
+    return trainer
 
 
 def _load_initial_weights(run: Run, model: Any) -> None:
@@ -244,22 +243,42 @@ def _load_initial_weights(run: Run, model: Any) -> None:
                 f"{trained.get(name)}, and the recipe has {name}={given.get(name)}. Copy the "
                 f"section `model` from {run.recipe_path}"
             )
-    try:
-        model.set_weights(initial.get_weights())
-    except ValueError as error:
-        raise UserError(
-            f"training.initial_run: the weights of {run.model_path} do not fit the recipe's "
-            f"section `model`: {error}"
-        ) from error
+    model.set_weights(initial.get_weights())
 
 
 def _settings(model: Any) -> dict[str, Any]:
     """Returns the settings that change the weights of a model or what it computes with them."""
     others = {"name", "trainable", "dtype", "dropout_rate", "attention_dropout_rate"}
     others |= {"num_decoder_layers", "d_k"}  # None means the value of another setting.
-    if not hasattr(getattr(model, "positions", None), "max_length"):
+    if _positions(model) is None:
         others.add("max_length")
     return {name: value for name, value in model.get_config().items() if name not in others}
+
+
+def _prepare(
+    run: Run, initial_run: Run | None, resume: bool, is_chief: bool
+) -> tuple[Tokenizer, TokenStore, TokenStore]:
+    """Returns the tokenizer, and the encoded training and validation text. The chief makes them."""
+    tokenizer = _tokenizer(run, initial_run)
+    sizes = {tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size}
+    if sizes != {run.recipe.tokenizer.vocabulary_size}:
+        raise UserError(
+            f"{run.tokenizer_dir} must have the recipe's vocabulary sizes. Received: {sizes} and "
+            f"tokenizer.vocabulary_size={run.recipe.tokenizer.vocabulary_size}"
+        )
+    stores = []
+    for split in ("train", "validation"):
+        folder, length = run.store_dir / split, run.recipe.data.max_length
+        kept = run.text.fingerprints().get(split) if resume else None
+        pairs = run.text.pairs(split)
+        store = TokenStore.build(folder, pairs, tokenizer, length, fingerprint=kept)
+        if is_chief:
+            run.text.add_fingerprint(split, store.fingerprint)
+            print(f"{split}: {store.report}")
+        stores.append(store)
+    if is_chief and (resume or not run.checkpoints()):  # otherwise, `fit` raises an error
+        _record(run)
+    return tokenizer, *stores
 
 
 def _tokenizer(run: Run, initial_run: Run | None) -> Tokenizer:
@@ -275,39 +294,6 @@ def _tokenizer(run: Run, initial_run: Run | None) -> Tokenizer:
     return tokenizer
 
 
-def _batches(
-    run: Run, tokenizer: Tokenizer, distribution: Distribution, resume: bool
-) -> tuple[BatchPlan, list[Batch]]:
-    """Returns the batch plan of the training text, and the batches of the validation text."""
-    settings = run.recipe.training
-    plan = BatchPlan(
-        _store("train", run, tokenizer, distribution, resume),
-        settings.tokens_per_batch,
-        seed=run.recipe.seed,
-        accumulation_steps=settings.accumulation_steps,
-        length_multiple=settings.length_multiple,
-        shard=distribution.shard,
-    )
-    validation_text = _store("validation", run, tokenizer, distribution, resume)
-    sizes = settings.tokens_per_batch, settings.length_multiple
-    return plan, evaluation_batches(validation_text, *sizes)
-
-
-def _store(
-    split: Split, run: Run, tokenizer: Tokenizer, distribution: Distribution, resume: bool
-) -> TokenStore:
-    def build() -> TokenStore:
-        folder, length = run.store_dir / split, run.recipe.data.max_length
-        kept = run.text.fingerprints().get(split) if resume else None
-        return TokenStore.build(folder, run.text.pairs(split), tokenizer, length, fingerprint=kept)
-
-    store = distribution.chief_first(build)
-    if distribution.is_chief:
-        run.text.add_fingerprint(split, store.fingerprint)
-        print(f"{split}: {store.report}")
-    return store
-
-
 def _record(run: Run) -> None:
     """Records backend and changed settings, with the step from which they take effect."""
     checkpoint = newest_checkpoint(run.checkpoints_dir)
@@ -320,66 +306,118 @@ def _record(run: Run) -> None:
         print(f"changed from step {step:,} on: {key} was {before!r} and is now {after!r}")
 
 
+class TranslationValidation:
+    """Validates the model of a `SlicedLogitsTrainer` on the validation split of a run.
+
+    An instance is the argument `validation` of `fit`. `batches` is the result of
+    `evaluation_batches`. The results are loss (without label smoothing), perplexity and accuracy
+    over real target tokens. Greedy search also translates the first sentences of the split. The
+    setting `training.validation_bleu_sentences` is the number of these sentences. If this number is
+    above 0, the results also contain `"bleu"`, in percent, `"translations"`, a Markdown table with
+    a few examples, and the attention of the first pair of at most 50 tokens a side: an image of all
+    heads for each kind, such as `"attention/cross"`, and the tokens of its rows and columns as
+    `"attention/tokens"`. There is no attention without such a pair or if the model has none.
+    """
+
+    def __init__(self, run: Run, tokenizer: Any, batches: Sequence[Batch]) -> None:
+        self.tokenizer = tokenizer
+        self.settings = run.recipe.evaluation
+        count = run.recipe.training.validation_bleu_sentences
+        self.pairs = list(itertools.islice(run.text.pairs("validation"), count))
+        if self.pairs:
+            bleu(["a"], ["a"], self.settings)  # raises `UserError` if its tokenizer is missing
+        self._evaluate = evaluation_of(batches)
+        self._translator: Translator | None = None
+
+    def __call__(self, trainer: Any, step: int) -> dict[str, Any]:
+        found = self._evaluate(trainer, step)
+        found["loss"] = float(trainer.perplexity.crossentropy())
+        if not self.pairs:
+            return found
+        if self._translator is None:
+            self._translator = Translator(trainer.model, self.tokenizer, SearchOptions(beam_size=1))
+        sources, references = (list(side) for side in zip(*self.pairs, strict=True))
+        translations = self._translator.translate(sources)
+        score = bleu(translations, references, self.settings)
+        rows = list(zip(sources, references, translations, strict=True))[:_SAMPLES]
+        table = _table(("source", "reference", "translation"), rows)
+        return {**found, "bleu": score, "translations": table, **self._attention()}
+
+    def _length(self, pair: tuple[str, str]) -> int:
+        encoders = self.tokenizer.encode_source, self.tokenizer.encode_target
+        return max(len(encode([x])[0]) for encode, x in zip(encoders, pair, strict=True))
+
+    def _attention(self) -> dict[str, Any]:
+        """Draws the attention of the first pair that makes a picture of a modest size."""
+        pairs = (pair for pair in self.pairs if self._length(pair) <= _MOST_DRAWN)
+        try:
+            example = translation_attention(self._translator, *next(pairs))
+        except (StopIteration, UserError):
+            return {}
+        tokens = [(kind, *map(" ".join, example.tokens[kind])) for kind in example.kinds]
+        return {
+            "attention/tokens": _table(("attention", "rows", "columns"), tokens),
+            **{f"attention/{kind}": attention_image(example, kind) for kind in example.kinds},
+        }
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Returns a table in Markdown, in which the texts are no Markdown."""
+    special = str.maketrans({character: f"&#{ord(character)};" for character in r"\`*_|"})
+    cells = ([text.translate(special) for text in row] for row in rows)
+    lines = [heads, ["---"] * len(heads), *cells]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def _write_model(run: Run, history: ValidationHistory, tokenizer: Tokenizer) -> None:
     """Averages checkpoints into `model.keras`, if it is missing or older than a checkpoint."""
-    average_last = run.recipe.evaluation.average_last
-    patience = run.recipe.training.early_stopping_patience
     averaged = read_member(run.model_path, AVERAGE_LAST_MEMBER)
-    if run.has_current_model() and averaged in (None, str(average_last)):
-        why, larger = "", "training.steps"
-        if history.is_over(patience):
-            larger = "training.early_stopping_patience"
-            why = f" by {larger}={patience}"
+    if run.has_current_model() and averaged in (None, str(run.recipe.evaluation.average_last)):
+        is_over = history.is_over(run.recipe.training.early_stopping_patience)
+        larger = "early_stopping_patience" if is_over else "steps"
         print(
-            f"the run {run.directory} is finished{why}, so {run.model_path} is not changed. "
-            f"To train on, resume it with a larger {larger}"
+            f"the run {run.directory} is finished, so {run.model_path} is not changed. "
+            f"To train on, resume it with a larger training.{larger}"
         )
         return
     chosen = _chosen(run, history)
     if len(chosen) > 1:
         print("Averaging checkpoints.", file=sys.stderr)
-    model = write_average(run, chosen, tokenizer.fingerprint)
-    _write_embeddings(run, model, tokenizer)
+    _write_embeddings(run, write_average(run, chosen), tokenizer)
     average = "average" if len(chosen) > 1 else "model"
     print(f"{run.model_path} is the {average} of {_names(chosen)}")
     losses = [history.losses.get(checkpoint_step(path), math.nan) for path in chosen]
-    first, last = losses[0], losses[-1]
-    if chosen[-1] == run.checkpoints()[-1] and last == min(losses) and first - last > _STEEP:
+    is_newest = chosen[-1] == run.checkpoints()[-1]
+    # A larger difference, in nats per token, tells that training has not levelled off.
+    if is_newest and losses[-1] == min(losses) and losses[0] - losses[-1] > 0.1:
         print(
-            f"The validation loss still fell from {first:.4g} to {last:.4g} over these "
+            f"The validation loss still fell from {losses[0]:.4g} to {losses[-1]:.4g} over these "
             f"checkpoints. The newest alone may be better: {run.command('average', '--last 1')}"
         )
 
 
-def write_average(run: Run, checkpoints: list[Path], fingerprint: str) -> Any:
+def write_average(run: Run, checkpoints: list[Path]) -> Any:
     """Writes and returns the average of checkpoints as the finished model of a run.
 
-    An earlier finished model is copied to `model.previous.keras`. `fingerprint` is that of the
-    run's tokenizer. The file also holds the hash of the newest checkpoint and the setting
-    `evaluation.average_last`, so that a resumed training knows whether they changed.
+    An earlier finished model is copied to `model.previous.keras`. The file also holds the
+    fingerprint of the tokenizer and, so that a resumed training knows whether they changed, the
+    hash of the newest checkpoint and the setting `evaluation.average_last`.
     """
-    newest = read_state(run.checkpoints()[-1])["sha256"][CHECKPOINT_MODEL]
+    members = {
+        TOKENIZER_MEMBER: run.tokenizer_fingerprint(),
+        CHECKPOINT_MEMBER: read_state(run.checkpoints()[-1])["sha256"][CHECKPOINT_MODEL],
+        AVERAGE_LAST_MEMBER: str(run.recipe.evaluation.average_last),
+    }
+    previous = run.directory / "model.previous.keras"
     with run.writing():
-        return average_checkpoints(
-            checkpoints,
-            run.model_path,
-            run.directory / "model.previous.keras",
-            {
-                TOKENIZER_MEMBER: fingerprint,
-                CHECKPOINT_MEMBER: newest,
-                AVERAGE_LAST_MEMBER: str(run.recipe.evaluation.average_last),
-            },
-        )
+        return average_checkpoints(checkpoints, run.model_path, previous, members)
 
 
 def _write_embeddings(run: Run, model: Any, tokenizer: Tokenizer) -> None:
     """Writes the embeddings of the first tokens of the vocabularies for TensorBoard."""
-    sides = {
-        "source": (model.source_embedding, tokenizer.source_pieces),
-        "target": (model.target_embedding, tokenizer.target_pieces),
-    }
-    if tokenizer.joint:
-        sides = {"joint": sides["source"]}
+    source = (model.source_embedding, tokenizer.source_pieces)
+    target = (model.target_embedding, tokenizer.target_pieces)
+    sides = {"joint": source} if tokenizer.joint else {"source": source, "target": target}
     embeddings = {
         side: (keras.ops.convert_to_numpy(layer.embeddings[:_PROJECTED]), pieces[:_PROJECTED])
         for side, (layer, pieces) in sides.items()
@@ -388,31 +426,31 @@ def _write_embeddings(run: Run, model: Any, tokenizer: Tokenizer) -> None:
 
 
 def _chosen(run: Run, history: ValidationHistory) -> list[Path]:
-    """Returns the checkpoints to average into `model.keras`."""
-    patience = run.recipe.training.early_stopping_patience
-    count = run.recipe.evaluation.average_last
-    warmup_steps = run.recipe.training.warmup_steps
-    if patience is None:
-        paths = run.checkpoints()[-count:]
-        return _after_warmup(paths, warmup_steps, paths[-1])
-    (best,), last = best_checkpoints(run.checkpoints(), history, 1), max(history.losses)
-    steps, loss = run.recipe.training.steps, history.losses[checkpoint_step(best)]
-    reason = "the last step" if last == steps else f"a callback stopped it before step {steps:,}"
-    if history.is_over(patience):
-        reason = f"{patience} checkpoints without a lower validation loss"
-    print(
-        f"Training ended at step {last:,}: {reason}. The best checkpoint is {best.name}, "
-        f"with a validation loss of {loss:.4f} nats per token"
+    """Returns the checkpoints to average into `model.keras`, without those of the warm-up."""
+    settings, count, paths = (
+        run.recipe.training,
+        run.recipe.evaluation.average_last,
+        run.checkpoints(),
     )
-    return _after_warmup(best_checkpoints(run.checkpoints(), history, count), warmup_steps, best)
-
-
-def _after_warmup(paths: list[Path], warmup_steps: int, kept: Path) -> list[Path]:
-    """Leaves out checkpoints of the warm-up, but never the checkpoint `kept`."""
-    early = [path for path in paths if checkpoint_step(path) < warmup_steps and path != kept]
+    chosen, kept = paths[-count:], paths[-1]
+    if (patience := settings.early_stopping_patience) is not None:
+        chosen = best_checkpoints(paths, history, count)
+        (kept,), last = best_checkpoints(paths, history, 1), max(history.losses)
+        reason = f"a callback stopped it before step {settings.steps:,}"
+        if history.is_over(patience):
+            reason = f"{patience} checkpoints without a lower validation loss"
+        elif last == settings.steps:
+            reason = "the last step"
+        loss = history.losses[checkpoint_step(kept)]
+        print(
+            f"Training ended at step {last:,}: {reason}. The best checkpoint is {kept.name}, "
+            f"with a validation loss of {loss:.4f} nats per token"
+        )
+    warmup = settings.warmup_steps
+    early = [path for path in chosen if checkpoint_step(path) < warmup and path != kept]
     if early:
-        print(f"not averaged, because training.warmup_steps={warmup_steps:,}: {_names(early)}")
-    return [path for path in paths if path not in early]
+        print(f"not averaged, because training.warmup_steps={warmup:,}: {_names(early)}")
+    return [path for path in chosen if path not in early]
 
 
 def _names(checkpoints: list[Path]) -> str:

@@ -132,9 +132,8 @@ def test_newest_undamaged_checkpoint_is_found_and_damage_reported(model, tmp_pat
 
 def test_leftovers_are_removed_and_nothing_else(model, tmp_path):
     save_checkpoint(tmp_path, model, step=1, keep=1)
-    for name in (".partial-step-00000002", ".removed-step-00000000"):
+    for name in (".partial-step-00000002", ".partial-step-00000001-k2j"):
         (tmp_path / name).mkdir()
-    (tmp_path / "step-00000001" / ".partial-k2j").mkdir()
     remove_unfinished(tmp_path)
     assert names(tmp_path) == ["step-00000001"]
     assert names(tmp_path / "step-00000001") == ["model.keras", "state.json"]

@@ -236,7 +236,7 @@ def test_settings_are_refused_before_anything_is_made(tmp_path, setting, message
 
 @pytest.mark.once
 def test_resuming_a_finished_run_changes_nothing(copy, capsys):
-    write_average(copy, copy.checkpoints()[:1], copy.tokenizer().fingerprint)
+    write_average(copy, copy.checkpoints()[:1])
     content = copy.model_path.read_bytes()
     train(copy, resume=True)
     assert copy.model_path.read_bytes() == content

@@ -12,7 +12,7 @@ from keras import ops
 from keras_transformer.data import Shard
 from keras_transformer.errors import UserError
 from keras_transformer.training.crossentropy import sliced_crossentropy
-from keras_transformer.training.distribution.distribution import Action, Distribution, on_copy
+from keras_transformer.training.distribution import Distribution
 
 BATCH, MODEL = "batch", "model"
 
@@ -27,6 +27,8 @@ class JaxMesh(Distribution):
     For several processes, set the environment variables `KERAS_DISTRIBUTION_JOB_ADDRESSES`,
     `KERAS_DISTRIBUTION_NUM_PROCESSES` and `KERAS_DISTRIBUTION_PROCESS_ID`.
     """
+
+    needs_copy = True
 
     def __init__(self, model_shards: int = 1) -> None:
         import jax
@@ -81,22 +83,15 @@ class JaxMesh(Distribution):
         passes = (-1, labels.shape[0], width)  # axis 0: the forward passes; two with R-Drop
         return in_replicas(ops.reshape(states, passes), embeddings, labels, weights)
 
-    def local(self, trainer: Any) -> Any:
-        return trainer.local_copy() if self.is_chief else None
-
-    def on_chief(self, action: Action, local: Any) -> Action:
-        return on_copy(action, local, self._read, self._alone)
-
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def alone(self) -> Iterator[None]:
         keras.distribution.set_distribution(None)
         try:
             yield
         finally:
             keras.distribution.set_distribution(self._distribution)
 
-    def _read(self, variable: Any) -> np.ndarray:
-        """Returns the whole value of a variable. All processes must call this method."""
+    def read(self, variable: Any) -> np.ndarray:
         from jax.experimental import multihost_utils
 
         if variable.value.is_fully_replicated or variable.value.is_fully_addressable:
@@ -107,11 +102,6 @@ class JaxMesh(Distribution):
         from jax.experimental import multihost_utils
 
         return bool(multihost_utils.broadcast_one_to_all(np.int32(flag)))
-
-    def barrier(self) -> None:
-        from jax.experimental import multihost_utils
-
-        multihost_utils.sync_global_devices("keras_transformer")
 
 
 def shard_of(process: int, processes: int, devices: int, model_shards: int) -> Shard:

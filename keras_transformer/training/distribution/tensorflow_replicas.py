@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from keras_transformer.data import Shard
-from keras_transformer.training.distribution.distribution import Action, Distribution, on_copy
+from keras_transformer.training.distribution import Distribution
 
 
 class TensorFlowReplicas(Distribution):
@@ -17,6 +17,8 @@ class TensorFlowReplicas(Distribution):
     fail in the scope. So `train_function` returns a function that runs the training step in every
     replica.
     """
+
+    needs_copy = True
 
     def __init__(self) -> None:
         import tensorflow as tf
@@ -77,20 +79,11 @@ class TensorFlowReplicas(Distribution):
     def _context(self) -> Any:
         return self._tf.distribute.get_replica_context()
 
-    def local(self, trainer: Any) -> Any:
-        return trainer.local_copy() if self.is_chief else None
-
-    def on_chief(self, action: Action, local: Any) -> Action:
-        return on_copy(action, local, lambda variable: variable.numpy())
-
     def of_chief(self, flag: bool) -> bool:
         if self.shard.parts == self._devices:
             return flag
         own = self._tf.constant(float(flag and self.is_chief))
         return bool(self._count(own).numpy())
-
-    def barrier(self) -> None:
-        self.of_chief(False)
 
     def _sum_of_replicas(self, number: Any) -> Any:
         numbers = self._strategy.run(self._tf.identity, args=(number,))

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from keras_transformer.data import Shard
-from keras_transformer.training.distribution.distribution import Distribution
+from keras_transformer.training.distribution import Distribution
 
 
 class TorchProcesses(Distribution):

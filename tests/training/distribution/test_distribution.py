@@ -15,7 +15,6 @@ from keras_transformer.runs.model_file import load_checkpoint_model
 from keras_transformer.runs.run import Run
 from keras_transformer.training import MaskedCrossentropy, SlicedLogitsTrainer, TransformerAdam
 from keras_transformer.training.distribution import Distribution
-from keras_transformer.training.distribution.distribution import on_copy
 from keras_transformer.translation.open_run import open_model
 
 FIGURES = ("loss", "perplexity", "accuracy", "gradient_norm", "validation/loss")
@@ -92,20 +91,25 @@ def test_an_action_sees_weights_and_optimizer_in_the_copy():
     trainer.compile(TransformerAdam(0.1))
     trainer.optimizer.build(trainer.trainable_variables)
     trainer.optimizer.iterations.assign(7)
-    copy, alone, seen = trainer.local_copy(), [], []
-    assert copy.token_loss.label_smoothing == 0.1
+    alone, seen = [], []
 
-    @contextmanager
-    def be_alone():
-        alone.append(True)
-        yield
-        alone.clear()
+    class Replicas(Worker):
+        needs_copy = True
+
+        @contextmanager
+        def alone(self):
+            alone.append(True)
+            yield
+            alone.clear()
 
     def action(*arguments):
         seen.append((*arguments, bool(alone)))
 
-    for own in (None, copy):  # Only the chief has a copy; all processes read.
-        on_copy(action, own, keras.ops.convert_to_numpy, be_alone)(trainer, 3, {"loss": 1.0})
+    for rank in (1, 0):  # Only the chief has a copy; all processes read.
+        distribution = Replicas(rank)
+        copy = distribution.local(trainer)
+        distribution.on_chief(action, copy)(trainer, 3, {"loss": 1.0})
+    assert copy.token_loss.label_smoothing == 0.1
     assert seen == [(copy, 3, {"loss": 1.0}, True)]
     assert int(copy.optimizer.iterations) == 7
     for own, other in zip(copy.weights, trainer.weights, strict=True):
