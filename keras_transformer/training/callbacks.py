@@ -18,9 +18,8 @@ class StepCallback(keras.callbacks.Callback):
     """Base class of callbacks that count optimizer steps. Keras counts only batches and epochs.
 
     The attribute `step` is the number of the current optimizer step, counted from 1. At the end of
-    an epoch, `step` is the number of finished steps. `start_step` is the step of the checkpoint
-    from which training resumes. In a new run, it is 0. `accumulation_steps` is the number of
-    micro-batches per optimizer step.
+    an epoch, `step` is the number of finished steps. `start_step` is the number of steps before
+    this training, and `accumulation_steps` that of the micro-batches per optimizer step.
     """
 
     def __init__(self, start_step: int = 0, accumulation_steps: int = 1) -> None:
@@ -38,11 +37,9 @@ class StepCallback(keras.callbacks.Callback):
 
 
 class Reseed(StepCallback):
-    """Seeds dropout at the start of every epoch.
+    """Seeds dropout at the start of every epoch, so that a resumed run has the same dropout masks.
 
-    The seeds depend only on `seed`, the number of finished steps and the replica. So a run that is
-    resumed at the end of an epoch has the same dropout masks as an uninterrupted run.
-    `distribution` gives every replica different seeds.
+    The seeds depend only on `seed`, the number of finished steps and the replica.
     """
 
     def __init__(self, seed: int, distribution: Distribution = ONE_DEVICE, **counting: int) -> None:
@@ -75,11 +72,7 @@ class StepReports(StepCallback):
 
     A report follows after `every` optimizer steps, and at the end of an epoch. Loss and metrics are
     means over the steps since the last report. Only a report copies them from the device. If the
-    loss is infinite or NaN, raises `UserError`.
-
-    Args:
-        reporters: Objects with a method `report(step, values)`, such as a `ProgressBar`.
-        tokens: As in `fit`.
+    loss is infinite or NaN, raises `UserError`. `reporters` have a method `report(step, values)`.
     """
 
     def __init__(
@@ -152,9 +145,8 @@ class ProgressBar(StepCallback):
 
     def __init__(self, steps: int, **counting: int) -> None:
         super().__init__(**counting)
-        self._bar = Bar(
-            "training", compiling(), total=steps, initial=self.step, unit="step", mininterval=1.0
-        )
+        settings: Any = {"total": steps, "initial": self.step, "unit": "step", "mininterval": 1.0}
+        self._bar = Bar("training", compiling(), **settings)
         self.close = self._bar.close
 
     def on_step_begin(self, steps: int) -> None:

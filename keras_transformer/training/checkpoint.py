@@ -41,11 +41,10 @@ def save_checkpoint(
 ) -> Path:
     """Writes a checkpoint for resuming training, then removes old checkpoints.
 
-    A checkpoint is a folder such as `step-00001000`. Its file `model.keras` is the compiled model
-    with the optimizer state. Its file `state.json` contains the step, the SHA-256 of `model.keras`
-    and all validation losses so far. The folder is first written under a temporary name and then
-    renamed, so a checkpoint is always complete. The data order and the dropout masks are not saved,
-    because they depend only on the seed and the step.
+    A checkpoint is a folder such as `step-00001000`, which is always complete. Its file
+    `model.keras` is the compiled model with the optimizer state. Its file `state.json` contains the
+    step, the SHA-256 of `model.keras` and all validation losses so far. The data order and the
+    dropout masks are not saved, because they depend only on the seed and the step.
 
     Keeps the newest `keep` checkpoints, and the `keep_best` checkpoints with the lowest losses in
     `history`. If the disk is full, raises `UserError` and removes no checkpoint.
@@ -121,7 +120,7 @@ def average_checkpoints(
     """Writes a model whose weights are the mean of the weights of several checkpoints (§6.1).
 
     The mean is computed in float64. Weights of integers, such as counters, are those of the last
-    path. The new model has no optimizer state. Its file is written atomically.
+    path. The new model has no optimizer state.
 
     Example:
 
@@ -132,10 +131,9 @@ def average_checkpoints(
     Args:
         paths: One or more checkpoint folders, all of the same model.
         output: The `.keras` file to write.
-        previous: If `output` is already a `.keras` file that is not damaged, it is copied to this
-            path. Defaults to None, which means no copy.
-        members: Texts to add to the archive `output`, by their names in the archive. Defaults to
-            None.
+        previous: Where to copy `output` before, if it is a `.keras` file. Defaults to None, which
+            means no copy.
+        members: Texts to add to the archive `output`, by their names. Defaults to None.
 
     Returns:
         The averaged model.
@@ -181,10 +179,7 @@ def remove_unfinished(directory: str | Path) -> None:
 def check_same_options(
     directory: str | Path, options: Mapping[str, Any], may_change: Collection[str] = ()
 ) -> None:
-    """Checks that a program goes on with the options with which it began.
-
-    `fit` resumes from the checkpoints in its folder, whatever options a program was called with. A
-    program that calls this function first does not report the results of other options.
+    """Checks that a program, which `fit` resumes, goes on with the options with which it began.
 
     The first call writes the options to `options.json` in the folder. Later calls compare.
 

@@ -171,9 +171,9 @@ class TransformerAdam(_BackendAdam):
         ]
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
-        """Lets Keras sum the gradients of the replicas if `reduce_gradients` is not set."""
-        sums = super()._all_reduce_sum_gradients
-        return grads_and_vars if self.reduce_gradients else sums(grads_and_vars)
+        if self.reduce_gradients:  # They are summed.
+            return grads_and_vars
+        return super()._all_reduce_sum_gradients(grads_and_vars)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         # A sparse gradient of TensorFlow may contain a row of the matrix twice. `reshape` makes the

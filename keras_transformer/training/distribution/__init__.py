@@ -30,20 +30,16 @@ _LAUNCHERS = {
 class Distribution:
     """Base class for training on several devices. This class itself trains on one device.
 
-    A replica is a copy of the model. Each replica gets a part (shard) of the rows of each batch.
-    The loss of a replica is a weighted sum over its tokens. The weights come from the whole
-    optimizer step. So the gradients of all replicas add up to the gradient of the mean loss over
-    the real tokens of the step. Clipping, learning rate and number of steps are the same as on one
-    device.
-
-    One process is the chief. Only the chief writes to the run folder and prints.
+    Each replica (copy of the model) gets a part (shard) of the rows of each batch. Its loss is a
+    sum over its tokens, weighted by the real tokens of the whole optimizer step. So the gradients
+    of all replicas add up to the gradient on one device. One process is the chief: only it writes
+    to the run folder and prints.
 
     Attributes:
         rank: Index of this process, counted from 0. The rank of the chief is 0.
         shard: The part of each batch's rows that this process gets.
-        gradient_parts: Number of parts of the loss. Each replica computes one part, and the
-            gradients of all parts are summed. On JAX, the number is always 1, because the loss of
-            the whole batch is computed at once.
+        gradient_parts: Number of replicas whose gradients are summed. On JAX, it is 1, because the
+            loss of the whole batch is computed at once.
         needs_copy: Whether the chief validates and saves a copy of the model on one device.
     """
 
@@ -120,10 +116,9 @@ class Distribution:
         return act
 
     def chief_first(self, action: Callable[[], T]) -> T:
-        """Calls a function in the chief process, then in the other processes.
+        """Calls a function in the chief, then in the others, which can read the files it wrote.
 
-        The other processes can then read the files that the chief has written. If the function
-        fails in the chief, the other processes raise `UserError`.
+        If the function fails in the chief, the other processes raise `UserError`.
         """
         failure = None
         if self.is_chief:
@@ -156,10 +151,7 @@ def start(recipe: Recipe) -> Distribution:
             weights than one device.
     """
     backend, training = keras.config.backend(), recipe.training
-    if problem := _problem(recipe, backend):
-        names = ("distribution", "model_shards", "accumulation_steps", "jit_compile")
-        received = (f"{name}={getattr(training, name)}" for name in names)
-        raise UserError(f"{problem}. Received: training.{', training.'.join(received)}")
+    _check(recipe, backend)
     if training.distribution == "none":
         return ONE_DEVICE
     return _start(backend, training.model_shards)
@@ -180,42 +172,34 @@ def _start(backend: str, model_shards: int) -> Distribution:
     return TensorFlowReplicas()
 
 
-def _problem(recipe: Recipe, backend: str) -> str | None:
-    """Returns the rule that the recipe breaks on this backend, or None."""
-    training, kind = recipe.training, recipe.training.distribution
-    if kind != "model_parallel" and training.model_shards > 1:
-        return "training.model_shards needs training.distribution=model_parallel"
-    if kind == "none":
-        if os.environ.get(_LAUNCHERS[backend], "1") == "1":
-            return None
-        return (
+def _check(recipe: Recipe, backend: str) -> None:
+    training = recipe.training
+    kind, shards = training.distribution, training.model_shards
+    if kind == "none" and os.environ.get(_LAUNCHERS[backend], "1") != "1":
+        raise UserError(
             "the launcher started several processes, which would all write to the same run folder: "
             "set training.distribution=data_parallel"
         )
-    if kind == "model_parallel" and backend != "jax":
-        return f"training.distribution=model_parallel needs KERAS_BACKEND=jax, not {backend}"
     sizes = {**recipe.model.sizes, "vocabulary_size": recipe.tokenizer.vocabulary_size}
     divided = ("num_heads", "d_model", "d_ff", "vocabulary_size")
-    if any(sizes.get(name, 0) % training.model_shards for name in divided):
-        return f"training.model_shards must divide {', '.join(divided)}"
-    if backend == "tensorflow" and training.accumulation_steps > 1:
-        return (
-            "TensorFlow's strategies cannot accumulate gradients: use more replicas and a larger "
-            "training.tokens_per_batch, or another KERAS_BACKEND"
+    is_uneven = any(sizes.get(name, 0) % shards for name in divided)
+    if is_uneven or (kind != "model_parallel" and shards > 1):
+        raise UserError(
+            "training.model_shards needs training.distribution=model_parallel, and must divide "
+            f"{', '.join(divided)}. Received: training.model_shards={shards}"
         )
-    if backend == "tensorflow" and training.jit_compile is True:
-        return (
-            "XLA cannot compile a training step with a TensorFlow strategy: set "
-            "training.jit_compile=false, or use another KERAS_BACKEND"
+    on_tensorflow = backend == "tensorflow"
+    unsupported = {
+        "training.distribution=model_parallel": kind == "model_parallel",
+        "training.accumulation_steps > 1": on_tensorflow and training.accumulation_steps > 1,
+        "training.jit_compile=true": on_tensorflow and training.jit_compile is True,
+        # Each replica would use the statistics of its own tokens, or a loss scale of its own.
+        "model.normalization=batch": recipe.model.normalization == "batch",
+        "training.dtype_policy=mixed_float16": training.dtype_policy == "mixed_float16",
+    }
+    found = [name for name, is_set in unsupported.items() if is_set]
+    if found and kind != "none" and backend != "jax":
+        raise UserError(
+            f"{backend} cannot train on several devices with {' and '.join(found)}: choose another "
+            "setting, or KERAS_BACKEND=jax"
         )
-    if backend != "jax" and recipe.model.normalization == "batch":
-        return (
-            "with model.normalization=batch, each replica would use the statistics of its own "
-            "tokens: use layer normalization, or KERAS_BACKEND=jax"
-        )
-    if backend != "jax" and training.dtype_policy == "mixed_float16":
-        return (
-            "with training.dtype_policy=mixed_float16, each replica would use its own loss scale: "
-            "use mixed_bfloat16, or KERAS_BACKEND=jax"
-        )
-    return None

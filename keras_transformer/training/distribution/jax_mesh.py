@@ -20,12 +20,8 @@ BATCH, MODEL = "batch", "model"
 class JaxMesh(Distribution):
     """Trains on a mesh of all devices of all processes, with `keras.distribution`.
 
-    XLA splits the training step of the whole batch over the devices. Loss, gradients, clipping,
-    accumulation and dropout masks are the same as on one device. With `model_shards` > 1, each copy
-    of the weights is also split over `model_shards` devices (see `layout_map`).
-
-    For several processes, set the environment variables `KERAS_DISTRIBUTION_JOB_ADDRESSES`,
-    `KERAS_DISTRIBUTION_NUM_PROCESSES` and `KERAS_DISTRIBUTION_PROCESS_ID`.
+    XLA splits the training step of the whole batch over the devices. With `model_shards` > 1, each
+    copy of the weights is also split over `model_shards` devices (see `layout_map`).
     """
 
     needs_copy = True
@@ -36,13 +32,11 @@ class JaxMesh(Distribution):
         if int(os.environ.get("KERAS_DISTRIBUTION_NUM_PROCESSES", "1")) > 1:
             keras.distribution.initialize()
         self.rank = jax.process_index()
-        self.shard = shard_of(
-            self.rank, jax.process_count(), jax.local_device_count(), model_shards
-        )
+        counts = jax.process_count(), jax.local_device_count()
+        self.shard = shard_of(self.rank, *counts, model_shards)
         devices = keras.distribution.list_devices()
-        mesh = keras.distribution.DeviceMesh(
-            (len(devices) // model_shards, model_shards), (BATCH, MODEL), devices
-        )
+        shape = len(devices) // model_shards, model_shards
+        mesh = keras.distribution.DeviceMesh(shape, (BATCH, MODEL), devices)
         self._distribution = keras.distribution.ModelParallel(
             layout_map=layout_map(mesh), batch_dim_name=BATCH, auto_shard_dataset=False
         )
@@ -57,11 +51,9 @@ class JaxMesh(Distribution):
     ) -> Any:
         """Computes `sliced_crossentropy` of each replica's tokens, and sums the results.
 
-        If replicas did not compute separate sums, XLA would compute the logits of all tokens in
-        every replica. If the weights are also split (`model_shards` > 1), XLA cannot compile the
-        sum over replicas. Then this method calls `sliced_crossentropy` for the whole batch.
+        Without separate sums, XLA would compute the logits of all tokens in every replica.
         """
-        if self._distribution.device_mesh.shape[1] > 1:
+        if self._distribution.device_mesh.shape[1] > 1:  # XLA cannot compile the sum.
             return sliced_crossentropy(states, embeddings, labels, weights, **settings)
         import jax
         from jax.sharding import PartitionSpec

@@ -12,10 +12,8 @@ from keras_transformer.training.distribution import Distribution
 class TensorFlowReplicas(Distribution):
     """Trains with `MirroredStrategy`, or with `MultiWorkerMirroredStrategy` if `TF_CONFIG` is set.
 
-    The model is made in the strategy's scope, but `fit` runs outside the scope. In the scope, `fit`
-    would clip the gradients of each replica before it sums them. With several workers, `fit` would
-    fail in the scope. So `train_function` returns a function that runs the training step in every
-    replica.
+    The model is made in the strategy's scope, but `fit` runs outside of it. Inside, it would clip
+    the gradients of each replica before it sums them, and fail with several workers.
     """
 
     needs_copy = True
@@ -36,7 +34,6 @@ class TensorFlowReplicas(Distribution):
         replicas = self._strategy.num_replicas_in_sync
         self.shard = Shard(begin, begin + self._devices, replicas)
         self.gradient_parts = replicas
-        self._count = tf.function(self._sum_of_replicas)
 
     def making(self) -> AbstractContextManager[Any]:
         return self._strategy.scope()
@@ -46,48 +43,46 @@ class TensorFlowReplicas(Distribution):
         trainer._distribute_strategy = None
 
     def train_function(self, trainer: Any) -> Callable[[Any], Any]:
-        step = self._in_all_replicas(trainer.train_step)
-        # Traced once, for the shapes that the iterator declares. If the shapes of the first batches
-        # mattered, a resumed training would round differently.
-        return self._tf.function(lambda iterator: step(next(iterator)))
+        tf = self._tf
 
-    def assign_seed(self, state: Any, seed: int) -> None:
-        for replica, part in enumerate(state.value.values, start=self.shard.begin):
-            part.assign([(seed + replica) % 2**31, 0])
-
-    def _in_all_replicas(self, train_step: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def replica_step(batch: Any) -> Any:
-            index = self._context().replica_id_in_sync_group - self.shard.begin
-            return train_step(self._tf.nest.map_structure(lambda x: self._rows(x, index), batch))
+            index = tf.distribute.get_replica_context().replica_id_in_sync_group - self.shard.begin
+
+            def rows(x: Any) -> Any:
+                count = tf.shape(x)[0] // self._devices
+                return x[index * count : (index + 1) * count]
+
+            return trainer.train_step(tf.nest.map_structure(rows, batch))
 
         def step(batch: Any) -> Any:
             logs = self._strategy.run(replica_step, args=(batch,))
             values_of = self._strategy.experimental_local_results
             return {name: values_of(value)[0] for name, value in logs.items()}
 
-        return step
+        # Traced once, for the shapes that the iterator declares. If the shapes of the first batches
+        # mattered, a resumed training would round differently.
+        return tf.function(lambda iterator: step(next(iterator)))
 
-    def _rows(self, x: Any, index: Any) -> Any:
-        """Returns the rows for device `index` of this process. `x` has all rows of the process."""
-        count = self._tf.shape(x)[0] // self._devices
-        return x[index * count : (index + 1) * count]
+    def assign_seed(self, state: Any, seed: int) -> None:
+        for replica, part in enumerate(state.value.values, start=self.shard.begin):
+            part.assign([(seed + replica) % 2**31, 0])
 
     def _sum(self, gradients: list[Any]) -> list[Any]:
+        context = self._tf.distribute.get_replica_context()
         dense = [self._tf.convert_to_tensor(gradient) for gradient in gradients]
-        return self._context().all_reduce(self._tf.distribute.ReduceOp.SUM, dense)
-
-    def _context(self) -> Any:
-        return self._tf.distribute.get_replica_context()
+        return context.all_reduce(self._tf.distribute.ReduceOp.SUM, dense)
 
     def of_chief(self, flag: bool) -> bool:
         if self.shard.parts == self._devices:
             return flag
-        own = self._tf.constant(float(flag and self.is_chief))
-        return bool(self._count(own).numpy())
+        tf, strategy = self._tf, self._strategy
 
-    def _sum_of_replicas(self, number: Any) -> Any:
-        numbers = self._strategy.run(self._tf.identity, args=(number,))
-        return self._strategy.reduce(self._tf.distribute.ReduceOp.SUM, numbers, axis=None)
+        @tf.function(autograph=False)
+        def sum_of_replicas(number: Any) -> Any:
+            numbers = strategy.run(tf.identity, args=(number,))
+            return strategy.reduce(tf.distribute.ReduceOp.SUM, numbers, axis=None)
+
+        return bool(sum_of_replicas(tf.constant(float(flag and self.is_chief))).numpy())
 
 
 def _rank(resolver: Any) -> int:
