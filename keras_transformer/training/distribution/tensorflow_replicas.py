@@ -34,6 +34,7 @@ class TensorFlowReplicas(Distribution):
         replicas = self._strategy.num_replicas_in_sync
         self.shard = Shard(begin, begin + self._devices, replicas)
         self.gradient_parts = replicas
+        self._count = tf.function(self._sum_of_replicas)
 
     def making(self) -> AbstractContextManager[Any]:
         return self._strategy.scope()
@@ -75,14 +76,12 @@ class TensorFlowReplicas(Distribution):
     def of_chief(self, flag: bool) -> bool:
         if self.shard.parts == self._devices:
             return flag
-        tf, strategy = self._tf, self._strategy
+        own = self._tf.constant(float(flag and self.is_chief))
+        return bool(self._count(own).numpy())
 
-        @tf.function(autograph=False)
-        def sum_of_replicas(number: Any) -> Any:
-            numbers = strategy.run(tf.identity, args=(number,))
-            return strategy.reduce(tf.distribute.ReduceOp.SUM, numbers, axis=None)
-
-        return bool(sum_of_replicas(tf.constant(float(flag and self.is_chief))).numpy())
+    def _sum_of_replicas(self, number: Any) -> Any:
+        numbers = self._strategy.run(self._tf.identity, args=(number,))
+        return self._strategy.reduce(self._tf.distribute.ReduceOp.SUM, numbers, axis=None)
 
 
 def _rank(resolver: Any) -> int:

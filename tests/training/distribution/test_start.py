@@ -33,7 +33,7 @@ def recipe_with(normalization: str | None = None, **training) -> Recipe:
         (
             "jax",
             {"distribution": "model_parallel", "model_shards": 3},
-            "model_shards must divide num_heads, .*model_shards=3",
+            "must divide num_heads, .*model_shards=3",
         ),
     ],
 )
