@@ -95,8 +95,7 @@ class MaskedCrossentropy(keras.losses.Loss):
 class TokenMean(keras.metrics.Metric):
     """Computes the mean of a value over the real target tokens of all batches, in float32.
 
-    Subclasses define `token_values(y_true, y_pred)`. This method returns the value of each token,
-    as a float32 tensor (B, T).
+    Subclasses define `token_values(y_true, y_pred)`, the float32 values (B, T) of all tokens.
     """
 
     def __init__(self, pad_id: int, name: str) -> None:
@@ -124,9 +123,7 @@ class TokenMean(keras.metrics.Metric):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class MaskedAccuracy(TokenMean):
-    """Computes the share of real target tokens whose label has the highest logit.
-
-    The result is 0 if there are no tokens.
+    """Computes the share of real target tokens whose label has the highest logit, or 0 of none.
 
     Example:
 
@@ -197,8 +194,7 @@ def labels_and_weights(
 
     `shape` is that of the tokens; a size may be None. Padding has the weight 0. The weights of
     other tokens are `sample_weight`, of shape (B, T) or (B,), or 1 if it is None. Labels of weight
-    0 may be outside the vocabulary, and are set to 0. Raises `ValueError` if labels or weights have
-    another shape.
+    0 may be outside the vocabulary, and are set to 0.
     """
     labels = ops.cast(labels, "int32")  # in an unsigned dtype, -1 would be the largest label
     if not agree(labels.shape, shape):
@@ -209,7 +205,7 @@ def labels_and_weights(
     weights = ops.cast(ops.not_equal(labels, pad_id), "float32")
     if sample_weight is not None:
         sample_weight = ops.cast(sample_weight, "float32")
-        if len(sample_weight.shape) == 1 < len(labels.shape):
+        if len(sample_weight.shape) == 1:
             sample_weight = ops.expand_dims(sample_weight, -1)
         if len(sample_weight.shape) != len(labels.shape):
             raise ValueError(
@@ -377,8 +373,7 @@ def _sums(
 def _divergence(log_probabilities: Any, probabilities: Any) -> tuple[Any, Any]:
     """Returns KL(p, q) + KL(q, p) of each token, and its gradients with respect to the logits.
 
-    The first half of the rows of each argument and result are the tokens of the first forward pass
-    (p). The second half are the same tokens in the second forward pass (q).
+    The first half of all rows are the first forward pass (p), the second half the second one (q).
     """
     first, second = ops.split(log_probabilities, 2)
     p, q = ops.split(probabilities, 2)

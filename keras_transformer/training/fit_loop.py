@@ -65,9 +65,8 @@ def fit(
 ) -> ValidationHistory:
     """Trains a compiled model for `steps` optimizer steps, and can resume after a stop or crash.
 
-    Writes checkpoints and TensorBoard logs to `directory`. `model.save` writes each checkpoint,
-    with the optimizer state, for example to `checkpoints/step-00001000/model.keras`. The logs are
-    in `logs/`.
+    Writes checkpoints, for example `checkpoints/step-00001000/model.keras` with the optimizer
+    state, and TensorBoard logs in `logs/`.
 
     After a stop or crash, call `fit` again with the same arguments. Then `fit` loads the newest
     checkpoint into `model`. On the same machine and backend, the final weights are bit-identical to
@@ -102,17 +101,16 @@ def fit(
             Markdown text, an array or tensor with one number, or an image for TensorBoard, a uint8
             array `(height, width, 3)`. Validation runs at each checkpoint. Defaults to None, which
             means no validation.
-        patience: Stops training after this many checkpoints without a lower validation loss. This
-            loss is the value of `"loss"` in the results of `validation`. Defaults to None, which
-            means no early stopping.
-        callbacks: Keras callbacks. At a checkpoint, the callbacks run after validation and before
-            saving. Their argument `logs` contains the numbers of the validation, such as
-            `val_loss`. The training loss and metrics in `logs` are means over the steps since the
-            last report. So they depend on `report_every`. The state of callbacks is not saved. If a
-            callback stops training within an optimizer step, `fit` first completes this step. If
-            training stops between two checkpoints, by a callback or because `checkpoint_every` does
-            not divide `steps`, a resumed training counts `checkpoint_every` from there. Its
-            checkpoints and dropout masks then differ from those of an uninterrupted training.
+        patience: Stops training after this many checkpoints without a lower `"loss"` of
+            `validation`. Defaults to None, which means no early stopping.
+        callbacks: Keras callbacks. At a checkpoint, they run after validation and before saving.
+            Their argument `logs` contains the numbers of the validation, such as `val_loss`, and
+            means of the training loss and metrics over the steps since the last report. The state
+            of callbacks is not saved. If a callback stops training within an optimizer step, `fit`
+            first completes this step. If training stops between two checkpoints, by a callback or
+            because `checkpoint_every` does not divide `steps`, a resumed training counts
+            `checkpoint_every` from there. Its checkpoints and dropout masks then differ from those
+            of an uninterrupted training.
         seed: Seed of the dropout masks, an integer >= 0.
         resume: Whether to resume from the newest checkpoint in `directory`. If `resume` is False
             and `directory` contains a checkpoint, raises `UserError`.
@@ -121,9 +119,9 @@ def fit(
         tensorboard: Whether to write TensorBoard logs.
         hyperparameters: Names and values for TensorBoard's tab HParams, which compares runs.
             Defaults to None, which means none.
-        tokens: Function that takes the index of an optimizer step, counted from 0. It returns the
-            number of target tokens in this step, without padding. Defaults to None, which reports
-            steps per second instead of tokens per second.
+        tokens: Function that takes the index of an optimizer step, counted from 0, and returns its
+            number of real target tokens. Defaults to None, which reports steps per second instead
+            of tokens per second.
         distribution: The devices and processes, from `training.distribution.start`. Several devices
             or processes need a `SlicedLogitsTrainer`. Defaults to one process and one device.
 
@@ -133,8 +131,7 @@ def fit(
     Raises:
         UserError: If all checkpoints are damaged. If the newest undamaged checkpoint belongs to
             another model, or has more than `steps` steps. If the disk is full. If another process
-            trains in `directory`. If the loss or a weight becomes infinite or NaN. Infinite or NaN
-            weights are not saved.
+            trains in `directory`. If the loss or a weight becomes infinite or NaN.
         ValueError: If the model is not built, or has `steps_per_execution` > 1. If a count of steps
             or checkpoints is below 1. If a layer of Keras has LoRA, which its saved weights would
             not keep. If `patience` or `keep_best` is given, but `validation` returns no `"loss"`.
@@ -175,18 +172,18 @@ def fit(
             writer.write_hyperparameters(hyperparameters or {})
         reports = StepReports(reporters, tokens, report_every, distribution, **counting)
 
-        def save(model: Any, step: int, logs: Any) -> None:
-            save_checkpoint(folder, model, step, keep_checkpoints, history, keep_best)
-
         needs_loss = patience is not None or keep_best > 0
         measure = _measuring(validation, [*reporters, history], needs_loss)
         local = distribution.local(model)
 
-        def before(epoch: int, logs: Any) -> None:
+        def validate(epoch: int, logs: Any) -> None:
             _check_weights(reports.model, reports.step)
             distribution.on_chief(measure, local)(reports.model, reports.step, logs)
 
-        def after(epoch: int, logs: Any) -> None:
+        def save(model: Any, step: int, logs: Any) -> None:
+            save_checkpoint(folder, model, step, keep_checkpoints, history, keep_best)
+
+        def save_and_stop(epoch: int, logs: Any) -> None:
             distribution.on_chief(save, local)(reports.model, reports.step, logs)
             if distribution.of_chief(history.is_over(patience)):
                 model.stop_training = True
@@ -202,9 +199,9 @@ def fit(
                 Reseed(seed, distribution, **counting),
                 *bars,
                 reports,
-                keras.callbacks.LambdaCallback(on_epoch_end=before),
+                keras.callbacks.LambdaCallback(on_epoch_end=validate),
                 *callbacks,
-                keras.callbacks.LambdaCallback(on_epoch_end=after),
+                keras.callbacks.LambdaCallback(on_epoch_end=save_and_stop),
                 StopAfter(steps, **counting),
             ],
         )

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,19 +51,11 @@ class Try(NamedTuple):
 def find_token_budget(recipe: Recipe, limit: float, report: Callable[[Try], Any]) -> Try:
     """Finds the largest `training.tokens_per_batch` that fits into memory, to within 10 %.
 
-    Tests each value in a new process, which runs training steps. No text is needed, because the
-    token ids are random. The tested batch has sources of `data.max_length` tokens and targets of
-    half this length. With the same `tokens_per_batch`, no other batch of `BatchPlan` needs more
-    memory.
-
-    Args:
-        recipe: The recipe. If the recipe uses several devices, the result is for one device.
-        limit: Limit in MiB for the main memory of the process. On a GPU, the step must also fit
-            into the memory of the device.
-        report: Function that is called with every `Try`.
-
-    Raises:
-        UserError: If a batch of one sentence pair does not fit.
+    Tests each value in a new process, which runs training steps on random token ids, on one device.
+    The batch has sources of `data.max_length` tokens and targets of half this length. With the same
+    `tokens_per_batch`, no other batch of `BatchPlan` needs more memory. `limit` is that of the main
+    memory of the process in MiB; on a GPU, the step must also fit into the memory of the device.
+    Calls `report` with every `Try`. Raises `UserError` if a batch of one sentence does not fit.
     """
     tries: dict[int, Try] = {}
 
@@ -82,10 +75,9 @@ def find_token_budget(recipe: Recipe, limit: float, report: Callable[[Try], Any]
 
 
 def largest_that_fits(fits: Callable[[int], bool], smallest: int) -> int | None:
-    """Returns a number within 10 % of the largest number for which `fits` returns True.
+    """Returns a number within 10 % of the largest that fits, or None if the smallest does not.
 
-    Returns None if `fits(smallest)` is False. Doubles the number until `fits` returns False, then
-    bisects. Assumes that if a number fits, all smaller numbers also fit.
+    Doubles the number until it does not fit, then bisects.
     """
     tokens = max(_FIRST_TRY, smallest)
     if fits(tokens):
@@ -133,19 +125,17 @@ def available_mebibytes() -> float:
 
 
 def measure(recipe: Recipe, tokens: int, limit: float) -> Try:
-    """Runs training steps in a new process. Kills the process if it uses more than `limit` MiB.
-
-    Raises:
-        RuntimeError: If the process fails for a reason other than memory.
-    """
+    """Runs training steps in a new process. Kills the process if it uses more than `limit` MiB."""
     tried = Try(tokens, worst_shape(recipe, tokens))
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         words = [recipe.model_dump_json(), str(tokens), *program_of(recipe.model.architecture)]
         command = [sys.executable, "-m", __spec__.name, *words]
         with child_process(command, stdout=output, stderr=errors) as child:
             while child.poll() is None:
-                if _resident_mebibytes(child.pid) > limit:
-                    child.kill()
+                with suppress(OSError, IndexError):  # not on Linux, or the process has just ended
+                    pages = Path(f"/proc/{child.pid}/statm").read_text().split()[1]
+                    if int(pages) * resource.getpagesize() > limit * _MEBIBYTE:
+                        child.kill()
                 time.sleep(0.05)
         output.seek(0)
         errors.seek(0)
@@ -157,15 +147,6 @@ def measure(recipe: Recipe, tokens: int, limit: float) -> Try:
     if child.returncode == -signal.SIGKILL or is_out_of_memory(message):
         return tried
     raise RuntimeError(f"a step of {tokens} tokens failed:\n{message[-2000:]}")
-
-
-def _resident_mebibytes(process: int) -> float:
-    """Returns the memory of a process, or 0 if the system does not report it."""
-    try:
-        pages = Path(f"/proc/{process}/statm").read_text().split()[1]
-    except (OSError, IndexError):
-        return 0.0
-    return int(pages) * resource.getpagesize() / _MEBIBYTE
 
 
 def step(recipe: Recipe, tokens: int) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Trains and validates a translation model as a recipe describes it."""
 
 import itertools
-import math
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
@@ -66,12 +65,9 @@ def train(
     is stopped and resumed. The training loop is `keras_transformer.training.fit`.
 
     When a run resumes, some settings may differ from those of its recipe, see `Run.resume`. The
-    backend may also differ. The run's `history.json` records these changes.
-
-    If you resume a finished run and the recipe still has the same number of steps, nothing changes.
-    If the recipe has more steps than before, training continues. If it averages another number of
-    checkpoints, they are averaged again. In both cases, the old model is copied to
-    `model.previous.keras`, and `model.keras` is replaced.
+    backend may also differ. The run's `history.json` records these changes. A finished run
+    continues if the recipe has more steps, and its checkpoints are averaged again if it averages
+    another number. The old model is then copied to `model.previous.keras`.
 
     Example:
 
@@ -99,12 +95,7 @@ def train(
         _train(run, resume, callbacks or [], distribution)
 
 
-def _train(
-    run: Run,
-    resume: bool,
-    callbacks: list[keras.callbacks.Callback],
-    distribution: Distribution,
-) -> None:
+def _train(run: Run, resume: bool, callbacks: list[Any], distribution: Distribution) -> None:
     recipe, settings = run.recipe, run.recipe.training
     if distribution.is_chief and settings.steps < settings.warmup_steps:
         print(
@@ -123,16 +114,21 @@ def _train(
     tokenizer, training_text, validation_text = distribution.chief_first(
         lambda: _prepare(run, initial_run, resume, distribution.is_chief)
     )
-    sizes = settings.tokens_per_batch, settings.length_multiple
     plan = BatchPlan(
         training_text,
-        sizes[0],
+        settings.tokens_per_batch,
         seed=recipe.seed,
         accumulation_steps=settings.accumulation_steps,
-        length_multiple=sizes[1],
+        length_multiple=settings.length_multiple,
         shard=distribution.shard,
     )
-    sections = ("tokenizer.", "model.", "training.")
+    sizes = settings.tokens_per_batch, settings.length_multiple
+    validation_batches = evaluation_batches(validation_text, *sizes)
+    chosen = {
+        name: value
+        for name, value in recipe.settings().items()
+        if name.startswith(("tokenizer.", "model.", "training.")) and value is not None
+    }
     history = fit(
         trainer,
         lambda count: plan.batches(count // settings.accumulation_steps),
@@ -141,18 +137,12 @@ def _train(
         checkpoint_every=settings.checkpoint_every,
         keep_checkpoints=settings.keep_checkpoints,
         keep_best=recipe.evaluation.average_last if settings.early_stopping_patience else 0,
-        validation=TranslationValidation(
-            run, tokenizer, evaluation_batches(validation_text, *sizes)
-        ),
+        validation=TranslationValidation(run, tokenizer, validation_batches),
         patience=settings.early_stopping_patience,
         callbacks=callbacks,
         seed=recipe.seed,
         resume=resume,
-        hyperparameters={
-            name: value
-            for name, value in recipe.settings().items()
-            if name.startswith(sections) and isinstance(value, bool | int | float | str)
-        },
+        hyperparameters=chosen,
         tokens=plan.tokens,
         distribution=distribution,
     )
@@ -163,13 +153,8 @@ def _train(
 
 def _initialized_trainer(
     recipe: Recipe, initial_run: Run | None, distribution: Distribution
-) -> SlicedLogitsTrainer:
-    """Returns the trainer of a run, with random weights or those of `initial_run`.
-
-    Raises:
-        UserError: If the recipe describes no model that can be trained, or that can begin with the
-            weights of `initial_run`.
-    """
+) -> Any:
+    """Returns the trainer of a run, with random weights or those of `initial_run`."""
     with without_tensorflow():
         keras.utils.set_random_seed(recipe.seed)
     with distribution.making():
@@ -309,14 +294,13 @@ def _record(run: Run) -> None:
 class TranslationValidation:
     """Validates the model of a `SlicedLogitsTrainer` on the validation split of a run.
 
-    An instance is the argument `validation` of `fit`. `batches` is the result of
-    `evaluation_batches`. The results are loss (without label smoothing), perplexity and accuracy
-    over real target tokens. Greedy search also translates the first sentences of the split. The
-    setting `training.validation_bleu_sentences` is the number of these sentences. If this number is
-    above 0, the results also contain `"bleu"`, in percent, `"translations"`, a Markdown table with
-    a few examples, and the attention of the first pair of at most 50 tokens a side: an image of all
-    heads for each kind, such as `"attention/cross"`, and the tokens of its rows and columns as
-    `"attention/tokens"`. There is no attention without such a pair or if the model has none.
+    An instance is the argument `validation` of `fit`. The results are loss (without label
+    smoothing), perplexity and accuracy over the real target tokens of `batches`. Greedy search also
+    translates the first `training.validation_bleu_sentences` sentences of the split, if any. The
+    results then also contain `"bleu"`, in percent, `"translations"`, a Markdown table with a few
+    examples, and the attention of the first pair of at most 50 tokens a side, if the model has any:
+    an image of all heads for each kind, such as `"attention/cross"`, and the tokens of its rows and
+    columns as `"attention/tokens"`.
     """
 
     def __init__(self, run: Run, tokenizer: Any, batches: Sequence[Batch]) -> None:
@@ -381,19 +365,9 @@ def _write_model(run: Run, history: ValidationHistory, tokenizer: Tokenizer) -> 
         )
         return
     chosen = _chosen(run, history)
-    if len(chosen) > 1:
-        print("Averaging checkpoints.", file=sys.stderr)
     _write_embeddings(run, write_average(run, chosen), tokenizer)
     average = "average" if len(chosen) > 1 else "model"
     print(f"{run.model_path} is the {average} of {_names(chosen)}")
-    losses = [history.losses.get(checkpoint_step(path), math.nan) for path in chosen]
-    is_newest = chosen[-1] == run.checkpoints()[-1]
-    # A larger difference, in nats per token, tells that training has not levelled off.
-    if is_newest and losses[-1] == min(losses) and losses[0] - losses[-1] > 0.1:
-        print(
-            f"The validation loss still fell from {losses[0]:.4g} to {losses[-1]:.4g} over these "
-            f"checkpoints. The newest alone may be better: {run.command('average', '--last 1')}"
-        )
 
 
 def write_average(run: Run, checkpoints: list[Path]) -> Any:
