@@ -21,13 +21,7 @@ from keras_transformer.runs.checkpoints import (
     load_history,
 )
 from keras_transformer.runs.run import training_lock
-from keras_transformer.training.callbacks import (
-    ProgressBar,
-    Reseed,
-    StepReports,
-    StopAfter,
-    diverged,
-)
+from keras_transformer.training.callbacks import ProgressBar, Steps, StopAfter, diverged
 from keras_transformer.training.checkpoint import (
     load_checkpoint,
     newest_checkpoint,
@@ -161,30 +155,28 @@ def fit(
             model.optimizer.finalize_variable_values(model.trainable_variables)
             return history
         accumulation = inner_optimizer(model).gradient_accumulation_steps or 1
-        counting = {"start_step": step, "accumulation_steps": accumulation}
-        bars = [ProgressBar(steps, **counting)] if distribution.is_chief and progress else []
-        for bar in bars:
-            stack.callback(bar.close)
-        reporters: list[Any] = list(bars)
+        reporters: list[Any] = []
+        if distribution.is_chief and progress:
+            reporters.append(stack.enter_context(ProgressBar(steps, step)))
         if distribution.is_chief and tensorboard:
             writer = TensorBoardWriter(Path(directory) / "logs", first_step=step + 1)
             reporters.append(stack.enter_context(writer))
             writer.write_hyperparameters(hyperparameters or {})
-        reports = StepReports(reporters, tokens, report_every, distribution, **counting)
+        counter = Steps(step, accumulation, reporters, seed, tokens, report_every, distribution)
 
         needs_loss = patience is not None or keep_best > 0
         measure = _measuring(validation, [*reporters, history], needs_loss)
         local = distribution.local(model)
 
         def validate(epoch: int, logs: Any) -> None:
-            _check_weights(reports.model, reports.step)
-            distribution.on_chief(measure, local)(reports.model, reports.step, logs)
+            _check_weights(counter.model, counter.step)
+            distribution.on_chief(measure, local)(counter.model, counter.step, logs)
 
         def save(model: Any, step: int, logs: Any) -> None:
             save_checkpoint(folder, model, step, keep_checkpoints, history, keep_best)
 
         def save_and_stop(epoch: int, logs: Any) -> None:
-            distribution.on_chief(save, local)(reports.model, reports.step, logs)
+            distribution.on_chief(save, local)(counter.model, counter.step, logs)
             if distribution.of_chief(history.is_over(patience)):
                 model.stop_training = True
 
@@ -196,13 +188,11 @@ def fit(
             shuffle=False,
             verbose=0,
             callbacks=[
-                Reseed(seed, distribution, **counting),
-                *bars,
-                reports,
+                counter,
                 keras.callbacks.LambdaCallback(on_epoch_end=validate),
                 *callbacks,
                 keras.callbacks.LambdaCallback(on_epoch_end=save_and_stop),
-                StopAfter(steps, **counting),
+                StopAfter(steps, counter, model),
             ],
         )
     end_iteration()
@@ -251,11 +241,8 @@ def _begin(
 
 def _unending(batches: Iterable[Any]) -> Iterator[Any]:
     """Yields the batches, then raises ValueError. Otherwise, Keras would end the epoch early."""
-    count = 0
-    for batch in batches:
-        count += 1
-        yield batch
-    raise ValueError(f"`batches` must yield batches without end. Received: {count} batches")
+    yield from batches
+    raise ValueError("`batches` must yield batches without end")
 
 
 def _measuring(

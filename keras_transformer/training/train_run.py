@@ -18,18 +18,12 @@ from keras_transformer.errors import UserError
 from keras_transformer.evaluation.scores import bleu
 from keras_transformer.models import ARCHITECTURES
 from keras_transformer.recipe.settings import Recipe
+from keras_transformer.runs import model_file
 from keras_transformer.runs.checkpoints import (
     ValidationHistory,
     best_checkpoints,
     checkpoint_step,
     read_state,
-)
-from keras_transformer.runs.model_file import (
-    AVERAGE_LAST_MEMBER,
-    CHECKPOINT_MEMBER,
-    CHECKPOINT_MODEL,
-    TOKENIZER_MEMBER,
-    read_member,
 )
 from keras_transformer.runs.run import Run
 from keras_transformer.training.checkpoint import average_checkpoints, newest_checkpoint
@@ -97,13 +91,6 @@ def train(
 
 def _train(run: Run, resume: bool, callbacks: list[Any], distribution: Distribution) -> None:
     recipe, settings = run.recipe, run.recipe.training
-    if distribution.is_chief and settings.steps < settings.warmup_steps:
-        print(
-            f"training.steps={settings.steps:,} is less than training.warmup_steps="
-            f"{settings.warmup_steps:,}, so the learning rate does not reach its maximum. For a "
-            "short trial, set fewer warm-up steps",
-            file=sys.stderr,
-        )
     if resume and run.model_path.exists() and not run.checkpoints():
         raise UserError(
             f"{run.model_path} exists, but there is no checkpoint to resume from. To train on with "
@@ -127,7 +114,8 @@ def _train(run: Run, resume: bool, callbacks: list[Any], distribution: Distribut
     chosen = {
         name: value
         for name, value in recipe.settings().items()
-        if name.startswith(("tokenizer.", "model.", "training.")) and value is not None
+        if name.startswith(("tokenizer.", "model.", "training."))
+        and isinstance(value, bool | int | float | str)
     }
     history = fit(
         trainer,
@@ -146,9 +134,10 @@ def _train(run: Run, resume: bool, callbacks: list[Any], distribution: Distribut
         tokens=plan.tokens,
         distribution=distribution,
     )
-    if distribution.is_chief:
-        _write_model(run, history, tokenizer)
-    distribution.barrier()
+    # The other processes wait until the model is written.
+    distribution.chief_first(
+        lambda: _write_model(run, history, tokenizer) if distribution.is_chief else None
+    )
 
 
 def _initialized_trainer(
@@ -355,7 +344,7 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _write_model(run: Run, history: ValidationHistory, tokenizer: Tokenizer) -> None:
     """Averages checkpoints into `model.keras`, if it is missing or older than a checkpoint."""
-    averaged = read_member(run.model_path, AVERAGE_LAST_MEMBER)
+    averaged = model_file.read_member(run.model_path, model_file.AVERAGE_LAST_MEMBER)
     if run.has_current_model() and averaged in (None, str(run.recipe.evaluation.average_last)):
         is_over = history.is_over(run.recipe.training.early_stopping_patience)
         larger = "early_stopping_patience" if is_over else "steps"
@@ -378,9 +367,11 @@ def write_average(run: Run, checkpoints: list[Path]) -> Any:
     hash of the newest checkpoint and the setting `evaluation.average_last`.
     """
     members = {
-        TOKENIZER_MEMBER: run.tokenizer_fingerprint(),
-        CHECKPOINT_MEMBER: read_state(run.checkpoints()[-1])["sha256"][CHECKPOINT_MODEL],
-        AVERAGE_LAST_MEMBER: str(run.recipe.evaluation.average_last),
+        model_file.TOKENIZER_MEMBER: run.tokenizer_fingerprint(),
+        model_file.CHECKPOINT_MEMBER: read_state(run.checkpoints()[-1])["sha256"][
+            model_file.CHECKPOINT_MODEL
+        ],
+        model_file.AVERAGE_LAST_MEMBER: str(run.recipe.evaluation.average_last),
     }
     previous = run.directory / "model.previous.keras"
     with run.writing():

@@ -186,7 +186,7 @@ def test_all_processes_end_early_if_the_chief_does(tmp_path, ends, expected):
 
 
 def test_batches_that_end_are_an_error_and_leave_no_wrong_checkpoint(tmp_path):
-    with pytest.raises(Exception, match="without end. Received: 3 batches"):  # TensorFlow's own
+    with pytest.raises(Exception, match="batches without end"):  # TensorFlow's own
         fit_quietly(new_model(), tmp_path, lambda count: [(X, Y)] * 3)
     assert names(tmp_path) == ["step-00000002"]
 

@@ -88,10 +88,6 @@ class Distribution:
         """Returns the chief's value of `flag` in every process. All processes must call this."""
         return flag
 
-    def barrier(self) -> None:
-        """Waits for the other processes."""
-        self.of_chief(False)
-
     def local(self, trainer: Any) -> Any:
         """Returns the model that the chief validates and saves. Call it within `fitting`."""
         if not self.needs_copy:

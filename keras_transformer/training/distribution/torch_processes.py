@@ -59,6 +59,3 @@ class TorchProcesses(Distribution):
         flags = [flag]
         self._distributed.broadcast_object_list(flags, src=0)
         return flags[0]
-
-    def barrier(self) -> None:
-        self._distributed.barrier()
