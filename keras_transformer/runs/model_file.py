@@ -93,7 +93,9 @@ def verify_checkpoint(folder: str | Path) -> int:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"checkpoint {folder} is incomplete: {error}") from None
     if damaged:
-        raise UserError(f"checkpoint {folder} is damaged: the SHA-256 of the model is wrong")
+        raise UserError(
+            f"checkpoint {folder} is damaged, because the SHA-256 of the model is wrong. Remove it"
+        )
     if version != CHECKPOINT_FORMAT:
         raise UserError(
             f"checkpoint {folder} must have the format {CHECKPOINT_FORMAT}. "

@@ -17,15 +17,13 @@ from keras_transformer.training.optimizer import inner_optimizer
 class Steps(keras.callbacks.Callback):
     """Counts optimizer steps, seeds dropout, and reports loss, metrics and speed.
 
-    The attribute `step` is the number of the current optimizer step, counted from 1. At the end of
-    an epoch, it is the number of finished steps.
+    The attribute `step` is the number of the current optimizer step, counted from 1. At the start
+    of every epoch, dropout gets seeds that depend only on `seed`, the number of finished steps and
+    the replica. So a resumed run has the same dropout masks.
 
-    At the start of every epoch, dropout gets seeds that depend only on `seed`, the number of
-    finished steps and the replica. So a resumed run has the same dropout masks.
-
-    A report follows after `report_every` optimizer steps, and at the end of an epoch. Loss and
-    metrics are means over the steps since the last report. Only a report copies them from the
-    device. If the loss is infinite or NaN, raises `UserError`.
+    A report follows after `report_every` steps, and at the end of an epoch. Loss and metrics are
+    means over the steps since the last report. Only a report copies them from the device. If the
+    loss is infinite or NaN, raises `UserError`.
 
     Args:
         start_step: Number of optimizer steps before this training.
@@ -130,7 +128,8 @@ class ProgressBar(Bar):
 
     def __init__(self, steps: int, start_step: int) -> None:
         settings: Any = {"total": steps, "initial": start_step, "unit": "step", "mininterval": 1.0}
-        super().__init__("training", compiling(), **settings)
+        super().__init__("training", **settings)
+        self.set_postfix_str(compiling())
 
     def report(self, step: int, values: Mapping[str, Any]) -> None:
         """Shows loss and speed beside the progress bar, and prints validation results above it."""

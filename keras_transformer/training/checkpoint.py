@@ -3,7 +3,6 @@
 import json
 import shutil
 import tempfile
-import warnings
 import zipfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -85,30 +84,6 @@ def load_checkpoint(path: str | Path, model: Any) -> int:
         # Loading the weights from within the zip archive would be slow.
         model.load_weights(archive.extract("model.weights.h5", folder))
     return step
-
-
-def newest_checkpoint(directory: str | Path) -> Path | None:
-    """Returns the folder of the newest undamaged checkpoint, or None if there is no checkpoint.
-
-    If newer checkpoints are damaged, warns and renames their folders to `damaged-step-...`. If all
-    checkpoints are damaged, raises `UserError` and renames no folder.
-    """
-    damaged: dict[Path, UserError] = {}
-    for path in reversed(checkpoint_folders(directory)):
-        try:
-            verify_checkpoint(path)
-        except UserError as error:
-            damaged[path] = error
-            continue
-        for newer, reason in damaged.items():
-            warnings.warn(f"{reason}; resuming from {path.name}", stacklevel=2)
-            renamed = newer.with_name(f"damaged-{newer.name}")
-            shutil.rmtree(renamed, ignore_errors=True)
-            newer.rename(renamed)
-        return path
-    if damaged:
-        raise next(iter(damaged.values()))
-    return None
 
 
 def average_checkpoints(
@@ -198,15 +173,13 @@ def check_same_options(
     path = Path(directory) / "options.json"
     given = {name: str(value) for name, value in options.items() if name not in may_change}
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as partial:
             partial.write_text(json.dumps(given, indent=2) + "\n", encoding="utf-8")
-        return
     kept = json.loads(path.read_text(encoding="utf-8"))
-    changed = [name for name in {**kept, **given} if kept.get(name) != given.get(name)]
-    if changed:
-        differences = ", ".join(f"{x}={given.get(x)}, before {kept.get(x)}" for x in changed)
+    names = [name for name in {**kept, **given} if kept.get(name) != given.get(name)]
+    if names:
+        changes = ", ".join(f"{x}={given.get(x)}, before {kept.get(x)}" for x in names)
         raise UserError(
             f"{directory} must be used with the options with which it was begun, or choose another "
-            f"folder. Received: {differences}"
+            f"folder. Received: {changes}"
         )

@@ -242,23 +242,20 @@ def sliced_crossentropy(
 ) -> Any:
     """Computes the sum of all token losses, with the logits of only a few tokens in memory.
 
-    The logits are computed from the decoder's output. Each iteration computes logits, loss and
-    gradients of `slice_size` tokens, then discards the logits. The backward pass uses these
-    gradients and computes no matrix product.
+    Each iteration computes logits, loss and gradients of `slice_size` tokens, then discards the
+    logits. The backward pass uses these gradients and computes no matrix product.
 
     Args:
         states: Float tensor (M, D), the decoder's output for M tokens. With `r_drop`, the shape is
-            (2M, D). The first M rows are the output of the first forward pass. The last M rows are
-            the output of the second forward pass.
+            (2M, D): the output of the first forward pass, then that of the second.
         embeddings: The output projection, a float tensor (V, D) with the dtype of `states`.
         labels: Integer tensor (M,), 0 where the weight is 0.
         weights: float32 tensor (M,), the weight of each token's loss, without a gradient.
         slice_size: Number of tokens per iteration, at least 1.
         label_smoothing: Float ε in [0, 1].
-        r_drop: Weight α of R-Drop. 0 turns R-Drop off. With R-Drop, two forward passes with
-            different dropout masks give two distributions p and q for each token. The loss of a
-            token is the mean of its two cross-entropies plus α/4 (KL(p, q) + KL(q, p)). The loss in
-            equation 4 of Liang et al., 2021, is twice as large.
+        r_drop: Weight α of R-Drop, 0 for none. Two forward passes with different dropout masks give
+            two distributions p and q for each token. The loss of a token is the mean of its two
+            cross-entropies plus α/4 (KL(p, q) + KL(q, p)), half of equation 4 of Liang et al., 2021.
         needs_gradient: If False, computes no gradients. This saves two matrix products per slice.
 
     Returns:
@@ -296,10 +293,7 @@ def _loop(
     r_drop: float,
     needs_gradient: bool,
 ) -> tuple[Any, ...]:
-    """Returns the three sums of `sliced_crossentropy`.
-
-    With `needs_gradient`, also returns the loss's float32 gradients of `states` and `embeddings`.
-    """
+    """Returns the sums and, if needed, the float32 gradients of `states` and `embeddings`."""
     passes = 2 if r_drop else 1
     count = ops.shape(labels)[0]
     num_slices = -(-count // size)

@@ -15,16 +15,11 @@ from keras_transformer._backend.compilation_cache import use_compilation_cache
 from keras_transformer._backend.fit_data import end_iteration, fit_data
 from keras_transformer.errors import UserError, check_sizes
 from keras_transformer.layers.base import check_lora_is_kept
-from keras_transformer.runs.checkpoints import (
-    ValidationHistory,
-    checkpoint_folders,
-    load_history,
-)
+from keras_transformer.runs.checkpoints import ValidationHistory, checkpoint_folders, load_history
 from keras_transformer.runs.run import training_lock
 from keras_transformer.training.callbacks import ProgressBar, Steps, StopAfter, diverged
 from keras_transformer.training.checkpoint import (
     load_checkpoint,
-    newest_checkpoint,
     remove_unfinished,
     save_checkpoint,
 )
@@ -123,21 +118,16 @@ def fit(
         The validation losses of all checkpoints, including checkpoints before a stop.
 
     Raises:
-        UserError: If all checkpoints are damaged. If the newest undamaged checkpoint belongs to
-            another model, or has more than `steps` steps. If the disk is full. If another process
-            trains in `directory`. If the loss or a weight becomes infinite or NaN.
+        UserError: If the newest checkpoint is damaged, belongs to another model, or has more than
+            `steps` steps. If the disk is full. If another process trains in `directory`. If the
+            loss or a weight becomes infinite or NaN.
         ValueError: If the model is not built, or has `steps_per_execution` > 1. If a count of steps
             or checkpoints is below 1. If a layer of Keras has LoRA, which its saved weights would
             not keep. If `patience` or `keep_best` is given, but `validation` returns no `"loss"`.
             If `batches` ends. On TensorFlow, that is an error of another type.
     """
     _check(model, distribution)
-    check_sizes(
-        steps=steps,
-        checkpoint_every=checkpoint_every,
-        keep_checkpoints=keep_checkpoints,
-        report_every=report_every,
-    )
+    check_sizes(steps=steps, checkpoint_every=checkpoint_every, keep_checkpoints=keep_checkpoints)
     use_compilation_cache()
     folder = Path(directory) / "checkpoints"
     with ExitStack() as stack:
@@ -221,18 +211,13 @@ def _begin(
     if distribution.is_chief:
         remove_unfinished(folder)
 
-    def find() -> Path | None:
-        if not resume and checkpoint_folders(folder):
-            raise UserError(
-                f"{folder} already holds checkpoints: use resume=True or another folder"
-            )
-        return newest_checkpoint(folder)
-
-    checkpoint = distribution.chief_first(find)
+    checkpoints = distribution.chief_first(lambda: checkpoint_folders(folder))
+    if checkpoints and not resume:
+        raise UserError(f"{folder} already holds checkpoints: use resume=True or another folder")
     step, history = 0, ValidationHistory()
     with distribution.making():
-        if checkpoint:
-            step, history = load_checkpoint(checkpoint, model), load_history(checkpoint)
+        if checkpoints:
+            step, history = load_checkpoint(checkpoints[-1], model), load_history(checkpoints[-1])
         elif not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
         distribution.prepare(model)

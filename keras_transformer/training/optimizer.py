@@ -26,7 +26,7 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
         rate = scale * peak * min(sqrt(warmup_steps / step), step / warmup_steps).
 
     The first update is step 1, so the rate is never zero. For gradient accumulation, use
-    `TransformerAdam`, which counts optimizer steps. Keras's optimizers count micro-batches.
+    `TransformerAdam`, which counts optimizer steps.
 
     Example:
 
@@ -92,18 +92,16 @@ class TransformerAdam(_BackendAdam):
 
     `TransformerAdam` differs from `keras.optimizers.Adam` in its defaults and in these points:
 
-    - A learning-rate schedule gets the number of optimizer steps. In Keras, the schedule gets the
-      number of micro-batches.
+    - A learning-rate schedule gets the number of optimizer steps, not that of micro-batches.
     - The variable `gradient_norm` is the global norm of the last step's gradient before clipping.
     - If a batch contains a token twice, the two gradients of the token's embedding are first
       summed. Then the sum is squared. Keras on TensorFlow squares the two gradients separately.
     - If `reduce_gradients` is set, the replicas sum their gradients. Clipping and `gradient_norm`
       then use the summed gradients.
-    - With `use_ema`, the moving averages of the weights are updated once per optimizer step. They
-      do not include the initial weights. After t steps, a moving average is the weighted mean of
-      the variable's values after steps 1 to t. The weight of the value after step i is
-      `ema_momentum ** (t - i)`. Before the first step, the averages are the weights. In Keras, they
-      are 0.
+    - With `use_ema`, the moving averages of the weights are updated once per optimizer step. After
+      t steps, an average is the weighted mean of the values after steps 1 to t, without the initial
+      one. The weight of the value after step i is `ema_momentum ** (t - i)`. Before the first step,
+      the averages are the weights. In Keras, they are 0.
 
     Example:
 

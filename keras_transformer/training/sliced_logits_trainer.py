@@ -26,10 +26,9 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, keras.Model):
     """Trains a model with the logits of only a few tokens in memory at a time.
 
     The logits are by far the largest tensor of a training step. For 25,000 tokens and a vocabulary
-    of 37,000, the float32 logits take 3.4 GiB, and their gradient takes another 3.4 GiB. This
-    trainer shares the layers and weights of `model`. Its output is `model.states`, the hidden
-    states before multiplication by the output matrix. From these states, the loss computes the
-    logits of a few tokens at a time.
+    of 37,000, they take 3.4 GiB in float32, as does their gradient. This trainer shares the layers
+    and weights of `model`. Its output is `model.states`, the hidden states before multiplication by
+    the output matrix. From these states, the loss computes the logits of a few tokens at a time.
 
     Loss, metrics and gradients of a batch are the same as those of `model` itself, if you compile
     `model` with `loss` and with `weighted_metrics=[MaskedAccuracy(), Perplexity()]`. Only tokens
@@ -57,10 +56,9 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, keras.Model):
         logits_mebibytes: Memory, in MiB, for the float32 logits of the tokens that the loss
             processes at a time. These are at least `d_model` tokens, because fewer would be slow.
             Defaults to None, which means 16 on a CPU and 4096 on other devices.
-        r_drop: Weight α of R-Drop (Liang et al., 2021), at least 0. For small translation data, 5
-            is a good value. The model processes each batch twice with different dropout masks, so a
-            step takes twice as long. The loss includes the divergence between the two predicted
-            distributions. Defaults to 0, which means no R-Drop.
+        r_drop: Weight α of R-Drop (Liang et al., 2021). For small translation data, 5 is a good
+            value. The model processes each batch twice with different dropout masks, and the loss
+            includes the divergence of the two predictions. Defaults to 0, which means no R-Drop.
         gradient_checkpointing: Whether to recompute the activations of encoder and decoder layers
             in the backward pass, to save memory. Defaults to False.
         distribution: The devices and processes, from `training.distribution.start`. Defaults to
@@ -74,11 +72,10 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, keras.Model):
         (2B, T, D).
 
     Raises:
-        ValueError: If `loss` and `model` have different values of `pad_id`. If
-            `gradient_checkpointing` is True, but no layer of `model` supports it, or such a layer
-            has batch normalization. `compile` raises ValueError on PyTorch if `jit_compile` is
-            True, but CUDA graphs are impossible. Training and evaluation raise ValueError if the
-            output matrix of `model` is quantized, for example by `quantize("int8")`.
+        ValueError: If `loss` and `model` have different values of `pad_id`. If no layer of `model`
+            supports `gradient_checkpointing`, or such a layer has batch normalization. `compile`
+            raises it on PyTorch if `jit_compile` is True, but CUDA graphs are impossible. Training
+            and evaluation raise it if the output matrix of `model` is quantized.
     """
 
     def __init__(
@@ -113,9 +110,7 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, keras.Model):
     def compile(
         self, optimizer: Any = "rmsprop", *, jit_compile: bool | str = "auto", **kwargs: Any
     ) -> None:
-        """Compiles the trainer and its model. The loss is an argument of the constructor.
-
-        The metrics are always accuracy and perplexity.
+        """Compiles the trainer and its model, with accuracy and perplexity as metrics.
 
         On PyTorch, `jit_compile` chooses CUDA graphs of the training step (`GraphedStep`), which
         need a GPU. `"auto"` uses them where that is possible, and compiles the step by
@@ -154,9 +149,11 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, keras.Model):
 
     def _checked_graphs(self, jit_compile: bool | str) -> bool | str:
         """Returns whether PyTorch uses CUDA graphs: True, False or "auto"."""
+        from torch.utils._triton import has_triton
+
         needs = {
             "a GPU of CUDA": is_on_cuda(),
-            "Triton": _has_triton() or not is_on_cuda(),
+            "Triton": has_triton() or not is_on_cuda(),
             "training on one device": type(self.distribution) is Distribution,
             "no gradient accumulation": not inner_optimizer(self).gradient_accumulation_steps,
             "no loss scaling, as in mixed_float16": inner_optimizer(self) is self.optimizer,
@@ -258,9 +255,3 @@ class _LossMean(TokenMean):
 
     def update_state(self, *_: Any, **__: Any) -> None:
         pass
-
-
-def _has_triton() -> bool:
-    from torch.utils._triton import has_triton
-
-    return has_triton()

@@ -30,15 +30,10 @@ _MEBIBYTE = 2**20
 
 
 class Try(NamedTuple):
-    """Memory and time of a training step with a tested number of tokens per batch.
+    """Memory and time of a step with `tokens` per batch, of (rows, source length, target length).
 
-    Attributes:
-        tokens: The tested value of `training.tokens_per_batch`.
-        shape: Number of sentence pairs, source length and target length of the batch.
-        mebibytes: Peak memory in MiB of the process or, on a GPU, of the device. None if the step
-            did not fit into memory, as are the other figures.
-        seconds: Duration of an optimizer step in seconds.
-        tokens_per_s: Target tokens per second.
+    The peak memory is that of the process or, on a GPU, of the device. The seconds are those of an
+    optimizer step, and the tokens per second target tokens. All are None if it did not fit.
     """
 
     tokens: int

@@ -26,7 +26,7 @@ from keras_transformer.runs.checkpoints import (
     read_state,
 )
 from keras_transformer.runs.run import Run
-from keras_transformer.training.checkpoint import average_checkpoints, newest_checkpoint
+from keras_transformer.training.checkpoint import average_checkpoints
 from keras_transformer.training.crossentropy import MaskedCrossentropy
 from keras_transformer.training.distribution import ONE_DEVICE, Distribution, start
 from keras_transformer.training.fit_loop import evaluation_of, fit
@@ -270,8 +270,7 @@ def _tokenizer(run: Run, initial_run: Run | None) -> Tokenizer:
 
 def _record(run: Run) -> None:
     """Records backend and changed settings, with the step from which they take effect."""
-    checkpoint = newest_checkpoint(run.checkpoints_dir)
-    step = checkpoint_step(checkpoint) if checkpoint else 0
+    step = max(map(checkpoint_step, run.checkpoints()), default=0)
     history, backend = run.history(), keras.config.backend()
     changes: dict[str, tuple[Any, Any]] = run.record(step, backend)
     if history and history[-1]["backend"] != backend:
@@ -400,16 +399,12 @@ def _chosen(run: Run, history: ValidationHistory) -> list[Path]:
     chosen, kept = paths[-count:], paths[-1]
     if (patience := settings.early_stopping_patience) is not None:
         chosen = best_checkpoints(paths, history, count)
-        (kept,), last = best_checkpoints(paths, history, 1), max(history.losses)
-        reason = f"a callback stopped it before step {settings.steps:,}"
-        if history.is_over(patience):
-            reason = f"{patience} checkpoints without a lower validation loss"
-        elif last == settings.steps:
-            reason = "the last step"
-        loss = history.losses[checkpoint_step(kept)]
+        (kept,) = best_checkpoints(paths, history, 1)
+        reason = f"{patience} checkpoints without a lower validation loss, "
         print(
-            f"Training ended at step {last:,}: {reason}. The best checkpoint is {kept.name}, "
-            f"with a validation loss of {loss:.4f} nats per token"
+            f"Training ended after {reason if history.is_over(patience) else ''}{paths[-1].name}. "
+            f"The best checkpoint is {kept.name}, with a validation loss of "
+            f"{history.losses[checkpoint_step(kept)]:.4f} nats per token"
         )
     warmup = settings.warmup_steps
     early = [path for path in chosen if checkpoint_step(path) < warmup and path != kept]

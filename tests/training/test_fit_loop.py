@@ -214,7 +214,6 @@ REPLICAS = type("Replicas", (Distribution,), {})
         (new_model, {"steps": 0}, "steps=0"),
         (new_model, {"steps": 6.0}, "`steps` must be an integer"),
         (new_model, {"keep_checkpoints": 0}, "keep_checkpoints=0"),
-        (new_model, {"report_every": 0}, "report_every=0"),
         (new_model, {"distribution": REPLICAS()}, "needs a `SlicedLogitsTrainer`"),
         (new_model, {"patience": 1}, r"number as `loss`. Received: .* \[\]"),
         (new_model, {"keep_best": 1, **NO_LOSS}, r"number as `loss`. Received: .* \['score'\]"),

@@ -160,7 +160,7 @@ def test_training_ends_when_the_validation_loss_has_not_fallen(tmp_path, capsys)
     train(run)
     names = [f"step-0000000{step}" for step in (1, 2, 3)]
     assert [path.name for path in run.checkpoints()] == names
-    told = "ended at step 3: 2 checkpoints without a lower validation loss"
+    told = "ended after 2 checkpoints without a lower validation loss, step-00000003."
     assert told in capsys.readouterr().out
     assert_same_weights(open_model(run), load_checkpoint_model(run.checkpoints()[0]))
     for left in (3, 2):  # resumed when it is over, and with what the second checkpoint remembers
