@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -14,6 +15,7 @@ from keras_transformer.training.distribution import ONE_DEVICE, Distribution
 from keras_transformer.training.optimizer import inner_optimizer
 
 
+@dataclass(eq=False)
 class Steps(keras.callbacks.Callback):
     """Counts optimizer steps, seeds dropout, and reports loss, metrics and speed.
 
@@ -32,25 +34,18 @@ class Steps(keras.callbacks.Callback):
         seed, tokens, report_every, distribution: As in `fit`.
     """
 
-    def __init__(
-        self,
-        start_step: int = 0,
-        accumulation_steps: int = 1,
-        reporters: Sequence[Any] = (),
-        seed: int = 0,
-        tokens: Callable[[int], int] | None = None,
-        report_every: int = 50,
-        distribution: Distribution = ONE_DEVICE,
-    ) -> None:
+    start_step: int = 0
+    accumulation_steps: int = 1
+    reporters: Sequence[Any] = ()
+    seed: int = 0
+    tokens: Callable[[int], int] | None = None
+    report_every: int = 50
+    distribution: Distribution = ONE_DEVICE
+
+    def __post_init__(self) -> None:
         super().__init__()
-        self.step = self._first = start_step
-        self.accumulation_steps = accumulation_steps
-        self.reporters = reporters
-        self.bars = [reporter for reporter in reporters if isinstance(reporter, Bar)]
-        self.seed = seed
-        self.tokens = tokens
-        self.report_every = report_every
-        self.distribution = distribution
+        self.step = self._first = self.start_step
+        self.bars = [reporter for reporter in self.reporters if isinstance(reporter, Bar)]
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._first, self._begin = self.step, time.perf_counter()

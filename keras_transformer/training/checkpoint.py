@@ -15,19 +15,8 @@ from keras_transformer._backend.process import without_tensorflow
 from keras_transformer._files import atomic_write, is_keras_file, sha256_of
 from keras_transformer.errors import UserError
 from keras_transformer.layers.saving import layer_changes
-from keras_transformer.runs.checkpoints import (
-    STATE,
-    ValidationHistory,
-    checkpoint_folders,
-    checkpoint_step,
-)
-from keras_transformer.runs.model_file import (
-    CHECKPOINT_FORMAT,
-    CHECKPOINT_MODEL,
-    load_checkpoint_model,
-    loading_optimizer,
-    verify_checkpoint,
-)
+from keras_transformer.runs import checkpoints, model_file
+from keras_transformer.runs.checkpoints import ValidationHistory
 
 
 def save_checkpoint(
@@ -42,8 +31,7 @@ def save_checkpoint(
 
     A checkpoint is a folder such as `step-00001000`, which is always complete. Its file
     `model.keras` is the compiled model with the optimizer state. Its file `state.json` contains the
-    step, the SHA-256 of `model.keras` and all validation losses so far. The data order and the
-    dropout masks are not saved, because they depend only on the seed and the step.
+    step, the SHA-256 of `model.keras` and all validation losses so far.
 
     Keeps the newest `keep` checkpoints, and the `keep_best` checkpoints with the lowest losses in
     `history`. If the disk is full, raises `UserError` and removes no checkpoint.
@@ -52,17 +40,23 @@ def save_checkpoint(
     history = history or ValidationHistory()
     with atomic_write(path) as partial, without_tensorflow():
         partial.mkdir()
-        model.save(partial / CHECKPOINT_MODEL)
+        model.save(partial / model_file.CHECKPOINT_MODEL)
         state = {
-            "format": CHECKPOINT_FORMAT,
+            "format": model_file.CHECKPOINT_FORMAT,
             "step": step,
-            "sha256": {CHECKPOINT_MODEL: sha256_of(partial / CHECKPOINT_MODEL)},
+            "sha256": {
+                model_file.CHECKPOINT_MODEL: sha256_of(partial / model_file.CHECKPOINT_MODEL)
+            },
             "validation_losses": history.losses,
         }
-        (partial / STATE).write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
+        (partial / checkpoints.STATE).write_text(
+            json.dumps(state, indent=2) + "\n", encoding="utf-8"
+        )
     best = history.best(keep_best)
-    for old in checkpoint_folders(directory)[:-keep]:
-        if checkpoint_step(old) not in best:  # Renamed, so that `step-...` is always complete.
+    for old in checkpoints.checkpoint_folders(directory)[:-keep]:
+        if (
+            checkpoints.checkpoint_step(old) not in best
+        ):  # Renamed, so that `step-...` is always complete.
             shutil.rmtree(old.rename(old.with_name(f".partial-{old.name}")))
     return path
 
@@ -73,12 +67,12 @@ def load_checkpoint(path: str | Path, model: Any) -> int:
     Returns the optimizer step of the checkpoint. Raises `UserError` if the checkpoint is incomplete
     or damaged, or if its weights or its optimizer state do not fit the model.
     """
-    path, step = Path(path), verify_checkpoint(path)
+    path, step = Path(path), model_file.verify_checkpoint(path)
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
     with (
-        loading_optimizer(f"checkpoint {path} is of another model or optimizer"),
-        zipfile.ZipFile(path / CHECKPOINT_MODEL) as archive,
+        model_file.loading_optimizer(f"checkpoint {path} is of another model or optimizer"),
+        zipfile.ZipFile(path / model_file.CHECKPOINT_MODEL) as archive,
         tempfile.TemporaryDirectory(prefix=f".partial-{path.name}-", dir=path.parent) as folder,
     ):
         # Loading the weights from within the zip archive would be slow.
@@ -117,7 +111,7 @@ def average_checkpoints(
         UserError: If a checkpoint is damaged. If there are several checkpoints and the model is
             quantized or uses LoRA.
     """
-    model = load_checkpoint_model(paths[0])
+    model = model_file.load_checkpoint_model(paths[0])
     changes = set().union(*layer_changes(model).values())
     if len(paths) > 1 and changes & {"quantization", "lora_rank"}:
         raise UserError(
@@ -128,7 +122,7 @@ def average_checkpoints(
     weights = model.get_weights()
     totals = [np.asarray(weight, "float64") for weight in weights]
     for path in paths[1:]:
-        weights = load_checkpoint_model(path).get_weights()
+        weights = model_file.load_checkpoint_model(path).get_weights()
         for total, weight in zip(totals, weights, strict=True):
             total += weight
     for variable, total, last in zip(model.weights, totals, weights, strict=True):
@@ -145,7 +139,7 @@ def average_checkpoints(
     return model
 
 
-def remove_unfinished(directory: str | Path) -> None:
+def clean_up(directory: str | Path) -> None:
     """Removes the remains of checkpoints that a killed process was writing, removing or loading."""
     for path in Path(directory).glob(f".partial-step-{'[0-9]' * 8}*"):
         shutil.rmtree(path)

@@ -1,5 +1,6 @@
 """The training loop for any Keras model and any stream of batches."""
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,12 +19,8 @@ from keras_transformer.layers.base import check_lora_is_kept
 from keras_transformer.runs.checkpoints import ValidationHistory, checkpoint_folders, load_history
 from keras_transformer.runs.run import training_lock
 from keras_transformer.training.callbacks import ProgressBar, Steps, StopAfter, diverged
-from keras_transformer.training.checkpoint import (
-    load_checkpoint,
-    remove_unfinished,
-    save_checkpoint,
-)
-from keras_transformer.training.distribution import ONE_DEVICE, Action, Distribution
+from keras_transformer.training.checkpoint import clean_up, load_checkpoint, save_checkpoint
+from keras_transformer.training.distribution import ONE_DEVICE, Distribution
 from keras_transformer.training.optimizer import ema_as_weights, inner_optimizer
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
 from keras_transformer.training.tensorboard import TensorBoardWriter
@@ -121,10 +118,10 @@ def fit(
         UserError: If the newest checkpoint is damaged, belongs to another model, or has more than
             `steps` steps. If the disk is full. If another process trains in `directory`. If the
             loss or a weight becomes infinite or NaN.
-        ValueError: If the model is not built, or has `steps_per_execution` > 1. If a count of steps
-            or checkpoints is below 1. If a layer of Keras has LoRA, which its saved weights would
-            not keep. If `patience` or `keep_best` is given, but `validation` returns no `"loss"`.
-            If `batches` ends. On TensorFlow, that is an error of another type.
+        ValueError: If the model is not built, or has `steps_per_execution` > 1. If a count is below
+            1. If a layer of Keras has LoRA, which its saved weights would not keep. If `patience`
+            or `keep_best` is given, but `validation` returns no `"loss"`. If `batches` ends. On
+            TensorFlow, that is an error of another type.
     """
     _check(model, distribution)
     check_sizes(steps=steps, checkpoint_every=checkpoint_every, keep_checkpoints=keep_checkpoints)
@@ -160,13 +157,13 @@ def fit(
 
         def validate(epoch: int, logs: Any) -> None:
             _check_weights(counter.model, counter.step)
-            distribution.on_chief(measure, local)(counter.model, counter.step, logs)
-
-        def save(model: Any, step: int, logs: Any) -> None:
-            save_checkpoint(folder, model, step, keep_checkpoints, history, keep_best)
+            action = functools.partial(measure, step=counter.step, logs=logs)
+            distribution.on_chief(action, counter.model, local)
 
         def save_and_stop(epoch: int, logs: Any) -> None:
-            distribution.on_chief(save, local)(counter.model, counter.step, logs)
+            kept: Any = {"keep": keep_checkpoints, "history": history, "keep_best": keep_best}
+            action = functools.partial(save_checkpoint, folder, step=counter.step, **kept)
+            distribution.on_chief(action, counter.model, local)
             if distribution.of_chief(history.is_over(patience)):
                 model.stop_training = True
 
@@ -209,8 +206,7 @@ def _begin(
 ) -> tuple[int, ValidationHistory]:
     """Loads the newest checkpoint, if any. Returns its step and all validation losses so far."""
     if distribution.is_chief:
-        remove_unfinished(folder)
-
+        clean_up(folder)
     checkpoints = distribution.chief_first(lambda: checkpoint_folders(folder))
     if checkpoints and not resume:
         raise UserError(f"{folder} already holds checkpoints: use resume=True or another folder")
@@ -232,7 +228,7 @@ def _unending(batches: Iterable[Any]) -> Iterator[Any]:
 
 def _measuring(
     validation: Sequence[Any] | Measure | None, reporters: list[Any], needs_loss: bool = False
-) -> Action:
+) -> Callable[..., None]:
     """Returns a function that validates a model, with its EMA weights if it has any."""
     measure = validation if callable(validation) else evaluation_of(validation or [])
 
@@ -262,11 +258,8 @@ def _result(value: Any) -> float | str | np.ndarray:
 
 
 def _check_weights(model: Any, step: int) -> None:
-    """Raises `UserError` if a weight is infinite or NaN. All processes must call this function.
-
-    It waits for each sum before it begins the next one. On JAX, sums over the devices of several
-    processes that run at the same time would block each other forever.
-    """
+    """Raises `UserError` if a weight is infinite or NaN. All processes must call this function."""
+    # Each sum is awaited. On JAX, several at a time over many processes would block each other.
     zeros = (ops.sum(ops.cast(weight, "float32") * 0.0) for weight in model.weights)
     if not math.isfinite(sum(float(ops.convert_to_numpy(zero)) for zero in zeros)):
         raise diverged("weights are", step)
@@ -285,8 +278,7 @@ def array_batches(
     """Makes the argument `batches` of `fit` from arrays.
 
     Each pass over the arrays contains every row once, in a new random order. The rows of a batch
-    depend only on `seed` and the index of the batch. All batches have `batch_size` rows, so a batch
-    may contain rows of several passes.
+    depend only on `seed` and the index of the batch, and may be of several passes.
 
     Example:
 
@@ -297,16 +289,13 @@ def array_batches(
 
     Args:
         x: NumPy array, or a nested structure of arrays with the same number of rows.
-        y: The labels, an array or a nested structure of arrays. Defaults to None, which makes
-            batches `(x,)`.
+        y: The labels, as `x`. Defaults to None, which makes batches `(x,)`.
         batch_size: Rows per batch.
         seed: Seed of the order, an integer >= 0.
-        sample_weight: The weights of the losses, an array or a nested structure of arrays. Defaults
-            to None.
+        sample_weight: The weights of the losses, as `x`. Defaults to None.
 
     Raises:
-        ValueError: If the arrays have different numbers of rows, or if `sample_weight` is given
-            without `y`.
+        ValueError: If the numbers of rows differ, or if `sample_weight` is given without `y`.
     """
     data = tuple(part for part in (x, y, sample_weight) if part is not None)
     sizes = {len(array) for array in keras.tree.flatten(data)}

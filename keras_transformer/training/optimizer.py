@@ -21,9 +21,7 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
         rate = scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5).
 
-    With `peak`, the curve has the same shape, and the highest rate is `scale * peak`:
-
-        rate = scale * peak * min(sqrt(warmup_steps / step), step / warmup_steps).
+    With `peak`, the curve has the same shape, and the highest rate is `scale * peak`.
 
     The first update is step 1, so the rate is never zero. For gradient accumulation, use
     `TransformerAdam`, which counts optimizer steps.
@@ -181,31 +179,24 @@ class TransformerAdam(_BackendAdam):
     def _backend_update_step(
         self, grads: Any, trainable_variables: Any, learning_rate: Any
     ) -> None:
-        """Updates weights and moving averages.
-
-        On JAX, Keras calls this method for every micro-batch. Keras keeps only the updates after
-        the last micro-batch of an optimizer step.
-        """
+        # On JAX, Keras calls this method for every micro-batch. Keras keeps only the updates after
+        # the last micro-batch of an optimizer step.
+        step = ops.cast(self.iterations + 1, "float32")
         if is_on_cuda() and not self.amsgrad:
             indices = [self._get_variable_index(x) for x in trainable_variables]
             moments = self._momentums, self._velocities
             first, second = ([x[i].value for i in indices] for x in moments)
             weights = [x.value for x in trainable_variables]
-            fused_adam(weights, grads, first, second, self._step_size(learning_rate), self)
+            # The learning rate, times the correction for moments that start at 0.
+            power_1, power_2 = (
+                ops.power(ops.cast(x, "float32"), step) for x in (self.beta_1, self.beta_2)
+            )
+            size = ops.cast(learning_rate, "float32") * ops.sqrt(1 - power_2) / (1 - power_1)
+            fused_adam(weights, grads, first, second, size, self)
         else:
             super()._backend_update_step(grads, trainable_variables, learning_rate)
-        if self.use_ema:
-            self._update_averages()
-
-    def _step_size(self, learning_rate: Any) -> Any:
-        """Returns the learning rate, times the correction for moments that start at 0."""
-        step = ops.cast(self.iterations + 1, "float32")
-        betas = (self.beta_1, self.beta_2)
-        first, second = (ops.power(ops.cast(x, "float32"), step) for x in betas)
-        return ops.cast(learning_rate, "float32") * ops.sqrt(1 - second) / (1 - first)
-
-    def _update_averages(self) -> None:
-        step = ops.cast(self.iterations + 1, "float32")
+        if not self.use_ema:
+            return
         decay = math.log(max(self.ema_momentum, 1e-30))
         # 1 + momentum + momentum^2 + ..., one term per step; a geometric series unless it is 1
         total = ops.expm1(decay * step) / math.expm1(decay) if decay else step

@@ -33,8 +33,7 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, keras.Model):
     Loss, metrics and gradients of a batch are the same as those of `model` itself, if you compile
     `model` with `loss` and with `weighted_metrics=[MaskedAccuracy(), Perplexity()]`. Only tokens
     whose label shares the highest logit with another token always count as correct. The reported
-    loss, with the losses of regularizers, is always a mean per token of all batches. Keras weights
-    batches by their rows, and reports the sum with sum reduction.
+    loss is always a mean per token of all batches. Keras weights batches by their rows.
 
     `compile` also compiles `model`, with the same optimizer. `save`, `save_weights` and
     `load_weights` are those of `model`, which you can train further without this trainer.
@@ -72,10 +71,10 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, keras.Model):
         (2B, T, D).
 
     Raises:
-        ValueError: If `loss` and `model` have different values of `pad_id`. If no layer of `model`
-            supports `gradient_checkpointing`, or such a layer has batch normalization. `compile`
-            raises it on PyTorch if `jit_compile` is True, but CUDA graphs are impossible. Training
-            and evaluation raise it if the output matrix of `model` is quantized.
+        ValueError: If no layer of `model` supports `gradient_checkpointing`, or such a layer has
+            batch normalization. `compile` raises it as `model.compile` does, or on PyTorch if
+            `jit_compile` is True, but CUDA graphs are impossible. Training and evaluation raise it
+            if the output matrix of `model` is quantized.
     """
 
     def __init__(
@@ -88,11 +87,6 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, keras.Model):
         distribution: Distribution = ONE_DEVICE,
     ) -> None:
         loss = loss or MaskedCrossentropy(pad_id=model.pad_id)
-        if loss.pad_id != model.pad_id:
-            raise ValueError(
-                "`loss.pad_id` must be `model.pad_id`, otherwise padding counts as tokens. "
-                f"Received: loss.pad_id={loss.pad_id}, model.pad_id={model.pad_id}"
-            )
         if gradient_checkpointing:
             check_checkpointable(model)
         super().__init__(model.input, model.states)
@@ -105,7 +99,7 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, keras.Model):
         self.distribution = distribution
         self.accuracy, self.perplexity = MaskedAccuracy(loss.pad_id), Perplexity(loss.pad_id)
         for name in ("save", "save_weights", "load_weights"):
-            vars(self)[name] = getattr(model, name)
+            self.__dict__[name] = getattr(model, name)
 
     def compile(
         self, optimizer: Any = "rmsprop", *, jit_compile: bool | str = "auto", **kwargs: Any
@@ -121,7 +115,7 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, keras.Model):
         kwargs["jit_compile"] = False if on_torch else jit_compile
         super().compile(optimizer, **kwargs)
         self._uses_graphs = on_torch and self._checked_graphs(jit_compile)
-        vars(self)["_loss_tracker"] = _LossMean(0, "loss")  # not tracked by Keras
+        self.__dict__["_loss_tracker"] = _LossMean(0, "loss")  # not tracked by Keras
         own = [metric(self.model.pad_id) for metric in (MaskedAccuracy, Perplexity)]
         self.model.compile(self.optimizer, self.token_loss, weighted_metrics=own, **kwargs)
 

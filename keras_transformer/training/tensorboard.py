@@ -4,6 +4,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from keras_transformer._files import output_file
 from keras_transformer._png import png
 
 
-class TensorBoardWriter:
+class TensorBoardWriter(AbstractContextManager):
     """Writes scalars, texts and images to a new TensorBoard event file in `directory`.
 
     `first_step` is the first optimizer step of this file. If a run is resumed, older files can
@@ -49,9 +50,6 @@ class TensorBoardWriter:
 
         self._records.write(Event(wall_time=time.time(), **content).SerializeToString())
         self._records.flush()
-
-    def __enter__(self) -> "TensorBoardWriter":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._records.close()

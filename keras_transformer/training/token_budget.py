@@ -6,6 +6,7 @@ architecture (see `program_of`).
 """
 
 import json
+import math
 import os
 import resource
 import signal
@@ -74,20 +75,12 @@ def largest_that_fits(fits: Callable[[int], bool], smallest: int) -> int | None:
 
     Doubles the number until it does not fit, then bisects.
     """
-    tokens = max(_FIRST_TRY, smallest)
-    if fits(tokens):
-        good = tokens
-        while fits(2 * good):
-            good *= 2
-        bad = 2 * good
-    elif tokens > smallest and fits(smallest):
-        good, bad = smallest, tokens
-    else:
-        return None
-    while bad > 1.1 * good and bad - good > 1:
-        middle = (good + bad) // 2
-        good, bad = (middle, bad) if fits(middle) else (good, middle)
-    return good
+    good, bad, tokens = 0, math.inf, max(_FIRST_TRY, smallest)
+    while bad > max(1.1 * good, good + 1, smallest):
+        good, bad = (tokens, bad) if fits(tokens) else (good, tokens)
+        tokens = 2 * good if bad > 2 * good else int(good + bad) // 2
+        tokens = max(tokens, smallest)
+    return good or None
 
 
 def longest_lengths(recipe: Recipe) -> tuple[int, int]:

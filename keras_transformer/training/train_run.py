@@ -97,7 +97,7 @@ def _train(run: Run, resume: bool, callbacks: list[Any], distribution: Distribut
             "these weights, start another run with the recipe key training.initial_run"
         )
     initial_run = None if resume and run.checkpoints() else run.initial_run()
-    trainer = _initialized_trainer(recipe, initial_run, distribution)
+    trainer = _make_trainer(recipe, initial_run, distribution)
     tokenizer, training_text, validation_text = distribution.chief_first(
         lambda: _prepare(run, initial_run, resume, distribution.is_chief)
     )
@@ -109,8 +109,9 @@ def _train(run: Run, resume: bool, callbacks: list[Any], distribution: Distribut
         length_multiple=settings.length_multiple,
         shard=distribution.shard,
     )
-    sizes = settings.tokens_per_batch, settings.length_multiple
-    validation_batches = evaluation_batches(validation_text, *sizes)
+    validation_batches = evaluation_batches(
+        validation_text, settings.tokens_per_batch, settings.length_multiple
+    )
     chosen = {
         name: value
         for name, value in recipe.settings().items()
@@ -140,24 +141,21 @@ def _train(run: Run, resume: bool, callbacks: list[Any], distribution: Distribut
     )
 
 
-def _initialized_trainer(
-    recipe: Recipe, initial_run: Run | None, distribution: Distribution
-) -> Any:
+def _make_trainer(recipe: Recipe, initial_run: Run | None, distribution: Distribution) -> Any:
     """Returns the trainer of a run, with random weights or those of `initial_run`."""
     with without_tensorflow():
         keras.utils.set_random_seed(recipe.seed)
     with distribution.making():
         try:
             trainer = new_trainer(recipe, distribution)
+            length, most = longest_lengths(recipe)[0], _positions(trainer.model)
+            if most is not None and length > most:
+                raise ValueError(
+                    "`data.max_length` with eos and padding must be at most model.max_length="
+                    f"{most}. Received: data.max_length={recipe.data.max_length}: {length} tokens"
+                )
         except (TypeError, ValueError) as error:
             raise UserError(f"the recipe {recipe.name} cannot be trained: {error}") from error
-        length, most = longest_lengths(recipe)[0], _positions(trainer.model)
-        if most is not None and length > most:
-            raise UserError(
-                f"the recipe {recipe.name} cannot be trained: `data.max_length` with eos and "
-                f"padding must be at most {most}, because model.max_length={most}. Received: "
-                f"data.max_length={recipe.data.max_length}, which makes up to {length} tokens"
-            )
         if initial_run:
             _load_initial_weights(initial_run, trainer.model)
     return trainer
@@ -229,9 +227,7 @@ def _settings(model: Any) -> dict[str, Any]:
     return {name: value for name, value in model.get_config().items() if name not in others}
 
 
-def _prepare(
-    run: Run, initial_run: Run | None, resume: bool, is_chief: bool
-) -> tuple[Tokenizer, TokenStore, TokenStore]:
+def _prepare(run: Run, initial_run: Run | None, resume: bool, is_chief: bool) -> tuple[Any, ...]:
     """Returns the tokenizer, and the encoded training and validation text. The chief makes them."""
     tokenizer = _tokenizer(run, initial_run)
     sizes = {tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size}
@@ -251,7 +247,14 @@ def _prepare(
             print(f"{split}: {store.report}")
         stores.append(store)
     if is_chief and (resume or not run.checkpoints()):  # otherwise, `fit` raises an error
-        _record(run)
+        # The changes take effect from this step on.
+        step = max(map(checkpoint_step, run.checkpoints()), default=0)
+        history, backend = run.history(), keras.config.backend()
+        changes: dict[str, tuple[Any, Any]] = run.record(step, backend)
+        if history and history[-1]["backend"] != backend:
+            changes = {"the backend": (history[-1]["backend"], backend), **changes}
+        for key, (before, after) in changes.items():
+            print(f"changed from step {step:,} on: {key} was {before!r} and is now {after!r}")
     return tokenizer, *stores
 
 
@@ -266,17 +269,6 @@ def _tokenizer(run: Run, initial_run: Run | None) -> Tokenizer:
         tokenizer = Tokenizer.train(run.text.pairs("train"), **settings)
     tokenizer.save(run.tokenizer_dir)
     return tokenizer
-
-
-def _record(run: Run) -> None:
-    """Records backend and changed settings, with the step from which they take effect."""
-    step = max(map(checkpoint_step, run.checkpoints()), default=0)
-    history, backend = run.history(), keras.config.backend()
-    changes: dict[str, tuple[Any, Any]] = run.record(step, backend)
-    if history and history[-1]["backend"] != backend:
-        changes = {"the backend": (history[-1]["backend"], backend), **changes}
-    for key, (before, after) in changes.items():
-        print(f"changed from step {step:,} on: {key} was {before!r} and is now {after!r}")
 
 
 class TranslationValidation:
@@ -302,7 +294,7 @@ class TranslationValidation:
         self._translator: Translator | None = None
 
     def __call__(self, trainer: Any, step: int) -> dict[str, Any]:
-        found = self._evaluate(trainer, step)
+        found = dict(self._evaluate(trainer, step))
         found["loss"] = float(trainer.perplexity.crossentropy())
         if not self.pairs:
             return found
@@ -315,13 +307,14 @@ class TranslationValidation:
         table = _table(("source", "reference", "translation"), rows)
         return {**found, "bleu": score, "translations": table, **self._attention()}
 
-    def _length(self, pair: tuple[str, str]) -> int:
-        encoders = self.tokenizer.encode_source, self.tokenizer.encode_target
-        return max(len(encode([x])[0]) for encode, x in zip(encoders, pair, strict=True))
-
     def _attention(self) -> dict[str, Any]:
         """Draws the attention of the first pair that makes a picture of a modest size."""
-        pairs = (pair for pair in self.pairs if self._length(pair) <= _MOST_DRAWN)
+        encode, encode_target = self.tokenizer.encode_source, self.tokenizer.encode_target
+        pairs = (
+            (source, target)
+            for source, target in self.pairs
+            if len(encode([source])[0]) <= _MOST_DRAWN >= len(encode_target([target])[0])
+        )
         try:
             example = translation_attention(self._translator, *next(pairs))
         except (StopIteration, UserError):
@@ -365,11 +358,10 @@ def write_average(run: Run, checkpoints: list[Path]) -> Any:
     fingerprint of the tokenizer and, so that a resumed training knows whether they changed, the
     hash of the newest checkpoint and the setting `evaluation.average_last`.
     """
+    newest = read_state(run.checkpoints()[-1])["sha256"]
     members = {
         model_file.TOKENIZER_MEMBER: run.tokenizer_fingerprint(),
-        model_file.CHECKPOINT_MEMBER: read_state(run.checkpoints()[-1])["sha256"][
-            model_file.CHECKPOINT_MODEL
-        ],
+        model_file.CHECKPOINT_MEMBER: newest[model_file.CHECKPOINT_MODEL],
         model_file.AVERAGE_LAST_MEMBER: str(run.recipe.evaluation.average_last),
     }
     previous = run.directory / "model.previous.keras"
@@ -391,11 +383,8 @@ def _write_embeddings(run: Run, model: Any, tokenizer: Tokenizer) -> None:
 
 def _chosen(run: Run, history: ValidationHistory) -> list[Path]:
     """Returns the checkpoints to average into `model.keras`, without those of the warm-up."""
-    settings, count, paths = (
-        run.recipe.training,
-        run.recipe.evaluation.average_last,
-        run.checkpoints(),
-    )
+    settings, paths = run.recipe.training, run.checkpoints()
+    count = run.recipe.evaluation.average_last
     chosen, kept = paths[-count:], paths[-1]
     if (patience := settings.early_stopping_patience) is not None:
         chosen = best_checkpoints(paths, history, count)

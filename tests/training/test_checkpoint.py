@@ -11,9 +11,8 @@ from keras_transformer.runs.checkpoints import ValidationHistory, checkpoint_fol
 from keras_transformer.runs.model_file import load_checkpoint_model
 from keras_transformer.training import TransformerAdam, average_checkpoints
 from keras_transformer.training.checkpoint import (
+    clean_up,
     load_checkpoint,
-    newest_checkpoint,
-    remove_unfinished,
     save_checkpoint,
 )
 from keras_transformer.training.optimizer import averaged_weights
@@ -74,11 +73,10 @@ def test_other_files_among_the_checkpoints_do_no_harm_and_take_none(model, tmp_p
     before = names(tmp_path)
     for step in (1, 2, 3):
         save_checkpoint(tmp_path, model, step, keep=2)
-    remove_unfinished(tmp_path)
+    clean_up(tmp_path)
     kept = ["step-00000002", "step-00000003"]
     assert names(tmp_path) == sorted([*before, *kept])
     assert [path.name for path in checkpoint_folders(tmp_path)] == kept
-    assert newest_checkpoint(tmp_path).name == "step-00000003"
 
 
 def test_keeps_the_best_besides_and_what_validation_found(model, tmp_path):
@@ -116,25 +114,13 @@ def test_a_damaged_checkpoint_is_refused(model, tmp_path, damage, message):
     for load in (lambda path: load_checkpoint(path, model), load_checkpoint_model):
         with pytest.raises(UserError, match=message):
             load(path)
-    with pytest.raises(UserError, match=message):
-        newest_checkpoint(tmp_path)
-    assert names(tmp_path) == ["step-00000001"]
-
-
-def test_newest_undamaged_checkpoint_is_found_and_damage_reported(model, tmp_path):
-    for step in (1, 2):
-        path = save_checkpoint(tmp_path, model, step, keep=2)
-    truncate(path)
-    with pytest.warns(UserWarning, match="step-00000002 is damaged.*resuming from step-00000001"):
-        assert newest_checkpoint(tmp_path) == tmp_path / "step-00000001"
-    assert names(tmp_path) == ["damaged-step-00000002", "step-00000001"]
 
 
 def test_leftovers_are_removed_and_nothing_else(model, tmp_path):
     save_checkpoint(tmp_path, model, step=1, keep=1)
     for name in (".partial-step-00000002", ".partial-step-00000001-k2j"):
         (tmp_path / name).mkdir()
-    remove_unfinished(tmp_path)
+    clean_up(tmp_path)
     assert names(tmp_path) == ["step-00000001"]
     assert names(tmp_path / "step-00000001") == ["model.keras", "state.json"]
 

@@ -159,12 +159,10 @@ def test_config_round_trip():
 
 
 @pytest.mark.once
-@pytest.mark.parametrize(
-    "arguments", [{"reduction": "mean"}, {"reduction": "nonsense"}, {"label_smoothing": 1.5}]
-)
-def test_refuses_what_would_count_padding_or_more_than_all(arguments):
-    with pytest.raises(ValueError, match=f"Received: {next(iter(arguments))}="):
-        MaskedCrossentropy(**arguments)
+@pytest.mark.parametrize("reduction", ["mean", "nonsense"])
+def test_refuses_reductions_that_would_count_padding(reduction):
+    with pytest.raises(ValueError, match=f"Received: reduction='{reduction}'"):
+        MaskedCrossentropy(reduction=reduction)
 
 
 TOKENS, D, SMOOTHING = 13, 5, 0.1

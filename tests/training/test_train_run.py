@@ -219,7 +219,7 @@ def test_a_run_with_adapters_cannot_be_the_first(whole, tmp_path):
     ("setting", "message"),
     [
         ("model.position_encoding=spiral", "`position_encoding` must be one of .*'spiral'"),
-        ("model.position_encoding=learned", "must be at most 16, .* up to 24 tokens"),
+        ("model.position_encoding=learned", "must be at most model.max_length=16.*24 tokens"),
         ("model.activation=reluu", "tiny_run cannot be trained: .*reluu"),
     ],
 )
