@@ -27,11 +27,8 @@ class Steps(keras.callbacks.Callback):
     means over the steps since the last report. Only a report copies them from the device. If the
     loss is infinite or NaN, raises `UserError`.
 
-    Args:
-        start_step: Number of optimizer steps before this training.
-        accumulation_steps: Number of micro-batches per optimizer step.
-        reporters: Objects with a method `report(step, values)`, such as a `ProgressBar`.
-        seed, tokens, report_every, distribution: As in `fit`.
+    `start_step` is the number of optimizer steps before this training. `reporters` have a method
+    `report(step, values)`. The other arguments are those of `fit`.
     """
 
     start_step: int = 0

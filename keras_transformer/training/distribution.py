@@ -40,8 +40,7 @@ class Distribution:
     Attributes:
         rank: Index of this process, counted from 0. The rank of the chief is 0.
         shard: The part of each batch's rows that this process gets.
-        gradient_parts: Number of replicas whose gradients are summed. On JAX, it is 1, because the
-            loss of the whole batch is computed at once.
+        gradient_parts: Number of replicas whose gradients are summed; 1 on JAX, where XLA does it.
         needs_copy: Whether the chief validates and saves a copy of the model on one device.
     """
 

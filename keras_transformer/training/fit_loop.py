@@ -80,8 +80,7 @@ def fit(
         checkpoint_every: Optimizer steps between checkpoints. One Keras epoch consists of
             `checkpoint_every` optimizer steps.
         keep_checkpoints: Number of newest checkpoints to keep.
-        keep_best: Also keeps the `keep_best` checkpoints with the lowest validation losses.
-            Defaults to 0.
+        keep_best: Number of checkpoints with the lowest validation losses to keep besides.
         validation: A sequence of batches for `model.evaluate`, such as `[(x, y)]`, or a function of
             (model, step) that returns a dictionary. Each value of the dictionary is a number, a
             Markdown text, an array or tensor with one number, or an image for TensorBoard, a uint8
@@ -103,8 +102,7 @@ def fit(
         report_every: Optimizer steps between reports of loss, metrics and speed.
         progress: Whether to show a progress bar on stderr.
         tensorboard: Whether to write TensorBoard logs.
-        hyperparameters: Names and values for TensorBoard's tab HParams, which compares runs.
-            Defaults to None, which means none.
+        hyperparameters: Names and values for TensorBoard's tab HParams. Defaults to none.
         tokens: Function that takes the index of an optimizer step, counted from 0, and returns its
             number of real target tokens. Defaults to None, which reports steps per second instead
             of tokens per second.

@@ -73,8 +73,8 @@ def write_projector(
 ) -> None:
     """Writes vectors and their words for TensorBoard's tab Projector.
 
-    The tab shows the vectors in two or three dimensions, and the nearest neighbours of a word.
-    The tab shows only the vectors of the last call.
+    The tab shows the vectors of the last call in two or three dimensions, and the nearest
+    neighbours of a word.
 
     Example:
 

@@ -127,9 +127,9 @@ def measure(recipe: Recipe, tokens: int, limit: float) -> Try:
                 time.sleep(0.05)
         output.seek(0)
         errors.seek(0)
-        lines, message = output.read().splitlines(), errors.read()
+        shown, message = output.read(), errors.read()
     if child.returncode == 0:
-        figures = json.loads(lines[-1])
+        figures = json.loads(shown.splitlines()[-1])
         is_within = figures.pop("on_gpu") or figures["mebibytes"] <= limit
         return tried._replace(**figures) if is_within else tried
     if child.returncode == -signal.SIGKILL or is_out_of_memory(message):

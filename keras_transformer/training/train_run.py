@@ -79,10 +79,9 @@ def train(
             them up. Defaults to None, which sets them up.
 
     Raises:
-        UserError: If the recipe, the text or a checkpoint cannot be used. If another process trains
-            in the run's folder. If the text of a resumed run has changed. If a resumed run has a
-            model but no checkpoint. If the loss or a weight becomes infinite or NaN. If the disk is
-            full.
+        UserError: If the recipe, the text or a checkpoint cannot be used. If the text of a resumed
+            run has changed, or it has a model but no checkpoint. If another process trains in the
+            folder, a loss or weight becomes infinite or NaN, or the disk is full.
     """
     distribution = distribution or start(run.recipe)
     with run.training() if distribution.is_chief else nullcontext():
@@ -177,14 +176,9 @@ def new_trainer(recipe: Recipe, distribution: Distribution = ONE_DEVICE) -> Slic
         dtype=settings.dtype_policy,
         **recipe.model.overrides,
     )
-    trainer = SlicedLogitsTrainer(
-        model,
-        MaskedCrossentropy(settings.label_smoothing, model.pad_id, reduction="sum"),
-        settings.logits_mebibytes,
-        settings.r_drop,
-        settings.gradient_checkpointing,
-        distribution,
-    )
+    loss = MaskedCrossentropy(settings.label_smoothing, model.pad_id, reduction="sum")
+    options = settings.logits_mebibytes, settings.r_drop, settings.gradient_checkpointing
+    trainer = SlicedLogitsTrainer(model, loss, *options, distribution)
     peak, accumulation = settings.peak_learning_rate, settings.accumulation_steps
     optimizer = TransformerAdam(
         TransformerSchedule(
