@@ -241,7 +241,6 @@ def _prepare(run: Run, initial_run: Run | None, resume: bool, is_chief: bool) ->
             print(f"{split}: {store.report}")
         stores.append(store)
     if is_chief and (resume or not run.checkpoints()):  # otherwise, `fit` raises an error
-        # The changes take effect from this step on.
         step = max(map(checkpoint_step, run.checkpoints()), default=0)
         history, backend = run.history(), keras.config.backend()
         changes: dict[str, tuple[Any, Any]] = run.record(step, backend)

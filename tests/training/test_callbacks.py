@@ -13,8 +13,7 @@ from keras_transformer.training import (
     TransformerAdam,
 )
 from keras_transformer.training.callbacks import Steps
-from keras_transformer.training.distribution import Distribution
-from keras_transformer.training.fit_loop import _measuring, evaluation_of
+from keras_transformer.training.fit_loop import _measuring
 from keras_transformer.training.optimizer import averaged_weights
 
 V, T = 5, 3
@@ -95,42 +94,6 @@ def test_dropout_is_a_function_of_seed_and_step():
     assert len(set(whole)) == len(whole)
     assert norms(seed=1, initial_epoch=1) == whole[2:]
     assert norms(seed=2, initial_epoch=1) != whole[2:]
-
-
-@pytest.mark.once
-def test_every_replica_drops_other_elements_and_the_first_those_of_one_process():
-    class Second(Distribution):
-        def assign_seed(self, state, seed):
-            state.assign([seed + 1, 0])
-
-    model, outputs = new_model(dropout_rate=0.5), []
-    for distribution in (Distribution(), Second()):
-        steps = Steps(seed=1, distribution=distribution)
-        steps.set_model(model)
-        keras.utils.set_random_seed(0)
-        steps.on_train_batch_begin(0)
-        outputs.append([float(x) for x in model.non_trainable_variables[0].value])
-    assert outputs[0] != outputs[1]
-
-
-@pytest.mark.once
-def test_validation_means_are_per_real_token():
-    # Logits of 0 give every token the probability 1/V.
-    model = new_model()
-    for weight in model.weights:
-        weight.assign(np.zeros((V, V)))
-    reports = Reports()
-    evaluate, logs = evaluation_of([one_batch()]), {}
-    measure = _measuring(
-        lambda model, step: evaluate(model, step) | {"bleu": 10.0 * step}, [reports]
-    )
-    measure(model, 3, logs)
-    ((step, values),) = reports
-    assert step == 3
-    np.testing.assert_allclose(values["validation/perplexity"], V, rtol=1e-6)
-    np.testing.assert_allclose(values["validation/loss"], np.log(V), rtol=1e-6)
-    assert values["validation/accuracy"] == 0
-    assert values["validation/bleu"] == logs["val_bleu"] == 30
 
 
 @pytest.mark.once

@@ -9,7 +9,7 @@ import pytest
 from keras_transformer.errors import UserError
 from keras_transformer.runs.checkpoints import ValidationHistory, checkpoint_folders, load_history
 from keras_transformer.runs.model_file import load_checkpoint_model
-from keras_transformer.training import TransformerAdam, average_checkpoints
+from keras_transformer.training import TransformerAdam, average_checkpoints, check_same_options
 from keras_transformer.training.checkpoint import (
     clean_up,
     load_checkpoint,
@@ -179,3 +179,12 @@ def test_refuses_to_average_codes_and_factors(tmp_path, change):
     with pytest.raises(UserError, match="quantized models or .* LoRA cannot be averaged.*00000001"):
         average_checkpoints(paths, tmp_path / "model.keras")
     average_checkpoints(paths[1:], tmp_path / "model.keras")
+
+
+def test_other_options_are_refused_by_name(tmp_path):
+    folder = tmp_path / "runs" / "mine"
+    check_same_options(folder, {"steps": 3, "seed": 1, "data_dir": "a"}, may_change=["data_dir"])
+    assert json.loads((folder / "options.json").read_text()) == {"steps": "3", "seed": "1"}
+    check_same_options(folder, {"steps": 3, "seed": 1, "data_dir": "b"}, may_change=["data_dir"])
+    with pytest.raises(UserError, match="Received: seed=2, before 1$"):
+        check_same_options(folder, {"steps": 3, "seed": 2})

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from support import fitting_process
 from support.contract import to_numpy
-from support.locking_process import locked_by_another_process
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from keras_transformer.errors import UserError
@@ -105,16 +104,6 @@ def test_a_stop_within_an_optimizer_step_completes_the_step(tmp_path, micro_batc
     assert names(tmp_path / "parts")[-1] == f"step-0000000{step}"
     fit_quietly(resumed, tmp_path / "parts")
     assert_same_bits(resumed, whole)
-
-
-@pytest.mark.once
-def test_more_steps_than_before_go_on_from_the_last_one(tmp_path):
-    fit_quietly(new_model(), tmp_path, steps=3)
-    fit_quietly(new_model(), tmp_path, steps=6)
-    assert names(tmp_path) == [f"step-0000000{step}" for step in (2, 3, 5, 6)]
-    finished = new_model()
-    fit_quietly(finished, tmp_path, steps=6)
-    assert int(finished.optimizer.iterations) == 6
 
 
 @pytest.mark.once
@@ -284,13 +273,6 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
     with pytest.raises(UserError, match="diverged: the weights are infinite or NaN at step 1"):
         fit_quietly(new_model(), tmp_path, checkpoint_every=1, **options)
     assert names(tmp_path) == seen == []
-
-
-@pytest.mark.once
-def test_a_folder_in_which_another_process_trains_is_refused(tmp_path):
-    with locked_by_another_process(tmp_path), pytest.raises(UserError, match="another process"):
-        fit_quietly(new_model(), tmp_path)
-    fit_quietly(new_model(), tmp_path)
 
 
 def test_skipped_steps_leave_the_weights_and_their_averages(tmp_path):

@@ -186,19 +186,3 @@ def test_warms_up_linearly_and_decays_with_the_inverse_square_root(arguments, st
 def test_takes_exactly_one_of_d_model_and_peak(arguments):
     with pytest.raises(ValueError, match="Exactly one .* Received: d_model="):
         TransformerSchedule(**arguments)
-
-
-def test_an_interrupted_step_ends_as_an_interrupt():
-    """On JAX, the step that was interrupted leaves variables whose values are deleted."""
-    labels, _ = sentences()
-    model = model_with(TransformerAdam(0.1))
-    model.fit(labels, labels, verbose=0)
-    step = model.train_function
-
-    def interrupted(*arguments):
-        step(*arguments)
-        raise KeyboardInterrupt
-
-    model.train_function = interrupted
-    with pytest.raises(KeyboardInterrupt):
-        model.fit(labels, labels, batch_size=2, verbose=0)

@@ -12,7 +12,7 @@ import h5py
 import keras
 import numpy as np
 import pytest
-from support import tiny_job, tiny_run
+from support import tiny_run
 from support.contract import to_numpy
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata
@@ -168,18 +168,6 @@ def test_training_ends_when_the_validation_loss_has_not_fallen(tmp_path, capsys)
             shutil.rmtree(path)
         train(run, resume=True)
         assert [path.name for path in run.checkpoints()] == names
-
-
-@pytest.mark.slow
-def test_all_processes_end_when_the_validation_loss_has_not_fallen(tmp_path):
-    # Averages of weights that stand still come to a halt when rounding leaves nothing to add.
-    settings = ["steps=60", "checkpoint_every=1", "peak_learning_rate=1e-30"]
-    settings += ["early_stopping_patience=1", "gradient_checkpointing=true", "keep_checkpoints=2"]
-    tiny_job.prepare(tmp_path, [f"training.{setting}" for setting in settings])
-    chief, other = tiny_job.run_job(tmp_path, processes=2)
-    assert chief.returncode == other.returncode == 0, chief.stderr + other.stderr
-    assert "1 checkpoints without a lower validation loss" in chief.stdout
-    assert "Training ended" not in other.stdout
 
 
 @pytest.mark.slow
