@@ -248,12 +248,6 @@ def test_processes_that_do_not_know_of_each_other_are_refused(
         start(recipe_with())
 
 
-def test_without_a_distribution_one_process_has_all():
-    distribution = start(recipe_with())
-    assert distribution.is_chief
-    assert distribution.shard == (0, 1, 1)
-
-
 @pytest.mark.once
 @pytest.mark.parametrize(
     "processes, devices, model_shards, expected",
