@@ -9,12 +9,12 @@ import time
 
 import pytest
 
-from keras_transformer._child_process import child_process
+from keras_transformer._backend import child_process
 
 pytestmark = pytest.mark.once
 FAMILY = """
 import os, sys, time
-from keras_transformer._child_process import child_process
+from keras_transformer._backend import child_process
 
 print(os.getpid(), flush=True)
 descendants = int(sys.argv[1])

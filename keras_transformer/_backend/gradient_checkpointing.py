@@ -13,9 +13,7 @@ Call = TypeVar("Call", bound=Callable[..., Any])
 
 
 class _State(local):
-    """Whether `gradient_checkpointing` is on in each thread."""
-
-    is_on = False
+    is_on = False  # in each thread
 
 
 _state = _State()
@@ -26,12 +24,9 @@ def gradient_checkpointing(is_on: bool = True) -> Iterator[None]:
     """Makes `checkpointable` layers store only their inputs and outputs within this context.
 
     The backward pass recomputes all other activations. The results do not change, because forward
-    and backward pass use the same dropout masks. `keras.RematScope` is unsuitable. On TensorFlow,
-    `keras.RematScope` loses keyword arguments. On JAX, it fails because seeds leak out of a trace.
-    On PyTorch, `keras.RematScope` draws new dropout masks in the backward pass.
-
-    Args:
-        is_on: Whether to use gradient checkpointing. Defaults to True.
+    and backward pass use the same dropout masks. `keras.RematScope` is unsuitable: on TensorFlow,
+    it loses keyword arguments. On JAX, it fails because seeds leak out of a trace. On PyTorch, it
+    draws new dropout masks in the backward pass.
 
     Source: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost".
     """
@@ -45,10 +40,8 @@ def gradient_checkpointing(is_on: bool = True) -> Iterator[None]:
 def checkpointable(call: Call) -> Call:
     """Decorates a layer's `call` so that gradient checkpointing can recompute its activations.
 
-    Args:
-        call: Method that returns one tensor. Gradients are computed with respect to the method's
-            float arguments. In this method, only `keras_transformer.layers.Dropout` may draw random
-            numbers.
+    The method returns one tensor. Gradients are computed with respect to its float arguments. Only
+    `keras_transformer.layers.Dropout` may draw random numbers in it.
     """
 
     @functools.wraps(call)
@@ -66,24 +59,22 @@ def checkpointable(call: Call) -> Call:
 def check_checkpointable(model: keras.Model) -> None:
     """Raises `ValueError` if gradient checkpointing has no effect, or would change the results."""
     layers = [x for x in model._flatten_layers() if hasattr(type(x).call, "is_checkpointable")]
-    if not layers:
-        raise ValueError(
-            "`gradient_checkpointing` has no effect on this model: none of its layers supports "
-            f"it. Received: model={type(model).__name__}"
-        )
-    parts = (part for layer in layers for part in layer._flatten_layers())
+    parts = [part for layer in layers for part in layer._flatten_layers()]
+    reason = "" if layers else "none of the layers supports it"
     if any(isinstance(part, keras.layers.BatchNormalization) for part in parts):
+        reason = "batch normalization would update its moving averages twice"
+    if reason:
         raise ValueError(
-            "`gradient_checkpointing` does not support batch normalization: the backward pass "
-            "would update the moving averages again. "
-            f"Received: model={type(model).__name__} with batch normalization"
+            f"`gradient_checkpointing` does not support this model: {reason}. "
+            f"Received: model={type(model).__name__}"
         )
 
 
 def _checkpointed(layer: Any, args: Any, kwargs: Any) -> Any:
     structure = (args, kwargs)
     flat = keras.tree.flatten(structure)
-    floats = [i for i, x in enumerate(flat) if _is_float_tensor(x)]
+    kinds = [keras.backend.standardize_dtype(x.dtype) if ops.is_tensor(x) else "" for x in flat]
+    floats = [i for i, kind in enumerate(kinds) if keras.backend.is_float_dtype(kind)]
     dropouts = [d for d in layer._flatten_layers() if hasattr(d, "fixed_seed") and d.rate > 0]
     seeds = [dropout.next_seed() for dropout in dropouts]
 
@@ -98,12 +89,6 @@ def _checkpointed(layer: Any, args: Any, kwargs: Any) -> Any:
     return _recomputing(function)(*(flat[i] for i in floats))
 
 
-def _is_float_tensor(x: Any) -> bool:
-    return ops.is_tensor(x) and keras.backend.is_float_dtype(
-        keras.backend.standardize_dtype(x.dtype)
-    )
-
-
 @contextmanager
 def _fixed(dropouts: Sequence[Any], seeds: Sequence[Any]) -> Iterator[None]:
     for dropout, seed in zip(dropouts, seeds, strict=True):
@@ -115,10 +100,10 @@ def _fixed(dropouts: Sequence[Any], seeds: Sequence[Any]) -> Iterator[None]:
             dropout.fixed_seed = None
 
 
-def _tied_to(x: Any, seeds: Sequence[Any]) -> list[Any]:
+def _tied_to(x: Any, seeds: Sequence[Any]) -> Sequence[Any]:
     """On TensorFlow, makes the seeds depend on `x`, so that the dropout masks are not stored."""
     if keras.config.backend() != "tensorflow":
-        return list(seeds)
+        return seeds
     first = ops.reshape(x, (-1,))[0]
     return [seed + ops.cast(ops.isnan(first), seed.dtype) for seed in seeds]
 
@@ -131,17 +116,14 @@ def _recomputing(function: Callable[..., Any]) -> Callable[..., Any]:
         return functools.partial(
             checkpoint, function, use_reentrant=False, preserve_rng_state=False
         )
-    if keras.config.backend() == "jax":
-        return _recomputing_on_jax(function)
-    return keras.remat(function)
+    return (_recomputing_on_jax if keras.config.backend() == "jax" else keras.remat)(function)
 
 
 def _recomputing_on_jax(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Works like `jax.checkpoint`, but prevents XLA from removing the recomputation on CPUs.
+    """Works like `jax.checkpoint`, but XLA on CPUs does not remove the recomputation.
 
-    With `jax.checkpoint`, XLA on CPUs recognizes that the recomputation repeats the forward pass.
-    XLA then omits the recomputation and stores the activations. In this function, the inputs of the
-    recomputation depend on the gradient, so XLA recognizes no repetition.
+    With `jax.checkpoint`, XLA would recognize that it repeats the forward pass, and store the
+    activations. Here, the inputs of the recomputation depend on the gradient.
     """
     import jax
     from jax import numpy as jnp
@@ -152,15 +134,14 @@ def _recomputing_on_jax(function: Callable[..., Any]) -> Callable[..., Any]:
         def compute(tensors: Any, weights: Any) -> Any:
             return pure(*tensors, *weights)
 
-        def forward(tensors: Any, weights: Any) -> Any:
-            return compute(tensors, weights), (tensors, weights)
+        def forward(*inputs: Any) -> Any:
+            return compute(*inputs), inputs
 
         def backward(inputs: Any, upstream: Any) -> Any:
             tensors, weights = inputs
             is_lost = jnp.isnan(jnp.ravel(upstream)[0])
             tensors = [jnp.where(is_lost, jnp.nan, x) for x in tensors]
-            _, pull_back = jax.vjp(compute, tensors, weights)
-            return pull_back(upstream)
+            return jax.vjp(compute, tensors, weights)[1](upstream)
 
         checkpointed = jax.custom_vjp(compute)
         checkpointed.defvjp(forward, backward)

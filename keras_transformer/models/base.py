@@ -9,8 +9,8 @@ from typing import Any
 
 import keras
 
+from keras_transformer._backend import without_tensorflow
 from keras_transformer._backend.compile_function import Recompiling
-from keras_transformer._backend.process import without_tensorflow
 from keras_transformer.layers.base import argument_names
 from keras_transformer.layers.saving import (
     apply_layer_changes,

@@ -99,7 +99,7 @@ def fit_runner(check: Check) -> tuple[Callable[[int, int], list[float]], Any]:
     """
     import keras
 
-    from keras_transformer._backend.compilation_cache import use_compilation_cache
+    from keras_transformer._backend.compile_function import use_compilation_cache
 
     use_compilation_cache()
     make = our_trainer if check.engine == "ours" else keras_hub_model

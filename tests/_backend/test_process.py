@@ -9,7 +9,7 @@ import keras
 SAVE_AND_SEED = """
 import sys
 import keras
-from keras_transformer._backend.process import without_tensorflow
+from keras_transformer._backend import without_tensorflow
 
 for _ in range(2):
     with without_tensorflow():
