@@ -27,12 +27,13 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
     errors: list[BaseException] = []
 
     def run_once(*tensors: Any) -> Any:
-        if errors and keras.config.backend() == "torch":
+        if errors:
             raise errors.pop()
         try:
             return function(*tensors)
         except BaseException as error:
-            errors.append(error)
+            if keras.config.backend() == "torch":
+                errors.append(error)
             raise
 
     return ops.custom_gradient(run_once)
