@@ -42,9 +42,9 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
 def scale_and_shift(x: Any, scale: Any = None, shift: Any = None, training: bool = False) -> Any:
     """Computes x * scale + shift. On TensorFlow, matrix products compute the gradients.
 
-    The gradients of `scale` and `shift`, `(D,)` or None, are sums over all tokens of `x`, `(..., D)`.
-    On TensorFlow, XLA takes six times as long for such a sum as for the product with a matrix of
-    ones, or 5 % of the time of a training step of the paper's base model on a CPU.
+    The gradients of `scale` and `shift`, `(D,)` or None, are sums over all tokens of `x`, which is
+    `(..., D)`. On TensorFlow, XLA takes six times as long for such a sum as for the product with a
+    matrix of ones, or 5 % of a training step of the paper's base model on a CPU.
     """
     if not training or keras.config.backend() != "tensorflow":
         x = x if scale is None else ops.multiply(x, scale)

@@ -18,8 +18,7 @@ from typing import Any
 
 import _common
 import numpy as np
-from _decoding_engines import Case as DecodingCase
-from _decoding_engines import marian_config, new_model, source_ids
+from _decoding_engines import Case as DecodingCase, marian_config, new_model, source_ids
 from _gpu_ceilings import ceilings
 from _training_engines import PAD_ID, Case, keras_hub_model, our_trainer, torch_step
 

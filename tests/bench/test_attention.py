@@ -8,8 +8,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "bench"))
 
-from _attention_layers import path_length  # noqa: E402
-from _attention_layers import row as layer_row  # noqa: E402
+from _attention_layers import (
+    path_length,  # noqa: E402
+    row as layer_row,  # noqa: E402
+)
 from _attention_memory import exponent  # noqa: E402
 from _attention_scores import statistics  # noqa: E402
 from _attention_time import row as time_row  # noqa: E402

@@ -2,12 +2,10 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from support.contract import to_numpy
 from support.fake_models import BOS, EOS, PAD, BigramModel, PrefixModel
-from support.searching import beam_search as search
-from support.searching import eagerly, quick_search
+from support.searching import beam_search as search, eagerly, quick_search
 from support.small_models import inputs_of, small_model
 
 from keras_transformer import SearchOptions

@@ -5,8 +5,7 @@ import math
 import pytest
 
 from keras_transformer.errors import UserError
-from keras_transformer.serving import ServedTranslation, ServingClient
-from keras_transformer.serving import client as client_module
+from keras_transformer.serving import ServedTranslation, ServingClient, client as client_module
 from keras_transformer.serving.endpoint import NotFoundError, TemporaryError, VersionState
 
 pytestmark = pytest.mark.once
