@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from keras_transformer._png import png
+from keras_transformer._files import png
 
 pytestmark = pytest.mark.once
 

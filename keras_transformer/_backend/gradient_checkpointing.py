@@ -73,8 +73,8 @@ def check_checkpointable(model: keras.Model) -> None:
 def _checkpointed(layer: Any, args: Any, kwargs: Any) -> Any:
     structure = (args, kwargs)
     flat = keras.tree.flatten(structure)
-    kinds = [keras.backend.standardize_dtype(x.dtype) if ops.is_tensor(x) else "" for x in flat]
-    floats = [i for i, kind in enumerate(kinds) if keras.backend.is_float_dtype(kind)]
+    dtypes = {i: x.dtype for i, x in enumerate(flat) if ops.is_tensor(x)}
+    floats = [i for i, dtype in dtypes.items() if "float" in keras.backend.standardize_dtype(dtype)]
     dropouts = [d for d in layer._flatten_layers() if hasattr(d, "fixed_seed") and d.rate > 0]
     seeds = [dropout.next_seed() for dropout in dropouts]
 
