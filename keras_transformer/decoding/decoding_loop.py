@@ -1,8 +1,7 @@
 """Runs the decoding loop of beam search and sampling. Each step decodes one token.
 
-The steps are grouped into stages. A stage ends when the cache is full. The next stage has a larger
-cache. `search` runs all stages, and can be compiled as one function. `BatchSearch` compiles each
-stage separately.
+A stage is the steps until the cache is full. The next stage has a larger cache. `search` runs all
+stages, and can be compiled as one function. `BatchSearch` compiles each stage separately.
 """
 
 import functools
@@ -99,11 +98,8 @@ def make_strategy(
 
     For the arguments, see `search`.
     """
-    reads_prompt = getattr(model, "reads_prompt", False)
-    if bos_id is None:
-        bos_id = NO_ID if reads_prompt else 2
-    if eos_id is None:
-        eos_id = NO_ID if reads_prompt else 3
+    usual = (NO_ID, NO_ID) if getattr(model, "reads_prompt", False) else (2, 3)
+    bos_id, eos_id = (y if x is None else x for x, y in zip((bos_id, eos_id), usual, strict=True))
     if eos_id == model.pad_id != NO_ID:
         raise ValueError(
             "`eos_id` must differ from the model's `pad_id`, because padding is never chosen. A "
@@ -126,10 +122,9 @@ def make_strategy(
 def run_stages(
     model: Any, request: Request, max_length: Any, *, strategy: Strategy, in_python: bool = False
 ) -> SearchResult:
-    """Runs all stages of a search.
+    """Runs all stages of a search: one if `max_length` is known only at run time or `in_python`.
 
-    If `in_python` is True, Python calls `strategy.advance` for each token, even if the backend has
-    loops. Then, and if `max_length` is known only at run time, there is a single stage.
+    With `in_python`, Python calls `strategy.advance` for each token, even if the backend has loops.
     """
     is_single = in_python or not isinstance(max_length, int)
     lengths = [max_length] if is_single else stages(model, max_length, FIRST_STAGE)
@@ -137,21 +132,19 @@ def run_stages(
         model, request, strategy=strategy, max_length=max_length, length=lengths[0]
     )
     for stage, length in enumerate(lengths):
+        sizes = {"strategy": strategy, "length": length}
         if stage > 0:
-            request, state, cache = resize(
-                model, request, state, cache, None, strategy=strategy, length=length
-            )
+            request, state, cache = resize(model, request, state, cache, None, **sizes)
         state, cache, result, _ = advance(
-            model, request, state, cache, strategy=strategy, length=length, in_python=in_python
+            model, request, state, cache, in_python=in_python, **sizes
         )
     return result
 
 
 def stages(model: Any, max_length: int, first: int, factor: int = 2) -> list[int]:
-    """Returns the length of the hypotheses at the end of each stage, in tokens.
+    """Returns the lengths `first`, `first * factor`, ... and `max_length` that stages end with.
 
-    The lengths are `first`, `first * factor`, `first * factor**2` and so on, and `max_length`. A
-    model without `extend_cache` has a single stage of `max_length` tokens.
+    A model without `extend_cache` has a single stage.
     """
     if not hasattr(model, "extend_cache"):
         return [max_length]
@@ -175,14 +168,7 @@ def begin(
 
 
 def resize(
-    model: Any,
-    request: Request,
-    state: Any,
-    cache: Cache,
-    rows: Any,
-    *,
-    strategy: Strategy,
-    length: int,
+    model: Any, request: Request, state: Any, cache: Cache, rows: Any, *, strategy: Any, length: int
 ) -> tuple[Request, Any, Cache]:
     """Keeps the sentences with indices `rows` (None = all), and makes room for `length` tokens."""
     if rows is not None:

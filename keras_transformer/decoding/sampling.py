@@ -45,17 +45,12 @@ class Sampling:
     """Draws N independent translations of each sentence, token by token.
 
     Each step applies the token rules to the model's log-probabilities and divides the results by
-    the temperature. The step keeps the `top_k` most probable tokens and renormalizes their
-    probabilities. Of these tokens, the step keeps the nucleus, which is the smallest set of most
-    probable tokens whose probabilities add up to at least `top_p`. If other tokens are exactly as
-    probable as the last token in the nucleus, the step keeps them too. The step then renormalizes
-    the probabilities and adds them up in the order of token ids. The step chooses the first token
+    the temperature. It keeps the `top_k` most probable tokens and renormalizes their probabilities.
+    Of these tokens, it keeps the nucleus: the smallest set of most probable tokens whose
+    probabilities add up to at least `top_p`, and tokens that are exactly as probable as the last of
+    them. It then adds up the probabilities in the order of token ids, and chooses the first token
     whose cumulative probability exceeds the random number. So the same random numbers give the same
-    samples on every backend and in every batch. Only rounding errors can change the choice of a
-    token. The probability of a change is about 1e-7 times the number of tokens in the nucleus.
-
-    Bisection finds the smallest probability in the nucleus, with float32 precision. Sorting the
-    vocabulary would be several times slower.
+    samples on every backend and in every batch, except for rounding errors.
 
     Sample n of each sentence uses `request.random_numbers[:, n]`. The score of a sample is its
     log-probability under the model, before temperature, `top_k`, `top_p` and rules. If the rules
@@ -114,9 +109,8 @@ class Sampling:
         allowed = apply_rules(unchanged, state.ids, state.position, rules)
         weights = _weights(allowed / options.temperature, options.top_k, options.top_p)
         tokens = _draw(weights, ops.take(request.random_numbers, state.position, axis=-1))
-        gains = ops.where(
-            _take_last(weights, tokens) > 0, _take_last(unchanged, tokens), IMPOSSIBLE
-        )
+        is_allowed = _take_last(weights, tokens) > 0
+        gains = ops.where(is_allowed, _take_last(unchanged, tokens), IMPOSSIBLE)
         position = state.position + 1
         log_probabilities = state.log_probabilities + ops.where(state.is_open, gains, 0.0)
         ends = ops.logical_or(tokens == self.eos_id, position >= request.max_lengths[:, None])
@@ -155,8 +149,8 @@ def random_numbers(
         indices: Indices of the sentences in the whole text, integers from 0 to 2**64 - 1.
         num_samples: Number N of samples per sentence.
         max_length: Maximum number L of tokens per sample.
-        num_rows: Number of rows B of the batch. Rows without a sentence are 0. Defaults to None,
-            which means one row per sentence.
+        num_rows: Number of rows B of the batch. Rows without a sentence are 0. Defaults to the
+            number of sentences.
 
     Returns:
         float32 array `(B, N, L)` of multiples of 2**-24 in [0, 1).
@@ -173,11 +167,7 @@ def random_numbers(
 
 
 def _weights(log_probabilities: Any, top_k: int, top_p: float) -> Any:
-    """Returns unnormalized probabilities `(B, N, V)`.
-
-    The most probable token gets the value 1, and excluded tokens get the value 0. If every
-    log-probability of a hypothesis is minus infinity, its values are all 0.
-    """
+    """Returns unnormalized probabilities `(B, N, V)`: at most 1, and 0 for excluded tokens."""
     highest = ops.max(log_probabilities, axis=-1, keepdims=True)
     weights = ops.exp(log_probabilities - ops.where(highest > IMPOSSIBLE, highest, 0.0))
     largest = weights
@@ -195,8 +185,8 @@ def _weights(log_probabilities: Any, top_k: int, top_p: float) -> Any:
 def _nucleus_border(weights: Any, top_p: float) -> Any:
     """Returns the smallest weight in the nucleus, `(B, N, 1)`, with float32 precision.
 
-    `weights` `(B, N, K)` are unnormalized probabilities in [0, 1], in any order. The weights
-    in the nucleus add up to at least `top_p` times the sum of all weights.
+    `weights` `(B, N, K)` are unnormalized probabilities in [0, 1], in any order. Sorting them
+    would be several times slower than bisection.
     """
     target = top_p * ops.sum(weights, axis=-1, keepdims=True)
 
@@ -216,10 +206,9 @@ def _nucleus_border(weights: Any, top_p: float) -> Any:
 def _draw(weights: Any, numbers: Any) -> Any:
     """Returns the first tokens, int32 `(B, N)`, whose cumulative probabilities exceed `numbers`.
 
-    `weights` `(B, N, V)` are divided into blocks. First the function adds up the sums of the blocks
-    to find the block of the token. Then the function adds up the weights in this block. With a
-    single float32 sum over the vocabulary, tokens less probable than the rounding error of the sum
-    would never be chosen.
+    Adds up the sums of blocks of `weights` `(B, N, V)`, and then the weights in the block of the
+    token. With a single float32 sum, tokens less probable than its rounding error would never be
+    chosen.
     """
     batch, beams = ops.shape(numbers)
     vocabulary_size = weights.shape[-1]
@@ -239,9 +228,7 @@ def _draw(weights: Any, numbers: Any) -> Any:
 def _first_above(weights: Any, cumulative: Any, target: Any) -> Any:
     """Returns the index `(B, N)` of the first weight above 0 where `cumulative` exceeds `target`.
 
-    If rounding errors leave no such weight, returns the index of the last weight above 0. Weights
-    of 0 are excluded explicitly, because the rounding errors of a parallel sum could select a
-    weight of 0.
+    If rounding errors leave no such weight, returns the index of the last weight above 0.
     """
     size = weights.shape[-1]
     indices = ops.arange(size, dtype="int32")

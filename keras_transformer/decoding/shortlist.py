@@ -18,12 +18,17 @@ import numpy as np
 from keras import ops
 
 from keras_transformer._files import atomic_write
-from keras_transformer.data.lexical_table import lexical_table
+from keras_transformer.data.token_store import SIDES
 from keras_transformer.decoding.steps import Request, SearchResult, take_columns
 from keras_transformer.errors import UserError
 
 _LARGEST = np.iinfo(np.int32).max
 _IDS = ("prefix_ids", "forbidden_ids", "required_ids")
+
+# Maximum number of pairs of a source token and a target token in the same pair of sentences that
+# are learned from. They need about 75 bytes each. In a longer text, sentences are chosen evenly.
+MOST_TOKEN_PAIRS = 50_000_000
+ITERATIONS = 5
 
 
 class Shortlist(NamedTuple):
@@ -48,7 +53,7 @@ class Shortlist(NamedTuple):
     def learn(
         cls, store: Any, tokenizer: Any, num_frequent: int = 100, num_translations: int = 30
     ) -> "Shortlist":
-        """Learns the translations of tokens from parallel text (see `lexical_table`).
+        """Learns the translations of tokens from parallel text, by IBM model 1.
 
         Args:
             store: The `TokenStore` of the training text.
@@ -97,10 +102,9 @@ class Shortlist(NamedTuple):
 
 
 def limit_request(request: Request, num_specials: int, pad_id: int) -> Request:
-    """Sorts and completes the shortlist of a request, and converts its other target ids.
+    """Sorts the shortlist of a request, and adds the ids below `num_specials` and those of `_IDS`.
 
-    The ids below `num_specials` and all ids in `prefix_ids`, `forbidden_ids` and `required_ids` are
-    added to the shortlist. In these three fields, ids are replaced by columns of the shortlist.
+    In the fields `_IDS`, ids are replaced by columns of the shortlist.
     """
     batch = ops.shape(request.source_ids)[0]
     fields = {name: x for name in _IDS if (x := getattr(request, name)) is not None}
@@ -138,3 +142,65 @@ def _columns(ids: Any, shortlist: Any) -> Any:
 def _rows(ids: Any) -> Any:
     """Returns `ids` `(B, ...)` as rows `(B, M)`. Only B may be known at run time alone."""
     return ids if len(ids.shape) == 2 else ops.reshape(ids, (-1, math.prod(ids.shape[1:])))
+
+
+def lexical_table(
+    store: Any,
+    source_vocabulary_size: int,
+    target_vocabulary_size: int,
+    num_translations: int,
+    most_token_pairs: int = MOST_TOKEN_PAIRS,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Estimates p(target token | source token) with IBM model 1.
+
+    Model 1 has an empty source word, which explains target tokens that translate no source token.
+
+    Returns the number of occurrences of each of W target tokens, int64 `(W,)`, and the ids of the
+    M most probable translations of each of V source tokens, best first, int32 `(V, M)`, padded with
+    -1.
+
+    Source: Brown et al. 1993, §4.1.
+    """
+    pairs = _token_pairs(store, source_vocabulary_size, most_token_pairs)
+    keys, places = np.unique(pairs[0] * target_vocabulary_size + pairs[1], return_inverse=True)
+    source_of_key = keys // target_vocabulary_size
+    probabilities = np.ones(len(keys))
+    for _ in range(ITERATIONS):
+        shares = probabilities[places]
+        shares /= np.bincount(pairs[2], shares)[pairs[2]]
+        expected = np.bincount(places, shares, len(keys))
+        totals = np.bincount(source_of_key, expected, source_vocabulary_size + 1)
+        probabilities = expected / totals[source_of_key]
+    is_real = source_of_key < source_vocabulary_size
+    sources, targets = np.divmod(keys[is_real], target_vocabulary_size)
+    order = np.lexsort((-probabilities[is_real], sources))
+    sources, targets = sources[order], targets[order]
+    ranks = np.arange(len(sources)) - np.searchsorted(sources, sources)
+    is_best = ranks < num_translations
+    table = np.full((source_vocabulary_size, num_translations), -1, "int32")
+    table[sources[is_best], ranks[is_best]] = targets[is_best]
+    pieces = store.pieces("target", np.arange(len(store)))
+    return np.bincount(pieces, minlength=target_vocabulary_size), table
+
+
+def _token_pairs(store: Any, empty_id: int, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the source id, target id and target position of each pair of tokens, int64 `(P,)`.
+
+    Each target position is also paired with the empty source word `empty_id`.
+    """
+    source_lengths, target_lengths = (store.lengths(side, np.arange(len(store))) for side in SIDES)
+    sizes = (source_lengths + 1) * target_lengths
+    step = max(1, -(-int(sizes.sum()) // most))
+    chosen = np.arange(0, len(store), step)
+    source_lengths, target_lengths = source_lengths[chosen] + 1, target_lengths[chosen]
+    starts = np.cumsum(source_lengths) - source_lengths
+    source_ids = np.insert(
+        store.pieces("source", chosen).astype("int64"), starts - np.arange(len(chosen)), empty_id
+    )
+    target_ids = store.pieces("target", chosen).astype("int64")
+    per_position = np.repeat(source_lengths, target_lengths)
+    positions = np.repeat(np.arange(len(target_ids)), per_position)
+    first = np.repeat(np.repeat(starts, target_lengths), per_position)
+    begun = np.cumsum(per_position) - per_position
+    offset = np.arange(len(positions)) - np.repeat(begun, per_position)
+    return source_ids[first + offset], target_ids[positions], positions

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_transformer._progress import Bar, compiling
-from keras_transformer.decoding.buckets import LengthBatch
+from keras_transformer.decoding.batch_search import LengthBatch
 from keras_transformer.decoding.decoding_loop import NO_ID
 from keras_transformer.decoding.options import SamplingOptions, SearchOptions
 from keras_transformer.decoding.sampling import random_numbers

@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_transformer._backend.compile_function import compile_function
 from keras_transformer.data.tokenizer import check_utf8
-from keras_transformer.decoding.buckets import (
+from keras_transformer.decoding.batch_search import (
     LengthBatch,
     padded,
     pair_batches,

@@ -11,11 +11,13 @@ from support.searching import beam_search, quick_search
 from keras_transformer import Ensemble, SamplingOptions, SearchOptions
 from keras_transformer._backend.compile_function import makes_graphs
 from keras_transformer.decoding.batch_search import (
+    FEW_SHAPES,
     FEW_SHAPES_SENTENCES,
     GRAPH_SENTENCES,
+    IN_GRAPH,
+    MANY_SHAPES,
     BatchSearch,
 )
-from keras_transformer.decoding.buckets import FEW_SHAPES, IN_GRAPH, MANY_SHAPES
 from keras_transformer.decoding.decoding_loop import make_strategy, search
 from keras_transformer.decoding.sampling import random_numbers
 from keras_transformer.decoding.steps import Request

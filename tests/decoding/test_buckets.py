@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_transformer.decoding.buckets import (
+from keras_transformer.decoding.batch_search import (
     FEW_SHAPES,
     length_batches,
     pair_batches,

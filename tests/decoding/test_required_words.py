@@ -6,7 +6,7 @@ from keras import ops
 from support.contract import to_numpy
 from support.fake_models import BOS, EOS, PAD
 
-from keras_transformer.decoding.required_words import (
+from keras_transformer.decoding.token_rules import (
     allocate_beams,
     banks_of,
     constrained_candidates,

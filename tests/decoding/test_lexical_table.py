@@ -7,7 +7,7 @@ import pytest
 from support.parallel_text import SENTENCES
 
 from keras_transformer.data import Tokenizer, TokenStore
-from keras_transformer.data.lexical_table import ITERATIONS, lexical_table
+from keras_transformer.decoding.shortlist import ITERATIONS, lexical_table
 
 V = 120
 
