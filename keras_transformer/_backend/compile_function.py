@@ -183,8 +183,11 @@ def _tensorflow(
         key = (specs, tuple(sorted(options.items())))
         with lock:
             if key not in graphs:
-                bound = functools.partial(function, model, **options)
-                graph = tf.function(bound, autograph=False, jit_compile=not any_shape)
+                graph = tf.function(
+                    lambda *x: function(model, *x, **options),
+                    autograph=False,
+                    jit_compile=not any_shape,
+                )
                 structure = keras.tree.pack_sequence_as(tensors, specs)
                 graphs[key] = graph.get_concrete_function(*structure)
         return graphs[key](*keras.tree.pack_sequence_as(tensors, leaves))

@@ -1,15 +1,15 @@
-"""Groups sentence pairs into batches of a few different shapes."""
+"""Groups sentence pairs into batches of a few different shapes, and masks tokens for BERT."""
 
 import functools
 import itertools
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_transformer.data.token_store import TokenStore
-from keras_transformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
-from keras_transformer.errors import UserError, check_sizes
+from keras_transformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from keras_transformer.errors import UserError, check_integers, check_range, check_sizes
 
 Batch = tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]
 # The source and target length that the sentence pairs of a batch are padded to.
@@ -29,11 +29,7 @@ class BatchShape(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """The rows of every batch that one process gets, if several processes train together.
-
-    Each batch is split into `parts` equal parts. The process gets the parts `begin` to `end` - 1,
-    counted from 0.
-    """
+    """The rows of every batch that one process gets: parts `begin` to `end` - 1 of `parts`."""
 
     begin: int = 0
     end: int = 1
@@ -94,12 +90,8 @@ class BatchPlan:
         max_shapes: int = 8,
         shard: Shard | None = None,
     ) -> None:
-        check_sizes(
-            tokens_per_batch=tokens_per_batch,
-            accumulation_steps=accumulation_steps,
-            length_multiple=length_multiple,
-            max_shapes=max_shapes,
-        )
+        check_sizes(tokens_per_batch=tokens_per_batch, accumulation_steps=accumulation_steps)
+        check_sizes(length_multiple=length_multiple, max_shapes=max_shapes)
         self.store = store
         self.tokens_per_batch = tokens_per_batch
         self.seed = seed
@@ -146,11 +138,11 @@ class BatchPlan:
 
         Returns:
             A tuple `(inputs, labels, sample_weight)`. The dict `inputs` contains `source_ids`,
-            int32 (B, S), and `target_ids`, int32 (B, T). The array `labels` is int32 (B, T). The
-            array `sample_weight` is float32 (B, T). Rows without a sentence contain only padding.
-            The weight of padding is 0. The weight of any other token is `accumulation_steps`
-            divided by `tokens(step)`. With these weights and a loss that sums over tokens, the mean
-            gradient of the micro-batches is the gradient of the step's mean loss per target token.
+            int32 (B, S), and `target_ids`, int32 (B, T). The array `labels` is int32 (B, T), and
+            `sample_weight` float32 (B, T). The weight of padding is 0, and of any other token
+            `accumulation_steps` divided by `tokens(step)`. With these weights and a loss that sums
+            over tokens, the mean gradient of the micro-batches is the gradient of the step's mean
+            loss per target token. Rows without a sentence contain only padding.
         """
         shape, pairs = self._slot(step, micro)
         begin, end, parts = self.shard
@@ -180,8 +172,7 @@ class BatchPlan:
     def _lay_out(self) -> tuple[list[int], list[_Slot]]:
         """Returns the number of pairs that each bucket keeps, and a `_Slot` for each micro-batch.
 
-        If the last batch of a bucket is not full, its pairs move to the next wider bucket. Only the
-        widest bucket has an incomplete batch. Both results are the same in every pass.
+        If the last batch of a bucket is not full, its pairs move to the next wider bucket.
         """
         kept, slots, begin = [], [], 0
         waiting = [len(members) for members in self._members]
@@ -237,8 +228,7 @@ def evaluation_batches(
     """Returns batches that contain every sentence once, for `model.evaluate`.
 
     `SlicedLogitsTrainer.evaluate` and the metrics of this package return means over all tokens. For
-    another model, Keras weights the loss of each batch by its number of rows. Batches have
-    different numbers of rows, so this loss is not the mean over tokens.
+    another model, Keras weights the loss of each batch by its number of rows, which differs.
 
     Returns batches as `BatchPlan.batch` does, but all tokens except padding have the weight 1. For
     the arguments, see `BatchPlan`.
@@ -276,27 +266,16 @@ def _pad(store: TokenStore, side: str, pairs: np.ndarray, shape: tuple[int, int]
 
 
 def choose_buckets(
-    source_lengths: np.ndarray,
-    target_lengths: np.ndarray,
-    length_multiple: int,
-    max_shapes: int,
+    source_lengths: np.ndarray, target_lengths: np.ndarray, length_multiple: int, max_shapes: int
 ) -> tuple[list[Width], np.ndarray]:
     """Chooses the lengths that sentence pairs are padded to, so that there is little padding.
 
-    A width is a pair of a source length and a target length. The search starts with one width that
-    every sentence pair fits into. It repeatedly adds the width that saves the most padding, until
-    there are `max_shapes` widths. Then it replaces each width except the widest by the width that
-    saves the most padding.
+    The search starts with one width that every sentence pair fits into. It repeatedly adds the
+    width that saves the most padding, until there are `max_shapes` widths. Then it replaces each
+    width except the widest by the width that saves the most padding.
 
-    Args:
-        source_lengths: Number of source tokens of each pair, int (pairs,).
-        target_lengths: Number of target tokens of each pair, int (pairs,).
-        length_multiple: All lengths are multiples of this number.
-        max_shapes: Maximum number of widths.
-
-    Returns:
-        The widths, narrowest first, and an array, uint8 (pairs,). The array contains the index of
-        the narrowest width that each pair fits into. Every pair fits into the last width.
+    Returns the widths, narrowest first, and the index of the narrowest width that each pair fits
+    into, int (pairs,). Every pair fits into the last width.
     """
     source_levels = _levels(int(source_lengths.max()), length_multiple)
     target_levels = _levels(int(target_lengths.max()), length_multiple)
@@ -322,12 +301,10 @@ def _level_of(lengths: np.ndarray, levels: np.ndarray) -> np.ndarray:
 def _search(counts: np.ndarray, sums: np.ndarray, max_shapes: int) -> list[Width]:
     """Returns at most `max_shapes` cells of a grid (the corners), cheapest first.
 
-    Cell (i, j) stands for a width: the i-th possible source length and the j-th possible target
-    length. `counts[i, j]` is the number of sentence pairs in cell (i, j). `sums[i, j]` is the cost
-    of one pair that is padded to the lengths of cell (i, j).
+    Cell (i, j) stands for the i-th source length and the j-th target length. `counts[i, j]` is its
+    number of sentence pairs, and `sums[i, j]` the cost of one pair that is padded to these lengths.
     """
-    widest = (sums.shape[0] - 1, sums.shape[1] - 1)
-    corners = [widest]
+    corners = [(sums.shape[0] - 1, sums.shape[1] - 1)]
     for _ in range(max_shapes - 1):
         corners = _with_best_addition(counts, sums, corners)
     for _ in range(_REFINEMENTS):
@@ -356,3 +333,73 @@ def _owners(grid: tuple[int, ...], corners: list[Width]) -> np.ndarray:
     for index, (i, j) in reversed(list(enumerate(corners))):
         owners[: i + 1, : j + 1] = index
     return owners
+
+
+def mask_tokens(
+    token_ids: Any,
+    generator: np.random.Generator,
+    vocabulary_size: int,
+    mask_id: int,
+    special_ids: Sequence[int] = (PAD_ID, UNK_ID, BOS_ID, EOS_ID),
+    rate: float = 0.15,
+    pad_id: int = PAD_ID,
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Chooses random tokens of each row and hides most of them (BERT, §3.1 and appendix A.1).
+
+    Of the chosen tokens, 80 % are replaced by `mask_id`, 10 % by a random token, and 10 % are kept.
+    Call the function for each batch, so that each pass over the data has other masks.
+
+    Example:
+
+    ```python
+    inputs, labels = mask_tokens(token_ids, np.random.default_rng(0), 8_000, mask_id=7_999)
+    ```
+
+    Args:
+        token_ids: int array `(B, S)`.
+        generator: NumPy's random generator.
+        vocabulary_size: Size V of the vocabulary. Random tokens are drawn from the ids below V,
+            without `special_ids` and `mask_id`.
+        mask_id: Id of the mask token.
+        special_ids: Ids that are never chosen. `pad_id` and `mask_id` are never chosen either.
+            Defaults to pad, unk, bos and eos of `Tokenizer`.
+        rate: Fraction of the other tokens to choose, in (0, 1]. At least one token of a row is
+            chosen if there is one. Defaults to 0.15.
+        pad_id: Id of padding. Defaults to 0.
+
+    Returns:
+        The inputs of `MaskedLanguageModel` and the labels. With M = max(1, round(rate * S)), the
+        inputs are `{"token_ids": int32 (B, S), "masked_positions": int32 (B, M)}` and the labels
+        are int32 `(B, M)`. A row with fewer than M chosen tokens has the position 0 and the label
+        `pad_id` in the rest.
+
+    Raises:
+        ValueError: If `rate` is out of range, or an id is no integer or outside the vocabulary.
+
+    Source: Devlin et al. 2019; for new masks in each pass, Liu et al. 2019 (RoBERTa).
+    """
+    if not 0.0 < rate <= 1.0:
+        raise ValueError(f"`rate` must be above 0 and at most 1. Received: rate={rate}")
+    token_ids = np.asarray(token_ids)
+    check_integers(token_ids=token_ids, mask_id=np.asarray(mask_id))
+    real = token_ids[token_ids != pad_id]
+    check_range(0, vocabulary_size, token_ids=real, mask_id=np.asarray(mask_id))
+    special = [*special_ids, pad_id, mask_id]
+    ordinary = np.setdiff1d(np.arange(vocabulary_size), special)
+    token_ids = token_ids.astype("int32")
+    most = max(1, round(rate * token_ids.shape[1]))
+    may_choose = ~np.isin(token_ids, special)
+    order = np.where(may_choose, generator.random(token_ids.shape), 2.0).argsort(axis=1)
+    positions = order[:, :most].astype("int32")
+    available = may_choose.sum(axis=1, keepdims=True)
+    count = np.minimum(np.maximum(np.rint(rate * available), 1), available)  # (B, 1)
+    is_chosen = np.arange(positions.shape[1]) < count  # (B, M)
+    labels = np.where(is_chosen, np.take_along_axis(token_ids, positions, axis=1), pad_id)
+    kind = generator.random(positions.shape)
+    random_ids = generator.choice(ordinary, positions.shape)
+    hidden = np.where(kind < 0.8, mask_id, np.where(kind < 0.9, random_ids, labels))
+    rows = np.nonzero(is_chosen)[0]
+    masked = token_ids.copy()
+    masked[rows, positions[is_chosen]] = hidden[is_chosen]
+    inputs = {"token_ids": masked, "masked_positions": np.where(is_chosen, positions, 0)}
+    return inputs, labels

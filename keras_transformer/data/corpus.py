@@ -1,4 +1,4 @@
-"""Reads and checks lines and parallel text from files and standard input."""
+"""Reads and checks lines and parallel text from files and standard input, and downloads files."""
 
 import gzip
 import itertools
@@ -12,7 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
+from urllib.parse import quote
+from urllib.request import urlopen
 
+from keras_transformer._files import atomic_write, keras_home, sha256_of
+from keras_transformer._progress import Bar
 from keras_transformer.errors import UserError
 
 Pair = tuple[str, str]
@@ -25,6 +29,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _LONGEST_LINE = 1024 * 1024
 # How long `available_chunks` waits for further items: too short for a person to notice.
 _PATIENCE_SECONDS = 0.05
+_SILENCE_SECONDS = 60.0  # of a server
 
 
 class CorpusError(UserError, ValueError):
@@ -79,8 +84,7 @@ class _ParallelText:
                 yield source, target
         if counts[0] != counts[1]:
             raise CorpusError(
-                "line-aligned files must have the same number of lines. Add or remove lines, so "
-                "that each line translates the line of the same number. Received: "
+                "line-aligned files must have the same number of lines. Received: "
                 f"{self.source_path} with {counts[0]:,} and {self.target_path} with "
                 f"{counts[1]:,} lines"
             )
@@ -120,9 +124,8 @@ def read_standard_input() -> Iterator[str]:
     Raises:
         CorpusError: If standard input cannot be read, is not UTF-8 or has a line longer than 1 MiB.
     """
-    stdin = sys.stdin  # not closed: Python aborts if standard input is closed during a read
-    try:
-        yield from _lines(stdin.buffer, "standard input")
+    try:  # It is not closed: Python aborts if standard input is closed during a read.
+        yield from _lines(sys.stdin.buffer, "standard input")
     except OSError as error:
         raise CorpusError(f"standard input cannot be read: {error.strerror or error}") from None
 
@@ -157,17 +160,16 @@ def available_chunks(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
 
     While the caller works on a list, a thread reads up to `most` further items into a queue. So a
     line that a user types is processed immediately, and a file is processed in long lists. If
-    `items` raises an exception, all earlier items are yielded first. Then the exception is raised.
+    `items` raises an exception, it is raised again after all earlier items.
     """
     arrived: queue.Queue[Any] = queue.Queue(most)
     is_abandoned = threading.Event()
+    errors: list[BaseException] = []
 
     def put(item: Any) -> None:
         while not is_abandoned.is_set():
             with suppress(queue.Full):
                 return arrived.put(item, timeout=1)
-
-    errors: list[BaseException] = []  # raised again in the thread that reads the queue
 
     def take() -> None:
         try:
@@ -183,21 +185,54 @@ def available_chunks(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
     chunk: list[Any] = [None]
     try:
         while chunk[-1] is not _END:
-            chunk = _next_chunk(arrived, most)
-            if arrived_items := [item for item in chunk if item is not _END]:
-                yield arrived_items
+            chunk = [arrived.get()]
+            deadline = time.monotonic() + _PATIENCE_SECONDS
+            with suppress(queue.Empty):
+                while len(chunk) < most and chunk[-1] is not _END:
+                    chunk.append(arrived.get(timeout=max(0.0, deadline - time.monotonic())))
+            if found := [item for item in chunk if item is not _END]:
+                yield found
     finally:
         is_abandoned.set()
     if errors:
         raise errors[0]
 
 
-def _next_chunk(arrived: "queue.Queue[Any]", most: int) -> list[Any]:
-    chunk = [arrived.get()]
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while len(chunk) < most and chunk[-1] is not _END:
-        try:
-            chunk.append(arrived.get(timeout=max(0.0, deadline - time.monotonic())))
-        except queue.Empty:
-            break
-    return chunk
+def download(name: str, folder_url: str, sha256: str) -> Path:
+    """Downloads a file into the cache if the cache does not have the file.
+
+    The cache is the folder `keras_transformer/<first 16 digits of the SHA-256>` in `KERAS_HOME`, by
+    default in `~/.keras`. A file is moved into the cache after its download is complete and
+    verified. Every call verifies the file in the cache, and downloads a damaged file again.
+
+    Args:
+        name: Name of the file, without a folder.
+        folder_url: URL of the folder that contains the file, with http or https.
+        sha256: SHA-256 of the file, 64 lower-case hex digits.
+
+    Returns:
+        Path of the file in the cache.
+
+    Raises:
+        UserError: If the download fails, if the server is silent for a minute, or if the SHA-256 of
+            the file is not `sha256`. After an error, the cache is unchanged.
+    """
+    path = keras_home() / "keras_transformer" / sha256[:16] / name
+    url = f"{folder_url.rstrip('/')}/{quote(name)}"
+    try:
+        if not path.is_file() or sha256_of(path) != sha256:
+            with atomic_write(path) as partial:
+                with partial.open("wb") as file, urlopen(url, timeout=_SILENCE_SECONDS) as response:
+                    size = response.length  # None if the server does not tell
+                    with Bar(name, total=size, unit="B", unit_scale=True) as bar:
+                        while chunk := response.read(64 * 1024):
+                            bar.update(file.write(chunk))
+                if (received := sha256_of(partial)) != sha256:
+                    raise ValueError(f"the SHA-256 must be {sha256}. Received: {received}")
+    except Exception as error:  # urllib and the system raise different errors
+        message = (
+            f"{url} cannot be fetched (for local files, use --data-dir, or set data.directory of "
+            f"the recipe): {error}"
+        )
+        raise UserError(" ".join(message.split())) from error
+    return path

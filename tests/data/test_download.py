@@ -7,7 +7,7 @@ import pytest
 from support.local_server import answer, local_server
 
 from keras_transformer.data import download as module
-from keras_transformer.data.download import download
+from keras_transformer.data.corpus import download
 from keras_transformer.errors import UserError
 
 CONTENT = b"a line\n" * 1_000
