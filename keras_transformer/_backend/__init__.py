@@ -66,9 +66,8 @@ def child_process(words: Sequence[str], **options: Any) -> Iterator[subprocess.P
 def fit_data(batches: Iterable[Any], model: Any = None) -> Any:
     """Prepares batches of varying sequence lengths for `model.fit` and `model.evaluate`.
 
-    Keras on TensorFlow infers the shapes of all batches from the first two batches of a generator.
-    If these two batches have the same sequence length, a later batch of another length fails. A
-    `tf.data.Dataset` can declare that lengths vary. The other backends accept any generator.
+    Keras on TensorFlow infers the shapes of all batches from the first two batches of a generator,
+    so a later batch of another length may fail. A `tf.data.Dataset` can declare that lengths vary.
 
     Example:
 

@@ -47,10 +47,9 @@ def compile_function(
         model: Model that is passed as the first argument of `function`.
         donated: Zero-based indices of the `tensors` that the caller will not use again. JAX reuses
             their memory for the results. Defaults to none.
-        any_shape: If True, TensorFlow makes one graph without XLA. In this graph, all axes of the
-            first tensor and the first axis of each other tensor may vary in size. A small model
-            then takes 3 times as long per batch, but a new shape causes no delay. On the other
-            backends, the argument has no effect. Defaults to False.
+        any_shape: If True, TensorFlow makes one graph without XLA. All axes of the first tensor and
+            the first axis of each other tensor may vary in size. A small model then takes 3 times
+            as long per batch, but a new shape causes no delay. Defaults to False.
 
     Returns:
         A function that takes `tensors` (or arrays) by position and hashable `options` by name.
@@ -78,18 +77,11 @@ def compile_function(
     return call
 
 
-def while_loop(
-    condition: Callable[..., Any],
-    body: Callable[..., Any],
-    carried: tuple[Any, ...],
-    given: Any,
-    name: Any,
-) -> Any:
+def while_loop(condition: Any, body: Any, carried: tuple[Any, ...], given: Any, name: Any) -> Any:
     """Does the same as `ops.while_loop`, in a compiled function of PyTorch on a GPU by CUDA graphs.
 
     `body` is a function of `given` and the loop's tensors `carried`, each of any nested structure.
-    It may also read weights. `name` is hashable and differs between loops that compute something
-    else.
+    It may also read weights. `name` is hashable and names what the loop computes.
     """
     graphed = _graphed_loops.get()
     if graphed is not None:
@@ -108,11 +100,7 @@ def makes_graphs() -> bool:
 
 
 def prefers_float32() -> bool:
-    """Returns whether compiled functions take less time in float32 than in half precision.
-
-    This is the case for TensorFlow and JAX on a CPU. PyTorch on a CPU with instructions for
-    bfloat16 takes less time in bfloat16 if the matrices are large.
-    """
+    """Returns whether compiled functions take less time in float32 than in half precision."""
     return compiles_each_shape() and is_on_cpu()
 
 
@@ -133,30 +121,6 @@ def _layers(model: Any) -> list[Any]:
     if hasattr(model, "models"):
         return [layer for part in model.models for layer in _layers(part)]
     return list(getattr(model, "_flatten_layers", list)())
-
-
-class Recompiling:
-    """Mixin that recompiles a Keras model after `quantize` or `enable_lora` added variables.
-
-    Without this mixin, `fit`, `evaluate` and `predict` would still use the old weights on
-    TensorFlow.
-    """
-
-    variables: Any
-
-    def make_train_function(self, force: bool = False) -> None:
-        super().make_train_function(force or self._has_more_variables("train"))  # type: ignore
-
-    def make_test_function(self, force: bool = False) -> None:
-        super().make_test_function(force or self._has_more_variables("test"))  # type: ignore
-
-    def make_predict_function(self, force: bool = False) -> None:
-        super().make_predict_function(force or self._has_more_variables("predict"))  # type: ignore
-
-    def _has_more_variables(self, function: str) -> bool:
-        counts = vars(self).setdefault("_num_variables", {})  # Avoids tracking by Keras.
-        before, counts[function] = counts.get(function), len(self.variables)
-        return before not in (None, counts[function])
 
 
 def _tensorflow(

@@ -20,16 +20,12 @@ class GraphedStep:
 
     Python takes longer to start the kernels of a step than a GPU takes to run them. A graph starts
     all of them by one call. The first batch of each shape is trained without a graph, which
-    compiles the step. The second is recorded, up to 32 shapes. With more, all steps run without
-    graphs.
-
-    Numbers that Python computes are constants of the recording, as in a program that XLA compiles.
-    A step in which Python reads a value from the GPU can't be recorded. All steps run without a
-    graph then, or raise a ValueError if `is_required` is True.
+    compiles the step. The second is recorded, up to 32 shapes. With more, or if Python reads a
+    value from the GPU in a step, all steps run without a graph, or raise a ValueError if
+    `is_required` is True. Numbers that Python computes are constants of the recording.
 
     `step` trains `model` on a batch, a nested structure of arrays and None. It returns a dict of
-    tensors, and changes other tensors in place only. A call takes a list or iterator, whose next
-    element is a batch, and returns the result of `step`.
+    tensors, and changes other tensors in place only. A call takes an iterable of a batch.
 
     Source: "CUDA Graphs" in PyTorch's documentation.
     """
@@ -112,11 +108,9 @@ class GraphedLoops:
     """Runs loops on PyTorch by CUDA graphs, see `compile_function.while_loop`.
 
     The first step of a loop with new shapes runs without a graph. Then one step is recorded, with
-    tensors of its own, and all other steps replay it. A step that can't be recorded, for example
-    because Python reads a value from the GPU, always runs without a graph.
-
-    Weights that are cast to another dtype are cast once per loop. One object serves one function
-    of one model, in one thread at a time.
+    tensors of its own, and all other steps replay it. A step that can't be recorded always runs
+    without a graph. Weights that are cast to another dtype are cast once per loop. One object
+    serves one function of one model, in one thread at a time.
     """
 
     def __init__(self) -> None:

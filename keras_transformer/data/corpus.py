@@ -59,10 +59,9 @@ def read_parallel(source_path: str | Path, target_path: str | Path | None = None
         empty line are included. `TokenStore.build` drops and counts such pairs.
 
     Raises:
-        CorpusError: While iterating, if a file cannot be read or is not UTF-8. The message names
-            the file and, if a line is invalid, the number of the line.
-        CorpusError: While iterating, if a line is longer than 1 MiB, if the files have different
-            numbers of lines, or if a TSV line does not have two fields.
+        CorpusError: While iterating, if a file cannot be read or is not UTF-8, if a line is longer
+            than 1 MiB, if the files have different numbers of lines, or if a TSV line does not have
+            two fields.
     """
     return _ParallelText(source_path, target_path)
 
@@ -119,11 +118,7 @@ def read_lines(path: str | Path) -> Iterator[str]:
 
 
 def read_standard_input() -> Iterator[str]:
-    """Reads the lines of standard input, without their line ends.
-
-    Raises:
-        CorpusError: If standard input cannot be read, is not UTF-8 or has a line longer than 1 MiB.
-    """
+    """Reads the lines of standard input, as `read_lines` those of a file."""
     try:  # It is not closed: Python aborts if standard input is closed during a read.
         yield from _lines(sys.stdin.buffer, "standard input")
     except OSError as error:
@@ -205,17 +200,9 @@ def download(name: str, folder_url: str, sha256: str) -> Path:
     default in `~/.keras`. A file is moved into the cache after its download is complete and
     verified. Every call verifies the file in the cache, and downloads a damaged file again.
 
-    Args:
-        name: Name of the file, without a folder.
-        folder_url: URL of the folder that contains the file, with http or https.
-        sha256: SHA-256 of the file, 64 lower-case hex digits.
-
-    Returns:
-        Path of the file in the cache.
-
     Raises:
         UserError: If the download fails, if the server is silent for a minute, or if the SHA-256 of
-            the file is not `sha256`. After an error, the cache is unchanged.
+            the file is not `sha256` (64 lower-case hex digits).
     """
     path = keras_home() / "keras_transformer" / sha256[:16] / name
     url = f"{folder_url.rstrip('/')}/{quote(name)}"

@@ -52,26 +52,12 @@ def hold_out(pairs: Iterable[Pair], validation: int, test: int, seed: int = 1) -
     sentence with a held-out pair. A held-out source sentence has one translation, the first.
 
     The choice depends on `seed` and on the set of source sentences, not on their order. It keeps 8
-    bytes per pair in memory, and twice the held-out pairs, or all if many have the same target.
-
-    Example:
-
-    ```python
-    held_out = hold_out(read_parallel("corpus.en", "corpus.de"), validation=1000, test=1000)
-    for source, target in held_out.train():
-        print(source, "=", target)
-    ```
-
-    Args:
-        pairs: The corpus. It is iterated over two or three times, and by `HeldOut.train`.
-        validation: Number of pairs for validation, an integer > 0.
-        test: Number of pairs for test, an integer > 0.
-        seed: Random seed, an integer >= 0. Defaults to 1.
+    bytes per pair in memory, and twice the held-out pairs, or all if many have the same target. It
+    iterates over the pairs two or three times, and `HeldOut.train` once more.
 
     Raises:
         UserError: If the held-out pairs would be more than half of the different source sentences,
             or if too few pairs have a target that is not in the test split.
-        ValueError: If `validation` or `test` is not an integer of at least 1.
     """
     check_sizes(validation=validation, test=test)
     count = validation + test

@@ -85,8 +85,7 @@ class TokenStore:
             tokenizer: The tokenizer.
             max_length: Maximum number of pieces per sentence, without eos. Defaults to 256.
             progress: Whether to show a progress bar on stderr. Defaults to True.
-            fingerprint: The `TokenStore.fingerprint` that the store must have. Defaults to None,
-                which means any fingerprint.
+            fingerprint: The `TokenStore.fingerprint` that the store must have. Defaults to any.
 
         Raises:
             UserError: If no pair is left, the disk is full, the folder contains other files, or the

@@ -82,8 +82,8 @@ class BatchSearch:
     def shapes(self, num_sentences: int, strategy: Strategy) -> Shapes:
         """Returns the shapes for the next `num_sentences` sentences."""
         self.num_sentences += num_sentences
-        has_graph = self._accepts_any_shape and isinstance(strategy, BeamSearch)
-        if has_graph and self.num_sentences <= GRAPH_SENTENCES:
+        is_first = self.num_sentences <= GRAPH_SENTENCES
+        if self._accepts_any_shape and is_first and isinstance(strategy, BeamSearch):
             return IN_GRAPH
         is_short = compiles_each_shape() and self.num_sentences <= FEW_SHAPES_SENTENCES
         return FEW_SHAPES if is_short else MANY_SHAPES
@@ -93,8 +93,7 @@ class BatchSearch:
     ) -> SearchResult:
         """Runs the search for a request of NumPy arrays, and returns NumPy arrays."""
         if shapes.in_graph:
-            result = self._run_stages(request, np.int32(max_length), strategy=strategy)
-            return _to_numpy(result)
+            return _to_numpy(self._run_stages(request, np.int32(max_length), strategy=strategy))
         rows = np.arange(len(request.source_ids))
         sizes = batch_sizes(len(rows), shapes)
         if shapes.first_stage is None:
@@ -102,11 +101,10 @@ class BatchSearch:
             lengths = stages(self._model, max_length, width, factor=max_length)
         else:
             lengths = stages(self._model, max_length, shapes.first_stage)
+        length, found = lengths[0], _empty_result(len(rows), strategy, max_length)
         request, state, cache = self._begin(
-            request, strategy=strategy, max_length=max_length, length=lengths[0]
+            request, strategy=strategy, max_length=max_length, length=length
         )
-        found = _empty_result(len(rows), strategy, max_length)
-        length = lengths[0]
         while True:
             most = next((size for size in sizes if size < len(rows)), 0)
             state, cache, result, is_open = self._advance(
@@ -208,8 +206,8 @@ def pair_batches(
 ) -> Iterator[tuple[list[int], np.ndarray, np.ndarray]]:
     """Groups sources, each with N targets, into batches of padded arrays.
 
-    Yields, for each batch, the indices of the sources, their ids, int32 `(B, S)`, and the ids of
-    their targets, int32 `(B, N, S)`. The last rows may contain only padding.
+    Yields the indices of the sources, their ids, int32 `(B, S)`, and the ids of their targets,
+    int32 `(B, N, S)`. The last rows may contain only padding.
     """
     lengths = [max(map(len, (s, *t))) for s, t in zip(sources, targets, strict=True)]
     for indices, rows, width in length_batches(lengths, tokens_per_batch, longest):

@@ -75,8 +75,6 @@ class BeamState(NamedTuple):
 class BeamSearch:
     """Finds the translations with the best scores by beam search with N beams (§6.1).
 
-    With N = 1, the search is greedy.
-
     The candidates of a step are the 2N most probable continuations of the live (not finished)
     hypotheses. If one of the N best candidates ends with eos, this candidate is finished. The N
     best candidates without eos become the next live hypotheses. The search of a sentence ends when
@@ -89,10 +87,8 @@ class BeamSearch:
     `coverage_penalty` times `coverage_score`. The backend's `top_k` determines the order of
     candidates with equal scores.
 
-    If `num_beam_groups` is above 1, the beams of each group are searched separately. In every step,
-    the groups choose tokens one after another. Hypotheses of different groups can be equal.
-
-    `num_beams` (N) and `num_results` (at most N) may be 0-d int tensors.
+    With several beam groups, each group is searched separately, and the groups choose the tokens of
+    a step one after another. `num_beams` and `num_results` may be 0-d int tensors.
 
     Source: Vaswani et al. 2017, §6.1; Wu et al. 2016, eq. 14, for the penalties; Vijayakumar et al.
         2016, algorithm 1, for groups.
@@ -124,26 +120,23 @@ class BeamSearch:
         empty = functools.partial(empty_ids, bos_id=self.bos_id, pad_id=self.pad_id)
         is_first = ops.arange(self.num_beams, dtype="int32") % (self.num_beams // groups) == 0
         first = ops.cast(ops.where(is_first, 0.0, IMPOSSIBLE), "float32")  # first of each group
-        coverage = (*live, source_length if self.options.coverage_penalty else 1)
-        none = ops.full(best, IMPOSSIBLE, "float32")
+        totals = ops.zeros((batch, 1), "float32") + first
+        width = source_length if self.options.coverage_penalty else 1
+        coverage, none = ops.zeros((*live, width), "float32"), ops.full(best, IMPOSSIBLE, "float32")
         return BeamState(
-            ops.convert_to_tensor(0, dtype="int32"),
-            Live(
-                empty((*live, 1 + max_length)),
-                ops.zeros((batch, 1), "float32") + first,
-                ops.zeros(coverage, "float32"),
-            ),
-            Finished(empty((*best, 1 + max_length)), none, none),
-            ops.zeros((batch, groups), "int32"),
+            position=ops.convert_to_tensor(0, dtype="int32"),
+            live=Live(empty((*live, 1 + max_length)), totals, coverage),
+            finished=Finished(empty((*best, 1 + max_length)), none, none),
+            num_finished=ops.zeros((batch, groups), "int32"),
         )
 
     def widen(self, state: BeamState, max_length: int) -> BeamState:
         """Returns the state with room for `max_length` tokens."""
-
-        def wide(part: Any) -> Any:
-            return part._replace(ids=widen_ids(part.ids, 1 + max_length, self.pad_id))
-
-        return state._replace(live=wide(state.live), finished=wide(state.finished))
+        live, finished = (
+            x._replace(ids=widen_ids(x.ids, 1 + max_length, self.pad_id))
+            for x in (state.live, state.finished)
+        )
+        return state._replace(live=live, finished=finished)
 
     def is_open(self, state: BeamState) -> Any:
         """Returns a bool mask `(B,)`, True for sentences whose search is not finished."""
@@ -153,11 +146,10 @@ class BeamSearch:
         self, model: Any, request: Request, state: BeamState, cache: Cache
     ) -> tuple[BeamState, Cache]:
         """Decodes one token per hypothesis, and returns the new state and the model's new cache."""
-        live, position = state.live, state.position
-        coverage_penalty = self.options.coverage_penalty
-        last = ops.take(live.ids, position, axis=-1)
+        live, coverage_penalty = state.live, self.options.coverage_penalty
+        last = ops.take(live.ids, state.position, axis=-1)
         arguments = {"return_attention_weights": True} if coverage_penalty else {}
-        logits, cache, *attention = model.step(last, cache, position, **arguments)
+        logits, cache, *attention = model.step(last, cache, state.position, **arguments)
         logits = ops.convert_to_tensor(logits)  # A model that is not compiled may return NumPy.
         bonus = ops.zeros_like(live.log_probabilities)
         if coverage_penalty:
@@ -174,8 +166,7 @@ class BeamSearch:
         groups, position = self.options.num_beam_groups, state.position
         if groups == 1:
             candidates = self._candidates(state.live, logits, position, request)
-            is_single = candidates.parents.shape[1] == 1
-            select = self._select_single if is_single else self._select
+            select = self._select_single if candidates.parents.shape[1] == 1 else self._select
             return select(state, candidates, bonus, request)
         size, parts, beams = self.num_beams // groups, [], []
         penalties = ops.zeros_like(logits[:, :1])
@@ -243,9 +234,9 @@ class BeamSearch:
             log_probabilities, chosen = best_token(tokens_without(excluded, tokens))
             log_probabilities, parents = log_probabilities + totals, ops.zeros_like(chosen)
         else:
-            count = 2 * ops.shape(tokens)[1]
-            found = top_k_tokens(tokens, count, totals, excluded, maxima)
-            log_probabilities, parents, chosen = found
+            log_probabilities, parents, chosen = top_k_tokens(
+                tokens, 2 * ops.shape(tokens)[1], totals, excluded, maxima
+            )
         ids = write_at(take_columns(live.ids, parents), chosen, position + 1)
         return Candidates(ids, log_probabilities, parents)
 
@@ -253,14 +244,13 @@ class BeamSearch:
         self, state: BeamState, candidates: Candidates, bonus: Any, request: Request
     ) -> tuple[BeamState, Any]:
         """Does the same as `_select` for one beam, whose first finished hypothesis is final."""
-        position, totals = state.position + 1, candidates.log_probabilities
-        ends = self._ends(candidates, position, request)
-        ends = ops.logical_and(ends, totals > IMPOSSIBLE)
+        position, totals, before = state.position + 1, candidates.log_probabilities, state.finished
+        ends = ops.logical_and(self._ends(candidates, position, request), totals > IMPOSSIBLE)
         scores = totals / self._divisor(request, position) + bonus
         finished = Finished(
-            ops.where(ends[..., None], candidates.ids, state.finished.ids),
-            ops.where(ends, totals, state.finished.log_probabilities),
-            ops.where(ends, scores, state.finished.scores),
+            ops.where(ends[..., None], candidates.ids, before.ids),
+            ops.where(ends, totals, before.log_probabilities),
+            ops.where(ends, scores, before.scores),
         )
         live = Live(candidates.ids, ops.where(ends, IMPOSSIBLE, totals), state.live.coverage)
         return state._replace(position=position, live=live, finished=finished), candidates.parents
@@ -287,10 +277,8 @@ class BeamSearch:
         newly_finished = ops.sum(ops.cast(ended.scores > IMPOSSIBLE, "int32"), axis=-1)
         num_finished = state.num_finished + newly_finished[:, None]
         bound = log_probabilities[:, 0] / self._divisor(request, limits[:, None])[:, 0]
-        is_open = ops.logical_and(
-            bound > finished.scores[:, -1],
-            num_finished[:, 0] < (beams if beam_sizes is None else beam_sizes),
-        )
+        has_room = num_finished[:, 0] < (beams if beam_sizes is None else beam_sizes)
+        is_open = ops.logical_and(bound > finished.scores[:, -1], has_room)
         log_probabilities = ops.where(is_open[:, None], log_probabilities, IMPOSSIBLE)
         ids, coverage = take_columns(candidates.ids, chosen), state.live.coverage
         live = Live(ids, log_probabilities, take_columns(coverage, parents))

@@ -94,16 +94,12 @@ def make_strategy(
     eos_id: int | None = None,
     beam_size: Any = None,
 ) -> Strategy:
-    """Returns a `BeamSearch` for `SearchOptions` or a `Sampling` for `SamplingOptions`.
-
-    For the arguments, see `search`.
-    """
+    """Returns a `BeamSearch` or a `Sampling`. For the arguments, see `search`."""
     usual = (NO_ID, NO_ID) if getattr(model, "reads_prompt", False) else (2, 3)
     bos_id, eos_id = (y if x is None else x for x, y in zip((bos_id, eos_id), usual, strict=True))
     if eos_id == model.pad_id != NO_ID:
         raise ValueError(
-            "`eos_id` must differ from the model's `pad_id`, because padding is never chosen. A "
-            "model with `pad_id=-1` can choose every token. "
+            "`eos_id` must differ from the model's `pad_id`, because padding is never chosen. "
             f"Received: eos_id={eos_id}, model.pad_id={model.pad_id}"
         )
     ids = {"bos_id": bos_id, "eos_id": eos_id, "pad_id": model.pad_id}
@@ -128,16 +124,13 @@ def run_stages(
     """
     is_single = in_python or not isinstance(max_length, int)
     lengths = [max_length] if is_single else stages(model, max_length, FIRST_STAGE)
-    request, state, cache = begin(
-        model, request, strategy=strategy, max_length=max_length, length=lengths[0]
-    )
-    for stage, length in enumerate(lengths):
-        sizes = {"strategy": strategy, "length": length}
-        if stage > 0:
-            request, state, cache = resize(model, request, state, cache, None, **sizes)
-        state, cache, result, _ = advance(
-            model, request, state, cache, in_python=in_python, **sizes
-        )
+    sizes: dict[str, Any] = {"strategy": strategy, "length": lengths[0]}
+    request, state, cache = begin(model, request, max_length=max_length, **sizes)
+    state, cache, result, _ = advance(model, request, state, cache, in_python=in_python, **sizes)
+    for length in lengths[1:]:
+        sizes["length"] = length
+        request, state, cache = resize(model, request, state, cache, None, **sizes)
+        state, cache, result, _ = advance(model, request, state, cache, **sizes)
     return result
 
 

@@ -25,21 +25,14 @@ class Ensemble:
     Args:
         models: One or more models. Each model implements `Searchable` (`models/protocol.py`).
 
-    Attributes:
-        models: The models.
-        variables: The variables of all models.
-        max_length: The smallest `max_length` of the models, in tokens.
-
     Raises:
-        ValueError: If there is no model, or if the models have different values of `pad_id` or
-            `reads_prompt`, or target vocabularies of different sizes.
+        ValueError: If the models have different values of `pad_id` or `reads_prompt`, or target
+            vocabularies of different sizes.
 
     Source: Sutskever et al. 2014, §3.6.
     """
 
     def __init__(self, models: Sequence[Any]) -> None:
-        if not models:
-            raise ValueError(f"`models` must hold at least one model. Received: models={models}")
         self.models = list(models)
         for name, of_models in {
             "pad_id": {model.pad_id for model in models},
@@ -76,11 +69,7 @@ class Ensemble:
     def step(
         self, token_ids: Any, cache: Cache, position: Any, return_attention_weights: bool = False
     ) -> tuple[Any, ...]:
-        """Predicts the next token of every beam (see `Searchable.step`).
-
-        The logits are the logarithms of the mean probabilities. The returned attention weights are
-        the mean of the models' attention weights.
-        """
+        """Returns logarithms of mean probabilities as logits, and mean attention weights."""
         options = {"return_attention_weights": True} if return_attention_weights else {}
         pairs = zip(self.models, _split(cache), strict=True)
         found = [model.step(token_ids, part, position, **options) for model, part in pairs]

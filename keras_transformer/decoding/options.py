@@ -105,17 +105,14 @@ class SearchOptions(DecodingOptions):
 
     @model_validator(mode="after")
     def _check_beams(self) -> Self:
-        groups, penalty, rule = self.num_beam_groups, self.diversity_penalty, ""
-        if self.n_best > self.beam_size:
-            rule = "`n_best` must be at most `beam_size`"
-        if self.beam_size % groups:
-            rule = "`beam_size` must be a multiple of `num_beam_groups`"
-        if (groups > 1) != (penalty > 0):
-            rule = "`diversity_penalty` must be above 0 with several beam groups, otherwise 0"
-        if rule:
+        groups, penalty = self.num_beam_groups, self.diversity_penalty
+        is_divided = self.beam_size % groups == 0 and (groups > 1) == (penalty > 0)
+        if self.n_best > self.beam_size or not is_divided:
             raise ValueError(
-                f"{rule}. Received: n_best={self.n_best}, beam_size={self.beam_size}, "
-                f"num_beam_groups={groups}, diversity_penalty={penalty}"
+                "`beam_size` must be at least `n_best` and a multiple of `num_beam_groups`, and "
+                "`diversity_penalty` above 0 with several groups, otherwise 0. Received: "
+                f"n_best={self.n_best}, beam_size={self.beam_size}, num_beam_groups={groups}, "
+                f"diversity_penalty={penalty}"
             )
         return self
 

@@ -17,6 +17,7 @@ from keras_transformer.decoding.steps import (
     empty_ids,
     next_log_probabilities,
     search_result,
+    take_at,
     top_k_tokens,
     widen_ids,
     write_at,
@@ -109,8 +110,8 @@ class Sampling:
         allowed = apply_rules(unchanged, state.ids, state.position, rules)
         weights = _weights(allowed / options.temperature, options.top_k, options.top_p)
         tokens = _draw(weights, ops.take(request.random_numbers, state.position, axis=-1))
-        is_allowed = _take_last(weights, tokens) > 0
-        gains = ops.where(is_allowed, _take_last(unchanged, tokens), IMPOSSIBLE)
+        is_allowed = take_at(weights, tokens) > 0
+        gains = ops.where(is_allowed, take_at(unchanged, tokens), IMPOSSIBLE)
         position = state.position + 1
         log_probabilities = state.log_probabilities + ops.where(state.is_open, gains, 0.0)
         ends = ops.logical_or(tokens == self.eos_id, position >= request.max_lengths[:, None])
@@ -140,17 +141,15 @@ def random_numbers(
     """Draws one random number per token of each sample. Sampling uses them to choose the tokens.
 
     The random numbers of a sample depend only on the seed, the index of the sentence and the index
-    of the sample. More samples, a larger `max_length` or other sentences do not change the random
-    numbers of a sample. The numbers come from the raw output of the Philox generator, which is the
-    same in all releases of NumPy.
+    of the sample. They come from the raw output of the Philox generator, which is the same in all
+    releases of NumPy.
 
     Args:
         seed: Integer from 0 to 2**64 - 1.
         indices: Indices of the sentences in the whole text, integers from 0 to 2**64 - 1.
         num_samples: Number N of samples per sentence.
         max_length: Maximum number L of tokens per sample.
-        num_rows: Number of rows B of the batch. Rows without a sentence are 0. Defaults to the
-            number of sentences.
+        num_rows: Number of rows B. Rows without a sentence are 0. Defaults to one per sentence.
 
     Returns:
         float32 array `(B, N, L)` of multiples of 2**-24 in [0, 1).
@@ -158,11 +157,10 @@ def random_numbers(
     Source: Salmon et al. 2011, for Philox.
     """
     numbers = np.zeros((num_rows or len(indices), num_samples, max_length), "float32")
-    for row, index in enumerate(indices):
-        for column in range(num_samples):
-            key = np.array([seed, index], "uint64")
-            raw = np.random.Philox(key=key, counter=[0, 0, 0, column]).random_raw(max_length)
-            numbers[row, column] = (raw >> np.uint64(40)) * 2.0**-24
+    for row, column in np.ndindex(len(indices), num_samples):
+        key = np.array([seed, indices[row]], "uint64")
+        raw = np.random.Philox(key=key, counter=[0, 0, 0, column]).random_raw(max_length)
+        numbers[row, column] = (raw >> np.uint64(40)) * 2.0**-24
     return numbers
 
 
@@ -197,8 +195,8 @@ def _nucleus_border(weights: Any, top_p: float) -> Any:
         low, high = ops.where(is_enough, middle, low), ops.where(is_enough, high, middle)
         return count + 1, low, high
 
-    count = ops.convert_to_tensor(0, dtype="int32")
-    start = (count, ops.full_like(target, SMALLEST_LOG_WEIGHT), ops.zeros_like(target))
+    first = ops.convert_to_tensor(0, dtype="int32")
+    start = (first, ops.full_like(target, SMALLEST_LOG_WEIGHT), ops.zeros_like(target))
     _, border, _ = ops.while_loop(lambda count, *_: count < NUCLEUS_BISECTIONS, bisect, start)
     return ops.exp(border)
 
@@ -221,7 +219,7 @@ def _draw(weights: Any, numbers: Any) -> Any:
     block = _first_above(sums, cumulative, target)
     rows = ops.reshape(ops.arange(batch * beams, dtype="int32"), (batch, beams))
     chosen = ops.take(blocks, rows * num_blocks + block, axis=0)
-    below = _take_last(cumulative, block) - _take_last(sums, block)
+    below = take_at(cumulative, block) - take_at(sums, block)
     return block * BLOCK_SIZE + _first_above(chosen, ops.cumsum(chosen, axis=-1), target - below)
 
 
@@ -235,8 +233,3 @@ def _first_above(weights: Any, cumulative: Any, target: Any) -> Any:
     is_above = ops.logical_and(weights > 0, cumulative > ops.expand_dims(target, -1))
     ranks = ops.where(weights > 0, indices, -1)
     return ops.cast(ops.argmax(ops.where(is_above, 2 * size - indices, ranks), axis=-1), "int32")
-
-
-def _take_last(x: Any, indices: Any) -> Any:
-    """Takes from each row of `x` `(B, N, K)` the element at `indices` `(B, N)`."""
-    return ops.squeeze(ops.take_along_axis(x, ops.expand_dims(indices, -1), axis=-1), axis=-1)

@@ -1,12 +1,8 @@
 """Limits the search of each sentence to a shortlist of target tokens.
 
-For each hypothesis, a step then computes one logit for each of the K tokens of the shortlist,
-instead of one for each token of the vocabulary. Each sentence has its own shortlist, so its
-translation does not depend on its batch. In Marian and CTranslate2, a batch has one shortlist.
-
-Inside a search with a shortlist, ids of target tokens are columns of the shortlist. The shortlist
-is sorted and contains all ids up to the largest id of pad, bos and eos. So pad, bos and eos have
-the same ids in the shortlist as in the vocabulary.
+Each sentence has its own shortlist, so its translation does not depend on its batch. Inside a
+search with a shortlist, ids of target tokens are columns of the shortlist. The shortlist is sorted
+and contains all ids up to the largest id of pad, bos and eos, which so keep their ids.
 """
 
 import math
@@ -70,9 +66,8 @@ class Shortlist(NamedTuple):
         """Raises a ValueError if the shortlist was learned with another tokenizer."""
         if self.fingerprint != tokenizer.fingerprint:
             raise ValueError(
-                "`shortlist` must be learned with the translator's tokenizer. Received: a "
-                f"shortlist of the tokenizer {self.fingerprint[:12]}, but the tokenizer "
-                f"{tokenizer.fingerprint[:12]}"
+                "`shortlist` must be learned with the translator's tokenizer. Received: the "
+                f"tokenizers {self.fingerprint[:12]} and {tokenizer.fingerprint[:12]}"
             )
 
     def tokens(self, source_ids: Sequence[int]) -> np.ndarray:

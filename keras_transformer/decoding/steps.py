@@ -20,8 +20,7 @@ class Request(NamedTuple):
     """The input of a search. Fields that are None have no effect.
 
     Attributes:
-        source_ids: int32 `(B, S)`, padded at the end. For a model that reads features, float
-            `(B, S, F)`.
+        source_ids: int32 `(B, S)`, padded at the end, or float features `(B, S, F)`.
         max_lengths: int32 `(B,)`, maximum length of each sentence's hypotheses, eos included.
         prefix_ids: int32 `(B, P)`, tokens that every hypothesis begins with, padded at the end.
         forbidden_ids: int32 `(B, C, W)`, padded at the end. The hypotheses of a sentence must not
@@ -68,10 +67,10 @@ class Request(NamedTuple):
         }
         for name in ("prefix_ids", "forbidden_ids", "required_ids"):
             if name in tensors and 0 in tensors[name].shape[1:]:
-                tensors[name] = None
-        batch = ops.shape(tensors["source_ids"])[0]
-        limits = [tensors["max_lengths"]] if "max_lengths" in tensors else []
-        limits += [ops.full((batch,), x, dtype="int32") for x in max_lengths if x is not None]
+                del tensors[name]
+        shape = ops.shape(tensors["source_ids"])[:1]
+        limits = [ops.full(shape, x, dtype="int32") for x in max_lengths if x is not None]
+        limits += [tensors["max_lengths"]] if "max_lengths" in tensors else []
         return Request(**{**tensors, "max_lengths": functools.reduce(ops.minimum, limits)})
 
 
@@ -148,6 +147,11 @@ def write_at(ids: Any, tokens: Any, position: Any) -> Any:
     return ops.where(columns == position, ops.expand_dims(tokens, -1), ids)
 
 
+def take_at(x: Any, indices: Any) -> Any:
+    """Takes from each row of `x` `(..., K)` the element at `indices` `(...)`."""
+    return ops.take_along_axis(x, ops.expand_dims(indices, -1), axis=-1)[..., 0]
+
+
 def count_tokens(ids: Any, pad_id: int) -> Any:
     """Returns the number of tokens in `ids` `(..., L)` that are not padding, int32 `(...)`."""
     return ops.sum(ops.cast(ids != pad_id, "int32"), axis=-1)
@@ -203,15 +207,13 @@ def block_maxima(scores: Any) -> Any:
     If V is known only at run time, there is one block.
     """
     *rows, vocabulary_size = ops.shape(scores)
-    if not isinstance(vocabulary_size, int):
+    if not isinstance(vocabulary_size, int) or vocabulary_size < BLOCK:
         return ops.max(scores, axis=-1, keepdims=True)
     whole, rest = divmod(vocabulary_size, BLOCK)
-    end, parts = whole * BLOCK, []
-    if whole:
-        parts.append(ops.max(ops.reshape(scores[:, :, :end], (*rows, whole, BLOCK)), axis=-1))
-    if rest:
-        parts.append(ops.max(scores[:, :, end:], axis=-1, keepdims=True))
-    return ops.concatenate(parts, axis=-1)
+    end = whole * BLOCK
+    maxima = ops.max(ops.reshape(scores[:, :, :end], (*rows, whole, BLOCK)), axis=-1)
+    last = ops.max(scores[:, :, end:], axis=-1, keepdims=True) if rest else maxima[:, :, :0]
+    return ops.concatenate([maxima, last], axis=-1)
 
 
 def _maxima_without(excluded: Collection[int], maxima: Any, scores: Any) -> Any:

@@ -1,8 +1,7 @@
 """Token rules and required words.
 
-Token rules change the log-probabilities of the next token of a hypothesis.
-
-All rules have the same call arguments and the same result.
+Token rules change the log-probabilities of the next token of a hypothesis. All rules have the same
+call arguments and the same result.
 
 Call arguments:
     log_probabilities: float32 `(B, N, V)`, log-probabilities of the next token, at most 0.
@@ -12,24 +11,15 @@ Call arguments:
 Returns:
     The new log-probabilities, float32 `(B, N, V)`. Minus infinity forbids a token.
 
-A rule makes at most one pass over the log-probabilities. It uses `ids` to find the tokens whose
-log-probabilities must change.
-
-Required words are not a rule, because they decide which hypotheses stay in the beam (dynamic beam
-allocation). Each step searches each hypothesis for the required sequences. A sequence is met if it
-occurs in the hypothesis. A sequence that is not met is in progress if the hypothesis ends with the
-first k tokens of the sequence. If several k are possible, the largest k counts. Sequences may
-overlap. If some sequences are equal, one occurrence meets all of them.
-
-The bank of a hypothesis is the number of tokens of all met sequences, plus the largest k of the
-sequences in progress. Only hypotheses with the same bank compete with each other. So hypotheses
-with more of the required tokens stay in the beam, even if they are less probable.
-
-Shape letters: C required sequences per sentence, W tokens per sequence (padded at the end), M
+Required words decide which hypotheses stay in the beam. A sequence is met if it occurs in the
+hypothesis. A sequence that is not met is in progress if the hypothesis ends with the first k tokens
+of the sequence; the largest k counts. The bank of a hypothesis is the number of tokens of all met
+sequences, plus the largest k of the sequences in progress. Only hypotheses with the same bank
+compete with each other. So hypotheses with more of the required tokens stay in the beam, even if
+they are less probable. Shape letters: C required sequences per sentence, W tokens per sequence, M
 candidates per sentence.
 
-Source: Post & Vilar 2018, Fast Lexically Constrained Decoding with Dynamic Beam Allocation, for
-    required words.
+Source: Post & Vilar 2018, Fast Lexically Constrained Decoding with Dynamic Beam Allocation.
 """
 
 from dataclasses import dataclass
@@ -44,6 +34,7 @@ from keras_transformer.decoding.steps import (
     TokenRule,
     best_token,
     count_tokens,
+    take_at,
     take_columns,
     top_k_tokens,
     write_at,
@@ -56,10 +47,6 @@ NO_TOKEN = -1
 @dataclass(frozen=True)
 class RepetitionPenalty:
     """Token rule that multiplies the log-probability of each earlier token once by a factor.
-
-    Example:
-
-    >>> result = search(model, source_ids, max_length=60, rules=(RepetitionPenalty(1.2),))
 
     Args:
         penalty: Factor above 0. Values above 1 make repetition less probable.
@@ -83,10 +70,6 @@ class RepetitionPenalty:
 @dataclass(frozen=True)
 class NoRepeatNgrams:
     """Token rule that blocks repeated n-grams.
-
-    Example:
-
-    >>> result = search(model, source_ids, max_length=60, rules=(NoRepeatNgrams(3),))
 
     Args:
         size: Number n of tokens in an n-gram, at least 1. If n is 1, no token appears twice. Bos is
@@ -117,10 +100,6 @@ class NoRepeatNgrams:
 @dataclass(frozen=True)
 class MinLength:
     """Token rule that forbids eos until the hypothesis has the minimum length.
-
-    Example:
-
-    >>> result = search(model, source_ids, max_length=60, rules=(MinLength(5),))
 
     Args:
         length: Minimum number of tokens of a hypothesis, eos included, at least 1.
@@ -209,18 +188,13 @@ def forbid_sequences(
     for back in range(1, width):
         # The token that is `back` places before the last token of the sequence, if it exists.
         at = lengths - 1 - back
-        token = _token_at(forbidden_ids, _at_least_0(at))[:, None]
+        token = take_at(forbidden_ids, _at_least_0(at))[:, None]
         is_equal = ops.logical_or((at < 0)[:, None], token == recent[..., width - 1 - back, None])
         is_complete = ops.logical_and(is_complete, is_equal)  # (B, N, C)
-    last = _token_at(forbidden_ids, _at_least_0(lengths - 1))[:, None]
+    last = take_at(forbidden_ids, _at_least_0(lengths - 1))[:, None]
     shape = (*ops.shape(ids)[:2], num_sequences)
     tokens = ops.broadcast_to(ops.where(is_complete, last, 0), shape)
     return _forbid(log_probabilities, tokens, ops.broadcast_to(is_complete, shape))
-
-
-def _token_at(sequences: Any, indices: Any) -> Any:
-    """Takes from `sequences` `(B, C, W)` the tokens at `indices` `(B, C)`."""
-    return ops.take_along_axis(sequences, indices[..., None], axis=-1)[..., 0]
 
 
 def last_tokens(ids: Any, position: Any, count: int) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer._backend.compile_function import Recompiling, is_on_cpu, is_on_cuda
+from keras_transformer._backend.compile_function import is_on_cpu, is_on_cuda
 from keras_transformer._backend.gradient_checkpointing import (
     check_checkpointable,
     gradient_checkpointing,
@@ -24,7 +24,7 @@ from keras_transformer.training.optimizer import inner_optimizer
 _LEAST_COMPILED = 20_000_000
 
 
-class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, keras.Model):
+class SlicedLogitsTrainer(WithoutClassWeight, keras.Model):
     """Trains a model with the logits of only a few tokens in memory at a time.
 
     The logits are by far the largest tensor of a training step. For 25,000 tokens and a vocabulary
