@@ -29,13 +29,11 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
     """Writes a file or folder under a temporary name beside `path`, then renames it to `path`.
 
     A symbolic link is kept and its target is replaced. A replaced file keeps its permissions. If
-    `path` is an existing folder, the folder must be empty.
-
-    Yields:
-        The temporary path, which has the folder and the suffix of `path`.
+    `path` is an existing folder, the folder must be empty. The temporary path has the suffix of
+    `path`. After any error, the old content of `path` is unchanged.
 
     Raises:
-        UserError: If the disk is full. After any error, the old content of `path` is unchanged.
+        UserError: If the disk is full.
     """
     path = Path(path)
     if path.is_symlink():

@@ -66,18 +66,5 @@ def test_a_hidden_bar_shows_nothing(monkeypatch):
     assert isinstance(bar, tqdm)
 
 
-def test_only_backends_that_compile_say_so(monkeypatch):
+def test_only_backends_that_compile_say_so():
     assert compiling() == ("" if keras.config.backend() == "torch" else "compiling")
-    monkeypatch.delitem(sys.modules, "keras")
-    assert compiling() == ""
-
-
-def test_the_time_left_does_not_include_compiling(seconds, monkeypatch):
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
-    with Bar("walking", total=400) as bar:
-        for wait in (40, *[1] * 60):
-            seconds[0] += wait
-            bar.update()
-    first, second, *_ = sys.stderr.getvalue().splitlines()
-    assert first == "walking: 1/400, 00:40 elapsed, ? left"
-    assert second == "walking: 31/400, 01:10 elapsed, 06:09 left"  # one step a second

@@ -83,14 +83,18 @@ def _checkpointed(layer: Any, args: Any, kwargs: Any) -> Any:
         for i, tensor in zip(floats, tensors, strict=True):
             filled[i] = tensor
         inputs, named = keras.tree.pack_sequence_as(structure, filled)
-        with gradient_checkpointing(False), _fixed(dropouts, _tied_to(tensors[0], seeds)):
+        with gradient_checkpointing(False), _fixed(dropouts, seeds, tensors[0]):
             return layer(*inputs, **named, training=True)
 
     return _recomputing(function)(*(flat[i] for i in floats))
 
 
 @contextmanager
-def _fixed(dropouts: Sequence[Any], seeds: Sequence[Any]) -> Iterator[None]:
+def _fixed(dropouts: Sequence[Any], seeds: Sequence[Any], x: Any) -> Iterator[None]:
+    if keras.config.backend() == "tensorflow":
+        # The seeds depend on a tensor, so that TensorFlow does not store the dropout masks.
+        is_nan = ops.isnan(ops.reshape(x, (-1,))[0])
+        seeds = [seed + ops.cast(is_nan, seed.dtype) for seed in seeds]
     for dropout, seed in zip(dropouts, seeds, strict=True):
         dropout.fixed_seed = seed
     try:
@@ -98,14 +102,6 @@ def _fixed(dropouts: Sequence[Any], seeds: Sequence[Any]) -> Iterator[None]:
     finally:
         for dropout in dropouts:
             dropout.fixed_seed = None
-
-
-def _tied_to(x: Any, seeds: Sequence[Any]) -> Sequence[Any]:
-    """On TensorFlow, makes the seeds depend on `x`, so that the dropout masks are not stored."""
-    if keras.config.backend() != "tensorflow":
-        return seeds
-    first = ops.reshape(x, (-1,))[0]
-    return [seed + ops.cast(ops.isnan(first), seed.dtype) for seed in seeds]
 
 
 def _recomputing(function: Callable[..., Any]) -> Callable[..., Any]:

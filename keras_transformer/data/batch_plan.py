@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from keras_transformer.errors import UserError, check_integers, check_range, check_sizes
+from keras_transformer.errors import UserError, check_ids, check_sizes
 
 Batch = tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]
 # The source and target length that the sentence pairs of a batch are padded to.
@@ -110,14 +110,14 @@ class BatchPlan:
         self._shapes = [self._shape(*width) for width in widths]
         buckets = range(len(widths))
         self._members = [np.flatnonzero(bucket_of_pair == x).astype(np.int32) for x in buckets]
-        self._kept, self._slots = self._lay_out()
         # Keeps the orders of two passes, because the micro-batches of a step can be in two passes.
         self._order_of_pass = functools.lru_cache(maxsize=2)(self._order)
+        self._slots = self._order_of_pass(0)[1]  # Each pass has the same, in another order.
 
     @property
     def shapes(self) -> list[BatchShape]:
         """All batch shapes, in ascending order of sentence length."""
-        return list(dict.fromkeys(slot.shape for slot in self._slots))
+        return [shape for shape in self._shapes if any(shape == x.shape for x in self._slots)]
 
     @property
     def batches_per_pass(self) -> int:
@@ -147,12 +147,9 @@ class BatchPlan:
         shape, pairs = self._slot(step, micro)
         begin, end, parts = self.shard
         rows = -(-shape.batch_size // parts)
-        return _assemble(
-            self.store,
-            pairs[begin * rows : end * rows],
-            shape._replace(batch_size=(end - begin) * rows),
-            self.accumulation_steps / self.tokens(step),
-        )
+        own = shape._replace(batch_size=(end - begin) * rows)
+        weight = self.accumulation_steps / self.tokens(step)
+        return _assemble(self.store, pairs[begin * rows : end * rows], own, weight)
 
     def micro_batches(self, step: int) -> list[Batch]:
         """Returns all micro-batches of an optimizer step (see `batch`)."""
@@ -169,23 +166,6 @@ class BatchPlan:
             batch_size -= batch_size % 8
         return BatchShape(batch_size, source_length, target_length)
 
-    def _lay_out(self) -> tuple[list[int], list[_Slot]]:
-        """Returns the number of pairs that each bucket keeps, and a `_Slot` for each micro-batch.
-
-        If the last batch of a bucket is not full, its pairs move to the next wider bucket.
-        """
-        kept, slots, begin = [], [], 0
-        waiting = [len(members) for members in self._members]
-        for bucket, shape in enumerate(self._shapes):
-            rest = waiting[bucket] % shape.batch_size if shape != self._shapes[-1] else 0
-            kept.append(waiting[bucket] - rest)
-            waiting[self._wider(bucket)] += rest
-            end = begin + kept[-1]
-            starts = range(begin, end, shape.batch_size)
-            slots += [_Slot(shape, start, min(start + shape.batch_size, end)) for start in starts]
-            begin = end
-        return kept, slots
-
     def _wider(self, bucket: int) -> int:
         """Returns the next wider bucket into which all pairs of `bucket` fit."""
         _, source_length, target_length = self._shapes[bucket]
@@ -194,31 +174,35 @@ class BatchPlan:
                 return wider
         return bucket
 
-    def _order(self, pass_index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the order of the sentence pairs and the order of the micro-batches in a pass."""
+    def _order(self, pass_index: int) -> tuple[np.ndarray, list[_Slot]]:
+        """Returns the order of the sentence pairs and a `_Slot` for each micro-batch in a pass.
+
+        If the last batch of a bucket is not full, its pairs move to the next wider bucket.
+        """
         rng = np.random.default_rng([self.seed, pass_index])
         waiting = [[members] for members in self._members]
-        order = []
-        for bucket, kept in enumerate(self._kept):
+        order, slots, begin = [], list[_Slot](), 0
+        for bucket, shape in enumerate(self._shapes):
             pairs = np.concatenate(waiting[bucket])
             if self.shuffle:
                 rng.shuffle(pairs)
-            order.append(pairs[:kept])
-            waiting[self._wider(bucket)].append(pairs[kept:])
-        slots = np.arange(len(self._slots))
-        return np.concatenate(order), rng.permutation(slots) if self.shuffle else slots
+            rest = len(pairs) % shape.batch_size if shape != self._shapes[-1] else 0
+            kept, moved = np.split(pairs, [len(pairs) - rest])
+            order.append(kept)
+            waiting[self._wider(bucket)].append(moved)
+            end = begin + len(kept)
+            starts = range(begin, end, shape.batch_size)
+            slots += [_Slot(shape, start, min(start + shape.batch_size, end)) for start in starts]
+            begin = end
+        turns = rng.permutation(np.arange(len(slots))) if self.shuffle else range(len(slots))
+        return np.concatenate(order), [slots[turn] for turn in turns]
 
     def _slot(self, step: int, micro: int) -> tuple[BatchShape, np.ndarray]:
         """Returns the shape of a micro-batch and the indices of its sentence pairs."""
-        if step < 0 or not 0 <= micro < self.accumulation_steps:
-            raise ValueError(
-                f"step must be >= 0 and micro in range({self.accumulation_steps}). "
-                f"Received: step={step}, micro={micro}"
-            )
         index = step * self.accumulation_steps + micro
         pass_index, position = divmod(index, self.batches_per_pass)
         pairs, slots = self._order_of_pass(pass_index)
-        shape, begin, end = self._slots[slots[position]]
+        shape, begin, end = slots[position]
         return shape, pairs[begin:end]
 
 
@@ -381,9 +365,8 @@ def mask_tokens(
     if not 0.0 < rate <= 1.0:
         raise ValueError(f"`rate` must be above 0 and at most 1. Received: rate={rate}")
     token_ids = np.asarray(token_ids)
-    check_integers(token_ids=token_ids, mask_id=np.asarray(mask_id))
     real = token_ids[token_ids != pad_id]
-    check_range(0, vocabulary_size, token_ids=real, mask_id=np.asarray(mask_id))
+    check_ids(vocabulary_size, token_ids=real, mask_id=np.asarray(mask_id))
     special = [*special_ids, pad_id, mask_id]
     ordinary = np.setdiff1d(np.arange(vocabulary_size), special)
     token_ids = token_ids.astype("int32")

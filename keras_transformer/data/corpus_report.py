@@ -44,23 +44,24 @@ class CorpusReport:
 
 class _Side:
     def __init__(self) -> None:
-        self.lengths: Counter[int] = Counter()
+        self.lengths = array("i")
         self.characters: set[str] = set()
         self.hashes = array("q")
 
     def add(self, sentence: str) -> None:
-        self.lengths[len(sentence.split())] += 1
+        self.lengths.append(len(sentence.split()))
         self.characters.update(sentence)
         self.hashes.append(hash(sentence_key(sentence)))
 
     def report(self, sample: Iterable[str]) -> SideReport:
-        lengths = (_percentile(self.lengths, share) for share in (0.5, 0.95, 1.0))
+        shares = np.array([0.5, 0.95, 1.0])
+        lengths = np.quantile(self.lengths or [0], shares, method="inverted_cdf").tolist()
         characters, scripts = len(self.characters), _scripts(sample)
         return SideReport(_different(self.hashes), *lengths, characters, scripts)
 
 
 def examine(pairs: Iterable[Pair], progress: bool = True) -> CorpusReport:
-    """Reads a corpus once. Needs 24 bytes of memory per pair, and the memory of the sample."""
+    """Reads a corpus once. Needs 32 bytes of memory per pair, and the memory of the sample."""
     source_side, target_side, hashes = _Side(), _Side(), array("q")
     rng, sample = random.Random(1), list[Pair]()
     empty = equal = 0
@@ -91,12 +92,6 @@ def examine(pairs: Iterable[Pair], progress: bool = True) -> CorpusReport:
 
 def _different(hashes: array) -> int:
     return len(np.unique(np.frombuffer(hashes, np.int64))) if hashes else 0
-
-
-def _percentile(counts: Counter[int], share: float) -> int:
-    """Returns the smallest length that is at least as long as this share of the sentences."""
-    reached = np.cumsum([counts[length] for length in sorted(counts)])
-    return sorted(counts)[np.searchsorted(reached, share * counts.total())] if counts else 0
 
 
 def _scripts(sentences: Iterable[str]) -> dict[str, float]:

