@@ -7,11 +7,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_transformer.decoding.options import (
-    LengthPenaltyForm,
-    SearchOptions,
-    length_penalty_base,
-)
+from keras_transformer.decoding.options import LengthPenaltyForm, SearchOptions, length_penalty_base
 from keras_transformer.decoding.steps import (
     IMPOSSIBLE,
     Request,

@@ -157,7 +157,7 @@ class SlicedLogitsTrainer(WithoutClassWeight, keras.Model):
         return super().weights if model is None else model.weights
 
     def make_train_function(self, force: bool = False) -> None:
-        if force or self._has_more_variables("train") or not self.train_function:
+        if force or not self.train_function:
             self.train_function: Any = self.distribution.train_function(self)
             if self._uses_graphs:
                 from keras_transformer._backend.compiled_step import CompiledStep
