@@ -70,9 +70,7 @@ class BatchPlan:
             to True.
         max_shapes: Maximum number of batch shapes. Defaults to 8.
         shard: The part of every batch that this process gets, if several processes train together.
-            All parts of a batch have the same number of rows. Some rows may contain only padding.
-            The sample weights are the same as without `shard`. Defaults to None, which means all
-            rows.
+            The sample weights are the same as without `shard`. Defaults to all rows.
 
     Raises:
         UserError: If the longest sentence does not fit into a batch.
@@ -345,10 +343,9 @@ def mask_tokens(
         vocabulary_size: Size V of the vocabulary. Random tokens are drawn from the ids below V,
             without `special_ids` and `mask_id`.
         mask_id: Id of the mask token.
-        special_ids: Ids that are never chosen. `pad_id` and `mask_id` are never chosen either.
-            Defaults to pad, unk, bos and eos of `Tokenizer`.
-        rate: Fraction of the other tokens to choose, in (0, 1]. At least one token of a row is
-            chosen if there is one. Defaults to 0.15.
+        special_ids: Ids that are never chosen, beside `pad_id` and `mask_id`. Defaults to pad, unk,
+            bos and eos of `Tokenizer`.
+        rate: Fraction of the other tokens to choose, in (0, 1], at least one. Defaults to 0.15.
         pad_id: Id of padding. Defaults to 0.
 
     Returns:

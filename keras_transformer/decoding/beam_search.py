@@ -1,18 +1,17 @@
 """Beam search with a length penalty and a cache of keys and values."""
 
 import functools
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import keras
 from keras import ops
 
-from keras_transformer.decoding.options import LengthPenaltyForm, SearchOptions, length_penalty_base
+from keras_transformer.decoding.options import LengthPenaltyForm, length_penalty_base
 from keras_transformer.decoding.steps import (
     IMPOSSIBLE,
     Request,
     SearchResult,
-    TokenRule,
+    SearchStrategy,
     apply_rules,
     best_token,
     block_maxima,
@@ -67,8 +66,7 @@ class BeamState(NamedTuple):
     num_finished: Any  # int32 `(B, G)`, number of finished hypotheses of each of G beam groups
 
 
-@dataclass(frozen=True)
-class BeamSearch:
+class BeamSearch(SearchStrategy):
     """Finds the translations with the best scores by beam search with N beams (§6.1).
 
     The candidates of a step are the 2N most probable continuations of the live (not finished)
@@ -77,11 +75,9 @@ class BeamSearch:
     N hypotheses are finished, or when no live hypothesis can become one of the `n_best` results: a
     further token never raises the log-probability, so the final score is at most the present
     log-probability divided by the length penalty of the maximum length. At the maximum length, all
-    candidates are finished, even without eos. So each sentence has a result.
-
-    The score of a hypothesis is its log-probability divided by `length_divisor`, plus
-    `coverage_penalty` times `coverage_score`. The backend's `top_k` determines the order of
-    candidates with equal scores.
+    candidates are finished, even without eos. So each sentence has a result. The score of a
+    hypothesis is its log-probability divided by `length_divisor`, plus `coverage_penalty` times
+    `coverage_score`. The backend's `top_k` orders candidates with equal scores.
 
     With several beam groups, each group is searched separately, and the groups choose the tokens of
     a step one after another. `num_beams` and `num_results` may be 0-d int tensors.
@@ -89,14 +85,6 @@ class BeamSearch:
     Source: Vaswani et al. 2017, §6.1; Wu et al. 2016, eq. 14, for the penalties; Vijayakumar et al.
         2016, algorithm 1, for groups.
     """
-
-    options: SearchOptions
-    rules: tuple[TokenRule, ...]
-    num_beams: Any
-    num_results: Any
-    bos_id: int
-    eos_id: int
-    pad_id: int
 
     def check(self, request: Request, max_length: Any) -> None:
         """Raises a ValueError if beam search does not support a field of the request."""
@@ -241,7 +229,8 @@ class BeamSearch:
     ) -> tuple[BeamState, Any]:
         """Does the same as `_select` for one beam, whose first finished hypothesis is final."""
         position, totals, before = state.position + 1, candidates.log_probabilities, state.finished
-        ends = ops.logical_and(self._ends(candidates, position, request), totals > IMPOSSIBLE)
+        ends = self.ends(ops.take(candidates.ids, position, axis=-1), position, request)
+        ends = ops.logical_and(ends, totals > IMPOSSIBLE)
         scores = totals / self._divisor(request, position) + bonus
         finished = Finished(
             ops.where(ends[..., None], candidates.ids, before.ids),
@@ -262,7 +251,7 @@ class BeamSearch:
         limits, beam_sizes = request.max_lengths, request.beam_sizes
         beams, n_best = (ops.shape(x)[1] for x in (state.live.ids, state.finished.ids))
         position = state.position + 1
-        ends = self._ends(candidates, position, request)
+        ends = self.ends(ops.take(candidates.ids, position, axis=-1), position, request)
         log_probabilities = ops.where(ends, IMPOSSIBLE, candidates.log_probabilities)
         log_probabilities, chosen = _top_candidates(log_probabilities, candidates.banks, beams)
         log_probabilities = _mask_unused_beams(log_probabilities, beam_sizes)
@@ -279,11 +268,6 @@ class BeamSearch:
         ids, coverage = take_columns(candidates.ids, chosen), state.live.coverage
         live = Live(ids, log_probabilities, take_columns(coverage, parents))
         return BeamState(position, live, finished, num_finished), parents
-
-    def _ends(self, candidates: Candidates, position: Any, request: Request) -> Any:
-        """Returns a bool mask, True for candidates with eos or with the maximum length."""
-        is_eos = ops.take(candidates.ids, position, axis=-1) == self.eos_id
-        return ops.logical_or(is_eos, position >= request.max_lengths[:, None])
 
     def _ended(
         self, candidates: Candidates, ends: Any, position: Any, bonus: Any, request: Request

@@ -61,17 +61,12 @@ def search(
         rules: Token rules, such as `ForbiddenWords`. They apply after the rules that `options` turn
             on. If the rules allow no token for a hypothesis, the hypothesis is dropped. Defaults to
             no rules.
-        bos_id: Id of the beginning of a sentence. Defaults to None, which means 2, or no id if the
-            model reads prompts, as a `LanguageModel` does.
-        eos_id: Id of the end of a sentence. Defaults to None, which means 3, or no id if the model
-            reads prompts.
+        bos_id: Id of the beginning of a sentence. Defaults to 2, or to no id if the model reads
+            prompts, as a `LanguageModel` does.
+        eos_id: Id of the end of a sentence. Defaults to 3, or to no id if the model reads prompts.
         beam_size: Number of beams as a 0-d int tensor, if the number is known only at run time.
             With `beam_size`, the search returns `beam_size` hypotheses and requires
-            `request.beam_sizes`. Defaults to None, which means `options.beam_size` beams and
-            `options.n_best` hypotheses.
-
-    Returns:
-        A `SearchResult`.
+            `request.beam_sizes`. Defaults to `options.beam_size` and `options.n_best`.
 
     Raises:
         ValueError: If the request has a field that this kind of search does not support, or if

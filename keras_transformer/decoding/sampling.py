@@ -1,18 +1,16 @@
 """Draws random translations from the model's distribution."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding.options import SamplingOptions
 from keras_transformer.decoding.steps import (
     IMPOSSIBLE,
     Request,
     SearchResult,
-    TokenRule,
+    SearchStrategy,
     apply_rules,
     empty_ids,
     next_log_probabilities,
@@ -41,8 +39,7 @@ class SampleState(NamedTuple):
     is_open: Any  # bool `(B, N)`, False once the sample has ended
 
 
-@dataclass(frozen=True)
-class Sampling:
+class Sampling(SearchStrategy):
     """Draws N independent translations of each sentence, token by token.
 
     Each step applies the token rules to the model's log-probabilities and divides the results by
@@ -60,14 +57,6 @@ class Sampling:
     Source: Holtzman et al. 2020, for the nucleus; Fan et al. 2018, §5.2, for `top_k`.
     """
 
-    options: SamplingOptions
-    rules: tuple[TokenRule, ...]
-    num_beams: int
-    num_results: int
-    bos_id: int
-    eos_id: int
-    pad_id: int
-
     def check(self, request: Request, max_length: int) -> None:
         """Raises a ValueError if sampling does not support a field of the request."""
         for name in ("required_ids", "beam_sizes", "length_penalties"):
@@ -75,10 +64,10 @@ class Sampling:
                 raise ValueError(f"`{name}` is for beam search, not for sampling.")
         numbers = request.random_numbers
         if numbers is None or tuple(numbers.shape[1:]) != (self.num_beams, max_length):
+            shape = None if numbers is None else tuple(numbers.shape)
             raise ValueError(
                 "`random_numbers` must have the shape (B, num_samples, max_length). Received: "
-                f"random_numbers.shape={None if numbers is None else tuple(numbers.shape)}, "
-                f"num_samples={self.num_beams}, max_length={max_length}"
+                f"{shape}, num_samples={self.num_beams}, max_length={max_length}"
             )
 
     def start(self, request: Request, max_length: int) -> SampleState:
@@ -114,7 +103,7 @@ class Sampling:
         gains = ops.where(is_allowed, take_at(unchanged, tokens), IMPOSSIBLE)
         position = state.position + 1
         log_probabilities = state.log_probabilities + ops.where(state.is_open, gains, 0.0)
-        ends = ops.logical_or(tokens == self.eos_id, position >= request.max_lengths[:, None])
+        ends = self.ends(tokens, position, request)
         ends = ops.logical_or(ends, log_probabilities == IMPOSSIBLE)
         tokens = ops.where(state.is_open, tokens, self.pad_id)
         state = SampleState(

@@ -184,18 +184,14 @@ def _token_pairs(store: Any, empty_id: int, most: int) -> tuple[np.ndarray, np.n
     Each target position is also paired with the empty source word `empty_id`.
     """
     source_lengths, target_lengths = (store.lengths(side, np.arange(len(store))) for side in SIDES)
-    sizes = (source_lengths + 1) * target_lengths
-    step = max(1, -(-int(sizes.sum()) // most))
-    chosen = np.arange(0, len(store), step)
-    source_lengths, target_lengths = source_lengths[chosen] + 1, target_lengths[chosen]
-    starts = np.cumsum(source_lengths) - source_lengths
-    source_ids = np.insert(
-        store.pieces("source", chosen).astype("int64"), starts - np.arange(len(chosen)), empty_id
-    )
-    target_ids = store.pieces("target", chosen).astype("int64")
-    per_position = np.repeat(source_lengths, target_lengths)
-    positions = np.repeat(np.arange(len(target_ids)), per_position)
-    first = np.repeat(np.repeat(starts, target_lengths), per_position)
-    begun = np.cumsum(per_position) - per_position
-    offset = np.arange(len(positions)) - np.repeat(begun, per_position)
-    return source_ids[first + offset], target_ids[positions], positions
+    step = max(1, -(-int(((source_lengths + 1) * target_lengths).sum()) // most))
+    sources, targets, counts = [], [], []
+    for index in range(0, len(store), step):
+        source, target = store.pair(index)
+        words = np.concatenate([[empty_id], source.astype("int64")])
+        sources.append(np.tile(words, len(target)))
+        targets.append(np.repeat(target.astype("int64"), len(words)))
+        counts.append(np.full(len(target), len(words)))
+    per_position = np.concatenate(counts)
+    positions = np.repeat(np.arange(len(per_position)), per_position)
+    return np.concatenate(sources), np.concatenate(targets), positions

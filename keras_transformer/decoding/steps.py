@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from keras import ops
@@ -14,6 +15,23 @@ BLOCK = 64
 
 # The module `token_rules` describes the call arguments and the result.
 TokenRule = Callable[[Any, Any, Any], Any]
+
+
+@dataclass(frozen=True)
+class SearchStrategy:
+    """What beam search and sampling have in common. See `make_strategy` for the fields."""
+
+    options: Any
+    rules: tuple[TokenRule, ...]
+    num_beams: Any
+    num_results: Any
+    bos_id: int
+    eos_id: int
+    pad_id: int
+
+    def ends(self, tokens: Any, position: Any, request: "Request") -> Any:
+        """Returns a bool mask, True for hypotheses with eos or with the maximum length."""
+        return ops.logical_or(tokens == self.eos_id, position >= request.max_lengths[:, None])
 
 
 class Request(NamedTuple):
