@@ -82,12 +82,7 @@ def test_a_symbolic_link_stays_and_its_target_keeps_its_permissions(tmp_path):
 
 @pytest.mark.parametrize("write", [output_path, output_file])
 @pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("", "Is a directory"),
-        ("x" * 256, "File name too long"),
-        ("file/out", "Not a directory"),
-    ],
+    ("name", "reason"), [("", "Is a directory"), ("file/out", "Not a directory")]
 )
 def test_places_that_cannot_be_written_are_one_line(tmp_path, write, name, reason):
     (tmp_path / "file").touch()
@@ -119,7 +114,6 @@ def test_configuration_of_a_model_is_read(tmp_path):
         ({"config.json": "{}", "metadata.json": " " * 2**26}, "metadata.json must have at most"),
         ({"config.json": "[" * 100_000}, "maximum recursion depth"),
         ({"config.json": "[]"}, "config.json must be a JSON object"),
-        ({"config.json": "{"}, "is not a complete Keras model file"),
         ({}, "no item named 'config.json'"),
         (None, "model.keras is not a complete Keras model file"),
     ],

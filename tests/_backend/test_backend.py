@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import keras
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 from support.parallel_text import store_of_lengths
 
-from keras_transformer._backend import child_process
 from keras_transformer.data import BatchPlan, evaluation_batches, fit_data
 
 SAVE_AND_SEED = """
@@ -77,20 +75,6 @@ def test_ctrl_c_ends_the_whole_family(tmp_path):
             break
         time.sleep(0.1)
     assert not any(map(is_running, children))
-
-
-@pytest.mark.once
-def test_an_error_in_the_block_ends_the_process_also_in_another_thread():
-    def run():
-        with pytest.raises(ZeroDivisionError), child_process(words) as child:
-            codes.append(child)
-            raise ZeroDivisionError
-
-    codes, words = [], [sys.executable, "-c", "import time; time.sleep(100)"]
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    assert codes[0].returncode
 
 
 # The first three batches of each have one width, the last another.

@@ -165,14 +165,11 @@ def test_score_is_the_log_probability_under_the_model_whatever_drew_the_sample()
     numbers = random_numbers(11, range(4), 3, 8)
     result = draw(PREFIX_MODEL, numbers, temperature=0.7, top_k=4, top_p=0.9)
     assert not np.array_equal(result.ids, draw(PREFIX_MODEL, numbers).ids)
-    for row, source in enumerate(SOURCES):
-        for ids, found in zip(result.ids[row], result.scores[row], strict=True):
-            ids = ids[ids != PAD].tolist()
-            expected = sum(
-                PREFIX_MODEL.log_probabilities(source, ids[:length])[token]
-                for length, token in enumerate(ids)
-            )
-            np.testing.assert_allclose(found, expected, rtol=1e-5)
+    for row, column in np.ndindex(result.scores.shape):
+        ids = result.ids[row, column].tolist()[: result.lengths[row, column]]
+        following = (PREFIX_MODEL.log_probabilities(SOURCES[row], ids[:n]) for n in range(len(ids)))
+        expected = sum(x[token] for x, token in zip(following, ids, strict=True))
+        np.testing.assert_allclose(result.scores[row, column], expected, rtol=1e-5)
 
 
 def test_a_sentence_does_not_depend_on_its_batch_nor_on_other_samples():

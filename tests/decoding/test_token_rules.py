@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from keras import ops
 from support.contract import to_numpy
-from support.fake_models import BOS, EOS, PAD, PrefixModel
-from support.searching import beam_search
+from support.fake_models import BOS, EOS, PAD
 
 from keras_transformer import compile_function
 from keras_transformer.decoding.token_rules import (
@@ -147,23 +146,6 @@ def test_a_prefix_is_forced_until_it_is_complete():
             np.testing.assert_array_equal(found[row], expected)
 
 
-def test_rules_hold_in_a_compiled_search():
-    rules = (NoRepeatNgrams(2), MinLength(6), ForbiddenWords(((5, 6), (1,))))
-    model = PrefixModel(V)
-    free = beam_search(model, SOURCES, max_length=L, beam_size=1).ids[:, 0]
-    ruled = beam_search(model, SOURCES, max_length=L, beam_size=1, rules=rules)
-    assert np.isfinite(to_numpy(ruled.scores)).all()
-    assert not all(map(is_ruled, free))
-    assert all(map(is_ruled, to_numpy(ruled.ids)[:, 0]))
-
-
-def is_ruled(ids):
-    tokens = ids[ids != PAD].tolist()
-    pairs = list(zip(tokens, tokens[1:], strict=False))
-    is_long = len(tokens) >= 6
-    return len(set(pairs)) == len(pairs) and (5, 6) not in pairs and 1 not in tokens and is_long
-
-
 @pytest.mark.parametrize("rule", [RepetitionPenalty(1.5), NoRepeatNgrams(1), NoRepeatNgrams(2)])
 def test_the_id_of_padding_may_be_outside_of_the_vocabulary(rule):
     log_probabilities, ids = hypotheses(position=4)
@@ -173,30 +155,6 @@ def test_the_id_of_padding_may_be_outside_of_the_vocabulary(rule):
 
 
 INF = np.inf
-# Must have 7 8 and 9; must have 4 4.
-REQUIRED = np.array([[[7, 8], [9, PAD]], [[4, 4], [PAD, PAD]]], "int32")
-
-
-def ids_of(*hypotheses):
-    """`(B, N, 1 + 4)` from lists of tokens."""
-    rows = [[[BOS, *ids] + [PAD] * (4 - len(ids)) for ids in row] for row in hypotheses]
-    return np.array(rows, "int32")
-
-
-def test_eos_must_wait_and_required_tokens_are_candidates_however_improbable():
-    ids = ids_of([[7]], [[4]])
-    next_tokens = np.full((2, 1, 12), -20.0, "float32")
-    next_tokens[:, :, EOS], next_tokens[:, :, 5], next_tokens[:, :, 6] = -0.1, -1.0, -2.0
-    live = map(ops.convert_to_tensor, (ids, np.zeros((2, 1), "float32"), next_tokens))
-    found = constrained_candidates(
-        *live, 1, ops.convert_to_tensor(REQUIRED), eos_id=EOS, pad_id=PAD
-    )
-    tokens = to_numpy(found.ids)[:, :, 2]
-    is_real = to_numpy(found.log_probabilities) > -INF
-    assert [sorted(tokens[row][is_real[row]]) for row in (0, 1)] == [[5, 6, 8, 9], [4, 5, 6]]
-    met = dict(zip(tokens[0][is_real[0]], to_numpy(found.banks)[0][is_real[0]], strict=True))
-    # 7 8 meets two tokens; 7 9 meets one and leaves the other sequence behind.
-    assert met == {5: 0, 6: 0, 8: 2, 9: 1}
 
 
 def met_by_hand(decoded, sequence):
