@@ -71,11 +71,9 @@ def fit_data(batches: Iterable[Any], model: Any = None) -> Any:
 
     Example:
 
-    ```python
-    model.fit(fit_data(plan.batches()), steps_per_epoch=1_000, shuffle=False)
-    batches = evaluation_batches(store, tokens_per_batch=4_096)
-    model.evaluate(fit_data(batches), steps=len(batches))
-    ```
+    >>> model.fit(fit_data(plan.batches()), steps_per_epoch=1_000, shuffle=False)
+    >>> batches = evaluation_batches(store, tokens_per_batch=4_096)
+    >>> model.evaluate(fit_data(batches), steps=len(batches))
 
     Args:
         batches: Iterable of `(inputs, labels)` or `(inputs, labels, sample_weight)`, such as

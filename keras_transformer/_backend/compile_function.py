@@ -5,7 +5,6 @@ import hashlib
 import os
 import platform
 import threading
-import time
 from collections.abc import Callable, Collection
 from contextvars import ContextVar
 from pathlib import Path
@@ -14,8 +13,7 @@ from typing import Any
 import keras
 from keras import ops
 
-# Largest size of JAX's cache. JAX then deletes the programs that were not used for longest. JAX
-# looks at all programs when it writes one; with 6,000 small programs, a write takes 0.3 s.
+# Largest size of JAX's cache, which looks at all its programs when it writes one.
 MAX_CACHE_BYTES = 2**27
 
 # The `GraphedLoops` of the compiled function that runs now, on PyTorch with a GPU of CUDA.
@@ -228,7 +226,6 @@ def use_compilation_cache() -> None:
         home = home if home.is_absolute() else Path.home() / ".cache"  # as in the XDG standard
         folder = home / "keras_transformer" / "jax" / _processor()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _remove_unfinished(folder)
     except (OSError, RuntimeError):  # RuntimeError: the user has no home folder
         return
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -243,16 +240,7 @@ def use_compilation_cache() -> None:
 def _processor() -> str:
     """Returns a hash of the processor's model name and features."""
     info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else []
-    features = [line for line in lines if line.startswith(("model name", "flags", "Features"))]
-    parts = platform.machine(), platform.processor(), *sorted(set(features))
+    lines = set(info.read_text().splitlines()) if info.is_file() else ()
+    features = sorted(x for x in lines if x.startswith(("model name", "flags", "Features")))
+    parts = platform.machine(), platform.processor(), *features
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-
-
-def _remove_unfinished(folder: Path) -> None:
-    """Removes programs without a time stamp. One such program keeps JAX from writing others."""
-    for program in folder.glob("*-cache"):
-        stamp = program.with_name(program.name.removesuffix("-cache") + "-atime")
-        # Another process may be writing the stamp of a program that is less than a minute old.
-        if not stamp.exists() and time.time() - program.stat().st_mtime > 60:
-            program.unlink()

@@ -54,10 +54,8 @@ class BatchPlan:
 
     Example:
 
-    ```python
-    plan = BatchPlan(store, tokens_per_batch=4_096, seed=1)
-    model.fit(fit_data(plan.batches()), steps_per_epoch=1_000, epochs=8, shuffle=False)
-    ```
+    >>> plan = BatchPlan(store, tokens_per_batch=4_096, seed=1)
+    >>> model.fit(fit_data(plan.batches()), steps_per_epoch=1_000, epochs=8, shuffle=False)
 
     Args:
         store: The encoded text.
@@ -333,9 +331,7 @@ def mask_tokens(
 
     Example:
 
-    ```python
-    inputs, labels = mask_tokens(token_ids, np.random.default_rng(0), 8_000, mask_id=7_999)
-    ```
+    >>> inputs, labels = mask_tokens(token_ids, np.random.default_rng(0), 8_000, mask_id=7_999)
 
     Args:
         token_ids: int array `(B, S)`.

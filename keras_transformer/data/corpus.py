@@ -44,10 +44,8 @@ def read_parallel(source_path: str | Path, target_path: str | Path | None = None
 
     Example:
 
-    ```python
-    for source, target in read_parallel("train.en.gz", "train.de.gz"):
-        print(source, "=", target)
-    ```
+    >>> for source, target in read_parallel("train.en.gz", "train.de.gz"):
+    ...     print(source, "=", target)
 
     Args:
         source_path: File with one source sentence per line. If `target_path` is None, the file is a

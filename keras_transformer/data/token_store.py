@@ -36,12 +36,10 @@ class TokenStore:
 
     Example:
 
-    ```python
-    pairs = read_parallel("train.en", "train.de")
-    store = TokenStore.build("store", pairs, tokenizer)
-    print(store.report)
-    source_pieces, target_pieces = store.pair(0)
-    ```
+    >>> pairs = read_parallel("train.en", "train.de")
+    >>> store = TokenStore.build("store", pairs, tokenizer)
+    >>> print(store.report)
+    >>> source_pieces, target_pieces = store.pair(0)
 
     Args:
         directory: A folder that `build` has written.

@@ -39,11 +39,9 @@ class Tokenizer:
 
     Example:
 
-    ```python
-    tokenizer = Tokenizer.train(read_parallel("train.en", "train.de"), vocabulary_size=8_000)
-    ids = tokenizer.encode_source(["A dog runs."])
-    tokenizer.save("tokenizer")
-    ```
+    >>> tokenizer = Tokenizer.train(read_parallel("train.en", "train.de"), vocabulary_size=8_000)
+    >>> ids = tokenizer.encode_source(["A dog runs."])
+    >>> tokenizer.save("tokenizer")
 
     Args:
         source_model: Bytes of a SentencePiece model with the ids pad 0, unk 1, bos 2, eos 3.

@@ -69,8 +69,7 @@ def search(
             `request.beam_sizes`. Defaults to `options.beam_size` and `options.n_best`.
 
     Raises:
-        ValueError: If the request has a field that this kind of search does not support, or if
-            there is a coverage penalty but the model has no attention.
+        ValueError: If the request has a field that this kind of search does not support.
     """
     strategy = make_strategy(model, options or SearchOptions(), rules, bos_id, eos_id, beam_size)
     request = request if isinstance(request, Request) else Request(request)

@@ -90,10 +90,8 @@ class Shortlist(NamedTuple):
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 return cls(arrays["frequent"], arrays["translations"], str(arrays["fingerprint"]))
-        except OSError as error:
-            raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
         except Exception as error:  # zipfile, zlib and NumPy raise different errors
-            raise UserError(f"{path} is damaged: remove it") from error
+            raise UserError(f"{path} is missing or damaged: {error}") from error
 
 
 def limit_request(request: Request, num_specials: int, pad_id: int) -> Request:
