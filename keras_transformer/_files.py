@@ -69,10 +69,7 @@ def output_path(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def output_file(path: str | Path) -> Iterator[TextIO]:
-    """Opens an output file for UTF-8 text, as `output_path` does.
-
-    A device or a pipe, such as /dev/stdout, is written directly, line by line.
-    """
+    """Opens an output file as `output_path` does. A device or a pipe is written line by line."""
     is_stream = os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path))
     if is_stream or str(path).startswith(_STREAMS):
         try:
@@ -107,11 +104,7 @@ def is_disk_full(error: BaseException) -> bool:
 
 
 def read_json(file: IO[bytes], most_bytes: int) -> Any:
-    """Parses a JSON file of at most `most_bytes` bytes.
-
-    Raises:
-        ValueError: If the file has more bytes, is nested too deeply, or is not JSON.
-    """
+    """Parses a JSON file. Raises `ValueError` if it is wrong, too deep or above `most_bytes`."""
     content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
         raise ValueError(f"the JSON file must have at most {most_bytes:,} bytes. Received: more")

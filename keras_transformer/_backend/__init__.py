@@ -83,8 +83,7 @@ def fit_data(batches: Iterable[Any], model: Any = None) -> Any:
             of the model. Defaults to None, which lets all axes vary.
 
     Returns:
-        A `tf.data.Dataset` on TensorFlow, otherwise a generator. The result can be iterated only
-        once.
+        A `tf.data.Dataset` on TensorFlow, otherwise a generator, for a single iteration.
     """
     if keras.config.backend() != "tensorflow":
         return (batch for batch in batches)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_transformer.data.token_store import TokenStore
+from keras_transformer.data.token_store import SIDES, TokenStore
 from keras_transformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from keras_transformer.errors import UserError, check_ids, check_sizes
 
@@ -49,8 +49,7 @@ class BatchPlan:
 
     The sentences of a step depend only on the seed and the step. So each process can compute
     the batches of any step, in any order. Each pass over the data uses every sentence exactly once,
-    in a new order. Batches have few different shapes, so that the training step is compiled only a
-    few times.
+    in a new order. Batches have few different shapes, each of which the backend compiles.
 
     Example:
 
@@ -94,9 +93,8 @@ class BatchPlan:
         self.accumulation_steps = accumulation_steps
         self.shuffle = shuffle
         self.shard = shard or Shard()
-        widths, bucket_of_pair = choose_buckets(
-            store.source_lengths + 1, store.target_lengths + 1, length_multiple, max_shapes
-        )
+        lengths = (store.lengths(side) + 1 for side in SIDES)
+        widths, bucket_of_pair = choose_buckets(*lengths, length_multiple, max_shapes)
         least = max(_tokens_per_sentence(*width) for width in widths)
         if tokens_per_batch < least:
             raise UserError(

@@ -116,25 +116,15 @@ class TokenStore:
     def __len__(self) -> int:
         return len(self._offsets["source"]) - 1
 
-    @property
-    def source_lengths(self) -> np.ndarray:
-        """Number of pieces of each source sentence, without eos: int32 (pairs,)."""
-        return np.diff(self._offsets["source"]).astype(np.int32)
-
-    @property
-    def target_lengths(self) -> np.ndarray:
-        """Number of pieces of each target sentence, without eos: int32 (pairs,)."""
-        return np.diff(self._offsets["target"]).astype(np.int32)
-
     def pair(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the source and target pieces of one pair: uint16 or uint32 (length,)."""
         chosen = np.array([range(len(self))[index]])
         return self.pieces("source", chosen), self.pieces("target", chosen)
 
-    def lengths(self, side: str, pairs: np.ndarray) -> np.ndarray:
-        """Returns the number of pieces of each source or target sentence in `pairs`: int64 (B,)."""
+    def lengths(self, side: str, pairs: np.ndarray | None = None) -> np.ndarray:
+        """Returns the number of pieces of each "source" or "target" in `pairs` (all): int64 (B,)."""
         offsets = self._offsets[side]
-        return offsets[pairs + 1] - offsets[pairs]
+        return np.diff(offsets) if pairs is None else offsets[pairs + 1] - offsets[pairs]
 
     def pieces(self, side: str, pairs: np.ndarray) -> np.ndarray:
         """Concatenates the pieces of the source or target sentences with indices `pairs`."""

@@ -144,15 +144,10 @@ def lexical_table(
     num_translations: int,
     most_token_pairs: int = MOST_TOKEN_PAIRS,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Estimates p(target token | source token) with IBM model 1.
+    """Estimates p(target token | source token) with IBM model 1 (Brown et al. 1993, §4.1).
 
-    Model 1 has an empty source word, which explains target tokens that translate no source token.
-
-    Returns the number of occurrences of each of W target tokens, int64 `(W,)`, and the ids of the
-    M most probable translations of each of V source tokens, best first, int32 `(V, M)`, padded with
-    -1.
-
-    Source: Brown et al. 1993, §4.1.
+    Returns the number of occurrences of each of W target tokens, int64 `(W,)`, and the ids of the M
+    most probable translations of each of V source tokens, best first, int32 `(V, M)`, padded by -1.
     """
     pairs = _token_pairs(store, source_vocabulary_size, most_token_pairs)
     keys, places = np.unique(pairs[0] * target_vocabulary_size + pairs[1], return_inverse=True)
@@ -179,9 +174,9 @@ def lexical_table(
 def _token_pairs(store: Any, empty_id: int, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns the source id, target id and target position of each pair of tokens, int64 `(P,)`.
 
-    Each target position is also paired with the empty source word `empty_id`.
+    The empty source word `empty_id` explains target tokens that translate no source token.
     """
-    source_lengths, target_lengths = (store.lengths(side, np.arange(len(store))) for side in SIDES)
+    source_lengths, target_lengths = (store.lengths(side) for side in SIDES)
     step = max(1, -(-int(((source_lengths + 1) * target_lengths).sum()) // most))
     sources, targets, counts = [], [], []
     for index in range(0, len(store), step):

@@ -26,8 +26,8 @@ def test_it_holds_the_pieces_of_every_pair(tmp_path, tokenizer):
         source_pieces, target_pieces = store.pair(index)
         assert source_pieces.tolist() == tokenizer.encode_source([source])[0]
         assert target_pieces.tolist() == tokenizer.encode_target([target])[0]
-        assert store.source_lengths[index] == len(source_pieces)
-        assert store.target_lengths[index] == len(target_pieces)
+        assert store.lengths("source")[index] == len(source_pieces)
+        assert store.lengths("target")[index] == len(target_pieces)
     assert store.pair(-1)[0].tolist() == store.pair(len(SENTENCES) - 1)[0].tolist()
     with pytest.raises(IndexError):
         store.pair(len(SENTENCES))
