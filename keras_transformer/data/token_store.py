@@ -122,7 +122,7 @@ class TokenStore:
         return self.pieces("source", chosen), self.pieces("target", chosen)
 
     def lengths(self, side: str, pairs: np.ndarray | None = None) -> np.ndarray:
-        """Returns the number of pieces of each "source" or "target" in `pairs` (all): int64 (B,)."""
+        """Returns the number of pieces of each "source" or "target" in `pairs`: int64 (B,)."""
         offsets = self._offsets[side]
         return np.diff(offsets) if pairs is None else offsets[pairs + 1] - offsets[pairs]
 

@@ -147,14 +147,10 @@ def searches(options, monkeypatch, on_gpu):
     sizes = {"num_layers": 1, "d_model": 8, "num_heads": 2, "d_ff": 16}
     model = Transformer(20, **sizes, dtype="mixed_bfloat16")
     generator = np.random.default_rng(2)
-    request = Request(
-        generator.integers(4, 20, (10, 5), "int32"),
-        random_numbers=generator.random((10, 2, 30)) if "samples" in options else None,
-    )
-    if "samples" in options:
-        strategy = make_strategy(model, SamplingOptions(num_samples=2))
-    else:
-        strategy = make_strategy(model, SearchOptions(**options))
+    request = Request(generator.integers(4, 20, (10, 5), "int32"))
+    if isinstance(options, SamplingOptions):
+        request = request._replace(random_numbers=generator.random((10, 2, 30)))
+    strategy = make_strategy(model, options)
     run = BatchSearch(model)
     shapes = MANY_SHAPES._replace(first_stage=4)
     found = [run(request, strategy, 30, shapes)]
@@ -164,7 +160,13 @@ def searches(options, monkeypatch, on_gpu):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"beam_size": 1}, {"samples": 2}, {"num_beam_groups": 2, "diversity_penalty": 0.5}],
+    [
+        SearchOptions(),
+        SearchOptions(beam_size=1),
+        SearchOptions(num_beam_groups=2, diversity_penalty=0.5),
+        SamplingOptions(num_samples=2),
+    ],
+    ids=["beam", "greedy", "groups", "sampling"],
 )
 def test_replayed_searches_find_what_others_find(gpu, monkeypatch, options):
     replays = []

@@ -180,8 +180,7 @@ def cost(widths, source, target):
     return np.min(costs, axis=0)
 
 
-@pytest.mark.parametrize("length_multiple", [1, 4, 8])
-@pytest.mark.parametrize("max_shapes", [1, 2, 8])
+@pytest.mark.parametrize(("length_multiple", "max_shapes"), [(1, 8), (4, 2), (8, 1)])
 def test_every_pair_lies_in_the_narrowest_width_that_holds_it(length_multiple, max_shapes):
     source, target = normal_lengths()
     widths, buckets = choose_buckets(source, target, length_multiple, max_shapes)
