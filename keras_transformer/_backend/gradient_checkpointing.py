@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from threading import local
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import keras
@@ -12,11 +12,7 @@ from keras import ops
 Call = TypeVar("Call", bound=Callable[..., Any])
 
 
-class _State(local):
-    is_on = False  # in each thread
-
-
-_state = _State()
+_is_on: ContextVar[bool] = ContextVar("gradient_checkpointing", default=False)
 
 
 @contextmanager
@@ -30,11 +26,11 @@ def gradient_checkpointing(is_on: bool = True) -> Iterator[None]:
 
     Source: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost".
     """
-    outer, _state.is_on = _state.is_on, is_on
+    token = _is_on.set(is_on)
     try:
         yield
     finally:
-        _state.is_on = outer
+        _is_on.reset(token)
 
 
 def checkpointable(call: Call) -> Call:
@@ -48,7 +44,7 @@ def checkpointable(call: Call) -> Call:
     def checkpointable_call(layer: Any, *args: Any, **kwargs: Any) -> Any:
         # False if the `call` of a subclass calls this method.
         is_own = getattr(type(layer).call, "__wrapped__", None) is call
-        if is_own and _state.is_on:
+        if is_own and _is_on.get():
             return _checkpointed(layer, args, kwargs)
         return call(layer, *args, **kwargs)
 

@@ -88,14 +88,14 @@ class _ParallelText:
 
     def _tab_separated(self) -> Iterator[Pair]:
         for number, line in enumerate(read_lines(self.source_path), start=1):
-            fields = line.split("\t")
-            if len(fields) != 2:
-                advice = "; `cut -f 1,2` keeps the first two" if len(fields) > 2 else ""
+            source, *fields = line.split("\t")
+            if len(fields) != 1:
+                advice = "; `cut -f 1,2` keeps the first two" if fields else ""
                 raise CorpusError(
                     f"{self.source_path}, line {number:,}: a line must have a source, a tab and a "
-                    f"target. Received: {len(fields)} fields{advice}"
+                    f"target. Received: {1 + len(fields)} fields{advice}"
                 )
-            yield fields[0], fields[1]
+            yield source, fields[0]
 
 
 def read_lines(path: str | Path) -> Iterator[str]:

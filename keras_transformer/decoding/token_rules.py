@@ -229,8 +229,7 @@ class Candidates(NamedTuple):
     """The M candidates per sentence, each a live (not finished) hypothesis with one more token."""
 
     ids: Any  # int32 `(B, M, 1 + L)`
-    # float32 `(B, M)`; descending if no tokens are required; minus infinity = no candidate
-    log_probabilities: Any
+    log_probabilities: Any  # float32 `(B, M)`; descending if no tokens are required
     parents: Any  # int32 `(B, M)`, index of the beam that each candidate continues
     banks: Any = None  # int32 `(B, M)`; None without required tokens
     missing: Any = None  # int32 `(B, M)`, number of missing tokens; None without required tokens
