@@ -29,11 +29,10 @@ class CompiledStep:
     """The training step of a Keras model on PyTorch, with loss and gradients as compiled programs.
 
     The forward pass, the loss and the metrics are one function without side effects, as Keras has
-    it on JAX: it takes the values of all variables and returns the new ones. `torch.compile` sees
-    this function as one opaque operation and traces the operations of PyTorch in it, not the Python
-    code of Keras. Each shape of batches is compiled when it first occurs. The optimizer runs
-    eagerly, so a step may decide in Python what to do with the gradients. A call does what
-    `model.train_step` does with a batch, a nested structure of arrays and None.
+    it on JAX: it takes the values of all variables and returns the new ones. `torch.compile` traces
+    the operations of PyTorch in it, not the Python code of Keras. Each shape of batches is compiled
+    when it first occurs. The optimizer runs eagerly, so a step may decide in Python what to do with
+    the gradients. A call does what `model.train_step` does with a batch of arrays and None.
     """
 
     def __init__(self, model: Any) -> None:

@@ -343,10 +343,9 @@ def mask_tokens(
         pad_id: Id of padding. Defaults to 0.
 
     Returns:
-        The inputs of `MaskedLanguageModel` and the labels. With M = max(1, round(rate * S)), the
-        inputs are `{"token_ids": int32 (B, S), "masked_positions": int32 (B, M)}` and the labels
-        are int32 `(B, M)`. A row with fewer than M chosen tokens has the position 0 and the label
-        `pad_id` in the rest.
+        The inputs `{"token_ids": int32 (B, S), "masked_positions": int32 (B, M)}` and the labels,
+        int32 `(B, M)`, where M is max(1, round(rate * S)). A row with fewer than M chosen tokens
+        has the position 0 and the label `pad_id` in the rest.
 
     Raises:
         ValueError: If `rate` is out of range, or an id is no integer or outside the vocabulary.

@@ -24,25 +24,17 @@ from keras_transformer.decoding.steps import IMPOSSIBLE, Request, SearchResult
 
 
 class Shapes(NamedTuple):
-    """The sizes that batches of a search may have, which is compiled for each one that occurs.
+    """The sizes that batches of a search may have, which is compiled for each one that occurs."""
 
-    Attributes:
-        row_factor: Ratio of each number of rows to the next smaller one.
-        smallest_width: Smallest width of a batch of sources, in tokens. The others are 2, 4, 8, ...
-            times as wide.
-        first_stage: Maximum length of the hypotheses in the first stage of a search, in tokens. It
-            doubles from stage to stage. If None, it is the width of the sources in the first
-            stage, and the maximum length of the search afterwards.
-        alike: When at most this many sequences are left, each batch has the shape of the batch
-            before, unless that is more than twice as wide as necessary.
-        in_graph: Whether the search uses one graph for all shapes, instead of stages.
-    """
-
-    row_factor: int
-    smallest_width: int
+    row_factor: int  # ratio of each number of rows to the next smaller one
+    smallest_width: int  # tokens of the smallest source; the others are 2, 4, 8, ... times as wide
+    # Length of the hypotheses in the first stage, in tokens. It doubles from stage to stage. None:
+    # the width of the sources in the first stage, and the maximum length of the search afterwards.
     first_stage: int | None
+    # When at most this many sequences are left, each batch has the shape of the batch before,
+    # unless that is more than twice as wide as necessary.
     alike: int
-    in_graph: bool = False
+    in_graph: bool = False  # whether the search uses one graph for all shapes, instead of stages
 
 
 # With JAX and the shipped model, the first 100 lines of Multi30k's test set take 4 programs with
