@@ -41,7 +41,7 @@ def test_a_log_file_gets_a_line_every_30_seconds(seconds, monkeypatch):
     lines = shown.splitlines()
     assert "\r" not in shown
     assert len(lines) == 4
-    assert lines[0] == "walking: 241/800, 00:30 elapsed, 01:09 left, step 240"
+    assert lines[0] == "walking: 240/800, 00:30 elapsed, 01:10 left, step 239"
     assert lines[-1] == "walking: 800/800, 01:40 elapsed, 00:00 left, step 799"
 
 

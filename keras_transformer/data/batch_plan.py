@@ -93,8 +93,8 @@ class BatchPlan:
         self.accumulation_steps = accumulation_steps
         self.shuffle = shuffle
         self.shard = shard or Shard()
-        lengths = (store.lengths(side) + 1 for side in SIDES)
-        widths, bucket_of_pair = choose_buckets(*lengths, length_multiple, max_shapes)
+        sources, targets = (store.lengths(side) + 1 for side in SIDES)
+        widths, bucket_of_pair = choose_buckets(sources, targets, length_multiple, max_shapes)
         least = max(_tokens_per_sentence(*width) for width in widths)
         if tokens_per_batch < least:
             raise UserError(

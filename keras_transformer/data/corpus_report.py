@@ -55,9 +55,10 @@ class _Side:
 
     def report(self, sample: Iterable[str]) -> SideReport:
         shares = np.array([0.5, 0.95, 1.0])
-        lengths = np.quantile(self.lengths or [0], shares, method="inverted_cdf").tolist()
+        lengths = np.quantile(self.lengths or [0], shares, method="inverted_cdf")
+        median, high, longest = lengths.tolist()
         characters, scripts = len(self.characters), _scripts(sample)
-        return SideReport(_different(self.hashes), *lengths, characters, scripts)
+        return SideReport(_different(self.hashes), median, high, longest, characters, scripts)
 
 
 def examine(pairs: Iterable[Pair], progress: bool = True) -> CorpusReport:

@@ -116,11 +116,12 @@ class BeamSearch(SearchStrategy):
 
     def widen(self, state: BeamState, max_length: int) -> BeamState:
         """Returns the state with room for `max_length` tokens."""
-        live, finished = (
-            x._replace(ids=widen_ids(x.ids, 1 + max_length, self.pad_id))
-            for x in (state.live, state.finished)
+        widened = functools.partial(widen_ids, width=1 + max_length, pad_id=self.pad_id)
+        live, finished = state.live, state.finished
+        return state._replace(
+            live=live._replace(ids=widened(live.ids)),
+            finished=finished._replace(ids=widened(finished.ids)),
         )
-        return state._replace(live=live, finished=finished)
 
     def is_open(self, state: BeamState) -> Any:
         """Returns a bool mask `(B,)`, True for sentences whose search is not finished."""
@@ -229,7 +230,7 @@ class BeamSearch(SearchStrategy):
     ) -> tuple[BeamState, Any]:
         """Does the same as `_select` for one beam, whose first finished hypothesis is final."""
         position, totals, before = state.position + 1, candidates.log_probabilities, state.finished
-        ends = self.ends(ops.take(candidates.ids, position, axis=-1), position, request)
+        ends = self._ends(candidates, position, request)
         ends = ops.logical_and(ends, totals > IMPOSSIBLE)
         scores = totals / self._divisor(request, position) + bonus
         finished = Finished(
@@ -251,7 +252,7 @@ class BeamSearch(SearchStrategy):
         limits, beam_sizes = request.max_lengths, request.beam_sizes
         beams, n_best = (ops.shape(x)[1] for x in (state.live.ids, state.finished.ids))
         position = state.position + 1
-        ends = self.ends(ops.take(candidates.ids, position, axis=-1), position, request)
+        ends = self._ends(candidates, position, request)
         log_probabilities = ops.where(ends, IMPOSSIBLE, candidates.log_probabilities)
         log_probabilities, chosen = _top_candidates(log_probabilities, candidates.banks, beams)
         log_probabilities = _mask_unused_beams(log_probabilities, beam_sizes)
@@ -268,6 +269,9 @@ class BeamSearch(SearchStrategy):
         ids, coverage = take_columns(candidates.ids, chosen), state.live.coverage
         live = Live(ids, log_probabilities, take_columns(coverage, parents))
         return BeamState(position, live, finished, num_finished), parents
+
+    def _ends(self, candidates: Candidates, position: Any, request: Request) -> Any:
+        return self.ends(ops.take(candidates.ids, position, axis=-1), position, request)
 
     def _ended(
         self, candidates: Candidates, ends: Any, position: Any, bonus: Any, request: Request
