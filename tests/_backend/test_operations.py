@@ -59,10 +59,6 @@ def test_the_kernel_of_pytorch_gives_heads_and_gradients_of_all_scores(is_causal
         assert attend(*problem.inputs, **problem.options()) is None
 
 
-def test_no_kernel_takes_values_wider_than_keys():
-    assert attend(*Problem(5, 5).inputs) is None
-
-
 @pytest.mark.parametrize("count", [0, 1, 7])
 def test_loop_carries_tensors_from_iteration_to_iteration(count):
     def body(index, digits, total):

@@ -1,6 +1,5 @@
 """Few shapes for sequences of any lengths; stages and shrinking batches change only the time."""
 
-import keras
 import numpy as np
 import pytest
 from keras import ops
@@ -12,9 +11,6 @@ from keras_transformer import Ensemble, SamplingOptions, SearchOptions
 from keras_transformer._backend.compile_function import makes_graphs
 from keras_transformer.decoding.batch_search import (
     FEW_SHAPES,
-    FEW_SHAPES_SENTENCES,
-    GRAPH_SENTENCES,
-    IN_GRAPH,
     MANY_SHAPES,
     BatchSearch,
     length_batches,
@@ -120,20 +116,6 @@ def test_one_graph_finds_what_search_finds_in_batches_of_all_sizes():
             assert shapes.in_graph == makes_graphs()
             found = batch_search(request, strategy, max_length, shapes)
             assert_equal(found, search(model, request, max_length=max_length, options=options))
-
-
-def test_more_sentences_are_worth_more_programs():
-    model = FixedModel()
-    batch_search, strategy = BatchSearch(model), make_strategy(model, SearchOptions())
-    counts = (1, GRAPH_SENTENCES, FEW_SHAPES_SENTENCES)
-    found = [batch_search.shapes(count, strategy) for count in counts]
-    many = MANY_SHAPES
-    expected = {
-        "tensorflow": [IN_GRAPH, FEW_SHAPES, many],
-        "jax": [FEW_SHAPES, FEW_SHAPES, many],
-        "torch": [many] * 3,
-    }
-    assert found == expected[keras.config.backend()]
 
 
 class NumpyModel(PrefixModel):

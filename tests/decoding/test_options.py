@@ -7,12 +7,6 @@ from keras_transformer import SamplingOptions, SearchOptions
 pytestmark = pytest.mark.once
 
 
-def test_equal_options_are_one_key():
-    """A compiled search is kept by its options."""
-    assert {SearchOptions(beam_size=5): "compiled"}[SearchOptions(beam_size=5)] == "compiled"
-    assert SearchOptions(beam_size=5) != SearchOptions(beam_size=6)
-
-
 @pytest.mark.parametrize("kind", [SearchOptions, SamplingOptions])
 def test_the_minimum_length_is_at_most_the_maximum(kind):
     assert kind(min_length=5, max_length=5).min_length == 5
