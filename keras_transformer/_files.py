@@ -85,7 +85,7 @@ def output_file(path: str | Path) -> Iterator[TextIO]:
 
 def keras_home() -> Path:
     """Returns Keras's folder for downloads."""
-    home = Path(os.environ.get("KERAS_HOME") or "~/.keras").expanduser()
+    home = Path(os.path.expanduser(os.environ.get("KERAS_HOME") or "~/.keras"))
     existing = next(x for x in (home, *home.parents, Path()) if os.path.exists(x))
     return home if os.access(existing, os.W_OK) else Path(tempfile.gettempdir()) / ".keras"
 

@@ -23,7 +23,7 @@ class UserError(Exception):
 
 def is_out_of_memory(error: Exception | str) -> bool:
     """Returns whether an error, or the error output of a process, reports that memory is full."""
-    return bool(_OUT_OF_MEMORY.search(f"{error!r}"))
+    return bool(_OUT_OF_MEMORY.search(error if isinstance(error, str) else repr(error)))
 
 
 def check_sizes(**sizes: Any) -> None:

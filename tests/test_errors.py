@@ -11,7 +11,7 @@ pytestmark = pytest.mark.once
 def test_errors_of_full_memory_are_recognized():
     assert is_out_of_memory(MemoryError())
     assert is_out_of_memory(RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes."))
-    assert is_out_of_memory("DefaultCPUAllocator: can't allocate memory")
+    assert is_out_of_memory('File "x.py": DefaultCPUAllocator: can\'t allocate memory')
     assert not is_out_of_memory(RuntimeError("shapes differ"))
 
 
