@@ -54,8 +54,7 @@ def attention_command(run: Path, sentence: str, options: AttentionOptions) -> No
         raise UserError(f"--{[*shown][0]} is for .svg and .png files: choose it in the HTML page")
     from keras_transformer.runs.run import Run
     from keras_transformer.translation.open_run import open_translator
-    from keras_transformer.visualization import attention_pages as pages
-    from keras_transformer.visualization import translation_attention
+    from keras_transformer.visualization import attention_pages as pages, translation_attention
 
     if suffix == ".png":
         pages.check_png()

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer._backend.process import without_tensorflow
+from keras_transformer._backend import without_tensorflow
 from keras_transformer._files import atomic_write, is_keras_file, sha256_of
 from keras_transformer.errors import UserError
 from keras_transformer.layers.saving import layer_changes

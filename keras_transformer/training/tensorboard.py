@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer._files import output_file
-from keras_transformer._png import png
+from keras_transformer._files import output_file, png
 
 
 class TensorBoardWriter(AbstractContextManager):

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_transformer._child_process import child_process
+from keras_transformer._backend import child_process
 from keras_transformer.errors import UserError, is_out_of_memory
 from keras_transformer.models.architectures import program_of, run_program
 from keras_transformer.recipe.settings import Recipe

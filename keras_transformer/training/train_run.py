@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from keras_transformer._backend.process import without_tensorflow
+from keras_transformer._backend import without_tensorflow
 from keras_transformer.data import BatchPlan, Tokenizer, TokenStore, evaluation_batches
 from keras_transformer.data.batch_plan import Batch
 from keras_transformer.data.tokenizer import PAD_ID

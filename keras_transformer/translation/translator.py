@@ -8,7 +8,7 @@ from typing import Any
 from keras import ops
 
 from keras_transformer._backend.compile_function import compile_function
-from keras_transformer.decoding.buckets import (
+from keras_transformer.decoding.batch_search import (
     LengthBatch,
     padded,
     pair_batches,

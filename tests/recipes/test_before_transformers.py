@@ -14,8 +14,7 @@ from support import older_reference, tiny_run
 from support.contract import to_numpy, weights_of
 from support.older_models import SIZES, before_transformers, new_model, small_model
 from support.searching import eagerly, quick_search
-from support.small_models import TARGET_V, B, T, inputs_of
-from support.small_models import small_model as small_transformer
+from support.small_models import TARGET_V, B, T, inputs_of, small_model as small_transformer
 
 from keras_transformer import (
     Ensemble,
