@@ -8,7 +8,7 @@ from keras_transformer.layers.attention.attention_patterns import (
     StridedAttention,
 )
 from keras_transformer.layers.attention.attention_records import record_attention
-from keras_transformer.layers.attention.full_attention import FullAttention
+from keras_transformer.layers.attention.attention_patterns import FullAttention
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.attention.scaled_dot_product_attention import (
     SelfAttention,

@@ -7,7 +7,7 @@ import keras
 from keras_transformer._backend.gradient_checkpointing import checkpointable
 from keras_transformer.layers.attention.attention_patterns import AttentionPattern
 from keras_transformer.layers.attention.decoding_step import DecodingStep
-from keras_transformer.layers.attention.full_attention import FullAttention
+from keras_transformer.layers.attention.attention_patterns import FullAttention
 from keras_transformer.layers.encoder import Encoder, EncoderLayer, LayerOptions, StackOptions
 
 

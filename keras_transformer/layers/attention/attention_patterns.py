@@ -1,22 +1,30 @@
-"""Attention patterns for long sequences: a base class, a registry of names, and sparse patterns.
-
-`FullAttention` has a file of its own.
-"""
+"""Attention patterns for long sequences: a base class, a registry of names, and the patterns."""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
 
-from keras_transformer._backend.operations import MASKED_SCORE, scalar
+from keras_transformer._backend.operations import (
+    MASKED_SCORE,
+    attend,
+    custom_gradient,
+    scalar,
+    sequential_loop,
+)
 from keras_transformer.errors import check_sizes
+from keras_transformer.layers.dropout import keep_mask
 
 # Maps names to classes.
 ATTENTION_PATTERNS: dict[str, Any] = {}
 SMALLEST_BLOCK = 64
+
+# The scores `(..., T, n)` of n keys, and a function that multiplies weights of this shape by the
+# values of these keys.
+Group = tuple[Any, Callable[[Any], Any]]
 
 
 def attention_pattern(name: str) -> Callable[[type], type]:
@@ -30,11 +38,9 @@ def attention_pattern(name: str) -> Callable[[type], type]:
 
 
 def new_attention_pattern(name: Any, window: int | None) -> Any:
-    """Creates an `AttentionPattern` from its registered name.
+    """Creates the pattern of a registered name, a list of patterns for a list, or None for None.
 
-    Args:
-        name: A registered name, or None for no pattern. For a list, the function returns a list.
-        window: The window, stride or block size in tokens, or None if the pattern has none of them.
+    `window` is the window, stride or block size in tokens.
 
     Raises:
         ValueError: If the name is not registered, if a required `window` is missing, or if `window`
@@ -62,7 +68,7 @@ def new_attention_pattern(name: Any, window: int | None) -> Any:
 class AttentionPattern:
     """Base class of attention patterns. They let `MultiHeadAttention` process long sequences (§4).
 
-    A pattern defines which keys a query attends to by their positions. A pattern computes attention
+    A pattern defines which keys a query attends to by their positions. It computes attention
     without storing the scores of all pairs of query and key. A pattern has no weights, so the
     weights of a `MultiHeadAttention` can be used with any pattern. Each pattern is a dataclass
     whose fields are sizes in tokens, at least 1. Padding before a sequence changes no result.
@@ -83,8 +89,8 @@ class AttentionPattern:
         A float tensor `(B, H, T, K_v)`, finite even for queries whose keys are all masked.
 
     Raises:
-        ValueError: If a size is not an integer of at least 1.
-        ValueError: If `padding_mask` has another number of columns than there are keys.
+        ValueError: If a size is not an integer of at least 1, or if `padding_mask` has another
+            number of columns than there are keys.
 
     Attributes:
         needs_window: Whether the pattern has a window, stride or block size. It must be the
@@ -116,6 +122,147 @@ class AttentionPattern:
         return cls(**config)
 
 
+@attention_pattern("full")
+@keras.saving.register_keras_serializable(package="keras_transformer")
+@dataclass(frozen=True)
+class FullAttention(AttentionPattern):
+    """Attends to all positions (§3.2.1). Memory is linear in the sequence length.
+
+    `MultiHeadAttention` gives the same result with this pattern as without a pattern. On PyTorch, a
+    fused kernel computes the result without storing the scores, unless weights are dropped or both
+    masks are given. Otherwise, the result is computed for one block of queries at a time, and the
+    backward pass recomputes the scores of each block. The time is quadratic in the sequence length.
+
+    Example:
+
+    >>> MultiHeadAttention(d_model=512, num_heads=8, attention_pattern=FullAttention())
+
+    Args:
+        block_size: Number of queries per block, at least 1. Defaults to 512.
+
+    Source: Rabe and Staats 2021, "Self-attention Does Not Need O(n²) Memory"; Dao et al. 2022,
+    "FlashAttention".
+    """
+
+    block_size: int = 512
+
+    def __call__(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        padding_mask: Any = None,
+        use_causal_mask: bool = False,
+        use_scale: bool = True,
+        dropout: Any = None,
+        training: bool = False,
+    ) -> Any:
+        check_mask_length(padding_mask, key.shape[2])
+        drops = dropout is not None and dropout.rate > 0 and training
+        # The kernel would need a mask for all pairs of query and key if both masks are given.
+        if not (drops or (use_causal_mask and padding_mask is not None)):
+            heads = attend(query, key, value, padding_mask, use_causal_mask, use_scale)
+            if heads is not None:
+                return heads
+        if query.shape[2] == 0:
+            return ops.zeros((*ops.shape(query)[:3], value.shape[-1]), value.dtype)
+        if use_scale:
+            query = query * (1.0 / math.sqrt(query.shape[-1]))
+        queries = split_blocks(query, fitting_size(self.block_size, ops.shape(query)[2]))
+        rate, seed = (dropout.rate, dropout.next_seed()) if drops else (0.0, None)
+        marks = None if padding_mask is None else key_marks(key, padding_mask)
+        heads = _blockwise(queries, key, value, _Masks(use_causal_mask, rate, marks, seed))
+        return join_blocks(heads, ops.shape(query)[2])
+
+    def allows(self, query: Any, key: Any) -> Any:
+        return ops.ones_like(query - key, dtype="bool")
+
+
+class _Masks(NamedTuple):
+    """What `FullAttention` masks and drops. `marks` is the result of `key_marks`, or None.
+
+    Block m of the dropout mask has the seed `seed + [m, 0]`.
+    """
+
+    use_causal_mask: bool
+    dropout_rate: float
+    marks: Any = None
+    seed: Any = None
+
+    def weights(self, block: Any, queries: Any, key: Any) -> tuple[Any, Any]:
+        """Returns the float32 weights `(B, H, b, S)` of a block, and the mask of allowed keys."""
+        allowed = ops.ones((), "bool")
+        if self.use_causal_mask:
+            size = ops.shape(queries)[3]
+            rows = ops.arange(size, dtype="int32") + block * size
+            allowed = ops.arange(ops.shape(key)[2], dtype="int32") <= rows[:, None]
+        if self.marks is not None:
+            allowed = ops.logical_and(allowed, ops.swapaxes(self.marks, -1, -2) > 0)
+        scores = ops.cast(ops.matmul(queries[:, :, block], ops.swapaxes(key, -1, -2)), "float32")
+        scores = ops.where(allowed, scores, scalar(MASKED_SCORE, "float32"))
+        return ops.softmax(scores, axis=-1), allowed
+
+    def drop(self, weights: Any, block: Any) -> Any:
+        if not self.dropout_rate:
+            return weights
+        seed = self.seed + ops.stack([ops.cast(block, "int32"), 0])
+        is_kept = keep_mask(seed, self.dropout_rate, ops.shape(weights))
+        kept = weights * (1.0 / (1.0 - self.dropout_rate))
+        return ops.where(is_kept, kept, scalar(0, weights.dtype))
+
+
+def _blockwise(queries: Any, key: Any, value: Any, masks: _Masks) -> Any:
+    """Returns softmax(QK^T) V `(B, H, M, b, K_v)` of blocks of queries `(B, H, M, b, K)`.
+
+    Forward and backward pass store the weights of only one block at a time.
+    """
+    given = {name: x for name, x in masks._asdict().items() if ops.is_tensor(x)}
+
+    # These tensors are arguments, because `attended` must not capture tensors if JAX traces it
+    # twice.
+    @custom_gradient
+    def attended(queries: Any, key: Any, value: Any, *tensors: Any) -> Any:
+        own = masks._replace(**dict(zip(given, tensors, strict=True)))
+
+        def body(block: Any, heads: Any) -> tuple[Any, ...]:
+            kept = own.drop(own.weights(block, queries, key)[0], block)
+            added = ops.matmul(ops.cast(kept, value.dtype), value)[:, :, None]
+            return (ops.slice_update(heads, (0, 0, block, 0, 0), added),)
+
+        def gradient(*arguments: Any, upstream: Any = None) -> Any:
+            upstream = arguments[-1] if upstream is None else upstream
+            return *_gradients(queries, key, value, upstream, own), *(None for _ in tensors)
+
+        shape = (*ops.shape(queries)[:4], value.shape[-1])
+        begin = [ops.zeros(shape, value.dtype)]
+        return sequential_loop(shape[2], body, begin)[0], gradient
+
+    return attended(queries, key, value, *given.values())
+
+
+def _gradients(queries: Any, key: Any, value: Any, upstream: Any, masks: _Masks) -> Any:
+    """Returns the gradients of queries, key and value (Dao et al., appendix B.2)."""
+
+    def body(block: Any, d_queries: Any, d_key: Any, d_value: Any) -> tuple[Any, ...]:
+        weights, allowed = masks.weights(block, queries, key)
+        d_heads = upstream[:, :, block]
+        kept = ops.cast(masks.drop(weights, block), value.dtype)
+        d_value = d_value + ops.matmul(ops.swapaxes(kept, -1, -2), d_heads)
+        d_kept = ops.matmul(d_heads, ops.swapaxes(value, -1, -2))
+        d_weights = masks.drop(ops.cast(d_kept, "float32"), block)
+        change = ops.sum(d_weights * weights, axis=-1, keepdims=True)
+        d_scores = ops.where(allowed, weights * (d_weights - change), scalar(0, "float32"))
+        d_scores = ops.cast(d_scores, key.dtype)
+        d_key = d_key + ops.matmul(ops.swapaxes(d_scores, -1, -2), queries[:, :, block])
+        own = ops.matmul(d_scores, key)[:, :, None]
+        return ops.slice_update(d_queries, (0, 0, block, 0, 0), own), d_key, d_value
+
+    float32 = (ops.zeros_like(x, dtype="float32") for x in (key, value))  # many small numbers
+    begin = (ops.zeros_like(queries), *float32)
+    d_queries, d_key, d_value = sequential_loop(ops.shape(queries)[2], body, begin)
+    return d_queries, ops.cast(d_key, key.dtype), ops.cast(d_value, value.dtype)
+
+
 class BlockPattern(AttentionPattern):
     """Base class of sparse patterns for self-attention, which split the sequence into blocks.
 
@@ -145,7 +292,7 @@ class BlockPattern(AttentionPattern):
             query = query * (1.0 / math.sqrt(query.shape[-1]))
         size = fitting_size(self.largest_block, ops.shape(key)[2])
         parts = (query, key, value, key_marks(key, padding_mask))
-        groups = self._groups(size, use_causal_mask, *(split_blocks(x, size) for x in parts))
+        groups = self._groups(use_causal_mask, *(split_blocks(x, size) for x in parts))
         scores = ops.concatenate([scores for scores, _ in groups], axis=-1)
         weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
         weights = weights if dropout is None else dropout(weights, training=training)
@@ -158,19 +305,32 @@ class BlockPattern(AttentionPattern):
     @property
     def largest_block(self) -> int:
         """Number of positions of a block, if the sequence is not shorter."""
-        raise NotImplementedError
+        size: int = next(iter(self.get_config().values()))
+        return size
 
-    def _groups(
-        self, size: Any, use_causal_mask: bool, queries: Any, keys: Any, values: Any, marks: Any
-    ) -> list[tuple[Any, Callable[[Any], Any]]]:
+    def _groups(self, use_causal_mask: bool, queries: Any, *keys: Any) -> list[Group]:
         """Returns one or two groups of keys: the near keys, and possibly the far keys.
 
-        A group is a tuple of the scores `(B, H, M, b, n)` of n keys, and a function that multiplies
-        weights of this shape by the values of these keys. `size` is the number b of positions of a
-        block. Queries and keys are `(B, H, M, b, K)`, values `(B, H, M, b, K_v)`, and `marks`
-        `(B, 1, M, b, 1)` (see `key_marks`).
+        Queries are `(B, H, M, b, K)`. `keys` are the keys of this shape, the values
+        `(B, H, M, b, K_v)`, and the marks `(B, 1, M, b, 1)` (see `key_marks`).
         """
         raise NotImplementedError
+
+
+def _group(queries: Any, keys: Any, values: Any, marks: Any, allowed: Any) -> Group:
+    """Returns the scores of `keys` `(..., n, K)`. If `allowed` is None, only padding is masked."""
+    scores = ops.cast(ops.matmul(queries, ops.swapaxes(keys, -1, -2)), "float32")
+    mask = ops.swapaxes(marks, -1, -2) > 0
+    if allowed is not None:
+        mask = ops.logical_and(mask, allowed)
+    scores = ops.where(mask, scores, scalar(MASKED_SCORE, scores.dtype))
+    return scores, lambda weights: ops.matmul(weights, values)
+
+
+def _rearranged(group: Group, inward: Callable[[Any], Any], outward: Callable[[Any], Any]) -> Group:
+    """Returns a group by blocks of one that has another arrangement, for which `inward` is."""
+    scores, multiply = group
+    return outward(scores), lambda weights: outward(multiply(inward(weights)))
 
 
 @attention_pattern("local")
@@ -201,16 +361,12 @@ class LocalAttention(BlockPattern):
     def largest_block(self) -> int:
         return max(self.window, SMALLEST_BLOCK)
 
-    def _groups(
-        self, size: Any, use_causal_mask: bool, queries: Any, keys: Any, values: Any, marks: Any
-    ) -> list[tuple[Any, Callable[[Any], Any]]]:
-        keys, values, marks = (with_neighbours(x, use_causal_mask) for x in (keys, values, marks))
-        distance = neighbour_distances(size, use_causal_mask)
+    def _groups(self, use_causal_mask: bool, queries: Any, *keys: Any) -> list[Group]:
+        distance = neighbour_distances(ops.shape(queries)[3], use_causal_mask)
         allowed = self.allows(distance, 0)
         if use_causal_mask:
             allowed = ops.logical_and(allowed, distance >= 0)
-        scores = masked_scores(queries, keys, marks, allowed)
-        return [(scores, lambda weights: ops.matmul(weights, values))]
+        return [_group(queries, *(with_neighbours(x, use_causal_mask) for x in keys), allowed)]
 
     def allows(self, query: Any, key: Any) -> Any:
         return ops.abs(query - key) <= self.window
@@ -239,45 +395,28 @@ class StridedAttention(BlockPattern):
 
     stride: int
 
-    @property
-    def largest_block(self) -> int:
-        return self.stride
-
-    def _groups(
-        self, size: Any, use_causal_mask: bool, queries: Any, keys: Any, values: Any, marks: Any
-    ) -> list[tuple[Any, Callable[[Any], Any]]]:
-        near_keys, near_values, near_marks = (
-            with_neighbours(x, use_causal_mask) for x in (keys, values, marks)
-        )
-        near = masked_scores(queries, near_keys, near_marks, self._near(size, use_causal_mask))
+    def _groups(self, use_causal_mask: bool, queries: Any, *keys: Any) -> list[Group]:
+        size = ops.shape(queries)[3]
+        distance = neighbour_distances(size, use_causal_mask)
+        # The far keys include those at the distances 0 and `size`.
+        farthest = distance if use_causal_mask else ops.abs(distance)
+        allowed = ops.logical_and(farthest > 0, farthest < size)
+        allowed = ops.logical_and(allowed, self.allows(distance, 0))
+        near = _group(queries, *(with_neighbours(x, use_causal_mask) for x in keys), allowed)
         # A column contains the positions that have the same remainder modulo the stride.
-        queries, keys, values, marks = (
-            ops.swapaxes(x, 2, 3) for x in (queries, keys, values, marks)
-        )
-        blocks = ops.arange(ops.shape(queries)[3])
+        blocks = ops.arange(ops.shape(queries)[2])
         is_before = blocks[None, :] <= blocks[:, None] if use_causal_mask else None
-        far = ops.swapaxes(masked_scores(queries, keys, marks, is_before), 2, 3)
-
-        def far_heads(weights: Any) -> Any:
-            return ops.swapaxes(ops.matmul(ops.swapaxes(weights, 2, 3), values), 2, 3)
-
-        return [(near, lambda weights: ops.matmul(weights, near_values)), (far, far_heads)]
+        far = _group(*(_columns(x) for x in (queries, *keys)), is_before)
+        return [near, _rearranged(far, _columns, _columns)]
 
     def allows(self, query: Any, key: Any) -> Any:
         distance = query - key
         is_near = ops.abs(distance) <= self.stride
         return ops.logical_or(is_near, ops.equal(ops.mod(distance, self.stride), 0))
 
-    def _near(self, size: Any, use_causal_mask: bool) -> Any:
-        """Returns a bool mask, True at allowed distances of more than 0 and less than `size`.
 
-        Without a causal mask, the mask compares absolute distances. A separate matrix product
-        computes the scores at the distances 0, `size`, 2 `size`, and so on.
-        """
-        distance = neighbour_distances(size, use_causal_mask)
-        farthest = ops.abs(distance) if not use_causal_mask else distance
-        is_between = ops.logical_and(farthest > 0, farthest < size)
-        return ops.logical_and(is_between, self.allows(distance, 0))
+def _columns(blocks: Any) -> Any:
+    return ops.swapaxes(blocks, 2, 3)
 
 
 @attention_pattern("fixed")
@@ -326,10 +465,6 @@ class FixedAttention(BlockPattern):
         default = max(1, self.block_size // 16)
         return default if self.num_summaries is None else self.num_summaries
 
-    @property
-    def largest_block(self) -> int:
-        return self.block_size
-
     def __call__(
         self, query: Any, key: Any, value: Any, padding_mask: Any = None, **options: Any
     ) -> Any:
@@ -340,47 +475,33 @@ class FixedAttention(BlockPattern):
         padding_mask = _rotate(padding_mask[:, None, :, None], start)[:, 0, :, 0]
         return _rotate(super().__call__(query, key, value, padding_mask, **options), -start)
 
-    def _groups(
-        self, size: Any, use_causal_mask: bool, queries: Any, keys: Any, values: Any, marks: Any
-    ) -> list[tuple[Any, Callable[[Any], Any]]]:
-        positions = ops.arange(ops.shape(keys)[3], dtype="int32")
+    def _groups(self, use_causal_mask: bool, queries: Any, *keys: Any) -> list[Group]:
+        size = ops.shape(queries)[3]
+        positions = ops.arange(size, dtype="int32")
         # If JAX does not know the length, the whole sequence is here (see `fitting_size`).
         allowed = self.allows(positions[:, None], positions)
         if use_causal_mask:
             allowed = ops.logical_and(allowed, positions <= positions[:, None])
-        near = masked_scores(queries, keys, marks, allowed)
-        near_group = (near, lambda weights: ops.matmul(weights, values))
+        near = _group(queries, *keys, allowed)
         if size != self.block_size:  # A shorter sequence is a single block.
-            return [near_group]
+            return [near]
+        # The last c positions of the blocks `(B, H, M, l, K)`, as `(B, H, M * c, K)`.
+        summaries = [join_blocks(x[:, :, :, size - self._summary_size :]) for x in keys]
+        # No `ops.repeat`: Keras cannot infer its shape on PyTorch, and would compute with 83 rows.
+        joined = join_blocks(queries)
+        of_queries = ops.arange(ops.shape(joined)[2], dtype="int32")[:, None] // size
+        of_keys = ops.arange(ops.shape(summaries[0])[2], dtype="int32") // self._summary_size
+        is_other = of_keys < of_queries if use_causal_mask else ops.not_equal(of_keys, of_queries)
 
-        def far_heads(weights: Any) -> Any:
-            heads = ops.matmul(join_blocks(weights), self._summaries(values))
-            return ops.reshape(heads, (*ops.shape(queries)[:4], values.shape[-1]))
+        def blocks(x: Any) -> Any:
+            return ops.reshape(x, (*ops.shape(queries)[:4], ops.shape(x)[-1]))
 
-        return [near_group, (self._far_scores(queries, keys, marks, use_causal_mask), far_heads)]
+        return [near, _rearranged(_group(joined, *summaries, is_other), join_blocks, blocks)]
 
     def allows(self, query: Any, key: Any) -> Any:
         is_near = ops.equal(query // self.block_size, key // self.block_size)
         is_summary = ops.mod(key, self.block_size) >= self.block_size - self._summary_size
         return ops.logical_or(is_near, is_summary)
-
-    def _summaries(self, blocks: Any) -> Any:
-        """Joins the last c positions of the blocks `(B, H, M, l, K)`: `(B, H, M * c, K)`."""
-        return join_blocks(blocks[:, :, :, self.block_size - self._summary_size :])
-
-    def _far_scores(self, queries: Any, keys: Any, marks: Any, use_causal_mask: bool) -> Any:
-        """Returns scores `(B, H, M, l, M * c)` of the summaries of other blocks."""
-        keys, marks = self._summaries(keys), self._summaries(marks)
-        joined = join_blocks(queries)
-        # No `ops.repeat`: Keras cannot infer its shape on PyTorch, and would compute with 83 rows.
-        of_queries, of_keys = (
-            ops.arange(ops.shape(x)[2], dtype="int32") // size
-            for x, size in ((joined, self.block_size), (keys, self._summary_size))
-        )
-        of_queries = of_queries[:, None]
-        is_other = of_keys < of_queries if use_causal_mask else ops.not_equal(of_keys, of_queries)
-        scores = masked_scores(joined, keys, marks, is_other)
-        return ops.reshape(scores, (*ops.shape(queries)[:4], ops.shape(keys)[2]))
 
 
 def _rotate(x: Any, start: Any) -> Any:
@@ -450,20 +571,7 @@ def key_marks(key: Any, padding_mask: Any) -> Any:
     check_mask_length(padding_mask, key.shape[2])
     if padding_mask is None:
         padding_mask = ops.ones((ops.shape(key)[0], ops.shape(key)[2]), "bool")
-    return _ones_and_zeros(padding_mask)[:, None, :, None]
-
-
-def masked_scores(queries: Any, keys: Any, marks: Any, allowed: Any) -> Any:
-    """Returns float32 scores `(..., T, S)` of queries `(..., T, K)` and keys `(..., S, K)`.
-
-    A score is masked if its key is padding or if `allowed` is False. If `allowed` is None, only
-    padding is masked.
-    """
-    scores = ops.cast(ops.matmul(queries, ops.swapaxes(keys, -1, -2)), "float32")
-    mask = ops.swapaxes(marks, -1, -2) > 0
-    if allowed is not None:
-        mask = ops.logical_and(mask, allowed)
-    return ops.where(mask, scores, scalar(MASKED_SCORE, scores.dtype))
+    return ops.cast(padding_mask, "int32")[:, None, :, None]
 
 
 def sequence_start(padding_mask: Any) -> Any:
@@ -471,13 +579,8 @@ def sequence_start(padding_mask: Any) -> Any:
 
     `padding_mask` has the shape `(..., S)`.
     """
-    seen = ops.cumsum(_ones_and_zeros(padding_mask), axis=-1)
+    seen = ops.cumsum(ops.cast(padding_mask, "int32"), axis=-1)
     return ops.sum(ops.cast(ops.equal(seen, 0), "int32"), axis=-1, keepdims=True)
-
-
-def _ones_and_zeros(mask: Any) -> Any:
-    # Through bool, because a mask of integers may have other numbers than 1 for True.
-    return ops.cast(ops.cast(mask, "bool"), "int32")
 
 
 def check_mask_length(padding_mask: Any, num_keys: Any) -> None:
