@@ -2,7 +2,6 @@
 
 import inspect
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -27,10 +26,18 @@ _OBJECTS = ("position_encoding", "attention_pattern")
 class ConfiguredLayer(CreatesPlaceholders, keras.layers.Layer):
     """Base class of layers that store each constructor argument in an attribute of equal name."""
 
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def store_arguments(self, values: dict[str, Any]) -> None:
+        """Stores the constructor's arguments, which are in its `locals()` (see the function)."""
+        store_arguments(self, ConfiguredLayer, values)
+
     @classmethod
     def argument_names(cls) -> list[str]:
         """Returns the names of the constructor's arguments, including those of superclasses."""
-        return argument_names(cls.__mro__[: cls.__mro__.index(ConfiguredLayer)])
+        return [x for x in argument_names(cls, ConfiguredLayer) if x not in BASE_ARGUMENTS]
 
     def get_config(self) -> dict[str, Any]:
         # A subclass may store an argument under another name and override `get_config`.
@@ -84,11 +91,12 @@ def _dense(x: Any) -> Any:
     return x
 
 
-def argument_names(classes: Sequence[type]) -> list[str]:
-    """Returns the names of the constructor arguments of a class and its base classes.
+def argument_names(cls: type, base: type) -> list[str]:
+    """Returns the names of the constructor arguments of a class and its superclasses below `base`.
 
-    `classes` contains the class, followed by its base classes.
+    `*args` and `**kwargs` have no names here.
     """
+    classes = [owner for owner in cls.__mro__ if issubclass(owner, base) and owner is not base]
     parameters = [
         parameter
         for owner in reversed(classes)
@@ -96,7 +104,19 @@ def argument_names(classes: Sequence[type]) -> list[str]:
         for parameter in list(inspect.signature(vars(owner)["__init__"]).parameters.values())[1:]
     ]
     names = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    return [name for name in dict.fromkeys(names) if name not in BASE_ARGUMENTS]
+    return list(dict.fromkeys(names))
+
+
+def store_arguments(owner: Any, base: type, values: dict[str, Any]) -> None:
+    """Stores constructor arguments in attributes of equal name. `values` may contain other names.
+
+    Initializers and regularizers are stored as configs. Each sublayer then makes its own object:
+    sublayers that share one initializer would get the same initial values.
+    """
+    for name in argument_names(type(owner), base):
+        if name in values and name not in BASE_ARGUMENTS:
+            is_rule = name.endswith(("initializer", "regularizer"))
+            setattr(owner, name, config_of(values[name]) if is_rule else values[name])
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -106,11 +126,6 @@ class Dense(CreatesPlaceholders, keras.layers.Dense):
     The layer of Keras saves the merged kernel only. A loaded layer then has two matrices of zeros,
     both of whose gradients are zero, and its LoRA never changes again.
     """
-
-    def __init__(
-        self, units: int, activation: Any = None, use_bias: bool = True, **kwargs: Any
-    ) -> None:
-        super().__init__(units, activation=activation, use_bias=use_bias, **kwargs)
 
     def call(self, inputs: Any, training: bool = False) -> Any:
         if self.bias is not None and self.activation is keras.activations.relu:
@@ -181,15 +196,12 @@ class LayerNormalization(keras.layers.LayerNormalization):
 def is_default_int8(config: Any) -> bool:
     """Returns whether `config` equals the config that `quantize("int8")` uses by default."""
     with without_tensorflow():
-        if config is None or config.mode != "int8":
-            return False
-        return _quantizers(config) == _quantizers(keras.quantizers.Int8QuantizationConfig())
-
-
-def _quantizers(config: Any) -> str:
-    """Returns the quantizers as JSON, because a loaded quantizer has lists instead of tuples."""
-    quantizers = config.weight_quantizer, config.activation_quantizer
-    return json.dumps([x and [type(x).__name__, x.get_config()] for x in quantizers])
+        # As JSON, because a loaded quantizer has lists instead of tuples.
+        given, default = (
+            json.dumps(x and keras.saving.serialize_keras_object(x))
+            for x in (config, keras.quantizers.Int8QuantizationConfig())
+        )
+    return given == default
 
 
 def int8_matmul(x: Any, kernel: Any, scale: Any) -> Any:
@@ -204,11 +216,7 @@ def int8_matmul(x: Any, kernel: Any, scale: Any) -> Any:
 
 
 def config_of(value: Any) -> Any:
-    """Returns an initializer or regularizer as its name or config, or None for None.
-
-    Each layer creates its own initializer from the config. Layers that share one initializer object
-    would get the same initial values.
-    """
+    """Returns an initializer or regularizer as its name or config, or None for None."""
     if value is None or isinstance(value, str | dict):
         return value
     with without_tensorflow():

@@ -5,9 +5,8 @@ from typing import Any, Unpack
 import keras
 
 from keras_transformer._backend.gradient_checkpointing import checkpointable
-from keras_transformer.layers.attention.attention_patterns import AttentionPattern
+from keras_transformer.layers.attention.attention_patterns import AttentionPattern, FullAttention
 from keras_transformer.layers.attention.decoding_step import DecodingStep
-from keras_transformer.layers.attention.attention_patterns import FullAttention
 from keras_transformer.layers.encoder import Encoder, EncoderLayer, LayerOptions, StackOptions
 
 

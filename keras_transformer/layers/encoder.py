@@ -8,19 +8,10 @@ import keras
 from keras_transformer._backend.gradient_checkpointing import checkpointable
 from keras_transformer.layers.attention.attention_patterns import AttentionPattern
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
-from keras_transformer.layers.base import (
-    BASE_ARGUMENTS,
-    ConfiguredLayer,
-    config_of,
-    dense_options,
-)
+from keras_transformer.layers.base import BASE_ARGUMENTS, ConfiguredLayer, dense_options
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.positions.positional_encoding import PositionalEncoding
-from keras_transformer.layers.residual_connection import (
-    ResidualConnection,
-    new_norm,
-    normalize,
-)
+from keras_transformer.layers.residual_connection import ResidualConnection, new_norm, normalize
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -88,25 +79,7 @@ class EncoderLayer(ConfiguredLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.supports_masking = True
-        self.d_model: Any = d_model
-        self.num_heads = num_heads
-        self.d_ff = d_ff
-        self.d_k = d_k
-        self.dropout_rate = dropout_rate
-        self.attention_dropout_rate = attention_dropout_rate
-        self.use_scale = use_scale
-        self.activation = activation
-        self.norm_first = norm_first
-        self.norm_epsilon = norm_epsilon
-        self.normalization = normalization
-        self.kernel_initializer = config_of(kernel_initializer)
-        self.bias_initializer = config_of(bias_initializer)
-        self.kernel_regularizer = config_of(kernel_regularizer)
-        self.bias_regularizer = config_of(bias_regularizer)
-        self.position_encoding = position_encoding
-        self.attention_pattern = attention_pattern
-        self.use_causal_mask = use_causal_mask
+        self.store_arguments(locals())
         if d_model is not None:
             self._create_sublayers(d_model)
 
@@ -271,7 +244,6 @@ class Encoder(ConfiguredLayer):
         pattern = of_layers.pop("attention_pattern", None)
         own = {name: of_layers.pop(name) for name in BASE_ARGUMENTS & of_layers.keys()}
         super().__init__(**own)
-        self.supports_masking = True
         self.num_layers = num_layers
         patterns = cycle(pattern if isinstance(pattern, list) else [pattern])
         self.layers: list[Any] = [

@@ -4,7 +4,7 @@ from typing import Any
 
 import keras
 
-from keras_transformer.layers.base import ConfiguredLayer, Dense, config_of, dense_options
+from keras_transformer.layers.base import ConfiguredLayer, Dense, dense_options
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -47,14 +47,7 @@ class FeedForward(ConfiguredLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.supports_masking = True
-        self.d_model = d_model
-        self.d_ff = d_ff
-        self.activation = activation
-        self.kernel_initializer = config_of(kernel_initializer)
-        self.bias_initializer = config_of(bias_initializer)
-        self.kernel_regularizer = config_of(kernel_regularizer)
-        self.bias_regularizer = config_of(bias_regularizer)
+        self.store_arguments(locals())
         if d_model is not None:
             self._create_sublayers(d_model)
 

@@ -115,11 +115,7 @@ class ResidualConnection(ConfiguredLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.supports_masking = True
-        self.dropout_rate = dropout_rate
-        self.norm_first = norm_first
-        self.norm_epsilon = norm_epsilon
-        self.normalization = normalization
+        self.store_arguments(locals())
         self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
         self.norm = new_norm(normalization, norm_epsilon, dtype=self.dtype_policy, name="norm")
 

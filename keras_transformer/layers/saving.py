@@ -14,7 +14,6 @@ import keras
 
 from keras_transformer._backend.process import without_tensorflow
 
-_IS_LOADING = ContextVar("_IS_LOADING", default=False)
 _CREATES_PLACEHOLDERS = ContextVar("_CREATES_PLACEHOLDERS", default=False)
 
 
@@ -91,24 +90,12 @@ def _named(layer: Any, prefix: str, seen: set[int]) -> Iterator[tuple[str, Any]]
 
 @contextmanager
 def placeholder_weights() -> Iterator[None]:
-    """Makes models of the package begin with zeros instead of random weights within this context.
+    """Makes the package's layers begin with zeros instead of random weights within this context.
 
     The weights must be loaded or set afterwards. On JAX, random weights would take longer, because
-    JAX compiles a program for each shape. Other models, also users' subclasses of the package's
-    models, keep their random weights, because they may compute with weights that they do not save.
+    JAX compiles a program for each shape.
     """
-    token = _IS_LOADING.set(True)
-    try:
-        yield
-    finally:
-        _IS_LOADING.reset(token)
-
-
-@contextmanager
-def making_model(model_class: type) -> Iterator[None]:
-    """Makes layers create zeros within this context, if a model of the package is being loaded."""
-    is_ours = model_class.__module__.startswith("keras_transformer.")
-    token = _CREATES_PLACEHOLDERS.set(is_ours and _IS_LOADING.get())
+    token = _CREATES_PLACEHOLDERS.set(True)
     try:
         yield
     finally:

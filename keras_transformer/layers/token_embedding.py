@@ -8,12 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.errors import check_integers, check_range
-from keras_transformer.layers.base import (
-    ConfiguredLayer,
-    config_of,
-    int8_matmul,
-    is_default_int8,
-)
+from keras_transformer.layers.base import ConfiguredLayer, int8_matmul, is_default_int8
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -61,10 +56,7 @@ class TokenEmbedding(ConfiguredLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.vocabulary_size = vocabulary_size
-        self.d_model = d_model
-        self.use_scale = use_scale
-        self.initializer = config_of(initializer)
+        self.store_arguments(locals())
         self.scale = None
         self.quantization_config = None
 

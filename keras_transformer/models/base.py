@@ -1,6 +1,5 @@
 """Defines the base class of the models, and the dtypes in which they compute."""
 
-import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -11,11 +10,10 @@ import keras
 
 from keras_transformer._backend.compile_function import Recompiling
 from keras_transformer._backend.process import without_tensorflow
-from keras_transformer.layers.base import argument_names
+from keras_transformer.layers.base import BASE_ARGUMENTS, argument_names, store_arguments
 from keras_transformer.layers.saving import (
     apply_layer_changes,
     layer_changes,
-    making_model,
     placeholder_weights,
 )
 
@@ -76,12 +74,14 @@ class ConfiguredModel(WithoutClassWeight, Recompiling, keras.Model):
         if self.built:
             self.optimizer.build(self.trainable_variables)
 
+    def store_arguments(self, values: dict[str, Any]) -> None:
+        """Stores the constructor's arguments, which are in its `locals()`, except `dtype`."""
+        store_arguments(self, ConfiguredModel, values)
+
     def get_config(self) -> dict[str, Any]:
-        classes = type(self).__mro__
-        classes = classes[: classes.index(ConfiguredModel)]
-        config = {name: _serialized(getattr(self, name)) for name in argument_names(classes)}
-        constructors = [vars(owner)["__init__"] for owner in classes if "__init__" in vars(owner)]
-        if any("dtype" in inspect.signature(x).parameters for x in constructors):
+        names = argument_names(type(self), ConfiguredModel)
+        config = {x: _serialized(getattr(self, x)) for x in names if x not in BASE_ARGUMENTS}
+        if "dtype" in names:
             config["dtype"] = keras.dtype_policies.serialize(self.dtype_policy)
         config |= {"name": self.name, "trainable": self.trainable}
         if changes := layer_changes(self):
@@ -95,8 +95,7 @@ class ConfiguredModel(WithoutClassWeight, Recompiling, keras.Model):
         if _LOADS_IN_FLOAT32.get() and "dtype" in config:
             if keras.dtype_policies.get(config["dtype"]).name.startswith("mixed_"):
                 config["dtype"] = "float32"
-        with making_model(cls):
-            model = cls(**config)
+        model = cls(**config)
         apply_layer_changes(model, changes)
         return model
 

@@ -144,21 +144,7 @@ class LanguageModel(ConfiguredModel):
                 last.kernel.assign(last.kernel * (2 * num_layers) ** -0.5)
 
         self.dtype_policy = policy
-        self.vocabulary_size = vocabulary_size
-        self.num_layers = num_layers
-        self.d_model = d_model
-        self.num_heads = num_heads
-        self.d_ff = d_ff
-        self.dropout_rate = dropout_rate
-        self.attention_dropout_rate = attention_dropout_rate
-        self.position_encoding = position_encoding
-        self.activation = activation
-        self.norm_first = norm_first
-        self.norm_epsilon = norm_epsilon
-        self.max_length = max_length
-        self.pad_id = pad_id
-        self.attention_pattern = attention_pattern
-        self.attention_window = attention_window
+        self.store_arguments(locals())
         self.positions = encoding
         self.embedding = embedding
         self.decoder = decoder

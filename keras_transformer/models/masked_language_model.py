@@ -121,18 +121,7 @@ class BertEncoder(ConfiguredModel):
         super().__init__(inputs, encoder(x, padding_mask=padding_mask(token_ids, pad_id)), **kwargs)
 
         self.dtype_policy = policy
-        self.vocabulary_size = vocabulary_size
-        self.num_layers = num_layers
-        self.d_model = d_model
-        self.num_heads = num_heads
-        self.d_ff = d_ff
-        self.dropout_rate = dropout_rate
-        self.attention_dropout_rate = attention_dropout_rate
-        self.activation = activation
-        self.norm_epsilon = norm_epsilon
-        self.max_length = max_length
-        self.num_segments = num_segments
-        self.pad_id = pad_id
+        self.store_arguments(locals())
         self.embedding = embedding
         self.positions = positions
         self.segment_embedding = segment_embedding

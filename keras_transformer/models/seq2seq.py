@@ -75,7 +75,7 @@ class Seq2Seq(ConfiguredModel):
     @classmethod
     def settings(cls) -> set[str]:
         """Returns the constructor arguments that the section `model` of a recipe can set."""
-        return set(argument_names(cls.__mro__[: cls.__mro__.index(Seq2Seq)])) - _FROM_ELSEWHERE
+        return set(argument_names(cls, Seq2Seq)) - _FROM_ELSEWHERE
 
     def limit_vocabulary(self, cache: Cache, token_ids: Any) -> Cache:
         """Limits `step` to some tokens (see `Searchable`).

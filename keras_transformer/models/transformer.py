@@ -175,26 +175,7 @@ class Transformer(Seq2Seq):
         super().__init__(inputs, logits, **kwargs)
 
         self.dtype_policy = policy
-        self.vocabulary_size = vocabulary_size
-        self.target_vocabulary_size = target_vocabulary_size
-        self.num_layers = num_layers
-        self.num_decoder_layers = num_decoder_layers
-        self.d_model = d_model
-        self.num_heads = num_heads
-        self.d_ff = d_ff
-        self.dropout_rate = dropout_rate
-        self.attention_dropout_rate = attention_dropout_rate
-        self.position_encoding = position_encoding
-        self.activation = activation
-        self.norm_first = norm_first
-        self.norm_epsilon = norm_epsilon
-        self.max_length = max_length
-        self.pad_id = pad_id
-        self.attention_pattern = attention_pattern
-        self.attention_window = attention_window
-        self.d_k = d_k
-        self.use_scale = use_scale
-        self.normalization = normalization
+        self.store_arguments(locals())
         self.positions = positions
         self.source_embedding = source_embedding
         self.target_embedding = target_embedding

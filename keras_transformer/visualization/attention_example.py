@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_transformer.data.tokenizer import check_utf8, fits
 from keras_transformer.errors import UserError
-from keras_transformer.layers.attention.attention_records import AttentionKind
+from keras_transformer.layers.attention.scaled_dot_product_attention import AttentionKind
 from keras_transformer.translation.hypothesis import (
     align_words,
     source_word_indices,

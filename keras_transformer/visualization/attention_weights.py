@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_transformer._backend.compile_function import compile_function
 from keras_transformer._backend.gradient_checkpointing import gradient_checkpointing
-from keras_transformer.layers.attention.attention_records import (
+from keras_transformer.layers.attention.scaled_dot_product_attention import (
     AttentionKind,
     AttentionRecord,
     recorded_attention,

@@ -11,17 +11,15 @@ from keras_transformer.layers.attention.attention_patterns import (
     check_mask_length,
     sequence_start,
 )
-from keras_transformer.layers.attention.attention_records import (
-    is_recorded,
-    record_attention,
-    self_attention_kind,
-)
 from keras_transformer.layers.attention.scaled_dot_product_attention import (
     both_masks,
     causal_mask,
+    is_recorded,
+    record_attention,
     scaled_dot_product_attention,
+    self_attention_kind,
 )
-from keras_transformer.layers.base import ConfiguredLayer, Dense, config_of, dense_options
+from keras_transformer.layers.base import ConfiguredLayer, Dense, dense_options
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.positions.positional_encoding import PositionalEncoding
 
@@ -117,20 +115,7 @@ class MultiHeadAttention(ConfiguredLayer):
                 f"Received: attention_pattern={attention_pattern}, "
                 f"position_encoding={type(position_encoding).__name__}"
             )
-        self.supports_masking = True
-        self.d_model = d_model
-        self.num_heads = num_heads
-        self.d_k: Any = d_k
-        self.d_v: Any = d_v
-        self.dropout_rate = dropout_rate
-        self.use_bias = use_bias
-        self.use_scale = use_scale
-        self.kernel_initializer = config_of(kernel_initializer)
-        self.bias_initializer = config_of(bias_initializer)
-        self.kernel_regularizer = config_of(kernel_regularizer)
-        self.bias_regularizer = config_of(bias_regularizer)
-        self.position_encoding = position_encoding
-        self.attention_pattern = attention_pattern
+        self.store_arguments(locals())
         if d_model is not None:
             self._create_sublayers(d_model)
 

@@ -1,21 +1,19 @@
-"""Defines scaled dot-product attention (equation 1), its masks, and a layer with one head.
+"""Scaled dot-product attention (equation 1), its masks, records of its weights, and one head.
 
 Masks are bool tensors. In an attention mask, True means that the query may attend to the key. In a
 padding mask, True means that the token is real.
 """
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Literal, NamedTuple
 
 import keras
 from keras import ops
 
 from keras_transformer._backend.operations import MASKED_SCORE, scalar
-from keras_transformer.layers.attention.attention_records import (
-    record_attention,
-    self_attention_kind,
-)
 from keras_transformer.layers.base import ConfiguredLayer, Dense
 
 
@@ -100,6 +98,70 @@ def scaled_dot_product_attention(
     return ops.matmul(weights if dropout is None else dropout(weights), value), weights
 
 
+# "encoder": self-attention to all positions; "decoder": causal self-attention; "cross": attention
+# to another sequence.
+AttentionKind = Literal["encoder", "decoder", "cross"]
+
+
+class AttentionRecord(NamedTuple):
+    """The attention weights of one call of a layer.
+
+    Attributes:
+        layer: The layer that computed the weights.
+        kind: Whether the layer attended to its own sequence or to another sequence.
+        weights: float tensor `(B, H, T, S)` or, if the layer has no heads, `(B, T, S)`.
+    """
+
+    layer: Any
+    kind: AttentionKind
+    weights: Any
+
+
+_RECORDS: ContextVar[list[AttentionRecord] | None] = ContextVar("_RECORDS", default=None)
+
+
+@contextmanager
+def recorded_attention() -> Iterator[list[AttentionRecord]]:
+    """Collects a record of each call of an attention layer within this context.
+
+    Only calls in the same thread count. An `AttentionPattern` then is a mask of all scores.
+
+    Yields:
+        A list to which each call of an attention layer adds a record, in the order of the calls.
+    """
+    records: list[AttentionRecord] = []
+    token = _RECORDS.set(records)
+    try:
+        yield records
+    finally:
+        _RECORDS.reset(token)
+
+
+def is_recorded() -> bool:
+    """Returns whether attention layers must compute all their weights and record them."""
+    return _RECORDS.get() is not None
+
+
+def record_attention(layer: Any, kind: AttentionKind, weights: Any) -> None:
+    """Records the attention weights of a call, if `attention_maps` runs the model.
+
+    An attention layer of your own calls this function at the end of its `call`.
+
+    Args:
+        layer: The layer.
+        kind: `"encoder"` for self-attention to all positions, `"decoder"` for causal
+            self-attention, `"cross"` for attention to another sequence.
+        weights: float tensor `(B, H, T, S)` or, if the layer has no heads, `(B, T, S)`.
+    """
+    if (records := _RECORDS.get()) is not None:
+        records.append(AttentionRecord(layer, kind, weights))
+
+
+def self_attention_kind(use_causal_mask: bool) -> AttentionKind:
+    """Returns the kind of a layer that attends to its own sequence."""
+    return "decoder" if use_causal_mask else "encoder"
+
+
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class SelfAttention(ConfiguredLayer):
     """Computes self-attention (equation 1) with one head and no output projection (§3.2.1).
@@ -131,10 +193,8 @@ class SelfAttention(ConfiguredLayer):
         self, d_k: int, d_v: int | None = None, use_scale: bool = True, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        self.supports_masking = True
-        self.d_k = d_k
-        self.d_v = d_k if d_v is None else d_v
-        self.use_scale = use_scale
+        d_v = d_k if d_v is None else d_v
+        self.store_arguments(locals())
         dtype = self.dtype_policy
         self.query_projection = Dense(self.d_k, dtype=dtype, name="query")
         self.key_projection = Dense(self.d_k, dtype=dtype, name="key")

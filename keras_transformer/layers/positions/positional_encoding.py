@@ -1,4 +1,4 @@
-"""Defines the base class of the position encodings, a registry of names, and sinusoid angles."""
+"""The base class of the position encodings, a registry of names, and sinusoid angles."""
 
 import inspect
 import math
@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_transformer.layers.base import ConfiguredLayer
 
-# Maps names to classes and constructor arguments. The file of each class adds the class.
+# Maps names to classes and constructor arguments.
 POSITION_ENCODINGS: dict[str, tuple[type["PositionalEncoding"], dict[str, Any]]] = {}
 
 
@@ -30,16 +30,10 @@ def position_encoding(name: str, **arguments: Any) -> Callable[[type], type]:
 def new_position_encoding(
     encoding: str, options: dict[str, Any], **kwargs: Any
 ) -> "PositionalEncoding":
-    """Creates a position encoding from its registered name.
+    """Creates a position encoding from its registered name (`ValueError` if it is not registered).
 
-    Args:
-        encoding: A registered name.
-        options: A dict with `max_length`, `num_heads` and possibly `initializer`. Each encoding
-            gets only the arguments that its constructor takes.
-        **kwargs: The arguments `name` and `dtype`, which all encodings take.
-
-    Raises:
-        ValueError: If the name is not registered.
+    `options` are `max_length`, `num_heads` and possibly `initializer`, of which each encoding gets
+    those that its constructor takes. `**kwargs` are `name` and `dtype`, which all encodings take.
     """
     if encoding not in POSITION_ENCODINGS:
         raise ValueError(
@@ -92,7 +86,6 @@ class PositionalEncoding(ConfiguredLayer):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.supports_masking = True
         # Attention layers use other methods than `call`, so Keras would not build the encoding, and
         # would refuse to quantize a model with it.
         self.built = type(self).build is keras.layers.Layer.build

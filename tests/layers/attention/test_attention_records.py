@@ -10,7 +10,7 @@ from keras_transformer.layers import (
     MultiHeadAttention,
     SelfAttention,
 )
-from keras_transformer.layers.attention.attention_records import recorded_attention
+from keras_transformer.layers.attention.scaled_dot_product_attention import recorded_attention
 
 B, T, S, D = 2, 5, 7, 6
 X, MEMORY = ops.ones((B, T, D)), ops.ones((B, S, D))

@@ -58,7 +58,7 @@ def made(name):
     return encoding
 
 
-# The weights of T5's bias are used in attention alone (see test_relative_position_bias.py).
+# The weights of T5's bias are used in attention alone (see test_relative_positions.py).
 @pytest.mark.parametrize(
     "name",
     [

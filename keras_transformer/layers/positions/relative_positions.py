@@ -1,4 +1,4 @@
-"""Encodes positions as learned biases of attention scores, with one bias per distance range."""
+"""Position encodings that change queries, keys or scores, so that only distances have an effect."""
 
 import functools
 from typing import Any
@@ -10,7 +10,79 @@ from keras import ops
 from keras_transformer.layers.positions.positional_encoding import (
     PositionalEncoding,
     position_encoding,
+    sinusoid_angles,
 )
+
+
+@position_encoding("rotary")
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class RotaryPositionalEncoding(PositionalEncoding):
+    """Rotates pairs of features of queries and keys by angles proportional to the position.
+
+    The dot product of a query and a key then depends on the distance between them, but not on their
+    absolute positions. The width K of a head must be even. The embeddings do not change.
+    `MultiHeadAttention` calls the method `rotate` for queries and keys. The angles and the rotation
+    are float32 under every dtype policy.
+
+    Example:
+
+    >>> rotary = RotaryPositionalEncoding()
+    >>> attention = MultiHeadAttention(d_model=64, num_heads=4, position_encoding=rotary)
+
+    Source: Su et al. 2021, RoFormer, eq. 34 (features 2i and 2i+1 form a pair).
+    """
+
+    def rotate(self, heads: Any, offset: Any = 0) -> Any:
+        width = heads.shape[-1]
+        shape = ops.shape(heads)
+        angles = sinusoid_angles(shape[-2], width, offset)
+        pairs = ops.reshape(ops.cast(heads, "float32"), (*shape[:-1], width // 2, 2))
+        even, odd = pairs[..., 0], pairs[..., 1]
+        sine, cosine = ops.sin(angles), ops.cos(angles)
+        rotated = ops.stack([even * cosine - odd * sine, even * sine + odd * cosine], axis=-1)
+        return ops.cast(ops.reshape(rotated, shape), heads.dtype)
+
+
+@position_encoding("alibi")
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class ALiBiPositionalEncoding(PositionalEncoding):
+    """Lowers the scores of each head in proportion to the distance between query and key.
+
+    For a query at position i and a key at position j, the bias of head h is -m_h |i - j|. If the
+    number of heads H is a power of two, the slopes m_1, ..., m_H are 2^(-8/H), 2^(-16/H), ...,
+    2^-8. If H is not a power of two, let P be the largest power of two below H. The first P heads
+    have the slopes of a layer with P heads. The other H - P heads have the slopes m_1, m_3, m_5,
+    ... of a layer with 2P heads. ALiBi has no weights and no maximum length. The ALiBi paper covers
+    only causal attention. In an encoder, earlier and later keys at the same distance have the same
+    bias, so the encoder cannot distinguish a sentence from its reverse.
+
+    Example:
+
+    >>> alibi = ALiBiPositionalEncoding(num_heads=8)
+    >>> attention = MultiHeadAttention(d_model=64, num_heads=8, position_encoding=alibi)
+
+    Args:
+        num_heads: Number of attention heads H.
+
+    Source: Press, Smith and Lewis 2022, "Train Short, Test Long".
+    """
+
+    def __init__(self, num_heads: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.num_heads = num_heads
+
+    def score_bias(self, distance: Any) -> Any:
+        slopes = ops.convert_to_tensor(_slopes(self.num_heads), "float32")
+        slopes = ops.reshape(slopes, (-1, *(1 for _ in distance.shape)))
+        return -slopes * ops.cast(ops.abs(distance), "float32")
+
+
+def _slopes(num_heads: int) -> np.ndarray:
+    power = 2 ** (num_heads.bit_length() - 1)
+    slopes = 2.0 ** (-8.0 / power * np.arange(1, power + 1))
+    if power == num_heads:
+        return slopes
+    return np.concatenate([slopes, _slopes(2 * power)[::2][: num_heads - power]])
 
 
 @position_encoding("t5")
@@ -59,10 +131,7 @@ class RelativePositionBias(PositionalEncoding):
                 "`num_buckets` must be even, at least 4, and less than `2 * max_distance`. "
                 f"Received: num_buckets={num_buckets}, max_distance={max_distance}"
             )
-        self.num_heads = num_heads
-        self.bidirectional = bidirectional
-        self.num_buckets = num_buckets
-        self.max_distance = max_distance
+        self.store_arguments(locals())
         # Created here, not in `build`, because attention layers call only `score_bias`.
         self.relative_attention_bias = self.add_weight(
             name="relative_attention_bias",
