@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.errors import check_integers, check_range
+from keras_transformer.errors import check_range
 from keras_transformer.layers.base import ConfiguredLayer, int8_matmul, is_default_int8
 
 
@@ -90,11 +90,10 @@ class TokenEmbedding(ConfiguredLayer):
             vectors: The new vectors, float `(N, D)`.
 
         Raises:
-            ValueError: If an id is not an integer or not in the vocabulary, if the vectors are all
-                0, not finite, or not of the shape `(N, D)`, or if the layer is quantized.
+            ValueError: If an id is not in the vocabulary, if the vectors are all 0, not finite, or
+                not of the shape `(N, D)`, or if the layer is quantized.
         """
         ids, vectors = np.asarray(ids), np.asarray(ops.convert_to_numpy(vectors), "float32")
-        check_integers(ids=ids)
         check_range(0, self.vocabulary_size, ids=ids)
         shape = (len(ids), self.d_model)
         size = np.mean(vectors**2) if vectors.shape == shape and len(ids) else 0.0
@@ -116,19 +115,16 @@ class TokenEmbedding(ConfiguredLayer):
     def call(self, inputs: Any, reverse: bool = False) -> Any:
         _check_ids(inputs, reverse)
         if reverse:
-            return self._project(inputs)
+            kernel = ops.transpose(self.embeddings)
+            if self.scale is not None:
+                return int8_matmul(inputs, kernel, self.scale)
+            return ops.matmul(inputs, kernel)
         inputs = ops.cast(inputs, "int32")  # TensorFlow has no lookup by unsigned integers.
         vectors = ops.cast(ops.take(self.embeddings, inputs, axis=0), self.compute_dtype)
         if self.scale is not None:
             scale = ops.take(self.scale, inputs, axis=0)
             vectors = vectors / ops.expand_dims(scale, -1)
         return vectors * math.sqrt(self.d_model) if self.use_scale else vectors
-
-    def _project(self, vectors: Any) -> Any:
-        kernel = ops.transpose(self.embeddings)
-        if self.scale is not None:
-            return int8_matmul(vectors, kernel, self.scale)
-        return ops.matmul(vectors, kernel)
 
     def quantize(self, mode: str, type_check: bool = True, config: Any = None) -> None:
         """Replaces the matrix with 8-bit integers and one scale per token.
@@ -149,16 +145,14 @@ class TokenEmbedding(ConfiguredLayer):
         values, scale = keras.quantizers.abs_max_quantize(self.embeddings, axis=-1, to_numpy=True)
         self._tracker.unlock()
         del self.embeddings
-        self.embeddings = self._constant("embeddings", values, "int8")
-        self.scale = self._constant("scale", scale[:, 0], self.variable_dtype)
-        self._tracker.lock()
-
-    def _constant(self, name: str, values: Any, dtype: str) -> Any:
-        weight = self.add_weight(
-            name=name, shape=values.shape, dtype=dtype, initializer="zeros", trainable=False
+        options = {"initializer": "zeros", "trainable": False}
+        self.embeddings = self.add_weight(values.shape, name="embeddings", dtype="int8", **options)
+        self.scale = self.add_weight(
+            scale.shape[:1], name="scale", dtype=self.variable_dtype, **options
         )
-        weight.assign(values)
-        return weight
+        self.embeddings.assign(values)
+        self.scale.assign(scale[:, 0])
+        self._tracker.lock()
 
 
 def _check_ids(inputs: Any, reverse: bool) -> None:

@@ -85,10 +85,6 @@ def test_a_layer_follows_a_product_with_a_number(layer):
     np.testing.assert_allclose(to_numpy(model(X)), to_numpy(layer(2.0 * X)), atol=1e-5)
 
 
-def test_contract_of_dense(tmp_path):
-    assert_layer_contract(Dense, {"units": 4}, {"inputs": X}, (2, 5, 4), tmp_path)
-
-
 def averaging(layer_class):
     """A subclass whose own `call` returns the sum and the mean of the positions."""
 

@@ -1,8 +1,7 @@
 """Decodes one token at a time, with cached keys and values.
 
-The `call` of attention, decoder layer and decoder computes whole sequences. The functions of this
-file compute the same for one new token per hypothesis. Models use them through the methods of
-`DecodingStep`, from which `Decoder` inherits.
+The `call` of attention, decoder layer and decoder computes whole sequences. This file computes the
+same for one new token per hypothesis.
 """
 
 from typing import Any, NamedTuple
@@ -67,18 +66,18 @@ class DecodingStep:
         self.layers[0].check_memory(memory)
         of_memory: list[Any] = [()] * self.num_layers
         if memory is not None:
-            of_memory = [_memory_key_values(x.cross_attention, memory) for x in self.layers]
+            for i, layer in enumerate(self.layers):  # any number of queries can use these
+                keys, values = layer.cross_attention.project_key_value(memory, memory)
+                of_memory[i] = FixedKeyValues(ops.swapaxes(keys, -1, -2), values)
             if memory_padding_mask is None:
                 memory_padding_mask = ops.ones(ops.shape(memory)[:2], "bool")
         attentions = [layer.self_attention for layer in self.layers]
+        size, rows = (beam_size, max_length), batch * self.num_heads
         return Cache(
-            beam=empty_slots(batch, beam_size, max_length),
+            beam=empty_slots(batch, *size),
             sentence={
                 "decoded": [
-                    empty_key_values(
-                        batch * x.num_heads, x.d_k, x.d_v, beam_size, max_length, x.compute_dtype
-                    )
-                    for x in attentions
+                    empty_key_values(rows, x.d_k, x.d_v, *size, x.compute_dtype) for x in attentions
                 ],
                 "memory": of_memory,
                 "padding_mask": () if memory is None else memory_padding_mask,
@@ -140,13 +139,29 @@ class DecodingStep:
         if isinstance(sentence["decoded"][0], GrowingKeyValues):
             slots = pad(slots, 2, 1, -1)
         slots, mask = take_slots(slots, position, self.num_heads)
-        tokens = NewTokens(position, mask, sentence["padding_mask"])
+        tokens = NewTokens(position, mask)
         if "prompt_mask" in sentence:
-            tokens = tokens.after_prompt(sentence["prompt_mask"])
+            rows, beams = ops.shape(mask)[:2]
+            batch, length = ops.shape(sentence["prompt_mask"])
+            of_prompt = ops.repeat(sentence["prompt_mask"][:, None], rows // batch, axis=0)
+            of_prompt = ops.broadcast_to(of_prompt, (rows, beams, length))
+            tokens = NewTokens(position, ops.concatenate([of_prompt, mask], axis=-1), length)
         for layer, own, memory, projections in zip(
             self.layers, sentence["decoded"], sentence["memory"], cache.shared, strict=True
         ):
-            x, own, weights = decoder_layer_step(layer, x, own, projections, memory, tokens)
+            query = layer.self_attention_residual.enter(x)
+            attended, own = self_attention_step(
+                layer.self_attention, query, own, projections, tokens
+            )
+            x = layer.self_attention_residual(x, attended)
+            if layer.use_memory:
+                query = layer.cross_attention_residual.enter(x)
+                memory_mask, beams = sentence["padding_mask"], ops.shape(slots)[1]
+                attended, weights = cross_attention_step(
+                    layer.cross_attention, query, memory, memory_mask, beams
+                )
+                x = layer.cross_attention_residual(x, attended)
+            x = layer.transform(x)
             decoded.append(own)
         cache = cache._replace(beam=slots, sentence={**sentence, "decoded": decoded})
         return self.normalize(x), cache, weights  # type: ignore[attr-defined]
@@ -159,45 +174,12 @@ class NewTokens(NamedTuple):
         position: Their position after the prompt, an int or a 0-d int tensor.
         mask: bool tensor `(B * H, N, P + L * N)`, the padding mask of the prompt and the mask that
             `take_slots` returns.
-        memory_padding_mask: bool tensor `(B, S)`, True = real source token. Not used without
-            cross-attention.
         prompt_length: Number P of tokens of the prompt. Defaults to 0.
     """
 
     position: Any
     mask: Any
-    memory_padding_mask: Any = None
     prompt_length: Any = 0
-
-    def after_prompt(self, prompt_mask: Any) -> "NewTokens":
-        """Adds a prompt with the padding mask `prompt_mask`, bool `(B, P)`."""
-        rows, beams = ops.shape(self.mask)[:2]
-        batch, length = ops.shape(prompt_mask)
-        of_prompt = ops.repeat(prompt_mask[:, None], rows // batch, axis=0)
-        of_prompt = ops.broadcast_to(of_prompt, (rows, beams, length))
-        mask = ops.concatenate([of_prompt, self.mask], axis=-1)
-        return self._replace(mask=mask, prompt_length=length)
-
-
-def decoder_layer_step(
-    layer: Any, x: Any, cache: KeyValues, projections: Any, memory: Any, tokens: NewTokens
-) -> tuple[Any, KeyValues, Any]:
-    """Computes a `DecoderLayer` for one new token per hypothesis, `x` `(B * N, D)`.
-
-    `cache` holds the self-attention keys and values of the earlier positions, `projections` is the
-    result of `fuse_projections`, and `memory` holds the cross-attention keys and values.
-
-    Returns the output `(B * N, D)`, the updated cache, and the cross-attention weights
-    `(B, H, N, S)`. The weights are None without cross-attention.
-    """
-    query = layer.self_attention_residual.enter(x)
-    attended, cache = self_attention_step(layer.self_attention, query, cache, projections, tokens)
-    x, weights = layer.self_attention_residual(x, attended), None
-    if layer.use_memory:
-        query = layer.cross_attention_residual.enter(x)
-        attended, weights = cross_attention_step(layer.cross_attention, query, memory, tokens)
-        x = layer.cross_attention_residual(x, attended)
-    return layer.transform(x), cache, weights
 
 
 def self_attention_step(
@@ -224,32 +206,30 @@ def self_attention_step(
         bias = ops.tile(bias[:, None], (ops.shape(queries)[0] // attention.num_heads, 1, 1))
     heads, _ = _attend(attention, queries, cache, mask, bias)
     heads = ops.reshape(heads, (-1, attention.num_heads, beams, attention.d_v))
-    return attention.output_projection(_join_beams(attention, heads)), cache
+    return _join_beams(attention, heads), cache
 
 
 def cross_attention_step(
-    attention: MultiHeadAttention, query: Any, memory: FixedKeyValues, tokens: NewTokens
+    attention: MultiHeadAttention, query: Any, memory: FixedKeyValues, padding_mask: Any, beams: Any
 ) -> tuple[Any, Any]:
     """Computes cross-attention for one new token per hypothesis, `query` `(B * N, D)`.
 
+    `padding_mask` is that of the memory, bool `(B, S)`, and `beams` the number N of hypotheses.
+
     Returns the output `(B * N, D)` and the attention weights `(B, H, N, S)`.
     """
-    beams = ops.shape(tokens.mask)[1]
     queries = _split_beams(attention, attention.query_projection(query), beams)
-    mask = tokens.memory_padding_mask[:, None, None, :]
-    heads, weights = _attend(attention, queries, memory, mask)
-    return attention.output_projection(_join_beams(attention, heads)), weights
+    heads, weights = _attend(attention, queries, memory, padding_mask[:, None, None, :])
+    return _join_beams(attention, heads), weights
 
 
 def fuse_projections(attention: MultiHeadAttention) -> dict[str, Any]:
     """Joins query, key and value projections, so that one matrix product computes all three.
 
     Returns:
-        A dict with a matrix `"kernel"` `(D, H * (2 * K + K_v))` in the compute dtype. If `use_bias`
-        is True, the dict also contains a vector `"bias"` in the compute dtype. After
-        `quantize("int8")`, the kernel is int8, and the dict also contains a vector `"scale"`. After
-        any other quantization, or with LoRA on quantized kernels, the dict is empty, and each step
-        computes three matrix products.
+        A dict with a matrix `"kernel"` `(D, H * (2 * K + K_v))`, and possibly vectors `"bias"` and,
+        after `quantize("int8")`, `"scale"`. After any other quantization, or with LoRA on quantized
+        kernels, the dict is empty, and each step computes three matrix products.
     """
     parts = _projections(attention)
     configs = [part.quantization_config for part in parts]
@@ -270,12 +250,6 @@ def fuse_projections(attention: MultiHeadAttention) -> dict[str, Any]:
     return fused
 
 
-def _memory_key_values(attention: MultiHeadAttention, memory: Any) -> FixedKeyValues:
-    """Projects the memory `(B, S, D_m)`. Any number of queries can use the result."""
-    keys, values = attention.project_key_value(memory, memory)
-    return FixedKeyValues(ops.swapaxes(keys, -1, -2), values)
-
-
 def _projections(attention: MultiHeadAttention) -> tuple[Any, Any, Any]:
     return attention.query_projection, attention.key_projection, attention.value_projection
 
@@ -285,7 +259,14 @@ def _project(
 ) -> tuple[Any, Any, Any]:
     """Returns the queries, keys and values `(B * H, N, K)` of one position."""
     if projections:
-        parts = _project_fused(attention, query, projections)
+        if "scale" in projections:
+            projected = int8_matmul(query, projections["kernel"], projections["scale"])
+        else:
+            projected = ops.matmul(query, projections["kernel"])
+        if attention.use_bias:
+            projected = projected + projections["bias"]
+        width = attention.num_heads * attention.d_k
+        parts = ops.split(projected, [width, 2 * width], axis=-1)
     else:
         parts = [projection(query) for projection in _projections(attention)]
     heads = [_split_beams(attention, part, beams) for part in parts]
@@ -295,17 +276,6 @@ def _project(
             attention.rotate(x[..., None, :], position)[..., 0, :] for x in (queries, keys)
         )
     return queries, keys, values
-
-
-def _project_fused(attention: MultiHeadAttention, query: Any, projections: Any) -> list[Any]:
-    if "scale" in projections:
-        projected = int8_matmul(query, projections["kernel"], projections["scale"])
-    else:
-        projected = ops.matmul(query, projections["kernel"])
-    if attention.use_bias:
-        projected = projected + projections["bias"]
-    width = attention.num_heads * attention.d_k
-    return [projected[:, :width], projected[:, width : 2 * width], projected[:, 2 * width :]]
 
 
 def _attend(
@@ -324,12 +294,10 @@ def _attend(
 
 def _split_beams(attention: MultiHeadAttention, x: Any, beams: Any) -> Any:
     """Reshapes `(B * N, H * K)` to `(B, H, N, K)`."""
-    heads = attention.num_heads
-    x = ops.reshape(x, (-1, beams, heads, x.shape[-1] // heads))
-    return ops.transpose(x, (0, 2, 1, 3))
+    return attention.split_heads(ops.reshape(x, (-1, beams, x.shape[-1])))
 
 
 def _join_beams(attention: MultiHeadAttention, heads: Any) -> Any:
-    """Reshapes `(B, H, N, K)` to `(B * N, H * K)`."""
-    heads = ops.transpose(heads, (0, 2, 1, 3))
-    return ops.reshape(heads, (-1, attention.num_heads * attention.d_v))
+    """Projects `(B, H, N, K_v)` to `(B * N, D)`."""
+    joined = attention.join_heads(heads)
+    return attention.output_projection(ops.reshape(joined, (-1, joined.shape[-1])))

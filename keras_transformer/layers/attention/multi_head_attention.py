@@ -168,40 +168,26 @@ class MultiHeadAttention(ConfiguredLayer):
         is_cross_attention = key is not None and key is not query
         key = query if key is None else key
         queries, keys, values = self._project(query, key, key if value is None else value)
-        needs_scores = attention_mask is not None or return_attention_weights or is_recorded()
-        if self.attention_pattern is not None and not needs_scores:
-            heads = self.attention_pattern(
-                queries,
-                keys,
-                values,
-                padding_mask=padding_mask,
-                use_causal_mask=use_causal_mask,
-                use_scale=self.use_scale,
-                dropout=self.dropout if self.dropout_rate else None,
-                training=training,
-            )
-            return self.output_projection(self._join_heads(heads))
+        dropout = self.dropout if self.dropout_rate else None
+        masks = {"padding_mask": padding_mask, "use_causal_mask": use_causal_mask}
         check_mask_length(padding_mask, key.shape[1])
-        drops = self.dropout_rate and training
-        if is_fused(queries) and not (needs_scores or self.needs_positions or drops):
-            heads = attend(queries, keys, values, padding_mask, use_causal_mask, self.use_scale)
-            if heads is not None:
-                return self.output_projection(self._join_heads(heads))
-        allowed, bias = self._mask_and_bias(
-            ops.shape(query)[1], ops.shape(key)[1], padding_mask, attention_mask, use_causal_mask
-        )
-        heads, weights = scaled_dot_product_attention(
-            queries,
-            keys,
-            values,
-            attention_mask=allowed,
-            use_scale=self.use_scale,
-            dropout=self.dropout if self.dropout_rate else None,
-            score_bias=bias,
-        )
-        own_kind = self_attention_kind(use_causal_mask)
-        record_attention(self, "cross" if is_cross_attention else own_kind, weights)
-        output = self.output_projection(self._join_heads(heads))
+        heads = weights = None
+        if not (attention_mask is not None or return_attention_weights or is_recorded()):
+            options = {**masks, "use_scale": self.use_scale}
+            if self.attention_pattern is not None:
+                options |= {"dropout": dropout, "training": training}
+                heads = self.attention_pattern(queries, keys, values, **options)
+            elif is_fused(queries) and not (self.needs_positions or (dropout and training)):
+                heads = attend(queries, keys, values, **options)
+        if heads is None:
+            shape = ops.shape(query)[1], ops.shape(key)[1]
+            allowed, bias = self._mask_and_bias(shape, attention_mask, **masks)
+            heads, weights = scaled_dot_product_attention(
+                queries, keys, values, allowed, self.use_scale, dropout, score_bias=bias
+            )
+            own_kind = self_attention_kind(use_causal_mask)
+            record_attention(self, "cross" if is_cross_attention else own_kind, weights)
+        output = self.output_projection(self.join_heads(heads))
         return (output, weights) if return_attention_weights else output
 
     def _project(self, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
@@ -209,9 +195,9 @@ class MultiHeadAttention(ConfiguredLayer):
         layers = self.query_projection, self.key_projection, self.value_projection
         joined = joined_affine(query, layers) if query is key is value else None
         if joined is None:
-            queries = self.rotate(self._split_heads(self.query_projection(query)))
+            queries = self.rotate(self.split_heads(self.query_projection(query)))
             return queries, *self.project_key_value(key, value)
-        queries, keys, values = map(self._split_heads, joined)
+        queries, keys, values = map(self.split_heads, joined)
         return self.rotate(queries), self.rotate(keys), values
 
     def project_key_value(self, key: Any, value: Any, offset: Any = 0) -> tuple[Any, Any]:
@@ -223,7 +209,7 @@ class MultiHeadAttention(ConfiguredLayer):
         parts = joined_affine(key, layers) if key is value else None
         if parts is None:
             parts = [layer(x) for layer, x in zip(layers, (key, value), strict=True)]
-        keys, values = map(self._split_heads, parts)
+        keys, values = map(self.split_heads, parts)
         return self.rotate(keys, offset), values
 
     def rotate(self, heads: Any, offset: Any = 0) -> Any:
@@ -259,46 +245,34 @@ class MultiHeadAttention(ConfiguredLayer):
         return mask, None if encoding is None else encoding.score_bias(queries - keys)
 
     def _mask_and_bias(
-        self,
-        num_queries: Any,
-        num_keys: Any,
-        padding_mask: Any,
-        attention_mask: Any,
-        use_causal_mask: bool,
+        self, shape: tuple[Any, Any], mask: Any, padding_mask: Any, use_causal_mask: bool
     ) -> tuple[Any, Any]:
-        """Returns the combined mask and the score bias, which can be None."""
-        allowed, bias = _over_heads(attention_mask), None
+        """Returns the combined mask and the score bias for `shape` `(T, S)`, or None for each."""
+        bias = None
+        if mask is not None:
+            mask = ops.convert_to_tensor(mask)
+            if "float" in keras.backend.standardize_dtype(mask.dtype):
+                raise ValueError(
+                    "`attention_mask` must be bool, True = may attend. "
+                    f"Received: attention_mask of dtype {mask.dtype}"
+                )
+            mask = mask[:, None] if len(mask.shape) == 3 else mask
         is_real = None if padding_mask is None else padding_mask[:, None, None, :]
         if self.needs_positions:
-            queries, keys = (ops.arange(n, dtype="int32") for n in (num_queries, num_keys))
-            allowed, bias = self.by_position(queries[:, None], keys, is_real, allowed)
+            queries, keys = (ops.arange(n, dtype="int32") for n in shape)
+            mask, bias = self.by_position(queries[:, None], keys, is_real, mask)
         if use_causal_mask:
-            allowed = both_masks(allowed, causal_mask(num_queries, num_keys))
-        if is_real is not None:
-            allowed = both_masks(allowed, is_real)
-        return allowed, bias
+            mask = both_masks(mask, causal_mask(*shape))
+        return mask if is_real is None else both_masks(mask, is_real), bias
 
-    def _split_heads(self, x: Any) -> Any:
+    def split_heads(self, x: Any) -> Any:
         """Reshapes `(B, T, H * K)` to `(B, H, T, K)`."""
         batch, length, width = ops.shape(x)
         x = ops.reshape(x, (batch, length, self.num_heads, width // self.num_heads))
         return ops.transpose(x, (0, 2, 1, 3))
 
-    def _join_heads(self, heads: Any) -> Any:
+    def join_heads(self, heads: Any) -> Any:
         """Reshapes `(B, H, T, K)` to `(B, T, H * K)`."""
         heads = ops.transpose(heads, (0, 2, 1, 3))
         batch, length = ops.shape(heads)[:2]
         return ops.reshape(heads, (batch, length, self.num_heads * self.d_v))
-
-
-def _over_heads(mask: Any) -> Any:
-    """Adds a head axis to a mask `(B, T, S)`, so that it broadcasts to `(B, H, T, S)`."""
-    if mask is None:
-        return None
-    mask = ops.convert_to_tensor(mask)
-    if "float" in keras.backend.standardize_dtype(mask.dtype):
-        raise ValueError(
-            "`attention_mask` must be bool, True = may attend. "
-            f"Received: attention_mask of dtype {mask.dtype}"
-        )
-    return mask[:, None] if len(mask.shape) == 3 else mask
