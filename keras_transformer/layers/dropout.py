@@ -62,7 +62,11 @@ class Dropout(keras.layers.Dropout):
     def call(self, inputs: Any, training: bool = False) -> Any:
         if not training or self.rate == 0:
             return inputs
-        is_kept = keep_mask(self.next_seed(), self.rate, ops.shape(inputs))
+        return self.drop(inputs, self.next_seed())
+
+    def drop(self, inputs: Any, seed: Any) -> Any:
+        """Applies the dropout mask of an int32 seed `(2,)`."""
+        is_kept = keep_mask(seed, self.rate, ops.shape(inputs))
         return ops.where(is_kept, inputs * (1.0 / (1.0 - self.rate)), scalar(0, inputs.dtype))
 
     def next_seed(self) -> Any:

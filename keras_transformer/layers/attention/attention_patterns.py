@@ -3,20 +3,13 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 from keras import ops
 
-from keras_transformer._backend.operations import (
-    MASKED_SCORE,
-    attend,
-    custom_gradient,
-    scalar,
-    sequential_loop,
-)
+from keras_transformer._backend.operations import MASKED_SCORE, attend, scalar
 from keras_transformer.errors import check_sizes
-from keras_transformer.layers.dropout import keep_mask
 
 # Maps names to classes.
 ATTENTION_PATTERNS: dict[str, Any] = {}
@@ -68,12 +61,10 @@ def new_attention_pattern(name: Any, window: int | None) -> Any:
 class AttentionPattern:
     """Base class of attention patterns. They let `MultiHeadAttention` process long sequences (§4).
 
-    A pattern defines which keys a query attends to by their positions. It computes attention
-    without storing the scores of all pairs of query and key. A pattern has no weights, so the
-    weights of a `MultiHeadAttention` can be used with any pattern. Each pattern is a dataclass
-    whose fields are sizes in tokens, at least 1. Padding before a sequence changes no result.
-
-    A subclass defines `allows`, and `__call__`.
+    A pattern says by positions which keys a query attends to, and computes attention without
+    storing the scores of all pairs. It has no weights, so the weights of a `MultiHeadAttention` fit
+    any pattern. Each pattern is a dataclass whose fields are sizes in tokens, at least 1. Padding
+    before a sequence changes no result. A subclass defines `allows`, and `__call__`.
 
     Call arguments:
         query: float tensor `(B, H, T, K)`.
@@ -169,105 +160,33 @@ class FullAttention(AttentionPattern):
         if use_scale:
             query = query * (1.0 / math.sqrt(query.shape[-1]))
         queries = split_blocks(query, fitting_size(self.block_size, ops.shape(query)[2]))
-        rate, seed = (dropout.rate, dropout.next_seed()) if drops else (0.0, None)
+        count, size = ops.shape(queries)[2:4]
         marks = None if padding_mask is None else key_marks(key, padding_mask)
-        heads = _blockwise(queries, key, value, _Masks(use_causal_mask, rate, marks, seed))
-        return join_blocks(heads, ops.shape(query)[2])
+
+        def heads_of(block: Any, queries: Any, seed: Any, key: Any, value: Any) -> Any:
+            allowed = None
+            if use_causal_mask:
+                rows = ops.arange(size, dtype="int32") + block * size
+                allowed = ops.arange(ops.shape(key)[2], dtype="int32") <= rows[:, None]
+            scores, multiply = _group(queries, key, value, marks, allowed)
+            weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
+            return multiply(dropout.drop(weights, seed) if drops else weights)
+
+        recomputed, blocks = keras.remat(heads_of), ops.arange(count, dtype="int32")
+        first = dropout.next_seed() if drops else ops.zeros((2,), "int32")
+        seeds = first + blocks[:, None] * ops.arange(1, -1, -1, dtype="int32")
+        given = blocks, ops.moveaxis(queries, 2, 0), seeds
+        heads = ops.map(lambda xs: recomputed(*xs, key, value), given)
+        return join_blocks(ops.moveaxis(heads, 0, 2), ops.shape(query)[2])
 
     def allows(self, query: Any, key: Any) -> Any:
         return ops.ones_like(query - key, dtype="bool")
 
 
-class _Masks(NamedTuple):
-    """What `FullAttention` masks and drops. `marks` is the result of `key_marks`, or None.
-
-    Block m of the dropout mask has the seed `seed + [m, 0]`.
-    """
-
-    use_causal_mask: bool
-    dropout_rate: float
-    marks: Any = None
-    seed: Any = None
-
-    def weights(self, block: Any, queries: Any, key: Any) -> tuple[Any, Any]:
-        """Returns the float32 weights `(B, H, b, S)` of a block, and the mask of allowed keys."""
-        allowed = ops.ones((), "bool")
-        if self.use_causal_mask:
-            size = ops.shape(queries)[3]
-            rows = ops.arange(size, dtype="int32") + block * size
-            allowed = ops.arange(ops.shape(key)[2], dtype="int32") <= rows[:, None]
-        if self.marks is not None:
-            allowed = ops.logical_and(allowed, ops.swapaxes(self.marks, -1, -2) > 0)
-        scores = ops.cast(ops.matmul(queries[:, :, block], ops.swapaxes(key, -1, -2)), "float32")
-        scores = ops.where(allowed, scores, scalar(MASKED_SCORE, "float32"))
-        return ops.softmax(scores, axis=-1), allowed
-
-    def drop(self, weights: Any, block: Any) -> Any:
-        if not self.dropout_rate:
-            return weights
-        seed = self.seed + ops.stack([ops.cast(block, "int32"), 0])
-        is_kept = keep_mask(seed, self.dropout_rate, ops.shape(weights))
-        kept = weights * (1.0 / (1.0 - self.dropout_rate))
-        return ops.where(is_kept, kept, scalar(0, weights.dtype))
-
-
-def _blockwise(queries: Any, key: Any, value: Any, masks: _Masks) -> Any:
-    """Returns softmax(QK^T) V `(B, H, M, b, K_v)` of blocks of queries `(B, H, M, b, K)`.
-
-    Forward and backward pass store the weights of only one block at a time.
-    """
-    given = {name: x for name, x in masks._asdict().items() if ops.is_tensor(x)}
-
-    # These tensors are arguments, because `attended` must not capture tensors if JAX traces it
-    # twice.
-    @custom_gradient
-    def attended(queries: Any, key: Any, value: Any, *tensors: Any) -> Any:
-        own = masks._replace(**dict(zip(given, tensors, strict=True)))
-
-        def body(block: Any, heads: Any) -> tuple[Any, ...]:
-            kept = own.drop(own.weights(block, queries, key)[0], block)
-            added = ops.matmul(ops.cast(kept, value.dtype), value)[:, :, None]
-            return (ops.slice_update(heads, (0, 0, block, 0, 0), added),)
-
-        def gradient(*arguments: Any, upstream: Any = None) -> Any:
-            upstream = arguments[-1] if upstream is None else upstream
-            return *_gradients(queries, key, value, upstream, own), *(None for _ in tensors)
-
-        shape = (*ops.shape(queries)[:4], value.shape[-1])
-        begin = [ops.zeros(shape, value.dtype)]
-        return sequential_loop(shape[2], body, begin)[0], gradient
-
-    return attended(queries, key, value, *given.values())
-
-
-def _gradients(queries: Any, key: Any, value: Any, upstream: Any, masks: _Masks) -> Any:
-    """Returns the gradients of queries, key and value (Dao et al., appendix B.2)."""
-
-    def body(block: Any, d_queries: Any, d_key: Any, d_value: Any) -> tuple[Any, ...]:
-        weights, allowed = masks.weights(block, queries, key)
-        d_heads = upstream[:, :, block]
-        kept = ops.cast(masks.drop(weights, block), value.dtype)
-        d_value = d_value + ops.matmul(ops.swapaxes(kept, -1, -2), d_heads)
-        d_kept = ops.matmul(d_heads, ops.swapaxes(value, -1, -2))
-        d_weights = masks.drop(ops.cast(d_kept, "float32"), block)
-        change = ops.sum(d_weights * weights, axis=-1, keepdims=True)
-        d_scores = ops.where(allowed, weights * (d_weights - change), scalar(0, "float32"))
-        d_scores = ops.cast(d_scores, key.dtype)
-        d_key = d_key + ops.matmul(ops.swapaxes(d_scores, -1, -2), queries[:, :, block])
-        own = ops.matmul(d_scores, key)[:, :, None]
-        return ops.slice_update(d_queries, (0, 0, block, 0, 0), own), d_key, d_value
-
-    float32 = (ops.zeros_like(x, dtype="float32") for x in (key, value))  # many small numbers
-    begin = (ops.zeros_like(queries), *float32)
-    d_queries, d_key, d_value = sequential_loop(ops.shape(queries)[2], body, begin)
-    return d_queries, ops.cast(d_key, key.dtype), ops.cast(d_value, value.dtype)
-
-
 class BlockPattern(AttentionPattern):
     """Base class of sparse patterns for self-attention, which split the sequence into blocks.
 
-    A subclass returns the scores of the keys that the queries of a block may attend to. One softmax
-    covers all scores of a query. The numbers of queries and keys must be equal.
+    One softmax covers the scores of all groups of keys that a subclass returns.
     """
 
     needs_window = True
@@ -318,17 +237,17 @@ class BlockPattern(AttentionPattern):
 
 
 def _group(queries: Any, keys: Any, values: Any, marks: Any, allowed: Any) -> Group:
-    """Returns the scores of `keys` `(..., n, K)`. If `allowed` is None, only padding is masked."""
+    """Returns the scores of `keys` `(..., n, K)`. `marks` and `allowed` may be None."""
     scores = ops.cast(ops.matmul(queries, ops.swapaxes(keys, -1, -2)), "float32")
-    mask = ops.swapaxes(marks, -1, -2) > 0
-    if allowed is not None:
-        mask = ops.logical_and(mask, allowed)
-    scores = ops.where(mask, scores, scalar(MASKED_SCORE, scores.dtype))
+    masks = (allowed, None if marks is None else ops.swapaxes(marks, -1, -2) > 0)
+    for mask in masks:
+        if mask is not None:
+            scores = ops.where(mask, scores, scalar(MASKED_SCORE, scores.dtype))
     return scores, lambda weights: ops.matmul(weights, values)
 
 
 def _rearranged(group: Group, inward: Callable[[Any], Any], outward: Callable[[Any], Any]) -> Group:
-    """Returns a group by blocks of one that has another arrangement, for which `inward` is."""
+    """Returns a group in another arrangement: `outward` rearranges, `inward` is the inverse."""
     scores, multiply = group
     return outward(scores), lambda weights: outward(multiply(inward(weights)))
 
@@ -339,10 +258,9 @@ def _rearranged(group: Group, inward: Callable[[Any], Any], outward: Callable[[A
 class LocalAttention(BlockPattern):
     """Attends to positions at most `window` positions away (restricted self-attention, §4).
 
-    The sequence is split into blocks of `window` positions, or of 64 positions if `window` is less
-    than 64. The queries of a block are multiplied by the keys of this block and of the neighbouring
-    blocks. Time and memory are proportional to the sequence length times `window`. In each layer,
-    information moves by at most `window` positions.
+    The queries of a block of at least 64 positions are multiplied by the keys of this block and of
+    the neighbouring blocks. Time and memory are proportional to the sequence length times `window`.
+    In each layer, information moves by at most `window` positions.
 
     Example:
 
@@ -425,17 +343,15 @@ def _columns(blocks: Any) -> Any:
 class FixedAttention(BlockPattern):
     """Attends to the query's own block and to the last positions of all other blocks.
 
-    Blocks are counted from the first real token, so padding before a sequence changes nothing. The
-    last positions of a block are its summary: they attend to their whole block, and all later
-    positions attend to them. In every head, one softmax covers the own block and the summaries
-    ("merged head" in Child et al.). Time and memory for a sequence of length T are proportional to
-    T * (block_size + num_summaries * T / block_size). With a block size of about
-    sqrt(num_summaries * T), time and memory grow as T^1.5.
+    Blocks are counted from the first real token. The last positions of a block are its summary:
+    they attend to their whole block, and all later positions attend to them. In every head, one
+    softmax covers the own block and the summaries ("merged head" in Child et al.). Time and memory
+    for a sequence of length T are proportional to T * (block_size + num_summaries * T /
+    block_size). With a block size of about sqrt(num_summaries * T), they grow as T^1.5.
 
     The pattern is made for causal attention to text and other data without a period, for which
     `StridedAttention` is made. Without a causal mask, positions also attend to the summaries of
-    later blocks. The last block has no summary if it is too short, so earlier blocks do not attend
-    to it.
+    later blocks. The last block has no summary if it is too short.
 
     Example:
 
@@ -514,8 +430,7 @@ def _rotate(x: Any, start: Any) -> Any:
 def fitting_size(size: int, length: Any) -> Any:
     """Returns the number of positions per block: `size`, or `length` if the sequence is shorter.
 
-    When JAX infers shapes, `length` is a symbol instead of a number. With a symbolic `length`, the
-    whole sequence is one block.
+    When JAX infers shapes, `length` is a symbol. The whole sequence then is one block.
     """
     if isinstance(length, int):
         return max(1, min(size, length))
@@ -525,17 +440,14 @@ def fitting_size(size: int, length: Any) -> Any:
 def split_blocks(x: Any, size: Any) -> Any:
     """Splits `x` `(B, H, T, K)` into M blocks `(B, H, M, size, K)`. Zero-pads the last block."""
     batch, heads, length, width = ops.shape(x)
-    # If the length is symbolic, there is a single block of this length (see `fitting_size`).
+    # A symbolic length is that of a single block (see `fitting_size`).
     added = -length % size if isinstance(length, int) or ops.is_tensor(length) else 0
     x = ops.concatenate([x, ops.zeros((batch, heads, added, width), x.dtype)], axis=2)
     return ops.reshape(x, (batch, heads, (length + added) // size, size, width))
 
 
 def join_blocks(blocks: Any, length: Any = None) -> Any:
-    """Joins M blocks of b positions, `(B, H, M, b, K)`, to a sequence `(B, H, length, K)`.
-
-    The length is M * b by default.
-    """
+    """Joins M blocks `(B, H, M, b, K)` to a sequence `(B, H, length, K)`, of M * b by default."""
     batch, heads, count, size, width = ops.shape(blocks)
     return ops.reshape(blocks, (batch, heads, count * size, width))[:, :, :length]
 
@@ -543,8 +455,8 @@ def join_blocks(blocks: Any, length: Any = None) -> Any:
 def with_neighbours(blocks: Any, use_causal_mask: bool) -> Any:
     """Joins each block with the block before it and, without a causal mask, the block after it.
 
-    From `(B, H, M, b, K)`, returns `(B, H, M, 2 b, K)` with a causal mask, otherwise
-    `(B, H, M, 3 b, K)`. Zeros replace the missing blocks.
+    Blocks `(B, H, M, b, K)` give `(B, H, M, 2 b, K)` or `(B, H, M, 3 b, K)`. Zeros replace the
+    missing blocks.
     """
     sides = 2 if use_causal_mask else 3
     padded = ops.pad(blocks, [(0, 0), (0, 0), (1, sides - 2), (0, 0), (0, 0)])
@@ -554,9 +466,9 @@ def with_neighbours(blocks: Any, use_causal_mask: bool) -> Any:
 
 
 def neighbour_distances(size: Any, use_causal_mask: bool) -> Any:
-    """Returns query position minus key position, for the queries of one block of b = `size`.
+    """Returns query position minus key position, int32 `(b, 2 b)` or `(b, 3 b)`.
 
-    The keys are those of `with_neighbours`. Returns int32 `(b, 2 b)` if causal, else `(b, 3 b)`.
+    The queries are those of one block of b = `size`, and the keys those of `with_neighbours`.
     """
     keys = ops.arange(-size, size if use_causal_mask else 2 * size, dtype="int32")
     return ops.arange(size, dtype="int32")[:, None] - keys
@@ -565,8 +477,7 @@ def neighbour_distances(size: Any, use_causal_mask: bool) -> Any:
 def key_marks(key: Any, padding_mask: Any) -> Any:
     """Returns int32 marks `(B, 1, S, 1)`: 1 if a key is a real token, 0 if it is padding.
 
-    `split_blocks` fills up the last block of keys and the last block of marks with zeros. The added
-    keys therefore count as padding.
+    The zeros that `split_blocks` adds to keys and marks therefore count as padding.
     """
     check_mask_length(padding_mask, key.shape[2])
     if padding_mask is None:
@@ -575,10 +486,7 @@ def key_marks(key: Any, padding_mask: Any) -> Any:
 
 
 def sequence_start(padding_mask: Any) -> Any:
-    """Returns the position of the first real token, int32 `(..., 1)`, or S if there is none.
-
-    `padding_mask` has the shape `(..., S)`.
-    """
+    """Returns the position of the first token of a mask `(..., S)`, int32 `(..., 1)`, at most S."""
     seen = ops.cumsum(ops.cast(padding_mask, "int32"), axis=-1)
     return ops.sum(ops.cast(ops.equal(seen, 0), "int32"), axis=-1, keepdims=True)
 
