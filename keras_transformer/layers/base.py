@@ -1,4 +1,4 @@
-"""Defines the base class of most layers, and Keras layers with faster gradients and kept LoRA."""
+"""The base class of most layers, and Keras layers with faster gradients and kept LoRA."""
 
 import inspect
 import json
@@ -17,9 +17,9 @@ from keras_transformer.layers.saving import (
     own_changes,
 )
 
-# Constructor arguments of every Keras layer, which `keras.layers.Layer.get_config` returns.
+# Constructor arguments of every Keras layer.
 BASE_ARGUMENTS = {"name", "dtype", "trainable"}
-# Constructor arguments that are objects. A layer's config contains the configs of these objects.
+# Constructor arguments that are objects with configs.
 _OBJECTS = ("position_encoding", "attention_pattern")
 
 
@@ -31,7 +31,7 @@ class ConfiguredLayer(CreatesPlaceholders, keras.layers.Layer):
         self.supports_masking = True
 
     def store_arguments(self, values: dict[str, Any]) -> None:
-        """Stores the constructor's arguments, which are in its `locals()` (see the function)."""
+        """Stores the constructor's arguments, which are in its `locals()`."""
         store_arguments(self, ConfiguredLayer, values)
 
     @classmethod
@@ -92,26 +92,19 @@ def _dense(x: Any) -> Any:
 
 
 def argument_names(cls: type, base: type) -> list[str]:
-    """Returns the names of the constructor arguments of a class and its superclasses below `base`.
-
-    `*args` and `**kwargs` have no names here.
-    """
-    classes = [owner for owner in cls.__mro__ if issubclass(owner, base) and owner is not base]
-    parameters = [
-        parameter
-        for owner in reversed(classes)
-        if "__init__" in vars(owner)
-        for parameter in list(inspect.signature(vars(owner)["__init__"]).parameters.values())[1:]
-    ]
-    names = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    return list(dict.fromkeys(names))
+    """Returns the names of the constructor arguments of a class that is derived from `base`."""
+    names: dict[str, None] = {}
+    for owner in reversed(cls.__mro__):
+        if issubclass(owner, base) and owner is not base and "__init__" in vars(owner):
+            _, *parameters = inspect.signature(vars(owner)["__init__"]).parameters.values()
+            names |= {x.name: None for x in parameters if x.kind is not x.VAR_KEYWORD}
+    return list(names)
 
 
 def store_arguments(owner: Any, base: type, values: dict[str, Any]) -> None:
     """Stores constructor arguments in attributes of equal name. `values` may contain other names.
 
-    Initializers and regularizers are stored as configs. Each sublayer then makes its own object:
-    sublayers that share one initializer would get the same initial values.
+    Initializers are stored as configs: sublayers that share an object would get equal weights.
     """
     for name in argument_names(type(owner), base):
         if name in values and name not in BASE_ARGUMENTS:
@@ -123,8 +116,7 @@ def store_arguments(owner: Any, base: type, values: dict[str, Any]) -> None:
 class Dense(CreatesPlaceholders, keras.layers.Dense):
     """`keras.layers.Dense` that computes bias gradients faster on TensorFlow, and saves LoRA.
 
-    The layer of Keras saves the merged kernel only. A loaded layer then has two matrices of zeros,
-    both of whose gradients are zero, and its LoRA never changes again.
+    The layer of Keras saves the merged kernel only, and its loaded LoRA would never change again.
     """
 
     def call(self, inputs: Any, training: bool = False) -> Any:
@@ -142,7 +134,7 @@ class Dense(CreatesPlaceholders, keras.layers.Dense):
         super().quantize(mode, type_check=False, config=config)
 
     def save_own_variables(self, store: Any) -> None:
-        """Saves the merged kernel, as Keras does. With LoRA, also saves the unmerged weights."""
+        """Saves the merged kernel, as Keras does, and with LoRA also the unmerged weights."""
         super().save_own_variables(store)
         for name in self._unmerged_names():
             store[name] = getattr(self, name)
@@ -156,9 +148,10 @@ class Dense(CreatesPlaceholders, keras.layers.Dense):
                 getattr(self, name).assign(store[name])
 
     def _unmerged_names(self) -> list[str]:
+        if not (self.built and self.lora_enabled):
+            return []
         names = ("_kernel", "kernel_scale", "kernel_zero", "lora_kernel_a", "lora_kernel_b")
-        is_merged = not (self.built and self.lora_enabled)
-        return [name for name in names if not is_merged and hasattr(self, name)]
+        return [name for name in names if hasattr(self, name)]
 
 
 def check_lora_is_kept(model: Any) -> None:
@@ -208,7 +201,6 @@ def int8_matmul(x: Any, kernel: Any, scale: Any) -> Any:
     """Quantizes the rows of `x` `(..., D)` to 8-bit integers, and multiplies by `kernel` `(D, M)`.
 
     Each column of the int8 kernel was multiplied by its factor `scale` `(M,)` before rounding.
-    Returns a float tensor `(..., M)` of the dtype of `x`.
     """
     quantized, x_scale = keras.quantizers.abs_max_quantize(x, axis=-1)
     product = ops.cast(ops.matmul(quantized, kernel), x.dtype)

@@ -7,7 +7,7 @@ import keras
 from keras_transformer._backend.gradient_checkpointing import checkpointable
 from keras_transformer.layers.attention.attention_patterns import AttentionPattern, FullAttention
 from keras_transformer.layers.attention.decoding_step import DecodingStep
-from keras_transformer.layers.encoder import Encoder, EncoderLayer, LayerOptions, StackOptions
+from keras_transformer.layers.encoder import Encoder, EncoderLayer, LayerOptions
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -139,12 +139,6 @@ class DecoderLayer(EncoderLayer):
             )
 
 
-class DecoderOptions(StackOptions, total=False):
-    """Keyword arguments of `Decoder` (see `DecoderLayer`)."""
-
-    use_memory: bool
-
-
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Decoder(DecodingStep, Encoder):
     """Stack of decoder layers, with a final norm if the layers are pre-norm (§3.1).
@@ -171,16 +165,6 @@ class Decoder(DecodingStep, Encoder):
 
     layer_class = DecoderLayer
     prefix = "decoder"
-
-    def __init__(
-        self,
-        num_layers: int = 6,
-        d_model: int | None = None,
-        num_heads: int = 8,
-        d_ff: int = 2048,
-        **options: Unpack[DecoderOptions],
-    ) -> None:
-        super().__init__(num_layers, d_model, num_heads, d_ff, **options)  # type: ignore[misc]
 
     def build(self, x_shape: Any, memory_shape: Any = None) -> None:
         for layer in self.layers:

@@ -177,7 +177,7 @@ class EncoderLayer(ConfiguredLayer):
 
 
 class LayerOptions(TypedDict, total=False):
-    """Keyword arguments that all layers and stacks of this file and `decoder.py` take."""
+    """Keyword arguments that the layers and stacks of encoder and decoder take."""
 
     d_k: int | None
     dropout_rate: float
@@ -198,10 +198,11 @@ class LayerOptions(TypedDict, total=False):
 
 
 class StackOptions(LayerOptions, total=False):
-    """Keyword arguments of `Encoder` and `Decoder` (see `EncoderLayer`)."""
+    """Keyword arguments of `Encoder` and `Decoder`. Only `Decoder` takes `use_memory`."""
 
     attention_pattern: AttentionPattern | list[AttentionPattern | None] | None
     use_causal_mask: bool
+    use_memory: bool
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

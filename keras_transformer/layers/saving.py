@@ -1,8 +1,7 @@
 """Saves what `quantize`, `enable_lora` and `trainable = False` changed in layers, and loads it.
 
-The config of a composite layer contains only the arguments of its constructor. Without
-`layer_changes`, a loaded layer would lack the changes in its sublayers, and would not fit the saved
-weights. `placeholder_weights` saves the time to make random weights that loading replaces.
+Configs contain only the arguments of constructors. Without these changes, a loaded layer would not
+fit the saved weights. `placeholder_weights` saves the time to make random weights for loading.
 """
 
 from collections.abc import Iterator
@@ -18,10 +17,9 @@ _CREATES_PLACEHOLDERS = ContextVar("_CREATES_PLACEHOLDERS", default=False)
 
 
 def layer_changes(layer: keras.layers.Layer) -> dict[str, dict[str, Any]]:
-    """Returns a dict that maps the path of each changed sublayer to its changes (JSON values).
+    """Returns the changes (JSON values) of each changed sublayer, by its path.
 
-    The flag `trainable` of a sublayer is a change if it differs from the flag that the sublayer has
-    after the changes of the layers that contain it. The flag of `layer` itself is not a change.
+    A flag `trainable` is a change if it differs from that of the layers around the sublayer.
     """
     found = {}
     flags: dict[int, bool] = {}  # by the id of the sublayer
@@ -37,7 +35,7 @@ def layer_changes(layer: keras.layers.Layer) -> dict[str, dict[str, Any]]:
 
 
 def apply_layer_changes(layer: keras.layers.Layer, changes: dict[str, dict[str, Any]]) -> None:
-    """Applies the result of `layer_changes` for one layer to a built layer of equal config."""
+    """Applies the result of `layer_changes` to a built layer of equal config."""
     sublayers = _sublayers(layer)
     for path, sublayer in sublayers.items():
         if (flag := changes.get(path, {}).get("trainable")) is not None:
@@ -71,29 +69,26 @@ def own_changes(layer: Any) -> dict[str, Any]:
 
 
 def _sublayers(layer: Any) -> dict[str, Any]:
-    """Returns each sublayer once, by its path of layer names. A layer is before its sublayers.
+    """Returns each sublayer once, by its path of layer names. A layer is before its sublayers."""
+    found: dict[str, Any] = {}
 
-    A layer can be a sublayer of several layers. It has fewer sublayers than each of them.
-    """
-    found = dict(_named(layer, "", set()))
-    sizes = {path: len(list(sublayer._flatten_layers())) for path, sublayer in found.items()}
-    return {path: found[path] for path in sorted(found, key=lambda path: -sizes[path])}
+    def visit(parent: Any, prefix: str) -> None:
+        for sublayer in parent._layers:
+            if not any(sublayer is other for other in found.values()):
+                found[prefix + sublayer.name] = sublayer
+                visit(sublayer, f"{prefix}{sublayer.name}/")
 
-
-def _named(layer: Any, prefix: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    for sublayer in layer._layers:
-        if id(sublayer) not in seen:
-            seen.add(id(sublayer))
-            yield prefix + sublayer.name, sublayer
-            yield from _named(sublayer, f"{prefix}{sublayer.name}/", seen)
+    visit(layer, "")
+    # A layer can be a sublayer of several layers. It has fewer sublayers than each of them.
+    return dict(sorted(found.items(), key=lambda item: -len(list(item[1]._flatten_layers()))))
 
 
 @contextmanager
 def placeholder_weights() -> Iterator[None]:
     """Makes the package's layers begin with zeros instead of random weights within this context.
 
-    The weights must be loaded or set afterwards. On JAX, random weights would take longer, because
-    JAX compiles a program for each shape.
+    The weights must be loaded or set afterwards. For random weights, JAX would compile a program
+    for each shape.
     """
     token = _CREATES_PLACEHOLDERS.set(True)
     try:

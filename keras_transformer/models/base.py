@@ -1,4 +1,4 @@
-"""Defines the base class of the models, and the dtypes in which they compute."""
+"""The base class of the models, and the dtypes in which they compute."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,7 +49,11 @@ class ConfiguredModel(WithoutClassWeight, Recompiling, keras.Model):
     """
 
     def __init__(self, inputs: Any, outputs: Any, **kwargs: Any) -> None:
-        check_keywords(self, kwargs)
+        if unknown := sorted(kwargs.keys() - {"name", "trainable"}):  # Keras would ignore them
+            raise TypeError(
+                f"{type(self).__name__} has no argument of this name. Received: "
+                f"{', '.join(unknown)}"
+            )
         super().__init__(inputs, outputs, **kwargs)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
@@ -90,7 +94,12 @@ class ConfiguredModel(WithoutClassWeight, Recompiling, keras.Model):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        config = {name: _deserialized(value) for name, value in config.items()}
+        config = {
+            name: keras.saving.deserialize_keras_object(x)
+            if isinstance(x, dict) and "class_name" in x
+            else x
+            for name, x in config.items()
+        }
         changes = config.pop("changes", {})
         if _LOADS_IN_FLOAT32.get() and "dtype" in config:
             if keras.dtype_policies.get(config["dtype"]).name.startswith("mixed_"):
@@ -106,12 +115,6 @@ def _serialized(value: Any) -> Any:
     serialized = keras.saving.serialize_keras_object(value)
     serialized["config"].pop("changes", None)  # the changes of the outer model contain them
     return serialized
-
-
-def _deserialized(value: Any) -> Any:
-    if isinstance(value, dict) and "class_name" in value:
-        return keras.saving.deserialize_keras_object(value)
-    return value
 
 
 @contextmanager
@@ -138,14 +141,6 @@ def in_float32(model: Any) -> Any:
         exact = type(model).from_config(config)
     exact.set_weights(model.get_weights())
     return exact
-
-
-def check_keywords(model: keras.Model, kwargs: dict[str, Any]) -> None:
-    """Raises `TypeError` for keyword arguments that a functional model of Keras would ignore."""
-    if unknown := sorted(kwargs.keys() - {"name", "trainable"}):
-        raise TypeError(
-            f"{type(model).__name__} has no argument of this name. Received: {', '.join(unknown)}"
-        )
 
 
 def check_pad_id(pad_id: Any, vocabulary_size: int, minimum: int = 0) -> None:

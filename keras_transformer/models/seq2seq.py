@@ -1,4 +1,4 @@
-"""Defines the base class of the sequence-to-sequence models."""
+"""The base class of the sequence-to-sequence models."""
 
 from typing import Any, ClassVar, Self
 
@@ -17,9 +17,9 @@ _FROM_ELSEWHERE = {"vocabulary_size", "target_vocabulary_size", "pad_id", "dtype
 class Seq2Seq(ConfiguredModel):
     """Base class of the functional models with an encoder, a decoder and tied embeddings.
 
-    The class defines what all architectures have in common: published sizes, the output projection
-    and a limited vocabulary. A subclass creates its layers, calls
-    `super().__init__(inputs, logits)` and defines `init_cache` and `step` (see `Searchable` in
+    The class has published sizes, the output projection and a limited vocabulary. A subclass
+    creates its layers, calls `super().__init__(inputs, logits)`, stores each constructor argument
+    in an attribute of equal name, and defines `init_cache` and `step` (see `Searchable` in
     `models/protocol.py`), which call `embed_step` and `step_logits`. `register_architecture` makes
     the class known to recipes.
 
@@ -29,8 +29,6 @@ class Seq2Seq(ConfiguredModel):
             `register_architecture` sets both.
         states: The symbolic output of the decoder, before the projection to logits.
         target_embedding: The `TokenEmbedding` whose matrix is also the output matrix.
-
-    For each constructor argument, the subclass has an attribute of equal name.
     """
 
     architecture: ClassVar[str]
@@ -44,11 +42,8 @@ class Seq2Seq(ConfiguredModel):
 
     @property
     def accepts_any_shape(self) -> bool:
-        """Whether `Translator` may search without XLA as well as with XLA (see `Searchable`).
-
-        In float16 and bfloat16, results with and without XLA are rounded differently. So a
-        translation would depend on the number of sentences that were translated before it.
-        """
+        """Whether `Translator` may search without XLA as well as with XLA (see `Searchable`)."""
+        # In half precision, XLA rounds differently: a translation would depend on those before it.
         return bool(self.compute_dtype == "float32")
 
     @classmethod
@@ -124,10 +119,8 @@ class Seq2Seq(ConfiguredModel):
 
 def ids_inputs() -> dict[str, Any]:
     """Returns the symbolic inputs of a model: `source_ids` `(B, S)`, `target_ids` `(B, T)`."""
-    return {
-        name: keras.Input((None,), dtype="int32", name=name)
-        for name in ("source_ids", "target_ids")
-    }
+    names = ("source_ids", "target_ids")
+    return {name: keras.Input((None,), dtype="int32", name=name) for name in names}
 
 
 def token_embeddings(
@@ -138,12 +131,10 @@ def token_embeddings(
     Raises:
         ValueError: If `pad_id` is not in a vocabulary.
     """
-    for size in (vocabulary_size, target_vocabulary_size or vocabulary_size):
-        check_pad_id(pad_id, size)
+    check_pad_id(pad_id, min(vocabulary_size, target_vocabulary_size or vocabulary_size))
+    options = {"d_model": width, "dtype": dtype}
     if target_vocabulary_size is None:
-        joint = TokenEmbedding(vocabulary_size, width, dtype=dtype, name="embedding")
+        joint = TokenEmbedding(vocabulary_size, name="embedding", **options)
         return joint, joint
-    return (
-        TokenEmbedding(vocabulary_size, width, dtype=dtype, name="source_embedding"),
-        TokenEmbedding(target_vocabulary_size, width, dtype=dtype, name="target_embedding"),
-    )
+    source = TokenEmbedding(vocabulary_size, name="source_embedding", **options)
+    return source, TokenEmbedding(target_vocabulary_size, name="target_embedding", **options)

@@ -46,16 +46,15 @@ class DecodingStep:
         Args:
             batch: Number of sentences B.
             beam_size: Number of hypotheses N per sentence.
-            max_length: Maximum number of positions L to decode. If None, the cache starts empty and
-                grows by one position per step.
+            max_length: Maximum number of positions L to decode. If None, the cache grows by one
+                position per step.
             memory: float tensor `(B, S, D_m)`. Required if `use_memory` is True.
             memory_padding_mask: bool tensor `(B, S)`, True = real source token. Defaults to None,
                 which means that all tokens are real.
 
         Returns:
-            A `Cache`. `beam` tells which keys and values each hypothesis uses (see `take_slots`).
-            `sentence` contains each layer's keys and values of self-attention and cross-attention,
-            and the padding mask of the memory. `shared` contains each layer's joined projections.
+            A `Cache`: `beam` for `take_slots`, `sentence` with each layer's keys and values and the
+            padding mask of the memory, and `shared` with each layer's joined projections.
 
         Raises:
             ValueError: If `use_causal_mask` is False, or if `memory` is given or missing against
@@ -86,11 +85,10 @@ class DecodingStep:
         )
 
     def prefill(self, cache: Cache, x: Any, padding_mask: Any) -> Cache:
-        """Reads prompts in one pass, and returns the cache with their keys and values.
+        """Returns the cache that `init_cache` made, with the keys and values of prompts.
 
-        All hypotheses of a sentence share the keys and values of its prompt. The next call of
-        `step` has position 0, and its token follows the prompt. The decoder must have no
-        cross-attention.
+        The next call of `step` has position 0, and its token follows the prompt. The decoder must
+        have no cross-attention.
 
         Args:
             cache: The result of `init_cache`.
@@ -110,11 +108,7 @@ class DecodingStep:
         return cache._replace(sentence={**cache.sentence, **prompt})
 
     def extend_cache(self, cache: Cache, max_length: int) -> Cache:
-        """Returns a cache with the same contents, but with room for `max_length` positions.
-
-        Search starts with a short cache and extends it as hypotheses grow. This way, attention
-        computes fewer scores for empty positions.
-        """
+        """Returns a cache with the same contents, but with room for `max_length` positions."""
         beams, length = cache.beam.shape[1:]
         added = max_length - length
         decoded = [own.extend(added * beams) for own in cache.sentence["decoded"]]
@@ -132,8 +126,7 @@ class DecodingStep:
 
         Returns:
             A tuple of the output `(B * N, D)`, the updated cache, and the last layer's
-            cross-attention weights, float `(B, H, N, S)`. The weights are None if `use_memory` is
-            False.
+            cross-attention weights, float `(B, H, N, S)`, or None if `use_memory` is False.
         """
         sentence, slots, decoded, weights = cache.sentence, cache.beam, [], None
         if isinstance(sentence["decoded"][0], GrowingKeyValues):
@@ -187,10 +180,8 @@ def self_attention_step(
 ) -> tuple[Any, KeyValues]:
     """Computes causal self-attention for one new token per hypothesis, `query` `(B * N, D)`.
 
-    `cache` holds the keys and values of the prompt and of the earlier positions. The step writes
-    the key and value of hypothesis n to slot n of the new position.
-
-    Returns the output `(B * N, D)` and the updated cache.
+    Returns the output `(B * N, D)`, and the `cache` of earlier positions with the new key and value
+    of hypothesis n in slot n.
     """
     position, mask, prompt_length = tokens.position, tokens.mask, tokens.prompt_length
     beams, num_slots = ops.shape(mask)[1:]
@@ -287,7 +278,7 @@ def _attend(
         memory.value,
         attention_mask=mask,
         use_scale=attention.use_scale,
-        key_is_transposed=memory.key_is_transposed,
+        key_is_transposed=isinstance(memory, FixedKeyValues),
         score_bias=bias,
     )
 

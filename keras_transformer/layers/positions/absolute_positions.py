@@ -120,9 +120,7 @@ class LearnedPositionalEncoding(PositionalEncoding):
 @position_encoding("index_concatenated", concatenate=True)
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class IndexPositionalEncoding(PositionalEncoding):
-    """Encodes positions as the numbers 0, 1, 2, and so on.
-
-    Position numbers can be much larger than the values of the embeddings.
+    """Encodes positions as the numbers 0, 1, 2, and so on, which may outweigh the embeddings.
 
     Example:
 
@@ -203,18 +201,16 @@ class NormalizedIndexPositionalEncoding(IndexPositionalEncoding):
 class BinaryPositionalEncoding(IndexPositionalEncoding):
     """Uses the binary digits of the position, lowest digit first, as features.
 
-    Digits are bounded, but neighbouring positions can have distant vectors. From position 7 (1110)
-    to position 8 (0001), every digit changes. The paper's sinusoids are a smooth version of binary
-    digits.
+    Digits are bounded, but neighbouring positions can have distant vectors: from position 7 (1110)
+    to position 8 (0001), every digit changes. The paper's sinusoids are a smooth version.
 
     Example:
 
     >>> BinaryPositionalEncoding(max_length=128)(np.zeros((1, 50, 64), "float32"))
 
     Args:
-        max_length: Maximum sequence length in tokens. A position has n = `ceil(log2(max_length))`
-            digits, so all positions below 2^n differ. Position 2^n has the same digits as position
-            0.
+        max_length: Maximum sequence length in tokens. A position has `ceil(log2(max_length))`
+            digits.
         concatenate: See `IndexPositionalEncoding`.
 
     For the call arguments and the result, see `PositionalEncoding`.

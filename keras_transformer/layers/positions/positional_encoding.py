@@ -47,10 +47,7 @@ def new_position_encoding(
 
 
 def positions(length: Any, offset: Any = 0) -> Any:
-    """Returns the int32 positions `offset, ..., offset + length - 1`, shape `(length,)`.
-
-    For offsets of the shape `(B, 1)`, the shape is `(B, length)`.
-    """
+    """Returns int32 positions from `offset` on, `(length,)`, or `(B, length)` for `(B, 1)`."""
     offset = offset if isinstance(offset, int) else ops.cast(offset, "int32")
     return ops.arange(length, dtype="int32") + offset
 
@@ -58,8 +55,7 @@ def positions(length: Any, offset: Any = 0) -> Any:
 def sinusoid_angles(length: Any, width: int, offset: Any = 0) -> Any:
     """Returns the float32 angles `position / 10000^(2i / width)`, `(..., T, ceil(width / 2))`.
 
-    The angles are float32 under every dtype policy. In bfloat16, positions 256 and 257 would be
-    equal.
+    In bfloat16, positions 256 and 257 would be equal.
     """
     rates = ops.exp(ops.arange(0, width, 2, dtype="float32") * (-math.log(10_000.0) / width))
     return ops.cast(positions(length, offset), "float32")[..., None] * rates
@@ -72,8 +68,6 @@ class PositionalEncoding(ConfiguredLayer):
 
     `call` adds positions to the embeddings. In self-attention, `rotate` rotates queries and keys,
     and `score_bias` returns a bias for the scores. The base class itself encodes no positions.
-    The argument `offset` of `call` and `rotate` is the position of the first token. Thanks to
-    `offset`, decoding one token at a time gives the same results as decoding all tokens at once.
 
     Call arguments:
         embeddings: float tensor `(B, T, D)`.
@@ -99,26 +93,16 @@ class PositionalEncoding(ConfiguredLayer):
         return embeddings_shape
 
     def rotate(self, heads: Any, offset: Any = 0) -> Any:
-        """Rotates queries or keys by angles that depend on their positions.
+        """Rotates queries or keys, float `(..., T, K)`, by angles that depend on positions.
 
-        Args:
-            heads: float tensor `(..., T, K)`.
-            offset: Position of the first token, an int or a 0-d int tensor.
-
-        Returns:
-            A float tensor of the same shape and dtype.
+        `offset` is the position of the first token, an int or a 0-d int tensor.
         """
         return heads
 
     def score_bias(self, distance: Any) -> Any:
-        """Returns the bias that is added to the scaled scores of self-attention.
+        """Returns the bias of the scaled scores, float32 `(H, ...)`, or None if there is no bias.
 
-        Args:
-            distance: int32 tensor of any shape, the query position minus the key position.
-
-        Returns:
-            A float32 tensor `(H, ...)` with the bias of each head at each distance. An encoding
-            without a bias returns None.
+        `distance` is an int32 tensor `(...)`, the query position minus the key position.
         """
         return None
 

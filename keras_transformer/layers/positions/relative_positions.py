@@ -20,9 +20,7 @@ class RotaryPositionalEncoding(PositionalEncoding):
     """Rotates pairs of features of queries and keys by angles proportional to the position.
 
     The dot product of a query and a key then depends on the distance between them, but not on their
-    absolute positions. The width K of a head must be even. The embeddings do not change.
-    `MultiHeadAttention` calls the method `rotate` for queries and keys. The angles and the rotation
-    are float32 under every dtype policy.
+    absolute positions. The width K of a head must be even. The rotation is computed in float32.
 
     Example:
 
@@ -50,11 +48,10 @@ class ALiBiPositionalEncoding(PositionalEncoding):
 
     For a query at position i and a key at position j, the bias of head h is -m_h |i - j|. If the
     number of heads H is a power of two, the slopes m_1, ..., m_H are 2^(-8/H), 2^(-16/H), ...,
-    2^-8. If H is not a power of two, let P be the largest power of two below H. The first P heads
-    have the slopes of a layer with P heads. The other H - P heads have the slopes m_1, m_3, m_5,
-    ... of a layer with 2P heads. ALiBi has no weights and no maximum length. The ALiBi paper covers
-    only causal attention. In an encoder, earlier and later keys at the same distance have the same
-    bias, so the encoder cannot distinguish a sentence from its reverse.
+    2^-8. Otherwise, let P be the largest power of two below H. The first P heads have the slopes of
+    a layer with P heads, and the others the slopes m_1, m_3, m_5, ... of a layer with 2P heads. The
+    ALiBi paper covers only causal attention: an encoder cannot distinguish a sentence from its
+    reverse.
 
     Example:
 
@@ -91,11 +88,9 @@ class RelativePositionBias(PositionalEncoding):
     """Adds a learned bias to the attention scores, as in T5.
 
     Distances between query and key are grouped into buckets. Each head learns one bias per bucket.
-    Each short distance has its own bucket. Longer distances share buckets, and the ranges of these
-    buckets grow geometrically. All distances of at least `max_distance` share the last bucket. An
-    encoder uses half of the buckets for keys before the query, and half for keys after it. A
-    decoder uses all buckets for keys before the query. The layers of an encoder share one
-    `RelativePositionBias`, and the layers of a decoder share another.
+    Each short distance has its own bucket. Longer distances share buckets, whose ranges grow
+    geometrically. An encoder uses half of the buckets for keys after the query, a decoder none. The
+    layers of an encoder share one `RelativePositionBias`, and the layers of a decoder another.
 
     Example:
 
@@ -160,10 +155,9 @@ class RelativePositionBias(PositionalEncoding):
 def _buckets(count: int, max_distance: int) -> np.ndarray:
     """Returns the bucket of each distance from 0 to `max_distance`, int `(max_distance + 1,)`.
 
-    The first `single` = `count // 2` buckets contain one distance each. The other `shared` buckets
-    contain ranges of distances. Bucket `single + k` starts at distance
-    `single * (max_distance / single)^(k / shared)`. To avoid rounding errors, the code compares
-    distances with this formula in integers, after raising both sides to the power `shared`.
+    The first `single` buckets contain one distance each. Bucket `single + k` starts at distance
+    `single * (max_distance / single)^(k / shared)`, which is compared in integers, both sides
+    raised to the power `shared`, to avoid rounding errors.
     """
     single = count // 2
     shared = count - single
