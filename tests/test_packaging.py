@@ -23,7 +23,6 @@ TESTED_WITH = {
     "export/clean_process.py": "export/test_saved_model.py",
     "export/onnx_searchable.py": "export/test_onnx_program.py",
     "export/options.py": "export/test_run_export.py",
-    "models/seq2seq.py": "models/test_transformer.py",
     "serving/endpoint.py": "serving/test_rest_endpoint.py",
 }
 

@@ -12,7 +12,7 @@ from keras_transformer.cli.common import backend_option, recipe_argument, run_fo
 from keras_transformer.cli.memory import keep_freed_memory
 from keras_transformer.cli.signals import StopAfterStep, exit_status
 from keras_transformer.errors import UserError
-from keras_transformer.models.architectures import command_line
+from keras_transformer.models.seq2seq import command_line
 from keras_transformer.recipe.files import load_recipe
 from keras_transformer.training import train
 from keras_transformer.training.distribution import start

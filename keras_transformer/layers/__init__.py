@@ -19,7 +19,6 @@ from keras_transformer.layers.attention.scaled_dot_product_attention import (
 from keras_transformer.layers.decoder import Decoder, DecoderLayer
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.encoder import Encoder, EncoderLayer
-from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.positions.absolute_positions import (
     BinaryPositionalEncoding,
     IndexPositionalEncoding,
@@ -33,7 +32,7 @@ from keras_transformer.layers.positions.relative_positions import (
     RelativePositionBias,
     RotaryPositionalEncoding,
 )
-from keras_transformer.layers.residual_connection import ResidualConnection
+from keras_transformer.layers.sublayers import FeedForward, ResidualConnection
 from keras_transformer.layers.token_embedding import TokenEmbedding
 
 __all__ = [

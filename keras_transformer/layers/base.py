@@ -1,7 +1,6 @@
 """The base class of most layers, and Keras layers with faster gradients and kept LoRA."""
 
 import inspect
-import json
 from typing import Any
 
 import keras
@@ -12,9 +11,7 @@ from keras_transformer._backend.process import without_tensorflow
 from keras_transformer.layers.saving import (
     CreatesPlaceholders,
     apply_layer_changes,
-    apply_own_changes,
     layer_changes,
-    own_changes,
 )
 
 # Constructor arguments of every Keras layer.
@@ -76,13 +73,12 @@ class ConfiguredLayer(CreatesPlaceholders, keras.layers.Layer):
     def get_build_config(self) -> dict[str, Any] | None:
         """Returns the input shapes and layer changes that `build_from_config` takes."""
         config = super().get_build_config()
-        changes = {"changes": layer_changes(self), "own_changes": own_changes(self)}
-        return config and {**config, **{name: x for name, x in changes.items() if x}}
+        changes = layer_changes(self)
+        return {**config, "changes": changes} if config and changes else config
 
     def build_from_config(self, config: dict[str, Any]) -> None:
         super().build_from_config(config)
         apply_layer_changes(self, config.get("changes", {}))
-        apply_own_changes(self, config.get("own_changes", {}))
 
 
 def _dense(x: Any) -> Any:
@@ -184,27 +180,6 @@ class LayerNormalization(keras.layers.LayerNormalization):
         x = ops.layer_normalization(ops.cast(inputs, dtype), epsilon=self.epsilon)
         gamma, beta = (None if w is None else ops.cast(w, dtype) for w in (self.gamma, self.beta))
         return ops.cast(scale_and_shift(x, gamma, beta, training), self.compute_dtype)
-
-
-def is_default_int8(config: Any) -> bool:
-    """Returns whether `config` equals the config that `quantize("int8")` uses by default."""
-    with without_tensorflow():
-        # As JSON, because a loaded quantizer has lists instead of tuples.
-        given, default = (
-            json.dumps(x and keras.saving.serialize_keras_object(x))
-            for x in (config, keras.quantizers.Int8QuantizationConfig())
-        )
-    return given == default
-
-
-def int8_matmul(x: Any, kernel: Any, scale: Any) -> Any:
-    """Quantizes the rows of `x` `(..., D)` to 8-bit integers, and multiplies by `kernel` `(D, M)`.
-
-    Each column of the int8 kernel was multiplied by its factor `scale` `(M,)` before rounding.
-    """
-    quantized, x_scale = keras.quantizers.abs_max_quantize(x, axis=-1)
-    product = ops.cast(ops.matmul(quantized, kernel), x.dtype)
-    return product / (ops.cast(x_scale, x.dtype) * ops.cast(scale, x.dtype))
 
 
 def config_of(value: Any) -> Any:

@@ -9,9 +9,13 @@ from keras_transformer._backend.gradient_checkpointing import checkpointable
 from keras_transformer.layers.attention.attention_patterns import AttentionPattern
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.base import BASE_ARGUMENTS, ConfiguredLayer, dense_options
-from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.positions.positional_encoding import PositionalEncoding
-from keras_transformer.layers.residual_connection import ResidualConnection, new_norm, normalize
+from keras_transformer.layers.sublayers import (
+    FeedForward,
+    ResidualConnection,
+    new_norm,
+    normalize,
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -17,26 +17,25 @@ _CREATES_PLACEHOLDERS = ContextVar("_CREATES_PLACEHOLDERS", default=False)
 
 
 def layer_changes(layer: keras.layers.Layer) -> dict[str, dict[str, Any]]:
-    """Returns the changes (JSON values) of each changed sublayer, by its path.
+    """Returns the changes (JSON values) of the layer, at the path "", and of sublayers, by path.
 
-    A flag `trainable` is a change if it differs from that of the layers around the sublayer.
+    A flag `trainable` is a change if it differs from that of the layers around the sublayer. The
+    flag of `layer` itself is in its config.
     """
-    found = {}
     flags: dict[int, bool] = {}  # by the id of the sublayer
+    found = {"": _own_changes(layer)}
     for path, sublayer in _sublayers(layer).items():
-        changes = own_changes(sublayer)
+        found[path] = _own_changes(sublayer)
         if sublayer.trainable != flags.get(id(sublayer), True):
-            changes["trainable"] = sublayer.trainable
+            found[path]["trainable"] = sublayer.trainable
             # Keras also sets the flags of all sublayers.
             flags.update({id(x): sublayer.trainable for x in sublayer._flatten_layers()})
-        if changes:
-            found[path] = changes
-    return found
+    return {path: changes for path, changes in found.items() if changes}
 
 
 def apply_layer_changes(layer: keras.layers.Layer, changes: dict[str, dict[str, Any]]) -> None:
     """Applies the result of `layer_changes` to a built layer of equal config."""
-    sublayers = _sublayers(layer)
+    sublayers = {"": layer, **_sublayers(layer)}
     for path, sublayer in sublayers.items():
         if (flag := changes.get(path, {}).get("trainable")) is not None:
             # TensorFlow ignores an attribute's present value, so Keras would not set the sublayers.
@@ -44,19 +43,14 @@ def apply_layer_changes(layer: keras.layers.Layer, changes: dict[str, dict[str, 
             sublayer.trainable = flag
     # After `trainable = True`, which would unfreeze the kernel under LoRA.
     for path, own in changes.items():
-        apply_own_changes(sublayers[path], own)
+        if "quantization" in own:
+            config = keras.saving.deserialize_keras_object(own["quantization"])
+            sublayers[path].quantize(config=config, type_check=False)
+        if "lora_rank" in own:
+            sublayers[path].enable_lora(own["lora_rank"], lora_alpha=own["lora_alpha"])
 
 
-def apply_own_changes(layer: Any, changes: dict[str, Any]) -> None:
-    """Quantizes a built layer or enables LoRA, as the result of `own_changes` says."""
-    if "quantization" in changes:
-        config = keras.saving.deserialize_keras_object(changes["quantization"])
-        layer.quantize(config=config, type_check=False)
-    if "lora_rank" in changes:
-        layer.enable_lora(changes["lora_rank"], lora_alpha=changes["lora_alpha"])
-
-
-def own_changes(layer: Any) -> dict[str, Any]:
+def _own_changes(layer: Any) -> dict[str, Any]:
     """Returns the quantization and the LoRA of a layer without its sublayers (JSON values)."""
     changes: dict[str, Any] = {}
     quantization = getattr(layer, "quantization_config", None)

@@ -1,5 +1,6 @@
 """Token embedding and output projection, which share one matrix."""
 
+import json
 import math
 from typing import Any
 
@@ -7,8 +8,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer._backend.process import without_tensorflow
 from keras_transformer.errors import check_range
-from keras_transformer.layers.base import ConfiguredLayer, int8_matmul, is_default_int8
+from keras_transformer.layers.base import ConfiguredLayer
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -116,9 +118,12 @@ class TokenEmbedding(ConfiguredLayer):
         _check_ids(inputs, reverse)
         if reverse:
             kernel = ops.transpose(self.embeddings)
-            if self.scale is not None:
-                return int8_matmul(inputs, kernel, self.scale)
-            return ops.matmul(inputs, kernel)
+            if self.scale is None:
+                return ops.matmul(inputs, kernel)
+            inputs, scale = keras.quantizers.abs_max_quantize(inputs, axis=-1)
+            logits = ops.cast(ops.matmul(inputs, kernel), self.compute_dtype)
+            scales = (ops.cast(x, self.compute_dtype) for x in (scale, self.scale))
+            return logits / math.prod(scales)
         inputs = ops.cast(inputs, "int32")  # TensorFlow has no lookup by unsigned integers.
         vectors = ops.cast(ops.take(self.embeddings, inputs, axis=0), self.compute_dtype)
         if self.scale is not None:
@@ -134,7 +139,7 @@ class TokenEmbedding(ConfiguredLayer):
         Raises:
             NotImplementedError: If `config` is not the default config of mode `"int8"`.
         """
-        if not is_default_int8(config):
+        if not _is_default_int8(config):
             raise NotImplementedError(
                 f"The token embedding '{self.name}' stays in {self.variable_dtype}: it supports "
                 "only `mode` 'int8' with Keras's default quantizers. "
@@ -162,3 +167,14 @@ def _check_ids(inputs: Any, reverse: bool) -> None:
             "`inputs` must be ids of an integer dtype. In a model, declare them as "
             f'`keras.Input((None,), dtype="int32")`. Received: dtype={dtype}'
         )
+
+
+def _is_default_int8(config: Any) -> bool:
+    """Returns whether `config` equals the config that `quantize("int8")` uses by default."""
+    with without_tensorflow():
+        # As JSON, because a loaded quantizer has lists instead of tuples.
+        given, default = (
+            json.dumps(x and keras.saving.serialize_keras_object(x))
+            for x in (config, keras.quantizers.Int8QuantizationConfig())
+        )
+    return given == default

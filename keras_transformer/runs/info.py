@@ -13,7 +13,7 @@ import h5py
 from keras_transformer._backend import installed_backends
 from keras_transformer._files import read_config, read_json
 from keras_transformer.errors import UserError
-from keras_transformer.models.architectures import command_line
+from keras_transformer.models.seq2seq import command_line
 from keras_transformer.recipe.run_folders import find_run
 from keras_transformer.runs.checkpoints import (
     ValidationHistory,

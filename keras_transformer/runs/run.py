@@ -21,7 +21,7 @@ from keras_transformer._files import (
 )
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.errors import UserError
-from keras_transformer.models.architectures import command_line
+from keras_transformer.models.seq2seq import command_line
 from keras_transformer.recipe.files import load_recipe
 from keras_transformer.recipe.run_folders import find_run, name_of
 from keras_transformer.recipe.settings import Recipe, may_change

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer.models.architectures import run_program
+from keras_transformer.models.seq2seq import run_program
 from keras_transformer.recipe.settings import Recipe
 from keras_transformer.training.token_budget import MEBIBYTE, worst_shape
 from keras_transformer.training.train_run import new_trainer

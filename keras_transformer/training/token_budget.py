@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from keras_transformer._child_process import child_process
 from keras_transformer.errors import UserError, is_out_of_memory
-from keras_transformer.models.architectures import program_of
+from keras_transformer.models.seq2seq import program_of
 from keras_transformer.recipe.settings import Recipe
 
 FIRST_TRY = 1_024

@@ -22,7 +22,6 @@ from keras_transformer.layers.attention.multi_head_attention import MultiHeadAtt
 from keras_transformer.layers.attention.scaled_dot_product_attention import (
     scaled_dot_product_attention,
 )
-from keras_transformer.layers.base import int8_matmul, is_default_int8
 
 
 class DecodingStep:
@@ -218,27 +217,15 @@ def fuse_projections(attention: MultiHeadAttention) -> dict[str, Any]:
     """Joins query, key and value projections, so that one matrix product computes all three.
 
     Returns:
-        A dict with a matrix `"kernel"` `(D, H * (2 * K + K_v))`, and possibly vectors `"bias"` and,
-        after `quantize("int8")`, `"scale"`. After any other quantization, or with LoRA on quantized
-        kernels, the dict is empty, and each step computes three matrix products.
+        A dict with a matrix `"kernel"` `(D, H * (2 * K + K_v))`, and a vector `"bias"` if the
+        projections have biases. If they are quantized, the dict is empty.
     """
     parts = _projections(attention)
-    configs = [part.quantization_config for part in parts]
-    is_int8 = all(map(is_default_int8, configs)) and not any(x.lora_enabled for x in parts)
-    if not is_int8 and any(configs):
+    if any(part.quantization_config for part in parts):
         return {}
-
-    def joined(name: str) -> Any:
-        return ops.concatenate([getattr(part, name) for part in parts], axis=-1)
-
-    fused = {"kernel": joined("kernel")}
-    if is_int8:
-        fused["scale"] = joined("kernel_scale")
-    else:
-        fused["kernel"] = ops.cast(fused["kernel"], attention.compute_dtype)
-    if attention.use_bias:
-        fused["bias"] = ops.cast(joined("bias"), attention.compute_dtype)
-    return fused
+    names, dtype = ["kernel", "bias"] if attention.use_bias else ["kernel"], attention.compute_dtype
+    joined = {x: ops.concatenate([getattr(part, x) for part in parts], axis=-1) for x in names}
+    return {name: ops.cast(x, dtype) for name, x in joined.items()}
 
 
 def _projections(attention: MultiHeadAttention) -> tuple[Any, Any, Any]:
@@ -250,10 +237,7 @@ def _project(
 ) -> tuple[Any, Any, Any]:
     """Returns the queries, keys and values `(B * H, N, K)` of one position."""
     if projections:
-        if "scale" in projections:
-            projected = int8_matmul(query, projections["kernel"], projections["scale"])
-        else:
-            projected = ops.matmul(query, projections["kernel"])
+        projected = ops.matmul(query, projections["kernel"])
         if attention.use_bias:
             projected = projected + projections["bias"]
         width = attention.num_heads * attention.d_k

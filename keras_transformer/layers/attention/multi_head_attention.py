@@ -17,7 +17,6 @@ from keras_transformer.layers.attention.scaled_dot_product_attention import (
     is_recorded,
     record_attention,
     scaled_dot_product_attention,
-    self_attention_kind,
 )
 from keras_transformer.layers.base import ConfiguredLayer, Dense, dense_options
 from keras_transformer.layers.dropout import Dropout
@@ -185,7 +184,7 @@ class MultiHeadAttention(ConfiguredLayer):
             heads, weights = scaled_dot_product_attention(
                 queries, keys, values, allowed, self.use_scale, dropout, score_bias=bias
             )
-            own_kind = self_attention_kind(use_causal_mask)
+            own_kind = "decoder" if use_causal_mask else "encoder"
             record_attention(self, "cross" if is_cross_attention else own_kind, weights)
         output = self.output_projection(self.join_heads(heads))
         return (output, weights) if return_attention_weights else output

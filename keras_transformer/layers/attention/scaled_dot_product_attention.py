@@ -157,11 +157,6 @@ def record_attention(layer: Any, kind: AttentionKind, weights: Any) -> None:
         records.append(AttentionRecord(layer, kind, weights))
 
 
-def self_attention_kind(use_causal_mask: bool) -> AttentionKind:
-    """Returns the kind of a layer that attends to its own sequence."""
-    return "decoder" if use_causal_mask else "encoder"
-
-
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class SelfAttention(ConfiguredLayer):
     """Computes self-attention (equation 1) with one head and no output projection (§3.2.1).
@@ -224,5 +219,5 @@ class SelfAttention(ConfiguredLayer):
             attention_mask=attention_mask,
             use_scale=self.use_scale,
         )
-        record_attention(self, self_attention_kind(use_causal_mask), weights)
+        record_attention(self, "decoder" if use_causal_mask else "encoder", weights)
         return (output, weights) if return_attention_weights else output

@@ -8,8 +8,8 @@ from support.small_models import TARGET_V, small_model
 
 from keras_transformer.errors import UserError
 from keras_transformer.models import ARCHITECTURES, Transformer, register_architecture
-from keras_transformer.models.architectures import command_line, program_of, run_program
 from keras_transformer.models.protocol import Searchable, SlicesLogits
+from keras_transformer.models.seq2seq import command_line, program_of, run_program
 
 pytestmark = pytest.mark.once
 
