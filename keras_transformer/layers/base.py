@@ -17,7 +17,7 @@ from keras_transformer.layers.saving import (
 # Constructor arguments of every Keras layer.
 BASE_ARGUMENTS = {"name", "dtype", "trainable"}
 # Constructor arguments that are objects with configs.
-_OBJECTS = ("position_encoding", "attention_pattern")
+OBJECTS = ("position_encoding", "attention_pattern")
 
 
 class ConfiguredLayer(CreatesPlaceholders, keras.layers.Layer):
@@ -36,11 +36,16 @@ class ConfiguredLayer(CreatesPlaceholders, keras.layers.Layer):
         """Returns the names of the constructor's arguments, including those of superclasses."""
         return [x for x in argument_names(cls, ConfiguredLayer) if x not in BASE_ARGUMENTS]
 
+    @classmethod
+    def arguments_in(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Returns those of `values`, the `locals()` of a constructor, that this class takes."""
+        return {name: values[name] for name in cls.argument_names() if name in values}
+
     def get_config(self) -> dict[str, Any]:
         # A subclass may store an argument under another name and override `get_config`.
         names = [name for name in self.argument_names() if hasattr(self, name)]
         config = {name: getattr(self, name) for name in names}
-        for name in config.keys() & _OBJECTS:
+        for name in config.keys() & OBJECTS:
             # If a model is being saved, Keras adds the id of a shared object to the second config.
             keras.saving.serialize_keras_object(config[name])
             config[name] = keras.saving.serialize_keras_object(config[name])
@@ -50,18 +55,16 @@ class ConfiguredLayer(CreatesPlaceholders, keras.layers.Layer):
     def from_config(cls, config: dict[str, Any]) -> Any:
         objects = {
             name: keras.saving.deserialize_keras_object(config[name])
-            for name in config.keys() & _OBJECTS
+            for name in config.keys() & OBJECTS
         }
         return cls(**{**config, **objects})
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns the result of `_output_spec`, if the class that defines `call` defines it too.
+        """Returns `_output_spec` of the arguments of `call`, if the class of `call` defines it.
 
-        `_output_spec` takes the arguments of `call` that it needs, by their names. Without it,
-        Keras traces `call`, which doubles the time to load a model on TensorFlow.
-
-        Keras calls the product of a symbolic tensor and a number sparse. Here, all are dense.
+        Otherwise, Keras traces `call`, which doubles the time to load a model on TensorFlow.
         """
+        # Keras calls the product of a symbolic tensor and a number sparse. Here, all are dense.
         args, kwargs = keras.tree.map_structure(_dense, (args, kwargs))
         owner: Any = next(x for x in type(self).__mro__ if "call" in vars(x))
         if "_output_spec" in vars(owner):
@@ -164,10 +167,7 @@ def check_lora_is_kept(model: Any) -> None:
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class LayerNormalization(keras.layers.LayerNormalization):
-    """`keras.layers.LayerNormalization` that computes gradients faster on TensorFlow.
-
-    If `axis` is not the last axis or `rms_scaling` is True, the layer calls Keras's implementation.
-    """
+    """`keras.layers.LayerNormalization` that computes gradients faster on TensorFlow."""
 
     def __init__(self, epsilon: float = 1e-6, **kwargs: Any) -> None:
         super().__init__(epsilon=epsilon, **kwargs)

@@ -30,6 +30,7 @@ class Dropout(keras.layers.Dropout):
 
     Args:
         rate: Fraction of elements to drop, in [0, 1).
+        noise_shape: Shape of the dropout mask, None for the sizes of `inputs`. Defaults to None.
         seed: Integer for reproducible masks. Defaults to None, which gives each layer its own
             random seed.
 
@@ -49,16 +50,6 @@ class Dropout(keras.layers.Dropout):
 
     fixed_seed: Any = None
 
-    def __init__(
-        self,
-        rate: float,
-        seed: int | None = None,
-        name: str | None = None,
-        dtype: Any = None,
-        trainable: bool = True,
-    ) -> None:
-        super().__init__(rate, seed=seed, name=name, dtype=dtype, trainable=trainable)
-
     def call(self, inputs: Any, training: bool = False) -> Any:
         if not training or self.rate == 0:
             return inputs
@@ -66,7 +57,9 @@ class Dropout(keras.layers.Dropout):
 
     def drop(self, inputs: Any, seed: Any) -> Any:
         """Applies the dropout mask of an int32 seed `(2,)`."""
-        is_kept = keep_mask(seed, self.rate, ops.shape(inputs))
+        given = self.noise_shape or (None,) * len(inputs.shape)
+        shape = [own if x is None else x for x, own in zip(given, ops.shape(inputs), strict=True)]
+        is_kept = keep_mask(seed, self.rate, shape)
         return ops.where(is_kept, inputs * (1.0 / (1.0 - self.rate)), scalar(0, inputs.dtype))
 
     def next_seed(self) -> Any:
@@ -80,11 +73,6 @@ class Dropout(keras.layers.Dropout):
         seed = state.value * 1  # a copy, because `assign` changes the tensor on PyTorch
         state.assign(seed + ops.arange(2, dtype=state.dtype))
         return ops.cast(seed, "int32")
-
-    def get_config(self) -> dict[str, Any]:
-        config = super().get_config()
-        del config["noise_shape"]
-        return config
 
 
 def keep_mask(seed: Any, rate: float, shape: Any) -> Any:

@@ -23,14 +23,11 @@ class FeedForward(ConfiguredLayer):
 
     Args:
         d_model: Width D of the output. Defaults to None, which means the width of the input.
-        d_ff: Width F of the hidden layer between the two linear maps. Defaults to 2048, as in the
-            paper.
+        d_ff: Width F between the two linear maps. Defaults to 2048, as in the paper.
         activation: Name of a Keras activation, or `"gelu_approximate"`, which is the GELU of GPT-2.
             Defaults to `"relu"`, as in the paper.
-        kernel_initializer: Initializer of both kernels. Defaults to `"glorot_uniform"`.
-        bias_initializer: Initializer of both biases. Defaults to `"zeros"`.
-        kernel_regularizer: Regularizer of both kernels. Defaults to None.
-        bias_regularizer: Regularizer of both biases. Defaults to None.
+        kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer: Those of both
+            linear maps. Default to `"glorot_uniform"`, `"zeros"`, None and None.
 
     Call arguments:
         x: float tensor `(B, T, D)`.
@@ -84,11 +81,9 @@ def gelu_approximate(x: Any) -> Any:
 class BatchNormalization(keras.layers.BatchNormalization):
     """Normalizes each feature over all real tokens of a batch, in float32 under every dtype policy.
 
-    This layer replaces layer normalization to compare the two. In training, it uses the mean and
-    the variance of the batch, and updates their moving averages. Otherwise, it uses the moving
-    averages, so a token's result does not depend on other tokens. Unlike
-    `keras.layers.BatchNormalization`, the layer also accepts the tokens `(B * N, D)` of a decoding
-    step after it was built for sequences `(B, T, D)`.
+    Without training, it uses moving averages, so a token's result does not depend on other tokens.
+    Unlike `keras.layers.BatchNormalization`, the layer also accepts the tokens `(B * N, D)` of a
+    decoding step after it was built for sequences `(B, T, D)`.
 
     Example:
 
@@ -134,13 +129,8 @@ class BatchNormalization(keras.layers.BatchNormalization):
 NORMALIZATIONS = {"layer": LayerNormalization, "batch": BatchNormalization}
 
 
-def new_norm(normalization: str, epsilon: float, **kwargs: Any) -> Any:
-    """Returns the layer that `normalization` names."""
-    return NORMALIZATIONS[normalization](epsilon, **kwargs)
-
-
 def normalize(norm: Any, x: Any, padding_mask: Any) -> Any:
-    """Applies a layer that `new_norm` returned."""
+    """Applies a layer of one of the `NORMALIZATIONS`."""
     if isinstance(norm, BatchNormalization):
         return norm(x, padding_mask=padding_mask)
     return norm(x)
@@ -189,7 +179,8 @@ class ResidualConnection(ConfiguredLayer):
         super().__init__(**kwargs)
         self.store_arguments(locals())
         self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
-        self.norm = new_norm(normalization, norm_epsilon, dtype=self.dtype_policy, name="norm")
+        norm_class = NORMALIZATIONS[normalization]
+        self.norm = norm_class(norm_epsilon, dtype=self.dtype_policy, name="norm")
 
     def build(self, x_shape: Any) -> None:
         self.norm.build(x_shape)
@@ -207,8 +198,7 @@ class ResidualConnection(ConfiguredLayer):
         training: bool = False,
         x_mask: Any = None,
     ) -> Any:
-        # Keras sets `x_mask`.
-        # On PyTorch, a Keras layer that does nothing takes as long as a small matrix product.
+        # Keras sets `x_mask`. A layer that does nothing takes as long as a small matrix product.
         total = x + (self.dropout(output, training=True) if training else output)
         if self.norm_first:
             return total

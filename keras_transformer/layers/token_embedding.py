@@ -19,8 +19,6 @@ class TokenEmbedding(ConfiguredLayer):
 
     Both maps use one matrix. The initial values of the matrix have variance 1 / d_model, so that
     scaled vectors have variance 1 and the initial logits are not large.
-    `keras_hub.layers.ReversibleEmbedding` also uses one matrix, but does not scale the vectors and
-    initializes the matrix differently.
 
     Example:
 
@@ -75,17 +73,8 @@ class TokenEmbedding(ConfiguredLayer):
     def set_vectors(self, ids: Any, vectors: Any) -> None:
         """Replaces the vectors of some tokens, for example with word vectors, before training.
 
-        Word vectors of other models are often longer or shorter than the initial vectors of this
-        layer. So all new vectors are multiplied by one number, after which the mean square of their
-        values is that of the layer's matrix. The vectors of the other tokens stay.
-
-        Example:
-
-        ```python
-        ids = {piece: id for id, piece in enumerate(tokenizer.source_pieces)}
-        known = [i for i, word in enumerate(words) if word in ids]
-        model.source_embedding.set_vectors([ids[words[i]] for i in known], vectors[known])
-        ```
+        All new vectors are multiplied by one number, after which the mean square of their values is
+        that of the layer's matrix. The vectors of the other tokens stay.
 
         Args:
             ids: Ids of the tokens, int `(N,)`.

@@ -37,15 +37,12 @@ class ConfiguredModel(WithoutClassWeight, Recompiling, keras.Model):
     """Base class of functional models, which saves and loads them.
 
     A subclass creates its layers and calls `super().__init__(inputs, outputs, **kwargs)`. For each
-    constructor argument, it has an attribute of equal name. The argument may be a Keras model. If
-    it has the argument `dtype`, it sets `dtype_policy`.
+    constructor argument, which may be a Keras model, it has an attribute of equal name. If it has
+    the argument `dtype`, it sets `dtype_policy`.
 
     A saved model keeps what `quantize`, `enable_lora` and `trainable = False` changed in its
     layers. `quantize` changes token embeddings only in mode `"int8"`, and never the cells of
     recurrent layers.
-
-    Raises:
-        TypeError: If a keyword argument is unknown.
     """
 
     def __init__(self, inputs: Any, outputs: Any, **kwargs: Any) -> None:
@@ -57,11 +54,7 @@ class ConfiguredModel(WithoutClassWeight, Recompiling, keras.Model):
         super().__init__(inputs, outputs, **kwargs)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Sets optimizer, loss and metrics (see `keras.Model.compile`).
-
-        Raises:
-            ValueError: If the loss or a metric takes another token than the model's for padding.
-        """
+        """Sets optimizer, loss and metrics (see `keras.Model.compile`), with the model's padding."""
         pad_id = getattr(self, "pad_id", None)
         for counted in keras.tree.flatten((args, kwargs)):
             if pad_id is not None and getattr(counted, "pad_id", -1) not in (-1, pad_id):
@@ -119,10 +112,7 @@ def _serialized(value: Any) -> Any:
 
 @contextmanager
 def loading_in_float32(active: bool = True) -> Iterator[None]:
-    """Makes models in mixed precision compute in float32 if they are loaded within this context.
-
-    If `active` is False, models are loaded in their own dtype, also within an outer context.
-    """
+    """Makes models in mixed precision compute in float32 if they are loaded within this context."""
     token = _LOADS_IN_FLOAT32.set(active)
     try:
         yield

@@ -42,12 +42,6 @@ class Seq2Seq(ConfiguredModel):
 
     architecture: ClassVar[str]
     presets: ClassVar[dict[str, dict[str, Any]]]
-    states: Any
-    target_embedding: TokenEmbedding
-    vocabulary_size: int
-    target_vocabulary_size: int | None
-    max_length: int
-    pad_id: int
 
     @property
     def accepts_any_shape(self) -> bool:
@@ -57,12 +51,9 @@ class Seq2Seq(ConfiguredModel):
 
     @classmethod
     def of_size(cls, preset: str, vocabulary_size: int, **changes: Any) -> Self:
-        """Creates a model of a published size, with random weights.
+        """Creates a model with the `presets` of a published size and random weights.
 
-        Args:
-            preset: One of `presets`, such as `"tiny"` or `"base"`.
-            vocabulary_size: See the constructor.
-            **changes: Constructor arguments, which replace those of the published size.
+        `**changes` are constructor arguments, which replace those of the published size.
         """
         return cls(vocabulary_size, **{**cls.presets[preset], **changes})
 
@@ -82,11 +73,7 @@ class Seq2Seq(ConfiguredModel):
         return set(argument_names(cls, Seq2Seq)) - _FROM_ELSEWHERE
 
     def limit_vocabulary(self, cache: Cache, token_ids: Any) -> Cache:
-        """Limits `step` to some tokens (see `Searchable`).
-
-        Raises:
-            ValueError: If the token embedding is quantized.
-        """
+        """Limits `step` to some tokens (see `Searchable`)."""
         if self.target_embedding.scale is not None:
             raise ValueError(
                 "A shortlist needs a token embedding that is not quantized. Received: a model "
@@ -137,8 +124,7 @@ def token_embeddings(
 ) -> tuple[TokenEmbedding, TokenEmbedding]:
     """Returns the source and target embeddings. For a joint vocabulary, both are the same layer.
 
-    Raises:
-        ValueError: If `pad_id` is not in a vocabulary.
+    Raises `ValueError` if `pad_id` is not in a vocabulary.
     """
     check_pad_id(pad_id, min(vocabulary_size, target_vocabulary_size or vocabulary_size))
     options = {"d_model": width, "dtype": dtype}
@@ -159,9 +145,8 @@ def register_architecture(
     """Decorates a `Seq2Seq` class that recipes can name as `model.architecture`.
 
     The section `model` of a recipe can set each constructor argument of the class except
-    `vocabulary_size`, `target_vocabulary_size`, `pad_id` and `dtype`. The constructor must have
-    these four too, because training sets them. `recipes/before_transformers.py` is a program with
-    three architectures of its own, and the command line.
+    `vocabulary_size`, `target_vocabulary_size`, `pad_id` and `dtype`, which the constructor must
+    have too, because training sets them. `recipes/before_transformers.py` is an example.
 
     Example:
 
@@ -186,10 +171,8 @@ def register_architecture(
 def program_of(architecture: str) -> list[str]:
     """Returns `[file]` for an architecture that `file` registers, or `[]` for one of this package.
 
-    A process that this process starts calls `run_program(*program_of(architecture))`.
-
-    Raises:
-        UserError: If the class is in no file, such as a class of a notebook.
+    A child process calls `run_program(*program_of(architecture))`. Raises `UserError` if the class
+    is in no file, such as a class of a notebook.
     """
     model_class = ARCHITECTURES[architecture]
     if model_class.__module__.startswith(f"{__package__}."):
@@ -199,8 +182,7 @@ def program_of(architecture: str) -> list[str]:
     except (OSError, TypeError):
         raise UserError(
             "this command starts a process of its own, which must import the class of the "
-            f"architecture {architecture} from a file. Received: a class of the module "
-            f"{model_class.__module__}, which has no file"
+            f"architecture {architecture} from a file. Received: {model_class}, of no file"
         ) from None
 
 

@@ -24,8 +24,9 @@ def x(inputs):
     return 3 + 2 * inputs["x"]
 
 
-def test_contract_of_the_network(x, tmp_path):
-    assert_layer_contract(FeedForward, {"d_model": D, "d_ff": F}, {"x": x}, (B, T, D), tmp_path)
+def test_contract_of_the_network(inputs, tmp_path):
+    arguments, x = {"d_model": D, "d_ff": F}, {"x": inputs["x"]}
+    assert_layer_contract(FeedForward, arguments, x, (B, T, D), tmp_path)
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_approximate"])

@@ -64,7 +64,7 @@ class AttentionPattern:
     A pattern says by positions which keys a query attends to, and computes attention without
     storing the scores of all pairs. It has no weights, so the weights of a `MultiHeadAttention` fit
     any pattern. Each pattern is a dataclass whose fields are sizes in tokens, at least 1. Padding
-    before a sequence changes no result. A subclass defines `allows`, and `__call__`.
+    before a sequence changes no result. A subclass defines `allows`, and `heads`.
 
     Call arguments:
         query: float tensor `(B, H, T, K)`.
@@ -93,7 +93,27 @@ class AttentionPattern:
     def __post_init__(self) -> None:
         check_sizes(**self.get_config())
 
-    def __call__(self, query: Any, key: Any, value: Any, **options: Any) -> Any:
+    def __call__(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        padding_mask: Any = None,
+        use_causal_mask: bool = False,
+        use_scale: bool = True,
+        dropout: Any = None,
+        training: bool = False,
+    ) -> Any:
+        check_mask_length(padding_mask, key.shape[2])
+        if use_scale:
+            query = query * (1.0 / math.sqrt(query.shape[-1]))
+        dropout = dropout if training and dropout is not None and dropout.rate else None
+        return self.heads(query, key, value, padding_mask, use_causal_mask, dropout)
+
+    def heads(
+        self, query: Any, key: Any, value: Any, padding_mask: Any, is_causal: bool, dropout: Any
+    ) -> Any:
+        """Computes the call for a scaled `query`. `dropout` is None if nothing is dropped."""
         raise NotImplementedError
 
     def allows(self, query: Any, key: Any) -> Any:
@@ -137,43 +157,31 @@ class FullAttention(AttentionPattern):
 
     block_size: int = 512
 
-    def __call__(
-        self,
-        query: Any,
-        key: Any,
-        value: Any,
-        padding_mask: Any = None,
-        use_causal_mask: bool = False,
-        use_scale: bool = True,
-        dropout: Any = None,
-        training: bool = False,
+    def heads(
+        self, query: Any, key: Any, value: Any, padding_mask: Any, is_causal: bool, dropout: Any
     ) -> Any:
-        check_mask_length(padding_mask, key.shape[2])
-        drops = dropout is not None and dropout.rate > 0 and training
         # The kernel would need a mask for all pairs of query and key if both masks are given.
-        if not (drops or (use_causal_mask and padding_mask is not None)):
-            heads = attend(query, key, value, padding_mask, use_causal_mask, use_scale)
+        if dropout is None and not (is_causal and padding_mask is not None):
+            heads = attend(query, key, value, padding_mask, is_causal, use_scale=False)
             if heads is not None:
                 return heads
         if query.shape[2] == 0:
             return ops.zeros((*ops.shape(query)[:3], value.shape[-1]), value.dtype)
-        if use_scale:
-            query = query * (1.0 / math.sqrt(query.shape[-1]))
         queries = split_blocks(query, fitting_size(self.block_size, ops.shape(query)[2]))
         count, size = ops.shape(queries)[2:4]
         marks = None if padding_mask is None else key_marks(key, padding_mask)
 
         def heads_of(block: Any, queries: Any, seed: Any, key: Any, value: Any) -> Any:
             allowed = None
-            if use_causal_mask:
+            if is_causal:
                 rows = ops.arange(size, dtype="int32") + block * size
                 allowed = ops.arange(ops.shape(key)[2], dtype="int32") <= rows[:, None]
             scores, multiply = _group(queries, key, value, marks, allowed)
             weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
-            return multiply(dropout.drop(weights, seed) if drops else weights)
+            return multiply(weights if dropout is None else dropout.drop(weights, seed))
 
         recomputed, blocks = keras.remat(heads_of), ops.arange(count, dtype="int32")
-        first = dropout.next_seed() if drops else ops.zeros((2,), "int32")
+        first = ops.zeros((2,), "int32") if dropout is None else dropout.next_seed()
         seeds = first + blocks[:, None] * ops.arange(1, -1, -1, dtype="int32")
         given = blocks, ops.moveaxis(queries, 2, 0), seeds
         heads = ops.map(lambda xs: recomputed(*xs, key, value), given)
@@ -191,30 +199,20 @@ class BlockPattern(AttentionPattern):
 
     needs_window = True
 
-    def __call__(
-        self,
-        query: Any,
-        key: Any,
-        value: Any,
-        padding_mask: Any = None,
-        use_causal_mask: bool = False,
-        use_scale: bool = True,
-        dropout: Any = None,
-        training: bool = False,
+    def heads(
+        self, query: Any, key: Any, value: Any, padding_mask: Any, is_causal: bool, dropout: Any
     ) -> Any:
         if None not in (query.shape[2], key.shape[2]) and query.shape[2] != key.shape[2]:
             raise ValueError(
                 f"{type(self).__name__} is for self-attention: the numbers of queries and keys "
                 f"must be equal. Received: {query.shape[2]} queries, {key.shape[2]} keys"
             )
-        if use_scale:
-            query = query * (1.0 / math.sqrt(query.shape[-1]))
         size = fitting_size(self.largest_block, ops.shape(key)[2])
         parts = (query, key, value, key_marks(key, padding_mask))
-        groups = self._groups(use_causal_mask, *(split_blocks(x, size) for x in parts))
+        groups = self._groups(is_causal, *(split_blocks(x, size) for x in parts))
         scores = ops.concatenate([scores for scores, _ in groups], axis=-1)
         weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
-        weights = weights if dropout is None else dropout(weights, training=training)
+        weights = weights if dropout is None else dropout(weights, training=True)
         num_near = ops.shape(groups[0][0])[-1]
         heads = groups[0][1](weights[..., :num_near])
         if len(groups) == 2:
@@ -381,15 +379,15 @@ class FixedAttention(BlockPattern):
         default = max(1, self.block_size // 16)
         return default if self.num_summaries is None else self.num_summaries
 
-    def __call__(
-        self, query: Any, key: Any, value: Any, padding_mask: Any = None, **options: Any
+    def heads(
+        self, query: Any, key: Any, value: Any, padding_mask: Any, is_causal: bool, dropout: Any
     ) -> Any:
         if padding_mask is None:
-            return super().__call__(query, key, value, **options)
+            return super().heads(query, key, value, None, is_causal, dropout)
         start = sequence_start(padding_mask)
         query, key, value = (_rotate(x, start) for x in (query, key, value))
         padding_mask = _rotate(padding_mask[:, None, :, None], start)[:, 0, :, 0]
-        return _rotate(super().__call__(query, key, value, padding_mask, **options), -start)
+        return _rotate(super().heads(query, key, value, padding_mask, is_causal, dropout), -start)
 
     def _groups(self, use_causal_mask: bool, queries: Any, *keys: Any) -> list[Group]:
         size = ops.shape(queries)[3]
@@ -479,7 +477,6 @@ def key_marks(key: Any, padding_mask: Any) -> Any:
 
     The zeros that `split_blocks` adds to keys and marks therefore count as padding.
     """
-    check_mask_length(padding_mask, key.shape[2])
     if padding_mask is None:
         padding_mask = ops.ones((ops.shape(key)[0], ops.shape(key)[2]), "bool")
     return ops.cast(padding_mask, "int32")[:, None, :, None]

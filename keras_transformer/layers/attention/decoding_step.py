@@ -4,7 +4,7 @@ The `call` of attention, decoder layer and decoder computes whole sequences. Thi
 same for one new token per hypothesis.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from keras import ops
 
@@ -22,15 +22,11 @@ from keras_transformer.layers.attention.multi_head_attention import MultiHeadAtt
 from keras_transformer.layers.attention.scaled_dot_product_attention import (
     scaled_dot_product_attention,
 )
+from keras_transformer.layers.encoder import Encoder
 
 
-class DecodingStep:
-    """Mixin of `Decoder` that decodes one token at a time."""
-
-    layers: list[Any]
-    num_layers: int
-    num_heads: int
-    use_causal_mask: bool
+class DecodingStep(Encoder):
+    """Base class of `Decoder` that decodes one token at a time."""
 
     def init_cache(
         self,
@@ -131,58 +127,50 @@ class DecodingStep:
         if isinstance(sentence["decoded"][0], GrowingKeyValues):
             slots = pad(slots, 2, 1, -1)
         slots, mask = take_slots(slots, position, self.num_heads)
-        tokens = NewTokens(position, mask)
+        rows, beams = ops.shape(mask)[:2]
+        tokens = position, mask
         if "prompt_mask" in sentence:
-            rows, beams = ops.shape(mask)[:2]
             batch, length = ops.shape(sentence["prompt_mask"])
             of_prompt = ops.repeat(sentence["prompt_mask"][:, None], rows // batch, axis=0)
             of_prompt = ops.broadcast_to(of_prompt, (rows, beams, length))
-            tokens = NewTokens(position, ops.concatenate([of_prompt, mask], axis=-1), length)
+            tokens = position, ops.concatenate([of_prompt, mask], axis=-1), length
         for layer, own, memory, projections in zip(
             self.layers, sentence["decoded"], sentence["memory"], cache.shared, strict=True
         ):
             query = layer.self_attention_residual.enter(x)
             attended, own = self_attention_step(
-                layer.self_attention, query, own, projections, tokens
+                layer.self_attention, query, own, projections, *tokens
             )
             x = layer.self_attention_residual(x, attended)
             if layer.use_memory:
-                query = layer.cross_attention_residual.enter(x)
-                memory_mask, beams = sentence["padding_mask"], ops.shape(slots)[1]
-                attended, weights = cross_attention_step(
-                    layer.cross_attention, query, memory, memory_mask, beams
+                attention, residual = layer.cross_attention, layer.cross_attention_residual
+                queries = _split_beams(
+                    attention, attention.query_projection(residual.enter(x)), beams
                 )
-                x = layer.cross_attention_residual(x, attended)
+                is_real = sentence["padding_mask"][:, None, None, :]
+                heads, weights = _attend(attention, queries, memory, is_real)
+                x = residual(x, _join_beams(attention, heads))
             x = layer.transform(x)
             decoded.append(own)
         cache = cache._replace(beam=slots, sentence={**sentence, "decoded": decoded})
-        return self.normalize(x), cache, weights  # type: ignore[attr-defined]
-
-
-class NewTokens(NamedTuple):
-    """Where the new tokens are, and what they may attend to.
-
-    Attributes:
-        position: Their position after the prompt, an int or a 0-d int tensor.
-        mask: bool tensor `(B * H, N, P + L * N)`, the padding mask of the prompt and the mask that
-            `take_slots` returns.
-        prompt_length: Number P of tokens of the prompt. Defaults to 0.
-    """
-
-    position: Any
-    mask: Any
-    prompt_length: Any = 0
+        return self.normalize(x), cache, weights
 
 
 def self_attention_step(
-    attention: MultiHeadAttention, query: Any, cache: KeyValues, projections: Any, tokens: NewTokens
+    attention: MultiHeadAttention,
+    query: Any,
+    cache: KeyValues,
+    projections: Any,
+    position: Any,
+    mask: Any,
+    prompt_length: Any = 0,
 ) -> tuple[Any, KeyValues]:
     """Computes causal self-attention for one new token per hypothesis, `query` `(B * N, D)`.
 
-    Returns the output `(B * N, D)`, and the `cache` of earlier positions with the new key and value
-    of hypothesis n in slot n.
+    The bool `mask` `(B * H, N, P + L * N)` is the padding mask of the prompt, of P tokens, and the
+    mask that `take_slots` returns. Returns the output `(B * N, D)`, and the `cache` of earlier
+    positions with the new key and value of hypothesis n in slot n.
     """
-    position, mask, prompt_length = tokens.position, tokens.mask, tokens.prompt_length
     beams, num_slots = ops.shape(mask)[1:]
     queries, keys, values = _project(attention, query, beams, projections, position)
     cache = cache.write(keys, values, prompt_length + position * beams)
@@ -197,20 +185,6 @@ def self_attention_step(
     heads, _ = _attend(attention, queries, cache, mask, bias)
     heads = ops.reshape(heads, (-1, attention.num_heads, beams, attention.d_v))
     return _join_beams(attention, heads), cache
-
-
-def cross_attention_step(
-    attention: MultiHeadAttention, query: Any, memory: FixedKeyValues, padding_mask: Any, beams: Any
-) -> tuple[Any, Any]:
-    """Computes cross-attention for one new token per hypothesis, `query` `(B * N, D)`.
-
-    `padding_mask` is that of the memory, bool `(B, S)`, and `beams` the number N of hypotheses.
-
-    Returns the output `(B * N, D)` and the attention weights `(B, H, N, S)`.
-    """
-    queries = _split_beams(attention, attention.query_projection(query), beams)
-    heads, weights = _attend(attention, queries, memory, padding_mask[:, None, None, :])
-    return _join_beams(attention, heads), weights
 
 
 def fuse_projections(attention: MultiHeadAttention) -> dict[str, Any]:
@@ -256,15 +230,8 @@ def _project(
 def _attend(
     attention: MultiHeadAttention, queries: Any, memory: KeyValues, mask: Any, bias: Any = None
 ) -> tuple[Any, Any]:
-    return scaled_dot_product_attention(
-        queries,
-        memory.key,
-        memory.value,
-        attention_mask=mask,
-        use_scale=attention.use_scale,
-        key_is_transposed=isinstance(memory, FixedKeyValues),
-        score_bias=bias,
-    )
+    options = {"key_is_transposed": isinstance(memory, FixedKeyValues), "score_bias": bias}
+    return scaled_dot_product_attention(queries, *memory, mask, attention.use_scale, **options)
 
 
 def _split_beams(attention: MultiHeadAttention, x: Any, beams: Any) -> Any:

@@ -28,9 +28,8 @@ class MultiHeadAttention(ConfiguredLayer):
     """Computes attention in several heads and joins their outputs (§3.2.2).
 
     Unlike `keras.layers.MultiHeadAttention`, this layer stores its kernels as 2-D matrices, as
-    Glorot initialization and inference engines expect. This layer combines all given masks,
-    computes the softmax in float32, and supports position encodings that change queries, keys or
-    scores.
+    Glorot initialization and inference engines expect, computes the softmax in float32, and
+    supports position encodings that change queries, keys or scores.
 
     Example:
 
@@ -47,17 +46,13 @@ class MultiHeadAttention(ConfiguredLayer):
             paper.
         use_bias: Whether the four projections have biases. Defaults to True.
         use_scale: Whether scores are divided by sqrt(d_k). Defaults to True.
-        kernel_initializer: Initializer of the four kernels. Defaults to `"glorot_uniform"`.
-        bias_initializer: Initializer of the four biases. Defaults to `"zeros"`.
-        kernel_regularizer: Regularizer of the four kernels. Defaults to None.
-        bias_regularizer: Regularizer of the four biases. Defaults to None.
-        position_encoding: `PositionalEncoding` for self-attention. The layer applies the encoding's
-            `rotate` to queries and keys, and adds the encoding's `score_bias` to the scores.
-            Defaults to None.
+        kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer: Those of the
+            four projections. Default to `"glorot_uniform"`, `"zeros"`, None and None.
+        position_encoding: `PositionalEncoding` for self-attention, whose `rotate` is applied to
+            queries and keys, and whose `score_bias` is added to the scores. Defaults to None.
         attention_pattern: `AttentionPattern` for long sequences: `FullAttention()`,
             `LocalAttention(window)`, `StridedAttention(stride)` or `FixedAttention(block_size)`.
-            Defaults to None. The layer then computes all scores at once (equation 1), which is
-            fastest for short inputs.
+            Defaults to None, which computes all scores at once (equation 1).
 
     Call arguments:
         query: float tensor `(B, T, D)`.
@@ -80,9 +75,8 @@ class MultiHeadAttention(ConfiguredLayer):
         this tensor and the attention weights `(B, H, T, S)`.
 
     Raises:
-        ValueError: If `d_k` is not given and `num_heads` does not divide `d_model`.
-        ValueError: If an `attention_pattern` is combined with a position encoding that has a
-            `score_bias`.
+        ValueError: If `d_k` is not given and `num_heads` does not divide `d_model`, or if an
+            `attention_pattern` is combined with a position encoding that has a `score_bias`.
         ValueError: If `padding_mask` has another number of columns than there are keys, or if
             `attention_mask` is a float tensor.
 
@@ -109,8 +103,7 @@ class MultiHeadAttention(ConfiguredLayer):
         super().__init__(**kwargs)
         if attention_pattern and position_encoding and position_encoding.has_score_bias:
             raise ValueError(
-                "An `attention_pattern` cannot be combined with a position encoding that adds a "
-                "bias to the scores. "
+                "An `attention_pattern` cannot be combined with a bias of the scores. "
                 f"Received: attention_pattern={attention_pattern}, "
                 f"position_encoding={type(position_encoding).__name__}"
             )
@@ -225,7 +218,7 @@ class MultiHeadAttention(ConfiguredLayer):
         return self.attention_pattern is not None or has_score_bias
 
     def by_position(self, queries: Any, keys: Any, is_real: Any, mask: Any) -> tuple[Any, Any]:
-        """Combines `mask` with the attention pattern's mask, and computes the score bias.
+        """Returns `mask` with the attention pattern's mask, and the score bias, or None for each.
 
         Args:
             queries: int32 tensor `(T, 1)` or `()`, the positions of the queries.
@@ -233,9 +226,6 @@ class MultiHeadAttention(ConfiguredLayer):
             is_real: bool tensor `(..., 1, P)`, True where one of the first P keys is a real token.
                 None if all keys are.
             mask: A bool mask, or None.
-
-        Returns:
-            A tuple of the combined mask and the score bias. The mask and the bias can be None.
         """
         if self.attention_pattern is not None:
             start = 0 if is_real is None else sequence_start(is_real)

@@ -18,14 +18,9 @@ from keras_transformer.layers.base import ConfiguredLayer, Dense
 
 
 def padding_mask(ids: Any, pad_id: int = 0) -> Any:
-    """Marks the real tokens of a padded batch.
+    """Returns a bool tensor `(B, S)`, True where `ids`, int `(B, S)`, is a real token.
 
-    Args:
-        ids: int tensor of shape `(B, S)`.
-        pad_id: Id of the padding token. Defaults to 0.
-
-    Returns:
-        A bool tensor of shape `(B, S)`, True where `ids` is a real token.
+    `pad_id` is the id of padding. Defaults to 0.
     """
     if keras.backend.standardize_dtype(getattr(ids, "dtype", "int32")).startswith("uint"):
         ids = ops.cast(ids, "int32")  # as an unsigned integer, -1 would be a large number
@@ -40,8 +35,7 @@ def causal_mask(length: Any, key_length: Any = None) -> Any:
         key_length: Number of keys S, an int or a 0-d int tensor. Defaults to None: T.
 
     Returns:
-        A bool tensor of shape `(1, T, S)`, True where the key (column) is not later than the query
-        (row).
+        A bool tensor `(1, T, S)`, True where the key (column) is not later than the query (row).
     """
     keys = ops.arange(length if key_length is None else key_length)
     return ops.expand_dims(keys[None, :] <= ops.arange(length)[:, None], 0)
@@ -104,17 +98,11 @@ AttentionKind = Literal["encoder", "decoder", "cross"]
 
 
 class AttentionRecord(NamedTuple):
-    """The attention weights of one call of a layer.
-
-    Attributes:
-        layer: The layer that computed the weights.
-        kind: Whether the layer attended to its own sequence or to another sequence.
-        weights: float tensor `(B, H, T, S)` or, if the layer has no heads, `(B, T, S)`.
-    """
+    """The attention weights of one call of a layer."""
 
     layer: Any
     kind: AttentionKind
-    weights: Any
+    weights: Any  # float `(B, H, T, S)` or, if the layer has no heads, `(B, T, S)`
 
 
 _RECORDS: ContextVar[list[AttentionRecord] | None] = ContextVar("_RECORDS", default=None)
@@ -122,12 +110,9 @@ _RECORDS: ContextVar[list[AttentionRecord] | None] = ContextVar("_RECORDS", defa
 
 @contextmanager
 def recorded_attention() -> Iterator[list[AttentionRecord]]:
-    """Collects a record of each call of an attention layer within this context.
+    """Yields a list to which each call of an attention layer in this thread adds a record.
 
-    Only calls in the same thread count. An `AttentionPattern` then is a mask of all scores.
-
-    Yields:
-        A list to which each call of an attention layer adds a record, in the order of the calls.
+    An `AttentionPattern` then is a mask of all scores.
     """
     records: list[AttentionRecord] = []
     token = _RECORDS.set(records)
@@ -212,12 +197,8 @@ class SelfAttention(ConfiguredLayer):
         attention_mask = causal_mask(ops.shape(x)[1]) if use_causal_mask else None
         if padding_mask is not None:
             attention_mask = both_masks(attention_mask, padding_mask[:, None, :])
-        output, weights = scaled_dot_product_attention(
-            self.query_projection(x),
-            self.key_projection(x),
-            self.value_projection(x),
-            attention_mask=attention_mask,
-            use_scale=self.use_scale,
-        )
+        layers = self.query_projection, self.key_projection, self.value_projection
+        projected = [layer(x) for layer in layers]
+        output, weights = scaled_dot_product_attention(*projected, attention_mask, self.use_scale)
         record_attention(self, "decoder" if use_causal_mask else "encoder", weights)
         return (output, weights) if return_attention_weights else output

@@ -33,8 +33,6 @@ class SinusoidalPositionalEncoding(PositionalEncoding):
         layout: `"interleaved"` (sine at even and cosine at odd features, as in the paper) or
             `"half_split"` (first all sines, then all cosines). Defaults to `"interleaved"`.
 
-    For the call arguments and the result, see `PositionalEncoding`.
-
     Raises:
         ValueError: If `layout` is unknown.
 
@@ -73,8 +71,6 @@ class LearnedPositionalEncoding(PositionalEncoding):
         max_length: Number of learned vectors, one per token position.
         initializer: Initializer of the vectors. Defaults to None, which means a normal distribution
             with standard deviation d_model^-1/2.
-
-    For the call arguments and the result, see `PositionalEncoding`.
 
     Raises:
         ValueError: If `offset` + T exceeds `max_length`. If `offset` is a tensor, or if T is
@@ -130,8 +126,6 @@ class IndexPositionalEncoding(PositionalEncoding):
         concatenate: If False, the index is added to every feature of the embedding. If True, the
             index is appended to the embedding as another feature, and a learned matrix projects
             the result back to width D. Defaults to False.
-
-    For the call arguments and the result, see `PositionalEncoding`.
     """
 
     def __init__(self, concatenate: bool = False, **kwargs: Any) -> None:
@@ -183,8 +177,6 @@ class NormalizedIndexPositionalEncoding(IndexPositionalEncoding):
     Args:
         max_length: Divisor of the index, in tokens.
         concatenate: See `IndexPositionalEncoding`.
-
-    For the call arguments and the result, see `PositionalEncoding`.
     """
 
     def __init__(self, max_length: int, concatenate: bool = False, **kwargs: Any) -> None:
@@ -212,8 +204,6 @@ class BinaryPositionalEncoding(IndexPositionalEncoding):
         max_length: Maximum sequence length in tokens. A position has `ceil(log2(max_length))`
             digits.
         concatenate: See `IndexPositionalEncoding`.
-
-    For the call arguments and the result, see `PositionalEncoding`.
     """
 
     def __init__(self, max_length: int, concatenate: bool = False, **kwargs: Any) -> None:

@@ -30,10 +30,10 @@ def position_encoding(name: str, **arguments: Any) -> Callable[[type], type]:
 def new_position_encoding(
     encoding: str, options: dict[str, Any], **kwargs: Any
 ) -> "PositionalEncoding":
-    """Creates a position encoding from its registered name (`ValueError` if it is not registered).
+    """Creates a position encoding from its registered name.
 
     `options` are `max_length`, `num_heads` and possibly `initializer`, of which each encoding gets
-    those that its constructor takes. `**kwargs` are `name` and `dtype`, which all encodings take.
+    those that its constructor takes.
     """
     if encoding not in POSITION_ENCODINGS:
         raise ValueError(
@@ -80,16 +80,14 @@ class PositionalEncoding(ConfiguredLayer):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        # Attention layers use other methods than `call`, so Keras would not build the encoding, and
-        # would refuse to quantize a model with it.
+        # Attention layers do not use `call`, and Keras quantizes no model with a layer not built.
         self.built = type(self).build is keras.layers.Layer.build
 
     def call(self, embeddings: Any, offset: Any = 0) -> Any:
         return embeddings
 
     def compute_output_shape(self, embeddings_shape: Any) -> Any:
-        # Without this method, Keras would infer the shape by `call`, possibly with a sequence that
-        # is longer than the maximum.
+        # Keras would infer the shape by `call`, with a sequence that may exceed the maximum.
         return embeddings_shape
 
     def rotate(self, heads: Any, offset: Any = 0) -> Any:

@@ -96,7 +96,7 @@ def test_full_attention_gives_heads_and_gradients_of_all_scores(
     num_queries, num_keys, is_causal, padding, block_size, is_fused, monkeypatch
 ):
     if not is_fused:
-        monkeypatch.setattr(module, "attend", lambda *_: None)
+        monkeypatch.setattr(module, "attend", lambda *_, **__: None)
     problem = Problem(num_queries, num_keys, everything, is_causal, padding)
     problem.assert_solved_by(FullAttention(block_size))
 

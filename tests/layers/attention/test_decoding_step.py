@@ -16,7 +16,6 @@ from keras_transformer.layers import (
 )
 from keras_transformer.layers.attention.cache import empty_key_values
 from keras_transformer.layers.attention.decoding_step import (
-    NewTokens,
     fuse_projections,
     self_attention_step,
 )
@@ -120,8 +119,7 @@ def test_self_attention_of_a_step_is_that_of_the_sequence(arguments, is_fused):
         is_own = np.eye(N, dtype=bool)[:, None] & (np.arange(T) <= position)[None, :, None]
         mask = np.broadcast_to(is_own.reshape(N, T * N), (B * H, N, T * N))
         query = x[:, :, position].reshape(B * N, D)
-        tokens = NewTokens(position, mask)
-        output, cache = self_attention_step(layer, query, cache, projections, tokens)
+        output, cache = self_attention_step(layer, query, cache, projections, position, mask)
         expected = full[:, :, position].reshape(B * N, D)
         np.testing.assert_allclose(to_numpy(output), expected, atol=1e-5)
 

@@ -149,7 +149,7 @@ def test_a_mask_that_the_input_carries_hides_padding():
     np.testing.assert_allclose(to_numpy(model(x)), expected, atol=1e-6)
 
 
-X, MEMORY = np.ones((B, T, 6), "float32"), np.ones((B, S, 6), "float32")
+X, MEMORY = keras.ops.ones((B, T, 6)), keras.ops.ones((B, S, 6))
 
 
 @pytest.mark.parametrize(
