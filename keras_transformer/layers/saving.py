@@ -81,8 +81,7 @@ def _sublayers(layer: Any) -> dict[str, Any]:
 def placeholder_weights() -> Iterator[None]:
     """Makes the package's layers begin with zeros instead of random weights within this context.
 
-    The weights must be loaded or set afterwards. For random weights, JAX would compile a program
-    for each shape.
+    They must be loaded or set afterwards. JAX compiles a program for each shape of random weights.
     """
     token = _CREATES_PLACEHOLDERS.set(True)
     try:

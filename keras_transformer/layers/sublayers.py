@@ -152,8 +152,7 @@ class ResidualConnection(ConfiguredLayer):
         dropout_rate: Rate of the dropout on the sublayer's output, in [0, 1).
         norm_first: True = pre-norm, False = post-norm. Defaults to False.
         norm_epsilon: Constant that the normalization adds to the variance. Defaults to 1e-6.
-        normalization: `"layer"`, or `"batch"` (see `BatchNormalization`). Defaults to `"layer"`, as
-            in the paper.
+        normalization: `"layer"`, or `"batch"` (see `BatchNormalization`). Defaults to `"layer"`.
 
     Call arguments:
         x: float tensor `(B, T, D)`, the sublayer's input before normalization.

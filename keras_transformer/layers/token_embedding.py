@@ -41,8 +41,7 @@ class TokenEmbedding(ConfiguredLayer):
         A float tensor in the compute dtype: `(B, T, D)`, or `(B, T, V)` with `reverse=True`.
 
     Raises:
-        ValueError: If the ids are not integers. `keras.Input` and `keras.Sequential` without an
-            input make floats of them, which half precision would round to other ids.
+        ValueError: If the ids are not integers. `keras.Input` makes floats of them by default.
 
     Source: Vaswani et al. 2017, §3.4; for the shared matrix, Press and Wolf 2017.
     """
@@ -78,11 +77,7 @@ class TokenEmbedding(ConfiguredLayer):
 
         Args:
             ids: Ids of the tokens, int `(N,)`.
-            vectors: The new vectors, float `(N, D)`.
-
-        Raises:
-            ValueError: If an id is not in the vocabulary, if the vectors are all 0, not finite, or
-                not of the shape `(N, D)`, or if the layer is quantized.
+            vectors: The new vectors, float `(N, D)`, finite and not all 0.
         """
         ids, vectors = np.asarray(ids), np.asarray(ops.convert_to_numpy(vectors), "float32")
         check_range(0, self.vocabulary_size, ids=ids)
@@ -123,10 +118,7 @@ class TokenEmbedding(ConfiguredLayer):
     def quantize(self, mode: str, type_check: bool = True, config: Any = None) -> None:
         """Replaces the matrix with 8-bit integers and one scale per token.
 
-        `keras.Model.quantize` calls this method and skips layers that raise `NotImplementedError`.
-
-        Raises:
-            NotImplementedError: If `config` is not the default config of mode `"int8"`.
+        `keras.Model.quantize` skips layers that raise `NotImplementedError`.
         """
         if not _is_default_int8(config):
             raise NotImplementedError(

@@ -54,7 +54,7 @@ class ConfiguredModel(WithoutClassWeight, Recompiling, keras.Model):
         super().__init__(inputs, outputs, **kwargs)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Sets optimizer, loss and metrics (see `keras.Model.compile`), with the model's padding."""
+        """Sets optimizer, loss and metrics with the model's padding (see `keras.Model.compile`)."""
         pad_id = getattr(self, "pad_id", None)
         for counted in keras.tree.flatten((args, kwargs)):
             if pad_id is not None and getattr(counted, "pad_id", -1) not in (-1, pad_id):

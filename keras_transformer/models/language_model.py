@@ -140,11 +140,8 @@ class LanguageModel(ConfiguredModel):
         """Reads prompts in one pass and returns the cache (see `Searchable.init_cache`).
 
         The prompts `source_ids` are padded at any place. The first step reads the last token of
-        each prompt, and this method the others.
-
-        Raises:
-            ValueError: If S is 0, or if S - 1 + `max_length` exceeds the number of learned
-                positions.
+        each prompt, and this method the others. Raises `ValueError` if S is 0, or if S - 1 +
+        `max_length` exceeds the number of learned positions.
         """
         batch, width = ops.shape(source_ids)
         if isinstance(width, int):

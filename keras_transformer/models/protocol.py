@@ -38,8 +38,7 @@ class Searchable(Protocol):
     Attributes:
         max_length: Maximum length of a source and of a hypothesis, in tokens.
         pad_id: Id of padding in `source_ids`.
-        variables: All variables of the model. Each call of a compiled search reads the current
-            values of the variables.
+        variables: All variables of the model, whose current values compiled searches read.
     """
 
     max_length: int
@@ -81,15 +80,10 @@ class Searchable(Protocol):
 
 
 class SlicesLogits(Protocol):
-    """A functional model whose last operation multiplies hidden states by an output matrix.
+    """A functional model whose last operation multiplies hidden states by an output matrix."""
 
-    Attributes:
-        states: The symbolic tensor `(B, T, D)` of the hidden states.
-        pad_id: Id of padding in the labels.
-    """
-
-    states: Any
-    pad_id: int
+    states: Any  # the symbolic tensor `(B, T, D)` of the hidden states
+    pad_id: int  # id of padding in the labels
 
     def output_weights(self) -> tuple[Any, Any]:
         """Returns the output matrix `(V, D)` and the bias `(V,)`. The bias can be None."""

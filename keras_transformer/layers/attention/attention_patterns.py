@@ -11,8 +11,7 @@ from keras import ops
 from keras_transformer._backend.operations import MASKED_SCORE, attend, scalar
 from keras_transformer.errors import check_sizes
 
-# Maps names to classes.
-ATTENTION_PATTERNS: dict[str, Any] = {}
+ATTENTION_PATTERNS: dict[str, Any] = {}  # classes by their names
 SMALLEST_BLOCK = 64
 
 # The scores `(..., T, n)` of n keys, and a function that multiplies weights of this shape by the

@@ -11,8 +11,6 @@ from keras_transformer._backend.operations import of_unknown_shape, write_slots
 class Cache(NamedTuple):
     """The decoding cache of a model. Each field is a nested structure of tensors.
 
-    Search relies on these shapes to reorder hypotheses and to remove finished sentences.
-
     Attributes:
         beam: Tensors `(B, N, ...)`, one row per hypothesis. Search reorders these tensors along
             axis 1.
@@ -31,10 +29,7 @@ class Cache(NamedTuple):
         return self._replace(beam=beam)
 
     def take_sentences(self, rows: Any, batch: int) -> "Cache":
-        """Returns a cache with only the sentences at the indices `rows`, int `(M,)`.
-
-        `batch` is the number of sentences B in this cache.
-        """
+        """Returns a cache with only the sentences at `rows`, int `(M,)`, of `batch` sentences."""
 
         def take(x: Any) -> Any:
             grouped = ops.reshape(x, (batch, -1, *x.shape[1:]))

@@ -42,8 +42,7 @@ class MultiHeadAttention(ConfiguredLayer):
         num_heads: Number of heads H. Defaults to 8, as in the paper.
         d_k: Width K of queries and keys in each head. Defaults to `d_model // num_heads`.
         d_v: Width K_v of values in each head. Defaults to `d_k`.
-        dropout_rate: Dropout rate of the attention weights, in [0, 1). Defaults to 0, as in the
-            paper.
+        dropout_rate: Dropout rate of the attention weights, in [0, 1). Defaults to 0.
         use_bias: Whether the four projections have biases. Defaults to True.
         use_scale: Whether scores are divided by sqrt(d_k). Defaults to True.
         kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer: Those of the

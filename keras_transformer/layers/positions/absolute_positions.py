@@ -33,9 +33,6 @@ class SinusoidalPositionalEncoding(PositionalEncoding):
         layout: `"interleaved"` (sine at even and cosine at odd features, as in the paper) or
             `"half_split"` (first all sines, then all cosines). Defaults to `"interleaved"`.
 
-    Raises:
-        ValueError: If `layout` is unknown.
-
     Source: Vaswani et al. 2017, §3.5.
     """
 
@@ -73,9 +70,8 @@ class LearnedPositionalEncoding(PositionalEncoding):
             with standard deviation d_model^-1/2.
 
     Raises:
-        ValueError: If `offset` + T exceeds `max_length`. If `offset` is a tensor, or if T is
-            unknown when a graph is compiled, positions from `max_length` on get NaN instead of an
-            error.
+        ValueError: If `offset` + T exceeds `max_length`. In a graph that does not know T or
+            `offset`, positions from `max_length` on get NaN instead.
 
     Source: Gehring et al. 2017, Convolutional Sequence to Sequence Learning.
     """

@@ -105,9 +105,6 @@ class RelativePositionBias(PositionalEncoding):
         max_distance: Distances of at least this many tokens share the last bucket. This number must
             be more than `num_buckets / 2`. Defaults to 128.
 
-    Raises:
-        ValueError: If `num_buckets` or `max_distance` is out of range.
-
     Source: Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified
     Text-to-Text Transformer", §2.1.
     """
