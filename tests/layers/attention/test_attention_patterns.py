@@ -133,20 +133,6 @@ def test_sequences_of_padding_are_finite(pattern):
     assert_finite_without_keys(pattern)
 
 
-@pytest.mark.parametrize(
-    "pattern, expected",
-    [
-        (LocalAttention(2), [-2, -1, 0, 1, 2]),
-        (StridedAttention(3), [-6, -3, -2, -1, 0, 1, 2, 3, 6]),
-        (FullAttention(), [*range(-8, 9)]),
-    ],
-    ids=lambda x: getattr(x, "__name__", str(x)),  # without the addresses of functions
-)
-def test_distances_by_hand(pattern, expected):
-    allowed = to_numpy(pattern.allows(np.arange(-8, 9), 0))
-    np.testing.assert_array_equal(np.arange(-8, 9)[allowed], expected)
-
-
 @pytest.mark.parametrize("block_size, last", [(128, 8), (4, 1)])
 def test_a_sixteenth_of_a_block_is_its_summary(block_size, last):
     allowed = to_numpy(FixedAttention(block_size).allows(block_size, np.arange(block_size)))
@@ -158,13 +144,6 @@ def test_a_sixteenth_of_a_block_is_its_summary(block_size, last):
 def test_contract(name, x, tmp_path):
     arguments = {"d_model": D, "num_heads": H, "attention_pattern": PATTERNS[name]}
     assert_layer_contract(MultiHeadAttention, arguments, {"query": x}, (B, T, D), tmp_path)
-
-
-@pytest.mark.once
-@ALL
-def test_configs_make_equal_patterns(pattern):
-    config = keras.saving.serialize_keras_object(pattern)
-    assert keras.saving.deserialize_keras_object(config) == pattern
 
 
 @ALL

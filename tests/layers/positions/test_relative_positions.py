@@ -36,19 +36,6 @@ def test_first_pair_turns_by_one_radian_a_position():
     np.testing.assert_allclose(turned, expected, atol=1e-6)
 
 
-def test_scores_depend_on_the_distance_alone(heads):
-    rotary = RotaryPositionalEncoding()
-    query, key = heads[:, :, :1], heads[:, :, 1:2]
-
-    def score(query_position, key_position):
-        turned_query = to_numpy(rotary.rotate(query, offset=query_position))
-        turned_key = to_numpy(rotary.rotate(key, offset=key_position))
-        return (turned_query * turned_key).sum(-1)
-
-    np.testing.assert_allclose(score(7, 4), score(3, 0), atol=1e-5)
-    assert np.abs(score(7, 5) - score(3, 0)).max() > 0.1
-
-
 def test_positions_are_not_rounded_in_half_precision():
     heads = np.eye(2, 14, dtype="float32")
     turned = RotaryPositionalEncoding(dtype="mixed_bfloat16").rotate(heads, offset=1000)
@@ -95,15 +82,6 @@ def test_buckets_are_those_of_t5(bidirectional, num_buckets, max_distance):
     found = to_numpy(layer.score_bias(ops.convert_to_tensor(distance, "int32")))[0]
     expected = [reference.t5_bucket(-d, bidirectional, num_buckets, max_distance) for d in distance]
     np.testing.assert_array_equal(found, expected)
-
-
-def test_buckets_by_hand():
-    """16 buckets a side: 8 single distances, then 8, 12, 16, 23, 32, 46, 64, 91 and beyond."""
-    layer = RelativePositionBias(1)
-    layer.relative_attention_bias.assign(np.arange(32)[:, None])
-    distance = ops.convert_to_tensor([0, 7, 11, 12, 15, 16, 22, 23, 90, 91, 999, -1, -999], "int32")
-    found = to_numpy(layer.score_bias(distance))[0].tolist()
-    assert found == [0, 7, 8, 9, 9, 10, 10, 11, 14, 15, 15, 17, 31]
 
 
 def test_a_decoder_gets_a_table_of_its_own():
