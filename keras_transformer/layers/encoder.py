@@ -97,9 +97,9 @@ class EncoderLayer(ConfiguredLayer):
         self.feed_forward_residual = self._residual("feed_forward_residual")
 
     def _attention(self, name: str, **options: Any) -> MultiHeadAttention:
-        sizes = self.d_model, self.num_heads, self.d_k, self.d_model // self.num_heads
+        options |= {"d_k": self.d_k, "d_v": self.d_model // self.num_heads, **dense_options(self)}
         options |= {"dropout_rate": self.attention_dropout_rate, "use_scale": self.use_scale}
-        return MultiHeadAttention(*sizes, name=name, **dense_options(self), **options)
+        return MultiHeadAttention(self.d_model, self.num_heads, name=name, **options)
 
     def _residual(self, name: str) -> ResidualConnection:
         options = self.dropout_rate, self.norm_first, self.norm_epsilon, self.normalization
@@ -216,7 +216,7 @@ class Encoder(ConfiguredLayer):
         for option in self.layer_class.argument_names():
             setattr(self, option, getattr(self.layers[0], option))
         self.attention_pattern = pattern
-        self.norm = None
+        self.norm: Any = None
         if self.norm_first:
             own = {"dtype": self.dtype_policy, "name": f"{self.prefix}_norm"}
             self.norm = NORMALIZATIONS[self.normalization](self.norm_epsilon, **own)

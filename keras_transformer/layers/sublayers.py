@@ -126,7 +126,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
         return super().call(inputs, training=training, mask=padding_mask)
 
 
-NORMALIZATIONS = {"layer": LayerNormalization, "batch": BatchNormalization}
+NORMALIZATIONS: dict[str, Any] = {"layer": LayerNormalization, "batch": BatchNormalization}
 
 
 def normalize(norm: Any, x: Any, padding_mask: Any) -> Any:

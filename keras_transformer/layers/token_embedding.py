@@ -56,7 +56,7 @@ class TokenEmbedding(ConfiguredLayer):
     ) -> None:
         super().__init__(**kwargs)
         self.store_arguments(locals())
-        self.scale = None
+        self.scale: Any = None
         self.quantization_config = None
 
     def build(self, input_shape: Any) -> None:

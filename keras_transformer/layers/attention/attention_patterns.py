@@ -175,7 +175,7 @@ class FullAttention(AttentionPattern):
             if is_causal:
                 rows = ops.arange(size, dtype="int32") + block * size
                 allowed = ops.arange(ops.shape(key)[2], dtype="int32") <= rows[:, None]
-            scores, multiply = _group(queries, key, value, marks, allowed)
+            scores, multiply = _group(allowed, queries, key, value, marks)
             weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
             return multiply(weights if dropout is None else dropout.drop(weights, seed))
 
@@ -233,7 +233,7 @@ class BlockPattern(AttentionPattern):
         raise NotImplementedError
 
 
-def _group(queries: Any, keys: Any, values: Any, marks: Any, allowed: Any) -> Group:
+def _group(allowed: Any, queries: Any, keys: Any, values: Any, marks: Any) -> Group:
     """Returns the scores of `keys` `(..., n, K)`. `marks` and `allowed` may be None."""
     scores = ops.cast(ops.matmul(queries, ops.swapaxes(keys, -1, -2)), "float32")
     masks = (allowed, None if marks is None else ops.swapaxes(marks, -1, -2) > 0)
@@ -281,7 +281,7 @@ class LocalAttention(BlockPattern):
         allowed = self.allows(distance, 0)
         if use_causal_mask:
             allowed = ops.logical_and(allowed, distance >= 0)
-        return [_group(queries, *(with_neighbours(x, use_causal_mask) for x in keys), allowed)]
+        return [_group(allowed, queries, *(with_neighbours(x, use_causal_mask) for x in keys))]
 
     def allows(self, query: Any, key: Any) -> Any:
         return ops.abs(query - key) <= self.window
@@ -317,11 +317,11 @@ class StridedAttention(BlockPattern):
         farthest = distance if use_causal_mask else ops.abs(distance)
         allowed = ops.logical_and(farthest > 0, farthest < size)
         allowed = ops.logical_and(allowed, self.allows(distance, 0))
-        near = _group(queries, *(with_neighbours(x, use_causal_mask) for x in keys), allowed)
+        near = _group(allowed, queries, *(with_neighbours(x, use_causal_mask) for x in keys))
         # A column contains the positions that have the same remainder modulo the stride.
         blocks = ops.arange(ops.shape(queries)[2])
         is_before = blocks[None, :] <= blocks[:, None] if use_causal_mask else None
-        far = _group(*(_columns(x) for x in (queries, *keys)), is_before)
+        far = _group(is_before, *(_columns(x) for x in (queries, *keys)))
         return [near, _rearranged(far, _columns, _columns)]
 
     def allows(self, query: Any, key: Any) -> Any:
@@ -395,7 +395,7 @@ class FixedAttention(BlockPattern):
         allowed = self.allows(positions[:, None], positions)
         if use_causal_mask:
             allowed = ops.logical_and(allowed, positions <= positions[:, None])
-        near = _group(queries, *keys, allowed)
+        near = _group(allowed, queries, *keys)
         if size != self.block_size:  # A shorter sequence is a single block.
             return [near]
         # The last c positions of the blocks `(B, H, M, l, K)`, as `(B, H, M * c, K)`.
@@ -409,7 +409,7 @@ class FixedAttention(BlockPattern):
         def blocks(x: Any) -> Any:
             return ops.reshape(x, (*ops.shape(queries)[:4], ops.shape(x)[-1]))
 
-        return [near, _rearranged(_group(joined, *summaries, is_other), join_blocks, blocks)]
+        return [near, _rearranged(_group(is_other, joined, *summaries), join_blocks, blocks)]
 
     def allows(self, query: Any, key: Any) -> Any:
         is_near = ops.equal(query // self.block_size, key // self.block_size)

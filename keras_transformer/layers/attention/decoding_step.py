@@ -128,7 +128,7 @@ class DecodingStep(Encoder):
             slots = pad(slots, 2, 1, -1)
         slots, mask = take_slots(slots, position, self.num_heads)
         rows, beams = ops.shape(mask)[:2]
-        tokens = position, mask
+        tokens: tuple[Any, ...] = position, mask
         if "prompt_mask" in sentence:
             batch, length = ops.shape(sentence["prompt_mask"])
             of_prompt = ops.repeat(sentence["prompt_mask"][:, None], rows // batch, axis=0)
@@ -215,7 +215,8 @@ def _project(
         if attention.use_bias:
             projected = projected + projections["bias"]
         width = attention.num_heads * attention.d_k
-        parts = ops.split(projected, [width, 2 * width], axis=-1)
+        # Not `ops.split`, which copies the indices to the device on PyTorch.
+        parts = [projected[:, :width], projected[:, width : 2 * width], projected[:, 2 * width :]]
     else:
         parts = [projection(query) for projection in _projections(attention)]
     heads = [_split_beams(attention, part, beams) for part in parts]
@@ -230,8 +231,10 @@ def _project(
 def _attend(
     attention: MultiHeadAttention, queries: Any, memory: KeyValues, mask: Any, bias: Any = None
 ) -> tuple[Any, Any]:
-    options = {"key_is_transposed": isinstance(memory, FixedKeyValues), "score_bias": bias}
-    return scaled_dot_product_attention(queries, *memory, mask, attention.use_scale, **options)
+    is_transposed, scale = isinstance(memory, FixedKeyValues), attention.use_scale
+    return scaled_dot_product_attention(
+        queries, memory.key, memory.value, mask, scale, None, is_transposed, bias
+    )
 
 
 def _split_beams(attention: MultiHeadAttention, x: Any, beams: Any) -> Any:

@@ -12,6 +12,7 @@ from keras_transformer.layers.attention.attention_patterns import (
     sequence_start,
 )
 from keras_transformer.layers.attention.scaled_dot_product_attention import (
+    AttentionKind,
     both_masks,
     causal_mask,
     is_recorded,
@@ -117,8 +118,8 @@ class MultiHeadAttention(ConfiguredLayer):
                 f"Received: num_heads={self.num_heads}, d_model={d_model}"
             )
         self.d_model = d_model
-        self.d_k = d_model // self.num_heads if self.d_k is None else self.d_k
-        self.d_v = self.d_k if self.d_v is None else self.d_v
+        self.d_k: Any = d_model // self.num_heads if self.d_k is None else self.d_k
+        self.d_v: Any = self.d_k if self.d_v is None else self.d_v
         key_width, value_width = self.num_heads * self.d_k, self.num_heads * self.d_v
         options = {**dense_options(self), "use_bias": self.use_bias}
         self.query_projection = Dense(key_width, name="query", **options)
@@ -176,8 +177,8 @@ class MultiHeadAttention(ConfiguredLayer):
             heads, weights = scaled_dot_product_attention(
                 queries, keys, values, allowed, self.use_scale, dropout, score_bias=bias
             )
-            own_kind = "decoder" if use_causal_mask else "encoder"
-            record_attention(self, "cross" if is_cross_attention else own_kind, weights)
+            own: AttentionKind = "decoder" if use_causal_mask else "encoder"
+            record_attention(self, "cross" if is_cross_attention else own, weights)
         output = self.output_projection(self.join_heads(heads))
         return (output, weights) if return_attention_weights else output
 

@@ -198,7 +198,9 @@ class SelfAttention(ConfiguredLayer):
         if padding_mask is not None:
             attention_mask = both_masks(attention_mask, padding_mask[:, None, :])
         layers = self.query_projection, self.key_projection, self.value_projection
-        projected = [layer(x) for layer in layers]
-        output, weights = scaled_dot_product_attention(*projected, attention_mask, self.use_scale)
+        query, key, value = (layer(x) for layer in layers)
+        output, weights = scaled_dot_product_attention(
+            query, key, value, attention_mask, self.use_scale
+        )
         record_attention(self, "decoder" if use_causal_mask else "encoder", weights)
         return (output, weights) if return_attention_weights else output
