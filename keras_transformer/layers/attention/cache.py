@@ -131,10 +131,7 @@ KeyValues = FixedKeyValues | GrowingKeyValues
 def empty_key_values(
     rows: Any, d_k: int, d_v: int, beam_size: Any, max_length: int | None, dtype: str
 ) -> KeyValues:
-    """Returns keys and values with room for `max_length` positions, or that grow if it is None.
-
-    `rows` is B * H.
-    """
+    """Returns B * H `rows` of keys and values for `max_length` positions, or that grow if None."""
     if max_length is None:
         empty = (ops.zeros((rows, 0, d), dtype) for d in (d_k, d_v))
         return GrowingKeyValues(*map(of_unknown_shape, empty))

@@ -164,8 +164,6 @@ class IndexPositionalEncoding(PositionalEncoding):
 class NormalizedIndexPositionalEncoding(IndexPositionalEncoding):
     """Encodes each position as its index divided by `max_length`.
 
-    With a `max_length` of 1,000 tokens, two neighbouring positions differ by only 0.001.
-
     Example:
 
     >>> NormalizedIndexPositionalEncoding(max_length=100)(np.zeros((1, 50, 64), "float32"))
