@@ -11,8 +11,8 @@ from keras_transformer.evaluation.scores import bleu
 from keras_transformer.runs.run import Run
 from keras_transformer.training.fit_loop import evaluation_of
 from keras_transformer.translation.translator import Translator
-from keras_transformer.visualization.attention_example import translation_attention
-from keras_transformer.visualization.attention_picture import attention_image
+from keras_transformer.visualization.attention import translation_attention
+from keras_transformer.visualization.attention_pages import attention_image
 
 _SAMPLES = 5
 _MOST_TOKENS = 50  # An image of 6 layers and 8 heads then has 23 MB before compression.

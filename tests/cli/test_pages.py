@@ -1,9 +1,10 @@
-"""`keras-transformer attention`."""
+"""`keras-transformer attention`, `beam` and `report`."""
 
 import sys
 
 import pytest
 from support.command_line import fails, succeeds
+from support.html_page import read_page
 
 
 def test_attention_of_a_translation_is_a_page(run, tmp_path):
@@ -39,3 +40,27 @@ def test_a_missing_library_is_told_before_the_run_is_opened(tmp_path, monkeypatc
     monkeypatch.setitem(sys.modules, "resvg_py", None)
     message = fails("attention", tmp_path / "none", "one", "--output", "page.png")
     assert "pip install 'keras3-transformer[visualization]'" in message
+
+
+def test_beam_search_of_a_sentence(run, tmp_path):
+    output = tmp_path / "beam.html"
+    options = ("--beam-size", 2, "--n-best", 2, "--output", output)
+    assert succeeds("beam", run, "seven one", *options).strip() == str(output)
+    page = read_page(output.read_text("utf-8"))
+    assert page.texts("h1") == ["seven one"]
+    assert any(cell.startswith("result 2, ") for cell in page.texts("td"))
+
+
+def test_report_of_a_trained_run(run, tmp_path):
+    output = tmp_path / "page.html"
+    assert succeeds("report", run, "--output", output).strip() == str(output)
+    page = read_page(output.read_text("utf-8"))
+    assert page.texts("h1") == ["run"]
+    assert f"keras-transformer evaluate {run}" in page.texts("code")
+    assert "Validation loss" in page.texts("b")
+
+
+def test_a_wrong_run_leaves_no_page(tmp_path, run):
+    output = tmp_path / "page.html"
+    assert "is no run folder" in fails("report", run, tmp_path, "--output", output)
+    assert not output.exists()
