@@ -21,7 +21,6 @@ OF_ONE_BACKEND = {"translation_graph.py", "cuda_graphs.py", "compiled_step.py"}
 TESTED_WITH = {
     "cli/signals.py": "cli/test_train.py",
     "_lazy.py": "test_public_api.py",
-    "models/seq2seq.py": "models/test_transformer.py",
     "serving.py": "serving/test_client.py",
 }
 

@@ -14,7 +14,7 @@ from keras_transformer._backend import child_process
 from keras_transformer._files import check_is_free
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
-from keras_transformer.models.architectures import program_of, run_program
+from keras_transformer.models.seq2seq import program_of, run_program
 from keras_transformer.runs.run import Checkpoint, Run
 
 MAX_BEAM_SIZE = 16  # of a request to a SavedModel

@@ -1,8 +1,6 @@
-"""Defines the base class of most layers, and Keras layers with faster gradients and kept LoRA."""
+"""The base class of most layers, and Keras layers with faster gradients and kept LoRA."""
 
 import inspect
-import json
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -13,30 +11,41 @@ from keras_transformer._backend.operations import affine_relu, scale_and_shift
 from keras_transformer.layers.saving import (
     CreatesPlaceholders,
     apply_layer_changes,
-    apply_own_changes,
     layer_changes,
-    own_changes,
 )
 
-# Constructor arguments of every Keras layer, which `keras.layers.Layer.get_config` returns.
+# Constructor arguments of every Keras layer.
 BASE_ARGUMENTS = {"name", "dtype", "trainable"}
-# Constructor arguments that are objects. A layer's config contains the configs of these objects.
-_OBJECTS = ("position_encoding", "attention_pattern")
+# Constructor arguments that are objects with configs.
+OBJECTS = ("position_encoding", "attention_pattern")
 
 
 class ConfiguredLayer(CreatesPlaceholders, keras.layers.Layer):
     """Base class of layers that store each constructor argument in an attribute of equal name."""
 
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def store_arguments(self, values: dict[str, Any]) -> None:
+        """Stores the constructor's arguments, which are in its `locals()`."""
+        store_arguments(self, ConfiguredLayer, values)
+
     @classmethod
     def argument_names(cls) -> list[str]:
         """Returns the names of the constructor's arguments, including those of superclasses."""
-        return argument_names(cls.__mro__[: cls.__mro__.index(ConfiguredLayer)])
+        return [x for x in argument_names(cls, ConfiguredLayer) if x not in BASE_ARGUMENTS]
+
+    @classmethod
+    def arguments_in(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Returns those of `values`, the `locals()` of a constructor, that this class takes."""
+        return {name: values[name] for name in cls.argument_names() if name in values}
 
     def get_config(self) -> dict[str, Any]:
         # A subclass may store an argument under another name and override `get_config`.
         names = [name for name in self.argument_names() if hasattr(self, name)]
         config = {name: getattr(self, name) for name in names}
-        for name in config.keys() & _OBJECTS:
+        for name in config.keys() & OBJECTS:
             # If a model is being saved, Keras adds the id of a shared object to the second config.
             keras.saving.serialize_keras_object(config[name])
             config[name] = keras.saving.serialize_keras_object(config[name])
@@ -46,18 +55,16 @@ class ConfiguredLayer(CreatesPlaceholders, keras.layers.Layer):
     def from_config(cls, config: dict[str, Any]) -> Any:
         objects = {
             name: keras.saving.deserialize_keras_object(config[name])
-            for name in config.keys() & _OBJECTS
+            for name in config.keys() & OBJECTS
         }
         return cls(**{**config, **objects})
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns the result of `_output_spec`, if the class that defines `call` defines it too.
+        """Returns `_output_spec` of the arguments of `call`, if the class of `call` defines it.
 
-        `_output_spec` takes the arguments of `call` that it needs, by their names. Without it,
-        Keras traces `call`, which doubles the time to load a model on TensorFlow.
-
-        Keras calls the product of a symbolic tensor and a number sparse. Here, all are dense.
+        Otherwise, Keras traces `call`, which doubles the time to load a model on TensorFlow.
         """
+        # Keras calls the product of a symbolic tensor and a number sparse. Here, all are dense.
         args, kwargs = keras.tree.map_structure(_dense, (args, kwargs))
         owner: Any = next(x for x in type(self).__mro__ if "call" in vars(x))
         if "_output_spec" in vars(owner):
@@ -69,13 +76,12 @@ class ConfiguredLayer(CreatesPlaceholders, keras.layers.Layer):
     def get_build_config(self) -> dict[str, Any] | None:
         """Returns the input shapes and layer changes that `build_from_config` takes."""
         config = super().get_build_config()
-        changes = {"changes": layer_changes(self), "own_changes": own_changes(self)}
-        return config and {**config, **{name: x for name, x in changes.items() if x}}
+        changes = layer_changes(self)
+        return {**config, "changes": changes} if config and changes else config
 
     def build_from_config(self, config: dict[str, Any]) -> None:
         super().build_from_config(config)
         apply_layer_changes(self, config.get("changes", {}))
-        apply_own_changes(self, config.get("own_changes", {}))
 
 
 def _dense(x: Any) -> Any:
@@ -84,33 +90,33 @@ def _dense(x: Any) -> Any:
     return x
 
 
-def argument_names(classes: Sequence[type]) -> list[str]:
-    """Returns the names of the constructor arguments of a class and its base classes.
+def argument_names(cls: type, base: type) -> list[str]:
+    """Returns the names of the constructor arguments of a class that is derived from `base`."""
+    names: dict[str, None] = {}
+    for owner in reversed(cls.__mro__):
+        if issubclass(owner, base) and owner is not base and "__init__" in vars(owner):
+            _, *parameters = inspect.signature(vars(owner)["__init__"]).parameters.values()
+            names |= {x.name: None for x in parameters if x.kind is not x.VAR_KEYWORD}
+    return list(names)
 
-    `classes` contains the class, followed by its base classes.
+
+def store_arguments(owner: Any, base: type, values: dict[str, Any]) -> None:
+    """Stores constructor arguments in attributes of equal name. `values` may contain other names.
+
+    Initializers are stored as configs: sublayers that share an object would get equal weights.
     """
-    parameters = [
-        parameter
-        for owner in reversed(classes)
-        if "__init__" in vars(owner)
-        for parameter in list(inspect.signature(vars(owner)["__init__"]).parameters.values())[1:]
-    ]
-    names = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    return [name for name in dict.fromkeys(names) if name not in BASE_ARGUMENTS]
+    for name in argument_names(type(owner), base):
+        if name in values and name not in BASE_ARGUMENTS:
+            is_rule = name.endswith(("initializer", "regularizer"))
+            setattr(owner, name, config_of(values[name]) if is_rule else values[name])
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Dense(CreatesPlaceholders, keras.layers.Dense):
     """`keras.layers.Dense` that computes bias gradients faster on TensorFlow, and saves LoRA.
 
-    The layer of Keras saves the merged kernel only. A loaded layer then has two matrices of zeros,
-    both of whose gradients are zero, and its LoRA never changes again.
+    The layer of Keras saves the merged kernel only, and its loaded LoRA would never change again.
     """
-
-    def __init__(
-        self, units: int, activation: Any = None, use_bias: bool = True, **kwargs: Any
-    ) -> None:
-        super().__init__(units, activation=activation, use_bias=use_bias, **kwargs)
 
     def call(self, inputs: Any, training: bool = False) -> Any:
         if self.bias is not None and self.activation is keras.activations.relu:
@@ -127,7 +133,7 @@ class Dense(CreatesPlaceholders, keras.layers.Dense):
         super().quantize(mode, type_check=False, config=config)
 
     def save_own_variables(self, store: Any) -> None:
-        """Saves the merged kernel, as Keras does. With LoRA, also saves the unmerged weights."""
+        """Saves the merged kernel, as Keras does, and with LoRA also the unmerged weights."""
         super().save_own_variables(store)
         for name in self._unmerged_names():
             store[name] = getattr(self, name)
@@ -141,9 +147,10 @@ class Dense(CreatesPlaceholders, keras.layers.Dense):
                 getattr(self, name).assign(store[name])
 
     def _unmerged_names(self) -> list[str]:
+        if not (self.built and self.lora_enabled):
+            return []
         names = ("_kernel", "kernel_scale", "kernel_zero", "lora_kernel_a", "lora_kernel_b")
-        is_merged = not (self.built and self.lora_enabled)
-        return [name for name in names if not is_merged and hasattr(self, name)]
+        return [name for name in names if hasattr(self, name)]
 
 
 def check_lora_is_kept(model: Any) -> None:
@@ -160,10 +167,7 @@ def check_lora_is_kept(model: Any) -> None:
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class LayerNormalization(keras.layers.LayerNormalization):
-    """`keras.layers.LayerNormalization` that computes gradients faster on TensorFlow.
-
-    If `axis` is not the last axis or `rms_scaling` is True, the layer calls Keras's implementation.
-    """
+    """`keras.layers.LayerNormalization` that computes gradients faster on TensorFlow."""
 
     def __init__(self, epsilon: float = 1e-6, **kwargs: Any) -> None:
         super().__init__(epsilon=epsilon, **kwargs)
@@ -178,37 +182,8 @@ class LayerNormalization(keras.layers.LayerNormalization):
         return ops.cast(scale_and_shift(x, gamma, beta, training), self.compute_dtype)
 
 
-def is_default_int8(config: Any) -> bool:
-    """Returns whether `config` equals the config that `quantize("int8")` uses by default."""
-    with without_tensorflow():
-        if config is None or config.mode != "int8":
-            return False
-        return _quantizers(config) == _quantizers(keras.quantizers.Int8QuantizationConfig())
-
-
-def _quantizers(config: Any) -> str:
-    """Returns the quantizers as JSON, because a loaded quantizer has lists instead of tuples."""
-    quantizers = config.weight_quantizer, config.activation_quantizer
-    return json.dumps([x and [type(x).__name__, x.get_config()] for x in quantizers])
-
-
-def int8_matmul(x: Any, kernel: Any, scale: Any) -> Any:
-    """Quantizes the rows of `x` `(..., D)` to 8-bit integers, and multiplies by `kernel` `(D, M)`.
-
-    Each column of the int8 kernel was multiplied by its factor `scale` `(M,)` before rounding.
-    Returns a float tensor `(..., M)` of the dtype of `x`.
-    """
-    quantized, x_scale = keras.quantizers.abs_max_quantize(x, axis=-1)
-    product = ops.cast(ops.matmul(quantized, kernel), x.dtype)
-    return product / (ops.cast(x_scale, x.dtype) * ops.cast(scale, x.dtype))
-
-
 def config_of(value: Any) -> Any:
-    """Returns an initializer or regularizer as its name or config, or None for None.
-
-    Each layer creates its own initializer from the config. Layers that share one initializer object
-    would get the same initial values.
-    """
+    """Returns an initializer or regularizer as its name or config, or None for None."""
     if value is None or isinstance(value, str | dict):
         return value
     with without_tensorflow():

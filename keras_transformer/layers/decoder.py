@@ -1,14 +1,13 @@
 """Decoder layer and stack of decoder layers (right half of Figure 1)."""
 
-from typing import Any, Unpack
+from typing import Any
 
 import keras
 
 from keras_transformer._backend.gradient_checkpointing import checkpointable
-from keras_transformer.layers.attention.attention_patterns import AttentionPattern
+from keras_transformer.layers.attention.attention_patterns import FullAttention
 from keras_transformer.layers.attention.decoding_step import DecodingStep
-from keras_transformer.layers.attention.full_attention import FullAttention
-from keras_transformer.layers.encoder import Encoder, EncoderLayer, LayerOptions, StackOptions
+from keras_transformer.layers.encoder import EncoderLayer
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -66,17 +65,9 @@ class DecoderLayer(EncoderLayer):
         *,
         use_memory: bool = True,
         use_causal_mask: bool = True,
-        attention_pattern: AttentionPattern | None = None,
-        **options: Unpack[LayerOptions],
+        **options: Any,
     ) -> None:
-        super().__init__(
-            None,
-            num_heads,
-            d_ff,
-            use_causal_mask=use_causal_mask,
-            attention_pattern=attention_pattern,
-            **options,
-        )
+        super().__init__(None, num_heads, d_ff, use_causal_mask=use_causal_mask, **options)
         self.use_memory = use_memory
         if d_model is not None:
             self._create_sublayers(d_model)
@@ -140,14 +131,8 @@ class DecoderLayer(EncoderLayer):
             )
 
 
-class DecoderOptions(StackOptions, total=False):
-    """Keyword arguments of `Decoder` (see `DecoderLayer`)."""
-
-    use_memory: bool
-
-
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Decoder(DecodingStep, Encoder):
+class Decoder(DecodingStep):
     """Stack of decoder layers, with a final norm if the layers are pre-norm (§3.1).
 
     `init_cache` and `step` decode one token at a time, for models with and without an encoder.
@@ -173,16 +158,6 @@ class Decoder(DecodingStep, Encoder):
     layer_class = DecoderLayer
     prefix = "decoder"
 
-    def __init__(
-        self,
-        num_layers: int = 6,
-        d_model: int | None = None,
-        num_heads: int = 8,
-        d_ff: int = 2048,
-        **options: Unpack[DecoderOptions],
-    ) -> None:
-        super().__init__(num_layers, d_model, num_heads, d_ff, **options)  # type: ignore[misc]
-
     def build(self, x_shape: Any, memory_shape: Any = None) -> None:
         for layer in self.layers:
             if not layer.built:
@@ -205,12 +180,12 @@ class Decoder(DecodingStep, Encoder):
         # Keras sets the last three arguments, as for `DecoderLayer`.
         if padding_mask is None:
             padding_mask = mask if x_mask is None else x_mask
+        if memory_padding_mask is None:
+            memory_padding_mask = memory_mask
         inputs = {
             "memory": memory,
             "padding_mask": padding_mask,
-            "memory_padding_mask": (
-                memory_mask if memory_padding_mask is None else memory_padding_mask
-            ),
+            "memory_padding_mask": memory_padding_mask,
             "attention_mask": attention_mask,
             "memory_attention_mask": memory_attention_mask,
         }

@@ -1,24 +1,19 @@
 """Encoder layer and stack of encoder layers (left half of Figure 1)."""
 
 from itertools import cycle
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import keras
 
 from keras_transformer._backend.gradient_checkpointing import checkpointable
 from keras_transformer.layers.attention.attention_patterns import AttentionPattern
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
-from keras_transformer.layers.base import (
-    BASE_ARGUMENTS,
-    ConfiguredLayer,
-    config_of,
-    dense_options,
-)
-from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.base import BASE_ARGUMENTS, OBJECTS, ConfiguredLayer, dense_options
 from keras_transformer.layers.positions.positional_encoding import PositionalEncoding
-from keras_transformer.layers.residual_connection import (
+from keras_transformer.layers.sublayers import (
+    NORMALIZATIONS,
+    FeedForward,
     ResidualConnection,
-    new_norm,
     normalize,
 )
 
@@ -32,8 +27,7 @@ class EncoderLayer(ConfiguredLayer):
     >>> x = EncoderLayer(d_model=64, num_heads=4, d_ff=256)(x, padding_mask=source_ids != 0)
 
     Args:
-        d_model: Width D of input and output. Defaults to None, which means the width of the first
-            input.
+        d_model: Width D of input and output. Defaults to None: the width of the first input.
         num_heads: Number of attention heads H. Defaults to 8, as in the paper.
         d_ff: Width F of the feed-forward network. Defaults to 2048, as in the paper.
         d_k: Width K of queries and keys in each head. Values always have the width
@@ -43,9 +37,8 @@ class EncoderLayer(ConfiguredLayer):
         use_scale: Whether attention scores are divided by sqrt(d_k). Defaults to True.
         activation: Activation of the feed-forward network. Defaults to `"relu"`.
         norm_first, norm_epsilon, normalization: See `ResidualConnection`.
-        kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer: Initializers and
-            regularizers of all linear maps. Default to `"glorot_uniform"`, `"zeros"`, None and
-            None.
+        kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer: Those of all
+            linear maps. Default to `"glorot_uniform"`, `"zeros"`, None and None.
         position_encoding, attention_pattern: Used in self-attention. See `MultiHeadAttention`.
         use_causal_mask: Whether position t attends only to positions up to t. Defaults to False.
 
@@ -88,36 +81,15 @@ class EncoderLayer(ConfiguredLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.supports_masking = True
-        self.d_model: Any = d_model
-        self.num_heads = num_heads
-        self.d_ff = d_ff
-        self.d_k = d_k
-        self.dropout_rate = dropout_rate
-        self.attention_dropout_rate = attention_dropout_rate
-        self.use_scale = use_scale
-        self.activation = activation
-        self.norm_first = norm_first
-        self.norm_epsilon = norm_epsilon
-        self.normalization = normalization
-        self.kernel_initializer = config_of(kernel_initializer)
-        self.bias_initializer = config_of(bias_initializer)
-        self.kernel_regularizer = config_of(kernel_regularizer)
-        self.bias_regularizer = config_of(bias_regularizer)
-        self.position_encoding = position_encoding
-        self.attention_pattern = attention_pattern
-        self.use_causal_mask = use_causal_mask
+        self.store_arguments(locals())
         if d_model is not None:
             self._create_sublayers(d_model)
 
     def _create_sublayers(self, d_model: int) -> None:
         self.d_model = d_model
         self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: d_model})
-        self.self_attention = self._attention(
-            "self_attention",
-            position_encoding=self.position_encoding,
-            attention_pattern=self.attention_pattern,
-        )
+        objects = {name: getattr(self, name) for name in OBJECTS}
+        self.self_attention = self._attention("self_attention", **objects)
         self.self_attention_residual = self._residual("self_attention_residual")
         self.feed_forward = FeedForward(
             d_model, self.d_ff, self.activation, name="feed_forward", **dense_options(self)
@@ -125,27 +97,13 @@ class EncoderLayer(ConfiguredLayer):
         self.feed_forward_residual = self._residual("feed_forward_residual")
 
     def _attention(self, name: str, **options: Any) -> MultiHeadAttention:
-        return MultiHeadAttention(
-            self.d_model,
-            self.num_heads,
-            self.d_k,
-            self.d_model // self.num_heads,
-            dropout_rate=self.attention_dropout_rate,
-            use_scale=self.use_scale,
-            name=name,
-            **dense_options(self),
-            **options,
-        )
+        options |= {"d_k": self.d_k, "d_v": self.d_model // self.num_heads, **dense_options(self)}
+        options |= {"dropout_rate": self.attention_dropout_rate, "use_scale": self.use_scale}
+        return MultiHeadAttention(self.d_model, self.num_heads, name=name, **options)
 
     def _residual(self, name: str) -> ResidualConnection:
-        return ResidualConnection(
-            self.dropout_rate,
-            self.norm_first,
-            self.norm_epsilon,
-            self.normalization,
-            dtype=self.dtype_policy,
-            name=name,
-        )
+        options = self.dropout_rate, self.norm_first, self.norm_epsilon, self.normalization
+        return ResidualConnection(*options, dtype=self.dtype_policy, name=name)
 
     def build(self, x_shape: Any) -> None:
         if self.d_model is None:
@@ -203,34 +161,6 @@ class EncoderLayer(ConfiguredLayer):
         return self.feed_forward_residual(x, transformed, padding_mask)
 
 
-class LayerOptions(TypedDict, total=False):
-    """Keyword arguments that all layers and stacks of this file and `decoder.py` take."""
-
-    d_k: int | None
-    dropout_rate: float
-    attention_dropout_rate: float
-    use_scale: bool
-    activation: str
-    norm_first: bool
-    norm_epsilon: float
-    normalization: str
-    kernel_initializer: Any
-    bias_initializer: Any
-    kernel_regularizer: Any
-    bias_regularizer: Any
-    position_encoding: PositionalEncoding | None
-    name: str | None
-    dtype: Any
-    trainable: bool
-
-
-class StackOptions(LayerOptions, total=False):
-    """Keyword arguments of `Encoder` and `Decoder` (see `EncoderLayer`)."""
-
-    attention_pattern: AttentionPattern | list[AttentionPattern | None] | None
-    use_causal_mask: bool
-
-
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Encoder(ConfiguredLayer):
     """Stack of encoder layers, with a final norm if the layers are pre-norm (§3.1).
@@ -265,13 +195,10 @@ class Encoder(ConfiguredLayer):
         d_model: int | None = None,
         num_heads: int = 8,
         d_ff: int = 2048,
-        **options: Unpack[StackOptions],
+        **options: Any,
     ) -> None:
-        of_layers: dict[str, Any] = dict(options)
-        pattern = of_layers.pop("attention_pattern", None)
-        own = {name: of_layers.pop(name) for name in BASE_ARGUMENTS & of_layers.keys()}
-        super().__init__(**own)
-        self.supports_masking = True
+        pattern = options.pop("attention_pattern", None)
+        super().__init__(**{name: options.pop(name) for name in BASE_ARGUMENTS & options.keys()})
         self.num_layers = num_layers
         patterns = cycle(pattern if isinstance(pattern, list) else [pattern])
         self.layers: list[Any] = [
@@ -282,19 +209,17 @@ class Encoder(ConfiguredLayer):
                 name=f"{self.prefix}_layer_{i}",
                 attention_pattern=next(patterns),
                 dtype=self.dtype_policy,
-                **of_layers,
+                **options,
             )
             for i in range(1, num_layers + 1)
         ]
         for option in self.layer_class.argument_names():
             setattr(self, option, getattr(self.layers[0], option))
         self.attention_pattern = pattern
-        self.norm = None
+        self.norm: Any = None
         if self.norm_first:
-            name = f"{self.prefix}_norm"
-            self.norm = new_norm(
-                self.normalization, self.norm_epsilon, dtype=self.dtype_policy, name=name
-            )
+            own = {"dtype": self.dtype_policy, "name": f"{self.prefix}_norm"}
+            self.norm = NORMALIZATIONS[self.normalization](self.norm_epsilon, **own)
 
     def build(self, x_shape: Any) -> None:
         for layer in self.layers:

@@ -1,8 +1,7 @@
 """Saves what `quantize`, `enable_lora` and `trainable = False` changed in layers, and loads it.
 
-The config of a composite layer contains only the arguments of its constructor. Without
-`layer_changes`, a loaded layer would lack the changes in its sublayers, and would not fit the saved
-weights. `placeholder_weights` saves the time to make random weights that loading replaces.
+Configs contain only the arguments of constructors. Without these changes, a loaded layer would not
+fit the saved weights. `placeholder_weights` saves the time to make random weights for loading.
 """
 
 from collections.abc import Iterator
@@ -14,32 +13,29 @@ import keras
 
 from keras_transformer._backend import without_tensorflow
 
-_IS_LOADING = ContextVar("_IS_LOADING", default=False)
 _CREATES_PLACEHOLDERS = ContextVar("_CREATES_PLACEHOLDERS", default=False)
 
 
 def layer_changes(layer: keras.layers.Layer) -> dict[str, dict[str, Any]]:
-    """Returns a dict that maps the path of each changed sublayer to its changes (JSON values).
+    """Returns the changes (JSON values) of the layer, at the path "", and of sublayers, by path.
 
-    The flag `trainable` of a sublayer is a change if it differs from the flag that the sublayer has
-    after the changes of the layers that contain it. The flag of `layer` itself is not a change.
+    A flag `trainable` is a change if it differs from that of the layers around the sublayer. The
+    flag of `layer` itself is in its config.
     """
-    found = {}
     flags: dict[int, bool] = {}  # by the id of the sublayer
+    found = {"": _own_changes(layer)}
     for path, sublayer in _sublayers(layer).items():
-        changes = own_changes(sublayer)
+        found[path] = _own_changes(sublayer)
         if sublayer.trainable != flags.get(id(sublayer), True):
-            changes["trainable"] = sublayer.trainable
+            found[path]["trainable"] = sublayer.trainable
             # Keras also sets the flags of all sublayers.
             flags.update({id(x): sublayer.trainable for x in sublayer._flatten_layers()})
-        if changes:
-            found[path] = changes
-    return found
+    return {path: changes for path, changes in found.items() if changes}
 
 
 def apply_layer_changes(layer: keras.layers.Layer, changes: dict[str, dict[str, Any]]) -> None:
-    """Applies the result of `layer_changes` for one layer to a built layer of equal config."""
-    sublayers = _sublayers(layer)
+    """Applies the result of `layer_changes` to a built layer of equal config."""
+    sublayers = {"": layer, **_sublayers(layer)}
     for path, sublayer in sublayers.items():
         if (flag := changes.get(path, {}).get("trainable")) is not None:
             # TensorFlow ignores an attribute's present value, so Keras would not set the sublayers.
@@ -47,19 +43,14 @@ def apply_layer_changes(layer: keras.layers.Layer, changes: dict[str, dict[str, 
             sublayer.trainable = flag
     # After `trainable = True`, which would unfreeze the kernel under LoRA.
     for path, own in changes.items():
-        apply_own_changes(sublayers[path], own)
+        if "quantization" in own:
+            config = keras.saving.deserialize_keras_object(own["quantization"])
+            sublayers[path].quantize(config=config, type_check=False)
+        if "lora_rank" in own:
+            sublayers[path].enable_lora(own["lora_rank"], lora_alpha=own["lora_alpha"])
 
 
-def apply_own_changes(layer: Any, changes: dict[str, Any]) -> None:
-    """Quantizes a built layer or enables LoRA, as the result of `own_changes` says."""
-    if "quantization" in changes:
-        config = keras.saving.deserialize_keras_object(changes["quantization"])
-        layer.quantize(config=config, type_check=False)
-    if "lora_rank" in changes:
-        layer.enable_lora(changes["lora_rank"], lora_alpha=changes["lora_alpha"])
-
-
-def own_changes(layer: Any) -> dict[str, Any]:
+def _own_changes(layer: Any) -> dict[str, Any]:
     """Returns the quantization and the LoRA of a layer without its sublayers (JSON values)."""
     changes: dict[str, Any] = {}
     quantization = getattr(layer, "quantization_config", None)
@@ -72,43 +63,27 @@ def own_changes(layer: Any) -> dict[str, Any]:
 
 
 def _sublayers(layer: Any) -> dict[str, Any]:
-    """Returns each sublayer once, by its path of layer names. A layer is before its sublayers.
+    """Returns each sublayer once, by its path of layer names. A layer is before its sublayers."""
+    found: dict[str, Any] = {}
 
-    A layer can be a sublayer of several layers. It has fewer sublayers than each of them.
-    """
-    found = dict(_named(layer, "", set()))
-    sizes = {path: len(list(sublayer._flatten_layers())) for path, sublayer in found.items()}
-    return {path: found[path] for path in sorted(found, key=lambda path: -sizes[path])}
+    def visit(parent: Any, prefix: str) -> None:
+        for sublayer in parent._layers:
+            if not any(sublayer is other for other in found.values()):
+                found[prefix + sublayer.name] = sublayer
+                visit(sublayer, f"{prefix}{sublayer.name}/")
 
-
-def _named(layer: Any, prefix: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    for sublayer in layer._layers:
-        if id(sublayer) not in seen:
-            seen.add(id(sublayer))
-            yield prefix + sublayer.name, sublayer
-            yield from _named(sublayer, f"{prefix}{sublayer.name}/", seen)
+    visit(layer, "")
+    # A layer can be a sublayer of several layers. It has fewer sublayers than each of them.
+    return dict(sorted(found.items(), key=lambda item: -len(list(item[1]._flatten_layers()))))
 
 
 @contextmanager
 def placeholder_weights() -> Iterator[None]:
-    """Makes models of the package begin with zeros instead of random weights within this context.
+    """Makes the package's layers begin with zeros instead of random weights within this context.
 
-    The weights must be loaded or set afterwards. On JAX, random weights would take longer, because
-    JAX compiles a program for each shape. Other models, also users' subclasses of the package's
-    models, keep their random weights, because they may compute with weights that they do not save.
+    They must be loaded or set afterwards. JAX compiles a program for each shape of random weights.
     """
-    token = _IS_LOADING.set(True)
-    try:
-        yield
-    finally:
-        _IS_LOADING.reset(token)
-
-
-@contextmanager
-def making_model(model_class: type) -> Iterator[None]:
-    """Makes layers create zeros within this context, if a model of the package is being loaded."""
-    is_ours = model_class.__module__.startswith("keras_transformer.")
-    token = _CREATES_PLACEHOLDERS.set(is_ours and _IS_LOADING.get())
+    token = _CREATES_PLACEHOLDERS.set(True)
     try:
         yield
     finally:

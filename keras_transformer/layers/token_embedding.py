@@ -1,5 +1,6 @@
 """Token embedding and output projection, which share one matrix."""
 
+import json
 import math
 from typing import Any
 
@@ -7,13 +8,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer._backend import without_tensorflow
 from keras_transformer.errors import check_ids
-from keras_transformer.layers.base import (
-    ConfiguredLayer,
-    config_of,
-    int8_matmul,
-    is_default_int8,
-)
+from keras_transformer.layers.base import ConfiguredLayer
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -22,8 +19,6 @@ class TokenEmbedding(ConfiguredLayer):
 
     Both maps use one matrix. The initial values of the matrix have variance 1 / d_model, so that
     scaled vectors have variance 1 and the initial logits are not large.
-    `keras_hub.layers.ReversibleEmbedding` also uses one matrix, but does not scale the vectors and
-    initializes the matrix differently.
 
     Example:
 
@@ -46,8 +41,7 @@ class TokenEmbedding(ConfiguredLayer):
         A float tensor in the compute dtype: `(B, T, D)`, or `(B, T, V)` with `reverse=True`.
 
     Raises:
-        ValueError: If the ids are not integers. `keras.Input` and `keras.Sequential` without an
-            input make floats of them, which half precision would round to other ids.
+        ValueError: If the ids are not integers. `keras.Input` makes floats of them by default.
 
     Source: Vaswani et al. 2017, §3.4; for the shared matrix, Press and Wolf 2017.
     """
@@ -61,11 +55,8 @@ class TokenEmbedding(ConfiguredLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.vocabulary_size = vocabulary_size
-        self.d_model = d_model
-        self.use_scale = use_scale
-        self.initializer = config_of(initializer)
-        self.scale = None
+        self.store_arguments(locals())
+        self.scale: Any = None
         self.quantization_config = None
 
     def build(self, input_shape: Any) -> None:
@@ -81,25 +72,12 @@ class TokenEmbedding(ConfiguredLayer):
     def set_vectors(self, ids: Any, vectors: Any) -> None:
         """Replaces the vectors of some tokens, for example with word vectors, before training.
 
-        Word vectors of other models are often longer or shorter than the initial vectors of this
-        layer. So all new vectors are multiplied by one number, after which the mean square of their
-        values is that of the layer's matrix. The vectors of the other tokens stay.
-
-        Example:
-
-        ```python
-        ids = {piece: id for id, piece in enumerate(tokenizer.source_pieces)}
-        known = [i for i, word in enumerate(words) if word in ids]
-        model.source_embedding.set_vectors([ids[words[i]] for i in known], vectors[known])
-        ```
+        All new vectors are multiplied by one number, after which the mean square of their values is
+        that of the layer's matrix. The vectors of the other tokens stay.
 
         Args:
             ids: Ids of the tokens, int `(N,)`.
-            vectors: The new vectors, float `(N, D)`.
-
-        Raises:
-            ValueError: If an id is not an integer or not in the vocabulary, if the vectors are all
-                0, not finite, or not of the shape `(N, D)`, or if the layer is quantized.
+            vectors: The new vectors, float `(N, D)`, finite and not all 0.
         """
         ids, vectors = np.asarray(ids), np.asarray(ops.convert_to_numpy(vectors), "float32")
         check_ids(self.vocabulary_size, ids=ids)
@@ -123,7 +101,13 @@ class TokenEmbedding(ConfiguredLayer):
     def call(self, inputs: Any, reverse: bool = False) -> Any:
         _check_ids(inputs, reverse)
         if reverse:
-            return self._project(inputs)
+            kernel = ops.transpose(self.embeddings)
+            if self.scale is None:
+                return ops.matmul(inputs, kernel)
+            inputs, scale = keras.quantizers.abs_max_quantize(inputs, axis=-1)
+            logits = ops.cast(ops.matmul(inputs, kernel), self.compute_dtype)
+            scales = (ops.cast(x, self.compute_dtype) for x in (scale, self.scale))
+            return logits / math.prod(scales)
         inputs = ops.cast(inputs, "int32")  # TensorFlow has no lookup by unsigned integers.
         vectors = ops.cast(ops.take(self.embeddings, inputs, axis=0), self.compute_dtype)
         if self.scale is not None:
@@ -131,21 +115,12 @@ class TokenEmbedding(ConfiguredLayer):
             vectors = vectors / ops.expand_dims(scale, -1)
         return vectors * math.sqrt(self.d_model) if self.use_scale else vectors
 
-    def _project(self, vectors: Any) -> Any:
-        kernel = ops.transpose(self.embeddings)
-        if self.scale is not None:
-            return int8_matmul(vectors, kernel, self.scale)
-        return ops.matmul(vectors, kernel)
-
     def quantize(self, mode: str, type_check: bool = True, config: Any = None) -> None:
         """Replaces the matrix with 8-bit integers and one scale per token.
 
-        `keras.Model.quantize` calls this method and skips layers that raise `NotImplementedError`.
-
-        Raises:
-            NotImplementedError: If `config` is not the default config of mode `"int8"`.
+        `keras.Model.quantize` skips layers that raise `NotImplementedError`.
         """
-        if not is_default_int8(config):
+        if not _is_default_int8(config):
             raise NotImplementedError(
                 f"The token embedding '{self.name}' stays in {self.variable_dtype}: it supports "
                 "only `mode` 'int8' with Keras's default quantizers. "
@@ -156,16 +131,14 @@ class TokenEmbedding(ConfiguredLayer):
         values, scale = keras.quantizers.abs_max_quantize(self.embeddings, axis=-1, to_numpy=True)
         self._tracker.unlock()
         del self.embeddings
-        self.embeddings = self._constant("embeddings", values, "int8")
-        self.scale = self._constant("scale", scale[:, 0], self.variable_dtype)
-        self._tracker.lock()
-
-    def _constant(self, name: str, values: Any, dtype: str) -> Any:
-        weight = self.add_weight(
-            name=name, shape=values.shape, dtype=dtype, initializer="zeros", trainable=False
+        options = {"initializer": "zeros", "trainable": False}
+        self.embeddings = self.add_weight(values.shape, name="embeddings", dtype="int8", **options)
+        self.scale = self.add_weight(
+            scale.shape[:1], name="scale", dtype=self.variable_dtype, **options
         )
-        weight.assign(values)
-        return weight
+        self.embeddings.assign(values)
+        self.scale.assign(scale[:, 0])
+        self._tracker.lock()
 
 
 def _check_ids(inputs: Any, reverse: bool) -> None:
@@ -175,3 +148,14 @@ def _check_ids(inputs: Any, reverse: bool) -> None:
             "`inputs` must be ids of an integer dtype. In a model, declare them as "
             f'`keras.Input((None,), dtype="int32")`. Received: dtype={dtype}'
         )
+
+
+def _is_default_int8(config: Any) -> bool:
+    """Returns whether `config` equals the config that `quantize("int8")` uses by default."""
+    with without_tensorflow():
+        # As JSON, because a loaded quantizer has lists instead of tuples.
+        given, default = (
+            json.dumps(x and keras.saving.serialize_keras_object(x))
+            for x in (config, keras.quantizers.Int8QuantizationConfig())
+        )
+    return given == default

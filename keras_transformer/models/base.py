@@ -1,6 +1,5 @@
-"""Defines the base class of the models, and the dtypes in which they compute."""
+"""The base class of the models, and the dtypes in which they compute."""
 
-import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -10,11 +9,10 @@ from typing import Any
 import keras
 
 from keras_transformer._backend import without_tensorflow
-from keras_transformer.layers.base import argument_names
+from keras_transformer.layers.base import BASE_ARGUMENTS, argument_names, store_arguments
 from keras_transformer.layers.saving import (
     apply_layer_changes,
     layer_changes,
-    making_model,
     placeholder_weights,
 )
 
@@ -38,27 +36,24 @@ class ConfiguredModel(WithoutClassWeight, keras.Model):
     """Base class of functional models, which saves and loads them.
 
     A subclass creates its layers and calls `super().__init__(inputs, outputs, **kwargs)`. For each
-    constructor argument, it has an attribute of equal name. The argument may be a Keras model. If
-    it has the argument `dtype`, it sets `dtype_policy`.
+    constructor argument, which may be a Keras model, it has an attribute of equal name. If it has
+    the argument `dtype`, it sets `dtype_policy`.
 
     A saved model keeps what `quantize`, `enable_lora` and `trainable = False` changed in its
     layers. `quantize` changes token embeddings only in mode `"int8"`, and never the cells of
     recurrent layers.
-
-    Raises:
-        TypeError: If a keyword argument is unknown.
     """
 
     def __init__(self, inputs: Any, outputs: Any, **kwargs: Any) -> None:
-        check_keywords(self, kwargs)
+        if unknown := sorted(kwargs.keys() - {"name", "trainable"}):  # Keras would ignore them
+            raise TypeError(
+                f"{type(self).__name__} has no argument of this name. Received: "
+                f"{', '.join(unknown)}"
+            )
         super().__init__(inputs, outputs, **kwargs)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Sets optimizer, loss and metrics (see `keras.Model.compile`).
-
-        Raises:
-            ValueError: If the loss or a metric takes another token than the model's for padding.
-        """
+        """Sets optimizer, loss and metrics with the model's padding (see `keras.Model.compile`)."""
         pad_id = getattr(self, "pad_id", None)
         for counted in keras.tree.flatten((args, kwargs)):
             if pad_id is not None and getattr(counted, "pad_id", -1) not in (-1, pad_id):
@@ -75,12 +70,14 @@ class ConfiguredModel(WithoutClassWeight, keras.Model):
         if self.built:
             self.optimizer.build(self.trainable_variables)
 
+    def store_arguments(self, values: dict[str, Any]) -> None:
+        """Stores the constructor's arguments, which are in its `locals()`, except `dtype`."""
+        store_arguments(self, ConfiguredModel, values)
+
     def get_config(self) -> dict[str, Any]:
-        classes = type(self).__mro__
-        classes = classes[: classes.index(ConfiguredModel)]
-        config = {name: _serialized(getattr(self, name)) for name in argument_names(classes)}
-        constructors = [vars(owner)["__init__"] for owner in classes if "__init__" in vars(owner)]
-        if any("dtype" in inspect.signature(x).parameters for x in constructors):
+        names = argument_names(type(self), ConfiguredModel)
+        config = {x: _serialized(getattr(self, x)) for x in names if x not in BASE_ARGUMENTS}
+        if "dtype" in names:
             config["dtype"] = keras.dtype_policies.serialize(self.dtype_policy)
         config |= {"name": self.name, "trainable": self.trainable}
         if changes := layer_changes(self):
@@ -89,13 +86,17 @@ class ConfiguredModel(WithoutClassWeight, keras.Model):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        config = {name: _deserialized(value) for name, value in config.items()}
+        config = {
+            name: keras.saving.deserialize_keras_object(x)
+            if isinstance(x, dict) and "class_name" in x
+            else x
+            for name, x in config.items()
+        }
         changes = config.pop("changes", {})
         if _LOADS_IN_FLOAT32.get() and "dtype" in config:
             if keras.dtype_policies.get(config["dtype"]).name.startswith("mixed_"):
                 config["dtype"] = "float32"
-        with making_model(cls):
-            model = cls(**config)
+        model = cls(**config)
         apply_layer_changes(model, changes)
         return model
 
@@ -108,18 +109,9 @@ def _serialized(value: Any) -> Any:
     return serialized
 
 
-def _deserialized(value: Any) -> Any:
-    if isinstance(value, dict) and "class_name" in value:
-        return keras.saving.deserialize_keras_object(value)
-    return value
-
-
 @contextmanager
 def loading_in_float32(active: bool = True) -> Iterator[None]:
-    """Makes models in mixed precision compute in float32 if they are loaded within this context.
-
-    If `active` is False, models are loaded in their own dtype, also within an outer context.
-    """
+    """Makes models in mixed precision compute in float32 if they are loaded within this context."""
     token = _LOADS_IN_FLOAT32.set(active)
     try:
         yield
@@ -138,14 +130,6 @@ def in_float32(model: Any) -> Any:
         exact = type(model).from_config(config)
     exact.set_weights(model.get_weights())
     return exact
-
-
-def check_keywords(model: keras.Model, kwargs: dict[str, Any]) -> None:
-    """Raises `TypeError` for keyword arguments that a functional model of Keras would ignore."""
-    if unknown := sorted(kwargs.keys() - {"name", "trainable"}):
-        raise TypeError(
-            f"{type(model).__name__} has no argument of this name. Received: {', '.join(unknown)}"
-        )
 
 
 def check_pad_id(pad_id: Any, vocabulary_size: int, minimum: int = 0) -> None:

@@ -67,10 +67,7 @@ class LanguageModel(ConfiguredModel):
         states: The decoder's symbolic output `(B, T, D)`, before the projection to logits.
 
     Raises:
-        ValueError: If `position_encoding` or `attention_pattern` is unknown, or if the two are
-            incompatible.
-        ValueError: If `attention_window` is missing or not allowed.
-        ValueError: If `num_heads` does not divide `d_model`, or if `pad_id` is out of range.
+        ValueError: If `pad_id` is out of range, or as `Transformer`.
 
     Source: Radford et al. 2019, Language Models are Unsupervised Multitask Learners, §2.3.
     """
@@ -100,14 +97,8 @@ class LanguageModel(ConfiguredModel):
         policy = keras.dtype_policies.get(dtype)
         check_pad_id(pad_id, vocabulary_size, minimum=-1)
         initializer = keras.initializers.RandomNormal(stddev=0.02)
-        embedding = TokenEmbedding(
-            vocabulary_size,
-            d_model,
-            use_scale=False,
-            initializer=initializer,
-            dtype=policy,
-            name="embedding",
-        )
+        drawn = {"initializer": initializer, "dtype": policy}
+        embedding = TokenEmbedding(vocabulary_size, d_model, False, name="embedding", **drawn)
         # `for_decoder`: T5's position bias then has no buckets for later tokens.
         encoding = new_position_encoding(
             position_encoding,
@@ -115,23 +106,14 @@ class LanguageModel(ConfiguredModel):
             dtype=policy,
             name="positions",
         ).for_decoder()
-        decoder = Decoder(
-            num_layers,
-            d_model,
-            num_heads,
-            d_ff,
-            use_memory=False,
-            dropout_rate=dropout_rate,
-            attention_dropout_rate=attention_dropout_rate,
-            activation=activation,
-            norm_first=norm_first,
-            norm_epsilon=norm_epsilon,
-            kernel_initializer=initializer,
-            position_encoding=encoding,
-            attention_pattern=new_attention_pattern(attention_pattern, attention_window),
-            dtype=policy,
-            name="decoder",
-        )
+        options = {
+            **Decoder.arguments_in(locals()),
+            "kernel_initializer": initializer,
+            "position_encoding": encoding,
+            "attention_pattern": new_attention_pattern(attention_pattern, attention_window),
+            "dtype": policy,
+        }
+        decoder = Decoder(use_memory=False, name="decoder", **options)
         token_ids = keras.Input((None,), dtype="int32", name="token_ids")
         x = encoding(embedding(ops.maximum(token_ids, 0)))  # The id of padding may be -1.
         x = Dropout(dropout_rate, dtype=policy, name="embedding_dropout")(x)
@@ -144,21 +126,7 @@ class LanguageModel(ConfiguredModel):
                 last.kernel.assign(last.kernel * (2 * num_layers) ** -0.5)
 
         self.dtype_policy = policy
-        self.vocabulary_size = vocabulary_size
-        self.num_layers = num_layers
-        self.d_model = d_model
-        self.num_heads = num_heads
-        self.d_ff = d_ff
-        self.dropout_rate = dropout_rate
-        self.attention_dropout_rate = attention_dropout_rate
-        self.position_encoding = position_encoding
-        self.activation = activation
-        self.norm_first = norm_first
-        self.norm_epsilon = norm_epsilon
-        self.max_length = max_length
-        self.pad_id = pad_id
-        self.attention_pattern = attention_pattern
-        self.attention_window = attention_window
+        self.store_arguments(locals())
         self.positions = encoding
         self.embedding = embedding
         self.decoder = decoder
@@ -171,15 +139,9 @@ class LanguageModel(ConfiguredModel):
     def init_cache(self, source_ids: Any, max_length: int | None, beam_size: Any = 1) -> Cache:
         """Reads prompts in one pass and returns the cache (see `Searchable.init_cache`).
 
-        Args:
-            source_ids: int32 tensor `(B, S)`, prompts of at least one token, padded at any place.
-                The first step reads the last token of each prompt, and this method the others.
-            max_length: Maximum number of tokens of a continuation.
-            beam_size: Number of continuations N per prompt. Defaults to 1.
-
-        Raises:
-            ValueError: If S is 0, or if S - 1 + `max_length` exceeds the number of learned
-                positions.
+        The prompts `source_ids` are padded at any place. The first step reads the last token of
+        each prompt, and this method the others. Raises `ValueError` if S is 0, or if S - 1 +
+        `max_length` exceeds the number of learned positions.
         """
         batch, width = ops.shape(source_ids)
         if isinstance(width, int):
@@ -201,19 +163,12 @@ class LanguageModel(ConfiguredModel):
         return cache._replace(sentence={**cache.sentence, **last})
 
     def extend_cache(self, cache: Cache, max_length: int) -> Cache:
-        """Returns a cache with the same contents, but with room for `max_length` tokens.
-
-        Raises:
-            ValueError: If S - 1 + `max_length` exceeds the number of learned positions.
-        """
+        """Returns a cache with the same contents, but with room for `max_length` tokens."""
         self.positions.check_length(cache.sentence["prompt_mask"].shape[1] - 2 + max_length)
         return self.decoder.extend_cache(cache, max_length)
 
     def step(self, token_ids: Any, cache: Cache, position: Any) -> tuple[Any, Cache]:
-        """Predicts the next token of every beam (see `Searchable.step`).
-
-        At position 0, the step reads the last tokens of the prompts instead of `token_ids`.
-        """
+        """Predicts the next token of every beam, at position 0 that after the prompts."""
         shape, last = ops.shape(token_ids), cache.sentence
         token_ids = ops.where(ops.equal(position, 0), last["last_tokens"], token_ids)
         offset = ops.broadcast_to(last["last_positions"] + position, shape)
@@ -227,8 +182,5 @@ class LanguageModel(ConfiguredModel):
 
 
 def _take(ids: Any, indices: Any) -> Any:
-    """Takes from each row of `ids` `(B, S)` the ids at `indices` `(B, M)`.
-
-    Negative indices give any ids.
-    """
+    """Takes `ids` `(B, S)` at `indices` `(B, M)` of each row, and any at negative indices."""
     return ops.take_along_axis(ids, ops.maximum(indices, 0), axis=1)

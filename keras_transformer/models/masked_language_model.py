@@ -25,8 +25,8 @@ class BertEncoder(ConfiguredModel):
     normalization and dropout follow. The sizes default to those of BERT base. As in BERT, initial
     matrices are drawn from a truncated normal distribution with standard deviation 0.02.
 
-    The encoder is a functional `keras.Model`: call it in a functional model of your own, and add
-    layers for your task. `MaskedLanguageModel` pretrains it.
+    Call it in a functional model of your own, and add layers for your task. `MaskedLanguageModel`
+    pretrains it.
 
     Example:
 
@@ -37,22 +37,13 @@ class BertEncoder(ConfiguredModel):
     >>> tagger = keras.Model(token_ids, keras.layers.Dense(9)(x))
 
     Args:
-        vocabulary_size: Size V of the vocabulary.
-        num_layers: Number of layers. Defaults to 12.
-        d_model: Width D. Defaults to 768.
-        num_heads: Number of attention heads H. Defaults to 12.
-        d_ff: Width F of the feed-forward networks. Defaults to 3072.
-        dropout_rate: Dropout rate, in [0, 1), of the embeddings and of sublayer outputs. Defaults
-            to 0.1.
-        attention_dropout_rate: Dropout rate, in [0, 1), of the attention weights. Defaults to 0.1.
-        activation: Activation of the feed-forward networks. Defaults to `"gelu_approximate"`, as in
-            the authors' program.
+        vocabulary_size, num_layers, d_model, num_heads, d_ff, dropout_rate, attention_dropout_rate,
+            activation, dtype: See `LanguageModel`, which has the same defaults.
         norm_epsilon: Constant that layer normalization adds to the variance. Defaults to 1e-12.
         max_length: Number of position embeddings, the maximum length in tokens. Defaults to 512.
         num_segments: Number of segments. BERT has two, for pairs of texts. Defaults to 0, which
             means no segment embeddings.
         pad_id: Id of padding. Defaults to 0.
-        dtype: Dtype policy of all layers. Defaults to the global policy.
 
     Call arguments:
         inputs: `token_ids`, int `(B, S)`, padded with `pad_id`. With segments, a dictionary
@@ -94,19 +85,8 @@ class BertEncoder(ConfiguredModel):
             max_length, initializer=_initializer(), dtype=policy, name="positions"
         )
         norm = LayerNormalization(norm_epsilon, dtype=policy, name="embedding_norm")
-        encoder = Encoder(
-            num_layers,
-            d_model,
-            num_heads,
-            d_ff,
-            dropout_rate=dropout_rate,
-            attention_dropout_rate=attention_dropout_rate,
-            activation=activation,
-            norm_epsilon=norm_epsilon,
-            kernel_initializer=_initializer(),
-            dtype=policy,
-            name="encoder",
-        )
+        options = {**Encoder.arguments_in(locals()), "dtype": policy, "name": "encoder"}
+        encoder = Encoder(kernel_initializer=_initializer(), **options)
         token_ids = inputs = keras.Input((None,), dtype="int32", name="token_ids")
         x = positions(embedding(token_ids))
         segment_embedding = None
@@ -121,18 +101,7 @@ class BertEncoder(ConfiguredModel):
         super().__init__(inputs, encoder(x, padding_mask=padding_mask(token_ids, pad_id)), **kwargs)
 
         self.dtype_policy = policy
-        self.vocabulary_size = vocabulary_size
-        self.num_layers = num_layers
-        self.d_model = d_model
-        self.num_heads = num_heads
-        self.d_ff = d_ff
-        self.dropout_rate = dropout_rate
-        self.attention_dropout_rate = attention_dropout_rate
-        self.activation = activation
-        self.norm_epsilon = norm_epsilon
-        self.max_length = max_length
-        self.num_segments = num_segments
-        self.pad_id = pad_id
+        self.store_arguments(locals())
         self.embedding = embedding
         self.positions = positions
         self.segment_embedding = segment_embedding
@@ -146,8 +115,7 @@ class MaskedLanguageModel(ConfiguredModel):
 
     The encoder's vectors at the masked positions pass through a dense layer, the encoder's
     activation and layer normalization. The encoder's embedding matrix maps the result to logits, to
-    which a bias is added. Only masked positions have logits, which saves most of their cost.
-    `mask_tokens` makes the inputs and labels. The loss is `MaskedCrossentropy`.
+    which a bias is added. `mask_tokens` makes inputs and labels for the loss `MaskedCrossentropy`.
 
     Example:
 
@@ -160,23 +128,17 @@ class MaskedLanguageModel(ConfiguredModel):
         encoder: A `BertEncoder`, which the model shares and trains.
 
     Call arguments:
-        inputs: The encoder's inputs and `masked_positions`, in one dictionary:
-            `{"token_ids": int (B, S), "masked_positions": int (B, M)}`. Positions are counted from
-            0. A row with fewer than M masked tokens has any position in the rest. A position
-            outside of the row gives logits of NaN.
+        inputs: The encoder's inputs and `masked_positions`, counted from 0, in one dictionary:
+            `{"token_ids": int (B, S), "masked_positions": int (B, M)}`. A row with fewer than M
+            masked tokens has any position in the rest. A position outside of the row gives NaN.
 
     Returns:
         The logits, a float tensor `(B, M, V)` in the compute dtype.
-
-    Raises:
-        ValueError: If `encoder` is not a `BertEncoder`.
 
     Source: Devlin et al. 2019.
     """
 
     def __init__(self, encoder: BertEncoder, **kwargs: Any) -> None:
-        if not isinstance(encoder, BertEncoder):
-            raise ValueError(f"`encoder` must be a `BertEncoder`. Received: encoder={encoder}")
         policy = encoder.dtype_policy
         dense = Dense(
             encoder.d_model,

@@ -1,8 +1,7 @@
-"""Declares the attributes and methods that search and `SlicedLogitsTrainer` need in a model.
+"""All that search, `Translator` and `SlicedLogitsTrainer` need in a model, without a base class.
 
-Search, `Translator` and `SlicedLogitsTrainer` use only the attributes and methods in this module.
-Therefore, a model needs no base class. Shape letters: B batch, S source, T target, D d_model, V
-vocabulary, N beams, L positions of the cache.
+Shape letters: B batch, S source, T target, D d_model, V vocabulary, N beams, L positions of the
+cache.
 """
 
 from typing import Any, Protocol, runtime_checkable
@@ -17,34 +16,29 @@ class Searchable(Protocol):
     Three further methods and three further attributes are optional:
 
     - `extend_cache(cache, max_length) -> Cache` returns the cache with room for `max_length`
-      positions. With `extend_cache`, search starts with a short cache and extends it. Without
-      `extend_cache`, search starts with a cache for hypotheses of the maximum length.
+      positions. Search then starts with a short cache, which is faster.
     - `limit_vocabulary(cache, token_ids) -> Cache` returns a cache with which `step` predicts only
       the tokens `token_ids`, int32 `(B, K)`. Column k of the logits `(B, N, K)` stands for
       `token_ids[:, k]`. `step` then also takes column numbers k instead of token ids. The logits of
-      padding are minus infinity. Search with a shortlist needs `limit_vocabulary`.
+      padding are minus infinity. Search with a shortlist needs this method.
     - `source_attention(source_ids, target_ids)` returns the attention weights from target tokens to
-      source tokens, float32 `(B, N, T, S)`. `target_ids` `(B, N, T)` contain bos and the tokens
-      of translations, padded at the end. The weights of target token t come from the step that
-      reads token t and predicts token t + 1. `Translator` needs `source_attention` for word
-      alignments.
-    - `reads_prompt` is a bool. True means that a source is the beginning of its hypotheses (a
-      prompt). The model then continues the source, and `step` ignores the tokens at position 0,
-      which are bos. `Generator` needs True, and `Translator` needs False. Defaults to False.
-    - `accepts_any_shape` is a bool. True means that `init_cache` and `step` accept tensors with
-      axes of unknown size in a TensorFlow graph, and that `init_cache` accepts `max_length=None`.
-      Then `Translator` on TensorFlow searches its first sentences with one graph for all shapes.
-      Defaults to False.
-    - `compiles` is a bool. False means that `step` computes outside Keras, for example with NumPy
-      or ONNX Runtime, so the backend can't compile it. Search then runs its loop in Python.
-      `init_cache` and `step` get tensors of the backend, which `keras.ops.convert_to_numpy`
-      converts. Their results may be NumPy arrays. Defaults to True.
+      source tokens, float32 `(B, N, T, S)`, for word alignments. `target_ids` `(B, N, T)` contain
+      bos and the tokens of translations, padded at the end. The weights of target token t come from
+      the step that reads token t and predicts token t + 1.
+    - `reads_prompt`: Whether a source is the beginning of its hypotheses (a prompt). `step` then
+      ignores the tokens at position 0, which are bos. `Generator` needs True, and `Translator`
+      False. Defaults to False.
+    - `accepts_any_shape`: Whether `init_cache` and `step` accept axes of unknown size in a
+      TensorFlow graph, and `init_cache` accepts `max_length=None`. `Translator` then searches its
+      first sentences with one graph for all shapes. Defaults to False.
+    - `compiles`: Whether the backend can compile `step`. If not, for example because `step` uses
+      NumPy or ONNX Runtime, search runs its loop in Python. The arguments of `init_cache` and
+      `step` are tensors of the backend, and their results may be NumPy arrays. Defaults to True.
 
     Attributes:
         max_length: Maximum length of a source and of a hypothesis, in tokens.
         pad_id: Id of padding in `source_ids`.
-        variables: All variables of the model. Each call of a compiled search reads the current
-            values of the variables.
+        variables: All variables of the model, whose current values compiled searches read.
     """
 
     max_length: int
@@ -56,9 +50,8 @@ class Searchable(Protocol):
 
         Args:
             source_ids: int32 tensor `(B, S)`, padded at the end.
-            max_length: Maximum number of positions L to decode. If None, the cache starts empty and
-                grows by one position per step. Search uses None only in TensorFlow graphs for all
-                shapes and in SavedModels.
+            max_length: Maximum number of positions L to decode. If None, the cache grows by one
+                position per step. Search uses None only in TensorFlow graphs for all shapes.
             beam_size: Number of beams N per sentence. Defaults to 1.
         """
 
@@ -76,8 +69,8 @@ class Searchable(Protocol):
             cache: The cache that `init_cache`, `extend_cache` or the previous `step` returned.
             position: Position of the tokens, an int or a 0-d int tensor. The first position is 0.
             return_attention_weights: Whether to also return the attention weights over the source.
-                Search sets this argument only with a coverage penalty, so a model without attention
-                may omit the argument.
+                A model without attention may omit this argument, which only a coverage penalty
+                needs.
 
         Returns:
             A tuple of the logits for `position + 1`, float32 `(B, N, V)`, and the updated cache.
@@ -87,15 +80,10 @@ class Searchable(Protocol):
 
 
 class SlicesLogits(Protocol):
-    """A functional model whose last operation multiplies hidden states by an output matrix.
+    """A functional model whose last operation multiplies hidden states by an output matrix."""
 
-    Attributes:
-        states: The symbolic tensor `(B, T, D)` of the hidden states.
-        pad_id: Id of padding in the labels.
-    """
-
-    states: Any
-    pad_id: int
+    states: Any  # the symbolic tensor `(B, T, D)` of the hidden states
+    pad_id: int  # id of padding in the labels
 
     def output_weights(self) -> tuple[Any, Any]:
         """Returns the output matrix `(V, D)` and the bias `(V,)`. The bias can be None."""

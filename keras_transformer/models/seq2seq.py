@@ -1,15 +1,24 @@
-"""Defines the base class of the sequence-to-sequence models."""
+"""The base class of the sequence-to-sequence models, and the programs that register others."""
 
-from typing import Any, ClassVar, Self
+import importlib
+import inspect
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar, Self, TypeVar
 
 import keras
 from keras import ops
 
+from keras_transformer.errors import UserError
 from keras_transformer.layers import TokenEmbedding, padding_mask
 from keras_transformer.layers.attention.cache import Cache, LimitedVocabulary
 from keras_transformer.layers.base import argument_names
 from keras_transformer.models.base import ConfiguredModel, check_pad_id
 
+Class = TypeVar("Class", bound="type[Seq2Seq]")
 # Constructor arguments that come from the tokenizer and from other sections of a recipe.
 _FROM_ELSEWHERE = {"vocabulary_size", "target_vocabulary_size", "pad_id", "dtype"}
 
@@ -17,9 +26,9 @@ _FROM_ELSEWHERE = {"vocabulary_size", "target_vocabulary_size", "pad_id", "dtype
 class Seq2Seq(ConfiguredModel):
     """Base class of the functional models with an encoder, a decoder and tied embeddings.
 
-    The class defines what all architectures have in common: published sizes, the output projection
-    and a limited vocabulary. A subclass creates its layers, calls
-    `super().__init__(inputs, logits)` and defines `init_cache` and `step` (see `Searchable` in
+    The class has published sizes, the output projection and a limited vocabulary. A subclass
+    creates its layers, calls `super().__init__(inputs, logits)`, stores each constructor argument
+    in an attribute of equal name, and defines `init_cache` and `step` (see `Searchable` in
     `models/protocol.py`), which call `embed_step` and `step_logits`. `register_architecture` makes
     the class known to recipes.
 
@@ -29,36 +38,22 @@ class Seq2Seq(ConfiguredModel):
             `register_architecture` sets both.
         states: The symbolic output of the decoder, before the projection to logits.
         target_embedding: The `TokenEmbedding` whose matrix is also the output matrix.
-
-    For each constructor argument, the subclass has an attribute of equal name.
     """
 
     architecture: ClassVar[str]
     presets: ClassVar[dict[str, dict[str, Any]]]
-    states: Any
-    target_embedding: TokenEmbedding
-    vocabulary_size: int
-    target_vocabulary_size: int | None
-    max_length: int
-    pad_id: int
 
     @property
     def accepts_any_shape(self) -> bool:
-        """Whether `Translator` may search without XLA as well as with XLA (see `Searchable`).
-
-        In float16 and bfloat16, results with and without XLA are rounded differently. So a
-        translation would depend on the number of sentences that were translated before it.
-        """
+        """Whether `Translator` may search without XLA as well as with XLA (see `Searchable`)."""
+        # In half precision, XLA rounds differently: a translation would depend on those before it.
         return bool(self.compute_dtype == "float32")
 
     @classmethod
     def of_size(cls, preset: str, vocabulary_size: int, **changes: Any) -> Self:
-        """Creates a model of a published size, with random weights.
+        """Creates a model with the `presets` of a published size and random weights.
 
-        Args:
-            preset: One of `presets`, such as `"tiny"` or `"base"`.
-            vocabulary_size: See the constructor.
-            **changes: Constructor arguments, which replace those of the published size.
+        `**changes` are constructor arguments, which replace those of the published size.
         """
         return cls(vocabulary_size, **{**cls.presets[preset], **changes})
 
@@ -75,14 +70,10 @@ class Seq2Seq(ConfiguredModel):
     @classmethod
     def settings(cls) -> set[str]:
         """Returns the constructor arguments that the section `model` of a recipe can set."""
-        return set(argument_names(cls.__mro__[: cls.__mro__.index(Seq2Seq)])) - _FROM_ELSEWHERE
+        return set(argument_names(cls, Seq2Seq)) - _FROM_ELSEWHERE
 
     def limit_vocabulary(self, cache: Cache, token_ids: Any) -> Cache:
-        """Limits `step` to some tokens (see `Searchable`).
-
-        Raises:
-            ValueError: If the token embedding is quantized.
-        """
+        """Limits `step` to some tokens (see `Searchable`)."""
         if self.target_embedding.scale is not None:
             raise ValueError(
                 "A shortlist needs a token embedding that is not quantized. Received: a model "
@@ -124,10 +115,8 @@ class Seq2Seq(ConfiguredModel):
 
 def ids_inputs() -> dict[str, Any]:
     """Returns the symbolic inputs of a model: `source_ids` `(B, S)`, `target_ids` `(B, T)`."""
-    return {
-        name: keras.Input((None,), dtype="int32", name=name)
-        for name in ("source_ids", "target_ids")
-    }
+    names = ("source_ids", "target_ids")
+    return {name: keras.Input((None,), dtype="int32", name=name) for name in names}
 
 
 def token_embeddings(
@@ -135,15 +124,80 @@ def token_embeddings(
 ) -> tuple[TokenEmbedding, TokenEmbedding]:
     """Returns the source and target embeddings. For a joint vocabulary, both are the same layer.
 
-    Raises:
-        ValueError: If `pad_id` is not in a vocabulary.
+    Raises `ValueError` if `pad_id` is not in a vocabulary.
     """
-    for size in (vocabulary_size, target_vocabulary_size or vocabulary_size):
-        check_pad_id(pad_id, size)
+    check_pad_id(pad_id, min(vocabulary_size, target_vocabulary_size or vocabulary_size))
+    options = {"d_model": width, "dtype": dtype}
     if target_vocabulary_size is None:
-        joint = TokenEmbedding(vocabulary_size, width, dtype=dtype, name="embedding")
+        joint = TokenEmbedding(vocabulary_size, name="embedding", **options)
         return joint, joint
-    return (
-        TokenEmbedding(vocabulary_size, width, dtype=dtype, name="source_embedding"),
-        TokenEmbedding(target_vocabulary_size, width, dtype=dtype, name="target_embedding"),
-    )
+    source = TokenEmbedding(vocabulary_size, name="source_embedding", **options)
+    return source, TokenEmbedding(target_vocabulary_size, name="target_embedding", **options)
+
+
+# The classes that a recipe can name as `model.architecture`.
+ARCHITECTURES: dict[str, type[Seq2Seq]] = {}
+
+
+def register_architecture(
+    name: str, *, presets: dict[str, dict[str, Any]]
+) -> Callable[[Class], Class]:
+    """Decorates a `Seq2Seq` class that recipes can name as `model.architecture`.
+
+    The section `model` of a recipe can set each constructor argument of the class except
+    `vocabulary_size`, `target_vocabulary_size`, `pad_id` and `dtype`, which the constructor must
+    have too, because training sets them. `recipes/before_transformers.py` is an example.
+
+    Example:
+
+    >>> @register_architecture("my_model", presets={"base": {"d_model": 512}})
+    ... @keras.saving.register_keras_serializable(package="my_package")
+    ... class MyModel(Seq2Seq): ...
+
+    Args:
+        name: The value of `model.architecture`.
+        presets: Constructor arguments by the value of `model.preset`. The preset "base" is the
+            default of recipes.
+    """
+
+    def register(model_class: Class) -> Class:
+        model_class.architecture, model_class.presets = name, presets
+        ARCHITECTURES[name] = model_class
+        return model_class
+
+    return register
+
+
+def program_of(architecture: str) -> list[str]:
+    """Returns `[file]` for an architecture that `file` registers, or `[]` for one of this package.
+
+    A child process calls `run_program(*program_of(architecture))`. Raises `UserError` if the class
+    is in no file, such as a class of a notebook.
+    """
+    model_class = ARCHITECTURES[architecture]
+    if model_class.__module__.startswith(f"{__package__}."):
+        return []
+    try:
+        return [str(Path(inspect.getfile(model_class)).resolve())]
+    except (OSError, TypeError):
+        raise UserError(
+            "this command starts a process of its own, which must import the class of the "
+            f"architecture {architecture} from a file. Received: {model_class}, of no file"
+        ) from None
+
+
+def command_line(architecture: str) -> str:
+    """Returns the command that knows an architecture, such as "keras-transformer", for messages."""
+    try:
+        program = program_of(architecture)
+    except UserError:
+        program = []
+    words = ["python", os.path.relpath(program[0])] if program else ["keras-transformer"]
+    return shlex.join(words)
+
+
+def run_program(file: str | None = None) -> None:
+    """Runs the program of `program_of`, if any, as a module, so that it registers its classes."""
+    if file is not None:
+        sys.path.insert(0, str(Path(file).parent))
+        importlib.import_module(Path(file).stem)

@@ -5,34 +5,26 @@ from typing import Any, Self
 import keras
 from keras import ops
 
-from keras_transformer.layers import Decoder, Dropout, Encoder, padding_mask
+from keras_transformer.layers import Decoder, Dropout, Encoder, EncoderLayer, padding_mask
 from keras_transformer.layers.attention.attention_patterns import new_attention_pattern
 from keras_transformer.layers.attention.cache import Cache
 from keras_transformer.layers.positions.positional_encoding import new_position_encoding
-from keras_transformer.models.architectures import register_architecture
-from keras_transformer.models.seq2seq import Seq2Seq, ids_inputs, token_embeddings
+from keras_transformer.models.seq2seq import (
+    Seq2Seq,
+    ids_inputs,
+    register_architecture,
+    token_embeddings,
+)
 
 
 @register_architecture(
     "transformer",
     presets={
         # Wu et al. 2021: text-only Multi30k, 2.57M parameters with 9,728 joint tokens.
-        "tiny": {"num_layers": 4, "d_model": 128, "num_heads": 4, "d_ff": 256, "dropout_rate": 0.3},
+        "tiny": dict(num_layers=4, d_model=128, num_heads=4, d_ff=256, dropout_rate=0.3),
         # Vaswani et al. 2017, Table 3.
-        "base": {
-            "num_layers": 6,
-            "d_model": 512,
-            "num_heads": 8,
-            "d_ff": 2048,
-            "dropout_rate": 0.1,
-        },
-        "big": {
-            "num_layers": 6,
-            "d_model": 1024,
-            "num_heads": 16,
-            "d_ff": 4096,
-            "dropout_rate": 0.3,
-        },
+        "base": dict(num_layers=6, d_model=512, num_heads=8, d_ff=2048, dropout_rate=0.1),
+        "big": dict(num_layers=6, d_model=1024, num_heads=16, d_ff=4096, dropout_rate=0.3),
     },
 )
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -40,8 +32,7 @@ class Transformer(Seq2Seq):
     """The encoder-decoder Transformer of Figure 1, with shared embeddings (§3).
 
     The model is a functional `keras.Model`, so `compile`, `fit`, `predict`, `save`, `export` and
-    `summary` work as usual. Search uses `init_cache` and `step`, which decode one token at a time
-    with cached keys and values.
+    `summary` work as usual. `init_cache` and `step` decode one token at a time.
 
     Example:
 
@@ -98,10 +89,9 @@ class Transformer(Seq2Seq):
         states: The decoder's symbolic output `(B, T, D)`, before the projection to logits.
 
     Raises:
-        ValueError: If `position_encoding` or `attention_pattern` is unknown, or if the two are
-            incompatible.
-        ValueError: If `attention_window` is missing or not allowed.
-        ValueError: If `num_heads` does not divide `d_model`.
+        ValueError: If `position_encoding` or `attention_pattern` is unknown or the two are
+            incompatible, if `attention_window` is missing or not allowed, or if `num_heads` does
+            not divide `d_model`.
 
     Source: Vaswani et al. 2017.
     """
@@ -138,23 +128,15 @@ class Transformer(Seq2Seq):
         )
         positions = source_positions.for_decoder()
         options = {
-            "d_model": d_model,
-            "num_heads": num_heads,
-            "d_ff": d_ff,
-            "d_k": d_k,
-            "dropout_rate": dropout_rate,
-            "attention_dropout_rate": attention_dropout_rate,
-            "use_scale": use_scale,
-            "normalization": normalization,
-            "activation": activation,
-            "norm_first": norm_first,
-            "norm_epsilon": norm_epsilon,
+            **EncoderLayer.arguments_in(locals()),
             "attention_pattern": new_attention_pattern(attention_pattern, attention_window),
+            "position_encoding": source_positions,
             "dtype": policy,
         }
-        encoder = Encoder(num_layers, position_encoding=source_positions, name="encoder", **options)
+        encoder = Encoder(num_layers, name="encoder", **options)
         decoder_depth = num_layers if num_decoder_layers is None else num_decoder_layers
-        decoder = Decoder(decoder_depth, position_encoding=positions, name="decoder", **options)
+        options["position_encoding"] = positions
+        decoder = Decoder(decoder_depth, name="decoder", **options)
         source_embedding, target_embedding = token_embeddings(
             vocabulary_size, target_vocabulary_size, pad_id, d_model, policy
         )
@@ -175,26 +157,7 @@ class Transformer(Seq2Seq):
         super().__init__(inputs, logits, **kwargs)
 
         self.dtype_policy = policy
-        self.vocabulary_size = vocabulary_size
-        self.target_vocabulary_size = target_vocabulary_size
-        self.num_layers = num_layers
-        self.num_decoder_layers = num_decoder_layers
-        self.d_model = d_model
-        self.num_heads = num_heads
-        self.d_ff = d_ff
-        self.dropout_rate = dropout_rate
-        self.attention_dropout_rate = attention_dropout_rate
-        self.position_encoding = position_encoding
-        self.activation = activation
-        self.norm_first = norm_first
-        self.norm_epsilon = norm_epsilon
-        self.max_length = max_length
-        self.pad_id = pad_id
-        self.attention_pattern = attention_pattern
-        self.attention_window = attention_window
-        self.d_k = d_k
-        self.use_scale = use_scale
-        self.normalization = normalization
+        self.store_arguments(locals())
         self.positions = positions
         self.source_embedding = source_embedding
         self.target_embedding = target_embedding
@@ -215,8 +178,7 @@ class Transformer(Seq2Seq):
     def init_cache(self, source_ids: Any, max_length: int | None, beam_size: Any = 1) -> Cache:
         """Encodes the sources and returns the cache (see `Searchable.init_cache`).
 
-        Raises:
-            ValueError: If `max_length` exceeds the number of learned positions.
+        Raises `ValueError` if `max_length` exceeds the number of learned positions.
         """
         self.positions.check_length(max_length or 0)
         mask = padding_mask(source_ids, self.pad_id)
@@ -224,25 +186,14 @@ class Transformer(Seq2Seq):
         return self.decoder.init_cache(batch, beam_size, max_length, memory, mask)
 
     def extend_cache(self, cache: Cache, max_length: int) -> Cache:
-        """Returns a cache with the same contents, but with room for `max_length` positions.
-
-        Raises:
-            ValueError: If `max_length` exceeds the number of learned positions.
-        """
+        """Returns a cache with the same contents, but with room for `max_length` positions."""
         self.positions.check_length(max_length)
         return self.decoder.extend_cache(cache, max_length)
 
     def step(
-        self,
-        token_ids: Any,
-        cache: Cache,
-        position: Any,
-        return_attention_weights: bool = False,
+        self, token_ids: Any, cache: Cache, position: Any, return_attention_weights: bool = False
     ) -> tuple[Any, ...]:
-        """Predicts the next token of every beam (see `Searchable.step`).
-
-        The attention weights are from the last layer's cross-attention, averaged over heads.
-        """
+        """Predicts the next token of every beam (see `Searchable.step` and `source_attention`)."""
         x = self.positions(self.embed_step(token_ids, cache), offset=position)
         x, cache, weights = self.decoder.step(ops.reshape(x, (-1, self.d_model)), cache, position)
         logits = self.step_logits(x, token_ids, cache)
@@ -253,9 +204,8 @@ class Transformer(Seq2Seq):
     def source_attention(self, source_ids: Any, target_ids: Any) -> Any:
         """Returns the attention weights from target to source tokens (see `Searchable`).
 
-        The float32 weights `(B, N, T, S)` are from the last layer's cross-attention, averaged over
-        heads. For each real target token, the weights over the source tokens (eos included) sum to
-        1. A weight is 0 if its target token or its source token is padding.
+        They are from the last layer's cross-attention, averaged over heads. For each real target
+        token, the weights over the source tokens (eos included) sum to 1. Padding has weights of 0.
         """
         _, beams, length = ops.shape(target_ids)
         is_source = padding_mask(source_ids, self.pad_id)

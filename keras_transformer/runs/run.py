@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 from keras_transformer._files import atomic_write, is_keras_file, read_entries, read_text, remove
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.errors import UserError
-from keras_transformer.models.architectures import command_line
+from keras_transformer.models.seq2seq import command_line
 from keras_transformer.recipe.files import find_run, load_recipe, name_of
 from keras_transformer.recipe.settings import Recipe, may_change
 from keras_transformer.runs.checkpoints import (

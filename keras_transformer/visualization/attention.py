@@ -12,7 +12,7 @@ from keras_transformer._backend.compile_function import compile_function
 from keras_transformer._backend.gradient_checkpointing import gradient_checkpointing
 from keras_transformer.data.tokenizer import check_utf8, fits
 from keras_transformer.errors import UserError
-from keras_transformer.layers.attention.attention_records import (
+from keras_transformer.layers.attention.scaled_dot_product_attention import (
     AttentionKind,
     AttentionRecord,
     recorded_attention,

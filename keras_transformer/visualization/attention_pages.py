@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_transformer._files import png
 from keras_transformer.errors import UserError
-from keras_transformer.layers.attention.attention_records import AttentionKind
+from keras_transformer.layers.attention.scaled_dot_product_attention import AttentionKind
 from keras_transformer.visualization.attention import AttentionExample, head_entropy
 from keras_transformer.visualization.pages import render, text_width
 

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from support.contract import HALF_PRECISION_TOLERANCE, assert_layer_contract, randomize, to_numpy
+from support.contract import HALF_PRECISION_TOLERANCE, randomize, to_numpy
 
 from keras_transformer.layers import (
     Decoder,
@@ -16,14 +16,8 @@ from keras_transformer.layers import (
     RotaryPositionalEncoding,
     TokenEmbedding,
 )
-from keras_transformer.layers.base import (
-    ConfiguredLayer,
-    Dense,
-    LayerNormalization,
-    int8_matmul,
-)
+from keras_transformer.layers.base import ConfiguredLayer, Dense, LayerNormalization
 
-N, D, M = 3, 11, 7
 X = np.random.default_rng(0).normal(size=(2, 5, 7)).astype("float32")
 FAR_FROM_ZERO = 3 + 5 * X
 
@@ -85,10 +79,6 @@ def test_a_layer_follows_a_product_with_a_number(layer):
     np.testing.assert_allclose(to_numpy(model(X)), to_numpy(layer(2.0 * X)), atol=1e-5)
 
 
-def test_contract_of_dense(tmp_path):
-    assert_layer_contract(Dense, {"units": 4}, {"inputs": X}, (2, 5, 4), tmp_path)
-
-
 def averaging(layer_class):
     """A subclass whose own `call` returns the sum and the mean of the positions."""
 
@@ -132,22 +122,6 @@ def test_dense_is_that_of_keras(use_bias, training):
     peer.set_weights(ours.get_weights())
     expected = to_numpy(peer(X))
     np.testing.assert_allclose(to_numpy(ours(X, training=training)), expected, atol=1e-6)
-
-
-def test_equals_the_product_of_the_rounded_numbers():
-    generator = np.random.default_rng(0)
-    x = generator.normal(size=(N, D)).astype("float32")
-    kernel = generator.integers(-127, 128, (D, M)).astype("int8")
-    scale = generator.uniform(50, 200, M).astype("float32")
-    x_scale = 127 / np.abs(x).max(axis=-1, keepdims=True)
-    expected = np.round(x * x_scale) @ kernel.astype("float64") / (x_scale * scale)
-    np.testing.assert_allclose(to_numpy(int8_matmul(x, kernel, scale)), expected, rtol=1e-4)
-
-
-def test_contract_of_layer_normalization(tmp_path):
-    assert_layer_contract(
-        LayerNormalization, {}, {"inputs": FAR_FROM_ZERO}, FAR_FROM_ZERO.shape, tmp_path
-    )
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,23 @@
 
 import copy
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import keras
 import numpy as np
 import pytest
+from support import small_models
 from support.contract import randomize, to_numpy
 
 from keras_transformer import Transformer
-from keras_transformer.layers import Encoder, EncoderLayer
+from keras_transformer.layers import Encoder, EncoderLayer, TokenEmbedding
 from keras_transformer.layers.base import Dense
-from keras_transformer.layers.saving import apply_layer_changes, layer_changes
+from keras_transformer.layers.saving import (
+    layer_changes,
+    placeholder_weights,
+)
+from keras_transformer.models.base import in_float32
+from keras_transformer.runs.checkpoints import load_model
 
 X = np.random.default_rng(0).normal(size=(2, 5, 6)).astype("float32")
 QUIET = pytest.mark.filterwarnings("ignore:.*quantize")
@@ -40,17 +47,6 @@ def test_changes_are_json_by_path():
         "self_attention/query": {"lora_rank": 2, "lora_alpha": 3},
         "self_attention_residual": {"trainable": False},
     }
-
-
-@pytest.mark.once
-def test_applied_changes_are_the_changes():
-    layer, other = new_layer(), new_layer()
-    change(layer)
-    changes = json.loads(json.dumps(layer_changes(layer)))
-    apply_layer_changes(other, changes)
-    assert json.loads(json.dumps(layer_changes(other))) == changes
-    shapes = [[weight.shape for weight in x.weights] for x in (layer, other)]
-    assert shapes[0] == shapes[1]
 
 
 @QUIET
@@ -163,3 +159,31 @@ def test_what_is_frozen_in_a_transformer_stays_so(freeze, tmp_path):
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     for other in (of_config, loaded, copy.deepcopy(model)):
         assert trainable_flags(other) == trainable_flags(model)
+
+
+# --- Weights of zeros where loading replaces them -------------------------------------------------
+
+
+def is_zero():
+    """Returns which of new layers have weights of zeros."""
+    layers = Dense(3), TokenEmbedding(7, 3)
+    for layer in layers:
+        layer.build((None, 4, 4, 2))
+    return [not np.any(layer.get_weights()[0]) for layer in layers]
+
+
+@pytest.mark.once
+def test_weights_are_zeros_within_the_context_and_in_its_thread_alone():
+    with placeholder_weights(), ThreadPoolExecutor(1) as other_thread:
+        assert is_zero() == [True, True]
+        assert other_thread.submit(is_zero).result() == [False, False]
+    assert is_zero() == [False, False]
+
+
+@pytest.mark.once
+def test_all_placeholders_are_replaced(tmp_path):
+    model = small_models.new_model(dtype="mixed_bfloat16")
+    model.save(tmp_path / "model.keras")
+    for loaded in (load_model(tmp_path / "model.keras"), in_float32(model)):
+        for found, expected in zip(loaded.get_weights(), model.get_weights(), strict=True):
+            np.testing.assert_array_equal(found, expected)

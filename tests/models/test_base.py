@@ -19,7 +19,6 @@ from keras_transformer import (
     MaskedLanguageModel,
     Perplexity,
 )
-from keras_transformer.layers.saving import _sublayers
 from keras_transformer.models import Transformer
 from keras_transformer.models.base import in_float32
 from keras_transformer.portability.comparison import random_inputs
@@ -89,18 +88,6 @@ def new_encoder():
 
 @pytest.mark.once
 @each_model
-def test_frozen_layers_stay_frozen_in_a_model_that_is_not_the_first_of_its_kind(name):
-    MODELS[name]()
-    model = MODELS[name]()
-    for layer in model.layers[:-1]:
-        layer.trainable = False
-    again = type(model).from_config(json.loads(json.dumps(model.get_config())))
-    trained = [x.path for x in again.trainable_variables]
-    assert trained == [x.path for x in model.trainable_variables]
-
-
-@pytest.mark.once
-@each_model
 def test_unknown_arguments_are_refused(name):
     model = MODELS[name]()
     config = {**model.get_config(), "dropuot_rate": 0.5}
@@ -120,24 +107,6 @@ def test_every_model_can_be_quantized(name, mode):
     assert [x.dtype for x in again.variables] == [x.dtype for x in model.variables]
 
 
-@pytest.mark.once
-@pytest.mark.parametrize("variant", ["sinusoidal", "binary_concatenated"])
-def test_sublayers_of_a_second_transformer_have_the_same_names(variant):
-    """A saved file names the sublayers that are quantized, frozen or have LoRA."""
-    model = small_models.new_model(variant)
-    again = type(model).from_config(model.get_config())
-    assert _sublayers(again).keys() == _sublayers(model).keys()
-
-
-def test_a_quantized_model_with_concatenated_positions_is_loaded(tmp_path):
-    model = small_models.new_model("binary_concatenated")
-    model.quantize("int8")
-    model.save(tmp_path / "model.keras")
-    inputs = small_models.inputs_of(model)
-    again = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_allclose(to_numpy(again(inputs)), to_numpy(model(inputs)), atol=1e-5)
-
-
 @each_model
 def test_results_do_not_depend_on_floatx(name):
     model = MODELS[name]()
@@ -153,15 +122,6 @@ def test_results_do_not_depend_on_floatx(name):
     finally:
         keras.config.set_floatx(floatx)
     np.testing.assert_allclose(found, expected, atol=1e-6)
-
-
-@pytest.mark.once
-def test_compile_knows_the_padding_of_a_masked_language_model():
-    encoder = BertEncoder(13, 1, 4, 2, 6, max_length=5, pad_id=1)
-    model = MaskedLanguageModel(encoder)
-    with pytest.raises(ValueError, match="pad_id=0 of MaskedCrossentropy, pad_id=1 of the model"):
-        model.compile("sgd", MaskedCrossentropy())
-    assert "pad_id" not in model.get_config()
 
 
 @pytest.mark.once

@@ -21,7 +21,6 @@ from keras_transformer import (
     search,
 )
 from keras_transformer.data import Tokenizer
-from keras_transformer.exchange.source_model import check_model
 
 V, B, S, T, BOS = 60, 2, 7, 5, 2
 OPTIONS = SearchOptions(beam_size=2, max_length=4)
@@ -243,16 +242,6 @@ def test_a_copy_is_the_same_model(change, way, tmp_path):
     model = new_model(change)
     CHANGES[change](model, tmp_path)
     assert_same_model(model, COPIES[way](model, tmp_path), TOLERANCES.get(change, 1e-4))
-
-
-@pytest.mark.once
-@QUIET
-def test_exports_of_a_quantized_model_are_refused(tokenizer):
-    """`check_model` is the first call of every export."""
-    model = new_model("float32")
-    model.quantize("float8")
-    with pytest.raises(ValueError, match="must not be quantized"):
-        check_model(model, tokenizer)
 
 
 @QUIET

@@ -1,9 +1,5 @@
 """The language model against NumPy, and its cached steps against itself."""
 
-import os
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
@@ -106,24 +102,6 @@ def test_saved_is_loaded_and_trains_on_with_sliced_logits(tmp_path):
     losses = [float(trainer.train_on_batch(x, y, return_dict=True)["loss"]) for _ in range(4)]
     assert losses[0] == pytest.approx(float(loss(y, model(x))), rel=1e-4)
     assert losses[-1] < losses[0]
-
-
-@pytest.mark.slow
-def test_a_saved_model_gives_the_same_logits_on_another_backend(tmp_path):
-    others = {"tensorflow": "jax", "jax": "torch", "torch": "tensorflow"}
-    model = small_model()
-    _, token_ids = prompts_of(model, [9, 4])
-    model.save(tmp_path / "model.keras")
-    np.save(tmp_path / "ids.npy", token_ids)
-    code = (
-        "import keras_transformer, keras, numpy as np; "
-        "model = keras.saving.load_model('model.keras'); "
-        "np.save('logits.npy', model.predict_on_batch(np.load('ids.npy')))"
-    )
-    environment = {**os.environ, "KERAS_BACKEND": others[keras.config.backend()]}
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, env=environment)
-    logits = np.load(tmp_path / "logits.npy")
-    np.testing.assert_allclose(logits, to_numpy(model(token_ids)), atol=1e-5)
 
 
 @pytest.mark.once

@@ -166,12 +166,6 @@ def test_search_gets_float32_logits_under_half_precision():
     np.testing.assert_allclose(to_numpy(logits), full_logits[:, :1], rtol=0, atol=2**-3)
 
 
-def test_predict_equals_call():
-    model = small_model()
-    inputs = inputs_of(model)
-    np.testing.assert_allclose(model.predict(inputs, verbose=0), to_numpy(model(inputs)), atol=1e-5)
-
-
 @pytest.mark.once
 def test_joint_vocabulary_has_one_matrix_and_separate_ones_two():
     def matrices(variant):
@@ -220,3 +214,35 @@ def test_every_layer_is_built():
     for variant in ("sinusoidal", "pre_norm"):
         model = small_model(variant)
         assert [layer.name for layer in model._flatten_layers() if not layer.built] == []
+
+
+# --- Sizes of known Transformers, to the last parameter -------------------------------------------
+
+
+def parameters(num_layers, d_model, d_ff, vocabulary_size):
+    """The count by hand, layer by layer: kernels, biases, and gain and bias of each norm."""
+    attention = 4 * (d_model * d_model + d_model)
+    feed_forward = d_model * d_ff + d_ff + d_ff * d_model + d_model
+    norm = 2 * d_model
+    encoder_layer = attention + norm + feed_forward + norm
+    decoder_layer = encoder_layer + attention + norm
+    return vocabulary_size * d_model + num_layers * (encoder_layer + decoder_layer)
+
+
+@pytest.mark.once
+def test_tiny_has_as_many_parameters_as_published():
+    model = Transformer.tiny(9728)
+    assert model.count_params() == parameters(4, 128, 256, 9728)
+    assert round(model.count_params() / 1e6, 2) == 2.57
+
+
+@pytest.mark.once
+def test_base_has_63_082_496_parameters():
+    model = Transformer.base(37000)
+    assert model.count_params() == parameters(6, 512, 2048, 37000) == 63_082_496
+
+
+@pytest.mark.once
+def test_arguments_replace_those_of_the_published_size():
+    model = Transformer.tiny(13, num_layers=1, d_ff=11)
+    assert (model.num_layers, model.d_ff, model.d_model) == (1, 11, 128)

@@ -1,7 +1,4 @@
-"""Attention patterns for long sequences: a base class, a registry of names, and sparse patterns.
-
-`FullAttention` has a file of its own.
-"""
+"""Attention patterns for long sequences: a base class, a registry of names, and the patterns."""
 
 import math
 from collections.abc import Callable
@@ -11,12 +8,15 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer._backend.operations import MASKED_SCORE, scalar
+from keras_transformer._backend.operations import MASKED_SCORE, attend, scalar
 from keras_transformer.errors import check_sizes
 
-# Maps names to classes.
-ATTENTION_PATTERNS: dict[str, Any] = {}
+ATTENTION_PATTERNS: dict[str, Any] = {}  # classes by their names
 SMALLEST_BLOCK = 64
+
+# The scores `(..., T, n)` of n keys, and a function that multiplies weights of this shape by the
+# values of these keys.
+Group = tuple[Any, Callable[[Any], Any]]
 
 
 def attention_pattern(name: str) -> Callable[[type], type]:
@@ -30,11 +30,9 @@ def attention_pattern(name: str) -> Callable[[type], type]:
 
 
 def new_attention_pattern(name: Any, window: int | None) -> Any:
-    """Creates an `AttentionPattern` from its registered name.
+    """Creates the pattern of a registered name, a list of patterns for a list, or None for None.
 
-    Args:
-        name: A registered name, or None for no pattern. For a list, the function returns a list.
-        window: The window, stride or block size in tokens, or None if the pattern has none of them.
+    `window` is the window, stride or block size in tokens.
 
     Raises:
         ValueError: If the name is not registered, if a required `window` is missing, or if `window`
@@ -62,12 +60,10 @@ def new_attention_pattern(name: Any, window: int | None) -> Any:
 class AttentionPattern:
     """Base class of attention patterns. They let `MultiHeadAttention` process long sequences (§4).
 
-    A pattern defines which keys a query attends to by their positions. A pattern computes attention
-    without storing the scores of all pairs of query and key. A pattern has no weights, so the
-    weights of a `MultiHeadAttention` can be used with any pattern. Each pattern is a dataclass
-    whose fields are sizes in tokens, at least 1. Padding before a sequence changes no result.
-
-    A subclass defines `allows`, and `__call__`.
+    A pattern says by positions which keys a query attends to, and computes attention without
+    storing the scores of all pairs. It has no weights, so the weights of a `MultiHeadAttention` fit
+    any pattern. Each pattern is a dataclass whose fields are sizes in tokens, at least 1. Padding
+    before a sequence changes no result. A subclass defines `allows`, and `heads`.
 
     Call arguments:
         query: float tensor `(B, H, T, K)`.
@@ -83,8 +79,8 @@ class AttentionPattern:
         A float tensor `(B, H, T, K_v)`, finite even for queries whose keys are all masked.
 
     Raises:
-        ValueError: If a size is not an integer of at least 1.
-        ValueError: If `padding_mask` has another number of columns than there are keys.
+        ValueError: If a size is not an integer of at least 1, or if `padding_mask` has another
+            number of columns than there are keys.
 
     Attributes:
         needs_window: Whether the pattern has a window, stride or block size. It must be the
@@ -96,7 +92,27 @@ class AttentionPattern:
     def __post_init__(self) -> None:
         check_sizes(**self.get_config())
 
-    def __call__(self, query: Any, key: Any, value: Any, **options: Any) -> Any:
+    def __call__(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        padding_mask: Any = None,
+        use_causal_mask: bool = False,
+        use_scale: bool = True,
+        dropout: Any = None,
+        training: bool = False,
+    ) -> Any:
+        check_mask_length(padding_mask, key.shape[2])
+        if use_scale:
+            query = query * (1.0 / math.sqrt(query.shape[-1]))
+        dropout = dropout if training and dropout is not None and dropout.rate else None
+        return self.heads(query, key, value, padding_mask, use_causal_mask, dropout)
+
+    def heads(
+        self, query: Any, key: Any, value: Any, padding_mask: Any, is_causal: bool, dropout: Any
+    ) -> Any:
+        """Computes the call for a scaled `query`. `dropout` is None if nothing is dropped."""
         raise NotImplementedError
 
     def allows(self, query: Any, key: Any) -> Any:
@@ -116,39 +132,86 @@ class AttentionPattern:
         return cls(**config)
 
 
+@attention_pattern("full")
+@keras.saving.register_keras_serializable(package="keras_transformer")
+@dataclass(frozen=True)
+class FullAttention(AttentionPattern):
+    """Attends to all positions (§3.2.1). Memory is linear in the sequence length.
+
+    `MultiHeadAttention` gives the same result with this pattern as without a pattern. On PyTorch, a
+    fused kernel computes the result without storing the scores, unless weights are dropped or both
+    masks are given. Otherwise, the result is computed for one block of queries at a time, and the
+    backward pass recomputes the scores of each block. The time is quadratic in the sequence length.
+
+    Example:
+
+    >>> MultiHeadAttention(d_model=512, num_heads=8, attention_pattern=FullAttention())
+
+    Args:
+        block_size: Number of queries per block, at least 1. Defaults to 512.
+
+    Source: Rabe and Staats 2021, "Self-attention Does Not Need O(n²) Memory"; Dao et al. 2022,
+    "FlashAttention".
+    """
+
+    block_size: int = 512
+
+    def heads(
+        self, query: Any, key: Any, value: Any, padding_mask: Any, is_causal: bool, dropout: Any
+    ) -> Any:
+        # The kernel would need a mask for all pairs of query and key if both masks are given.
+        if dropout is None and not (is_causal and padding_mask is not None):
+            heads = attend(query, key, value, padding_mask, is_causal, use_scale=False)
+            if heads is not None:
+                return heads
+        if query.shape[2] == 0:
+            return ops.zeros((*ops.shape(query)[:3], value.shape[-1]), value.dtype)
+        queries = split_blocks(query, fitting_size(self.block_size, ops.shape(query)[2]))
+        count, size = ops.shape(queries)[2:4]
+        marks = None if padding_mask is None else key_marks(key, padding_mask)
+
+        def heads_of(block: Any, queries: Any, seed: Any, key: Any, value: Any) -> Any:
+            allowed = None
+            if is_causal:
+                rows = ops.arange(size, dtype="int32") + block * size
+                allowed = ops.arange(ops.shape(key)[2], dtype="int32") <= rows[:, None]
+            scores, multiply = _group(allowed, queries, key, value, marks)
+            weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
+            return multiply(weights if dropout is None else dropout.drop(weights, seed))
+
+        recomputed, blocks = keras.remat(heads_of), ops.arange(count, dtype="int32")
+        first = ops.zeros((2,), "int32") if dropout is None else dropout.next_seed()
+        seeds = first + blocks[:, None] * ops.arange(1, -1, -1, dtype="int32")
+        given = blocks, ops.moveaxis(queries, 2, 0), seeds
+        heads = ops.map(lambda xs: recomputed(*xs, key, value), given)
+        return join_blocks(ops.moveaxis(heads, 0, 2), ops.shape(query)[2])
+
+    def allows(self, query: Any, key: Any) -> Any:
+        return ops.ones_like(query - key, dtype="bool")
+
+
 class BlockPattern(AttentionPattern):
     """Base class of sparse patterns for self-attention, which split the sequence into blocks.
 
-    A subclass returns the scores of the keys that the queries of a block may attend to. One softmax
-    covers all scores of a query. The numbers of queries and keys must be equal.
+    One softmax covers the scores of all groups of keys that a subclass returns.
     """
 
     needs_window = True
 
-    def __call__(
-        self,
-        query: Any,
-        key: Any,
-        value: Any,
-        padding_mask: Any = None,
-        use_causal_mask: bool = False,
-        use_scale: bool = True,
-        dropout: Any = None,
-        training: bool = False,
+    def heads(
+        self, query: Any, key: Any, value: Any, padding_mask: Any, is_causal: bool, dropout: Any
     ) -> Any:
         if None not in (query.shape[2], key.shape[2]) and query.shape[2] != key.shape[2]:
             raise ValueError(
                 f"{type(self).__name__} is for self-attention: the numbers of queries and keys "
                 f"must be equal. Received: {query.shape[2]} queries, {key.shape[2]} keys"
             )
-        if use_scale:
-            query = query * (1.0 / math.sqrt(query.shape[-1]))
         size = fitting_size(self.largest_block, ops.shape(key)[2])
         parts = (query, key, value, key_marks(key, padding_mask))
-        groups = self._groups(size, use_causal_mask, *(split_blocks(x, size) for x in parts))
+        groups = self._groups(is_causal, *(split_blocks(x, size) for x in parts))
         scores = ops.concatenate([scores for scores, _ in groups], axis=-1)
         weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
-        weights = weights if dropout is None else dropout(weights, training=training)
+        weights = weights if dropout is None else dropout(weights, training=True)
         num_near = ops.shape(groups[0][0])[-1]
         heads = groups[0][1](weights[..., :num_near])
         if len(groups) == 2:
@@ -158,19 +221,32 @@ class BlockPattern(AttentionPattern):
     @property
     def largest_block(self) -> int:
         """Number of positions of a block, if the sequence is not shorter."""
-        raise NotImplementedError
+        size: int = next(iter(self.get_config().values()))
+        return size
 
-    def _groups(
-        self, size: Any, use_causal_mask: bool, queries: Any, keys: Any, values: Any, marks: Any
-    ) -> list[tuple[Any, Callable[[Any], Any]]]:
+    def _groups(self, use_causal_mask: bool, queries: Any, *keys: Any) -> list[Group]:
         """Returns one or two groups of keys: the near keys, and possibly the far keys.
 
-        A group is a tuple of the scores `(B, H, M, b, n)` of n keys, and a function that multiplies
-        weights of this shape by the values of these keys. `size` is the number b of positions of a
-        block. Queries and keys are `(B, H, M, b, K)`, values `(B, H, M, b, K_v)`, and `marks`
-        `(B, 1, M, b, 1)` (see `key_marks`).
+        Queries are `(B, H, M, b, K)`. `keys` are the keys of this shape, the values
+        `(B, H, M, b, K_v)`, and the marks `(B, 1, M, b, 1)` (see `key_marks`).
         """
         raise NotImplementedError
+
+
+def _group(allowed: Any, queries: Any, keys: Any, values: Any, marks: Any) -> Group:
+    """Returns the scores of `keys` `(..., n, K)`. `marks` and `allowed` may be None."""
+    scores = ops.cast(ops.matmul(queries, ops.swapaxes(keys, -1, -2)), "float32")
+    masks = (allowed, None if marks is None else ops.swapaxes(marks, -1, -2) > 0)
+    for mask in masks:
+        if mask is not None:
+            scores = ops.where(mask, scores, scalar(MASKED_SCORE, scores.dtype))
+    return scores, lambda weights: ops.matmul(weights, values)
+
+
+def _rearranged(group: Group, inward: Callable[[Any], Any], outward: Callable[[Any], Any]) -> Group:
+    """Returns a group in another arrangement: `outward` rearranges, `inward` is the inverse."""
+    scores, multiply = group
+    return outward(scores), lambda weights: outward(multiply(inward(weights)))
 
 
 @attention_pattern("local")
@@ -179,10 +255,9 @@ class BlockPattern(AttentionPattern):
 class LocalAttention(BlockPattern):
     """Attends to positions at most `window` positions away (restricted self-attention, §4).
 
-    The sequence is split into blocks of `window` positions, or of 64 positions if `window` is less
-    than 64. The queries of a block are multiplied by the keys of this block and of the neighbouring
-    blocks. Time and memory are proportional to the sequence length times `window`. In each layer,
-    information moves by at most `window` positions.
+    The queries of a block of at least 64 positions are multiplied by the keys of this block and of
+    the neighbouring blocks. Time and memory are proportional to the sequence length times `window`.
+    In each layer, information moves by at most `window` positions.
 
     Example:
 
@@ -201,16 +276,12 @@ class LocalAttention(BlockPattern):
     def largest_block(self) -> int:
         return max(self.window, SMALLEST_BLOCK)
 
-    def _groups(
-        self, size: Any, use_causal_mask: bool, queries: Any, keys: Any, values: Any, marks: Any
-    ) -> list[tuple[Any, Callable[[Any], Any]]]:
-        keys, values, marks = (with_neighbours(x, use_causal_mask) for x in (keys, values, marks))
-        distance = neighbour_distances(size, use_causal_mask)
+    def _groups(self, use_causal_mask: bool, queries: Any, *keys: Any) -> list[Group]:
+        distance = neighbour_distances(ops.shape(queries)[3], use_causal_mask)
         allowed = self.allows(distance, 0)
         if use_causal_mask:
             allowed = ops.logical_and(allowed, distance >= 0)
-        scores = masked_scores(queries, keys, marks, allowed)
-        return [(scores, lambda weights: ops.matmul(weights, values))]
+        return [_group(allowed, queries, *(with_neighbours(x, use_causal_mask) for x in keys))]
 
     def allows(self, query: Any, key: Any) -> Any:
         return ops.abs(query - key) <= self.window
@@ -239,45 +310,28 @@ class StridedAttention(BlockPattern):
 
     stride: int
 
-    @property
-    def largest_block(self) -> int:
-        return self.stride
-
-    def _groups(
-        self, size: Any, use_causal_mask: bool, queries: Any, keys: Any, values: Any, marks: Any
-    ) -> list[tuple[Any, Callable[[Any], Any]]]:
-        near_keys, near_values, near_marks = (
-            with_neighbours(x, use_causal_mask) for x in (keys, values, marks)
-        )
-        near = masked_scores(queries, near_keys, near_marks, self._near(size, use_causal_mask))
+    def _groups(self, use_causal_mask: bool, queries: Any, *keys: Any) -> list[Group]:
+        size = ops.shape(queries)[3]
+        distance = neighbour_distances(size, use_causal_mask)
+        # The far keys include those at the distances 0 and `size`.
+        farthest = distance if use_causal_mask else ops.abs(distance)
+        allowed = ops.logical_and(farthest > 0, farthest < size)
+        allowed = ops.logical_and(allowed, self.allows(distance, 0))
+        near = _group(allowed, queries, *(with_neighbours(x, use_causal_mask) for x in keys))
         # A column contains the positions that have the same remainder modulo the stride.
-        queries, keys, values, marks = (
-            ops.swapaxes(x, 2, 3) for x in (queries, keys, values, marks)
-        )
-        blocks = ops.arange(ops.shape(queries)[3])
+        blocks = ops.arange(ops.shape(queries)[2])
         is_before = blocks[None, :] <= blocks[:, None] if use_causal_mask else None
-        far = ops.swapaxes(masked_scores(queries, keys, marks, is_before), 2, 3)
-
-        def far_heads(weights: Any) -> Any:
-            return ops.swapaxes(ops.matmul(ops.swapaxes(weights, 2, 3), values), 2, 3)
-
-        return [(near, lambda weights: ops.matmul(weights, near_values)), (far, far_heads)]
+        far = _group(is_before, *(_columns(x) for x in (queries, *keys)))
+        return [near, _rearranged(far, _columns, _columns)]
 
     def allows(self, query: Any, key: Any) -> Any:
         distance = query - key
         is_near = ops.abs(distance) <= self.stride
         return ops.logical_or(is_near, ops.equal(ops.mod(distance, self.stride), 0))
 
-    def _near(self, size: Any, use_causal_mask: bool) -> Any:
-        """Returns a bool mask, True at allowed distances of more than 0 and less than `size`.
 
-        Without a causal mask, the mask compares absolute distances. A separate matrix product
-        computes the scores at the distances 0, `size`, 2 `size`, and so on.
-        """
-        distance = neighbour_distances(size, use_causal_mask)
-        farthest = ops.abs(distance) if not use_causal_mask else distance
-        is_between = ops.logical_and(farthest > 0, farthest < size)
-        return ops.logical_and(is_between, self.allows(distance, 0))
+def _columns(blocks: Any) -> Any:
+    return ops.swapaxes(blocks, 2, 3)
 
 
 @attention_pattern("fixed")
@@ -286,17 +340,15 @@ class StridedAttention(BlockPattern):
 class FixedAttention(BlockPattern):
     """Attends to the query's own block and to the last positions of all other blocks.
 
-    Blocks are counted from the first real token, so padding before a sequence changes nothing. The
-    last positions of a block are its summary: they attend to their whole block, and all later
-    positions attend to them. In every head, one softmax covers the own block and the summaries
-    ("merged head" in Child et al.). Time and memory for a sequence of length T are proportional to
-    T * (block_size + num_summaries * T / block_size). With a block size of about
-    sqrt(num_summaries * T), time and memory grow as T^1.5.
+    Blocks are counted from the first real token. The last positions of a block are its summary:
+    they attend to their whole block, and all later positions attend to them. In every head, one
+    softmax covers the own block and the summaries ("merged head" in Child et al.). Time and memory
+    for a sequence of length T are proportional to T * (block_size + num_summaries * T /
+    block_size). With a block size of about sqrt(num_summaries * T), they grow as T^1.5.
 
     The pattern is made for causal attention to text and other data without a period, for which
     `StridedAttention` is made. Without a causal mask, positions also attend to the summaries of
-    later blocks. The last block has no summary if it is too short, so earlier blocks do not attend
-    to it.
+    later blocks. The last block has no summary if it is too short.
 
     Example:
 
@@ -326,61 +378,43 @@ class FixedAttention(BlockPattern):
         default = max(1, self.block_size // 16)
         return default if self.num_summaries is None else self.num_summaries
 
-    @property
-    def largest_block(self) -> int:
-        return self.block_size
-
-    def __call__(
-        self, query: Any, key: Any, value: Any, padding_mask: Any = None, **options: Any
+    def heads(
+        self, query: Any, key: Any, value: Any, padding_mask: Any, is_causal: bool, dropout: Any
     ) -> Any:
         if padding_mask is None:
-            return super().__call__(query, key, value, **options)
+            return super().heads(query, key, value, None, is_causal, dropout)
         start = sequence_start(padding_mask)
         query, key, value = (_rotate(x, start) for x in (query, key, value))
         padding_mask = _rotate(padding_mask[:, None, :, None], start)[:, 0, :, 0]
-        return _rotate(super().__call__(query, key, value, padding_mask, **options), -start)
+        return _rotate(super().heads(query, key, value, padding_mask, is_causal, dropout), -start)
 
-    def _groups(
-        self, size: Any, use_causal_mask: bool, queries: Any, keys: Any, values: Any, marks: Any
-    ) -> list[tuple[Any, Callable[[Any], Any]]]:
-        positions = ops.arange(ops.shape(keys)[3], dtype="int32")
+    def _groups(self, use_causal_mask: bool, queries: Any, *keys: Any) -> list[Group]:
+        size = ops.shape(queries)[3]
+        positions = ops.arange(size, dtype="int32")
         # If JAX does not know the length, the whole sequence is here (see `fitting_size`).
         allowed = self.allows(positions[:, None], positions)
         if use_causal_mask:
             allowed = ops.logical_and(allowed, positions <= positions[:, None])
-        near = masked_scores(queries, keys, marks, allowed)
-        near_group = (near, lambda weights: ops.matmul(weights, values))
+        near = _group(allowed, queries, *keys)
         if size != self.block_size:  # A shorter sequence is a single block.
-            return [near_group]
+            return [near]
+        # The last c positions of the blocks `(B, H, M, l, K)`, as `(B, H, M * c, K)`.
+        summaries = [join_blocks(x[:, :, :, size - self._summary_size :]) for x in keys]
+        # No `ops.repeat`: Keras cannot infer its shape on PyTorch, and would compute with 83 rows.
+        joined = join_blocks(queries)
+        of_queries = ops.arange(ops.shape(joined)[2], dtype="int32")[:, None] // size
+        of_keys = ops.arange(ops.shape(summaries[0])[2], dtype="int32") // self._summary_size
+        is_other = of_keys < of_queries if use_causal_mask else ops.not_equal(of_keys, of_queries)
 
-        def far_heads(weights: Any) -> Any:
-            heads = ops.matmul(join_blocks(weights), self._summaries(values))
-            return ops.reshape(heads, (*ops.shape(queries)[:4], values.shape[-1]))
+        def blocks(x: Any) -> Any:
+            return ops.reshape(x, (*ops.shape(queries)[:4], ops.shape(x)[-1]))
 
-        return [near_group, (self._far_scores(queries, keys, marks, use_causal_mask), far_heads)]
+        return [near, _rearranged(_group(is_other, joined, *summaries), join_blocks, blocks)]
 
     def allows(self, query: Any, key: Any) -> Any:
         is_near = ops.equal(query // self.block_size, key // self.block_size)
         is_summary = ops.mod(key, self.block_size) >= self.block_size - self._summary_size
         return ops.logical_or(is_near, is_summary)
-
-    def _summaries(self, blocks: Any) -> Any:
-        """Joins the last c positions of the blocks `(B, H, M, l, K)`: `(B, H, M * c, K)`."""
-        return join_blocks(blocks[:, :, :, self.block_size - self._summary_size :])
-
-    def _far_scores(self, queries: Any, keys: Any, marks: Any, use_causal_mask: bool) -> Any:
-        """Returns scores `(B, H, M, l, M * c)` of the summaries of other blocks."""
-        keys, marks = self._summaries(keys), self._summaries(marks)
-        joined = join_blocks(queries)
-        # No `ops.repeat`: Keras cannot infer its shape on PyTorch, and would compute with 83 rows.
-        of_queries, of_keys = (
-            ops.arange(ops.shape(x)[2], dtype="int32") // size
-            for x, size in ((joined, self.block_size), (keys, self._summary_size))
-        )
-        of_queries = of_queries[:, None]
-        is_other = of_keys < of_queries if use_causal_mask else ops.not_equal(of_keys, of_queries)
-        scores = masked_scores(joined, keys, marks, is_other)
-        return ops.reshape(scores, (*ops.shape(queries)[:4], ops.shape(keys)[2]))
 
 
 def _rotate(x: Any, start: Any) -> Any:
@@ -393,8 +427,7 @@ def _rotate(x: Any, start: Any) -> Any:
 def fitting_size(size: int, length: Any) -> Any:
     """Returns the number of positions per block: `size`, or `length` if the sequence is shorter.
 
-    When JAX infers shapes, `length` is a symbol instead of a number. With a symbolic `length`, the
-    whole sequence is one block.
+    When JAX infers shapes, `length` is a symbol. The whole sequence then is one block.
     """
     if isinstance(length, int):
         return max(1, min(size, length))
@@ -404,17 +437,14 @@ def fitting_size(size: int, length: Any) -> Any:
 def split_blocks(x: Any, size: Any) -> Any:
     """Splits `x` `(B, H, T, K)` into M blocks `(B, H, M, size, K)`. Zero-pads the last block."""
     batch, heads, length, width = ops.shape(x)
-    # If the length is symbolic, there is a single block of this length (see `fitting_size`).
+    # A symbolic length is that of a single block (see `fitting_size`).
     added = -length % size if isinstance(length, int) or ops.is_tensor(length) else 0
     x = ops.concatenate([x, ops.zeros((batch, heads, added, width), x.dtype)], axis=2)
     return ops.reshape(x, (batch, heads, (length + added) // size, size, width))
 
 
 def join_blocks(blocks: Any, length: Any = None) -> Any:
-    """Joins M blocks of b positions, `(B, H, M, b, K)`, to a sequence `(B, H, length, K)`.
-
-    The length is M * b by default.
-    """
+    """Joins M blocks `(B, H, M, b, K)` to a sequence `(B, H, length, K)`, of M * b by default."""
     batch, heads, count, size, width = ops.shape(blocks)
     return ops.reshape(blocks, (batch, heads, count * size, width))[:, :, :length]
 
@@ -422,8 +452,8 @@ def join_blocks(blocks: Any, length: Any = None) -> Any:
 def with_neighbours(blocks: Any, use_causal_mask: bool) -> Any:
     """Joins each block with the block before it and, without a causal mask, the block after it.
 
-    From `(B, H, M, b, K)`, returns `(B, H, M, 2 b, K)` with a causal mask, otherwise
-    `(B, H, M, 3 b, K)`. Zeros replace the missing blocks.
+    Blocks `(B, H, M, b, K)` give `(B, H, M, 2 b, K)` or `(B, H, M, 3 b, K)`. Zeros replace the
+    missing blocks.
     """
     sides = 2 if use_causal_mask else 3
     padded = ops.pad(blocks, [(0, 0), (0, 0), (1, sides - 2), (0, 0), (0, 0)])
@@ -433,9 +463,9 @@ def with_neighbours(blocks: Any, use_causal_mask: bool) -> Any:
 
 
 def neighbour_distances(size: Any, use_causal_mask: bool) -> Any:
-    """Returns query position minus key position, for the queries of one block of b = `size`.
+    """Returns query position minus key position, int32 `(b, 2 b)` or `(b, 3 b)`.
 
-    The keys are those of `with_neighbours`. Returns int32 `(b, 2 b)` if causal, else `(b, 3 b)`.
+    The queries are those of one block of b = `size`, and the keys those of `with_neighbours`.
     """
     keys = ops.arange(-size, size if use_causal_mask else 2 * size, dtype="int32")
     return ops.arange(size, dtype="int32")[:, None] - keys
@@ -444,40 +474,17 @@ def neighbour_distances(size: Any, use_causal_mask: bool) -> Any:
 def key_marks(key: Any, padding_mask: Any) -> Any:
     """Returns int32 marks `(B, 1, S, 1)`: 1 if a key is a real token, 0 if it is padding.
 
-    `split_blocks` fills up the last block of keys and the last block of marks with zeros. The added
-    keys therefore count as padding.
+    The zeros that `split_blocks` adds to keys and marks therefore count as padding.
     """
-    check_mask_length(padding_mask, key.shape[2])
     if padding_mask is None:
         padding_mask = ops.ones((ops.shape(key)[0], ops.shape(key)[2]), "bool")
-    return _ones_and_zeros(padding_mask)[:, None, :, None]
-
-
-def masked_scores(queries: Any, keys: Any, marks: Any, allowed: Any) -> Any:
-    """Returns float32 scores `(..., T, S)` of queries `(..., T, K)` and keys `(..., S, K)`.
-
-    A score is masked if its key is padding or if `allowed` is False. If `allowed` is None, only
-    padding is masked.
-    """
-    scores = ops.cast(ops.matmul(queries, ops.swapaxes(keys, -1, -2)), "float32")
-    mask = ops.swapaxes(marks, -1, -2) > 0
-    if allowed is not None:
-        mask = ops.logical_and(mask, allowed)
-    return ops.where(mask, scores, scalar(MASKED_SCORE, scores.dtype))
+    return ops.cast(padding_mask, "int32")[:, None, :, None]
 
 
 def sequence_start(padding_mask: Any) -> Any:
-    """Returns the position of the first real token, int32 `(..., 1)`, or S if there is none.
-
-    `padding_mask` has the shape `(..., S)`.
-    """
-    seen = ops.cumsum(_ones_and_zeros(padding_mask), axis=-1)
+    """Returns the position of the first token of a mask `(..., S)`, int32 `(..., 1)`, at most S."""
+    seen = ops.cumsum(ops.cast(padding_mask, "int32"), axis=-1)
     return ops.sum(ops.cast(ops.equal(seen, 0), "int32"), axis=-1, keepdims=True)
-
-
-def _ones_and_zeros(mask: Any) -> Any:
-    # Through bool, because a mask of integers may have other numbers than 1 for True.
-    return ops.cast(ops.cast(mask, "bool"), "int32")
 
 
 def check_mask_length(padding_mask: Any, num_keys: Any) -> None:

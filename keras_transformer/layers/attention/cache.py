@@ -1,4 +1,4 @@
-"""Defines the decoding cache, which holds a model's tensors between two decoding steps."""
+"""The decoding cache, which holds a model's tensors between two decoding steps."""
 
 from typing import Any, NamedTuple
 
@@ -10,8 +10,6 @@ from keras_transformer._backend.operations import of_unknown_shape, write_slots
 
 class Cache(NamedTuple):
     """The decoding cache of a model. Each field is a nested structure of tensors.
-
-    Search relies on these shapes to reorder hypotheses and to remove finished sentences.
 
     Attributes:
         beam: Tensors `(B, N, ...)`, one row per hypothesis. Search reorders these tensors along
@@ -31,10 +29,7 @@ class Cache(NamedTuple):
         return self._replace(beam=beam)
 
     def take_sentences(self, rows: Any, batch: int) -> "Cache":
-        """Returns a cache with only the sentences at the indices `rows`, int `(M,)`.
-
-        `batch` is the number of sentences B in this cache.
-        """
+        """Returns a cache with only the sentences at `rows`, int `(M,)`, of `batch` sentences."""
 
         def take(x: Any) -> Any:
             grouped = ops.reshape(x, (batch, -1, *x.shape[1:]))
@@ -58,10 +53,9 @@ def take_columns(x: Any, columns: Any) -> Any:
 
 
 class LimitedVocabulary(NamedTuple):
-    """The K tokens that a step may predict for each sentence.
+    """The K tokens that a step may predict for each sentence, kept in `Cache.sentence`.
 
-    Column k of the logits belongs to token k of these tokens. A model keeps its `LimitedVocabulary`
-    in `Cache.sentence`.
+    Column k of the logits belongs to token k of these tokens.
     """
 
     token_ids: Any  # int32 `(B, K)`, padded at the end
@@ -90,20 +84,14 @@ class LimitedVocabulary(NamedTuple):
 class FixedKeyValues(NamedTuple):
     """Keys and values with room for a fixed number of positions.
 
-    Each position has N slots. A slot holds the key and value of one hypothesis. When search
-    reorders hypotheses, keys and values stay in their slots. The mask that `take_slots` returns
-    tells which slots belong to each hypothesis. The shapes of `key` and `value` let XLA update them
-    in place and multiply them without transposing. In cross-attention, `key` is `(B, H, K, S)` and
+    Each position has N slots, one for the key and value of each hypothesis. They stay in their
+    slots when search reorders hypotheses (see `take_slots`). The shapes let XLA update them in
+    place and multiply them without transposing. In cross-attention, `key` is `(B, H, K, S)` and
     `value` is `(B, H, S, K_v)`.
     """
 
     key: Any  # float `(B * H, K, L * N)`
     value: Any  # float `(B * H, L * N, K_v)`
-
-    @property
-    def key_is_transposed(self) -> bool:
-        """Whether `key` has the shape `(B * H, K, L * N)` instead of `(B * H, L * N, K)`."""
-        return True
 
     def write(self, keys: Any, values: Any, start: Any) -> "FixedKeyValues":
         """Writes keys `(B * H, N, K)` and values `(B * H, N, K_v)` from slot `start` on."""
@@ -120,17 +108,12 @@ class FixedKeyValues(NamedTuple):
 class GrowingKeyValues(NamedTuple):
     """Keys and values that grow by one position per step, with the methods of `FixedKeyValues`.
 
-    Graphs without XLA use `GrowingKeyValues`, for example in a SavedModel. Without XLA, every write
-    to `FixedKeyValues` would copy all keys and values, and attention would also read positions that
-    are not decoded yet.
+    They are for graphs without XLA, such as a SavedModel, where every write to `FixedKeyValues`
+    would copy all, and attention would also read positions that are not decoded yet.
     """
 
     key: Any  # float `(B * H, L * N, K)`
     value: Any  # float `(B * H, L * N, K_v)`
-
-    @property
-    def key_is_transposed(self) -> bool:
-        return False
 
     def write(self, keys: Any, values: Any, start: Any) -> "GrowingKeyValues":
         """Appends the keys and values. `start` is not used."""
@@ -148,25 +131,18 @@ KeyValues = FixedKeyValues | GrowingKeyValues
 def empty_key_values(
     rows: Any, d_k: int, d_v: int, beam_size: Any, max_length: int | None, dtype: str
 ) -> KeyValues:
-    """Returns keys and values of no position, where `rows` is B * H.
-
-    They have room for `max_length` positions. If `max_length` is None, they grow.
-    """
+    """Returns B * H `rows` of keys and values for `max_length` positions, or that grow if None."""
     if max_length is None:
-        return GrowingKeyValues(
-            *(of_unknown_shape(ops.zeros((rows, 0, d), dtype)) for d in (d_k, d_v))
-        )
-    num_slots = max_length * beam_size
+        empty = (ops.zeros((rows, 0, d), dtype) for d in (d_k, d_v))
+        return GrowingKeyValues(*map(of_unknown_shape, empty))
+    slots = max_length * beam_size
     return FixedKeyValues(
-        ops.zeros((rows, d_k, num_slots), dtype), ops.zeros((rows, num_slots, d_v), dtype)
+        ops.zeros((rows, d_k, slots), dtype), ops.zeros((rows, slots, d_v), dtype)
     )
 
 
 def empty_slots(batch: Any, beam_size: Any, max_length: int | None) -> Any:
-    """Returns the initial `slots` for `take_slots`, int32 `(B, N, L)` with -1 everywhere.
-
-    L is `max_length`. If `max_length` is None, L is 0 at first and grows, as in `GrowingKeyValues`.
-    """
+    """Returns the initial `slots` for `take_slots`, int32 `(B, N, max_length or 0)`, all -1."""
     slots = ops.full((batch, beam_size, max_length or 0), -1, dtype="int32")
     return of_unknown_shape(slots) if max_length is None else slots
 
@@ -174,10 +150,9 @@ def empty_slots(batch: Any, beam_size: Any, max_length: int | None) -> Any:
 def take_slots(slots: Any, position: Any, num_heads: int) -> tuple[Any, Any]:
     """Assigns slot n at `position`, an int or a 0-d int tensor, to hypothesis n.
 
-    A slot stores the key and value of one hypothesis at one position (see `FixedKeyValues`).
-    `slots`, int32 `(B, N, L)`, contains the number of the slot that each hypothesis uses at each of
-    L positions. The number is -1 where nothing is written yet. When search reorders hypotheses, it
-    also reorders `slots`.
+    `slots`, int32 `(B, N, L)`, contains the number of the slot (see `FixedKeyValues`) that each
+    hypothesis uses at each of L positions, or -1 where nothing is written yet. Search reorders
+    `slots` with the hypotheses.
 
     Returns the updated `slots`, and a bool mask `(B * H, N, L * N)`. Row n of the mask is True at
     the slots that hypothesis n uses. Slot s of position p has the index p * N + s.

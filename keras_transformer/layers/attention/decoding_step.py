@@ -1,11 +1,10 @@
 """Decodes one token at a time, with cached keys and values.
 
-The `call` of attention, decoder layer and decoder computes whole sequences. The functions of this
-file compute the same for one new token per hypothesis. Models use them through the methods of
-`DecodingStep`, from which `Decoder` inherits.
+The `call` of attention, decoder layer and decoder computes whole sequences. This file computes the
+same for one new token per hypothesis.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from keras import ops
 
@@ -23,16 +22,11 @@ from keras_transformer.layers.attention.multi_head_attention import MultiHeadAtt
 from keras_transformer.layers.attention.scaled_dot_product_attention import (
     scaled_dot_product_attention,
 )
-from keras_transformer.layers.base import int8_matmul, is_default_int8
+from keras_transformer.layers.encoder import Encoder
 
 
-class DecodingStep:
-    """Mixin of `Decoder` that decodes one token at a time."""
-
-    layers: list[Any]
-    num_layers: int
-    num_heads: int
-    use_causal_mask: bool
+class DecodingStep(Encoder):
+    """Base class of `Decoder` that decodes one token at a time."""
 
     def init_cache(
         self,
@@ -47,16 +41,15 @@ class DecodingStep:
         Args:
             batch: Number of sentences B.
             beam_size: Number of hypotheses N per sentence.
-            max_length: Maximum number of positions L to decode. If None, the cache starts empty and
-                grows by one position per step.
+            max_length: Maximum number of positions L to decode. If None, the cache grows by one
+                position per step.
             memory: float tensor `(B, S, D_m)`. Required if `use_memory` is True.
             memory_padding_mask: bool tensor `(B, S)`, True = real source token. Defaults to None,
                 which means that all tokens are real.
 
         Returns:
-            A `Cache`. `beam` tells which keys and values each hypothesis uses (see `take_slots`).
-            `sentence` contains each layer's keys and values of self-attention and cross-attention,
-            and the padding mask of the memory. `shared` contains each layer's joined projections.
+            A `Cache`: `beam` for `take_slots`, `sentence` with each layer's keys and values and the
+            padding mask of the memory, and `shared` with each layer's joined projections.
 
         Raises:
             ValueError: If `use_causal_mask` is False, or if `memory` is given or missing against
@@ -67,18 +60,18 @@ class DecodingStep:
         self.layers[0].check_memory(memory)
         of_memory: list[Any] = [()] * self.num_layers
         if memory is not None:
-            of_memory = [_memory_key_values(x.cross_attention, memory) for x in self.layers]
+            for i, layer in enumerate(self.layers):  # any number of queries can use these
+                keys, values = layer.cross_attention.project_key_value(memory, memory)
+                of_memory[i] = FixedKeyValues(ops.swapaxes(keys, -1, -2), values)
             if memory_padding_mask is None:
                 memory_padding_mask = ops.ones(ops.shape(memory)[:2], "bool")
         attentions = [layer.self_attention for layer in self.layers]
+        size, rows = (beam_size, max_length), batch * self.num_heads
         return Cache(
-            beam=empty_slots(batch, beam_size, max_length),
+            beam=empty_slots(batch, *size),
             sentence={
                 "decoded": [
-                    empty_key_values(
-                        batch * x.num_heads, x.d_k, x.d_v, beam_size, max_length, x.compute_dtype
-                    )
-                    for x in attentions
+                    empty_key_values(rows, x.d_k, x.d_v, *size, x.compute_dtype) for x in attentions
                 ],
                 "memory": of_memory,
                 "padding_mask": () if memory is None else memory_padding_mask,
@@ -87,11 +80,10 @@ class DecodingStep:
         )
 
     def prefill(self, cache: Cache, x: Any, padding_mask: Any) -> Cache:
-        """Reads prompts in one pass, and returns the cache with their keys and values.
+        """Returns the cache that `init_cache` made, with the keys and values of prompts.
 
-        All hypotheses of a sentence share the keys and values of its prompt. The next call of
-        `step` has position 0, and its token follows the prompt. The decoder must have no
-        cross-attention.
+        The next call of `step` has position 0, and its token follows the prompt. The decoder must
+        have no cross-attention.
 
         Args:
             cache: The result of `init_cache`.
@@ -111,11 +103,7 @@ class DecodingStep:
         return cache._replace(sentence={**cache.sentence, **prompt})
 
     def extend_cache(self, cache: Cache, max_length: int) -> Cache:
-        """Returns a cache with the same contents, but with room for `max_length` positions.
-
-        Search starts with a short cache and extends it as hypotheses grow. This way, attention
-        computes fewer scores for empty positions.
-        """
+        """Returns a cache with the same contents, but with room for `max_length` positions."""
         beams, length = cache.beam.shape[1:]
         added = max_length - length
         decoded = [own.extend(added * beams) for own in cache.sentence["decoded"]]
@@ -133,84 +121,56 @@ class DecodingStep:
 
         Returns:
             A tuple of the output `(B * N, D)`, the updated cache, and the last layer's
-            cross-attention weights, float `(B, H, N, S)`. The weights are None if `use_memory` is
-            False.
+            cross-attention weights, float `(B, H, N, S)`, or None if `use_memory` is False.
         """
         sentence, slots, decoded, weights = cache.sentence, cache.beam, [], None
         if isinstance(sentence["decoded"][0], GrowingKeyValues):
             slots = pad(slots, 2, 1, -1)
         slots, mask = take_slots(slots, position, self.num_heads)
-        tokens = NewTokens(position, mask, sentence["padding_mask"])
+        rows, beams = ops.shape(mask)[:2]
+        tokens: tuple[Any, ...] = position, mask
         if "prompt_mask" in sentence:
-            tokens = tokens.after_prompt(sentence["prompt_mask"])
+            batch, length = ops.shape(sentence["prompt_mask"])
+            of_prompt = ops.repeat(sentence["prompt_mask"][:, None], rows // batch, axis=0)
+            of_prompt = ops.broadcast_to(of_prompt, (rows, beams, length))
+            tokens = position, ops.concatenate([of_prompt, mask], axis=-1), length
         for layer, own, memory, projections in zip(
             self.layers, sentence["decoded"], sentence["memory"], cache.shared, strict=True
         ):
-            x, own, weights = decoder_layer_step(layer, x, own, projections, memory, tokens)
+            query = layer.self_attention_residual.enter(x)
+            attended, own = self_attention_step(
+                layer.self_attention, query, own, projections, *tokens
+            )
+            x = layer.self_attention_residual(x, attended)
+            if layer.use_memory:
+                attention, residual = layer.cross_attention, layer.cross_attention_residual
+                queries = _split_beams(
+                    attention, attention.query_projection(residual.enter(x)), beams
+                )
+                is_real = sentence["padding_mask"][:, None, None, :]
+                heads, weights = _attend(attention, queries, memory, is_real)
+                x = residual(x, _join_beams(attention, heads))
+            x = layer.transform(x)
             decoded.append(own)
         cache = cache._replace(beam=slots, sentence={**sentence, "decoded": decoded})
-        return self.normalize(x), cache, weights  # type: ignore[attr-defined]
-
-
-class NewTokens(NamedTuple):
-    """Where the new tokens are, and what they may attend to.
-
-    Attributes:
-        position: Their position after the prompt, an int or a 0-d int tensor.
-        mask: bool tensor `(B * H, N, P + L * N)`, the padding mask of the prompt and the mask that
-            `take_slots` returns.
-        memory_padding_mask: bool tensor `(B, S)`, True = real source token. Not used without
-            cross-attention.
-        prompt_length: Number P of tokens of the prompt. Defaults to 0.
-    """
-
-    position: Any
-    mask: Any
-    memory_padding_mask: Any = None
-    prompt_length: Any = 0
-
-    def after_prompt(self, prompt_mask: Any) -> "NewTokens":
-        """Adds a prompt with the padding mask `prompt_mask`, bool `(B, P)`."""
-        rows, beams = ops.shape(self.mask)[:2]
-        batch, length = ops.shape(prompt_mask)
-        of_prompt = ops.repeat(prompt_mask[:, None], rows // batch, axis=0)
-        of_prompt = ops.broadcast_to(of_prompt, (rows, beams, length))
-        mask = ops.concatenate([of_prompt, self.mask], axis=-1)
-        return self._replace(mask=mask, prompt_length=length)
-
-
-def decoder_layer_step(
-    layer: Any, x: Any, cache: KeyValues, projections: Any, memory: Any, tokens: NewTokens
-) -> tuple[Any, KeyValues, Any]:
-    """Computes a `DecoderLayer` for one new token per hypothesis, `x` `(B * N, D)`.
-
-    `cache` holds the self-attention keys and values of the earlier positions, `projections` is the
-    result of `fuse_projections`, and `memory` holds the cross-attention keys and values.
-
-    Returns the output `(B * N, D)`, the updated cache, and the cross-attention weights
-    `(B, H, N, S)`. The weights are None without cross-attention.
-    """
-    query = layer.self_attention_residual.enter(x)
-    attended, cache = self_attention_step(layer.self_attention, query, cache, projections, tokens)
-    x, weights = layer.self_attention_residual(x, attended), None
-    if layer.use_memory:
-        query = layer.cross_attention_residual.enter(x)
-        attended, weights = cross_attention_step(layer.cross_attention, query, memory, tokens)
-        x = layer.cross_attention_residual(x, attended)
-    return layer.transform(x), cache, weights
+        return self.normalize(x), cache, weights
 
 
 def self_attention_step(
-    attention: MultiHeadAttention, query: Any, cache: KeyValues, projections: Any, tokens: NewTokens
+    attention: MultiHeadAttention,
+    query: Any,
+    cache: KeyValues,
+    projections: Any,
+    position: Any,
+    mask: Any,
+    prompt_length: Any = 0,
 ) -> tuple[Any, KeyValues]:
     """Computes causal self-attention for one new token per hypothesis, `query` `(B * N, D)`.
 
-    `cache` holds the keys and values of the prompt and of the earlier positions. The step writes
-    the key and value of hypothesis n to slot n of the new position.
-
-    Returns the output `(B * N, D)` and the updated cache.
+    The bool `mask` `(B * H, N, P + L * N)` is the padding mask of the prompt, of P tokens, and the
+    mask that `take_slots` returns. Returns the output `(B * N, D)`, and the `cache` of earlier
+    positions with the new key and value of hypothesis n in slot n.
     """
-    position, mask, prompt_length = tokens.position, tokens.mask, tokens.prompt_length
     beams, num_slots = ops.shape(mask)[1:]
     queries, keys, values = _project(attention, query, beams, projections, position)
     cache = cache.write(keys, values, prompt_length + position * beams)
@@ -224,56 +184,22 @@ def self_attention_step(
         bias = ops.tile(bias[:, None], (ops.shape(queries)[0] // attention.num_heads, 1, 1))
     heads, _ = _attend(attention, queries, cache, mask, bias)
     heads = ops.reshape(heads, (-1, attention.num_heads, beams, attention.d_v))
-    return attention.output_projection(_join_beams(attention, heads)), cache
-
-
-def cross_attention_step(
-    attention: MultiHeadAttention, query: Any, memory: FixedKeyValues, tokens: NewTokens
-) -> tuple[Any, Any]:
-    """Computes cross-attention for one new token per hypothesis, `query` `(B * N, D)`.
-
-    Returns the output `(B * N, D)` and the attention weights `(B, H, N, S)`.
-    """
-    beams = ops.shape(tokens.mask)[1]
-    queries = _split_beams(attention, attention.query_projection(query), beams)
-    mask = tokens.memory_padding_mask[:, None, None, :]
-    heads, weights = _attend(attention, queries, memory, mask)
-    return attention.output_projection(_join_beams(attention, heads)), weights
+    return _join_beams(attention, heads), cache
 
 
 def fuse_projections(attention: MultiHeadAttention) -> dict[str, Any]:
     """Joins query, key and value projections, so that one matrix product computes all three.
 
     Returns:
-        A dict with a matrix `"kernel"` `(D, H * (2 * K + K_v))` in the compute dtype. If `use_bias`
-        is True, the dict also contains a vector `"bias"` in the compute dtype. After
-        `quantize("int8")`, the kernel is int8, and the dict also contains a vector `"scale"`. After
-        any other quantization, or with LoRA on quantized kernels, the dict is empty, and each step
-        computes three matrix products.
+        A dict with a matrix `"kernel"` `(D, H * (2 * K + K_v))`, and a vector `"bias"` if the
+        projections have biases. If they are quantized, the dict is empty.
     """
     parts = _projections(attention)
-    configs = [part.quantization_config for part in parts]
-    is_int8 = all(map(is_default_int8, configs)) and not any(x.lora_enabled for x in parts)
-    if not is_int8 and any(configs):
+    if any(part.quantization_config for part in parts):
         return {}
-
-    def joined(name: str) -> Any:
-        return ops.concatenate([getattr(part, name) for part in parts], axis=-1)
-
-    fused = {"kernel": joined("kernel")}
-    if is_int8:
-        fused["scale"] = joined("kernel_scale")
-    else:
-        fused["kernel"] = ops.cast(fused["kernel"], attention.compute_dtype)
-    if attention.use_bias:
-        fused["bias"] = ops.cast(joined("bias"), attention.compute_dtype)
-    return fused
-
-
-def _memory_key_values(attention: MultiHeadAttention, memory: Any) -> FixedKeyValues:
-    """Projects the memory `(B, S, D_m)`. Any number of queries can use the result."""
-    keys, values = attention.project_key_value(memory, memory)
-    return FixedKeyValues(ops.swapaxes(keys, -1, -2), values)
+    names, dtype = ["kernel", "bias"] if attention.use_bias else ["kernel"], attention.compute_dtype
+    joined = {x: ops.concatenate([getattr(part, x) for part in parts], axis=-1) for x in names}
+    return {name: ops.cast(x, dtype) for name, x in joined.items()}
 
 
 def _projections(attention: MultiHeadAttention) -> tuple[Any, Any, Any]:
@@ -285,7 +211,12 @@ def _project(
 ) -> tuple[Any, Any, Any]:
     """Returns the queries, keys and values `(B * H, N, K)` of one position."""
     if projections:
-        parts = _project_fused(attention, query, projections)
+        projected = ops.matmul(query, projections["kernel"])
+        if attention.use_bias:
+            projected = projected + projections["bias"]
+        width = attention.num_heads * attention.d_k
+        # Not `ops.split`, which copies the indices to the device on PyTorch.
+        parts = [projected[:, :width], projected[:, width : 2 * width], projected[:, 2 * width :]]
     else:
         parts = [projection(query) for projection in _projections(attention)]
     heads = [_split_beams(attention, part, beams) for part in parts]
@@ -297,39 +228,21 @@ def _project(
     return queries, keys, values
 
 
-def _project_fused(attention: MultiHeadAttention, query: Any, projections: Any) -> list[Any]:
-    if "scale" in projections:
-        projected = int8_matmul(query, projections["kernel"], projections["scale"])
-    else:
-        projected = ops.matmul(query, projections["kernel"])
-    if attention.use_bias:
-        projected = projected + projections["bias"]
-    width = attention.num_heads * attention.d_k
-    return [projected[:, :width], projected[:, width : 2 * width], projected[:, 2 * width :]]
-
-
 def _attend(
     attention: MultiHeadAttention, queries: Any, memory: KeyValues, mask: Any, bias: Any = None
 ) -> tuple[Any, Any]:
+    is_transposed, scale = isinstance(memory, FixedKeyValues), attention.use_scale
     return scaled_dot_product_attention(
-        queries,
-        memory.key,
-        memory.value,
-        attention_mask=mask,
-        use_scale=attention.use_scale,
-        key_is_transposed=memory.key_is_transposed,
-        score_bias=bias,
+        queries, memory.key, memory.value, mask, scale, None, is_transposed, bias
     )
 
 
 def _split_beams(attention: MultiHeadAttention, x: Any, beams: Any) -> Any:
     """Reshapes `(B * N, H * K)` to `(B, H, N, K)`."""
-    heads = attention.num_heads
-    x = ops.reshape(x, (-1, beams, heads, x.shape[-1] // heads))
-    return ops.transpose(x, (0, 2, 1, 3))
+    return attention.split_heads(ops.reshape(x, (-1, beams, x.shape[-1])))
 
 
 def _join_beams(attention: MultiHeadAttention, heads: Any) -> Any:
-    """Reshapes `(B, H, N, K)` to `(B * N, H * K)`."""
-    heads = ops.transpose(heads, (0, 2, 1, 3))
-    return ops.reshape(heads, (-1, attention.num_heads * attention.d_v))
+    """Projects `(B, H, N, K_v)` to `(B * N, D)`."""
+    joined = attention.join_heads(heads)
+    return attention.output_projection(ops.reshape(joined, (-1, joined.shape[-1])))

@@ -11,17 +11,15 @@ from keras_transformer.layers.attention.attention_patterns import (
     check_mask_length,
     sequence_start,
 )
-from keras_transformer.layers.attention.attention_records import (
-    is_recorded,
-    record_attention,
-    self_attention_kind,
-)
 from keras_transformer.layers.attention.scaled_dot_product_attention import (
+    AttentionKind,
     both_masks,
     causal_mask,
+    is_recorded,
+    record_attention,
     scaled_dot_product_attention,
 )
-from keras_transformer.layers.base import ConfiguredLayer, Dense, config_of, dense_options
+from keras_transformer.layers.base import ConfiguredLayer, Dense, dense_options
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.positions.positional_encoding import PositionalEncoding
 
@@ -31,9 +29,8 @@ class MultiHeadAttention(ConfiguredLayer):
     """Computes attention in several heads and joins their outputs (§3.2.2).
 
     Unlike `keras.layers.MultiHeadAttention`, this layer stores its kernels as 2-D matrices, as
-    Glorot initialization and inference engines expect. This layer combines all given masks,
-    computes the softmax in float32, and supports position encodings that change queries, keys or
-    scores.
+    Glorot initialization and inference engines expect, computes the softmax in float32, and
+    supports position encodings that change queries, keys or scores.
 
     Example:
 
@@ -46,21 +43,16 @@ class MultiHeadAttention(ConfiguredLayer):
         num_heads: Number of heads H. Defaults to 8, as in the paper.
         d_k: Width K of queries and keys in each head. Defaults to `d_model // num_heads`.
         d_v: Width K_v of values in each head. Defaults to `d_k`.
-        dropout_rate: Dropout rate of the attention weights, in [0, 1). Defaults to 0, as in the
-            paper.
+        dropout_rate: Dropout rate of the attention weights, in [0, 1). Defaults to 0.
         use_bias: Whether the four projections have biases. Defaults to True.
         use_scale: Whether scores are divided by sqrt(d_k). Defaults to True.
-        kernel_initializer: Initializer of the four kernels. Defaults to `"glorot_uniform"`.
-        bias_initializer: Initializer of the four biases. Defaults to `"zeros"`.
-        kernel_regularizer: Regularizer of the four kernels. Defaults to None.
-        bias_regularizer: Regularizer of the four biases. Defaults to None.
-        position_encoding: `PositionalEncoding` for self-attention. The layer applies the encoding's
-            `rotate` to queries and keys, and adds the encoding's `score_bias` to the scores.
-            Defaults to None.
+        kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer: Those of the
+            four projections. Default to `"glorot_uniform"`, `"zeros"`, None and None.
+        position_encoding: `PositionalEncoding` for self-attention, whose `rotate` is applied to
+            queries and keys, and whose `score_bias` is added to the scores. Defaults to None.
         attention_pattern: `AttentionPattern` for long sequences: `FullAttention()`,
             `LocalAttention(window)`, `StridedAttention(stride)` or `FixedAttention(block_size)`.
-            Defaults to None. The layer then computes all scores at once (equation 1), which is
-            fastest for short inputs.
+            Defaults to None, which computes all scores at once (equation 1).
 
     Call arguments:
         query: float tensor `(B, T, D)`.
@@ -83,9 +75,8 @@ class MultiHeadAttention(ConfiguredLayer):
         this tensor and the attention weights `(B, H, T, S)`.
 
     Raises:
-        ValueError: If `d_k` is not given and `num_heads` does not divide `d_model`.
-        ValueError: If an `attention_pattern` is combined with a position encoding that has a
-            `score_bias`.
+        ValueError: If `d_k` is not given and `num_heads` does not divide `d_model`, or if an
+            `attention_pattern` is combined with a position encoding that has a `score_bias`.
         ValueError: If `padding_mask` has another number of columns than there are keys, or if
             `attention_mask` is a float tensor.
 
@@ -112,25 +103,11 @@ class MultiHeadAttention(ConfiguredLayer):
         super().__init__(**kwargs)
         if attention_pattern and position_encoding and position_encoding.has_score_bias:
             raise ValueError(
-                "An `attention_pattern` cannot be combined with a position encoding that adds a "
-                "bias to the scores. "
+                "An `attention_pattern` cannot be combined with a bias of the scores. "
                 f"Received: attention_pattern={attention_pattern}, "
                 f"position_encoding={type(position_encoding).__name__}"
             )
-        self.supports_masking = True
-        self.d_model = d_model
-        self.num_heads = num_heads
-        self.d_k: Any = d_k
-        self.d_v: Any = d_v
-        self.dropout_rate = dropout_rate
-        self.use_bias = use_bias
-        self.use_scale = use_scale
-        self.kernel_initializer = config_of(kernel_initializer)
-        self.bias_initializer = config_of(bias_initializer)
-        self.kernel_regularizer = config_of(kernel_regularizer)
-        self.bias_regularizer = config_of(bias_regularizer)
-        self.position_encoding = position_encoding
-        self.attention_pattern = attention_pattern
+        self.store_arguments(locals())
         if d_model is not None:
             self._create_sublayers(d_model)
 
@@ -141,8 +118,8 @@ class MultiHeadAttention(ConfiguredLayer):
                 f"Received: num_heads={self.num_heads}, d_model={d_model}"
             )
         self.d_model = d_model
-        self.d_k = d_model // self.num_heads if self.d_k is None else self.d_k
-        self.d_v = self.d_k if self.d_v is None else self.d_v
+        self.d_k: Any = d_model // self.num_heads if self.d_k is None else self.d_k
+        self.d_v: Any = self.d_k if self.d_v is None else self.d_v
         key_width, value_width = self.num_heads * self.d_k, self.num_heads * self.d_v
         options = {**dense_options(self), "use_bias": self.use_bias}
         self.query_projection = Dense(key_width, name="query", **options)
@@ -183,40 +160,26 @@ class MultiHeadAttention(ConfiguredLayer):
         is_cross_attention = key is not None and key is not query
         key = query if key is None else key
         queries, keys, values = self._project(query, key, key if value is None else value)
-        needs_scores = attention_mask is not None or return_attention_weights or is_recorded()
-        if self.attention_pattern is not None and not needs_scores:
-            heads = self.attention_pattern(
-                queries,
-                keys,
-                values,
-                padding_mask=padding_mask,
-                use_causal_mask=use_causal_mask,
-                use_scale=self.use_scale,
-                dropout=self.dropout if self.dropout_rate else None,
-                training=training,
-            )
-            return self.output_projection(self._join_heads(heads))
+        dropout = self.dropout if self.dropout_rate else None
+        masks = {"padding_mask": padding_mask, "use_causal_mask": use_causal_mask}
         check_mask_length(padding_mask, key.shape[1])
-        drops = self.dropout_rate and training
-        if is_fused(queries) and not (needs_scores or self.needs_positions or drops):
-            heads = attend(queries, keys, values, padding_mask, use_causal_mask, self.use_scale)
-            if heads is not None:
-                return self.output_projection(self._join_heads(heads))
-        allowed, bias = self._mask_and_bias(
-            ops.shape(query)[1], ops.shape(key)[1], padding_mask, attention_mask, use_causal_mask
-        )
-        heads, weights = scaled_dot_product_attention(
-            queries,
-            keys,
-            values,
-            attention_mask=allowed,
-            use_scale=self.use_scale,
-            dropout=self.dropout if self.dropout_rate else None,
-            score_bias=bias,
-        )
-        own_kind = self_attention_kind(use_causal_mask)
-        record_attention(self, "cross" if is_cross_attention else own_kind, weights)
-        output = self.output_projection(self._join_heads(heads))
+        heads = weights = None
+        if not (attention_mask is not None or return_attention_weights or is_recorded()):
+            options = {**masks, "use_scale": self.use_scale}
+            if self.attention_pattern is not None:
+                options |= {"dropout": dropout, "training": training}
+                heads = self.attention_pattern(queries, keys, values, **options)
+            elif is_fused(queries) and not (self.needs_positions or (dropout and training)):
+                heads = attend(queries, keys, values, **options)
+        if heads is None:
+            shape = ops.shape(query)[1], ops.shape(key)[1]
+            allowed, bias = self._mask_and_bias(shape, attention_mask, **masks)
+            heads, weights = scaled_dot_product_attention(
+                queries, keys, values, allowed, self.use_scale, dropout, score_bias=bias
+            )
+            own: AttentionKind = "decoder" if use_causal_mask else "encoder"
+            record_attention(self, "cross" if is_cross_attention else own, weights)
+        output = self.output_projection(self.join_heads(heads))
         return (output, weights) if return_attention_weights else output
 
     def _project(self, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
@@ -224,9 +187,9 @@ class MultiHeadAttention(ConfiguredLayer):
         layers = self.query_projection, self.key_projection, self.value_projection
         joined = joined_affine(query, layers) if query is key is value else None
         if joined is None:
-            queries = self.rotate(self._split_heads(self.query_projection(query)))
+            queries = self.rotate(self.split_heads(self.query_projection(query)))
             return queries, *self.project_key_value(key, value)
-        queries, keys, values = map(self._split_heads, joined)
+        queries, keys, values = map(self.split_heads, joined)
         return self.rotate(queries), self.rotate(keys), values
 
     def project_key_value(self, key: Any, value: Any, offset: Any = 0) -> tuple[Any, Any]:
@@ -238,7 +201,7 @@ class MultiHeadAttention(ConfiguredLayer):
         parts = joined_affine(key, layers) if key is value else None
         if parts is None:
             parts = [layer(x) for layer, x in zip(layers, (key, value), strict=True)]
-        keys, values = map(self._split_heads, parts)
+        keys, values = map(self.split_heads, parts)
         return self.rotate(keys, offset), values
 
     def rotate(self, heads: Any, offset: Any = 0) -> Any:
@@ -255,7 +218,7 @@ class MultiHeadAttention(ConfiguredLayer):
         return self.attention_pattern is not None or has_score_bias
 
     def by_position(self, queries: Any, keys: Any, is_real: Any, mask: Any) -> tuple[Any, Any]:
-        """Combines `mask` with the attention pattern's mask, and computes the score bias.
+        """Returns `mask` with the attention pattern's mask, and the score bias, or None for each.
 
         Args:
             queries: int32 tensor `(T, 1)` or `()`, the positions of the queries.
@@ -263,9 +226,6 @@ class MultiHeadAttention(ConfiguredLayer):
             is_real: bool tensor `(..., 1, P)`, True where one of the first P keys is a real token.
                 None if all keys are.
             mask: A bool mask, or None.
-
-        Returns:
-            A tuple of the combined mask and the score bias. The mask and the bias can be None.
         """
         if self.attention_pattern is not None:
             start = 0 if is_real is None else sequence_start(is_real)
@@ -274,46 +234,34 @@ class MultiHeadAttention(ConfiguredLayer):
         return mask, None if encoding is None else encoding.score_bias(queries - keys)
 
     def _mask_and_bias(
-        self,
-        num_queries: Any,
-        num_keys: Any,
-        padding_mask: Any,
-        attention_mask: Any,
-        use_causal_mask: bool,
+        self, shape: tuple[Any, Any], mask: Any, padding_mask: Any, use_causal_mask: bool
     ) -> tuple[Any, Any]:
-        """Returns the combined mask and the score bias, which can be None."""
-        allowed, bias = _over_heads(attention_mask), None
+        """Returns the combined mask and the score bias for `shape` `(T, S)`, or None for each."""
+        bias = None
+        if mask is not None:
+            mask = ops.convert_to_tensor(mask)
+            if "float" in keras.backend.standardize_dtype(mask.dtype):
+                raise ValueError(
+                    "`attention_mask` must be bool, True = may attend. "
+                    f"Received: attention_mask of dtype {mask.dtype}"
+                )
+            mask = mask[:, None] if len(mask.shape) == 3 else mask
         is_real = None if padding_mask is None else padding_mask[:, None, None, :]
         if self.needs_positions:
-            queries, keys = (ops.arange(n, dtype="int32") for n in (num_queries, num_keys))
-            allowed, bias = self.by_position(queries[:, None], keys, is_real, allowed)
+            queries, keys = (ops.arange(n, dtype="int32") for n in shape)
+            mask, bias = self.by_position(queries[:, None], keys, is_real, mask)
         if use_causal_mask:
-            allowed = both_masks(allowed, causal_mask(num_queries, num_keys))
-        if is_real is not None:
-            allowed = both_masks(allowed, is_real)
-        return allowed, bias
+            mask = both_masks(mask, causal_mask(*shape))
+        return mask if is_real is None else both_masks(mask, is_real), bias
 
-    def _split_heads(self, x: Any) -> Any:
+    def split_heads(self, x: Any) -> Any:
         """Reshapes `(B, T, H * K)` to `(B, H, T, K)`."""
         batch, length, width = ops.shape(x)
         x = ops.reshape(x, (batch, length, self.num_heads, width // self.num_heads))
         return ops.transpose(x, (0, 2, 1, 3))
 
-    def _join_heads(self, heads: Any) -> Any:
+    def join_heads(self, heads: Any) -> Any:
         """Reshapes `(B, H, T, K)` to `(B, T, H * K)`."""
         heads = ops.transpose(heads, (0, 2, 1, 3))
         batch, length = ops.shape(heads)[:2]
         return ops.reshape(heads, (batch, length, self.num_heads * self.d_v))
-
-
-def _over_heads(mask: Any) -> Any:
-    """Adds a head axis to a mask `(B, T, S)`, so that it broadcasts to `(B, H, T, S)`."""
-    if mask is None:
-        return None
-    mask = ops.convert_to_tensor(mask)
-    if "float" in keras.backend.standardize_dtype(mask.dtype):
-        raise ValueError(
-            "`attention_mask` must be bool, True = may attend. "
-            f"Received: attention_mask of dtype {mask.dtype}"
-        )
-    return mask[:, None] if len(mask.shape) == 3 else mask

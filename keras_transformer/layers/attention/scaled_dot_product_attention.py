@@ -1,33 +1,26 @@
-"""Defines scaled dot-product attention (equation 1), its masks, and a layer with one head.
+"""Scaled dot-product attention (equation 1), its masks, records of its weights, and one head.
 
 Masks are bool tensors. In an attention mask, True means that the query may attend to the key. In a
 padding mask, True means that the token is real.
 """
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Literal, NamedTuple
 
 import keras
 from keras import ops
 
 from keras_transformer._backend.operations import MASKED_SCORE, scalar
-from keras_transformer.layers.attention.attention_records import (
-    record_attention,
-    self_attention_kind,
-)
 from keras_transformer.layers.base import ConfiguredLayer, Dense
 
 
 def padding_mask(ids: Any, pad_id: int = 0) -> Any:
-    """Marks the real tokens of a padded batch.
+    """Returns a bool tensor `(B, S)`, True where `ids`, int `(B, S)`, is a real token.
 
-    Args:
-        ids: int tensor of shape `(B, S)`.
-        pad_id: Id of the padding token. Defaults to 0.
-
-    Returns:
-        A bool tensor of shape `(B, S)`, True where `ids` is a real token.
+    `pad_id` is the id of padding. Defaults to 0.
     """
     if keras.backend.standardize_dtype(getattr(ids, "dtype", "int32")).startswith("uint"):
         ids = ops.cast(ids, "int32")  # as an unsigned integer, -1 would be a large number
@@ -42,8 +35,7 @@ def causal_mask(length: Any, key_length: Any = None) -> Any:
         key_length: Number of keys S, an int or a 0-d int tensor. Defaults to None: T.
 
     Returns:
-        A bool tensor of shape `(1, T, S)`, True where the key (column) is not later than the query
-        (row).
+        A bool tensor `(1, T, S)`, True where the key (column) is not later than the query (row).
     """
     keys = ops.arange(length if key_length is None else key_length)
     return ops.expand_dims(keys[None, :] <= ops.arange(length)[:, None], 0)
@@ -100,6 +92,56 @@ def scaled_dot_product_attention(
     return ops.matmul(weights if dropout is None else dropout(weights), value), weights
 
 
+# "encoder": self-attention to all positions; "decoder": causal self-attention; "cross": attention
+# to another sequence.
+AttentionKind = Literal["encoder", "decoder", "cross"]
+
+
+class AttentionRecord(NamedTuple):
+    """The attention weights of one call of a layer."""
+
+    layer: Any
+    kind: AttentionKind
+    weights: Any  # float `(B, H, T, S)` or, if the layer has no heads, `(B, T, S)`
+
+
+_RECORDS: ContextVar[list[AttentionRecord] | None] = ContextVar("_RECORDS", default=None)
+
+
+@contextmanager
+def recorded_attention() -> Iterator[list[AttentionRecord]]:
+    """Yields a list to which each call of an attention layer in this thread adds a record.
+
+    An `AttentionPattern` then is a mask of all scores.
+    """
+    records: list[AttentionRecord] = []
+    token = _RECORDS.set(records)
+    try:
+        yield records
+    finally:
+        _RECORDS.reset(token)
+
+
+def is_recorded() -> bool:
+    """Returns whether attention layers must compute all their weights and record them."""
+    return _RECORDS.get() is not None
+
+
+def record_attention(layer: Any, kind: AttentionKind, weights: Any) -> None:
+    """Records the attention weights of a call, if `attention_maps` runs the model.
+
+    An attention layer of your own calls this function at the end of its `call`.
+
+    Args:
+        layer: The layer.
+        kind: `"encoder"` for self-attention to all positions, `"decoder"` for causal
+            self-attention, `"cross"` for attention to another sequence.
+        weights: float tensor `(B, H, T, S)` or, if the layer has no heads, `(B, T, S)`.
+    """
+    if (records := _RECORDS.get()) is not None:
+        records.append(AttentionRecord(layer, kind, weights))
+
+
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class SelfAttention(ConfiguredLayer):
     """Computes self-attention (equation 1) with one head and no output projection (§3.2.1).
@@ -131,10 +173,8 @@ class SelfAttention(ConfiguredLayer):
         self, d_k: int, d_v: int | None = None, use_scale: bool = True, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        self.supports_masking = True
-        self.d_k = d_k
-        self.d_v = d_k if d_v is None else d_v
-        self.use_scale = use_scale
+        d_v = d_k if d_v is None else d_v
+        self.store_arguments(locals())
         dtype = self.dtype_policy
         self.query_projection = Dense(self.d_k, dtype=dtype, name="query")
         self.key_projection = Dense(self.d_k, dtype=dtype, name="key")
@@ -157,12 +197,10 @@ class SelfAttention(ConfiguredLayer):
         attention_mask = causal_mask(ops.shape(x)[1]) if use_causal_mask else None
         if padding_mask is not None:
             attention_mask = both_masks(attention_mask, padding_mask[:, None, :])
+        layers = self.query_projection, self.key_projection, self.value_projection
+        query, key, value = (layer(x) for layer in layers)
         output, weights = scaled_dot_product_attention(
-            self.query_projection(x),
-            self.key_projection(x),
-            self.value_projection(x),
-            attention_mask=attention_mask,
-            use_scale=self.use_scale,
+            query, key, value, attention_mask, self.use_scale
         )
-        record_attention(self, self_attention_kind(use_causal_mask), weights)
+        record_attention(self, "decoder" if use_causal_mask else "encoder", weights)
         return (output, weights) if return_attention_weights else output

@@ -1,1 +1,1 @@
-"""Position encodings, one per file."""
+"""Position encodings: absolute ones in the embeddings, relative ones in the attention."""

@@ -1,4 +1,4 @@
-"""Defines the base class of the position encodings, a registry of names, and sinusoid angles."""
+"""The base class of the position encodings, a registry of names, and sinusoid angles."""
 
 import inspect
 import math
@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_transformer.layers.base import ConfiguredLayer
 
-# Maps names to classes and constructor arguments. The file of each class adds the class.
+# Maps names to classes and constructor arguments.
 POSITION_ENCODINGS: dict[str, tuple[type["PositionalEncoding"], dict[str, Any]]] = {}
 
 
@@ -32,14 +32,8 @@ def new_position_encoding(
 ) -> "PositionalEncoding":
     """Creates a position encoding from its registered name.
 
-    Args:
-        encoding: A registered name.
-        options: A dict with `max_length`, `num_heads` and possibly `initializer`. Each encoding
-            gets only the arguments that its constructor takes.
-        **kwargs: The arguments `name` and `dtype`, which all encodings take.
-
-    Raises:
-        ValueError: If the name is not registered.
+    `options` are `max_length`, `num_heads` and possibly `initializer`, of which each encoding gets
+    those that its constructor takes.
     """
     if encoding not in POSITION_ENCODINGS:
         raise ValueError(
@@ -53,10 +47,7 @@ def new_position_encoding(
 
 
 def positions(length: Any, offset: Any = 0) -> Any:
-    """Returns the int32 positions `offset, ..., offset + length - 1`, shape `(length,)`.
-
-    For offsets of the shape `(B, 1)`, the shape is `(B, length)`.
-    """
+    """Returns int32 positions from `offset` on, `(length,)`, or `(B, length)` for `(B, 1)`."""
     offset = offset if isinstance(offset, int) else ops.cast(offset, "int32")
     return ops.arange(length, dtype="int32") + offset
 
@@ -64,8 +55,7 @@ def positions(length: Any, offset: Any = 0) -> Any:
 def sinusoid_angles(length: Any, width: int, offset: Any = 0) -> Any:
     """Returns the float32 angles `position / 10000^(2i / width)`, `(..., T, ceil(width / 2))`.
 
-    The angles are float32 under every dtype policy. In bfloat16, positions 256 and 257 would be
-    equal.
+    In bfloat16, positions 256 and 257 would be equal.
     """
     rates = ops.exp(ops.arange(0, width, 2, dtype="float32") * (-math.log(10_000.0) / width))
     return ops.cast(positions(length, offset), "float32")[..., None] * rates
@@ -78,8 +68,6 @@ class PositionalEncoding(ConfiguredLayer):
 
     `call` adds positions to the embeddings. In self-attention, `rotate` rotates queries and keys,
     and `score_bias` returns a bias for the scores. The base class itself encodes no positions.
-    The argument `offset` of `call` and `rotate` is the position of the first token. Thanks to
-    `offset`, decoding one token at a time gives the same results as decoding all tokens at once.
 
     Call arguments:
         embeddings: float tensor `(B, T, D)`.
@@ -92,40 +80,27 @@ class PositionalEncoding(ConfiguredLayer):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.supports_masking = True
-        # Attention layers use other methods than `call`, so Keras would not build the encoding, and
-        # would refuse to quantize a model with it.
+        # Attention layers do not use `call`, and Keras quantizes no model with a layer not built.
         self.built = type(self).build is keras.layers.Layer.build
 
     def call(self, embeddings: Any, offset: Any = 0) -> Any:
         return embeddings
 
     def compute_output_shape(self, embeddings_shape: Any) -> Any:
-        # Without this method, Keras would infer the shape by `call`, possibly with a sequence that
-        # is longer than the maximum.
+        # Keras would infer the shape by `call`, with a sequence that may exceed the maximum.
         return embeddings_shape
 
     def rotate(self, heads: Any, offset: Any = 0) -> Any:
-        """Rotates queries or keys by angles that depend on their positions.
+        """Rotates queries or keys, float `(..., T, K)`, by angles that depend on positions.
 
-        Args:
-            heads: float tensor `(..., T, K)`.
-            offset: Position of the first token, an int or a 0-d int tensor.
-
-        Returns:
-            A float tensor of the same shape and dtype.
+        `offset` is the position of the first token, an int or a 0-d int tensor.
         """
         return heads
 
     def score_bias(self, distance: Any) -> Any:
-        """Returns the bias that is added to the scaled scores of self-attention.
+        """Returns the bias of the scaled scores, float32 `(H, ...)`, or None if there is no bias.
 
-        Args:
-            distance: int32 tensor of any shape, the query position minus the key position.
-
-        Returns:
-            A float32 tensor `(H, ...)` with the bias of each head at each distance. An encoding
-            without a bias returns None.
+        `distance` is an int32 tensor `(...)`, the query position minus the key position.
         """
         return None
 

@@ -5,10 +5,12 @@ import numpy as np
 import pytest
 from keras import ops
 from support.contract import assert_layer_contract, randomize, to_numpy
-from support.masked_attention import Problem, assert_finite_without_keys
+from support.gradients import gradients_of
+from support.masked_attention import K, Problem, assert_finite_without_keys
 
 from keras_transformer.layers import (
     ALiBiPositionalEncoding,
+    Dropout,
     FixedAttention,
     FullAttention,
     LocalAttention,
@@ -16,10 +18,12 @@ from keras_transformer.layers import (
     RotaryPositionalEncoding,
     StridedAttention,
 )
+from keras_transformer.layers.attention import attention_patterns as module
 from keras_transformer.layers.attention.attention_patterns import (
     ATTENTION_PATTERNS,
     new_attention_pattern,
 )
+from keras_transformer.layers.dropout import keep_mask
 
 B, T, D, H = 2, 7, 12, 3
 PATTERNS = {
@@ -78,23 +82,55 @@ def test_heads_and_gradients_are_those_of_masked_scores(pattern, allows, length,
     problem.assert_solved_by(pattern)
 
 
-@ALL
-def test_sequences_of_padding_are_finite(pattern):
-    assert_finite_without_keys(pattern)
+def everything(query, key):
+    return True
 
 
 @pytest.mark.parametrize(
-    "pattern, expected",
-    [
-        (LocalAttention(2), [-2, -1, 0, 1, 2]),
-        (StridedAttention(3), [-6, -3, -2, -1, 0, 1, 2, 3, 6]),
-        (FullAttention(), [*range(-8, 9)]),
-    ],
-    ids=lambda x: getattr(x, "__name__", str(x)),  # without the addresses of functions
+    "num_queries, num_keys, is_causal, padding, block_size",
+    [(11, 11, True, 3, 4), (7, 13, False, 0, 4), (5, 9, False, 2, 64)],
+    ids=["causal_and_padded", "cross", "one_block"],
 )
-def test_distances_by_hand(pattern, expected):
-    allowed = to_numpy(pattern.allows(np.arange(-8, 9), 0))
-    np.testing.assert_array_equal(np.arange(-8, 9)[allowed], expected)
+@pytest.mark.parametrize("is_fused", [True, False])
+def test_full_attention_gives_heads_and_gradients_of_all_scores(
+    num_queries, num_keys, is_causal, padding, block_size, is_fused, monkeypatch
+):
+    if not is_fused:
+        monkeypatch.setattr(module, "attend", lambda *_, **__: None)
+    problem = Problem(num_queries, num_keys, everything, is_causal, padding)
+    problem.assert_solved_by(FullAttention(block_size))
+
+
+def test_the_backward_pass_drops_what_the_forward_pass_dropped():
+    """The masks, drawn a block at a time, are put together and given to equation 1."""
+    problem, rate, size = Problem(6, 4), 0.5, 3
+    masks = [
+        to_numpy(keep_mask(ops.convert_to_tensor([17 + block, 5], "int32"), rate, (2, 3, size, 4)))
+        for block in range(2)
+    ]
+    kept = np.concatenate(masks, axis=-2).astype("float32") / (1 - rate)
+    assert 0.3 < (kept > 0).mean() < 0.7
+
+    def total(attend):
+        upstream = ops.convert_to_tensor(problem.upstream)
+        return lambda *inputs: ops.sum(attend(*inputs) * upstream)
+
+    def whole(query, key, value):
+        scores = ops.matmul(query, ops.swapaxes(key, -1, -2)) / K**0.5
+        return ops.matmul(ops.softmax(scores) * ops.convert_to_tensor(kept), value)
+
+    dropout = Dropout(rate)
+    dropout.fixed_seed = ops.convert_to_tensor([17, 5], "int32")
+    options = {"dropout": dropout, "training": True}
+    found = gradients_of(total(lambda *x: FullAttention(size)(*x, **options)), *problem.inputs)
+    expected = gradients_of(total(whole), *problem.inputs)
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@ALL
+def test_sequences_of_padding_are_finite(pattern):
+    assert_finite_without_keys(pattern)
 
 
 @pytest.mark.parametrize("block_size, last", [(128, 8), (4, 1)])
@@ -108,13 +144,6 @@ def test_a_sixteenth_of_a_block_is_its_summary(block_size, last):
 def test_contract(name, x, tmp_path):
     arguments = {"d_model": D, "num_heads": H, "attention_pattern": PATTERNS[name]}
     assert_layer_contract(MultiHeadAttention, arguments, {"query": x}, (B, T, D), tmp_path)
-
-
-@pytest.mark.once
-@ALL
-def test_configs_make_equal_patterns(pattern):
-    config = keras.saving.serialize_keras_object(pattern)
-    assert keras.saving.deserialize_keras_object(config) == pattern
 
 
 @ALL
@@ -153,7 +182,7 @@ def test_no_tokens_give_no_outputs(pattern):
     assert layer(x, **masks).shape == layer(x).shape == x.shape
 
 
-@pytest.mark.parametrize("name", SPARSE)
+@pytest.mark.parametrize("name", PATTERNS)
 def test_a_graph_for_all_lengths_keeps_the_sizes(name):
     x = np.random.default_rng(0).normal(size=(2, 1, 11, 4)).astype("float32")
 

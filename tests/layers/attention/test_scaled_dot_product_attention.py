@@ -1,6 +1,7 @@
-"""Equation 1, masks (boolean; True = may attend), and the layer with one head."""
+"""Equation 1, masks (boolean; True = may attend), records of calls, and the layer with one head."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import keras
 import numpy as np
@@ -9,11 +10,14 @@ from support import reference
 from support.contract import assert_layer_contract, randomize, to_numpy, weights_of
 
 from keras_transformer.layers import (
+    LocalAttention,
+    MultiHeadAttention,
     SelfAttention,
     causal_mask,
     padding_mask,
     scaled_dot_product_attention,
 )
+from keras_transformer.layers.attention.scaled_dot_product_attention import recorded_attention
 
 B, H, T, S, D, K, K_V = 2, 3, 5, 7, 17, 11, 13
 
@@ -143,3 +147,32 @@ def test_a_mask_that_the_input_carries_hides_padding():
     model = keras.Model(inputs, layer(keras.layers.Masking()(inputs)))
     expected = to_numpy(layer(x, padding_mask=np.any(x != 0, axis=-1)))
     np.testing.assert_allclose(to_numpy(model(x)), expected, atol=1e-6)
+
+
+X, MEMORY = keras.ops.ones((B, T, 6)), keras.ops.ones((B, S, 6))
+
+
+@pytest.mark.parametrize(
+    "layer, arguments, kind, shape",
+    [
+        (MultiHeadAttention(6, 3), {"query": X}, "encoder", (B, 3, T, T)),
+        (MultiHeadAttention(6, 3), {"query": X, "key": X}, "encoder", (B, 3, T, T)),
+        (MultiHeadAttention(6, 3), {"query": X, "key": MEMORY}, "cross", (B, 3, T, S)),
+        (SelfAttention(4), {"x": X, "use_causal_mask": True}, "decoder", (B, T, T)),
+    ],
+)
+def test_a_call_is_recorded_with_its_kind(layer, arguments, kind, shape):
+    with recorded_attention() as records:
+        layer(**arguments)
+    assert [(x.layer, x.kind, tuple(x.weights.shape)) for x in records] == [(layer, kind, shape)]
+
+
+def test_only_calls_of_this_thread_are_recorded():
+    layer = MultiHeadAttention(6, 3, attention_pattern=LocalAttention(2))
+    layer(X)
+    with recorded_attention() as records, ThreadPoolExecutor(1) as pool:
+        pool.submit(layer, X).result()
+        assert records == []
+        layer(X)
+    layer(X)
+    assert len(records) == 1

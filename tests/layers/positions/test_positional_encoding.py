@@ -10,7 +10,6 @@ from support.contract import assert_layer_contract, randomize, to_numpy
 from keras_transformer.layers import (
     ALiBiPositionalEncoding,
     BinaryPositionalEncoding,
-    EncoderLayer,
     IndexPositionalEncoding,
     LearnedPositionalEncoding,
     NormalizedIndexPositionalEncoding,
@@ -58,7 +57,7 @@ def made(name):
     return encoding
 
 
-# The weights of T5's bias are used in attention alone (see test_relative_position_bias.py).
+# The weights of T5's bias are used in attention alone (see test_relative_positions.py).
 @pytest.mark.parametrize(
     "name",
     [
@@ -152,15 +151,3 @@ def test_only_some_have_a_bias_or_a_longest_position(name):
             encoding.check_length(LENGTH + 1)
     else:
         encoding.check_length(10 * LENGTH)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("make", [RotaryPositionalEncoding, lambda: RelativePositionBias(2)])
-def test_an_own_model_whose_attention_has_positions_can_be_quantized(make):
-    x = keras.Input((None, 8))
-    model = keras.Model(x, EncoderLayer(8, 2, 12, position_encoding=make())(x))
-    inputs = np.random.default_rng(0).normal(size=(2, 3, 8)).astype("float32")
-    expected = to_numpy(model(inputs))
-    model.quantize("int8")
-    assert model.layers[-1].self_attention.query_projection.quantization_mode == "int8"
-    assert 0 < abs(to_numpy(model(inputs)) - expected).max() < 0.1

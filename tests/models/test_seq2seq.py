@@ -4,12 +4,11 @@ import inspect
 import sys
 
 import pytest
-from support.small_models import TARGET_V, small_model
+from support.small_models import TARGET_V
 
 from keras_transformer.errors import UserError
 from keras_transformer.models import ARCHITECTURES, Transformer, register_architecture
-from keras_transformer.models.architectures import command_line, program_of, run_program
-from keras_transformer.models.protocol import Searchable, SlicesLogits
+from keras_transformer.models.seq2seq import command_line, program_of, run_program
 
 pytestmark = pytest.mark.once
 
@@ -31,15 +30,6 @@ def test_the_defaults_are_the_base_preset():
 def test_padding_is_in_both_vocabularies(pad_id):
     with pytest.raises(ValueError, match=f"`pad_id` must be an integer from 0.*pad_id={pad_id}"):
         Transformer(vocabulary_size=99, target_vocabulary_size=TARGET_V, pad_id=pad_id)
-
-
-@pytest.mark.parametrize("protocol", [Searchable, SlicesLogits])
-def test_the_transformer_keeps_the_protocol(protocol):
-    assert all(hasattr(small_model(), attribute) for attribute in protocol.__annotations__)
-    for method, function in inspect.getmembers(protocol, inspect.isfunction):
-        if not method.startswith("_"):
-            expected = list(inspect.signature(function).parameters)
-            assert list(inspect.signature(getattr(Transformer, method)).parameters) == expected
 
 
 @pytest.fixture

@@ -1,4 +1,6 @@
-"""Buckets of distances against those of T5, one number at a time."""
+"""Rotations, the slopes of ALiBi, and the buckets of T5."""
+
+import math
 
 import keras
 import numpy as np
@@ -7,12 +9,64 @@ from keras import ops
 from support import reference
 from support.contract import assert_layer_contract, to_numpy
 
-from keras_transformer.layers import EncoderLayer, MultiHeadAttention, RelativePositionBias
+from keras_transformer.layers import (
+    ALiBiPositionalEncoding,
+    EncoderLayer,
+    MultiHeadAttention,
+    RelativePositionBias,
+    RotaryPositionalEncoding,
+)
 
-B, T, D, H = 2, 5, 12, 3
+B, T, D, H, K = 2, 5, 12, 3, 14
 
 
-def test_contract(tmp_path):
+@pytest.fixture
+def heads():
+    return np.random.default_rng(0).normal(size=(B, H, T, K)).astype("float32")
+
+
+def test_agrees_with_reference(heads):
+    turned = to_numpy(RotaryPositionalEncoding().rotate(heads, offset=3))
+    np.testing.assert_allclose(turned, reference.rotate(heads, offset=3), atol=1e-5)
+
+
+def test_first_pair_turns_by_one_radian_a_position():
+    turned = to_numpy(RotaryPositionalEncoding().rotate(np.array([[1.0, 0.0]] * 3, "float32")))
+    expected = [[math.cos(position), math.sin(position)] for position in range(3)]
+    np.testing.assert_allclose(turned, expected, atol=1e-6)
+
+
+def test_positions_are_not_rounded_in_half_precision():
+    heads = np.eye(2, 14, dtype="float32")
+    turned = RotaryPositionalEncoding(dtype="mixed_bfloat16").rotate(heads, offset=1000)
+    np.testing.assert_allclose(to_numpy(turned), reference.rotate(heads, 1000), atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "num_heads, slopes",
+    [
+        (1, [2**-8]),
+        (2, [2**-4, 2**-8]),
+        (8, [2.0**-n for n in range(1, 9)]),
+        # Those of 2 heads, then every second one of 4 heads.
+        (3, [2**-4, 2**-8, 2**-2]),
+        (6, [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3]),
+    ],
+)
+def test_slopes_are_those_of_the_publication(num_heads, slopes):
+    bias = ALiBiPositionalEncoding(num_heads).score_bias(ops.convert_to_tensor([1], "int32"))
+    np.testing.assert_allclose(-to_numpy(bias)[:, 0], slopes, rtol=1e-6)
+    np.testing.assert_allclose(reference.alibi_slopes(num_heads), slopes, rtol=1e-6)
+
+
+def test_bias_falls_with_the_distance_to_both_sides():
+    distance = ops.convert_to_tensor([[-2, -1, 0], [1, 2, 3]], "int32")
+    bias = to_numpy(ALiBiPositionalEncoding(2).score_bias(distance))
+    expected = np.array([2**-4, 2**-8])[:, None, None] * -np.array([[2, 1, 0], [1, 2, 3]])
+    np.testing.assert_allclose(bias, expected, rtol=1e-6)
+
+
+def test_contract_of_t5s_bias(tmp_path):
     """Of the attention that it is for: the layer itself returns the embeddings."""
     x = np.random.default_rng(0).normal(size=(B, T, D)).astype("float32")
     arguments = {"d_model": D, "num_heads": H, "position_encoding": RelativePositionBias(H)}
@@ -28,15 +82,6 @@ def test_buckets_are_those_of_t5(bidirectional, num_buckets, max_distance):
     found = to_numpy(layer.score_bias(ops.convert_to_tensor(distance, "int32")))[0]
     expected = [reference.t5_bucket(-d, bidirectional, num_buckets, max_distance) for d in distance]
     np.testing.assert_array_equal(found, expected)
-
-
-def test_buckets_by_hand():
-    """16 buckets a side: 8 single distances, then 8, 12, 16, 23, 32, 46, 64, 91 and beyond."""
-    layer = RelativePositionBias(1)
-    layer.relative_attention_bias.assign(np.arange(32)[:, None])
-    distance = ops.convert_to_tensor([0, 7, 11, 12, 15, 16, 22, 23, 90, 91, 999, -1, -999], "int32")
-    found = to_numpy(layer.score_bias(distance))[0].tolist()
-    assert found == [0, 7, 8, 9, 9, 10, 10, 11, 14, 15, 15, 17, 31]
 
 
 def test_a_decoder_gets_a_table_of_its_own():

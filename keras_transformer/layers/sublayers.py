@@ -1,22 +1,89 @@
-"""Dropout, residual connection and layer or batch normalization around a sublayer."""
+"""The feed-forward network, and dropout, residual connection and normalization of each sublayer."""
 
 from typing import Any
 
 import keras
 
-from keras_transformer.layers.base import ConfiguredLayer, LayerNormalization
+from keras_transformer.layers.base import (
+    ConfiguredLayer,
+    Dense,
+    LayerNormalization,
+    dense_options,
+)
 from keras_transformer.layers.dropout import Dropout
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class FeedForward(ConfiguredLayer):
+    """Applies two linear maps, with an activation between them, to each position (§3.3).
+
+    Example:
+
+    >>> FeedForward(d_model=64, d_ff=256)(x).shape      # (B, T, 64)
+
+    Args:
+        d_model: Width D of the output. Defaults to None, which means the width of the input.
+        d_ff: Width F between the two linear maps. Defaults to 2048, as in the paper.
+        activation: Name of a Keras activation, or `"gelu_approximate"`, which is the GELU of GPT-2.
+            Defaults to `"relu"`, as in the paper.
+        kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer: Those of both
+            linear maps. Default to `"glorot_uniform"`, `"zeros"`, None and None.
+
+    Call arguments:
+        x: float tensor `(B, T, D)`.
+
+    Returns:
+        A float tensor `(B, T, D)`.
+
+    Source: Vaswani et al. 2017, eq. 2.
+    """
+
+    def __init__(
+        self,
+        d_model: int | None = None,
+        d_ff: int = 2048,
+        activation: str = "relu",
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.store_arguments(locals())
+        if d_model is not None:
+            self._create_sublayers(d_model)
+
+    def _create_sublayers(self, d_model: int) -> None:
+        self.d_model, options = d_model, dense_options(self)
+        is_approximate = self.activation == "gelu_approximate"
+        activation = gelu_approximate if is_approximate else self.activation
+        self.inner = Dense(self.d_ff, activation=activation, name="inner", **options)
+        self.outer = Dense(d_model, name="outer", **options)
+
+    def build(self, x_shape: Any) -> None:
+        if self.d_model is None:
+            self._create_sublayers(x_shape[-1])
+        self.inner.build(x_shape)
+        self.outer.build((*x_shape[:-1], self.d_ff))
+        self.built = True
+
+    def call(self, x: Any) -> Any:
+        return self.outer(self.inner(x))
+
+
+def gelu_approximate(x: Any) -> Any:
+    """Returns the approximation of GELU that GPT-2 uses (Hendrycks and Gimpel 2016, §2)."""
+    return keras.activations.gelu(x, approximate=True)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class BatchNormalization(keras.layers.BatchNormalization):
     """Normalizes each feature over all real tokens of a batch, in float32 under every dtype policy.
 
-    This layer replaces layer normalization to compare the two. In training, it uses the mean and
-    the variance of the batch, and updates their moving averages. Otherwise, it uses the moving
-    averages, so a token's result does not depend on other tokens. Unlike
-    `keras.layers.BatchNormalization`, the layer also accepts the tokens `(B * N, D)` of a decoding
-    step after it was built for sequences `(B, T, D)`.
+    Without training, it uses moving averages, so a token's result does not depend on other tokens.
+    Unlike `keras.layers.BatchNormalization`, the layer also accepts the tokens `(B * N, D)` of a
+    decoding step after it was built for sequences `(B, T, D)`.
 
     Example:
 
@@ -59,16 +126,11 @@ class BatchNormalization(keras.layers.BatchNormalization):
         return super().call(inputs, training=training, mask=padding_mask)
 
 
-NORMALIZATIONS = {"layer": LayerNormalization, "batch": BatchNormalization}
-
-
-def new_norm(normalization: str, epsilon: float, **kwargs: Any) -> Any:
-    """Returns the layer that `normalization` names."""
-    return NORMALIZATIONS[normalization](epsilon, **kwargs)
+NORMALIZATIONS: dict[str, Any] = {"layer": LayerNormalization, "batch": BatchNormalization}
 
 
 def normalize(norm: Any, x: Any, padding_mask: Any) -> Any:
-    """Applies a layer that `new_norm` returned."""
+    """Applies a layer of one of the `NORMALIZATIONS`."""
     if isinstance(norm, BatchNormalization):
         return norm(x, padding_mask=padding_mask)
     return norm(x)
@@ -90,8 +152,7 @@ class ResidualConnection(ConfiguredLayer):
         dropout_rate: Rate of the dropout on the sublayer's output, in [0, 1).
         norm_first: True = pre-norm, False = post-norm. Defaults to False.
         norm_epsilon: Constant that the normalization adds to the variance. Defaults to 1e-6.
-        normalization: `"layer"`, or `"batch"` (see `BatchNormalization`). Defaults to `"layer"`, as
-            in the paper.
+        normalization: `"layer"`, or `"batch"` (see `BatchNormalization`). Defaults to `"layer"`.
 
     Call arguments:
         x: float tensor `(B, T, D)`, the sublayer's input before normalization.
@@ -115,13 +176,10 @@ class ResidualConnection(ConfiguredLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.supports_masking = True
-        self.dropout_rate = dropout_rate
-        self.norm_first = norm_first
-        self.norm_epsilon = norm_epsilon
-        self.normalization = normalization
+        self.store_arguments(locals())
         self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
-        self.norm = new_norm(normalization, norm_epsilon, dtype=self.dtype_policy, name="norm")
+        norm_class = NORMALIZATIONS[normalization]
+        self.norm = norm_class(norm_epsilon, dtype=self.dtype_policy, name="norm")
 
     def build(self, x_shape: Any) -> None:
         self.norm.build(x_shape)
@@ -139,8 +197,7 @@ class ResidualConnection(ConfiguredLayer):
         training: bool = False,
         x_mask: Any = None,
     ) -> Any:
-        # Keras sets `x_mask`.
-        # On PyTorch, a Keras layer that does nothing takes as long as a small matrix product.
+        # Keras sets `x_mask`. A layer that does nothing takes as long as a small matrix product.
         total = x + (self.dropout(output, training=True) if training else output)
         if self.norm_first:
             return total

@@ -1,0 +1,213 @@
+"""Position encodings that are added to the embeddings, or concatenated with them."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.base import Dense
+from keras_transformer.layers.positions.positional_encoding import (
+    PositionalEncoding,
+    position_encoding,
+    positions,
+    sinusoid_angles,
+)
+
+LAYOUTS = ("interleaved", "half_split")
+
+
+@position_encoding("sinusoidal")
+@position_encoding("sinusoidal_half_split", layout="half_split")
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class SinusoidalPositionalEncoding(PositionalEncoding):
+    """Adds sines and cosines of the position, with geometrically spaced wavelengths (§3.5).
+
+    PE(pos, 2i) = sin(pos / 10000^(2i/D)) and PE(pos, 2i+1) = cos(pos / 10000^(2i/D)), computed in
+    float32. The encoding has no weights and no maximum length.
+
+    Example:
+
+    >>> SinusoidalPositionalEncoding()(np.zeros((1, 50, 64), "float32")).shape    # (1, 50, 64)
+
+    Args:
+        layout: `"interleaved"` (sine at even and cosine at odd features, as in the paper) or
+            `"half_split"` (first all sines, then all cosines). Defaults to `"interleaved"`.
+
+    Source: Vaswani et al. 2017, §3.5.
+    """
+
+    def __init__(self, layout: str = "interleaved", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if layout not in LAYOUTS:
+            raise ValueError(f"`layout` must be one of {LAYOUTS}. Received: layout={layout!r}")
+        self.store_arguments(locals())
+
+    def call(self, embeddings: Any, offset: Any = 0) -> Any:
+        length, d_model = ops.shape(embeddings)[1], embeddings.shape[-1]
+        angles = sinusoid_angles(length, d_model, offset)
+        if self.layout == "interleaved":
+            table = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
+            shape = (*ops.shape(angles)[:-1], 2 * angles.shape[-1])
+            table = ops.reshape(table, shape)[..., :d_model]
+        else:
+            cosines = ops.cos(angles)[..., : d_model // 2]
+            table = ops.concatenate([ops.sin(angles), cosines], axis=-1)
+        return self.add_to(embeddings, table)
+
+
+@position_encoding("learned")
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class LearnedPositionalEncoding(PositionalEncoding):
+    """Adds a learned vector per position, up to a maximum length (§3.5; Table 3, row E).
+
+    Example:
+
+    >>> LearnedPositionalEncoding(max_length=128)(np.zeros((1, 50, 64), "float32"))
+
+    Args:
+        max_length: Number of learned vectors, one per token position.
+        initializer: Initializer of the vectors. Defaults to None, which means a normal distribution
+            with standard deviation d_model^-1/2.
+
+    Raises:
+        ValueError: If `offset` + T exceeds `max_length`. In a graph that does not know T or
+            `offset`, positions from `max_length` on get NaN instead.
+
+    Source: Gehring et al. 2017, Convolutional Sequence to Sequence Learning.
+    """
+
+    def __init__(self, max_length: int, initializer: Any = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.store_arguments(locals())
+
+    def build(self, input_shape: Any) -> None:
+        d_model = input_shape[-1]
+        self.position_embeddings = self.add_weight(
+            name="position_embeddings",
+            shape=(self.max_length, d_model),
+            initializer=keras.initializers.get(
+                self.initializer or keras.initializers.RandomNormal(stddev=d_model**-0.5)
+            ),
+        )
+        self.built = True
+
+    def call(self, embeddings: Any, offset: Any = 0) -> Any:
+        if isinstance(embeddings.shape[1], int) and isinstance(offset, int):
+            self.check_length(offset + embeddings.shape[1])
+        indices = positions(ops.shape(embeddings)[1], offset)
+        last = self.max_length - 1
+        rows = ops.take(self.position_embeddings, ops.clip(indices, 0, last), axis=0)
+        rows = ops.where(indices[..., None] <= last, ops.cast(rows, "float32"), float("nan"))
+        return self.add_to(embeddings, rows)
+
+    def check_length(self, length: int) -> None:
+        if length > self.max_length:
+            raise ValueError(
+                "A sequence must have at most `max_length` positions. "
+                f"Received: max_length={self.max_length}, length={length}"
+            )
+
+
+@position_encoding("index")
+@position_encoding("index_concatenated", concatenate=True)
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class IndexPositionalEncoding(PositionalEncoding):
+    """Encodes positions as the numbers 0, 1, 2, and so on, which may outweigh the embeddings.
+
+    Example:
+
+    >>> IndexPositionalEncoding(concatenate=True)(np.zeros((1, 50, 64), "float32"))
+
+    Args:
+        concatenate: If False, the index is added to every feature of the embedding. If True, the
+            index is appended to the embedding as another feature, and a learned matrix projects
+            the result back to width D. Defaults to False.
+    """
+
+    def __init__(self, concatenate: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.concatenate = concatenate
+
+    def build(self, input_shape: Any) -> None:
+        if self.concatenate:
+            width, options = input_shape[-1], {"dtype": self.dtype_policy, "name": "projection"}
+            self.projection = Dense(width, use_bias=False, **options)
+            self.projection.build((None, None, width + self.num_features))
+        self.built = True
+
+    @property
+    def num_features(self) -> int:
+        """Number of features that encode a position."""
+        return 1
+
+    def features(self, indices: Any) -> Any:
+        """Returns float32 features `(..., T, num_features)` of int32 positions `(..., T)`."""
+        return ops.cast(indices, "float32")[..., None]
+
+    def call(self, embeddings: Any, offset: Any = 0) -> Any:
+        batch, length, d_model = ops.shape(embeddings)
+        features = self.features(positions(length, offset))
+        if self.concatenate:
+            features = ops.cast(features, self.compute_dtype)
+            features = ops.broadcast_to(features, (batch, length, self.num_features))
+            return self.projection(ops.concatenate([embeddings, features], axis=-1))
+        if self.num_features > 1:  # A single feature is added to every feature of the embedding.
+            added = max(d_model - self.num_features, 0)
+            widths = [(0, 0)] * (len(features.shape) - 1) + [(0, added)]
+            features = ops.pad(features, widths)[..., :d_model]
+        return self.add_to(embeddings, features)
+
+
+@position_encoding("normalized_index")
+@position_encoding("normalized_index_concatenated", concatenate=True)
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class NormalizedIndexPositionalEncoding(IndexPositionalEncoding):
+    """Encodes each position as its index divided by `max_length`.
+
+    Example:
+
+    >>> NormalizedIndexPositionalEncoding(max_length=100)(np.zeros((1, 50, 64), "float32"))
+
+    Args:
+        max_length: Divisor of the index, in tokens.
+        concatenate: See `IndexPositionalEncoding`.
+    """
+
+    def __init__(self, max_length: int, concatenate: bool = False, **kwargs: Any) -> None:
+        super().__init__(concatenate=concatenate, **kwargs)
+        self.max_length = max_length
+
+    def features(self, indices: Any) -> Any:
+        return super().features(indices) / self.max_length
+
+
+@position_encoding("binary")
+@position_encoding("binary_concatenated", concatenate=True)
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class BinaryPositionalEncoding(IndexPositionalEncoding):
+    """Uses the binary digits of the position, lowest digit first, as features.
+
+    Digits are bounded, but neighbouring positions can have distant vectors: from position 7 (1110)
+    to position 8 (0001), every digit changes. The paper's sinusoids are a smooth version.
+
+    Example:
+
+    >>> BinaryPositionalEncoding(max_length=128)(np.zeros((1, 50, 64), "float32"))
+
+    Args:
+        max_length: Maximum sequence length in tokens. A position has `ceil(log2(max_length))`
+            digits.
+        concatenate: See `IndexPositionalEncoding`.
+    """
+
+    def __init__(self, max_length: int, concatenate: bool = False, **kwargs: Any) -> None:
+        super().__init__(concatenate=concatenate, **kwargs)
+        self.max_length = max_length
+
+    @property
+    def num_features(self) -> int:
+        return max((self.max_length - 1).bit_length(), 1)
+
+    def features(self, indices: Any) -> Any:
+        powers = 2 ** ops.arange(self.num_features, dtype="int32")
+        return ops.cast((indices[..., None] // powers) % 2, "float32")

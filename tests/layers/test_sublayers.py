@@ -1,0 +1,123 @@
+"""The feed-forward network; dropout, residual connection and normalization around a sublayer."""
+
+import keras
+import numpy as np
+import pytest
+from support import reference
+from support.contract import assert_layer_contract, randomize, to_numpy, weights_of
+
+from keras_transformer.layers import FeedForward, ResidualConnection
+from keras_transformer.layers.sublayers import BatchNormalization
+
+B, T, D, F = 2, 5, 7, 11
+IS_REAL = np.arange(T) < np.array([[3], [T]])
+
+
+@pytest.fixture
+def inputs():
+    generator = np.random.default_rng(0)
+    return {name: generator.normal(size=(B, T, D)).astype("float32") for name in ("x", "output")}
+
+
+@pytest.fixture
+def x(inputs):
+    return 3 + 2 * inputs["x"]
+
+
+def test_contract_of_the_network(inputs, tmp_path):
+    arguments, x = {"d_model": D, "d_ff": F}, {"x": inputs["x"]}
+    assert_layer_contract(FeedForward, arguments, x, (B, T, D), tmp_path)
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_approximate"])
+def test_the_network_agrees_with_reference(x, activation):
+    layer = FeedForward(D, F, activation)
+    layer.build(x.shape)
+    randomize(layer)
+    expected = reference.feed_forward(weights_of(layer), x, activation)
+    np.testing.assert_allclose(to_numpy(layer(x)), expected, atol=1e-4)
+
+
+def test_contract_of_the_connection(inputs, tmp_path):
+    arguments = {"dropout_rate": 0.1}
+    assert_layer_contract(ResidualConnection, arguments, inputs, (B, T, D), tmp_path)
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_the_connection_agrees_with_reference(inputs, norm_first):
+    layer = ResidualConnection(0.5, norm_first)
+    layer.build((B, T, D))
+    randomize(layer)
+    x = inputs["x"]
+    expected = reference.residual(weights_of(layer), x, lambda x: x * x, norm_first)
+    entered = to_numpy(layer.enter(x))
+    np.testing.assert_allclose(to_numpy(layer(x, entered * entered)), expected, atol=1e-5)
+
+
+def test_batch_statistics_are_those_of_real_tokens(inputs):
+    layer = ResidualConnection(0.0, normalization="batch")
+    x, is_real = inputs["x"], IS_REAL
+    x[~is_real] = 1e6
+    with_keras_mask = keras.layers.Masking(1e6)(x)
+    nothing = np.zeros_like(x)
+    by_argument = layer(x, nothing, is_real, training=True)
+    for output in (by_argument, layer(with_keras_mask, nothing, training=True)):
+        np.testing.assert_allclose(to_numpy(output)[is_real].mean(0), 0, atol=1e-5)
+
+
+def test_dropout_acts_on_the_sublayer_and_not_on_the_residual(inputs):
+    layer = ResidualConnection(dropout_rate=0.5, norm_first=True)
+    x, output = inputs["x"], inputs["output"]
+    passed = to_numpy(layer(x, output, training=True)) - x
+    dropped = np.isclose(passed, 0)
+    assert 0 < dropped.mean() < 1
+    np.testing.assert_allclose(passed[~dropped], 2 * output[~dropped], atol=1e-5)
+
+
+def test_normalizes_in_float32_under_half_precision():
+    # In bfloat16 1000 and 1001 are one number, and the variance of small numbers is lost.
+    layer = ResidualConnection(0.0, dtype="mixed_bfloat16")
+    x = np.random.default_rng(0).normal(size=(B, T, D)).astype("float32") * 1e-3
+    output = to_numpy(layer(x, np.zeros_like(x))).astype("float32")
+    mean, deviation = x.mean(-1, keepdims=True), x.std(-1, keepdims=True)
+    expected = (x - mean) / np.sqrt(deviation**2 + 1e-6)
+    np.testing.assert_allclose(output, expected, atol=0.05)
+
+
+def new_batch_normalization():
+    layer = BatchNormalization()
+    layer.build((B, T, D))
+    randomize(layer)
+    return layer
+
+
+def test_contract_of_batch_normalization(x, tmp_path):
+    inputs = {"inputs": x, "padding_mask": IS_REAL}
+    assert_layer_contract(BatchNormalization, {"epsilon": 1e-3}, inputs, x.shape, tmp_path)
+
+
+def test_training_uses_the_statistics_of_real_tokens_and_keeps_their_averages(x):
+    layer = new_batch_normalization()
+    gamma, beta, *before = (to_numpy(weight) for weight in layer.weights)
+    x[~IS_REAL] = 1e6
+    output = to_numpy(layer(x, padding_mask=IS_REAL, training=True))
+    mean, variance = x[IS_REAL].mean(0), x[IS_REAL].var(0)
+    expected = gamma * (x[IS_REAL] - mean) / np.sqrt(variance + 1e-6) + beta
+    np.testing.assert_allclose(output[IS_REAL], expected, atol=1e-5)
+    moved = layer.moving_mean, layer.moving_variance
+    for average, old, new in zip(moved, before, (mean, variance), strict=True):
+        np.testing.assert_allclose(to_numpy(average), 0.99 * old + 0.01 * new, atol=1e-5)
+
+
+def test_tokens_of_a_step_get_what_they_get_in_a_sequence(x):
+    layer = new_batch_normalization()
+    step = layer(x[:, 2])
+    np.testing.assert_allclose(to_numpy(step), to_numpy(layer(x))[:, 2], atol=1e-6)
+
+
+def test_a_padding_mask_is_for_this_layer_alone():
+    """Otherwise, Keras would warn that the output projection loses it."""
+    inputs, mask = keras.Input((T, D)), keras.Input((T,), dtype="bool")
+    assert not hasattr(BatchNormalization()(inputs, padding_mask=mask), "_keras_mask")
+    masked = keras.layers.Masking()(inputs)
+    assert BatchNormalization()(masked)._keras_mask is masked._keras_mask
