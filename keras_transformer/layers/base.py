@@ -6,8 +6,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer._backend import without_tensorflow
 from keras_transformer._backend.operations import affine_relu, scale_and_shift
-from keras_transformer._backend.process import without_tensorflow
 from keras_transformer.layers.saving import (
     CreatesPlaceholders,
     apply_layer_changes,

@@ -11,7 +11,7 @@ from typing import Any
 
 import keras
 
-from keras_transformer._backend.process import without_tensorflow
+from keras_transformer._backend import without_tensorflow
 
 _CREATES_PLACEHOLDERS = ContextVar("_CREATES_PLACEHOLDERS", default=False)
 

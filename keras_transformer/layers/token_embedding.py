@@ -8,8 +8,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer._backend.process import without_tensorflow
-from keras_transformer.errors import check_range
+from keras_transformer._backend import without_tensorflow
+from keras_transformer.errors import check_ids
 from keras_transformer.layers.base import ConfiguredLayer
 
 
@@ -80,7 +80,7 @@ class TokenEmbedding(ConfiguredLayer):
             vectors: The new vectors, float `(N, D)`, finite and not all 0.
         """
         ids, vectors = np.asarray(ids), np.asarray(ops.convert_to_numpy(vectors), "float32")
-        check_range(0, self.vocabulary_size, ids=ids)
+        check_ids(self.vocabulary_size, ids=ids)
         shape = (len(ids), self.d_model)
         size = np.mean(vectors**2) if vectors.shape == shape and len(ids) else 0.0
         if not 0 < size < np.inf or self.scale is not None:

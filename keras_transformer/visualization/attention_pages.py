@@ -8,7 +8,7 @@ import zlib
 
 import numpy as np
 
-from keras_transformer._png import png
+from keras_transformer._files import png
 from keras_transformer.errors import UserError
 from keras_transformer.layers.attention.scaled_dot_product_attention import AttentionKind
 from keras_transformer.visualization.attention import AttentionExample, head_entropy

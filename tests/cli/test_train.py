@@ -11,7 +11,7 @@ from support.locking_process import locked_by_another_process
 from keras_transformer.runs.run import Run
 from keras_transformer.training import token_budget
 from keras_transformer.training.distribution import Distribution
-from keras_transformer.training.validation import TranslationValidation
+from keras_transformer.training.train_run import TranslationValidation
 
 
 @pytest.fixture
