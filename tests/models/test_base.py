@@ -171,5 +171,5 @@ def test_class_weights_and_copies_of_a_trainer_are_refused():
     for each in (model, trainer):
         with pytest.raises(ValueError, match="by `sample_weight`.*class_weight={1: 2.0}"):
             each.fit([], class_weight={1: 2.0})
-    with pytest.raises(ValueError, match="copy its `model`"):
+    with pytest.raises(ValueError, match="copy of its `model`"):
         copy.deepcopy(trainer)
