@@ -8,7 +8,11 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer._backend.operations import affine_relu, scale_and_shift
+from keras_transformer._backend.operations import (
+    affine_relu,
+    one_pass_normalization,
+    scale_and_shift,
+)
 from keras_transformer._backend.process import without_tensorflow
 from keras_transformer.layers.saving import (
     CreatesPlaceholders,
@@ -160,7 +164,7 @@ def check_lora_is_kept(model: Any) -> None:
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class LayerNormalization(keras.layers.LayerNormalization):
-    """`keras.layers.LayerNormalization` that computes gradients faster on TensorFlow.
+    """`keras.layers.LayerNormalization` that is faster on TensorFlow and on GPUs of JAX.
 
     If `axis` is not the last axis or `rms_scaling` is True, the layer calls Keras's implementation.
     """
@@ -170,6 +174,10 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
     def call(self, inputs: Any, training: bool = False) -> Any:
         is_of_tokens = self.axis == [-1] and not self.rms_scaling
+        if is_of_tokens:
+            x = one_pass_normalization(inputs, self.gamma, self.beta, self.epsilon)
+            if x is not None:
+                return ops.cast(x, self.compute_dtype)
         if not training or not is_of_tokens or keras.config.backend() != "tensorflow":
             return super().call(inputs)
         dtype = keras.backend.result_type(inputs.dtype, "float32")

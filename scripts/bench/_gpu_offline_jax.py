@@ -5,6 +5,7 @@ between algorithms of products there, because that needs runs. Nothing is run. A
 worker for one case.
 """
 
+import contextlib
 import json
 import math
 import re
@@ -16,7 +17,11 @@ from unittest import mock
 import _common
 import jax
 from _training_engines import Case, our_trainer
+from jax._src.cudnn import fused_attention_stablehlo
 from jax.experimental import topologies
+
+from keras_transformer._backend import jax_kernels
+from keras_transformer.training import sliced_logits_trainer
 
 H100 = """
 gpu_device_info {
@@ -62,8 +67,6 @@ def counts(case: Case) -> dict[str, Any]:
 
 def program(case: Case) -> str:
     """XLA's optimized program of a training step."""
-    from keras_transformer.training import sliced_logits_trainer
-
     topology = topologies.get_topology_desc(platform="cuda", target_config=H100, topology="1x1x1")
     mesh = topologies.make_mesh(topology, (1,), ("device",))
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
@@ -71,14 +74,22 @@ def program(case: Case) -> str:
     def spec(x: Any) -> Any:
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
-    with mock.patch.object(sliced_logits_trainer, "is_on_cpu", lambda: False):
+    answers = (
+        (sliced_logits_trainer, "is_on_cpu", False),
+        (jax_kernels, "device_type", "cuda"),
+        (fused_attention_stablehlo, "check_cudnn_version", 91900),
+        (fused_attention_stablehlo, "check_compute_capability", True),
+        (fused_attention_stablehlo, "is_cuda_compute_capability_equal", False),
+    )
+    with contextlib.ExitStack() as stack:
+        for owner, name, answer in answers:
+            stack.enter_context(mock.patch.object(owner, name, return_value=answer))
         trainer, inputs, labels = our_trainer(case, "mixed_bfloat16", True)
         trainer.optimizer.build(trainer.trainable_variables)
         kinds = ("trainable", "non_trainable", "optimizer", "metrics")
         state = trainer._get_jax_state(**{f"{kind}_variables": True for kind in kinds})
-        batch = jax.tree.map(spec, (inputs, labels, None))
         step = jax.jit(trainer.train_step, donate_argnums=0)
-        lowered = step.lower(jax.tree.map(spec, state), batch)
+        lowered = step.lower(*jax.tree.map(spec, (state, (inputs, labels, None))))
     return lowered.compile().as_text()
 
 
