@@ -54,6 +54,9 @@ CASES = {
         {"position_encoding": "alibi", "attention_dropout_rate": 0.1}
     ),
     "T5": lambda: translator({"position_encoding": "t5"}),
+    "learned positions, local attention": lambda: translator(
+        {"position_encoding": "learned", "attention_pattern": "local", "attention_window": 2}
+    ),
     "R-Drop, clipping": lambda: translator(
         {}, {"r_drop": 2.0, "logits_mebibytes": 0}, {"global_clipnorm": 0.1}
     ),
