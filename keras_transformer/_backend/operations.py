@@ -318,6 +318,21 @@ def fused_adam(
     )
 
 
+def softmax_parts(logits: Any) -> tuple[Any, Any, Any]:
+    """Returns the largest logit of each row, exp(logits - largest), and the sum of each row of it.
+
+    A GPU of JAX computes largest and sum in one pass over the logits.
+    """
+    if keras.config.backend() == "jax" and is_fused(logits):
+        from keras_transformer._backend.jax_kernels import largest_and_total
+
+        largest, total = largest_and_total(logits)
+        return largest, ops.exp(logits - largest), total
+    largest = ops.max(logits, axis=-1, keepdims=True)
+    exponentials = ops.exp(logits - largest)
+    return largest, exponentials, ops.sum(exponentials, axis=-1, keepdims=True)
+
+
 def label_logits(logits: Any, labels: Any) -> Any:
     """Returns the logit of each label (...), and NaN for labels outside the vocabulary.
 

@@ -88,5 +88,14 @@ def test_layers_train_as_by_their_formulas(monkeypatch):
         np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
+def test_softmax_parts_equal_the_formula(monkeypatch):
+    logits = np.random.default_rng(1).normal(scale=20, size=(5, 300)).astype("float32")
+    expected = operations.softmax_parts(keras.ops.convert_to_tensor(logits))
+    monkeypatch.setattr(operations, "FUSED_DEVICES", ("cpu",))
+    found = operations.softmax_parts(keras.ops.convert_to_tensor(logits))
+    for a, b in zip(expected, found, strict=True):
+        np.testing.assert_allclose(to_numpy(b), to_numpy(a), rtol=1e-5)
+
+
 def to_numpy(x):
     return keras.ops.convert_to_numpy(keras.ops.cast(x, "float32"))
