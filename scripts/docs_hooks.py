@@ -13,8 +13,7 @@ from pydantic import BaseModel
 
 from keras_transformer.cli import COMMANDS, main
 from keras_transformer.models import ARCHITECTURES
-from keras_transformer.recipe.schema import Key, keys_of
-from keras_transformer.recipe.settings import Recipe, TextPair
+from keras_transformer.recipe.settings import Key, Recipe, TextPair, keys_of
 from keras_transformer.runs.run import Run
 
 

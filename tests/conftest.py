@@ -1,5 +1,6 @@
 """Fixtures and settings shared by all tests."""
 
+import gc
 import os
 import signal
 import sys
@@ -51,6 +52,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.relative_to(tests).parts[0]
         if folder in ONCE and not item.get_closest_marker("each_backend"):
             item.add_marker(pytest.mark.once)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _little_garbage() -> None:
+    """Keras collects garbage at every layer that it quantizes, so hide the objects made before."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ import keras_transformer
 from keras_transformer import Recipe, Run, load_recipe, train
 from keras_transformer.cli import COMMANDS, main
 from keras_transformer.recipe.files import SHIPPED_RECIPES
-from keras_transformer.recipe.schema import all_keys
+from keras_transformer.recipe.settings import all_keys
 
 ROOT = Path(__file__).parent.parent
 DOCS = sorted((ROOT / "docs").rglob("*.md"))

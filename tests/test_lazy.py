@@ -10,7 +10,7 @@ import keras_transformer
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("package", ["", "evaluation", "training"])
+@pytest.mark.parametrize("package", ["", "training"])
 def test_editors_and_type_checkers_see_what_is_imported_on_first_use(package):
     """The names under `TYPE_CHECKING` and those of `lazy_names` are the same."""
     module = importlib.import_module(f"keras_transformer.{package}".rstrip("."))

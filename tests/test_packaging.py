@@ -20,9 +20,6 @@ OF_ONE_BACKEND = {"translation_graph.py", "cuda_graphs.py", "compiled_step.py"}
 # Files that are tested with those that use them.
 TESTED_WITH = {
     "cli/signals.py": "cli/test_train.py",
-    "export/clean_process.py": "export/test_saved_model.py",
-    "export/onnx_searchable.py": "export/test_onnx_program.py",
-    "export/options.py": "export/test_run_export.py",
     "models/seq2seq.py": "models/test_transformer.py",
     "serving/endpoint.py": "serving/test_rest_endpoint.py",
 }

@@ -27,7 +27,7 @@ WATCHED = {
     "_distribute_strategy": "training/distribution/test_distribution.py many_train_to",
     "_flatten_layers": "_backend/test_gradient_checkpointing.py gradients_are_the_same",
     "_get_current_learning_rate": "training/test_optimizer.py schedule_sees_optimizer_steps",
-    "_get_variable_index": "portability/test_child.py gradients_are_those_of_the_mean",
+    "_get_variable_index": "training/test_optimizer.py averages_count_optimizer_steps",
     "_is_quantized": "layers/test_token_embedding.py embedding_keeps_its_vectors",
     "_kernel": "layers/test_saving.py a_loaded_dense_goes_on_with_lora",
     "_layers": "layers/test_saving.py changes_are_json_by_path",

@@ -23,6 +23,7 @@ def command(run: Path, last: int) -> None:
     \b
     keras-transformer average runs/quickstart --last 3
     """
+    from keras_transformer.runs.checkpoints import TOKENIZER_MEMBER, read_member
     from keras_transformer.runs.run import Run
     from keras_transformer.training.train_run import write_average
 
@@ -31,6 +32,7 @@ def command(run: Path, last: int) -> None:
     if len(paths) < last:
         raise UserError(f"{run} has only {len(paths)} checkpoints. Received: --last {last}")
     click.echo("Averaging checkpoints.", err=True)
-    write_average(opened, paths, opened.tokenizer_fingerprint())
+    fingerprint = read_member(opened.model_path, TOKENIZER_MEMBER)
+    write_average(opened, paths, fingerprint or opened.tokenizer().fingerprint)
     names = ", ".join(path.name for path in paths)
     click.echo(f"{opened.model_path} is now the average of {names}")

@@ -23,7 +23,7 @@ def complete_recipe(_: click.Context, __: click.Parameter, incomplete: str) -> l
 
 
 def _complete_run(_: click.Context, __: click.Parameter, incomplete: str) -> list[Any]:
-    from keras_transformer.recipe.run_folders import shipped_runs
+    from keras_transformer.recipe.files import shipped_runs
 
     return _files_and_names(incomplete, shipped_runs())
 

@@ -35,9 +35,9 @@ def command(run: Path, imports: Sequence[str], output: Path) -> None:
     RUN is a run folder or the .keras file of any functional Keras model. The command runs each
     backend in its own process. It compares outputs, gradients, a training step, search and saved
     files on random inputs. For each pair of backends, it prints the largest difference. It also
-    prints the tolerance: the largest difference that rounding errors can explain. If a difference
-    exceeds the tolerance, the command prints the first layer whose difference exceeds the
-    tolerance. It also writes a script that reproduces the difference, and exits with status 1.
+    prints the tolerance: the largest difference that rounding errors can explain. If outputs
+    exceed the tolerance, the command prints the first layer that makes them differ. It also writes
+    a script that reproduces the difference, and exits with status 1.
 
     \b
     keras-transformer conformance runs/quickstart
@@ -52,7 +52,7 @@ def command(run: Path, imports: Sequence[str], output: Path) -> None:
             raise UserError(f"--import {module!r} fails: {text}") from error
     from keras_transformer._progress import Bar
     from keras_transformer.portability import conformance
-    from keras_transformer.runs.model_file import load_model
+    from keras_transformer.runs.checkpoints import load_model
     from keras_transformer.runs.run import Run
 
     model = load_model(run) if run.suffix == ".keras" else open_model(Run.open(run))

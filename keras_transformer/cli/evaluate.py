@@ -23,8 +23,16 @@ from keras_transformer.cli.common import (
 from keras_transformer.cli.search_options import Given, best_search_options, checked, options_of
 from keras_transformer.data.corpus import read_lines
 from keras_transformer.errors import UserError
-from keras_transformer.evaluation import MetricName, SignificanceTest, report
-from keras_transformer.evaluation.evaluator import Evaluator, Score
+from keras_transformer.evaluation.evaluator import (
+    Evaluator,
+    MetricName,
+    Score,
+    SignificanceTest,
+    as_json,
+    comparison_table,
+    length_table,
+    score_lines,
+)
 from keras_transformer.evaluation.scores import evaluate_run, read_baseline, run_evaluator
 from keras_transformer.recipe.settings import Evaluation
 from keras_transformer.runs.run import Checkpoint, Engine, Run
@@ -184,19 +192,19 @@ def _report(
     length_buckets: bool,
     json: TextIO | None,
 ) -> None:
-    click.echo(report.score_lines(scores))
+    click.echo(score_lines(scores))
     comparisons = []
     if other is not None:
         for test in tests or ("bootstrap",):
             click.echo(f"Comparing with {baseline}: {test} test", err=True)
             comparisons += (found := evaluator.compare(translations, other, test))
-            click.echo("\n" + report.comparison_table(found, str(baseline)))
+            click.echo("\n" + comparison_table(found, str(baseline)))
     buckets = evaluator.length_buckets(translations) if length_buckets else []
     if buckets:
         side = "reference" if evaluator.sources is None else "source"
-        click.echo("\n" + report.length_table(buckets, side))
+        click.echo("\n" + length_table(buckets, side))
     if json:
-        json.write(report.as_json(scores, comparisons, buckets))
+        json.write(as_json(scores=scores, comparisons=comparisons, length_buckets=buckets))
 
 
 def _check_given(metrics: Sequence[str]) -> None:

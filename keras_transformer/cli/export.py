@@ -11,8 +11,7 @@ from keras_transformer.cli.common import (
     shortlist_option,
 )
 from keras_transformer.cli.search_options import Given, best_search_options, checked
-from keras_transformer.export.options import FORMATS, ExportOptions
-from keras_transformer.export.run_export import export_run
+from keras_transformer.export.run_export import QUANTIZATIONS, ExportOptions, export_run
 from keras_transformer.runs.run import Checkpoint, Run
 
 
@@ -37,7 +36,7 @@ from keras_transformer.runs.run import Checkpoint, Run
     metavar="TYPE",
     default="float32",
     help="Data type of the weights. "
-    + "".join(f"{x}: {', '.join(y.quantizations)}. " for x, y in FORMATS.items())
+    + "".join(f"{x}: {', '.join(y)}. " for x, y in QUANTIZATIONS.items())
     + "Default: float32.",
 )
 @shortlist_option

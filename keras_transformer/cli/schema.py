@@ -15,8 +15,7 @@ def command(as_json: bool) -> None:
     keras-transformer schema | grep -A1 training.steps
     keras-transformer schema --json > recipe.schema.json
     """
-    from keras_transformer.recipe.schema import all_keys
-    from keras_transformer.recipe.settings import Recipe
+    from keras_transformer.recipe.settings import Recipe, all_keys
 
     if as_json:
         click.echo(json.dumps(Recipe.model_json_schema(), indent=2, ensure_ascii=False))

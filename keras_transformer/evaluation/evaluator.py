@@ -1,25 +1,29 @@
 """Scores translations of one text, and compares them with other translations of the text."""
 
+import json
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from sacrebleu.significance import PairedTest
+from tabulate import tabulate
 
-from keras_transformer.data.corpus import CorpusError, read_lines, read_parallel
+from keras_transformer.data.corpus import read_lines, read_parallel
 from keras_transformer.errors import UserError
-from keras_transformer.evaluation import MetricName, SignificanceTest
-from keras_transformer.evaluation.metrics import new_metric
+from keras_transformer.evaluation.metrics import MetricName, new_metric
 
+SignificanceTest = Literal["bootstrap", "randomization"]
 # The number of words of the longest sentence in each length bucket.
 _BUCKETS = {"0-5": 5, "6-10": 10, "11-15": 15, "16-20": 20, "21-30": 30, "31-50": 50, "51+": np.inf}
-# Resampling fewer sentences underestimates the variance of a score.
-_FEWEST_SENTENCES = 30
-_TEST_TYPES = {"bootstrap": "bs", "randomization": "ar"}
+# The name of each test in sacrebleu's code and in tables.
+_TESTS = {
+    "bootstrap": ("bs", "Paired bootstrap resampling"),
+    "randomization": ("ar", "Paired approximate randomization"),
+}
 
 
 @dataclass(frozen=True)
@@ -35,8 +39,7 @@ class Score:
 class Significance:
     """The result of a paired significance test between a baseline and a system.
 
-    `baseline` and `score` are values of `metric` in percent. `samples` is the number of samples
-    that the test drew with the random seed `seed`.
+    `baseline` and `score` are in percent. `samples` were drawn with the random seed `seed`.
     """
 
     test: SignificanceTest
@@ -53,8 +56,7 @@ class Significance:
 class ScoreDifference:
     """How much the score of a system is above that of a baseline, with a 95 % confidence interval.
 
-    All numbers are in percent of `metric`. `samples` is the number of bootstrap samples, drawn with
-    the random seed `seed`.
+    Scores are in percent. `samples` bootstrap samples were drawn with the random seed `seed`.
     """
 
     metric: str
@@ -115,7 +117,6 @@ class Evaluator:
     ) -> None:
         self.references = tuple(references)
         self.sources = None if sources is None else tuple(sources)
-        self._name_of_references = "the references"
         if not self.references:
             raise UserError("there must be at least one reference. Received: none")
         if self.sources is not None:
@@ -129,40 +130,26 @@ class Evaluator:
     def from_files(
         cls, reference: Path, source: Path | None = None, **settings: Any
     ) -> "Evaluator":
-        """Returns an `Evaluator` with the text of a reference file and a source file.
-
-        Raises:
-            CorpusError: If a file cannot be read, is not UTF-8 or has no lines, or if the files
-                have different numbers of lines.
-        """
-        if source is None:
-            sources, references = None, list(read_lines(reference))
-        else:
-            pairs = list(read_parallel(source, reference))
-            sources, references = ([pair[side] for pair in pairs] for side in (0, 1))
-        if not references:
-            raise CorpusError(f"{reference} must have at least one line. Received: an empty file")
-        evaluator = cls(references, sources, **settings)
-        evaluator._name_of_references = str(reference)
-        return evaluator
+        """Returns an `Evaluator` with the text of files. They are read as by `read_parallel`."""
+        sources = [x for x, _ in read_parallel(source, reference)] if source else None
+        return cls(list(read_lines(reference)), sources, **settings)
 
     def check_aligned(self, name: str, lines: Sequence[str]) -> None:
         """Raises `UserError` if the text `name` has not as many lines as the references."""
         if len(lines) != len(self.references):
             raise UserError(
-                f"{name} must have as many lines as {self._name_of_references}: one translation of "
-                "each sentence, in the same order. Complete the shorter text, or choose texts of "
-                f"the same sentences. Received: {len(lines):,} and {len(self.references):,} lines"
+                f"{name} must have as many lines as the references, in the same order. "
+                f"Received: {len(lines):,} and {len(self.references):,} lines"
             )
 
     def scores(self, hypotheses: Sequence[str]) -> list[Score]:
         """Returns the score of the translations for each metric."""
         self.check_aligned("the translations", hypotheses)
-        results = [
-            (metric._aggregate_and_compute(self._statistics(metric, hypotheses)), metric)
-            for metric in self._metrics
-        ]
-        return [Score(x.name, x.score, str(metric.get_signature())) for x, metric in results]
+        scores = []
+        for metric in self._metrics:
+            result = metric._aggregate_and_compute(self._statistics(metric, hypotheses))
+            scores.append(Score(result.name, result.score, str(metric.get_signature())))
+        return scores
 
     def compare(
         self,
@@ -187,17 +174,12 @@ class Evaluator:
         """
         self.check_aligned("the translations", hypotheses)
         self.check_aligned("the baseline", baseline)
-        if not any(map(str.strip, hypotheses)) or not any(map(str.strip, baseline)):
-            warnings.warn("All translations of a system are empty: check the files", stacklevel=2)
-        if len(hypotheses) < _FEWEST_SENTENCES:
-            warnings.warn(
-                f"A p-value from fewer than {_FEWEST_SENTENCES} sentences tells little. "
-                f"Received: {len(hypotheses)} sentences",
-                stacklevel=2,
-            )
+        if (count := len(hypotheses)) < 30:  # Resampling then underestimates the variance.
+            message = "A p-value from fewer than 30 sentences tells little. Received: "
+            warnings.warn(f"{message}{count} sentences", stacklevel=2)
         systems = [("baseline", tuple(baseline)), ("system", tuple(hypotheses))]
         metrics = {str(number): metric for number, metric in enumerate(self._metrics)}
-        paired = PairedTest(systems, metrics, (self.references,), test_type=_TEST_TYPES[test])
+        paired = PairedTest(systems, metrics, (self.references,), test_type=_TESTS[test][0])
         signatures, results = paired()
         found = []
         for metric, (name, signature) in zip(self._metrics, signatures.items(), strict=True):
@@ -213,9 +195,7 @@ class Evaluator:
         """Returns the difference of two systems for each metric, with a 95 % confidence interval.
 
         The interval is from the 2.5th to the 97.5th percentile of the differences in paired
-        bootstrap samples of the sentences, drawn with the random seed of `compare`.
-
-        For `hypotheses` and `baseline`, see `compare`.
+        bootstrap samples of the sentences. For the other arguments and the seed, see `compare`.
 
         Source: Koehn 2004, "Statistical Significance Tests for Machine Translation Evaluation".
         """
@@ -245,20 +225,49 @@ class Evaluator:
         are no sources. White space separates words. Buckets without sentences are left out.
         """
         self.check_aligned("the translations", hypotheses)
-        members: dict[str, list[int]] = {name: [] for name in _BUCKETS}
-        for index, line in enumerate(self.sources or self.references):
-            words = len(line.split())
-            name = next(name for name, longest in _BUCKETS.items() if words <= longest)
-            members[name].append(index)
+        lengths = [len(line.split()) for line in self.sources or self.references]
+        numbers = np.digitize(lengths, list(_BUCKETS.values()), right=True)
         statistics = [(x, self._statistics(x, hypotheses)) for x in self._metrics]
         buckets = []
-        for name, indices in members.items():
-            if indices:
-                results = [x._aggregate_and_compute([s[i] for i in indices]) for x, s in statistics]
-                scores = {result.name: result.score for result in results}
-                buckets.append(LengthBucket(name, len(indices), scores))
+        for number in np.unique(numbers):
+            rows = np.flatnonzero(numbers == number)
+            results = [x._aggregate_and_compute([s[i] for i in rows]) for x, s in statistics]
+            scores = {result.name: result.score for result in results}
+            buckets.append(LengthBucket(list(_BUCKETS)[number], len(rows), scores))
         return buckets
 
     def _statistics(self, metric: Any, hypotheses: Sequence[str]) -> Any:
-        """Returns the statistics of each sentence, from which the metric computes its score."""
         return metric._extract_corpus_statistics(tuple(hypotheses), (self.references,))
+
+
+def score_lines(scores: Sequence[Score]) -> str:
+    """Returns a line per score: metric, tab, score in percent, tab, signature."""
+    return "\n".join(f"{x.metric}\t{x.score:.2f}\t{x.signature}" for x in scores)
+
+
+def comparison_table(comparisons: Sequence[Significance], baseline: str) -> str:
+    """Returns the results of one significance test as a table. `baseline` is a name."""
+    first, name = comparisons[0], _TESTS[comparisons[0].test][1]
+    rows = [
+        (x.metric, f"{x.baseline:.2f}", f"{x.score:.2f}", f"{x.p_value:.4f}", x.signature)
+        for x in comparisons
+    ]
+    table = _table(("metric", "baseline", "score", "p-value", "signature"), rows)
+    return f"{name}, {first.samples} samples, seed {first.seed}, against {baseline}:\n{table}"
+
+
+def length_table(buckets: Sequence[LengthBucket], side: str) -> str:
+    """Returns the scores by sentence length as a table. `side` is "source" or "reference"."""
+    rows = [(x.words, x.sentences, *(f"{y:.2f}" for y in x.scores.values())) for x in buckets]
+    return _table((f"words of the {side}", "sentences", *buckets[0].scores), rows)
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    columns = ["left" if x in (heads[0], "signature") else "right" for x in heads]
+    return tabulate(rows, heads, tablefmt="plain", disable_numparse=True, colalign=columns)
+
+
+def as_json(**results: Sequence[Any]) -> str:
+    """Returns lists of results, such as of `Score`, as a JSON object."""
+    content = {name: [asdict(entry) for entry in entries] for name, entries in results.items()}
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"

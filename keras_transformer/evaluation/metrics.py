@@ -1,15 +1,16 @@
 """Metrics: BLEU, chrF and TER by sacrebleu, the share of exact matches, and COMET."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.metrics.base import Score, Signature
 
 from keras_transformer.errors import UserError
-from keras_transformer.evaluation import MetricName
+
+MetricName = Literal["bleu", "chrf", "ter", "exact-match", "comet"]
 
 
 def new_metric(
@@ -27,41 +28,40 @@ def new_metric(
     if name == "bleu":
         try:
             # `force`: without it, sacrebleu warns of tokenized text, which is what "none" is for.
-            force = tokenize == "none"
-            metric: Any = BLEU(tokenize=tokenize, lowercase=lowercase, force=force)
+            metric: Any = BLEU(lowercase, force=tokenize == "none", tokenize=tokenize)
         except RuntimeError as error:  # the tokenizers for Japanese and Korean need packages
             raise UserError(f"tokenize={tokenize}: {error}") from None
     elif name == "comet":
         if sources is None or comet_model is None:
             raise UserError("the metric comet needs the source sentences and a COMET model")
-        metric = Comet(comet_model, sources)
+        metric = _comet(comet_model, sources)
+    elif name == "exact-match":
+        metric = SentenceMean("exact match", lambda *texts: list(map(str.__eq__, *texts)))
     else:
-        metric = {"chrf": CHRF, "ter": TER, "exact-match": ExactMatch}[name]()
+        metric = {"chrf": CHRF, "ter": TER}[name]()
     metric._extract_corpus_statistics = functools.cache(metric._extract_corpus_statistics)
     return metric
 
 
 class SentenceMean:
-    """Base class of metrics whose score of a text is the mean of the scores of its sentences.
+    """A metric whose score of a text is the mean of the scores of its sentences, in percent.
 
-    Subclasses define `name` and `sentence_scores`. The methods with an underscore are those that
-    sacrebleu calls.
+    `sentence_scores` is a function of hypotheses and references. `signature` has further entries of
+    the signature. The methods with an underscore are those that sacrebleu calls.
     """
 
-    name: str
-
-    def sentence_scores(
-        self, hypotheses: Sequence[str], references: Sequence[str]
-    ) -> Sequence[float]:
-        raise NotImplementedError
+    def __init__(self, name: str, sentence_scores: Callable[..., Any], **signature: str) -> None:
+        self.name, self._sentence_scores, self._signature = name, sentence_scores, signature
 
     def get_signature(self) -> Signature:
-        return Signature({"num_refs": 1})
+        signature = Signature({"num_refs": 1})
+        signature.info.update(self._signature)
+        return signature
 
     def _extract_corpus_statistics(
         self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
     ) -> list[list[float]]:
-        return [[score, 1.0] for score in self.sentence_scores(hypotheses, references[0])]
+        return [[float(x), 1.0] for x in self._sentence_scores(hypotheses, references[0])]
 
     def _aggregate_and_compute(self, statistics: Sequence[Sequence[float]]) -> Score:
         return self._compute_score_from_stats([sum(x) for x in zip(*statistics, strict=True)])
@@ -71,57 +71,30 @@ class SentenceMean:
         return Score(self.name, 100 * float(total) / float(count))
 
 
-class ExactMatch(SentenceMean):
-    """The percentage of translations that equal their references."""
-
-    name = "exact match"
-
-    def sentence_scores(
-        self, hypotheses: Sequence[str], references: Sequence[str]
-    ) -> Sequence[float]:
-        return [float(a == b) for a, b in zip(hypotheses, references, strict=True)]
-
-
-class Comet(SentenceMean):
-    """COMET, multiplied by 100, with the package unbabel-comet.
-
-    `model` is the argument `comet_model` of `Evaluator`.
-
-    Raises:
-        UserError: If unbabel-comet is not installed or the model cannot be loaded.
+def _comet(name: str, sources: Sequence[str]) -> SentenceMean:
+    """Returns COMET, with the package unbabel-comet. `name` is as `Evaluator`'s `comet_model`.
 
     Source: Rei et al. 2020, https://aclanthology.org/2020.emnlp-main.213
     """
+    try:
+        import comet
+    except ImportError as error:
+        raise UserError(
+            "the metric comet needs the package unbabel-comet, which cannot be in one "
+            "environment with TensorFlow or JAX. In a new environment: "
+            "pip install 'keras3-transformer[torch,comet]'"
+        ) from error
+    try:
+        path = name if Path(name).is_file() else comet.download_model(name)
+        model = comet.load_from_checkpoint(path)
+    except Exception as error:  # COMET, Hugging Face and PyTorch raise different errors
+        raise UserError(f"the COMET model {name} cannot be loaded: {error}") from error
 
-    name = "COMET"
-
-    def __init__(self, model: str, sources: Sequence[str]) -> None:
-        try:
-            import comet
-        except ImportError as error:
-            raise UserError(
-                "the metric comet needs the package unbabel-comet, which cannot be in one "
-                "environment with TensorFlow or JAX. In a new environment: "
-                "pip install 'keras3-transformer[torch,comet]'"
-            ) from error
-        try:
-            path = model if Path(model).is_file() else comet.download_model(model)
-            self._model = comet.load_from_checkpoint(path)
-        except Exception as error:  # COMET, Hugging Face and PyTorch raise different errors
-            raise UserError(f"the COMET model {model} cannot be loaded: {error}") from error
-        self._name, self._version, self._sources = model, comet.__version__, sources
-
-    def get_signature(self) -> Signature:
-        signature = super().get_signature()
-        signature.update("model", self._name)
-        signature.update("version", self._version)
-        return signature
-
-    def sentence_scores(
-        self, hypotheses: Sequence[str], references: Sequence[str]
-    ) -> Sequence[float]:
+    def scores(hypotheses: Sequence[str], references: Sequence[str]) -> Sequence[float]:
         import torch
 
-        rows = zip(self._sources, hypotheses, references, strict=True)
+        rows = zip(sources, hypotheses, references, strict=True)
         samples = [{"src": source, "mt": text, "ref": target} for source, text, target in rows]
-        return self._model.predict(samples, gpus=int(torch.cuda.is_available())).scores
+        return model.predict(samples, gpus=int(torch.cuda.is_available())).scores
+
+    return SentenceMean("COMET", scores, model=name, version=comet.__version__)

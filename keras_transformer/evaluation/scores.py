@@ -10,15 +10,12 @@ from keras_transformer._files import as_line, output_file
 from keras_transformer.data.corpus import read_lines
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
-from keras_transformer.evaluation import MetricName
-from keras_transformer.evaluation.evaluator import Evaluator, Score
+from keras_transformer.evaluation.evaluator import Evaluator, MetricName, Score
 from keras_transformer.recipe.settings import Evaluation
 from keras_transformer.runs.checkpoints import checkpoint_step
-from keras_transformer.runs.run import Checkpoint, Engine, Run
+from keras_transformer.runs.run import Checkpoint, Run
 from keras_transformer.runs.text import Split
 from keras_transformer.translation.engines import open_translator
-
-_ALL_OF_GENERATED_TEXT: tuple[MetricName, ...] = ("bleu", "chrf", "exact-match")
 
 
 class Evaluated(NamedTuple):
@@ -47,21 +44,17 @@ def run_evaluator(
             from the recipe.
 
     Raises:
-        UserError: If the text is missing, empty or not aligned, or if a package that a metric needs
-            is missing.
+        UserError: If the text is missing, empty or not aligned, or if a metric lacks a package.
     """
     recipe = run.recipe
     if metrics is None:
-        metrics = ["bleu", "chrf"] if recipe.data.generator is None else _ALL_OF_GENERATED_TEXT
+        metrics = ("bleu", "chrf", "exact-match") if recipe.data.generator else ("bleu", "chrf")
     of_recipe = {x: getattr(recipe.evaluation, x) for x in ("tokenize", "lowercase")}
     settings = {"metrics": metrics, **of_recipe, **settings}
     if files is not None:
         return Evaluator.from_files(*reversed(files), **settings)
     pairs = list(run.text.pairs(split))
-    if not pairs:
-        raise UserError(f"the {split} text of {run.directory} is empty")
-    sources, references = zip(*pairs, strict=True)
-    return Evaluator(references, sources, **settings)
+    return Evaluator([y for _, y in pairs], [x for x, _ in pairs], **settings)
 
 
 def evaluate_run(
@@ -71,13 +64,14 @@ def evaluate_run(
     split: Split = "test",
     files: tuple[Path, Path] | None = None,
     options: SearchOptions | None = None,
-    engine: Engine = "keras",
-    use_shortlist: bool = False,
     checkpoint: Checkpoint | None = None,
-    tokens_per_batch: int | None = None,
     output: Path | None = None,
+    **settings: Any,
 ) -> Evaluated:
     """Translates a text, scores the translations, and appends the scores to `scores.json`.
+
+    Before the translation, raises `UserError` if the text is missing or empty, a file is damaged or
+    cannot be written, or a length in `options` exceeds the model's maximum.
 
     Args:
         run: A run that has a model, or a checkpoint.
@@ -86,33 +80,19 @@ def evaluate_run(
         split: As in `run_evaluator`.
         files: As in `run_evaluator`.
         options: As in `open_translator`.
-        engine: As in `open_translator`.
-        use_shortlist: As in `open_translator`.
         checkpoint: As in `open_translator`.
-        tokens_per_batch: As in `open_translator`.
         output: File for the translations. Defaults to None: the translations of a split are written
             to `hypotheses/` in the run folder, and those of `files` are not kept.
-
-    Raises:
-        UserError: If the text is missing or empty, if a file is damaged or cannot be written, or if
-            a length in `options` exceeds the model's maximum. The error is raised before the
-            translation.
+        **settings: Other arguments of `open_translator`.
     """
     run.scores.check()
     options = options or run.recipe.evaluation.search_options()
     evaluator = evaluator or run_evaluator(run, split, files)
     sources = list(evaluator.sources or ())
-    if not sources or (files is None and sources != [x for x, _ in run.text.pairs(split)]):
-        raise ValueError(
-            f"`evaluator` must have the sources of the text. Received: split={split!r}"
-        )
     folder = None if checkpoint is None else run.checkpoint(checkpoint)
     step = None if folder is None else checkpoint_step(folder)
-    made_with: dict[str, Any] = {"options": options, "use_shortlist": use_shortlist}
     try:
-        translator = open_translator(
-            run, engine=engine, checkpoint=step, tokens_per_batch=tokens_per_batch, **made_with
-        )
+        translator = open_translator(run, options, checkpoint=step, **settings)
     except ValueError as error:
         raise UserError(str(error)) from None
     scored = run.scores.scored_model(folder)  # before a training removes or replaces it
@@ -121,8 +101,9 @@ def evaluate_run(
         if file is not None:
             file.writelines(f"{line}\n" for line in hypotheses)
         if files is None:
-            run.scores.keep_hypotheses(split, sources, hypotheses, scored, folder)
+            run.scores.keep_hypotheses(split, sources, hypotheses, scored)
     scores = evaluator.scores(hypotheses)
+    made_with = {"options": options, "use_shortlist": settings.get("use_shortlist", False)}
     for entry in scores:
         run.scores.add(split=split, files=files, scored=scored, **made_with, **asdict(entry))
     return Evaluated(hypotheses, scores)
@@ -132,25 +113,16 @@ def read_baseline(path: Path, evaluator: Evaluator, split: Split | None) -> Sequ
     """Returns the translations in a file, or those that `evaluate_run` kept in a run folder.
 
     `path` is a file with one translation per line, or a run as in `Run.open`. `split` is the split
-    of the text of `evaluator`, or None if the text is not a split of a run.
-
-    Raises:
-        UserError: If the translations are missing, or are translations of another text.
+    of the text of `evaluator`, or None. Raises `UserError` for translations of another text.
     """
-    if path.exists() and not path.is_dir():
+    if split is None or path.is_file():
         lines = list(read_lines(path))
-    elif split is None:
-        raise UserError(
-            "the baseline of a text that is not a split of a run must be a file of translations. "
-            f"Received: {path}"
-        )
     else:
         run = Run.open(path)
         if [source for source, _ in run.text.pairs(split)] != list(evaluator.sources or ()):
             raise UserError(
-                f"{path} has another {split} text than the evaluated run, so their scores can't be "
-                f"compared. Translate the text of the evaluated run with {path}, and give the "
-                "translations as --baseline"
+                f"{path} has another {split} text than the evaluated run. Translate the text of "
+                f"the evaluated run with {path}, and give the translations as --baseline"
             )
         lines = run.scores.hypotheses(split)
     evaluator.check_aligned(str(path), lines)
@@ -159,6 +131,5 @@ def read_baseline(path: Path, evaluator: Evaluator, split: Split | None) -> Sequ
 
 def bleu(translations: Sequence[str], references: Sequence[str], settings: Evaluation) -> float:
     """Computes BLEU, with the tokenization and case sensitivity of `settings`."""
-    tokenize, lowercase = settings.tokenize, settings.lowercase
-    evaluator = Evaluator(references, metrics=["bleu"], tokenize=tokenize, lowercase=lowercase)
-    return evaluator.scores(translations)[0].score
+    chosen: dict[str, Any] = {x: getattr(settings, x) for x in ("tokenize", "lowercase")}
+    return Evaluator(references, metrics=["bleu"], **chosen).scores(translations)[0].score

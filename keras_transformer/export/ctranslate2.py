@@ -6,7 +6,6 @@ from pathlib import Path
 from keras_transformer._files import atomic_write, check_is_free
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.exchange.ctranslate2 import write_ctranslate2
-from keras_transformer.export.options import check_installed
 from keras_transformer.models.base import in_float32
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.translation.comparison import Agreement
@@ -67,7 +66,6 @@ def export_ctranslate2(
         ValueError: If CTranslate2 does not support `quantization` or a part of the model. If the
             model is already quantized. If the tokenizer belongs to another model.
     """
-    check_installed("ctranslate2")
     check_is_free(directory)
     model = in_float32(model)
     with atomic_write(directory) as partial:

@@ -1,6 +1,5 @@
-"""Exports a Transformer as two ONNX models, for onnxruntime and other ONNX runtimes."""
+"""Exports a Transformer as two ONNX models, and translates with such an export."""
 
-import hashlib
 import json
 import shutil
 import tempfile
@@ -9,11 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from keras import ops
+
 from keras_transformer._files import atomic_write, check_is_free
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.exchange.source_model import check_model, check_supported
-from keras_transformer.export.options import OnnxWeights, check_installed, check_weights
+from keras_transformer.export.run_export import OnnxWeights, check_weights
+from keras_transformer.layers.attention.cache import Cache
 from keras_transformer.models import Transformer
 from keras_transformer.models.base import in_float32
 from keras_transformer.translation.base_translator import EXTRA_LENGTH
@@ -22,6 +25,7 @@ from keras_transformer.translation.comparison import (
     compare_translations,
     random_sentences,
 )
+from keras_transformer.translation.long_sentences import Overlong
 from keras_transformer.translation.translator import Translator
 
 WEIGHTS = "weights.bin"
@@ -111,7 +115,6 @@ def export_onnx(
         ValueError: If the activation, the attention, the position encoding or `quantization` is not
             supported. If the model is quantized, or the tokenizer belongs to another model.
     """
-    check_installed("onnx")
     from keras_transformer.export import onnx_graph
 
     check_weights("onnx", quantization)
@@ -126,7 +129,16 @@ def export_onnx(
     if quantization == "int8":
         graphs = {name: _quantized(graph) for name, graph in graphs.items()}
     config = {
-        **_config(model, tokenizer),
+        **{name: getattr(tokenizer, name) for name in ("pad_id", "unk_id", "bos_id", "eos_id")},
+        "source_vocabulary_size": tokenizer.source_vocabulary_size,
+        "target_vocabulary_size": tokenizer.target_vocabulary_size,
+        "source_tokenizer": "source.model",
+        "target_tokenizer": "source.model" if tokenizer.joint else "target.model",
+        "num_layers": model.decoder.num_layers,
+        "num_heads": model.num_heads,
+        "d_k": model.decoder.layers[0].self_attention.d_k,
+        "max_length": model.max_length,
+        "extra_length": EXTRA_LENGTH,
         "quantization": quantization,
         "beam_size": beam_size,
         "length_penalty": length_penalty,
@@ -139,23 +151,9 @@ def export_onnx(
         tokenizer.save(partial / "tokenizer")
         shutil.copyfile(Path(__file__).with_name("onnx_program.py"), partial / "translate.py")
         sentences = sentences or random_sentences(tokenizer, SENTENCES)
-        return _compare(partial, model, tokenizer, sentences, quantization == "float32")
-
-
-def _config(model: Transformer, tokenizer: Tokenizer) -> dict[str, Any]:
-    ids = {name: getattr(tokenizer, name) for name in ("pad_id", "unk_id", "bos_id", "eos_id")}
-    return {
-        **ids,
-        "source_vocabulary_size": tokenizer.source_vocabulary_size,
-        "target_vocabulary_size": tokenizer.target_vocabulary_size,
-        "source_tokenizer": "source.model",
-        "target_tokenizer": "source.model" if tokenizer.joint else "target.model",
-        "num_layers": model.decoder.num_layers,
-        "num_heads": model.num_heads,
-        "d_k": model.decoder.layers[0].self_attention.d_k,
-        "max_length": model.max_length,
-        "extra_length": EXTRA_LENGTH,
-    }
+        translator = Translator(model, tokenizer, _options(config), overlong="truncate")
+        parts = "ONNX model", translator, sentences, _translated(partial, sentences)
+        return compare_translations(*parts, tolerance=TOLERANCE, is_exact=quantization == "float32")
 
 
 def _quantized(graph: Any) -> Any:
@@ -182,31 +180,96 @@ def _save(graphs: dict[str, Any], directory: Path) -> None:
             data = numpy_helper.to_array(constant).tobytes()
             if len(data) < PAGE:
                 continue
-            digest = hashlib.sha256(data).digest()
-            if digest not in offsets:
-                offsets[digest] = -(-file.tell() // PAGE) * PAGE
-                file.seek(offsets[digest])
+            if data not in offsets:
+                offsets[data] = -(-file.tell() // PAGE) * PAGE
+                file.seek(offsets[data])
                 file.write(data)
             constant.raw_data = data
-            set_external_data(constant, WEIGHTS, offsets[digest], len(data))
+            set_external_data(constant, WEIGHTS, offsets[data], len(data))
             for field in ("raw_data", "float_data", "int32_data", "int64_data"):
                 constant.ClearField(field)
     for name, graph in graphs.items():
         (directory / name).write_bytes(graph.SerializeToString())
 
 
-def _compare(
-    directory: Path, model: Transformer, tokenizer: Tokenizer, sentences: Sequence[str], exact: bool
-) -> Agreement:
-    """Compares the translations by the program in the folder with those by the model."""
+def _translated(directory: Path, sentences: Sequence[str]) -> list[list[tuple[str, float]]]:
+    """Returns the translations by the program in the folder."""
     from keras_transformer.export.onnx_program import StandaloneTranslator
 
-    exported = StandaloneTranslator(directory)
-    names = ("beam_size", "length_penalty", "max_length")
-    options = SearchOptions(**{name: getattr(exported, name) for name in names})
-    translator = Translator(model, tokenizer, options, overlong="truncate")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # no warnings about truncation
-        found = [[pair] for pair in exported.translate(sentences)]
-    parts = ("ONNX model", translator, sentences, found)
-    return compare_translations(*parts, tolerance=TOLERANCE, is_exact=exact)
+        return [[pair] for pair in StandaloneTranslator(directory).translate(sentences)]
+
+
+def _options(config: dict[str, Any]) -> SearchOptions:
+    return SearchOptions(
+        beam_size=config["beam_size"],
+        length_penalty=config["length_penalty"],
+        max_length=config["search_max_length"],
+    )
+
+
+def onnx_translator(
+    directory: str | Path,
+    options: SearchOptions | None = None,
+    overlong: Overlong = "split",
+    tokens_per_batch: int | None = None,
+    num_threads: int = 0,
+) -> Translator:
+    """Returns a `Translator` whose model runs in onnxruntime, on any backend.
+
+    It has all search options except the coverage penalty, also those that `translate.py` in the
+    folder lacks, such as n-best lists and sampling, but neither alignments nor shortlists.
+
+    Example:
+
+    >>> onnx_translator("exports/quickstart/onnx").translate(["twenty-six"])
+
+    Args:
+        directory: A folder written by `export_onnx`.
+        options: The search options. Defaults to None, which means the exported options.
+        overlong: As for `Translator`. Defaults to `"split"`.
+        tokens_per_batch: As for `Translator`. Defaults to None.
+        num_threads: Number of threads per operation. Defaults to 0, which means one thread per
+            core.
+
+    Raises:
+        OSError: If the folder does not exist.
+    """
+    from keras_transformer.export.onnx_program import OnnxModel
+
+    model = OnnxSearchable(OnnxModel(directory, num_threads))
+    tokenizer = Tokenizer.load(Path(directory) / "tokenizer")
+    return Translator(
+        model, tokenizer, options or _options(model.config), overlong, tokens_per_batch
+    )
+
+
+class OnnxSearchable:
+    """An exported ONNX model, an `OnnxModel`, as a `Searchable` (`models/protocol.py`)."""
+
+    compiles = False  # Search runs its loop in Python.
+    variables = ()
+
+    def __init__(self, model: Any) -> None:
+        self._model, self.config = model, model.config
+        self.max_length, self.pad_id = self.config["max_length"], self.config["pad_id"]
+        self.vocabulary_size = self.config["source_vocabulary_size"]
+        self.target_vocabulary_size = self.config["target_vocabulary_size"]
+
+    def init_cache(self, source_ids: Any, max_length: int | None, beam_size: int = 1) -> Cache:
+        """Returns the cache. Search reorders only the parents of the hypotheses in it.
+
+        `step.onnx` then reorders the keys and values.
+        """
+        source_ids = ops.convert_to_numpy(source_ids)
+        parents = np.zeros((len(source_ids), beam_size), "int32")
+        return Cache(beam=parents, sentence=self._model.encode(source_ids))
+
+    def step(self, token_ids: Any, cache: Cache, position: Any) -> tuple[Any, Cache]:
+        """Returns the logits, float32 `(B, N, V)`, and the cache."""
+        state = {name: ops.convert_to_numpy(x) for name, x in cache.sentence.items()}
+        token_ids, parents = map(ops.convert_to_numpy, (token_ids, cache.beam))
+        (logits,), state = self._model.step(token_ids, parents, state, ["logits"])
+        own = np.broadcast_to(np.arange(parents.shape[1], dtype="int32"), parents.shape)
+        return logits, Cache(beam=own, sentence=state)

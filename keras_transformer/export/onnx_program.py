@@ -42,14 +42,13 @@ class OnnxModel:
     """
 
     def __init__(self, directory: str | Path, num_threads: int = 0) -> None:
-        directory = Path(directory)
-        self.config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        self.config = json.loads(Path(directory, "config.json").read_text(encoding="utf-8"))
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = num_threads
         # Busy waiting (spinning) slows down other threads on the same cores.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._encoder, self._decoder = (
-            onnxruntime.InferenceSession(directory / name, options, ["CPUExecutionProvider"])
+            onnxruntime.InferenceSession(Path(directory, name), options, ["CPUExecutionProvider"])
             for name in ("encoder.onnx", "step.onnx")
         )
         self._memory = [output.name for output in self._encoder.get_outputs()]
@@ -60,8 +59,7 @@ class OnnxModel:
     def encode(self, source_ids: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the state for the first decoder step, for pieces and eos `(B, S)`, padded.
 
-        The state contains the keys and values of the source, and an empty cache. Axis 0 of each
-        array is B.
+        The state contains the keys and values of the source, and an empty cache.
         """
         memory = self._encoder.run(self._memory, {"source_ids": source_ids.astype("int64")})
         past = {
@@ -81,10 +79,9 @@ class OnnxModel:
         """Predicts the next token of each hypothesis.
 
         Args:
-            token_ids: int `(B, N)`, the newest token of each hypothesis. In the first step, it is
-                bos.
+            token_ids: int `(B, N)`, the newest token of each hypothesis, bos in the first step.
             parents: int `(B, N)`, the index of each hypothesis's parent among the hypotheses of the
-                previous step. In the first step, all indices are 0.
+                previous step, 0 in the first step.
             state: The result of `encode`, or the state that the previous step returned.
             outputs: Names of outputs of `step.onnx`, such as "logits".
             num_candidates: Number C of next tokens for each hypothesis, at most V. Defaults to 1.
@@ -136,11 +133,11 @@ class StandaloneTranslator:
             value = getattr(self, name)
             if value is not None and not lowest <= value <= highest:
                 raise ValueError(f"`{name}` must be from {lowest} to {highest}. Received: {value}")
+        paths = (
+            Path(directory, "tokenizer", config[f"{x}_tokenizer"]) for x in ("source", "target")
+        )
         self._source, self._target = (
-            sentencepiece.SentencePieceProcessor(
-                model_file=str(Path(directory) / "tokenizer" / config[f"{side}_tokenizer"])
-            )
-            for side in ("source", "target")
+            sentencepiece.SentencePieceProcessor(model_file=str(path)) for path in paths
         )
 
     def translate(self, sentences: Sequence[str]) -> list[tuple[str, float]]:
@@ -167,16 +164,14 @@ class StandaloneTranslator:
             source_ids = np.full((len(indices), width), config["pad_id"])
             for row, index in zip(source_ids, indices, strict=True):
                 row[: len(sources[index])] = sources[index]
-            limits = np.array([self._limit(len(sources[index])) for index in indices])
-            results = self.search(source_ids, limits)
-            for index, (ids, score) in zip(indices, results, strict=True):
+            lengths = np.sum(source_ids != config["pad_id"], axis=1)
+            limits = np.minimum(lengths + config["extra_length"], config["max_length"])
+            if self.max_length is not None:
+                limits[:] = self.max_length
+            for index, (ids, score) in zip(indices, self.search(source_ids, limits), strict=True):
                 text = self._target.decode([id for id in ids if id != config["eos_id"]])
                 found[index] = text, score
         return found
-
-    def _limit(self, source_length: int) -> int:
-        config = self.model.config
-        return self.max_length or min(source_length + config["extra_length"], config["max_length"])
 
     def search(self, source_ids: np.ndarray, limits: np.ndarray) -> list[tuple[list[int], float]]:
         """Returns ids and score of the best hypothesis of each source.
@@ -202,7 +197,10 @@ class StandaloneTranslator:
             outputs = ["candidate_log_probabilities", "candidate_ids"]
             newest = ids[:, :, length - 1]
             candidates, state = self.model.step(newest, parents, state, outputs, 2 * beams)
-            totals, parents, tokens = _continued(totals, *candidates)
+            continued = (totals[:, :, None] + candidates[0]).reshape(batch, -1)
+            totals, order = _largest(continued, 2 * beams)  # of which at most `beams` end
+            parents = order // (2 * beams)
+            tokens = np.take_along_axis(candidates[1].reshape(batch, -1), order, axis=1)
             ids = np.take_along_axis(ids, parents[:, :, None], axis=1)
             ids[:, :, length] = tokens
             ends = (tokens == config["eos_id"]) | (limits <= length)[:, None]
@@ -223,18 +221,6 @@ class StandaloneTranslator:
 
     def _divisor(self, length: Any) -> Any:
         return ((5.0 + np.asarray(length, "float32")) / 6.0) ** np.float32(self.length_penalty)
-
-
-def _continued(
-    totals: np.ndarray, log_probabilities: np.ndarray, ids: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns log-probabilities, parents and new tokens of the C best continuations, `(B, C)`.
-
-    `totals` `(B, N)` belongs to the hypotheses, the other arguments `(B, N, C)` to next tokens.
-    """
-    batch, _, count = ids.shape
-    totals, order = _largest((totals[:, :, None] + log_probabilities).reshape(batch, -1), count)
-    return totals, order // count, np.take_along_axis(ids.reshape(batch, -1), order, axis=1)
 
 
 def _largest(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

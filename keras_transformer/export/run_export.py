@@ -1,28 +1,107 @@
-"""Exports the model of a run to SavedModel, CTranslate2 or ONNX, or the run to a small folder.
-
-`python -m keras_transformer.export.run_export RUN OPTIONS [PROGRAM]` exports in the process that
-`export_run` starts for a SavedModel. OPTIONS are `ExportOptions` as JSON, PROGRAM is the file that
-registers the architecture (see `program_of`), and the last line of the output is an `Exported` or
-an error as JSON.
-"""
+"""Exports the model of a run to SavedModel, CTranslate2 or ONNX, or the run to a small folder."""
 
 import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Self, get_args
+
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from keras_transformer._child_process import child_process
 from keras_transformer._files import check_is_free
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
-from keras_transformer.export.options import FORMATS, ExportOptions, check_installed
 from keras_transformer.models.architectures import program_of, run_program
-from keras_transformer.runs.run import Run
+from keras_transformer.runs.run import Checkpoint, Run
 
 MAX_BEAM_SIZE = 16  # of a request to a SavedModel
 SENTENCES = 32  # maximum number of sentences that export and model translate for the comparison
+
+Format = Literal["saved_model", "ctranslate2", "onnx", "run"]
+RunWeights = Literal["float32", "float16"]
+OnnxWeights = Literal["float32", "int8"]
+
+# The types of weights of each format, the search options, and the packages that it needs.
+QUANTIZATIONS: dict[str, tuple[str, ...]] = {
+    "saved_model": ("float32",),
+    "ctranslate2": (
+        *("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat16"),
+        *("int16", "float16", "bfloat16"),
+    ),
+    "onnx": get_args(OnnxWeights),
+    "run": get_args(RunWeights),
+}
+SEARCH_OPTIONS = {
+    "saved_model": tuple(SearchOptions.model_fields),
+    "onnx": ("beam_size", "length_penalty", "max_length"),
+}
+PACKAGES = {
+    "saved_model": ("tensorflow", "tensorflow_text"),
+    "ctranslate2": ("ctranslate2",),
+    "onnx": ("onnx", "onnxruntime"),
+}
+
+_CHILD = "import sys; from keras_transformer.export.run_export import main; main(*sys.argv[1:])"
+
+
+class ExportOptions(BaseModel):
+    """The options of `export_run`.
+
+    Example:
+
+    >>> ExportOptions(format="onnx", quantization="int8", search=SearchOptions(beam_size=5))
+
+    Args:
+        format: `"saved_model"`, `"ctranslate2"`, `"onnx"` or `"run"`. See `export_saved_model`,
+            `export_ctranslate2`, `export_onnx` and `export_shared_run`.
+        output: A new or empty folder. For a SavedModel, the folder that contains all versions of
+            the model. Defaults to None, which means `exports/<run>` for a SavedModel. For other
+            formats, None means a folder in it, such as `exports/quickstart/onnx-int8`.
+        quantization: Type of the weights. A SavedModel has float32 only. Defaults to `"float32"`.
+        shortlist: Whether a SavedModel translates with `open_shortlist(run)`. Defaults to False.
+        checkpoint: The checkpoint to export, see `open_model`. Defaults to None, which means the
+            finished model.
+        search: The search options of a SavedModel, except `n_best`, which each request sets, or of
+            an ONNX export, which has only `beam_size`, `length_penalty` and `max_length`. The
+            other formats have no search options. Defaults to None, which means the search options
+            of the recipe.
+
+    Raises:
+        ValueError: If the format does not support an option.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Format
+    output: Path | None = None
+    quantization: str = "float32"
+    shortlist: bool = False
+    checkpoint: Checkpoint | None = None
+    search: SearchOptions | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        check_weights(self.format, self.quantization)
+        if self.shortlist and self.format != "saved_model":
+            raise ValueError(f"only saved_model supports a shortlist. Received: {self.format}")
+        if self.search is not None and self.format not in SEARCH_OPTIONS:
+            raise ValueError(
+                f"only {' and '.join(SEARCH_OPTIONS)} support search options. "
+                f"Received: format={self.format!r}"
+            )
+        return self
+
+
+def check_weights(format: Format, quantization: str) -> None:
+    """Raises ValueError if a format does not support a type of weights."""
+    if quantization not in (supported := QUANTIZATIONS[format]):
+        raise ValueError(
+            f"for the format {format}, `quantization` must be one of {', '.join(supported)}. "
+            f"Received: quantization={quantization!r}"
+        )
 
 
 class Exported(NamedTuple):
@@ -54,18 +133,24 @@ def export_run(run: Run, options: ExportOptions) -> Exported:
     format = options.format
     search = options.search or run.recipe.evaluation.search_options()
     _check_search(format, search)
-    if FORMATS[format].only_transformer:
+    if format in ("ctranslate2", "onnx"):
         run.require_transformer(f"The format {format}")
-    directory = options.output or _default_directory(run, options)
+    directory = options.output or Path("exports", run.directory.resolve().name)
     if format != "saved_model":
+        kind = "" if options.quantization == "float32" else f"-{options.quantization}"
+        directory = options.output or directory / f"{format}{kind}"
         check_is_free(directory)
     run.model_place(options.checkpoint)
+    if missing := [name for name in PACKAGES.get(format, ()) if not find_spec(name)]:
+        extra = "tensorflow" if format == "saved_model" else format
+        raise UserError(
+            f"the format {format} needs {' and '.join(missing)}: "
+            f"pip install 'keras3-transformer[{extra}]'"
+        )
     complete = options.model_copy(update={"search": search, "output": directory})
-    export = _in_new_process if format == "saved_model" else _export
+    print("Exporting the model, and comparing the export with the model.", file=sys.stderr)
     try:
-        check_installed(format)
-        print("Exporting the model, and comparing the export with the model.", file=sys.stderr)
-        return export(run, complete)
+        return (_in_new_process if format == "saved_model" else _export)(run, complete)
     except (ImportError, ValueError) as error:
         raise UserError(str(error)) from error
 
@@ -77,26 +162,16 @@ def _check_search(format: str, search: SearchOptions) -> None:
             f"for the format saved_model, `beam_size` must be at most {MAX_BEAM_SIZE}. "
             f"Received: beam_size={search.beam_size}"
         )
-    if not (supported := FORMATS[format].search):
-        return
-    defaults, ignored = SearchOptions(), {*supported, "n_best"}
-    refused = [name for name, x in search if name not in ignored and x != getattr(defaults, name)]
-    if refused:
-        received = ", ".join(f"{name}={getattr(search, name)}" for name in refused)
-        flags = (f"--{name.replace('_', '-')} {getattr(defaults, name)}" for name in refused)
+    supported = SEARCH_OPTIONS.get(format)
+    changed = search.model_dump(exclude_defaults=True, exclude={"n_best"})
+    if supported and (refused := [name for name in changed if name not in supported]):
+        received = ", ".join(f"{name}={changed[name]}" for name in refused)
+        flags = (f"--{x.replace('_', '-')} {getattr(SearchOptions(), x)}" for x in refused)
         raise UserError(
-            f"the format {format} supports only the search options {', '.join(supported)}. To "
-            f"export without the others, replace those of the recipe: {' '.join(flags)}. To export "
-            f"with them, use the format saved_model. Received: {received}"
+            f"the format {format} supports only the search options {', '.join(supported)}. Use the "
+            f"format saved_model, or replace those of the recipe: {' '.join(flags)}. "
+            f"Received: {received}"
         )
-
-
-def _default_directory(run: Run, options: ExportOptions) -> Path:
-    folder = Path("exports", run.directory.resolve().name)
-    if options.format == "saved_model":
-        return folder
-    is_whole = options.quantization == "float32"
-    return folder / (options.format if is_whole else f"{options.format}-{options.quantization}")
 
 
 def _export(run: Run, options: ExportOptions) -> Exported:
@@ -130,15 +205,15 @@ def _export(run: Run, options: ExportOptions) -> Exported:
     parts = model, tokenizer, output, weights, sentences
     if options.format == "ctranslate2":
         return Exported(output, str(export_ctranslate2(*parts)))
-    own = {name: getattr(search, name) for name in FORMATS["onnx"].search}
+    own = {name: getattr(search, name) for name in SEARCH_OPTIONS["onnx"]}
     return Exported(output, str(export_onnx(*parts, **own)))
 
 
 def _in_new_process(run: Run, options: ExportOptions) -> Exported:
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    words = [str(run.directory), options.model_dump_json()]
+    program = program_of(run.recipe.model.architecture)
     with child_process(
-        [sys.executable, "-m", __name__, *words, *program_of(run.recipe.model.architecture)],
+        [sys.executable, "-c", _CHILD, str(run.directory), options.model_dump_json(), *program],
         text=True,
         encoding="utf-8",
         env={**os.environ, "KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"},
@@ -146,17 +221,18 @@ def _in_new_process(run: Run, options: ExportOptions) -> Exported:
     ) as process:
         output, log = process.communicate()
     if process.returncode:
-        raise RuntimeError(
-            f"the process that writes the SavedModel ended with exit code {process.returncode}:\n"
-            f"{log}"
-        )
+        raise RuntimeError(f"the export to a SavedModel failed:\n{log}")
     directory, comparison, error = json.loads(output.splitlines()[-1])
     if error:
         raise UserError(error)
     return Exported(Path(directory), comparison)
 
 
-def _main(run: str, options: str, *program: str) -> None:
+def main(run: str, options: str, *program: str) -> None:
+    """Exports a SavedModel in a new process. Prints an `Exported` and an error, as JSON.
+
+    `options` are `ExportOptions` as JSON, `program` registers the architecture (`program_of`).
+    """
     try:
         run_program(*program)
         exported = _export(Run.open(run), ExportOptions.model_validate_json(options))
@@ -164,7 +240,3 @@ def _main(run: str, options: str, *program: str) -> None:
     except (OSError, UserError, ValueError) as error:
         answer = [None, None, str(error)]
     print(json.dumps(answer))
-
-
-if __name__ == "__main__":
-    _main(*sys.argv[1:])

@@ -1,5 +1,6 @@
 """Exports a model, its tokenizer and its search as a SavedModel for TensorFlow Serving."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,34 +12,59 @@ from keras_transformer._files import atomic_write
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.shortlist import Shortlist
+from keras_transformer.errors import UserError
 from keras_transformer.exchange.source_model import check_model
-from keras_transformer.export.clean_process import run_signatures
-from keras_transformer.export.options import check_installed
-from keras_transformer.export.serving_files import (
-    check_name,
-    check_operations,
-    operations,
-    write_serving_files,
-    write_warmup_requests,
-)
 from keras_transformer.models.base import in_float32
 from keras_transformer.models.seq2seq import Seq2Seq
-from keras_transformer.translation.comparison import (
-    Agreement,
-    compare_translations,
-    random_sentences,
-)
+from keras_transformer.translation.comparison import compare_translations, random_sentences
 from keras_transformer.translation.translator import Translator
 
 TOLERANCE = 1e-3  # scores count as equal if they differ by at most this number of nats
 SENTENCES = 16  # maximum number of sentences that export and model translate for the comparison
+
+# Operations of tensorflow-text that are in every tensorflow_model_server.
+SENTENCEPIECE = {"SentencepieceOp", "SentencepieceTokenizeOp", "SentencepieceDetokenizeOp"}
+
+_FILES = {
+    "models.config": """\
+model_config_list {
+  config {
+    name: "NAME"
+    base_path: "/models/NAME"
+    model_platform: "tensorflow"
+  }
+}
+""",
+    "batching_parameters.txt": """\
+# Requests that arrive within 5 ms run together. The graph sorts them by length and decodes a
+# bounded number of tokens at a time, so large batches need no more memory.
+max_batch_size { value: 1024 }
+batch_timeout_micros { value: 5000 }
+max_enqueued_batches { value: 256 }
+num_batch_threads { value: 2 }
+""",
+    "docker-compose.yml": """\
+# docker compose up
+services:
+  "NAME":
+    image: tensorflow/serving
+    ports:
+      - "8500:8500" # gRPC
+      - "8501:8501" # REST
+    volumes:
+      - .:/models/NAME:ro
+    command:
+      - --model_config_file=/models/NAME/models.config
+      - --enable_batching
+      - --batching_parameters_file=/models/NAME/batching_parameters.txt
+""",
+}
 
 
 class SavedModelExport(NamedTuple):
     """Result of `export_saved_model`."""
 
     directory: Path  # the folder of the new version
-    operations: list[str]  # names of all operations of the graph, sorted
     min_consumer: int  # the server's TensorFlow must support at least this GraphDef version
     comparison: str  # how far the translations of export and model agree, as text
 
@@ -61,18 +87,17 @@ def export_saved_model(
     operations that a stock `tensorflow_model_server` has. It sorts the sentences of a request by
     length and decodes a limited number of tokens at a time.
 
-    The new version is first written under a temporary name. A new process loads this
-    version and translates a few sentences. If the translations and scores agree with those of
-    `Translator`, the version gets its final name.
+    The new version, which has a temporary name, is loaded and translates a few sentences. If the
+    translations and scores agree with those of `Translator`, the version gets its final name.
 
     All inputs of the signatures have a batch axis, so that the server can batch requests:
 
     - `serving_default`: input `text`, string `(B,)`. Outputs `translation`, string `(B,)`, and
       `score`, float32 `(B,)` (see `Hypothesis`).
     - `translate_nbest`: inputs `text` string, `beam_size` int32, `length_penalty` float32 and
-      `max_length` int32, all `(B,)`. Pass -1 to use the exported option; any other negative number
-      and NaN do the same. If the server supports
-      default inputs, a request can leave out options. N is the largest beam size in the batch.
+      `max_length` int32, all `(B,)`. Pass -1, another negative number or NaN to use the exported
+      option. If the server supports default inputs, a request can leave out options. N is the
+      largest beam size in the batch.
       Outputs: `translations` string `(B, N)`, best first, padded with ""; `scores` float32
       `(B, N)`, padded with minus infinity; `pieces` string `(B, N, T)`, padded with "";
       `alignments` int32 `(B, N, T)`, padded with -1. The alignment of a target piece is the
@@ -89,11 +114,9 @@ def export_saved_model(
       or T exceeds `model.max_length`.
 
     A text of more than `model.max_length - 1` pieces is truncated, as by
-    `Translator(overlong="truncate")`. A blank text has one empty translation with score 0. If a
-    request has a `beam_size` above `max_beam_size`, the graph uses `max_beam_size`, and for 0 it
-    uses 1. If a request has a `length_penalty` above 10, the graph uses 10. If a request has a
-    `max_length` above `model.max_length`, the graph uses `model.max_length`. If it has one
-    below `options.min_length`, the graph uses `options.min_length`.
+    `Translator(overlong="truncate")`. A blank text has one empty translation with score 0. The
+    graph uses the nearest possible value of an option: `beam_size` from 1 to `max_beam_size`,
+    `length_penalty` up to 10, `max_length` from `options.min_length` to `model.max_length`.
 
     Example:
 
@@ -102,10 +125,9 @@ def export_saved_model(
     Args:
         model: A `Transformer` or a model of another architecture, on the TensorFlow backend.
         tokenizer: The `Tokenizer` that the model was trained with.
-        directory: A folder that contains one folder per version of the model. The first version has
-            the number 1. A new version gets the largest existing number plus 1. The files
-            `models.config`, `batching_parameters.txt` and `docker-compose.yml` are also written to
-            `directory` if they do not exist.
+        directory: A folder that contains one folder per version of the model, numbered from 1. The
+            files `models.config`, `batching_parameters.txt` and `docker-compose.yml` are also
+            written to `directory` if they do not exist.
         name: The model's name on the server. Defaults to None, which means the name of `directory`.
         options: The default search options. If `options.max_length` is None, a translation can be
             50 tokens longer than its source. Defaults to None, which means `SearchOptions()`.
@@ -118,9 +140,8 @@ def export_saved_model(
 
     Raises:
         UserError: If `name` has other characters than letters without accents, digits, ".", "_" and
-            "-". If the graph needs an operation that a stock server lacks, if translations of the
-            new version differ from the model's, or if the disk is full. After such an error, the
-            folder has no new version.
+            "-". If the graph needs an operation that a stock server lacks, if translations differ
+            from the model's, or if the disk is full. The folder then has no new version.
         ValueError: If the backend is not TensorFlow, an option is out of range, the model is
             quantized, or the tokenizer belongs to another model.
         ImportError: If TensorFlow or tensorflow-text is not installed.
@@ -130,80 +151,156 @@ def export_saved_model(
             "`export_saved_model` needs KERAS_BACKEND=tensorflow. `export_run` works on every "
             f"backend. Received: {keras.config.backend()!r}"
         )
-    check_installed("saved_model")
     from keras_transformer.export.translation_graph import TranslationGraph
 
     check_model(model, tokenizer)
-    exact = in_float32(model)
-    options = options or SearchOptions()
-    directory = Path(directory)
+    exact, options, directory = in_float32(model), options or SearchOptions(), Path(directory)
     name = name or directory.resolve().name
     check_name(name)
     sentences = list(sentences) or random_sentences(tokenizer, SENTENCES)
-    nbest = options.replace(n_best=options.beam_size)
-    translator = Translator(exact, tokenizer, nbest, "truncate", shortlist=shortlist)
-    version = directory / str(_next_version(directory))
+    graph = TranslationGraph(exact, tokenizer, options, max_beam_size, shortlist)
+    options = options.replace(n_best=options.beam_size)
+    translator = Translator(exact, tokenizer, options, "truncate", shortlist=shortlist)
+    versions = [int(path.name) for path in directory.glob("*") if path.name.isdecimal()]
+    version = directory / str(max(versions, default=0) + 1)
     with atomic_write(version) as partial:
-        graph = TranslationGraph(exact, tokenizer, options, max_beam_size, shortlist)
-        names, min_consumer = _save(graph, partial)
-        write_warmup_requests(partial, name, _warmup(sentences))
+        min_consumer = _save(graph, partial)
+        _write_warmup_requests(partial, name, sentences)
         comparison = _compare(partial, translator, sentences)
     write_serving_files(directory, name)
-    return SavedModelExport(version, names, min_consumer, str(comparison))
+    return SavedModelExport(version, min_consumer, comparison)
 
 
-def _next_version(directory: Path) -> int:
-    versions = [int(path.name) for path in directory.glob("*") if path.name.isdecimal()]
-    return max(versions, default=0) + 1
-
-
-def _save(graph: Any, directory: Path) -> tuple[list[str], int]:
-    """Saves a `TranslationGraph`. Returns the names of its operations and its `min_consumer`."""
+def _save(graph: Any, directory: Path) -> int:
+    """Saves a `TranslationGraph`, and returns its `min_consumer`."""
     import tensorflow as tf
     from tensorflow.core.protobuf import saved_model_pb2
 
     # A server computes no gradients.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     tf.saved_model.save(graph.variables(), str(directory), graph.signatures(), options)
-    saved = saved_model_pb2.SavedModel()
-    saved.ParseFromString((directory / "saved_model.pb").read_bytes())
-    (meta_graph,) = saved.meta_graphs
-    names = operations(meta_graph.graph_def)
-    check_operations(names)
-    return names, meta_graph.graph_def.versions.min_consumer
+    saved = saved_model_pb2.SavedModel.FromString((directory / "saved_model.pb").read_bytes())
+    check_operations(saved.meta_graphs[0].graph_def)
+    return saved.meta_graphs[0].graph_def.versions.min_consumer
 
 
-def _nbest_inputs(sentences: Sequence[str]) -> dict[str, Any]:
-    """Returns inputs of `translate_nbest`. The value -1 selects the exported search options."""
-    count = len(sentences)
-    unset = {"beam_size": [-1] * count, "max_length": [-1] * count}
-    return {"text": list(sentences), "length_penalty": [-1.0] * count, **unset}
+def check_operations(graph_def: Any) -> None:
+    """Raises UserError if a stock tensorflow_model_server lacks an operation of a graph.
+
+    The server has the operations in `tf.raw_ops`, and those of tensorflow-text for SentencePiece.
+
+    Source: https://www.tensorflow.org/tfx/serving/custom_op
+    """
+    import tensorflow as tf
+
+    functions = graph_def.library.function
+    nodes = [graph_def.node, *(function.node_def for function in functions)]
+    known = {*SENTENCEPIECE, *dir(tf.raw_ops), *(x.signature.name for x in functions)}
+    if unknown := sorted({node.op for part in nodes for node in part} - known):
+        raise UserError(
+            "the SavedModel needs operations that a stock tensorflow_model_server may not have: "
+            f"{', '.join(unknown)}"
+        )
 
 
-def _warmup(sentences: Sequence[str]) -> list[tuple[str, Mapping[str, Any]]]:
-    dtypes: dict[str, Any] = {"text": object, "length_penalty": "float32"}
-    nbest = {
-        key: np.array(values, dtypes.get(key, "int32"))
-        for key, values in _nbest_inputs(sentences).items()
-    }
-    text = nbest["text"]
-    return [
-        ("serving_default", {"text": text[:1]}),
-        ("serving_default", {"text": text}),
-        ("translate_nbest", nbest),
-        ("score", {"source": text, "target": text}),
-    ]
+def check_name(name: str) -> None:
+    """Raises `UserError` if a model's name cannot be the name of a docker compose service."""
+    if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
+        raise UserError(
+            "the name of a served model may only have letters without accents, digits, '.', '_' "
+            "and '-'. It is the name of the folder of the versions, so export to another folder "
+            f"or give `name`. Received: {name!r}"
+        )
 
 
-def _compare(version: Path, translator: Translator, sentences: list[str]) -> Agreement:
-    """Runs the saved version in a new process, and compares its translations with the model's."""
-    inputs = {"serving_default": {"text": sentences}, "translate_nbest": _nbest_inputs(sentences)}
-    best, nbest = run_signatures(version, list(inputs.items()))
+def write_serving_files(directory: Path, name: str) -> None:
+    """Writes the files of `_FILES`. Keeps existing ones, because the user may have edited them.
+
+    Source: https://www.tensorflow.org/tfx/serving/serving_config
+    """
+    for file, content in _FILES.items():
+        if not (directory / file).exists():
+            with atomic_write(directory / file) as partial:
+                partial.write_text(content.replace("NAME", name), encoding="utf-8")
+
+
+def _compare(version: Path, translator: Translator, sentences: list[str]) -> str:
+    """Compares the translations of the saved version with those of the model."""
+    calls = [(name, {"text": sentences}) for name in ("serving_default", "translate_nbest")]
+    best, nbest = run_signatures(version, calls)
+    rows = zip(nbest["translations"], nbest["scores"], strict=True)
     answers = (
         [[pair] for pair in zip(best["translation"], best["score"], strict=True)],
-        [
-            list(zip(*row, strict=True))
-            for row in zip(nbest["translations"], nbest["scores"], strict=True)
-        ],
+        [list(zip(*row, strict=True)) for row in rows],
     )
-    return compare_translations("SavedModel", translator, sentences, *answers, tolerance=TOLERANCE)
+    parts = "SavedModel", translator, sentences, *answers
+    return str(compare_translations(*parts, tolerance=TOLERANCE))
+
+
+def run_signatures(
+    model: str | Path, calls: Sequence[tuple[str, Mapping[str, Sequence[Any]]]]
+) -> list[dict[str, Any]]:
+    """Calls signatures of a SavedModel in a graph and session of its own, as a model server does.
+
+    A call is the name of a signature and its inputs. Returns one dict for each call, from the names
+    of outputs to nested lists.
+    """
+    import tensorflow as tf
+    import tensorflow_text  # noqa: F401  # registers the operations of SentencePiece
+
+    decode = np.vectorize(lambda text: text.decode("utf-8", errors="replace"), otypes=[object])
+    found = []
+    with tf.compat.v1.Session(graph=tf.Graph()) as session:
+        loaded = tf.compat.v1.saved_model.load(session, ["serve"], str(model))
+        for name, inputs in calls:
+            signature = loaded.signature_def[name]
+            fetches = {key: info.name for key, info in signature.outputs.items()}
+            feeds = {signature.inputs[key].name: values for key, values in inputs.items()}
+            outputs = session.run(fetches, feeds).items()
+            found.append({x: (decode(y) if y.dtype == object else y).tolist() for x, y in outputs})
+    return found
+
+
+def _write_warmup_requests(version: Path, name: str, sentences: Sequence[str]) -> None:
+    """Writes requests that the server runs before a version is available, so that no user waits.
+
+    Source: https://www.tensorflow.org/tfx/serving/saved_model_warmup
+    """
+    import tensorflow as tf
+
+    unset = {"beam_size": -1, "length_penalty": -1.0, "max_length": -1}
+    options = {name: [value] * len(sentences) for name, value in unset.items()}
+    requests: list[tuple[str, Mapping[str, Any]]] = [
+        ("serving_default", {"text": sentences[:1]}),
+        ("serving_default", {"text": sentences}),
+        ("translate_nbest", {"text": sentences, **options}),
+        ("score", {"source": sentences, "target": sentences}),
+    ]
+    folder = version / "assets.extra"
+    folder.mkdir()
+    with tf.io.TFRecordWriter(str(folder / "tf_serving_warmup_requests")) as writer:
+        for signature, inputs in requests:
+            tensors = ((key, tf.make_tensor_proto(value)) for key, value in inputs.items())
+            protos = {key: tensor.SerializeToString() for key, tensor in tensors}
+            writer.write(_prediction_log(name, signature, protos))
+
+
+def _prediction_log(name: str, signature: str, inputs: Mapping[str, bytes]) -> bytes:
+    """Returns a PredictionLog with a PredictRequest, without the package tensorflow-serving-api.
+
+    Source: prediction_log.proto, predict.proto and model.proto in
+    https://github.com/tensorflow/serving/tree/master/tensorflow_serving/apis
+    """
+    request = _field(1, _field(1, name.encode()) + _field(3, signature.encode()))
+    for key, proto in inputs.items():
+        request += _field(2, _field(1, key.encode()) + _field(2, proto))
+    return _field(6, _field(1, request))
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """Returns a length-delimited field of a protocol buffer."""
+    length, groups = len(content), []
+    while length > 127:
+        groups.append(length & 127 | 128)
+        length >>= 7
+    return bytes([number << 3 | 2, *groups, length]) + content

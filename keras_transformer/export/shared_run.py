@@ -13,11 +13,11 @@ from keras import ops
 from keras_transformer._backend.process import without_tensorflow
 from keras_transformer._files import atomic_write, check_is_free
 from keras_transformer.exchange.source_model import check_model
-from keras_transformer.export.options import RunWeights, check_weights
+from keras_transformer.export.run_export import RunWeights, check_weights
 from keras_transformer.models.base import in_float32
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.recipe.settings import Recipe
-from keras_transformer.runs.model_file import TOKENIZER_MEMBER
+from keras_transformer.runs.checkpoints import TOKENIZER_MEMBER
 from keras_transformer.runs.run import Checkpoint, Run
 from keras_transformer.translation.comparison import (
     Agreement,
@@ -85,7 +85,8 @@ def export_shared_run(
         partial.mkdir()
         (partial / copy.recipe_path.name).write_text(copy.recipe.to_yaml(), encoding="utf-8")
         shutil.copytree(run.tokenizer_dir, partial / copy.tokenizer_dir.name)
-        _copy_text(run.directory / "text", partial / "text")
+        if (text := run.directory / "text").is_dir():
+            shutil.copytree(text, partial / "text", ignore=shutil.ignore_patterns("train.*"))
         if run.fingerprints_path.exists():
             shutil.copy(run.fingerprints_path, partial)
         if scores:
@@ -120,11 +121,6 @@ def _without_folders(recipe: Recipe) -> Recipe:
     return Recipe.model_validate(tree)
 
 
-def _copy_text(source: Path, target: Path) -> None:
-    if source.is_dir():
-        shutil.copytree(source, target, ignore=shutil.ignore_patterns("train.*"))
-
-
 def _scores(run: Run, checkpoint: Checkpoint | None) -> list[dict[str, Any]]:
     """Returns the scores of the exported model on the splits, without folders of the user."""
     folder = None if checkpoint is None else run.checkpoint(checkpoint)
@@ -140,12 +136,13 @@ def _save_model(model: Seq2Seq, path: Path, weights: RunWeights, fingerprint: st
     with without_tensorflow():
         model.save(path)
         if weights == "float16":
-            _replace_weights(path, _in_float16(model))
+            _halve_weights(model, path)
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr(TOKENIZER_MEMBER, fingerprint)
 
 
-def _in_float16(model: Seq2Seq) -> Seq2Seq:
+def _halve_weights(model: Seq2Seq, path: Path) -> None:
+    """Replaces the weights in the `.keras` file of a model, and keeps its configuration."""
     half = type(model).from_config({**model.get_config(), "dtype": "float16"})
     half.set_weights(model.get_weights())
     for weight in half.weights:
@@ -153,14 +150,9 @@ def _in_float16(model: Seq2Seq) -> Seq2Seq:
             raise ValueError(
                 f"float16 holds only finite weights of at most 65504. Received: {weight.path}"
             )
-    return half
-
-
-def _replace_weights(path: Path, model: Seq2Seq) -> None:
-    """Replaces the weights in a `.keras` file by those of `model`, and keeps its configuration."""
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
-    model.save(path)
+    half.save(path)
     with zipfile.ZipFile(path) as archive:
         members[_WEIGHTS] = archive.read(_WEIGHTS)
     with zipfile.ZipFile(path, "w") as archive:

@@ -24,7 +24,6 @@ SEARCHED_TOKENS, SCORED_TOKENS = 4096, 4096
 _SPACE = "".join(chr(code) for code in range(sys.maxunicode + 1) if chr(code).isspace())
 _ENDS = "^[{0}]+|[{0}]+$".format("".join(f"\\x{{{ord(space):x}}}" for space in _SPACE))
 
-
 # The options of a request that leaves them out.
 UNSET, UNSET_FLOAT = tf.constant([-1]), tf.constant([-1.0])
 
@@ -46,25 +45,25 @@ class TranslationGraph:
         self._bos_id, self._eos_id = tokenizer.bos_id, tokenizer.eos_id
         self._pad_id = tokenizer.pad_id
         self._model, self._tokenizer = model, GraphTokenizer(tokenizer)
-        self._options = options
+        self._options, self._shortlist = options, shortlist
         self._max_beam_size = max(max_beam_size, options.beam_size)
-        self._shortlist = shortlist
-        self._has_attention = hasattr(model, "source_attention")
 
     def signatures(self) -> dict[str, Any]:
         """Returns a dict from names of signatures to functions."""
         text, number = tf.TensorSpec([None], tf.string), tf.TensorSpec([None], tf.int32)
         ids, real = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.float32)
+        options = {"beam_size": number, "length_penalty": real, "max_length": number}
         inputs: dict[str, tuple[Any, dict[str, Any]]] = {
             "serving_default": (self.translate, {"text": text}),
-            "translate_nbest": (
-                self.translate_nbest,
-                {"text": text, "beam_size": number, "length_penalty": real, "max_length": number},
-            ),
+            "translate_nbest": (self.translate_nbest, {"text": text, **options}),
             "score": (self.score, {"source": text, "target": text}),
             "encode_tokens": (self.encode_tokens, {"source_ids": ids, "target_ids": ids}),
         }
-        return {name: _traced(function, specs) for name, (function, specs) in inputs.items()}
+        signatures = {}
+        for name, (function, specs) in inputs.items():
+            named = [tf.TensorSpec(spec.shape, spec.dtype, key) for key, spec in specs.items()]
+            signatures[name] = tf.function(function, autograph=False, input_signature=named)
+        return signatures
 
     def variables(self) -> tf.Module:
         """Returns the weights and SentencePiece models that the signatures use."""
@@ -77,9 +76,9 @@ class TranslationGraph:
         """Returns the best translation of each text, with the exported search options."""
         sources = self._sources(text)
         limits = self._limits(sources.lengths, -1)
-        found = self._decode(self._search, sources, [limits], self._options.beam_size, 1)
-        translation = self._tokenizer.decode_target(found.ids[:, 0])
-        return {"translation": translation, "score": found.scores[:, 0]}
+        ids, scores, _ = self._decode(self._search, sources, [limits], self._options.beam_size, 1)
+        translation = self._tokenizer.decode_target(ids[:, 0])
+        return {"translation": translation, "score": scores[:, 0]}
 
     def translate_nbest(
         self,
@@ -88,12 +87,8 @@ class TranslationGraph:
         length_penalty: tf.Tensor = UNSET_FLOAT,
         max_length: tf.Tensor = UNSET,
     ) -> dict[str, tf.Tensor]:
-        """Returns all hypotheses of each text.
-
-        Each option has the shape `(B,)`, with one value per text, or `(1,)`, with one value for all
-        texts.
-        """
-        options, given = self._options, (beam_size, length_penalty, max_length)
+        """Returns all hypotheses of each text. An option has the shape `(B,)` or `(1,)`."""
+        options, given = self._options, [beam_size, length_penalty, max_length]
         beam_size, length_penalty, max_length = (tf.broadcast_to(x, tf.shape(text)) for x in given)
         beam_sizes = tf.where(beam_size < 0, options.beam_size, beam_size)
         beam_sizes = tf.clip_by_value(beam_sizes, 1, self._max_beam_size)
@@ -103,9 +98,7 @@ class TranslationGraph:
         limits = self._limits(sources.lengths, max_length)
         most = tf.reduce_max(tf.concat([beam_sizes, [1]], axis=0))
 
-        def search(
-            source_ids: tf.Tensor, limits: tf.Tensor, beam_sizes: tf.Tensor, penalties: tf.Tensor
-        ) -> SearchResult:
+        def search(source_ids: Any, limits: Any, beam_sizes: Any, penalties: Any) -> SearchResult:
             own = {"length_penalties": penalties}
             if options.num_beam_groups > 1:
                 message = "With beam groups, beam_size must equal the exported beam size."
@@ -114,27 +107,20 @@ class TranslationGraph:
             own["beam_sizes"] = beam_sizes
             return self._search(source_ids, limits, beam_size=most, **own)
 
-        found = self._decode(
-            search, sources, [limits, beam_sizes, penalties], most, most, self._has_attention
-        )
+        given = [limits, beam_sizes, penalties]
+        ids, scores, alignments = self._decode(search, sources, given, most, most, align=True)
         # Not [-1, ...]: TensorFlow would not infer 0 rows for an empty batch without tokens.
-        alignments = found.alignments if self._has_attention else tf.fill(tf.shape(found.ids), -1)
-        shape = [tf.reduce_prod(tf.shape(found.scores)), tf.shape(found.ids)[-1]]
-        texts = self._tokenizer.decode_target(tf.reshape(found.ids, shape))
+        shape = [tf.reduce_prod(tf.shape(scores)), tf.shape(ids)[-1]]
+        texts = self._tokenizer.decode_target(tf.reshape(ids, shape))
         return {
-            "translations": tf.reshape(texts, tf.shape(found.scores)),
-            "scores": found.scores,
-            "pieces": self._tokenizer.pieces(found.ids),
+            "translations": tf.reshape(texts, tf.shape(scores)),
+            "scores": scores,
+            "pieces": self._tokenizer.pieces(ids),
             "alignments": alignments,
         }
 
     def _search(
-        self,
-        source_ids: tf.Tensor,
-        limits: tf.Tensor,
-        beam_size: Any = None,
-        n_best: int = 1,
-        **own: tf.Tensor,
+        self, source_ids: Any, limits: Any, beam_size: Any = None, n_best: int = 1, **own: Any
     ) -> SearchResult:
         if self._shortlist is not None:
             own["shortlist"] = shortlist_graph(self._shortlist, source_ids, self._pad_id)
@@ -149,58 +135,47 @@ class TranslationGraph:
         )
 
     def score(self, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns the log-probability of each target.
-
-        If the source or the target is too long, the log-probability is NaN.
-        """
+        """Returns the log-probability of each target, NaN for a source or target too long."""
         sources = self._sources(source)
         pieces = self._tokenizer.encode_target(target)
         lengths = tf.cast(pieces.row_lengths(), tf.int32) + 1
         most = self._model.max_length
         fits = tf.logical_and(sources.all_lengths <= most, lengths <= most)
-        pieces = pieces[:, : most - 1]
 
         def score(*tensors: tf.Tensor) -> list[tf.Tensor]:
             ids = [rows[:, : tensors[-1]] for rows in tensors[:-1]]
             return [score_pairs(self._model, *ids, pad_id=self._pad_id).log_probabilities]
 
-        (scores,) = map_length_chunks(
-            score,
-            [sources.ids, *self._shifted(pieces)],
-            tf.maximum(sources.lengths, tf.minimum(lengths, most)),
-            SCORED_TOKENS,
-            [tf.zeros_like(lengths, "float32")],
-        )
+        ids = [sources.ids, *self._shifted(pieces[:, : most - 1])]
+        longest = tf.maximum(sources.lengths, tf.minimum(lengths, most))
+        (scores,) = map_length_chunks(score, ids, longest, SCORED_TOKENS, [tf.zeros([0])])
         return {"log_probability": tf.where(fits, scores, float("nan")), "length": lengths}
 
     def encode_tokens(self, source_ids: tf.Tensor, target_ids: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns the logits of the model.
+        """Returns the logits of the model, NaN for a row with an id outside the vocabulary.
 
-        If a row has an id outside the vocabulary, its logits are NaN. The server puts rows of
-        several clients into one batch, and an error affects all these clients. So an error is
-        raised only if all rows have an id outside the vocabulary, or if the rows are too long.
+        The server puts rows of several clients into one batch, and an error affects all of them. So
+        only too long rows, or a batch of nothing but such rows, raise an error.
         """
         model, longest = self._model, self._model.max_length
         sizes = (model.vocabulary_size, model.target_vocabulary_size or model.vocabulary_size)
-        lengths = [tf.shape(ids)[1] for ids in (source_ids, target_ids)]
-        is_valid = tf.logical_and(*map(_all_below, (source_ids, target_ids), sizes))
+        given = [source_ids, target_ids]
+        lengths = [tf.shape(ids)[1] for ids in given]
+        is_below = [(ids >= 0) & (ids < size) for ids, size in zip(given, sizes, strict=True)]
+        is_valid = tf.logical_and(*(tf.reduce_all(x, axis=1) for x in is_below))
         is_served = tf.reduce_any(is_valid) | tf.equal(tf.shape(is_valid)[0], 0)
+        length_rule = f"ids must have at most {longest} tokens per row. Received:"
         rule = (
             f"source_ids must be from 0 to {sizes[0] - 1} and target_ids from 0 to {sizes[1] - 1}. "
             "Received:"
         )
         checks = [
-            tf.debugging.Assert(
-                tf.reduce_max(lengths) <= longest,
-                [f"ids must have at most {longest} tokens per row. Received:", *lengths],
-            ),
-            tf.debugging.Assert(is_served, [rule, source_ids, target_ids], summarize=8),
+            tf.debugging.Assert(tf.reduce_max(lengths) <= longest, [length_rule, *lengths]),
+            tf.debugging.Assert(is_served, [rule, *given], summarize=8),
         ]
         with tf.control_dependencies(checks):
-            source_ids, target_ids = (
-                tf.where(is_valid[:, None], ids, self._pad_id) for ids in (source_ids, target_ids)
-            )
-        inputs = {"source_ids": source_ids, "target_ids": target_ids}
+            given = [tf.where(is_valid[:, None], ids, self._pad_id) for ids in given]
+        inputs = dict(zip(("source_ids", "target_ids"), given, strict=True))
         logits = tf.cast(model(inputs, training=False), "float32")
         return {"logits": tf.where(is_valid[:, None, None], logits, float("nan"))}
 
@@ -210,15 +185,11 @@ class TranslationGraph:
         _, ids = self._shifted(pieces[:, : self._model.max_length - 1])
         return _Sources(ids, tf.minimum(all_lengths, self._model.max_length), all_lengths)
 
-    def _shifted(self, pieces: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns `pieces` with bos before each row, and `pieces` with eos after each row.
-
-        Both results are padded tensors.
-        """
+    def _shifted(self, pieces: tf.RaggedTensor) -> tuple[tf.Tensor, ...]:
+        """Returns `pieces` with bos before each row, and with eos after each row, both padded."""
         bos, eos = (tf.fill([pieces.nrows(), 1], id) for id in (self._bos_id, self._eos_id))
         rows = (tf.concat(parts, axis=1) for parts in ([bos, pieces], [pieces, eos]))
-        target_ids, labels = (ids.to_tensor(self._pad_id) for ids in rows)
-        return target_ids, labels
+        return tuple(ids.to_tensor(self._pad_id) for ids in rows)
 
     def _limits(self, source_lengths: tf.Tensor, max_length: Any) -> tf.Tensor:
         """Returns the maximum length of each translation. For a blank source, it is 1 (eos)."""
@@ -238,37 +209,45 @@ class TranslationGraph:
         beam_size: Any,
         n_best: Any,
         align: bool = False,
-    ) -> "_Found":
-        """Returns the `n_best` best hypotheses of each source.
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Returns pieces `(B, N, T)`, scores `(B, N)` and alignments `(B, N, T)` of the best N.
 
         Calls `search` for a few sources at a time, with the ids and the `options` of these sources.
         Each option is a tensor `(B,)`. The first option is the maximum length of each translation.
+        A blank text has one empty hypothesis with the score 0. No column has only padding.
         """
+        most = tf.reduce_max(tf.concat([options[0], [1]], axis=0))
 
-        def decode(source_ids: tf.Tensor, *options: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        def decode(source_ids: tf.Tensor, *options: tf.Tensor) -> list[tf.Tensor]:
             source_ids = source_ids[:, : options[-1]]
             found = search(source_ids, *options[:-1])
             ids = tf.where(found.ids == self._eos_id, self._pad_id, found.ids)
             ids = ids[:, :, : tf.maximum(tf.reduce_max(found.lengths), 1)]
-            aligned = [self._align(source_ids, ids)] if align else []
-            return (ids, found.scores, *aligned)
+            aligned = self._align(source_ids, ids) if align else tf.fill(tf.shape(ids), -1)
+            widths = [[0, 0], [0, 0], [0, most - tf.shape(ids)[2]]]
+            ids = tf.pad(ids, widths, constant_values=self._pad_id)
+            return [ids, found.scores, tf.pad(aligned, widths, constant_values=-1)]
 
-        batch, limits = tf.shape(sources.lengths)[0], options[0]
-        most = tf.reduce_max(tf.concat([limits, [1]], axis=0))
-        shape = [batch, n_best, most]
-        empty = [tf.fill(shape, self._pad_id), tf.fill(shape[:2], IMPOSSIBLE)]
-        if align:
-            empty.append(tf.fill(shape, -1))
-        found = map_length_chunks(
-            decode, [sources.ids, *options], sources.lengths, SEARCHED_TOKENS // beam_size, empty
+        empty = tf.zeros([0, n_best, most], "int32")
+        ids, scores, alignments = map_length_chunks(
+            decode,
+            [sources.ids, *options],
+            sources.lengths,
+            SEARCHED_TOKENS // beam_size,
+            [empty, tf.zeros([0, n_best]), empty],
         )
-        return self._finished(_Found(*found), sources.lengths > 1)
+        is_text = (sources.lengths > 1)[:, None]
+        ids = tf.where(is_text[:, None], ids, self._pad_id)
+        alignments = tf.where(is_text[:, None], alignments, -1)
+        is_used = tf.reduce_any(ids != self._pad_id, axis=[0, 1])
+        width = tf.reduce_sum(tf.cast(is_used, "int32"))
+        certain = tf.where(tf.range(tf.shape(scores)[1]) == 0, 0.0, IMPOSSIBLE)
+        return ids[:, :, :width], tf.where(is_text, scores, certain), alignments[:, :, :width]
 
     def _align(self, source_ids: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-        """Returns the position of the source piece that each target piece attends to most.
-
-        The result is int32 `(B, N, T)`. For padding, the position is -1.
-        """
+        """Returns the position of the source piece that a target piece attends to most, or -1."""
+        if not hasattr(self._model, "source_attention"):
+            return tf.fill(tf.shape(ids), -1)
         bos = tf.fill(tf.concat([tf.shape(ids)[:2], [1]], axis=0), self._bos_id)
         target_ids = tf.concat([bos, ids[:, :, :-1]], axis=-1)
         attention = self._model.source_attention(source_ids, target_ids)
@@ -277,27 +256,9 @@ class TranslationGraph:
         best = tf.argmax(attention, axis=-1, output_type="int32")
         return tf.where(ids == self._pad_id, -1, best)
 
-    def _finished(self, found: "_Found", is_text: tf.Tensor) -> "_Found":
-        """Removes all columns that contain only padding.
-
-        Blank texts get one empty hypothesis with the score 0.
-        """
-        ids = tf.where(is_text[:, None, None], found.ids, self._pad_id)
-        is_used = tf.reduce_any(ids != self._pad_id, axis=[0, 1])
-        width = tf.reduce_sum(tf.cast(is_used, "int32"))
-        certain = tf.where(tf.range(tf.shape(found.scores)[1]) == 0, 0.0, IMPOSSIBLE)
-        scores = tf.where(is_text[:, None], found.scores, certain)
-        alignments = found.alignments
-        if alignments is not None:
-            alignments = tf.where(is_text[:, None, None], alignments, -1)[:, :, :width]
-        return _Found(ids[:, :, :width], scores, alignments)
-
 
 def shortlist_graph(shortlist: Shortlist, source_ids: tf.Tensor, pad_id: int) -> tf.Tensor:
-    """Returns `shortlist.tokens` of each source, an int32 tensor with one row per source.
-
-    `source_ids` has the shape `(B, S)`. The rows of the result are padded at the end.
-    """
+    """Returns `shortlist.tokens` of each source `(B, S)`, int32 rows that are padded at the end."""
     translations = tf.where(shortlist.translations < 0, pad_id, shortlist.translations)
     found = tf.gather(translations, source_ids)
     found = tf.where((source_ids == pad_id)[..., None], pad_id, found)
@@ -309,16 +270,6 @@ def shortlist_graph(shortlist: Shortlist, source_ids: tf.Tensor, pad_id: int) ->
     return ids[:, :width]
 
 
-def _all_below(ids: tf.Tensor, size: int) -> tf.Tensor:
-    """Returns a bool tensor `(B,)`, True for each row whose ids are all from 0 to `size - 1`."""
-    return tf.reduce_all((ids >= 0) & (ids < size), axis=1)
-
-
-def _traced(function: Callable[..., Any], specs: dict[str, tf.TensorSpec]) -> Any:
-    named = [tf.TensorSpec(spec.shape, spec.dtype, name) for name, spec in specs.items()]
-    return tf.function(function, autograph=False, input_signature=named)
-
-
 class _Sources(NamedTuple):
     """Texts as padded token ids."""
 
@@ -327,19 +278,8 @@ class _Sources(NamedTuple):
     all_lengths: tf.Tensor  # int32 (B,), number of tokens before truncation
 
 
-class _Found(NamedTuple):
-    """Hypotheses of each source, best first."""
-
-    ids: tf.Tensor  # int32 (B, N, T), pieces, padded at the end
-    scores: tf.Tensor  # float32 (B, N); minus infinity if there is no hypothesis
-    alignments: tf.Tensor | None = None  # int32 (B, N, T), source positions
-
-
 class GraphTokenizer(tf.Module):
-    """Tokenizes like `Tokenizer`, but with TensorFlow operations (from tensorflow-text).
-
-    Bytes that are not UTF-8 become unknown characters, as in SentencePiece.
-    """
+    """Tokenizes like `Tokenizer`, but with TensorFlow operations (from tensorflow-text)."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__(name="tokenizer")
@@ -352,15 +292,18 @@ class GraphTokenizer(tf.Module):
                 tokenizer.target_model, name="target_sentencepiece"
             )
         self._pad_id = tokenizer.pad_id
-        self._specials = {tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id}
-        self._target_pieces = tokenizer.target_pieces
+        specials, pieces = (
+            (self._pad_id, tokenizer.bos_id, tokenizer.eos_id),
+            tokenizer.target_pieces,
+        )
+        self._target_pieces = tuple("" if i in specials else x for i, x in enumerate(pieces))
 
     def encode_source(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Strips white space from the ends of source texts `(B,)`, and returns their piece ids."""
         return self._source.tokenize(tf.strings.regex_replace(texts, _ENDS, ""))
 
     def encode_target(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Strips white space from the ends of target texts `(B,)`, and returns their piece ids."""
+        """Does the same with target texts."""
         return self._target.tokenize(tf.strings.regex_replace(texts, _ENDS, ""))
 
     def decode_target(self, ids: tf.Tensor) -> tf.Tensor:
@@ -370,9 +313,7 @@ class GraphTokenizer(tf.Module):
 
     def pieces(self, ids: tf.Tensor) -> tf.Tensor:
         """Converts ids of any shape to pieces. Pad, bos and eos become ""."""
-        specials = self._specials
-        pieces = ["" if id in specials else piece for id, piece in enumerate(self._target_pieces)]
-        return tf.gather(tf.constant(pieces), ids)
+        return tf.gather(tf.constant(self._target_pieces), ids)
 
 
 def map_length_chunks(
@@ -380,7 +321,7 @@ def map_length_chunks(
     tensors: Sequence[tf.Tensor],
     lengths: tf.Tensor,
     tokens_per_chunk: int | tf.Tensor,
-    results: Sequence[tf.Tensor],
+    empty: Sequence[tf.Tensor],
 ) -> tuple[tf.Tensor, ...]:
     """Sorts rows by length, and applies a function to a few rows (a chunk) at a time.
 
@@ -388,47 +329,32 @@ def map_length_chunks(
 
     Args:
         function: Takes R rows of each of `tensors`, and the largest length of these rows, int32
-            `()`. Returns one tensor `(R, ...)` for each of `results`. The axes after R may be
-            shorter than in `results`.
+            `()`. Returns tensors `(R, ...)`, whose other axes are those of `empty`.
         tensors: Tensors `(B, ...)`.
         lengths: The length of each row, int32 `(B,)`, at least 1.
-        tokens_per_chunk: Maximum number of tokens in a chunk. A chunk of R rows counts as R times
-            the length of its longest row. A row that is longer than the maximum forms a chunk
-            alone.
-        results: Initial results `(B, ...)`. Their values remain where `function` returns nothing.
+        tokens_per_chunk: Maximum number of tokens in a chunk, R times the length of its longest
+            row. A row that is longer than the maximum forms a chunk alone.
+        empty: The results for no rows, `(0, ...)`.
 
     Returns:
         The results, with rows in the same order as the rows of `tensors`.
     """
-    batch = tf.shape(lengths)[0]
     order = tf.argsort(lengths, direction="DESCENDING", stable=True)
 
     def chunk(start: tf.Tensor, *results: tf.Tensor) -> tuple[tf.Tensor, ...]:
         longest = lengths[order[start]]
         rows = order[start : start + tf.maximum(tokens_per_chunk // longest, 1)]
         found = function(*(tf.gather(tensor, rows) for tensor in tensors), longest)
-        results = tuple(
-            tf.tensor_scatter_nd_update(result, rows[:, None], _filled(values, result, rows))
-            for values, result in zip(found, results, strict=True)
-        )
-        return (start + tf.shape(rows)[0], *results)
+        joined = (tf.concat(parts, axis=0) for parts in zip(results, found, strict=True))
+        return (start + tf.shape(rows)[0], *joined)
 
+    shapes = [tf.TensorShape([None] * x.shape.rank) for x in empty]
     _, *found = tf.while_loop(
-        lambda start, *_: start < batch, chunk, (0, *results), parallel_iterations=1
+        lambda start, *_: start < tf.shape(lengths)[0],
+        chunk,
+        (0, *empty),
+        shape_invariants=(tf.TensorShape([]), *shapes),
+        parallel_iterations=1,
     )
-    return tuple(found)
-
-
-def _filled(values: tf.Tensor, results: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """Pads `values` `(R, ...)` to the shape of `results[rows]`.
-
-    The padding has the values of `results[rows]`.
-    """
-    if values.shape.rank == 1:
-        return values
-    sizes = tf.shape(values)
-    ends = tf.shape(results)[1:]
-    widths = [[0, 0], *([0, ends[axis] - sizes[axis + 1]] for axis in range(values.shape.rank - 1))]
-    padded = tf.pad(values, widths)
-    inside = tf.pad(tf.ones_like(values, "bool"), widths)
-    return tf.where(inside, padded, tf.gather(results, rows))
+    back = tf.argsort(order)
+    return tuple(tf.gather(values, back) for values in found)

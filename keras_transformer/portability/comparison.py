@@ -1,15 +1,15 @@
 """Runs a model on every installed backend, each in its own process, and compares the results."""
 
 import itertools
-import json
+import math
 import os
+import pickle
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,22 +20,27 @@ import numpy as np
 from keras_transformer._backend import BACKENDS, installed_backends
 from keras_transformer.errors import UserError
 from keras_transformer.models.protocol import Searchable
-from keras_transformer.portability.child import draws_random_numbers, restored
-from keras_transformer.portability.inputs import (
+from keras_transformer.portability.child import (
+    Arrays,
+    Measured,
     as_array,
+    change,
+    draws_random_numbers,
     functional_model,
-    is_float,
-    random_inputs,
-    save_inputs,
+    predict,
 )
-from keras_transformer.portability.rounding import ArrayDifference, Measured, differences, worst
 
-CHECKS = ("outputs", "gradients", "training step", "search", "save and load")
-# If backends fail the check on the left, failures of the checks on the right are not reported.
-_EXPLAINED = {"outputs": CHECKS, "gradients": ("training step",)}
-# The method of `Child` for each check. A training step is taken once, for the gradients.
-_METHODS = {"outputs": "outputs", "gradients": "step", "search": "search"}
+# Each check, and the method of `Child` for it. A training step is taken once, for the gradients.
+CHECKS = {
+    "outputs": "outputs",
+    "gradients": "step",
+    "training step": "",
+    "search": "search",
+    "save and load": "save",
+}
+BATCH, LENGTH = 3, 7  # sizes of the first axis and of other axes, if the model's size is None
 Pair = tuple[str, str]
+Answers = dict[str, Measured | str]  # of each backend: the results of a check, or an error
 # Three processes share the GPU's memory, and compute float32 without loss of precision.
 _ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -44,6 +49,7 @@ _ENVIRONMENT = {
     "NVIDIA_TF32_OVERRIDE": "0",
     "JAX_DEFAULT_MATMUL_PRECISION": "highest",
 }
+_CHILD = "from keras_transformer.portability.child import main; main()"
 _SCRIPT = '''"""{title}"""
 
 import importlib
@@ -52,19 +58,41 @@ from pathlib import Path
 
 sys.path += {paths!r}
 import keras  # noqa: E402
+import numpy as np  # noqa: E402
 
 from keras_transformer.portability import conformance  # noqa: E402
-from keras_transformer.portability.inputs import load_inputs  # noqa: E402
 
 modules = {modules!r}
 for module in modules:
     importlib.import_module(module)
 folder = Path(__file__).parent
 model = keras.saving.load_model(folder / "model.keras", compile=False)
-result = conformance(model, load_inputs(folder), imports=modules, directory=None, seed={seed})
+arrays = list(np.load(folder / "inputs.npz").values())
+inputs = keras.tree.map_structure(arrays.__getitem__, {structure!r})
+result = conformance(model, inputs, imports=modules, directory=None, seed={seed})
 print(result)
 sys.exit(not result.conforms)
 '''
+
+
+class ArrayDifference(NamedTuple):
+    """Largest difference of an array between two backends, and the tolerance for rounding."""
+
+    name: str
+    largest: float
+    tolerance: float
+
+    @property
+    def parts(self) -> bool:
+        """Whether the difference exceeds the tolerance."""
+        return self.largest > self.tolerance
+
+    @property
+    def ratio(self) -> float:
+        return self.largest / max(self.tolerance, 1e-300)
+
+    def __str__(self) -> str:
+        return f"{self.largest:.1e} / {self.tolerance:.1e}{' !' * self.parts}"
 
 
 class Failure(NamedTuple):
@@ -73,7 +101,7 @@ class Failure(NamedTuple):
     Attributes:
         check: Name of the check.
         backends: The two backends that differ, or the backend that raises an error.
-        call: Path of the layer call that differs or fails, or None for the whole model.
+        call: Path of the layer call that differs, or None for the whole model.
         message: The largest difference and its tolerance, or the error.
         script: A script that compares the layer, or the model, alone. None if there is no script.
     """
@@ -82,16 +110,13 @@ class Failure(NamedTuple):
     backends: tuple[str, ...]
     call: str | None
     message: str
-    script: Path | None
-
-    @property
-    def where(self) -> str:
-        verb = "differ" if len(self.backends) > 1 else "fails"
-        return f"{' and '.join(self.backends)} {verb} in {self.call or 'the whole model'}"
+    script: Path | None = None
 
     def __str__(self) -> str:
+        verb = "differ" if len(self.backends) > 1 else "fails"
+        place = f"{' and '.join(self.backends)} {verb} in {self.call or 'the whole model'}"
         script = f"\n    {self.script}" if self.script else ""
-        return f"{self.check}: {self.where}: {self.message}{script}"
+        return f"{self.check}: {place}: {self.message}{script}"
 
 
 @dataclass
@@ -104,7 +129,7 @@ class Conformance:
         largest: `largest[check][pair]` is the difference of a pair of backends that is largest
             relative to its tolerance. It is None if one of the two backends failed, or if the check
             has no results.
-        failures: Errors, and differences that exceed their tolerance.
+        failures: The failures of the first check that fails. They explain those of later checks.
         terms: Number of terms of the longest sum in the model, such as a matrix product or a
             gradient. The tolerances depend on this number.
         is_training: Whether the training step used `training=True`. False for a model with dropout.
@@ -125,8 +150,7 @@ class Conformance:
         pairs = list(itertools.combinations(self.backends, 2))
         lines = [f"{'difference / tolerance':<24}" + "".join(f"{' - '.join(x):>24}" for x in pairs)]
         for check, cells in self.largest.items():
-            texts = ("-" if x is None else f"{x}{' !' * x.parts}" for x in cells.values())
-            lines.append(f"{check:<24}" + "".join(f"{text:>24}" for text in texts))
+            lines.append(f"{check:<24}" + "".join(f"{str(x or '-'):>24}" for x in cells.values()))
         lines += [f"not installed: {', '.join(self.missing)}"] if self.missing else []
         lines.append(
             f"tolerance: 2 sqrt({self.terms}) times the change of the result when all weights and "
@@ -148,13 +172,12 @@ def conformance(
 ) -> Conformance:
     """Checks that a Keras model or layer gives the same results on all installed backends.
 
-    Each backend runs in a new process. The process loads the model from a `.keras` file with
-    `safe_mode=True`. Weights that are all zero get small random numbers in this file, because zeros
-    would hide differences. The function runs these checks:
+    Each backend runs in a new process, which loads the model from a `.keras` file with
+    `safe_mode=True`. The function runs these checks:
 
     - "outputs" compares the outputs of `predict`.
-    - "gradients" compares the gradients of a loss with respect to all trainable variables and float
-      inputs. The loss is a randomly weighted mean of the outputs.
+    - "gradients" compares the gradients of a loss with respect to all trainable variables. The loss
+      is a randomly weighted mean of the outputs.
     - "training step" compares all variables after one step of gradient descent. Backends draw
       different random numbers, so a model with dropout takes the step with `training=False`.
     - "search" compares the ids and scores of greedy search and of beam search, if the model is a
@@ -162,10 +185,10 @@ def conformance(
     - "save and load" loads on each backend the files that the others saved. The outputs must not
       change.
 
-    For each failure of the first three, this function looks for the layer call that causes the
-    failure. For "outputs", this call is the first whose outputs differ although its inputs agree.
-    The function writes a folder with the layer, its inputs and a script `reproduce.py`, which calls
-    `conformance` on the layer alone.
+    For a difference of outputs, this function looks for the first layer call whose outputs differ
+    although its inputs agree. For each failure but those of "save and load", it writes a folder
+    with this layer or the model, its inputs and a script `reproduce.py`, which calls `conformance`
+    on them.
 
     Example:
 
@@ -185,8 +208,7 @@ def conformance(
         directory: Folder for scripts, created only if a check fails. None writes no scripts.
             Defaults to "conformance".
         seed: Seed of all random numbers. Defaults to 0.
-        report: Function that is called after each check on a backend, with the number of checks on
-            all backends.
+        report: Function that is called after each check, with the number of checks.
 
     Returns:
         A `Conformance`.
@@ -210,245 +232,184 @@ def conformance(
         model, inputs = functional_model(model, *(() if named else (inputs,)), **named)
     elif not model.built:
         model(inputs)
+    modules = _modules(model, imports)
+    inputs = keras.tree.map_structure(as_array, inputs)
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-        folder, modules = Path(name), _modules(model, imports)
-        save_inputs(folder, inputs)
-        expected = _save_without_zeros(model, inputs, seed, folder / "model.keras")
-        backends = {x: stack.enter_context(Backend(x, folder, seed, modules)) for x in installed}
-        results = Results(backends, folder, expected)
-        checks = [check for check in CHECKS if check != "search" or isinstance(model, Searchable)]
-        results.run(checks, lambda: report(len(checks) * len(installed)))
-        failures = list(_failures(results))
+        backends = Backends(installed, Path(name), (inputs, seed, modules), stack)
+        model.save(backends.folder / "model.keras")
+        answers = _answers(backends, predict(model, inputs), isinstance(model, Searchable), report)
+        largest = {
+            check: {x: _largest(check, found, x) for x in itertools.combinations(installed, 2)}
+            for check, found in answers.items()
+        }
+        failures = _failures(answers, largest, backends)
         if directory is not None:
-            failures = [_with_script(x, results, Path(directory), seed, modules) for x in failures]
-        terms = max((answer.terms for answer in results.answers.values()), default=1)
-        is_training = not draws_random_numbers(model)
-        return Conformance(installed, missing, results.largest, failures, terms, is_training)
+            failures = [_with_script(x, backends, Path(directory)) for x in failures]
+    found = (x for x in answers["outputs"][0].values() if isinstance(x, Measured))
+    terms = max((x.terms for x in found), default=1)
+    is_training = not draws_random_numbers(model)
+    return Conformance(installed, missing, largest, failures, terms, is_training)
 
 
-class BackendError(Exception):
-    """An error in the process of a backend. `call` is the path of the layer call or None."""
+class Backends:
+    """A process for each backend, which calls methods of `Child` until `stack` ends."""
 
-    def __init__(self, message: str, call: str | None = None) -> None:
-        super().__init__(message)
-        self.call = call
-
-
-class Backend:
-    """The process of one backend (see `child.py`). Use this class in a `with` statement.
-
-    Args:
-        name: Name of the backend.
-        folder: Folder with the model and its inputs.
-        seed: Seed of all random numbers.
-        modules: Names of modules that register the classes of the model.
-    """
-
-    def __init__(self, name: str, folder: Path, seed: int, modules: Sequence[str]) -> None:
-        paths = [str(Path(__file__).parents[2]), *_search_path()]
-        own = {"KERAS_BACKEND": name, "PYTHONPATH": os.pathsep.join(paths)}
-        program = [sys.executable, "-m", "keras_transformer.portability.child"]
-        self._errors = folder / f"{name}.stderr"
-        with self._errors.open("w") as errors:
-            self._process = subprocess.Popen(
-                [*program, folder, str(seed), *modules],
+    def __init__(self, names: list[str], folder: Path, arguments: Any, stack: ExitStack) -> None:
+        self.names, self.folder, self.arguments = names, folder, arguments
+        self.processes: dict[str, Any] = {}
+        paths = os.pathsep.join([str(Path(__file__).parents[2]), *_search_path()])
+        for name in names:
+            own = {"KERAS_BACKEND": name, "PYTHONPATH": paths}
+            process: Any = subprocess.Popen(
+                [sys.executable, "-c", _CHILD],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
+                stderr=stack.enter_context((folder / f"{name}.stderr").open("w")),
                 env={**os.environ, **_ENVIRONMENT, **own},
             )
+            stack.callback(process.communicate)
+            stack.callback(process.kill)
+            self.processes[name] = process
+            pickle.dump((folder, *arguments), process.stdin)
 
-    def __enter__(self) -> "Backend":
-        return self
+    def ask(self, *request: Any, names: Sequence[str] = ()) -> Answers:
+        """Calls a method of `Child` on each backend. Returns its results, or texts of errors."""
+        names = names or self.names
+        for name in names:
+            with suppress(BrokenPipeError):
+                pickle.dump(request, self.processes[name].stdin)
+                self.processes[name].stdin.flush()
+        return {name: self._answer(name) for name in names}
 
-    def __exit__(self, *_: Any) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-    def ask(self, method: str, *arguments: str | None) -> Any:
-        """Calls a method of `Child` and returns its answer, a `Measured` or None.
-
-        Raises:
-            BackendError: If the method fails or the process ends.
-        """
-        with suppress(BrokenPipeError):
-            print(json.dumps([method, *arguments]), file=self._process.stdin, flush=True)
-        line = self._process.stdout.readline()  # type: ignore[union-attr]
-        if not line:
-            status = self._process.wait()
-            last = self._errors.read_text(errors="replace").strip().rpartition("\n")[-1]
-            raise BackendError(f"the process ended with status {status}: {last}")
-        path, message, call = json.loads(line)
-        if message is not None:
-            raise BackendError(message, call)
-        return path and Measured.load(path)
-
-
-class Results:
-    """Runs the checks on all backends and keeps the results.
-
-    Args:
-        backends: Dict from the name of a backend to its process.
-        folder: Folder with the model and its inputs, for the files that the processes save.
-        expected: Outputs of the original model, before it was saved.
-
-    Attributes:
-        answers: Dict from check and backend to results. The results of "gradients" are also those
-            of "training step".
-        errors: Dict from check and backend to an error.
-        largest: See `Conformance.largest`.
-    """
-
-    def __init__(self, backends: dict[str, Backend], folder: Path, expected: Any) -> None:
-        self.backends, self.folder, self._expected = backends, folder, expected
-        self.answers: dict[tuple[str, str], Measured] = {}
-        self.errors: dict[tuple[str, str], BackendError] = {}
-        self.largest: dict[str, dict[Pair, ArrayDifference | None]] = {}
-        self._loaded: dict[Pair, Measured] = {}  # by saving and loading backend
-
-    def run(self, checks: Iterable[str], report: Callable[[], Any]) -> None:
-        """Runs the checks on all backends in parallel. Calls `report` after each check."""
-
-        def run(name: str) -> None:
-            for check in checks:
-                with self._kept_error(check, name):
-                    if check == "save and load":
-                        self.backends[name].ask("save", self._file(name))
-                    elif method := _METHODS.get(check):
-                        self.answers[check, name] = self.backends[name].ask(method)
-                report()
-
-        with ThreadPoolExecutor(len(self.backends)) as pool:
-            list(pool.map(run, self.backends))
-        for writer, reader in itertools.permutations(self.backends, 2):
-            if Path(self._file(writer)).exists():
-                with self._kept_error("save and load", reader):
-                    found = self.backends[reader].ask("load", self._file(writer))
-                    self._loaded[writer, reader] = found
-        pairs = list(itertools.combinations(self.backends, 2))
-        self.largest = {
-            check: {pair: worst(self._differences(check, pair)) for pair in pairs}
-            for check in checks
-        }
-
-    def parting_call(self, check: str, pair: Pair) -> str | None:
-        """Finds the layer call that makes two backends differ, and returns its path.
-
-        For the check "outputs", this call is the first whose outputs differ although its inputs
-        agree. For "gradients" and "training step", this call is the first whose own training step
-        differs. A layer comes after its sublayers. Returns None if no such call was found.
-        """
-        if check in ("search", "save and load"):
-            return None
+    def _answer(self, name: str) -> Any:
         try:
-            one, other = (self.backends[name].ask("walk") for name in pair)
-        except BackendError:
-            return None
-        names = [x for x in one.values if x in other.values and " output " in x]
-        calls = list(dict.fromkeys(map(_call_of, names)))
-        if check != "outputs":
-            return next((x for x in calls[:-1] if self._step_differs(check, pair, x)), None)
-        found = [x.name for x in differences(one, other) if x.parts]
-        with_inputs = {_call_of(x) for x in found if " input " in x}
-        with_outputs = {_call_of(x) for x in found if " output " in x}
-        return next((x for x in calls if x in with_outputs - with_inputs), None)
-
-    @contextmanager
-    def _kept_error(self, check: str, name: str) -> Iterator[None]:
-        try:
-            yield
-        except BackendError as error:
-            self.errors[check, name] = error
-
-    def _file(self, name: str) -> str:
-        return str(self.folder / f"saved-{name}.keras")
-
-    def _differences(self, check: str, pair: Pair) -> list[ArrayDifference]:
-        """Compares the results of a check. Returns [] if one of two backends has no results.
-
-        For "save and load", each backend's outputs must be those of its file on the other backend.
-        The outputs of this process must be those of the file that it saved for all backends.
-        """
-        answered = "gradients" if check == "training step" else check
-        if check != "save and load":
-            answers = [self.answers.get((answered, name)) for name in pair]
-            return [] if None in answers else _of_check(check, *answers)  # type: ignore[arg-type]
-        outputs = {x: self.answers["outputs", x] for x in pair if ("outputs", x) in self.answers}
-        compared = [
-            (outputs[writer], self._loaded[writer, reader])
-            for writer, reader in itertools.permutations(pair)
-            if writer in outputs and (writer, reader) in self._loaded
-        ]
-        if here := outputs.get(keras.config.backend()):
-            compared.append((here._replace(values=self._expected), here))
-        return [x for one, other in compared for x in differences(one, other)]
-
-    def _step_differs(self, check: str, pair: Pair, call: str) -> bool:
-        try:
-            one, other = (self.backends[name].ask("step", call) for name in pair)
-        except BackendError:
-            return False
-        return any(x.parts for x in _of_check(check, one, other))
+            return pickle.load(self.processes[name].stdout)
+        except EOFError:
+            errors = (self.folder / f"{name}.stderr").read_text(errors="replace").strip()
+            status, last = self.processes[name].wait(), errors.rpartition("\n")[-1]
+            return f"the process ended with status {status}: {last}"
 
 
-def _call_of(name: str) -> str:
-    return name.rsplit(" ", 2)[0]  # without "input 0" or "output 0"
+def _answers(
+    backends: Backends, expected: Arrays, is_searchable: bool, report: Callable[[int], Any]
+) -> dict[str, list[Answers]]:
+    """Runs the checks on all backends.
 
-
-def _of_check(check: str, one: Measured, other: Measured) -> list[ArrayDifference]:
-    """Compares two backends' results of one check.
-
-    The checks "gradients" and "training step" use the same training step. "gradients" compares the
-    gradients of this step, and "training step" compares the variables after this step.
+    "save and load" has the outputs of the original model, of the file that this process saved, and
+    of the files that the backends saved. The other lists have one item.
     """
-    kinds = {"gradients": "gradient ", "training step": "variable "}
-    return [x for x in differences(one, other) if x.name.startswith(kinds.get(check, ""))]
+    checks = [check for check in CHECKS if is_searchable or check != "search"]
+    found: dict[str, list[Answers]] = {}
+    for check in checks:
+        found[check] = [backends.ask(method)] if (method := CHECKS[check]) else found["gradients"]
+        if check == "save and load":
+            original = found["outputs"][0][keras.config.backend()]
+            if isinstance(original, Measured):
+                original = original._replace(values=expected)
+            found[check].insert(0, dict.fromkeys(backends.names, original))
+            for path in sorted(backends.folder.glob("saved-*.keras")):
+                found[check].append(backends.ask("load", path))
+        report(len(checks))
+    return found
 
 
-def _failures(results: Results) -> Iterator[Failure]:
-    """Yields errors, then differences: one for each check and layer call, the largest first.
+def _largest(check: str, answers: list[Answers], pair: Pair) -> ArrayDifference | None:
+    """Returns the difference of two backends that is largest relative to its tolerance, or None."""
+    found: Any = [[answer[name] for name in pair] for answer in answers]
+    if any(isinstance(x, str) for row in found for x in row):
+        return None
+    if check == "save and load":  # all files have the outputs of the original model
+        found = [[found[0][0], x] for row in found[1:] for x in row]
+    kind = {"gradients": "gradient ", "training step": "variable "}.get(check, "")
+    every = [x for row in found for x in differences(*row) if x.name.startswith(kind)]
+    return max(every, key=lambda x: x.ratio, default=None)
 
-    An error on two backends is two failures. A difference between two pairs is one failure.
+
+def _failures(
+    answers: dict[str, list[Answers]], largest: dict[str, Any], backends: Backends
+) -> list[Failure]:
+    """Returns the failures of the first check that fails: errors, and calls of layers that differ.
+
+    The pair of backends with the largest difference comes first.
     """
-    explained, found = set(), set()
-    for check, cells in results.largest.items():
-        problems: list[tuple[tuple[str, ...], str, str | None]] = [
-            ((name,), " ".join(str(error).split())[:500], error.call)
-            for name in results.backends
-            if (error := results.errors.get((check, name)))
-        ]
+    for check, cells in largest.items():
+        items = [item for answer in answers[check] for item in answer.items()]
+        errors = {name: " ".join(x.split())[:500] for name, x in items if isinstance(x, str)}
+        found = [Failure(check, (name,), None, error) for name, error in errors.items()]
+        calls = set()
         parting = [(pair, x) for pair, x in cells.items() if x is not None and x.parts]
-        parting.sort(key=lambda item: -item[1].ratio)
-        problems += [(pair, f"{largest.name}: {largest}", None) for pair, largest in parting]
-        for backends, message, call in problems:
-            if (check, backends) in explained:
-                continue
-            explained |= {(other, backends) for other in _EXPLAINED.get(check, ())}
-            if len(backends) == 2:
-                call = results.parting_call(check, backends)
-            key = (check, call, backends if len(backends) == 1 else ())
-            if key not in found:
-                found.add(key)
-                yield Failure(check, backends, call, message, None)
+        for pair, difference in sorted(parting, key=lambda item: -item[1].ratio):
+            call = _parting_call(pair, backends) if check == "outputs" else None
+            if call not in calls:
+                found.append(Failure(check, pair, call, f"{difference.name}: {difference}"))
+            calls.add(call)
+        if found:
+            return found
+    return []
 
 
-def _with_script(
-    failure: Failure, results: Results, directory: Path, seed: int, modules: Sequence[str]
-) -> Failure:
+def _parting_call(pair: Pair, backends: Backends) -> str | None:
+    """Returns the path of the first layer call whose outputs differ although its inputs agree."""
+    walks: Any = list(backends.ask("walk", names=pair).values())
+    if any(isinstance(x, str) for x in walks):
+        return None
+    # Names end with "input 0" or "output 0". A layer comes after its sublayers.
+    names = [x.name.rsplit(" ", 2) for x in differences(*walks) if x.parts]
+    entered = {call for call, kind, _ in names if kind == "input"}
+    return next((x for x, kind, _ in names if kind == "output" and x not in entered), None)
+
+
+def differences(one: Measured, other: Measured) -> list[ArrayDifference]:
+    """Compares the arrays of two backends.
+
+    Floats may differ by 2 sqrt(n) times the array's noise, where n is the number of terms of the
+    longest sum in the model. The noise is at least one unit in the last place of the array's
+    largest number. The rounding error of n additions grows with sqrt(n) (Higham and Mary 2019).
+    Each of the two backends has such an error, so the factor is 2 sqrt(n).
+
+    Numbers above 1 / epsilon, such as -1e9 in a mask, have their own noise. Rows of integers must
+    be equal, except rows that the noise changes.
+    """
+    names = dict.fromkeys([*one.values, *other.values])
+    return [_difference(name, one, other) for name in names]
+
+
+def _difference(name: str, one: Measured, other: Measured) -> ArrayDifference:
+    if not (name in one.values and name in other.values):
+        return ArrayDifference(name, math.inf, 0.0)
+    value, changes = one.values[name], change(one.values[name], other.values[name])
+    if value.shape != other.values[name].shape:
+        return ArrayDifference(name, math.inf, 0.0)
+    noise = np.maximum(one.noise[name], other.noise[name])
+    if value.dtype.kind != "f":
+        return ArrayDifference(name, float(np.sum(changes > noise)), 0.0)
+    epsilon, factor = max(one.epsilon, other.epsilon), 2 * math.sqrt(max(one.terms, other.terms))
+    size, noise = (np.where(np.isfinite(x), np.abs(x), 0.0) for x in (value, noise))
+    found = []
+    for part in (size <= 1 / epsilon, size > 1 / epsilon):
+        largest = max(np.max(x, initial=0.0, where=part) for x in (noise, epsilon * size))
+        largest_change = np.max(changes, initial=0.0, where=part)
+        found.append(ArrayDifference(name, float(largest_change), float(factor * largest)))
+    return max(found, key=lambda difference: difference.ratio)
+
+
+def _with_script(failure: Failure, backends: Backends, directory: Path) -> Failure:
     """Writes the folder of a script. It has the whole model if the layer cannot be saved alone."""
     if failure.check == "save and load":  # the file does not have what the model had
         return failure
     folder = directory / "-".join([*failure.check.split(), *failure.backends])
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("model.keras", "inputs.npz", "inputs.json"):
-        shutil.copy(results.folder / name, folder)
+    path, (inputs, seed, modules) = folder.absolute() / "model.keras", backends.arguments
+    shutil.copy(backends.folder / "model.keras", path)
     if failure.call is not None:
-        with suppress(BackendError):
-            backend = results.backends[failure.backends[0]]
-            backend.ask("save_call", failure.call, str(folder.absolute()))
-    title = f"{failure.check}: {failure.where}"
-    text = _SCRIPT.format(title=title, paths=_search_path(), modules=modules, seed=seed)
+        name = failure.backends[0]
+        answer = backends.ask("save_call", failure.call, path, names=[name])[name]
+        inputs = inputs if isinstance(answer, str) else answer
+    arrays = keras.tree.flatten(inputs)
+    np.savez(folder / "inputs.npz", *arrays)
+    structure = keras.tree.pack_sequence_as(inputs, list(range(len(arrays))))
+    values = {"paths": _search_path(), "modules": modules, "structure": structure, "seed": seed}
+    text = _SCRIPT.format(title=f"{failure.check}: {' and '.join(failure.backends)}", **values)
     (folder / "reproduce.py").write_text(text, encoding="utf-8")
     return failure._replace(script=folder / "reproduce.py")
 
@@ -461,26 +422,56 @@ def _modules(model: keras.Model, imports: Iterable[str]) -> list[str]:
     """Returns `imports` and the modules that define the layers, except modules of Keras."""
     modules = dict.fromkeys(type(layer).__module__ for layer in model._flatten_layers())
     if "__main__" in modules:
-        raise ValueError(
-            "The classes of `model` must be defined in a module that other processes can import, "
-            "not in the main script."
-        )
+        raise ValueError("the classes of `model` must be in a module, not in the main script")
     return [*imports, *(x for x in modules if x.partition(".")[0] != "keras")]
 
 
-def _save_without_zeros(
-    model: keras.Model, inputs: Any, seed: int, path: Path
-) -> dict[str, np.ndarray]:
-    """Saves the model with random numbers in trainable weights that are all zero.
+def random_inputs(model: keras.Model, seed: int = 0) -> Any:
+    """Returns random inputs for a functional model, in the structure of its inputs.
 
-    Behind a kernel of zeros, such as that of a new classifier, all outputs and the gradients of all
-    layers before it are zero on every backend, and nothing is compared. Returns the outputs.
+    Integers are valid ids for the embedding that reads the input, or else for the model's smallest
+    embedding. If the name of an input ends in "positions", they are positions of the other inputs.
+    In a matrix of more than two columns, the first row of ids ends with padding, if it is valid.
+
+    Raises:
+        ValueError: If `model` is not a functional model.
     """
-    zeros = [x for x in model.trainable_variables if is_float(x) and not as_array(x).any()]
-    random = np.random.default_rng(seed)
-    with restored(zeros):
-        for variable in zeros:
-            variable.assign(random.normal(scale=0.1, size=variable.shape))
-        outputs = keras.tree.flatten(model.predict_on_batch(inputs))
-        model.save(path)
-    return {f"output {i}": as_array(x) for i, x in enumerate(outputs)}
+    if not getattr(model, "inputs", None):
+        raise ValueError(
+            f"`inputs` must be given for a model that is not functional. Received: model={model!r}"
+        )
+    structure = model.inputs[0] if isinstance(model, keras.Sequential) else model.input
+    random, pad_id = np.random.default_rng(seed), getattr(model, "pad_id", 0)
+    lengths = (getattr(layer, "max_length", LENGTH) for layer in model._flatten_layers())
+    length = min(LENGTH, *lengths)
+
+    def make(spec: Any) -> np.ndarray:
+        batch, *rest = spec.shape
+        shape = (batch or BATCH, *(size or length for size in rest))
+        if "float" in spec.dtype:
+            return random.normal(size=shape).astype(spec.dtype)
+        if spec.dtype == "bool":
+            return random.choice([True, False], shape)
+        if spec.name.endswith("positions"):
+            return random.integers(length, size=shape, dtype=spec.dtype)
+        ids = np.arange(_vocabulary_size(model, spec.name))
+        has_padding = pad_id in ids and len(shape) == 2 and shape[1] > 2
+        ids = ids[ids != pad_id] if len(ids) > 2 else ids  # segments are few
+        drawn = random.choice(ids, shape).astype(spec.dtype)
+        if has_padding:
+            drawn[0, -2:] = pad_id
+        return drawn
+
+    return keras.tree.map_structure(make, structure)
+
+
+def _vocabulary_size(model: keras.Model, name: str) -> int:
+    sizes, own = [], []
+    for layer in model._flatten_layers():
+        size = getattr(layer, "input_dim", None) or getattr(layer, "vocabulary_size", None)
+        if isinstance(size, int):
+            sizes.append(size)
+            with suppress(AttributeError, ValueError):  # called several times, or never
+                # By name: a nested model has an input of its own.
+                own += [size for x in keras.tree.flatten(layer.input) if x.name == name]
+    return min(own or sizes or [3])

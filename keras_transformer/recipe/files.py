@@ -1,20 +1,24 @@
-"""Finds recipes, which are YAML files, and reads them."""
+"""Finds recipes, which are YAML files, and run folders, by path or by name. Reads recipes."""
 
 import difflib
-from collections.abc import Sequence
+import hashlib
+import shutil
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
+from filelock import FileLock
 from pydantic import ValidationError
 
+from keras_transformer._files import atomic_write, keras_home
 from keras_transformer.errors import UserError
-from keras_transformer.recipe.run_folders import find_run
-from keras_transformer.recipe.schema import all_keys
-from keras_transformer.recipe.settings import Recipe, TokenizerSettings
+from keras_transformer.recipe.settings import Recipe, TokenizerSettings, all_keys
 
 _PACKAGE = Path(__file__).parents[1]
-SHIPPED_RECIPES = (_PACKAGE / "_recipes", _PACKAGE.parent / "recipes")  # installed, source tree
+# Installed, and in the source tree.
+SHIPPED_RECIPES = (_PACKAGE / "_recipes", _PACKAGE.parent / "recipes")
+_SHIPPED_RUNS = (_PACKAGE / "_saved_models", _PACKAGE.parent / "saved_models")
 # Recipes of the package have about 2 KiB. PyYAML takes seconds to parse a file of 256 KiB.
 _MOST_BYTES = 256 * 1024
 
@@ -33,20 +37,20 @@ def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Reci
         section `tokenizer` are the settings of that run, if it exists.
 
     Raises:
-        UserError: If the file does not exist, is larger than 256 KiB, or is not YAML.
-        UserError: If the file contains YAML aliases. If the file or `overrides` contain an unknown
-            key or a value out of range.
+        UserError: If the file does not exist, is larger than 256 KiB, is not YAML or contains YAML
+            aliases. If the file or `overrides` contain an unknown key or a value out of range.
     """
     path = find_recipe(path_or_name)
     try:
-        tree = _parse(_read(path))
+        if path.stat().st_size > _MOST_BYTES:
+            raise ValueError(f"a recipe must have at most {_MOST_BYTES:,} bytes")
+        tree = _parse(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read as YAML: {error}") from None
     if not isinstance(tree, dict):
-        received = "an empty file" if tree is None else f"{tree!r:.60}"
         raise UserError(
             f"{path}: a recipe must map keys to values. `keras-transformer init` makes a recipe "
-            f"from text files. Received: {received}"
+            f"from text files. Received: {tree!r:.60}"
         )
     for override in overrides:
         _apply(override, tree)
@@ -54,10 +58,7 @@ def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Reci
         recipe = Recipe.model_validate(tree)
     except ValidationError as error:
         problems = "; ".join(_explain(details) for details in error.errors())
-        keys = [".".join(map(str, (*details["loc"], ""))) for details in error.errors()]
-        given = [x for x in overrides if f"{x.partition('=')[0]}.".startswith(tuple(keys))]
-        source = f"{path} with `overrides` {', '.join(given)}" if given else f"{path}"
-        raise UserError(f"{source}: {problems}") from None
+        raise UserError(f"{' with '.join([str(path), *overrides])}: {problems}") from None
     return _with_tokenizer_of_initial_run(recipe)
 
 
@@ -67,29 +68,25 @@ def _with_tokenizer_of_initial_run(recipe: Recipe) -> Recipe:
     if initial_run is None or given.keys() == TokenizerSettings.model_fields.keys():
         return recipe
     try:
-        path = find_run(initial_run) / "recipe.yaml"
+        tokenizer = load_recipe(find_run(initial_run)).tokenizer.model_copy(update=given)
     except UserError:  # `Run.create` raises it, and what needs no run can use the recipe.
         return recipe
-    tokenizer = load_recipe(path).tokenizer.model_copy(update=given)
     return recipe.model_copy(update={"tokenizer": tokenizer})
 
 
 def find_recipe(path_or_name: str | Path) -> Path:
-    """Returns the file of a recipe. See `load_recipe`.
-
-    Raises:
-        UserError: If there is no such recipe.
-    """
+    """Returns the file of a recipe. See `load_recipe`."""
     path, files = Path(path_or_name), recipe_files()
     for candidate in (path, path / "recipe.yaml", files.get(str(path))):
         if candidate and candidate.is_file():
             return candidate
-    other = Path(f"{path.parent / path.stem}.yaml")
-    known = [*files, str(other)] if other.is_file() else list(files)
-    meant = difflib.get_close_matches(str(path), known, n=1)
-    hint = f" (did you mean {meant[0]}?)" if meant else ""
-    names = ", ".join(files)
+    hint, names = _hint(path, (*files, *map(str, path.parent.glob("*.yaml")))), ", ".join(files)
     raise UserError(f"no recipe {path}{hint}: give a YAML file, a run folder or one of {names}")
+
+
+def _hint(path: Path, known: Iterable[str]) -> str:
+    meant = difflib.get_close_matches(str(path), [*known], n=1)
+    return f" (did you mean {meant[0]}?)" if meant else ""
 
 
 def recipe_files() -> dict[str, Path]:
@@ -99,30 +96,13 @@ def recipe_files() -> dict[str, Path]:
     return {name: file for name, file in sorted(files.items()) if file.is_file()}
 
 
-def _read(path: Path) -> str:
-    with path.open("rb") as file:
-        content = file.read(_MOST_BYTES + 1)
-    if len(content) > _MOST_BYTES:
-        raise ValueError(f"a recipe must have at most {_MOST_BYTES:,} bytes. This file is larger")
-    return content.decode("utf-8")
-
-
-class _Loader(yaml.SafeLoader):
-    """Rejects YAML aliases, which let a short file use gigabytes of memory."""
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.MarkedYAMLError(
-                problem="a recipe must not use YAML aliases",
-                problem_mark=self.peek_event().start_mark,
-            )
-        return super().compose_node(parent, index)
-
-
 def _parse(text: str) -> Any:
     """Parses YAML. Raises a `ValueError` with a one-line message if the text is invalid."""
     try:
-        return yaml.load(text, _Loader)
+        # With aliases, a short file can use gigabytes of memory.
+        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
+            raise ValueError("a recipe must not use YAML aliases")
+        return yaml.safe_load(text)
     except Exception as error:  # PyYAML also raises errors of Python's type conversions
         raise ValueError(" ".join(str(error).split())) from None
 
@@ -141,28 +121,70 @@ def _apply(override: str, tree: dict[str, Any]) -> None:
     try:
         tree[last] = _parse(value)
     except ValueError as error:
-        message = f"the value of {key} must be YAML. Received: {override!r} ({error})"
-        raise UserError(message) from None
+        raise UserError(f"{key} must be YAML. Received: {override!r} ({error})") from None
 
 
 def _explain(details: Any) -> str:
     key = ".".join(str(part) for part in details["loc"])
     if details["type"] == "extra_forbidden":
-        nearest = " or ".join(_nearest_keys(key))
-        return f"unknown key {key}" + (f"; did you mean {nearest}?" if nearest else "")
-    if details["type"] == "missing":
-        return f"{key} must be given"
+        names, last = [each.name for each in all_keys()], key.rpartition(".")[2]
+        elsewhere = {name.rpartition(".")[2]: name for name in names}
+        close = difflib.get_close_matches(key, names, n=1)
+        close = close or [elsewhere[x] for x in difflib.get_close_matches(last, elsewhere, n=1)]
+        return f"unknown key {key}" + (f"; did you mean {close[0]}?" if close else "")
     message = details["msg"].removeprefix("Value error, ")
-    if details["type"] == "value_error":
+    if details["type"] in ("missing", "value_error"):
         return f"{key}: {message}" if key else message
     return f"{key}: {message}. Received: {key}={details['input']!r:.200}"
 
 
-def _nearest_keys(unknown: str) -> list[str]:
-    """Returns the keys, of any section, with the name that is the most like that of a key."""
-    section, _, name = unknown.rpartition(".")
-    keys: dict[str, list[str]] = {}
-    for key in (key.name for key in all_keys()):
-        keys.setdefault(key.rpartition(".")[2], []).append(key)
-    found = [key for close in difflib.get_close_matches(name, keys, n=1) for key in keys[close]]
-    return [key for key in found if key.rpartition(".")[0] == section] or found
+def find_run(directory: str | Path) -> Path:
+    """Returns the folder of a run: `directory`, if it is a run folder.
+
+    If it is the name of a run in the package, the result is a copy of that run in
+    `keras_transformer/runs` in `KERAS_HOME`, by default in `~/.keras`. So scores and conversions
+    can be written beside the model.
+    """
+    directory = Path(directory)
+    if (directory / "recipe.yaml").is_file():
+        return directory
+    shipped = shipped_runs()
+    if str(directory) in shipped:
+        return _copy(shipped[str(directory)])
+    runs = (x for folder in (directory.parent, Path("runs")) for x in folder.glob("*/recipe.yaml"))
+    reason = f"it does not exist{_hint(directory, (str(path.parent) for path in runs))}"
+    if directory.exists():
+        reason = "it holds no recipe.yaml" if directory.is_dir() else "it is a file"
+    elif " " in str(directory):
+        reason = "it looks like a sentence. Write sentences to standard input or into a file"
+    raise UserError(
+        f"{directory} is no run folder: {reason}. The package has {', '.join(shipped) or 'no runs'}"
+    )
+
+
+def shipped_runs() -> dict[str, Path]:
+    """Returns the folders of the package's runs by name."""
+    recipes = (x for folder in _SHIPPED_RUNS for x in sorted(folder.glob("*/recipe.yaml")))
+    return {recipe.parent.name: recipe.parent for recipe in recipes}
+
+
+def name_of(run: Path) -> str:
+    """Returns what names a run in a command: the path of its folder, or the name in the package."""
+    return run.name if run.parent.parent == _copies() else str(run)
+
+
+def _copies() -> Path:
+    return keras_home() / "keras_transformer" / "runs"
+
+
+def _copy(shipped: Path) -> Path:
+    """Copies a run once, to a folder whose name depends on the recipe and the model of the run."""
+    content = b"".join((shipped / name).read_bytes() for name in ("recipe.yaml", "model.keras"))
+    copy = _copies() / hashlib.sha256(content).hexdigest()[:16] / shipped.name
+    if not copy.exists():
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(copy.parent / ".lock"):
+            if not copy.exists():  # Another process may have copied it.
+                with atomic_write(copy) as partial:
+                    shutil.copytree(shipped, partial, ignore=shutil.ignore_patterns(".*"))
+    return copy

@@ -19,9 +19,7 @@ from keras_transformer.data.corpus_report import CorpusReport
 from keras_transformer.data.tokenizer import Tokenizer, VocabularySizeError
 from keras_transformer.errors import UserError
 
-FEWEST_PAIRS = 200
-_HELD_OUT = (50, 2_000)
-_LENGTHS = (32, 64, 128, 256)
+_FEWEST_PAIRS = 200
 _CHECKPOINTS = 20
 # BLEU needs another tokenization for languages that are written without spaces.
 _BLEU_TOKENIZATION = {"zh": "zh", **dict.fromkeys(("ja", "km", "lo", "my", "th"), "char")}
@@ -41,6 +39,10 @@ class _Scale(NamedTuple):
     passes: int
     average_last: int
 
+    @property
+    def batch(self) -> int:
+        return self.tokens_per_batch * self.accumulation_steps
+
 
 # The model of recipes/tatoeba_en_de.yaml. Its short decoder makes translation fast.
 _SMALL: dict[str, int | str] = dict(
@@ -55,7 +57,6 @@ _SCALES = (
     _Scale(2_000_000, {"preset": "base"}, 0.1, 16_000, 4_096, 2, 4_000, 0.0007, 20, 4),
     _Scale(math.inf, {"preset": "base"}, 0.1, 32_000, 3_125, 8, 4_000, 0.0007, 20, 4),
 )
-_FEWEST_STEPS, _MOST_STEPS = 1_000, 100_000
 
 
 class Text(NamedTuple):
@@ -69,33 +70,27 @@ class Text(NamedTuple):
 
 @dataclass(frozen=True)
 class NewRecipe:
-    """The chosen settings.
+    """The chosen settings."""
 
-    Attributes:
-        scale: The settings that depend only on the number of pairs.
-        held_out: Number of pairs for validation, and for test.
-        vocabulary_size: Number of pieces.
-        max_length: Pairs with a longer sentence, in pieces, are dropped.
-        tokens: Target tokens of the corpus, estimated from the sample of the report.
-        steps: Optimizer steps.
-    """
-
-    scale: _Scale
-    held_out: int
+    scale: _Scale  # the settings that depend only on the number of pairs
+    held_out: int  # pairs for validation, and for test
     vocabulary_size: int
-    max_length: int
-    tokens: int
+    max_length: int  # pairs with a longer sentence, in pieces, are dropped
+    tokens: int  # target tokens of the corpus, estimated from the sample of the report
     steps: int
 
     @property
     def passes(self) -> float:
         """Number of times that training sees each pair, if it is not stopped early."""
-        scale = self.scale
-        return self.steps * scale.tokens_per_batch * scale.accumulation_steps / self.tokens
+        return self.steps * self.scale.batch / self.tokens
 
     def to_yaml(self, name: str, text: Text) -> str:
         """Returns the recipe as YAML with comments."""
         scale, every = self.scale, self.steps // _CHECKPOINTS
+        paths = [path.resolve() for path in (text.source, text.target) if path is not None]
+        folder = os.path.commonpath([path.parent for path in paths])
+        named = zip(("source", "target"), paths, strict=False)
+        files = ", ".join(f"{key}: {_quoted(os.path.relpath(x, folder))}" for key, x in named)
         model = "\n".join(f"  {key}: {value}" for key, value in scale.model.items())
         tokenize = _BLEU_TOKENIZATION.get(text.target_language, "13a")
         return f"""\
@@ -105,7 +100,9 @@ seed: 1
 data:
   source_language: {_quoted(text.source_language)}
   target_language: {_quoted(text.target_language)}
-{_files(text)}
+  # The folder of the text. `keras-transformer train --data-dir FOLDER` replaces it.
+  directory: {_quoted(folder)}
+  train: {{{files}}}
   # Random pairs for validation and test. No sentence is in two splits.
   held_out: {{validation: {self.held_out}, test: {self.held_out}}}
   # Pairs with a sentence of more pieces (subwords) are dropped.
@@ -147,64 +144,42 @@ def choose_settings(report: CorpusReport) -> NewRecipe:
     """Chooses the settings of a recipe for a corpus.
 
     Trains a tokenizer on the sample of the report, to count tokens and to make sure that the text
-    allows the vocabulary size.
-
-    Raises:
-        UserError: If fewer than 200 different sentences are on a side.
+    allows the vocabulary size. A side needs 200 different sentences.
     """
     different = min(report.source.different, report.target.different)
-    if different < FEWEST_PAIRS:
+    if different < _FEWEST_PAIRS:
         raise UserError(
-            f"training needs at least {FEWEST_PAIRS} pairs with different sentences. "
-            f"Received: {report.pairs:,} pairs without an empty sentence, "
-            f"{report.source.different:,} different source sentences and "
-            f"{report.target.different:,} different target sentences"
+            f"training needs at least {_FEWEST_PAIRS} pairs with different sentences. "
+            f"Received: {report.pairs:,} pairs, {different:,} different sentences on a side"
         )
     scale = next(scale for scale in _SCALES if report.pairs <= scale.pairs)
     tokenizer = _tokenizer(report, max(scale.vocabulary_size, 2 * report.characters))
     sources, targets = zip(*report.sample, strict=True)
     encoded = tokenizer.encode_source(sources), tokenizer.encode_target(targets)
     lengths = np.array([[*map(len, side)] for side in encoded])
+    longest = np.quantile(lengths, 0.999)
     tokens = round((lengths[1].mean() + 1) * report.pairs)
+    steps, unit = scale.passes * tokens // scale.batch, 10 * _CHECKPOINTS
     return NewRecipe(
         scale=scale,
-        held_out=min(max(_HELD_OUT[0], different // 20), _HELD_OUT[1], different // 8),
+        held_out=min(max(50, different // 20), 2_000, different // 8),
         vocabulary_size=tokenizer.target_vocabulary_size,
-        # 99.9 % of the sentences do not exceed this length, or it is the largest allowed.
-        max_length=next((x for x in _LENGTHS if np.quantile(lengths, 0.999) <= x), _LENGTHS[-1]),
+        max_length=next((length for length in (32, 64, 128) if longest <= length), 256),
         tokens=tokens,
-        steps=_steps(scale, tokens),
+        steps=min(max(steps // unit * unit, 1_000), 100_000),
     )
 
 
 def _tokenizer(report: CorpusReport, size: int) -> Tokenizer:
     """Trains a tokenizer with `size` pieces, or fewer if the text does not allow as many."""
     # If the sample is all of the text, a quarter may be held out.
-    sample = report.sample
-    pairs = sample[: len(sample) * 3 // 4] if report.pairs == len(sample) else sample
+    count = len(report.sample)
+    pairs = report.sample[: count * 3 // 4 if report.pairs == count else count]
     try:
         return Tokenizer.train(pairs, size)
     except VocabularySizeError as error:
-        most, fewest = error.bound, report.characters + 10
-        return Tokenizer.train(pairs, max(most * 4 // 5, min(most, fewest)))
-
-
-def _steps(scale: _Scale, tokens: int) -> int:
-    """Returns the steps for at most `scale.passes`, as a multiple of 10 steps per checkpoint."""
-    steps = scale.passes * tokens // (scale.tokens_per_batch * scale.accumulation_steps)
-    unit = 10 * _CHECKPOINTS
-    return min(max(steps // unit * unit, _FEWEST_STEPS), _MOST_STEPS)
-
-
-def _files(text: Text) -> str:
-    paths = [path.resolve() for path in (text.source, text.target) if path is not None]
-    folder = os.path.commonpath([path.parent for path in paths])
-    named = zip(("source", "target"), paths, strict=False)
-    keys = ", ".join(f"{key}: {_quoted(os.path.relpath(path, folder))}" for key, path in named)
-    return f"""\
-  # The folder of the text. `keras-transformer train --data-dir FOLDER` replaces it.
-  directory: {_quoted(folder)}
-  train: {{{keys}}}"""
+        fewest = min(error.bound, report.characters + 10)
+        return Tokenizer.train(pairs, max(error.bound * 4 // 5, fewest))
 
 
 def _quoted(text: str) -> str:

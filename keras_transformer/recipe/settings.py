@@ -4,24 +4,21 @@ The text below a key is its description in the recipe reference, in `keras-trans
 in the JSON schema.
 """
 
+import inspect
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args
 
 import yaml
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    TypeAdapter,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from keras_transformer.decoding.options import SearchOptions, descriptions_on_one_line
-from keras_transformer.models import ARCHITECTURES, Seq2Seq
+from keras_transformer.models import ARCHITECTURES
 
-_HIGHEST_LEARNING_RATE = 10.0
+# Types and ranges of a JSON schema in words.
+_TYPES = {"string": "text", "boolean": "true or false", "object": "mapping"}
+_TYPES |= {name: name for name in ("integer", "number", "path")}
+_SIGNS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 T = TypeVar("T")
 # Marks a key or section whose value may change when a run resumes, because the weights that the run
 # has so far would be the same, up to rounding.
@@ -35,6 +32,7 @@ Layers = Annotated[int, Field(gt=0, le=1_000)]
 Length = Annotated[int, Field(gt=0, le=2**20)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
+LearningRate = Annotated[float, Field(gt=0, le=10)]
 Epsilon = Annotated[float, Field(gt=0, le=1)]
 # The suffixes of files that a run writes.
 Language = Annotated[str, Field(pattern=r"^[A-Za-z][\w-]{0,34}$")]
@@ -116,24 +114,17 @@ class Data(_Section):
 
     @model_validator(mode="after")
     def _check(self) -> "Data":
-        files = (self.train, self.validation, self.test)
-        if self.generator is None and self.held_out is None and None in files:
+        forms = ({"train", "validation", "test"}, {"train", "held_out"}, {"generator"})
+        given = {name for name in set.union(*forms) if getattr(self, name) is not None}
+        if given not in forms:
             raise ValueError(
                 "give files for train, validation and test, or files for train and held_out, or a "
-                "generator"
+                f"generator. Received: {', '.join(sorted(given)) or 'none of them'}"
             )
-        if self.held_out is not None and (self.train is None or files[1:] != (None, None)):
-            raise ValueError("held_out needs files for train, and no validation and test")
-        if self.generator is not None and (self.held_out, *files) != (None,) * 4:
-            raise ValueError("give files or a generator, not both")
         if self.generator is not None and (self.directory, self.download) != (None, None):
             raise ValueError("directory and download have no effect with a generator: remove them")
-        writes_text = self.generator is not None or self.held_out is not None
-        if writes_text and self.source_language == self.target_language:
-            raise ValueError(
-                "target_language must differ from source_language. "
-                f"Received: {self.target_language!r} for both"
-            )
+        if "test" not in given and self.source_language == self.target_language:
+            raise ValueError("target_language must differ from source_language")
         return self
 
 
@@ -154,8 +145,7 @@ class TokenizerSettings(_Section):
 class ModelSettings(_Section):
     """Settings of the model. A setting that is not None replaces the value of the preset.
 
-    An architecture refuses the keys that it does not have. An architecture that a program registers
-    can have other keys than these.
+    An architecture that a program registers can have other keys than these.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -205,49 +195,21 @@ class ModelSettings(_Section):
     def _check(self) -> "ModelSettings":
         if self.architecture not in ARCHITECTURES:
             raise ValueError(
-                f"architecture must be one of {', '.join(ARCHITECTURES)}. A program must register "
-                "others, and the command is then `python PROGRAM` instead of `keras-transformer`, "
-                "such as `python recipes/before_transformers.py train RECIPE`. "
-                f"Received: {self.architecture!r}"
+                f"architecture must be one of {', '.join(ARCHITECTURES)}. A program registers "
+                "others, and its command is such as `python recipes/before_transformers.py train "
+                f"RECIPE`. Received: {self.architecture!r}"
             )
         model_class = ARCHITECTURES[self.architecture]
-        settings, presets = model_class.settings(), model_class.presets
-        if self.preset not in presets:
-            raise ValueError(
-                f"the architecture {self.architecture} has the presets {', '.join(presets)}. "
-                f"Received: preset={self.preset}"
-            )
-        if unknown := self.overrides.keys() - settings:
+        if self.preset not in model_class.presets:
+            known = f"the architecture {self.architecture} has the presets"
+            names = ", ".join(model_class.presets)
+            raise ValueError(f"{known} {names}. Received: preset={self.preset}")
+        if unknown := self.overrides.keys() - (settings := model_class.settings()):
             raise ValueError(
                 f"the architecture {self.architecture} has only the keys "
                 f"{', '.join(sorted(settings))}. Received: {', '.join(sorted(unknown))}"
             )
-        self._check_types(model_class)
-        needs_window = self.attention_pattern in ("local", "strided", "fixed")
-        if needs_window != (self.attention_window is not None):
-            raise ValueError(
-                "attention_window is required for attention_pattern local, strided or fixed, and "
-                f"must be omitted otherwise. Received: attention_pattern={self.attention_pattern}, "
-                f"attention_window={self.attention_window}"
-            )
-        heads, width = self.sizes.get("num_heads", 1), self.sizes.get("d_model", 0)
-        if width % heads:
-            raise ValueError(
-                f"num_heads must divide d_model. Received: num_heads={heads}, d_model={width}"
-            )
         return self
-
-    def _check_types(self, model_class: type[Seq2Seq]) -> None:
-        """Checks the keys of a registered architecture by the types of its constructor."""
-        types = get_type_hints(model_class.__init__)
-        for name, value in (self.model_extra or {}).items():
-            try:
-                TypeAdapter(types.get(name, Any)).validate_python(value)
-            except ValidationError:
-                kind = getattr(types[name], "__name__", types[name])
-                raise ValueError(
-                    f"{name} must have the type {kind}. Received: {name}={value!r}"
-                ) from None
 
     @property
     def sizes(self) -> dict[str, Any]:
@@ -276,9 +238,9 @@ class Training(_Section):
     """Pad batches to lengths that are multiples of this number."""
     warmup_steps: Steps = 4_000
     """Optimizer steps of learning-rate warm-up."""
-    learning_rate_scale: Positive = 1.0
+    learning_rate_scale: LearningRate = 1.0
     """Multiplies the learning rate."""
-    peak_learning_rate: Positive | None = None
+    peak_learning_rate: LearningRate | None = None
     """Highest learning rate. Default: the peak of the formula in §5.3."""
     label_smoothing: Rate = 0.1
     """Probability ε that is spread over all pieces (§5.4)."""
@@ -333,7 +295,7 @@ class Evaluation(SearchOptions):
 
     def search_options(self, **changes: Any) -> SearchOptions:
         """Returns the search options, updated with `changes`."""
-        own = {name: getattr(self, name) for name in SearchOptions.model_fields}
+        own = self.model_dump(include={*SearchOptions.model_fields})
         return SearchOptions(**{**own, **changes})
 
 
@@ -362,21 +324,10 @@ class Recipe(_Section):
 
     @model_validator(mode="after")
     def _check(self) -> "Recipe":
-        training, averaged = self.training, self.evaluation.average_last
-        if training.keep_checkpoints < averaged:
-            raise ValueError(
-                "training.keep_checkpoints must be at least evaluation.average_last. Received: "
-                f"keep_checkpoints={training.keep_checkpoints}, average_last={averaged}"
-            )
-        peak = training.peak_learning_rate
-        if peak is None:
-            peak = (self.model.sizes.get("d_model", 1) * training.warmup_steps) ** -0.5
-        if peak * training.learning_rate_scale > _HIGHEST_LEARNING_RATE:
-            raise ValueError(
-                "training.peak_learning_rate (default: the paper's value) times "
-                f"training.learning_rate_scale must be at most {_HIGHEST_LEARNING_RATE:g}. "
-                f"Received: {peak:g} times {training.learning_rate_scale:g}"
-            )
+        kept, averaged = self.training.keep_checkpoints, self.evaluation.average_last
+        if kept < averaged:
+            rule = "training.keep_checkpoints must be at least evaluation.average_last"
+            raise ValueError(f"{rule}. Received: {kept} and {averaged}")
         return self
 
     def to_yaml(self) -> str:
@@ -386,13 +337,10 @@ class Recipe(_Section):
 
     def settings(self) -> dict[str, Any]:
         """Returns all settings by key, such as "training.steps"."""
-        return _flat(self.model_dump(mode="json"))
+        return dict(_leaves(self.model_dump(mode="json")))
 
     def differences(self, other: "Recipe") -> dict[str, tuple[Any, Any]]:
-        """Returns the keys whose values differ in two recipes, such as "training.steps".
-
-        The values of the dictionary are the value of this recipe and the value of `other`.
-        """
+        """Returns the keys whose values differ, with the values of this recipe and of `other`."""
         mine, others = self.settings(), other.settings()
         pairs = {key: (mine.get(key), others.get(key)) for key in mine | others}
         return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
@@ -410,9 +358,55 @@ def may_change(key: str) -> bool:
     return False
 
 
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    leaves: dict[str, Any] = {}
+def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in tree.items():
-        inner = isinstance(value, dict)
-        leaves |= _flat(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
-    return leaves
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+class Key(NamedTuple):
+    """A key of a recipe, such as "training.steps", in words."""
+
+    name: str
+    value: str  # type and range, such as "integer, > 0", or "section"
+    default: str  # "required", or "" if there is no default
+    meaning: str
+    may_change: bool  # when a run resumes
+    section: type[BaseModel] | None  # the class of a section
+
+
+def keys_of(section: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[Key]:
+    """Yields the keys of a section, without the keys of sections inside it."""
+    properties = section.model_json_schema()["properties"]
+    for name, field in section.model_fields.items():
+        kinds = (field.annotation, *get_args(field.annotation))
+        inner = next((x for x in kinds if isinstance(x, type) and issubclass(x, BaseModel)), None)
+        summary = (inspect.getdoc(inner) or "").partition("\n")[0]
+        default = "" if inner or field.default is None else str(field.default)
+        yield Key(
+            prefix + name,
+            "section" if inner else _value(properties[name]),
+            "required" if field.is_required() else default.lower(),
+            " ".join((field.description or summary).split()),
+            may_change(prefix + name),
+            inner,
+        )
+
+
+def all_keys(section: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[Key]:
+    """Yields all keys of a recipe. The keys of a section follow the section."""
+    for key in keys_of(section, prefix):
+        yield key
+        if key.section is not None:
+            yield from all_keys(key.section, f"{key.name}.")
+
+
+def _value(schema: dict[str, Any]) -> str:
+    """Returns the types and the range in a part of a JSON schema in words."""
+    parts = [part for part in schema.get("anyOf", [schema]) if part["type"] != "null"]
+    words = [part.get("const") or _TYPES[part.get("format", part["type"])] for part in parts]
+    words = [", ".join(part.get("enum", [word])) for part, word in zip(parts, words, strict=True)]
+    signs = [(part[key], sign) for part in parts for key, sign in _SIGNS.items() if key in part]
+    return " or ".join(words) + "".join(f", {sign} {bound:,}" for bound, sign in signs)

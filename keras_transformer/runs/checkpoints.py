@@ -1,17 +1,57 @@
-"""Reads what checkpoints and TensorBoard logs hold, without TensorFlow."""
+"""Reads models, checkpoints, and the numbers that a training has logged."""
 
 import math
 import re
 import struct
+import traceback
+import warnings
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from keras_transformer._files import read_json
-from keras_transformer.errors import UserError
+import keras
 
-STATE = "state.json"
+from keras_transformer._backend.compilation_cache import use_compilation_cache
+from keras_transformer._files import damaged_keras_file, read_config, read_json, sha256_of
+from keras_transformer.errors import UserError
+from keras_transformer.layers.saving import placeholder_weights
+from keras_transformer.models.base import loading_in_float32
+
+# The files in the folder of a checkpoint, and the version of such a folder.
+CHECKPOINT_MODEL, STATE, CHECKPOINT_FORMAT = "model.keras", "state.json", 2
 _MOST_STATE_BYTES = 16 * 1024 * 1024  # each validation loss takes about 40 bytes
+
+# Files in the archive model.keras: the SHA-256 of the tokenizer, and of the model in the checkpoint
+# that was the newest when the archive was written, and evaluation.average_last of the recipe at
+# that time. Keras ignores these files.
+TOKENIZER_MEMBER, CHECKPOINT_MEMBER = "tokenizer.sha256", "checkpoint.sha256"
+AVERAGE_LAST_MEMBER = "average_last"
+
+
+def load_model(path: str | Path) -> Any:
+    """Loads a model of this package from a .keras file.
+
+    Raises `UserError` if the file is missing or damaged, or if its configuration is too large.
+    """
+    use_compilation_cache()
+    read_config(path)
+    try:
+        with placeholder_weights():
+            return keras.saving.load_model(path, compile=False)
+    except Exception as error:  # zipfile, json, h5py and Keras raise different errors
+        # The frames hold an open h5py file, which would crash the process at its end.
+        traceback.clear_frames(error.__traceback__)
+        raise damaged_keras_file(path, error) from error
+
+
+def read_member(path: Path, name: str) -> str | None:
+    """Returns a text in a .keras file, or None if file or text is missing or damaged."""
+    with suppress(Exception):  # zipfile and zlib raise different errors
+        with zipfile.ZipFile(path) as archive, archive.open(name) as file:
+            return file.read(1024).decode()
+    return None
 
 
 def checkpoint_folders(directory: str | Path) -> list[Path]:
@@ -23,6 +63,68 @@ def checkpoint_folders(directory: str | Path) -> list[Path]:
 def checkpoint_step(path: Path) -> int:
     """Returns the optimizer step in the name of a checkpoint's folder."""
     return int(path.name.removeprefix("step-"))
+
+
+def read_state(path: Path) -> Any:
+    """Reads `state.json` of a checkpoint. Raises an error if the file is missing or no JSON."""
+    with (path / STATE).open("rb") as file:
+        return read_json(file, _MOST_STATE_BYTES)
+
+
+def verify_checkpoint(folder: str | Path) -> int:
+    """Returns the step of a checkpoint. Raises `UserError` if a file is missing or damaged."""
+    folder = Path(folder)
+    try:
+        state = read_state(folder)
+        step, version = int(state["step"]), state["format"]
+        damaged = sha256_of(folder / CHECKPOINT_MODEL) != state["sha256"][CHECKPOINT_MODEL]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"checkpoint {folder} is incomplete: {error}") from None
+    if damaged:
+        why = "because the SHA-256 of the model is wrong. Remove it"
+        raise UserError(f"checkpoint {folder} is damaged, {why}")
+    if version != CHECKPOINT_FORMAT:
+        needed = f"must have the format {CHECKPOINT_FORMAT}"
+        raise UserError(f"checkpoint {folder} {needed}. Received: format={version}")
+    return step
+
+
+def load_checkpoint_model(folder: str | Path) -> Any:
+    """Returns the model of a checkpoint, without the optimizer.
+
+    If the optimizer keeps EMA weights, the model gets the EMA weights.
+
+    Raises `UserError` if the checkpoint is damaged, or if the optimizer does not fit the model, for
+    example because a custom layer does not save which of its sublayers are frozen.
+    """
+    verify_checkpoint(folder)
+    file = Path(folder) / CHECKPOINT_MODEL
+    optimizer = (read_config(file).get("compile_config") or {}).get("optimizer", {})
+    config = optimizer.get("config", {})
+    config = config.get("inner_optimizer", {}).get("config", config)
+    with placeholder_weights():
+        model = keras.saving.load_model(file, compile=False)
+        if config.get("use_ema"):
+            # In float32, the optimizer would lack the loss scale of mixed_float16.
+            with (
+                loading_optimizer(f"the EMA weights of checkpoint {folder} cannot be loaded"),
+                loading_in_float32(active=False),
+            ):
+                compiled = keras.saving.load_model(file)
+            compiled.optimizer.finalize_variable_values(compiled.trainable_variables)
+            model.set_weights(compiled.get_weights())
+    return model
+
+
+@contextmanager
+def loading_optimizer(message: str) -> Iterator[None]:
+    """Raises `UserError` with `message` if Keras cannot load the weights or the optimizer."""
+    try:
+        with warnings.catch_warnings():  # Keras only warns if it cannot load the optimizer
+            warnings.filterwarnings("error", message="Skipping variable loading for optimizer")
+            yield
+    except (ValueError, UserWarning) as error:
+        raise UserError(f"{message}: {' '.join(str(error).split())}") from None
 
 
 class ValidationHistory:
@@ -45,12 +147,9 @@ class ValidationHistory:
 
         If losses are equal, prefers the earlier steps.
         """
-
-        def rank(step: int) -> tuple[float, int]:
-            loss = self.losses[step]
-            return (math.inf if math.isnan(loss) else loss), step
-
-        return sorted(sorted(self.losses, key=rank)[:count])
+        losses = self.losses.items()
+        ranks = sorted((math.inf if math.isnan(loss) else loss, step) for step, loss in losses)
+        return sorted(step for _, step in ranks[:count])
 
     def is_over(self, patience: int | None) -> bool:
         """Returns whether at least `patience` losses came after the lowest loss."""
@@ -79,24 +178,12 @@ def best_checkpoints(paths: Sequence[Path], history: ValidationHistory, count: i
     return [found[step] for step in ValidationHistory(losses).best(count)]
 
 
-def read_state(path: Path) -> Any:
-    """Reads `state.json` of a checkpoint. Raises an error if the file is missing or no JSON."""
-    with (path / STATE).open("rb") as file:
-        return read_json(file, _MOST_STATE_BYTES)
-
-
 def logged_scalars(directory: str | Path, prefix: str = "") -> dict[str, dict[int, float]]:
     """Returns the numbers in the event files of a folder, by name and optimizer step.
 
-    If a run was resumed from a checkpoint, the numbers of the steps that it repeated are those of
-    the last time, as in TensorBoard.
-
-    Args:
-        directory: The folder of the event files, such as `Run.logs_dir`.
-        prefix: Only names with this prefix are read. Defaults to "".
-
-    Raises:
-        UserError: If a file is damaged. A file that ends within a record is not damaged.
+    Reads the names that begin with `prefix`. If a run was resumed from a checkpoint, the numbers of
+    the steps that it repeated are those of the last time, as in TensorBoard. A file may end within
+    a record. Raises `UserError` if it is damaged.
     """
     found: dict[str, dict[int, float]] = {}
     for path in sorted(Path(directory).glob("events.out.tfevents.*")):
@@ -123,11 +210,10 @@ def _events(path: Path) -> Iterator[Any]:
     size = path.stat().st_size
     with path.open("rb") as file:
         while len(head := file.read(12)) == 12:
-            (length,) = struct.unpack("<Q", head[:8])
-            record = file.read(min(length, size))
-            if len(record) < length or len(file.read(4)) < 4:
+            length = min(struct.unpack("<Q", head[:8])[0] + 4, size)
+            if len(record := file.read(length)) < length:
                 return
             try:
-                yield Event.FromString(record)
+                yield Event.FromString(record[:-4])
             except DecodeError as error:
                 raise UserError(f"{path} is damaged: {error}") from None

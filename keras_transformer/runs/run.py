@@ -12,32 +12,31 @@ from typing import Any, Literal, get_args
 
 from filelock import FileLock, Timeout
 
-from keras_transformer._files import (
-    atomic_write,
-    is_keras_file,
-    read_entries,
-    read_text,
-    remove,
-)
+from keras_transformer._files import atomic_write, is_keras_file, read_entries, read_text, remove
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.errors import UserError
 from keras_transformer.models.architectures import command_line
-from keras_transformer.recipe.files import load_recipe
-from keras_transformer.recipe.run_folders import find_run, name_of
+from keras_transformer.recipe.files import find_run, load_recipe, name_of
 from keras_transformer.recipe.settings import Recipe, may_change
 from keras_transformer.runs.checkpoints import (
+    CHECKPOINT_MEMBER,
     STATE,
     best_checkpoints,
     checkpoint_folders,
     checkpoint_step,
     load_history,
+    read_member,
 )
-from keras_transformer.runs.model_file import CHECKPOINT_MEMBER, TOKENIZER_MEMBER, read_member
 from keras_transformer.runs.scores import RunScores
 from keras_transformer.runs.text import RunText, Split
 
 Engine = Literal["keras", "ctranslate2"]
 Checkpoint = Literal["best", "last"] | int
+# What a run writes beside its recipe and its locks.
+_PLACES = (
+    *("text", "tokenizer", "store", "fingerprints.json", "checkpoints", "model.keras", "logs"),
+    *("scores.json", "shortlist.npz", "history.json", "hypotheses"),
+)
 
 
 class Run:
@@ -91,51 +90,36 @@ class Run:
         self.shortlist_path = self.directory / "shortlist.npz"
         self.text = RunText(self)
         self.scores = RunScores(self)
-        self._older: set[Path] | None = None
+        self._is_new = False
 
     @classmethod
     def create(cls, directory: str | Path, recipe: Recipe) -> "Run":
         """Creates the folder of a new run, with its recipe.
 
         Raises:
-            UserError: If the folder already contains a run or files that a run writes, or cannot be
-                created. If a text file of the recipe is missing. If `initial_run` raises it. After
-                an error, the folder is unchanged.
+            UserError: If the folder contains files that a run writes, or cannot be created. If a
+                text file of the recipe is missing. After an error, the folder is unchanged.
         """
         run = cls(directory, recipe)
         run.initial_run()
         for split in get_args(Split):
             if getattr(recipe.data, split) is not None:
                 run.text.files_of_recipe(split)
-        run._check_is_new()
+        if run.recipe_path.exists():
+            other = f"continue it ({run.resume_command}), remove it, or choose another folder"
+            raise UserError(f"{directory} already holds a run: {other}")
+        if found := [name for name in _PLACES if os.path.lexists(run.directory / name)]:
+            raise UserError(
+                f"{directory} holds no run, but already holds {', '.join(found)}, and a run would "
+                "replace these files: move them, or choose another folder"
+            )
         try:
-            older = {run.directory, *run.directory.iterdir()} if run.directory.exists() else set()
             run._write_recipe()
         except OSError as error:
             reason = error.strerror or error
             raise UserError(f"{directory} cannot be a run folder: {reason}") from None
-        run._older = older
+        run._is_new = True
         return run
-
-    def _check_is_new(self) -> None:
-        """Raises `UserError` if the folder has a run, or a file that a run would replace."""
-        if self.recipe_path.exists():
-            raise UserError(
-                f"{self.directory} already holds a run: continue it ({self.resume_command}), "
-                "remove it, or choose another folder"
-            )
-        if found := [path.name for path in self._places() if os.path.lexists(path)]:
-            raise UserError(
-                f"{self.directory} holds no run, but already holds {', '.join(found)}, and a run "
-                "would replace these files: move them, or choose another folder"
-            )
-
-    def _places(self) -> list[Path]:
-        """Returns the paths that a run writes, except the recipe and the locks."""
-        places = [self.tokenizer_dir, self.store_dir, self.fingerprints_path, self.checkpoints_dir]
-        places += [self.model_path, self.logs_dir, self.scores_path, self.shortlist_path]
-        places += [self.history_path, self.hypotheses_dir]
-        return [*places, self.directory / "text"] if self.text.is_kept else places
 
     def _write_recipe(self) -> None:
         with atomic_write(self.recipe_path) as partial:
@@ -143,40 +127,28 @@ class Run:
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        """Locks the run while a process trains it. `create` and `resume` need no lock.
+        """Locks the run while a process trains it, see `training_lock`.
 
-        If a new run fails before its first checkpoint, the files that it made are removed. An
-        interrupt, such as Ctrl-C, removes nothing.
-
-        Raises:
-            UserError: If another process trains in the folder.
+        If a new run fails before its first checkpoint, its files are removed. An interrupt, such as
+        Ctrl-C, removes nothing.
         """
         with training_lock(self.directory):
             try:
                 yield
             except Exception:
-                self._remove_new_files()
+                if self._is_new and not self.checkpoints():
+                    for name in (self.recipe_path.name, *_PLACES, ".lock", ".write.lock"):
+                        remove(self.directory / name)
+                    with suppress(OSError):  # The folder has files of the user.
+                        self.directory.rmdir()
                 raise
-
-    def _remove_new_files(self) -> None:
-        if self._older is None or self.checkpoints():
-            return
-        locks = [self.directory / ".lock", self.directory / ".write.lock"]
-        for path in {self.recipe_path, *self._places(), *locks} - self._older:
-            remove(path)
-        if self.directory not in self._older:
-            with suppress(OSError):  # The folder has files of the user.
-                self.directory.rmdir()
 
     @classmethod
     def open(cls, directory: str | Path) -> "Run":
         """Opens an existing run.
 
-        Args:
-            directory: A run folder, or the name of a run in the package, such as "tatoeba_en_de".
-
-        Raises:
-            UserError: If there is no such run, or if its recipe is not valid.
+        `directory` is a run folder, or the name of a run in the package, such as "tatoeba_en_de".
+        Raises `UserError` if there is no such run, or if its recipe is not valid.
         """
         directory = find_run(directory)
         return cls(directory, load_recipe(directory / "recipe.yaml"))
@@ -185,11 +157,8 @@ class Run:
     def resume(cls, directory: str | Path, recipe: Recipe) -> "Run":
         """Opens an existing run to continue it, with the same or changed settings.
 
-        The recipe reference tells which settings may change. `record` writes the changes.
-
-        Raises:
-            UserError: If `recipe` differs from the run's recipe in other settings. If
-                `training.steps` is lower than the number of finished steps.
+        The recipe reference tells which settings may change. `record` writes the changes. Raises
+        `UserError` if other settings differ, or if more than `training.steps` steps are finished.
         """
         run = cls(cls.open(directory).directory, recipe)
         run._changes()
@@ -198,28 +167,21 @@ class Run:
     def initial_run(self) -> "Run | None":
         """Opens the run whose tokenizer and weights this run starts with, if the recipe names one.
 
-        Raises:
-            UserError: If there is no such run, or if its recipe has another section `tokenizer`.
+        Raises `UserError` if there is no such run, or if its recipe has another `tokenizer`.
         """
-        name = self.recipe.training.initial_run
-        if name is None:
+        if (name := self.recipe.training.initial_run) is None:
             return None
         run = Run.open(name)
         for key, (theirs, ours) in run.recipe.differences(self.recipe).items():
             if key.startswith("tokenizer."):
                 raise UserError(
-                    f"training.initial_run: {name} has {key}={theirs}, and the recipe has "
-                    f"{key}={ours}. Remove the section `tokenizer`, or copy it from "
-                    f"{run.recipe_path}"
+                    f"training.initial_run: {name} has {key}={theirs}, and the recipe has {ours}. "
+                    f"Remove the section `tokenizer`, or copy it from {run.recipe_path}"
                 )
         return run
 
     def _changes(self) -> dict[str, tuple[Any, Any]]:
-        """Returns the old and the new value of each setting that differs from `recipe.yaml`.
-
-        Raises:
-            UserError: If a setting must not change.
-        """
+        """Returns the settings that differ from `recipe.yaml`, if they may: old and new values."""
         changes = load_recipe(self.recipe_path).differences(self.recipe)
         refused = [f"{x} ({a!r} and {b!r})" for x, (a, b) in changes.items() if not may_change(x)]
         done = checkpoint_step(self.checkpoints()[-1]) if self.checkpoints() else 0
@@ -238,20 +200,13 @@ class Run:
         """Stores the recipe in `recipe.yaml`, and changes of settings and backend in the history.
 
         The changes take effect when `step` steps are finished. Returns the old and the new value of
-        each changed setting.
-
-        Raises:
-            UserError: If a setting must not change, or `history.json` is damaged.
+        each changed setting. Raises `UserError` if a setting must not change.
         """
         entries = self.history()
         changes = self._changes() if self.recipe_path.exists() else {}
         if changes or not entries or entries[-1].get("backend") != backend:
-            entry = {
-                "step": step,
-                "backend": backend,
-                "changes": changes,
-                "time": datetime.now(UTC).isoformat(timespec="microseconds"),
-            }
+            time = datetime.now(UTC).isoformat(timespec="microseconds")
+            entry = {"step": step, "backend": backend, "changes": changes, "time": time}
             with atomic_write(self.history_path) as partial:
                 partial.write_text(json.dumps([*entries, entry], indent=2) + "\n", "utf-8")
             self._write_recipe()
@@ -266,26 +221,20 @@ class Run:
         return checkpoint_folders(self.checkpoints_dir)
 
     def checkpoint(self, which: Checkpoint) -> Path:
-        """Returns a checkpoint's folder. `"best"` is that with the lowest validation loss.
-
-        Raises:
-            UserError: If there is no such checkpoint.
-        """
+        """Returns a checkpoint's folder. `"best"` is that with the lowest validation loss."""
         paths = self.checkpoints()
-        if not paths:
-            if not self.model_path.is_file():
-                raise self.unfinished()
-            raise UserError(f"{self.directory} has no checkpoints: omit `checkpoint`")
+        if not paths and not self.model_path.is_file():
+            raise self.unfinished()
         if which == "last":
             chosen = paths[-1:]
         elif which == "best":
-            chosen = best_checkpoints(paths, load_history(paths[-1]), 1)
+            chosen = best_checkpoints(paths, load_history(paths[-1]), 1) if paths else []
         else:
             chosen = [path for path in paths if checkpoint_step(path) == which]
         if not chosen:
             raise UserError(
                 f"{self.directory} has no checkpoint {which!r}: use best, last, or the step of a "
-                f"checkpoint. Steps of the checkpoints: {self._steps()}"
+                f"checkpoint. Steps of the checkpoints: {self._steps() or 'none'}"
             )
         return chosen[0]
 
@@ -300,20 +249,17 @@ class Run:
     def model_place(self, checkpoint: Checkpoint | None = None) -> Path:
         """Returns the file of the finished model, or the folder of a checkpoint.
 
-        Warns if the finished model is older than the newest checkpoint.
-
-        Raises:
-            UserError: If there is no such model. The message has a command that helps.
+        Warns if the finished model is older than the newest checkpoint. If there is no such model,
+        the message of the `UserError` has a command that helps.
         """
         if checkpoint is not None:
             return self.checkpoint(checkpoint)
         if not self.model_path.is_file():
             raise self.unfinished()
         if not self.has_current_model() and is_keras_file(self.model_path):
-            step = checkpoint_step(self.checkpoints()[-1])
+            newest = self.checkpoints()[-1].name
             warnings.warn(
-                f"{self.model_path} is older than the newest checkpoint, step {step:,}. Commands "
-                "with the option --checkpoint take that one with --checkpoint last",
+                f"{self.model_path} is older than the newest checkpoint, {newest}",
                 stacklevel=1,  # so that it is shown once
             )
         return self.model_path
@@ -325,30 +271,20 @@ class Run:
 
     def command(self, name: str, options: str) -> str:
         """Returns a command line for this run, to show to the user."""
-        # `info` describes a run whose recipe cannot be read.
-        program = command_line(self.recipe.model.architecture if self.recipe else "transformer")
+        program = command_line(self.recipe.model.architecture)
         return f"{program} {name} {shlex.quote(name_of(self.directory))} {options}"
 
     def unfinished(self) -> UserError:
         """Returns the error for a run without a finished model, with a command that helps."""
-        steps = self._steps()
-        if not steps and not self.is_training():
-            why = f"{self.directory} has no model and no checkpoint yet. Train it first"
-            return UserError(f"{why}: {self.resume_command}")
-        other = ". Or choose a checkpoint with `checkpoint`: best, last or a step"
-        return UserError(
-            f"no model {self.model_path}, because the training has not finished. "
-            f"{self.how_to_finish()}{f'{other} ({steps})' if steps else ''}"
-        )
+        steps, mend = self._steps(), f"To finish it: {self.resume_command}"
+        if self.is_training():
+            mend = "Another process is training: wait for its end"
+        other = f". Or choose a checkpoint with `checkpoint`: best, last or a step ({steps})"
+        why = f"no model {self.model_path}, because the training has not finished"
+        return UserError(f"{why}. {mend}{other if steps else ''}")
 
     def _steps(self) -> str:
         return ", ".join(str(checkpoint_step(path)) for path in self.checkpoints())
-
-    def how_to_finish(self) -> str:
-        """Returns a sentence without its full stop, to show to the user of an unfinished run."""
-        if self.is_training():
-            return "Another process is training: wait for its end"
-        return f"To finish it: {self.resume_command}"
 
     def is_training(self) -> bool:
         """Returns whether a process trains in the folder now."""
@@ -358,10 +294,8 @@ class Run:
         try:
             with FileLock(path, timeout=0):
                 return False
-        except Timeout:
-            return True
-        except OSError:  # The folder is read-only, so nothing trains in it.
-            return False
+        except OSError as error:  # Nothing trains in a read-only folder.
+            return isinstance(error, Timeout)
 
     def require_transformer(self, format: str) -> None:
         """Raises UserError if the recipe's model is not a Transformer, which `format` needs."""
@@ -370,13 +304,6 @@ class Run:
                 f"{format} supports only the architecture transformer. "
                 f"Received: model.architecture={architecture} of {self.directory}"
             )
-
-    def tokenizer_fingerprint(self) -> str:
-        """Returns the fingerprint (SHA-256) of the tokenizer that the model was trained with.
-
-        If `model.keras` does not contain it, returns that of the tokenizer in the folder.
-        """
-        return read_member(self.model_path, TOKENIZER_MEMBER) or self.tokenizer().fingerprint
 
     def has_current_model(self) -> bool:
         """Returns whether `model.keras` exists and was made with the newest checkpoint."""
@@ -387,10 +314,7 @@ class Run:
         return digest is not None and f'"{digest}"' in read_text(paths[-1] / STATE)
 
     def writing(self) -> FileLock:
-        """Returns the lock for writing the model, its conversion, the shortlist or the scores.
-
-        A process that acquires the lock waits until no other process has the lock.
-        """
+        """Returns the lock for writing the model, its conversion, the shortlist or the scores."""
         return FileLock(self.directory / ".write.lock")
 
 
@@ -399,21 +323,14 @@ def training_lock(directory: Path) -> Iterator[None]:
     """Locks a folder so that only one process trains in it. Creates the folder if needed.
 
     If a process is killed, the operating system removes its lock. A process that already has the
-    lock can take it again.
-
-    Raises:
-        UserError: If another process has the lock.
+    lock can take it again. If another process has the lock, raises `UserError`.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    # `Run.is_training` holds the lock for an instant.
-    lock = FileLock(directory / ".lock", timeout=1, is_singleton=True)
     try:
-        lock.acquire()
+        # `Run.is_training` holds the lock for an instant.
+        with FileLock(directory / ".lock", timeout=1, is_singleton=True):
+            yield
     except Timeout:
         raise UserError(
             f"another process is training in {directory}: wait for it, or choose another folder"
         ) from None
-    try:
-        yield
-    finally:
-        lock.release()

@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 
 
 class RunScores:
-    """Reads and writes `scores.json` and the folder `hypotheses` of a run.
-
-    Args:
-        run: The run.
-    """
+    """Reads and writes `scores.json` and the folder `hypotheses` of a run."""
 
     def __init__(self, run: "Run") -> None:
         self._run = run
@@ -36,27 +32,22 @@ class RunScores:
         self,
         *,
         split: Split,
-        metric: str,
-        score: float,
-        signature: str,
         options: "SearchOptions",
         use_shortlist: bool = False,
         files: tuple[Path, Path] | None = None,
         scored: dict[str, str] | None = None,
+        **score: Any,
     ) -> None:
         """Appends a score to scores.json.
 
-        `files` are the source and reference file, if the text is not that of `split`. `scored` is
-        the result of `scored_model` for a checkpoint. Defaults to None, which means `model.keras`.
+        `score` has `metric`, `score` and `signature`. `files` are the source and reference file, if
+        the text is not that of `split`. `scored` is the result of `scored_model` for a checkpoint.
         """
-        text: dict[str, str] = {"split": split}
-        if files is not None:
-            text = {"source": str(files[0].resolve()), "reference": str(files[1].resolve())}
+        paths = [str(file.resolve()) for file in files or ()]
+        text = dict(zip(("source", "reference"), paths, strict=True)) if files else {"split": split}
         entry = {
             **text,
-            "metric": metric,
-            "score": score,
-            "signature": signature,
+            **score,
             **(scored or self.scored_model(None)),
             "beam_size": options.beam_size,
             "length_penalty": options.length_penalty,
@@ -72,37 +63,25 @@ class RunScores:
 
         `checkpoint` is a folder, or None for `model.keras`.
         """
-        folder, name = (checkpoint, checkpoint.name) if checkpoint else (self._run.directory, "")
-        found = {"checkpoint_sha256": sha256_of(folder / self._run.model_path.name)}
+        name = checkpoint.name if checkpoint else None
+        folder = checkpoint or self._run.directory
+        found = {"checkpoint_sha256": sha256_of(folder / "model.keras")}
         return {"checkpoint": name, **found} if name else found
 
     def hypotheses(self, split: Split) -> list[str]:
         """Returns the translations of the finished model that the last evaluation of a split wrote.
 
-        Raises:
-            UserError: If the finished model has not translated the split, if the source text of the
-                split has changed, or if a file cannot be read.
+        Raises `UserError` if there are none, or if model or source text have changed since.
         """
-        if not self._run.model_path.exists():
+        run = self._run
+        if not run.model_path.exists():
+            raise run.unfinished()
+        path = self._hypotheses_path(split, scored := self.scored_model(None))
+        hashes = self._hashes(scored, (source for source, _ in run.text.pairs(split)))
+        if not path.exists() or read_text(path.with_suffix(".sha256")) != hashes:
             raise UserError(
-                f"no translations of {self._run.model_path}, because the training has not "
-                f"finished. {self._run.how_to_finish()}"
-            )
-        path = self._hypotheses_path(split, None)
-        evaluate = self._run.command("evaluate", f"--split {split}")
-        if not path.exists():
-            raise UserError(f"no translations {path}. To make them: {evaluate}")
-        found = self.scored_model(None)
-        kept = read_text(path.with_suffix(".sha256")).partition("\n")
-        if kept[0] != found.get("checkpoint_sha256"):
-            raise UserError(
-                f"{path} has translations of another model than {self._run.model_path}. "
-                f"To make them again: {evaluate}"
-            )
-        if kept[2] != _sha256_of_lines(source for source, _ in self._run.text.pairs(split)):
-            raise UserError(
-                f"{path} has translations of another text than the {split} text. To make them "
-                f"again: {evaluate}"
+                f"no translations {path} of {run.model_path} and of the {split} text. To make "
+                f"them: {run.command('evaluate', f'--split {split}')}"
             )
         return list(read_lines(path))
 
@@ -112,26 +91,26 @@ class RunScores:
         sources: Iterable[str],
         hypotheses: Iterable[str],
         scored: dict[str, str],
-        checkpoint: Path | None = None,
     ) -> None:
         """Writes the translations of a split, one per line, and the hashes of model and sources.
 
-        `checkpoint` is the folder of the checkpoint that translated, or None for `model.keras`.
-        `scored` is the result of `scored_model` for it.
+        `scored` is the result of `scored_model` for the model that translated.
         """
-        path = self._hypotheses_path(split, checkpoint)
-        of_both = path.with_suffix(".sha256")
+        path = self._hypotheses_path(split, scored)
         with self._run.writing():
             with atomic_write(path) as partial:
                 partial.write_text("".join(f"{line}\n" for line in hypotheses), "utf-8")
-                of_both.unlink(missing_ok=True)  # not before, on a full disk
-            with atomic_write(of_both) as partial:
-                hashes = f"{scored['checkpoint_sha256']}\n{_sha256_of_lines(sources)}"
-                partial.write_text(hashes, "utf-8")
+            with atomic_write(path.with_suffix(".sha256")) as partial:
+                partial.write_text(self._hashes(scored, sources), "utf-8")
 
-    def _hypotheses_path(self, split: Split, checkpoint: Path | None) -> Path:
-        name = f"{split}.{checkpoint.name}" if checkpoint else split
+    def _hypotheses_path(self, split: Split, scored: dict[str, str]) -> Path:
+        name = f"{split}.{scored['checkpoint']}" if "checkpoint" in scored else split
         return self._run.hypotheses_dir / f"{name}.txt"
+
+    @staticmethod
+    def _hashes(scored: dict[str, str], sources: Iterable[str]) -> str:
+        lines = "".join(f"{line}\n" for line in sources)
+        return f"{scored['checkpoint_sha256']}\n{hashlib.sha256(lines.encode()).hexdigest()}"
 
     def check(self) -> None:
         """Raises `UserError` if scores.json is damaged, or if it or hypotheses/ is not writable."""
@@ -139,10 +118,3 @@ class RunScores:
         for folder in (self._run.directory, self._run.hypotheses_dir):
             if folder.exists() and not os.access(folder, os.W_OK):
                 raise UserError(f"{folder} is read-only, so the results cannot be written")
-
-
-def _sha256_of_lines(lines: Iterable[str]) -> str:
-    digest = hashlib.sha256()
-    for line in lines:
-        digest.update(f"{line}\n".encode())
-    return digest.hexdigest()

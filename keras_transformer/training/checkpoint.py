@@ -17,10 +17,12 @@ from keras_transformer._backend.process import without_tensorflow
 from keras_transformer._files import atomic_write, is_keras_file, sha256_of
 from keras_transformer.errors import UserError
 from keras_transformer.layers.saving import layer_changes
-from keras_transformer.runs.checkpoints import STATE, ValidationHistory, checkpoint_folders
-from keras_transformer.runs.model_file import (
+from keras_transformer.runs.checkpoints import (
     CHECKPOINT_FORMAT,
     CHECKPOINT_MODEL,
+    STATE,
+    ValidationHistory,
+    checkpoint_folders,
     load_checkpoint_model,
     loading_optimizer,
     verify_checkpoint,

@@ -16,17 +16,15 @@ from keras_transformer.errors import UserError
 from keras_transformer.models import ARCHITECTURES
 from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.checkpoints import (
-    ValidationHistory,
-    best_checkpoints,
-    checkpoint_step,
-    read_state,
-)
-from keras_transformer.runs.model_file import (
     AVERAGE_LAST_MEMBER,
     CHECKPOINT_MEMBER,
     CHECKPOINT_MODEL,
     TOKENIZER_MEMBER,
+    ValidationHistory,
+    best_checkpoints,
+    checkpoint_step,
     read_member,
+    read_state,
 )
 from keras_transformer.runs.run import Run
 from keras_transformer.runs.text import Split

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.errors import UserError
 from keras_transformer.models.protocol import vocabulary_sizes
-from keras_transformer.runs.model_file import (
+from keras_transformer.runs.checkpoints import (
     TOKENIZER_MEMBER,
     load_checkpoint_model,
     load_model,

@@ -5,8 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import _cold_exports as exports
 import numpy as np
 import pytest
+from cold_start import Measured, Process, Way, report, take_turns
 from support.contract import randomize, to_numpy
 from support.parallel_text import SENTENCES
 
@@ -14,11 +16,6 @@ from keras_transformer.data import Tokenizer
 from keras_transformer.models import Transformer
 
 BENCH = Path(__file__).parents[2] / "scripts" / "bench"
-sys.path.insert(0, str(BENCH))
-
-import _cold_exports as exports  # noqa: E402
-from cold_start import Measured, Process, Way, report, take_turns  # noqa: E402
-
 FILE = Path("two.txt")
 PEER = Way("ctranslate2", ())
 OURS = Way("translate", (), "jax", caches=True)
@@ -30,18 +27,10 @@ def measured(*seconds, output=("a", "b"), first=()):
     return Measured(first, second)
 
 
-@pytest.fixture
-def run(tmp_path):
-    folder = tmp_path / "run"
-    (folder / "checkpoints").mkdir(parents=True)
-    (folder / "recipe.yaml").write_text("name: a\n")
-    return folder
-
-
-# --- Processes -----------------------------------------------------------------------------------
-
-
-def test_only_the_second_process_finds_what_the_first_has_left(run):
+def test_only_the_second_process_finds_what_the_first_has_left(tmp_path):
+    run = tmp_path / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "recipe.yaml").write_text("name: a\n")
     code = """
 import os, sys
 for place in (os.environ["XDG_CACHE_HOME"], os.environ["KERAS_HOME"], sys.argv[1]):
@@ -56,9 +45,6 @@ print(sorted(os.listdir(sys.argv[1])))
     assert [p.output for p in found.first] == [[*same_folder, "False", *files]] * 2
     assert [p.output for p in found.second] == [["True"] * 3 + files] * 2
     assert not (run / "mark").exists()
-
-
-# --- Table ---------------------------------------------------------------------------------------
 
 
 def test_figures_are_of_medians_and_of_the_same_lines():
@@ -83,16 +69,11 @@ def test_figures_are_of_medians_and_of_the_same_lines():
     assert (peer["first_s"], peer["times_imports"], peer["same"]) == (None, None, 1.0)
 
 
-@pytest.mark.parametrize("short", ["first", "second"])
-def test_a_translation_with_other_lines_has_no_figures(short):
+def test_a_translation_with_other_lines_has_no_figures():
     found = measured(1.0, first=(1.0,))
-    getattr(found, short)[0].output.pop()
+    found.second[0].output.pop()
     (row,) = report({(OURS, FILE): found}, [2])
-    assert row["note"] == "1 lines for 2"
-    assert row["second_s"] is None
-
-
-# --- Peers ---------------------------------------------------------------------------------------
+    assert (row["note"], row["second_s"]) == ("1 lines for 2", None)
 
 
 @pytest.fixture(scope="module")
@@ -177,30 +158,6 @@ def test_marian_has_all_our_weights(norm_first, tokenizer, tmp_path):
     assert options["transformer-preprocess"] == "n" * norm_first
     assert options["transformer-postprocess"] == ("da" if norm_first else "dan")
     assert (tmp_path / "peer" / "vocabulary.spm").read_bytes() == tokenizer.source_model
-
-
-@pytest.mark.parametrize("norm_first", [False, True])
-def test_marians_logits_and_first_step_are_ours(norm_first, tokenizer, tmp_path):
-    model, arrays, _ = marian_export(tokenizer, tmp_path / "peer", norm_first=norm_first)
-    embeddings = to_numpy(model.target_embedding.embeddings)
-    norm = model.decoder.norm or model.decoder.layers[-1].feed_forward_residual.norm
-    (last,) = (n for n in arrays if n.endswith("norm->weight") and is_last(n, norm_first))
-    logits = arrays["Wemb"] @ arrays[last]
-    np.testing.assert_allclose(logits, embeddings @ to_numpy(norm.gamma), atol=1e-5)
-    (bias,) = arrays["decoder_ff_logit_out_b"]
-    assert np.flatnonzero(bias < -9e3).tolist() == [tokenizer.pad_id, tokenizer.bos_id]
-    inputs = np.array([[tokenizer.bos_id, 7, 9]])
-    table = arrays[f"{DECODER}->positionEmbedding->embeddings"]
-    found = [table[0], arrays["Wemb"][7] + table[1], arrays["Wemb"][9] + table[2]]
-    expected = to_numpy(model.positions(model.target_embedding(inputs)))[0]
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-
-
-def is_last(name, norm_first):
-    """Whether Marian's norm of this name is the one before the logits."""
-    if norm_first:
-        return name.startswith(f"{DECODER}->postprocessor")
-    return name.startswith(f"{DECODER}->layers->at(1)") and "filterBlock" in name
 
 
 @pytest.mark.slow

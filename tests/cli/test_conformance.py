@@ -5,8 +5,7 @@ import pytest
 from support.command_line import fails, invoke
 
 from keras_transformer import portability
-from keras_transformer.portability.comparison import Failure
-from keras_transformer.portability.rounding import ArrayDifference
+from keras_transformer.portability.comparison import ArrayDifference, Failure
 
 
 @pytest.mark.parametrize("conforms", [True, False])

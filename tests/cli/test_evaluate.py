@@ -145,19 +145,17 @@ def test_a_file_of_translations_is_scored(files):
         ),
         (
             "--hypotheses two --reference ref",
-            "two must have as many lines as ref: one translation of each sentence, in the same "
-            "order. Complete the shorter text, or choose texts of the same sentences. "
+            "two must have as many lines as the references, in the same order. "
             "Received: 2 and 1 lines",
         ),
         (
             "--hypotheses hyp --reference ref --baseline two",
-            "two must have as many lines as ref: one translation of each sentence, in the same "
-            "order. Complete the shorter text, or choose texts of the same sentences. "
+            "two must have as many lines as the references, in the same order. "
             "Received: 2 and 1 lines",
         ),
         (
             "--hypotheses empty --reference empty",
-            "empty must have at least one line. Received: an empty file",
+            "there must be at least one reference. Received: none",
         ),
         (
             "--hypotheses bad --reference ref",
@@ -176,7 +174,7 @@ def test_what_contradicts_or_has_no_effect_is_refused(files, options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--baseline two", "two must have as many lines as the references: one translation"),
+        ("--baseline two", "two must have as many lines as the references, in the same order"),
         ("--output .", ". cannot be written: Is a directory"),
         ("--source src --reference ref --output ref", "--output must not be an input file"),
         ("--source src --reference ref --json src", "--json must not be an input file"),

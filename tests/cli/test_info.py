@@ -44,9 +44,6 @@ def test_scores_and_problems_are_shown(run):
     assert "step-00000004, test: BLEU 12.50  nrefs:1" in succeeds("info", run)
     (run / "scores.json").write_text("[")
     assert "scores.json cannot be read" in succeeds("info", run)
-    (run / "recipe.yaml").write_text("name: [")
-    shown = succeeds("info", run)
-    assert "cannot be read as YAML" in shown and "d_model 8" in shown
 
 
 def test_a_score_of_an_earlier_model_says_so(run):

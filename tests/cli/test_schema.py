@@ -4,7 +4,7 @@ import json
 
 from support.command_line import succeeds
 
-from keras_transformer.recipe.schema import all_keys
+from keras_transformer.recipe.settings import all_keys
 
 
 def test_schema_shows_type_range_default_and_meaning_of_each_key():

@@ -12,17 +12,11 @@ from keras_transformer.evaluation.metrics import new_metric
 
 
 def test_statistics_of_a_text_are_computed_once(monkeypatch):
-    counted = []
-
-    def sentence_scores(self, hypotheses, references):
-        counted.append(hypotheses)
-        return [1.0] * len(hypotheses)
-
-    monkeypatch.setattr(metrics.ExactMatch, "sentence_scores", sentence_scores)
-    metric = new_metric("exact-match")
+    requests = fake_comet(monkeypatch)
+    metric = new_metric("comet", sources=("x",), comet_model="Unbabel/wmt22-comet-da")
     for hypotheses in (("a",), ("b",), ("a",)):
         metric._extract_corpus_statistics(hypotheses, (("a",),))
-    assert counted == [("a",), ("b",)]
+    assert [samples[0]["mt"] for samples in requests[2:]] == ["a", "b"]
 
 
 @pytest.mark.parametrize("tokenize, warns", [("none", False), ("13a", True)])
@@ -34,7 +28,7 @@ def test_tokenized_text_is_a_surprise_only_where_bleu_tokenizes(tokenize, warns,
 
 
 def test_a_missing_tokenizer_is_told_in_one_line(monkeypatch):
-    def missing(**settings):
+    def missing(*_, **settings):
         raise RuntimeError("Japanese tokenization requires extra dependencies")
 
     monkeypatch.setattr(metrics, "BLEU", missing)

@@ -5,7 +5,6 @@ import math
 import pytest
 
 from keras_transformer.errors import UserError
-from keras_transformer.evaluation import Evaluator
 from keras_transformer.evaluation import scores as evaluation
 from keras_transformer.recipe.files import load_recipe
 from keras_transformer.recipe.settings import Evaluation
@@ -34,7 +33,7 @@ def test_tokenization_and_case_follow_the_recipe():
 class Echo:
     """A translator that knows the references, all but the first."""
 
-    def __init__(self, run, options, engine, use_shortlist, checkpoint, tokens_per_batch):
+    def __init__(self, run, options, checkpoint):
         self.options = options
 
     def translate(self, sentences, progress):
@@ -92,14 +91,6 @@ def test_other_files_are_evaluated_and_named_in_the_scores(tmp_path, monkeypatch
     assert "split" not in entry and not run.hypotheses_dir.exists()
 
 
-def test_an_evaluator_of_another_text_is_refused(tmp_path, monkeypatch):
-    run = echoing_run(tmp_path, monkeypatch, TSV)
-    for sources in (None, ["three", "one"]):
-        with pytest.raises(ValueError, match="`evaluator` must have the sources of the text"):
-            evaluation.evaluate_run(run, Evaluator(["eins", "drei"], sources))
-    assert run.scores.entries() == [] and not run.hypotheses_dir.exists()
-
-
 def test_a_baseline_is_a_file_of_translations_or_an_evaluated_run(tmp_path, monkeypatch):
     run = echoing_run(tmp_path, monkeypatch, TSV)
     evaluator, output = evaluation.run_evaluator(run), tmp_path / "out"
@@ -108,19 +99,17 @@ def test_a_baseline_is_a_file_of_translations_or_an_evaluated_run(tmp_path, monk
     output.write_text("a\nb\n")
     assert evaluation.read_baseline(output, evaluator, None) == ["a", "b"]
     output.write_text("a\n")
-    with pytest.raises(UserError, match="out must have as many lines as the references: .* 1 and"):
+    with pytest.raises(UserError, match="out must have as many lines as the references, .* 1 and"):
         evaluation.read_baseline(output, evaluator, None)
-    with pytest.raises(UserError, match="must be a file of translations"):
-        evaluation.read_baseline(run.directory, evaluator, None)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("hypotheses", "no translations .*test.txt. To make them: .* evaluate .* --split test$"),
-        ("model", "of another model .* To make them again: .* --split test"),
-        ("text", "of another text .* To make them again: .* --split test"),
-        ("no model", "no translations .* To finish it: .* --resume"),
+        ("hypotheses", "no translations .*test.txt .* To make them: .* evaluate .* --split test$"),
+        ("model", "no translations .* To make them: .* --split test"),
+        ("text", "no translations .* To make them: .* --split test"),
+        ("no model", "no model .* To finish it: .* --resume"),
         ("other run", "has another test text than the evaluated run.*as --baseline"),
     ],
 )

@@ -1,9 +1,5 @@
 """The export to CTranslate2: what is written is compared, or not there at all."""
 
-import subprocess
-import sys
-
-import keras
 import pytest
 from support.contract import randomize
 from support.parallel_text import SENTENCES
@@ -17,6 +13,7 @@ from keras_transformer.models import Transformer
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="ctranslate2 is an optional dependency")
 
+pytestmark = pytest.mark.once
 V = 60
 TEXTS = [source for source, _ in SENTENCES]
 
@@ -33,7 +30,6 @@ def new_model(**arguments):
     return model
 
 
-@pytest.mark.once
 def test_every_sentence_is_compared_but_spaces_around_it_are_not(tokenizer, tmp_path):
     sentences = ["", " \t ", *TEXTS, f"{TEXTS[0]}\t\t", "漢"]
     found = export_ctranslate2(new_model(), tokenizer, tmp_path / "model", None, sentences)
@@ -41,7 +37,6 @@ def test_every_sentence_is_compared_but_spaces_around_it_are_not(tokenizer, tmp_
     assert Tokenizer.load(tmp_path / "model" / "tokenizer").fingerprint == tokenizer.fingerprint
 
 
-@pytest.mark.once
 def test_sentences_longer_than_the_default_of_ctranslate2_are_compared(tokenizer, tmp_path):
     model = new_model(max_length=1_300, position_encoding="none", norm_first=True)
     make_token_likelier(model, tokenizer.eos_id, 3.0)
@@ -51,23 +46,8 @@ def test_sentences_longer_than_the_default_of_ctranslate2_are_compared(tokenizer
     assert found.largest_difference < 0.1  # 0.2 if it reads 1,024 pieces
 
 
-@pytest.mark.once
 def test_an_export_that_translates_otherwise_is_not_kept(tokenizer, tmp_path, monkeypatch):
     monkeypatch.setattr(writer, "_encodings", lambda model: 1 - writer.position_table(model))
     with pytest.raises(UserError, match="the CTranslate2 model translates "):
         export_ctranslate2(new_model(), tokenizer, tmp_path / "model", None, TEXTS)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_export_loads_no_tensorflow(tokenizer, tmp_path):
-    tokenizer.save(tmp_path / "tokenizer")
-    code = (
-        "import sys; from keras_transformer.data import Tokenizer; "
-        "from keras_transformer.export import export_ctranslate2; "
-        "from keras_transformer.models import Transformer; "
-        f"model = Transformer({V}, num_layers=1, d_model=4, num_heads=2, d_ff=4); "
-        f"export_ctranslate2(model, Tokenizer.load({str(tmp_path / 'tokenizer')!r}), "
-        f"{str(tmp_path / 'model')!r}); print('tensorflow' in sys.modules)"
-    )
-    output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout
-    assert output.decode().strip() == str(keras.config.backend() == "tensorflow")

@@ -1,7 +1,6 @@
 """The folder as a whole: complete and compared, or not there at all."""
 
 import json
-import os
 
 import numpy as np
 import pytest
@@ -38,9 +37,7 @@ def new_model(**arguments):
 
 
 def size_of(folder):
-    return sum(path.stat().st_size for path in folder.glob("*.onnx")) + os.path.getsize(
-        folder / "weights.bin"
-    )
+    return sum(path.stat().st_size for path in [*folder.glob("*.onnx"), folder / "weights.bin"])
 
 
 def next_tokens(folder):
@@ -63,12 +60,8 @@ def test_folder_holds_what_is_documented(tokenizer, tmp_path):
     assert sorted(path.name for path in folder.iterdir()) == names
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     config = json.loads((folder / "config.json").read_text())
-    assert {name: config[name] for name in ("eos_id", "beam_size", "d_k", "max_length")} == {
-        "eos_id": 3,
-        "beam_size": 7,
-        "d_k": 6,
-        "max_length": 19,
-    }
+    expected = {"eos_id": 3, "beam_size": 7, "d_k": 6, "max_length": 19}
+    assert config.items() >= expected.items()
     loaded = Tokenizer.load(folder / "tokenizer")
     assert loaded.fingerprint == tokenizer.fingerprint
 
@@ -120,11 +113,7 @@ def test_export_that_computes_something_else_is_not_kept(tokenizer, tmp_path, mo
 @pytest.mark.parametrize(
     "arguments, options, message",
     [
-        (
-            {"attention_pattern": "strided", "attention_window": 3},
-            {},
-            "supports only full attention.*attention_pattern='strided'",
-        ),
+        ({"position_encoding": "alibi"}, {}, "position encodings that add nothing.*'alibi'"),
         ({"activation": "mish"}, {}, "supports only the activations.*'mish'"),
         ({}, {"quantization": "int3"}, "one of float32, int8. Received: quantization='int3'"),
         ({"pad_id": 5}, {}, "must be the model's tokenizer"),

@@ -14,6 +14,7 @@ from keras_transformer.export.onnx_graph import (  # noqa: E402
     step_graph,
 )
 
+pytestmark = pytest.mark.once
 BOS_ID = 2
 
 
@@ -27,11 +28,9 @@ def forced_logits(model, source_ids, target_ids):
     names = [output.name for output in encoder.get_outputs()]
     feed = dict(zip(names, encoder.run(None, {"source_ids": source_ids}), strict=True))
     batch, heads = len(source_ids), model.num_heads
+    d_v = model.d_model // heads
     for i in range(model.decoder.num_layers):
-        for name, width in (
-            ("key", model.d_k or model.d_model // heads),
-            ("value", model.d_model // heads),
-        ):
+        for name, width in (("key", model.d_k or d_v), ("value", d_v)):
             feed[f"past_{name}_{i + 1}"] = np.zeros((batch, 1, heads, 0, width), "float32")
     logits = []
     for token_ids in target_ids.T:
@@ -56,17 +55,13 @@ def assert_same_logits(model):
 
 
 REFUSED = ("local_attention", "strided_attention", "fixed_attention", "alibi", "t5")
-EACH = ("sinusoidal", "all_at_once")  # on each backend; the others need the same operations
-QUICK = ("learned", "rotary", "index_concatenated", "pre_norm", "unscaled", "batch_normalization")
-SLOW = (pytest.mark.slow, pytest.mark.once)
+QUICK = ("sinusoidal", "all_at_once", "learned", "rotary", "index_concatenated", "unscaled")
 
 
 @pytest.mark.parametrize(
     "variant",
     [
-        name
-        if name in EACH
-        else pytest.param(name, marks=pytest.mark.once if name in QUICK else SLOW)
+        name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
         for name in VARIANTS
         if name not in REFUSED
     ],
@@ -75,28 +70,20 @@ def test_forced_logits_are_those_of_the_model(variant):
     assert_same_logits(small_model(variant))
 
 
-@pytest.mark.once
 @pytest.mark.slow
 def test_activations_are_those_of_keras():
     for activation in ACTIVATIONS:
         assert_same_logits(new_model(num_layers=1, activation=activation))
 
 
-@pytest.mark.once
 def test_witness_notices_another_epsilon():
     model = new_model(num_layers=1)
     model.decoder.layers[0].feed_forward_residual.norm.epsilon = 1e-3
-    graph = step_graph(model, BOS_ID)
-    epsilons = [
-        attribute.f
-        for node in graph.graph.node
-        for attribute in node.attribute
-        if attribute.name == "epsilon"
-    ]
+    nodes = step_graph(model, BOS_ID).graph.node
+    epsilons = [x.f for node in nodes for x in node.attribute if x.name == "epsilon"]
     np.testing.assert_allclose(epsilons, [1e-6, 1e-6, 1e-3], rtol=1e-6)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("graph_of", [encoder_graph, lambda model: step_graph(model, BOS_ID)])
 def test_graphs_are_valid_and_without_control_flow(graph_of):
     graph = graph_of(small_model("all_at_once"))
@@ -105,16 +92,12 @@ def test_graphs_are_valid_and_without_control_flow(graph_of):
     assert {entry.domain for entry in graph.opset_import} == {""}
 
 
-@pytest.mark.once
-def test_axes_that_vary_have_names():
-    def shapes(values):
-        return {
-            value.name: [
-                axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim
-            ]
-            for value in values
-        }
+def shapes(values):
+    axes = {value.name: value.type.tensor_type.shape.dim for value in values}
+    return {name: [axis.dim_param or axis.dim_value for axis in dim] for name, dim in axes.items()}
 
+
+def test_axes_that_vary_have_names():
     model = small_model()
     encoder, step = encoder_graph(model).graph, step_graph(model, BOS_ID).graph
     memory, inputs, outputs = shapes(encoder.output), shapes(step.input), shapes(step.output)
@@ -124,7 +107,6 @@ def test_axes_that_vary_have_names():
     assert outputs["key_1"] == ["batch", "beams", 3, "length", 4]
 
 
-@pytest.mark.once
 def test_positions_end_with_the_model():
     model = small_model()
     source_ids = inputs_of(model)["source_ids"].astype("int64")

@@ -2,16 +2,12 @@
 
 import re
 import resource
-import shutil
 import sys
 
 import pytest
 from click.testing import CliRunner
-from support.contract import randomize
-from support.tiny_run import recipe_for, write_text
 
 from keras_transformer.cli import main
-from keras_transformer.data import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.models import ARCHITECTURES, Transformer
@@ -24,33 +20,11 @@ pytest.importorskip("onnx", reason="onnx is an optional dependency")
 pytest.importorskip("onnxruntime", reason="onnxruntime is an optional dependency")
 ctranslate2 = pytest.importorskip("ctranslate2", reason="ctranslate2 is an optional dependency")
 
-from keras_transformer.export import ExportOptions, export_run  # noqa: E402
-from keras_transformer.export.clean_process import run_signatures  # noqa: E402
+from keras_transformer.export import ExportOptions  # noqa: E402
 from keras_transformer.export.onnx_program import StandaloneTranslator  # noqa: E402
-from keras_transformer.export.options import check_installed  # noqa: E402
+from keras_transformer.export.saved_model import run_signatures  # noqa: E402
 
 pytestmark = pytest.mark.once
-
-
-@pytest.fixture(scope="module")
-def new_run(tmp_path_factory):
-    """A run with random weights, as training leaves it."""
-    folder = tmp_path_factory.mktemp("export")
-    write_text(folder)
-    run = Run.create(folder / "run", recipe_for(folder))
-    pairs = list(run.text.pairs("train"))
-    Tokenizer.train(pairs, vocabulary_size=17).save(run.tokenizer_dir)
-    model = Transformer(17, num_layers=1, d_model=8, num_heads=2, d_ff=4, max_length=24)
-    randomize(model)
-    model.save(run.model_path)
-    return run.directory
-
-
-@pytest.fixture
-def run(new_run, tmp_path, monkeypatch):
-    """The run, where exports go to tmp_path."""
-    monkeypatch.chdir(tmp_path)
-    return shutil.copytree(new_run, tmp_path / "run")
 
 
 def invoke(*arguments):
@@ -79,17 +53,17 @@ def test_exports_go_to_a_folder_of_the_run_and_are_compared(run, tmp_path):
     assert (translator.beam_size, translator.length_penalty) == (4, 0.6)  # the recipe's
     assert succeeds(run, "--format", "ctranslate2").startswith(f"exports/run/ctranslate2: {equal}")
     assert ctranslate2.contains_model("exports/run/ctranslate2")
+    path = run / "recipe.yaml"
+    path.write_text(path.read_text().replace("evaluation:", "evaluation:\n  max_length: 2"))
     options = ("--beam-size", 2, "--length-penalty", 1, "--quantization", "int8")
     assert succeeds(run, "--format", "onnx", *options).startswith("exports/run/onnx-int8: ")
-    translator = StandaloneTranslator("exports/run/onnx-int8")
-    assert (translator.beam_size, translator.length_penalty) == (2, 1.0)
+    found = StandaloneTranslator("exports/run/onnx-int8")
+    assert (found.beam_size, found.length_penalty, found.max_length) == (2, 1.0, 2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("quantization", ["int8", "float16", "bfloat16"])
 def test_ctranslate2_in_fewer_bits_says_how_many_translations_stay(run, quantization):
-    if quantization == "bfloat16":
-        pytest.importorskip("torch", reason="CTranslate2 needs PyTorch to write bfloat16")
     shown = succeeds(run, "--format", "ctranslate2", "--quantization", quantization)
     assert shown.startswith(f"exports/run/ctranslate2-{quantization}: ")
     assert "% of 32 translations equal the model's; " in shown
@@ -123,15 +97,6 @@ def test_formats_for_transformers_refuse_other_models_before_they_load_them(
         open_translator(Run.open(run), engine="ctranslate2")
 
 
-def test_onnx_takes_the_maximum_length_of_the_recipe(run):
-    path = run / "recipe.yaml"
-    path.write_text(path.read_text().replace("evaluation:", "evaluation:\n  max_length: 2"))
-    export_run(Run.open(run), ExportOptions(format="onnx", output="here"))
-    translator, text = StandaloneTranslator("here"), ["a b c d e"]
-    assert translator.max_length == 2
-    assert translator.translate(text)[0][0] == open_translator(Run.open(run)).translate(text)[0]
-
-
 def test_onnx_refuses_search_options_of_the_recipe_that_it_would_lose(run):
     path = run / "recipe.yaml"
     text = path.read_text().replace("min_length: 1", "min_length: 14")
@@ -158,18 +123,8 @@ def test_a_checkpoint_is_exported(run, format):
 @pytest.mark.parametrize(
     "options, message",
     [
-        (
-            {"format": "ctranslate2", "search": SearchOptions()},
-            "search options. Formats that do: saved_",
-        ),
-        (
-            {"format": "run", "search": SearchOptions()},
-            "run does not support search",
-        ),
-        (
-            {"format": "onnx", "shortlist": True},
-            "a shortlist. Formats that do: saved_model",
-        ),
+        ({"format": "run", "search": SearchOptions()}, "saved_model and onnx support search"),
+        ({"format": "onnx", "shortlist": True}, "only saved_model supports a shortlist"),
         ({"format": "saved_model", "quantization": "int8"}, "must be one of float32. Received"),
         ({"format": "onnx", "quantization": "float16"}, "must be one of float32, int8. Received"),
         ({"format": "tflite"}, "Input should be 'saved_model', 'ctranslate2', 'onnx' or 'run'"),
@@ -186,27 +141,21 @@ def test_options_that_a_format_lacks_are_refused(options, message):
     [
         ("saved_model", "tensorflow_text", "tensorflow"),
         ("ctranslate2", "ctranslate2", "ctranslate2"),
-        ("onnx", "onnx", "onnx"),
         ("onnx", "onnxruntime", "onnx"),
     ],
 )
-def test_a_missing_package_is_named_with_its_extra(format, package, extra, monkeypatch):
-    check_installed("run")
+def test_a_missing_package_is_named_with_its_extra(run, format, package, extra, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=rf"needs .*{package}.*keras3-transformer\[{extra}\]"):
-        check_installed(format)
+    error = fails(run, "--format", format)
+    assert re.search(rf"needs .*{package}.*keras3-transformer\[{extra}\]", error)
 
 
-def test_errors_are_one_line_and_leave_nothing(run, tmp_path, monkeypatch):
+def test_errors_are_one_line_and_leave_nothing(run, tmp_path):
     error = fails(tmp_path, "--format", "onnx")
     assert error.startswith(f"{tmp_path} is no run folder: it holds no recipe.yaml")
     assert "'int3'" in fails(run, "--format", "onnx", "--quantization", "int3")
     assert fails(run, "--format", "onnx", "--output", run).startswith(f"{run} is not empty")
     assert "at most 16" in fails(run, "--format", "saved_model", "--beam-size", 17)
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "tensorflow_text", None)
-        error = fails(run, "--format", "saved_model")
-        assert error.endswith("pip install 'keras3-transformer[tensorflow]'")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))
     try:

@@ -5,14 +5,16 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from support.contract import randomize
+import yaml
+from support.contract import randomize, to_numpy
 from support.small_models import small_model
-from support.tiny_run import recipe_for, write_text
 
 from keras_transformer.data import Tokenizer
+from keras_transformer.errors import UserError
 from keras_transformer.export import ExportOptions, export_run, export_saved_model
-from keras_transformer.export.clean_process import run_signatures
+from keras_transformer.export.saved_model import check_name, write_serving_files
 from keras_transformer.models import Transformer
+from keras_transformer.runs.model_file import load_model
 from keras_transformer.runs.run import Run
 
 pytestmark = pytest.mark.once
@@ -29,12 +31,8 @@ def test_the_first_version_appears_whole_and_compared(exporting):
     assert share == "100.0% of 6 translations equal the model's"
     assert float(difference.split(" nats")[0]) < 1e-4
     assert exported["min_consumer"] > 0
-    assert {path.name for path in version.parent.iterdir()} == {
-        "1",
-        "batching_parameters.txt",
-        "docker-compose.yml",
-        "models.config",
-    }
+    files = {"1", "batching_parameters.txt", "docker-compose.yml", "models.config"}
+    assert {path.name for path in version.parent.iterdir()} == files
 
 
 def test_two_vocabularies_mixed_precision_and_a_shortlist_are_exported(exporting):
@@ -67,31 +65,63 @@ def test_it_is_written_on_tensorflow_alone(exporting, tmp_path):
     assert not (tmp_path / "model").exists()
 
 
-def test_a_model_that_cannot_be_loaded_says_why(tmp_path):
-    with pytest.raises(RuntimeError, match=f"{tmp_path} fails in a new process: .*SavedModel file"):
-        run_signatures(tmp_path, [])
+def test_keras_exports_the_bare_model(exporting):
+    answers, model = exporting.answers["keras"], load_model(exporting.folder / "model.keras")
+    inputs = {name: np.array(ids, "int32") for name, ids in answers["inputs"].items()}
+    np.testing.assert_allclose(answers["logits"], to_numpy(model(inputs)), atol=1e-4)
+
+
+def test_a_server_is_told_where_the_model_lies_and_how_to_batch(tmp_path):
+    (tmp_path / "models.config").write_text("# mine\n")
+    write_serving_files(tmp_path, "quickstart")
+    assert (tmp_path / "models.config").read_text() == "# mine\n"  # what was changed stays
+    services = yaml.safe_load((tmp_path / "docker-compose.yml").read_text())["services"]
+    service = services["quickstart"]
+    assert service["volumes"] == [".:/models/quickstart:ro"]
+    assert service["ports"] == ["8500:8500", "8501:8501"]
+    files = [flag.split("=/models/quickstart/")[1] for flag in service["command"] if "=" in flag]
+    assert files == ["models.config", "batching_parameters.txt"]
+    assert all((tmp_path / file).is_file() for file in files)
+
+
+def test_files_are_what_the_server_s_own_classes_read(exporting):
+    served = exporting.answers["served"]
+    if served is None:
+        pytest.skip("tensorflow-serving-api is an optional dependency")
+    assert served["models"] == [["model", "/models/model", "tensorflow"]]
+    names = [(request["model"], request["signature"]) for request in served["warmup"]]
+    signatures = ["serving_default", "serving_default", "translate_nbest", "score"]
+    assert names == [("model", signature) for signature in signatures]
+    alone, together, nbest, score = (request["inputs"] for request in served["warmup"])
+    assert alone["text"] == together["text"][:1]
+    assert nbest == {
+        "text": together["text"],
+        **{name: [-1] * 6 for name in ("beam_size", "length_penalty", "max_length")},
+    }
+    assert score == {"source": together["text"], "target": together["text"]}
+
+
+def test_operations_that_a_stock_server_lacks_are_named(exporting):
+    message = exporting.answers["lacking"]
+    assert message.endswith("may not have: RoundRobinTrimmer, XlaDynamicUpdateSlice")
+
+
+@pytest.mark.parametrize("name", ['a"b', "my run", "Übersetzer", "a\nb", ""])
+def test_names_that_the_files_cannot_hold_are_refused(name):
+    with pytest.raises(UserError, match="the name of a served model may only have letters"):
+        check_name(name)
 
 
 # The export compares itself with the model, and raises an error if they differ.
 
 
-@pytest.fixture
-def run(tmp_path):
-    write_text(tmp_path)
-    run = Run.create(tmp_path / "run", recipe_for(tmp_path))
-    pairs = list(run.text.pairs("train"))
-    Tokenizer.train(pairs, vocabulary_size=17).save(run.tokenizer_dir)
-    return run
-
-
-def exported(run, model, **options):
+def exported(directory, model, **options):
     """The folder of the version that `export_run` writes."""
+    run = Run.open(directory)
     randomize(model)
     model.save(run.model_path)
     search = run.recipe.evaluation.search_options(**options)
-    place = run.directory.parent / "models"
-    chosen = ExportOptions(format="saved_model", output=place, search=search)
-    return export_run(run, chosen).directory
+    return export_run(run, ExportOptions(format="saved_model", search=search)).directory
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from keras_transformer.errors import UserError
 from keras_transformer.export import export_shared_run
 from keras_transformer.models import Transformer
 from keras_transformer.recipe.settings import Recipe
+from keras_transformer.runs.checkpoints import TOKENIZER_MEMBER, read_member
 from keras_transformer.runs.info import run_info
 from keras_transformer.runs.run import Run
 from keras_transformer.training.checkpoint import save_checkpoint
@@ -53,24 +54,19 @@ def scores_of(run, checkpoint=None, **more):
     return run.scores.entries()[-2:]
 
 
-def test_the_copy_translates_like_the_run(run, tmp_path):
+def test_the_copy_translates_like_the_run_and_has_only_what_others_need(run, tmp_path):
     comparison = export_shared_run(run, tmp_path / "copy", sentences=SENTENCES)
     assert (comparison.sentences, comparison.identical) == (4, 4)
     copy = Run.open(tmp_path / "copy")
     found, expected = (open_translator(x).translate_nbest(SENTENCES) for x in (copy, run))
     assert [rows[0].text for rows in found] == [rows[0].text for rows in expected]
-    assert copy.tokenizer_fingerprint() == run.tokenizer_fingerprint()
-
-
-def test_the_copy_has_only_what_others_need(run, tmp_path):
-    export_shared_run(run, tmp_path / "copy")
-    files = {str(x.relative_to(tmp_path / "copy")) for x in (tmp_path / "copy").rglob("*")}
+    assert read_member(copy.model_path, TOKENIZER_MEMBER) == run.tokenizer().fingerprint
+    files = {str(x.relative_to(copy.directory)) for x in copy.directory.rglob("*")}
     assert {x for x in files if not x.startswith("tokenizer/")} == {
         *("recipe.yaml", "model.keras", "tokenizer", "text", "text/test.en", "text/test.de")
     }
-    assert str(tmp_path) not in (tmp_path / "copy" / "recipe.yaml").read_text()
-    data = Run.open(tmp_path / "copy").recipe.data
-    assert data.directory is None and data.train.source == "text.en"
+    assert str(tmp_path) not in (copy.directory / "recipe.yaml").read_text()
+    assert copy.recipe.data.directory is None and copy.recipe.data.train.source == "text.en"
 
 
 def test_the_copy_keeps_the_scores_of_its_model_and_info_shows_them(run, tmp_path):

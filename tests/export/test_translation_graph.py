@@ -7,10 +7,11 @@ from support.contract import to_numpy
 
 from keras_transformer.data import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
-from keras_transformer.runs.model_file import load_model
+from keras_transformer.runs.checkpoints import load_model
 from keras_transformer.translation.scoring import Scorer
 from keras_transformer.translation.translator import Translator
 
+pytestmark = pytest.mark.once
 KINDS = {"joint": "tokenizer", "separate": "separate_tokenizer"}
 BEAM_SIZE, LONGEST = 3, 24  # as in exporting_process.py
 
@@ -43,13 +44,10 @@ def outputs(exporting):
     return {name: call["outputs"] for name, call in exporting.answers["signatures"].items()}
 
 
-def test_translations_and_scores_are_those_of_the_translator(outputs, hypotheses):
+def test_translations_and_scores_are_those_of_the_translator(outputs, hypotheses, tokenizer):
     found = outputs["default"]
     assert found["translation"] == [best.text for best, *_ in hypotheses]
     np.testing.assert_allclose(found["score"], [best.score for best, *_ in hypotheses], atol=1e-4)
-
-
-def test_all_hypotheses_are_those_of_the_translator(outputs, hypotheses, tokenizer):
     found = outputs["nbest"]
     for row, expected in enumerate(hypotheses):
         if not expected[0].text:
@@ -63,7 +61,6 @@ def test_all_hypotheses_are_those_of_the_translator(outputs, hypotheses, tokeniz
             assert [x for x in pieces if x] == [tokenizer.target_pieces[x] for x in hypothesis.ids]
 
 
-@pytest.mark.once
 def test_alignments_name_the_source_piece_of_most_attention(
     exporting, outputs, hypotheses, model, tokenizer
 ):
@@ -81,7 +78,6 @@ def test_alignments_name_the_source_piece_of_most_attention(
     assert len(set(expected)) > 1
 
 
-@pytest.mark.once
 def test_each_row_of_a_batch_gets_what_it_gets_alone(exporting, outputs):
     together = outputs["together"]
     for row, (beam_size, text) in enumerate(
@@ -99,7 +95,6 @@ def test_each_row_of_a_batch_gets_what_it_gets_alone(exporting, outputs):
         assert trimmed == own + [[]] * (16 - beam_size)
 
 
-@pytest.mark.once
 def test_inputs_that_are_left_out_stand_for_what_was_exported(exporting, outputs):
     unset = {"beam_size": [-1], "length_penalty": [-1.0], "max_length": [-1]}
     assert exporting.answers["defaults"] == {"translate_nbest": unset}
@@ -107,9 +102,10 @@ def test_inputs_that_are_left_out_stand_for_what_was_exported(exporting, outputs
     assert outputs["penalty 1e9"] == outputs["penalty 10"]  # the largest one
 
 
-@pytest.mark.once
 def test_length_limits_and_penalties_are_those_of_the_row(exporting, outputs, model, tokenizer):
     """Row 3 asks for 4 beams, penalty 0.6 and at most 2 tokens."""
+    least = exporting.answers["least"]  # a maximum below the exported minimum is the minimum
+    assert least["found"] == least["expected"]
     call = exporting.answers["signatures"]["alone 3"]["inputs"]
     assert (call["beam_size"], call["max_length"]) == ([4], [2])
     translator = Translator(model, tokenizer, SearchOptions(n_best=4, max_length=2))
@@ -121,13 +117,6 @@ def test_length_limits_and_penalties_are_those_of_the_row(exporting, outputs, mo
     assert found["translations"][0] == [hypothesis.text for hypothesis in expected]
 
 
-@pytest.mark.once
-def test_a_maximum_below_the_exported_minimum_length_is_the_minimum(exporting):
-    texts = exporting.answers["least"]
-    assert texts["found"] == texts["expected"]
-
-
-@pytest.mark.once
 def test_a_text_that_is_too_long_is_cut(exporting, outputs, model, tokenizer):
     """The beginning of 23 pieces of either text is the same."""
     long, shorter = exporting.answers["signatures"]["long"]["inputs"]["text"]
@@ -139,7 +128,6 @@ def test_a_text_that_is_too_long_is_cut(exporting, outputs, model, tokenizer):
     np.testing.assert_allclose(*found["score"], atol=1e-5)
 
 
-@pytest.mark.once
 def test_scores_of_pairs_are_those_of_the_scorer(exporting, outputs, model, tokenizer):
     call = exporting.answers["signatures"]["score"]
     rows = (0, 2)
@@ -150,30 +138,20 @@ def test_scores_of_pairs_are_those_of_the_scorer(exporting, outputs, model, toke
     for row, score in zip(rows, expected, strict=True):
         np.testing.assert_allclose(outputs["score"]["log_probability"][row], score[0], atol=1e-4)
         assert outputs["score"]["length"][row] == score[1]
-
-
-@pytest.mark.once
-def test_a_pair_that_is_too_long_has_no_score(exporting, outputs, tokenizer):
-    target = exporting.answers["signatures"]["score"]["inputs"]["target"][1]
-    (ids,) = tokenizer.encode_target([target])
+    (ids,) = tokenizer.encode_target([call["inputs"]["target"][1]])  # too long
     assert outputs["score"]["length"][1] == len(ids) + 1 > LONGEST
     assert np.isnan(outputs["score"]["log_probability"][1])
 
 
-def test_logits_are_the_model_s(exporting, outputs, model):
+def test_logits_are_the_model_s_and_nan_for_an_invalid_row(exporting, outputs, model):
     call = exporting.answers["signatures"]["logits"]["inputs"]
     logits = model({name: np.array(ids, "int32") for name, ids in call.items()})
     np.testing.assert_allclose(outputs["logits"]["logits"], to_numpy(logits), atol=1e-5)
-
-
-@pytest.mark.once
-def test_a_row_with_an_invalid_id_gets_nan_and_leaves_the_others_alone(outputs):
-    valid, invalid = np.array(outputs["some invalid"]["logits"])
+    valid, invalid = np.array(outputs["some invalid"]["logits"])  # by a row with an invalid id
     np.testing.assert_allclose(valid, outputs["logits"]["logits"][0], atol=1e-5)
     assert np.isnan(invalid).all()
 
 
-@pytest.mark.once
 def test_ids_without_a_valid_row_and_too_long_rows_are_refused(exporting):
     *ids, long_source, long_target = exporting.answers["refused"]
     for message in ids:
@@ -190,24 +168,17 @@ def both(request, exporting):
     return tokenizer, exporting.answers[request.param]
 
 
-@pytest.mark.once
 def test_any_text_has_the_ids_that_it_has_in_python(both):
     tokenizer, answers = both
     texts = [text.strip() for text in answers["texts"]]
     assert answers["source_ids"] == tokenizer.encode_source(texts)
     assert answers["target_ids"] == tokenizer.encode_target(texts)
     assert any(tokenizer.unk_id in ids for ids in answers["source_ids"])
-
-
-@pytest.mark.once
-def test_bytes_that_are_no_text_have_the_ids_that_sentencepiece_gives_them(both):
-    tokenizer, answers = both
     processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.source_model)
     expected = [processor.encode(bytes.fromhex(text)) for text in answers["bytes"]]
-    assert answers["bytes_ids"] == expected
+    assert answers["bytes_ids"] == expected  # of bytes that are no text
 
 
-@pytest.mark.once
 def test_any_ids_give_the_text_that_they_give_in_python(both):
     tokenizer, answers = both
     rows = [[id for id in row if id != tokenizer.pad_id] for row in answers["ids"]]
@@ -218,14 +189,13 @@ def test_any_ids_give_the_text_that_they_give_in_python(both):
     assert answers["pieces"] == [[names[id] for id in row] for row in answers["ids"]]
 
 
-@pytest.mark.once
 def test_rows_of_similar_length_go_together_and_come_back_in_order(exporting):
     """Lengths 1, 4, 2, 5, 2, 1, 9 and 8 tokens a chunk: 9 | 5 | 4 2 | 2 1 1, the longest first."""
     rows = exporting.answers["chunks"]["rows"]
     values, longest = exporting.answers["chunks"]["found"]
     assert longest == [2, 4, 4, 5, 2, 2, 9]
     assert values == [
-        [2 * value if column < end else -7 for column, value in enumerate(row)]
+        [2 * value if column < end else 0 for column, value in enumerate(row)]
         for row, end in zip(rows, longest, strict=True)
     ]
     assert exporting.answers["chunks"]["empty"] == [[0, 9], [0]]  # of no rows

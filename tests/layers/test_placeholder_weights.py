@@ -12,7 +12,7 @@ from keras_transformer.layers.base import Dense
 from keras_transformer.layers.saving import making_model, placeholder_weights
 from keras_transformer.models import Transformer
 from keras_transformer.models.base import in_float32
-from keras_transformer.runs.model_file import load_model
+from keras_transformer.runs.checkpoints import load_model
 
 pytestmark = pytest.mark.once
 

@@ -1,6 +1,7 @@
 """The settings that `init` chooses for a corpus."""
 
 import dataclasses
+import itertools
 import random
 from pathlib import Path
 
@@ -12,15 +13,11 @@ from keras_transformer.data.held_out import hold_out
 from keras_transformer.recipe.new_recipe import Text, choose_settings
 
 
-def words(count, seed):
-    rng = random.Random(seed)
-    return ["".join(rng.choices("abcdefghijklmnopqrst", k=rng.randint(3, 9))) for _ in range(count)]
-
-
-def corpus(count, seed=1, length=8):
-    """Random words: any vocabulary is possible."""
-    rng, pool = random.Random(seed), words(4_000, seed)
-    return [tuple(" ".join(rng.choices(pool, k=length)) for _ in range(2)) for _ in range(count)]
+def corpus(count):
+    """Sentences of eight random words: any vocabulary is possible."""
+    rng = random.Random(1)
+    pool = ["".join(rng.choices("abcdefghijklmnopqrst", k=rng.randint(3, 9))) for _ in range(4_000)]
+    return [tuple(" ".join(rng.choices(pool, k=8)) for _ in range(2)) for _ in range(count)]
 
 
 @pytest.fixture(scope="module")
@@ -30,11 +27,10 @@ def report():
 
 def of_size(report, pairs):
     """A report of a corpus with more pairs than its sample."""
-    sides = {
-        side: dataclasses.replace(getattr(report, side), different=pairs)
-        for side in ("source", "target")
-    }
-    return dataclasses.replace(report, pairs=pairs, **sides)
+    source, target = (
+        dataclasses.replace(x, different=pairs) for x in (report.source, report.target)
+    )
+    return dataclasses.replace(report, pairs=pairs, source=source, target=target)
 
 
 def written(settings, tmp_path, text=None):
@@ -81,11 +77,8 @@ def test_settings_are_those_of_the_recipe_of_that_size(report, tmp_path, pairs, 
 def test_vocabulary_fits_the_training_split_of_repetitive_text(tmp_path):
     digits = "zero one two three four five six seven eight nine".split()
     ziffern = "null eins zwei drei vier fünf sechs sieben acht neun".split()
-    triples = [(a, b, c) for a in range(10) for b in range(10) for c in range(10)]
-    pairs = [
-        tuple(" ".join(names[digit] for digit in triple) for names in (digits, ziffern))
-        for triple in triples
-    ]
+    sides = [map(" ".join, itertools.product(names, repeat=3)) for names in (digits, ziffern)]
+    pairs = list(zip(*sides, strict=True))
     settings = choose_settings(examine(pairs))
     assert settings.vocabulary_size < 200
     held_out = hold_out(pairs, settings.held_out, settings.held_out)

@@ -2,24 +2,21 @@
 
 import gzip
 import json
-import runpy
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 from support.parallel_text import SENTENCES
 
 from keras_transformer import Run
 
-RECIPE = runpy.run_path(str(Path(__file__).parents[2] / "recipes" / "ablations.py"))
 TOY = ["tokenizer.vocabulary_size=60", "model.num_layers=1", "model.d_model=8", "model.d_ff=8"]
 TOY += ["training.tokens_per_batch=64", "training.dtype_policy=float32", "data.max_length=32"]
 
 
-def run_recipe(folder, *options):
+def run_recipe(recipe, folder, *options):
     settings = [word for setting in TOY for word in ("--set", setting)]
     folders = ["--data-dir", str(folder / "data"), "--runs", str(folder / "runs")]
-    RECIPE["main"](["--rows", "batch_normalization", *folders, *settings, *options])
+    recipe["main"](["--rows", "batch_normalization", *folders, *settings, *options])
 
 
 def write_data(folder):
@@ -27,17 +24,16 @@ def write_data(folder):
     folder.mkdir()
     for split in ("train", "val", "test_2016_flickr"):
         for side, language in enumerate(("en", "de")):
-            with gzip.open(
-                folder / f"{split}.lc.norm.tok.{language}.gz", "wt", encoding="utf-8"
-            ) as file:
+            path = folder / f"{split}.lc.norm.tok.{language}.gz"
+            with gzip.open(path, "wt", encoding="utf-8") as file:
                 file.writelines(f"{pair[side]}\n" for pair in SENTENCES)
 
 
 @pytest.mark.slow
-def test_rows_are_trained_once_and_end_in_a_table_and_a_plot(tmp_path, monkeypatch, capsys):
+def test_rows_are_trained_once_and_end_in_a_table_and_a_plot(recipe, tmp_path, monkeypatch, capsys):
     write_data(tmp_path / "data")
     plot = ["--plot", str(tmp_path / "plot.png")] if find_spec("matplotlib") else []
-    run_recipe(tmp_path, "--steps", "1", *plot)
+    run_recipe(recipe, tmp_path, "--steps", "1", *plot)
     (row,) = json.loads((tmp_path / "runs" / "ablations.json").read_text())
     assert row["setting"] == "normalization batch"
     assert row["parameters"] > 0 and row["perplexity"] > 1
@@ -46,15 +42,15 @@ def test_rows_are_trained_once_and_end_in_a_table_and_a_plot(tmp_path, monkeypat
     line = capsys.readouterr().out.splitlines()[-1]
     assert line.startswith("| batch_normalization | normalization batch | ")
 
-    monkeypatch.setitem(RECIPE["main"].__globals__, "train", None)  # it must not train again
-    run_recipe(tmp_path, "--steps", "1")
+    monkeypatch.setitem(recipe["main"].__globals__, "train", None)  # it must not train again
+    run_recipe(recipe, tmp_path, "--steps", "1")
     assert capsys.readouterr().out.splitlines()[-1] == line
 
 
 @pytest.mark.once
-def test_every_row_changes_only_its_setting():
-    recipes = {name: RECIPE["recipe_of"](name, 100, []) for name in RECIPE["ROWS"]}
+def test_every_row_changes_only_its_setting(recipe):
+    recipes = {name: recipe["recipe_of"](name, 100, []) for name in recipe["ROWS"]}
     base = recipes.pop("base")
-    for name, recipe in recipes.items():
-        (setting,) = RECIPE["ROWS"][name]
-        assert base.differences(recipe).keys() == {"name", setting.partition("=")[0]}
+    for name, changed in recipes.items():
+        (setting,) = recipe["ROWS"][name]
+        assert base.differences(changed).keys() == {"name", setting.partition("=")[0]}

@@ -1,22 +1,8 @@
 """The recipe runs from end to end at toy size, and counts entities as CoNLL's scorer does."""
 
 import gzip
-import importlib.util
-import json
-from pathlib import Path
 
 import pytest
-from support.recipes import run_recipe
-
-RECIPE = Path(__file__).parents[2] / "recipes" / "bert.py"
-
-
-@pytest.fixture(scope="module")
-def recipe():
-    spec = importlib.util.spec_from_file_location("recipe_bert", RECIPE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def write_data(folder):
@@ -42,16 +28,12 @@ def write_data(folder):
 
 
 @pytest.mark.slow
-def test_recipe_runs_from_end_to_end(recipe, tmp_path, monkeypatch, capsys):
+def test_recipe_runs_from_end_to_end(run_recipe, tmp_path, capsys):
     write_data(tmp_path / "data")
-    options = {
-        "data-dir": tmp_path / "data", "output": tmp_path / "run", "dtype": "float32",
-        "vocabulary-size": 60, "num-layers": 1, "d-model": 8, "num-heads": 2, "length": 16,
-        "steps": 2, "batch-size": 4, "sst2-labels": 6, "sst2-epochs": 1, "wnut17-epochs": 1,
-        "fine-tuning-batch-size": 8, "seeds": 1,
-    }  # fmt: skip
-    run_recipe(recipe.main, options, monkeypatch)
-    results = json.loads((tmp_path / "run" / "results.json").read_text())["results"]
+    options = "--dtype float32 --vocabulary-size 60 --num-layers 1 --d-model 8 --num-heads 2"
+    options += " --length 16 --steps 2 --batch-size 4 --sst2-labels 6 --sst2-epochs 1"
+    options += " --wnut17-epochs 1 --fine-tuning-batch-size 8 --seeds 1"
+    results = run_recipe(options)["results"]
     assert set(results) == {"SST-2 6", "WNUT-17"}
     for found in results.values():
         pretrained, scratch = (found[x]["test"]["mean"] for x in ("pretrained", "from scratch"))
@@ -61,7 +43,7 @@ def test_recipe_runs_from_end_to_end(recipe, tmp_path, monkeypatch, capsys):
 
 @pytest.mark.once
 def test_entities_are_those_of_conll(recipe):
-    entities = recipe.entities
+    entities = recipe["entities"]
     assert entities(["O", "B-x", "I-x", "B-x", "O"]) == {(1, 3, "x"), (3, 4, "x")}
     # A tag I-* without an entity of its class before it begins one.
     assert entities(["I-x", "I-y", "O", "I-y"]) == {(0, 1, "x"), (1, 2, "y"), (3, 4, "y")}
@@ -69,7 +51,7 @@ def test_entities_are_those_of_conll(recipe):
     tags = [["B-x", "I-x", "O"], ["B-y", "O", "B-x"]]
     predicted = [["B-x", "O", "O"], ["B-y", "O", "B-y"]]
     # One of three entities is found; three are predicted.
-    assert recipe.entity_f1(tags, predicted) == pytest.approx(1 / 3)
+    assert recipe["entity_f1"](tags, predicted) == pytest.approx(1 / 3)
 
 
 @pytest.mark.once
@@ -80,7 +62,7 @@ def test_words_are_tagged_at_their_first_piece(recipe):
         def encode_source(self, words):
             return [list({"long": [7, 8], "": [], "a": [9]}[word]) for word in words]
 
-    ids, labels = recipe.word_arrays(
+    ids, labels = recipe["word_arrays"](
         Pieces(), [["a", "long", ""], ["long"] * 3], [["O", "B-x", "O"], ["O"] * 3], ["B-x", "O"], 6
     )
     assert ids.tolist() == [[2, 9, 7, 8, 1, 3], [2, 7, 8, 7, 8, 3]]

@@ -1,22 +1,13 @@
 """The recipe aligns the three formats, and cleans the pairs."""
 
 import io
-import runpy
 import struct
 import sys
 import tarfile
-from pathlib import Path
 
 import pytest
 
 pytestmark = pytest.mark.once
-
-RECIPE = Path(__file__).parents[2] / "recipes" / "debian_en_ko.py"
-
-
-@pytest.fixture(scope="module")
-def recipe():
-    return runpy.run_path(str(RECIPE))
 
 
 def write_package(path, files):

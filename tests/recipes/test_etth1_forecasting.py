@@ -1,8 +1,5 @@
 """The recipe runs from end to end at toy size, and cuts its windows where the benchmark does."""
 
-import json
-import runpy
-from pathlib import Path
 from types import SimpleNamespace
 
 import keras
@@ -10,14 +7,6 @@ import numpy as np
 import pytest
 from support import reference
 from support.contract import randomize, to_numpy, weights_of
-from support.recipes import run_recipe
-
-RECIPE = Path(__file__).parents[2] / "recipes" / "etth1_forecasting.py"
-
-
-@pytest.fixture(scope="module")
-def recipe():
-    return runpy.run_path(str(RECIPE))
 
 
 def write_data(folder):
@@ -29,16 +18,13 @@ def write_data(folder):
 
 
 @pytest.mark.slow
-def test_recipe_runs_from_end_to_end(recipe, tmp_path, monkeypatch, capsys):
+def test_recipe_runs_from_end_to_end(run_recipe, recipe, tmp_path, monkeypatch, capsys):
     write_data(tmp_path / "data")
-    options = {
-        "data-dir": tmp_path / "data", "output": tmp_path / "run", "look-backs": 16, "horizon": 8,
-        "num-layers": 1, "d-model": 4, "pretraining-steps": 4, "epochs": 1, "batch-size": 64,
-    }  # fmt: skip
+    options = "--look-backs 16 --horizon 8 --num-layers 1 --d-model 4 --pretraining-steps 4"
+    options += " --epochs 1 --batch-size 64"
     for split, hours in {"TRAIN": 200, "VALIDATION": 60, "TEST": 60}.items():
         monkeypatch.setitem(recipe["main"].__globals__, split, hours)
-    run_recipe(recipe["main"], options, monkeypatch)
-    report = json.loads((tmp_path / "run" / "results.json").read_text())
+    report = run_recipe(options)
     assert [row["start"] for row in report["results"]] == list(recipe["STARTS"])
     assert all(0 < row["loss"] < 10 for row in report["results"])
     assert "| skip-gram windows |" in capsys.readouterr().out

@@ -1,34 +1,19 @@
 """The recipe runs from end to end at toy size, and its sequences hold captions and codes."""
 
-import json
-import runpy
-from pathlib import Path
-
 import keras
 import numpy as np
 import pytest
-from support.contract import (
-    to_numpy,
-)
+from support.contract import to_numpy
 from support.gradients import gradients_of
-from support.recipes import run_recipe, write_fashion_mnist
-
-RECIPE = Path(__file__).parents[2] / "recipes" / "fashion_mnist_captions.py"
-
-
-@pytest.fixture(scope="module")
-def recipe():
-    return runpy.run_path(str(RECIPE))
+from support.recipes import write_fashion_mnist
 
 
 @pytest.mark.slow
-def test_recipe_runs_from_end_to_end(recipe, tmp_path, monkeypatch):
+def test_recipe_runs_from_end_to_end(run_recipe, recipe, tmp_path, monkeypatch):
     write_fashion_mnist(tmp_path / "data", recipe["FILES"])
-    options = {
-        "data-dir": tmp_path / "data", "output": tmp_path / "run", "dtype": "float32",
-        "num-codes": 11, "filters": 4, "num-layers": 1, "d-model": 8, "batch-size": 8,
-        "autoencoder-steps": 2, "classifier-steps": 2, "steps": 2, "held-out": 8, "samples": 2,
-    }  # fmt: skip
+    options = "--dtype float32 --num-codes 11 --filters 4 --num-layers 1 --d-model 8"
+    options += " --batch-size 8 --autoencoder-steps 2 --classifier-steps 2 --steps 2 --held-out 8"
+    options += " --samples 2"
     decoded = []
 
     def decode(autoencoder, codes):
@@ -36,8 +21,7 @@ def test_recipe_runs_from_end_to_end(recipe, tmp_path, monkeypatch):
         return recipe["decode"](autoencoder, codes)
 
     monkeypatch.setitem(recipe["main"].__globals__, "decode", decode)
-    run_recipe(recipe["main"], options, monkeypatch)
-    report = json.loads((tmp_path / "run" / "results.json").read_text())
+    report = run_recipe(options)
     assert np.mean(report["accuracy_by_class"]) == pytest.approx(report["accuracy"])
     autoencoder, model = (
         keras.models.load_model(tmp_path / "run" / name / "model.keras")

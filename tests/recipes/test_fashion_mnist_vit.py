@@ -1,35 +1,20 @@
 """The recipe runs from end to end at toy size, and its augmentation only mirrors and moves."""
 
-import json
-import runpy
-from pathlib import Path
-
 import keras
 import numpy as np
 import pytest
 from support import reference
 from support.contract import randomize, to_numpy, weights_of
-from support.recipes import run_recipe, write_fashion_mnist
+from support.recipes import write_fashion_mnist
 
 from keras_transformer.visualization import attention_maps
 
-RECIPE = Path(__file__).parents[2] / "recipes" / "fashion_mnist_vit.py"
-
-
-@pytest.fixture(scope="module")
-def recipe():
-    return runpy.run_path(str(RECIPE))
-
 
 @pytest.mark.slow
-def test_recipe_runs_from_end_to_end(recipe, tmp_path, monkeypatch):
+def test_recipe_runs_from_end_to_end(run_recipe, recipe, tmp_path):
     write_fashion_mnist(tmp_path / "data", recipe["FILES"])
-    options = {
-        "data-dir": tmp_path / "data", "output": tmp_path / "run", "dtype": "float32",
-        "num-layers": 1, "d-model": 8, "epochs": 1, "batch-size": 8, "held-out": 8,
-    }  # fmt: skip
-    run_recipe(recipe["main"], options, monkeypatch)
-    report = json.loads((tmp_path / "run" / "results.json").read_text())
+    options = "--dtype float32 --num-layers 1 --d-model 8 --epochs 1 --batch-size 8 --held-out 8"
+    report = run_recipe(options)
     model = keras.models.load_model(tmp_path / "run" / "model.keras")
     assert "row 7, column 7" in (tmp_path / "run" / "attention.html").read_text("utf-8")
     assert report["parameters"] == model.count_params() and 0 <= report["accuracy"] <= 1

@@ -1,24 +1,13 @@
 """The recipe runs from end to end at toy size, and counts errors as Levenshtein does."""
 
 import io
-import json
-import runpy
 import tarfile
 import wave
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 from support.contract import randomize, to_numpy
-from support.recipes import run_recipe
-
-RECIPE = Path(__file__).parents[2] / "recipes" / "fsdd_speech.py"
-
-
-@pytest.fixture(scope="module")
-def recipe():
-    return runpy.run_path(str(RECIPE))
 
 
 def write_data(folder):
@@ -39,15 +28,11 @@ def write_data(folder):
 
 
 @pytest.mark.slow
-def test_recipe_runs_from_end_to_end(recipe, tmp_path, monkeypatch):
+def test_recipe_runs_from_end_to_end(run_recipe, tmp_path):
     write_data(tmp_path / "data")
-    options = {
-        "data-dir": tmp_path / "data", "output": tmp_path / "run", "dtype": "float32",
-        "num-layers": 1, "d-model": 8, "steps": 2, "checkpoint-every": 1, "batch-size": 2,
-        "beam-size": 2, "strings": 3,
-    }  # fmt: skip
-    run_recipe(recipe["main"], options, monkeypatch)
-    report = json.loads((tmp_path / "run" / "results.json").read_text())
+    options = "--dtype float32 --num-layers 1 --d-model 8 --steps 2 --checkpoint-every 1"
+    options += " --batch-size 2 --beam-size 2 --strings 3"
+    report = run_recipe(options)
     model = keras.models.load_model(tmp_path / "run" / "model.keras")
     assert report["parameters"] == model.count_params()
     assert "0.08 s, band 2" in (tmp_path / "run" / "attention.html").read_text("utf-8")

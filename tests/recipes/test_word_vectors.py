@@ -2,21 +2,10 @@
 
 import gzip
 import itertools
-import json
-import runpy
-from pathlib import Path
 
 import numpy as np
 import pytest
 from support.contract import randomize, to_numpy
-from support.recipes import run_recipe
-
-RECIPE = Path(__file__).parents[2] / "recipes" / "word_vectors.py"
-
-
-@pytest.fixture(scope="module")
-def recipe():
-    return runpy.run_path(str(RECIPE))
 
 
 def write_data(folder):
@@ -31,15 +20,11 @@ def write_data(folder):
 
 
 @pytest.mark.slow
-def test_recipe_runs_from_end_to_end(recipe, tmp_path, monkeypatch, capsys):
+def test_recipe_runs_from_end_to_end(run_recipe, tmp_path, capsys):
     write_data(tmp_path / "data")
-    options = {
-        "data-dir": tmp_path / "data", "output": tmp_path / "run", "vocabulary-size": 16,
-        "d-model": 8, "steps": 2, "batch-size": 8, "subsampling": 1, "pairs": 6, "held-out": 2,
-        "translator-steps": 2, "tokens-per-batch": 128, "seeds": 1,
-    }  # fmt: skip
-    run_recipe(recipe["main"], options, monkeypatch)
-    results = json.loads((tmp_path / "run" / "results.json").read_text())["results"]
+    options = "--vocabulary-size 16 --d-model 8 --steps 2 --batch-size 8 --subsampling 1"
+    options += " --pairs 6 --held-out 2 --translator-steps 2 --tokens-per-batch 128 --seeds 1"
+    results = run_recipe(options)["results"]
     gain = np.subtract(results["both"], results["random"])
     np.testing.assert_allclose(results["difference of both"], gain)
     output = capsys.readouterr().out

@@ -1,12 +1,89 @@
-"""Names of checkpoints."""
+"""What models, checkpoints and logs hold."""
 
-from keras_transformer.runs.checkpoints import checkpoint_folders, checkpoint_step
+import math
+import zipfile
+
+import pytest
+
+from keras_transformer.errors import UserError
+from keras_transformer.models import Transformer
+from keras_transformer.runs.checkpoints import (
+    ValidationHistory,
+    checkpoint_folders,
+    checkpoint_step,
+    load_history,
+    load_model,
+    logged_scalars,
+    read_member,
+)
+from keras_transformer.training.tensorboard import TensorBoardWriter
+
+FALLS_THEN_RISES = {2: 3.0, 4: 1.0, 6: 1.5, 8: 1.0, 10: 1.2}
 
 
 def test_folders_are_listed_oldest_first_and_only_complete_ones(tmp_path):
     for name in ("step-00000020", "step-00000003", ".partial-step-00000040", "step-00000005.bak"):
         (tmp_path / name).mkdir()
     (tmp_path / "step-00000001").touch()
-    found = checkpoint_folders(tmp_path)
-    assert [path.name for path in found] == ["step-00000003", "step-00000020"]
-    assert [checkpoint_step(path) for path in found] == [3, 20]
+    assert [checkpoint_step(path) for path in checkpoint_folders(tmp_path)] == [3, 20]
+
+
+def test_a_damaged_model_is_told_in_one_line_with_the_path(tmp_path):
+    path = tmp_path / "model.keras"
+    Transformer(11, num_layers=1, d_model=6, num_heads=2, d_ff=7).save(path)
+    content = path.read_bytes()
+    for share in (0.0, 0.3, 0.999):
+        path.write_bytes(content[: int(share * len(content))])
+        with pytest.raises(UserError, match=f"{path} is not a complete Keras model file"):
+            load_model(path)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("config.json", b" " * 2**26)
+    with pytest.raises(UserError, match="config.json must have at most 4,194,304 bytes"):
+        load_model(path)
+
+
+def test_a_member_is_read_or_none(tmp_path):
+    path = tmp_path / "model.keras"
+    assert read_member(path, "note") is None
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("note", "ü")
+    assert read_member(path, "note") == "ü" and read_member(path, "other") is None
+    path.write_bytes(path.read_bytes()[:20])
+    assert read_member(path, "note") is None
+
+
+@pytest.mark.parametrize("count, expected", [(1, [4]), (2, [4, 8]), (3, [4, 8, 10])])
+def test_best_have_the_lowest_losses(count, expected):
+    assert ValidationHistory(FALLS_THEN_RISES).best(count) == expected
+
+
+@pytest.mark.parametrize("patience, is_over", [(None, False), (2, True), (3, True), (4, False)])
+def test_is_over_after_checkpoints_without_a_lower_loss(patience, is_over):
+    assert ValidationHistory(FALLS_THEN_RISES).is_over(patience) == is_over
+
+
+def test_what_is_not_a_number_is_never_best():
+    history = ValidationHistory({1: math.nan, 2: 9.0})
+    history.report(3, {"validation/loss": math.nan, "validation/bleu": 9.0})
+    history.report(4, {"loss": 1.0})
+    assert history.losses.keys() == {1, 2, 3}
+    assert history.best(1) == [2] and history.is_over(1)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"validation_losses": {"a": 1}}'])
+def test_a_damaged_state_has_no_history(tmp_path, content):
+    (tmp_path / "state.json").write_bytes(content)
+    with pytest.raises(UserError, match="is incomplete"):
+        load_history(tmp_path)
+
+
+def test_logs_of_a_resumed_run_replace_what_it_repeats(tmp_path):
+    with TensorBoardWriter(tmp_path) as writer:
+        for step in (1, 2, 3):
+            writer.report(step, {"loss": 4.0 / step, "text": "a | b"})
+    with TensorBoardWriter(tmp_path, first_step=2) as writer:
+        writer.report(2, {"loss": 1.5, "validation/bleu": 7.0})
+    (file,) = sorted(tmp_path.glob("events*"))[-1:]
+    file.write_bytes(file.read_bytes() + b"\x09\0\0")  # ends within a record
+    assert logged_scalars(tmp_path) == {"loss": {1: 4.0, 2: 1.5}, "validation/bleu": {2: 7.0}}
+    assert logged_scalars(tmp_path, "validation/") == {"validation/bleu": {2: 7.0}}

@@ -106,7 +106,7 @@ def test_a_checkpoint_is_best_last_or_has_a_step(run):
 
 
 def test_what_is_missing_is_told_with_the_command_that_makes_it(run):
-    command = f"Train it first: keras-transformer train {run.directory} --resume$"
+    command = f": keras-transformer train {run.directory} --resume$"
     for use in (run.model_place, run.tokenizer, lambda: run.model_place("last")):
         with pytest.raises(UserError, match=command):
             use()
@@ -122,7 +122,10 @@ def test_one_process_trains_in_a_run_and_a_kill_leaves_no_lock(run):
             with pytest.raises(UserError, match=message), lock:
                 raise AssertionError("locked")
         assert Run.open(run.directory).recipe == run.recipe
-        add_score_of_a_model(run)
+        run.model_path.write_bytes(b"weights")
+        entry = {"split": "test", "metric": "BLEU", "score": 41.0, "signature": "nrefs:1"}
+        run.scores.add(**entry, options=SearchOptions())
+        run.model_path.unlink()
         assert run.is_training()
         add_checkpoint(run, 1)
         with pytest.raises(UserError, match=r"Another process is training: wait .* a step \(1\)"):
@@ -132,28 +135,13 @@ def test_one_process_trains_in_a_run_and_a_kill_leaves_no_lock(run):
         assert run.recipe_path.exists()
 
 
-def add_score_of_a_model(run):
-    run.model_path.write_bytes(b"weights")
-    entry = {"split": "test", "metric": "BLEU", "score": 41.0, "signature": "nrefs:1"}
-    run.scores.add(**entry, options=SearchOptions())
-    assert [entry["score"] for entry in run.scores.entries()] == [41.0]
-
-
-def fail(run, error=ValueError):
-    """Trains until there is a tokenizer, and then fails."""
-    with pytest.raises(error), run.training():
-        run.tokenizer_dir.mkdir()
-        (run.directory / "train.log").write_text("of the user")
-        raise error
-
-
 def test_a_failed_start_leaves_what_the_run_did_not_make(recipe, tmp_path):
     folder = tmp_path / "mine"
     (folder / "data").mkdir(parents=True)
-    fail(Run.create(folder, recipe))
+    run, other = Run.create(folder, recipe), Run.create(tmp_path / "new", recipe)
+    with pytest.raises(ValueError, match="^stop$"), run.training(), other.training():
+        run.tokenizer_dir.mkdir()
+        (run.directory / "train.log").write_text("of the user")
+        raise ValueError("stop")
     assert names(folder) == {"data", "train.log"}
-    run = Run.create(tmp_path / "new", recipe)
-    with pytest.raises(UserError), run.training():
-        run.store_dir.mkdir()
-        raise UserError
-    assert not run.directory.exists()
+    assert not other.directory.exists()

@@ -15,6 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from google.protobuf import text_format
+from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer import SearchOptions
@@ -22,8 +23,7 @@ from keras_transformer.data import Tokenizer
 from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import UserError
 from keras_transformer.export import saved_model
-from keras_transformer.export.clean_process import run_signatures
-from keras_transformer.export.serving_files import check_operations
+from keras_transformer.export.saved_model import run_signatures
 from keras_transformer.export.translation_graph import (
     GraphTokenizer,
     TranslationGraph,
@@ -88,22 +88,21 @@ def tokenizer_answers(tokenizer):
 
 
 def chunk_answers():
-    """Rows doubled, with the greatest length of their chunk; -7 where nothing is given."""
+    """Rows doubled up to the greatest length of their chunk, and this length."""
+
+    def double(rows, longest):
+        widths = [[0, 0], [0, 9 - longest]]
+        return [tf.pad(2 * rows[:, :longest], widths), tf.fill(tf.shape(rows)[:1], longest)]
 
     @tf.function(autograph=False)
-    def double(rows, lengths):
-        return map_length_chunks(
-            lambda rows, longest: [2 * rows[:, :longest], tf.fill(tf.shape(rows)[:1], longest)],
-            [rows],
-            lengths,
-            8,
-            [tf.fill(tf.shape(rows), -7), tf.zeros_like(lengths)],
-        )
+    def chunked(rows, lengths):
+        empty = [tf.zeros([0, 9], tf.int32), tf.zeros([0], tf.int32)]
+        return map_length_chunks(double, [rows], lengths, 8, empty)
 
     lengths = tf.constant([1, 4, 2, 5, 2, 1, 9])
     rows = tf.reshape(tf.range(63), (7, 9))
-    found = [values.numpy().tolist() for values in double(rows, lengths)]
-    empty = [values.shape.as_list() for values in double(rows[:0], lengths[:0])]
+    found = [values.numpy().tolist() for values in chunked(rows, lengths)]
+    empty = [values.numpy().shape for values in chunked(rows[:0], lengths[:0])]
     return {"rows": rows.numpy().tolist(), "found": found, "empty": empty}
 
 
@@ -113,7 +112,7 @@ def failing_answers(model, tokenizer, folder):
     nbest = {"scores": [[0.5] * 4], "translations": [["nonsense"] * 4]}
     with (
         patch.object(saved_model, "run_signatures", lambda *_: [wrong, nbest]),
-        patch.object(saved_model, "_save", lambda _, version: version.mkdir() or ([], 0)),
+        patch.object(saved_model, "_save", lambda _, version: version.mkdir() or 0),
     ):
         message = error_of(
             saved_model.export_saved_model, model, tokenizer, folder / "model", sentences=["a"]
@@ -159,26 +158,35 @@ def other_answers(tokenizer, folder):
 
 def least_answers(model, tokenizer):
     """Translations of a request with a smaller maximum than the exported minimum of 6 tokens."""
-    graph = TranslationGraph(model, tokenizer, SearchOptions(beam_size=2, min_length=6), 4)
+    options = SearchOptions(beam_size=2, min_length=6)
+    graph = TranslationGraph(model, tokenizer, options, 4)
     found = graph.translate_nbest(tf.constant(SENTENCES), [-1], [-1.0], [3])["translations"]
-    options = SearchOptions(beam_size=2, min_length=6, max_length=6)
-    expected = Translator(model, tokenizer, options).translate(SENTENCES)
-    return {"found": [text.decode() for text in found[:, 0].numpy()], "expected": expected}
+    translator = Translator(model, tokenizer, options.replace(max_length=6))
+    found = [text.decode() for text in found[:, 0].numpy()]
+    return {"found": found, "expected": translator.translate(SENTENCES)}
+
+
+def keras_answers(model, folder):
+    """Logits by the SavedModel that Keras's own `model.export` makes."""
+    model.export(folder / "keras", format="tf_saved_model", verbose=False)
+    inputs = {"source_ids": [[5, 9, 3]], "target_ids": [[2, 6]]}
+    given = {name: tf.constant(ids) for name, ids in inputs.items()}
+    loaded = tf.saved_model.load(str(folder / "keras"))
+    return {"inputs": inputs, "logits": loaded.serve(given).numpy().tolist()}
 
 
 def refused_answers(version):
     """The messages of requests for logits that fail."""
     request = tf.saved_model.load(str(version)).signatures["encode_tokens"]
-    return [
-        error_of(request, source_ids=tf.constant(source), target_ids=tf.constant(target))
-        for source, target in (
-            ([[5, 40, 3]], [[2, 6]]),
-            ([[5, -1, 3]], [[2, 6]]),
-            ([[5, 3]], [[2, 40]]),
-            ([[5] * (LONGEST + 1)], [[2, 6]]),
-            ([[5, 3]], [[2] * (LONGEST + 2)]),
-        )
+    calls = [
+        ([[5, 40, 3]], [[2, 6]]),
+        ([[5, -1, 3]], [[2, 6]]),
+        ([[5, 3]], [[2, 40]]),
+        ([[5] * (LONGEST + 1)], [[2, 6]]),
+        ([[5, 3]], [[2] * (LONGEST + 2)]),
     ]
+    given = (map(tf.constant, call) for call in calls)
+    return [error_of(request, source_ids=x, target_ids=y) for x, y in given]
 
 
 def main(folder: Path) -> None:
@@ -190,12 +198,9 @@ def main(folder: Path) -> None:
     model.save(folder / "model.keras")
     joint.save(folder / "tokenizer")
     separate.save(folder / "separate_tokenizer")
+    options = SearchOptions(beam_size=BEAM_SIZE)
     exported = saved_model.export_saved_model(
-        model,
-        joint,
-        folder / "model",
-        options=SearchOptions(beam_size=BEAM_SIZE),
-        sentences=SENTENCES,
+        model, joint, folder / "model", options=options, sentences=SENTENCES
     )
     answers = {
         "exported": {**exported._asdict(), "directory": str(exported.directory)},
@@ -205,16 +210,25 @@ def main(folder: Path) -> None:
         "signatures": signature_answers(exported.directory),
         "defaults": default_answers(exported.directory),
         "served": served_answers(exported.directory),
+        "keras": keras_answers(model, folder),
         "failing": failing_answers(model, joint, folder),
         "refused": refused_answers(exported.directory),
         "other": other_answers(separate, folder),
-        "lacking": error_of(
-            check_operations,
-            ["XlaDynamicUpdateSlice", "MatMul", "RoundRobinTrimmer", "SentencepieceOp"],
-        ),
+        "lacking": error_of(saved_model.check_operations, lacking_graph()),
         "least": least_answers(model, joint),
     }
     (folder / "answers.json").write_text(json.dumps(answers), encoding="utf-8")
+
+
+def lacking_graph():
+    """A graph with operations that a stock server lacks, one of them in a function."""
+    graph = graph_pb2.GraphDef()
+    for name in ("XlaDynamicUpdateSlice", "MatMul", "SentencepieceOp", "body"):
+        graph.node.add(op=name)
+    function = graph.library.function.add()
+    function.signature.name = "body"
+    function.node_def.add(op="RoundRobinTrimmer")
+    return graph
 
 
 def shortlist_of(tokenizer):
@@ -260,8 +274,7 @@ def served_answers(version):
     requests = [log.predict_log.request for log in logs]
     return {
         "models": [
-            [model.name, model.base_path, model.model_platform]
-            for model in config.model_config_list.config
+            [x.name, x.base_path, x.model_platform] for x in config.model_config_list.config
         ],
         "warmup": [
             {
@@ -279,35 +292,21 @@ def values_of(proto):
     return [value.decode() if isinstance(value, bytes) else value for value in values]
 
 
-def nbest(texts, beam_sizes, length_penalties, max_lengths):
-    return (
-        "translate_nbest",
-        {
-            "text": texts,
-            "beam_size": beam_sizes,
-            "length_penalty": length_penalties,
-            "max_length": max_lengths,
-        },
-    )
+def nbest(texts, *options):
+    names = ("beam_size", "length_penalty", "max_length")
+    return "translate_nbest", {"text": texts, **dict(zip(names, options, strict=True))}
 
 
 def signature_answers(version):
     """Calls of the exported model by their names."""
-    rows = list(
-        zip(
-            SENTENCES,
-            [1, 2, -1, 4, 2, 99],
-            [0.0, 1.0, -1.0, 0.6, 2.0, -1.0],
-            [-1, 5, 4, 2, -1, 999],
-            strict=True,
-        )
-    )
+    options = [1, 2, -1, 4, 2, 99], [0.0, 1.0, -1.0, 0.6, 2.0, -1.0], [-1, 5, 4, 2, -1, 999]
+    rows = list(zip(SENTENCES, *options, strict=True))
     source_ids, target_ids = [[5, 9, 3, 0], [7, 8, 11, 3]], [[2, 6, 7], [2, 9, 0]]
     calls = {
         "default": ("serving_default", {"text": SENTENCES}),
         "nbest": nbest(SENTENCES, *([value] * len(SENTENCES) for value in (-1, -1.0, -1))),
         "long": ("serving_default", {"text": ["bad " * 2000, "bad " * 30]}),
-        "together": nbest(*(list(column) for column in zip(*rows, strict=True))),
+        "together": nbest(SENTENCES, *options),
         **{f"alone {i}": nbest(*([value] for value in row)) for i, row in enumerate(rows)},
         "left out": ("translate_nbest", {"text": SENTENCES}),
         "negative": nbest(SENTENCES, *([x] * len(SENTENCES) for x in (-7, float("nan"), -9))),

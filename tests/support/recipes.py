@@ -1,21 +1,8 @@
-"""Runs the programs in recipes/ on toy data."""
+"""Toy data for the programs in recipes/."""
 
 import gzip
-import sys
 
-import keras
 import numpy as np
-
-
-def run_recipe(main, options, monkeypatch):
-    """Runs the function `main` of a recipe with options, and restores the dtype policy."""
-    arguments = [str(x) for name, value in options.items() for x in (f"--{name}", value)]
-    monkeypatch.setattr(sys, "argv", ["recipe.py", *arguments])
-    policy = keras.config.dtype_policy()
-    try:
-        main()
-    finally:
-        keras.config.set_dtype_policy(policy)
 
 
 def write_fashion_mnist(folder, files, count=24):

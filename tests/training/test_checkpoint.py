@@ -7,8 +7,12 @@ import numpy as np
 import pytest
 
 from keras_transformer.errors import UserError
-from keras_transformer.runs.checkpoints import ValidationHistory, checkpoint_folders, load_history
-from keras_transformer.runs.model_file import load_checkpoint_model
+from keras_transformer.runs.checkpoints import (
+    ValidationHistory,
+    checkpoint_folders,
+    load_checkpoint_model,
+    load_history,
+)
 from keras_transformer.training import TransformerAdam, average_checkpoints
 from keras_transformer.training.checkpoint import (
     load_checkpoint,

@@ -15,8 +15,7 @@ from support.locking_process import locked_by_another_process
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from keras_transformer.errors import UserError
-from keras_transformer.runs.checkpoints import checkpoint_folders
-from keras_transformer.runs.model_file import load_checkpoint_model
+from keras_transformer.runs.checkpoints import checkpoint_folders, load_checkpoint_model
 from keras_transformer.training import TransformerAdam, array_batches, fit
 from keras_transformer.training.checkpoint import newest_checkpoint
 from keras_transformer.training.distribution import Distribution

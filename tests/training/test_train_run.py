@@ -20,7 +20,11 @@ from tensorboard.plugins.hparams import metadata
 from keras_transformer.data import Tokenizer
 from keras_transformer.errors import UserError
 from keras_transformer.recipe.files import load_recipe
-from keras_transformer.runs.model_file import load_checkpoint_model
+from keras_transformer.runs.checkpoints import (
+    TOKENIZER_MEMBER,
+    load_checkpoint_model,
+    read_member,
+)
 from keras_transformer.runs.run import Run
 from keras_transformer.training import train
 from keras_transformer.training.train_run import write_average
@@ -110,7 +114,7 @@ def test_leaves_a_complete_run_folder(whole):
     assert {"recipe.yaml", "history.json", "tokenizer", "checkpoints", "logs"} <= names
     steps = [path.name for path in run.checkpoints()]
     assert steps == ["step-00000002", "step-00000004", "step-00000005"]
-    assert run.tokenizer_fingerprint() == run.tokenizer().fingerprint
+    assert read_member(run.model_path, TOKENIZER_MEMBER) == run.tokenizer().fingerprint
     expected = "loaded" if keras.config.backend() == "tensorflow" else "absent"
     assert printed.splitlines()[-1] == f"TensorFlow is {expected}"
 

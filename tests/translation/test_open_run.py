@@ -14,8 +14,11 @@ from keras_transformer.layers.base import Dense
 from keras_transformer.models import Transformer
 from keras_transformer.models.base import in_float32
 from keras_transformer.recipe.settings import Recipe
-from keras_transformer.runs.checkpoints import ValidationHistory
-from keras_transformer.runs.model_file import TOKENIZER_MEMBER, load_checkpoint_model
+from keras_transformer.runs.checkpoints import (
+    TOKENIZER_MEMBER,
+    ValidationHistory,
+    load_checkpoint_model,
+)
 from keras_transformer.runs.run import Run
 from keras_transformer.training.checkpoint import save_checkpoint
 from keras_transformer.translation.engines import open_translator
@@ -85,7 +88,7 @@ def test_what_an_unfinished_run_has_is_named(unfinished):
 
 @pytest.mark.once
 def test_a_run_without_checkpoints_shows_the_command_that_trains_it(run):
-    command = f"Train it first: keras-transformer train '{run.directory}' --resume$"
+    command = f": keras-transformer train '{run.directory}' --resume$"
     uses = (open_model, open_translator, open_shortlist, lambda x: open_model(x, "last"))
     for use in uses:
         with pytest.raises(UserError, match=command):

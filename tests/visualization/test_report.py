@@ -93,7 +93,7 @@ def test_what_a_run_lacks_is_said_with_the_command(run):
     run.model_path.unlink()
     page = read_page(run_report(run))
     notes = " ".join(page.texts("p", **{"class": "note"}))
-    assert "has no logs" in notes and "no translations of" in notes
+    assert "has no logs" in notes and "no model" in notes
     assert "keras-transformer evaluate" not in notes
     assert f"keras-transformer train {run.directory} --resume" in notes
     assert "has no scores" not in notes  # Without a model, there is nothing to evaluate.

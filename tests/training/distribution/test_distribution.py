@@ -11,7 +11,7 @@ from support.small_models import new_model
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from keras_transformer.errors import UserError
-from keras_transformer.runs.model_file import load_checkpoint_model
+from keras_transformer.runs.checkpoints import load_checkpoint_model
 from keras_transformer.runs.run import Run
 from keras_transformer.training import MaskedCrossentropy, SlicedLogitsTrainer, TransformerAdam
 from keras_transformer.training.distribution import Distribution
