@@ -17,7 +17,7 @@ def device_type() -> str:
     """
     device = jax.config.jax_default_device or jax.devices()[0]
     if not getattr(device, "device_kind", "").startswith("NVIDIA"):
-        return getattr(device, "platform", f"{device}")
+        return getattr(device, "platform", "")
     return "cuda" if jax.device_count() == 1 and float(device.compute_capability) >= 8 else "gpu"
 
 
