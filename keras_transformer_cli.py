@@ -18,17 +18,11 @@ def main() -> None:
     """Chooses the backend, and runs the command line."""
     try:
         choose_backend()
-        _check_backend()
         with _log_lines_hidden():
             from keras_transformer.cli import main as command_line
     except KeyboardInterrupt:
         sys.exit(130)
     command_line(prog_name="keras-transformer")
-
-
-def installed_backends() -> list[str]:
-    """Returns the names of the installed backends."""
-    return [name for name in BACKENDS if importlib.util.find_spec(name) is not None]
 
 
 def choose_backend() -> None:
@@ -40,11 +34,11 @@ def choose_backend() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if not os.environ.get("KERAS_HOME"):  # Keras takes "" for the current folder.
         os.environ.pop("KERAS_HOME", None)
-    words = sys.argv[1:]
-    for word, following in zip(words, [*words[1:], ""], strict=False):
+    for word, following in zip(sys.argv[1:], [*sys.argv[2:], ""], strict=False):
         if word == "--backend" or word.startswith("--backend="):
             os.environ["KERAS_BACKEND"] = following if word == "--backend" else word[10:]
-    installed, backend = installed_backends(), os.environ.get("KERAS_BACKEND")
+    installed = [name for name in BACKENDS if importlib.util.find_spec(name)]
+    backend, keras = os.environ.get("KERAS_BACKEND"), sys.modules.get("keras")
     if not backend:
         if len(installed) == 1:
             (os.environ["KERAS_BACKEND"],) = installed
@@ -55,12 +49,7 @@ def choose_backend() -> None:
             f"Error: the backend {backend} is not installed (installed: "
             f"{', '.join(installed) or 'none'}): pip install 'keras3-transformer[{backend}]'"
         )
-
-
-def _check_backend() -> None:
-    """Ends the process if a program imported Keras before it chose this backend."""
-    keras, backend = sys.modules.get("keras"), os.environ.get("KERAS_BACKEND")
-    if keras is not None and backend and keras.config.backend() != backend:
+    elif keras is not None and keras.config.backend() != backend:
         sys.exit(
             f"Error: this program imported Keras before it knew --backend {backend}. Set "
             f"KERAS_BACKEND={backend}, or call `keras_transformer_cli.choose_backend()` first"
@@ -69,10 +58,7 @@ def _check_backend() -> None:
 
 @contextmanager
 def _log_lines_hidden() -> Iterator[None]:
-    """Hides what libraries write to stderr while they are imported, unless the import fails.
-
-    TensorFlow writes lines that TF_CPP_MIN_LOG_LEVEL does not hide.
-    """
+    """Hides what TensorFlow writes to stderr although TF_CPP_MIN_LOG_LEVEL is set."""
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as hidden:
         os.dup2(hidden.fileno(), 2)

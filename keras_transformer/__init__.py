@@ -5,166 +5,92 @@ optimizers of this package, so that `keras.saving.load_model` can load them. Oth
 imported when they are first used. Each sub-package has further names.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from keras_transformer._backend.compile_function import compile_function
+from keras_transformer._backend.compile_function import compile_function as compile_function
 from keras_transformer._lazy import lazy_names
-from keras_transformer.errors import UserError
+from keras_transformer.errors import UserError as UserError
 from keras_transformer.layers import (
-    Decoder,
-    DecoderLayer,
-    Encoder,
-    EncoderLayer,
-    FeedForward,
-    LearnedPositionalEncoding,
-    MultiHeadAttention,
-    PositionalEncoding,
-    ResidualConnection,
-    RotaryPositionalEncoding,
-    SinusoidalPositionalEncoding,
-    TokenEmbedding,
-    causal_mask,
-    padding_mask,
-    scaled_dot_product_attention,
+    Decoder as Decoder,
+    DecoderLayer as DecoderLayer,
+    Encoder as Encoder,
+    EncoderLayer as EncoderLayer,
+    FeedForward as FeedForward,
+    LearnedPositionalEncoding as LearnedPositionalEncoding,
+    MultiHeadAttention as MultiHeadAttention,
+    PositionalEncoding as PositionalEncoding,
+    ResidualConnection as ResidualConnection,
+    RotaryPositionalEncoding as RotaryPositionalEncoding,
+    SinusoidalPositionalEncoding as SinusoidalPositionalEncoding,
+    TokenEmbedding as TokenEmbedding,
+    causal_mask as causal_mask,
+    padding_mask as padding_mask,
+    scaled_dot_product_attention as scaled_dot_product_attention,
 )
 from keras_transformer.models import (
-    BertEncoder,
-    LanguageModel,
-    MaskedLanguageModel,
-    Transformer,
+    BertEncoder as BertEncoder,
+    LanguageModel as LanguageModel,
+    MaskedLanguageModel as MaskedLanguageModel,
+    Transformer as Transformer,
 )
 from keras_transformer.training import (
-    MaskedAccuracy,
-    MaskedCrossentropy,
-    Perplexity,
-    TransformerAdam,
-    TransformerSchedule,
+    MaskedAccuracy as MaskedAccuracy,
+    MaskedCrossentropy as MaskedCrossentropy,
+    Perplexity as Perplexity,
+    TransformerAdam as TransformerAdam,
+    TransformerSchedule as TransformerSchedule,
 )
 
 if TYPE_CHECKING:
     from keras_transformer import (
         data as data,
-    )
-    from keras_transformer import (
         decoding as decoding,
-    )
-    from keras_transformer import (
         evaluation as evaluation,
-    )
-    from keras_transformer import (
         exchange as exchange,
-    )
-    from keras_transformer import (
         export as export,
-    )
-    from keras_transformer import (
         portability as portability,
-    )
-    from keras_transformer import (
         recipe as recipe,
-    )
-    from keras_transformer import (
         runs as runs,
-    )
-    from keras_transformer import (
         serving as serving,
-    )
-    from keras_transformer import (
         translation as translation,
-    )
-    from keras_transformer import (
         visualization as visualization,
     )
-    from keras_transformer.data import BatchPlan, Tokenizer, TokenStore
-    from keras_transformer.decoding import (
-        Ensemble,
-        SamplingOptions,
-        SearchOptions,
-        Shortlist,
-        search,
+    from keras_transformer.data import (
+        BatchPlan as BatchPlan,
+        Tokenizer as Tokenizer,
+        TokenStore as TokenStore,
     )
-    from keras_transformer.portability import conformance
-    from keras_transformer.recipe.files import load_recipe
-    from keras_transformer.recipe.settings import Recipe
-    from keras_transformer.runs.run import Run
+    from keras_transformer.decoding import (
+        Ensemble as Ensemble,
+        SamplingOptions as SamplingOptions,
+        SearchOptions as SearchOptions,
+        Shortlist as Shortlist,
+        search as search,
+    )
+    from keras_transformer.portability import conformance as conformance
+    from keras_transformer.recipe.files import load_recipe as load_recipe
+    from keras_transformer.recipe.settings import Recipe as Recipe
+    from keras_transformer.runs.run import Run as Run
     from keras_transformer.training import (
-        SlicedLogitsTrainer,
-        array_batches,
-        average_checkpoints,
-        fit,
-        train,
+        SlicedLogitsTrainer as SlicedLogitsTrainer,
+        array_batches as array_batches,
+        average_checkpoints as average_checkpoints,
+        fit as fit,
+        train as train,
     )
     from keras_transformer.translation import (
-        Generator,
-        Hypothesis,
-        Scorer,
-        Translator,
-        open_model,
-        open_shortlist,
-        open_translator,
+        Generator as Generator,
+        Hypothesis as Hypothesis,
+        Scorer as Scorer,
+        Translator as Translator,
+        open_model as open_model,
+        open_shortlist as open_shortlist,
+        open_translator as open_translator,
     )
 
 __version__ = "0.1.0.dev0"
 
-__all__ = [
-    "BatchPlan",
-    "BertEncoder",
-    "Decoder",
-    "DecoderLayer",
-    "Encoder",
-    "EncoderLayer",
-    "Ensemble",
-    "FeedForward",
-    "Generator",
-    "Hypothesis",
-    "LanguageModel",
-    "LearnedPositionalEncoding",
-    "MaskedAccuracy",
-    "MaskedCrossentropy",
-    "MaskedLanguageModel",
-    "MultiHeadAttention",
-    "Perplexity",
-    "PositionalEncoding",
-    "Recipe",
-    "ResidualConnection",
-    "RotaryPositionalEncoding",
-    "Run",
-    "SamplingOptions",
-    "Scorer",
-    "SearchOptions",
-    "Shortlist",
-    "SinusoidalPositionalEncoding",
-    "SlicedLogitsTrainer",
-    "TokenEmbedding",
-    "TokenStore",
-    "Tokenizer",
-    "Transformer",
-    "TransformerAdam",
-    "TransformerSchedule",
-    "Translator",
-    "UserError",
-    "array_batches",
-    "average_checkpoints",
-    "causal_mask",
-    "compile_function",
-    "conformance",
-    "fit",
-    "load_recipe",
-    "open_model",
-    "open_shortlist",
-    "open_translator",
-    "padding_mask",
-    "scaled_dot_product_attention",
-    "search",
-    "train",
-]
-
-_PACKAGES = {
-    *("data", "decoding", "evaluation", "exchange", "export", "portability", "recipe", "runs"),
-    *("serving", "translation", "visualization"),
-}
-_public_name = lazy_names(
+__getattr__ = lazy_names(
     __name__,
     {
         "data": "BatchPlan TokenStore Tokenizer",
@@ -177,10 +103,6 @@ _public_name = lazy_names(
         "translation": """
             Generator Hypothesis Scorer Translator open_model open_shortlist open_translator""",
     },
+    "data decoding evaluation exchange export portability recipe runs serving translation "
+    "visualization",
 )
-
-
-def __getattr__(name: str) -> Any:
-    if name in _PACKAGES:
-        return importlib.import_module(f"{__name__}.{name}")
-    return _public_name(name)

@@ -1,16 +1,20 @@
-"""Writes files completely or not at all, and reads small files from unknown sources."""
+"""Writes files completely or not at all, reads small files of unknown sources, encodes images."""
 
 import errno
 import hashlib
 import json
 import os
 import shutil
+import struct
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, TextIO
+
+import numpy as np
 
 from keras_transformer.errors import UserError
 
@@ -25,13 +29,11 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
     """Writes a file or folder under a temporary name beside `path`, then renames it to `path`.
 
     A symbolic link is kept and its target is replaced. A replaced file keeps its permissions. If
-    `path` is an existing folder, the folder must be empty.
-
-    Yields:
-        The temporary path, which has the folder and the suffix of `path`.
+    `path` is an existing folder, the folder must be empty. The temporary path has the suffix of
+    `path`. After any error, the old content of `path` is unchanged.
 
     Raises:
-        UserError: If the disk is full. After any error, the old content of `path` is unchanged.
+        UserError: If the disk is full.
     """
     path = Path(path)
     if path.is_symlink():
@@ -54,11 +56,10 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
 @contextmanager
 def output_path(path: str | Path) -> Iterator[Path]:
     """Writes a file as `atomic_write` does. Raises `UserError` at once if that is not possible."""
-    path = Path(path)
     with ExitStack() as stack:
         try:
-            if path.exists():
-                path.open("r+").close()  # raises an error for folders and read-only files
+            if os.path.exists(path):
+                open(path, "r+").close()  # raises an error for folders and read-only files
             partial = stack.enter_context(atomic_write(path))
             partial.touch()
         except OSError as error:
@@ -68,15 +69,11 @@ def output_path(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def output_file(path: str | Path) -> Iterator[TextIO]:
-    """Opens an output file for UTF-8 text, as `output_path` does.
-
-    A device or a pipe, such as /dev/stdout, is written directly, line by line.
-    """
-    path = Path(path)
+    """Opens an output file as `output_path` does. A device or a pipe is written line by line."""
     is_stream = os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path))
     if is_stream or str(path).startswith(_STREAMS):
         try:
-            stream = path.open("a", buffering=1, encoding="utf-8")
+            stream = open(path, "a", buffering=1, encoding="utf-8")
         except OSError as error:
             raise UserError(f"{path} cannot be written: {error.strerror}") from None
         with stream:
@@ -87,9 +84,9 @@ def output_file(path: str | Path) -> Iterator[TextIO]:
 
 
 def keras_home() -> Path:
-    """Returns Keras's folder for downloads, without the slow import of Keras."""
+    """Returns Keras's folder for downloads."""
     home = Path(os.path.expanduser(os.environ.get("KERAS_HOME") or "~/.keras"))
-    existing = next((x for x in (home, *home.parents) if os.path.exists(x)), home)
+    existing = next(x for x in (home, *home.parents, Path()) if os.path.exists(x))
     return home if os.access(existing, os.W_OK) else Path(tempfile.gettempdir()) / ".keras"
 
 
@@ -101,20 +98,13 @@ def as_line(text: str) -> str:
 def is_disk_full(error: BaseException) -> bool:
     """Returns whether an error means that the disk or the user's quota is full."""
     codes = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    if any(kind.__name__ == "OpError" for kind in type(error).__mro__):  # of TensorFlow
-        return any(os.strerror(code) in str(error) for code in codes)
-    # Errors of HDF5 have the code only in the message.
-    return isinstance(error, OSError) and (
-        error.errno in codes or any(f"errno = {code}," in str(error) for code in codes)
-    )
+    # Errors of HDF5 have the code only in the message, those of TensorFlow its text.
+    signs = [*(f"errno = {code}," for code in codes), *map(os.strerror, codes)]
+    return getattr(error, "errno", None) in codes or any(sign in f"{error}" for sign in signs)
 
 
 def read_json(file: IO[bytes], most_bytes: int) -> Any:
-    """Parses a JSON file of at most `most_bytes` bytes.
-
-    Raises:
-        ValueError: If the file has more bytes, is nested too deeply, or is not JSON.
-    """
+    """Parses a JSON file. Raises `ValueError` if it is wrong, too deep or above `most_bytes`."""
     content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
         raise ValueError(f"the JSON file must have at most {most_bytes:,} bytes. Received: more")
@@ -128,13 +118,13 @@ def read_entries(path: Path) -> list[dict[str, Any]]:
     """Reads a list of JSON objects. Returns an empty list if the file does not exist."""
     if not path.exists():
         return []
-    advice = "Repair or move it: without it, a new list is begun"
     try:
         entries = json.loads(path.read_bytes())
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise ValueError("it must contain a list of objects")
     except (ValueError, RecursionError, OSError) as error:
+        advice = "Repair or move it: without it, a new list is begun"
         raise UserError(f"{path} cannot be read: {error}. {advice}") from None
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise UserError(f"{path} must contain a list of objects. {advice}")
     return entries
 
 
@@ -153,14 +143,13 @@ def read_config(path: str | Path) -> dict[str, Any]:
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            for member in archive.infolist():
+            for member in archive.infolist():  # A member never has more bytes than it says.
                 if member.filename.endswith(".json") and member.file_size > _MOST_JSON_BYTES:
                     raise ValueError(
                         f"{member.filename} must have at most {_MOST_JSON_BYTES:,} bytes. "
                         f"Received: {member.file_size:,}"
                     )
-            with archive.open("config.json") as file:
-                config = read_json(file, _MOST_JSON_BYTES)
+            config = json.loads(archive.read("config.json"))
         if not isinstance(config, dict):
             raise ValueError("config.json must be a JSON object")
     except Exception as error:  # zipfile, zlib, struct and json raise different errors
@@ -170,10 +159,9 @@ def read_config(path: str | Path) -> dict[str, Any]:
 
 def is_keras_file(path: str | Path) -> bool:
     """Returns whether `read_config` can read the file `path`."""
-    try:
+    with suppress(UserError):
         return bool(read_config(path))
-    except UserError:
-        return False
+    return False
 
 
 def damaged_keras_file(path: str | Path, error: Exception) -> UserError:
@@ -198,6 +186,18 @@ def remove(path: Path) -> None:
 
 def check_is_free(directory: str | Path) -> None:
     """Raises UserError if the path exists and is not an empty folder."""
-    directory = Path(directory)
-    if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
+    path = Path(directory)
+    if path.is_file() or (path.is_dir() and any(path.iterdir())):
         raise UserError(f"{directory} is not empty: remove it, or name another folder")
+
+
+def png(pixels: np.ndarray) -> bytes:
+    """Encodes an image, uint8 `(height, width, 3)`, as PNG, without an imaging library."""
+    height, width, _ = pixels.shape
+    rows = np.pad(pixels.reshape(height, -1), ((0, 0), (1, 0)))  # Each row begins with its filter.
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    chunks = {b"IHDR": header, b"IDAT": zlib.compress(rows.tobytes(), 9), b"IEND": b""}
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        for name, data in chunks.items()
+    )

@@ -5,6 +5,8 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
+from keras_transformer._backend.compile_function import compiles_each_shape
+
 SECONDS_BETWEEN_LINES = 30.0
 
 
@@ -22,41 +24,29 @@ class Bar(tqdm):
     def __init__(self, desc: str, waiting: str = "", **settings: Any) -> None:
         is_terminal = getattr(sys.stderr, "isatty", lambda: False)()
         self.is_live = is_terminal or "ipykernel" in sys.modules
+        self._is_waiting = self.is_live and bool(waiting)
         if not self.is_live:
-            settings |= {
-                "file": _Lines(sys.stderr),
-                "mininterval": SECONDS_BETWEEN_LINES,
-                "delay": SECONDS_BETWEEN_LINES,
-                "miniters": 1,
-                "bar_format": "{desc}: {n_fmt}/{total_fmt}, {elapsed} elapsed, {remaining} left"
-                "{postfix}",
-            }
+            seconds = SECONDS_BETWEEN_LINES
+            settings |= {"file": _Lines(sys.stderr), "mininterval": seconds, "delay": seconds}
+            times = "{elapsed} elapsed, {remaining} left"
+            settings |= {"bar_format": f"{{desc}}: {{n_fmt}}/{{total_fmt}}, {times}{{postfix}}"}
+            settings["miniters"] = 1
         super().__init__(desc=desc, dynamic_ncols=True, **settings)
-        self._has_begun = False
-        if self.is_live and waiting:
+        if self._is_waiting:
             self.set_postfix_str(waiting)
 
     def update(self, n: float | None = 1) -> bool | None:
-        if not n or self.disable or self._has_begun:
-            return super().update(n)
-        self._has_begun = True
-        self.set_postfix_str("", refresh=False)
-        # The first update includes the time to compile, so it does not tell the time left.
-        self.initial += n
-        self.last_print_n += n
-        super().update(n)
-        self.last_print_t = self._time()  # type: ignore[attr-defined]
-        if self.last_print_t >= self.start_t + (self.delay or 0):
-            self.refresh()
-        return None
+        if n and self._is_waiting:
+            self._is_waiting = False
+            self.set_postfix_str("", refresh=False)
+        return super().update(n)
 
 
 class _Lines:
     """A text file in which each text that a progress bar writes is a line of its own."""
 
     def __init__(self, file: TextIO) -> None:
-        self._file = file
-        self._last = ""
+        self._file, self._last = file, ""
 
     def write(self, text: str) -> None:
         line = text.strip()
@@ -69,9 +59,5 @@ class _Lines:
 
 
 def compiling() -> str:
-    """Returns "compiling" if Keras is loaded and its backend compiles, otherwise ""."""
-    if "keras" not in sys.modules:
-        return ""
-    from keras_transformer._backend.compile_function import compiles_each_shape
-
+    """Returns "compiling" if the backend compiles, otherwise ""."""
     return "compiling" if compiles_each_shape() else ""

@@ -47,18 +47,15 @@ def check_is_list(**texts: Any) -> None:
             raise TypeError(f"`{name}` must be a list of strings. Received: {given!r:.200}")
 
 
-def check_integers(**arrays: Any) -> None:
-    """Raises `ValueError` if a NumPy array is not empty and its values are not integers."""
+def check_ids(end: int, **arrays: Any) -> None:
+    """Raises `ValueError` if values of a NumPy array are not integers, or not in `range(end)`."""
     for name, array in arrays.items():
-        if array.size and array.dtype.kind not in "iu":
+        if not array.size:
+            continue
+        if array.dtype.kind not in "iu":
             raise ValueError(f"`{name}` must be integers. Received: dtype={array.dtype}")
-
-
-def check_range(least: int, end: int, **arrays: Any) -> None:
-    """Raises `ValueError` if a value of a NumPy array is below `least`, or not below `end`."""
-    for name, array in arrays.items():
-        if array.size and (array.min() < least or array.max() >= end):
+        if array.min() < 0 or array.max() >= end:
             raise ValueError(
-                f"`{name}` must be from {least} to {end - 1}. "
+                f"`{name}` must be from 0 to {end - 1}. "
                 f"Received: values from {array.min()} to {array.max()}"
             )

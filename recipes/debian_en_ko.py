@@ -24,7 +24,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
-from keras_transformer.data.download import download
+from keras_transformer.data.corpus import download
 from keras_transformer.data.held_out import sentence_key
 from keras_transformer.errors import UserError
 

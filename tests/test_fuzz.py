@@ -14,8 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from support.time_limit import time_limit
 
 from keras_transformer.data import CorpusError, read_lines, read_parallel

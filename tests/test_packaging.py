@@ -20,8 +20,9 @@ OF_ONE_BACKEND = {"translation_graph.py", "cuda_graphs.py", "compiled_step.py"}
 # Files that are tested with those that use them.
 TESTED_WITH = {
     "cli/signals.py": "cli/test_train.py",
+    "_lazy.py": "test_public_api.py",
     "models/seq2seq.py": "models/test_transformer.py",
-    "serving/endpoint.py": "serving/test_rest_endpoint.py",
+    "serving.py": "serving/test_client.py",
 }
 
 

@@ -1,9 +1,12 @@
 """The public API is a decision, not an accident."""
 
+import ast
 import importlib
 import inspect
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import keras
 import pytest
@@ -34,12 +37,10 @@ def run_python(code: str) -> str:
 
 
 @pytest.mark.once
-def test_public_names_are_these():
-    assert sorted(keras_transformer.__all__) == sorted(PUBLIC)
-
-
-@pytest.mark.once
-def test_public_names_are_found_and_documented():
+def test_public_names_are_these_and_are_found_and_documented():
+    source = Path(keras_transformer.__file__).read_text("utf-8")
+    lazy = set(PACKAGES) - {"layers", "models", "training"}
+    assert set(re.findall(r"\b(\w+) as \1\b", source)) == {*PUBLIC, *lazy}
     for name in PUBLIC:
         assert inspect.getdoc(getattr(keras_transformer, name)), name
     for package in PACKAGES:
@@ -95,3 +96,17 @@ import keras_transformer
 print(state() == before)
 """
     assert run_python(code) == "True"
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("package", ["", "evaluation", "training"])
+def test_what_type_checkers_see_is_imported_on_first_use(package):
+    """The names under `TYPE_CHECKING` and those of `lazy_names` are the same."""
+    module = importlib.import_module(f"keras_transformer.{package}".rstrip("."))
+    tree = ast.parse(Path(module.__file__).read_text("utf-8"))
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    names = {alias.name for node in block.body for alias in node.names}
+    assert names | set(vars(module)) >= set(getattr(module, "__all__", ()))
+    assert all(getattr(module, name) is not None for name in names)
+    with pytest.raises(AttributeError, match=f"{module.__name__}' has no attribute 'Transfromer'"):
+        module.Transfromer  # noqa: B018

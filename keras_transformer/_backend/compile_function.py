@@ -1,16 +1,20 @@
-"""Compiles functions that call a model."""
+"""Compiles functions that call a model, and keeps JAX's compiled programs on disk."""
 
 import functools
+import hashlib
+import os
+import platform
 import threading
 from collections.abc import Callable, Collection
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
-from keras_transformer._backend.compilation_cache import use_compilation_cache
+# Largest size of JAX's cache, which looks at all its programs when it writes one.
+MAX_CACHE_BYTES = 2**27
 
 # The `GraphedLoops` of the compiled function that runs now, on PyTorch with a GPU of CUDA.
 _graphed_loops: ContextVar[Any] = ContextVar("graphed_loops", default=None)
@@ -27,9 +31,9 @@ def compile_function(
 
     TensorFlow and JAX compile the function. PyTorch runs the function eagerly in inference mode,
     except `while_loop` on a GPU. If `model.compiles` is False (see `Searchable`), the function runs
-    eagerly on every backend.
-    Every call reads the model's current weights, so training does not require recompilation.
-    `quantize` and `enable_lora` replace or add weights, so the next call recompiles the function.
+    eagerly on every backend. Every call reads the model's current weights, so training does not
+    require recompilation. `quantize` and `enable_lora` replace or add weights, so the next call
+    recompiles the function.
 
     Example:
 
@@ -41,10 +45,9 @@ def compile_function(
         model: Model that is passed as the first argument of `function`.
         donated: Zero-based indices of the `tensors` that the caller will not use again. JAX reuses
             their memory for the results. Defaults to none.
-        any_shape: If True, TensorFlow makes one graph without XLA. In this graph, all axes of the
-            first tensor and the first axis of each other tensor may vary in size. A small model
-            then takes 3 times as long per batch, but a new shape causes no delay. On the other
-            backends, the argument has no effect. Defaults to False.
+        any_shape: If True, TensorFlow makes one graph without XLA. All axes of the first tensor and
+            the first axis of each other tensor may vary in size. A small model then takes 3 times
+            as long per batch, but a new shape causes no delay. Defaults to False.
 
     Returns:
         A function that takes `tensors` (or arrays) by position and hashable `options` by name.
@@ -56,7 +59,7 @@ def compile_function(
     @functools.lru_cache(maxsize=1)
     def compiled(_: Any) -> Callable[..., Any]:
         if backend == "tensorflow":
-            return (_tensorflow_graph if any_shape else _tensorflow)(function, model)
+            return _tensorflow(function, model, any_shape)
         if backend == "jax":
             return _jax(function, model, donated)
         bound = functools.partial(function, model)
@@ -72,21 +75,11 @@ def compile_function(
     return call
 
 
-def while_loop(
-    condition: Callable[..., Any],
-    body: Callable[..., Any],
-    carried: tuple[Any, ...],
-    given: Any,
-    name: Any,
-) -> Any:
+def while_loop(condition: Any, body: Any, carried: tuple[Any, ...], given: Any, name: Any) -> Any:
     """Does the same as `ops.while_loop`, in a compiled function of PyTorch on a GPU by CUDA graphs.
 
-    Args:
-        condition: Function of the loop's tensors. It returns whether to go on.
-        body: Function of `given` and the loop's tensors. It returns the new tensors of the loop.
-        carried: The loop's tensors at the beginning, in any nested structure.
-        given: Other tensors that `body` reads, in any nested structure. It may also read weights.
-        name: Hashable object that differs between functions that compute something else.
+    `body` is a function of `given` and the loop's tensors `carried`, each of any nested structure.
+    It may also read weights. `name` is hashable and names what the loop computes.
     """
     graphed = _graphed_loops.get()
     if graphed is not None:
@@ -105,11 +98,7 @@ def makes_graphs() -> bool:
 
 
 def prefers_float32() -> bool:
-    """Returns whether compiled functions take less time in float32 than in half precision.
-
-    This is the case for TensorFlow and JAX on a CPU. PyTorch on a CPU with instructions for
-    bfloat16 takes less time in bfloat16 if the matrices are large.
-    """
+    """Returns whether compiled functions take less time in float32 than in half precision."""
     return compiles_each_shape() and is_on_cpu()
 
 
@@ -121,7 +110,7 @@ def is_on_cuda() -> bool:
 def is_on_cpu() -> bool:
     """Returns whether the backend computes on CPUs only."""
     if keras.config.backend() == "torch":
-        return keras.ops.zeros(()).device.type == "cpu"
+        return ops.zeros(()).device.type == "cpu"
     return all(name.startswith("cpu") for name in keras.distribution.list_devices())
 
 
@@ -132,68 +121,35 @@ def _layers(model: Any) -> list[Any]:
     return list(getattr(model, "_flatten_layers", list)())
 
 
-class Recompiling:
-    """Mixin that recompiles a Keras model after `quantize` or `enable_lora` added variables.
-
-    Without this mixin, `fit`, `evaluate` and `predict` would still use the old weights on
-    TensorFlow.
-    """
-
-    variables: Any
-
-    def make_train_function(self, force: bool = False) -> None:
-        super().make_train_function(force or self._has_more_variables("train"))  # type: ignore
-
-    def make_test_function(self, force: bool = False) -> None:
-        super().make_test_function(force or self._has_more_variables("test"))  # type: ignore
-
-    def make_predict_function(self, force: bool = False) -> None:
-        super().make_predict_function(force or self._has_more_variables("predict"))  # type: ignore
-
-    def _has_more_variables(self, function: str) -> bool:
-        counts = vars(self).setdefault("_num_variables", {})  # Avoids tracking by Keras.
-        before, counts[function] = counts.get(function), len(self.variables)
-        return before not in (None, counts[function])
-
-
-def _tensorflow(function: Callable[..., Any], model: Any) -> Callable[..., Any]:
-    """Compiles with XLA.
+def _tensorflow(
+    function: Callable[..., Any], model: Any, any_shape: bool = False
+) -> Callable[..., Any]:
+    """Makes graphs. Unless they take any shape, XLA compiles them.
 
     For a small model, XLA shortens beam search by 60 % and greedy search by 90 %.
     """
     import tensorflow as tf
 
-    # A function for each shape, because one for all would warn that it is compiled often.
-    @functools.cache
-    def compiled(options: tuple[tuple[str, Any], ...], _: tuple[Any, ...]) -> Callable[..., Any]:
-        bound = functools.partial(function, model, **dict(options))
-        return tf.function(bound, autograph=False, jit_compile=True)
-
-    def call(*tensors: Any, **options: Any) -> Any:
-        leaves = keras.tree.flatten(tensors)
-        shapes = tuple(None if x is None else tuple(np.shape(x)) for x in leaves)
-        return compiled(tuple(sorted(options.items())), shapes)(*tensors)
-
-    return call
-
-
-def _tensorflow_graph(function: Callable[..., Any], model: Any) -> Callable[..., Any]:
-    import tensorflow as tf
-
     graphs: dict[Any, Callable[..., Any]] = {}
     lock = threading.Lock()
 
-    def spec(x: Any, is_fixed: bool) -> Any:
-        shape = (None, *x.shape[1:])[: len(x.shape)] if is_fixed else (None,) * len(x.shape)
-        return tf.TensorSpec(shape, x.dtype)
+    def spec(x: Any, is_first: bool) -> Any:
+        sizes = tuple(x.shape)
+        if any_shape:
+            sizes = (None,) * len(sizes) if is_first else (None, *sizes[1:])[: len(sizes)]
+        return tf.TensorSpec(sizes, x.dtype)
 
     def call(*tensors: Any, **options: Any) -> Any:
         leaves = [x if x is None else tf.convert_to_tensor(x) for x in keras.tree.flatten(tensors)]
-        specs = tuple(None if x is None else spec(x, i > 0) for i, x in enumerate(leaves))
+        specs = tuple(None if x is None else spec(x, i == 0) for i, x in enumerate(leaves))
         key = (specs, tuple(sorted(options.items())))
         with lock:
             if key not in graphs:
-                graph = tf.function(lambda *x: function(model, *x, **options), autograph=False)
+                graph = tf.function(
+                    lambda *x: function(model, *x, **options),
+                    autograph=False,
+                    jit_compile=not any_shape,
+                )
                 structure = keras.tree.pack_sequence_as(tensors, specs)
                 graphs[key] = graph.get_concrete_function(*structure)
         return graphs[key](*keras.tree.pack_sequence_as(tensors, leaves))
@@ -246,3 +202,45 @@ def _torch(bound: Callable[..., Any]) -> Callable[..., Any]:
             _graphed_loops.reset(token)
 
     return call
+
+
+def use_compilation_cache() -> None:
+    """Lets JAX, if it is the backend, keep compiled programs in the user's cache folder.
+
+    The programs are in `keras_transformer/jax` of `XDG_CACHE_HOME` or `~/.cache`. Each type of
+    processor has its own subfolder, because a program for one processor may crash on another. If
+    the process cannot write to the folder, the cache stays off. The function changes nothing if a
+    setting of JAX names a cache folder (`JAX_COMPILATION_CACHE_DIR`) or turns the cache off
+    (`JAX_ENABLE_COMPILATION_CACHE=false`).
+    """
+    if keras.config.backend() != "jax":
+        return
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    config = jax.config
+    if config.jax_compilation_cache_dir or not config.jax_enable_compilation_cache:
+        return
+    try:
+        home = Path(os.environ.get("XDG_CACHE_HOME", ""))
+        home = home if home.is_absolute() else Path.home() / ".cache"  # as in the XDG standard
+        folder = home / "keras_transformer" / "jax" / _processor()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # RuntimeError: the user has no home folder
+        return
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return
+    config.update("jax_compilation_cache_max_size", MAX_CACHE_BYTES)
+    config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    config.update("jax_compilation_cache_dir", str(folder))
+    compilation_cache.reset_cache()  # JAX looks for the folder only before it first compiles.
+
+
+def _processor() -> str:
+    """Returns a hash of the processor's model name and features."""
+    info = Path("/proc/cpuinfo")
+    lines = set(info.read_text().splitlines()) if info.is_file() else ()
+    features = sorted(x for x in lines if x.startswith(("model name", "flags", "Features")))
+    parts = platform.machine(), platform.processor(), *features
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

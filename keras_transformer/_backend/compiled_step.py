@@ -29,19 +29,10 @@ class CompiledStep:
     """The training step of a Keras model on PyTorch, with loss and gradients as compiled programs.
 
     The forward pass, the loss and the metrics are one function without side effects, as Keras has
-    it on JAX: it takes the values of all variables and returns the new ones. `torch.compile` sees
-    this function as one opaque operation and traces the operations of PyTorch in it, not the Python
-    code of Keras. Each shape of batches is compiled when it first occurs. The optimizer runs
-    eagerly, so a step may decide in Python what to do with the gradients.
-
-    Args:
-        model: A compiled Keras model with the `train_step` of Keras.
-
-    Call arguments:
-        batch: A batch for `model.train_step`, a nested structure of arrays and None.
-
-    Returns:
-        The result of `model.train_step`, a dict of tensors.
+    it on JAX: it takes the values of all variables and returns the new ones. `torch.compile` traces
+    the operations of PyTorch in it, not the Python code of Keras. Each shape of batches is compiled
+    when it first occurs. The optimizer runs eagerly, so a step may decide in Python what to do with
+    the gradients. A call does what `model.train_step` does with a batch of arrays and None.
     """
 
     def __init__(self, model: Any) -> None:
@@ -49,8 +40,7 @@ class CompiledStep:
         self._trainable = list(model.trainable_variables)
         known = {id(variable) for variable in self._trainable}
         candidates = [*model.non_trainable_variables, *model.metrics_variables]
-        others = {id(x): x for x in candidates if id(x) not in known}
-        self._others = list(others.values())
+        self._others = list({id(x): x for x in candidates if id(x) not in known}.values())
         self._programs: dict[str, Callable[..., Any]] = {}  # by the structure of batches
 
     def __call__(self, batch: Any) -> dict[str, Any]:
@@ -70,10 +60,7 @@ class CompiledStep:
         return logs
 
     def _compile(self, is_given: Any) -> Callable[..., Any]:
-        """Compiles the step for batches with arrays where `is_given` is True, otherwise None.
-
-        Dynamo gives no None to a function that it traces.
-        """
+        """Compiles the step for batches with arrays where `is_given`, as Dynamo gives no None."""
 
         def forward(weights: Any, values: Any, arrays: Any) -> Any:
             rest = iter(arrays)

@@ -4,7 +4,7 @@ import functools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -20,27 +20,12 @@ class GraphedStep:
 
     Python takes longer to start the kernels of a step than a GPU takes to run them. A graph starts
     all of them by one call. The first batch of each shape is trained without a graph, which
-    compiles the step. The second is recorded, up to 32 shapes. With more, all steps run without
-    graphs.
+    compiles the step. The second is recorded, up to 32 shapes. With more, or if Python reads a
+    value from the GPU in a step, all steps run without a graph, or raise a ValueError if
+    `is_required` is True. Numbers that Python computes are constants of the recording.
 
-    Numbers that Python computes are constants of the recording, as in a program that XLA compiles.
-    A step in which Python reads a value from the GPU can't be recorded.
-
-    Args:
-        step: Function that trains a model on a batch, a nested structure of arrays and None. It
-            returns a dict of tensors, and changes other tensors in place only.
-        model: The model, whose gradients are freed between the steps.
-        is_required: Whether to raise an error if the step can't be recorded. Defaults to False,
-            which means that all steps run without a graph then.
-
-    Call arguments:
-        data: A list or iterator. The next element is a batch.
-
-    Returns:
-        The result of `step`.
-
-    Raises:
-        ValueError: If `is_required` is True, and the step can't be recorded.
+    `step` trains `model` on a batch, a nested structure of arrays and None. It returns a dict of
+    tensors, and changes other tensors in place only. A call takes an iterable of a batch.
 
     Source: "CUDA Graphs" in PyTorch's documentation.
     """
@@ -65,7 +50,9 @@ class GraphedStep:
         recording = self._recordings[key] or self._record(key, batch)
         if recording is None:
             return self._step(batch)
-        recording.assign(batch)
+        for own, given in zip(*map(keras.tree.flatten, (recording.batch, batch)), strict=True):
+            if own is not None:
+                own.copy_(ops.convert_to_tensor(given))
         recording.graph.replay()
         return {name: value.clone() for name, value in recording.result.items()}
 
@@ -109,29 +96,21 @@ class GraphedStep:
             )
 
 
-@dataclass
-class _Recording:
+class _Recording(NamedTuple):
     """The graph of a training step, with the tensors that it reads and those that it makes."""
 
     graph: Any
     batch: Any
     result: dict[str, Any]
 
-    def assign(self, batch: Any) -> None:
-        for own, given in zip(*map(keras.tree.flatten, (self.batch, batch)), strict=True):
-            if own is not None:
-                own.copy_(ops.convert_to_tensor(given))
-
 
 class GraphedLoops:
     """Runs loops on PyTorch by CUDA graphs, see `compile_function.while_loop`.
 
     The first step of a loop with new shapes runs without a graph. Then one step is recorded, with
-    tensors of its own, and all other steps replay it. A step that can't be recorded, for example
-    because Python reads a value from the GPU, always runs without a graph.
-
-    Weights that are cast to another dtype are cast once per loop. One object serves one function
-    of one model. One thread at a time runs a loop.
+    tensors of its own, and all other steps replay it. A step that can't be recorded always runs
+    without a graph. Weights that are cast to another dtype are cast once per loop. One object
+    serves one function of one model, in one thread at a time.
     """
 
     def __init__(self) -> None:
@@ -140,14 +119,7 @@ class GraphedLoops:
         self._lock = threading.Lock()
         self._pool = torch.cuda.graph_pool_handle()
 
-    def run(
-        self,
-        condition: Callable[..., Any],
-        body: Callable[..., Any],
-        carried: tuple[Any, ...],
-        given: Any,
-        name: Any,
-    ) -> tuple[Any, ...]:
+    def run(self, condition: Any, body: Any, carried: Any, given: Any, name: Any) -> Any:
         key = name, f"{keras.tree.map_structure(_kind, (given, carried))}"
         with self._lock, self._recordable:
             if key in self._loops:
@@ -164,9 +136,7 @@ class GraphedLoops:
                 return ops.while_loop(condition, functools.partial(body, given), carried)
             return loop.run(carried, given)
 
-    def _record(
-        self, condition: Callable[..., Any], body: Callable[..., Any], carried: Any, given: Any
-    ) -> "_Loop | None":
+    def _record(self, condition: Any, body: Any, carried: Any, given: Any) -> "_Loop | None":
         """Records a step of a loop. Returns None if that fails."""
         given, carried = keras.tree.map_structure(_copy, (given, carried))
         loop = _Loop(torch.cuda.CUDAGraph(), condition, given, carried, condition(*carried))
@@ -221,8 +191,8 @@ class _Loop:
 class Recordable(TorchFunctionMode):
     """Lets PyTorch do without copies from the CPU that a CUDA graph can't record.
 
-    Makes 0-d tensors of numbers on the GPU. PyTorch would copy the numbers, and wait for it. With
-    `casts`, it also casts each weight only once, and keeps the result in this dict.
+    Makes 0-d tensors of numbers on the GPU. With `casts`, it also casts each weight only once, and
+    keeps the result in this dict.
     """
 
     def __init__(self, casts: dict[Any, Any] | None = None) -> None:

@@ -22,8 +22,8 @@ FUSED_DEVICES = ("cuda",)
 def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
     """Works like `keras.ops.custom_gradient`, but raises errors of `function` unchanged.
 
-    On PyTorch, Keras calls the function again after any error, including Ctrl-C and out-of-memory
-    errors. The user then sees an `AttributeError` instead of the first error.
+    On PyTorch, Keras calls the function again after any error. After Ctrl-C, the user would see an
+    `AttributeError`.
     """
     errors: list[BaseException] = []
 
@@ -43,16 +43,9 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
 def scale_and_shift(x: Any, scale: Any = None, shift: Any = None, training: bool = False) -> Any:
     """Computes x * scale + shift. On TensorFlow, matrix products compute the gradients.
 
-    The gradients of `scale` and `shift` are sums over all tokens. The product of a matrix of ones
-    with the tokens gives the same sum. On TensorFlow, XLA takes six times as long for the sum as
-    for this product (measured on 2 CPU cores with 2,048 tokens of width 512). In a training step of
-    the paper's base model, the sums would take 5 % of the time. Other backends use sums.
-
-    Args:
-        x: float tensor `(..., D)`.
-        scale: float tensor `(D,)`, or None for 1.
-        shift: float tensor `(D,)`, or None for 0.
-        training: Whether gradients will be computed.
+    The gradients of `scale` and `shift`, `(D,)` or None, are sums over all tokens of `x`, which is
+    `(..., D)`. On TensorFlow, XLA takes six times as long for such a sum as for the product with a
+    matrix of ones, or 5 % of a training step of the paper's base model on a CPU.
     """
     if not training or keras.config.backend() != "tensorflow":
         x = x if scale is None else ops.multiply(x, scale)
@@ -64,18 +57,12 @@ def scale_and_shift(x: Any, scale: Any = None, shift: Any = None, training: bool
 
 @ops.custom_gradient
 def _scale(x: Any, scale: Any) -> Any:
-    def gradient(upstream: Any) -> Any:
-        return upstream * scale, _sum_tokens(upstream * x)
-
-    return x * scale, gradient
+    return x * scale, lambda upstream: (upstream * scale, _sum_tokens(upstream * x))
 
 
 @ops.custom_gradient
 def _shift(x: Any, shift: Any) -> Any:
-    def gradient(upstream: Any) -> Any:
-        return upstream, _sum_tokens(upstream)
-
-    return x + shift, gradient
+    return x + shift, lambda upstream: (upstream, _sum_tokens(upstream))
 
 
 def _sum_tokens(x: Any) -> Any:
@@ -104,13 +91,10 @@ def attend(
     """Computes attention by a fused kernel of PyTorch or cuDNN, which does not store the scores.
 
     The mask is finite, so rows of padding have finite results, and it has the dtype of the query,
-    without which PyTorch's kernels are wrong. Both masks together are a tensor `(B, 1, T, S)`.
+    without which PyTorch's kernels are wrong. For the arguments, see `AttentionPattern`.
 
-    For the arguments, see the call arguments of `AttentionPattern`.
-
-    Returns:
-        A float tensor `(B, H, T, K_v)`, or None where the formula is to be used: on TensorFlow, on
-        other devices of JAX, and if values and keys have different widths.
+    Returns a float tensor `(B, H, T, K_v)`, or None where the formula is to be used: on TensorFlow,
+    on other devices of JAX, and if values and keys have different widths.
     """
     if keras.config.backend() == "tensorflow" or query.shape[-1] != value.shape[-1]:
         return None
@@ -132,13 +116,9 @@ def attend(
             later = torch.ones(query.shape[2], key.shape[2], device=query.device, dtype=torch.bool)
             mask = mask.masked_fill(later.triu(1), score)
         mask = mask.expand(-1, query.shape[1], query.shape[2], -1)
+    is_causal, scale = use_causal_mask and mask is None, None if use_scale else 1.0
     return torch.nn.functional.scaled_dot_product_attention(
-        query,
-        key,
-        value,
-        attn_mask=mask,
-        is_causal=use_causal_mask and mask is None,
-        scale=None if use_scale else 1.0,
+        query, key, value, attn_mask=mask, is_causal=is_causal, scale=scale
     )
 
 
@@ -206,37 +186,26 @@ def _affine_relu() -> Callable[..., Any]:
 def sequential_loop(count: Any, body: Callable[..., Any], begin: Sequence[Any]) -> tuple[Any, ...]:
     """Calls `body` with the indices 0, 1, ..., `count` - 1, one call at a time.
 
-    On TensorFlow without XLA, `keras.ops.fori_loop` and `keras.ops.while_loop` run up to ten
-    iterations in parallel and store the tensors of all of them. This function runs one iteration at
-    a time.
-
-    Args:
-        count: Number of iterations, an int or an int32 tensor.
-        body: Function of the index (on PyTorch an int, otherwise an int32 tensor) and the loop's
-            tensors. It returns the loop's new tensors.
-        begin: The loop's tensors before the first iteration.
-
-    Returns:
-        The loop's tensors after the last iteration.
+    On TensorFlow without XLA, the loops of Keras run up to ten iterations in parallel and store the
+    tensors of all of them. `body` is a function of the index (on PyTorch an int, otherwise an int32
+    tensor) and the loop's tensors, at first `begin`. It returns the loop's new tensors.
     """
-
-    def iterate(index: Any, *carried: Any) -> tuple[Any, ...]:
-        return index + 1, *body(index, *carried)
-
-    def is_left(index: Any, *_: Any) -> Any:
-        return index < count
-
     if keras.config.backend() == "torch":
         carried = tuple(begin)
         for index in range(int(count)):  # A tensor as index would make Python wait for the GPU.
             carried = tuple(body(index, *carried))
         return carried
-    state = (ops.convert_to_tensor(0, "int32"), *begin)
-    if keras.config.backend() == "jax":
-        return tuple(ops.while_loop(is_left, iterate, state)[1:])
-    import tensorflow as tf
+    loop: Callable[..., Any] = ops.while_loop
+    if keras.config.backend() == "tensorflow":
+        import tensorflow as tf
 
-    return tuple(tf.while_loop(is_left, iterate, state, parallel_iterations=1)[1:])
+        loop = functools.partial(tf.while_loop, parallel_iterations=1)
+    state = loop(
+        lambda index, *_: index < count,
+        lambda index, *carried: (index + 1, *body(index, *carried)),
+        (ops.convert_to_tensor(0, "int32"), *begin),
+    )
+    return tuple(state[1:])
 
 
 def write_slots(x: Any, axis: int, start: Any, values: Any) -> Any:
@@ -270,8 +239,7 @@ def of_unknown_shape(tensor: Any) -> Any:
 def scalar(value: float, dtype: Any) -> Any:
     """Returns a 0-d tensor, which PyTorch makes on its device.
 
-    Numbers among the arguments of `keras.ops` are copied to the device, and each copy makes Python
-    wait until a GPU has finished all that it was given before.
+    Numbers among the arguments of `keras.ops` are copied to it, for which Python waits for the GPU.
     """
     return ops.zeros((), dtype) + value
 
@@ -286,36 +254,18 @@ def global_norm(tensors: Sequence[Any]) -> Any:
 
 
 def fused_adam(
-    weights: list[Any],
-    gradients: list[Any],
-    first: list[Any],
-    second: list[Any],
-    step_size: Any,
-    optimizer: Any,
+    weights: Any, gradients: Any, first: Any, second: Any, step_size: Any, optimizer: Any
 ) -> None:
     """Updates weights and moments as Keras's Adam does, by PyTorch's kernel for many tensors.
 
-    `step_size` includes the correction of both moments. So PyTorch is told of a late step, for
-    which its own corrections are 1.
+    `step_size` includes the correction of both moments. PyTorch's own are 1 for a late step.
     """
     import torch
 
-    late = torch.full((), 1e9, device=weights[0].device)
-    torch._fused_adam_(
-        weights,
-        gradients,
-        first,
-        second,
-        [],
-        [late] * len(weights),
-        lr=step_size,
-        beta1=optimizer.beta_1,
-        beta2=optimizer.beta_2,
-        weight_decay=0.0,
-        eps=optimizer.epsilon,
-        amsgrad=False,
-        maximize=False,
-    )
+    late = [torch.full((), 1e9, device=weights[0].device)] * len(weights)
+    rates = {"lr": step_size, "beta1": optimizer.beta_1, "beta2": optimizer.beta_2}
+    options = {"weight_decay": 0.0, "eps": optimizer.epsilon, "amsgrad": False, "maximize": False}
+    torch._fused_adam_(weights, gradients, first, second, [], late, **rates, **options)
 
 
 def softmax_parts(logits: Any) -> tuple[Any, Any, Any]:

@@ -1,4 +1,4 @@
-"""The command line `keras-transformer COMMAND ...`. Each command has a module of the same name.
+"""The command line `keras-transformer COMMAND ...`.
 
 The module `keras_transformer_cli`, outside the package, chooses the backend and calls `main`.
 """
@@ -8,31 +8,26 @@ import errno
 import importlib
 import io
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import click
 
 from keras_transformer._files import is_disk_full
 from keras_transformer.cli import common
-from keras_transformer.cli.signals import interrupted_by_signals
+from keras_transformer.cli.process import interrupted_by_signals
 from keras_transformer.errors import UserError, is_out_of_memory
 
-COMMANDS = (
-    *("init", "train", "budget", "translate", "client", "score", "evaluate", "average", "export"),
-    *("attention", "report", "beam", "conformance", "info", "recipes", "schema"),
-)
-
-# Errors of the file system that the user can fix with another path.
-_WRONG_PLACE = {
-    getattr(errno, code)
-    for code in "EACCES EEXIST EISDIR ELOOP ENAMETOOLONG ENOTDIR EPERM EROFS".split()
+# Each command, and its module.
+COMMANDS = {
+    **{"init": "init", "train": "train", "budget": "train", "translate": "translate"},
+    **{"client": "translate", "score": "evaluate", "evaluate": "evaluate", "average": "train"},
+    **{"export": "export", "attention": "pages", "report": "pages", "beam": "pages"},
+    **{"conformance": "conformance", "info": "info", "recipes": "info", "schema": "info"},
 }
 
-
-class _Failure(click.ClickException):
-    exit_code = 2
+# Errors of the file system that the user can fix with another path.
+_WRONG_PLACE = {errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ELOOP}
+_WRONG_PLACE |= {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EPERM, errno.EROFS}
 
 
 class _Commands(click.Group):
@@ -44,7 +39,9 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        return importlib.import_module(f"{__name__}.{cmd_name}").command
+        module = importlib.import_module(f"{__name__}.{COMMANDS[cmd_name]}")
+        command: click.Command = getattr(module, f"{cmd_name}_command")
+        return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         meant = difflib.get_close_matches(args[0], COMMANDS, n=1)
@@ -53,34 +50,30 @@ class _Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with _one_line_errors(), interrupted_by_signals():
-            return super().invoke(ctx)
+        try:
+            with interrupted_by_signals():
+                return super().invoke(ctx)
+        except Exception as error:
+            if (message := _in_one_line(error)) is None:
+                raise
+        click.echo(f"Error: {' '.join(message.split())}", err=True)
+        raise click.exceptions.Exit(2)
 
 
-@contextmanager
-def _one_line_errors() -> Iterator[None]:
-    try:
-        yield
-        return
-    except UserError as error:
-        message = str(error)
-    except OSError as error:
+def _in_one_line(error: Exception) -> str | None:
+    """Returns what to tell the user about an error, or None if it needs its traceback."""
+    if isinstance(error, OSError):
         if is_disk_full(error):
-            message = f"no space left on the disk: {error}"
-        elif error.errno in _WRONG_PLACE and error.filename is not None:
-            message = f"{error.filename}: {error.strerror}"
-        else:
-            raise
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        message = f"not enough memory: {str(error)[:200]}"
-    raise _Failure(" ".join(message.split()))
+            return f"no space left on the disk: {error}"
+        if error.errno in _WRONG_PLACE and error.filename is not None:
+            return f"{error.filename}: {error.strerror}"
+    if is_out_of_memory(error):
+        return f"not enough memory: {str(error)[:200]}"
+    return str(error) if isinstance(error, UserError) else None
 
 
 @click.group(
-    cls=_Commands,
-    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
+    cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
 )
 @click.version_option(package_name="keras3-transformer", prog_name="keras-transformer")
 @common.backend_option

@@ -1,76 +1,133 @@
-"""Contains the arguments, options, input, output and progress bar that several commands share."""
+"""What commands share: arguments, options, input, output and the progress bar."""
 
+import functools
+import importlib
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import click
+from click.types import FuncParamType
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
 
+from keras_transformer._backend import BACKENDS
 from keras_transformer._files import output_file
+from keras_transformer.decoding.options import DecodingOptions, SamplingOptions, SearchOptions
 from keras_transformer.errors import UserError
-from keras_transformer_cli import BACKENDS
+
+Given = dict[str, Any]
 
 
-def complete_recipe(_: click.Context, __: click.Parameter, incomplete: str) -> list[Any]:
-    """Returns the recipes and files that begin with `incomplete`, for the shell."""
-    from keras_transformer.recipe.files import recipe_files
+class Options(BaseModel):
+    """Base class of the options of a command.
 
-    return _files_and_names(incomplete, recipe_files())
+    Each field is an option with the field's name, type and docstring. A tuple is an option that can
+    be repeated. The title is the placeholder of the value.
+    """
 
-
-def _complete_run(_: click.Context, __: click.Parameter, incomplete: str) -> list[Any]:
-    from keras_transformer.recipe.files import shipped_runs
-
-    return _files_and_names(incomplete, shipped_runs())
+    model_config = ConfigDict(frozen=True, protected_namespaces=(), use_attribute_docstrings=True)
 
 
-def _files_and_names(incomplete: str, names: Iterable[str]) -> list[Any]:
-    from click.shell_completion import CompletionItem
+def options_of(
+    kind: type[BaseModel], name: str = "options", without: Collection[str] = ()
+) -> Callable[..., Any]:
+    """Returns a decorator that adds a command-line option for each field of an option class.
 
-    found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
-    return [CompletionItem(incomplete, type="file"), *found]  # bash needs this order
+    The command gets the options as its argument `name`, an object of the class. Of search options,
+    it gets those that the user gave, in a dict: the recipe provides the others, as the help says.
+    """
+    is_own = issubclass(kind, Options)
+    fields = {x: field for x, field in kind.model_fields.items() if x not in without}
+    of_recipe = "that of the recipe, else " if issubclass(kind, SearchOptions) else ""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def grouped(**arguments: Any) -> Any:
+            values = {x: arguments.pop(x) for x in fields}
+            given = {x: value for x, value in values.items() if value is not None}
+            arguments[name] = checked(kind, **given) if is_own else given
+            return command(**arguments)
+
+        for field_name, field in reversed(fields.items()):
+            text = " ".join((field.description or "").split())
+            settings: dict[str, Any] = {}
+            if is_own:
+                settings |= {"metavar": field.title, "is_flag": field.annotation is bool}
+                settings |= {"multiple": get_origin(field.annotation) is tuple}
+                default = None if field.is_required() else field.default or None
+                settings |= {"required": field.is_required(), "default": default}
+            elif field.default is not None:
+                text += f" Default: {field.default}."
+            text = text.replace("Default: ", f"Default: {of_recipe}")
+            flag = f"--{field_name.replace('_', '-')}"
+            grouped = click.option(flag, type=_type(field), help=text, **settings)(grouped)
+        return grouped
+
+    return decorate
 
 
-run_folder = click.Path(path_type=Path)
+def _type(field: FieldInfo) -> click.ParamType:
+    for metadata in field.metadata:
+        if isinstance(metadata, click.ParamType):
+            return metadata
+    kinds = [field.annotation, *get_args(field.annotation)]
+    for kind in kinds:
+        if get_origin(kind) is Literal:
+            return click.Choice(get_args(kind))
+    if not {int, float} & {*kinds}:
+        return click.BOOL if bool in kinds else click.STRING
+    bounds = {
+        key: getattr(x, key)
+        for x in field.metadata
+        for key in ("ge", "gt", "le")
+        if hasattr(x, key)
+    }
+    minimum, maximum = bounds.get("ge", bounds.get("gt")), bounds.get("le")
+    range_type = click.FloatRange if float in kinds else click.IntRange
+    return range_type(min=minimum, max=maximum, min_open="gt" in bounds)
+
+
+def flags(names: Collection[str]) -> str:
+    """Returns the names of options as on the command line, such as "--top-k, --top-p"."""
+    return ", ".join(f"--{name.replace('_', '-')}" for name in sorted(names))
+
+
+def _complete(module: str, function: str) -> Callable[..., Any]:
+    """Returns a function that completes files, and the names that a function returns."""
+
+    def complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[Any]:
+        from click.shell_completion import CompletionItem
+
+        names = getattr(importlib.import_module(f"keras_transformer.recipe.{module}"), function)()
+        found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+        return [CompletionItem(incomplete, type="file"), *found]  # bash needs this order
+
+    return complete
+
+
+def _checkpoint(value: str) -> int | str:
+    if value in ("best", "last"):
+        return value
+    if not re.fullmatch("[0-9]{1,8}", value):
+        raise click.BadParameter(f"{value!r} is not best, last or a step.")
+    return int(value)
+
+
 existing_file = click.Path(path_type=Path, exists=True, dir_okay=False)
-run_argument = click.argument("run", metavar="RUN", type=run_folder, shell_complete=_complete_run)
+any_path = click.Path(path_type=Path)
+ExistingFile = Annotated[Path | None, existing_file]
+AnyPath = Annotated[Path | None, any_path]
+
+complete_recipe = _complete("files", "recipe_files")
+complete_run = _complete("files", "shipped_runs")
+run_argument = click.argument("run", metavar="RUN", type=any_path, shell_complete=complete_run)
 recipe_argument = click.argument("recipe", shell_complete=complete_recipe)
 file_argument = click.argument("file", type=existing_file, required=False)
-set_option = click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Override a setting of the recipe, such as training.steps=500. Repeatable.",
-)
-output_option = click.option(
-    "--output",
-    type=click.Path(path_type=Path),
-    help="Output file. The file is written only if the command succeeds. Default: standard output.",
-)
-n_best_option = click.option(
-    "--n-best",
-    type=click.IntRange(min=1),
-    default=1,
-    help="Number of translations per sentence, at most the beam size.",
-)
-engine_option = click.option(
-    "--engine",
-    type=click.Choice(["keras", "ctranslate2"]),
-    default="keras",
-    help="What translates. ctranslate2 is faster on CPUs and has fewer options. The first time, it "
-    "converts the model of RUN.",
-)
-shortlist_option = click.option(
-    "--shortlist",
-    is_flag=True,
-    help="Translate with the most frequent tokens and the most probable translations of each "
-    "token of the sentence, which is faster. Learned from the training text of RUN the first time.",
-)
 backend_option = click.option(
     "--backend",
     type=click.Choice(BACKENDS),
@@ -79,40 +136,60 @@ backend_option = click.option(
 )
 
 
-def batch_tokens_option(default: int) -> Any:
-    """Returns the option --batch-tokens. `default` is only for the help text."""
-    return click.option(
-        "--batch-tokens",
-        "tokens_per_batch",
-        type=click.IntRange(1, 2**31 - 1),
-        metavar="N",
-        help="Maximum number of source tokens in a batch, with padding. Smaller batches need less "
-        f"memory. Default: {default}.",
-    )
+class RecipeOptions(Options):
+    """How to change a recipe."""
+
+    set: tuple[str, ...] = Field((), title="KEY=VALUE")
+    """Override a setting of the recipe, such as training.steps=500. Repeatable."""
 
 
-class _Checkpoint(click.ParamType):
-    """The value of --checkpoint: `best`, `last` or a step."""
+class CheckpointOptions(Options):
+    """Which model of a run to use."""
 
-    name = "checkpoint"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        if value in ("best", "last") or isinstance(value, int):
-            return value
-        if not re.fullmatch("[0-9]{1,8}", value):
-            self.fail(f"{value!r} is not best, last or a step.", param, ctx)
-        return int(value)
+    checkpoint: Annotated[Any, FuncParamType(_checkpoint)] = Field(None, title="best|last|STEP")
+    """Use the model of a checkpoint instead of the finished model: the checkpoint with the lowest
+    validation loss, the newest checkpoint, or the checkpoint of a step."""
 
 
-checkpoint_option = click.option(
-    "--checkpoint",
-    type=_Checkpoint(),
-    metavar="best|last|STEP",
-    help="Use the model of a checkpoint instead of the finished model: the checkpoint with the "
-    "lowest validation loss, the newest checkpoint, or the checkpoint of a step.",
-)
-scores_option = click.option(
-    "--scores", is_flag=True, help="Write the score and a tab before each translation."
+class ShortlistOptions(CheckpointOptions):
+    """Which model of a run to use, and how it searches."""
+
+    shortlist: bool = False
+    """Translate with the most frequent tokens and the most probable translations of each token of
+    the sentence, which is faster. Learned from the training text of RUN the first time."""
+
+
+class TranslatorOptions(ShortlistOptions):
+    """What translates."""
+
+    engine: Literal["keras", "ctranslate2"] = "keras"
+    """What translates. ctranslate2 is faster on CPUs and has fewer options. The first time, it
+    converts the model of RUN."""
+    batch_tokens: int | None = Field(None, ge=1, le=2**31 - 1, title="N")
+    """Maximum number of source tokens in a batch, with padding. Smaller batches need less memory.
+    Default: 2048."""
+
+    def arguments(self) -> dict[str, Any]:
+        """Returns arguments of `open_translator`."""
+        named = {"engine": self.engine, "checkpoint": self.checkpoint}
+        return {**named, "use_shortlist": self.shortlist, "tokens_per_batch": self.batch_tokens}
+
+
+class TextOptions(Options):
+    """Where and how translations are written."""
+
+    output: AnyPath = None
+    """Output file. The file is written only if the command succeeds. Default: standard output."""
+    scores: bool = False
+    """Write the score and a tab before each translation."""
+
+
+search_options = options_of(SearchOptions, "search")
+# No `n_best`: `evaluate` scores one translation per sentence; with exports, each request sets it.
+best_search_options = options_of(SearchOptions, "search", {"n_best"})
+# `num_samples` is the value of --sample or --mbr. --max-length and others are search options.
+sampling_options = options_of(
+    SamplingOptions, "sampling", {*DecodingOptions.model_fields, "num_samples"}
 )
 
 
@@ -121,24 +198,30 @@ def is_session(file: Path | None) -> bool:
     return file is None and sys.stdin.isatty()
 
 
-def greet(language: str | None = None) -> None:
-    """Tells a user what to type, before `prompted_lines`. `language` is that of the source."""
+def input_lines(file: Path | None, language: str = "") -> Iterator[str]:
+    """Yields the lines of a file, of standard input, or those that a user types in a language."""
+    from keras_transformer.data.corpus import read_lines, read_standard_input
+
+    if is_session(file):
+        return _prompted_lines(language)
+    return read_lines(file) if file else read_standard_input()
+
+
+def counted(lines: Iterable[Any], file: Path | None) -> tuple[Iterable[Any], int | None]:
+    """Returns the lines and their number. The number of lines of a stream is not known."""
+    if not (file and file.is_file()):
+        return lines, None
+    lines = list(lines)
+    return lines, len(lines)
+
+
+def _prompted_lines(language: str) -> Iterator[str]:
+    """Yields the lines that a user types. The prompt is on stderr if stdout is not a terminal."""
+    with suppress(ImportError):  # Windows has no readline.
+        import readline  # noqa: F401  # gives `input` its history
     known = f" ({language})" if language else ""
     hint = f"Type one sentence at a time, in the source language{known}. Ctrl-D ends."
     click.echo(hint, err=True)
-
-
-def prompted_lines() -> Iterator[str]:
-    """Yields the lines that a user types after a prompt, until the user presses Ctrl-D.
-
-    The arrow keys show earlier lines. If standard output is not a terminal, the prompt is written
-    to stderr.
-
-    Raises:
-        UserError: While iterating, if a line is not UTF-8.
-    """
-    with suppress(ImportError):  # Windows has no readline.
-        import readline  # noqa: F401  # gives `input` its history
     has_terminal = sys.stdout.isatty()
     while True:
         if not has_terminal:
@@ -161,22 +244,20 @@ def check_other_file(output: Path | None, *inputs: Path | None, option: str = "-
             raise UserError(f"{option} must not be an input file. Received: {output}")
 
 
-@contextmanager
-def user_errors() -> Iterator[None]:
-    """Shows a `ValueError`, with which a class of the package refuses an option, as one line."""
+def checked(make: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Returns `make(...)`. A `ValueError`, which refuses an option, becomes a `UserError`."""
     try:
-        yield
+        return make(*arguments, **options)
+    except ValidationError as error:
+        messages = (x["msg"].removeprefix("Value error, ") for x in error.errors())
+        raise UserError("; ".join(messages)) from None
     except ValueError as error:
         raise UserError(str(error)) from None
 
 
 @contextmanager
 def writer(output: Path | None) -> Iterator[Callable[[str], Any]]:
-    """Yields a function that writes text to `output`, or to standard output if `output` is None.
-
-    Raises:
-        UserError: If the file cannot be written. The error is raised at the start of the block.
-    """
+    """Yields a function that writes text to `output`, or to standard output if it is None."""
     if output is None:
         # Writes bytes, because `click.echo` would remove terminal escape sequences from text.
         yield lambda text: click.echo(text.encode(), nl=False)
@@ -185,22 +266,27 @@ def writer(output: Path | None) -> Iterator[Callable[[str], Any]]:
         yield file.write
 
 
+def render(template: str, **values: Any) -> str:
+    """Returns the text of a template. Characters that may control a terminal become spaces."""
+    import jinja2
+
+    def shown(value: Any) -> Any:
+        is_text = isinstance(value, str)
+        return "".join(x if x.isprintable() else " " for x in value) if is_text else value
+
+    environment = jinja2.Environment(loader=jinja2.PackageLoader(__package__), finalize=shown)
+    environment.trim_blocks = environment.lstrip_blocks = True
+    return environment.get_template(template).render(values)
+
+
 @contextmanager
 def warning_lines() -> Iterator[None]:
-    """Shows each warning once on stderr, without the file and line of the code that caused it.
-
-    Keras's warning of a softmax over one value is hidden: a sentence may have one token.
-    """
-    shown: set[str] = set()  # Python shows a warning again after an import that sets filters.
-
-    def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        if (text := str(message)) not in shown:
-            shown.add(text)
-            click.echo(f"Warning: {text}", err=True)
-
+    """Shows each warning once on stderr, without the file and line of the code that caused it."""
+    # Python would show a warning again after an import that sets filters.
+    show_once = functools.cache(lambda text: click.echo(f"Warning: {text}", err=True))
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="You are using a softmax")
-        warnings.showwarning = show
+        warnings.filterwarnings("ignore", message="You are using a softmax")  # over one token
+        warnings.showwarning = lambda message, *_, **__: show_once(str(message))
         yield
 
 

@@ -10,7 +10,6 @@ import click
 
 from keras_transformer.cli.common import run_argument
 from keras_transformer.errors import UserError
-from keras_transformer.translation.open_run import open_model
 
 
 @click.command("conformance")
@@ -29,7 +28,7 @@ from keras_transformer.translation.open_run import open_model
     default="conformance",
     help="Folder for the scripts that reproduce failures.",
 )
-def command(run: Path, imports: Sequence[str], output: Path) -> None:
+def conformance_command(run: Path, imports: Sequence[str], output: Path) -> None:
     """Compare RUN's model on all installed backends.
 
     RUN is a run folder or the .keras file of any functional Keras model. The command runs each
@@ -54,6 +53,7 @@ def command(run: Path, imports: Sequence[str], output: Path) -> None:
     from keras_transformer.portability import conformance
     from keras_transformer.runs.checkpoints import load_model
     from keras_transformer.runs.run import Run
+    from keras_transformer.translation.open_run import open_model
 
     model = load_model(run) if run.suffix == ".keras" else open_model(Run.open(run))
     if not getattr(model, "inputs", None):

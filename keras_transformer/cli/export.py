@@ -1,57 +1,36 @@
 """The command `export`."""
 
 from pathlib import Path
+from typing import Literal
 
 import click
+from pydantic import Field
 
-from keras_transformer.cli.common import (
-    backend_option,
-    checkpoint_option,
-    run_argument,
-    shortlist_option,
-)
-from keras_transformer.cli.search_options import Given, best_search_options, checked
-from keras_transformer.export.run_export import QUANTIZATIONS, ExportOptions, export_run
-from keras_transformer.runs.run import Checkpoint, Run
+from keras_transformer.cli import common
+from keras_transformer.cli.common import AnyPath, Given, checked
+
+
+class FormatOptions(common.ShortlistOptions):
+    """The options of `export`, but for those of search."""
+
+    format: Literal["saved_model", "ctranslate2", "onnx", "run"]
+    """Format to write."""
+    output: AnyPath = None
+    """Folder to write. The format saved_model writes a folder for each version in it, such as
+    FOLDER/1. Default for saved_model: exports/NAME, where NAME is the name of the run folder.
+    Default otherwise: exports/NAME/FORMAT, or exports/NAME/FORMAT-TYPE with --quantization TYPE."""
+    quantization: str = Field("float32", title="TYPE")
+    """Data type of the weights. saved_model: float32. ctranslate2: float32, int8, int8_float32,
+    int8_float16, int8_bfloat16, int16, float16, bfloat16. onnx: float32, int8. run: float32,
+    float16. Default: float32."""
 
 
 @click.command("export")
-@run_argument
-@click.option(
-    "--format",
-    required=True,
-    type=click.Choice(["saved_model", "ctranslate2", "onnx", "run"]),
-    help="Format to write.",
-)
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path),
-    help="Folder to write. The format saved_model writes a folder for each version in it, such as "
-    "FOLDER/1. Default for saved_model: exports/NAME, where NAME is the name of the run "
-    "folder. Default otherwise: exports/NAME/FORMAT, or exports/NAME/FORMAT-TYPE with "
-    "--quantization TYPE.",
-)
-@click.option(
-    "--quantization",
-    metavar="TYPE",
-    default="float32",
-    help="Data type of the weights. "
-    + "".join(f"{x}: {', '.join(y)}. " for x, y in QUANTIZATIONS.items())
-    + "Default: float32.",
-)
-@shortlist_option
-@checkpoint_option
-@best_search_options
-@backend_option
-def command(
-    run: Path,
-    format: str,
-    output: Path | None,
-    quantization: str | None,
-    shortlist: bool,
-    checkpoint: Checkpoint | None,
-    search: Given,
-) -> None:
+@common.run_argument
+@common.options_of(FormatOptions)
+@common.best_search_options
+@common.backend_option
+def export_command(run: Path, options: FormatOptions, search: Given) -> None:
     """Export the model of RUN.
 
     The format saved_model is for TensorFlow Serving. The exported model takes and returns strings.
@@ -74,15 +53,10 @@ def command(
     keras-transformer export runs/quickstart --format run --quantization float16
     echo "twenty-six" | python exports/quickstart/onnx/translate.py
     """
+    from keras_transformer.export.run_export import ExportOptions, export_run
+    from keras_transformer.runs.run import Run
+
     opened = Run.open(run)
-    options = checked(
-        ExportOptions,
-        format=format,
-        output=output,
-        quantization=quantization,
-        shortlist=shortlist,
-        checkpoint=checkpoint,
-        search=checked(opened.recipe.evaluation.search_options, **search) if search else None,
-    )
-    exported = export_run(opened, options)
+    found = checked(opened.recipe.evaluation.search_options, **search) if search else None
+    exported = export_run(opened, checked(ExportOptions, **options.model_dump(), search=found))
     click.echo(f"{exported.directory}: {exported.comparison}")

@@ -1,20 +1,20 @@
-"""The command `info`."""
+"""The commands that only read files: `info`, `recipes` and `schema`."""
 
 import json
-import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 
-from keras_transformer.cli.common import run_argument
+from keras_transformer.cli.common import complete_recipe, render, run_argument
+from keras_transformer.errors import UserError
 
 
 @click.command("info")
 @run_argument
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
-def command(run: Path, as_json: bool) -> None:
+def info_command(run: Path, as_json: bool) -> None:
     """Show what RUN is, its progress and its scores.
 
     It also shows what can be done next. The command reads files, but does not load the model.
@@ -26,90 +26,79 @@ def command(run: Path, as_json: bool) -> None:
     from keras_transformer.runs.info import run_info
 
     info = run_info(run)
-    if as_json:
-        click.echo(json.dumps(_finite(info), indent=2, ensure_ascii=True, allow_nan=False))
+    if as_json:  # JSON has no infinite numbers and no NaN.
+        finite = json.loads(json.dumps(info), parse_constant=lambda _: None)
+        click.echo(json.dumps(finite, indent=2))
+    else:
+        click.echo(render("info.txt", **info), nl=False)
+
+
+@click.command("recipes")
+@click.argument("name", required=False, shell_complete=complete_recipe)
+def recipes_command(name: str | None) -> None:
+    """List the recipes, or print the recipe NAME as YAML.
+
+    The list has the recipes of this package and of the folder ./recipes, with the scores and
+    training times that they state.
+
+    \b
+    keras-transformer recipes
+    keras-transformer recipes quickstart
+    keras-transformer recipes quickstart > my_recipe.yaml
+    """
+    from keras_transformer.recipe.files import find_recipe, load_recipe, recipe_files
+
+    if name is not None:
+        load_recipe(name)  # refuses a file that is no recipe
+        click.echo(find_recipe(name).read_bytes(), nl=False)
         return
-    rows = [row for row in _rows(info) if row[1]]
-    width = max(len(label) for label, _ in rows)
-    for label, text in rows:
-        # A run may come from a stranger, and its text may control the terminal.
-        line = "".join(x if x.isprintable() else " " for x in text)
-        click.echo(f"{label:<{width}}  {line}")
+    formatter = click.HelpFormatter(max_width=100)
+    for recipe, path in recipe_files().items():
+        with formatter.section(recipe):
+            formatter.write_dl(list(_facts(path)))
+    click.echo(formatter.getvalue().strip("\n"))
 
 
-def _finite(value: Any) -> Any:
-    """Replaces infinite numbers and NaN by None, because JSON does not have them."""
-    if isinstance(value, dict):
-        return {key: _finite(x) for key, x in value.items()}
-    if isinstance(value, list):
-        return [_finite(x) for x in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _facts(path: Path) -> Iterator[tuple[str, str]]:
+    """Yields labels and texts about a recipe."""
+    from keras_transformer.recipe.files import load_recipe
+
+    try:
+        recipe = load_recipe(path)
+    except UserError as error:
+        yield "problem", str(error)
+        return
+    sizes, training = recipe.model.sizes, recipe.training
+    layers = f"{sizes['num_layers']} layers, " if "num_layers" in sizes else ""
+    yield "description", recipe.description
+    yield (
+        "size",
+        f"{recipe.model.architecture}, {layers}d_model {sizes['d_model']}, "
+        f"{recipe.tokenizer.vocabulary_size:,} pieces; {training.steps:,} steps of "
+        f"{training.tokens_per_batch * training.accumulation_steps:,} target tokens",
+    )
+    comments = re.sub(r"\n# {5,}", " ", path.read_text("utf-8"))  # joins continued lines
+    yield from re.findall(r"^# (hardware|time|score): +(.*)$", comments, re.MULTILINE)
 
 
-def _rows(info: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields labels and texts. Rows without a text are not shown."""
-    yield "run", info["run"]
-    if info["recipe"]:
-        languages = f"{info['source_language']} to {info['target_language']}"
-        yield "recipe", f"{info['recipe']} ({languages})"
-        yield "description", info["description"]
-    yield "model", _model(info["model"])
-    if info["parameters"] is not None:
-        yield "parameters", f"{info['parameters']:,}"
-    yield "vocabulary", _vocabulary(info["vocabulary"])
-    yield "training", _training(info["training"], info["backend"])
-    for which, found in (info["validation"] or {}).items():
-        yield f"{which} validation", _figures(found)
-    for score in info["scores"] or ():
-        yield "score", _score(score)
-    for problem in info["problems"]:
-        yield "problem", problem
-    for following in info["next"]:
-        yield "next", following
+@click.command("schema")
+@click.option("--json", "as_json", is_flag=True, help="Write the JSON schema, for editors.")
+def schema_command(as_json: bool) -> None:
+    """List the keys of a recipe: type, range, default and meaning.
 
+    \b
+    keras-transformer schema
+    keras-transformer schema | grep -A1 training.steps
+    keras-transformer schema --json > recipe.schema.json
+    """
+    from keras_transformer.recipe.settings import Recipe, all_keys
 
-def _model(model: dict[str, Any] | None) -> str:
-    if model is None:
-        return ""
-    sizes = [f"{name} {x}" for name, x in model.items() if x is not None and name != "class"]
-    return f"{model['class']}: {', '.join(sizes)}"
-
-
-def _vocabulary(vocabulary: dict[str, Any] | None) -> str:
-    if vocabulary is None:
-        return ""
-    if vocabulary["joint"]:
-        return f"{vocabulary['source']:,} pieces for both languages"
-    return f"{vocabulary['source']:,} source pieces, {vocabulary['target']:,} target pieces"
-
-
-def _training(training: dict[str, Any] | None, backend: str | None) -> str:
-    if training is None:
-        return ""
-    state = "finished" if training["is_finished"] else "not finished"
-    parts = ["another process is training" if training["is_running"] else state]
-    if training["steps_done"] is not None:
-        of = "" if training["steps"] is None else f" of {training['steps']:,}"
-        parts.append(f"{training['steps_done']:,}{of} steps done")
-    elif training["steps"] is not None:  # a shared run, without checkpoints
-        parts.append(f"{training['steps']:,} steps in the recipe")
-    if steps := training["checkpoints"]:
-        of = "checkpoint of the step" if len(steps) == 1 else "checkpoints of the steps"
-        parts.append(f"{of} {', '.join(map(str, steps))}")
-    return "; ".join(parts) + (f"; backend {backend}" if backend else "")
-
-
-def _figures(found: dict[str, float] | None) -> str:
-    if found is None:
-        return ""
-    figures = (f"{name} {x:.4g}" for name, x in found.items() if name != "step")
-    return f"step {found['step']:,}: {', '.join(figures)}"
-
-
-def _score(score: dict[str, Any]) -> str:
-    value = score.get("score")
-    number = f"{value:.2f}" if isinstance(value, int | float) else value
-    text = score.get("split") or f"{score.get('source')} and {score.get('reference')}"
-    model = f"{score['checkpoint']}, " if score.get("checkpoint") else ""
-    model = model if score["is_current"] else "earlier model, "
-    return f"{model}{text}: {score.get('metric')} {number}  {score.get('signature')}"
+    if as_json:
+        click.echo(json.dumps(Recipe.model_json_schema(), indent=2, ensure_ascii=False))
+        return
+    for key in all_keys():
+        default = f"; default: {key.default}" if key.default not in ("", "required") else ""
+        required = "; required" if key.default == "required" else ""
+        click.echo(f"{key.name}: {key.value}{default}{required}")
+        meaning = key.meaning + " May change on resume." * key.may_change
+        click.echo(click.wrap_text(meaning, 80, "    ", "    "))

@@ -1,119 +1,59 @@
-"""The command `translate`."""
+"""The commands `translate` and `client`."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import itertools
+import math
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import click
+from pydantic import Field
 
 from keras_transformer._files import as_line
-from keras_transformer._progress import compiling
 from keras_transformer.cli import common
-from keras_transformer.cli.search_options import (
-    Given,
-    checked,
-    flags,
-    sampling_options,
-    search_options,
-)
-from keras_transformer.data.corpus import available_chunks, read_lines, read_standard_input
+from keras_transformer.cli.common import ExistingFile, Given, checked, flags
 from keras_transformer.decoding.options import DecodingOptions, SamplingOptions, SearchOptions
 from keras_transformer.errors import UserError
-from keras_transformer.runs.run import Checkpoint, Engine, Run
-from keras_transformer.translation.base_translator import STREAMED_LINES
-from keras_transformer.translation.engines import open_translator
-from keras_transformer.translation.hypothesis import Hypothesis
-from keras_transformer.translation.long_sentences import Overlong
-from keras_transformer.translation.target_constraints import ConstraintError
+
+# A sentence, and the prefix, the required and the forbidden words of its translation.
+_Line = tuple[str, str, list[str], list[str]]
+
+
+class TranslateOptions(common.TextOptions, common.TranslatorOptions):
+    """The options of `translate`, but for those of search."""
+
+    overlong: Literal["split", "truncate"] = "split"
+    """What to do with lines that have more tokens than the model accepts: split the line and join
+    the translations, or truncate the line."""
+    ensemble: Annotated[tuple[Path, ...], common.any_path] = Field((), title="RUN")
+    """Add the model of another run to an ensemble, which averages the probabilities of its models.
+    All runs must have the same tokenizer. --checkpoint applies to all runs. Repeatable."""
+    prefix: ExistingFile = None
+    """File with the required beginning of each translation: one line per sentence."""
+    required: ExistingFile = None
+    """File with required words: one line per sentence, tabs between words."""
+    forbidden: ExistingFile = None
+    """File with forbidden words: one line per sentence, tabs between words."""
+    alignments: bool = False
+    """Write a tab and word alignments, such as "0-0 1-2", after each translation."""
+    sample: int | None = Field(None, ge=1, le=10_000, title="N")
+    """Sample N translations per sentence instead of using beam search."""
+    mbr: int | None = Field(None, ge=1, le=10_000, title="N")
+    """Minimum Bayes risk decoding: sample N translations, and write the translation with the
+    highest mean chrF against all N translations."""
+    seed: int | None = Field(None, ge=0, le=2**64 - 1)
+    """Random seed of sampling. Default: 0."""
 
 
 @click.command("translate")
 @common.run_argument
 @common.file_argument
-@common.output_option
-@common.engine_option
-@common.shortlist_option
-@common.checkpoint_option
-@search_options
-@click.option(
-    "--overlong",
-    type=click.Choice(["split", "truncate"]),
-    default="split",
-    help="What to do with lines that have more tokens than the model accepts: split the line and "
-    "join the translations, or truncate the line.",
-)
-@click.option(
-    "--ensemble",
-    "others",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    metavar="RUN",
-    help="Add the model of another run to an ensemble, which averages the probabilities of its "
-    "models. All runs must have the same tokenizer. --checkpoint applies to all runs. Repeatable.",
-)
-@click.option(
-    "--prefix",
-    type=common.existing_file,
-    help="File with the required beginning of each translation: one line per sentence.",
-)
-@click.option(
-    "--required",
-    type=common.existing_file,
-    help="File with required words: one line per sentence, tabs between words.",
-)
-@click.option(
-    "--forbidden",
-    type=common.existing_file,
-    help="File with forbidden words: one line per sentence, tabs between words.",
-)
-@click.option(
-    "--sample",
-    type=click.IntRange(1, 10_000),
-    metavar="N",
-    help="Sample N translations per sentence instead of using beam search.",
-)
-@click.option(
-    "--mbr",
-    type=click.IntRange(1, 10_000),
-    metavar="N",
-    help="Minimum Bayes risk decoding: sample N translations, and write the translation "
-    "with the highest mean chrF against all N translations.",
-)
-@sampling_options
-@click.option(
-    "--seed",
-    type=click.IntRange(0, 2**64 - 1),
-    help="Random seed of sampling. Default: 0.",
-)
-@common.scores_option
-@click.option(
-    "--alignments",
-    is_flag=True,
-    help='Write a tab and word alignments, such as "0-0 1-2", after each translation.',
-)
-@common.batch_tokens_option(2048)
+@common.options_of(TranslateOptions)
+@common.search_options
+@common.sampling_options
 @common.backend_option
-def command(
-    run: Path,
-    file: Path | None,
-    output: Path | None,
-    engine: Engine,
-    shortlist: bool,
-    checkpoint: Checkpoint | None,
-    search: Given,
-    overlong: Overlong,
-    others: Sequence[Path],
-    prefix: Path | None,
-    required: Path | None,
-    forbidden: Path | None,
-    sample: int | None,
-    mbr: int | None,
-    sampling: Given,
-    seed: int | None,
-    scores: bool,
-    alignments: bool,
-    tokens_per_batch: int | None,
+def translate_command(
+    run: Path, file: Path | None, options: TranslateOptions, search: Given, sampling: Given
 ) -> None:
     """Translate FILE, or standard input, with the model of RUN.
 
@@ -142,163 +82,171 @@ def command(
     keras-transformer translate runs/a in.txt --shortlist
     keras-transformer translate runs/a in.txt --checkpoint best
     """
-    draw = _sampling(sample, mbr, seed, sampling, search)
-    of_search: Given = {"prefix": prefix, "required": required, "forbidden": forbidden}
-    of_search["alignments"] = alignments or None
-    given = [name for name, value in of_search.items() if value is not None]
-    if draw and (refused := [*given, *(search.keys() - DecodingOptions.model_fields)]):
+    drawn = _sampling(options, sampling, search)
+    constraints = (options.prefix, options.required, options.forbidden)
+    common.check_other_file(options.output, file, *constraints)
+    from keras_transformer._progress import compiling
+    from keras_transformer.data.corpus import available_chunks
+    from keras_transformer.runs.run import Run
+    from keras_transformer.translation.base_translator import STREAMED_LINES
+    from keras_transformer.translation.open_run import open_translator
+
+    with common.writer(options.output) as write:
+        runs = [Run.open(path) for path in (run, *options.ensemble)]
+        recipe = runs[0].recipe
+        sentences = common.input_lines(file, recipe.data.source_language)
+        lines, total = common.counted(_lines(sentences, *constraints), file)
+        if is_session := common.is_session(file):
+            click.echo(f"Loading {run}.", err=True)
+        found = checked(SearchOptions if drawn else recipe.evaluation.search_options, **search)
+        arguments = {**options.arguments(), "options": found, "overlong": options.overlong}
+        translator = checked(open_translator, runs, **arguments)
+        if is_session and options.engine == "keras" and compiling():
+            hint = "The first translation takes longer, because the search is compiled."
+            click.echo(hint, err=True)
+        chunks = ([x] for x in lines) if is_session else available_chunks(lines, STREAMED_LINES)
+        settings: Given = {"alignments": options.alignments}
+        if drawn:
+            sample = translator.translate_mbr if options.mbr else translator.sample
+            settings = {"sample": sample, "options": drawn, "seed": options.seed or 0}
+        first = 0
+        with common.progress_bar("translating", total, options.output) as bar:
+            for chunk in chunks:
+                results = _hypotheses(translator, chunk, first, progress=bar.update, **settings)
+                write("".join(_text(x, options.scores) for best in results for x in best))
+                first += len(chunk)
+
+
+def _sampling(options: TranslateOptions, sampling: Given, search: Given) -> SamplingOptions | None:
+    """Returns how to draw translations, or None for beam search. Refuses options without effect."""
+    count = options.sample or options.mbr
+    given = [x for x in ("prefix", "required", "forbidden", "alignments") if getattr(options, x)]
+    drawn = [x for x in ("sample", "mbr") if getattr(options, x)]
+    if len(drawn) == 2:
+        raise UserError("--sample and --mbr cannot be used together")
+    if not drawn and (refused := [*sampling, *["seed"] * (options.seed is not None)]):
+        raise UserError(f"{flags(refused)} can only be used with --sample or --mbr")
+    if drawn and (refused := [*given, *(search.keys() - DecodingOptions.model_fields)]):
         raise UserError(f"{flags(refused)} cannot be used with --sample or --mbr")
-    if engine == "ctranslate2" and (draw or given):
-        refused = given or ["mbr" if mbr else "sample"]
+    if options.engine == "ctranslate2" and (refused := given or drawn):
         raise UserError(
             f"{flags(refused)} cannot be used with --engine ctranslate2: use --engine keras"
         )
-    common.check_other_file(output, file, prefix, required, forbidden)
-    source = _Source(file, prefix, required, forbidden)
-    with common.writer(output) as write:
-        lines, total = source.lines()
-        if source.is_session:
-            click.echo(f"Loading {run}.", err=True)
-        runs = [Run.open(path) for path in (run, *others)]
-        make = SearchOptions if draw else runs[0].recipe.evaluation.search_options
-        options = checked(make, **search)
-        with common.user_errors():
-            translator = open_translator(
-                runs,
-                options,
-                overlong=overlong,
-                engine=engine,
-                use_shortlist=shortlist,
-                checkpoint=checkpoint,
-                tokens_per_batch=tokens_per_batch,
-            )
-        if source.is_session:
-            common.greet(runs[0].recipe.data.source_language)
-            if engine == "keras" and compiling():
-                hint = "The first translation takes longer, because the search is compiled."
-                click.echo(hint, err=True)
-        with common.progress_bar("translating", total, output) as bar:
-            chunks: Iterable[list[_Line]] = ([line] for line in lines)
-            if not source.is_session:
-                chunks = available_chunks(lines, STREAMED_LINES)
-            for found in _translations(translator, chunks, draw, alignments, bar.update):
-                write("".join(_text(x, scores) for best in found for x in best))
-
-
-@dataclass(frozen=True)
-class _Draw:
-    """How --sample and --mbr draw translations."""
-
-    options: SamplingOptions
-    seed: int
-    is_mbr: bool
-
-
-def _sampling(
-    sample: int | None, mbr: int | None, seed: int | None, sampling: Given, search: Given
-) -> _Draw | None:
-    """Returns how to draw translations, or None for beam search."""
-    if sample and mbr:
-        raise UserError("--sample and --mbr cannot be used together")
-    if not (sample or mbr):
-        if given := [*sampling, *(["seed"] if seed is not None else [])]:
-            raise UserError(f"{flags(given)} can only be used with --sample or --mbr")
-        return None
     shared = {name: x for name, x in search.items() if name in DecodingOptions.model_fields}
-    options = checked(SamplingOptions, num_samples=sample or mbr, **sampling, **shared)
-    return _Draw(options, seed or 0, bool(mbr))
+    return checked(SamplingOptions, num_samples=count, **sampling, **shared) if drawn else None
 
 
-@dataclass(frozen=True)
-class _Line:
-    """Holds a sentence and the constraints on its translation."""
+def _lines(sentences: Iterable[str], *constraints: Path | None) -> Iterator[_Line]:
+    """Yields the sentences with the lines of the files of --prefix, --required and --forbidden."""
+    from keras_transformer.data.corpus import read_lines
 
-    sentence: str
-    prefix: str
-    required: list[str]
-    forbidden: list[str]
-
-
-@dataclass(frozen=True)
-class _Source:
-    """The files with the sentences and the constraints. Without a file, standard input."""
-
-    file: Path | None
-    prefix: Path | None
-    required: Path | None
-    forbidden: Path | None
-
-    @property
-    def is_session(self) -> bool:
-        """Whether a user types the sentences."""
-        return common.is_session(self.file)
-
-    def lines(self) -> tuple[Iterable[_Line], int | None]:
-        """Returns the lines and their number. The number of lines of a stream is not known.
-
-        Raises:
-            UserError: If a line is not UTF-8, or the files have different numbers of lines. While
-                iterating, if the lines come from a stream.
-        """
-        if self.file is None or not self.file.is_file():
-            return self._read(), None
-        lines = list(self._read())
-        return lines, len(lines)
-
-    def _read(self) -> Iterator[_Line]:
-        paths = (self.prefix, self.required, self.forbidden)
-        columns = [read_lines(path) if path else None for path in paths]
-        typed = common.prompted_lines() if self.is_session else read_standard_input()
-        for sentence in read_lines(self.file) if self.file else typed:
-            values = ["" if column is None else next(column, None) for column in columns]
-            for path, value in zip(paths, values, strict=True):
-                if value is None:
-                    raise UserError(f"{path} has fewer lines than there are sentences")
-            prefix, *words = (value or "" for value in values)
-            yield _Line(sentence, prefix, *(value.split("\t") for value in words))
-        for path, column in zip(paths, columns, strict=True):
-            if column and next(column, None) is not None:
-                raise UserError(f"{path} has more lines than there are sentences")
+    columns = [read_lines(path) if path else itertools.repeat("") for path in constraints]
+    for sentence in sentences:
+        values = [next(column, None) for column in columns]
+        if None in values:
+            path = constraints[values.index(None)]
+            raise UserError(f"{path} has fewer lines than there are sentences")
+        prefix, required, forbidden = map(str, values)
+        yield sentence, prefix, required.split("\t"), forbidden.split("\t")
+    for path, column in zip(constraints, columns, strict=True):
+        if path and next(column, None) is not None:
+            raise UserError(f"{path} has more lines than there are sentences")
 
 
-def _translations(
-    translator: Any,
-    chunks: Iterable[list[_Line]],
-    draw: _Draw | None,
-    alignments: bool,
-    progress: Callable[[int], Any],
-) -> Iterator[list[list[Hypothesis]]]:
-    """Yields the hypotheses of the sentences of each chunk.
+def _hypotheses(
+    translator: Any, chunk: list[_Line], first: int, **settings: Any
+) -> list[list[Any]]:
+    """Returns the hypotheses of some sentences, of which the first has the number `first`."""
+    from keras_transformer.translation.target_constraints import ConstraintError
 
-    Raises:
-        UserError: If the search cannot meet the constraints of a sentence.
-    """
-    first_index = 0
-    for chunk in chunks:
-        sentences = [line.sentence for line in chunk]
-        if draw:
-            sample = translator.translate_mbr if draw.is_mbr else translator.sample
-            place = {"seed": draw.seed, "first_index": first_index}
-            yield sample(sentences, draw.options, progress=progress, **place)
-        else:
-            try:
-                yield translator.translate_nbest(
-                    sentences,
-                    prefixes=[line.prefix for line in chunk],
-                    required=[line.required for line in chunk],
-                    forbidden=[line.forbidden for line in chunk],
-                    alignments=alignments,
-                    progress=progress,
-                )
-            except ConstraintError as error:
-                number = first_index + error.sentence + 1
-                raise UserError(f"line {number}: {error.reason}") from None
-        first_index += len(chunk)
+    sentences, prefixes, required, forbidden = map(list, zip(*chunk, strict=True))
+    if sample := settings.pop("sample", None):
+        return sample(sentences, first_index=first, **settings)
+    settings |= {"prefixes": prefixes, "required": required, "forbidden": forbidden}
+    try:
+        return translator.translate_nbest(sentences, **settings)
+    except ConstraintError as error:
+        raise UserError(f"line {first + error.sentence + 1}: {error.reason}") from None
 
 
-def _text(hypothesis: Hypothesis, scores: bool) -> str:
-    fields = [f"{hypothesis.score:.4f}"] if scores else []
-    fields.append(as_line(hypothesis.text))
-    if hypothesis.alignment is not None:
-        fields.append(" ".join(f"{source}-{target}" for source, target in hypothesis.alignment))
+def _text(found: Any, scores: bool) -> str:
+    fields = [f"{found.score:.4f}"] if scores else []
+    fields.append(as_line(found.text))
+    if (alignment := getattr(found, "alignment", None)) is not None:
+        fields.append(" ".join(f"{source}-{target}" for source, target in alignment))
     return "\t".join(fields) + "\n"
+
+
+# The most of an int32, as in the signature of the exported model.
+_MOST = 2**31 - 1
+
+
+class ClientOptions(common.TextOptions):
+    """The options of `client`."""
+
+    address: str | None = None
+    """HOST:PORT of the server, or for REST also its URL. Default: localhost:8501 for REST,
+    localhost:8500 for gRPC."""
+    protocol: Literal["rest", "grpc"] = "rest"
+    """Protocol of the requests."""
+    model_version: int | None = Field(None, ge=0)
+    """Version of the model. Default: the newest."""
+    batch_size: int = Field(32, ge=1)
+    """Maximum number of sentences per request."""
+    n_best: int = Field(1, ge=1)
+    """Number of translations per sentence, at most the beam size."""
+    beam_size: int | None = Field(None, ge=1, le=_MOST)
+    """Default: the exported value."""
+    length_penalty: float | None = Field(None, ge=0)
+    """Default: the exported value."""
+    max_length: int | None = Field(None, ge=1, le=_MOST)
+    """Maximum length of a translation in tokens, at least the exported minimum length. Default: the
+    exported value."""
+    timeout: float = Field(60.0, gt=0)
+    """Longest wait for a connection, and for an answer, in seconds."""
+    retries: int = Field(5, ge=0)
+    """Maximum number of retries of a request if the server is unreachable, overloaded or loading
+    the model."""
+
+
+@click.command("client")
+@click.argument("model")
+@common.file_argument
+@common.options_of(ClientOptions)
+def client_command(model: str, file: Path | None, options: ClientOptions) -> None:
+    """Translate with MODEL on a TensorFlow Serving server.
+
+    MODEL is the name of the model on the server. The input, FILE or standard input, has one
+    sentence per line. Standard input is translated line by line. The output has N lines for each
+    sentence, where N is --n-best. A line is empty if there are fewer translations. The score is the
+    log-probability in nats divided by the length penalty, plus the coverage penalty. For gRPC, run:
+    pip install 'keras3-transformer[serving]'.
+
+    \b
+    echo "twenty-six" | keras-transformer client quickstart
+    keras-transformer client quickstart in.txt --output out.txt --batch-size 16
+    keras-transformer client quickstart in.txt --address http://translate.example:8501
+    keras-transformer client quickstart in.txt --protocol grpc --address localhost:8500
+    keras-transformer client quickstart in.txt --beam-size 8 --n-best 3 --scores
+    keras-transformer client quickstart in.txt --model-version 2 --timeout 5 --retries 0
+    """
+    n_best, beam_size = options.n_best, options.beam_size
+    if beam_size is not None and n_best > beam_size:
+        raise UserError(f"--n-best must be at most the beam size, {beam_size}. Received: {n_best}")
+    search = options.model_dump(include={"beam_size", "length_penalty", "max_length"})
+    server = options.model_dump(include={"address", "protocol", "timeout", "retries"})
+    with common.writer(options.output) as write:
+        from keras_transformer.serving import ServedTranslation, connect
+
+        lines, total = common.counted(common.input_lines(file), file)
+        parts: Iterable[Iterable[str]] = [lines]
+        if common.is_session(file):
+            parts = ([line] for line in lines)
+        nothing = ServedTranslation("", -math.inf)
+        translator = connect(model, version=options.model_version, **server)
+        with common.progress_bar("translating", total, options.output) as bar:
+            answers = (translator.stream(x, options.batch_size, n_best, **search) for x in parts)
+            for found in itertools.chain.from_iterable(answers):
+                rows = [[*best, *[nothing] * (n_best - len(best))] for best in found]
+                write("".join(_text(x, options.scores) for row in rows for x in row))
+                bar.update(len(found))

@@ -1,9 +1,8 @@
 """Reads text files, encodes their text and makes batches."""
 
-from keras_transformer._backend.fit_data import fit_data
-from keras_transformer.data.batch_plan import BatchPlan, Shard, evaluation_batches
+from keras_transformer._backend import fit_data
+from keras_transformer.data.batch_plan import BatchPlan, Shard, evaluation_batches, mask_tokens
 from keras_transformer.data.corpus import CorpusError, read_lines, read_parallel
-from keras_transformer.data.masking import mask_tokens
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.data.tokenizer import Tokenizer
 

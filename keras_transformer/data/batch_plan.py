@@ -1,15 +1,15 @@
-"""Groups sentence pairs into batches of a few different shapes."""
+"""Groups sentence pairs into batches of a few different shapes, and masks tokens for BERT."""
 
 import functools
 import itertools
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_transformer.data.token_store import TokenStore
-from keras_transformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
-from keras_transformer.errors import UserError, check_sizes
+from keras_transformer.data.token_store import SIDES, TokenStore
+from keras_transformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from keras_transformer.errors import UserError, check_ids, check_sizes
 
 Batch = tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]
 # The source and target length that the sentence pairs of a batch are padded to.
@@ -29,11 +29,7 @@ class BatchShape(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """The rows of every batch that one process gets, if several processes train together.
-
-    Each batch is split into `parts` equal parts. The process gets the parts `begin` to `end` - 1,
-    counted from 0.
-    """
+    """The rows of every batch that one process gets: parts `begin` to `end` - 1 of `parts`."""
 
     begin: int = 0
     end: int = 1
@@ -53,15 +49,12 @@ class BatchPlan:
 
     The sentences of a step depend only on the seed and the step. So each process can compute
     the batches of any step, in any order. Each pass over the data uses every sentence exactly once,
-    in a new order. Batches have few different shapes, so that the training step is compiled only a
-    few times.
+    in a new order. Batches have few different shapes, each of which the backend compiles.
 
     Example:
 
-    ```python
-    plan = BatchPlan(store, tokens_per_batch=4_096, seed=1)
-    model.fit(fit_data(plan.batches()), steps_per_epoch=1_000, epochs=8, shuffle=False)
-    ```
+    >>> plan = BatchPlan(store, tokens_per_batch=4_096, seed=1)
+    >>> model.fit(fit_data(plan.batches()), steps_per_epoch=1_000, epochs=8, shuffle=False)
 
     Args:
         store: The encoded text.
@@ -74,9 +67,7 @@ class BatchPlan:
             to True.
         max_shapes: Maximum number of batch shapes. Defaults to 8.
         shard: The part of every batch that this process gets, if several processes train together.
-            All parts of a batch have the same number of rows. Some rows may contain only padding.
-            The sample weights are the same as without `shard`. Defaults to None, which means all
-            rows.
+            The sample weights are the same as without `shard`. Defaults to all rows.
 
     Raises:
         UserError: If the longest sentence does not fit into a batch.
@@ -94,21 +85,16 @@ class BatchPlan:
         max_shapes: int = 8,
         shard: Shard | None = None,
     ) -> None:
-        check_sizes(
-            tokens_per_batch=tokens_per_batch,
-            accumulation_steps=accumulation_steps,
-            length_multiple=length_multiple,
-            max_shapes=max_shapes,
-        )
+        check_sizes(tokens_per_batch=tokens_per_batch, accumulation_steps=accumulation_steps)
+        check_sizes(length_multiple=length_multiple, max_shapes=max_shapes)
         self.store = store
         self.tokens_per_batch = tokens_per_batch
         self.seed = seed
         self.accumulation_steps = accumulation_steps
         self.shuffle = shuffle
         self.shard = shard or Shard()
-        widths, bucket_of_pair = choose_buckets(
-            store.source_lengths + 1, store.target_lengths + 1, length_multiple, max_shapes
-        )
+        sources, targets = (store.lengths(side) + 1 for side in SIDES)
+        widths, bucket_of_pair = choose_buckets(sources, targets, length_multiple, max_shapes)
         least = max(_tokens_per_sentence(*width) for width in widths)
         if tokens_per_batch < least:
             raise UserError(
@@ -118,14 +104,14 @@ class BatchPlan:
         self._shapes = [self._shape(*width) for width in widths]
         buckets = range(len(widths))
         self._members = [np.flatnonzero(bucket_of_pair == x).astype(np.int32) for x in buckets]
-        self._kept, self._slots = self._lay_out()
         # Keeps the orders of two passes, because the micro-batches of a step can be in two passes.
         self._order_of_pass = functools.lru_cache(maxsize=2)(self._order)
+        self._slots = self._order_of_pass(0)[1]  # Each pass has the same, in another order.
 
     @property
     def shapes(self) -> list[BatchShape]:
         """All batch shapes, in ascending order of sentence length."""
-        return list(dict.fromkeys(slot.shape for slot in self._slots))
+        return [shape for shape in self._shapes if any(shape == x.shape for x in self._slots)]
 
     @property
     def batches_per_pass(self) -> int:
@@ -146,21 +132,18 @@ class BatchPlan:
 
         Returns:
             A tuple `(inputs, labels, sample_weight)`. The dict `inputs` contains `source_ids`,
-            int32 (B, S), and `target_ids`, int32 (B, T). The array `labels` is int32 (B, T). The
-            array `sample_weight` is float32 (B, T). Rows without a sentence contain only padding.
-            The weight of padding is 0. The weight of any other token is `accumulation_steps`
-            divided by `tokens(step)`. With these weights and a loss that sums over tokens, the mean
-            gradient of the micro-batches is the gradient of the step's mean loss per target token.
+            int32 (B, S), and `target_ids`, int32 (B, T). The array `labels` is int32 (B, T), and
+            `sample_weight` float32 (B, T). The weight of padding is 0, and of any other token
+            `accumulation_steps` divided by `tokens(step)`. With these weights and a loss that sums
+            over tokens, the mean gradient of the micro-batches is the gradient of the step's mean
+            loss per target token. Rows without a sentence contain only padding.
         """
         shape, pairs = self._slot(step, micro)
         begin, end, parts = self.shard
         rows = -(-shape.batch_size // parts)
-        return _assemble(
-            self.store,
-            pairs[begin * rows : end * rows],
-            shape._replace(batch_size=(end - begin) * rows),
-            self.accumulation_steps / self.tokens(step),
-        )
+        own = shape._replace(batch_size=(end - begin) * rows)
+        weight = self.accumulation_steps / self.tokens(step)
+        return _assemble(self.store, pairs[begin * rows : end * rows], own, weight)
 
     def micro_batches(self, step: int) -> list[Batch]:
         """Returns all micro-batches of an optimizer step (see `batch`)."""
@@ -177,24 +160,6 @@ class BatchPlan:
             batch_size -= batch_size % 8
         return BatchShape(batch_size, source_length, target_length)
 
-    def _lay_out(self) -> tuple[list[int], list[_Slot]]:
-        """Returns the number of pairs that each bucket keeps, and a `_Slot` for each micro-batch.
-
-        If the last batch of a bucket is not full, its pairs move to the next wider bucket. Only the
-        widest bucket has an incomplete batch. Both results are the same in every pass.
-        """
-        kept, slots, begin = [], [], 0
-        waiting = [len(members) for members in self._members]
-        for bucket, shape in enumerate(self._shapes):
-            rest = waiting[bucket] % shape.batch_size if shape != self._shapes[-1] else 0
-            kept.append(waiting[bucket] - rest)
-            waiting[self._wider(bucket)] += rest
-            end = begin + kept[-1]
-            starts = range(begin, end, shape.batch_size)
-            slots += [_Slot(shape, start, min(start + shape.batch_size, end)) for start in starts]
-            begin = end
-        return kept, slots
-
     def _wider(self, bucket: int) -> int:
         """Returns the next wider bucket into which all pairs of `bucket` fit."""
         _, source_length, target_length = self._shapes[bucket]
@@ -203,31 +168,35 @@ class BatchPlan:
                 return wider
         return bucket
 
-    def _order(self, pass_index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the order of the sentence pairs and the order of the micro-batches in a pass."""
+    def _order(self, pass_index: int) -> tuple[np.ndarray, list[_Slot]]:
+        """Returns the order of the sentence pairs and a `_Slot` for each micro-batch in a pass.
+
+        If the last batch of a bucket is not full, its pairs move to the next wider bucket.
+        """
         rng = np.random.default_rng([self.seed, pass_index])
         waiting = [[members] for members in self._members]
-        order = []
-        for bucket, kept in enumerate(self._kept):
+        order, slots, begin = [], list[_Slot](), 0
+        for bucket, shape in enumerate(self._shapes):
             pairs = np.concatenate(waiting[bucket])
             if self.shuffle:
                 rng.shuffle(pairs)
-            order.append(pairs[:kept])
-            waiting[self._wider(bucket)].append(pairs[kept:])
-        slots = np.arange(len(self._slots))
-        return np.concatenate(order), rng.permutation(slots) if self.shuffle else slots
+            rest = len(pairs) % shape.batch_size if shape != self._shapes[-1] else 0
+            kept, moved = np.split(pairs, [len(pairs) - rest])
+            order.append(kept)
+            waiting[self._wider(bucket)].append(moved)
+            end = begin + len(kept)
+            starts = range(begin, end, shape.batch_size)
+            slots += [_Slot(shape, start, min(start + shape.batch_size, end)) for start in starts]
+            begin = end
+        turns = rng.permutation(np.arange(len(slots))) if self.shuffle else range(len(slots))
+        return np.concatenate(order), [slots[turn] for turn in turns]
 
     def _slot(self, step: int, micro: int) -> tuple[BatchShape, np.ndarray]:
         """Returns the shape of a micro-batch and the indices of its sentence pairs."""
-        if step < 0 or not 0 <= micro < self.accumulation_steps:
-            raise ValueError(
-                f"step must be >= 0 and micro in range({self.accumulation_steps}). "
-                f"Received: step={step}, micro={micro}"
-            )
         index = step * self.accumulation_steps + micro
         pass_index, position = divmod(index, self.batches_per_pass)
         pairs, slots = self._order_of_pass(pass_index)
-        shape, begin, end = self._slots[slots[position]]
+        shape, begin, end = slots[position]
         return shape, pairs[begin:end]
 
 
@@ -237,8 +206,7 @@ def evaluation_batches(
     """Returns batches that contain every sentence once, for `model.evaluate`.
 
     `SlicedLogitsTrainer.evaluate` and the metrics of this package return means over all tokens. For
-    another model, Keras weights the loss of each batch by its number of rows. Batches have
-    different numbers of rows, so this loss is not the mean over tokens.
+    another model, Keras weights the loss of each batch by its number of rows, which differs.
 
     Returns batches as `BatchPlan.batch` does, but all tokens except padding have the weight 1. For
     the arguments, see `BatchPlan`.
@@ -276,27 +244,16 @@ def _pad(store: TokenStore, side: str, pairs: np.ndarray, shape: tuple[int, int]
 
 
 def choose_buckets(
-    source_lengths: np.ndarray,
-    target_lengths: np.ndarray,
-    length_multiple: int,
-    max_shapes: int,
+    source_lengths: np.ndarray, target_lengths: np.ndarray, length_multiple: int, max_shapes: int
 ) -> tuple[list[Width], np.ndarray]:
     """Chooses the lengths that sentence pairs are padded to, so that there is little padding.
 
-    A width is a pair of a source length and a target length. The search starts with one width that
-    every sentence pair fits into. It repeatedly adds the width that saves the most padding, until
-    there are `max_shapes` widths. Then it replaces each width except the widest by the width that
-    saves the most padding.
+    The search starts with one width that every sentence pair fits into. It repeatedly adds the
+    width that saves the most padding, until there are `max_shapes` widths. Then it replaces each
+    width except the widest by the width that saves the most padding.
 
-    Args:
-        source_lengths: Number of source tokens of each pair, int (pairs,).
-        target_lengths: Number of target tokens of each pair, int (pairs,).
-        length_multiple: All lengths are multiples of this number.
-        max_shapes: Maximum number of widths.
-
-    Returns:
-        The widths, narrowest first, and an array, uint8 (pairs,). The array contains the index of
-        the narrowest width that each pair fits into. Every pair fits into the last width.
+    Returns the widths, narrowest first, and the index of the narrowest width that each pair fits
+    into, int (pairs,). Every pair fits into the last width.
     """
     source_levels = _levels(int(source_lengths.max()), length_multiple)
     target_levels = _levels(int(target_lengths.max()), length_multiple)
@@ -322,12 +279,10 @@ def _level_of(lengths: np.ndarray, levels: np.ndarray) -> np.ndarray:
 def _search(counts: np.ndarray, sums: np.ndarray, max_shapes: int) -> list[Width]:
     """Returns at most `max_shapes` cells of a grid (the corners), cheapest first.
 
-    Cell (i, j) stands for a width: the i-th possible source length and the j-th possible target
-    length. `counts[i, j]` is the number of sentence pairs in cell (i, j). `sums[i, j]` is the cost
-    of one pair that is padded to the lengths of cell (i, j).
+    Cell (i, j) stands for the i-th source length and the j-th target length. `counts[i, j]` is its
+    number of sentence pairs, and `sums[i, j]` the cost of one pair that is padded to these lengths.
     """
-    widest = (sums.shape[0] - 1, sums.shape[1] - 1)
-    corners = [widest]
+    corners = [(sums.shape[0] - 1, sums.shape[1] - 1)]
     for _ in range(max_shapes - 1):
         corners = _with_best_addition(counts, sums, corners)
     for _ in range(_REFINEMENTS):
@@ -356,3 +311,68 @@ def _owners(grid: tuple[int, ...], corners: list[Width]) -> np.ndarray:
     for index, (i, j) in reversed(list(enumerate(corners))):
         owners[: i + 1, : j + 1] = index
     return owners
+
+
+def mask_tokens(
+    token_ids: Any,
+    generator: np.random.Generator,
+    vocabulary_size: int,
+    mask_id: int,
+    special_ids: Sequence[int] = (PAD_ID, UNK_ID, BOS_ID, EOS_ID),
+    rate: float = 0.15,
+    pad_id: int = PAD_ID,
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Chooses random tokens of each row and hides most of them (BERT, §3.1 and appendix A.1).
+
+    Of the chosen tokens, 80 % are replaced by `mask_id`, 10 % by a random token, and 10 % are kept.
+    Call the function for each batch, so that each pass over the data has other masks.
+
+    Example:
+
+    >>> inputs, labels = mask_tokens(token_ids, np.random.default_rng(0), 8_000, mask_id=7_999)
+
+    Args:
+        token_ids: int array `(B, S)`.
+        generator: NumPy's random generator.
+        vocabulary_size: Size V of the vocabulary. Random tokens are drawn from the ids below V,
+            without `special_ids` and `mask_id`.
+        mask_id: Id of the mask token.
+        special_ids: Ids that are never chosen, beside `pad_id` and `mask_id`. Defaults to pad, unk,
+            bos and eos of `Tokenizer`.
+        rate: Fraction of the other tokens to choose, in (0, 1], at least one. Defaults to 0.15.
+        pad_id: Id of padding. Defaults to 0.
+
+    Returns:
+        The inputs `{"token_ids": int32 (B, S), "masked_positions": int32 (B, M)}` and the labels,
+        int32 `(B, M)`, where M is max(1, round(rate * S)). A row with fewer than M chosen tokens
+        has the position 0 and the label `pad_id` in the rest.
+
+    Raises:
+        ValueError: If `rate` is out of range, or an id is no integer or outside the vocabulary.
+
+    Source: Devlin et al. 2019; for new masks in each pass, Liu et al. 2019 (RoBERTa).
+    """
+    if not 0.0 < rate <= 1.0:
+        raise ValueError(f"`rate` must be above 0 and at most 1. Received: rate={rate}")
+    token_ids = np.asarray(token_ids)
+    real = token_ids[token_ids != pad_id]
+    check_ids(vocabulary_size, token_ids=real, mask_id=np.asarray(mask_id))
+    special = [*special_ids, pad_id, mask_id]
+    ordinary = np.setdiff1d(np.arange(vocabulary_size), special)
+    token_ids = token_ids.astype("int32")
+    most = max(1, round(rate * token_ids.shape[1]))
+    may_choose = ~np.isin(token_ids, special)
+    order = np.where(may_choose, generator.random(token_ids.shape), 2.0).argsort(axis=1)
+    positions = order[:, :most].astype("int32")
+    available = may_choose.sum(axis=1, keepdims=True)
+    count = np.minimum(np.maximum(np.rint(rate * available), 1), available)  # (B, 1)
+    is_chosen = np.arange(positions.shape[1]) < count  # (B, M)
+    labels = np.where(is_chosen, np.take_along_axis(token_ids, positions, axis=1), pad_id)
+    kind = generator.random(positions.shape)
+    random_ids = generator.choice(ordinary, positions.shape)
+    hidden = np.where(kind < 0.8, mask_id, np.where(kind < 0.9, random_ids, labels))
+    rows = np.nonzero(is_chosen)[0]
+    masked = token_ids.copy()
+    masked[rows, positions[is_chosen]] = hidden[is_chosen]
+    inputs = {"token_ids": masked, "masked_positions": np.where(is_chosen, positions, 0)}
+    return inputs, labels

@@ -1,4 +1,4 @@
-"""Reads and checks lines and parallel text from files and standard input."""
+"""Reads and checks lines and parallel text from files and standard input, and downloads files."""
 
 import gzip
 import itertools
@@ -12,7 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
+from urllib.parse import quote
+from urllib.request import urlopen
 
+from keras_transformer._files import atomic_write, keras_home, sha256_of
+from keras_transformer._progress import Bar
 from keras_transformer.errors import UserError
 
 Pair = tuple[str, str]
@@ -25,6 +29,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _LONGEST_LINE = 1024 * 1024
 # How long `available_chunks` waits for further items: too short for a person to notice.
 _PATIENCE_SECONDS = 0.05
+_SILENCE_SECONDS = 60.0  # of a server
 
 
 class CorpusError(UserError, ValueError):
@@ -39,10 +44,8 @@ def read_parallel(source_path: str | Path, target_path: str | Path | None = None
 
     Example:
 
-    ```python
-    for source, target in read_parallel("train.en.gz", "train.de.gz"):
-        print(source, "=", target)
-    ```
+    >>> for source, target in read_parallel("train.en.gz", "train.de.gz"):
+    ...     print(source, "=", target)
 
     Args:
         source_path: File with one source sentence per line. If `target_path` is None, the file is a
@@ -54,10 +57,9 @@ def read_parallel(source_path: str | Path, target_path: str | Path | None = None
         empty line are included. `TokenStore.build` drops and counts such pairs.
 
     Raises:
-        CorpusError: While iterating, if a file cannot be read or is not UTF-8. The message names
-            the file and, if a line is invalid, the number of the line.
-        CorpusError: While iterating, if a line is longer than 1 MiB, if the files have different
-            numbers of lines, or if a TSV line does not have two fields.
+        CorpusError: While iterating, if a file cannot be read or is not UTF-8, if a line is longer
+            than 1 MiB, if the files have different numbers of lines, or if a TSV line does not have
+            two fields.
     """
     return _ParallelText(source_path, target_path)
 
@@ -79,22 +81,21 @@ class _ParallelText:
                 yield source, target
         if counts[0] != counts[1]:
             raise CorpusError(
-                "line-aligned files must have the same number of lines. Add or remove lines, so "
-                "that each line translates the line of the same number. Received: "
+                "line-aligned files must have the same number of lines. Received: "
                 f"{self.source_path} with {counts[0]:,} and {self.target_path} with "
                 f"{counts[1]:,} lines"
             )
 
     def _tab_separated(self) -> Iterator[Pair]:
         for number, line in enumerate(read_lines(self.source_path), start=1):
-            fields = line.split("\t")
-            if len(fields) != 2:
-                advice = "; `cut -f 1,2` keeps the first two" if len(fields) > 2 else ""
+            source, *fields = line.split("\t")
+            if len(fields) != 1:
+                advice = "; `cut -f 1,2` keeps the first two" if fields else ""
                 raise CorpusError(
                     f"{self.source_path}, line {number:,}: a line must have a source, a tab and a "
-                    f"target. Received: {len(fields)} fields{advice}"
+                    f"target. Received: {1 + len(fields)} fields{advice}"
                 )
-            yield fields[0], fields[1]
+            yield source, fields[0]
 
 
 def read_lines(path: str | Path) -> Iterator[str]:
@@ -115,14 +116,9 @@ def read_lines(path: str | Path) -> Iterator[str]:
 
 
 def read_standard_input() -> Iterator[str]:
-    """Reads the lines of standard input, without their line ends.
-
-    Raises:
-        CorpusError: If standard input cannot be read, is not UTF-8 or has a line longer than 1 MiB.
-    """
-    stdin = sys.stdin  # not closed: Python aborts if standard input is closed during a read
-    try:
-        yield from _lines(stdin.buffer, "standard input")
+    """Reads the lines of standard input, as `read_lines` those of a file."""
+    try:  # It is not closed: Python aborts if standard input is closed during a read.
+        yield from _lines(sys.stdin.buffer, "standard input")
     except OSError as error:
         raise CorpusError(f"standard input cannot be read: {error.strerror or error}") from None
 
@@ -157,17 +153,16 @@ def available_chunks(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
 
     While the caller works on a list, a thread reads up to `most` further items into a queue. So a
     line that a user types is processed immediately, and a file is processed in long lists. If
-    `items` raises an exception, all earlier items are yielded first. Then the exception is raised.
+    `items` raises an exception, it is raised again after all earlier items.
     """
     arrived: queue.Queue[Any] = queue.Queue(most)
     is_abandoned = threading.Event()
+    errors: list[BaseException] = []
 
     def put(item: Any) -> None:
         while not is_abandoned.is_set():
             with suppress(queue.Full):
                 return arrived.put(item, timeout=1)
-
-    errors: list[BaseException] = []  # raised again in the thread that reads the queue
 
     def take() -> None:
         try:
@@ -183,21 +178,46 @@ def available_chunks(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
     chunk: list[Any] = [None]
     try:
         while chunk[-1] is not _END:
-            chunk = _next_chunk(arrived, most)
-            if arrived_items := [item for item in chunk if item is not _END]:
-                yield arrived_items
+            chunk = [arrived.get()]
+            deadline = time.monotonic() + _PATIENCE_SECONDS
+            with suppress(queue.Empty):
+                while len(chunk) < most and chunk[-1] is not _END:
+                    chunk.append(arrived.get(timeout=max(0.0, deadline - time.monotonic())))
+            if found := [item for item in chunk if item is not _END]:
+                yield found
     finally:
         is_abandoned.set()
     if errors:
         raise errors[0]
 
 
-def _next_chunk(arrived: "queue.Queue[Any]", most: int) -> list[Any]:
-    chunk = [arrived.get()]
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while len(chunk) < most and chunk[-1] is not _END:
-        try:
-            chunk.append(arrived.get(timeout=max(0.0, deadline - time.monotonic())))
-        except queue.Empty:
-            break
-    return chunk
+def download(name: str, folder_url: str, sha256: str) -> Path:
+    """Downloads a file into the cache if the cache does not have the file.
+
+    The cache is the folder `keras_transformer/<first 16 digits of the SHA-256>` in `KERAS_HOME`, by
+    default in `~/.keras`. A file is moved into the cache after its download is complete and
+    verified. Every call verifies the file in the cache, and downloads a damaged file again.
+
+    Raises:
+        UserError: If the download fails, if the server is silent for a minute, or if the SHA-256 of
+            the file is not `sha256` (64 lower-case hex digits).
+    """
+    path = keras_home() / "keras_transformer" / sha256[:16] / name
+    url = f"{folder_url.rstrip('/')}/{quote(name)}"
+    try:
+        if not path.is_file() or sha256_of(path) != sha256:
+            with atomic_write(path) as partial:
+                with partial.open("wb") as file, urlopen(url, timeout=_SILENCE_SECONDS) as response:
+                    size = response.length  # None if the server does not tell
+                    with Bar(name, total=size, unit="B", unit_scale=True) as bar:
+                        while chunk := response.read(64 * 1024):
+                            bar.update(file.write(chunk))
+                if (received := sha256_of(partial)) != sha256:
+                    raise ValueError(f"the SHA-256 must be {sha256}. Received: {received}")
+    except Exception as error:  # urllib and the system raise different errors
+        message = (
+            f"{url} cannot be fetched (for local files, use --data-dir, or set data.directory of "
+            f"the recipe): {error}"
+        )
+        raise UserError(" ".join(message.split())) from error
+    return path

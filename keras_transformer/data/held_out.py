@@ -14,20 +14,16 @@ from keras_transformer.data.corpus import Pair
 from keras_transformer.errors import UserError, check_sizes
 
 # Candidates per held-out pair. A candidate that shares its target with the other split is skipped.
-# If too few remain, there are twice as many, and so on.
+# If too few remain, all pairs are candidates.
 _CANDIDATES = 2
 
 
 @dataclass
 class HeldOut:
-    """The result of `hold_out`.
+    """Held-out pairs for validation and test, and all pairs of the corpus.
 
-    Attributes:
-        validation: Held-out pairs for validation.
-        test: Held-out pairs for test.
-        pairs: All pairs of the corpus.
-        dropped: Number of pairs that are in no split, because they share a sentence with a held-out
-            pair. It is known when the iteration over `train` ends.
+    `dropped` is the number of pairs that are in no split, because they share a sentence with a
+    held-out pair. It is known when the iteration over `train` ends.
     """
 
     validation: list[Pair]
@@ -38,9 +34,7 @@ class HeldOut:
     def train(self) -> Iterator[Pair]:
         """Yields the pairs that share neither source nor target with a held-out pair."""
         held = [*self.validation, *self.test]
-        sources, targets = (
-            {sentence_key(text) for text in side} for side in zip(*held, strict=True)
-        )
+        sources, targets = (set(map(sentence_key, side)) for side in zip(*held, strict=True))
         refused = 0
         for source, target in _progress(self.pairs):
             if sentence_key(source) in sources or sentence_key(target) in targets:
@@ -58,30 +52,12 @@ def hold_out(pairs: Iterable[Pair], validation: int, test: int, seed: int = 1) -
     sentence with a held-out pair. A held-out source sentence has one translation, the first.
 
     The choice depends on `seed` and on the set of source sentences, not on their order. It keeps 8
-    bytes per pair in memory, and the held-out pairs, or more pairs if many have the same target.
-
-    Example:
-
-    ```python
-    held_out = hold_out(read_parallel("corpus.en", "corpus.de"), validation=1000, test=1000)
-    for source, target in held_out.train():
-        print(source, "=", target)
-    ```
-
-    Args:
-        pairs: The corpus. It is iterated over twice, or more often if many pairs have the same
-            target, and once more by `HeldOut.train`.
-        validation: Number of pairs for validation, an integer > 0.
-        test: Number of pairs for test, an integer > 0.
-        seed: Random seed, an integer >= 0. Defaults to 1.
-
-    Returns:
-        A `HeldOut` with the held-out pairs and an iterator of the training pairs.
+    bytes per pair in memory, and twice the held-out pairs, or all if many have the same target. It
+    iterates over the pairs two or three times, and `HeldOut.train` once more.
 
     Raises:
         UserError: If the held-out pairs would be more than half of the different source sentences,
             or if too few pairs have a target that is not in the test split.
-        ValueError: If `validation` or `test` is not an integer of at least 1.
     """
     check_sizes(validation=validation, test=test)
     count = validation + test
@@ -91,21 +67,22 @@ def hold_out(pairs: Iterable[Pair], validation: int, test: int, seed: int = 1) -
             f"data.held_out: at most half of the {len(hashes):,} different source sentences can be "
             f"held out. Received: {validation:,} for validation and {test:,} for test"
         )
-    number = _CANDIDATES * count
-    while True:
-        candidates = _candidates(pairs, hashes[min(number, len(hashes)) - 1], seed)
-        chosen_test, rest = candidates[:test], candidates[test:]
+    for number in (_CANDIDATES * count, len(hashes)):
+        candidates: dict[int, Pair] = {}  # the first pair of each source with a low hash
+        for value, pair in _hashed(pairs, seed):
+            if value <= hashes[number - 1]:
+                candidates.setdefault(value, pair)
+        in_order = [candidates[value] for value in sorted(candidates)]
+        chosen_test, rest = in_order[:test], in_order[test:]
         targets = {sentence_key(target) for _, target in chosen_test}
         rest = [pair for pair in rest if sentence_key(pair[1]) not in targets]
         if len(rest) >= validation:
             return HeldOut(rest[:validation], chosen_test, pairs)
-        if number >= len(hashes):
-            raise UserError(
-                f"data.held_out: only {len(rest):,} source sentences have a translation that is "
-                "not in the test text, because many have the same translation: hold out fewer. "
-                f"Received: {validation:,} for validation and {test:,} for test"
-            )
-        number *= 2
+    raise UserError(
+        f"data.held_out: only {len(rest):,} source sentences have a translation that is not in the "
+        "test text, because many have the same translation: hold out fewer. "
+        f"Received: {validation:,} for validation and {test:,} for test"
+    )
 
 
 def _progress(pairs: Iterable[Pair]) -> Iterable[Pair]:
@@ -113,10 +90,7 @@ def _progress(pairs: Iterable[Pair]) -> Iterable[Pair]:
 
 
 def sentence_key(text: str) -> str:
-    """Returns the letters and digits of a sentence, without case.
-
-    For a sentence without letters and digits, returns the other characters without spaces.
-    """
+    """Returns the letters and digits of a sentence, without case, or else its other characters."""
     text = unicodedata.normalize("NFKC", text).casefold()
     return text.translate(_ignored()) or "".join(text.split())
 
@@ -134,12 +108,3 @@ def _hashed(pairs: Iterable[Pair], seed: int) -> Iterator[tuple[int, Pair]]:
         if source.strip() and target.strip():
             key = f"{seed} {sentence_key(source)}".encode()
             yield int.from_bytes(hashlib.blake2b(key, digest_size=8).digest()), (source, target)
-
-
-def _candidates(pairs: Iterable[Pair], highest: int, seed: int) -> list[Pair]:
-    """Returns the first pair of each source with a hash up to `highest`, sorted by hash."""
-    found: dict[int, Pair] = {}
-    for value, pair in _hashed(pairs, seed):
-        if value <= highest:
-            found.setdefault(value, pair)
-    return [found[value] for value in sorted(found)]

@@ -3,20 +3,16 @@
 import copy
 import datetime
 import re
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
 
 import numpy as np
 
 from keras_transformer.errors import UserError
 
-if TYPE_CHECKING:
-    from babel import Locale
-
 NUMBERS = 1_000_000  # 0 ... 999,999
 FIRST_DAY = datetime.date(1700, 1, 1)
 DAYS = (datetime.date(2100, 1, 1) - FIRST_DAY).days
 
-_MISSING = "{} is missing: pip install 'keras3-transformer[quickstart]'"
 _SHARE_OF_DATES = 0.25
 # The probability of drawing the number n is proportional to 1 / (n + _SMALL_NUMBER).
 _SMALL_NUMBER = 1_000
@@ -35,21 +31,13 @@ def generate_pairs(
     """Draws numbers (0 to 999,999) and dates (1700 to 2099), written out in both languages.
 
     About three quarters of the pairs are numbers, mostly small numbers. The other pairs are dates
-    with weekdays. The function needs num2words and Babel, the packages of the extra `quickstart`.
-
-    Args:
-        count: Number of pairs, at most 1,146,097. All pairs are different, and in random order.
-        source_language: Code of a language that num2words and Babel support, such as "en" or "ko".
-        target_language: Code of another language that num2words and Babel support, such as "de".
-        seed: Random seed, an integer >= 0.
-
-    Returns:
-        Pairs such as ("Monday, January fifth, seventeen eighty-nine",
-        "Montag, der fünfte Januar siebzehnhundertneunundachtzig").
+    such as ("Monday, January fifth, seventeen eighty-nine", "Montag, der fünfte Januar
+    siebzehnhundertneunundachtzig"). The pairs, at most 1,146,097, are different and in random
+    order. The languages are codes that num2words and Babel support, such as "en" or "ko".
 
     Raises:
-        UserError: If `count` is out of range, if num2words or Babel is not installed, or if a
-            language is not supported.
+        UserError: If `count` is out of range, if num2words or Babel, the packages of the extra
+            `quickstart`, is not installed, or if a language is not supported.
     """
     if not 0 <= count <= NUMBERS + DAYS:
         raise UserError(
@@ -66,11 +54,7 @@ def generate_pairs(
 
 
 def _draw(count: int, seed: int) -> list[int]:
-    """Draws distinct integers. Each integer stands for a number or a date.
-
-    An integer n below NUMBERS stands for the number n. NUMBERS + n stands for the date n days after
-    FIRST_DAY.
-    """
+    """Draws distinct integers: n below NUMBERS, or NUMBERS + n for the day n after FIRST_DAY."""
     rng = np.random.default_rng(seed)
     weights = np.empty(NUMBERS + DAYS)
     weights[:NUMBERS] = 1 / (np.arange(NUMBERS) + _SMALL_NUMBER)
@@ -85,9 +69,24 @@ class _Writer:
     """Writes numbers and dates as words of one language."""
 
     def __init__(self, language: str) -> None:
-        self._language = language
-        self._converter = _converter(language)
-        self._locale = _locale(language)
+        try:
+            from babel import Locale, UnknownLocaleError
+            from num2words import CONVERTER_CLASSES
+        except ImportError as error:
+            raise UserError(
+                f"{error.name} is missing: pip install 'keras3-transformer[quickstart]'"
+            ) from None
+        try:
+            self._locale = Locale.parse(language)
+            converter = copy.copy(CONVERTER_CLASSES[language])
+        except (UnknownLocaleError, ValueError, KeyError):
+            raise UserError(
+                f"num2words and Babel must support the language. Received: language={language!r}"
+            ) from None
+        # Without words for numbers above NUMBERS, the converter is four times as fast.
+        if cards := getattr(converter, "cards", None):
+            converter.cards = type(cards)((n, name) for n, name in cards.items() if n <= NUMBERS)
+        self._language, self._converter = language, converter
         pattern = _PATTERNS.get(language) or self._locale.date_formats["full"].pattern
         self._ordinal_days = language in _ORDINAL_DAYS or "d." in pattern
         self._tokens = re.findall(
@@ -108,50 +107,15 @@ class _Writer:
         from babel.dates import format_date
 
         if field.startswith("d"):
-            return self._write_day(date.day)
+            is_ordinal = date.day == 1 and self._language in _ORDINAL_FIRST_DAYS
+            if self._ordinal_days or is_ordinal:
+                with suppress(NotImplementedError):
+                    return self._converter.to_ordinal(date.day)
+            return self._converter.to_cardinal(date.day)
         if field.startswith("y"):
-            return self._write_year(date.year)
+            in_hundreds = self._language in _YEARS_IN_HUNDREDS
+            write = self._converter.to_year if in_hundreds else self._converter.to_cardinal
+            return write(date.year)
         name = format_date(date, field, self._locale)
         words = re.sub(r"\d+", lambda figures: self._converter.to_cardinal(int(figures[0])), name)
         return _IRREGULAR_MONTHS.get(self._language, {}).get(words, words)
-
-    def _write_day(self, day: int) -> str:
-        if self._ordinal_days or (day == 1 and self._language in _ORDINAL_FIRST_DAYS):
-            try:
-                return self._converter.to_ordinal(day)
-            except NotImplementedError:
-                pass
-        return self._converter.to_cardinal(day)
-
-    def _write_year(self, year: int) -> str:
-        in_hundreds = self._language in _YEARS_IN_HUNDREDS
-        return self._converter.to_year(year) if in_hundreds else self._converter.to_cardinal(year)
-
-
-def _converter(language: str) -> Any:
-    """Returns the converter of num2words for a language.
-
-    The returned copy has no words for numbers above NUMBERS, so it is four times as fast.
-    """
-    try:
-        from num2words import CONVERTER_CLASSES
-    except ImportError:
-        raise UserError(_MISSING.format("num2words")) from None
-    if language not in CONVERTER_CLASSES:
-        raise UserError(f"num2words must support the language. Received: language={language!r}")
-    converter = copy.copy(CONVERTER_CLASSES[language])
-    if cards := getattr(converter, "cards", None):
-        converter.cards = type(cards)((n, name) for n, name in cards.items() if n <= NUMBERS)
-    return converter
-
-
-def _locale(language: str) -> "Locale":
-    try:
-        from babel import Locale, UnknownLocaleError
-    except ImportError:
-        raise UserError(_MISSING.format("Babel")) from None
-    try:
-        return Locale.parse(language)
-    except (UnknownLocaleError, ValueError):
-        message = f"Babel must support the language. Received: language={language!r}"
-        raise UserError(message) from None

@@ -32,17 +32,14 @@ class TokenStore:
     The files `source.ids` and `target.ids` contain the pieces of all sentences as uint16 or uint32,
     without bos and eos. The files `source.offsets` and `target.offsets` contain the position of
     each sentence's first piece, then the total number of pieces, as int64. All numbers are
-    little-endian. The file `meta.json` contains the SHA-256 of each other file. Opening a store
-    verifies every SHA-256.
+    little-endian. `meta.json` contains the SHA-256 of each other file, verified when it is opened.
 
     Example:
 
-    ```python
-    pairs = read_parallel("train.en", "train.de")
-    store = TokenStore.build("store", pairs, tokenizer)
-    print(store.report)
-    source_pieces, target_pieces = store.pair(0)
-    ```
+    >>> pairs = read_parallel("train.en", "train.de")
+    >>> store = TokenStore.build("store", pairs, tokenizer)
+    >>> print(store.report)
+    >>> source_pieces, target_pieces = store.pair(0)
 
     Args:
         directory: A folder that `build` has written.
@@ -56,11 +53,12 @@ class TokenStore:
         summary = _read_summary(self.directory)
         self.fingerprint: str = summary["fingerprint"]
         self.dropped: dict[str, int] = summary["dropped"]
-        dtypes = {"offsets": "<i8", "ids": summary["dtype"]}
-        self._offsets, self._ids = (
-            {side: _map(self.directory / f"{side}.{kind}", dtype) for side in SIDES}
-            for kind, dtype in dtypes.items()
-        )
+
+        def mapped(kind: str, dtype: str) -> dict[str, np.ndarray]:
+            paths = {side: self.directory / f"{side}.{kind}" for side in SIDES}
+            return {x: np.asarray(np.memmap(path, dtype, "r")) for x, path in paths.items()}
+
+        self._offsets, self._ids = mapped("offsets", "<i8"), mapped("ids", summary["dtype"])
 
     @classmethod
     def build(
@@ -75,8 +73,8 @@ class TokenStore:
         """Encodes parallel text, or opens the store if the folder already contains the result.
 
         Drops and counts pairs in which a sentence is empty or too long. The required memory does
-        not depend on the size of the text. If the folder has a store of another
-        text, tokenizer or maximum length, that store is replaced when the new store is complete.
+        not depend on the size of the text. A store of another text, tokenizer or maximum length is
+        replaced when the new store is complete.
 
         Args:
             directory: Folder of the store.
@@ -85,15 +83,11 @@ class TokenStore:
             tokenizer: The tokenizer.
             max_length: Maximum number of pieces per sentence, without eos. Defaults to 256.
             progress: Whether to show a progress bar on stderr. Defaults to True.
-            fingerprint: The `TokenStore.fingerprint` that the store must have. Defaults to None,
-                which means any fingerprint.
-
-        Returns:
-            The store.
+            fingerprint: The `TokenStore.fingerprint` that the store must have. Defaults to any.
 
         Raises:
-            UserError: If no pair is left, the disk is full, or the folder contains other files.
-            UserError: If the fingerprint of text, tokenizer and `max_length` is not `fingerprint`.
+            UserError: If no pair is left, the disk is full, the folder contains other files, or the
+                fingerprint of text, tokenizer and `max_length` is not `fingerprint`.
         """
         if isinstance(pairs, Iterator):
             raise TypeError(f"pairs must be iterable more than once. Received: pairs={pairs}")
@@ -103,8 +97,8 @@ class TokenStore:
             raise UserError(f"{directory} is neither empty nor a token store")
         if store is not None or fingerprint is not None:
             digest = _digest(tokenizer, max_length)
-            for chunk in _chunks(pairs):
-                digest.update(_as_bytes(chunk))
+            for _ in _chunks(pairs, digest):
+                pass
             found = digest.hexdigest()
             if fingerprint not in (None, found):
                 raise UserError(
@@ -122,25 +116,15 @@ class TokenStore:
     def __len__(self) -> int:
         return len(self._offsets["source"]) - 1
 
-    @property
-    def source_lengths(self) -> np.ndarray:
-        """Number of pieces of each source sentence, without eos: int32 (pairs,)."""
-        return np.diff(self._offsets["source"]).astype(np.int32)
-
-    @property
-    def target_lengths(self) -> np.ndarray:
-        """Number of pieces of each target sentence, without eos: int32 (pairs,)."""
-        return np.diff(self._offsets["target"]).astype(np.int32)
-
     def pair(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the source and target pieces of one pair: uint16 or uint32 (length,)."""
         chosen = np.array([range(len(self))[index]])
         return self.pieces("source", chosen), self.pieces("target", chosen)
 
-    def lengths(self, side: str, pairs: np.ndarray) -> np.ndarray:
-        """Returns the number of pieces of each source or target sentence in `pairs`: int64 (B,)."""
+    def lengths(self, side: str, pairs: np.ndarray | None = None) -> np.ndarray:
+        """Returns the number of pieces of each "source" or "target" in `pairs`: int64 (B,)."""
         offsets = self._offsets[side]
-        return offsets[pairs + 1] - offsets[pairs]
+        return np.diff(offsets) if pairs is None else offsets[pairs + 1] - offsets[pairs]
 
     def pieces(self, side: str, pairs: np.ndarray) -> np.ndarray:
         """Concatenates the pieces of the source or target sentences with indices `pairs`."""
@@ -157,20 +141,15 @@ class TokenStore:
         return f"{kept}, {dropped:,} dropped: {_list_reasons(self.dropped)}" if dropped else kept
 
 
-def _map(path: Path, dtype: str) -> np.ndarray:
-    return np.asarray(np.memmap(path, dtype, mode="r"))
-
-
 def _read_summary(directory: Path) -> dict[str, Any]:
     """Returns the content of `meta.json`, and verifies the files of a store."""
-    if not (directory / _SUMMARY).exists():
-        raise UserError(f"{directory} is not a token store: it has no {_SUMMARY}")
     name = _SUMMARY
+    if not (directory / name).exists():
+        raise UserError(f"{directory} is not a token store: it has no {name}")
     try:
         with (directory / name).open("rb") as file:
             summary = read_json(file, _MOST_SUMMARY_BYTES)
-        digests = {file: summary["sha256"][file] for file in _FILES}
-        for name, digest in digests.items():
+        for name, digest in {file: summary["sha256"][file] for file in _FILES}.items():
             if sha256_of(directory / name) != digest:
                 raise ValueError("the SHA-256 is wrong")
     except (KeyError, OSError, TypeError, ValueError):
@@ -193,8 +172,7 @@ def _write(
         bar = stack.enter_context(Bar("encoding", unit=" pairs", disable=not progress))
         for side in SIDES:
             files[f"{side}.offsets"].write(np.zeros(1, "<i8").data)
-        for chunk in _chunks(pairs):
-            digest.update(_as_bytes(chunk))
+        for chunk in _chunks(pairs, digest):
             kept = _encode(chunk, tokenizer, max_length, dropped)
             for side, sentences in zip(SIDES, zip(*kept, strict=True), strict=False):
                 lengths = np.fromiter(map(len, sentences), "<i8", len(sentences))
@@ -218,10 +196,10 @@ def _encode(
     chunk: list[Pair], tokenizer: Tokenizer, max_length: int, dropped: Counter[str]
 ) -> list[tuple[list[int], list[int]]]:
     """Returns the ids of the kept pairs. Counts the other pairs in `dropped`, by reason."""
-    sources = tokenizer.encode_source([source for source, _ in chunk])
-    targets = tokenizer.encode_target([target for _, target in chunk])
+    sources, targets = map(list, zip(*chunk, strict=True))
+    ids = zip(tokenizer.encode_source(sources), tokenizer.encode_target(targets), strict=True)
     kept = []
-    for source, target in zip(sources, targets, strict=True):
+    for source, target in ids:
         if not source:
             dropped["an empty source"] += 1
         elif not target:
@@ -237,16 +215,14 @@ def _list_reasons(dropped: dict[str, int]) -> str:
     return ", ".join(f"{count:,} with {reason}" for reason, count in dropped.items())
 
 
-def _chunks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
-    iterator = iter(pairs)
-    while chunk := list(itertools.islice(iterator, _CHUNK)):
-        yield chunk
-
-
 def _digest(tokenizer: Tokenizer, max_length: int) -> "hashlib._Hash":
     """Returns the begun SHA-256 of tokenizer, maximum length and text."""
     return hashlib.sha256(f"{tokenizer.fingerprint} {max_length}\n".encode())
 
 
-def _as_bytes(chunk: list[Pair]) -> bytes:
-    return "".join(f"{source}\n{target}\n" for source, target in chunk).encode()
+def _chunks(pairs: Iterable[Pair], digest: "hashlib._Hash") -> Iterator[list[Pair]]:
+    """Yields lists of pairs, and adds them to `digest`."""
+    iterator = iter(pairs)
+    while chunk := list(itertools.islice(iterator, _CHUNK)):
+        digest.update("".join(f"{source}\n{target}\n" for source, target in chunk).encode())
+        yield chunk

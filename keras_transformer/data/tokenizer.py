@@ -39,20 +39,16 @@ class Tokenizer:
 
     Example:
 
-    ```python
-    tokenizer = Tokenizer.train(read_parallel("train.en", "train.de"), vocabulary_size=8_000)
-    ids = tokenizer.encode_source(["A dog runs."])
-    tokenizer.save("tokenizer")
-    ```
+    >>> tokenizer = Tokenizer.train(read_parallel("train.en", "train.de"), vocabulary_size=8_000)
+    >>> ids = tokenizer.encode_source(["A dog runs."])
+    >>> tokenizer.save("tokenizer")
 
     Args:
         source_model: Bytes of a SentencePiece model with the ids pad 0, unk 1, bos 2, eos 3.
         target_model: Bytes of the target language's model. Defaults to None, which means a joint
-            vocabulary.
+            vocabulary. The attribute `target_model` is then the source model, and `joint` True.
 
     Attributes:
-        joint: Whether source and target share one vocabulary.
-        source_model, target_model: Bytes of the SentencePiece models, equal if `joint` is True.
         source_vocabulary_size, target_vocabulary_size: Number of ids, including pad, unk, bos and
             eos.
         pad_id, unk_id, bos_id, eos_id: 0, 1, 2 and 3.
@@ -84,8 +80,7 @@ class Tokenizer:
         """Trains a tokenizer on parallel text.
 
         The same text always gives the same pieces. With subwords, every character of the text is in
-        the vocabulary. With whole words, all words but the most frequent are unknown, and unknown
-        neighbours become one piece.
+        the vocabulary. With whole words, all words but the most frequent are unknown.
 
         Args:
             pairs: (source, target) sentences, such as the result of `read_parallel`. If `joint` is
@@ -96,9 +91,6 @@ class Tokenizer:
             joint: Whether both languages share one vocabulary, as in the paper. Defaults to True.
             normalization: SentencePiece normalization rule, such as "nmt_nfkc" (the default),
                 "nmt_nfkc_cf" (which also lowercases) or "identity" (for tokenized text).
-
-        Returns:
-            The tokenizer.
 
         Raises:
             UserError: If the text is empty, or SentencePiece cannot train on it.
@@ -156,12 +148,12 @@ class Tokenizer:
     @property
     def source_pieces(self) -> list[str]:
         """The source pieces in the order of their ids, including pad, unk, bos and eos."""
-        return _pieces(self._source)
+        return self._source.id_to_piece(list(range(self.source_vocabulary_size)))
 
     @property
     def target_pieces(self) -> list[str]:
         """The target pieces in the order of their ids, including pad, unk, bos and eos."""
-        return _pieces(self._target)
+        return self._target.id_to_piece(list(range(self.target_vocabulary_size)))
 
     @property
     def fingerprint(self) -> str:
@@ -195,16 +187,9 @@ def fits(pieces: Sequence[int], max_length: int) -> bool:
 
 
 def check_utf8(text: str) -> None:
-    """Raises `UserError` if a text is not Unicode.
-
-    On the command line, a byte that is not UTF-8 becomes half of a surrogate pair.
-    """
+    """Raises `UserError` if a text has half of a surrogate pair, as a byte of argv can become."""
     if re.search("[\ud800-\udfff]", text):
         raise UserError(f"a sentence must be UTF-8 text. Received: {text!r:.80}")
-
-
-def _pieces(processor: SentencePieceProcessor) -> list[str]:
-    return processor.id_to_piece(list(range(processor.get_piece_size())))
 
 
 def _encode(processor: SentencePieceProcessor, sentences: Sequence[str]) -> list[list[int]]:

@@ -1,27 +1,17 @@
 """Beam search with a length penalty and a cache of keys and values."""
 
 import functools
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import keras
 from keras import ops
 
-from keras_transformer.decoding.options import (
-    LengthPenaltyForm,
-    SearchOptions,
-    length_penalty_base,
-)
-from keras_transformer.decoding.required_words import (
-    Candidates,
-    allocate_beams,
-    constrained_candidates,
-)
+from keras_transformer.decoding.options import LengthPenaltyForm, length_penalty_base
 from keras_transformer.decoding.steps import (
     IMPOSSIBLE,
     Request,
     SearchResult,
-    TokenRule,
+    SearchStrategy,
     apply_rules,
     best_token,
     block_maxima,
@@ -35,7 +25,12 @@ from keras_transformer.decoding.steps import (
     widen_ids,
     write_at,
 )
-from keras_transformer.decoding.token_rules import rules_of_request
+from keras_transformer.decoding.token_rules import (
+    Candidates,
+    allocate_beams,
+    constrained_candidates,
+    rules_of_request,
+)
 from keras_transformer.layers.attention.cache import Cache
 
 # Subtracted from the score of a hypothesis for each required token that is missing.
@@ -71,43 +66,25 @@ class BeamState(NamedTuple):
     num_finished: Any  # int32 `(B, G)`, number of finished hypotheses of each of G beam groups
 
 
-@dataclass(frozen=True)
-class BeamSearch:
+class BeamSearch(SearchStrategy):
     """Finds the translations with the best scores by beam search with N beams (§6.1).
-
-    With N = 1, the search is greedy.
 
     The candidates of a step are the 2N most probable continuations of the live (not finished)
     hypotheses. If one of the N best candidates ends with eos, this candidate is finished. The N
     best candidates without eos become the next live hypotheses. The search of a sentence ends when
-    N hypotheses are finished. The search also ends when no live hypothesis can become one of the
-    `n_best` results. A further token never raises the log-probability of a hypothesis. So the final
-    score of a live hypothesis is at most its present log-probability divided by the length penalty
-    of the maximum length. At the maximum length, all candidates are finished, even without eos. So
-    each sentence has a result.
+    N hypotheses are finished, or when no live hypothesis can become one of the `n_best` results: a
+    further token never raises the log-probability, so the final score is at most the present
+    log-probability divided by the length penalty of the maximum length. At the maximum length, all
+    candidates are finished, even without eos. So each sentence has a result. The score of a
+    hypothesis is its log-probability divided by `length_divisor`, plus `coverage_penalty` times
+    `coverage_score`. The backend's `top_k` orders candidates with equal scores.
 
-    The score of a hypothesis is its log-probability divided by `length_divisor`, plus
-    `coverage_penalty` times `coverage_score`. The backend's `top_k` determines the order of
-    candidates with equal scores.
-
-    If `num_beam_groups` is above 1, the beams of each group are searched separately. In every step,
-    the groups choose tokens one after another. A token's log-probability is reduced by
-    `diversity_penalty` for each beam of an earlier group that chose the token in the same step.
-    Hypotheses of different groups can be equal.
-
-    `num_beams` (N) and `num_results` (at most N) may be 0-d int tensors.
+    With several beam groups, each group is searched separately, and the groups choose the tokens of
+    a step one after another. `num_beams` and `num_results` may be 0-d int tensors.
 
     Source: Vaswani et al. 2017, §6.1; Wu et al. 2016, eq. 14, for the penalties; Vijayakumar et al.
         2016, algorithm 1, for groups.
     """
-
-    options: SearchOptions
-    rules: tuple[TokenRule, ...]
-    num_beams: Any
-    num_results: Any
-    bos_id: int
-    eos_id: int
-    pad_id: int
 
     def check(self, request: Request, max_length: Any) -> None:
         """Raises a ValueError if beam search does not support a field of the request."""
@@ -125,29 +102,26 @@ class BeamSearch:
         live = (batch, self.num_beams)
         best = live if groups > 1 else (batch, self.num_results)
         empty = functools.partial(empty_ids, bos_id=self.bos_id, pad_id=self.pad_id)
-        coverage = (*live, source_length if self.options.coverage_penalty else 1)
+        is_first = ops.arange(self.num_beams, dtype="int32") % (self.num_beams // groups) == 0
+        first = ops.cast(ops.where(is_first, 0.0, IMPOSSIBLE), "float32")  # first of each group
+        totals = ops.zeros((batch, 1), "float32") + first
+        width = source_length if self.options.coverage_penalty else 1
+        coverage, none = ops.zeros((*live, width), "float32"), ops.full(best, IMPOSSIBLE, "float32")
         return BeamState(
             position=ops.convert_to_tensor(0, dtype="int32"),
-            live=Live(
-                ids=empty((*live, 1 + max_length)),
-                log_probabilities=_first_beam_only(*live, groups),
-                coverage=ops.zeros(coverage, "float32"),
-            ),
-            finished=Finished(
-                ids=empty((*best, 1 + max_length)),
-                log_probabilities=ops.full(best, IMPOSSIBLE, "float32"),
-                scores=ops.full(best, IMPOSSIBLE, "float32"),
-            ),
+            live=Live(empty((*live, 1 + max_length)), totals, coverage),
+            finished=Finished(empty((*best, 1 + max_length)), none, none),
             num_finished=ops.zeros((batch, groups), "int32"),
         )
 
     def widen(self, state: BeamState, max_length: int) -> BeamState:
         """Returns the state with room for `max_length` tokens."""
-
-        def wide(part: Any) -> Any:
-            return part._replace(ids=widen_ids(part.ids, 1 + max_length, self.pad_id))
-
-        return state._replace(live=wide(state.live), finished=wide(state.finished))
+        widened = functools.partial(widen_ids, width=1 + max_length, pad_id=self.pad_id)
+        live, finished = state.live, state.finished
+        return state._replace(
+            live=live._replace(ids=widened(live.ids)),
+            finished=finished._replace(ids=widened(finished.ids)),
+        )
 
     def is_open(self, state: BeamState) -> Any:
         """Returns a bool mask `(B,)`, True for sentences whose search is not finished."""
@@ -157,11 +131,10 @@ class BeamSearch:
         self, model: Any, request: Request, state: BeamState, cache: Cache
     ) -> tuple[BeamState, Cache]:
         """Decodes one token per hypothesis, and returns the new state and the model's new cache."""
-        live, position = state.live, state.position
-        coverage_penalty = self.options.coverage_penalty
-        last = ops.take(live.ids, position, axis=-1)
+        live, coverage_penalty = state.live, self.options.coverage_penalty
+        last = ops.take(live.ids, state.position, axis=-1)
         arguments = {"return_attention_weights": True} if coverage_penalty else {}
-        logits, cache, *attention = model.step(last, cache, position, **arguments)
+        logits, cache, *attention = model.step(last, cache, state.position, **arguments)
         logits = ops.convert_to_tensor(logits)  # A model that is not compiled may return NumPy.
         bonus = ops.zeros_like(live.log_probabilities)
         if coverage_penalty:
@@ -178,8 +151,7 @@ class BeamSearch:
         groups, position = self.options.num_beam_groups, state.position
         if groups == 1:
             candidates = self._candidates(state.live, logits, position, request)
-            is_single = candidates.parents.shape[1] == 1
-            select = self._select_single if is_single else self._select
+            select = self._select_single if candidates.parents.shape[1] == 1 else self._select
             return select(state, candidates, bonus, request)
         size, parts, beams = self.num_beams // groups, [], []
         penalties = ops.zeros_like(logits[:, :1])
@@ -200,10 +172,7 @@ class BeamSearch:
     def _count_chosen(
         self, candidates: Candidates, position: Any, size: int, vocabulary_size: int
     ) -> Any:
-        """Counts how often each token is the new token of the `size` best candidates.
-
-        Candidates that end with eos are ignored. Returns float32 `(B, 1, V)`.
-        """
+        """Counts each token in the `size` best candidates without eos, float32 `(B, 1, V)`."""
         tokens = ops.take(candidates.ids, position, axis=-1)
         going_on = ops.where(tokens == self.eos_id, IMPOSSIBLE, candidates.log_probabilities)
         going_on, chosen = _top_candidates(going_on, candidates.banks, size)
@@ -213,12 +182,11 @@ class BeamSearch:
 
     def result(self, request: Request, state: BeamState) -> SearchResult:
         """Returns the hypotheses that are finished so far."""
-        finished, beam_sizes = state.finished, request.beam_sizes
+        ids, *values = state.finished
         if self.options.num_beam_groups > 1:
-            finished = _best_finished(finished, self.num_results)
-        scores = _mask_unused_beams(finished.scores, beam_sizes)
-        log_probabilities = _mask_unused_beams(finished.log_probabilities, beam_sizes)
-        return search_result(finished.ids, scores, log_probabilities, state.position, self.pad_id)
+            ids, *values = _best_finished(state.finished, self.num_results)
+        log_probabilities, scores = (_mask_unused_beams(x, request.beam_sizes) for x in values)
+        return search_result(ids, scores, log_probabilities, state.position, self.pad_id)
 
     def _divisor(self, request: Request, length: Any) -> Any:
         own = request.length_penalties
@@ -233,7 +201,6 @@ class BeamSearch:
         `penalties` `(B, 1, V)` are subtracted from the log-probabilities of the next tokens.
         """
         rules = (*self.rules, *rules_of_request(request, self.pad_id))
-        is_single = logits.shape[1] == 1 and penalties is None
         if not rules and request.required_ids is None and penalties is None:
             # Normalizing the totals instead of the logits saves a pass over all tokens.
             maxima, tokens = block_maxima(logits), logits
@@ -248,13 +215,12 @@ class BeamSearch:
         if request.required_ids is not None:
             ids = {"eos_id": self.eos_id, "pad_id": self.pad_id}
             return constrained_candidates(*live[:2], tokens, position, request.required_ids, **ids)
-        if is_single:
+        if logits.shape[1] == 1 and penalties is None:
             log_probabilities, chosen = best_token(tokens_without(excluded, tokens))
             log_probabilities, parents = log_probabilities + totals, ops.zeros_like(chosen)
         else:
-            count = 2 * ops.shape(tokens)[1]
             log_probabilities, parents, chosen = top_k_tokens(
-                tokens, count, totals, excluded, maxima
+                tokens, 2 * ops.shape(tokens)[1], totals, excluded, maxima
             )
         ids = write_at(take_columns(live.ids, parents), chosen, position + 1)
         return Candidates(ids, log_probabilities, parents)
@@ -263,14 +229,14 @@ class BeamSearch:
         self, state: BeamState, candidates: Candidates, bonus: Any, request: Request
     ) -> tuple[BeamState, Any]:
         """Does the same as `_select` for one beam, whose first finished hypothesis is final."""
-        position, totals = state.position + 1, candidates.log_probabilities
+        position, totals, before = state.position + 1, candidates.log_probabilities, state.finished
         ends = self._ends(candidates, position, request)
         ends = ops.logical_and(ends, totals > IMPOSSIBLE)
         scores = totals / self._divisor(request, position) + bonus
         finished = Finished(
-            ops.where(ends[..., None], candidates.ids, state.finished.ids),
-            ops.where(ends, totals, state.finished.log_probabilities),
-            ops.where(ends, scores, state.finished.scores),
+            ops.where(ends[..., None], candidates.ids, before.ids),
+            ops.where(ends, totals, before.log_probabilities),
+            ops.where(ends, scores, before.scores),
         )
         live = Live(candidates.ids, ops.where(ends, IMPOSSIBLE, totals), state.live.coverage)
         return state._replace(position=position, live=live, finished=finished), candidates.parents
@@ -280,9 +246,8 @@ class BeamSearch:
     ) -> tuple[BeamState, Any]:
         """Chooses the next live hypotheses and the finished hypotheses from the candidates.
 
-        `bonus` is float32 `(B, N)` and at most 0. It is added to the scores of newly finished
-        hypotheses. Returns the next state, and for each live hypothesis the index of the beam that
-        it continues, int32 `(B, N)`.
+        `bonus`, float32 `(B, N)`, at most 0, is added to the scores of newly finished hypotheses.
+        Returns the next state, and the beam that each live hypothesis continues, int32 `(B, N)`.
         """
         limits, beam_sizes = request.max_lengths, request.beam_sizes
         beams, n_best = (ops.shape(x)[1] for x in (state.live.ids, state.finished.ids))
@@ -298,29 +263,22 @@ class BeamSearch:
         newly_finished = ops.sum(ops.cast(ended.scores > IMPOSSIBLE, "int32"), axis=-1)
         num_finished = state.num_finished + newly_finished[:, None]
         bound = log_probabilities[:, 0] / self._divisor(request, limits[:, None])[:, 0]
-        is_open = ops.logical_and(
-            bound > finished.scores[:, -1],
-            num_finished[:, 0] < (beams if beam_sizes is None else beam_sizes),
-        )
-        live = Live(
-            ids=take_columns(candidates.ids, chosen),
-            log_probabilities=ops.where(is_open[:, None], log_probabilities, IMPOSSIBLE),
-            coverage=take_columns(state.live.coverage, parents),
-        )
+        has_room = num_finished[:, 0] < (beams if beam_sizes is None else beam_sizes)
+        is_open = ops.logical_and(bound > finished.scores[:, -1], has_room)
+        log_probabilities = ops.where(is_open[:, None], log_probabilities, IMPOSSIBLE)
+        ids, coverage = take_columns(candidates.ids, chosen), state.live.coverage
+        live = Live(ids, log_probabilities, take_columns(coverage, parents))
         return BeamState(position, live, finished, num_finished), parents
 
     def _ends(self, candidates: Candidates, position: Any, request: Request) -> Any:
-        """Returns a bool mask, True for candidates with eos or with the maximum length."""
-        is_eos = ops.take(candidates.ids, position, axis=-1) == self.eos_id
-        return ops.logical_or(is_eos, position >= request.max_lengths[:, None])
+        return self.ends(ops.take(candidates.ids, position, axis=-1), position, request)
 
     def _ended(
         self, candidates: Candidates, ends: Any, position: Any, bonus: Any, request: Request
     ) -> Finished:
         """Returns all candidates as `Finished`. Only those that finish now have finite scores.
 
-        Removing candidates by slicing would be slower, because XLA would sort all scores to find
-        the largest score.
+        If candidates were removed by slicing, XLA would sort all scores to find the largest.
         """
         beam_sizes = request.beam_sizes
         beams = ops.shape(bonus)[1] if beam_sizes is None else beam_sizes[:, None]
@@ -336,10 +294,7 @@ class BeamSearch:
 def length_divisor(length: Any, length_penalty: float, form: LengthPenaltyForm = "wu") -> Any:
     """Returns the length penalty of a hypothesis with `length` tokens (eos included), float32.
 
-    A larger exponent `length_penalty` gives longer translations. The form `"wu"` is ((5 + length) /
-    6) ** length_penalty. The form `"power"` is length ** length_penalty, as in CTranslate2 and
-    Hugging Face. With `"power"` and the exponent 1, the score is the mean log-probability per
-    token.
+    The form `"wu"` is ((5 + length) / 6) ** length_penalty, and `"power"` length ** length_penalty.
     """
     length = ops.cast(length, "float32")
     return ops.power(length_penalty_base(length, form), ops.cast(length_penalty, "float32"))
@@ -348,22 +303,11 @@ def length_divisor(length: Any, length_penalty: float, form: LengthPenaltyForm =
 def coverage_score(coverage: Any, padding_mask: Any) -> Any:
     """Returns the coverage score of each hypothesis, float32 `(B, N)`, at most 0.
 
-    The score is the sum of log(min(coverage, 1)) over the source tokens. It is 0 if every source
-    token has a coverage of at least 1. `coverage` `(B, N, S)` is the total attention to each source
-    token. `padding_mask` `(B, S)` is True for real tokens.
+    The score is the sum of log(min(coverage, 1)) over the source tokens. `coverage` `(B, N, S)` is
+    the total attention to each source token. `padding_mask` `(B, S)` is True for real tokens.
     """
     logarithms = ops.log(ops.clip(coverage, MIN_COVERAGE, 1.0))
     return ops.sum(ops.where(padding_mask[:, None, :], logarithms, 0.0), axis=-1)
-
-
-def _first_beam_only(batch: Any, beam_size: Any, groups: int) -> Any:
-    """Returns the log-probabilities of all beams before the first step, float32 `(B, N)`.
-
-    The first beam of each group has the log-probability 0. All other beams have minus infinity.
-    """
-    beams = ops.arange(beam_size, dtype="int32") % (beam_size // groups)
-    of_sentence = ops.cast(ops.where(beams == 0, 0.0, IMPOSSIBLE), "float32")
-    return ops.zeros((batch, 1), "float32") + of_sentence
 
 
 def _top_candidates(log_probabilities: Any, banks: Any, beam_size: int) -> tuple[Any, Any]:
@@ -377,11 +321,9 @@ def _top_candidates(log_probabilities: Any, banks: Any, beam_size: int) -> tuple
 def _may_finish(candidates: Candidates, beams: Any) -> Any:
     """Returns a bool mask `(B, M)`, True for the best N candidates of each sentence.
 
-    Only the best N candidates may finish. Otherwise N improbable hypotheses could end the search
-    too early.
+    If all could finish, N improbable hypotheses could end the search too early.
     """
-    count = ops.shape(candidates.parents)[1]
-    columns = ops.arange(count, dtype="int32")
+    columns = ops.arange(ops.shape(candidates.parents)[1], dtype="int32")
     if candidates.banks is None:
         return columns < beams
     chosen = allocate_beams(candidates.log_probabilities, candidates.banks, beams)

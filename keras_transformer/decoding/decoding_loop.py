@@ -1,8 +1,7 @@
 """Runs the decoding loop of beam search and sampling. Each step decodes one token.
 
-The steps are grouped into stages. A stage ends when the cache is full. The next stage has a larger
-cache. `search` runs all stages, and can be compiled as one function. `BatchSearch` compiles each
-stage separately.
+A stage is the steps until the cache is full. The next stage has a larger cache. `search` runs all
+stages, and can be compiled as one function. `BatchSearch` compiles each stage separately.
 """
 
 import functools
@@ -62,21 +61,15 @@ def search(
         rules: Token rules, such as `ForbiddenWords`. They apply after the rules that `options` turn
             on. If the rules allow no token for a hypothesis, the hypothesis is dropped. Defaults to
             no rules.
-        bos_id: Id of the beginning of a sentence. Defaults to None, which means 2, or no id if the
-            model reads prompts, as a `LanguageModel` does.
-        eos_id: Id of the end of a sentence. Defaults to None, which means 3, or no id if the model
-            reads prompts.
+        bos_id: Id of the beginning of a sentence. Defaults to 2, or to no id if the model reads
+            prompts, as a `LanguageModel` does.
+        eos_id: Id of the end of a sentence. Defaults to 3, or to no id if the model reads prompts.
         beam_size: Number of beams as a 0-d int tensor, if the number is known only at run time.
             With `beam_size`, the search returns `beam_size` hypotheses and requires
-            `request.beam_sizes`. Defaults to None, which means `options.beam_size` beams and
-            `options.n_best` hypotheses.
-
-    Returns:
-        A `SearchResult`.
+            `request.beam_sizes`. Defaults to `options.beam_size` and `options.n_best`.
 
     Raises:
-        ValueError: If the request has a field that this kind of search does not support, or if
-            there is a coverage penalty but the model has no attention.
+        ValueError: If the request has a field that this kind of search does not support.
     """
     strategy = make_strategy(model, options or SearchOptions(), rules, bos_id, eos_id, beam_size)
     request = request if isinstance(request, Request) else Request(request)
@@ -95,19 +88,12 @@ def make_strategy(
     eos_id: int | None = None,
     beam_size: Any = None,
 ) -> Strategy:
-    """Returns a `BeamSearch` for `SearchOptions` or a `Sampling` for `SamplingOptions`.
-
-    For the arguments, see `search`.
-    """
-    reads_prompt = getattr(model, "reads_prompt", False)
-    if bos_id is None:
-        bos_id = NO_ID if reads_prompt else 2
-    if eos_id is None:
-        eos_id = NO_ID if reads_prompt else 3
+    """Returns a `BeamSearch` or a `Sampling`. For the arguments, see `search`."""
+    usual = (NO_ID, NO_ID) if getattr(model, "reads_prompt", False) else (2, 3)
+    bos_id, eos_id = (y if x is None else x for x, y in zip((bos_id, eos_id), usual, strict=True))
     if eos_id == model.pad_id != NO_ID:
         raise ValueError(
-            "`eos_id` must differ from the model's `pad_id`, because padding is never chosen. A "
-            "model with `pad_id=-1` can choose every token. "
+            "`eos_id` must differ from the model's `pad_id`, because padding is never chosen. "
             f"Received: eos_id={eos_id}, model.pad_id={model.pad_id}"
         )
     ids = {"bos_id": bos_id, "eos_id": eos_id, "pad_id": model.pad_id}
@@ -126,32 +112,26 @@ def make_strategy(
 def run_stages(
     model: Any, request: Request, max_length: Any, *, strategy: Strategy, in_python: bool = False
 ) -> SearchResult:
-    """Runs all stages of a search.
+    """Runs all stages of a search: one if `max_length` is known only at run time or `in_python`.
 
-    If `in_python` is True, Python calls `strategy.advance` for each token, even if the backend has
-    loops. Then, and if `max_length` is known only at run time, there is a single stage.
+    With `in_python`, Python calls `strategy.advance` for each token, even if the backend has loops.
     """
     is_single = in_python or not isinstance(max_length, int)
     lengths = [max_length] if is_single else stages(model, max_length, FIRST_STAGE)
-    request, state, cache = begin(
-        model, request, strategy=strategy, max_length=max_length, length=lengths[0]
-    )
-    for stage, length in enumerate(lengths):
-        if stage > 0:
-            request, state, cache = resize(
-                model, request, state, cache, None, strategy=strategy, length=length
-            )
-        state, cache, result, _ = advance(
-            model, request, state, cache, strategy=strategy, length=length, in_python=in_python
-        )
+    sizes: dict[str, Any] = {"strategy": strategy, "length": lengths[0]}
+    request, state, cache = begin(model, request, max_length=max_length, **sizes)
+    state, cache, result, _ = advance(model, request, state, cache, in_python=in_python, **sizes)
+    for length in lengths[1:]:
+        sizes["length"] = length
+        request, state, cache = resize(model, request, state, cache, None, **sizes)
+        state, cache, result, _ = advance(model, request, state, cache, **sizes)
     return result
 
 
 def stages(model: Any, max_length: int, first: int, factor: int = 2) -> list[int]:
-    """Returns the length of the hypotheses at the end of each stage, in tokens.
+    """Returns the lengths `first`, `first * factor`, ... and `max_length` that stages end with.
 
-    The lengths are `first`, `first * factor`, `first * factor**2` and so on, and `max_length`. A
-    model without `extend_cache` has a single stage of `max_length` tokens.
+    A model without `extend_cache` has a single stage.
     """
     if not hasattr(model, "extend_cache"):
         return [max_length]
@@ -175,14 +155,7 @@ def begin(
 
 
 def resize(
-    model: Any,
-    request: Request,
-    state: Any,
-    cache: Cache,
-    rows: Any,
-    *,
-    strategy: Strategy,
-    length: int,
+    model: Any, request: Request, state: Any, cache: Cache, rows: Any, *, strategy: Any, length: int
 ) -> tuple[Request, Any, Cache]:
     """Keeps the sentences with indices `rows` (None = all), and makes room for `length` tokens."""
     if rows is not None:

@@ -16,10 +16,7 @@ IMPOSSIBLE = float("-inf")
 
 
 def length_penalty_base(length: Any, form: LengthPenaltyForm) -> Any:
-    """Returns the base of the length penalty for `length` tokens (eos included).
-
-    The length penalty is this base to the power of the option `length_penalty`.
-    """
+    """Returns the base, whose power `length_penalty` divides scores of `length` tokens."""
     return (5.0 + length) / 6.0 if form == "wu" else length
 
 
@@ -33,8 +30,7 @@ def descriptions_on_one_line(schema: dict[str, Any]) -> None:
 class DecodingOptions(BaseModel):
     """The options that beam search and sampling share. They are frozen, validated and hashable.
 
-    The options of the command line are generated from these fields. A search is compiled once for
-    each different set of options.
+    The options of the command line are generated from these fields.
 
     Raises:
         ValueError: If an option is unknown, out of range, infinite or not a number.
@@ -110,17 +106,13 @@ class SearchOptions(DecodingOptions):
     @model_validator(mode="after")
     def _check_beams(self) -> Self:
         groups, penalty = self.num_beam_groups, self.diversity_penalty
-        if self.beam_size % groups or (groups > 1) != (penalty > 0):
+        is_divided = self.beam_size % groups == 0 and (groups > 1) == (penalty > 0)
+        if self.n_best > self.beam_size or not is_divided:
             raise ValueError(
-                "`beam_size` must be a multiple of `num_beam_groups`. `diversity_penalty` must be "
-                "above 0 with several groups, and 0 with one group. "
-                f"Received: num_beam_groups={groups}, diversity_penalty={penalty}, "
-                f"beam_size={self.beam_size}"
-            )
-        if self.n_best > self.beam_size:
-            raise ValueError(
-                "`n_best` must be at most `beam_size`. "
-                f"Received: n_best={self.n_best}, beam_size={self.beam_size}"
+                "`beam_size` must be at least `n_best` and a multiple of `num_beam_groups`, and "
+                "`diversity_penalty` above 0 with several groups, otherwise 0. Received: "
+                f"n_best={self.n_best}, beam_size={self.beam_size}, num_beam_groups={groups}, "
+                f"diversity_penalty={penalty}"
             )
         return self
 

@@ -1,22 +1,21 @@
 """Draws random translations from the model's distribution."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding.options import SamplingOptions
 from keras_transformer.decoding.steps import (
     IMPOSSIBLE,
     Request,
     SearchResult,
-    TokenRule,
+    SearchStrategy,
     apply_rules,
     empty_ids,
     next_log_probabilities,
     search_result,
+    take_at,
     top_k_tokens,
     widen_ids,
     write_at,
@@ -40,22 +39,16 @@ class SampleState(NamedTuple):
     is_open: Any  # bool `(B, N)`, False once the sample has ended
 
 
-@dataclass(frozen=True)
-class Sampling:
+class Sampling(SearchStrategy):
     """Draws N independent translations of each sentence, token by token.
 
     Each step applies the token rules to the model's log-probabilities and divides the results by
-    the temperature. The step keeps the `top_k` most probable tokens and renormalizes their
-    probabilities. Of these tokens, the step keeps the nucleus, which is the smallest set of most
-    probable tokens whose probabilities add up to at least `top_p`. If other tokens are exactly as
-    probable as the last token in the nucleus, the step keeps them too. The step then renormalizes
-    the probabilities and adds them up in the order of token ids. The step chooses the first token
+    the temperature. It keeps the `top_k` most probable tokens and renormalizes their probabilities.
+    Of these tokens, it keeps the nucleus: the smallest set of most probable tokens whose
+    probabilities add up to at least `top_p`, and tokens that are exactly as probable as the last of
+    them. It then adds up the probabilities in the order of token ids, and chooses the first token
     whose cumulative probability exceeds the random number. So the same random numbers give the same
-    samples on every backend and in every batch. Only rounding errors can change the choice of a
-    token. The probability of a change is about 1e-7 times the number of tokens in the nucleus.
-
-    Bisection finds the smallest probability in the nucleus, with float32 precision. Sorting the
-    vocabulary would be several times slower.
+    samples on every backend and in every batch, except for rounding errors.
 
     Sample n of each sentence uses `request.random_numbers[:, n]`. The score of a sample is its
     log-probability under the model, before temperature, `top_k`, `top_p` and rules. If the rules
@@ -64,14 +57,6 @@ class Sampling:
     Source: Holtzman et al. 2020, for the nucleus; Fan et al. 2018, §5.2, for `top_k`.
     """
 
-    options: SamplingOptions
-    rules: tuple[TokenRule, ...]
-    num_beams: int
-    num_results: int
-    bos_id: int
-    eos_id: int
-    pad_id: int
-
     def check(self, request: Request, max_length: int) -> None:
         """Raises a ValueError if sampling does not support a field of the request."""
         for name in ("required_ids", "beam_sizes", "length_penalties"):
@@ -79,10 +64,10 @@ class Sampling:
                 raise ValueError(f"`{name}` is for beam search, not for sampling.")
         numbers = request.random_numbers
         if numbers is None or tuple(numbers.shape[1:]) != (self.num_beams, max_length):
+            shape = None if numbers is None else tuple(numbers.shape)
             raise ValueError(
                 "`random_numbers` must have the shape (B, num_samples, max_length). Received: "
-                f"random_numbers.shape={None if numbers is None else tuple(numbers.shape)}, "
-                f"num_samples={self.num_beams}, max_length={max_length}"
+                f"{shape}, num_samples={self.num_beams}, max_length={max_length}"
             )
 
     def start(self, request: Request, max_length: int) -> SampleState:
@@ -114,12 +99,11 @@ class Sampling:
         allowed = apply_rules(unchanged, state.ids, state.position, rules)
         weights = _weights(allowed / options.temperature, options.top_k, options.top_p)
         tokens = _draw(weights, ops.take(request.random_numbers, state.position, axis=-1))
-        gains = ops.where(
-            _take_last(weights, tokens) > 0, _take_last(unchanged, tokens), IMPOSSIBLE
-        )
+        is_allowed = take_at(weights, tokens) > 0
+        gains = ops.where(is_allowed, take_at(unchanged, tokens), IMPOSSIBLE)
         position = state.position + 1
         log_probabilities = state.log_probabilities + ops.where(state.is_open, gains, 0.0)
-        ends = ops.logical_or(tokens == self.eos_id, position >= request.max_lengths[:, None])
+        ends = self.ends(tokens, position, request)
         ends = ops.logical_or(ends, log_probabilities == IMPOSSIBLE)
         tokens = ops.where(state.is_open, tokens, self.pad_id)
         state = SampleState(
@@ -146,17 +130,15 @@ def random_numbers(
     """Draws one random number per token of each sample. Sampling uses them to choose the tokens.
 
     The random numbers of a sample depend only on the seed, the index of the sentence and the index
-    of the sample. More samples, a larger `max_length` or other sentences do not change the random
-    numbers of a sample. The numbers come from the raw output of the Philox generator, which is the
-    same in all releases of NumPy.
+    of the sample. They come from the raw output of the Philox generator, which is the same in all
+    releases of NumPy.
 
     Args:
         seed: Integer from 0 to 2**64 - 1.
         indices: Indices of the sentences in the whole text, integers from 0 to 2**64 - 1.
         num_samples: Number N of samples per sentence.
         max_length: Maximum number L of tokens per sample.
-        num_rows: Number of rows B of the batch. Rows without a sentence are 0. Defaults to None,
-            which means one row per sentence.
+        num_rows: Number of rows B. Rows without a sentence are 0. Defaults to one per sentence.
 
     Returns:
         float32 array `(B, N, L)` of multiples of 2**-24 in [0, 1).
@@ -164,20 +146,15 @@ def random_numbers(
     Source: Salmon et al. 2011, for Philox.
     """
     numbers = np.zeros((num_rows or len(indices), num_samples, max_length), "float32")
-    for row, index in enumerate(indices):
-        for column in range(num_samples):
-            key = np.array([seed, index], "uint64")
-            raw = np.random.Philox(key=key, counter=[0, 0, 0, column]).random_raw(max_length)
-            numbers[row, column] = (raw >> np.uint64(40)) * 2.0**-24
+    for row, column in np.ndindex(len(indices), num_samples):
+        key = np.array([seed, indices[row]], "uint64")
+        raw = np.random.Philox(key=key, counter=[0, 0, 0, column]).random_raw(max_length)
+        numbers[row, column] = (raw >> np.uint64(40)) * 2.0**-24
     return numbers
 
 
 def _weights(log_probabilities: Any, top_k: int, top_p: float) -> Any:
-    """Returns unnormalized probabilities `(B, N, V)`.
-
-    The most probable token gets the value 1, and excluded tokens get the value 0. If every
-    log-probability of a hypothesis is minus infinity, its values are all 0.
-    """
+    """Returns unnormalized probabilities `(B, N, V)`: at most 1, and 0 for excluded tokens."""
     highest = ops.max(log_probabilities, axis=-1, keepdims=True)
     weights = ops.exp(log_probabilities - ops.where(highest > IMPOSSIBLE, highest, 0.0))
     largest = weights
@@ -195,8 +172,8 @@ def _weights(log_probabilities: Any, top_k: int, top_p: float) -> Any:
 def _nucleus_border(weights: Any, top_p: float) -> Any:
     """Returns the smallest weight in the nucleus, `(B, N, 1)`, with float32 precision.
 
-    `weights` `(B, N, K)` are unnormalized probabilities in [0, 1], in any order. The weights
-    in the nucleus add up to at least `top_p` times the sum of all weights.
+    `weights` `(B, N, K)` are unnormalized probabilities in [0, 1], in any order. Sorting them
+    would be several times slower than bisection.
     """
     target = top_p * ops.sum(weights, axis=-1, keepdims=True)
 
@@ -207,8 +184,8 @@ def _nucleus_border(weights: Any, top_p: float) -> Any:
         low, high = ops.where(is_enough, middle, low), ops.where(is_enough, high, middle)
         return count + 1, low, high
 
-    count = ops.convert_to_tensor(0, dtype="int32")
-    start = (count, ops.full_like(target, SMALLEST_LOG_WEIGHT), ops.zeros_like(target))
+    first = ops.convert_to_tensor(0, dtype="int32")
+    start = (first, ops.full_like(target, SMALLEST_LOG_WEIGHT), ops.zeros_like(target))
     _, border, _ = ops.while_loop(lambda count, *_: count < NUCLEUS_BISECTIONS, bisect, start)
     return ops.exp(border)
 
@@ -216,10 +193,9 @@ def _nucleus_border(weights: Any, top_p: float) -> Any:
 def _draw(weights: Any, numbers: Any) -> Any:
     """Returns the first tokens, int32 `(B, N)`, whose cumulative probabilities exceed `numbers`.
 
-    `weights` `(B, N, V)` are divided into blocks. First the function adds up the sums of the blocks
-    to find the block of the token. Then the function adds up the weights in this block. With a
-    single float32 sum over the vocabulary, tokens less probable than the rounding error of the sum
-    would never be chosen.
+    Adds up the sums of blocks of `weights` `(B, N, V)`, and then the weights in the block of the
+    token. With a single float32 sum, tokens less probable than its rounding error would never be
+    chosen.
     """
     batch, beams = ops.shape(numbers)
     vocabulary_size = weights.shape[-1]
@@ -232,24 +208,17 @@ def _draw(weights: Any, numbers: Any) -> Any:
     block = _first_above(sums, cumulative, target)
     rows = ops.reshape(ops.arange(batch * beams, dtype="int32"), (batch, beams))
     chosen = ops.take(blocks, rows * num_blocks + block, axis=0)
-    below = _take_last(cumulative, block) - _take_last(sums, block)
+    below = take_at(cumulative, block) - take_at(sums, block)
     return block * BLOCK_SIZE + _first_above(chosen, ops.cumsum(chosen, axis=-1), target - below)
 
 
 def _first_above(weights: Any, cumulative: Any, target: Any) -> Any:
     """Returns the index `(B, N)` of the first weight above 0 where `cumulative` exceeds `target`.
 
-    If rounding errors leave no such weight, returns the index of the last weight above 0. Weights
-    of 0 are excluded explicitly, because the rounding errors of a parallel sum could select a
-    weight of 0.
+    If rounding errors leave no such weight, returns the index of the last weight above 0.
     """
     size = weights.shape[-1]
     indices = ops.arange(size, dtype="int32")
     is_above = ops.logical_and(weights > 0, cumulative > ops.expand_dims(target, -1))
     ranks = ops.where(weights > 0, indices, -1)
     return ops.cast(ops.argmax(ops.where(is_above, 2 * size - indices, ranks), axis=-1), "int32")
-
-
-def _take_last(x: Any, indices: Any) -> Any:
-    """Takes from each row of `x` `(B, N, K)` the element at `indices` `(B, N)`."""
-    return ops.squeeze(ops.take_along_axis(x, ops.expand_dims(indices, -1), axis=-1), axis=-1)

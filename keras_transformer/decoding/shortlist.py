@@ -1,12 +1,8 @@
 """Limits the search of each sentence to a shortlist of target tokens.
 
-For each hypothesis, a step then computes one logit for each of the K tokens of the shortlist,
-instead of one for each token of the vocabulary. Each sentence has its own shortlist, so its
-translation does not depend on its batch. In Marian and CTranslate2, a batch has one shortlist.
-
-Inside a search with a shortlist, ids of target tokens are columns of the shortlist. The shortlist
-is sorted and contains all ids up to the largest id of pad, bos and eos. So pad, bos and eos have
-the same ids in the shortlist as in the vocabulary.
+Each sentence has its own shortlist, so its translation does not depend on its batch. Inside a
+search with a shortlist, ids of target tokens are columns of the shortlist. The shortlist is sorted
+and contains all ids up to the largest id of pad, bos and eos, which so keep their ids.
 """
 
 import math
@@ -18,12 +14,17 @@ import numpy as np
 from keras import ops
 
 from keras_transformer._files import atomic_write
-from keras_transformer.data.lexical_table import lexical_table
+from keras_transformer.data.token_store import SIDES
 from keras_transformer.decoding.steps import Request, SearchResult, take_columns
 from keras_transformer.errors import UserError
 
 _LARGEST = np.iinfo(np.int32).max
 _IDS = ("prefix_ids", "forbidden_ids", "required_ids")
+
+# Maximum number of pairs of a source token and a target token in the same pair of sentences that
+# are learned from. They need about 75 bytes each. In a longer text, sentences are chosen evenly.
+MOST_TOKEN_PAIRS = 50_000_000
+ITERATIONS = 5
 
 
 class Shortlist(NamedTuple):
@@ -48,7 +49,7 @@ class Shortlist(NamedTuple):
     def learn(
         cls, store: Any, tokenizer: Any, num_frequent: int = 100, num_translations: int = 30
     ) -> "Shortlist":
-        """Learns the translations of tokens from parallel text (see `lexical_table`).
+        """Learns the translations of tokens from parallel text, by IBM model 1.
 
         Args:
             store: The `TokenStore` of the training text.
@@ -65,9 +66,8 @@ class Shortlist(NamedTuple):
         """Raises a ValueError if the shortlist was learned with another tokenizer."""
         if self.fingerprint != tokenizer.fingerprint:
             raise ValueError(
-                "`shortlist` must be learned with the translator's tokenizer. Received: a "
-                f"shortlist of the tokenizer {self.fingerprint[:12]}, but the tokenizer "
-                f"{tokenizer.fingerprint[:12]}"
+                "`shortlist` must be learned with the translator's tokenizer. Received: the "
+                f"tokenizers {self.fingerprint[:12]} and {tokenizer.fingerprint[:12]}"
             )
 
     def tokens(self, source_ids: Sequence[int]) -> np.ndarray:
@@ -90,17 +90,14 @@ class Shortlist(NamedTuple):
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 return cls(arrays["frequent"], arrays["translations"], str(arrays["fingerprint"]))
-        except OSError as error:
-            raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
         except Exception as error:  # zipfile, zlib and NumPy raise different errors
-            raise UserError(f"{path} is damaged: remove it") from error
+            raise UserError(f"{path} is missing or damaged: {error}") from error
 
 
 def limit_request(request: Request, num_specials: int, pad_id: int) -> Request:
-    """Sorts and completes the shortlist of a request, and converts its other target ids.
+    """Sorts the shortlist of a request, and adds the ids below `num_specials` and those of `_IDS`.
 
-    The ids below `num_specials` and all ids in `prefix_ids`, `forbidden_ids` and `required_ids` are
-    added to the shortlist. In these three fields, ids are replaced by columns of the shortlist.
+    In the fields `_IDS`, ids are replaced by columns of the shortlist.
     """
     batch = ops.shape(request.source_ids)[0]
     fields = {name: x for name in _IDS if (x := getattr(request, name)) is not None}
@@ -138,3 +135,56 @@ def _columns(ids: Any, shortlist: Any) -> Any:
 def _rows(ids: Any) -> Any:
     """Returns `ids` `(B, ...)` as rows `(B, M)`. Only B may be known at run time alone."""
     return ids if len(ids.shape) == 2 else ops.reshape(ids, (-1, math.prod(ids.shape[1:])))
+
+
+def lexical_table(
+    store: Any,
+    source_vocabulary_size: int,
+    target_vocabulary_size: int,
+    num_translations: int,
+    most_token_pairs: int = MOST_TOKEN_PAIRS,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Estimates p(target token | source token) with IBM model 1 (Brown et al. 1993, §4.1).
+
+    Returns the number of occurrences of each of W target tokens, int64 `(W,)`, and the ids of the M
+    most probable translations of each of V source tokens, best first, int32 `(V, M)`, padded by -1.
+    """
+    pairs = _token_pairs(store, source_vocabulary_size, most_token_pairs)
+    keys, places = np.unique(pairs[0] * target_vocabulary_size + pairs[1], return_inverse=True)
+    source_of_key = keys // target_vocabulary_size
+    probabilities = np.ones(len(keys))
+    for _ in range(ITERATIONS):
+        shares = probabilities[places]
+        shares /= np.bincount(pairs[2], shares)[pairs[2]]
+        expected = np.bincount(places, shares, len(keys))
+        totals = np.bincount(source_of_key, expected, source_vocabulary_size + 1)
+        probabilities = expected / totals[source_of_key]
+    is_real = source_of_key < source_vocabulary_size
+    sources, targets = np.divmod(keys[is_real], target_vocabulary_size)
+    order = np.lexsort((-probabilities[is_real], sources))
+    sources, targets = sources[order], targets[order]
+    ranks = np.arange(len(sources)) - np.searchsorted(sources, sources)
+    is_best = ranks < num_translations
+    table = np.full((source_vocabulary_size, num_translations), -1, "int32")
+    table[sources[is_best], ranks[is_best]] = targets[is_best]
+    pieces = store.pieces("target", np.arange(len(store)))
+    return np.bincount(pieces, minlength=target_vocabulary_size), table
+
+
+def _token_pairs(store: Any, empty_id: int, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the source id, target id and target position of each pair of tokens, int64 `(P,)`.
+
+    The empty source word `empty_id` explains target tokens that translate no source token.
+    """
+    source_lengths, target_lengths = (store.lengths(side) for side in SIDES)
+    step = max(1, -(-int(((source_lengths + 1) * target_lengths).sum()) // most))
+    sources, targets, counts = [], [], []
+    for index in range(0, len(store), step):
+        source, target = store.pair(index)
+        words = np.concatenate([[empty_id], source.astype("int64")])
+        sources.append(np.tile(words, len(target)))
+        targets.append(np.repeat(target.astype("int64"), len(words)))
+        counts.append(np.full(len(target), len(words)))
+    per_position = np.concatenate(counts)
+    positions = np.repeat(np.arange(len(per_position)), per_position)
+    return np.concatenate(sources), np.concatenate(targets), positions

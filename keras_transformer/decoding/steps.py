@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from keras import ops
@@ -16,18 +17,34 @@ BLOCK = 64
 TokenRule = Callable[[Any, Any, Any], Any]
 
 
+@dataclass(frozen=True)
+class SearchStrategy:
+    """What beam search and sampling have in common. See `make_strategy` for the fields."""
+
+    options: Any
+    rules: tuple[TokenRule, ...]
+    num_beams: Any
+    num_results: Any
+    bos_id: int
+    eos_id: int
+    pad_id: int
+
+    def ends(self, tokens: Any, position: Any, request: "Request") -> Any:
+        """Returns a bool mask, True for hypotheses with eos or with the maximum length."""
+        return ops.logical_or(tokens == self.eos_id, position >= request.max_lengths[:, None])
+
+
 class Request(NamedTuple):
     """The input of a search. Fields that are None have no effect.
 
     Attributes:
-        source_ids: int32 `(B, S)`, padded at the end. For a model that reads features, float
-            `(B, S, F)`.
+        source_ids: int32 `(B, S)`, padded at the end, or float features `(B, S, F)`.
         max_lengths: int32 `(B,)`, maximum length of each sentence's hypotheses, eos included.
         prefix_ids: int32 `(B, P)`, tokens that every hypothesis begins with, padded at the end.
         forbidden_ids: int32 `(B, C, W)`, padded at the end. The hypotheses of a sentence must not
             contain any of its C token sequences.
         required_ids: int32 `(B, C, W)`, padded at the end. The hypotheses of a sentence must
-            contain all of its C token sequences, see `required_words`. If a hypothesis is truncated
+            contain all of its C token sequences, see `token_rules`. If a hypothesis is truncated
             at its maximum length, its score is reduced by 1,000 for each missing required token.
             Beam search only.
         beam_sizes: int32 `(B,)`, number of beams of each sentence, from 1 to the search's
@@ -54,11 +71,10 @@ class Request(NamedTuple):
     shortlist: Any = None
 
     def as_tensors(self, *max_lengths: Any) -> "Request":
-        """Returns the request as tensors.
+        """Returns the request as tensors, and None for a constraint without any token.
 
-        Each of `max_lengths` is a limit for all sentences, or None. The maximum length of a
-        sentence becomes the minimum of these limits and of its entry in `self.max_lengths`. A
-        constraint without any token becomes None.
+        The maximum length of a sentence becomes the minimum of its own and of `max_lengths`, which
+        are limits for all sentences, or None.
         """
         features = ("source_ids",) if ops.ndim(self.source_ids) > 2 else ()
         floats = ("length_penalties", "random_numbers", *features)
@@ -69,10 +85,10 @@ class Request(NamedTuple):
         }
         for name in ("prefix_ids", "forbidden_ids", "required_ids"):
             if name in tensors and 0 in tensors[name].shape[1:]:
-                tensors[name] = None
-        batch = ops.shape(tensors["source_ids"])[0]
-        limits = [tensors["max_lengths"]] if "max_lengths" in tensors else []
-        limits += [ops.full((batch,), x, dtype="int32") for x in max_lengths if x is not None]
+                del tensors[name]
+        shape = ops.shape(tensors["source_ids"])[:1]
+        limits = [ops.full(shape, x, dtype="int32") for x in max_lengths if x is not None]
+        limits += [tensors["max_lengths"]] if "max_lengths" in tensors else []
         return Request(**{**tensors, "max_lengths": functools.reduce(ops.minimum, limits)})
 
 
@@ -105,10 +121,7 @@ def next_log_probabilities(logits: Any, pad_id: int, bos_id: int) -> Any:
 
 
 def log_normalizer(logits: Any, largest: Any = None) -> Any:
-    """Returns log(sum(exp(logits))), float `(B, N)`, for logits `(B, N, V)`.
-
-    If the largest logit of each hypothesis is already known, pass it as `largest` `(B, N, 1)`.
-    """
+    """Returns log(sum(exp(logits))), `(B, N)`, for logits `(B, N, V)` and their `largest`."""
     if largest is None:
         largest = ops.max(logits, axis=-1, keepdims=True)
     total = ops.sum(ops.exp(logits - largest), axis=-1, keepdims=True)
@@ -123,11 +136,9 @@ def apply_rules(log_probabilities: Any, ids: Any, position: Any, rules: Sequence
 
 
 def best_token(log_probabilities: Any) -> tuple[Any, Any]:
-    """Returns the log-probability `(B, N)` and int32 id `(B, N)` of the most probable token.
+    """Returns the log-probability and int32 id, `(B, N)`, of the first most probable token.
 
-    If several tokens are equally probable, the function takes the first. The function uses
-    `ops.max` and `ops.min`, because `ops.argmax` is slow. With XLA on a CPU, `ops.argmax` takes as
-    long as the whole output projection.
+    With XLA on a CPU, `ops.argmax` would take as long as the whole output projection.
     """
     vocabulary_size = ops.shape(log_probabilities)[-1]
     best = ops.max(log_probabilities, axis=-1, keepdims=True)
@@ -154,6 +165,11 @@ def write_at(ids: Any, tokens: Any, position: Any) -> Any:
     return ops.where(columns == position, ops.expand_dims(tokens, -1), ids)
 
 
+def take_at(x: Any, indices: Any) -> Any:
+    """Takes from each row of `x` `(..., K)` the element at `indices` `(...)`."""
+    return ops.take_along_axis(x, ops.expand_dims(indices, -1), axis=-1)[..., 0]
+
+
 def count_tokens(ids: Any, pad_id: int) -> Any:
     """Returns the number of tokens in `ids` `(..., L)` that are not padding, int32 `(...)`."""
     return ops.sum(ops.cast(ids != pad_id, "int32"), axis=-1)
@@ -162,10 +178,7 @@ def count_tokens(ids: Any, pad_id: int) -> Any:
 def search_result(
     ids: Any, scores: Any, log_probabilities: Any, position: Any, pad_id: int
 ) -> SearchResult:
-    """Returns a `SearchResult` without bos.
-
-    If the score of a hypothesis is minus infinity, its ids become padding.
-    """
+    """Returns a `SearchResult` without bos. Ids become padding if the score is minus infinity."""
     exists = scores > IMPOSSIBLE
     ids = ops.where(exists[:, :, None], ids[:, :, 1:], pad_id)
     return SearchResult(ids, scores, log_probabilities, count_tokens(ids, pad_id), position)
@@ -176,10 +189,9 @@ def top_k_tokens(
 ) -> tuple[Any, Any, Any]:
     """Finds the k best next tokens over all N hypotheses of each sentence.
 
-    If the vocabulary is large, it is divided into blocks of 64 tokens. First the function finds the
-    k blocks whose best tokens have the highest scores. Then it finds the k best tokens in these
-    blocks. A single `ops.top_k` over all tokens takes several times as long on a CPU. The backend's
-    `top_k` determines the order of tokens with equal scores.
+    If the vocabulary is large, the function first finds the k blocks of 64 tokens whose best tokens
+    have the highest scores, and then the k best tokens in these blocks. A single `ops.top_k` takes
+    several times as long on a CPU.
 
     `scores` are float `(B, N, V)`. `offsets` `(B, N)` are added to the scores of each hypothesis.
     `excluded` tokens get the score minus infinity. Pass `maxima` if `block_maxima(scores)` is
@@ -213,22 +225,17 @@ def block_maxima(scores: Any) -> Any:
     If V is known only at run time, there is one block.
     """
     *rows, vocabulary_size = ops.shape(scores)
-    if not isinstance(vocabulary_size, int):
+    if not isinstance(vocabulary_size, int) or vocabulary_size < BLOCK:
         return ops.max(scores, axis=-1, keepdims=True)
     whole, rest = divmod(vocabulary_size, BLOCK)
-    end, parts = whole * BLOCK, []
-    if whole:
-        parts.append(ops.max(ops.reshape(scores[:, :, :end], (*rows, whole, BLOCK)), axis=-1))
-    if rest:
-        parts.append(ops.max(scores[:, :, end:], axis=-1, keepdims=True))
-    return ops.concatenate(parts, axis=-1)
+    end = whole * BLOCK
+    maxima = ops.max(ops.reshape(scores[:, :, :end], (*rows, whole, BLOCK)), axis=-1)
+    last = ops.max(scores[:, :, end:], axis=-1, keepdims=True) if rest else maxima[:, :, :0]
+    return ops.concatenate([maxima, last], axis=-1)
 
 
 def _maxima_without(excluded: Collection[int], maxima: Any, scores: Any) -> Any:
-    """Returns block maxima that ignore excluded tokens.
-
-    Only the maxima of blocks with excluded tokens are recomputed.
-    """
+    """Computes the maxima of blocks with excluded tokens again, without these tokens."""
     numbers = ops.arange(maxima.shape[-1], dtype="int32")
     for block in {token // BLOCK for token in excluded if token >= 0}:
         start = block * BLOCK
@@ -243,9 +250,8 @@ def _best_blocks(
     """Finds the k blocks with the largest `maxima`, and returns the columns of their tokens.
 
     The column of a token is n * `vocabulary_size` + token id, where n is the index of the token's
-    hypothesis. If the last block has fewer than 64 tokens, it is filled up with tokens of the block
-    before. The function also returns a bool mask, False for these tokens and for excluded tokens.
-    All other columns are in ascending order.
+    hypothesis. The last block is filled up with tokens of the block before. The function also
+    returns a bool mask, False for these and for excluded tokens. Other columns are ascending.
     """
     beam_size, blocks = maxima.shape[1:]
     _, chosen = ops.top_k(ops.reshape(maxima, (-1, beam_size * blocks)), k)

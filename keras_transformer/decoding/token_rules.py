@@ -1,6 +1,7 @@
-"""Token rules change the log-probabilities of the next token of a hypothesis.
+"""Token rules and required words.
 
-All rules have the same call arguments and the same result.
+Token rules change the log-probabilities of the next token of a hypothesis. All rules have the same
+call arguments and the same result.
 
 Call arguments:
     log_probabilities: float32 `(B, N, V)`, log-probabilities of the next token, at most 0.
@@ -10,17 +11,34 @@ Call arguments:
 Returns:
     The new log-probabilities, float32 `(B, N, V)`. Minus infinity forbids a token.
 
-A rule makes at most one pass over the log-probabilities. It uses `ids` to find the tokens whose
-log-probabilities must change.
+Required words decide which hypotheses stay in the beam. A sequence is met if it occurs in the
+hypothesis. A sequence that is not met is in progress if the hypothesis ends with the first k tokens
+of the sequence; the largest k counts. The bank of a hypothesis is the number of tokens of all met
+sequences, plus the largest k of the sequences in progress. Only hypotheses with the same bank
+compete with each other. So hypotheses with more of the required tokens stay in the beam, even if
+they are less probable. Shape letters: C required sequences per sentence, W tokens per sequence, M
+candidates per sentence.
+
+Source: Post & Vilar 2018, Fast Lexically Constrained Decoding with Dynamic Beam Allocation.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from keras import ops
 
 from keras_transformer.decoding.options import DecodingOptions
-from keras_transformer.decoding.steps import IMPOSSIBLE, Request, TokenRule, count_tokens
+from keras_transformer.decoding.steps import (
+    IMPOSSIBLE,
+    Request,
+    TokenRule,
+    best_token,
+    count_tokens,
+    take_at,
+    take_columns,
+    top_k_tokens,
+    write_at,
+)
 
 # Pads the sequences of `ForbiddenWords`; no token has this id.
 NO_TOKEN = -1
@@ -28,14 +46,7 @@ NO_TOKEN = -1
 
 @dataclass(frozen=True)
 class RepetitionPenalty:
-    """Token rule that multiplies the log-probabilities of all earlier tokens by a factor.
-
-    Earlier tokens are the tokens that the hypothesis contains, except bos and padding. If a token
-    occurs several times, the factor is applied once.
-
-    Example:
-
-    >>> result = search(model, source_ids, max_length=60, rules=(RepetitionPenalty(1.2),))
+    """Token rule that multiplies the log-probability of each earlier token once by a factor.
 
     Args:
         penalty: Factor above 0. Values above 1 make repetition less probable.
@@ -59,10 +70,6 @@ class RepetitionPenalty:
 @dataclass(frozen=True)
 class NoRepeatNgrams:
     """Token rule that blocks repeated n-grams.
-
-    Example:
-
-    >>> result = search(model, source_ids, max_length=60, rules=(NoRepeatNgrams(3),))
 
     Args:
         size: Number n of tokens in an n-gram, at least 1. If n is 1, no token appears twice. Bos is
@@ -94,10 +101,6 @@ class NoRepeatNgrams:
 class MinLength:
     """Token rule that forbids eos until the hypothesis has the minimum length.
 
-    Example:
-
-    >>> result = search(model, source_ids, max_length=60, rules=(MinLength(5),))
-
     Args:
         length: Minimum number of tokens of a hypothesis, eos included, at least 1.
         eos_id: Id of the end of a sentence. Defaults to 3.
@@ -117,8 +120,7 @@ class ForbiddenWords:
     """Token rule that forbids the same token sequences in the translations of all sentences.
 
     To forbid a word, pass the token sequences of all its forms, with and without "▁" at the
-    beginning, in lower and upper case. To forbid different sequences per sentence, use
-    `Request.forbidden_ids`.
+    beginning, in lower and upper case. `Request.forbidden_ids` differ from sentence to sentence.
 
     Example:
 
@@ -140,14 +142,12 @@ class ForbiddenWords:
 
 def rules_of_options(options: DecodingOptions, eos_id: int) -> tuple[TokenRule, ...]:
     """Returns the token rules that the options turn on."""
-    rules: list[TokenRule] = []
-    if options.repetition_penalty != 1:
-        rules.append(RepetitionPenalty(options.repetition_penalty))
-    if options.no_repeat_ngram_size:
-        rules.append(NoRepeatNgrams(options.no_repeat_ngram_size))
-    if options.min_length > 1:
-        rules.append(MinLength(options.min_length, eos_id))
-    return tuple(rules)
+    rules = (
+        (options.repetition_penalty != 1, RepetitionPenalty(options.repetition_penalty)),
+        (options.no_repeat_ngram_size > 0, NoRepeatNgrams(options.no_repeat_ngram_size)),
+        (options.min_length > 1, MinLength(options.min_length, eos_id)),
+    )
+    return tuple(rule for is_on, rule in rules if is_on)
 
 
 def rules_of_request(request: Request, pad_id: int) -> tuple[TokenRule, ...]:
@@ -163,10 +163,7 @@ def rules_of_request(request: Request, pad_id: int) -> tuple[TokenRule, ...]:
 def force_prefix(
     log_probabilities: Any, ids: Any, position: Any, prefix_ids: Any, pad_id: int
 ) -> Any:
-    """Allows only the next token of the prefix, and all tokens after its end.
-
-    `prefix_ids`, int32 `(B, P)`, are without bos and padded at the end.
-    """
+    """Allows only the next token of the prefix `(B, P)`, without bos, and all after its end."""
     length = prefix_ids.shape[1]
     column = ops.minimum(position, ops.cast(length - 1, "int32"))
     forced = ops.take(prefix_ids, column, axis=1)[:, None, None]
@@ -181,9 +178,8 @@ def forbid_sequences(
 ) -> Any:
     """Forbids each token that would complete a forbidden sequence of the sentence.
 
-    `forbidden_ids`, int32 `(B, C, W)`, are C sequences of up to W tokens, padded at the end. If the
-    shape is `(1, C, W)`, the sequences apply to every sentence. A sequence that contains only
-    padding has no effect.
+    `forbidden_ids` are int32 `(B, C, W)`, or `(1, C, W)` for every sentence, padded at the end. A
+    sequence that contains only padding has no effect.
     """
     num_sequences, width = forbidden_ids.shape[1:]
     lengths = count_tokens(forbidden_ids, pad_id)  # (B, C)
@@ -192,34 +188,23 @@ def forbid_sequences(
     for back in range(1, width):
         # The token that is `back` places before the last token of the sequence, if it exists.
         at = lengths - 1 - back
-        token = _token_at(forbidden_ids, _at_least_0(at))[:, None]
+        token = take_at(forbidden_ids, _at_least_0(at))[:, None]
         is_equal = ops.logical_or((at < 0)[:, None], token == recent[..., width - 1 - back, None])
         is_complete = ops.logical_and(is_complete, is_equal)  # (B, N, C)
-    last = _token_at(forbidden_ids, _at_least_0(lengths - 1))[:, None]
+    last = take_at(forbidden_ids, _at_least_0(lengths - 1))[:, None]
     shape = (*ops.shape(ids)[:2], num_sequences)
     tokens = ops.broadcast_to(ops.where(is_complete, last, 0), shape)
     return _forbid(log_probabilities, tokens, ops.broadcast_to(is_complete, shape))
 
 
-def _token_at(sequences: Any, indices: Any) -> Any:
-    """Takes from `sequences` `(B, C, W)` the tokens at `indices` `(B, C)`."""
-    return ops.take_along_axis(sequences, indices[..., None], axis=-1)[..., 0]
-
-
 def last_tokens(ids: Any, position: Any, count: int) -> Any:
-    """Returns the last `count` tokens, `(B, N, count)`.
-
-    If a hypothesis has fewer tokens, bos is repeated at the beginning.
-    """
+    """Returns the last `count` tokens, `(B, N, count)`. Bos is repeated if there are fewer."""
     columns = position - count + 1 + ops.arange(count, dtype="int32")
     return ops.take(ids, _at_least_0(columns), axis=-1)
 
 
 def _at_least_0(x: Any) -> Any:
-    """Returns the maximum of int32 numbers and 0.
-
-    On JAX, `ops.maximum(x, 0)` is float32 if Keras's `floatx` is a half precision.
-    """
+    # On JAX, `ops.maximum(x, 0)` is float32 if Keras's `floatx` is a half precision.
     return ops.maximum(x, ops.zeros_like(x))
 
 
@@ -238,3 +223,140 @@ def _indices(tokens: Any) -> Any:
     shape = (batch, beams, count)
     parts = (sentence[:, None, None], beam[:, None], tokens)
     return ops.stack([ops.reshape(ops.broadcast_to(x, shape), (-1,)) for x in parts], axis=-1)
+
+
+class Candidates(NamedTuple):
+    """The M candidates per sentence, each a live (not finished) hypothesis with one more token."""
+
+    ids: Any  # int32 `(B, M, 1 + L)`
+    log_probabilities: Any  # float32 `(B, M)`; descending if no tokens are required
+    parents: Any  # int32 `(B, M)`, index of the beam that each candidate continues
+    banks: Any = None  # int32 `(B, M)`; None without required tokens
+    missing: Any = None  # int32 `(B, M)`, number of missing tokens; None without required tokens
+
+
+def constrained_candidates(
+    live_ids: Any,
+    live_log_probabilities: Any,
+    next_tokens: Any,
+    position: Any,
+    required_ids: Any,
+    *,
+    eos_id: int,
+    pad_id: int,
+) -> Candidates:
+    """Continues the live hypotheses with the most probable tokens and with the required tokens.
+
+    There are M = 2N + N + N * C candidates: the 2N most probable continuations over all N
+    hypotheses, the most probable continuation of each hypothesis, and each hypothesis with the next
+    token of each sequence that is not met. A hypothesis cannot end with eos before all sequences
+    are met. `next_tokens`, float32 `(B, N, V)`, are log-probabilities. `required_ids` are int32
+    `(B, C, W)`. Empty sequences are ignored.
+
+    Source: Post & Vilar 2018, algorithm 2.
+    """
+    required = next_required_tokens(live_ids, position, required_ids, pad_id)
+    is_incomplete = ops.any(required != NO_TOKEN, axis=-1)[..., None]
+    is_eos = ops.arange(next_tokens.shape[-1], dtype="int32") == eos_id
+    next_tokens = ops.where(ops.logical_and(is_incomplete, is_eos), IMPOSSIBLE, next_tokens)
+    totals = live_log_probabilities[..., None] + next_tokens
+    log_probabilities, parents, tokens = _continuations(totals, required)
+    keys = parents * next_tokens.shape[-1] + tokens
+    columns = ops.arange(keys.shape[1], dtype="int32")
+    is_before = columns < columns[:, None]
+    is_duplicate = ops.any((keys[:, :, None] == keys[:, None, :]) & is_before, axis=-1)
+    ids = write_at(take_columns(live_ids, parents), tokens, position + 1)
+    banks = banks_of(ids, position + 1, required_ids, pad_id)
+    return Candidates(
+        ids=ids,
+        log_probabilities=ops.where(is_duplicate, IMPOSSIBLE, log_probabilities),
+        parents=parents,
+        banks=banks,
+        missing=ops.sum(count_tokens(required_ids, pad_id), axis=-1)[:, None] - banks,
+    )
+
+
+def allocate_beams(log_probabilities: Any, banks: Any, beam_size: int) -> Any:
+    """Chooses N candidates of each sentence, one from each bank in turn.
+
+    Takes the most probable candidate of each bank, from the highest bank to the lowest, then the
+    second most probable of each bank, and so on. `log_probabilities` and `banks` are `(B, M)`.
+    Candidates with the log-probability minus infinity are chosen last. Returns int32 indices
+    `(B, N)`, sorted by descending log-probability.
+
+    Source: Post & Vilar 2018, §3.3.
+    """
+    count = log_probabilities.shape[1]
+    columns = ops.arange(count, dtype="int32")
+    own, other = log_probabilities[:, :, None], log_probabilities[:, None, :]
+    is_before = ops.logical_or(
+        other > own, ops.logical_and(other == own, columns < columns[:, None])
+    )
+    is_before = ops.logical_and(is_before, banks[:, None, :] == banks[:, :, None])
+    rank_in_bank = ops.sum(ops.cast(is_before, "int32"), axis=-1)
+    num_banks = 1 + ops.max(banks)
+    turn = rank_in_bank * num_banks + (num_banks - 1 - banks)
+    turn = ops.where(log_probabilities > IMPOSSIBLE, turn, count * num_banks)
+    _, chosen = ops.top_k(-turn, beam_size)
+    _, order = ops.top_k(take_columns(log_probabilities, chosen), beam_size)
+    return ops.cast(take_columns(chosen, order), "int32")
+
+
+def next_required_tokens(ids: Any, position: Any, required_ids: Any, pad_id: int) -> Any:
+    """Returns the next missing token of each sequence, int32 `(B, N, C)`, -1 if it is met."""
+    met, lengths = _met_tokens(ids, position, required_ids, pad_id)
+    is_next = ops.arange(required_ids.shape[-1], dtype="int32") == met[..., None]  # (B, N, C, W)
+    tokens = ops.sum(ops.where(is_next, required_ids[:, None], 0), axis=-1)
+    return ops.where(met == lengths, NO_TOKEN, tokens)
+
+
+def banks_of(ids: Any, position: Any, required_ids: Any, pad_id: int) -> Any:
+    """Returns the bank of each hypothesis `(B, M, 1 + L)`, int32 `(B, M)`."""
+    met, lengths = _met_tokens(ids, position, required_ids, pad_id)
+    is_met = met == lengths
+    return ops.sum(ops.where(is_met, met, 0), axis=-1) + ops.max(ops.where(is_met, 0, met), axis=-1)
+
+
+def _met_tokens(ids: Any, position: Any, required_ids: Any, pad_id: int) -> tuple[Any, Any]:
+    """Returns how many tokens of each sequence are met, int32 `(B, N, C)`, and its length.
+
+    The number is the length of a met sequence, k of a sequence in progress, or 0.
+    """
+    lengths = count_tokens(required_ids, pad_id)
+    occurs = _occurs(ids, required_ids, lengths)
+    lengths = lengths[:, None]
+    progress = ops.zeros_like(ops.cast(occurs, "int32"))
+    for size in range(1, required_ids.shape[-1]):
+        suffix = last_tokens(ids, position, size)[:, :, None]  # (B, N, 1, size)
+        is_suffix = ops.all(suffix == required_ids[:, None, :, :size], axis=-1)
+        progress = ops.where(ops.logical_and(is_suffix, size < lengths), size, progress)
+    return ops.where(occurs, lengths, progress), lengths
+
+
+def _occurs(ids: Any, required_ids: Any, lengths: Any) -> Any:
+    """Returns a bool mask `(B, N, C)`, True if a sequence occurs in a hypothesis or is empty."""
+    width = required_ids.shape[-1]
+    longest = ops.shape(ids)[-1]
+    ids = ops.pad(ids, ((0, 0), (0, 0), (0, width)), constant_values=NO_TOKEN)
+    starts_here = ops.ones((1, 1, 1, 1), "bool")
+    for offset in range(width):
+        token = required_ids[:, None, :, offset, None]  # (B, 1, C, 1)
+        is_equal = ids[:, :, None, offset : offset + longest] == token
+        is_over = (offset >= lengths)[:, None, :, None]
+        starts_here = ops.logical_and(starts_here, ops.logical_or(is_equal, is_over))
+    return ops.any(starts_here, axis=-1)
+
+
+def _continuations(totals: Any, required: Any) -> tuple[Any, Any, Any]:
+    """Returns the log-probabilities, parents and new tokens of the candidates, each `(B, M)`."""
+    beams = totals.shape[1]
+    best, best_tokens = best_token(totals)
+    is_required = required != NO_TOKEN
+    tokens = ops.where(is_required, required, 0)
+    of_required = ops.take_along_axis(totals, tokens, axis=-1)
+    of_required = ops.where(is_required, of_required, IMPOSSIBLE)
+    own = ops.zeros_like(best_tokens) + ops.arange(beams, dtype="int32")
+    kinds = [top_k_tokens(totals, 2 * beams), (best, own, best_tokens)]
+    kinds += [(of_required[..., c], own, tokens[..., c]) for c in range(required.shape[-1])]
+    found = [ops.concatenate(parts, axis=1) for parts in zip(*kinds, strict=True)]
+    return found[0], found[1], found[2]

@@ -4,8 +4,12 @@ The functions import `keras_hub`, which needs the extra `tensorflow` and imports
 backend.
 """
 
-from keras_transformer.exchange.bert import bert_from_keras_hub, bert_to_keras_hub
-from keras_transformer.exchange.gpt2 import gpt2_from_keras_hub, gpt2_to_keras_hub
+from keras_transformer.exchange.keras_hub import (
+    bert_from_keras_hub,
+    bert_to_keras_hub,
+    gpt2_from_keras_hub,
+    gpt2_to_keras_hub,
+)
 
 __all__ = [
     "bert_from_keras_hub",

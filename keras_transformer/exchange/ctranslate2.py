@@ -28,25 +28,12 @@ ACTIVATIONS = {
     "tanh": "Tanh",
 }
 RULES: tuple[Rule, ...] = (
-    (
-        "activation",
-        lambda x: x.activation not in ACTIVATIONS,
-        f"the activations {', '.join(ACTIVATIONS)}",
-    ),
-    (
-        "d_k",
-        lambda x: x.d_k not in (None, x.d_model // x.num_heads),
-        "keys as wide as the values, d_model / num_heads",
-    ),
+    ("activation", lambda x: x.activation not in ACTIVATIONS, f"the activations {[*ACTIVATIONS]}"),
+    ("d_k", lambda x: x.d_k not in (None, x.d_model // x.num_heads), "keys as wide as the values"),
     ("normalization", lambda x: x.normalization != "layer", "layer normalization"),
-    (
-        "position_encoding",
-        lambda x: getattr(x.positions, "concatenate", False),
-        "positions that are added to the embeddings",
-    ),
+    ("position_encoding", lambda x: getattr(x.positions, "concatenate", False), "added positions"),
 )
-# Bias on the logits of forbidden tokens. In float32, their probability becomes 0. Float16 can
-# represent this number.
+# Bias on the logits of forbidden tokens: a probability of 0, and within the range of float16.
 FORBIDDEN = -1e4
 
 
@@ -58,22 +45,12 @@ def write_ctranslate2(
 ) -> None:
     """Writes a model and its tokenizer to a new folder that `ctranslate2.Translator` loads.
 
-    For the arguments, see `export_ctranslate2`.
-
-    Raises:
-        ImportError: If `quantization` needs PyTorch and PyTorch is not installed.
-        ValueError: If CTranslate2 does not support `quantization` or a part of the model. If the
-            model is already quantized. If the tokenizer belongs to another model.
+    For the arguments and errors, see `export_ctranslate2`.
     """
     from ctranslate2 import specs
 
     check_model(model, tokenizer)
     check_supported(model, "CTranslate2", RULES)
-    if quantization not in (None, *specs.model_spec.ACCEPTED_MODEL_TYPES):
-        raise ValueError(
-            f"`quantization` must be one of {list(specs.model_spec.ACCEPTED_MODEL_TYPES)}. "
-            f"Received: quantization={quantization!r}"
-        )
     if "bfloat16" in (quantization or "") and not find_spec("torch"):
         raise ImportError(
             f"CTranslate2 needs PyTorch to write {quantization}: "
@@ -123,7 +100,10 @@ def _specification(model: Transformer, tokenizer: Tokenizer, specs: Any) -> Any:
 
 def _set_stack(spec: Any, stack: Encoder | Decoder, model: Transformer) -> None:
     if hasattr(spec, "position_encodings"):  # The decoder has none with rotary positions.
-        spec.position_encodings.encodings = _encodings(model)
+        table = position_table(model)
+        if table is None:
+            table = np.zeros((model.max_length, model.d_model), "float32")
+        spec.position_encodings.encodings = table
     for layer_spec, layer in zip(spec.layer, stack.layers, strict=True):
         attention = layer.self_attention
         _set_attention(layer_spec.self_attention, attention, layer.self_attention_residual)
@@ -135,12 +115,6 @@ def _set_stack(spec: Any, stack: Encoder | Decoder, model: Transformer) -> None:
         _set_norm(layer_spec.ffn.layer_norm, layer.feed_forward_residual.norm)
     if model.norm_first:
         _set_norm(spec.layer_norm, stack.norm)
-
-
-def _encodings(model: Transformer) -> np.ndarray:
-    """Returns the position table for CTranslate2. If the model has no table, returns zeros."""
-    table = position_table(model)
-    return np.zeros((model.max_length, model.d_model), "float32") if table is None else table
 
 
 def _set_attention(spec: Any, attention: Any, residual: Any) -> None:

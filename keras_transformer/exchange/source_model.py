@@ -16,11 +16,7 @@ from keras_transformer.models.transformer import Transformer
 Rule = tuple[str, Callable[[Transformer], bool], str]
 _FULL_ATTENTION: tuple[Rule, ...] = (
     ("attention_pattern", lambda x: x.attention_pattern not in (None, "full"), "full attention"),
-    (
-        "position_encoding",
-        lambda x: x.positions.has_score_bias,
-        "position encodings that add nothing to the attention scores",
-    ),
+    ("position_encoding", lambda x: x.positions.has_score_bias, "positions without scores"),
 )
 
 
@@ -37,22 +33,15 @@ def check_model(model: Seq2Seq, tokenizer: Tokenizer) -> None:
     target_size = model.target_vocabulary_size or model.vocabulary_size
     sizes = (model.vocabulary_size, target_size, model.pad_id)
     source, target = tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size
-    if sizes != (source, target, tokenizer.pad_id):
+    if sizes != (found := (source, target, tokenizer.pad_id)):
         raise ValueError(
             "`tokenizer` must be the model's tokenizer: source vocabulary size, target vocabulary "
-            f"size and `pad_id` are {sizes} in the model, but {source, target, tokenizer.pad_id} "
-            "in the tokenizer"
+            f"size and `pad_id` are {sizes} in the model, but {found} in the tokenizer"
         )
 
 
 def check_supported(model: Seq2Seq, format: str, rules: Sequence[Rule] = ()) -> None:
-    """Raises ValueError if a format of Transformers does not support a part of the model.
-
-    Args:
-        model: The model.
-        format: Name of the format, for the message.
-        rules: What the format does not support, besides `_FULL_ATTENTION`.
-    """
+    """Raises ValueError by the rules of a format of Transformers, and by `_FULL_ATTENTION`."""
     if not isinstance(model, Transformer):
         raise ValueError(
             f"{format} supports only the architecture transformer; a SavedModel supports all. "

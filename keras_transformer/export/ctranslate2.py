@@ -9,7 +9,7 @@ from keras_transformer.exchange.ctranslate2 import write_ctranslate2
 from keras_transformer.models.base import in_float32
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.translation.comparison import Agreement
-from keras_transformer.translation.ctranslate2_run import compare_ctranslate2
+from keras_transformer.translation.ctranslate2_translator import compare_ctranslate2
 
 
 def export_ctranslate2(

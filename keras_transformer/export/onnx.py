@@ -19,13 +19,12 @@ from keras_transformer.export.run_export import OnnxWeights, check_weights
 from keras_transformer.layers.attention.cache import Cache
 from keras_transformer.models import Transformer
 from keras_transformer.models.base import in_float32
-from keras_transformer.translation.base_translator import EXTRA_LENGTH
+from keras_transformer.translation.base_translator import EXTRA_LENGTH, Overlong
 from keras_transformer.translation.comparison import (
     Agreement,
     compare_translations,
     random_sentences,
 )
-from keras_transformer.translation.long_sentences import Overlong
 from keras_transformer.translation.translator import Translator
 
 WEIGHTS = "weights.bin"

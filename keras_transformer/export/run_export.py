@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from keras_transformer._child_process import child_process
+from keras_transformer._backend import child_process
 from keras_transformer._files import check_is_free
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError

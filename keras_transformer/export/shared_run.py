@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_transformer._backend.process import without_tensorflow
+from keras_transformer._backend import without_tensorflow
 from keras_transformer._files import atomic_write, check_is_free
 from keras_transformer.exchange.source_model import check_model
 from keras_transformer.export.run_export import RunWeights, check_weights
@@ -25,8 +25,7 @@ from keras_transformer.translation.comparison import (
     random_sentences,
     scored_translations,
 )
-from keras_transformer.translation.engines import open_translator
-from keras_transformer.translation.open_run import open_model
+from keras_transformer.translation.open_run import open_model, open_translator
 from keras_transformer.translation.translator import Translator
 
 _WEIGHTS = "model.weights.h5"

@@ -8,12 +8,12 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer._backend import without_tensorflow
 from keras_transformer._backend.operations import (
     affine_relu,
     one_pass_normalization,
     scale_and_shift,
 )
-from keras_transformer._backend.process import without_tensorflow
 from keras_transformer.layers.saving import (
     CreatesPlaceholders,
     apply_layer_changes,

@@ -12,7 +12,7 @@ from typing import Any
 
 import keras
 
-from keras_transformer._backend.process import without_tensorflow
+from keras_transformer._backend import without_tensorflow
 
 _IS_LOADING = ContextVar("_IS_LOADING", default=False)
 _CREATES_PLACEHOLDERS = ContextVar("_CREATES_PLACEHOLDERS", default=False)

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.errors import check_integers, check_range
+from keras_transformer.errors import check_ids
 from keras_transformer.layers.base import (
     ConfiguredLayer,
     config_of,
@@ -102,8 +102,7 @@ class TokenEmbedding(ConfiguredLayer):
                 0, not finite, or not of the shape `(N, D)`, or if the layer is quantized.
         """
         ids, vectors = np.asarray(ids), np.asarray(ops.convert_to_numpy(vectors), "float32")
-        check_integers(ids=ids)
-        check_range(0, self.vocabulary_size, ids=ids)
+        check_ids(self.vocabulary_size, ids=ids)
         shape = (len(ids), self.d_model)
         size = np.mean(vectors**2) if vectors.shape == shape and len(ids) else 0.0
         if not 0 < size < np.inf or self.scale is not None:

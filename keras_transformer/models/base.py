@@ -9,8 +9,7 @@ from typing import Any
 
 import keras
 
-from keras_transformer._backend.compile_function import Recompiling
-from keras_transformer._backend.process import without_tensorflow
+from keras_transformer._backend import without_tensorflow
 from keras_transformer.layers.base import argument_names
 from keras_transformer.layers.saving import (
     apply_layer_changes,
@@ -35,7 +34,7 @@ class WithoutClassWeight:
         return super().fit(*args, **kwargs)  # type: ignore
 
 
-class ConfiguredModel(WithoutClassWeight, Recompiling, keras.Model):
+class ConfiguredModel(WithoutClassWeight, keras.Model):
     """Base class of functional models, which saves and loads them.
 
     A subclass creates its layers and calls `super().__init__(inputs, outputs, **kwargs)`. For each

@@ -13,7 +13,7 @@ from typing import Any
 
 import keras
 
-from keras_transformer._backend.compilation_cache import use_compilation_cache
+from keras_transformer._backend.compile_function import use_compilation_cache
 from keras_transformer._files import damaged_keras_file, read_config, read_json, sha256_of
 from keras_transformer.errors import UserError
 from keras_transformer.layers.saving import placeholder_weights

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from keras_transformer._files import atomic_write
-from keras_transformer.data.corpus import Pair, read_parallel
-from keras_transformer.data.download import download
+from keras_transformer.data.corpus import Pair, download, read_parallel
 from keras_transformer.data.held_out import HeldOut, hold_out
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.data.tokenizer import Tokenizer

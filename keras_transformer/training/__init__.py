@@ -6,9 +6,9 @@ What a .keras file can contain is imported at once, the rest when it is first us
 from typing import TYPE_CHECKING
 
 from keras_transformer._lazy import lazy_names
-from keras_transformer.training.crossentropy import MaskedCrossentropy
-from keras_transformer.training.metrics import MaskedAccuracy, Perplexity
+from keras_transformer.training.crossentropy import MaskedAccuracy, MaskedCrossentropy, Perplexity
 from keras_transformer.training.optimizer import TransformerAdam, TransformerSchedule
+from keras_transformer.training.tensorboard import TensorBoardWriter, write_projector
 
 if TYPE_CHECKING:
     from keras_transformer.training.checkpoint import (
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     )
     from keras_transformer.training.fit_loop import array_batches, fit
     from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
-    from keras_transformer.training.tensorboard import TensorBoardWriter, write_projector
     from keras_transformer.training.train_run import train
 
 __all__ = [
@@ -46,7 +45,6 @@ __getattr__ = lazy_names(
         "checkpoint": "average_checkpoints check_same_options load_checkpoint save_checkpoint",
         "fit_loop": "array_batches fit",
         "sliced_logits_trainer": "SlicedLogitsTrainer",
-        "tensorboard": "TensorBoardWriter write_projector",
         "train_run": "train",
     },
 )

@@ -1,8 +1,9 @@
-"""Callbacks that count optimizer steps."""
+"""Callbacks that count optimizer steps. Keras counts only batches and epochs."""
 
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -10,57 +11,67 @@ import numpy as np
 
 from keras_transformer._progress import Bar, compiling
 from keras_transformer.errors import UserError
-from keras_transformer.training.distribution.distribution import Action, Distribution
+from keras_transformer.training.distribution import ONE_DEVICE, Distribution
 from keras_transformer.training.optimizer import inner_optimizer
 
 
-class StepCallback(keras.callbacks.Callback):
-    """Base class of callbacks that count optimizer steps. Keras counts only batches and epochs.
+@dataclass(eq=False)
+class Steps(keras.callbacks.Callback):
+    """Counts optimizer steps, seeds dropout, and reports loss, metrics and speed.
 
-    The attribute `step` is the number of the current optimizer step, counted from 1. At the end of
-    an epoch, `step` is the number of finished steps. `start_step` is the step of the checkpoint
-    from which training resumes. In a new run, it is 0. `accumulation_steps` is the number of
-    micro-batches per optimizer step.
+    The attribute `step` is the number of the current optimizer step, counted from 1. At the start
+    of every epoch, dropout gets seeds that depend only on `seed`, the number of finished steps and
+    the replica. So a resumed run has the same dropout masks.
+
+    A report follows after `report_every` steps, and at the end of an epoch. Loss and metrics are
+    means over the steps since the last report. Only a report copies them from the device. If the
+    loss is infinite or NaN, raises `UserError`.
+
+    `start_step` is the number of optimizer steps before this training. `reporters` have a method
+    `report(step, values)`. The other arguments are those of `fit`.
     """
 
-    def __init__(self, start_step: int = 0, accumulation_steps: int = 1) -> None:
+    start_step: int = 0
+    accumulation_steps: int = 1
+    reporters: Sequence[Any] = ()
+    seed: int = 0
+    tokens: Callable[[int], int] | None = None
+    report_every: int = 50
+    distribution: Distribution = ONE_DEVICE
+
+    def __post_init__(self) -> None:
         super().__init__()
-        self.step = start_step
-        self.accumulation_steps = accumulation_steps
+        self.step = self._first = self.start_step
+        self.bars = [reporter for reporter in self.reporters if isinstance(reporter, Bar)]
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._first, self._begin = self.step, time.perf_counter()
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if batch == 0:  # PyTorch's DataLoader draws a random number after `on_epoch_begin`.
+            self._reseed()
         if batch % self.accumulation_steps == 0:
-            self.on_step_begin(self.step)
+            for bar in self.bars:
+                bar.update(self.step - bar.n)
+            if self.step - self._first == self.report_every:
+                self._report()
+                self.model.reset_metrics()
+                self.on_epoch_begin(0)
             self.step += 1
 
-    def on_step_begin(self, steps: int) -> None:
-        """Runs before each optimizer step. `steps` is the number of finished steps."""
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._report()
+        for bar in self.bars:
+            bar.update(self.step - bar.n)
+            if bar.is_live:
+                bar.set_postfix_str("validating and saving")
 
-
-class Reseed(StepCallback):
-    """Seeds dropout at the start of every epoch.
-
-    The seeds depend only on `seed`, the number of finished steps and the replica. So a run that is
-    resumed at the end of an epoch has the same dropout masks as an uninterrupted run.
-    `distribution` gives every replica different seeds.
-    """
-
-    def __init__(
-        self, seed: int, distribution: Distribution | None = None, **counting: int
-    ) -> None:
-        super().__init__(**counting)
-        self.seed = seed
-        self.distribution = distribution or Distribution()
-
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        # Not in `on_epoch_begin`: PyTorch's DataLoader draws a random number after that call.
-        if batch == 0:
-            self._reseed(self.step)
-        super().on_train_batch_begin(batch)
-
-    def _reseed(self, step: int) -> None:
-        states = _seed_generator_states(self.model)
-        seeds = np.random.SeedSequence([self.seed, step]).generate_state(len(states) + 1) >> 1
+    def _reseed(self) -> None:
+        weights = {id(variable) for variable in self.model.non_trainable_weights}
+        # The states of the `keras.random.SeedGenerator` objects, in the order of the layers.
+        states = [x for x in self.model.non_trainable_variables if id(x) not in weights]
+        sequence = np.random.SeedSequence([self.seed, self.step])
+        seeds = sequence.generate_state(len(states) + 1) >> 1
         for state, seed in zip(states, seeds[1:], strict=True):
             self.distribution.assign_seed(state, int(seed))
         if keras.config.backend() == "torch":  # Keras's dropout uses PyTorch's global generator
@@ -68,116 +79,32 @@ class Reseed(StepCallback):
 
             torch.manual_seed(int(seeds[0]) + self.distribution.rank)
 
-
-def _seed_generator_states(model: Any) -> list[Any]:
-    """Returns the state of each `keras.random.SeedGenerator` of the model, in layer order."""
-    weights = {id(variable) for variable in model.non_trainable_weights}
-    return [variable for variable in model.non_trainable_variables if id(variable) not in weights]
-
-
-class StopAfter(StepCallback):
-    """Ends training after `steps` optimizer steps, even in the middle of an epoch.
-
-    If another callback stops training between two micro-batches of an optimizer step, training
-    first completes this step. In the list of callbacks, `StopAfter` must come last.
-    """
-
-    async_safe = True  # otherwise, Keras would wait for the device after each batch
-
-    def __init__(self, steps: int, **counting: int) -> None:
-        super().__init__(**counting)
-        self.steps = steps
-        self._completes = self._stops = False
-
-    def set_model(self, model: Any) -> None:
-        super().set_model(model)
-        self._trained = model  # on JAX, `self.model` also copies the training state to the model
-
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        super().on_train_batch_begin(batch)
-        self._completes = (batch + 1) % self.accumulation_steps == 0
-        if self._completes and (self._stops or self.step == self.steps):
-            self._trained.stop_training = True
-        self._postpone_stop()
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._postpone_stop()
-
-    def _postpone_stop(self) -> None:
-        # Keras may call `on_train_batch_end` in a thread, when the next batch has begun.
-        if self._trained.stop_training and not self._completes:
-            self._stops, self._trained.stop_training = True, False
-
-
-class StepReports(StepCallback):
-    """Reports loss, metrics, learning rate, gradient norm and speed at regular intervals.
-
-    A report follows after `every` optimizer steps, and at the end of an epoch. Loss and metrics are
-    means over the steps since the last report. Only a report copies them from the device. If the
-    loss is infinite or NaN, raises `UserError`.
-
-    Args:
-        reporters: Objects with a method `report(step, values)`, such as a `ProgressBar`.
-        tokens: Function that takes the index of an optimizer step, counted from 0. It returns the
-            number of target tokens in this step, without padding. If `tokens` is None, reports
-            steps per second instead of tokens per second.
-    """
-
-    def __init__(
-        self,
-        reporters: Sequence[Any],
-        tokens: Callable[[int], int] | None = None,
-        every: int = 50,
-        distribution: Distribution | None = None,
-        **counting: int,
-    ) -> None:
-        super().__init__(**counting)
-        self.reporters = reporters
-        self.tokens = tokens
-        self.every = every
-        self.distribution = distribution or Distribution()
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._begin_window(self.step)
-
-    def on_step_begin(self, steps: int) -> None:
-        if steps - self._first == self.every:
-            self._report(steps)
-            self.model.reset_metrics()
-            self._begin_window(steps)
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._report(self.step)
-
-    def _begin_window(self, steps: int) -> None:
-        self._first, self._begin = steps, time.perf_counter()
-
-    def _report(self, steps: int) -> None:
+    def _report(self) -> None:
         values = _numbers(self.distribution.metrics(self.model))  # waits for the device
         if not math.isfinite(values.get("loss", 0.0)):
-            raise diverged("loss is", steps)
+            raise diverged("loss is", self.step)
         seconds = time.perf_counter() - self._begin
         optimizer = inner_optimizer(self.model)
         values["learning_rate"] = float(optimizer.learning_rate)
         if hasattr(optimizer, "gradient_norm"):
             values["gradient_norm"] = float(keras.ops.convert_to_numpy(optimizer.gradient_norm))
         if self.tokens:
-            tokens = sum(self.tokens(step) for step in range(self._first, steps))
+            tokens = sum(self.tokens(step) for step in range(self._first, self.step))
             values["tokens_per_second"] = tokens / seconds
         else:
-            values["steps_per_second"] = (steps - self._first) / seconds
+            values["steps_per_second"] = (self.step - self._first) / seconds
         for reporter in self.reporters:
-            reporter.report(steps, values)
+            reporter.report(self.step, values)
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Returns results of metrics as floats. The names of a vector's elements end in /0, /1, ..."""
-    values: dict[str, Any] = {}
+    values = {}
     for name, result in metrics.items():
         array = np.asarray(keras.ops.convert_to_numpy(result), "float64")
-        elements = {f"{name}/{i}": x for i, x in enumerate(array.flat)}
-        values.update({name: array} if array.ndim == 0 else elements)
-    return {name: float(value) for name, value in values.items()}
+        for index, value in enumerate(array.flat):
+            values[f"{name}/{index}" if array.ndim else name] = float(value)
+    return values
 
 
 def diverged(what: str, step: int) -> UserError:
@@ -188,54 +115,50 @@ def diverged(what: str, step: int) -> UserError:
     )
 
 
-class ProgressBar(StepCallback):
-    """Shows a progress bar of `steps` optimizer steps with the loss, speed and remaining time."""
+class ProgressBar(Bar):
+    """Shows a progress bar of optimizer steps with the loss, speed and remaining time."""
 
-    def __init__(self, steps: int, **counting: int) -> None:
-        super().__init__(**counting)
-        self._bar = Bar("training", total=steps, initial=self.step, unit="step", mininterval=1.0)
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        self._bar.set_postfix_str(compiling())
-
-    def on_step_begin(self, steps: int) -> None:
-        self._bar.update(steps - self._bar.n)
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._bar.update(self.step - self._bar.n)
-        if self._bar.is_live:
-            self._bar.set_postfix_str("validating and saving")
-
-    def on_train_end(self, logs: Any = None) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Ends the line. If training fails, Keras does not call `on_train_end`; `fit` calls it."""
-        self._bar.close()
+    def __init__(self, steps: int, start_step: int) -> None:
+        settings: Any = {"total": steps, "initial": start_step, "unit": "step", "mininterval": 1.0}
+        super().__init__("training", **settings)
+        self.set_postfix_str(compiling())
 
     def report(self, step: int, values: Mapping[str, Any]) -> None:
         """Shows loss and speed beside the progress bar, and prints validation results above it."""
-        figures = {name: x for name, x in values.items() if not isinstance(x, str | np.ndarray)}
+        figures = {name: x for name, x in values.items() if isinstance(x, float)}
         if any(name.startswith("validation/") for name in figures):
             found = (f"{name} {value:.4g}" for name, value in figures.items())
-            self._bar.write(f"step {step:,}: {', '.join(found)}")
+            self.write(f"step {step:,}: {', '.join(found)}")
         else:
             tokens = figures.get("tokens_per_second")
             speed = f", {tokens:,.0f} tokens/s" if tokens is not None else ""
             name, value = next(iter(figures.items()))  # the loss, or the model's first metric
-            self._bar.set_postfix_str(f"{name} {value:.3f}{speed}", refresh=False)
+            self.set_postfix_str(f"{name} {value:.3f}{speed}", refresh=False)
 
 
-class AtCheckpoint(StepCallback):
-    """Calls each of `actions` after each epoch, as `action(model, step, logs)`.
+class StopAfter(keras.callbacks.Callback):
+    """Ends training after `steps` optimizer steps, even in the middle of an epoch.
 
-    If an action changes `logs`, all later callbacks in the list see the changes.
+    If another callback stops training between two micro-batches of an optimizer step, training
+    first completes this step. In the list of callbacks, `StopAfter` must come last.
     """
 
-    def __init__(self, *actions: Action, **counting: int) -> None:
-        super().__init__(**counting)
-        self.actions = actions
+    async_safe = True  # otherwise, Keras would wait for the device after each batch
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        for action in self.actions:
-            action(self.model, self.step, {} if logs is None else logs)
+    def __init__(self, steps: int, counter: Steps, model: Any) -> None:
+        super().__init__()
+        self.steps = steps
+        self.counter = counter
+        self.trained = model  # on JAX, `self.model` also copies the training state to the model
+        self._completes = self._stops = False
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._completes = (batch + 1) % self.counter.accumulation_steps == 0
+        if self._completes and (self._stops or self.counter.step == self.steps):
+            self.trained.stop_training = True
+        self.on_train_batch_end(batch)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Postpones a stop. Keras may call it in a thread, when the next batch has begun."""
+        if self.trained.stop_training and not self._completes:
+            self._stops, self.trained.stop_training = True, False

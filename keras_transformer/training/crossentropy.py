@@ -1,4 +1,4 @@
-"""Computes the cross-entropy over real tokens, with label smoothing (§5.4)."""
+"""Computes the cross-entropy (§5.4), perplexity and accuracy over real tokens."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -48,12 +48,10 @@ class MaskedCrossentropy(keras.losses.Loss):
         sample_weight: Optional float weights (B, T) or (B,).
 
     Returns:
-        float32 scalar, the mean in nats per real target token. With `reduction="sum"`, it is the
-        sum in nats. With `reduction=None`, the result is a float32 tensor (B, T) in nats.
+        float32 scalar or, with `reduction=None`, tensor (B, T), in nats.
 
     Raises:
-        ValueError: If `label_smoothing` is outside [0, 1], or `reduction` is not supported. If the
-            labels have another shape than (B, T).
+        ValueError: If `reduction` is not supported, or labels have another shape than (B, T).
 
     Source:
         Szegedy et al., 2016, Rethinking the Inception Architecture for Computer Vision, §7.
@@ -66,11 +64,6 @@ class MaskedCrossentropy(keras.losses.Loss):
         reduction: str | None = "mean_with_sample_weight",
         name: str = "masked_crossentropy",
     ) -> None:
-        if not 0.0 <= label_smoothing <= 1.0:
-            raise ValueError(
-                "`label_smoothing` must be between 0 and 1. "
-                f"Received: label_smoothing={label_smoothing}"
-            )
         if reduction not in ("mean_with_sample_weight", "sum", "none", None):
             raise ValueError(
                 "`reduction` must be 'mean_with_sample_weight' (the mean over real tokens), 'sum' "
@@ -81,71 +74,154 @@ class MaskedCrossentropy(keras.losses.Loss):
         self.pad_id = pad_id
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        y_true = checked_labels(y_true, y_pred.shape[:-1])
-        weights = token_weights(y_true, self.pad_id, sample_weight)
-        y_true = ops.where(weights != 0, y_true, self.pad_id)  # NaN times 0 would be NaN
-        return super().__call__(y_true, y_pred, weights)
+        labels, weights = labels_and_weights(y_true, y_pred.shape[:-1], self.pad_id, sample_weight)
+        return super().__call__(labels, y_pred, weights)
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
         """Returns the losses of all tokens, including padding, as a float32 tensor (B, T)."""
-        return token_crossentropy(y_true, y_pred, self.pad_id, self.label_smoothing)
+        return _token_crossentropy(y_true, y_pred, self.label_smoothing)
 
     def get_config(self) -> dict[str, Any]:
         own = {"label_smoothing": self.label_smoothing, "pad_id": self.pad_id}
         return {**own, "reduction": self.reduction, "name": self.name}
 
 
-def checked_labels(labels: Any, shape: Sequence[int | None]) -> Any:
-    """Returns int32 labels. Raises `ValueError` if there is not one label for each token.
+class TokenMean(keras.metrics.Metric):
+    """Computes the mean of a value over the real target tokens of all batches, in float32.
 
-    In an unsigned dtype, a `pad_id` of -1 would be the largest label. `shape` is that of the
-    tokens; a size may be None.
+    Subclasses define `token_values(y_true, y_pred)`, the float32 values (B, T) of all tokens.
     """
-    labels = ops.cast(labels, "int32")
+
+    def __init__(self, pad_id: int, name: str) -> None:
+        super().__init__(name=name, dtype="float32")
+        self.pad_id = pad_id
+        self.total = self.add_variable((), "zeros", dtype="float32", name="total")
+        self.count = self.add_variable((), "zeros", dtype="float32", name="count")
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        y_pred = ops.stop_gradient(ops.convert_to_tensor(y_pred))
+        labels, weights = labels_and_weights(y_true, y_pred.shape[:-1], self.pad_id, sample_weight)
+        self.add(ops.sum(weights * self.token_values(labels, y_pred)), ops.sum(weights))
+
+    def add(self, total: Any, count: Any) -> None:
+        """Updates the mean with a weighted sum of values, `total`, and the sum of the weights."""
+        self.total.assign_add(total)
+        self.count.assign_add(count)
+
+    def result(self) -> Any:
+        return ops.divide_no_nan(self.total, self.count)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"pad_id": self.pad_id, "name": self.name}
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class MaskedAccuracy(TokenMean):
+    """Computes the share of real target tokens whose label has the highest logit, or 0 of none.
+
+    Example:
+
+    ```python
+    model.compile(optimizer, loss=MaskedCrossentropy(), metrics=[MaskedAccuracy()])
+    ```
+
+    Args:
+        pad_id: Integer, the label of padding.
+        name: String, default `"accuracy"`.
+
+    Call arguments:
+        See `MaskedCrossentropy`.
+
+    Returns:
+        float32 scalar in [0, 1].
+    """
+
+    def __init__(self, pad_id: int = 0, name: str = "accuracy") -> None:
+        super().__init__(pad_id, name)
+
+    def token_values(self, y_true: Any, y_pred: Any) -> Any:
+        prediction = ops.cast(ops.argmax(y_pred, axis=-1), "int32")
+        return ops.cast(ops.equal(prediction, y_true), "float32")
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Perplexity(TokenMean):
+    """Computes the exponential of the mean cross-entropy over real target tokens.
+
+    The cross-entropy has no label smoothing. The result is 1 if there are no tokens.
+
+    Example:
+
+    ```python
+    model.compile(optimizer, loss=MaskedCrossentropy(label_smoothing=0.1), metrics=[Perplexity()])
+    ```
+
+    Args:
+        pad_id: Integer, the label of padding.
+        name: String, default `"perplexity"`.
+
+    Call arguments:
+        See `MaskedCrossentropy`.
+
+    Returns:
+        float32 scalar, at least 1; NaN if a label that counts is outside the vocabulary.
+    """
+
+    def __init__(self, pad_id: int = 0, name: str = "perplexity") -> None:
+        super().__init__(pad_id, name)
+
+    def token_values(self, y_true: Any, y_pred: Any) -> Any:
+        return _token_crossentropy(y_true, y_pred)
+
+    def crossentropy(self) -> Any:
+        """Returns the mean cross-entropy in nats, also where its exponential overflows."""
+        return super().result()
+
+    def result(self) -> Any:
+        return ops.exp(self.crossentropy())
+
+
+def labels_and_weights(
+    labels: Any, shape: Sequence[int | None], pad_id: int, sample_weight: Any = None
+) -> tuple[Any, Any]:
+    """Returns the label and the weight of each token, int32 and float32 tensors (B, T).
+
+    `shape` is that of the tokens; a size may be None. Padding has the weight 0. The weights of
+    other tokens are `sample_weight`, of shape (B, T) or (B,), or 1 if it is None. Labels of weight
+    0 may be outside the vocabulary, and are set to 0.
+    """
+    labels = ops.cast(labels, "int32")  # in an unsigned dtype, -1 would be the largest label
     if not agree(labels.shape, shape):
         raise ValueError(
             f"`y_true` must have one label for each token, and so the shape {tuple(shape)}. "
             f"Received: shape={tuple(labels.shape)}"
         )
-    return labels
+    weights = ops.cast(ops.not_equal(labels, pad_id), "float32")
+    if sample_weight is not None:
+        sample_weight = ops.cast(sample_weight, "float32")
+        if len(sample_weight.shape) == 1:
+            sample_weight = ops.expand_dims(sample_weight, -1)
+        if len(sample_weight.shape) != len(labels.shape):
+            raise ValueError(
+                "`sample_weight` must have a weight for each token (B, T) or for each row (B,). "
+                f"Received: shape={tuple(sample_weight.shape)}"
+            )
+        weights = weights * sample_weight
+    return ops.where(weights != 0, labels, scalar(0, "int32")), weights
 
 
-def token_crossentropy(labels: Any, logits: Any, pad_id: int, label_smoothing: float = 0.0) -> Any:
+def _token_crossentropy(labels: Any, logits: Any, label_smoothing: float = 0.0) -> Any:
     """Computes the cross-entropy of each token in nats, a float32 tensor (B, T).
 
-    `labels` has the shape (B, T), and `logits` has the shape (B, T, V). In the smoothed target
-    distribution, the label has the probability 1 - ε + ε/V. Every other token has the probability
-    ε/V. The loss for logits z and label y is logsumexp(z) - (1 - ε) z_y - ε mean(z). For padding, y
-    is 0, because `pad_id` may be outside the vocabulary.
+    In the smoothed target distribution, the label y has the probability 1 - ε + ε/V. Every other
+    token has ε/V. The loss for logits z is logsumexp(z) - (1 - ε) z_y - ε mean(z).
     """
     logits = ops.cast(logits, "float32")
-    labels = ops.cast(labels, "int32")
-    labels = ops.where(ops.equal(labels, pad_id), 0, labels)
-    expected = label_logits(logits, labels)
+    expected = label_logits(logits, ops.cast(labels, "int32"))
     if label_smoothing:
         mean = ops.mean(logits, axis=-1)
         expected = (1.0 - label_smoothing) * expected + label_smoothing * mean
     return ops.logsumexp(logits, axis=-1) - expected
-
-
-def token_weights(labels: Any, pad_id: int, sample_weight: Any = None) -> Any:
-    """Returns the weight of each token, a float32 tensor (B, T). `labels` are int32.
-
-    Padding has the weight 0. The weights of other tokens are `sample_weight`, of shape (B, T) or
-    (B,), or 1 if it is None. Raises `ValueError` if `sample_weight` has another number of axes.
-    """
-    mask = ops.cast(ops.not_equal(labels, pad_id), "float32")
-    if sample_weight is None:
-        return mask
-    sample_weight = ops.cast(sample_weight, "float32")
-    if len(sample_weight.shape) == 1 < len(labels.shape):
-        sample_weight = ops.expand_dims(sample_weight, -1)
-    if len(sample_weight.shape) != len(labels.shape):
-        raise ValueError(
-            "`sample_weight` must have a weight for each token (B, T) or for each row (B,). "
-            f"Received: shape={tuple(sample_weight.shape)}"
-        )
-    return mask * sample_weight
 
 
 def sliced_crossentropy(
@@ -160,24 +236,21 @@ def sliced_crossentropy(
 ) -> Any:
     """Computes the sum of all token losses, with the logits of only a few tokens in memory.
 
-    The logits are computed from the decoder's output. Each iteration computes logits, loss and
-    gradients of `slice_size` tokens, then discards the logits. The backward pass uses these
-    gradients and computes no matrix product.
+    Each iteration computes logits, loss and gradients of `slice_size` tokens, then discards the
+    logits. The backward pass uses these gradients and computes no matrix product.
 
     Args:
         states: Float tensor (M, D), the decoder's output for M tokens. With `r_drop`, the shape is
-            (2M, D). The first M rows are the output of the first forward pass. The last M rows are
-            the output of the second forward pass.
+            (2M, D): the output of the first forward pass, then that of the second.
         embeddings: The output projection, a float tensor (V, D) with the dtype of `states`.
-        labels: Integer tensor (M,).
-        weights: float32 tensor (M,), the weight of each token's loss. Padding has the weight 0. No
-            gradient is computed with respect to the weights.
+        labels: Integer tensor (M,), 0 where the weight is 0.
+        weights: float32 tensor (M,), the weight of each token's loss, without a gradient.
         slice_size: Number of tokens per iteration, at least 1.
         label_smoothing: Float ε in [0, 1].
-        r_drop: Weight α of R-Drop. 0 turns R-Drop off. With R-Drop, two forward passes with
-            different dropout masks give two distributions p and q for each token. The loss of a
-            token is the mean of its two cross-entropies plus α/4 (KL(p, q) + KL(q, p)). The loss in
-            equation 4 of Liang et al., 2021, is twice as large.
+        r_drop: Weight α of R-Drop, 0 for none. Two forward passes with different dropout masks give
+            two distributions p and q for each token. The loss of a token is the mean of its two
+            cross-entropies plus α/4 (KL(p, q) + KL(q, p)): half of equation 4 of Liang et al.,
+            2021.
         needs_gradient: If False, computes no gradients. This saves two matrix products per slice.
 
     Returns:
@@ -185,8 +258,6 @@ def sliced_crossentropy(
         unsmoothed cross-entropy (nats) and the number of correct predictions. Only the smoothed
         loss has a gradient.
     """
-    # Padding may be labelled outside the vocabulary.
-    labels = ops.where(weights != 0, labels, scalar(0, "int32"))
     # Without this scaling, weights such as 1 / tokens make logit gradients underflow in float16.
     largest = ops.maximum(ops.max(ops.abs(weights)), scalar(1e-30, "float32"))
     data = (labels, weights / largest, slice_size, label_smoothing, r_drop)
@@ -217,10 +288,7 @@ def _loop(
     r_drop: float,
     needs_gradient: bool,
 ) -> tuple[Any, ...]:
-    """Returns the three sums of `sliced_crossentropy`.
-
-    With `needs_gradient`, also returns the loss's float32 gradients of `states` and `embeddings`.
-    """
+    """Returns the sums and, if needed, the float32 gradients of `states` and `embeddings`."""
     passes = 2 if r_drop else 1
     count = ops.shape(labels)[0]
     num_slices = -(-count // size)
@@ -281,25 +349,15 @@ def _sums(
     smoothed = ops.where(is_label, (1.0 - label_smoothing + spread) * weight, spread * weight)
     d_logits = exponentials * (weight / total) - smoothed
     if r_drop:
-        divergence, d_divergence = _divergence(logits - normalizer[:, None], exponentials / total)
-        loss = loss + r_drop / 4 * divergence
-        d_logits = d_logits + r_drop / 2 * weight * d_divergence
+        first, second = ops.split(logits - normalizer[:, None], 2)
+        p, q = ops.split(exponentials / total, 2)
+        difference = first - second
+        from_p = ops.sum(p * difference, axis=-1, keepdims=True)
+        from_q = -ops.sum(q * difference, axis=-1, keepdims=True)
+        gradients = (p * (difference - from_p) + p - q, q * (-difference - from_q) + q - p)
+        divergence = (from_p + from_q)[:, 0]  # KL(p, q) + KL(q, p)
+        loss = loss + r_drop / 4 * ops.concatenate([divergence, divergence])
+        d_logits = d_logits + r_drop / 2 * weight * ops.concatenate(gradients)
     correct = ops.cast(of_label >= largest[:, 0], "float32")
     values = (loss, normalizer - of_label, correct)
     return ops.stack([ops.sum(weights * x) for x in values]), d_logits
-
-
-def _divergence(log_probabilities: Any, probabilities: Any) -> tuple[Any, Any]:
-    """Returns KL(p, q) + KL(q, p) of each token, and its gradients with respect to the logits.
-
-    The first half of the rows of each argument and result are the tokens of the first forward pass
-    (p). The second half are the same tokens in the second forward pass (q).
-    """
-    first, second = ops.split(log_probabilities, 2)
-    p, q = ops.split(probabilities, 2)
-    difference = first - second
-    from_p = ops.sum(p * difference, axis=-1, keepdims=True)
-    from_q = -ops.sum(q * difference, axis=-1, keepdims=True)
-    gradients = (p * (difference - from_p) + p - q, q * (-difference - from_q) + q - p)
-    divergence = (from_p + from_q)[:, 0]
-    return ops.concatenate([divergence, divergence]), ops.concatenate(gradients)

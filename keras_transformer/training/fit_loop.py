@@ -1,5 +1,6 @@
 """The training loop for any Keras model and any stream of batches."""
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,38 +12,16 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer._backend.compilation_cache import use_compilation_cache
-from keras_transformer._backend.fit_data import end_iteration, fit_data
+from keras_transformer._backend import end_iteration, fit_data
+from keras_transformer._backend.compile_function import use_compilation_cache
 from keras_transformer.errors import UserError, check_sizes
 from keras_transformer.layers.base import check_lora_is_kept
-from keras_transformer.runs.checkpoints import (
-    ValidationHistory,
-    checkpoint_folders,
-    checkpoint_step,
-    load_history,
-)
+from keras_transformer.runs.checkpoints import ValidationHistory, checkpoint_folders, load_history
 from keras_transformer.runs.run import training_lock
-from keras_transformer.training.callbacks import (
-    AtCheckpoint,
-    ProgressBar,
-    Reseed,
-    StepReports,
-    StopAfter,
-    diverged,
-)
-from keras_transformer.training.checkpoint import (
-    newest_checkpoint,
-    remove_unfinished,
-    restore,
-    save_checkpoint,
-)
-from keras_transformer.training.distribution.distribution import Action, Distribution
-from keras_transformer.training.optimizer import (
-    copy_averages,
-    ema_as_weights,
-    inner_optimizer,
-    start_optimizer,
-)
+from keras_transformer.training.callbacks import ProgressBar, Steps, StopAfter, diverged
+from keras_transformer.training.checkpoint import clean_up, load_checkpoint, save_checkpoint
+from keras_transformer.training.distribution import ONE_DEVICE, Distribution
+from keras_transformer.training.optimizer import ema_as_weights, inner_optimizer
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
 from keras_transformer.training.tensorboard import TensorBoardWriter
 
@@ -68,13 +47,12 @@ def fit(
     tensorboard: bool = True,
     hyperparameters: Mapping[str, bool | float | str] | None = None,
     tokens: Callable[[int], int] | None = None,
-    distribution: Distribution | None = None,
+    distribution: Distribution = ONE_DEVICE,
 ) -> ValidationHistory:
     """Trains a compiled model for `steps` optimizer steps, and can resume after a stop or crash.
 
-    Writes checkpoints and TensorBoard logs to `directory`. `model.save` writes each checkpoint,
-    with the optimizer state, for example to `checkpoints/step-00001000/model.keras`. The logs are
-    in `logs/`.
+    Writes checkpoints, for example `checkpoints/step-00001000/model.keras` with the optimizer
+    state, and TensorBoard logs in `logs/`.
 
     After a stop or crash, call `fit` again with the same arguments. Then `fit` loads the newest
     checkpoint into `model`. On the same machine and backend, the final weights are bit-identical to
@@ -102,35 +80,32 @@ def fit(
         checkpoint_every: Optimizer steps between checkpoints. One Keras epoch consists of
             `checkpoint_every` optimizer steps.
         keep_checkpoints: Number of newest checkpoints to keep.
-        keep_best: Also keeps the `keep_best` checkpoints with the lowest validation losses.
-            Defaults to 0.
+        keep_best: Number of checkpoints with the lowest validation losses to keep besides.
         validation: A sequence of batches for `model.evaluate`, such as `[(x, y)]`, or a function of
             (model, step) that returns a dictionary. Each value of the dictionary is a number, a
             Markdown text, an array or tensor with one number, or an image for TensorBoard, a uint8
             array `(height, width, 3)`. Validation runs at each checkpoint. Defaults to None, which
             means no validation.
-        patience: Stops training after this many checkpoints without a lower validation loss. This
-            loss is the value of `"loss"` in the results of `validation`. Defaults to None, which
-            means no early stopping.
-        callbacks: Keras callbacks. At a checkpoint, the callbacks run after validation and before
-            saving. Their argument `logs` contains the numbers of the validation, such as
-            `val_loss`. The training loss and metrics in `logs` are means over the steps since the
-            last report. So they depend on `report_every`. The state of callbacks is not saved. If a
-            callback stops training within an optimizer step, `fit` first completes this step. If
-            training stops between two checkpoints, by a callback or because `checkpoint_every` does
-            not divide `steps`, a resumed training counts `checkpoint_every` from there. Its
-            checkpoints and dropout masks then differ from those of an uninterrupted training.
+        patience: Stops training after this many checkpoints without a lower `"loss"` of
+            `validation`. Defaults to None, which means no early stopping.
+        callbacks: Keras callbacks. At a checkpoint, they run after validation and before saving.
+            Their argument `logs` contains the numbers of the validation, such as `val_loss`, and
+            means of the training loss and metrics over the steps since the last report. The state
+            of callbacks is not saved. If a callback stops training within an optimizer step, `fit`
+            first completes this step. If training stops between two checkpoints, by a callback or
+            because `checkpoint_every` does not divide `steps`, a resumed training counts
+            `checkpoint_every` from there. Its checkpoints and dropout masks then differ from those
+            of an uninterrupted training.
         seed: Seed of the dropout masks, an integer >= 0.
         resume: Whether to resume from the newest checkpoint in `directory`. If `resume` is False
             and `directory` contains a checkpoint, raises `UserError`.
         report_every: Optimizer steps between reports of loss, metrics and speed.
         progress: Whether to show a progress bar on stderr.
         tensorboard: Whether to write TensorBoard logs.
-        hyperparameters: Names and values for TensorBoard's tab HParams, which compares runs.
-            Defaults to None, which means none.
-        tokens: Function that takes the index of an optimizer step, counted from 0. It returns the
-            number of target tokens in this step, without padding. Defaults to None, which reports
-            steps per second instead of tokens per second.
+        hyperparameters: Names and values for TensorBoard's tab HParams. Defaults to none.
+        tokens: Function that takes the index of an optimizer step, counted from 0, and returns its
+            number of real target tokens. Defaults to None, which reports steps per second instead
+            of tokens per second.
         distribution: The devices and processes, from `training.distribution.start`. Several devices
             or processes need a `SlicedLogitsTrainer`. Defaults to one process and one device.
 
@@ -138,24 +113,16 @@ def fit(
         The validation losses of all checkpoints, including checkpoints before a stop.
 
     Raises:
-        UserError: If all checkpoints are damaged. If the newest undamaged checkpoint belongs to
-            another model, or has more than `steps` steps. If the disk is full. If another process
-            trains in `directory`. If the loss or a weight becomes infinite or NaN. Infinite or NaN
-            weights are not saved.
-        ValueError: If the model is not built, or has `steps_per_execution` > 1. If a count of steps
-            or checkpoints is below 1. If a callback chooses or exchanges weights, but the optimizer
-            has `use_ema`. If a layer of Keras has LoRA, which its saved weights would not keep. If
-            `patience` or `keep_best` is given, but `validation` returns no `"loss"`. If `batches`
-            ends. On TensorFlow, the end of `batches` causes an error of another type.
+        UserError: If the newest checkpoint is damaged, belongs to another model, or has more than
+            `steps` steps. If the disk is full. If another process trains in `directory`. If the
+            loss or a weight becomes infinite or NaN.
+        ValueError: If the model is not built, or has `steps_per_execution` > 1. If a count is below
+            1. If a layer of Keras has LoRA, which its saved weights would not keep. If `patience`
+            or `keep_best` is given, but `validation` returns no `"loss"`. If `batches` ends. On
+            TensorFlow, that is an error of another type.
     """
-    distribution = distribution or Distribution()
-    _check(model, callbacks, distribution)
-    check_sizes(
-        steps=steps,
-        checkpoint_every=checkpoint_every,
-        keep_checkpoints=keep_checkpoints,
-        report_every=report_every,
-    )
+    _check(model, distribution)
+    check_sizes(steps=steps, checkpoint_every=checkpoint_every, keep_checkpoints=keep_checkpoints)
     use_compilation_cache()
     folder = Path(directory) / "checkpoints"
     with ExitStack() as stack:
@@ -167,30 +134,37 @@ def fit(
                 f"{folder} already holds step {step:,}; `steps` must be at least {step:,}, because "
                 f"`steps` includes the steps before a stop. Received: steps={steps}"
             )
-
-        def save(model: Any, step: int, logs: Any) -> None:
-            save_checkpoint(folder, model, step, keep_checkpoints, history, keep_best)
-
+        stack.enter_context(distribution.fitting())
         if step == steps or history.is_over(patience):
-            with distribution.fitting():  # as at the end of `model.fit`: EMA weights
-                model.optimizer.finalize_variable_values(model.trainable_variables)
-                copy_averages(inner_optimizer(model))
+            # As at the end of `model.fit`: EMA weights.
+            model.optimizer.finalize_variable_values(model.trainable_variables)
             return history
         accumulation = inner_optimizer(model).gradient_accumulation_steps or 1
-        counting = {"start_step": step, "accumulation_steps": accumulation}
-        local = distribution.local(model)
-        bars = [ProgressBar(steps, **counting)] if distribution.is_chief and progress else []
-        for bar in bars:
-            stack.callback(bar.close)
-        reporters: list[Any] = list(bars)
+        reporters: list[Any] = []
+        if distribution.is_chief and progress:
+            reporters.append(stack.enter_context(ProgressBar(steps, step)))
         if distribution.is_chief and tensorboard:
             writer = TensorBoardWriter(Path(directory) / "logs", first_step=step + 1)
             reporters.append(stack.enter_context(writer))
             writer.write_hyperparameters(hyperparameters or {})
+        counter = Steps(step, accumulation, reporters, seed, tokens, report_every, distribution)
+
         needs_loss = patience is not None or keep_best > 0
         measure = _measuring(validation, [*reporters, history], needs_loss)
+        local = distribution.local(model)
 
-        stack.enter_context(distribution.fitting())
+        def validate(epoch: int, logs: Any) -> None:
+            _check_weights(counter.model, counter.step)
+            action = functools.partial(measure, step=counter.step, logs=logs)
+            distribution.on_chief(action, counter.model, local)
+
+        def save_and_stop(epoch: int, logs: Any) -> None:
+            kept: Any = {"keep": keep_checkpoints, "history": history, "keep_best": keep_best}
+            action = functools.partial(save_checkpoint, folder, step=counter.step, **kept)
+            distribution.on_chief(action, counter.model, local)
+            if distribution.of_chief(history.is_over(patience)):
+                model.stop_training = True
+
         model.fit(
             fit_data(_unending(batches(step * accumulation)), model),
             initial_epoch=step // checkpoint_every,
@@ -199,27 +173,18 @@ def fit(
             shuffle=False,
             verbose=0,
             callbacks=[
-                Reseed(seed, distribution, **counting),
-                *bars,
-                StepReports(reporters, tokens, report_every, distribution, **counting),
-                AtCheckpoint(_check_weights, distribution.on_chief(measure, local), **counting),
+                counter,
+                keras.callbacks.LambdaCallback(on_epoch_end=validate),
                 *callbacks,
-                AtCheckpoint(
-                    distribution.on_chief(save, local),
-                    _stopping(history, patience, distribution),
-                    **counting,
-                ),
-                StopAfter(steps, **counting),
+                keras.callbacks.LambdaCallback(on_epoch_end=save_and_stop),
+                StopAfter(steps, counter, model),
             ],
         )
-        copy_averages(inner_optimizer(model))
     end_iteration()
     return history
 
 
-def _check(
-    model: Any, callbacks: Sequence[keras.callbacks.Callback], distribution: Distribution
-) -> None:
+def _check(model: Any, distribution: Distribution) -> None:
     """Raises `ValueError` for what `fit` would train or save otherwise than asked."""
     if not (model.compiled and model.built and model.steps_per_execution == 1):
         raise ValueError(
@@ -232,63 +197,37 @@ def _check(
             "`distribution` needs a `SlicedLogitsTrainer`; other models train on one device. "
             f"Received: distribution={distribution}, model={model}"
         )
-    chosen = ("restore_best_weights", "save_best_only", "swap_on_epoch")
-    for callback in callbacks if inner_optimizer(model).use_ema else ():
-        if any(getattr(callback, name, False) for name in chosen):
-            raise ValueError(
-                "With `use_ema`, callbacks must not choose or exchange weights, because `fit` "
-                "validates the EMA weights and ends with them. Use `patience` and `keep_best`. "
-                f"Received: callback={type(callback).__name__}"
-            )
 
 
 def _begin(
     model: Any, folder: Path, resume: bool, distribution: Distribution
 ) -> tuple[int, ValidationHistory]:
-    """Loads the newest checkpoint, and returns its step and the validation losses.
-
-    If there is no checkpoint, returns step 0 and no losses.
-    """
-
-    def find() -> Path | None:
-        remove_unfinished(folder)
-        if not resume and checkpoint_folders(folder):
-            raise UserError(
-                f"{folder} already holds checkpoints: use resume=True or another folder"
-            )
-        return newest_checkpoint(folder)
-
-    checkpoint = distribution.chief_first(find)
+    """Loads the newest checkpoint, if any. Returns its step and all validation losses so far."""
+    if distribution.is_chief:
+        clean_up(folder)
+    checkpoints = distribution.chief_first(lambda: checkpoint_folders(folder))
+    if checkpoints and not resume:
+        raise UserError(f"{folder} already holds checkpoints: use resume=True or another folder")
+    step, history = 0, ValidationHistory()
     with distribution.making():
-        if checkpoint:
-            restore(checkpoint, model)
-        else:
-            start_optimizer(model)
+        if checkpoints:
+            step, history = load_checkpoint(checkpoints[-1], model), load_history(checkpoints[-1])
+        elif not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
         distribution.prepare(model)
-    if not checkpoint:
-        return 0, ValidationHistory()
-    return checkpoint_step(checkpoint), load_history(checkpoint)
+    return step, history
 
 
 def _unending(batches: Iterable[Any]) -> Iterator[Any]:
-    """Yields the batches, then raises ValueError after the last batch.
-
-    Without this error, Keras would end the epoch early.
-    """
-    count = 0
-    for batch in batches:
-        count += 1
-        yield batch
-    raise ValueError(f"`batches` must yield batches without end. Received: {count} batches")
+    """Yields the batches, then raises ValueError. Otherwise, Keras would end the epoch early."""
+    yield from batches
+    raise ValueError("`batches` must yield batches without end")
 
 
 def _measuring(
     validation: Sequence[Any] | Measure | None, reporters: list[Any], needs_loss: bool = False
-) -> Action:
-    """Returns a function that validates a model, for use with `AtCheckpoint`.
-
-    If the optimizer keeps EMA weights, the function validates the model with the EMA weights.
-    """
+) -> Callable[..., None]:
+    """Returns a function that validates a model, with its EMA weights if it has any."""
     measure = validation if callable(validation) else evaluation_of(validation or [])
 
     def action(model: Any, step: int, logs: dict[str, Any]) -> None:
@@ -316,30 +255,12 @@ def _result(value: Any) -> float | str | np.ndarray:
     return float(np.asarray(ops.convert_to_numpy(value)).item())
 
 
-def _check_weights(model: Any, step: int, logs: dict[str, Any]) -> None:
-    """Raises `UserError` if a weight is infinite or NaN. All processes must call this function.
-
-    It waits for each sum before it begins the next one. On JAX, sums over the devices of several
-    processes that run at the same time would block each other forever.
-    """
+def _check_weights(model: Any, step: int) -> None:
+    """Raises `UserError` if a weight is infinite or NaN. All processes must call this function."""
+    # Each sum is awaited. On JAX, several at a time over many processes would block each other.
     zeros = (ops.sum(ops.cast(weight, "float32") * 0.0) for weight in model.weights)
     if not math.isfinite(sum(float(ops.convert_to_numpy(zero)) for zero in zeros)):
         raise diverged("weights are", step)
-
-
-def _stopping(
-    history: ValidationHistory, patience: int | None, distribution: Distribution
-) -> Action:
-    """Returns a function that stops training early, for use with `AtCheckpoint`.
-
-    The chief process decides for all processes when to stop.
-    """
-
-    def action(model: Any, step: int, logs: dict[str, Any]) -> None:
-        if distribution.of_chief(history.is_over(patience)):
-            model.stop_training = True
-
-    return action
 
 
 def evaluation_of(batches: Sequence[Any]) -> Measure:
@@ -355,8 +276,7 @@ def array_batches(
     """Makes the argument `batches` of `fit` from arrays.
 
     Each pass over the arrays contains every row once, in a new random order. The rows of a batch
-    depend only on `seed` and the index of the batch. All batches have `batch_size` rows, so a batch
-    may contain rows of several passes.
+    depend only on `seed` and the index of the batch, and may be of several passes.
 
     Example:
 
@@ -367,16 +287,13 @@ def array_batches(
 
     Args:
         x: NumPy array, or a nested structure of arrays with the same number of rows.
-        y: The labels, an array or a nested structure of arrays. Defaults to None, which makes
-            batches `(x,)`.
+        y: The labels, as `x`. Defaults to None, which makes batches `(x,)`.
         batch_size: Rows per batch.
         seed: Seed of the order, an integer >= 0.
-        sample_weight: The weights of the losses, an array or a nested structure of arrays. Defaults
-            to None.
+        sample_weight: The weights of the losses, as `x`. Defaults to None.
 
     Raises:
-        ValueError: If the arrays have different numbers of rows, or if `sample_weight` is given
-            without `y`.
+        ValueError: If the numbers of rows differ, or if `sample_weight` is given without `y`.
     """
     data = tuple(part for part in (x, y, sample_weight) if part is not None)
     sizes = {len(array) for array in keras.tree.flatten(data)}

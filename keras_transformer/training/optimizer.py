@@ -21,12 +21,10 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
         rate = scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5).
 
-    With `peak`, the curve has the same shape, and the highest rate is `scale * peak`:
-
-        rate = scale * peak * min(sqrt(warmup_steps / step), step / warmup_steps).
+    With `peak`, the curve has the same shape, and the highest rate is `scale * peak`.
 
     The first update is step 1, so the rate is never zero. For gradient accumulation, use
-    `TransformerAdam`, which counts optimizer steps. Keras's optimizers count micro-batches.
+    `TransformerAdam`, which counts optimizer steps.
 
     Example:
 
@@ -92,18 +90,16 @@ class TransformerAdam(_BackendAdam):
 
     `TransformerAdam` differs from `keras.optimizers.Adam` in its defaults and in these points:
 
-    - A learning-rate schedule gets the number of optimizer steps. In Keras, the schedule gets the
-      number of micro-batches.
+    - A learning-rate schedule gets the number of optimizer steps, not that of micro-batches.
     - The variable `gradient_norm` is the global norm of the last step's gradient before clipping.
     - If a batch contains a token twice, the two gradients of the token's embedding are first
       summed. Then the sum is squared. Keras on TensorFlow squares the two gradients separately.
     - If `reduce_gradients` is set, the replicas sum their gradients. Clipping and `gradient_norm`
       then use the summed gradients.
-    - With `use_ema`, the moving averages of the weights are updated once per optimizer step. They
-      do not include the initial weights. After t steps, a moving average is the weighted mean of
-      the variable's values after steps 1 to t. The weight of the value after step i is
-      `ema_momentum ** (t - i)`. Before the first step, and as long as a `LossScaleOptimizer` skips
-      every step, `model.fit` keeps the weights. With Keras's Adam, all weights then become 0.
+    - With `use_ema`, the moving averages of the weights are updated once per optimizer step. After
+      t steps, an average is the weighted mean of the values after steps 1 to t, without the initial
+      one. The weight of the value after step i is `ema_momentum ** (t - i)`. Before the first step,
+      the averages are the weights. In Keras, they are 0.
 
     Example:
 
@@ -136,9 +132,7 @@ class TransformerAdam(_BackendAdam):
         name: str = "adam",
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            learning_rate, beta_1=beta_1, beta_2=beta_2, epsilon=epsilon, name=name, **kwargs
-        )
+        super().__init__(learning_rate, beta_1, beta_2, epsilon, name=name, **kwargs)
 
     def build(self, variables: list[Any]) -> None:
         if not self.built:
@@ -146,6 +140,8 @@ class TransformerAdam(_BackendAdam):
             self.gradient_norm = self.add_variable(
                 (), dtype="float32", aggregation="only_first_replica", name="gradient_norm"
             )
+            for variable, average in averaged_weights(self):
+                average.assign(ops.copy(variable))
 
     def _get_current_learning_rate(self) -> Any:
         if isinstance(self._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
@@ -171,9 +167,9 @@ class TransformerAdam(_BackendAdam):
         ]
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
-        """Lets Keras sum the gradients of the replicas if `reduce_gradients` is not set."""
-        sums = super()._all_reduce_sum_gradients
-        return grads_and_vars if self.reduce_gradients else sums(grads_and_vars)
+        if self.reduce_gradients:  # They are summed.
+            return grads_and_vars
+        return super()._all_reduce_sum_gradients(grads_and_vars)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         # A sparse gradient of TensorFlow may contain a row of the matrix twice. `reshape` makes the
@@ -183,33 +179,24 @@ class TransformerAdam(_BackendAdam):
     def _backend_update_step(
         self, grads: Any, trainable_variables: Any, learning_rate: Any
     ) -> None:
-        """Updates weights and moving averages.
-
-        On JAX, Keras calls this method for every micro-batch. Keras keeps only the updates after
-        the last micro-batch of an optimizer step.
-        """
+        # On JAX, Keras calls this method for every micro-batch. Keras keeps only the updates after
+        # the last micro-batch of an optimizer step.
+        step = ops.cast(self.iterations + 1, "float32")
         if is_on_cuda() and not self.amsgrad:
             indices = [self._get_variable_index(x) for x in trainable_variables]
-            first, second = (
-                [x[i].value for i in indices] for x in (self._momentums, self._velocities)
-            )
+            moments = self._momentums, self._velocities
+            first, second = ([x[i].value for i in indices] for x in moments)
             weights = [x.value for x in trainable_variables]
-            fused_adam(weights, grads, first, second, self._step_size(learning_rate), self)
+            # The learning rate, times the correction for moments that start at 0.
+            power_1, power_2 = (
+                ops.power(ops.cast(x, "float32"), step) for x in (self.beta_1, self.beta_2)
+            )
+            size = ops.cast(learning_rate, "float32") * ops.sqrt(1 - power_2) / (1 - power_1)
+            fused_adam(weights, grads, first, second, size, self)
         else:
             super()._backend_update_step(grads, trainable_variables, learning_rate)
-        if self.use_ema:
-            self._update_averages()
-
-    def _step_size(self, learning_rate: Any) -> Any:
-        """Returns the learning rate, times the correction for moments that start at 0."""
-        step = ops.cast(self.iterations + 1, "float32")
-        first, second = (
-            ops.power(ops.cast(x, "float32"), step) for x in (self.beta_1, self.beta_2)
-        )
-        return ops.cast(learning_rate, "float32") * ops.sqrt(1 - second) / (1 - first)
-
-    def _update_averages(self) -> None:
-        step = ops.cast(self.iterations + 1, "float32")
+        if not self.use_ema:
+            return
         decay = math.log(max(self.ema_momentum, 1e-30))
         # 1 + momentum + momentum^2 + ..., one term per step; a geometric series unless it is 1
         total = ops.expm1(decay * step) / math.expm1(decay) if decay else step
@@ -221,18 +208,17 @@ class TransformerAdam(_BackendAdam):
         """Does nothing, because Keras calls this method for each micro-batch, not for each step."""
 
     def finalize_variable_values(self, var_list: list[Any]) -> None:
-        if self.use_ema and _has_begun(self):
-            super().finalize_variable_values(var_list)
-            copy_averages(self)
+        """Sets the weights to copies of the averages. JAX would donate a shared buffer twice."""
+        for variable, average in averaged_weights(self):
+            variable.assign(ops.copy(average))
 
 
 @contextmanager
 def ema_as_weights(model: Any) -> Iterator[None]:
     """Gives the model its EMA weights inside the `with` block, if its optimizer has `use_ema`."""
-    optimizer = inner_optimizer(model)
 
     def exchange() -> None:
-        for variable, average in averaged_weights(optimizer) if optimizer.use_ema else ():
+        for variable, average in averaged_weights(inner_optimizer(model)):
             value = np.array(ops.convert_to_numpy(variable))
             variable.assign(average)
             average.assign(value)
@@ -244,40 +230,12 @@ def ema_as_weights(model: Any) -> Iterator[None]:
         exchange()
 
 
-def start_optimizer(model: Any) -> None:
-    """Builds the optimizer of a compiled model, and sets its moving averages to the weights.
-
-    Keras starts the averages at 0. They would stay there as long as a `LossScaleOptimizer` skips
-    every step. After the first step, the averages stay as they are.
-    """
-    if not model.optimizer.built:
-        model.optimizer.build(model.trainable_variables)
-    optimizer = inner_optimizer(model)
-    if optimizer.use_ema and not _has_begun(optimizer):
-        for variable, average in averaged_weights(optimizer):
-            average.assign(ops.copy(variable))
-
-
-def _has_begun(optimizer: Any) -> bool:
-    """Returns whether the optimizer made a step. Each replica may have a copy of its counter."""
-    return bool(ops.convert_to_numpy(optimizer.iterations) > 0)
-
-
-def copy_averages(optimizer: Any) -> None:
-    """Gives the moving averages buffers of their own.
-
-    Keras's `finalize_variable_values` lets each weight and its average share a buffer. In the next
-    training, JAX would then donate the buffer twice.
-    """
-    if optimizer.use_ema:
-        for _, average in averaged_weights(optimizer):
-            average.assign(ops.copy(average))
-
-
-def averaged_weights(optimizer: Any) -> Iterator[tuple[Any, Any]]:
-    """Returns an iterator over the pairs of a weight and its moving average."""
+def averaged_weights(optimizer: Any) -> list[tuple[Any, Any]]:
+    """Returns the pairs of a weight and its moving average. There are none without `use_ema`."""
+    if not optimizer.use_ema:
+        return []
     averages = optimizer._model_variables_moving_average
-    return zip(optimizer._trainable_variables, averages, strict=True)
+    return list(zip(optimizer._trainable_variables, averages, strict=True))
 
 
 def inner_optimizer(model: Any) -> Any:

@@ -5,43 +5,38 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer._backend.compile_function import Recompiling, is_on_cpu, is_on_cuda
+from keras_transformer._backend.compile_function import is_on_cpu, is_on_cuda
 from keras_transformer._backend.gradient_checkpointing import (
     check_checkpointable,
     gradient_checkpointing,
 )
 from keras_transformer.models.base import WithoutClassWeight
 from keras_transformer.training.crossentropy import (
+    MaskedAccuracy,
     MaskedCrossentropy,
-    checked_labels,
-    token_weights,
+    Perplexity,
+    TokenMean,
+    labels_and_weights,
 )
-from keras_transformer.training.distribution.distribution import Distribution
-from keras_transformer.training.metrics import LossMean, MaskedAccuracy, Perplexity
+from keras_transformer.training.distribution import ONE_DEVICE, Distribution
 from keras_transformer.training.optimizer import inner_optimizer
 
-# Weights of a model whose training step is compiled on PyTorch with a GPU.
-_LEAST_COMPILED = 20_000_000
 
-
-class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, keras.Model):
+class SlicedLogitsTrainer(WithoutClassWeight, keras.Model):
     """Trains a model with the logits of only a few tokens in memory at a time.
 
     The logits are by far the largest tensor of a training step. For 25,000 tokens and a vocabulary
-    of 37,000, the float32 logits take 3.4 GiB, and their gradient takes another 3.4 GiB. This
-    trainer shares the layers and weights of `model`. Its output is `model.states`, the hidden
-    states before multiplication by the output matrix. From these states, the loss computes the
-    logits of a few tokens at a time.
+    of 37,000, they take 3.4 GiB in float32, as does their gradient. This trainer shares the layers
+    and weights of `model`. Its output is `model.states`, the hidden states before multiplication by
+    the output matrix. From these states, the loss computes the logits of a few tokens at a time.
 
     Loss, metrics and gradients of a batch are the same as those of `model` itself, if you compile
     `model` with `loss` and with `weighted_metrics=[MaskedAccuracy(), Perplexity()]`. Only tokens
     whose label shares the highest logit with another token always count as correct. The reported
-    loss is always a mean per token. Over several batches, Keras takes a mean that is weighted by
-    rows. With sum reduction, Keras reports the sum, and the trainer reports this sum, with the
-    losses of regularizers, divided by the number of tokens.
+    loss is always a mean per token of all batches. Keras weights batches by their rows.
 
-    `compile` also compiles `model`, with the same optimizer. `save` saves only `model`. You can
-    train the saved model further without this trainer.
+    `compile` also compiles `model`, with the same optimizer. `save`, `save_weights` and
+    `load_weights` are those of `model`, which you can train further without this trainer.
 
     Example:
 
@@ -57,14 +52,12 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, keras.Model):
             `Transformer`; see `keras_transformer.models.protocol.SlicesLogits`.
         loss: A `MaskedCrossentropy` with mean or sum reduction and the `pad_id` of `model`.
             Defaults to `MaskedCrossentropy(pad_id=model.pad_id)`, without label smoothing.
-        logits_mebibytes: Memory, in MiB, for the float32 logits. It limits the number of tokens
-            that the loss processes at a time. The loss always processes at least `d_model` tokens
-            at a time, because fewer tokens would be slow. Defaults to None, which means 16 on a CPU
-            and 4096 on other devices.
-        r_drop: Weight α of R-Drop (Liang et al., 2021), at least 0. For small translation data, 5
-            is a good value. The model processes each batch twice with different dropout masks, so a
-            step takes twice as long. The loss includes the divergence between the two predicted
-            distributions. Defaults to 0, which means no R-Drop.
+        logits_mebibytes: Memory, in MiB, for the float32 logits of the tokens that the loss
+            processes at a time. These are at least `d_model` tokens, because fewer would be slow.
+            Defaults to None, which means 16 on a CPU and 4096 on other devices.
+        r_drop: Weight α of R-Drop (Liang et al., 2021). For small translation data, 5 is a good
+            value. The model processes each batch twice with different dropout masks, and the loss
+            includes the divergence of the two predictions. Defaults to 0, which means no R-Drop.
         gradient_checkpointing: Whether to recompute the activations of encoder and decoder layers
             in the backward pass, to save memory. Defaults to False.
         distribution: The devices and processes, from `training.distribution.start`. Defaults to
@@ -78,11 +71,10 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, keras.Model):
         (2B, T, D).
 
     Raises:
-        ValueError: If `loss` and `model` have different values of `pad_id`. If
-            `gradient_checkpointing` is True, but no layer of `model` supports it, or such a layer
-            has batch normalization. `compile` raises ValueError on PyTorch if `jit_compile` is
-            True, but CUDA graphs are impossible. Training and evaluation raise ValueError if the
-            output matrix of `model` is quantized, for example by `quantize("int8")`.
+        ValueError: If no layer of `model` supports `gradient_checkpointing`, or such a layer has
+            batch normalization. `compile` raises it as `model.compile` does, or on PyTorch if
+            `jit_compile` is True, but CUDA graphs are impossible. Training and evaluation raise it
+            if the output matrix of `model` is quantized.
     """
 
     def __init__(
@@ -92,14 +84,9 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, keras.Model):
         logits_mebibytes: int | None = None,
         r_drop: float = 0.0,
         gradient_checkpointing: bool = False,
-        distribution: Distribution | None = None,
+        distribution: Distribution = ONE_DEVICE,
     ) -> None:
         loss = loss or MaskedCrossentropy(pad_id=model.pad_id)
-        if loss.pad_id != model.pad_id:
-            raise ValueError(
-                "`loss.pad_id` must be `model.pad_id`, otherwise padding counts as tokens. "
-                f"Received: loss.pad_id={loss.pad_id}, model.pad_id={model.pad_id}"
-            )
         if gradient_checkpointing:
             check_checkpointable(model)
         super().__init__(model.input, model.states)
@@ -109,16 +96,15 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, keras.Model):
         self.logits_mebibytes = logits_mebibytes
         self.r_drop = r_drop
         self.gradient_checkpointing = gradient_checkpointing
-        self.distribution = distribution or Distribution()
-        self.accuracy = MaskedAccuracy(loss.pad_id)
-        self.perplexity = Perplexity(loss.pad_id)
+        self.distribution = distribution
+        self.accuracy, self.perplexity = MaskedAccuracy(loss.pad_id), Perplexity(loss.pad_id)
+        for name in ("save", "save_weights", "load_weights"):
+            self.__dict__[name] = getattr(model, name)
 
     def compile(
         self, optimizer: Any = "rmsprop", *, jit_compile: bool | str = "auto", **kwargs: Any
     ) -> None:
-        """Compiles the trainer and its model. The loss is an argument of the constructor.
-
-        The metrics are always accuracy and perplexity.
+        """Compiles the trainer and its model, with accuracy and perplexity as metrics.
 
         On PyTorch, `jit_compile` chooses CUDA graphs of the training step (`GraphedStep`), which
         need a GPU. `"auto"` uses them where that is possible, and compiles the step by
@@ -126,54 +112,42 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, keras.Model):
         takes up to a minute for each shape of batches. True always does both.
         """
         on_torch = keras.config.backend() == "torch"
-        wanted, jit_compile = jit_compile, False if on_torch else jit_compile
-        super().compile(optimizer, jit_compile=jit_compile, **kwargs)
-        self._uses_graphs = self._checked_graphs(wanted) if on_torch else False
-        object.__setattr__(self, "_loss_tracker", LossMean())  # Avoids tracking by Keras.
-        pad_id = self.token_loss.pad_id
-        own_metrics = [MaskedAccuracy(pad_id), Perplexity(pad_id)]
-        self.model.compile(
-            self.optimizer,
-            self.token_loss,
-            weighted_metrics=own_metrics,
-            jit_compile=jit_compile,
-            **kwargs,
-        )
-        layers = list(self._flatten_layers())
-        regularized = any(getattr(x, "regularizer", None) for x in self.trainable_weights)
-        self._adds_losses = lambda: (
-            regularized or self._losses_override or any(layer._losses for layer in layers)
-        )
+        kwargs["jit_compile"] = False if on_torch else jit_compile
+        super().compile(optimizer, **kwargs)
+        self._uses_graphs = on_torch and self._checked_graphs(jit_compile)
+        self.__dict__["_loss_tracker"] = _LossMean(0, "loss")  # not tracked by Keras
+        own = [metric(self.model.pad_id) for metric in (MaskedAccuracy, Perplexity)]
+        self.model.compile(self.optimizer, self.token_loss, weighted_metrics=own, **kwargs)
 
+    # Keras would visit each layer twice, also as one of the trainer. It first builds the trainer.
     @property
     def variables(self) -> list[Any]:
-        """The model's variables. Keras would visit each layer twice, also as one of the trainer."""
-        model = getattr(self, "model", None)  # None while Keras builds the trainer
-        return super().variables if model is None else model.variables
+        return self.model.variables if hasattr(self, "model") else super().variables
 
     @property
     def weights(self) -> list[Any]:
-        model = getattr(self, "model", None)
-        return super().weights if model is None else model.weights
+        return self.model.weights if hasattr(self, "model") else super().weights
 
     def make_train_function(self, force: bool = False) -> None:
-        if force or self._has_more_variables("train") or not self.train_function:
+        if force or not self.train_function:
             self.train_function: Any = self.distribution.train_function(self)
             if self._uses_graphs:
                 from keras_transformer._backend.compiled_step import CompiledStep
                 from keras_transformer._backend.cuda_graphs import GraphedStep, recordable
 
                 is_required = self._uses_graphs is True
-                compiles = is_required or self.count_params() >= _LEAST_COMPILED
+                compiles = is_required or self.count_params() >= 20_000_000
                 step = CompiledStep(self) if compiles else recordable(self.train_step)
                 self.train_function = GraphedStep(step, self, is_required)
         super().make_train_function()  # does nothing if `train_function` is set
 
     def _checked_graphs(self, jit_compile: bool | str) -> bool | str:
         """Returns whether PyTorch uses CUDA graphs: True, False or "auto"."""
+        from torch.utils._triton import has_triton
+
         needs = {
             "a GPU of CUDA": is_on_cuda(),
-            "Triton": _has_triton() or not is_on_cuda(),
+            "Triton": has_triton() or not is_on_cuda(),
             "training on one device": type(self.distribution) is Distribution,
             "no gradient accumulation": not inner_optimizer(self).gradient_accumulation_steps,
             "no loss scaling, as in mixed_float16": inner_optimizer(self) is self.optimizer,
@@ -208,9 +182,8 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, keras.Model):
         self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None, training: bool = True
     ) -> Any:
         """Computes the loss, a float32 scalar, and updates the metrics."""
-        # With R-Drop, `y_pred` has each row twice.
-        y = checked_labels(y, (None, *y_pred.shape[1:-1]))
-        weights = token_weights(y, self.token_loss.pad_id, sample_weight)
+        shape = (None, *y_pred.shape[1:-1])  # With R-Drop, `y_pred` has each row twice.
+        y, weights = labels_and_weights(y, shape, self.token_loss.pad_id, sample_weight)
         total = ops.sum(weights)
         sums = self.distribution.crossentropy(
             *self._projection(ops.reshape(y_pred, (-1, y_pred.shape[-1]))),
@@ -227,17 +200,13 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, keras.Model):
         mean = self.token_loss.reduction != "sum"
         loss = ops.divide_no_nan(sums[0], total) if mean else sums[0]
         # Losses of replicas are summed, so each replica adds only its part of `self.losses`.
-        # Reading `self.losses` is slow, even if the list is empty.
-        for additional in self.losses if self._adds_losses() else ():
+        for additional in self.losses:
             loss += ops.sum(ops.cast(additional, "float32")) / self.distribution.gradient_parts
         self._loss_tracker.add(ops.stop_gradient(loss * total if mean else loss), total)
         return loss
 
     def _projection(self, states: Any) -> tuple[Any, Any]:
-        """Returns the hidden states (M, D) and the output matrix (V, D).
-
-        If the model has an output bias, both results have one more column.
-        """
+        """Returns states (M, D) and output matrix (V, D), with one more column for a bias."""
         matrix, bias = self.model.output_weights()
         dtype = keras.backend.standardize_dtype(matrix.dtype)
         if not keras.backend.is_float_dtype(dtype):
@@ -256,26 +225,9 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, keras.Model):
         """Returns the metrics, which `compute_loss` has updated."""
         return self.get_metrics_result()
 
-    def save(self, *args: Any, **kwargs: Any) -> None:
-        """Saves `model` with its optimizer state."""
-        self.model.save(*args, **kwargs)
-
-    def save_weights(self, *args: Any, **kwargs: Any) -> None:
-        """Saves the weights of `model` and its optimizer state."""
-        self.model.save_weights(*args, **kwargs)
-
-    def load_weights(self, *args: Any, **kwargs: Any) -> None:
-        """Loads the weights of `model` and its optimizer state."""
-        self.model.load_weights(*args, **kwargs)
-
     def get_config(self) -> dict[str, Any]:
-        """Raises ValueError. `copy.deepcopy` and `pickle` call this method.
-
-        A copy would compute a loss of 0 on JAX, because Keras makes it from the states alone.
-        """
-        raise ValueError(
-            "A `SlicedLogitsTrainer` has no config: copy its `model`, make another one"
-        )
+        """Raises ValueError. A copy by Keras has no model, so its loss would be 0 on JAX."""
+        raise ValueError("A `SlicedLogitsTrainer` has no config: make one of a copy of its `model`")
 
     def local_copy(self) -> "SlicedLogitsTrainer":
         """Returns a compiled trainer for one device, with the same settings but new weights."""
@@ -292,7 +244,8 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, keras.Model):
         return copy
 
 
-def _has_triton() -> bool:
-    from torch.utils._triton import has_triton
+class _LossMean(TokenMean):
+    """The mean loss per real target token, which `compute_loss` updates. Keras would count rows."""
 
-    return has_triton()
+    def update_state(self, *_: Any, **__: Any) -> None:
+        pass

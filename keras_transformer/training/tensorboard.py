@@ -4,16 +4,16 @@ import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from keras_transformer._files import output_file
-from keras_transformer._png import png
+from keras_transformer._files import output_file, png
 
 
-class TensorBoardWriter:
+class TensorBoardWriter(AbstractContextManager):
     """Writes scalars, texts and images to a new TensorBoard event file in `directory`.
 
     `first_step` is the first optimizer step of this file. If a run is resumed, older files can
@@ -31,12 +31,9 @@ class TensorBoardWriter:
         self._write(step=first_step, session_log={"status": "START"})
 
     def report(self, step: int, values: Mapping[str, float | str | np.ndarray]) -> None:
-        """Writes the values of an optimizer step.
+        """Writes the values of an optimizer step, by their names.
 
-        Args:
-            step: The optimizer step.
-            values: Numbers, texts in Markdown, and images by their names. An image is a uint8 array
-                `(height, width, 3)`.
+        A value is a number, a text in Markdown, or an image, a uint8 array `(height, width, 3)`.
         """
         self._write(step=step, summary={"value": [_value(*item) for item in values.items()]})
 
@@ -53,26 +50,21 @@ class TensorBoardWriter:
         self._records.write(Event(wall_time=time.time(), **content).SerializeToString())
         self._records.flush()
 
-    def __enter__(self) -> "TensorBoardWriter":
-        return self
-
     def __exit__(self, *_: object) -> None:
         self._records.close()
 
 
 def _value(tag: str, value: float | str | np.ndarray) -> dict[str, Any]:
     if isinstance(value, str):
-        return {"tag": tag, **_strings("text", [value.encode()])}
-    if isinstance(value, np.ndarray) and value.ndim:
+        plugin, shape, strings = "text", [], [value.encode()]
+    elif isinstance(value, np.ndarray) and value.ndim:
         height, width, _ = value.shape
-        return {"tag": tag, **_strings("images", [b"%d" % width, b"%d" % height, png(value)])}
-    return {"tag": tag, "simple_value": float(value)}
-
-
-def _strings(plugin: str, strings: Sequence[bytes]) -> dict[str, Any]:
-    shape = {"dim": [{"size": len(strings)}]} if len(strings) > 1 else {}
-    tensor = {"dtype": "DT_STRING", "tensor_shape": shape, "string_val": strings}
-    return {"metadata": {"plugin_data": {"plugin_name": plugin}}, "tensor": tensor}
+        plugin, shape = "images", [{"size": 3}]
+        strings = [b"%d" % width, b"%d" % height, png(value)]
+    else:
+        return {"tag": tag, "simple_value": float(value)}
+    tensor = {"dtype": "DT_STRING", "tensor_shape": {"dim": shape}, "string_val": strings}
+    return {"tag": tag, "metadata": {"plugin_data": {"plugin_name": plugin}}, "tensor": tensor}
 
 
 def write_projector(
@@ -80,8 +72,8 @@ def write_projector(
 ) -> None:
     """Writes vectors and their words for TensorBoard's tab Projector.
 
-    The tab shows the vectors in two or three dimensions, and the nearest neighbours of a word.
-    The tab shows only the vectors of the last call.
+    The tab shows the vectors of the last call in two or three dimensions, and the nearest
+    neighbours of a word.
 
     Example:
 

@@ -1,41 +1,40 @@
-"""Searches for the largest number of tokens per batch that fits into memory."""
+"""Searches for the largest number of tokens per batch that fits into memory.
+
+`python -m keras_transformer.training.token_budget RECIPE TOKENS [PROGRAM]` runs optimizer steps of
+a recipe in JSON, and writes their memory and time as JSON. PROGRAM registers the recipe's
+architecture (see `program_of`).
+"""
 
 import json
 import math
 import os
 import resource
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from keras_transformer._child_process import child_process
+import keras
+import numpy as np
+
+from keras_transformer._backend import child_process
 from keras_transformer.errors import UserError, is_out_of_memory
-from keras_transformer.models.architectures import program_of
+from keras_transformer.models.architectures import program_of, run_program
 from keras_transformer.recipe.settings import Recipe
 
-FIRST_TRY = 1_024
-# The module that each new process runs.
-_STEP = "keras_transformer.training.budget_step"
-MEBIBYTE = 2**20
+_FIRST_TRY = 1_024
+_MEBIBYTE = 2**20
 
 
 class Try(NamedTuple):
-    """Memory and time of a training step with a tested number of tokens per batch.
+    """Memory and time of a step with `tokens` per batch, of (rows, source length, target length).
 
-    If the step did not fit into memory, `mebibytes`, `seconds` and `tokens_per_s` are None.
-
-    Attributes:
-        tokens: The tested value of `training.tokens_per_batch`.
-        shape: Number of sentence pairs, source length and target length of the batch.
-        mebibytes: Peak memory in MiB. On a CPU, it is the memory of the process. On a GPU, it is
-            the memory of the device.
-        seconds: Duration of an optimizer step in seconds.
-        tokens_per_s: Target tokens per second.
+    The peak memory is that of the process or, on a GPU, of the device. The seconds are those of an
+    optimizer step, and the tokens per second target tokens. All are None if it did not fit.
     """
 
     tokens: int
@@ -44,40 +43,22 @@ class Try(NamedTuple):
     seconds: float | None = None
     tokens_per_s: float | None = None
 
-    @property
-    def fits(self) -> bool:
-        return self.mebibytes is not None
 
-
-def find_token_budget(
-    recipe: Recipe, memory: float | None = None, report: Callable[[Try], Any] = lambda tried: None
-) -> Try:
+def find_token_budget(recipe: Recipe, limit: float, report: Callable[[Try], Any]) -> Try:
     """Finds the largest `training.tokens_per_batch` that fits into memory, to within 10 %.
 
-    Tests each value in a new process, which runs training steps. No text is needed, because the
-    token ids are random. The tested batch has sources of `data.max_length` tokens and targets of
-    half this length. With the same `tokens_per_batch`, no other batch of `BatchPlan` needs more
-    memory.
-
-    Args:
-        recipe: The recipe. If the recipe uses several devices, the result is for one device.
-        memory: Limit in MiB for the main memory of the process. Defaults to None, which means the
-            available memory. On a GPU, the step must also fit into the memory of the device.
-        report: Function that is called with every `Try`.
-
-    Raises:
-        UserError: If a batch of one sentence pair does not fit.
-        ValueError: If `memory` is not a number above 0.
+    Tests each value in a new process, which runs training steps on random token ids, on one device.
+    The batch has sources of `data.max_length` tokens and targets of half this length. With the same
+    `tokens_per_batch`, no other batch of `BatchPlan` needs more memory. `limit` is that of the main
+    memory of the process in MiB; on a GPU, the step must also fit into the memory of the device.
+    Calls `report` with every `Try`. Raises `UserError` if a batch of one sentence does not fit.
     """
-    if memory is not None and not 0 < memory < math.inf:
-        raise ValueError(f"`memory` must be a number above 0. Received: memory={memory}")
-    limit = available_mebibytes() if memory is None else memory
     tries: dict[int, Try] = {}
 
     def fits(tokens: int) -> bool:
         tries[tokens] = measure(recipe, tokens, limit)
         report(tries[tokens])
-        return tries[tokens].fits
+        return tries[tokens].mebibytes is not None
 
     found = largest_that_fits(fits, smallest=longest_lengths(recipe)[1])
     if found is None:
@@ -90,32 +71,20 @@ def find_token_budget(
 
 
 def largest_that_fits(fits: Callable[[int], bool], smallest: int) -> int | None:
-    """Returns a number within 10 % of the largest number for which `fits` returns True.
+    """Returns a number within 10 % of the largest that fits, or None if the smallest does not.
 
-    Returns None if `fits(smallest)` is False. Doubles the number until `fits` returns False, then
-    bisects. Assumes that if a number fits, all smaller numbers also fit.
+    Doubles the number until it does not fit, then bisects.
     """
-    tokens = max(FIRST_TRY, smallest)
-    if fits(tokens):
-        good = tokens
-        while fits(2 * good):
-            good *= 2
-        bad = 2 * good
-    elif tokens > smallest and fits(smallest):
-        good, bad = smallest, tokens
-    else:
-        return None
-    while bad > 1.1 * good and bad - good > 1:
-        middle = (good + bad) // 2
-        good, bad = (middle, bad) if fits(middle) else (good, middle)
-    return good
+    good, bad, tokens = 0, math.inf, max(_FIRST_TRY, smallest)
+    while bad > max(1.1 * good, good + 1, smallest):
+        good, bad = (tokens, bad) if fits(tokens) else (good, tokens)
+        tokens = 2 * good if bad > 2 * good else int(good + bad) // 2
+        tokens = max(tokens, smallest)
+    return good or None
 
 
 def longest_lengths(recipe: Recipe) -> tuple[int, int]:
-    """Returns the source and target length of the batch that needs most memory.
-
-    Both lengths include eos and padding.
-    """
+    """Returns the lengths, with eos and padding, of the batch that needs most memory."""
     multiple = recipe.training.length_multiple
     source = -(-(recipe.data.max_length + 1) // multiple) * multiple
     return source, -(-source // (2 * multiple)) * multiple
@@ -129,43 +98,38 @@ def worst_shape(recipe: Recipe, tokens: int) -> tuple[int, int, int]:
 
 
 def available_mebibytes() -> float:
-    """Returns the available memory in MiB of the machine, or of its container if that is less.
-
-    Without `/proc/meminfo`, the machine's total memory counts as available.
-    """
+    """Returns the available memory in MiB of the machine, or of its container if that is less."""
     meminfo, group = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
     if meminfo.is_file():
         (line,) = (x for x in meminfo.read_text().splitlines() if x.startswith("MemAvailable"))
         free = int(line.split()[1]) * 1024
     else:
+        # Not on Linux: all memory counts as available.
         free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = group / "memory.max"
     if limit.is_file() and (most := limit.read_text().strip()) != "max":
         free = min(free, int(most) - int((group / "memory.current").read_text()))
-    return free / MEBIBYTE
+    return free / _MEBIBYTE
 
 
 def measure(recipe: Recipe, tokens: int, limit: float) -> Try:
-    """Runs training steps in a new process. Kills the process if it uses more than `limit` MiB.
-
-    Raises:
-        RuntimeError: If the process fails for a reason other than memory.
-    """
+    """Runs training steps in a new process. Kills the process if it uses more than `limit` MiB."""
     tried = Try(tokens, worst_shape(recipe, tokens))
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        program = program_of(recipe.model.architecture)
-        words = [sys.executable, "-m", _STEP, str(tokens), *program]
-        pipes: Any = {"stdin": subprocess.PIPE, "stdout": output, "stderr": errors}
-        with child_process(words, text=True, **pipes) as child:
-            assert child.stdin
-            with child.stdin:
-                child.stdin.write(recipe.model_dump_json())
-            _watch(child, limit)
+        words = [recipe.model_dump_json(), str(tokens), *program_of(recipe.model.architecture)]
+        command = [sys.executable, "-m", __spec__.name, *words]
+        with child_process(command, stdout=output, stderr=errors) as child:
+            while child.poll() is None:
+                with suppress(OSError, IndexError):  # not on Linux, or the process has just ended
+                    pages = Path(f"/proc/{child.pid}/statm").read_text().split()[1]
+                    if int(pages) * resource.getpagesize() > limit * _MEBIBYTE:
+                        child.kill()
+                time.sleep(0.05)
         output.seek(0)
         errors.seek(0)
-        lines, message = output.read().splitlines(), errors.read()
+        shown, message = output.read(), errors.read()
     if child.returncode == 0:
-        figures = json.loads(lines[-1])
+        figures = json.loads(shown.splitlines()[-1])
         is_within = figures.pop("on_gpu") or figures["mebibytes"] <= limit
         return tried._replace(**figures) if is_within else tried
     if child.returncode == -signal.SIGKILL or is_out_of_memory(message):
@@ -173,18 +137,54 @@ def measure(recipe: Recipe, tokens: int, limit: float) -> Try:
     raise RuntimeError(f"a step of {tokens} tokens failed:\n{message[-2000:]}")
 
 
-def _watch(child: subprocess.Popen, limit: float) -> None:
-    """Waits until a process ends, and kills it if it uses more than `limit` MiB."""
-    while child.poll() is None:
-        if _resident_mebibytes(child.pid) > limit:
-            child.kill()
-        time.sleep(0.05)
+def step(recipe: Recipe, tokens: int) -> dict[str, Any]:
+    """Runs optimizer steps on random sentences. Returns the memory and time of a step."""
+    from keras_transformer.training.train_run import new_trainer
+
+    trainer = new_trainer(recipe)
+    rows, source, target = worst_shape(recipe, tokens)
+    rng, size = np.random.default_rng(recipe.seed), recipe.tokenizer.vocabulary_size
+    target_ids = rng.integers(4, size, (rows, target), "int32")
+    source_ids = rng.integers(4, size, (rows, source), "int32")
+    inputs = {"source_ids": source_ids, "target_ids": target_ids}
+    weights = np.full((rows, target), 1 / (rows * target), "float32")
+    micro_batches = recipe.training.accumulation_steps
+    # The first step compiles. On a GPU, PyTorch records the second one as a CUDA graph.
+    for _ in range(max(2 if _peak_of_gpu() is None else 3, micro_batches)):
+        begin = time.perf_counter()
+        trainer.train_on_batch(inputs, target_ids, weights)
+        seconds = time.perf_counter() - begin
+    peak = _peak_of_gpu()
+    unit = 1 if sys.platform == "darwin" else 1024
+    of_process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return {
+        "mebibytes": (of_process if peak is None else peak) / _MEBIBYTE,
+        "seconds": seconds * micro_batches,
+        "tokens_per_s": rows * target / seconds,
+        "on_gpu": peak is not None,
+    }
 
 
-def _resident_mebibytes(process: int) -> float:
-    """Returns the memory of a process, or 0 if the system does not report it."""
-    try:
-        pages = Path(f"/proc/{process}/statm").read_text().split()[1]
-    except (OSError, IndexError):
-        return 0.0
-    return int(pages) * resource.getpagesize() / MEBIBYTE
+def _peak_of_gpu() -> int | None:
+    """Returns the peak memory of the GPU in bytes, or None on a CPU."""
+    backend = keras.config.backend()
+    if backend == "jax":
+        import jax
+
+        statistics = jax.local_devices()[0].memory_stats()
+        return statistics["peak_bytes_in_use"] if statistics else None
+    if backend == "torch":
+        import torch
+
+        return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
+    import tensorflow as tf
+
+    if not tf.config.list_logical_devices("GPU"):
+        return None
+    return tf.config.experimental.get_memory_info("GPU:0")["peak"]
+
+
+if __name__ == "__main__":
+    given, number, *program = sys.argv[1:]
+    run_program(*program)
+    print(json.dumps(step(Recipe.model_validate_json(given), int(number))))

@@ -1,50 +1,50 @@
-"""Trains a translation model from a recipe."""
+"""Trains and validates a translation model as a recipe describes it."""
 
-import math
+import itertools
 import sys
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import keras
 
-from keras_transformer._backend.process import without_tensorflow
+from keras_transformer._backend import without_tensorflow
 from keras_transformer.data import BatchPlan, Tokenizer, TokenStore, evaluation_batches
 from keras_transformer.data.batch_plan import Batch
 from keras_transformer.data.tokenizer import PAD_ID
+from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
+from keras_transformer.evaluation.scores import bleu
 from keras_transformer.models import ARCHITECTURES
 from keras_transformer.recipe.settings import Recipe
+from keras_transformer.runs import checkpoints
 from keras_transformer.runs.checkpoints import (
-    AVERAGE_LAST_MEMBER,
-    CHECKPOINT_MEMBER,
-    CHECKPOINT_MODEL,
-    TOKENIZER_MEMBER,
     ValidationHistory,
     best_checkpoints,
     checkpoint_step,
-    read_member,
     read_state,
 )
 from keras_transformer.runs.run import Run
-from keras_transformer.runs.text import Split
-from keras_transformer.training.checkpoint import average_checkpoints, newest_checkpoint
+from keras_transformer.training.checkpoint import average_checkpoints
 from keras_transformer.training.crossentropy import MaskedCrossentropy
-from keras_transformer.training.distribution import Distribution, start
-from keras_transformer.training.fit_loop import fit
+from keras_transformer.training.distribution import ONE_DEVICE, Distribution, start
+from keras_transformer.training.fit_loop import evaluation_of, fit
 from keras_transformer.training.optimizer import TransformerAdam, TransformerSchedule
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
 from keras_transformer.training.tensorboard import write_projector
 from keras_transformer.training.token_budget import longest_lengths
-from keras_transformer.training.validation import TranslationValidation
 from keras_transformer.translation.open_run import open_model
+from keras_transformer.translation.translator import Translator
+from keras_transformer.visualization.attention_example import translation_attention
+from keras_transformer.visualization.attention_picture import attention_image
 
 # TensorBoard reads the vectors as text: these take 36 MB with 512 features.
 _PROJECTED = 10_000
 
-# Validation losses of averaged checkpoints that differ by more nats per token tell that training
-# has not levelled off.
-_STEEP = 0.1
+# Examples of translations, and the most tokens of a sentence whose attention is drawn. With 6
+# layers and 8 heads, the image then has 23 MB before compression.
+_SAMPLES, _MOST_DRAWN = 5, 50
 
 
 def train(
@@ -59,12 +59,9 @@ def train(
     is stopped and resumed. The training loop is `keras_transformer.training.fit`.
 
     When a run resumes, some settings may differ from those of its recipe, see `Run.resume`. The
-    backend may also differ. The run's `history.json` records these changes.
-
-    If you resume a finished run and the recipe still has the same number of steps, nothing changes.
-    If the recipe has more steps than before, training continues. If it averages another number of
-    checkpoints, they are averaged again. In both cases, the old model is copied to
-    `model.previous.keras`, and `model.keras` is replaced.
+    backend may also differ. The run's `history.json` records these changes. A finished run
+    continues if the recipe has more steps, and its checkpoints are averaged again if it averages
+    another number. The old model is then copied to `model.previous.keras`.
 
     Example:
 
@@ -82,48 +79,44 @@ def train(
             them up. Defaults to None, which sets them up.
 
     Raises:
-        UserError: If the recipe, the text or a checkpoint cannot be used. If another process trains
-            in the run's folder. If the text of a resumed run has changed. If a resumed run has a
-            model but no checkpoint. If the loss or a weight becomes infinite or NaN. If the disk is
-            full.
+        UserError: If the recipe, the text or a checkpoint cannot be used. If the text of a resumed
+            run has changed, or it has a model but no checkpoint. If another process trains in the
+            folder, a loss or weight becomes infinite or NaN, or the disk is full.
     """
     distribution = distribution or start(run.recipe)
     with run.training() if distribution.is_chief else nullcontext():
         _train(run, resume, callbacks or [], distribution)
 
 
-def _train(
-    run: Run,
-    resume: bool,
-    callbacks: list[keras.callbacks.Callback],
-    distribution: Distribution,
-) -> None:
+def _train(run: Run, resume: bool, callbacks: list[Any], distribution: Distribution) -> None:
     recipe, settings = run.recipe, run.recipe.training
-    if distribution.is_chief and settings.steps < settings.warmup_steps:
-        print(
-            f"training.steps={settings.steps:,} is less than training.warmup_steps="
-            f"{settings.warmup_steps:,}, so the learning rate does not reach its maximum. For a "
-            "short trial, set fewer warm-up steps",
-            file=sys.stderr,
-        )
     if resume and run.model_path.exists() and not run.checkpoints():
         raise UserError(
             f"{run.model_path} exists, but there is no checkpoint to resume from. To train on with "
             "these weights, start another run with the recipe key training.initial_run"
         )
     initial_run = None if resume and run.checkpoints() else run.initial_run()
-    trainer = _new_trainer(recipe, initial_run, distribution)
-    tokenizer = distribution.chief_first(lambda: _tokenizer(run, initial_run))
-    sizes = {tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size}
-    if sizes != {recipe.tokenizer.vocabulary_size}:
-        raise UserError(
-            f"{run.tokenizer_dir} must have the recipe's vocabulary sizes. Received: {sizes} and "
-            f"tokenizer.vocabulary_size={recipe.tokenizer.vocabulary_size}"
-        )
-    plan, validation_batches = _batches(run, tokenizer, distribution, resume)
-    if resume or not run.checkpoints():  # otherwise, `fit` raises an error
-        distribution.chief_first(lambda: _record(run))
-    patience = settings.early_stopping_patience
+    trainer = _make_trainer(recipe, initial_run, distribution)
+    tokenizer, training_text, validation_text = distribution.chief_first(
+        lambda: _prepare(run, initial_run, resume, distribution.is_chief)
+    )
+    plan = BatchPlan(
+        training_text,
+        settings.tokens_per_batch,
+        seed=recipe.seed,
+        accumulation_steps=settings.accumulation_steps,
+        length_multiple=settings.length_multiple,
+        shard=distribution.shard,
+    )
+    validation_batches = evaluation_batches(
+        validation_text, settings.tokens_per_batch, settings.length_multiple
+    )
+    chosen = {
+        name: value
+        for name, value in recipe.settings().items()
+        if name.startswith(("tokenizer.", "model.", "training."))
+        and isinstance(value, bool | int | float | str)
+    }
     history = fit(
         trainer,
         lambda count: plan.batches(count // settings.accumulation_steps),
@@ -131,43 +124,35 @@ def _train(
         steps=settings.steps,
         checkpoint_every=settings.checkpoint_every,
         keep_checkpoints=settings.keep_checkpoints,
-        keep_best=recipe.evaluation.average_last if patience else 0,
+        keep_best=recipe.evaluation.average_last if settings.early_stopping_patience else 0,
         validation=TranslationValidation(run, tokenizer, validation_batches),
-        patience=patience,
+        patience=settings.early_stopping_patience,
         callbacks=callbacks,
         seed=recipe.seed,
         resume=resume,
-        hyperparameters=_hyperparameters(recipe),
+        hyperparameters=chosen,
         tokens=plan.tokens,
         distribution=distribution,
     )
-    if distribution.is_chief:
-        _write_model(run, history, tokenizer)
-    distribution.barrier()
+    # The other processes wait until the model is written.
+    distribution.chief_first(
+        lambda: _write_model(run, history, tokenizer) if distribution.is_chief else None
+    )
 
 
-def _hyperparameters(recipe: Recipe) -> dict[str, bool | float | str]:
-    """Returns the settings of tokenizer, model and training that have a value."""
-    sections = ("tokenizer.", "model.", "training.")
-    chosen = {name: x for name, x in recipe.settings().items() if name.startswith(sections)}
-    return {name: x for name, x in chosen.items() if isinstance(x, bool | int | float | str)}
-
-
-def _new_trainer(
-    recipe: Recipe, initial_run: Run | None, distribution: Distribution
-) -> SlicedLogitsTrainer:
-    """Returns the trainer of a run, with random weights or those of `initial_run`.
-
-    Raises:
-        UserError: If the recipe describes no model that can be trained, or that can begin with the
-            weights of `initial_run`.
-    """
+def _make_trainer(recipe: Recipe, initial_run: Run | None, distribution: Distribution) -> Any:
+    """Returns the trainer of a run, with random weights or those of `initial_run`."""
     with without_tensorflow():
         keras.utils.set_random_seed(recipe.seed)
     with distribution.making():
         try:
             trainer = new_trainer(recipe, distribution)
-            _check_positions(recipe, trainer.model)
+            length, most = longest_lengths(recipe)[0], _positions(trainer.model)
+            if most is not None and length > most:
+                raise ValueError(
+                    "`data.max_length` with eos and padding must be at most model.max_length="
+                    f"{most}. Received: data.max_length={recipe.data.max_length}: {length} tokens"
+                )
         except (TypeError, ValueError) as error:
             raise UserError(f"the recipe {recipe.name} cannot be trained: {error}") from error
         if initial_run:
@@ -175,19 +160,12 @@ def _new_trainer(
     return trainer
 
 
-def _check_positions(recipe: Recipe, model: Any) -> None:
-    """Raises `ValueError` if the model has too few positions for the longest sentence."""
-    length, _ = longest_lengths(recipe)
-    most = getattr(getattr(model, "positions", None), "max_length", length)
-    if length > most:
-        raise ValueError(
-            f"`data.max_length` with eos and padding must be at most {most}, because "
-            f"model.max_length={most}. Received: data.max_length={recipe.data.max_length}, which "
-            f"makes up to {length} tokens"
-        )
+def _positions(model: Any) -> int | None:
+    """Returns the number of positions of a model with learned positions, otherwise None."""
+    return getattr(getattr(model, "positions", None), "max_length", None)
 
 
-def new_trainer(recipe: Recipe, distribution: Distribution | None = None) -> SlicedLogitsTrainer:
+def new_trainer(recipe: Recipe, distribution: Distribution = ONE_DEVICE) -> SlicedLogitsTrainer:
     """Returns the compiled trainer for a recipe, with random weights."""
     settings, size = recipe.training, recipe.tokenizer.vocabulary_size
     model = ARCHITECTURES[recipe.model.architecture].of_size(
@@ -198,30 +176,17 @@ def new_trainer(recipe: Recipe, distribution: Distribution | None = None) -> Sli
         dtype=settings.dtype_policy,
         **recipe.model.overrides,
     )
-    trainer = SlicedLogitsTrainer(
-        model,
-        MaskedCrossentropy(settings.label_smoothing, model.pad_id, reduction="sum"),
-        settings.logits_mebibytes,
-        settings.r_drop,
-        settings.gradient_checkpointing,
-        distribution,
-    )
-    trainer.compile(_optimizer(recipe, model), jit_compile=settings.jit_compile)
-    return trainer
-
-
-def _optimizer(recipe: Recipe, model: Any) -> TransformerAdam:
-    settings = recipe.training
-    peak = settings.peak_learning_rate
-    schedule = TransformerSchedule(
-        d_model=model.d_model if peak is None else None,
-        warmup_steps=settings.warmup_steps,
-        peak=peak,
-        scale=settings.learning_rate_scale,
-    )
-    accumulation = settings.accumulation_steps
-    return TransformerAdam(
-        schedule,
+    loss = MaskedCrossentropy(settings.label_smoothing, model.pad_id, reduction="sum")
+    options = settings.logits_mebibytes, settings.r_drop, settings.gradient_checkpointing
+    trainer = SlicedLogitsTrainer(model, loss, *options, distribution)
+    peak, accumulation = settings.peak_learning_rate, settings.accumulation_steps
+    optimizer = TransformerAdam(
+        TransformerSchedule(
+            d_model=model.d_model if peak is None else None,
+            warmup_steps=settings.warmup_steps,
+            peak=peak,
+            scale=settings.learning_rate_scale,
+        ),
         beta_1=settings.adam_beta_1,
         beta_2=settings.adam_beta_2,
         epsilon=settings.adam_epsilon,
@@ -230,6 +195,8 @@ def _optimizer(recipe: Recipe, model: Any) -> TransformerAdam:
         ema_momentum=settings.ema_momentum or 0.0,
         gradient_accumulation_steps=accumulation if accumulation > 1 else None,
     )
+    trainer.compile(optimizer, jit_compile=settings.jit_compile)
+    return trainer
 
 
 def _load_initial_weights(run: Run, model: Any) -> None:
@@ -242,22 +209,46 @@ def _load_initial_weights(run: Run, model: Any) -> None:
                 f"{trained.get(name)}, and the recipe has {name}={given.get(name)}. Copy the "
                 f"section `model` from {run.recipe_path}"
             )
-    try:
-        model.set_weights(initial.get_weights())
-    except ValueError as error:
-        raise UserError(
-            f"training.initial_run: the weights of {run.model_path} do not fit the recipe's "
-            f"section `model`: {error}"
-        ) from error
+    model.set_weights(initial.get_weights())
 
 
 def _settings(model: Any) -> dict[str, Any]:
     """Returns the settings that change the weights of a model or what it computes with them."""
     others = {"name", "trainable", "dtype", "dropout_rate", "attention_dropout_rate"}
     others |= {"num_decoder_layers", "d_k"}  # None means the value of another setting.
-    if not hasattr(getattr(model, "positions", None), "max_length"):
+    if _positions(model) is None:
         others.add("max_length")
     return {name: value for name, value in model.get_config().items() if name not in others}
+
+
+def _prepare(run: Run, initial_run: Run | None, resume: bool, is_chief: bool) -> tuple[Any, ...]:
+    """Returns the tokenizer, and the encoded training and validation text. The chief makes them."""
+    tokenizer = _tokenizer(run, initial_run)
+    sizes = {tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size}
+    if sizes != {run.recipe.tokenizer.vocabulary_size}:
+        raise UserError(
+            f"{run.tokenizer_dir} must have the recipe's vocabulary sizes. Received: {sizes} and "
+            f"tokenizer.vocabulary_size={run.recipe.tokenizer.vocabulary_size}"
+        )
+    stores = []
+    for split in ("train", "validation"):
+        folder, length = run.store_dir / split, run.recipe.data.max_length
+        kept = run.text.fingerprints().get(split) if resume else None
+        pairs = run.text.pairs(split)
+        store = TokenStore.build(folder, pairs, tokenizer, length, fingerprint=kept)
+        if is_chief:
+            run.text.add_fingerprint(split, store.fingerprint)
+            print(f"{split}: {store.report}")
+        stores.append(store)
+    if is_chief and (resume or not run.checkpoints()):  # otherwise, `fit` raises an error
+        step = max(map(checkpoint_step, run.checkpoints()), default=0)
+        history, backend = run.history(), keras.config.backend()
+        changes: dict[str, tuple[Any, Any]] = run.record(step, backend)
+        if history and history[-1]["backend"] != backend:
+            changes = {"the backend": (history[-1]["backend"], backend), **changes}
+        for key, (before, after) in changes.items():
+            print(f"changed from step {step:,} on: {key} was {before!r} and is now {after!r}")
+    return tokenizer, *stores
 
 
 def _tokenizer(run: Run, initial_run: Run | None) -> Tokenizer:
@@ -273,111 +264,110 @@ def _tokenizer(run: Run, initial_run: Run | None) -> Tokenizer:
     return tokenizer
 
 
-def _batches(
-    run: Run, tokenizer: Tokenizer, distribution: Distribution, resume: bool
-) -> tuple[BatchPlan, list[Batch]]:
-    """Returns the batch plan of the training text, and the batches of the validation text."""
-    settings = run.recipe.training
-    plan = BatchPlan(
-        _store("train", run, tokenizer, distribution, resume),
-        settings.tokens_per_batch,
-        seed=run.recipe.seed,
-        accumulation_steps=settings.accumulation_steps,
-        length_multiple=settings.length_multiple,
-        shard=distribution.shard,
-    )
-    validation_text = _store("validation", run, tokenizer, distribution, resume)
-    sizes = settings.tokens_per_batch, settings.length_multiple
-    return plan, evaluation_batches(validation_text, *sizes)
+class TranslationValidation:
+    """Validates the model of a `SlicedLogitsTrainer` on the validation split of a run.
+
+    An instance is the argument `validation` of `fit`. The results are loss (without label
+    smoothing), perplexity and accuracy over the real target tokens of `batches`. Greedy search also
+    translates the first `training.validation_bleu_sentences` sentences of the split, if any. The
+    results then also contain `"bleu"`, in percent, `"translations"`, a Markdown table with a few
+    examples, and the attention of the first pair of at most 50 tokens a side, if the model has any:
+    an image of all heads for each kind, such as `"attention/cross"`, and the tokens of its rows and
+    columns as `"attention/tokens"`.
+    """
+
+    def __init__(self, run: Run, tokenizer: Any, batches: Sequence[Batch]) -> None:
+        self.tokenizer = tokenizer
+        self.settings = run.recipe.evaluation
+        count = run.recipe.training.validation_bleu_sentences
+        self.pairs = list(itertools.islice(run.text.pairs("validation"), count))
+        if self.pairs:
+            bleu(["a"], ["a"], self.settings)  # raises `UserError` if its tokenizer is missing
+        self._evaluate = evaluation_of(batches)
+        self._translator: Translator | None = None
+
+    def __call__(self, trainer: Any, step: int) -> dict[str, Any]:
+        found = dict(self._evaluate(trainer, step))
+        found["loss"] = float(trainer.perplexity.crossentropy())
+        if not self.pairs:
+            return found
+        if self._translator is None:
+            self._translator = Translator(trainer.model, self.tokenizer, SearchOptions(beam_size=1))
+        sources, references = (list(side) for side in zip(*self.pairs, strict=True))
+        translations = self._translator.translate(sources)
+        score = bleu(translations, references, self.settings)
+        rows = list(zip(sources, references, translations, strict=True))[:_SAMPLES]
+        table = _table(("source", "reference", "translation"), rows)
+        return {**found, "bleu": score, "translations": table, **self._attention()}
+
+    def _attention(self) -> dict[str, Any]:
+        """Draws the attention of the first pair that makes a picture of a modest size."""
+        encode, encode_target = self.tokenizer.encode_source, self.tokenizer.encode_target
+        pairs = (
+            (source, target)
+            for source, target in self.pairs
+            if len(encode([source])[0]) <= _MOST_DRAWN >= len(encode_target([target])[0])
+        )
+        try:
+            example = translation_attention(self._translator, *next(pairs))
+        except (StopIteration, UserError):
+            return {}
+        tokens = [(kind, *map(" ".join, example.tokens[kind])) for kind in example.kinds]
+        return {
+            "attention/tokens": _table(("attention", "rows", "columns"), tokens),
+            **{f"attention/{kind}": attention_image(example, kind) for kind in example.kinds},
+        }
 
 
-def _store(
-    split: Split, run: Run, tokenizer: Tokenizer, distribution: Distribution, resume: bool
-) -> TokenStore:
-    def build() -> TokenStore:
-        folder, length = run.store_dir / split, run.recipe.data.max_length
-        kept = run.text.fingerprints().get(split) if resume else None
-        return TokenStore.build(folder, run.text.pairs(split), tokenizer, length, fingerprint=kept)
-
-    store = distribution.chief_first(build)
-    if distribution.is_chief:
-        run.text.add_fingerprint(split, store.fingerprint)
-        print(f"{split}: {store.report}")
-    return store
-
-
-def _record(run: Run) -> None:
-    """Records backend and changed settings, with the step from which they take effect."""
-    checkpoint = newest_checkpoint(run.checkpoints_dir)
-    step = checkpoint_step(checkpoint) if checkpoint else 0
-    history, backend = run.history(), keras.config.backend()
-    changes: dict[str, tuple[Any, Any]] = run.record(step, backend)
-    if history and history[-1]["backend"] != backend:
-        changes = {"the backend": (history[-1]["backend"], backend), **changes}
-    for key, (before, after) in changes.items():
-        print(f"changed from step {step:,} on: {key} was {before!r} and is now {after!r}")
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Returns a table in Markdown, in which the texts are no Markdown."""
+    special = str.maketrans({character: f"&#{ord(character)};" for character in r"\`*_|"})
+    cells = ([text.translate(special) for text in row] for row in rows)
+    lines = [heads, ["---"] * len(heads), *cells]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _write_model(run: Run, history: ValidationHistory, tokenizer: Tokenizer) -> None:
     """Averages checkpoints into `model.keras`, if it is missing or older than a checkpoint."""
-    average_last = run.recipe.evaluation.average_last
-    patience = run.recipe.training.early_stopping_patience
-    averaged = read_member(run.model_path, AVERAGE_LAST_MEMBER)
-    if run.has_current_model() and averaged in (None, str(average_last)):
-        why, larger = "", "training.steps"
-        if history.is_over(patience):
-            larger = "training.early_stopping_patience"
-            why = f" by {larger}={patience}"
+    averaged = checkpoints.read_member(run.model_path, checkpoints.AVERAGE_LAST_MEMBER)
+    if run.has_current_model() and averaged in (None, str(run.recipe.evaluation.average_last)):
+        is_over = history.is_over(run.recipe.training.early_stopping_patience)
+        larger = "early_stopping_patience" if is_over else "steps"
         print(
-            f"the run {run.directory} is finished{why}, so {run.model_path} is not changed. "
-            f"To train on, resume it with a larger {larger}"
+            f"the run {run.directory} is finished, so {run.model_path} is not changed. "
+            f"To train on, resume it with a larger training.{larger}"
         )
         return
     chosen = _chosen(run, history)
-    if len(chosen) > 1:
-        print("Averaging checkpoints.", file=sys.stderr)
-    model = write_average(run, chosen, tokenizer.fingerprint)
-    _write_embeddings(run, model, tokenizer)
+    _write_embeddings(run, write_average(run, chosen), tokenizer)
     average = "average" if len(chosen) > 1 else "model"
     print(f"{run.model_path} is the {average} of {_names(chosen)}")
-    losses = [history.losses.get(checkpoint_step(path), math.nan) for path in chosen]
-    first, last = losses[0], losses[-1]
-    if chosen[-1] == run.checkpoints()[-1] and last == min(losses) and first - last > _STEEP:
-        print(
-            f"The validation loss still fell from {first:.4g} to {last:.4g} over these "
-            f"checkpoints. The newest alone may be better: {run.command('average', '--last 1')}"
-        )
 
 
-def write_average(run: Run, checkpoints: list[Path], fingerprint: str) -> Any:
+def write_average(run: Run, paths: list[Path]) -> Any:
     """Writes and returns the average of checkpoints as the finished model of a run.
 
-    An earlier finished model is copied to `model.previous.keras`. `fingerprint` is that of the
-    run's tokenizer. The file also holds the hash of the newest checkpoint and the setting
-    `evaluation.average_last`, so that a resumed training knows whether they changed.
+    An earlier finished model is copied to `model.previous.keras`. The file also holds the
+    fingerprint of the tokenizer and, so that a resumed training knows whether they changed, the
+    hash of the newest checkpoint and the setting `evaluation.average_last`.
     """
-    newest = read_state(run.checkpoints()[-1])["sha256"][CHECKPOINT_MODEL]
+    newest = read_state(run.checkpoints()[-1])["sha256"]
+    fingerprint = checkpoints.read_member(run.model_path, checkpoints.TOKENIZER_MEMBER)
+    members = {
+        checkpoints.TOKENIZER_MEMBER: fingerprint or run.tokenizer().fingerprint,
+        checkpoints.CHECKPOINT_MEMBER: newest[checkpoints.CHECKPOINT_MODEL],
+        checkpoints.AVERAGE_LAST_MEMBER: str(run.recipe.evaluation.average_last),
+    }
+    previous = run.directory / "model.previous.keras"
     with run.writing():
-        return average_checkpoints(
-            checkpoints,
-            run.model_path,
-            run.directory / "model.previous.keras",
-            {
-                TOKENIZER_MEMBER: fingerprint,
-                CHECKPOINT_MEMBER: newest,
-                AVERAGE_LAST_MEMBER: str(run.recipe.evaluation.average_last),
-            },
-        )
+        return average_checkpoints(paths, run.model_path, previous, members)
 
 
 def _write_embeddings(run: Run, model: Any, tokenizer: Tokenizer) -> None:
     """Writes the embeddings of the first tokens of the vocabularies for TensorBoard."""
-    sides = {
-        "source": (model.source_embedding, tokenizer.source_pieces),
-        "target": (model.target_embedding, tokenizer.target_pieces),
-    }
-    if tokenizer.joint:
-        sides = {"joint": sides["source"]}
+    source = (model.source_embedding, tokenizer.source_pieces)
+    target = (model.target_embedding, tokenizer.target_pieces)
+    sides = {"joint": source} if tokenizer.joint else {"source": source, "target": target}
     embeddings = {
         side: (keras.ops.convert_to_numpy(layer.embeddings[:_PROJECTED]), pieces[:_PROJECTED])
         for side, (layer, pieces) in sides.items()
@@ -386,32 +376,25 @@ def _write_embeddings(run: Run, model: Any, tokenizer: Tokenizer) -> None:
 
 
 def _chosen(run: Run, history: ValidationHistory) -> list[Path]:
-    """Returns the checkpoints to average into `model.keras`."""
-    patience = run.recipe.training.early_stopping_patience
+    """Returns the checkpoints to average into `model.keras`, without those of the warm-up."""
+    settings, paths = run.recipe.training, run.checkpoints()
     count = run.recipe.evaluation.average_last
-    warmup_steps = run.recipe.training.warmup_steps
-    if patience is None:
-        paths = run.checkpoints()[-count:]
-        return _after_warmup(paths, warmup_steps, paths[-1])
-    (best,), last = best_checkpoints(run.checkpoints(), history, 1), max(history.losses)
-    steps, loss = run.recipe.training.steps, history.losses[checkpoint_step(best)]
-    reason = "the last step" if last == steps else f"a callback stopped it before step {steps:,}"
-    if history.is_over(patience):
-        reason = f"{patience} checkpoints without a lower validation loss"
-    print(
-        f"Training ended at step {last:,}: {reason}. The best checkpoint is {best.name}, "
-        f"with a validation loss of {loss:.4f} nats per token"
-    )
-    return _after_warmup(best_checkpoints(run.checkpoints(), history, count), warmup_steps, best)
-
-
-def _after_warmup(paths: list[Path], warmup_steps: int, kept: Path) -> list[Path]:
-    """Leaves out checkpoints of the warm-up, but never the checkpoint `kept`."""
-    early = [path for path in paths if checkpoint_step(path) < warmup_steps and path != kept]
+    chosen, kept = paths[-count:], paths[-1]
+    if (patience := settings.early_stopping_patience) is not None:
+        chosen = best_checkpoints(paths, history, count)
+        (kept,) = best_checkpoints(paths, history, 1)
+        reason = f"{patience} checkpoints without a lower validation loss, "
+        print(
+            f"Training ended after {reason if history.is_over(patience) else ''}{paths[-1].name}. "
+            f"The best checkpoint is {kept.name}, with a validation loss of "
+            f"{history.losses[checkpoint_step(kept)]:.4f} nats per token"
+        )
+    warmup = settings.warmup_steps
+    early = [path for path in chosen if checkpoint_step(path) < warmup and path != kept]
     if early:
-        print(f"not averaged, because training.warmup_steps={warmup_steps:,}: {_names(early)}")
-    return [path for path in paths if path not in early]
+        print(f"not averaged, because training.warmup_steps={warmup:,}: {_names(early)}")
+    return [path for path in chosen if path not in early]
 
 
-def _names(checkpoints: list[Path]) -> str:
-    return ", ".join(path.name for path in checkpoints)
+def _names(paths: list[Path]) -> str:
+    return ", ".join(path.name for path in paths)

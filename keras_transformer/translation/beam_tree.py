@@ -1,8 +1,9 @@
 """Records which hypotheses a beam search continued, finished and dropped, and why."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, NamedTuple
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
 
 import numpy as np
 from keras import ops
@@ -10,14 +11,15 @@ from keras import ops
 from keras_transformer.decoding.beam_search import BeamSearch, BeamState, length_divisor
 from keras_transformer.decoding.decoding_loop import run_stages
 from keras_transformer.decoding.options import IMPOSSIBLE, SearchOptions
-from keras_transformer.decoding.required_words import Candidates
 from keras_transformer.decoding.steps import Request, SearchResult
+from keras_transformer.decoding.token_rules import Candidates
 from keras_transformer.translation.hypothesis import WORD_BEGIN, Hypothesis
 
 Outcome = Literal["continued", "finished", "dropped"]
+Ids = tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@dataclass
 class BeamNode:
     """A hypothesis of a beam search: its last token, and what became of it.
 
@@ -83,28 +85,20 @@ class BeamTree:
         return "".join(pieces).replace(WORD_BEGIN, " ").strip()
 
 
-class _Step(NamedTuple):
-    """The candidates of a step of one beam group, as NumPy arrays without the batch axis."""
-
-    group: int
-    length: int  # number of tokens of the candidates
-    ids: np.ndarray  # (M, 1 + L), bos first
-    log_probabilities: np.ndarray  # (M,)
-    ends: np.ndarray  # (M,), True for candidates with eos or with the maximum length
-    end_scores: np.ndarray  # (M,), minus infinity = not finished in this step
-    live_ids: np.ndarray  # (N, 1 + L), the hypotheses that the beams continue
-    # The model's log-probabilities (V,) of the next token, by the tokens before it.
-    own: dict[tuple[int, ...], np.ndarray]
-    is_open: bool  # False if the search of this group ends with this step
-    num_finished: int  # finished hypotheses of this group so far
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class _RecordingBeamSearch(BeamSearch):
-    """A beam search of one sentence that appends a `_Step` for each step and beam group."""
+    """A beam search of one sentence that appends a `BeamNode` for each candidate of each step."""
 
-    steps: list[_Step] = field(default_factory=list, compare=False)
-    own: dict[tuple[int, ...], np.ndarray] = field(default_factory=dict, compare=False)
+    pieces: Sequence[str]  # target pieces in the order of their ids
+    max_length: int  # maximum number of tokens of a hypothesis
+    groups: Iterator[int]  # the beam group of each step
+    nodes: list[BeamNode] = field(
+        default_factory=lambda: [BeamNode(None, 0, 0, 0, "", 0.0, 0.0, 1, "continued")]
+    )
+    # Index of each node by its group and token ids.
+    indices: dict[tuple[int, Ids], int] = field(default_factory=dict)
+    # The model's log-probabilities (V,) of the next token, by the tokens before it.
+    own: dict[Ids, np.ndarray] = field(default_factory=dict)
 
     def _select_groups(
         self, state: BeamState, logits: Any, bonus: Any, request: Request
@@ -122,23 +116,48 @@ class _RecordingBeamSearch(BeamSearch):
     def _recorded(
         self, found: tuple[BeamState, Any], candidates: Candidates, bonus: Any, request: Request
     ) -> tuple[BeamState, Any]:
-        state, _ = found
+        state, group, length = found[0], next(self.groups), int(found[0].position)
         ends = self._ends(candidates, state.position, request)
         ended = self._ended(candidates, ends, state.position, bonus, request)
-        step = _Step(
-            group=len(self.steps) % self.options.num_beam_groups,
-            length=int(state.position),
-            ids=_first(candidates.ids),
-            log_probabilities=_first(candidates.log_probabilities),
-            ends=_first(ends),
-            end_scores=_first(ended.scores),
-            live_ids=_first(state.live.ids),
-            own=self.own,
-            is_open=bool(_first(self.is_open(state))),
-            num_finished=int(_first(state.num_finished)[0]),
-        )
-        self.steps.append(step)
+        live = {tuple(ids[1 : 1 + length]) for ids in _first(state.live.ids).tolist()}
+        columns = (candidates.ids, candidates.log_probabilities, ends, ended.scores)
+        rows = zip(*(_first(column).tolist() for column in columns), strict=True)
+        for rank, (row, total, is_end, score) in enumerate(rows, 1):
+            if total == IMPOSSIBLE:
+                continue
+            ids = tuple(row[1 : 1 + length])
+            node = BeamNode(
+                parent=self.indices.get((group, ids[:-1]), 0),
+                length=length,
+                group=group,
+                token_id=ids[-1],
+                piece=self.pieces[ids[-1]],
+                log_probability=total,
+                token_log_probability=float(self.own[ids[:-1]][ids[-1]]),
+                rank=rank,
+                outcome="dropped",
+            )
+            self.indices[group, ids] = len(self.nodes)
+            self.nodes.append(node)
+            if score > IMPOSSIBLE:
+                node.outcome, node.score = "finished", score
+            elif ids in live and not is_end and _first(self.is_open(state)):
+                node.outcome = "continued"
+            else:
+                node.reason = self._why_dropped(node, state, ids in live and not is_end)
         return found
+
+    def _why_dropped(self, node: BeamNode, state: BeamState, is_live: bool) -> str:
+        options, finished = self.options, int(_first(state.num_finished)[0])
+        beams = options.beam_size // options.num_beam_groups
+        if not is_live:
+            return f"rank {node.rank} of the step, but there are {beams} beams"
+        if finished >= beams:
+            return f"the search ended, because {finished} hypotheses were finished"
+        longest = min(self.max_length, options.max_length or self.max_length)
+        penalty = options.length_penalty, options.length_penalty_form
+        bound = node.log_probability / float(length_divisor(longest, *penalty))
+        return f"the search ended: the score could become at most {bound:.3f}"
 
 
 def _first(tensor: Any) -> Any:
@@ -147,108 +166,31 @@ def _first(tensor: Any) -> Any:
 
 
 def record(
-    model: Any, request: Request, max_length: int, strategy: Any
-) -> tuple[list[_Step], SearchResult]:
-    """Searches one sentence without compiling. Returns the steps, and the result as NumPy arrays.
+    model: Any, request: Request, max_length: int, strategy: Any, pieces: Sequence[str]
+) -> tuple[tuple[BeamNode, ...], SearchResult]:
+    """Searches one sentence without compiling. Returns all nodes, and the result as NumPy arrays.
 
     `strategy` is a `BeamSearch`. The steps call the same functions as the compiled search.
     """
     own = {x.name: getattr(strategy, x.name) for x in fields(strategy)}
-    recording = _RecordingBeamSearch(**own)
-    result = run_stages(model, request, max_length, strategy=recording, in_python=True)
-    return recording.steps, SearchResult(*map(ops.convert_to_numpy, result))
-
-
-def nodes_of(
-    steps: Sequence[_Step],
-    result: SearchResult,
-    max_length: int,
-    options: SearchOptions,
-    pieces: Sequence[str],
-) -> tuple[BeamNode, ...]:
-    """Returns the nodes of a `BeamTree`.
-
-    Args:
-        steps: The steps of the search, from `record`.
-        result: The result of the search, from `record`.
-        max_length: Maximum length of a hypothesis in tokens.
-        options: The options of the search.
-        pieces: The target pieces in the order of their ids.
-    """
-    root = BeamNode(None, 0, 0, 0, "", 0.0, 0.0, 1, "continued")
-    nodes = [root]
-    indices: dict[tuple[int, tuple[int, ...]], int] = {}
-    for step in steps:
-        live = {tuple(ids[1 : 1 + step.length].tolist()) for ids in step.live_ids}
-        for rank in range(len(step.ids)):
-            total = float(step.log_probabilities[rank])
-            if total == IMPOSSIBLE:
-                continue
-            ids = tuple(step.ids[rank, 1 : 1 + step.length].tolist())
-            parent = indices.get((step.group, ids[:-1]), 0)
-            node = BeamNode(
-                parent=parent,
-                length=step.length,
-                group=step.group,
-                token_id=ids[-1],
-                piece=pieces[ids[-1]],
-                log_probability=total,
-                token_log_probability=float(step.own[ids[:-1]][ids[-1]]),
-                rank=rank + 1,
-                outcome="dropped",
-            )
-            indices[step.group, ids] = len(nodes)
-            is_live = ids in live and not step.ends[rank]
-            nodes.append(_with_outcome(node, step, is_live, max_length, options))
-    lengths = zip(result.ids[0], result.lengths[0], strict=True)
-    results = [tuple(ids[:length].tolist()) for ids, length in lengths]
-    return tuple(_with_result(nodes, indices, results, options))
-
-
-def _with_outcome(
-    node: BeamNode, step: _Step, is_live: bool, max_length: int, options: SearchOptions
-) -> BeamNode:
-    score = float(step.end_scores[node.rank - 1])
-    if score > IMPOSSIBLE:
-        return replace(node, outcome="finished", score=score)
-    beams = options.beam_size // options.num_beam_groups
-    if not is_live:
-        reason = f"rank {node.rank} of the step, but there are {beams} beams"
-    elif step.is_open:
-        return replace(node, outcome="continued")
-    elif step.num_finished >= beams:
-        reason = f"the search ended, because {step.num_finished} hypotheses were finished"
-    else:
-        divisor = float(
-            length_divisor(max_length, options.length_penalty, options.length_penalty_form)
-        )
-        bound = node.log_probability / divisor
-        reason = f"the search ended: the score could become at most {bound:.3f}"
-    return replace(node, reason=reason)
-
-
-def _with_result(
-    nodes: Sequence[BeamNode],
-    indices: dict[tuple[int, tuple[int, ...]], int],
-    results: Sequence[tuple[int, ...]],
-    options: SearchOptions,
-) -> list[BeamNode]:
-    """Returns the nodes with `result`, and with the reason of finished and continued nodes."""
-    found = list(nodes)
-    ranks: dict[int, int] = {}
-    for rank, ids in enumerate(results, 1):
-        of_result = [indices.get((group, ids)) for group in range(options.num_beam_groups)]
-        free = [index for index in of_result if index is not None and index not in ranks]
-        ranks.update(dict.fromkeys(free[:1], rank))
+    groups = itertools.cycle(range(strategy.options.num_beam_groups))
+    search = _RecordingBeamSearch(**own, pieces=pieces, max_length=max_length, groups=groups)
+    found = run_stages(model, request, max_length, strategy=search, in_python=True)
+    result = SearchResult(*map(ops.convert_to_numpy, found))
+    nodes = search.nodes
+    for rank, (ids, length) in enumerate(zip(result.ids[0], result.lengths[0], strict=True), 1):
+        found_ids = tuple(ids[:length].tolist())
+        keys = [(group, found_ids) for group in range(strategy.options.num_beam_groups)]
+        of_groups = [nodes[search.indices[key]] for key in keys if key in search.indices]
+        for node in [node for node in of_groups if node.result is None][:1]:
+            node.result = rank
     best = max((node.score for node in nodes if node.score is not None), default=0.0)
     parents = {node.parent for node in nodes if node.outcome != "dropped"}
     for index, node in enumerate(nodes):
-        if node.score is not None:
-            reason = f"the score is {best - node.score:.3f} lower than the best score"
-            if ranks.get(index) == 1:
-                reason = "the best score"
-            found[index] = replace(node, result=ranks.get(index), reason=reason)
+        if node.result == 1:
+            node.reason = "the best score"
+        elif node.score is not None:
+            node.reason = f"the score is {best - node.score:.3f} lower than the best score"
         elif node.outcome == "continued" and index not in parents:
-            reason = "none of its continuations was among the best of the next step"
-            found[index] = replace(node, reason=reason)
-    return found
+            node.reason = "none of its continuations was among the best of the next step"
+    return tuple(nodes), result

@@ -22,14 +22,12 @@ class Agreement(NamedTuple):
     sentences: int  # number of compared sentences
     identical: int  # number of sentences with the same best translation
     largest_difference: float  # in nats, between export's and model's score of equal translations
-    are_same: bool = False  # whether the model translates every sentence to the same text
 
     def __str__(self) -> str:
         share = self.identical / self.sentences if self.sentences else 1.0
-        same = ". But all translations are the same text, so check that the model is trained"
         return (
             f"{share:.1%} of {self.sentences} translations equal the model's; their scores differ "
-            f"by at most {self.largest_difference:.1g} nats{same if self.are_same else ''}"
+            f"by at most {self.largest_difference:.1g} nats"
         )
 
 
@@ -60,9 +58,9 @@ def compare_translations(
             `Agreement.identical` counts only the first of these arguments.
         tolerance: Scores count as equal if they differ by at most this number of nats.
         is_exact: Whether to raise an error if results differ. Pass False for quantized weights.
-        compares_scores: If True, each score and each translation must equal the model's. Other
-            translations are also accepted if several hypotheses have equal scores. If False, it is
-            enough that the score or the translation is equal.
+        compares_scores: Whether text and score must both equal the model's. If several hypotheses
+            have equal scores, another of their texts is accepted. If False, an equal score or an
+            equal text is enough.
 
     Raises:
         UserError: If `is_exact` is True and a result does not equal the model's result.
@@ -74,11 +72,11 @@ def compare_translations(
         for row in rows:
             scored = row if sentence.strip() else row[:1]  # a blank text has one translation
             for own, found in zip(hypotheses, scored, strict=False):
-                is_near = _difference(own, found) <= tolerance
+                is_right = _difference(own, found) <= tolerance
                 if compares_scores:
-                    is_right = is_near and _is_among(hypotheses, found, tolerance)
-                else:
-                    is_right = is_near or found[0] == own[0]
+                    is_right = is_right and _is_among(hypotheses, found, tolerance)
+                elif found[0] == own[0]:
+                    is_right = True
                 if is_exact and not is_right:
                     raise UserError(
                         f"the {format} translates {sentence!r} to {found[0]!r} with score "
@@ -87,9 +85,7 @@ def compare_translations(
                     )
                 if found[0] == own[0]:
                     differences.append(_difference(own, found))
-    best = {text: row[0][0] for text, row in zip(sentences, expected, strict=True) if text.strip()}
-    are_same = len(set(best.values())) == 1 and (len(best) > 1 or "" in best.values())
-    return Agreement(len(sentences), identical, max(differences), are_same)
+    return Agreement(len(sentences), identical, max(differences))
 
 
 def _difference(one: tuple[str, float], other: tuple[str, float]) -> float:
@@ -98,14 +94,10 @@ def _difference(one: tuple[str, float], other: tuple[str, float]) -> float:
 
 
 def _is_among(hypotheses: Scored, found: tuple[str, float], tolerance: float) -> bool:
-    """Returns True if one of `hypotheses` has the text and the score of `found`.
-
-    Also returns True if the last of several hypotheses has the score of `found`. The model's search
-    may have kept this hypothesis and dropped a translation with the same score.
-    """
-    if len(hypotheses) > 1 and _difference(hypotheses[-1], found) <= tolerance:
-        return True
-    return any(x[0] == found[0] and _difference(x, found) <= tolerance for x in hypotheses)
+    """Returns whether `found` is one of `hypotheses`, or ties with the last, as a dropped one."""
+    near = [_difference(x, found) <= tolerance for x in hypotheses]
+    same = any(x[0] == found[0] and is_near for x, is_near in zip(hypotheses, near, strict=True))
+    return same or (len(near) > 1 and near[-1])
 
 
 def run_sentences(run: Run, count: int) -> list[str]:

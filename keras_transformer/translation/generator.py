@@ -5,10 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_transformer._progress import Bar, compiling
-from keras_transformer.decoding.buckets import LengthBatch
 from keras_transformer.decoding.decoding_loop import NO_ID
 from keras_transformer.decoding.options import SamplingOptions, SearchOptions
-from keras_transformer.decoding.sampling import random_numbers
 from keras_transformer.errors import check_is_list
 from keras_transformer.translation.hypothesis import Hypothesis
 from keras_transformer.translation.list_search import ListSearch
@@ -38,24 +36,12 @@ class Generator:
         eos_id: Id of the token that ends a text, for example `<|endoftext|>`. Defaults to None:
             every continuation then has the maximum length.
         tokens_per_batch: Maximum number of prompt tokens of a batch, padding included and counted
-            once per hypothesis. Defaults to 2048.
-
-    Raises:
-        ValueError: If the model is not a language model.
+            once per hypothesis.
     """
 
     def __init__(
-        self,
-        model: Any,
-        tokenizer: Any,
-        eos_id: int | None = None,
-        tokens_per_batch: int = 2048,
+        self, model: Any, tokenizer: Any, eos_id: int | None = None, tokens_per_batch: int = 2048
     ) -> None:
-        if not getattr(model, "reads_prompt", False):
-            raise ValueError(
-                "`Generator` needs a language model. For a sequence-to-sequence model, use "
-                f"`Translator`. Received: model={type(model).__name__}"
-            )
         self.model = model
         self.tokenizer = tokenizer
         self.tokens_per_batch = tokens_per_batch
@@ -73,36 +59,38 @@ class Generator:
         Args:
             prompts: Any number of strings, each of at least one token.
             options: `SamplingOptions`, or `SearchOptions` for beam search. `max_length` is the
-                maximum number of tokens of a continuation, 50 by default. Defaults to
-                `SamplingOptions()`, which means one sample from the model's unchanged distribution.
+                maximum number of tokens of a continuation, 50 by default. Defaults to one sample
+                from the model's unchanged distribution.
             seed: Integer from 0 to 2**64 - 1, for sampling. Sample n of prompt i depends only on
-                `seed`, n and i. Defaults to 0.
-            progress: Whether to show a progress bar. Defaults to False.
+                `seed`, n and i.
+            progress: Whether to show a progress bar.
 
         Returns:
             One list per prompt, in the same order, with `num_samples` or `n_best` hypotheses. Their
             texts, ids and lengths are without the prompt.
 
         Raises:
-            TypeError: If `prompts` is a single string.
-            ValueError: If `eos_id` is the model's `pad_id`. If a prompt has no tokens, or an id
-                that is not in the model's vocabulary, such as that of another tokenizer, or if a
-                prompt and its longest continuation together have more than `model.max_length` + 1
-                tokens. (The model does not read the last token.) If there is a coverage penalty.
+            ValueError: If `eos_id` is the model's `pad_id`, or there is a coverage penalty. If a
+                prompt has no tokens, or an id that is not in the model's vocabulary. If a prompt
+                and its longest continuation have more than `model.max_length` + 1 tokens. (The
+                model does not read the last token.)
         """
         check_is_list(prompts=prompts)
         options = options or SamplingOptions()
         length = options.max_length or max(DEFAULT_LENGTH, options.min_length)
         longest = self.model.max_length - length + 1
         ids = [list(self.tokenizer.encode(prompt)) for prompt in prompts]
+        pad_id, size = self.model.pad_id, getattr(self.model, "vocabulary_size", math.inf)
         for index, prompt in enumerate(ids):
-            self._check(index, prompt, longest)
-
-        def fields(batch: LengthBatch, length: int) -> dict[str, Any]:
-            if not isinstance(options, SamplingOptions):
-                return {}
-            numbers = random_numbers(seed, batch.indices, options.num_samples, length, batch.rows)
-            return {"random_numbers": numbers}
+            is_known = all(0 <= id < size and id != pad_id for id in prompt)
+            if not (1 <= len(prompt) <= longest and is_known):
+                raise ValueError(
+                    f"A prompt must have 1 to {longest:,} tokens: with its continuation, at most "
+                    f"{self.model.max_length + 1:,}. Its ids must be in the model's vocabulary, "
+                    f"from 0 to {size - 1}, without the id of padding, {pad_id}. (For a text with "
+                    "this id, create the model with pad_id=-1.) "
+                    f"Received: prompt {index} with {len(prompt):,} tokens {prompt!r:.80}"
+                )
 
         with Bar("generating", compiling(), total=len(ids), disable=not progress) as bar:
             return self._search(
@@ -111,27 +99,10 @@ class Generator:
                 limit=lambda _: length,
                 longest=longest,
                 tokens_per_batch=self.tokens_per_batch // options.num_beams,
-                fields=fields,
                 advance=lambda indices: bar.update(len(indices)),
+                seed=seed,
+                sample_indices=range(len(ids)),
             )
 
     def _decode(self, pieces: list[list[int]]) -> list[str]:
         return [self.tokenizer.decode(ids) for ids in pieces]
-
-    def _check(self, index: int, ids: list[int], longest: int) -> None:
-        pad_id, size = self.model.pad_id, getattr(self.model, "vocabulary_size", math.inf)
-        if not 1 <= len(ids) <= longest:
-            rule = (
-                "A prompt must have at least one token. Prompt and continuation must have at most "
-                f"{self.model.max_length + 1:,} tokens together, so a prompt at most {longest:,}"
-            )
-        elif not (0 <= min(ids) and max(ids) < size):
-            rule = f"The ids of a prompt must be in the model's vocabulary, from 0 to {size - 1}"
-        elif pad_id in ids:
-            rule = (
-                f"A prompt must not contain the model's id of padding, {pad_id}. If every id is a "
-                "token of the text, create the model with pad_id=-1"
-            )
-        else:
-            return
-        raise ValueError(f"{rule}. Received: prompt {index} with {len(ids):,} tokens {ids!r:.80}")

@@ -1,15 +1,26 @@
-"""Joins the translated parts of an overlong sentence, aligns words and rates samples."""
+"""Parts of sentences and their translations: joins them, aligns their words and rates samples."""
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_transformer.decoding.options import IMPOSSIBLE
 
 WORD_BEGIN = "▁"
+
+
+class SourcePart(NamedTuple):
+    """A sentence, or one part of an overlong sentence."""
+
+    sentence: int  # index of the sentence
+    number: int  # index of the part in its sentence
+    ids: list[int]  # ids of the source pieces, then eos
+    text: str
+    first_word: int  # index of the word of the sentence in which the part begins
 
 
 @dataclass(frozen=True)
@@ -19,10 +30,9 @@ class Hypothesis:
     Attributes:
         text: The translation.
         ids: Token ids of the translation, without eos.
-        score: The value used to rank hypotheses. In beam search, it is the log-probability divided
-            by the length penalty, plus the coverage penalty. In sampling, it is the
-            log-probability. In minimum Bayes risk decoding, it is the mean chrF against all
-            samples.
+        score: The value used to rank hypotheses. In beam search, the log-probability divided by the
+            length penalty, plus the coverage penalty. In sampling, the log-probability. In minimum
+            Bayes risk decoding, the mean chrF against all samples.
         log_probability: Log-probability in nats, eos included.
         length: Number of tokens, eos included.
         alignment: Sorted pairs of word indices (source, target), counted from 0. None if alignments
@@ -43,22 +53,22 @@ NO_HYPOTHESIS = Hypothesis("", (), IMPOSSIBLE, IMPOSSIBLE, 0)
 
 
 def join_hypotheses(parts: Sequence[Hypothesis]) -> Hypothesis:
-    """Joins the translations of the parts of one sentence. A single part is returned unchanged.
+    """Joins the translations of the parts of one sentence. Scores and lengths are summed.
 
-    Texts are joined with a space. Scores, log-probabilities and lengths are summed. The source
-    words in the alignments must be counted from the beginning of the whole sentence. If a part has
-    no hypothesis, neither has the sentence.
+    The source words in the alignments must be counted from the beginning of the whole sentence. If
+    a part has no hypothesis, neither has the sentence.
     """
     if len(parts) == 1:
         return parts[0]
     is_aligned = parts[0].alignment is not None
     if any(part.score == IMPOSSIBLE for part in parts):
         return replace(NO_HYPOTHESIS, alignment=() if is_aligned else None)
-    alignment: list[tuple[int, int]] = []
-    targets_before = 0
-    for part in parts:
-        alignment += [(source, target + targets_before) for source, target in part.alignment or ()]
-        targets_before += len(part.text.split())
+    before = np.cumsum([0, *(len(part.text.split()) for part in parts)]).tolist()
+    alignment = (
+        (source, target + shift)
+        for part, shift in zip(parts, before, strict=False)
+        for source, target in part.alignment or ()
+    )
     return Hypothesis(
         text=" ".join(part.text for part in parts),
         ids=tuple(id for part in parts for id in part.ids),
@@ -74,10 +84,9 @@ def word_alignment(
 ) -> tuple[tuple[int, int], ...]:
     """Aligns each target word with the source word that its pieces attend to most.
 
-    A word begins at a SentencePiece piece that starts with "▁". Row t, column s of the float array
-    `attention` is the attention of target piece t to source piece s. Further rows and columns, for
-    example those of eos, are ignored. Returns sorted pairs of word indices (source, target),
-    counted from 0.
+    A word begins at a piece that starts with "▁". Row t, column s of the float array `attention` is
+    the attention of target piece t to source piece s. Further rows and columns, such as those of
+    eos, are ignored. Returns sorted pairs of word indices (source, target), counted from 0.
 
     Example:
 
@@ -90,7 +99,7 @@ def word_alignment(
 def align_words(
     attention: np.ndarray, of_source: np.ndarray, of_target: np.ndarray
 ) -> tuple[tuple[int, int], ...]:
-    """Does the same as `word_alignment`, but takes the word index of each piece as input."""
+    """Does the same as `word_alignment` with the index of each piece's word."""
     if not of_source.size or not of_target.size:
         return ()
     between_words = np.zeros((of_target[-1] + 1, of_source[-1] + 1))
@@ -103,19 +112,15 @@ def align_words(
 def expected_utilities(samples: Sequence[str]) -> dict[str, float]:
     """Rates each distinct sample by its mean sentence chrF (0 to 100) against all samples.
 
-    The mean estimates the expected chrF against a translation drawn from the model. All samples
-    must be translations of one sentence. Draw the samples without `top_k` and `top_p`, because
-    these options would bias the estimate. The result is sorted, best first. Samples with equal
-    means keep the order in which they were drawn.
+    The mean estimates the expected chrF against a translation drawn from the model, if the samples
+    are translations of one sentence, drawn without `top_k` and `top_p`.
 
     Source: Eikema and Aziz 2020, §5; Popović 2015 for chrF (computed by sacrebleu).
     """
     from sacrebleu.metrics import CHRF
 
-    if not samples:
-        raise ValueError("`samples` must not be empty. Received: samples=[]")
     score, counts = CHRF().sentence_score, Counter(samples)  # Equal samples are compared once.
-    utilities = {
+    return {
         candidate: sum(
             # chrF of two empty texts is 0 in sacrebleu.
             count * (100.0 if candidate == reference else score(candidate, [reference]).score)
@@ -124,36 +129,33 @@ def expected_utilities(samples: Sequence[str]) -> dict[str, float]:
         / len(samples)
         for candidate in counts
     }
-    return dict(sorted(utilities.items(), key=lambda item: -item[1]))
 
 
 def source_word_indices(tokenizer: Any, text: str, pieces: Sequence[int]) -> np.ndarray:
-    """Returns, for each piece, the index of its word in `text`.
+    """Returns the index of the word in `text` of each of its first `pieces`.
 
-    `pieces` are the first pieces of `text`. The tokenizer can change white space. So each word is
-    encoded separately to count its pieces.
+    The tokenizer can change white space. So each word is encoded separately to count its pieces.
     """
     encoded = tokenizer.encode_source(text.split())
-    if [piece for of_word in encoded for piece in of_word][: len(pieces)] != list(pieces):
+    if [*itertools.chain(*encoded)][: len(pieces)] != list(pieces):
         source_pieces = tokenizer.source_pieces  # Some pieces span several words.
         return word_indices([source_pieces[piece] for piece in pieces])
     return np.repeat(np.arange(len(encoded)), [*map(len, encoded)])[: len(pieces)]
 
 
 def target_word_indices(tokenizer: Any, pieces: Sequence[int]) -> np.ndarray:
-    """Returns, for each target piece, the index of its word in the decoded text.
+    """Returns the index of each piece's word in the decoded text.
 
     A piece "▁" belongs to the word that follows.
     """
     target_pieces = tokenizer.target_pieces
     texts = tokenizer.decode_target([pieces[: end + 1] for end in range(len(pieces))])
-    words = [max(len(text.split()) - 1, 0) for text in texts]
-    if not any(map(str.split, texts)):
-        return np.array([], dtype=int)
+    counts = [len(text.split()) for text in texts]
+    words = np.maximum(np.array(counts, int) - 1, 0)
     for index in reversed(range(len(pieces) - 1)):
         if target_pieces[pieces[index]] == WORD_BEGIN:
             words[index] = words[index + 1]
-    return np.array(words)
+    return words if any(counts) else words[:0]
 
 
 def word_indices(pieces: Sequence[str]) -> np.ndarray:

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.decoding.batch_search import BatchSearch
-from keras_transformer.decoding.buckets import LengthBatch, length_batches, padded
-from keras_transformer.decoding.decoding_loop import Strategy, make_strategy
+from keras_transformer.decoding.batch_search import BatchSearch, LengthBatch, length_batches, padded
+from keras_transformer.decoding.decoding_loop import NO_ID, Strategy, make_strategy
 from keras_transformer.decoding.options import SamplingOptions, SearchOptions
+from keras_transformer.decoding.sampling import random_numbers
 from keras_transformer.decoding.steps import Request
 from keras_transformer.translation.hypothesis import Hypothesis
 
@@ -20,16 +20,17 @@ CONCURRENT_BATCHES = 3
 class ListSearch:
     """Searches lists of sources of any lengths, in batches of few different shapes.
 
-    Args:
-        model: A model that implements `Searchable`.
-        bos_id: Id of the beginning of a hypothesis.
-        eos_id: Id of the end of a hypothesis.
-        decode: Function that converts a list of lists of ids to a list of strings.
+    `bos_id` is `NO_ID` for a language model. `decode` converts lists of ids to strings.
     """
 
     def __init__(
         self, model: Any, bos_id: int, eos_id: int, decode: Callable[[list[list[int]]], list[str]]
     ) -> None:
+        if getattr(model, "reads_prompt", False) != (bos_id == NO_ID):
+            raise ValueError(
+                "`Translator` needs a sequence-to-sequence model, `Generator` a language model. "
+                f"Received: model={type(model).__name__}"
+            )
         self.model, self._bos_id, self._eos_id, self._decode = model, bos_id, eos_id, decode
         self.batch_search = BatchSearch(model)
 
@@ -52,10 +53,8 @@ class ListSearch:
     def hypotheses(self, result: Any, row: int) -> list[Hypothesis]:
         """Returns the hypotheses in one row of a `SearchResult`."""
         lengths = result.lengths[row].tolist()
-        pieces = [
-            [id for id in ids[:length].tolist() if id != self._eos_id]
-            for ids, length in zip(result.ids[row], lengths, strict=True)
-        ]
+        ids = zip(result.ids[row].tolist(), lengths, strict=True)
+        pieces = [[id for id in own[:length] if id != self._eos_id] for own, length in ids]
         scores = result.scores[row].tolist(), result.log_probabilities[row].tolist()
         columns = self._decode(pieces), map(tuple, pieces), *scores, lengths
         return [Hypothesis(*x) for x in zip(*columns, strict=True)]
@@ -68,20 +67,16 @@ class ListSearch:
         limit: Callable[[int], int],
         longest: int,
         tokens_per_batch: int,
-        fields: Callable[[LengthBatch, int], dict[str, Any]],
         advance: Callable[[list[int]], Any],
+        seed: int = 0,
+        sample_indices: Sequence[int] = (),
+        fields: Callable[[LengthBatch], dict[str, Any]] = lambda _: {},
     ) -> list[list[Hypothesis]]:
-        """Returns the hypotheses of each source.
+        """Returns the hypotheses of each source, which has at most `longest` tokens.
 
-        Args:
-            sources: The ids of each source.
-            options: The options of beam search or sampling.
-            limit: As in `request`.
-            longest: Maximum number of tokens of a source.
-            tokens_per_batch: Maximum number of source tokens of a batch, padding included.
-            fields: Function of a batch and the maximum length of its hypotheses that returns
-                further fields of the `Request`.
-            advance: Function that is called after each batch, with the indices of its sources.
+        A batch has at most `tokens_per_batch` source tokens, padding included. After each batch,
+        `advance` is called with the indices of its sources. `fields` returns further fields of the
+        `Request` of a batch. Source i draws the random numbers `sample_indices[i]` of `seed`.
         """
         strategy = self.strategy(options)
         shapes = self.batch_search.shapes(len(sources), strategy)
@@ -91,7 +86,11 @@ class ListSearch:
         def search(batch: LengthBatch) -> list[int]:
             indices, rows, width = batch
             request, length = self.request([sources[i] for i in indices], rows, width, limit)
-            request = request._replace(**fields(batch, length))
+            request = request._replace(**fields(batch))
+            if isinstance(options, SamplingOptions):
+                drawn = [sample_indices[i] for i in indices]
+                numbers = random_numbers(seed, drawn, options.num_samples, length, rows)
+                request = request._replace(random_numbers=numbers)
             result = self.batch_search(request, strategy, length, shapes)
             for row, index in enumerate(indices):
                 found[index] = self.hypotheses(result, row)

@@ -1,24 +1,23 @@
-"""Opens what a run holds: its model, its shortlist, an ensemble of several runs."""
+"""Opens what a run holds: its model, its shortlist, its translator, an ensemble of several runs.
 
-import os
+Keras is imported where a model is opened, so that the engine ctranslate2 starts without it.
+"""
+
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
-from keras_transformer.models.protocol import vocabulary_sizes
-from keras_transformer.runs.checkpoints import (
-    TOKENIZER_MEMBER,
-    load_checkpoint_model,
-    load_model,
-    read_member,
-)
-from keras_transformer.runs.run import Checkpoint, Run
+from keras_transformer.runs.run import Checkpoint, Engine, Run
+from keras_transformer.translation.base_translator import Overlong
 
 if TYPE_CHECKING:
     from keras_transformer.decoding.shortlist import Shortlist
+
+Runs = Run | str | Path | Sequence[Run | str | Path]
 
 
 def open_model(
@@ -45,97 +44,117 @@ def open_model(
     """
     from keras_transformer._backend.compile_function import prefers_float32
     from keras_transformer.models.base import loading_in_float32
+    from keras_transformer.models.protocol import vocabulary_sizes
+    from keras_transformer.runs import checkpoints
 
     path = run.model_place(checkpoint)
+    load = checkpoints.load_model if checkpoint is None else checkpoints.load_checkpoint_model
     with loading_in_float32(for_inference and prefers_float32()):
-        model = _finished_model(run) if checkpoint is None else load_checkpoint_model(path)
+        model = load(path)
     if not hasattr(model, "init_cache"):
         raise UserError(
             f"{path} must contain a model that translates, such as a Transformer. "
             f"Received: a model of the class {type(model).__name__}"
         )
-    if tokenizer or run.tokenizer_dir.is_dir():
-        _check_tokenizer(run, model, path, tokenizer or run.tokenizer())
-    return model
-
-
-def _finished_model(run: Run) -> Any:
-    try:
-        return load_model(run.model_path)
-    except UserError as error:
-        if not run.checkpoints():
-            raise
-        raise UserError(
-            f"{error}. To make the model again from the checkpoints, remove this file. Then: "
-            f"{run.resume_command}"
-        ) from error
-
-
-def _check_tokenizer(run: Run, model: Any, path: Path, tokenizer: Tokenizer) -> None:
+    if tokenizer is None:
+        if not run.tokenizer_dir.is_dir():
+            return model
+        tokenizer = run.tokenizer()
     found = (tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size)
     needed = tuple(x or own for x, own in zip(vocabulary_sizes(model), found, strict=True))
-    trained_with = read_member(run.model_path, TOKENIZER_MEMBER) or tokenizer.fingerprint
-    if found != needed or trained_with != tokenizer.fingerprint:
+    trained_with = checkpoints.read_member(run.model_path, checkpoints.TOKENIZER_MEMBER)
+    if found != needed or trained_with not in (None, tokenizer.fingerprint):
         raise UserError(
             f"{run.tokenizer_dir} is not the tokenizer that {path} was trained "
             f"with. The model has vocabularies of {needed} ids. Received: {found} ids"
         )
-
-
-def open_ensemble(
-    runs: Sequence[Run], checkpoint: Checkpoint | None = None
-) -> tuple[Any, Tokenizer]:
-    """Returns the model of one run, or the `Ensemble` of several runs, and its tokenizer.
-
-    The models are only to translate, as with `for_inference` in `open_model`.
-
-    Raises:
-        UserError: As by `open_model`, and if the tokenizers of the runs differ.
-    """
-    from keras_transformer.decoding.ensemble import Ensemble
-
-    first, *others = runs
-    tokenizer = first.tokenizer()
-    for run in others:
-        if run.tokenizer().fingerprint != tokenizer.fingerprint:
-            raise UserError(f"the tokenizers of {run.directory} and {first.directory} differ")
-    models = [open_model(run, checkpoint, for_inference=True, tokenizer=tokenizer) for run in runs]
-    return models[0] if len(models) == 1 else Ensemble(models), tokenizer
+    return model
 
 
 def open_shortlist(run: Run, tokenizer: Tokenizer | None = None) -> "Shortlist":
     """Returns the `Shortlist`, which limits the target tokens of each translation.
 
     The first call learns the shortlist from the training text and saves it in `shortlist.npz`.
-
-    Args:
-        run: The run.
-        tokenizer: The run's tokenizer, if it is already loaded. Defaults to None.
+    `tokenizer` is the run's, if it is already loaded.
 
     Raises:
-        UserError: If the run has no tokenizer, its training text is missing, or `shortlist.npz`
-            is damaged or cannot be written.
+        UserError: If the run has no tokenizer, its training text is missing, or `shortlist.npz` is
+            damaged.
     """
     from keras_transformer.decoding.shortlist import Shortlist
 
     path, tokenizer = run.shortlist_path, tokenizer or run.tokenizer()
 
-    def kept() -> Shortlist | None:
-        found = Shortlist.load(path) if path.exists() else None
-        return found if found and found.fingerprint == tokenizer.fingerprint else None
-
-    if shortlist := kept():
-        return shortlist
-    if not os.access(run.directory, os.W_OK | os.X_OK):
-        raise UserError(
-            f"{run.directory} must be writable, because {path.name} is kept there; translate "
-            "without a shortlist, or use a copy of the run"
-        )
-    with run.writing():
-        if shortlist := kept():  # Another process may have learned it.
-            return shortlist
-        with run.text.training_store(tokenizer) as store:
-            print(f"Learning the shortlist of {run.directory}; done once.", file=sys.stderr)
-            shortlist = Shortlist.learn(store, tokenizer)
+    if path.exists() and (kept := Shortlist.load(path)).fingerprint == tokenizer.fingerprint:
+        return kept
+    with run.writing(), run.text.training_store(tokenizer) as store:
+        print(f"Learning the shortlist of {run.directory}; done once.", file=sys.stderr)
+        shortlist = Shortlist.learn(store, tokenizer)
         shortlist.save(path)
     return shortlist
+
+
+def open_translator(
+    runs: Runs,
+    options: SearchOptions | None = None,
+    *,
+    overlong: Overlong = "split",
+    engine: Engine = "keras",
+    use_shortlist: bool = False,
+    checkpoint: Checkpoint | None = None,
+    tokens_per_batch: int | None = None,
+) -> Any:
+    """Returns the translator of a run, or of an ensemble of several runs.
+
+    Example:
+
+    >>> translator = open_translator(Run.open("runs/quickstart"), engine="ctranslate2")
+    >>> translator.translate(["twenty-six"])
+
+    Args:
+        runs: A `Run`, a run folder, or the name of a run in the package. For the engine `"keras"`,
+            also several runs with equal tokenizers, which translate as an ensemble.
+        options: The options of beam search. Defaults to those of the (first) run's recipe.
+        overlong: As for `Translator`.
+        engine: `"keras"` returns a `Translator`. `"ctranslate2"` returns a
+            `CTranslate2Translator`, which starts and translates faster on CPUs, but does not
+            support all options. The first call with `"ctranslate2"` converts the model and keeps
+            the conversion in the run's folder.
+        use_shortlist: Whether to translate with `open_shortlist` of the (first) run, which is
+            faster. This and the following arguments are only for the engine `"keras"`.
+        checkpoint: As in `open_model`.
+        tokens_per_batch: As for `Translator`.
+
+    Raises:
+        UserError: If a run or its model is missing, if the tokenizers of the runs differ, or if the
+            engine does not support the model or an option.
+    """
+    names = [runs] if isinstance(runs, Run | str | Path) else runs
+    opened = [run if isinstance(run, Run) else Run.open(run) for run in names]
+    run = opened[0]
+    options = options or run.recipe.evaluation.search_options()
+    if engine == "keras":
+        from keras_transformer.decoding.ensemble import Ensemble
+        from keras_transformer.translation.translator import Translator
+
+        tokenizer = run.tokenizer()
+        for other in opened[1:]:
+            if other.tokenizer().fingerprint != tokenizer.fingerprint:
+                raise UserError(f"the tokenizers of {other.directory} and {run.directory} differ")
+        models = [
+            open_model(one, checkpoint, for_inference=True, tokenizer=tokenizer) for one in opened
+        ]
+        model = models[0] if len(models) == 1 else Ensemble(models)
+        shortlist = open_shortlist(run, tokenizer) if use_shortlist else None
+        return Translator(model, tokenizer, options, overlong, tokens_per_batch, shortlist)
+    if use_shortlist or checkpoint is not None or tokens_per_batch or len(opened) > 1:
+        raise ValueError(
+            "The engine ctranslate2 translates with the finished model of one run, and has no "
+            f"shortlist. Received: {len(opened)} runs, checkpoint={checkpoint!r}, "
+            f"use_shortlist={use_shortlist}, tokens_per_batch={tokens_per_batch}"
+        )
+    run.require_transformer("The engine ctranslate2")
+    from keras_transformer.translation import ctranslate2_translator as ctranslate2
+
+    ctranslate2.import_ctranslate2(options)  # Raises errors before the slow conversion.
+    return ctranslate2.CTranslate2Translator(ctranslate2.converted(run), options, overlong)

@@ -8,7 +8,7 @@ from keras import ops
 from keras_transformer._backend.compile_function import compile_function
 from keras_transformer._backend.operations import label_logits
 from keras_transformer.data.tokenizer import fits
-from keras_transformer.decoding.buckets import pair_batches
+from keras_transformer.decoding.batch_search import pair_batches
 from keras_transformer.errors import UserError, check_is_list
 
 
@@ -25,8 +25,7 @@ def score_pairs(
 ) -> PairScores:
     """Scores all tokens of existing translations in a single pass (teacher forcing).
 
-    `compile_function` can compile this function on every backend. Scoring needs memory for the
-    logits and at most one more float32 tensor of the same size.
+    Scoring needs memory for the logits and at most one more float32 tensor of the same size.
 
     Example:
 
@@ -39,14 +38,12 @@ def score_pairs(
         source_ids: int tensor `(B, S)` of pieces and eos, padded at the end.
         target_ids: int tensor `(B, T)` of bos and pieces, padded at the end.
         labels: int tensor `(B, T)` of pieces and eos, padded at the end.
-        pad_id: Id of padding. Defaults to None, which means `model.pad_id`, or 0 if the model has
-            no `pad_id`.
+        pad_id: Id of padding. Defaults to `model.pad_id`, or 0 if the model has none.
 
     Returns:
         `PairScores`. A hypothesis of a `SearchResult` gets the same log-probability as in the
         search, except for rounding errors. But a repetition penalty, beam groups and a shortlist
-        change the log-probabilities of beam search. A label outside the vocabulary that is not
-        padding gives NaN.
+        change those of beam search. A label outside the vocabulary gives NaN.
     """
     if pad_id is None:
         pad_id = getattr(model, "pad_id", 0)
@@ -75,9 +72,8 @@ class Scorer:
     """Scores existing translations with a trained model.
 
     Sentence pairs are grouped into batches of a few different shapes, as in `Translator`. The
-    tokenizer may encode a translation as other pieces than those that beam search chose. If the
-    pieces are the same, the translation gets the same log-probability as in beam search (for
-    exceptions, see `score_pairs`).
+    tokenizer may encode a translation as other pieces than those that beam search chose. If they
+    are the same, so is the log-probability (for exceptions, see `score_pairs`).
 
     Example:
 
@@ -88,8 +84,8 @@ class Scorer:
         model: A `Transformer`, or any Keras model with the same inputs and output and an attribute
             `max_length`.
         tokenizer: The `Tokenizer` that the model was trained with.
-        tokens_per_batch: Maximum number of source tokens in a batch, padding included. The same
-            maximum applies to the target tokens. Defaults to None, which means 1024.
+        tokens_per_batch: Maximum number of source tokens in a batch, and of target tokens, padding
+            included. Defaults to None, which means 1024.
     """
 
     TOKENS_PER_BATCH = 1024
@@ -111,16 +107,13 @@ class Scorer:
         Args:
             sentences: Any number of strings.
             translations: One string per sentence, in the same order.
-            progress: Function that is called after each batch, with the number of pairs in the
-                batch. Defaults to None.
+            progress: Is called after each batch with its number of pairs. Defaults to None.
 
         Returns:
             One `PairScore` per pair, in the same order.
 
         Raises:
-            TypeError: If `sentences` or `translations` is a single string.
             UserError: If a sentence or a translation is longer than the model accepts.
-            ValueError: If the numbers of sentences and translations are different.
         """
         scores = [PairScore(0.0, 0)] * len(sentences)
         for indices, (_, *found) in self._batches(sentences, translations):
@@ -133,10 +126,7 @@ class Scorer:
     def token_log_probabilities(
         self, sentences: Sequence[str], translations: Sequence[str]
     ) -> list[list[float]]:
-        """Returns the log-probabilities in nats of the pieces of each translation, then of eos.
-
-        For the arguments and errors, see `score`.
-        """
+        """Returns the log-probabilities (nats) of the pieces of each translation, then of eos."""
         scored: list[list[float]] = [[]] * len(sentences)
         for indices, (tokens, _, lengths) in self._batches(sentences, translations):
             for row, index in enumerate(indices):
@@ -147,7 +137,6 @@ class Scorer:
         self, sentences: Sequence[str], translations: Sequence[str]
     ) -> Iterator[tuple[list[int], PairScores]]:
         """Yields the indices of the pairs of each batch, and their scores as NumPy arrays."""
-        check_is_list(sentences=sentences, translations=translations)
         if len(sentences) != len(translations):
             raise ValueError(
                 "There must be one translation per sentence. "
@@ -163,12 +152,12 @@ class Scorer:
             yield indices, PairScores(*map(ops.convert_to_numpy, found))
 
     def _encode(self, side: str, texts: Sequence[str]) -> list[list[int]]:
+        check_is_list(**{f"{side} texts": texts})
         encoded = getattr(self.tokenizer, f"encode_{side}")([text.strip() for text in texts])
-        max_length = self.model.max_length
         for text, ids in zip(texts, encoded, strict=True):
-            if not fits(ids, max_length):
+            if not fits(ids, self.model.max_length):
                 raise UserError(
-                    f"a {side} must have at most {max_length - 1:,} pieces. "
+                    f"a {side} must have at most {self.model.max_length - 1:,} pieces. "
                     f"Received: {len(ids):,} pieces of {text[:40]!r}..."
                 )
         return encoded

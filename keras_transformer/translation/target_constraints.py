@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.decoding.buckets import padded, smallest_power
+from keras_transformer.decoding.batch_search import padded, smallest_power
 from keras_transformer.decoding.options import IMPOSSIBLE
 from keras_transformer.errors import check_is_list
-from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis
-from keras_transformer.translation.long_sentences import SourcePart
+from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis, SourcePart
 
 Words = Sequence[Sequence[str]]
 
@@ -18,9 +17,7 @@ Words = Sequence[Sequence[str]]
 class ConstraintError(ValueError):
     """Raised if the constraints on the translation of a sentence cannot be met.
 
-    Attributes:
-        sentence: Index of the sentence.
-        reason: The message without the index.
+    `sentence` is the index of the sentence, and `reason` the message without it.
     """
 
     def __init__(self, sentence: int, reason: str) -> None:
@@ -29,22 +26,20 @@ class ConstraintError(ValueError):
 
 
 class TargetConstraints:
-    """Encodes prefixes, forbidden words and required words as arrays with few different shapes.
+    """Encodes prefixes, required words and forbidden words as arrays with few different shapes.
 
     A word matches only the pieces that the tokenizer returns for the word alone. So "cat" matches
     "cats" if the pieces of "cats" are "▁cat" and "s". The word "cat" matches neither "Cat" nor
     other pieces with the same letters. If a sentence is split, the prefix applies only to the first
     part. If the tokenizer does not know a character of a forbidden word, the word has no effect.
 
-    `prefixes`, `forbidden` and `required` are the arguments of `Translator.translate` for `count`
+    `prefixes`, `required` and `forbidden` are the arguments of `Translator.translate` for `count`
     sentences, which were split into `parts`.
 
     Raises:
-        TypeError: If a string is given in place of a list of strings.
-        ValueError: If `prefixes`, `forbidden` or `required` does not have `count` entries.
         ConstraintError: If a prefix or required word has a character that the tokenizer does not
-            know, contains a forbidden word or belongs to a blank sentence. Also if a sentence with
-            required words is split, because it is unknown which part must contain the words.
+            know, or belongs to a blank sentence. Also if a sentence with required words is split,
+            because it is unknown which part must contain the words.
     """
 
     def __init__(
@@ -53,58 +48,61 @@ class TargetConstraints:
         parts: Sequence[SourcePart],
         count: int,
         prefixes: Sequence[str] | None = None,
-        forbidden: Words | None = None,
         required: Words | None = None,
+        forbidden: Words | None = None,
     ) -> None:
-        self._pad_id = tokenizer.pad_id
         prefixes = [""] * count if prefixes is None else prefixes
-        forbidden = [[]] * count if forbidden is None else forbidden
         required = [[]] * count if required is None else required
-        self._given = {"prefix": prefixes, "required": required, "forbidden": forbidden}
-        _check(count, prefixes=prefixes, forbidden=forbidden, required=required)
-        unk_id = tokenizer.unk_id
+        forbidden = [[]] * count if forbidden is None else forbidden
+        self._given = {"prefixes": prefixes, "required": required, "forbidden": forbidden}
+        for name, given in self._given.items():
+            lists = {f"{name}[{i}]": x for i, x in enumerate(given) if name != "prefixes"}
+            check_is_list(**{name: given}, **lists)
+            if len(given) != count:
+                raise ValueError(
+                    f"`{name}` must have one entry for each of {count} sentences. "
+                    f"Received: {len(given)}"
+                )
+        self._pad_id, unk_id = tokenizer.pad_id, tokenizer.unk_id
         self._prefixes = tokenizer.encode_target(prefixes)
         self._required = _encode_words(tokenizer, required)
         encoded = _encode_words(tokenizer, forbidden)
         self._forbidden = [[ids for ids in words if unk_id not in ids] for words in encoded]
         num_parts = Counter(part.sentence for part in parts)
-        for sentence in range(count):
-            self._check_sentence(sentence, num_parts[sentence], unk_id)
+        for sentence, words in enumerate(self._required):
+            prefix, num = self._prefixes[sentence], num_parts[sentence]
+            if any(unk_id in ids for ids in (prefix, *words)):
+                rule = "Prefix and required words must have characters that the tokenizer knows."
+            elif (prefix or words) and not num:
+                rule = "A blank sentence must have no prefix and no required words."
+            elif words and num > 1:
+                rule = "A sentence with required words must not be longer than the model accepts."
+            else:
+                continue
+            raise self._error(sentence, rule)
 
-    def _check_sentence(self, sentence: int, num_parts: int, unk_id: int) -> None:
-        prefix, required = self._prefixes[sentence], self._required[sentence]
-        if any(unk_id in ids for ids in (prefix, *required)):
-            rule = "Prefix and required words must have only characters that the tokenizer knows."
-        elif (prefix or required) and not num_parts:
-            rule = "A blank sentence must have no prefix and no required words."
-        elif required and num_parts > 1:
-            rule = "A sentence with required words must not be longer than the model accepts."
-        elif any(_contains(x, y) for x in (prefix, *required) for y in self._forbidden[sentence]):
-            rule = "A prefix or required word must not contain a forbidden word."
-        else:
-            return
-        raise self._error(sentence, rule)
+    def __bool__(self) -> bool:
+        return any(map(any, (self._prefixes, self._required, self._forbidden)))
 
     def met(
         self, parts: Sequence[SourcePart], found: Sequence[Sequence[Hypothesis]]
     ) -> list[list[Hypothesis]]:
         """Returns the hypotheses `found` for each part, best first.
 
-        Hypotheses after the best that lack a required word become `NO_HYPOTHESIS`.
+        Those that do not meet the constraints become `NO_HYPOTHESIS`.
 
         Raises:
             ConstraintError: If the best hypothesis of a part does not meet the constraints.
         """
-        kept = []
+        rule = (
+            "The search found no translation that meets the constraints. Change the constraints, "
+            "or raise the maximum length or the beam size."
+        )
         for part, of_part in zip(parts, found, strict=True):
             if not self._is_met(part, of_part[0]):
-                raise self._error(
-                    part.sentence,
-                    "The search found no translation that meets the constraints. Change the "
-                    "constraints, or raise the maximum length or the beam size.",
-                )
-            kept.append([x if self._is_met(part, x) else NO_HYPOTHESIS for x in of_part])
-        return kept
+                raise self._error(part.sentence, rule)
+        pairs = zip(parts, found, strict=True)
+        return [[x if self._is_met(part, x) else NO_HYPOTHESIS for x in xs] for part, xs in pairs]
 
     def _is_met(self, part: SourcePart, hypothesis: Hypothesis) -> bool:
         prefix, ids = self.prefix(part), list(hypothesis.ids)
@@ -116,13 +114,8 @@ class TargetConstraints:
 
     def _error(self, sentence: int, rule: str) -> ConstraintError:
         given = {name: values[sentence] for name, values in self._given.items()}
-        shown = (f"{name}={value!r}" for name, value in given.items() if any(value))
+        shown = (f"{name.removesuffix('es')}={x!r}" for name, x in given.items() if any(x))
         return ConstraintError(sentence, f"{rule} Received: {', '.join(shown)}")
-
-    @property
-    def has_words(self) -> bool:
-        """Whether a sentence has required or forbidden words."""
-        return any(self._required) or any(self._forbidden)
 
     def prefix(self, part: SourcePart) -> list[int]:
         """Returns the ids of a part's prefix, or an empty list if the part has no prefix."""
@@ -131,9 +124,8 @@ class TargetConstraints:
     def arrays(self, parts: Sequence[SourcePart], rows: int) -> dict[str, np.ndarray | None]:
         """Returns the constraints of a batch of `rows` rows as fields of a `Request`.
 
-        A field is None if no sentence has constraints of this kind. All sizes of the arrays except
-        `rows` are powers of two. These sizes are the same in all batches, so that the search is
-        compiled for few shapes.
+        A field is None if no sentence has constraints of this kind. The other sizes of the arrays
+        are the same powers of two in all batches, so that the search is compiled for few shapes.
         """
         prefix_ids = None
         if any(self._prefixes):
@@ -156,18 +148,6 @@ class TargetConstraints:
         for row, part in enumerate(parts):
             array[row] = padded(words[part.sentence], count, width, self._pad_id)
         return array
-
-
-def _check(count: int, **constraints: Sequence[Any]) -> None:
-    check_is_list(**constraints)
-    for name, given in constraints.items():
-        if len(given) != count:
-            raise ValueError(
-                f"`{name}` must have one entry for each of {count} sentences. "
-                f"Received: {len(given)}"
-            )
-        if name != "prefixes":
-            check_is_list(**{f"{name}[{index}]": words for index, words in enumerate(given)})
 
 
 def _contains(ids: list[int], sequence: list[int]) -> bool:

@@ -1,16 +1,17 @@
 """Shows what a model does: pages and pictures of attention, search and training."""
 
-from keras_transformer.visualization.attention_example import (
+from keras_transformer.visualization.attention import (
     AttentionExample,
-    translation_attention,
-)
-from keras_transformer.visualization.attention_html import attention_page
-from keras_transformer.visualization.attention_picture import attention_svg, png_from_svg
-from keras_transformer.visualization.attention_weights import (
     AttentionMap,
     attention_maps,
     attention_rollout,
     head_entropy,
+    translation_attention,
+)
+from keras_transformer.visualization.attention_pages import (
+    attention_page,
+    attention_svg,
+    png_from_svg,
 )
 from keras_transformer.visualization.beam import beam_page
 from keras_transformer.visualization.report import run_report

@@ -3,9 +3,14 @@
 import math
 import shlex
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+from keras import ops
+from sacrebleu.metrics import CHRF
+
+from keras_transformer.data.tokenizer import fits
 from keras_transformer.errors import UserError
 from keras_transformer.evaluation.evaluator import Evaluator
 from keras_transformer.evaluation.scores import run_evaluator
@@ -14,18 +19,8 @@ from keras_transformer.runs.info import run_info
 from keras_transformer.runs.run import Run
 from keras_transformer.translation.open_run import open_model
 from keras_transformer.translation.scoring import Scorer
-from keras_transformer.visualization.charts import bar_chart, line_chart
-from keras_transformer.visualization.pages import render
-from keras_transformer.visualization.report_sentences import (
-    System,
-    attention_of_sentences,
-    best_and_worst,
-    most_changed,
-    sentence_chrf,
-    shown_sentences,
-)
+from keras_transformer.visualization.pages import bar_chart, line_chart, render
 
-Note = tuple[str, str | None]  # a remark, and the command that mends what it tells
 # Title, unit and name of each curve.
 CURVES = (
     ("Training loss", "nats per target token, with the terms of the recipe", "loss"),
@@ -36,28 +31,46 @@ CURVES = (
     ("Throughput", "target tokens per second", "tokens_per_second"),
     ("Gradient norm", "", "gradient_norm"),
 )
+COUNT = 5  # sentences in each list
+MOST_CHARACTERS = 100  # Longer sentences make heat maps that are hard to read.
 
 
-class _Reported(NamedTuple):
+class _Reported:
     """A run in a report."""
 
-    name: str
-    run: Run
-    info: dict[str, Any]
-    scalars: dict[str, dict[int, float]]
-
-    @property
-    def is_finished(self) -> bool:
-        return bool((self.info["training"] or {}).get("is_finished"))
-
-    @property
-    def is_running(self) -> bool:
-        return bool((self.info["training"] or {}).get("is_running"))
+    def __init__(self, name: str, run: Run) -> None:
+        self.name, self.run, self.info = name, run, run_info(run.directory)
+        self.training = self.info["training"] or {}
+        self.scores = self.info["scores"] or []
+        self.is_scored = any(x.get("split") == "test" and x["is_current"] for x in self.scores)
+        try:
+            self.scalars = logged_scalars(run.logs_dir)
+        except UserError:  # `run_info` reports the same problem.
+            self.scalars = {}
 
     def command(self, arguments: str) -> str:
         name, *options = arguments.split()
         folder = shlex.quote(str(self.run.directory))
         return " ".join(("keras-transformer", name, folder, *options))
+
+    def validations(self) -> tuple[list[str], list[list[Any]]]:
+        """Returns a table of the results of each validation."""
+        prefix = "validation/"
+        found = {name: x for name, x in self.scalars.items() if name.startswith(prefix)}
+        rows = [
+            [step, *(f"{x[step]:.4g}" if step in x else "" for x in found.values())]
+            for step in sorted({step for x in found.values() for step in x})
+        ]
+        return ["step", *(name.removeprefix(prefix) for name in found)], rows
+
+
+class System(NamedTuple):
+    """A run whose translations are shown."""
+
+    name: str
+    hypotheses: Sequence[str]
+    chrf: Sequence[float]  # sentence chrF of each hypothesis, 0 to 100
+    scorer: Scorer
 
 
 def run_report(run: Run, other: Run | None = None) -> str:
@@ -86,163 +99,58 @@ def run_report(run: Run, other: Run | None = None) -> str:
     names = [one.directory.name for one in given]
     if len(set(names)) < len(names):
         names = [str(one.directory) for one in given]
-    runs = [
-        _Reported(name, one, run_info(one.directory), _scalars(one))
-        for name, one in zip(names, given, strict=True)
-    ]
+    runs = [_Reported(name, one) for name, one in zip(names, given, strict=True)]
     return render(
         "report.html",
         title=" and ".join(names),
         names=names,
-        overview=_overview(runs),
-        training=_training(runs),
-        scores=_scores(runs),
+        runs=runs,
+        changes=given[0].recipe.differences(given[-1].recipe),
+        charts=_charts(runs),
         **_on_test_text(runs),
     )
 
 
-def _scalars(run: Run) -> dict[str, dict[int, float]]:
-    try:
-        return logged_scalars(run.logs_dir)
-    except UserError:  # `run_info` reports the same problem.
-        return {}
-
-
-def _overview(runs: Sequence[_Reported]) -> dict[str, Any]:
-    facts = [[label, *(text(one.info) for one in runs)] for label, text in _FACTS.items()]
-    notes: list[Note] = []
-    for one in runs:
-        notes += [(problem, None) for problem in one.info["problems"]]
-        if one.is_running:
-            notes.append((f"Another process trains {one.name} now.", None))
-        elif not one.is_finished:
-            text = f"The training of {one.name} has not finished. Continue it:"
-            notes.append((text, one.command("train --resume")))
-    changes = runs[0].run.recipe.differences(runs[-1].run.recipe)
-    return {
-        "facts": [row for row in facts if any(row[1:])],
-        "notes": notes,
-        "changes": [[key, *map(_setting, values)] for key, values in changes.items()],
-        "recipes": [(one.name, one.run.recipe.to_yaml()) for one in runs],
-    }
-
-
-def _setting(value: object) -> str:
-    return "not set" if value is None else str(value)
-
-
-def _of_model(info: dict[str, Any]) -> str:
-    model = info["model"] or {}
-    return ", ".join(f"{name} {x}" for name, x in model.items() if x is not None)
-
-
-def _of_training(info: dict[str, Any]) -> str:
-    training = info["training"] or {}
-    if training.get("steps_done") is None:
-        return ""
-    of = f" of {training['steps']:,}" if training["steps"] else ""
-    return f"{training['steps_done']:,}{of} steps"
-
-
-_FACTS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "recipe": lambda info: info["recipe"] or "",
-    "description": lambda info: info["description"] or "",
-    "languages": lambda info: f"{info['source_language']} to {info['target_language']}",
-    "model": _of_model,
-    "parameters": lambda info: f"{info['parameters']:,}" if info["parameters"] else "",
-    "training": _of_training,
-    "backend": lambda info: info["backend"] or "",
-}
-
-
-def _training(runs: Sequence[_Reported]) -> dict[str, Any]:
-    charts, notes, validations = [], list[Note](), []
+def _charts(runs: Sequence[_Reported]) -> Iterator[dict[str, Any]]:
     for title, unit, name in CURVES:
-        lines = {one.name: _finite(one.scalars.get(name, {})) for one in runs}
+        lines: dict[str, dict[int, float]] = {}
+        for one in runs:
+            points = one.scalars.get(name, {})
+            lines[one.name] = {step: x for step, x in points.items() if math.isfinite(x)}
         if any(lines.values()):
-            charts.append(line_chart(title, unit, lines, is_logarithmic=unit == "logarithmic"))
-    for one in runs:
-        if not one.scalars:
-            can_resume = not (one.is_finished or one.is_running)
-            text = (
-                f"{one.name} has no logs. Only a training writes logs{':' if can_resume else '.'}"
-            )
-            notes.append((text, one.command("train --resume") if can_resume else None))
-        elif rows := _validation_rows(one):
-            validations.append((one.name, ["step", *_validations(one)], rows))
-    return {"charts": charts, "notes": notes, "validations": validations}
-
-
-def _finite(points: dict[int, float]) -> dict[int, float]:
-    return {step: value for step, value in points.items() if math.isfinite(value)}
-
-
-def _validations(one: _Reported) -> dict[str, dict[int, float]]:
-    prefix = "validation/"
-    return {
-        name.removeprefix(prefix): values
-        for name, values in one.scalars.items()
-        if name.startswith(prefix)
-    }
-
-
-def _validation_rows(one: _Reported) -> list[list[Any]]:
-    found = _validations(one)
-    steps = sorted({step for values in found.values() for step in values})
-    return [
-        [step, *(f"{values[step]:.4g}" if step in values else "" for values in found.values())]
-        for step in steps
-    ]
-
-
-def _scores(runs: Sequence[_Reported]) -> dict[str, Any]:
-    rows, notes = list[list[Any]](), list[Note]()
-    for one in runs:
-        scores = one.info["scores"] or []
-        is_scored = any(x.get("split") == "test" and x["is_current"] for x in scores)
-        if one.is_finished and not is_scored:
-            text = f"{one.name} has no scores of the test text. Translate and score it:"
-            notes.append((text, one.command("evaluate")))
-        for score in scores:
-            text = score.get("split") or f"{score.get('source')}, {score.get('reference')}"
-            model = score.get("checkpoint") or ("current" if score["is_current"] else "earlier")
-            search = f"beam {score.get('beam_size')}, length penalty {score.get('length_penalty')}"
-            value = (one.name, text, score.get("metric"), float(score["score"]), model, search)
-            rows.append([*value, score.get("signature")])
-    return {"rows": rows, "notes": notes}
+            yield line_chart(title, unit, lines, is_logarithmic=unit == "logarithmic")
 
 
 def _on_test_text(runs: Sequence[_Reported]) -> dict[str, Any]:
     """Returns the sections that need the test text and its kept translations."""
     evaluator: Evaluator | None = None
     systems: list[System] = []
-    missing: list[Note] = []
+    missing: list[str] = []
     for one in runs:
         try:
             hypotheses = one.run.scores.hypotheses("test")
             own = run_evaluator(one.run, metrics=["bleu", "chrf"])
             scorer = Scorer(open_model(one.run, for_inference=True), one.run.tokenizer())
         except UserError as error:
-            missing.append((str(error), None))
+            missing.append(str(error))
             continue
         evaluator = evaluator or own
         if (own.sources, own.references) != (evaluator.sources, evaluator.references):
-            missing.append((f"{one.name} has another test text, so it is not compared.", None))
+            missing.append(f"{one.name} has another test text, so it is not compared.")
             continue
-        chrf = sentence_chrf(hypotheses, own.references)
+        pairs = zip(hypotheses, own.references, strict=True)
+        chrf = [CHRF().sentence_score(text, [reference]).score for text, reference in pairs]
         systems.append(System(one.name, hypotheses, chrf, scorer))
     parts: dict[str, Any] = dict.fromkeys(("lengths", "difference", "ranked", "attention"))
     if evaluator is not None:
-        sources = evaluator.sources or ()
-        best_worst = best_and_worst(systems[0].chrf, evaluator.references)
-        best, worst = (
-            shown_sentences(x, sources, evaluator.references, systems) for x in best_worst
-        )
+        texts = (evaluator.sources or (), evaluator.references)
+        ranked = best_and_worst(systems[0].chrf, evaluator.references)
         parts["lengths"] = _lengths(evaluator, systems)
-        parts["ranked"] = {"name": systems[0].name, "best": best, "worst": worst}
-        parts["attention"] = [(x.name, _attention(x, sources)) for x in systems]
+        parts["ranked"] = [shown_sentences(indices, *texts, systems) for indices in ranked]
+        parts["attention"] = {x.name: attention_of_sentences(x, texts[0]) for x in systems}
         if len(systems) == 2:
-            parts["difference"] = _difference(evaluator, *systems)
+            changed = shown_sentences(most_changed(*systems), *texts, systems)
+            parts["difference"] = {**_difference(evaluator, *systems), "changed": changed}
     return {"missing": missing, **parts}
 
 
@@ -251,15 +159,11 @@ def _lengths(evaluator: Evaluator, systems: Sequence[System]) -> dict[str, Any]:
     first = next(iter(buckets.values()))
     metric = next(iter(first[0].scores))
     bars = {name: [x.scores[metric] for x in found] for name, found in buckets.items()}
+    words, values = [x.words for x in first], zip(*bars.values(), strict=True)
     return {
-        "chart": bar_chart(
-            f"{metric} by source length", "test text", [x.words for x in first], bars
-        ),
+        "chart": bar_chart(f"{metric} by source length", "test text", words, bars),
         "heads": ["words", "sentences", *(f"{metric}, {name}" for name in bars)],
-        "rows": [
-            [x.words, x.sentences, *(values[index] for values in bars.values())]
-            for index, x in enumerate(first)
-        ],
+        "rows": [[x.words, x.sentences, *y] for x, y in zip(first, values, strict=True)],
     }
 
 
@@ -269,31 +173,122 @@ def _difference(evaluator: Evaluator, first: System, second: System) -> dict[str
         warnings.simplefilter("always")
         tests = evaluator.compare(second.hypotheses, first.hypotheses)
     rows = [
-        (
-            x.metric,
-            test.baseline,
-            test.score,
-            f"{x.difference:+.2f}",
-            f"{x.low:+.2f} to {x.high:+.2f}",
-            f"{test.p_value:.4f}",
-            test.signature,
-        )
+        (x.metric, test.baseline, test.score, f"{x.difference:+.2f}")
+        + (f"{x.low:+.2f} to {x.high:+.2f}", f"{test.p_value:.4f}", test.signature)
         for x, test in zip(differences, tests, strict=True)
     ]
-    changed = most_changed(first, second)
-    sources, references = evaluator.sources or (), evaluator.references
-    better = sum(b > a for a, b in zip(first.chrf, second.chrf, strict=True))
-    worse = sum(b < a for a, b in zip(first.chrf, second.chrf, strict=True))
+    gains = [b - a for a, b in zip(first.chrf, second.chrf, strict=True)]
+    better, worse = sum(x > 0 for x in gains), sum(x < 0 for x in gains)
     return {
         "rows": rows,
         "samples": differences[0].samples,
-        "notes": [(str(warning.message), None) for warning in told],
+        "warnings": [str(warning.message) for warning in told],
         "count": f"By sentence chrF, {second.name} is better on {better:,} sentences, worse on "
-        f"{worse:,} and equal on {len(first.chrf) - better - worse:,}.",
-        "changed": shown_sentences(changed, sources, references, [first, second]),
+        f"{worse:,} and equal on {len(gains) - better - worse:,}.",
     }
 
 
-def _attention(system: System, sources: Sequence[str]) -> list[dict[str, Any]] | None:
-    has_attention = hasattr(system.scorer.model, "source_attention")
-    return attention_of_sentences(system, sources) if has_attention else None
+def best_and_worst(chrf: Sequence[float], references: Sequence[str]) -> tuple[list[int], list[int]]:
+    """Returns the indices of the best and the worst sentences. No index is in both.
+
+    Among equal scores, longer references come first.
+    """
+    by_length = sorted(range(len(chrf)), key=lambda index: -len(references[index]))
+    best = sorted(by_length, key=lambda index: -chrf[index])[:COUNT]
+    worst = sorted(by_length, key=lambda index: chrf[index])
+    return best, [index for index in worst if index not in best][:COUNT]
+
+
+def most_changed(first: System, second: System) -> list[int]:
+    """Returns the sentences whose chrF differs most between two systems, largest change first."""
+    changes = np.abs(np.subtract(first.chrf, second.chrf))
+    order = np.argsort(-changes, kind="stable")[: 2 * COUNT]
+    return [int(index) for index in order if changes[index] > 0]
+
+
+def shown_sentences(
+    indices: Sequence[int],
+    sources: Sequence[str],
+    references: Sequence[str],
+    systems: Sequence[System],
+) -> list[dict[str, Any]]:
+    """Returns the source of each sentence, and its reference and translations as texts.
+
+    A text is a tuple of a label, the text, its tokens with their probabilities, and whether the
+    model knows all its words. The probabilities of a translation are those of the model that made
+    it, and those of the reference are of the first model. A text too long for the model has no
+    tokens.
+    """
+    chosen = [sources[index] for index in indices]
+    found: list[dict[str, Any]] = [{"source": source, "texts": []} for source in chosen]
+    own = [(f"{x.name} chrF ", x, x.hypotheses) for x in systems]
+    for label, system, all_texts in [("reference", systems[0], references), *own]:
+        texts = _with_tokens(system, chosen, [all_texts[index] for index in indices])
+        for index, shown, text in zip(indices, found, texts, strict=True):
+            number = "" if label == "reference" else f"{system.chrf[index]:.1f}"
+            shown["texts"].append((label + number, *text))
+    return found
+
+
+def _with_tokens(
+    system: System, sources: Sequence[str], texts: Sequence[str]
+) -> list[tuple[str, list[tuple[str, float]], bool]]:
+    tokenizer = system.scorer.tokenizer
+    short, _, encoded = _encoded(system, sources, texts)
+    scored = system.scorer.token_log_probabilities(
+        [sources[index] for index in short], [texts[index] for index in short]
+    )
+    tokens: list[list[tuple[str, float]]] = [[] for _ in texts]
+    for index, log_probabilities in zip(short, scored, strict=True):
+        names = [
+            "▁<unk>" if id == tokenizer.unk_id else tokenizer.target_pieces[id]
+            for id in encoded[index]
+        ]
+        tokens[index] = list(zip(names, np.exp(log_probabilities).tolist(), strict=False))
+    is_known = [tokenizer.unk_id not in ids for ids in encoded]
+    return list(zip(texts, tokens, is_known, strict=True))
+
+
+def _encoded(
+    system: System, sources: Sequence[str], texts: Sequence[str]
+) -> tuple[list[int], list[list[int]], list[list[int]]]:
+    """Returns the indices of the sentences that fit into the model, and the pieces of all."""
+    tokenizer, longest = system.scorer.tokenizer, system.scorer.model.max_length
+    of_sources = tokenizer.encode_source([text.strip() for text in sources])
+    of_texts = tokenizer.encode_target([text.strip() for text in texts])
+    pairs = enumerate(zip(of_sources, of_texts, strict=True))
+    short = [index for index, pair in pairs if all(fits(ids, longest) for ids in pair)]
+    return short, of_sources, of_texts
+
+
+def attention_of_sentences(system: System, sources: Sequence[str]) -> list[dict[str, Any]] | None:
+    """Returns the attention from the translations to the sources, for 3 sentences.
+
+    The sentences are those at a quarter, the half and three quarters of the ranking by chrF, from
+    the longer half of the sentences with at most `MOST_CHARACTERS` characters. Sentences with too
+    many tokens for the model are left out. Each row of a map has the weights of the step that
+    predicts a target piece. Rows and columns end with eos. If the model has no such attention, the
+    result is None.
+    """
+    tokenizer, model = system.scorer.tokenizer, system.scorer.model
+    if not hasattr(model, "source_attention"):
+        return None
+    short, of_sources, of_targets = _encoded(system, sources, system.hypotheses)
+    short = [index for index in short if 0 < len(sources[index]) <= MOST_CHARACTERS]
+    short.sort(key=lambda index: len(sources[index]))
+    ranked = sorted(short[len(short) // 2 :], key=lambda index: system.chrf[index])
+    chosen = [ranked[len(ranked) * quarter // 4] for quarter in (3, 2, 1)] if ranked else []
+    maps = []
+    for index in dict.fromkeys(chosen):
+        source_ids = tokenizer.frame_source(of_sources[index])
+        target_ids, labels = tokenizer.frame_target(of_targets[index])
+        attention = model.source_attention(np.array([source_ids]), np.array([[target_ids]]))
+        weights = ops.convert_to_numpy(attention)[0, 0].tolist()
+        keys = [tokenizer.source_pieces[id] for id in source_ids]
+        rows = [
+            (tokenizer.target_pieces[id], list(zip(keys, row, strict=True)))
+            for id, row in zip(labels, weights, strict=True)
+        ]
+        found = {"number": index + 1, "chrf": system.chrf[index], "columns": keys, "rows": rows}
+        maps.append(found)
+    return maps

@@ -11,7 +11,7 @@ from _common import Worker
 
 def work() -> dict[str, Callable[..., Any]]:
     """What the worker can be asked for."""
-    from keras_transformer.cli.memory import keep_freed_memory
+    from keras_transformer.cli.process import keep_freed_memory
 
     keep_freed_memory()
 

@@ -18,8 +18,7 @@ from typing import Any
 
 import _common
 import numpy as np
-from _decoding_engines import Case as DecodingCase
-from _decoding_engines import marian_config, new_model, source_ids
+from _decoding_engines import Case as DecodingCase, marian_config, new_model, source_ids
 from _gpu_ceilings import ceilings
 from _training_engines import PAD_ID, Case, keras_hub_model, our_trainer, torch_step
 
@@ -99,7 +98,7 @@ def fit_runner(check: Check) -> tuple[Callable[[int, int], list[float]], Any]:
     """
     import keras
 
-    from keras_transformer._backend.compilation_cache import use_compilation_cache
+    from keras_transformer._backend.compile_function import use_compilation_cache
 
     use_compilation_cache()
     make = our_trainer if check.engine == "ours" else keras_hub_model

@@ -327,7 +327,7 @@ def _torch_model(case: Case) -> Any:
 
 def _actions(case: Case, setting: Setting) -> dict[str, Callable[..., Any]]:
     if setting.keeps_memory:
-        from keras_transformer.cli.memory import keep_freed_memory
+        from keras_transformer.cli.process import keep_freed_memory
 
         keep_freed_memory()
     engine = ENGINES[setting.engine](case, setting)

@@ -59,7 +59,7 @@ def encode(pairs: int, folder: Path) -> tuple[TokenStore, dict[str, Any]]:
     seconds = time.perf_counter() - started
     return store, {
         "pairs": len(store),
-        "target_tokens": int(store.target_lengths.sum(dtype=np.int64)) + len(store),
+        "target_tokens": int(store.lengths("target").sum()) + len(store),
         "encoding_seconds": round(seconds, 1),
         "encoding_pairs_per_s": round(len(store) / seconds),
         "store_mib": mebibytes(sum(path.stat().st_size for path in store.directory.iterdir())),

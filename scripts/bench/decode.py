@@ -37,8 +37,7 @@ from typing import Any
 
 import numpy as np
 from _common import Worker, limit_threads, table, write_json
-from _decoding_baseline import FORMATS as BASELINE_FORMATS
-from _decoding_baseline import SECONDS_PER_TURN, measure_baseline_cases
+from _decoding_baseline import FORMATS as BASELINE_FORMATS, SECONDS_PER_TURN, measure_baseline_cases
 from _decoding_baseline_file import measure_baseline_file
 from _decoding_engines import (
     CASES,

@@ -1,5 +1,11 @@
 """Compiling a function of a model."""
 
+import json
+import os
+import stat
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -7,7 +13,7 @@ from keras import ops
 from support.contract import to_numpy
 
 from keras_transformer import compile_function
-from keras_transformer._backend.compile_function import is_on_cpu, makes_graphs
+from keras_transformer._backend.compile_function import makes_graphs
 
 
 class Counted:
@@ -28,18 +34,14 @@ def model():
     return model
 
 
-def runs_of_two_calls():
-    """PyTorch runs eagerly; the others trace once."""
-    return 2 if keras.config.backend() == "torch" else 1
-
-
-def test_same_shape_compiles_once(model):
+def test_same_shape_compiles_once_whatever_the_weights(model):
     function = Counted()
     compiled = compile_function(function, model)
-    for value in (1.0, 2.0):
+    for value, weight in ((1.0, 1.0), (2.0, 5.0)):
+        model.layers[0].kernel.assign(np.full((3, 2), weight))
         output = to_numpy(compiled(np.full((4, 3), value, "float32"))["output"])
-        np.testing.assert_allclose(output, np.full((4, 2), 3 * value))
-    assert function.runs == runs_of_two_calls()
+        np.testing.assert_allclose(output, np.full((4, 2), 3 * value * weight))
+    assert function.runs == (2 if keras.config.backend() == "torch" else 1)  # It runs eagerly.
 
 
 def test_many_shapes_give_no_warning(model, caplog):
@@ -47,17 +49,6 @@ def test_many_shapes_give_no_warning(model, caplog):
     for batch in range(1, 9):
         assert to_numpy(compiled(np.ones((batch, 3), "float32"))["output"]).shape == (batch, 2)
     assert not caplog.records
-
-
-def test_changed_weights_count_without_compiling_again(model):
-    function = Counted()
-    compiled = compile_function(function, model)
-    inputs = np.ones((4, 3), "float32")
-    for weight in (1.0, 5.0):
-        model.layers[0].kernel.assign(np.full((3, 2), weight))
-        output = to_numpy(compiled(inputs)["output"])
-        np.testing.assert_allclose(output, np.full((4, 2), 3 * weight))
-    assert function.runs == runs_of_two_calls()
 
 
 def test_options_are_python_values(model):
@@ -86,5 +77,50 @@ def test_leaves_no_gradient_behind(model):
     np.testing.assert_allclose(to_numpy(model.layers[0].kernel), np.full((3, 2), 1 - 0.02))
 
 
-def test_tests_run_on_a_cpu():
-    assert is_on_cpu()
+# Compiles one function; prints the numbers of programs that were found on disk, and the result.
+SCRIPT = """
+import json
+import jax, keras, numpy as np
+hits = []
+jax.monitoring.register_event_listener(
+    lambda event, **_: hits.append(event) if event.endswith("cache_hits") else None
+)
+from keras_transformer import compile_function
+model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, kernel_initializer="ones")])
+compiled = compile_function(lambda m, x: m(keras.ops.convert_to_tensor(x)), model)
+output = keras.ops.convert_to_numpy(compiled(np.ones((4, 3), "float32")))
+print(json.dumps([len(hits), output.tolist(), jax.config.jax_compilation_cache_dir]))
+"""
+
+
+def run_on_jax(cache):
+    """Returns the number of programs found, the folder of the cache, and messages."""
+    names = {"JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_COMPILATION_CACHE"}
+    own = {name: value for name, value in os.environ.items() if name not in names}
+    own |= {"XDG_CACHE_HOME": str(cache), "KERAS_BACKEND": "jax"}
+    command = [sys.executable, "-c", SCRIPT]
+    done = subprocess.run(command, env=own, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    hits, output, folder = json.loads(done.stdout.splitlines()[-1])
+    assert output == [[3.0, 3.0]] * 4
+    return hits, folder, done.stderr
+
+
+@pytest.mark.once
+def test_the_next_process_on_jax_finds_the_programs_unless_they_are_broken(tmp_path):
+    assert run_on_jax(tmp_path)[0] == 0
+    hits, folder, _ = run_on_jax(tmp_path)
+    (parent,) = tmp_path.glob("keras_transformer/jax/*")
+    assert hits > 0 and folder == str(parent)
+    assert stat.S_IMODE(parent.stat().st_mode) == 0o700
+    for entry in parent.glob("*-cache"):
+        entry.write_bytes(b"broken" * 100)
+    assert run_on_jax(tmp_path)[0] == 0
+
+
+@pytest.mark.once
+def test_a_cache_that_cannot_be_written_is_not_used(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    hits, folder, messages = run_on_jax(tmp_path / "file")
+    assert (hits, folder) == (0, None)
+    assert "Error writing" not in messages

@@ -6,8 +6,7 @@ import pytest
 
 from keras_transformer import SamplingOptions, SearchOptions
 from keras_transformer._backend import compile_function
-from keras_transformer.decoding.batch_search import BatchSearch
-from keras_transformer.decoding.buckets import MANY_SHAPES
+from keras_transformer.decoding.batch_search import MANY_SHAPES, BatchSearch
 from keras_transformer.decoding.decoding_loop import make_strategy
 from keras_transformer.decoding.steps import Request
 from keras_transformer.models import Transformer
@@ -23,7 +22,7 @@ cuda_graphs = pytest.importorskip("keras_transformer._backend.cuda_graphs")
 compiled_step = pytest.importorskip("keras_transformer._backend.compiled_step")
 cuda_on_cpu = pytest.importorskip("support.cuda_on_cpu").cuda_on_cpu
 
-ON_PYTORCH = keras.config.backend() == "torch"
+pytestmark = pytest.mark.once  # on PyTorch
 
 
 @pytest.fixture
@@ -45,10 +44,7 @@ def trainer_of(jit_compile, optimizer, dtype="float32", **options):
 
 
 def train(trainer, steps=6):
-    """Returns the results of each step. Only PyTorch has graphs, so others need no training."""
-    if not ON_PYTORCH:
-        trainer.make_train_function()
-        return []
+    """Returns the results of each step."""
     generator = np.random.default_rng(2)
     losses = []
     for i in range(steps):  # batches of two shapes
@@ -80,7 +76,7 @@ def test_replayed_steps_train_as_others_do(gpu, optimizer, options):
     assert train(trainer) == train(plain)
     for expected, found in zip(plain.get_weights(), trainer.get_weights(), strict=True):
         np.testing.assert_array_equal(found, expected)
-    assert [graph.replays for graph in graphs(trainer)] == [2, 2] * ON_PYTORCH
+    assert [graph.replays for graph in graphs(trainer)] == [2, 2]
     assert not graphs(plain)
 
 
@@ -97,9 +93,8 @@ def test_steps_that_decide_in_python_have_no_graphs(gpu, optimizer, options, nee
     trainer = trainer_of("auto", optimizer, **options)
     train(trainer, 2)
     assert not graphs(trainer)
-    if ON_PYTORCH:
-        with pytest.raises(ValueError, match=f"CUDA graphs, which needs {needed}: use jit"):
-            trainer_of(True, optimizer, **options)
+    with pytest.raises(ValueError, match=f"CUDA graphs, which needs {needed}: use jit"):
+        trainer_of(True, optimizer, **options)
 
 
 def test_batches_of_too_many_shapes_run_without_graphs(gpu, monkeypatch):
@@ -107,9 +102,8 @@ def test_batches_of_too_many_shapes_run_without_graphs(gpu, monkeypatch):
     plain, trainer = trainer_of(False, {}), trainer_of("auto", {})
     assert train(trainer) == train(plain)
     assert not graphs(trainer)
-    if ON_PYTORCH:
-        with pytest.raises(ValueError, match="the batches have more than 1 shapes"):
-            train(trainer_of(True, {}), 3)
+    with pytest.raises(ValueError, match="the batches have more than 1 shapes"):
+        train(trainer_of(True, {}), 3)
 
 
 def test_a_step_that_cannot_be_recorded_runs_without_a_graph(gpu, monkeypatch):
@@ -118,15 +112,11 @@ def test_a_step_that_cannot_be_recorded_runs_without_a_graph(gpu, monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "graph", fail)
     assert train(trainer_of("auto", {})) == train(trainer_of(False, {}))
-    if ON_PYTORCH:
-        with pytest.raises(ValueError, match="The reason: out of memory"):
-            train(trainer_of(True, {}), 3)
+    with pytest.raises(ValueError, match="The reason: out of memory"):
+        train(trainer_of(True, {}), 3)
 
 
 def test_jit_compile_on_pytorch_needs_a_gpu():
-    if not ON_PYTORCH:
-        assert trainer_of(True, {}).jit_compile
-        return
     with pytest.raises(ValueError, match="CUDA graphs, which needs a GPU of CUDA: use"):
         trainer_of(True, {})
     assert not isinstance(trainer_of("auto", {}).train_function, cuda_graphs.GraphedStep)
@@ -157,14 +147,10 @@ def searches(options, monkeypatch, on_gpu):
     sizes = {"num_layers": 1, "d_model": 8, "num_heads": 2, "d_ff": 16}
     model = Transformer(20, **sizes, dtype="mixed_bfloat16")
     generator = np.random.default_rng(2)
-    request = Request(
-        generator.integers(4, 20, (10, 5), "int32"),
-        random_numbers=generator.random((10, 2, 30)) if "samples" in options else None,
-    )
-    if "samples" in options:
-        strategy = make_strategy(model, SamplingOptions(num_samples=2))
-    else:
-        strategy = make_strategy(model, SearchOptions(**options))
+    request = Request(generator.integers(4, 20, (10, 5), "int32"))
+    if isinstance(options, SamplingOptions):
+        request = request._replace(random_numbers=generator.random((10, 2, 30)))
+    strategy = make_strategy(model, options)
     run = BatchSearch(model)
     shapes = MANY_SHAPES._replace(first_stage=4)
     found = [run(request, strategy, 30, shapes)]
@@ -174,7 +160,13 @@ def searches(options, monkeypatch, on_gpu):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"beam_size": 1}, {"samples": 2}, {"num_beam_groups": 2, "diversity_penalty": 0.5}],
+    [
+        SearchOptions(),
+        SearchOptions(beam_size=1),
+        SearchOptions(num_beam_groups=2, diversity_penalty=0.5),
+        SamplingOptions(num_samples=2),
+    ],
+    ids=["beam", "greedy", "groups", "sampling"],
 )
 def test_replayed_searches_find_what_others_find(gpu, monkeypatch, options):
     replays = []
@@ -184,4 +176,4 @@ def test_replayed_searches_find_what_others_find(gpu, monkeypatch, options):
     for a, b in zip(expected, found, strict=True):
         for x, y in zip(a, b, strict=True):
             np.testing.assert_array_equal(x, y)
-    assert not ON_PYTORCH or len(replays) > 2 * len(set(replays)) > 0
+    assert len(replays) > 2 * len(set(replays)) > 0

@@ -13,7 +13,7 @@ from keras_transformer._backend.gradient_checkpointing import (
     gradient_checkpointing,
 )
 from keras_transformer.layers import DecoderLayer, FullAttention
-from keras_transformer.training.callbacks import Reseed
+from keras_transformer.training.callbacks import Steps
 
 D = 6
 
@@ -35,7 +35,7 @@ def train_one(kind, **options):
     outputs = layer(inputs["x"], memory=inputs["memory"], memory_padding_mask=mask)
     model = kind({**inputs, "mask": mask}, outputs)
     model.compile(keras.optimizers.SGD(1.0), "mse")
-    callback = Reseed(seed=1)
+    callback = Steps(seed=1)
     callback.set_model(model)
     callback.on_train_batch_begin(0)
     x, memory = np.random.default_rng(0).normal(size=(2, 3, 5, D)).astype("float32")

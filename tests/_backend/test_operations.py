@@ -13,7 +13,6 @@ from keras_transformer._backend.operations import (
     custom_gradient,
     global_norm,
     of_unknown_shape,
-    scalar,
     scale_and_shift,
     sequential_loop,
 )
@@ -51,11 +50,6 @@ def test_affine_map_has_value_and_gradients_of_numpy(training):
     np.testing.assert_allclose(of_shift, factors.sum((0, 1)), rtol=1e-4, atol=1e-4)
 
 
-def test_without_scale_or_shift():
-    x = np.arange(6, dtype="float32").reshape(2, 3)
-    assert scale_and_shift(x, training=True) is x
-
-
 @pytest.mark.parametrize("is_causal, padding", [(True, 0), (False, 3), (True, 3)])
 def test_the_kernel_of_pytorch_gives_heads_and_gradients_of_all_scores(is_causal, padding):
     problem = Problem(11, 11, is_causal=is_causal, padding=padding, d_v=K)
@@ -63,10 +57,6 @@ def test_the_kernel_of_pytorch_gives_heads_and_gradients_of_all_scores(is_causal
         problem.assert_solved_by(attend)
     else:
         assert attend(*problem.inputs, **problem.options()) is None
-
-
-def test_no_kernel_takes_values_wider_than_keys():
-    assert attend(*Problem(5, 5).inputs) is None
 
 
 @pytest.mark.parametrize("count", [0, 1, 7])
@@ -89,13 +79,6 @@ def test_unknown_shapes_keep_values_and_free_sizes():
 
         graph = tf.function(of_unknown_shape).get_concrete_function(tf.constant(x))
         assert graph.output_shapes.as_list() == [None, None, 3]
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
-def test_a_scalar_has_its_value_and_dtype(dtype):
-    found = scalar(-3, dtype)
-    assert keras.backend.standardize_dtype(found.dtype) == dtype
-    assert to_numpy(ops.cast(found, "float32")) == -3
 
 
 def test_the_norm_is_of_all_tensors():

@@ -12,8 +12,7 @@ import pytest
 import scaling
 import serving_load
 import vocabulary_memory
-from _attention_layers import path_length
-from _attention_layers import row as layer_row
+from _attention_layers import path_length, row as layer_row
 from _attention_memory import exponent
 from _attention_scores import statistics
 from _attention_time import row as time_row

@@ -1,11 +1,16 @@
 """What commands share."""
 
+import os
+import platform
+import subprocess
+import sys
 import warnings
 
 import pytest
+from support.command_line import fails, invoke
 
 from keras_transformer.cli.common import warning_lines, writer
-from keras_transformer.errors import UserError
+from keras_transformer.decoding.options import SamplingOptions, SearchOptions
 
 
 def test_text_goes_to_standard_output_or_to_a_file(tmp_path, capsys):
@@ -19,14 +24,91 @@ def test_text_goes_to_standard_output_or_to_a_file(tmp_path, capsys):
     assert (tmp_path / "out").read_text("utf-8") == "ü\n"
 
 
-def test_a_file_that_cannot_be_written_is_refused_at_once(tmp_path):
-    with pytest.raises(UserError, match="cannot be written: Is a directory$"), writer(tmp_path):
-        raise AssertionError("the work has begun")
-
-
 def test_a_warning_is_shown_once(capsys):
     with warning_lines():
         for message in ("the model is old", "the disk is slow", "the model is old"):
             warnings.resetwarnings()  # as imports of libraries may do
             warnings.warn(message, stacklevel=1)
     assert capsys.readouterr().err == "Warning: the model is old\nWarning: the disk is slow\n"
+
+
+def test_every_option_of_search_is_on_the_command_line_with_its_description():
+    shown = " ".join(invoke("translate", "--help").stdout.split())
+    for kind in (SearchOptions, SamplingOptions):
+        for name, field in kind.model_fields.items():
+            flag = "--sample" if name == "num_samples" else f"--{name.replace('_', '-')}"
+            assert f" {flag} " in shown
+            described = " ".join(field.description.split())
+            if name in SearchOptions.model_fields:
+                described = described.replace("Default: ", "Default: that of the recipe, else ")
+            assert name == "num_samples" or described in shown
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (("--n-best", 3, "--beam-size", 2), "`n_best` must be at most `beam_size`"),
+        (("--top-k", 3), "--top-k can only be used with --sample or --mbr"),
+        (("--seed", 3), "--seed can only be used with --sample or --mbr"),
+        (("--seed", 0), "--seed can only be used with --sample or --mbr"),
+        (("--min-length", 6, "--max-length", 5), "`min_length` must be at most `max_length`"),
+        (("--sample", 2, "--beam-size", 2), "--beam-size cannot be used with"),
+        (("--mbr", 2, "--alignments"), "--alignments cannot be used with"),
+        (("--mbr", 2, "--sample", 2), "cannot be used together"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(run, arguments, message):
+    assert message in fails("translate", run, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--beam-size", 0),
+        ("--length-penalty", -0.1),
+        ("--temperature", 0),
+        ("--top-p", 1.1),
+        ("--seed", 2**64),
+        ("--seed", -1),
+    ],
+)
+def test_values_out_of_range_are_refused(option, value):
+    result = invoke("translate", "run", option, value)
+    assert result.exit_code == 2
+    assert f"Invalid value for '{option}'" in result.stderr
+
+
+COUNT_PAGE_FAULTS = """
+import resource, subprocess, sys
+import numpy as np
+from keras_transformer.cli.process import keep_freed_memory
+
+if sys.argv[1] == "keep":
+    assert keep_freed_memory()
+if sys.argv[1:] == ["keep", "child"]:
+    sys.exit(subprocess.run([sys.executable, "-c", sys.stdin.read(), "return"]).returncode)
+size = 2**25
+np.ones(size)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+np.ones(size)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries have no mallopt")
+def test_freed_memory_causes_no_new_page_faults():
+    faults = {
+        way: int(
+            subprocess.run(
+                [sys.executable, "-c", COUNT_PAGE_FAULTS, *way.split()],
+                input=COUNT_PAGE_FAULTS,
+                env=os.environ | {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"},
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout.split()[-1]
+        )
+        for way in ("return", "keep", "keep child")
+    }
+    assert max(faults["keep"], faults["keep child"]) < 100 < faults["return"]

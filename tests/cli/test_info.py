@@ -1,12 +1,14 @@
-"""`keras-transformer info`."""
+"""`keras-transformer info`, `recipes` and `schema`."""
 
 import json
 import shutil
 
 import pytest
-from support.command_line import succeeds
+from support.command_line import fails, succeeds
 
 from keras_transformer import Run
+from keras_transformer.recipe.files import SHIPPED_RECIPES, recipe_files
+from keras_transformer.recipe.settings import all_keys
 from keras_transformer.translation.open_run import open_model
 
 
@@ -46,12 +48,6 @@ def test_scores_and_problems_are_shown(run):
     assert "scores.json cannot be read" in succeeds("info", run)
 
 
-def test_a_score_of_an_earlier_model_says_so(run):
-    score = {"split": "test", "metric": "BLEU", "score": 12.5, "checkpoint_sha256": "of another"}
-    (run / "scores.json").write_text(json.dumps([score]))
-    assert "earlier model, test: BLEU 12.50" in succeeds("info", run)
-
-
 def test_text_of_a_stranger_does_not_control_the_terminal(run):
     recipe = (run / "recipe.yaml").read_text()
     hostile = recipe.replace("description: ''", r'description: "a\e[2Jb\nc"')
@@ -59,3 +55,59 @@ def test_text_of_a_stranger_does_not_control_the_terminal(run):
     (run / "recipe.yaml").write_text(hostile)
     lines = succeeds("info", run).splitlines()
     assert any(line.endswith("  a [2Jb c") for line in lines)
+
+
+@pytest.fixture
+def shipped():
+    return {path.stem: path for path in SHIPPED_RECIPES[1].glob("*.yaml")}
+
+
+def test_the_list_has_what_each_recipe_is_and_states(shipped):
+    shown = succeeds("recipes")
+    blocks = dict(block.split(":\n", 1) for block in shown.strip().split("\n\n"))
+    assert list(blocks) == sorted(shipped)
+    text = " ".join(blocks["multi30k_en_de"].split())
+    assert "description Image captions, lowercased and tokenized, English to German." in text
+    assert (
+        "transformer, 4 layers, d_model 128, 9,728 pieces; 11,500 steps of 4,096 target tokens"
+        in text
+    )
+    assert "time 2 h 9 min" in text
+    assert text.endswith("beam 5); multi30k_en_de_r_drop goes on from here")
+
+
+def test_a_name_prints_the_file_with_its_comments(shipped):
+    assert succeeds("recipes", "quickstart") == shipped["quickstart"].read_text("utf-8")
+    assert "no recipe nope: give" in fails("recipes", "nope")
+
+
+def test_recipes_of_the_current_folder_come_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recipes").mkdir()
+    own = "name: mine\ndescription: My text.\ndata: {generator: {}}\n"
+    (tmp_path / "recipes" / "quickstart.yaml").write_text(own)
+    (tmp_path / "recipes" / "broken.yaml").write_text("name: {")
+    (tmp_path / "recipes" / "folder.yaml").mkdir()
+    assert "folder" not in recipe_files()
+    assert succeeds("recipes", "quickstart") == own
+    shown = " ".join(succeeds("recipes").split())
+    assert "quickstart: description My text. size transformer, 6 layers" in shown
+    assert "broken: problem recipes/broken.yaml: cannot be read as YAML" in shown
+
+
+def test_schema_shows_type_range_default_and_meaning_of_each_key():
+    shown = succeeds("schema")
+    steps = "\ntraining.steps: integer, > 0, ≤ 99,999,999; default: 100000\n"
+    assert f"{steps}    Total number of optimizer steps. May change on resume.\n" in shown
+    assert shown.startswith("name: text; required\n    Name of the run folder.\n")
+    assert [line.partition(":")[0] for line in shown.splitlines() if line[0] != " "] == list(
+        key.name for key in all_keys()
+    )
+
+
+def test_schema_is_json_for_editors():
+    schema = json.loads(succeeds("schema", "--json"))
+    steps = schema["$defs"]["Training"]["properties"]["steps"]
+    assert (steps["default"], steps["exclusiveMinimum"]) == (100_000, 0)
+    assert steps["description"].startswith("Total number")
+    assert schema["additionalProperties"] is False

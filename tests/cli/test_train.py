@@ -1,5 +1,6 @@
-"""`keras-transformer train`."""
+"""`keras-transformer train`, `budget` and `average`."""
 
+import os
 import signal
 
 import keras
@@ -7,23 +8,15 @@ import pytest
 from support.command_line import fails, invoke, succeeds
 from support.locking_process import locked_by_another_process
 
-from keras_transformer.cli import train as command
 from keras_transformer.runs.run import Run
+from keras_transformer.training import token_budget
 from keras_transformer.training.distribution import Distribution
-from keras_transformer.training.validation import TranslationValidation
+from keras_transformer.training.train_run import TranslationValidation
 
 
 @pytest.fixture
 def train(recipe, data, tmp_path):
     return ("train", recipe, "--data-dir", data, "--run", tmp_path / "run")
-
-
-def test_a_run_holds_all_that_the_design_names(finished):
-    names = {path.name for path in (finished / "run").iterdir()}
-    visible = {"recipe.yaml", "tokenizer", "store", "checkpoints", "model.keras", "logs"}
-    assert names == {*visible, "history.json", "fingerprints.json", ".lock", ".write.lock"}
-    steps = [path.name for path in sorted((finished / "run" / "checkpoints").iterdir())]
-    assert steps == ["step-00000002", "step-00000004"]
 
 
 def test_a_log_file_names_the_long_work_in_a_few_lines(finished):
@@ -83,22 +76,22 @@ def test_interrupted_training_says_how_to_go_on(recipe, data, tmp_path, monkeypa
     def interrupt(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "train", interrupt)
+    monkeypatch.setattr("keras_transformer.training.train", interrupt)
     monkeypatch.setattr("keras_transformer.cli.train.installed_backends", lambda: ["jax", "torch"])
     folder = tmp_path / "a run"
     result = invoke("train", recipe, "--data-dir", data, "--run", folder, "--set", "seed=3")
     assert result.exit_code == 130
     assert "Stopped; there is no checkpoint yet. Continue with: " in result.stderr
     backend = f"--backend {keras.config.backend()}"
-    assert result.stderr.endswith(f"train '{folder}' --resume {backend}\n")
+    assert result.stderr.endswith(f"train '{folder}' --resume {backend}\n\n")
 
     def terminate(*args, **kwargs):
         signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(command, "train", terminate)
+    monkeypatch.setattr("keras_transformer.training.train", terminate)
     again = invoke("train", folder, "--resume", "--set", "training.steps=9")
     assert again.exit_code == 128 + signal.SIGTERM
-    assert again.stderr.endswith(f"train '{folder}' --resume --set training.steps=9 {backend}\n")
+    assert again.stderr.endswith(f"train '{folder}' --resume --set training.steps=9 {backend}\n\n")
     assert signal.getsignal(signal.SIGINT) == signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
@@ -125,8 +118,8 @@ def test_a_second_signal_interrupts_at_once(train, monkeypatch, distribution, si
             signal.raise_signal(number)
 
     sent = []
-    monkeypatch.setattr(command, "train", train_and_send)
-    monkeypatch.setattr(command, "start", lambda _: Distribution())
+    monkeypatch.setattr("keras_transformer.training.train", train_and_send)
+    monkeypatch.setattr("keras_transformer.training.distribution.start", lambda _: Distribution())
     result = invoke(*train, "--set", f"training.distribution={distribution}")
     assert (result.exit_code, len(sent)) == (128 + sent[-1], signals)
 
@@ -145,15 +138,60 @@ def test_a_failed_start_does_not_block_the_corrected_command(train, tmp_path, se
     assert not (tmp_path / "run").exists()
 
 
-def test_a_start_that_diverges_fails_and_leaves_nothing(train, tmp_path):
-    message = fails(*train, "--set", "training.r_drop=1.0e+300")
-    assert message.startswith("training has diverged: ")
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_run_in_use_is_refused_and_left_alone(finished, run):
     train = ("train", finished / "digits.yaml", "--data-dir", finished / "data", "--run", run)
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
     with locked_by_another_process(run):
         assert f"another process is training in {run}" in fails(*train, "--resume")
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+
+
+def test_every_try_is_a_line_and_the_last_line_names_the_setting(recipe, data, monkeypatch):
+    def find(loaded, limit, report):
+        assert loaded.name == "digits"
+        assert limit == 512
+        report(token_budget.Try(2048, (128, 32, 16)))
+        best = token_budget.Try(1024, (64, 32, 16), 300.0, 0.5, 2048.0)
+        report(best)
+        return best
+
+    monkeypatch.setattr(token_budget, "find_token_budget", find)
+    shown = succeeds("budget", recipe, "--memory", 0.5, "--set", f"data.directory={data}")
+    header, too_much, fits, last = shown.splitlines()
+    assert header.split()[0] == "tokens"
+    assert too_much.split() == "2,048 128 x 32 x 16 too much".split()
+    assert fits.split() == "1,024 64 x 32 x 16 300 0.50 2,048".split()
+    assert last == "largest that fits into 512 MiB: --set training.tokens_per_batch=1024"
+
+
+def test_the_previous_model_is_kept(run):
+    before = (run / "model.keras").read_bytes()
+    succeeds("average", run, "--last", 2)
+    assert (run / "model.previous.keras").read_bytes() == before
+    assert (run / "model.keras").read_bytes() != before
+    succeeds("average", run, "--last", 1)
+    names = {path.name for path in run.iterdir() if "model" in path.name}
+    assert names == {"model.keras", "model.previous.keras"}
+
+
+def test_killed_at_any_rename_the_run_has_a_model(run, monkeypatch):
+    """A kill is simulated by an error in the n-th rename, for every n."""
+    before = (run / "model.keras").read_bytes()
+    replace, count = os.replace, 0
+
+    def killed(*paths):
+        nonlocal count
+        count -= 1
+        if count < 0:
+            raise KeyboardInterrupt
+        replace(*paths)
+
+    monkeypatch.setattr(os, "replace", killed)
+    for renames in range(2):
+        count = renames
+        invoke("average", run, "--last", 2)
+        assert (run / "model.keras").read_bytes() == before
+    count = 2
+    succeeds("average", run, "--last", 2)
+    assert (run / "model.keras").read_bytes() != before
+    assert (run / "model.previous.keras").read_bytes() == before

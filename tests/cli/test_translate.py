@@ -12,28 +12,21 @@ from support.command_line import fails, invoke, succeeds
 from support.time_limit import time_limit
 
 from keras_transformer import Hypothesis, SamplingOptions
-from keras_transformer.cli import translate
 from keras_transformer.translation.target_constraints import ConstraintError
-
-
-def test_translate_gives_one_line_a_line(run):
-    lines = succeeds("translate", run, "--beam-size", 1, input="one two\n\nnine\n").split("\n")
-    assert len(lines) == 4
-    assert (lines[1], lines[3]) == ("", "")
-
 
 SHOUT = """
 import sys
 from keras_transformer import cli
-from keras_transformer.cli import translate
+from keras_transformer import _progress
+from keras_transformer.translation import engines
 from keras_transformer.translation.hypothesis import Hypothesis
 
 class Shouter:
     def translate_nbest(self, sentences, **_):
         return [[Hypothesis(x.upper(), (), 0.0, 0.0, 1)] for x in sentences]
 
-translate.open_translator = lambda *_, **__: Shouter()
-translate.compiling = lambda: ""
+engines.open_translator = lambda *_, **__: Shouter()
+_progress.compiling = lambda: ""
 cli.main(sys.argv[1:])
 """
 
@@ -99,20 +92,6 @@ def test_a_session_writes_no_prompt_into_a_file(session, tmp_path):
     assert (tmp_path / "out").read_text("utf-8") == "ONE\nTWO\n"
 
 
-@pytest.mark.parametrize("value", ["worst", "-1", "1.5", "", "9" * 9])
-def test_a_checkpoint_is_best_last_or_a_step(run, value):
-    result = invoke("translate", run, "--checkpoint", value, input="one\n")
-    assert result.exit_code == 2
-    assert f"{value!r} is not best, last or a step." in result.stderr
-
-
-def test_mbr_gives_one_line_with_its_expected_chrf(run):
-    lines = succeeds("translate", run, "--mbr", 4, "--scores", input="one two\n\n").split("\n")
-    assert len(lines) == 3
-    assert 0 < float(lines[0].split("\t")[0]) <= 100
-    assert lines[1] == "100.0000\t"  # all samples of a blank line are equal
-
-
 def test_an_overlong_line_is_split_or_truncated(run):
     translate = ("translate", run, "--beam-size", 1)
     whole, part = succeeds(*translate, input="one two. " * 30 + "\none two.\n").splitlines()
@@ -121,13 +100,6 @@ def test_an_overlong_line_is_split_or_truncated(run):
     assert len(result.stdout.splitlines()) == 1
     assert result.stderr.startswith("Warning: Only the first 23 of ")
     assert len(result.stderr.splitlines()) == 1
-
-
-@pytest.mark.slow
-def test_an_ensemble_of_one_model_twice_is_that_model(run, finished):
-    translate = ("translate", run, "--beam-size", 1)
-    alone = succeeds(*translate, input="one two\n")
-    assert succeeds(*translate, "--ensemble", finished / "run", input="one two\n") == alone
 
 
 def test_invalid_utf8_to_translate(run, tmp_path):
@@ -141,26 +113,13 @@ def test_invalid_utf8_to_translate(run, tmp_path):
     assert "in.txt, line 2" in fails("translate", run, tmp_path / "in.txt")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--sample", 2, "--max-length", 25), "at most the model's max_length, 24"),
-        (("--sample", 2, "--temperature", "1e-320"), "1e-320 is not in the range"),
-        (("--sample", 2, "--repetition-penalty", "nan"), "finite number"),
-        (("--sample", 2**31), "is not in the range"),
-        (("--beam-size", 2**31), "is not in the range"),
-        (("--min-length", 2**64), "is not in the range"),
-        (("--n-best", 3), "`n_best` must be at most `beam_size`. Received: n_best=3, beam_size=2"),
-    ],
-)
-def test_options_that_no_search_can_have_are_refused(run, options, message):
-    assert message in fails("translate", run, *options, input="one\n")
-
-
 def test_output_that_cannot_be_written_is_refused_before_the_model_is_loaded(tmp_path):
     missing = tmp_path / "no run"
     message = fails("translate", missing, "--output", tmp_path, input="one\n")
     assert message.startswith(f"{tmp_path} cannot be written: ")
+
+
+OPEN = "keras_transformer.translation.open_run.open_translator"
 
 
 class Echo:
@@ -194,7 +153,7 @@ def echo(monkeypatch):
     """Returns a translator that `translate` uses in place of the run's."""
 
     def use(translator):
-        monkeypatch.setattr(translate, "open_translator", lambda *_, **__: translator)
+        monkeypatch.setattr(OPEN, lambda *_, **__: translator)
         return translator
 
     return use
@@ -246,11 +205,11 @@ def test_samples_are_numbered_through_the_whole_text(run, echo, write):
 def test_options_reach_the_translator(run, monkeypatch):
     seen = []
 
-    def record(runs, options, **others):
-        seen.append((options, others))
+    def record(runs, **others):
+        seen.append((others.pop("options"), others))
         return Echo()
 
-    monkeypatch.setattr(translate, "open_translator", record)
+    monkeypatch.setattr(OPEN, record)
     words = ("--beam-size", 3, "--min-length", 2, "--overlong", "truncate", "--checkpoint", "2")
     succeeds("translate", run, *words, "--batch-tokens", 8, "--shortlist", input="one\n")
     ((options, others),) = seen
@@ -262,16 +221,6 @@ def test_options_reach_the_translator(run, monkeypatch):
         "checkpoint": 2,
         "tokens_per_batch": 8,
     }
-
-
-def test_an_unfinished_run_translates_with_a_checkpoint(run):
-    expected = succeeds("translate", run, "--scores", input="one two\n")
-    (run / "model.keras").unlink()
-    message = fails("translate", run, input="one two\n")
-    assert f"To finish it: keras-transformer train {run} --resume. " in message
-    # The finished model is the last checkpoint, because the recipe has average_last=1.
-    last = succeeds("translate", run, "--scores", "--checkpoint", "last", input="one two\n")
-    assert last == expected
 
 
 def test_a_refused_line_is_numbered_through_the_whole_text(run, echo, write):

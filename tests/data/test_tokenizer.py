@@ -29,12 +29,6 @@ def test_frames_are_what_encoder_decoder_and_loss_take(tokenizer):
     assert [fits([7, 8], length) for length in (2, 3)] == [False, True]
 
 
-def test_text_comes_back(tokenizer, separate_tokenizer):
-    _, targets = zip(*SENTENCES, strict=True)
-    for each in (tokenizer, separate_tokenizer):
-        assert each.decode_target(each.encode_target(targets)) == list(targets)
-
-
 def test_special_ids(tokenizer):
     assert (tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id) == (0, 1, 2, 3)
     assert tokenizer.encode_source([""]) == [[]]
@@ -44,7 +38,10 @@ def test_special_ids(tokenizer):
     assert {tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id}.isdisjoint(ids)
 
 
-def test_special_ids_give_no_text(tokenizer):
+def test_text_comes_back_and_special_ids_give_none(tokenizer, separate_tokenizer):
+    _, targets = zip(*SENTENCES, strict=True)
+    for each in (tokenizer, separate_tokenizer):
+        assert each.decode_target(each.encode_target(targets)) == list(targets)
     (ids,) = tokenizer.encode_target(["ein hund"])
     assert tokenizer.decode_target([[2, *ids, 3, 0, 0]]) == ["ein hund"]
     assert tokenizer.decode_target(np.array([[*ids, 3, 0]], np.int32)) == ["ein hund"]
@@ -60,25 +57,17 @@ def test_no_character_of_the_training_text_is_unknown():
 
 @pytest.mark.parametrize("model_type", ["bpe", "unigram"])
 def test_the_same_text_gives_the_same_tokenizer(model_type):
-    first, second = (
-        Tokenizer.train(SENTENCES, vocabulary_size=60, model_type=model_type) for _ in range(2)
-    )
+    first, second = (Tokenizer.train(SENTENCES, 60, model_type=model_type) for _ in range(2))
     assert first.fingerprint == second.fingerprint
 
 
-def test_normalization():
-    pairs = [("ａ ﬁne Dog", "Ein Hund")] * 2
-    tokenizers = {
-        name: Tokenizer.train(pairs, 30, normalization=name)
-        for name in ("identity", "nmt_nfkc", "nmt_nfkc_cf")
-    }
-    for name, expected in [
-        ("identity", "ａ ﬁne Dog"),
-        ("nmt_nfkc", "a fine Dog"),
-        ("nmt_nfkc_cf", "a fine dog"),
-    ]:
-        tokenizer = tokenizers[name]
-        assert tokenizer.decode_target(tokenizer.encode_target(["ａ ﬁne Dog"])) == [expected]
+@pytest.mark.parametrize(
+    ("normalization", "expected"),
+    [("identity", "ａ ﬁne Dog"), ("nmt_nfkc", "a fine Dog"), ("nmt_nfkc_cf", "a fine dog")],
+)
+def test_normalization(normalization, expected):
+    tokenizer = Tokenizer.train([("ａ ﬁne Dog", "Ein Hund")] * 2, 30, normalization=normalization)
+    assert tokenizer.decode_target(tokenizer.encode_target(["ａ ﬁne Dog"])) == [expected]
 
 
 @pytest.mark.parametrize("joint", [True, False])
@@ -97,14 +86,10 @@ def test_saved_and_loaded_it_is_the_same(tmp_path, tokenizer, separate_tokenizer
     [
         ("source.model", "cut", r"source\.model is damaged"),
         ("source.model", None, "has no complete tokenizer: .*No such file"),
-        ("tokenizer.json", None, "has no complete tokenizer: .*No such file"),
         ("tokenizer.json", "[1]", "has no complete tokenizer"),
         ("tokenizer.json", " " * 100_000, "at most 65,536 bytes"),
-        ("tokenizer.json", "[" * 50_000, "nested too deeply"),
         ("tokenizer.json", '{"sha256": 3}', "has no complete tokenizer"),
-        ("tokenizer.json", '{"sha256": {}}', "must name source.model and target.model"),
         ("tokenizer.json", '{"sha256": {"../source.model": ""}}', "must name source.model and"),
-        ("tokenizer.json", '{"sha256": {"source.model": "", "b": ""}}', "must name source.model"),
     ],
 )
 def test_a_damaged_folder_is_refused(tmp_path, tokenizer, name, content, message):

@@ -60,14 +60,10 @@ def test_a_hypothesis_has_the_mean_probabilities_of_cached_transformers():
 def test_attention_weights_are_the_mean_of_the_models():
     models = [transformer(0), transformer(1)]
     token_ids = np.full((3, 2), BOS, "int32")
-    weights = [
-        to_numpy(
-            model.step(
-                token_ids, model.init_cache(SOURCES, 5, 2), 0, return_attention_weights=True
-            )[2]
-        )
-        for model in (*models, Ensemble(models))
-    ]
+    weights = []
+    for model in (*models, Ensemble(models)):
+        cache = model.init_cache(SOURCES, 5, 2)
+        weights.append(to_numpy(model.step(token_ids, cache, 0, return_attention_weights=True)[2]))
     assert not np.allclose(weights[0], weights[1], atol=1e-3)
     np.testing.assert_allclose(weights[2], (weights[0] + weights[1]) / 2, atol=1e-6)
 

@@ -7,7 +7,6 @@ from support.fake_models import BOS, PAD
 
 from keras_transformer.decoding.steps import (
     BLOCK,
-    Request,
     next_log_probabilities,
     top_k_tokens,
 )
@@ -21,17 +20,6 @@ def test_padding_and_bos_are_impossible_and_the_rest_is_not_renormalized():
     expected[..., [PAD, BOS]] = -np.inf
     found = to_numpy(next_log_probabilities(logits, PAD, BOS))
     np.testing.assert_allclose(found, expected, atol=1e-6)
-
-
-def test_limits_are_the_longest_length_or_less():
-    source_ids = np.ones((3, 2), "int32")
-    for max_lengths, limit, expected in (
-        (None, None, [9, 9, 9]),
-        ([4, 9, 20], None, [4, 9, 9]),
-        ([4, 9, 20], 6, [4, 6, 6]),
-    ):
-        found = Request(source_ids, max_lengths).as_tensors(9, limit).max_lengths
-        np.testing.assert_array_equal(to_numpy(found), expected)
 
 
 @pytest.mark.parametrize(

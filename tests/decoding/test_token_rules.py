@@ -1,4 +1,4 @@
-"""Token rules against plain Python, one hypothesis at a time."""
+"""Token rules and dynamic beam allocation against plain Python, one hypothesis at a time."""
 
 import functools
 
@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from keras import ops
 from support.contract import to_numpy
-from support.fake_models import BOS, EOS, PAD, PrefixModel
-from support.searching import beam_search
+from support.fake_models import BOS, EOS, PAD
 
 from keras_transformer import compile_function
 from keras_transformer.decoding.token_rules import (
@@ -15,8 +14,12 @@ from keras_transformer.decoding.token_rules import (
     MinLength,
     NoRepeatNgrams,
     RepetitionPenalty,
+    allocate_beams,
+    banks_of,
+    constrained_candidates,
     forbid_sequences,
     force_prefix,
+    next_required_tokens,
 )
 
 B, N, V, L = 3, 5, 7, 11
@@ -143,26 +146,103 @@ def test_a_prefix_is_forced_until_it_is_complete():
             np.testing.assert_array_equal(found[row], expected)
 
 
-def test_rules_hold_in_a_compiled_search():
-    rules = (NoRepeatNgrams(2), MinLength(6), ForbiddenWords(((5, 6), (1,))))
-    model = PrefixModel(V)
-    free = beam_search(model, SOURCES, max_length=L, beam_size=1).ids[:, 0]
-    ruled = beam_search(model, SOURCES, max_length=L, beam_size=1, rules=rules)
-    assert np.isfinite(to_numpy(ruled.scores)).all()
-    assert not all(map(is_ruled, free))
-    assert all(map(is_ruled, to_numpy(ruled.ids)[:, 0]))
-
-
-def is_ruled(ids):
-    tokens = ids[ids != PAD].tolist()
-    pairs = list(zip(tokens, tokens[1:], strict=False))
-    is_long = len(tokens) >= 6
-    return len(set(pairs)) == len(pairs) and (5, 6) not in pairs and 1 not in tokens and is_long
-
-
 @pytest.mark.parametrize("rule", [RepetitionPenalty(1.5), NoRepeatNgrams(1), NoRepeatNgrams(2)])
 def test_the_id_of_padding_may_be_outside_of_the_vocabulary(rule):
     log_probabilities, ids = hypotheses(position=4)
     outside = np.where((ids == PAD) | (ids == BOS), -1, ids)
     expected = apply(rule, log_probabilities, ids, 4)
     np.testing.assert_array_equal(apply(rule, log_probabilities, outside, 4), expected)
+
+
+INF = np.inf
+
+
+def met_by_hand(decoded, sequence):
+    """Tokens of `sequence` that are met: all, or the longest proper prefix at the end."""
+    size = len(sequence)
+    windows = [decoded[start : start + size] for start in range(len(decoded) - size + 1)]
+    if sequence in windows:
+        return size
+    return max(n for n in range(size) if decoded[len(decoded) - n :] == sequence[:n])
+
+
+def random_problem(seed):
+    """Hypotheses of few distinct tokens, and sequences of one to three of them."""
+    generator = np.random.default_rng(seed)
+    decoded = generator.choice([4, 5, 6], (5, 6, 1 + seed)).tolist()
+    lengths = generator.integers(1, 4, (5, 4))
+    sequences = [[generator.choice([4, 5, 6], n).tolist() for n in row] for row in lengths]
+    required = [[words + [PAD] * (3 - len(words)) for words in row] for row in sequences]
+    ids = [[[BOS, *words] + [PAD] * (9 - len(words)) for words in row] for row in decoded]
+    return decoded, sequences, np.array(ids, "int32"), np.array(required, "int32")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_overlapping_sequences_are_met_as_by_hand(seed):
+    decoded, sequences, ids, required = random_problem(seed)
+    position = len(decoded[0][0])
+    wanted = to_numpy(next_required_tokens(ids, position, required, PAD))
+    banks = to_numpy(banks_of(ids, position, required, PAD))
+    for row, column in np.ndindex(banks.shape):
+        counts = [met_by_hand(decoded[row][column], words) for words in sequences[row]]
+        pairs = list(zip(counts, sequences[row], strict=True))
+        expected = [-1 if count == len(words) else words[count] for count, words in pairs]
+        assert wanted[row, column].tolist() == expected
+        met = sum(count for count, words in pairs if count == len(words))
+        in_progress = [count for count, words in pairs if count < len(words)]
+        assert banks[row, column] == met + max(in_progress, default=0)
+
+
+def allocated_by_hand(log_probabilities, banks, beam_size):
+    by_bank = {bank: [] for bank in sorted(set(banks), reverse=True)}
+    for candidate in np.argsort(-np.array(log_probabilities), kind="stable"):
+        if log_probabilities[candidate] > -INF:
+            by_bank[banks[candidate]].append(candidate)
+    chosen = []
+    while len(chosen) < beam_size:
+        chosen += [queue.pop(0) for queue in by_bank.values() if queue]
+    return sorted(chosen[:beam_size], key=lambda candidate: -log_probabilities[candidate])
+
+
+def test_beams_are_given_out_turn_by_turn():
+    generator = np.random.default_rng(0)
+    log_probabilities = -generator.random((20, 13)).astype("float32")
+    log_probabilities[generator.random((20, 13)) < 0.2] = -INF
+    banks = generator.integers(0, 4, (20, 13)).astype("int32")
+    tensors = map(ops.convert_to_tensor, (log_probabilities, banks))
+    found = to_numpy(allocate_beams(*tensors, 6))
+    for row in range(20):
+        expected = allocated_by_hand(log_probabilities[row].tolist(), banks[row].tolist(), 6)
+        assert found[row].tolist() == expected
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_candidates_are_the_probable_and_the_required_once_each(seed):
+    decoded, sequences, ids, required = random_problem(seed)
+    position, beams, size = len(decoded[0][0]), 6, 50
+    generator = np.random.default_rng(seed)
+    live = -generator.random((5, beams)).astype("float32")
+    next_tokens = np.log(generator.dirichlet(np.ones(size), (5, beams))).astype("float32")
+    tensors = map(ops.convert_to_tensor, (ids, live, next_tokens))
+    found = constrained_candidates(*tensors, position, required, eos_id=EOS, pad_id=PAD)
+    found = [to_numpy(x) for x in found]
+    for row in range(5):
+        totals = live[row][:, None] + next_tokens[row]
+        wanted = set()
+        for beam in range(beams):
+            counts = [met_by_hand(decoded[row][beam], words) for words in sequences[row]]
+            pairs = zip(counts, sequences[row], strict=True)
+            tokens = {words[count] for count, words in pairs if count < len(words)}
+            if tokens:
+                totals[beam, EOS] = -INF
+            wanted |= {(beam, token) for token in tokens}
+        best = {divmod(int(x), size) for x in np.argsort(-totals.ravel())[: 2 * beams]}
+        wanted |= best | {(beam, int(np.argmax(totals[beam]))) for beam in range(beams)}
+        new_ids, log_probabilities, parents, *_ = (x[row] for x in found)
+        is_real = log_probabilities > -INF
+        pairs = list(zip(parents[is_real], new_ids[is_real, position + 1], strict=True))
+        assert sorted(pairs) == sorted(wanted)
+        expected = [totals[pair] for pair in pairs]
+        np.testing.assert_allclose(log_probabilities[is_real], expected, rtol=1e-6)
+        before = slice(0, position + 1)
+        np.testing.assert_array_equal(new_ids[:, before], ids[row][parents][:, before])

@@ -2,13 +2,10 @@
 
 import numpy as np
 import pytest
-from keras import ops
 from support.contract import randomize, to_numpy
 from support.parallel_text import SENTENCES
-from support.searching import beam_search
 from support.small_models import make_token_likelier
 
-from keras_transformer import SearchOptions, Translator
 from keras_transformer.data import Tokenizer
 from keras_transformer.exchange.ctranslate2 import write_ctranslate2
 from keras_transformer.models import Transformer
@@ -127,56 +124,6 @@ def test_positions_of_a_half_precision_model_are_exported_in_float32(tokenizer, 
     assert_same_log_probabilities(model, load(half, tokenizer), tokenizer, atol=1e-5)
 
 
-class Renormalized:
-    """A model that never predicts padding and bos, as an exported one."""
-
-    def __init__(self, model):
-        self.model = model
-
-    def __getattr__(self, name):
-        return getattr(self.model, name)
-
-    def step(self, token_ids, cache, position):
-        logits, cache = self.model.step(token_ids, cache, position)
-        forbidden = ops.convert_to_tensor(np.isin(np.arange(V), [0, 2]).astype("float32"))
-        return logits - 1e4 * forbidden, cache
-
-
-@pytest.mark.once
-@pytest.mark.parametrize(
-    "variant",
-    [
-        "pre_norm",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("sinusoidal", "rotary")),
-    ],
-)
-def test_greedy_and_beam_search_find_the_same_tokens(variant, tokenizer, load):
-    model = new_model(**VARIANTS[variant])
-    make_token_likelier(model, tokenizer.eos_id, 1.0)
-    translator = load(model, tokenizer)
-    sources = random_sentences(*np.random.default_rng(2).integers(1, 12, 50))
-    source_ids = padded([[*source, tokenizer.eos_id] for source in sources])
-    renormalized = Renormalized(model)
-    pieces = tokenizer.target_pieces
-    lengths = set()
-    for beam_size in (1, 4):
-        ours = beam_search(
-            renormalized, source_ids, max_length=LENGTH, beam_size=beam_size, length_penalty=0.0
-        )
-        theirs = translator.translate_batch(
-            strings(tokenizer.source_pieces, sources),
-            beam_size=beam_size,
-            return_scores=True,
-            **SEARCH,
-        )
-        found = [[id for id in ids if id not in (0, 3)] for ids in to_numpy(ours.ids)[:, 0]]
-        assert strings(pieces, found) == [result.hypotheses[0] for result in theirs]
-        scores = [result.scores[0] for result in theirs]
-        np.testing.assert_allclose(scores, to_numpy(ours.scores)[:, 0], atol=1e-4)
-        lengths |= set(map(len, found))
-    assert min(lengths) < max(lengths) == LENGTH  # some ended by themselves, some were cut
-
-
 @pytest.mark.once
 def test_padding_and_bos_are_never_chosen(tokenizer, load):
     model = new_model()
@@ -187,21 +134,6 @@ def test_padding_and_bos_are_never_chosen(tokenizer, load):
     for result in translator.translate_batch(sources, beam_size=2, **SEARCH):
         assert result.hypotheses[0]
         assert not {"<pad>", "<s>"} & set(result.hypotheses[0])
-
-
-@pytest.mark.once
-def test_texts_are_translated_alike(tokenizer, load):
-    model = new_model()
-    make_token_likelier(model, tokenizer.eos_id, 1.0)
-    for id in (tokenizer.pad_id, tokenizer.bos_id):
-        make_token_likelier(model, id, -20.0)
-    texts = [*(source[:12] for source, _ in SENTENCES), "漢 dog"]  # 漢 has no piece
-    options = SearchOptions(beam_size=3, length_penalty=0.0, max_length=LENGTH)
-    translator = Translator(model, tokenizer, options)
-    pieces = strings(tokenizer.source_pieces, tokenizer.encode_source(texts))
-    results = load(model, tokenizer).translate_batch(pieces, beam_size=3, **SEARCH)
-    ids = [[tokenizer.target_pieces.index(p) for p in r.hypotheses[0]] for r in results]
-    assert tokenizer.decode_target(ids) == translator.translate(texts)
 
 
 @pytest.mark.once

@@ -47,7 +47,8 @@ def test_sentences_longer_than_the_default_of_ctranslate2_are_compared(tokenizer
 
 
 def test_an_export_that_translates_otherwise_is_not_kept(tokenizer, tmp_path, monkeypatch):
-    monkeypatch.setattr(writer, "_encodings", lambda model: 1 - writer.position_table(model))
+    table = writer.position_table
+    monkeypatch.setattr(writer, "position_table", lambda model: 1 - table(model))
     with pytest.raises(UserError, match="the CTranslate2 model translates "):
         export_ctranslate2(new_model(), tokenizer, tmp_path / "model", None, TEXTS)
     assert list(tmp_path.iterdir()) == []

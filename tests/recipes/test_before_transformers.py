@@ -14,8 +14,7 @@ from support import older_reference, tiny_run
 from support.contract import to_numpy, weights_of
 from support.older_models import SIZES, before_transformers, new_model, small_model
 from support.searching import eagerly, quick_search
-from support.small_models import TARGET_V, B, T, inputs_of
-from support.small_models import small_model as small_transformer
+from support.small_models import TARGET_V, B, T, inputs_of, small_model as small_transformer
 
 from keras_transformer import (
     Ensemble,
@@ -34,8 +33,7 @@ from keras_transformer.models.protocol import Searchable, SlicesLogits
 from keras_transformer.recipe.settings import ModelSettings
 from keras_transformer.runs.run import Run
 from keras_transformer.training import train
-from keras_transformer.translation.engines import open_translator
-from keras_transformer.translation.open_run import open_model
+from keras_transformer.translation.open_run import open_model, open_translator
 from keras_transformer.visualization import attention_maps
 
 N, LONGEST = 3, 7

@@ -42,13 +42,6 @@ def run(program, *arguments, text=None):
     )
 
 
-def fails(program, *arguments):
-    """The last line that a failing run says."""
-    result = run(program, *arguments)
-    assert (result.returncode, result.stdout) == (2, b""), result
-    return result.stderr.decode().splitlines()[-1]
-
-
 def test_the_c_program_translates_lines_without_python(program, exporting, client, tmp_path):
     libraries = subprocess.run(["ldd", program], capture_output=True, text=True).stdout
     assert "libtensorflow_cc.so.2" in libraries
@@ -67,15 +60,3 @@ def test_the_c_program_translates_lines_without_python(program, exporting, clien
     ):
         assert result.returncode == 0, result.stderr
         assert result.stdout.decode(errors="replace").splitlines() == expected
-
-
-def test_what_the_c_program_lacks_is_one_line(program, exporting, tmp_path):
-    kernels = package_folder("tensorflow_text") / "python/ops/_sentencepiece_tokenizer.so"
-    model = exporting.folder / "model" / "1"
-    for arguments, message in (
-        ([], "translate: usage: translate SAVED_MODEL KERNELS [FILE]"),
-        ([model, kernels, tmp_path / "no"], "cannot open"),
-        ([model, tmp_path / "no.so"], "cannot load the SentencePiece operations: "),
-        ([tmp_path, kernels], "cannot load the SavedModel: "),
-    ):
-        assert message in fails(program, *arguments)

@@ -4,26 +4,22 @@ import math
 
 import pytest
 
+from keras_transformer import serving
 from keras_transformer.errors import UserError
-from keras_transformer.serving import ServedTranslation, ServingClient
-from keras_transformer.serving import client as client_module
-from keras_transformer.serving.endpoint import NotFoundError, TemporaryError, VersionState
+from keras_transformer.serving import ServedTranslation, ServingClient, TemporaryError
 
 pytestmark = pytest.mark.once
 AWAY = TemporaryError("here cannot be reached: Connection refused")
-NOT_FOUND = NotFoundError("Servable not found for request: Latest(m)")
 
 
 class Scripted:
     """Answers the first requests with errors; keeps what was asked for."""
 
-    address, model = "here", "m"
+    address = "here"
 
-    def __init__(self, *errors, states=(), version=None, outputs=None):
+    def __init__(self, *errors, outputs=None):
         self.errors = list(errors)
-        self.version = version
-        self._states, self._outputs = states, outputs
-        self.requests = []
+        self.outputs, self.requests = outputs, []
 
     def predict(self, signature, inputs):
         self.requests.append((signature, inputs))
@@ -31,19 +27,14 @@ class Scripted:
             raise self.errors.pop(0)
         texts = [text.upper() for text in inputs["text"]]
         default = {"translation": texts, "score": [-1.0] * len(texts)}
-        return self._outputs or default
-
-    def states(self):
-        if isinstance(self._states, Exception):
-            raise self._states
-        return list(self._states)
+        return self.outputs or default
 
 
 @pytest.fixture
 def pauses(monkeypatch):
     """How long the client slept, in seconds."""
     slept = []
-    monkeypatch.setattr(client_module.time, "sleep", slept.append)
+    monkeypatch.setattr(serving.time, "sleep", slept.append)
     return slept
 
 
@@ -108,7 +99,7 @@ def test_requests_are_sent_again_after_growing_pauses(pauses):
 @pytest.mark.filterwarnings("ignore:.*next attempt")
 def test_the_client_gives_up_after_its_tries(pauses):
     endpoint = Scripted(*[AWAY] * 9)
-    with pytest.raises(UserError, match=r"^here cannot .* \(after 3 attempts\). Start a server"):
+    with pytest.raises(UserError, match=r"^here cannot .* \(after 2 retries\). Start a server"):
         ServingClient(endpoint, retries=2).translate(["a"])
     assert len(endpoint.requests) == 3
 
@@ -116,29 +107,6 @@ def test_the_client_gives_up_after_its_tries(pauses):
 def test_a_refusal_is_final(pauses):
     with pytest.raises(UserError, match="^no$"):
         ServingClient(Scripted(UserError("no"))).translate(["a"])
-    assert pauses == []
-
-
-def test_a_model_that_is_loading_is_waited_for(pauses):
-    loading = [VersionState(1, "LOADING", "")]
-    with pytest.warns(UserWarning, match="here is still loading the model 'm'"):
-        found = ServingClient(Scripted(NOT_FOUND, states=loading)).translate(["a"])
-    assert found == [ServedTranslation("A", -1.0)]
-
-
-@pytest.mark.parametrize(
-    ("states", "version", "message"),
-    [
-        (NOT_FOUND, None, "here has no model 'm': Servable not found"),
-        ([VersionState(1, "AVAILABLE", "")], 7, "here does not serve version 7 of 'm', only 1"),
-        ([VersionState(1, "END", "bad")], None, "here could not load the model 'm': bad"),
-        ([VersionState(1, "END", "")], None, "here does not serve any version of 'm'$"),
-    ],
-)
-def test_why_there_is_no_model_is_said(states, version, message, pauses):
-    endpoint = Scripted(NOT_FOUND, states=states, version=version)
-    with pytest.raises(UserError, match=message):
-        ServingClient(endpoint).translate(["a"])
     assert pauses == []
 
 
@@ -166,8 +134,6 @@ def test_another_search_than_the_exported_goes_by_its_signature():
         {"translation": ["x"]},
         "nonsense",
         {"translation": ["x"], "score": []},
-        {"translation": [["x"]], "score": [[-1.0]]},
-        {"translation": ["x"], "score": ["y"]},
     ],
 )
 def test_an_answer_of_another_form_is_an_error(outputs):

@@ -7,15 +7,14 @@ import sys
 import pytest
 
 from keras_transformer.errors import UserError
-from keras_transformer.serving.endpoint import GrpcEndpoint, RestEndpoint
+from keras_transformer.serving import GrpcEndpoint, RestEndpoint
 
 pytestmark = pytest.mark.once
 TEXTS = ["bad cab", "", "face \0"]
 ASK = """
 import json, sys
 from keras_transformer.errors import UserError
-from keras_transformer.serving.endpoint import NotFoundError, TemporaryError
-from keras_transformer.serving.endpoint import GrpcEndpoint
+from keras_transformer.serving import GrpcEndpoint, TemporaryError
 
 address, text = sys.argv[1], {"text": [*json.loads(sys.argv[3]), b"\\xff c"]}
 numbers = {"beam_size": [1, 3, -1, 2], "length_penalty": [0.0] * 4, "max_length": [-1] * 4}
@@ -23,7 +22,7 @@ numbers = {"beam_size": [1, 3, -1, 2], "length_penalty": [0.0] * 4, "max_length"
 def outcome(function, *arguments):
     try:
         return function(*arguments)
-    except (NotFoundError, TemporaryError, UserError) as error:
+    except (TemporaryError, UserError) as error:
         return [type(error).__name__, str(error)]
 
 model = GrpcEndpoint("model", address, timeout=100)
@@ -31,12 +30,9 @@ print(json.dumps({
     "best": outcome(model.predict, "serving_default", text),
     "n_best": outcome(model.predict, "translate_nbest", {**text, **numbers}),
     "large": outcome(model.predict, "serving_default", {"text": ["a" * 5_000_000 + " b"]}),
-    "states": outcome(model.states)[-1],
     "signature": outcome(model.predict, "absent", text),
     "input": outcome(model.predict, "score", text),
-    "type": outcome(model.predict, "serving_default", {"text": [1]}),
     "model": outcome(GrpcEndpoint("other", address).predict, "serving_default", text),
-    "other": outcome(GrpcEndpoint("other", address).states),
     "version": outcome(GrpcEndpoint("model", address, 7).predict, "serving_default", text),
     "away": outcome(GrpcEndpoint("model", "localhost:1").predict, "serving_default", text),
     "rest": outcome(GrpcEndpoint("model", sys.argv[2]).predict, "serving_default", text),
@@ -69,19 +65,13 @@ def test_messages_may_be_larger_than_grpc_allows_by_default(outcomes):
     assert len(outcomes["large"]["translation"]) == 1
 
 
-def test_states_name_the_version(outcomes):
-    assert outcomes["states"] == [1, "AVAILABLE", ""]
-
-
 @pytest.mark.parametrize(
     ("case", "kind", "message"),
     [
         ("signature", "UserError", 'FAILED_PRECONDITION: Serving signature key "absent" not found'),
         ("input", "UserError", "INVALID_ARGUMENT: input size does not match signature: 1!=2"),
-        ("type", "UserError", "INVALID_ARGUMENT: input text expected type string but got int32"),
-        ("model", "NotFoundError", "Servable not found for request: Latest(other)"),
-        ("other", "NotFoundError", "Could not find any versions of model other"),
-        ("version", "NotFoundError", "Servable not found for request: Specific(model, 7)"),
+        ("model", "TemporaryError", "Servable not found for request: Latest(other)"),
+        ("version", "TemporaryError", "Servable not found for request: Specific(model, 7)"),
         ("away", "TemporaryError", "localhost:1 answers UNAVAILABLE: "),
         ("rest", "TemporaryError", "answers UNAVAILABLE: "),
         ("late", "TemporaryError", "answers DEADLINE_EXCEEDED"),
@@ -95,9 +85,4 @@ def test_errors_are_of_the_kind_that_decides_what_to_do(outcomes, case, kind, me
 def test_a_missing_package_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "grpc", None)
     with pytest.raises(UserError, match=r"^gRPC needs tensorflow-serving-api: pip install "):
-        GrpcEndpoint("model")
-
-
-def test_an_address_of_http_is_refused_before_any_request():
-    with pytest.raises(UserError, match="must look like localhost:8500, without http://"):
-        GrpcEndpoint("model", "http://localhost:8500")
+        GrpcEndpoint("model", "localhost:8500")

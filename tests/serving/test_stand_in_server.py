@@ -38,8 +38,8 @@ def test_wrong_uses_of_the_command_are_one_line(server, client, tmp_path):
     (tmp_path / "in").write_text("a\n")
     where = [tmp_path / "in", "--address", server.rest]
     for arguments, message in (
-        (["other", *where], f"{server.rest} has no model 'other'"),
-        (["model", *where, "--model-version", "7"], "does not serve version 7 of 'model', only"),
+        (["other", *where, "--retries", 0], "not found for request: Latest(other)"),
+        (["model", *where, "--model-version", 7, "--retries", 0], "request: Specific(model, 7)"),
         (["model", *where, "--n-best", "5"], "number of beams on"),
     ):
         assert message in fails("client", *arguments)

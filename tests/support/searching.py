@@ -42,7 +42,7 @@ def eagerly():
     """Searches without XLA on TensorFlow: compiling takes most of the time of a small search."""
     with pytest.MonkeyPatch.context() as patch:
         compiler = "keras_transformer._backend.compile_function._tensorflow"
-        patch.setattr(compiler, lambda function, model: functools.partial(function, model))
+        patch.setattr(compiler, lambda function, model, _: functools.partial(function, model))
         yield
 
 

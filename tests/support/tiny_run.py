@@ -76,11 +76,14 @@ def _die(*_: Any) -> None:
 def _die_in_step(step: int) -> None:
     from keras_transformer.training import callbacks
 
-    def on_step_begin(self: Any, steps: int) -> None:
-        if steps == step:
-            _die()
+    original = callbacks.StopAfter.on_train_batch_begin
 
-    callbacks.StopAfter.on_step_begin = on_step_begin  # type: ignore[method-assign]
+    def on_train_batch_begin(self: Any, *arguments: Any) -> None:
+        if self.counter.step == step + 1:
+            _die()
+        original(self, *arguments)
+
+    callbacks.StopAfter.on_train_batch_begin = on_train_batch_begin  # type: ignore
 
 
 def _die_in_checkpoint(step: int) -> None:

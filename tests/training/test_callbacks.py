@@ -12,14 +12,8 @@ from keras_transformer.training import (
     Perplexity,
     TransformerAdam,
 )
-from keras_transformer.training.callbacks import (
-    AtCheckpoint,
-    Reseed,
-    StepCallback,
-    StepReports,
-)
-from keras_transformer.training.distribution import Distribution
-from keras_transformer.training.fit_loop import _measuring, evaluation_of
+from keras_transformer.training.callbacks import Steps
+from keras_transformer.training.fit_loop import _measuring
 from keras_transformer.training.optimizer import averaged_weights
 
 V, T = 5, 3
@@ -60,20 +54,6 @@ def fit(model, steps_per_epoch, epochs, *callbacks, initial_epoch=0):
     )
 
 
-class Recorder(StepCallback):
-    """Notes the steps it is told of."""
-
-    def __init__(self, start_step=0, accumulation_steps=1):
-        super().__init__(start_step, accumulation_steps)
-        self.begun, self.epochs = [], []
-
-    def on_step_begin(self, steps):
-        self.begun.append(steps)
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.epochs.append(self.step)
-
-
 class Reports(list):
     """Keeps what it is told."""
 
@@ -83,18 +63,17 @@ class Reports(list):
 
 @pytest.mark.parametrize("accumulation_steps", [1, 2])
 def test_steps_are_counted_over_epochs_and_processes(accumulation_steps):
-    recorder = Recorder(3, accumulation_steps)
-    model = new_model(accumulation_steps)
-    fit(model, 3 * accumulation_steps, 3, recorder, initial_epoch=1)
-    assert recorder.begun == [3, 4, 5, 6, 7, 8]
-    assert recorder.epochs == [6, 9]
+    reports, model = Reports(), new_model(accumulation_steps)
+    steps = Steps(3, accumulation_steps, [reports], report_every=2)
+    fit(model, 3 * accumulation_steps, 3, steps, initial_epoch=1)
+    assert [step for step, _ in reports] == [5, 6, 8, 9]
 
 
 @pytest.mark.once
 def test_reports_are_means_since_the_last_one():
     each, pairs = Reports(), Reports()
-    fit(new_model(), 4, 1, StepReports([each], tokens=lambda step: 1, every=1))
-    fit(new_model(), 4, 1, StepReports([pairs], tokens=lambda step: 1, every=2))
+    fit(new_model(), 4, 1, Steps(reporters=[each], report_every=1))
+    fit(new_model(), 4, 1, Steps(reporters=[pairs], report_every=2))
     losses = np.array([values["loss"] for _, values in each])
     assert len(set(losses)) == 4
     expected = [losses[:2].mean(), losses[2:].mean()]
@@ -107,53 +86,14 @@ def test_dropout_is_a_function_of_seed_and_step():
 
     def norms(seed, initial_epoch):
         found = Reports()
-        reports = StepReports([found], tokens=lambda step: 1, every=1)
-        reseed = Reseed(seed, start_step=2 * initial_epoch)
-        fit(model, 2, 3, reseed, reports, initial_epoch=initial_epoch)
+        steps = Steps(2 * initial_epoch, reporters=[found], seed=seed, report_every=1)
+        fit(model, 2, 3, steps, initial_epoch=initial_epoch)
         return [values["gradient_norm"] for _, values in found]
 
     whole = norms(seed=1, initial_epoch=0)
     assert len(set(whole)) == len(whole)
     assert norms(seed=1, initial_epoch=1) == whole[2:]
     assert norms(seed=2, initial_epoch=1) != whole[2:]
-
-
-@pytest.mark.once
-def test_every_replica_drops_other_elements_and_the_first_those_of_one_process():
-    class Second(Distribution):
-        def assign_seed(self, state, seed):
-            state.assign([seed + 1, 0])
-
-    model, outputs = new_model(dropout_rate=0.5), []
-    for distribution in (Distribution(), None, Second()):
-        reseed = Reseed(1, distribution)
-        reseed.set_model(model)
-        keras.utils.set_random_seed(0)
-        reseed.on_train_batch_begin(0)
-        outputs.append([float(x) for x in model.non_trainable_variables[0].value])
-    assert outputs[0] == outputs[1] != outputs[2]
-
-
-@pytest.mark.once
-def test_validation_means_are_per_real_token():
-    # Logits of 0 give every token the probability 1/V.
-    model = new_model()
-    for weight in model.weights:
-        weight.assign(np.zeros((V, V)))
-    reports = Reports()
-    evaluate, logs = evaluation_of([one_batch()]), {}
-    measure = _measuring(
-        lambda model, step: evaluate(model, step) | {"bleu": 10.0 * step}, [reports]
-    )
-    validation = AtCheckpoint(measure, start_step=3)
-    validation.set_model(model)
-    validation.on_epoch_end(0, logs)
-    ((step, values),) = reports
-    assert step == 3
-    np.testing.assert_allclose(values["validation/perplexity"], V, rtol=1e-6)
-    np.testing.assert_allclose(values["validation/loss"], np.log(V), rtol=1e-6)
-    assert values["validation/accuracy"] == 0
-    assert values["validation/bleu"] == logs["val_bleu"] == 30
 
 
 @pytest.mark.once

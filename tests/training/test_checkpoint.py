@@ -13,11 +13,10 @@ from keras_transformer.runs.checkpoints import (
     load_checkpoint_model,
     load_history,
 )
-from keras_transformer.training import TransformerAdam, average_checkpoints
+from keras_transformer.training import TransformerAdam, average_checkpoints, check_same_options
 from keras_transformer.training.checkpoint import (
+    clean_up,
     load_checkpoint,
-    newest_checkpoint,
-    remove_unfinished,
     save_checkpoint,
 )
 from keras_transformer.training.optimizer import averaged_weights
@@ -78,11 +77,10 @@ def test_other_files_among_the_checkpoints_do_no_harm_and_take_none(model, tmp_p
     before = names(tmp_path)
     for step in (1, 2, 3):
         save_checkpoint(tmp_path, model, step, keep=2)
-    remove_unfinished(tmp_path)
+    clean_up(tmp_path)
     kept = ["step-00000002", "step-00000003"]
     assert names(tmp_path) == sorted([*before, *kept])
     assert [path.name for path in checkpoint_folders(tmp_path)] == kept
-    assert newest_checkpoint(tmp_path).name == "step-00000003"
 
 
 def test_keeps_the_best_besides_and_what_validation_found(model, tmp_path):
@@ -120,26 +118,13 @@ def test_a_damaged_checkpoint_is_refused(model, tmp_path, damage, message):
     for load in (lambda path: load_checkpoint(path, model), load_checkpoint_model):
         with pytest.raises(UserError, match=message):
             load(path)
-    with pytest.raises(UserError, match=message):
-        newest_checkpoint(tmp_path)
-    assert names(tmp_path) == ["step-00000001"]
-
-
-def test_newest_undamaged_checkpoint_is_found_and_damage_reported(model, tmp_path):
-    for step in (1, 2):
-        path = save_checkpoint(tmp_path, model, step, keep=2)
-    truncate(path)
-    with pytest.warns(UserWarning, match="step-00000002 is damaged.*resuming from step-00000001"):
-        assert newest_checkpoint(tmp_path) == tmp_path / "step-00000001"
-    assert names(tmp_path) == ["damaged-step-00000002", "step-00000001"]
 
 
 def test_leftovers_are_removed_and_nothing_else(model, tmp_path):
     save_checkpoint(tmp_path, model, step=1, keep=1)
-    for name in (".partial-step-00000002", ".removed-step-00000000"):
+    for name in (".partial-step-00000002", ".partial-step-00000001-k2j"):
         (tmp_path / name).mkdir()
-    (tmp_path / "step-00000001" / ".partial-k2j").mkdir()
-    remove_unfinished(tmp_path)
+    clean_up(tmp_path)
     assert names(tmp_path) == ["step-00000001"]
     assert names(tmp_path / "step-00000001") == ["model.keras", "state.json"]
 
@@ -153,23 +138,14 @@ def checkpoint_of(directory, step, *weights):
     return save_checkpoint(directory, model, step, keep=10)
 
 
-def test_is_the_mean_of_weights_and_has_no_optimizer(tmp_path):
-    paths = [
-        checkpoint_of(tmp_path, step, *weights)
-        for step, weights in enumerate([(1.0, 10.0), (2.0, 20.0), (6.0, 0.0)])
-    ]
-    average_checkpoints(paths, tmp_path / "model.keras")
-    model = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_array_equal(model.get_weights(), [[[3.0, 10.0]]])
-    assert not model.compiled
-
-
-def test_sums_without_rounding(tmp_path):
+def test_the_average_is_the_mean_without_rounding_and_has_no_optimizer(tmp_path):
     # In float32, 2^24 + 1 is 2^24: a running sum would lose every 1.
-    paths = [checkpoint_of(tmp_path, step, 2.0**24 if step == 0 else 1.0) for step in range(4)]
+    values = [(2.0**24, 1.0), (1.0, 2.0), (1.0, 6.0), (1.0, 3.0)]
+    paths = [checkpoint_of(tmp_path, step, *weights) for step, weights in enumerate(values)]
     average_checkpoints(paths, tmp_path / "model.keras")
     model = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_array_equal(model.get_weights(), [[[np.float32((2**24 + 3) / 4)]]])
+    np.testing.assert_array_equal(model.get_weights(), [[[np.float32((2**24 + 3) / 4), 3.0]]])
+    assert not model.compiled
 
 
 def test_averages_of_the_weights_stand_for_them(tmp_path):
@@ -198,3 +174,12 @@ def test_refuses_to_average_codes_and_factors(tmp_path, change):
     with pytest.raises(UserError, match="quantized models or .* LoRA cannot be averaged.*00000001"):
         average_checkpoints(paths, tmp_path / "model.keras")
     average_checkpoints(paths[1:], tmp_path / "model.keras")
+
+
+def test_other_options_are_refused_by_name(tmp_path):
+    folder = tmp_path / "runs" / "mine"
+    check_same_options(folder, {"steps": 3, "seed": 1, "data_dir": "a"}, may_change=["data_dir"])
+    assert json.loads((folder / "options.json").read_text()) == {"steps": "3", "seed": "1"}
+    check_same_options(folder, {"steps": 3, "seed": 1, "data_dir": "b"}, may_change=["data_dir"])
+    with pytest.raises(UserError, match="Received: seed=2, before 1$"):
+        check_same_options(folder, {"steps": 3, "seed": 2})

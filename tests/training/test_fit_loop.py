@@ -11,13 +11,11 @@ import numpy as np
 import pytest
 from support import fitting_process
 from support.contract import to_numpy
-from support.locking_process import locked_by_another_process
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from keras_transformer.errors import UserError
 from keras_transformer.runs.checkpoints import checkpoint_folders, load_checkpoint_model
 from keras_transformer.training import TransformerAdam, array_batches, fit
-from keras_transformer.training.checkpoint import newest_checkpoint
 from keras_transformer.training.distribution import Distribution
 
 X = np.arange(20, dtype="float32").reshape(10, 2) / 20
@@ -108,16 +106,6 @@ def test_a_stop_within_an_optimizer_step_completes_the_step(tmp_path, micro_batc
 
 
 @pytest.mark.once
-def test_more_steps_than_before_go_on_from_the_last_one(tmp_path):
-    fit_quietly(new_model(), tmp_path, steps=3)
-    fit_quietly(new_model(), tmp_path, steps=6)
-    assert names(tmp_path) == [f"step-0000000{step}" for step in (2, 3, 5, 6)]
-    finished = new_model()
-    fit_quietly(finished, tmp_path, steps=6)
-    assert int(finished.optimizer.iterations) == 6
-
-
-@pytest.mark.once
 def test_users_callbacks_see_validation_and_come_before_the_checkpoint(tmp_path):
     seen = []
 
@@ -185,7 +173,7 @@ def test_all_processes_end_early_if_the_chief_does(tmp_path, ends, expected):
 
 
 def test_batches_that_end_are_an_error_and_leave_no_wrong_checkpoint(tmp_path):
-    with pytest.raises(Exception, match="without end. Received: 3 batches"):  # TensorFlow's own
+    with pytest.raises(Exception, match="batches without end"):  # TensorFlow's own
         fit_quietly(new_model(), tmp_path, lambda count: [(X, Y)] * 3)
     assert names(tmp_path) == ["step-00000002"]
 
@@ -202,13 +190,8 @@ def with_lora():
     return model
 
 
-def with_ema():
-    return new_model(keras.optimizers.Adam(0.1, use_ema=True))
-
-
 NO_LOSS = {"validation": lambda model, step: {"score": float(step)}}
 REPLICAS = type("Replicas", (Distribution,), {})
-SAVE_BEST = keras.callbacks.ModelCheckpoint("best.keras", save_best_only=True)
 
 
 @pytest.mark.once
@@ -218,24 +201,12 @@ SAVE_BEST = keras.callbacks.ModelCheckpoint("best.keras", save_best_only=True)
         (new_model, {"steps": 0}, "steps=0"),
         (new_model, {"steps": 6.0}, "`steps` must be an integer"),
         (new_model, {"keep_checkpoints": 0}, "keep_checkpoints=0"),
-        (new_model, {"report_every": 0}, "report_every=0"),
         (new_model, {"distribution": REPLICAS()}, "needs a `SlicedLogitsTrainer`"),
         (new_model, {"patience": 1}, r"number as `loss`. Received: .* \[\]"),
         (new_model, {"keep_best": 1, **NO_LOSS}, r"number as `loss`. Received: .* \['score'\]"),
         (unbuilt, {}, "and built"),
         (lambda: new_model(steps_per_execution=2), {}, "`steps_per_execution=1`"),
         (with_lora, {}, "would not train after a resume"),
-        (with_ema, {"callbacks": [SAVE_BEST]}, "use_ema.*callback=ModelCheckpoint"),
-        (
-            with_ema,
-            {"callbacks": [keras.callbacks.EarlyStopping(restore_best_weights=True)]},
-            "use_ema.*callback=EarlyStopping",
-        ),
-        (
-            with_ema,
-            {"callbacks": [keras.callbacks.SwapEMAWeights(swap_on_epoch=True)]},
-            "use_ema.*callback=SwapEMAWeights",
-        ),
     ],
 )
 def test_what_would_be_trained_or_saved_otherwise_than_asked_is_refused(
@@ -303,20 +274,13 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
     assert names(tmp_path) == seen == []
 
 
-@pytest.mark.once
-def test_a_folder_in_which_another_process_trains_is_refused(tmp_path):
-    with locked_by_another_process(tmp_path), pytest.raises(UserError, match="another process"):
-        fit_quietly(new_model(), tmp_path)
-    fit_quietly(new_model(), tmp_path)
-
-
-@pytest.mark.parametrize("adam", [keras.optimizers.Adam, TransformerAdam])
-def test_skipped_steps_leave_the_weights_and_their_averages(tmp_path, adam):
-    optimizer = keras.optimizers.LossScaleOptimizer(adam(0.1, use_ema=True), initial_scale=3e38)
+def test_skipped_steps_leave_the_weights_and_their_averages(tmp_path):
+    adam = TransformerAdam(0.1, use_ema=True)
+    optimizer = keras.optimizers.LossScaleOptimizer(adam, initial_scale=3e38)
     model = new_model(optimizer)
     before = model.get_weights()
     fit_quietly(model, tmp_path, array_batches(X, Y + 100, 4))
     assert int(optimizer.iterations) == 0
-    loaded = load_checkpoint_model(newest_checkpoint(tmp_path / "checkpoints"))
+    loaded = load_checkpoint_model(checkpoint_folders(tmp_path / "checkpoints")[-1])
     for found in (model, loaded):
         np.testing.assert_array_equal(found.get_weights()[0], before[0])

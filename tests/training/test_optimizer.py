@@ -135,19 +135,6 @@ def variable_of(optimizer, name):
     return keras.ops.convert_to_numpy(variables[0])
 
 
-def test_optimizer_and_its_state_survive_a_keras_file(tmp_path):
-    model = model_with(TransformerAdam(Harmonic(), gradient_accumulation_steps=2))
-    labels, weights = sentences()
-    model.fit(labels, labels, sample_weight=weights, batch_size=2, verbose=0)
-    model.save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras").optimizer
-    assert isinstance(again, TransformerAdam)
-    for one, other in zip(model.optimizer.variables, again.variables, strict=True):
-        np.testing.assert_array_equal(
-            keras.ops.convert_to_numpy(other), keras.ops.convert_to_numpy(one)
-        )
-
-
 @pytest.mark.parametrize(("global_clipnorm", "expected"), [(None, 0.08), (1.0, 0.02)])
 def test_embedding_rows_used_twice_sum_before_they_are_squared(global_clipnorm, expected):
     # The gradient of a row that is looked up twice is 1 + 1, its second moment 0.02 * 2²; clipped
@@ -186,19 +173,3 @@ def test_warms_up_linearly_and_decays_with_the_inverse_square_root(arguments, st
 def test_takes_exactly_one_of_d_model_and_peak(arguments):
     with pytest.raises(ValueError, match="Exactly one .* Received: d_model="):
         TransformerSchedule(**arguments)
-
-
-def test_an_interrupted_step_ends_as_an_interrupt():
-    """On JAX, the step that was interrupted leaves variables whose values are deleted."""
-    labels, _ = sentences()
-    model = model_with(TransformerAdam(0.1))
-    model.fit(labels, labels, verbose=0)
-    step = model.train_function
-
-    def interrupted(*arguments):
-        step(*arguments)
-        raise KeyboardInterrupt
-
-    model.train_function = interrupted
-    with pytest.raises(KeyboardInterrupt):
-        model.fit(labels, labels, batch_size=2, verbose=0)

@@ -20,15 +20,6 @@ def events(directory):
     return accumulator
 
 
-def test_tensorboard_reads_scalars(tmp_path):
-    with TensorBoardWriter(tmp_path) as writer:
-        writer.report(1, {"loss": np.array(4.0), "learning_rate": 0.5})
-        writer.report(2, {"loss": 2.0})
-    found = events(tmp_path)
-    assert [(scalar.step, scalar.value) for scalar in found.Scalars("loss")] == [(1, 4.0), (2, 2.0)]
-    assert [scalar.value for scalar in found.Scalars("learning_rate")] == [0.5]
-
-
 def test_tensorboard_reads_text(tmp_path):
     with TensorBoardWriter(tmp_path) as writer:
         writer.report(3, {"translations": "zwölf | двенадцать", "loss": 1.0})

@@ -7,10 +7,10 @@ from keras_transformer.errors import UserError
 from keras_transformer.training import token_budget
 from keras_transformer.training.token_budget import (
     Try,
-    available_mebibytes,
     find_token_budget,
     largest_that_fits,
     longest_lengths,
+    measure,
     worst_shape,
 )
 
@@ -50,16 +50,17 @@ def test_says_if_not_even_one_sentence_fits(recipe, monkeypatch):
         token_budget, "measure", lambda recipe, tokens, limit: Try(tokens, (1, 1, 1))
     )
     with pytest.raises(UserError, match=r"a single sentence of data\.max_length=19 .*30 MiB"):
-        find_token_budget(recipe, 30)
+        find_token_budget(recipe, 30, report=lambda tried: None)
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("memory", [0, -1.0, float("nan")])
-def test_refuses_memory_that_is_no_size(recipe, memory):
-    with pytest.raises(ValueError, match="memory"):
-        find_token_budget(recipe, memory)
+def test_a_step_that_needs_too_much_is_ended(recipe):
+    assert measure(recipe, 64, limit=30).mebibytes is None  # MiB: less than Python and NumPy need
 
 
-@pytest.mark.once
-def test_finds_out_what_is_available():
-    assert available_mebibytes() > 100
+@pytest.mark.slow
+def test_a_step_is_measured(recipe):
+    tried = measure(recipe, 64, limit=8_000)
+    assert tried.shape == (4, 24, 16)
+    assert 100 < tried.mebibytes < 8_000
+    assert tried.seconds > 0 and tried.tokens_per_s > 0

@@ -12,7 +12,7 @@ import h5py
 import keras
 import numpy as np
 import pytest
-from support import tiny_job, tiny_run
+from support import tiny_run
 from support.contract import to_numpy
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata
@@ -164,7 +164,7 @@ def test_training_ends_when_the_validation_loss_has_not_fallen(tmp_path, capsys)
     train(run)
     names = [f"step-0000000{step}" for step in (1, 2, 3)]
     assert [path.name for path in run.checkpoints()] == names
-    told = "ended at step 3: 2 checkpoints without a lower validation loss"
+    told = "ended after 2 checkpoints without a lower validation loss, step-00000003."
     assert told in capsys.readouterr().out
     assert_same_weights(open_model(run), load_checkpoint_model(run.checkpoints()[0]))
     for left in (3, 2):  # resumed when it is over, and with what the second checkpoint remembers
@@ -172,18 +172,6 @@ def test_training_ends_when_the_validation_loss_has_not_fallen(tmp_path, capsys)
             shutil.rmtree(path)
         train(run, resume=True)
         assert [path.name for path in run.checkpoints()] == names
-
-
-@pytest.mark.slow
-def test_all_processes_end_when_the_validation_loss_has_not_fallen(tmp_path):
-    # Averages of weights that stand still come to a halt when rounding leaves nothing to add.
-    settings = ["steps=60", "checkpoint_every=1", "peak_learning_rate=1e-30"]
-    settings += ["early_stopping_patience=1", "gradient_checkpointing=true", "keep_checkpoints=2"]
-    tiny_job.prepare(tmp_path, [f"training.{setting}" for setting in settings])
-    chief, other = tiny_job.run_job(tmp_path, processes=2)
-    assert chief.returncode == other.returncode == 0, chief.stderr + other.stderr
-    assert "1 checkpoints without a lower validation loss" in chief.stdout
-    assert "Training ended" not in other.stdout
 
 
 @pytest.mark.slow
@@ -223,7 +211,7 @@ def test_a_run_with_adapters_cannot_be_the_first(whole, tmp_path):
     ("setting", "message"),
     [
         ("model.position_encoding=spiral", "`position_encoding` must be one of .*'spiral'"),
-        ("model.position_encoding=learned", "must be at most 16, .* up to 24 tokens"),
+        ("model.position_encoding=learned", "must be at most model.max_length=16.*24 tokens"),
         ("model.activation=reluu", "tiny_run cannot be trained: .*reluu"),
     ],
 )
@@ -240,7 +228,7 @@ def test_settings_are_refused_before_anything_is_made(tmp_path, setting, message
 
 @pytest.mark.once
 def test_resuming_a_finished_run_changes_nothing(copy, capsys):
-    write_average(copy, copy.checkpoints()[:1], copy.tokenizer().fingerprint)
+    write_average(copy, copy.checkpoints()[:1])
     content = copy.model_path.read_bytes()
     train(copy, resume=True)
     assert copy.model_path.read_bytes() == content

@@ -9,8 +9,8 @@ from support import tiny_run
 from support.attention_examples import attention_example
 
 from keras_transformer.runs.run import Run
-from keras_transformer.training import validation
-from keras_transformer.training.validation import TranslationValidation
+from keras_transformer.training import train_run
+from keras_transformer.training.train_run import TranslationValidation
 
 pytestmark = pytest.mark.once
 
@@ -33,8 +33,8 @@ def run(tmp_path):
 def validate(translate, run, monkeypatch, attention=lambda *_: attention_example()):
     """With a translator that knows the answers, or does not."""
     translator = SimpleNamespace(translate=translate)
-    monkeypatch.setattr(validation, "Translator", lambda *_, **__: translator)
-    monkeypatch.setattr(validation, "translation_attention", attention)
+    monkeypatch.setattr(train_run, "Translator", lambda *_, **__: translator)
+    monkeypatch.setattr(train_run, "translation_attention", attention)
     trainer = SimpleNamespace(
         model=None,
         evaluate=lambda *_, **__: {"loss": 99.0, "perplexity": math.inf},

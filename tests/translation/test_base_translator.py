@@ -1,34 +1,43 @@
-"""What all translators share."""
+"""What all translators share: parts of long sentences, options and progress."""
 
 import pytest
 
+from keras_transformer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
-from keras_transformer.translation.base_translator import BaseTranslator, counted_progress
+from keras_transformer.translation.base_translator import (
+    BaseTranslator,
+    source_parts,
+    split_overlong,
+)
 from keras_transformer.translation.hypothesis import Hypothesis
 
 pytestmark = pytest.mark.once
 
 
-class Letters:
-    """A tokenizer with one piece per letter."""
+class Words:
+    """A tokenizer with a piece for each word: its length is the id; "zwsp" has no piece."""
 
     pad_id, unk_id, bos_id, eos_id = range(4)
+    frame_source = Tokenizer.frame_source
 
-    def encode_source(self, sentences):
-        return [[ord(letter) for letter in sentence if letter != " "] for sentence in sentences]
+    def encode_source(self, texts):
+        return [[len(word) for word in text.split() if word != "zwsp"] for text in texts]
+
+
+class Letters(Words):
+    """A tokenizer with one piece per letter."""
+
+    def encode_source(self, texts):
+        return [[ord(letter) for letter in text if letter != " "] for text in texts]
 
     encode_target = encode_source
-
-    def frame_source(self, pieces):
-        return [*pieces, self.eos_id]
 
 
 class Capitals(BaseTranslator):
     """Translates a part to itself in capitals."""
 
-    def _search_parts(self, parts, count, options, constraints, progress):
-        with counted_progress(progress, parts, count) as advance:
-            advance(range(len(parts)))
+    def _search_parts(self, parts, options, constraints, advance):
+        advance(range(len(parts)))
         return [
             [Hypothesis(part.text.upper(), tuple(part.ids), -1.0, -1.0, len(part.ids))]
             for part in parts
@@ -54,8 +63,54 @@ def test_a_translation_has_the_length_of_its_source_plus_50_tokens():
     assert translator._limit(SearchOptions(min_length=60))(3) == 60
 
 
-def test_options_beyond_the_model_are_refused():
-    with pytest.raises(
-        ValueError, match="`options.max_length` must be at most the model's max_length, 5"
-    ):
-        Capitals(Letters(), 5, SearchOptions(max_length=6))
+def at_most(words):
+    return lambda text: len(text.split()) <= words
+
+
+@pytest.mark.parametrize(
+    ("text", "is_short", "expected"),
+    [
+        (
+            'Is it so? "Yes," he said. Then... no',
+            at_most(5),
+            ["Is it so?", '"Yes," he said.', "Then...", "no"],
+        ),
+        ("a b c d e f g. Short one.", at_most(2), ["a", "b c", "d e", "f g.", "Short one."]),
+        (
+            "你好吗？我很好。谢谢你。",
+            lambda text: len(text) <= 6,
+            ["你好吗？", "我很好。", "谢谢你。"],
+        ),
+        ("abcdefgh", lambda text: len(text) <= 3, ["ab", "cd", "ef", "gh"]),
+        ("ab", lambda text: False, ["a", "b"]),
+    ],
+    ids=["sentences", "words", "East Asian", "characters", "no limit"],
+)
+def test_text_is_split_between_sentences_then_words_then_characters(text, is_short, expected):
+    assert split_overlong(text, is_short) == expected
+
+
+@pytest.mark.parametrize("limit", [1, 5])
+def test_nothing_is_lost(limit):
+    text = "One two, three. Four five six seven! Eight? " + "word " * 30 + "end."
+    parts = split_overlong(text.strip(), at_most(limit))
+    assert " ".join(parts).split() == text.split()
+    assert all(len(part.split()) <= limit for part in parts)
+
+
+def test_parts_know_sentence_number_and_words():
+    sentences = [" a bb ", "", "one two. three  four five", "zwsp"]
+    assert source_parts(sentences, Words(), 4, "split") == [
+        (0, 0, [1, 2, 3], "a bb", 0),
+        (2, 0, [3, 4, 3], "one two.", 0),
+        (2, 1, [5, 4, 4, 3], "three  four five", 2),
+    ]
+    parts = source_parts(["ab cdefghi 你。好 j"], Letters(), 5, "split")
+    texts = ["ab", "cde", "fghi", "你。", "好 j"]
+    assert [(x.text, x.first_word) for x in parts] == [*zip(texts, [0, 1, 1, 2, 2], strict=True)]
+
+
+def test_cutting_keeps_the_beginning_and_warns():
+    with pytest.warns(UserWarning, match="first 2 of 3 pieces of 'aa b cc'... are translated"):
+        parts = source_parts(["aa b cc"], Words(), 3, "truncate")
+    assert parts == [(0, 0, [2, 1, 3], "aa b cc", 0)]

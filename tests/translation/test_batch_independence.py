@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, assume, given, settings, strategies as st
 from support.fake_models import EOS, PrefixModel
 from support.searching import eagerly
 

@@ -8,7 +8,7 @@ from support.searching import eagerly, quick_search
 from keras_transformer import SearchOptions
 from keras_transformer.decoding import Request
 from keras_transformer.decoding.decoding_loop import make_strategy
-from keras_transformer.translation.beam_tree import BeamTree, nodes_of, record
+from keras_transformer.translation.beam_tree import BeamTree, record
 
 pytestmark = pytest.mark.once
 
@@ -32,9 +32,8 @@ def trimmed(ids):
 
 def tree_of(model, source, options, max_length=MAX_LENGTH):
     request = Request(np.array([source], "int32"))
-    steps, result = record(model, request, max_length, make_strategy(model, options))
-    limit = min(max_length, options.max_length or max_length)
-    return BeamTree("", nodes_of(steps, result, limit, options, PIECES), (), options), result
+    nodes, result = record(model, request, max_length, make_strategy(model, options), PIECES)
+    return BeamTree("", nodes, (), options), result
 
 
 @pytest.mark.parametrize(

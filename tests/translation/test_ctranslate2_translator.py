@@ -1,14 +1,20 @@
-"""CTranslate2 as an engine finds what the search in Keras finds."""
+"""CTranslate2 as an engine finds what the search in Keras finds. Runs keep their conversion."""
 
+import shutil
+
+import numpy as np
 import pytest
 from support.contract import randomize
 from support.parallel_text import SENTENCES
 from support.small_models import make_token_likelier
 
-from keras_transformer import SearchOptions, Tokenizer, Transformer, Translator
-from keras_transformer.errors import UserError
+from keras_transformer import Run, SearchOptions, Tokenizer, Transformer, Translator, UserError
+from keras_transformer.exchange import ctranslate2 as writer
 from keras_transformer.export import export_ctranslate2
-from keras_transformer.translation.ctranslate2_translator import CTranslate2Translator
+from keras_transformer.recipe.settings import Recipe
+from keras_transformer.translation import ctranslate2_translator as engine
+from keras_transformer.translation.ctranslate2_translator import CTranslate2Translator, converted
+from keras_transformer.translation.open_run import open_model, open_translator
 
 pytestmark = pytest.mark.once
 
@@ -18,14 +24,19 @@ V, LENGTH = 60, 61
 TEXTS = [*(source[:15] for source, _ in SENTENCES[:8]), "", "漢 dog", "a b c d e f g h " * 8]
 
 
-@pytest.fixture(scope="module")
-def model():
-    model = Transformer(V, num_layers=2, d_model=12, num_heads=3, d_ff=23, max_length=LENGTH)
-    randomize(model)
+def new_model(num_layers, seed=0, **arguments):
+    sizes = {"d_model": 12, "num_heads": 3, "d_ff": 23, "max_length": LENGTH}
+    model = Transformer(V, num_layers=num_layers, **sizes, **arguments)
+    randomize(model, seed)
     make_token_likelier(model, 3, 1.0)  # eos, so that some translations end before their limits
     for id in (0, 2):  # CTranslate2 divides the probabilities by 1 - p(padding) - p(bos)
         make_token_likelier(model, id, -20.0)
     return model
+
+
+@pytest.fixture(scope="module")
+def model():
+    return new_model(2)
 
 
 @pytest.fixture(scope="module")
@@ -40,21 +51,12 @@ def folder(model, tokenizer, tmp_path_factory):
     return folder
 
 
-def assert_same(found, expected):
-    for ours, theirs in zip(found, expected, strict=True):
-        assert [x.ids for x in ours] == [x.ids for x in theirs]
-        for a, b in zip(ours, theirs, strict=True):
-            assert (a.text, a.length) == (b.text, b.length)
-            assert a.score == pytest.approx(b.score, abs=1e-3)
-            assert a.log_probability == pytest.approx(b.log_probability, abs=1e-3)
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
         {"beam_size": 1},
         {"beam_size": 4},
-        {"beam_size": 5, "length_penalty": 2.0},
+        {"beam_size": 2, "length_penalty": 10.0},  # long translations
         {"beam_size": 3, "length_penalty": 0.0, "n_best": 3},
         {"beam_size": 4, "length_penalty": 1.5, "length_penalty_form": "power", "n_best": 4},
         {"beam_size": 4, "max_length": 5},
@@ -62,71 +64,41 @@ def assert_same(found, expected):
     ids=str,
 )
 def test_hypotheses_and_scores_are_those_of_keras(arguments, model, tokenizer, folder):
+    """Each sentence has its own maximum length."""
     options = SearchOptions(**arguments)
-    expected = Translator(model, tokenizer, options).translate_nbest(TEXTS)
-    assert len({x[0].length for x in expected}) > 1
-    assert_same(CTranslate2Translator(folder, options).translate_nbest(TEXTS), expected)
-
-
-def test_every_sentence_has_its_own_maximum_length(model, tokenizer, folder):
     texts = ["a", *TEXTS]
-    options = SearchOptions(beam_size=2, length_penalty=10.0)  # long translations
     expected = Translator(model, tokenizer, options).translate_nbest(texts)
-    translator = CTranslate2Translator(folder, options)
-    calls = []
-
-    class Recorder:
-        def translate_batch(self, sources, *arguments, **options):
-            calls.append((len(sources), options["max_decoding_length"]))
-            return engine.translate_batch(sources, *arguments, **options)
-
-    engine, translator._model = translator._model, Recorder()
-    assert_same(translator.translate_nbest(texts), expected)
-    assert calls[0][1] == LENGTH
-    assert min(limit for _, limit in calls) < LENGTH
-
-
-def test_greedy_translations_begin_with_their_prefixes(model, tokenizer, folder):
-    options = SearchOptions(beam_size=1)
-    prefixes = [
-        SENTENCES[0][1][:9] if text and index % 2 else "" for index, text in enumerate(TEXTS)
-    ]
-    expected = Translator(model, tokenizer, options).translate_nbest(TEXTS, prefixes=prefixes)
-    found = CTranslate2Translator(folder, options).translate_nbest(TEXTS, prefixes=prefixes)
-    assert_same(found, expected)
-    with pytest.raises(UserError, match="`prefixes`, `beam_size` must be 1.*beam_size=2"):
-        translator = CTranslate2Translator(folder, SearchOptions(beam_size=2))
-        translator.translate(TEXTS, prefixes=prefixes)
+    assert len({x[0].length for x in expected}) > 1
+    found = CTranslate2Translator(folder, options).translate_nbest(texts)
+    for ours, theirs in zip(found, expected, strict=True):
+        for a, b in zip(ours, theirs, strict=True):
+            assert (a.ids, a.text, a.length) == (b.ids, b.text, b.length)
+            assert a.score == pytest.approx(b.score, abs=1e-3)
+            assert a.log_probability == pytest.approx(b.log_probability, abs=1e-3)
 
 
 @pytest.mark.parametrize(
-    "arguments, message",
+    "options",
     [
-        ({"min_length": 2}, "set min_length=1, or use the engine keras. Received: min_length=2"),
-        (
-            {"repetition_penalty": 1.5},
-            "repetition_penalty=1.0, .* Received: repetition_penalty=1.5",
-        ),
-        ({"no_repeat_ngram_size": 3}, "no_repeat_ngram_size=0"),
-        ({"coverage_penalty": 0.2}, "coverage_penalty=0.0"),
-        (
-            {"num_beam_groups": 2, "diversity_penalty": 0.5},
-            "num_beam_groups=1, diversity_penalty=0.0, .* num_beam_groups=2, diversity_penalty=0.5",
-        ),
-        ({"n_best": 2}, "length_penalty_form=power, length_penalty=0 or n_best=1.* n_best=2"),
-        ({"beam_size": 30}, "`beam_size` must be at most 29.* beam_size=30"),
+        {"min_length": 2},
+        {"repetition_penalty": 1.5},
+        {"no_repeat_ngram_size": 3},
+        {"coverage_penalty": 0.2},
+        {"num_beam_groups": 2, "diversity_penalty": 0.5},
+        {"n_best": 2},
     ],
 )
-def test_other_options_are_refused_by_name(arguments, message, folder):
-    with pytest.raises(UserError, match=message):
-        CTranslate2Translator(folder, SearchOptions(**arguments))
+def test_other_options_are_refused_by_name(options, folder):
+    received = ", ".join(f"{name}={value}" for name, value in options.items())
+    with pytest.raises(UserError, match=f"use the engine keras. Received: {received}"):
+        CTranslate2Translator(folder, SearchOptions(**options))
 
 
-def test_words_and_alignments_are_refused(folder):
+def test_constraints_and_alignments_are_refused(folder):
     translator = CTranslate2Translator(folder)
-    for name in ("required", "forbidden"):
-        with pytest.raises(UserError, match="omit `required` and `forbidden`"):
-            translator.translate(["dog"], **{name: [["a"]]})
+    for given in ({"prefixes": ["a"]}, {"required": [["a"]]}, {"forbidden": [["a"]]}):
+        with pytest.raises(UserError, match="CTranslate2 has no prefixes .* use the engine keras"):
+            translator.translate(["dog"], **given)
     with pytest.raises(UserError, match="omit `alignments`"):
         translator.translate_nbest(["dog"], alignments=True)
 
@@ -134,3 +106,81 @@ def test_words_and_alignments_are_refused(folder):
 def test_a_folder_that_is_no_export_is_refused(tmp_path):
     with pytest.raises(UserError, match="is not an export for CTranslate2"):
         CTranslate2Translator(tmp_path)
+
+
+# --- The conversion of a run ---------------------------------------------------------------------
+
+# Short and greedy, because the hypotheses of random weights nearly tie.
+OPTIONS = SearchOptions(beam_size=1, max_length=3)
+
+
+@pytest.fixture(scope="module")
+def converted_run(tokenizer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    files = {"source": "text.en", "target": "text.de"}
+    data = {"train": files, "validation": files, "test": files, "directory": folder}
+    folder.mkdir()
+    recipe = Recipe.model_validate({"name": "run", "data": data})
+    (folder / "recipe.yaml").write_text(recipe.to_yaml())
+    run = Run.open(folder)
+    tokenizer.save(run.tokenizer_dir)
+    new_model(1).save(run.model_path)
+    converted(run)
+    return run
+
+
+@pytest.fixture
+def run(converted_run, tmp_path):
+    """A copy with the same times."""
+    return Run.open(shutil.copytree(converted_run.directory, tmp_path / "run"))
+
+
+def is_converted_again(run, capsys):
+    capsys.readouterr()
+    converted(run)
+    return "Converting" in capsys.readouterr().err
+
+
+def test_a_model_is_converted_once(run, capsys):
+    (run.tokenizer_dir / ".ipynb_checkpoints").mkdir()
+    assert not is_converted_again(run, capsys)
+    shutil.rmtree(run.directory / engine.FOLDER)
+    assert is_converted_again(run, capsys)
+    assert not is_converted_again(run, capsys)
+
+
+def test_both_engines_translate_alike_and_follow_the_model(run, capsys):
+    before = open_translator(run, OPTIONS, engine="ctranslate2").translate(TEXTS)
+    new_model(1, seed=1).save(run.model_path)
+    expected = open_translator(run, OPTIONS).translate(TEXTS)
+    found = open_translator(run, OPTIONS, engine="ctranslate2").translate(TEXTS)
+    assert found == expected != before
+    assert "Converting" in capsys.readouterr().err
+    assert len([*(run.directory / engine.FOLDER).iterdir()]) == 1
+
+
+def test_failures_leave_no_conversion(run, monkeypatch):
+    new_model(1, position_encoding="alibi").save(run.model_path)
+    with pytest.raises(UserError, match="'alibi'; use the engine keras"):
+        converted(run)
+    new_model(1, seed=1).save(run.model_path)
+    monkeypatch.setattr(writer, "position_table", lambda model: np.zeros((LENGTH, 12), "float32"))
+    with pytest.raises(UserError, match="the CTranslate2 model translates "):
+        converted(run)
+    assert not [*(run.directory / engine.FOLDER).iterdir()]
+    run.model_path.unlink()
+    with pytest.raises(UserError, match="no model"):
+        converted(run)
+
+
+def test_a_model_replaced_while_it_is_converted_is_converted_again(run, monkeypatch, capsys):
+    def load_and_replace(run):
+        model = open_model(run)
+        new_model(1, seed=2).save(run.model_path)
+        return model
+
+    new_model(1, seed=1).save(run.model_path)
+    monkeypatch.setattr(engine, "open_model", load_and_replace)
+    converted(run)
+    monkeypatch.undo()
+    assert is_converted_again(run, capsys)

@@ -144,10 +144,5 @@ def test_is_the_mean_of_sacrebleus_chrf_over_all_samples():
 
 
 def test_frequent_samples_count_as_often_as_they_were_drawn():
-    assert next(iter(expected_utilities(["x y", "z", "z"]))) == "z"
-    assert next(iter(expected_utilities(["x y", "x y", "z"]))) == "x y"
-
-
-def test_nothing_to_choose_from_is_refused():
-    with pytest.raises(ValueError, match="must not be empty"):
-        expected_utilities([])
+    found = expected_utilities(["x y", "z", "z"]), expected_utilities(["x y", "x y", "z"])
+    assert [max(x, key=x.get) for x in found] == ["z", "x y"]

@@ -21,8 +21,7 @@ from keras_transformer.runs.checkpoints import (
 )
 from keras_transformer.runs.run import Run
 from keras_transformer.training.checkpoint import save_checkpoint
-from keras_transformer.translation.engines import open_translator
-from keras_transformer.translation.open_run import open_model, open_shortlist
+from keras_transformer.translation.open_run import open_model, open_shortlist, open_translator
 
 
 def tiny_model(size=11, **options):
@@ -84,6 +83,8 @@ def test_what_an_unfinished_run_has_is_named(unfinished):
             open_model(unfinished, which)
     with pytest.raises(ValueError, match="finished model of one run.*checkpoint='best'"):
         open_translator(unfinished, engine="ctranslate2", checkpoint="best")
+    with pytest.raises(ValueError, match="Received: 2 runs"):
+        open_translator([unfinished] * 2, engine="ctranslate2")
 
 
 @pytest.mark.once
@@ -96,14 +97,10 @@ def test_a_run_without_checkpoints_shows_the_command_that_trains_it(run):
 
 
 @pytest.mark.once
-def test_a_damaged_model_can_be_made_again_from_the_checkpoints(unfinished):
-    unfinished.model_path.write_bytes(b"damaged")
-    message = f"remove this file. Then: keras-transformer train '{unfinished.directory}' --resume$"
-    with pytest.raises(UserError, match=message):
-        open_model(unfinished)
-    shutil.rmtree(unfinished.checkpoints_dir)
+def test_a_damaged_model_is_refused(run):
+    run.model_path.write_bytes(b"damaged")
     with pytest.raises(UserError, match="model.keras is not a complete .* not a zip file$"):
-        open_model(unfinished)
+        open_model(run)
 
 
 @pytest.mark.once

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis
-from keras_transformer.translation.long_sentences import SourcePart
+from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis, SourcePart
 from keras_transformer.translation.target_constraints import ConstraintError, TargetConstraints
 
 pytestmark = pytest.mark.once
@@ -81,14 +80,12 @@ def test_a_forbidden_word_with_unknown_characters_has_no_effect():
 @pytest.mark.parametrize(
     ("prefix", "required", "forbidden", "rule"),
     [
-        ("", ["abc"], ["d", "bc"], "must not contain a forbidden word"),
-        ("abc", [], ["ab"], "must not contain a forbidden word"),
         ("a", [], [], "A blank sentence must have no prefix"),
         ("", ["a"], [], "A blank sentence must have no prefix"),
     ],
 )
 def test_constraints_that_no_translation_meets_are_refused(prefix, required, forbidden, rule):
-    lists = [["", "", prefix], [[], [], forbidden], [[], [], required]]
+    lists = [["", "", prefix], [[], [], required], [[], [], forbidden]]
     parts = PARTS if forbidden else PARTS[:-1]
     with pytest.raises(ConstraintError, match=rf"^sentences\[2\]: .*{rule}.* Received: ") as raised:
         TargetConstraints(Letters(), parts, 3, *lists)
@@ -97,7 +94,7 @@ def test_constraints_that_no_translation_meets_are_refused(prefix, required, for
 
 def test_a_hypothesis_that_does_not_meet_the_constraints_is_refused():
     constraints = TargetConstraints(
-        Letters(), PARTS, 3, ["ab", "b", ""], [[], [], ["c"]], [["ba"], [], []]
+        Letters(), PARTS, 3, ["ab", "b", ""], [["ba"], [], []], [[], [], ["c"]]
     )
 
     def check(*found):

@@ -5,11 +5,12 @@ import pytest
 from support.small_models import small_model
 
 from keras_transformer import Tokenizer, Translator, UserError
-from keras_transformer.visualization.attention_example import (
+from keras_transformer.visualization.attention import (
     AttentionExample,
+    AttentionMap,
+    attention_maps,
     translation_attention,
 )
-from keras_transformer.visualization.attention_weights import AttentionMap, attention_maps
 
 
 @pytest.fixture(scope="module")
@@ -57,5 +58,3 @@ def test_tokens_must_fit_the_weights():
     for wrong in (weights[..., :2], weights.repeat(2, axis=0)):
         with pytest.raises(ValueError, match=r"shape \(1, H, T, S\).*1 and 3 tokens"):
             AttentionExample([AttentionMap("", "cross", wrong)], tokens)
-    with pytest.raises(ValueError, match="at least one map"):
-        AttentionExample([], tokens)

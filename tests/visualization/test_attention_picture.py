@@ -11,7 +11,7 @@ import pytest
 from support.attention_examples import SOURCE, attention_example
 
 from keras_transformer.errors import UserError
-from keras_transformer.visualization.attention_picture import (
+from keras_transformer.visualization.attention_pages import (
     attention_image,
     attention_svg,
     png_from_svg,

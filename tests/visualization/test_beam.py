@@ -4,7 +4,7 @@ import pytest
 from support.html_page import read_page
 
 from keras_transformer import SearchOptions
-from keras_transformer.translation.engines import open_translator
+from keras_transformer.translation.open_run import open_translator
 from keras_transformer.visualization import beam_page
 
 pytestmark = pytest.mark.once
@@ -26,12 +26,3 @@ def test_the_page_has_every_hypothesis_and_the_results_of_the_search(run):
         assert any(cell.startswith(f"result {rank}, ") for cell in cells)
     candidates = sum("candidates" in x for x in page.texts("summary"))
     assert candidates == max(node.length for node in tree.nodes)
-
-
-@pytest.mark.slow
-def test_candidates_of_beam_groups_have_their_group(run):
-    options = SearchOptions(beam_size=2, num_beam_groups=2, diversity_penalty=0.5, max_length=3)
-    tree = open_translator(run, options).beam_tree("a b")
-    page = read_page(beam_page(tree))
-    steps = sum("candidates" in x for x in page.texts("summary"))
-    assert page.texts("th").count("group") == steps

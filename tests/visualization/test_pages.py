@@ -17,7 +17,7 @@ def test_text_and_attributes_are_escaped():
     assert tokens.values("span", "title") == ["0.2500", "1.0000", "1.0000"]
     table = Page(PARTS.table([HOSTILE], [[HOSTILE]]))
     assert [HOSTILE] == table.texts("th") == table.texts("td")
-    assert Page(PARTS.notes([(HOSTILE, HOSTILE)])).texts("p") == [f"{HOSTILE} {HOSTILE}"]
+    assert Page(PARTS.note(HOSTILE, HOSTILE)).texts("p") == [f"{HOSTILE} {HOSTILE}"]
     assert Page(render("base.html", title=HOSTILE)).texts("title") == [HOSTILE]
 
 

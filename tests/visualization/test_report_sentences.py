@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from keras_transformer.visualization.report_sentences import (
+from keras_transformer.visualization.report import (
     COUNT,
     System,
     attention_of_sentences,
@@ -39,7 +39,7 @@ def test_a_text_that_is_too_long_for_the_model_is_not_shaded():
         return [[1, 2, 3]] * len(texts)
 
     scorer = SimpleNamespace(
-        model=SimpleNamespace(max_length=3),
+        model=SimpleNamespace(max_length=3, source_attention=None),
         tokenizer=SimpleNamespace(
             encode_source=encode, encode_target=encode, target_pieces=[], unk_id=1
         ),

@@ -21,36 +21,19 @@ let tokenNodes = {}; // the drawn tokens, "query 0" and so on
 
 // --- Weights --------------------------------------------------------------------------------
 
-/** Each character holds 7 bits. */
-function bytesFromText(text) {
-  const bytes = new Uint8Array(Math.floor((text.length * 7) / 8));
-  let [bits, count, place] = [0, 0, 0];
-  for (let i = 0; i < text.length; i++) {
-    bits = ((bits << 7) | (text.charCodeAt(i) & 127)) & 0x7fff;
-    count += 7;
-    if (count >= 8) bytes[place++] = (bits >> (count -= 8)) & 255;
-  }
-  return bytes;
-}
-
-/** Fills `groups`. The later positions of causal attention are not stored: their weights are 0. */
+/** Fills `groups`. A weight is stored as a multiple of 1 / 65535. */
 async function readWeights() {
-  const stream = new Blob([bytesFromText(byId("weights").textContent)]).stream().pipeThrough(new DecompressionStream("deflate"));
-  const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
-  const count = bytes.length / 3; // the lowest bytes of all weights, then the middle ones, then the highest
+  const packed = Uint8Array.from(atob(byId("weights").textContent), (x) => x.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const integers = new Uint16Array(await new Response(stream).arrayBuffer());
   let next = 0;
   groups = {};
   for (const { name, kind, heads } of page.maps) {
     const [rows, columns] = page.tokens[kind].map((x) => x.length);
-    const weights = Array.from({ length: heads }, () => new Float64Array(rows * columns));
-    for (const matrix of weights) {
-      for (let i = 0; i < matrix.length; i++) {
-        if (kind === "decoder" && i % columns > Math.floor(i / columns)) continue;
-        const integer = bytes[next] + 256 * bytes[count + next] + 65536 * bytes[2 * count + next];
-        matrix[i] = integer / page.weightSteps;
-        next++;
-      }
-    }
+    const weights = Array.from({ length: heads }, () => {
+      const stored = integers.subarray(next, (next += rows * columns));
+      return Float64Array.from(stored, (x) => x / 65535);
+    });
     (groups[kind] ??= []).push({ name, weights });
   }
 }
@@ -462,7 +445,7 @@ function weightsJson() {
   const maps = page.maps.map(({ name, kind }) => {
     const columns = page.tokens[kind][1].length;
     const rowsOf = (matrix) => Array.from({ length: matrix.length / columns }, (_, row) =>
-      Array.from(matrix.subarray(row * columns, (row + 1) * columns), (x) => Number(x.toFixed(8))));
+      Array.from(matrix.subarray(row * columns, (row + 1) * columns), (x) => Number(x.toFixed(6))));
     return { name, kind, weights: groups[kind][position[kind]++].weights.map(rowsOf) };
   });
   const { texts, alignment, tokens } = page;

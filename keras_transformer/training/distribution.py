@@ -1,0 +1,439 @@
+"""Trains on several devices and in several processes, as a recipe asks for."""
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_transformer.data import Shard
+from keras_transformer.errors import UserError
+from keras_transformer.recipe.settings import Recipe
+from keras_transformer.runs.run import Run
+from keras_transformer.training.crossentropy import sliced_crossentropy
+
+T = TypeVar("T")
+BATCH, MODEL = "batch", "model"  # the axes of `JaxMesh`
+
+# Variables by which launchers of training processes give their number, or the whole cluster.
+_LAUNCHERS = {
+    "torch": "WORLD_SIZE",
+    "jax": "KERAS_DISTRIBUTION_NUM_PROCESSES",
+    "tensorflow": "TF_CONFIG",
+}
+
+
+class Distribution:
+    """Base class for training on several devices. This class itself trains on one device.
+
+    Each replica (copy of the model) gets a part (shard) of the rows of each batch. Its loss is a
+    sum over its tokens, weighted by the real tokens of the whole optimizer step. So the gradients
+    of all replicas add up to the gradient on one device. One process is the chief: only it writes
+    to the run folder and prints.
+
+    Attributes:
+        rank: Index of this process, counted from 0. The rank of the chief is 0.
+        shard: The part of each batch's rows that this process gets.
+        gradient_parts: Number of replicas whose gradients are summed; 1 on JAX, where XLA does it.
+        needs_copy: Whether the chief validates and saves a copy of the model on one device.
+    """
+
+    rank = 0
+    shard = Shard()
+    gradient_parts = 1
+    needs_copy = False
+    crossentropy: Callable[..., Any] = staticmethod(sliced_crossentropy)
+
+    @property
+    def is_chief(self) -> bool:
+        return self.rank == 0
+
+    def making(self) -> AbstractContextManager[Any]:
+        """Returns the context in which to make or load the model."""
+        return nullcontext()
+
+    def fitting(self) -> AbstractContextManager[Any]:
+        """Returns the context in which to call the model's `fit`."""
+        return nullcontext()
+
+    def alone(self) -> AbstractContextManager[Any]:
+        """Returns the context, within `fitting`, in which the chief works on one device."""
+        return nullcontext()
+
+    def prepare(self, trainer: Any) -> None:
+        """Prepares a compiled model, whose optimizer is built, for training in several replicas."""
+
+    def train_function(self, trainer: Any) -> Callable[[Any], Any] | None:
+        """Returns a function that trains on an iterator's next batch. None means that of Keras."""
+        return None
+
+    def assign_seed(self, state: Any, seed: int) -> None:
+        """Sets the state of a seed generator from `seed` < 2 ** 31, differently in each replica."""
+        state.assign([seed, 0])
+
+    def metrics(self, trainer: Any) -> dict[str, Any]:
+        """Returns the metrics over all replicas. All processes must call it, then reset them."""
+        return trainer.get_metrics_result()
+
+    def read(self, variable: Any) -> np.ndarray:
+        """Returns the whole value of a variable, of which several devices may hold the parts."""
+        return variable.numpy()
+
+    def of_chief(self, flag: bool) -> bool:
+        """Returns the chief's value of `flag` in every process. All processes must call this."""
+        return flag
+
+    def local(self, trainer: Any) -> Any:
+        """Returns the model that the chief validates and saves. Call it within `fitting`."""
+        if not self.needs_copy:
+            return trainer
+        with self.alone():
+            return trainer.local_copy() if self.is_chief else None
+
+    def on_chief(self, action: Callable[[Any], Any], trainer: Any, local: Any) -> None:
+        """Calls `action(local)` in the chief. All processes must call this."""
+
+        def copied(model: Any) -> list[Any]:
+            return [*model.weights, *model.optimizer.variables] if self.needs_copy else []
+
+        values = [self.read(variable) for variable in copied(trainer)]
+        if self.is_chief:
+            with self.alone():
+                for variable, value in zip(copied(local), values, strict=True):
+                    variable.assign(value)
+                action(local)
+
+    def chief_first(self, action: Callable[[], T]) -> T:
+        """Calls a function in the chief, then in the others, which can read the files it wrote.
+
+        If the function fails in the chief, the other processes raise `UserError`.
+        """
+        failure = None
+        if self.is_chief:
+            try:
+                result = action()
+            except Exception as error:
+                failure = error
+        if not self.of_chief(failure is None):
+            raise failure or UserError("the first process failed, see its error message")
+        return result if self.is_chief else action()
+
+    def open_run(self, directory: str | Path, recipe: Recipe, resume: bool) -> Run:
+        """Calls `Run.create` or `Run.resume` in the chief, then `Run.resume` in other processes."""
+        is_new = self.is_chief and not resume
+        return self.chief_first(lambda: (Run.create if is_new else Run.resume)(directory, recipe))
+
+
+ONE_DEVICE = Distribution()
+
+
+class JaxMesh(Distribution):
+    """Trains on a mesh of all devices of all processes, with `keras.distribution`.
+
+    XLA splits the training step of the whole batch over the devices. With `model_shards` > 1, each
+    copy of the weights is also split over `model_shards` devices (see `layout_map`).
+    """
+
+    needs_copy = True
+
+    def __init__(self, model_shards: int = 1) -> None:
+        import jax
+
+        if int(os.environ.get("KERAS_DISTRIBUTION_NUM_PROCESSES", "1")) > 1:
+            keras.distribution.initialize()
+        self.rank = jax.process_index()
+        counts = jax.process_count(), jax.local_device_count()
+        self.shard = shard_of(self.rank, *counts, model_shards)
+        devices = keras.distribution.list_devices()
+        shape = len(devices) // model_shards, model_shards
+        mesh = keras.distribution.DeviceMesh(shape, (BATCH, MODEL), devices)
+        self._distribution = keras.distribution.ModelParallel(
+            layout_map=layout_map(mesh), batch_dim_name=BATCH, auto_shard_dataset=False
+        )
+
+    def making(self) -> AbstractContextManager[Any]:
+        return self._distribution.scope()
+
+    fitting = making
+
+    def crossentropy(
+        self, states: Any, embeddings: Any, labels: Any, weights: Any, **settings: Any
+    ) -> Any:
+        """Computes `sliced_crossentropy` of each replica's tokens, and sums the results.
+
+        Without separate sums, XLA would compute the logits of all tokens in every replica.
+        """
+        if self._distribution.device_mesh.shape[1] > 1:  # XLA cannot compile the sum.
+            return sliced_crossentropy(states, embeddings, labels, weights, **settings)
+        import jax
+        from jax.sharding import PartitionSpec
+
+        width = states.shape[-1]
+        whole, by_rows = PartitionSpec(), PartitionSpec(BATCH)
+
+        def of_replica(states: Any, embeddings: Any, labels: Any, weights: Any) -> Any:
+            data = (ops.reshape(states, (-1, width)), embeddings, labels, weights)
+            return jax.lax.psum(sliced_crossentropy(*data, **settings), BATCH)
+
+        in_replicas = jax.shard_map(
+            of_replica,
+            mesh=self._distribution.device_mesh.backend_mesh,
+            in_specs=(PartitionSpec(None, BATCH), whole, by_rows, by_rows),
+            out_specs=whole,
+            check_vma=False,
+        )
+        passes = (-1, labels.shape[0], width)  # axis 0: the forward passes; two with R-Drop
+        return in_replicas(ops.reshape(states, passes), embeddings, labels, weights)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        keras.distribution.set_distribution(None)
+        try:
+            yield
+        finally:
+            keras.distribution.set_distribution(self._distribution)
+
+    def read(self, variable: Any) -> np.ndarray:
+        from jax.experimental import multihost_utils
+
+        if variable.value.is_fully_replicated or variable.value.is_fully_addressable:
+            return np.asarray(variable.value)
+        return multihost_utils.process_allgather(variable.value, tiled=True)
+
+    def of_chief(self, flag: bool) -> bool:
+        from jax.experimental import multihost_utils
+
+        return bool(multihost_utils.broadcast_one_to_all(np.int32(flag)))
+
+
+def shard_of(process: int, processes: int, devices: int, model_shards: int) -> Shard:
+    """Returns the part of a batch's rows that the process with index `process` gets.
+
+    Each process has `devices` devices. Each group of `model_shards` devices shares one copy of the
+    weights and gets the same rows.
+    """
+    if processes * devices % model_shards or (devices % model_shards and model_shards % devices):
+        raise UserError(
+            "training.model_shards must divide the total number of devices. It must also divide "
+            "the number of devices per process, or be a multiple of this number. "
+            f"Received: model_shards={model_shards}, {processes} processes of {devices} devices"
+        )
+    begin = process * devices // model_shards
+    end = begin + max(1, devices // model_shards)
+    return Shard(begin, end, processes * devices // model_shards)
+
+
+def layout_map(mesh: Any) -> Any:
+    """Returns the layout of a `Transformer`'s weights on a mesh with axes `batch` and `model`.
+
+    Attention weights are split by heads, feed-forward weights by inner units, and embeddings by
+    rows, as in Shoeybi et al., 2019, Megatron-LM: Training Multi-Billion Parameter Language Models
+    Using Model Parallelism, §3. All other weights are replicated.
+    """
+    layouts = keras.distribution.LayoutMap(mesh)
+    layouts[".*attention/(query|key|value)/kernel"] = (None, MODEL)
+    layouts[".*attention/(query|key|value)/bias"] = (MODEL,)
+    layouts[".*attention/output/kernel"] = (MODEL, None)
+    layouts[".*feed_forward/inner/kernel"] = (None, MODEL)
+    layouts[".*feed_forward/inner/bias"] = (MODEL,)
+    layouts[".*feed_forward/outer/kernel"] = (MODEL, None)
+    layouts[".*embedding/embeddings"] = (MODEL, None)
+    return layouts
+
+
+class TensorFlowReplicas(Distribution):
+    """Trains with `MirroredStrategy`, or with `MultiWorkerMirroredStrategy` if `TF_CONFIG` is set.
+
+    The model is made in the strategy's scope, but `fit` runs outside of it. Inside, it would clip
+    the gradients of each replica before it sums them, and fail with several workers.
+    """
+
+    needs_copy = True
+
+    def __init__(self) -> None:
+        import tensorflow as tf
+
+        self._tf = tf
+        if "TF_CONFIG" in os.environ:
+            self._strategy = tf.distribute.MultiWorkerMirroredStrategy()
+            self.rank = _rank(self._strategy.cluster_resolver)
+        else:
+            kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+            devices = [device.name for device in tf.config.list_logical_devices(kind)]
+            self._strategy = tf.distribute.MirroredStrategy(devices)
+        self._devices = len(self._strategy.extended.worker_devices)
+        begin = self.rank * self._devices
+        replicas = self._strategy.num_replicas_in_sync
+        self.shard = Shard(begin, begin + self._devices, replicas)
+        self.gradient_parts = replicas
+        self._count = tf.function(self._sum_of_replicas)
+
+    def making(self) -> AbstractContextManager[Any]:
+        return self._strategy.scope()
+
+    def prepare(self, trainer: Any) -> None:
+        trainer.optimizer.reduce_gradients = self._sum
+        trainer._distribute_strategy = None
+
+    def train_function(self, trainer: Any) -> Callable[[Any], Any]:
+        tf = self._tf
+
+        def replica_step(batch: Any) -> Any:
+            index = tf.distribute.get_replica_context().replica_id_in_sync_group - self.shard.begin
+
+            def rows(x: Any) -> Any:
+                count = tf.shape(x)[0] // self._devices
+                return x[index * count : (index + 1) * count]
+
+            return trainer.train_step(tf.nest.map_structure(rows, batch))
+
+        def step(batch: Any) -> Any:
+            logs = self._strategy.run(replica_step, args=(batch,))
+            values_of = self._strategy.experimental_local_results
+            return {name: values_of(value)[0] for name, value in logs.items()}
+
+        # Traced once, for the shapes that the iterator declares. If the shapes of the first batches
+        # mattered, a resumed training would round differently.
+        return tf.function(lambda iterator: step(next(iterator)))
+
+    def assign_seed(self, state: Any, seed: int) -> None:
+        for replica, part in enumerate(state.value.values, start=self.shard.begin):
+            part.assign([(seed + replica) % 2**31, 0])
+
+    def _sum(self, gradients: list[Any]) -> list[Any]:
+        context = self._tf.distribute.get_replica_context()
+        dense = [self._tf.convert_to_tensor(gradient) for gradient in gradients]
+        return context.all_reduce(self._tf.distribute.ReduceOp.SUM, dense)
+
+    def of_chief(self, flag: bool) -> bool:
+        if self.shard.parts == self._devices:
+            return flag
+        own = self._tf.constant(float(flag and self.is_chief))
+        return bool(self._count(own).numpy())
+
+    def _sum_of_replicas(self, number: Any) -> Any:
+        numbers = self._strategy.run(self._tf.identity, args=(number,))
+        return self._strategy.reduce(self._tf.distribute.ReduceOp.SUM, numbers, axis=None)
+
+
+def _rank(resolver: Any) -> int:
+    """Returns the rank of this process. If `TF_CONFIG` has a `chief`, worker 0 has rank 1."""
+    chiefs = resolver.cluster_spec().as_dict().get("chief", [])
+    return resolver.task_id + (len(chiefs) if resolver.task_type == "worker" else 0)
+
+
+class TorchProcesses(Distribution):
+    """Trains with one process per device. `torchrun` starts the processes.
+
+    `all_reduce` sums the gradients once per optimizer step, after accumulation and before clipping.
+    `DistributedDataParallel` would average the gradients after every micro-batch.
+    """
+
+    def __init__(self) -> None:
+        import torch
+        from torch import distributed
+
+        on_gpu = torch.cuda.is_available()
+        if on_gpu:
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        # The other processes wait while the chief validates.
+        settings: dict[str, Any] = {"timeout": timedelta(hours=4)}
+        if "WORLD_SIZE" not in os.environ:
+            settings |= {"rank": 0, "world_size": 1, "store": distributed.HashStore()}
+        distributed.init_process_group("nccl" if on_gpu else "gloo", **settings)
+        self._distributed = distributed
+        self.rank = distributed.get_rank()
+        self.gradient_parts = distributed.get_world_size()
+        self.shard = Shard(self.rank, self.rank + 1, self.gradient_parts)
+
+    def prepare(self, trainer: Any) -> None:
+        for variable in trainer.variables:
+            self._distributed.broadcast(variable.value.data, src=0)
+        trainer.optimizer.reduce_gradients = self._sum
+
+    def assign_seed(self, state: Any, seed: int) -> None:
+        state.assign([(seed + self.rank) % 2**31, 0])
+
+    def metrics(self, trainer: Any) -> dict[str, Any]:
+        sums = [variable.value for variable in trainer.metrics_variables]
+        for total, value in zip(sums, self._sum(sums), strict=True):
+            total.copy_(value)
+        return trainer.get_metrics_result()
+
+    def _sum(self, tensors: list[Any]) -> list[Any]:
+        """Returns the sums of tensors over all processes, with a single `all_reduce`."""
+        import torch
+
+        flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+        self._distributed.all_reduce(flat)
+        parts = torch.split(flat, [tensor.numel() for tensor in tensors])
+        return [part.reshape(x.shape) for part, x in zip(parts, tensors, strict=True)]
+
+    def of_chief(self, flag: bool) -> bool:
+        flags = [flag]
+        self._distributed.broadcast_object_list(flags, src=0)
+        return flags[0]
+
+
+def start(recipe: Recipe) -> Distribution:
+    """Sets up the devices and processes for `training.distribution` of a recipe.
+
+    With `none`, one process trains on one device. With `data_parallel`, every device gets a part of
+    each batch. `model_parallel` also splits the weights over `training.model_shards` devices. It
+    works only on JAX. Call `start` before you make a model.
+
+    Raises:
+        UserError: If the backend does not support the recipe's settings, or would train to other
+            weights than one device.
+    """
+    backend, training = keras.config.backend(), recipe.training
+    _check(recipe, backend)
+    if training.distribution == "none":
+        return ONE_DEVICE
+    return _start(backend, training.model_shards)
+
+
+@functools.cache
+def _start(backend: str, model_shards: int) -> Distribution:
+    if backend == "jax":
+        return JaxMesh(model_shards)
+    return TorchProcesses() if backend == "torch" else TensorFlowReplicas()
+
+
+def _check(recipe: Recipe, backend: str) -> None:
+    training = recipe.training
+    kind, shards = training.distribution, training.model_shards
+    if kind == "none" and os.environ.get(_LAUNCHERS[backend], "1") != "1":
+        raise UserError(
+            "the launcher started several processes, which would all write to the same run folder: "
+            "set training.distribution=data_parallel"
+        )
+    sizes = {**recipe.model.sizes, "vocabulary_size": recipe.tokenizer.vocabulary_size}
+    divided = ("num_heads", "d_model", "d_ff", "vocabulary_size")
+    is_uneven = any(sizes.get(name, 0) % shards for name in divided)
+    if is_uneven or (kind != "model_parallel" and shards > 1):
+        raise UserError(
+            "training.model_shards needs training.distribution=model_parallel, and must divide "
+            f"{', '.join(divided)}. Received: training.model_shards={shards}"
+        )
+    on_tensorflow = backend == "tensorflow"
+    unsupported = {
+        "training.distribution=model_parallel": kind == "model_parallel",
+        "training.accumulation_steps > 1": on_tensorflow and training.accumulation_steps > 1,
+        "training.jit_compile=true": on_tensorflow and training.jit_compile is True,
+        # Each replica would use the statistics of its own tokens, or a loss scale of its own.
+        "model.normalization=batch": recipe.model.normalization == "batch",
+        "training.dtype_policy=mixed_float16": training.dtype_policy == "mixed_float16",
+    }
+    found = [name for name, is_set in unsupported.items() if is_set]
+    if found and kind != "none" and backend != "jax":
+        raise UserError(
+            f"{backend} cannot train on several devices with {' and '.join(found)}: choose another "
+            "setting, or KERAS_BACKEND=jax"
+        )

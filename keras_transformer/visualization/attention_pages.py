@@ -1,0 +1,169 @@
+"""Draws the attention of one example: as an HTML page, or as SVG and PNG pictures."""
+
+import base64
+import importlib.util
+import json
+import re
+import zlib
+
+import numpy as np
+
+from keras_transformer._files import png
+from keras_transformer.errors import UserError
+from keras_transformer.layers.attention.attention_records import AttentionKind
+from keras_transformer.visualization.attention import AttentionExample, head_entropy
+from keras_transformer.visualization.pages import render, text_width
+
+_TITLES = {
+    "encoder": "Encoder self-attention",
+    "decoder": "Decoder self-attention",
+    "cross": "Cross-attention",
+}
+_NOT_IN_XML = re.compile("[\0-\x1f\ufffe\uffff]")
+# White to dark blue, at the weights 0, 1/3, 2/3 and 1.
+_COLOURS = np.array([[255, 255, 255], [158, 202, 225], [49, 130, 189], [8, 48, 107]])
+_SQUARE = 8  # pixels
+
+
+def attention_page(example: AttentionExample) -> str:
+    """Returns an HTML page that shows the attention of all layers and heads.
+
+    The page opens from a file and loads nothing else. It contains the weights, rounded by less than
+    1e-5, and can save them as JSON. It can save what it shows as SVG or PNG.
+
+    Args:
+        example: The attention maps and their tokens.
+    """
+    page = {
+        "texts": list(example.texts),
+        "special": list(example.special_tokens),
+        "alignment": " ".join(f"{source}-{target}" for source, target in example.alignment),
+        "tokens": {kind: list(map(list, example.tokens[kind])) for kind in example.kinds},
+        "maps": [
+            {"name": each.name, "kind": each.kind, "heads": each.weights.shape[1]}
+            for each in example.maps
+        ],
+    }
+    weights = np.concatenate([each.weights.ravel() for each in example.maps])
+    integers = np.rint(weights.astype("float64") * 65535).astype("<u2")
+    return render(
+        "attention.html",
+        title=f"Attention: {example.texts[0]}" if example.texts else "Attention",
+        weights=base64.b64encode(zlib.compress(integers.tobytes(), 9)).decode(),
+        # "<" could begin a tag, such as "</script>".
+        data=json.dumps(page, ensure_ascii=False).replace("<", r"\u003c"),
+    )
+
+
+def attention_svg(
+    example: AttentionExample,
+    kind: AttentionKind | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+) -> str:
+    """Draws the heat map of one head with its tokens, or small heat maps of all heads, as SVG.
+
+    Args:
+        example: The attention maps and their tokens.
+        kind: `"encoder"`, `"decoder"` or `"cross"`. Defaults to None, which means all kinds for
+            small heat maps and the last kind of the example for a single head.
+        layer: Number of the layer among those of its kind, from 1. Defaults to None, which means
+            all heads of all layers.
+        head: Number of the head, from 1. Required if `layer` is given.
+
+    Returns:
+        The text of an SVG file.
+
+    Raises:
+        UserError: If there is no such kind, layer or head, or if only one of `layer` and `head` is
+            given.
+    """
+    if kind is not None and kind not in example.kinds:
+        raise UserError(f"kind must be one of {example.kinds}. Received: kind={kind}")
+    if (layer is None) != (head is None):
+        raise UserError(
+            f"layer and head must be given together. Received: layer={layer}, head={head}"
+        )
+    kinds = example.kinds if kind is None else [kind]
+    if layer is None or head is None:
+        blocks = [(_TITLES[x], example.layers(x), *map(len, example.tokens[x])) for x in kinds]
+        return render("attention.svg", blocks=blocks, width=320, image=_image, entropy=head_entropy)
+    layers = example.layers(kinds[-1])
+    if not 1 <= layer <= len(layers) or not 1 <= head <= len(layers[layer - 1]):
+        raise UserError(
+            f"layer must be 1 to {len(layers)} and head 1 to {len(layers[0])} for the kind "
+            f"{kinds[-1]}. Received: layer={layer}, head={head}"
+        )
+    title = f"{_TITLES[kinds[-1]]}, layer {layer}, head {head}"
+    queries, keys = ([_NOT_IN_XML.sub("\ufffd", x) for x in y] for y in example.tokens[kinds[-1]])
+    return render(
+        "attention.svg",
+        blocks=(),
+        title=title,
+        queries=queries,
+        keys=keys,
+        special=example.special_tokens,
+        left=max(map(text_width, queries)) + 14,
+        top=max(map(text_width, keys)) + 40,
+        width=text_width(title) + 8,
+        matrix=layers[layer - 1][head - 1],
+        scale=np.linspace(0, 1, 64)[None],
+        image=_image,
+    )
+
+
+def attention_image(example: AttentionExample, kind: AttentionKind) -> np.ndarray:
+    """Draws small heat maps of all heads of one kind, without text: a layer a row, a head a column.
+
+    Each weight is a square of 8 pixels.
+
+    Args:
+        example: The attention maps and their tokens.
+        kind: One of `example.kinds`.
+
+    Returns:
+        uint8 array `(height, width, 3)`.
+    """
+    squares = np.ones((_SQUARE, _SQUARE, 1), "uint8")
+    frame = ((0, 1), (0, 1), (0, 0))  # The frames between the heat maps are grey.
+    rows = [
+        [
+            np.pad(np.kron(_colours(weights), squares), frame, constant_values=187)
+            for weights in heads
+        ]
+        for heads in example.layers(kind)
+    ]
+    return np.concatenate([np.concatenate(row, axis=1) for row in rows])
+
+
+def png_from_svg(svg: str) -> bytes:
+    """Converts a picture to PNG, at 3 pixels per SVG unit.
+
+    Raises:
+        UserError: If the package resvg_py is not installed.
+    """
+    check_png()
+    import resvg_py
+
+    return bytes(resvg_py.svg_to_bytes(svg_string=svg, zoom=3))
+
+
+def check_png() -> None:
+    """Raises `UserError` if the package resvg_py is not installed."""
+    if importlib.util.find_spec("resvg_py") is None:
+        raise UserError(
+            "PNG files need the package resvg_py: pip install 'keras3-transformer[visualization]', "
+            "or write an SVG file"
+        )
+
+
+def _image(matrix: np.ndarray) -> str:
+    return base64.b64encode(png(_colours(matrix))).decode()
+
+
+def _colours(matrix: np.ndarray) -> np.ndarray:
+    """Returns the colours of weights `(T, S)`, uint8 `(T, S, 3)`."""
+    stops = np.linspace(0, 1, len(_COLOURS))
+    shown = np.rint(255 * matrix) / 255
+    channels = [np.interp(shown, stops, _COLOURS[:, channel]) for channel in range(3)]
+    return np.rint(np.stack(channels, axis=-1)).astype("uint8")
