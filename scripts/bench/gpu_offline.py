@@ -12,7 +12,7 @@ the forward pass keeps for the backward pass.
 
 Each backend needs its compiler for GPUs, here in environments of their own:
 
-    pip install torch triton keras              # PyTorch for CPUs lacks Triton only
+    pip install torch keras         # PyPI's torch for Linux has CUDA and Triton
     pip install jax[cuda13] keras
 """
 
