@@ -1,6 +1,7 @@
 """Contains operations that differ by backend, such as affine maps, attention and loops."""
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ _ROWS = 8
 # instead of NaN.
 MASKED_SCORE = -1e9
 
-# Devices of PyTorch on which layers use kernels that are faster there than their formulas.
+# Devices of PyTorch and JAX on which layers use kernels that are faster there than their formulas.
 FUSED_DEVICES = ("cuda",)
 
 
@@ -71,7 +72,11 @@ def _sum_tokens(x: Any) -> Any:
 
 
 def is_fused(x: Any) -> bool:
-    """Returns whether `x` is on one of the `FUSED_DEVICES`."""
+    """Returns whether `x`, or JAX, is on one of the `FUSED_DEVICES`."""
+    if keras.config.backend() == "jax":
+        from keras_transformer._backend.jax_kernels import device_type
+
+        return device_type() in FUSED_DEVICES
     return getattr(getattr(x, "device", None), "type", None) in FUSED_DEVICES
 
 
@@ -83,16 +88,21 @@ def attend(
     use_causal_mask: bool = False,
     use_scale: bool = True,
 ) -> Any:
-    """Computes attention by a fused kernel of PyTorch, which does not store the scores.
+    """Computes attention by a fused kernel of PyTorch or cuDNN, which does not store the scores.
 
     The mask is finite, so rows of padding have finite results, and it has the dtype of the query,
     without which PyTorch's kernels are wrong. For the arguments, see `AttentionPattern`.
 
-    Returns a float tensor `(B, H, T, K_v)`, or None where the formula is to be used: on other
-    backends, and if values and keys have different widths.
+    Returns a float tensor `(B, H, T, K_v)`, or None where the formula is to be used: on TensorFlow,
+    on other devices of JAX, and if values and keys have different widths.
     """
-    if keras.config.backend() != "torch" or query.shape[-1] != value.shape[-1]:
+    if keras.config.backend() == "tensorflow" or query.shape[-1] != value.shape[-1]:
         return None
+    if keras.config.backend() == "jax":
+        from keras_transformer._backend import jax_kernels
+
+        given = padding_mask, use_causal_mask, use_scale
+        return jax_kernels.attend(query, key, value, *given) if is_fused(query) else None
     import torch
 
     query, key, value = (ops.convert_to_tensor(x) for x in (query, key, value))
@@ -113,7 +123,7 @@ def attend(
 
 
 def joined_affine(x: Any, layers: Sequence[Any]) -> list[Any] | None:
-    """Computes several `Dense` layers of one input by one matrix product on a GPU of PyTorch.
+    """Computes several `Dense` layers of one input by one matrix product on a GPU.
 
     Returns a list of their results, or None where each layer is to be called.
     """
@@ -124,12 +134,27 @@ def joined_affine(x: Any, layers: Sequence[Any]) -> list[Any] | None:
     y = ops.matmul(ops.cast(x, dtype), ops.cast(ops.concatenate(kernels, axis=1), dtype))
     if layers[0].use_bias:
         y = y + ops.cast(ops.concatenate([layer.bias for layer in layers]), dtype)
-    return list(y.split(widths, dim=-1))
+    if keras.config.backend() == "torch":
+        return list(y.split(widths, dim=-1))  # `ops.split` would wait for the GPU
+    return ops.split(y, list(itertools.accumulate(widths))[:-1], axis=-1)
+
+
+def one_pass_normalization(x: Any, gain: Any, bias: Any, epsilon: float) -> Any:
+    """Normalizes the tokens of `x` `(..., D)` in one pass on a GPU of JAX, otherwise None.
+
+    `gain` and `bias` can be None. Then the result is None.
+    """
+    if keras.config.backend() != "jax" or not is_fused(x) or gain is None or bias is None:
+        return None
+    from keras_transformer._backend.jax_kernels import layer_normalization
+
+    dtype = keras.backend.result_type(x.dtype, "float32")
+    return layer_normalization(x, ops.cast(gain, dtype), ops.cast(bias, dtype), epsilon)
 
 
 def affine_relu(x: Any, kernel: Any, bias: Any) -> Any:
     """Computes the ReLU of an affine map in one product on a GPU of PyTorch, otherwise None."""
-    if not is_fused(x):
+    if keras.config.backend() != "torch" or not is_fused(x):
         return None
     x, kernel, bias = (ops.convert_to_tensor(z) for z in (x, kernel, bias))
     rows = ops.reshape(x, (-1, x.shape[-1]))
@@ -241,6 +266,21 @@ def fused_adam(
     rates = {"lr": step_size, "beta1": optimizer.beta_1, "beta2": optimizer.beta_2}
     options = {"weight_decay": 0.0, "eps": optimizer.epsilon, "amsgrad": False, "maximize": False}
     torch._fused_adam_(weights, gradients, first, second, [], late, **rates, **options)
+
+
+def softmax_parts(logits: Any) -> tuple[Any, Any, Any]:
+    """Returns the largest logit of each row, exp(logits - largest), and the sum of each row of it.
+
+    A GPU of JAX computes largest and sum in one pass over the logits.
+    """
+    if keras.config.backend() == "jax" and is_fused(logits):
+        from keras_transformer._backend.jax_kernels import largest_and_total
+
+        largest, total = largest_and_total(logits)
+        return largest, ops.exp(logits - largest), total
+    largest = ops.max(logits, axis=-1, keepdims=True)
+    exponentials = ops.exp(logits - largest)
+    return largest, exponentials, ops.sum(exponentials, axis=-1, keepdims=True)
 
 
 def label_logits(logits: Any, labels: Any) -> Any:

@@ -11,6 +11,7 @@ from keras_transformer._backend.operations import (
     label_logits,
     scalar,
     sequential_loop,
+    softmax_parts,
 )
 from keras_transformer.errors import agree
 
@@ -337,9 +338,7 @@ def _sums(
 ) -> tuple[Any, Any]:
     """Returns the three sums for one slice, and the gradient of the loss with respect to logits."""
     logits = ops.cast(ops.matmul(states, ops.transpose(embeddings)), "float32")
-    largest = ops.max(logits, axis=-1, keepdims=True)
-    exponentials = ops.exp(logits - largest)
-    total = ops.sum(exponentials, axis=-1, keepdims=True)
+    largest, exponentials, total = softmax_parts(logits)
     normalizer = (largest + ops.log(total))[:, 0]
     of_label = label_logits(logits, labels)
     mean_logit = ops.matmul(ops.cast(states, "float32"), mean_embedding)

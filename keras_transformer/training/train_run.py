@@ -36,8 +36,8 @@ from keras_transformer.training.tensorboard import write_projector
 from keras_transformer.training.token_budget import longest_lengths
 from keras_transformer.translation.open_run import open_model
 from keras_transformer.translation.translator import Translator
-from keras_transformer.visualization.attention_example import translation_attention
-from keras_transformer.visualization.attention_picture import attention_image
+from keras_transformer.visualization.attention import translation_attention
+from keras_transformer.visualization.attention_pages import attention_image
 
 # TensorBoard reads the vectors as text: these take 36 MB with 512 features.
 _PROJECTED = 10_000

@@ -41,7 +41,7 @@ class Check:
         cases: Sizes, those of training or of decoding.
         jit_compile: Of training: "auto" is what users get.
         gigabytes: Memory of the GPU that the check takes at most, estimated.
-        by_formulas: Whether layers are to do without the kernels that PyTorch has on GPUs.
+        by_formulas: Whether layers are to do without the kernels that there are on GPUs.
         on_cpu: Whether to show that the program works, on a CPU.
     """
 

@@ -72,8 +72,9 @@ def all_checks(backends: Sequence[str]) -> Iterator[Check]:
         yield Check(f"train {backend} tiny", "ours", backend, (TINY,))
         yield Check(f"restart {backend} base", "ours", backend, (base,), "auto", GIGABYTES)
     for case in CASES:
-        name, gigabytes = f"train torch {case.name} by formulas", 2 * TRAINING_GB[case.name]
-        yield Check(name, "ours", "torch", (case,), "auto", gigabytes, by_formulas=True)
+        for backend in backends:
+            name, gigabytes = f"train {backend} {case.name} by formulas", 2 * TRAINING_GB[case.name]
+            yield Check(name, "ours", backend, (case,), "auto", gigabytes, by_formulas=True)
 
 
 def shrunk(check: Check) -> Check:

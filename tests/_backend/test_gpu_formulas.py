@@ -1,4 +1,4 @@
-"""What layers and the optimizer compute otherwise on a GPU of PyTorch, run on a CPU."""
+"""What layers and the optimizer compute otherwise on GPUs of PyTorch and JAX, run on a CPU."""
 
 import keras
 import numpy as np
@@ -6,34 +6,49 @@ import pytest
 
 from keras_transformer._backend import operations
 from keras_transformer.layers import MultiHeadAttention
-from keras_transformer.layers.base import Dense
+from keras_transformer.layers.base import Dense, LayerNormalization
 from keras_transformer.training import TransformerAdam, optimizer
 
-pytestmark = pytest.mark.once  # on PyTorch
+
+@pytest.fixture
+def attention_of_xla(monkeypatch):
+    """On a CPU, JAX has no attention of cuDNN."""
+    if keras.config.backend() == "jax":
+        import jax
+
+        kernel = jax.nn.dot_product_attention
+
+        def of_xla(*inputs, implementation, **options):
+            return kernel(*inputs, **options)
+
+        monkeypatch.setattr(jax.nn, "dot_product_attention", of_xla)
 
 
 @pytest.mark.parametrize("options", [{}, {"use_causal_mask": True}], ids=["all", "causal"])
 @pytest.mark.parametrize("is_padded", [False, True])
 @pytest.mark.parametrize("is_cross", [False, True])
-def test_fused_attention_equals_the_formula(monkeypatch, options, is_padded, is_cross):
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("bfloat16", 0.03)])
+@pytest.mark.usefixtures("attention_of_xla")
+def test_fused_attention_equals_the_formula(
+    monkeypatch, options, is_padded, is_cross, dtype, tolerance
+):
     random = np.random.default_rng(1)
-    query, memory = (random.normal(size=(3, n, 6)).astype("float32") for n in (5, 7))
+    query, memory = (random.normal(size=(3, n, 16)).astype("float32") for n in (6, 8))
     inputs = {"key": memory} if is_cross else {}
     if is_padded:
-        mask = random.random((3, 7 if is_cross else 5)) < 0.6
+        mask = random.random((3, 8 if is_cross else 6)) < 0.6
         mask[0], mask[1, 0] = False, True
         options = {**options, "padding_mask": mask}
-    attention = MultiHeadAttention(num_heads=2, bias_initializer="random_normal")
+    attention = MultiHeadAttention(num_heads=2, bias_initializer="random_normal", dtype=dtype)
     expected = attention(query, **inputs, **options)
     monkeypatch.setattr(operations, "FUSED_DEVICES", ("cpu",))
     found = attention(query, **inputs, **options)
     real = slice(1 if is_padded else 0, None)  # Rows of padding are only finite.
-    np.testing.assert_allclose(
-        *(keras.ops.convert_to_numpy(x)[real] for x in (found, expected)), atol=1e-5
-    )
-    assert np.isfinite(keras.ops.convert_to_numpy(found)).all()
+    np.testing.assert_allclose(*(to_numpy(x)[real] for x in (found, expected)), atol=tolerance)
+    assert np.isfinite(to_numpy(found)).all()
 
 
+@pytest.mark.once  # on PyTorch
 def test_fused_adam_equals_that_of_keras(monkeypatch):
     weights = []
     for is_on_gpu in (False, True):
@@ -50,17 +65,33 @@ def test_fused_adam_equals_that_of_keras(monkeypatch):
         np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-def test_relu_in_the_product_equals_the_formula(monkeypatch):
+def test_layers_train_as_by_their_formulas(monkeypatch):
     x = np.random.default_rng(1).normal(size=(3, 5, 6)).astype("float32")
     y = np.random.default_rng(2).normal(size=(3, 5, 4)).astype("float32")
     results = []
     for devices in ((), ("cpu",)):
         monkeypatch.setattr(operations, "FUSED_DEVICES", devices)
         keras.utils.set_random_seed(1)
-        layers = [Dense(8, activation="relu", bias_initializer="random_normal"), Dense(4)]
-        model = keras.Sequential([keras.Input((5, 6)), *layers])
+        inputs = keras.Input((5, 6))
+        states = MultiHeadAttention(num_heads=2, bias_initializer="random_normal")(inputs)
+        states = LayerNormalization(beta_initializer="random_normal")(states)
+        states = Dense(8, activation="relu", bias_initializer="random_normal")(states)
+        model = keras.Model(inputs, Dense(4)(states))
         model.compile("sgd", "mse")
         model.train_on_batch(x, y)
         results.append(model.get_weights())
     for expected, found in zip(*results, strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_softmax_parts_equal_the_formula(monkeypatch):
+    logits = np.random.default_rng(1).normal(scale=20, size=(5, 300)).astype("float32")
+    expected = operations.softmax_parts(keras.ops.convert_to_tensor(logits))
+    monkeypatch.setattr(operations, "FUSED_DEVICES", ("cpu",))
+    found = operations.softmax_parts(keras.ops.convert_to_tensor(logits))
+    for a, b in zip(expected, found, strict=True):
+        np.testing.assert_allclose(to_numpy(b), to_numpy(a), rtol=1e-5)
+
+
+def to_numpy(x):
+    return keras.ops.convert_to_numpy(keras.ops.cast(x, "float32"))

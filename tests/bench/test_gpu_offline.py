@@ -1,0 +1,60 @@
+"""What compilers make of a training step for a GPU: not more than they did."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "bench"))
+
+import gpu_offline  # noqa: E402
+
+pytestmark = pytest.mark.once
+
+PROGRAM = """
+%fused (p: f32[8]) -> f32[8] {
+  %p = f32[8]{0} parameter(0)
+  ROOT %e = f32[8]{0} exponential(%p)
+}
+
+%body (s: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %s = (s32[], f32[8]{0}) parameter(0)
+  %x = f32[8]{0} get-tuple-element(%s), index=1
+  %f = f32[8]{0} fusion(%x), kind=kLoop, calls=%fused
+  ROOT %t = (s32[], f32[8]{0}) tuple(%s, %f)
+}
+
+ENTRY %main (a: bf16[2,4], b: f32[8]) -> f32[8] {
+  %a = bf16[2,4]{1,0} parameter(0)
+  %b = f32[8]{0} parameter(1)
+  %c = bf16[2,2]{1,0} custom-call(%a, %a), custom_call_target="__cublas$lt$matmul"
+  %w = (s32[], f32[8]{0}) while(%b), body=%body, backend_config={"known_trip_count":{"n":"3"}}
+  ROOT %r = f32[8]{0} get-tuple-element(%w), index=1
+}
+"""
+
+
+def test_kernels_of_loops_count_each_time():
+    pytest.importorskip("jax")
+    from _gpu_offline_jax import computations, kernels
+
+    found = list(kernels(computations(PROGRAM), "ENTRY"))
+    assert found == [(True, 16 + 8), *[(False, 32 + 32)] * 3]
+
+
+# What `base` may be, in launches and GB, a little above what was counted.
+LIMITS = {"torch": (850, 22.0), "jax": (1_200, 24.0)}
+
+
+@pytest.mark.parametrize("backend", LIMITS)
+def test_base_launches_few_kernels(monkeypatch, tmp_path, backend):
+    if not gpu_offline.has_compiler(backend):
+        pytest.skip(f"{gpu_offline.COMPILERS[backend]} is not installed")
+    file = tmp_path / "counts.json"
+    options = ["--cases", "base", "--backends", backend, "--json", str(file)]
+    monkeypatch.setattr(sys, "argv", ["gpu_offline.py", *options])
+    gpu_offline.main()
+    (row,) = json.loads(file.read_text())
+    launches, traffic = LIMITS[backend]
+    assert row["launches"] <= launches and row["traffic_gb"] <= traffic, row
