@@ -21,6 +21,7 @@ OF_ONE_BACKEND = {"translation_graph.py", "cuda_graphs.py", "compiled_step.py"}
 TESTED_WITH = {
     "cli/signals.py": "cli/test_train.py",
     "_lazy.py": "test_public_api.py",
+    "export/options.py": "export/test_run_export.py",
     "serving.py": "serving/test_client.py",
 }
 

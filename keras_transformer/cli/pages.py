@@ -53,7 +53,7 @@ def attention_command(run: Path, sentence: str, options: AttentionOptions) -> No
     if suffix == ".html" and shown:
         raise UserError(f"--{[*shown][0]} is for .svg and .png files: choose it in the HTML page")
     from keras_transformer.runs.run import Run
-    from keras_transformer.translation.open_run import open_translator
+    from keras_transformer.translation.engines import open_translator
     from keras_transformer.visualization import attention_pages as pages, translation_attention
 
     if suffix == ".png":
@@ -91,7 +91,7 @@ def beam_command(run: Path, sentence: str, options: BeamOptions, search: Given) 
     keras-transformer beam runs/multi30k_en_de "A man sleeps." --beam-size 8 --output beam8.html
     """
     from keras_transformer.runs.run import Run
-    from keras_transformer.translation.open_run import open_translator
+    from keras_transformer.translation.engines import open_translator
 
     opened = Run.open(run)
     found = checked(opened.recipe.evaluation.search_options, **search)

@@ -89,7 +89,7 @@ def translate_command(
     from keras_transformer.data.corpus import available_chunks
     from keras_transformer.runs.run import Run
     from keras_transformer.translation.base_translator import STREAMED_LINES
-    from keras_transformer.translation.open_run import open_translator
+    from keras_transformer.translation.engines import open_translator
 
     with common.writer(options.output) as write:
         runs = [Run.open(path) for path in (run, *options.ensemble)]

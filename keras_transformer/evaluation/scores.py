@@ -15,7 +15,7 @@ from keras_transformer.recipe.settings import Evaluation
 from keras_transformer.runs.checkpoints import checkpoint_step
 from keras_transformer.runs.run import Checkpoint, Run
 from keras_transformer.runs.text import Split
-from keras_transformer.translation.open_run import open_translator
+from keras_transformer.translation.engines import open_translator
 
 
 class Evaluated(NamedTuple):

@@ -2,7 +2,8 @@
 
 from keras_transformer.export.ctranslate2 import export_ctranslate2
 from keras_transformer.export.onnx import export_onnx, onnx_translator
-from keras_transformer.export.run_export import ExportOptions, export_run
+from keras_transformer.export.options import ExportOptions
+from keras_transformer.export.run_export import export_run
 from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.shared_run import export_shared_run
 

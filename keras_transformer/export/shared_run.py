@@ -13,7 +13,7 @@ from keras import ops
 from keras_transformer._backend import without_tensorflow
 from keras_transformer._files import atomic_write, check_is_free
 from keras_transformer.exchange.source_model import check_model
-from keras_transformer.export.run_export import RunWeights, check_weights
+from keras_transformer.export.options import RunWeights, check_weights
 from keras_transformer.models.base import in_float32
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.recipe.settings import Recipe
@@ -25,7 +25,8 @@ from keras_transformer.translation.comparison import (
     random_sentences,
     scored_translations,
 )
-from keras_transformer.translation.open_run import open_model, open_translator
+from keras_transformer.translation.engines import open_translator
+from keras_transformer.translation.open_run import open_model
 from keras_transformer.translation.translator import Translator
 
 _WEIGHTS = "model.weights.h5"

@@ -410,3 +410,10 @@ def _value(schema: dict[str, Any]) -> str:
     words = [", ".join(part.get("enum", [word])) for part, word in zip(parts, words, strict=True)]
     signs = [(part[key], sign) for part in parts for key, sign in _SIGNS.items() if key in part]
     return " or ".join(words) + "".join(f", {sign} {bound:,}" for bound, sign in signs)
+
+
+def longest_lengths(recipe: Recipe) -> tuple[int, int]:
+    """Returns the lengths, with eos and padding, of the batch that needs most memory."""
+    multiple = recipe.training.length_multiple
+    source = -(-(recipe.data.max_length + 1) // multiple) * multiple
+    return source, -(-source // (2 * multiple)) * multiple

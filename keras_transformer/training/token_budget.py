@@ -24,7 +24,7 @@ import numpy as np
 from keras_transformer._backend import child_process
 from keras_transformer.errors import UserError, is_out_of_memory
 from keras_transformer.models.seq2seq import program_of, run_program
-from keras_transformer.recipe.settings import Recipe
+from keras_transformer.recipe.settings import Recipe, longest_lengths
 
 _FIRST_TRY = 1_024
 _MEBIBYTE = 2**20
@@ -81,13 +81,6 @@ def largest_that_fits(fits: Callable[[int], bool], smallest: int) -> int | None:
         tokens = 2 * good if bad > 2 * good else int(good + bad) // 2
         tokens = max(tokens, smallest)
     return good or None
-
-
-def longest_lengths(recipe: Recipe) -> tuple[int, int]:
-    """Returns the lengths, with eos and padding, of the batch that needs most memory."""
-    multiple = recipe.training.length_multiple
-    source = -(-(recipe.data.max_length + 1) // multiple) * multiple
-    return source, -(-source // (2 * multiple)) * multiple
 
 
 def worst_shape(recipe: Recipe, tokens: int) -> tuple[int, int, int]:

@@ -17,7 +17,7 @@ from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.evaluation.scores import bleu
 from keras_transformer.models import ARCHITECTURES
-from keras_transformer.recipe.settings import Recipe
+from keras_transformer.recipe.settings import Recipe, longest_lengths
 from keras_transformer.runs import checkpoints
 from keras_transformer.runs.checkpoints import (
     ValidationHistory,
@@ -33,7 +33,6 @@ from keras_transformer.training.fit_loop import evaluation_of, fit
 from keras_transformer.training.optimizer import TransformerAdam, TransformerSchedule
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
 from keras_transformer.training.tensorboard import write_projector
-from keras_transformer.training.token_budget import longest_lengths
 from keras_transformer.translation.open_run import open_model
 from keras_transformer.translation.translator import Translator
 from keras_transformer.visualization.attention import translation_attention

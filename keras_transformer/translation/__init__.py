@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING
 
 from keras_transformer._lazy import lazy_names
 from keras_transformer.translation.ctranslate2_translator import CTranslate2Translator
+from keras_transformer.translation.engines import open_translator
 from keras_transformer.translation.hypothesis import Hypothesis, word_alignment
-from keras_transformer.translation.open_run import open_model, open_shortlist, open_translator
+from keras_transformer.translation.open_run import open_model, open_shortlist
 from keras_transformer.translation.target_constraints import ConstraintError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Opens what a run holds: its model, its shortlist, its translator, an ensemble of several runs.
+"""Opens what a run holds: its model and its shortlist.
 
 Keras is imported where a model is opened, so that the engine ctranslate2 starts without it.
 """
@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
-from keras_transformer.runs.run import Checkpoint, Engine, Run
-from keras_transformer.translation.base_translator import Overlong
+from keras_transformer.runs.run import Checkpoint, Run
 
 if TYPE_CHECKING:
     from keras_transformer.decoding.shortlist import Shortlist
@@ -94,67 +92,7 @@ def open_shortlist(run: Run, tokenizer: Tokenizer | None = None) -> "Shortlist":
     return shortlist
 
 
-def open_translator(
-    runs: Runs,
-    options: SearchOptions | None = None,
-    *,
-    overlong: Overlong = "split",
-    engine: Engine = "keras",
-    use_shortlist: bool = False,
-    checkpoint: Checkpoint | None = None,
-    tokens_per_batch: int | None = None,
-) -> Any:
-    """Returns the translator of a run, or of an ensemble of several runs.
-
-    Example:
-
-    >>> translator = open_translator(Run.open("runs/quickstart"), engine="ctranslate2")
-    >>> translator.translate(["twenty-six"])
-
-    Args:
-        runs: A `Run`, a run folder, or the name of a run in the package. For the engine `"keras"`,
-            also several runs with equal tokenizers, which translate as an ensemble.
-        options: The options of beam search. Defaults to those of the (first) run's recipe.
-        overlong: As for `Translator`.
-        engine: `"keras"` returns a `Translator`. `"ctranslate2"` returns a
-            `CTranslate2Translator`, which starts and translates faster on CPUs, but does not
-            support all options. The first call with `"ctranslate2"` converts the model and keeps
-            the conversion in the run's folder.
-        use_shortlist: Whether to translate with `open_shortlist` of the (first) run, which is
-            faster. This and the following arguments are only for the engine `"keras"`.
-        checkpoint: As in `open_model`.
-        tokens_per_batch: As for `Translator`.
-
-    Raises:
-        UserError: If a run or its model is missing, if the tokenizers of the runs differ, or if the
-            engine does not support the model or an option.
-    """
+def opened_runs(runs: Runs) -> list[Run]:
+    """Returns the `Run` of each run, run folder or name."""
     names = [runs] if isinstance(runs, Run | str | Path) else runs
-    opened = [run if isinstance(run, Run) else Run.open(run) for run in names]
-    run = opened[0]
-    options = options or run.recipe.evaluation.search_options()
-    if engine == "keras":
-        from keras_transformer.decoding.ensemble import Ensemble
-        from keras_transformer.translation.translator import Translator
-
-        tokenizer = run.tokenizer()
-        for other in opened[1:]:
-            if other.tokenizer().fingerprint != tokenizer.fingerprint:
-                raise UserError(f"the tokenizers of {other.directory} and {run.directory} differ")
-        models = [
-            open_model(one, checkpoint, for_inference=True, tokenizer=tokenizer) for one in opened
-        ]
-        model = models[0] if len(models) == 1 else Ensemble(models)
-        shortlist = open_shortlist(run, tokenizer) if use_shortlist else None
-        return Translator(model, tokenizer, options, overlong, tokens_per_batch, shortlist)
-    if use_shortlist or checkpoint is not None or tokens_per_batch or len(opened) > 1:
-        raise ValueError(
-            "The engine ctranslate2 translates with the finished model of one run, and has no "
-            f"shortlist. Received: {len(opened)} runs, checkpoint={checkpoint!r}, "
-            f"use_shortlist={use_shortlist}, tokens_per_batch={tokens_per_batch}"
-        )
-    run.require_transformer("The engine ctranslate2")
-    from keras_transformer.translation import ctranslate2_translator as ctranslate2
-
-    ctranslate2.import_ctranslate2(options)  # Raises errors before the slow conversion.
-    return ctranslate2.CTranslate2Translator(ctranslate2.converted(run), options, overlong)
+    return [run if isinstance(run, Run) else Run.open(run) for run in names]

@@ -14,10 +14,12 @@ from keras_transformer.decoding.batch_search import (
     pair_batches,
     smallest_power,
 )
+from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.options import IMPOSSIBLE, SamplingOptions, SearchOptions
 from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import UserError
 from keras_transformer.models.protocol import vocabulary_sizes
+from keras_transformer.runs.run import Checkpoint
 from keras_transformer.translation.base_translator import (
     Advance,
     BaseTranslator,
@@ -36,7 +38,12 @@ from keras_transformer.translation.hypothesis import (
     target_word_indices,
 )
 from keras_transformer.translation.list_search import ListSearch
-from keras_transformer.translation.open_run import Runs, open_translator
+from keras_transformer.translation.open_run import (
+    Runs,
+    open_model,
+    open_shortlist,
+    opened_runs,
+)
 from keras_transformer.translation.target_constraints import TargetConstraints
 
 # Part k of sentence i uses the random numbers of the index i + k * PART_STRIDE.
@@ -115,7 +122,11 @@ class Translator(BaseTranslator):
         cls,
         runs: Runs,
         options: SearchOptions | None = None,
-        **others: Any,
+        *,
+        overlong: Overlong = "split",
+        use_shortlist: bool = False,
+        checkpoint: Checkpoint | None = None,
+        tokens_per_batch: int | None = None,
     ) -> "Translator":
         """Opens the translator of a trained run, or of an ensemble of several runs.
 
@@ -123,12 +134,20 @@ class Translator(BaseTranslator):
 
         >>> Translator.from_run("tatoeba_en_de").translate(["How are you?"])
 
-        Args:
-            runs: As in `open_translator`.
-            options: As in `open_translator`.
-            **others: Further arguments of `open_translator`, except `engine`.
+        The arguments are those of `open_translator`.
         """
-        return open_translator(runs, options, **others)
+        opened = opened_runs(runs)
+        run, tokenizer = opened[0], opened[0].tokenizer()
+        for other in opened[1:]:
+            if other.tokenizer().fingerprint != tokenizer.fingerprint:
+                raise UserError(f"the tokenizers of {other.directory} and {run.directory} differ")
+        models = [
+            open_model(one, checkpoint, for_inference=True, tokenizer=tokenizer) for one in opened
+        ]
+        model = models[0] if len(models) == 1 else Ensemble(models)
+        options = options or run.recipe.evaluation.search_options()
+        shortlist = open_shortlist(run, tokenizer) if use_shortlist else None
+        return cls(model, tokenizer, options, overlong, tokens_per_batch, shortlist)
 
     def _search_parts(
         self,

@@ -119,7 +119,7 @@ def test_output_that_cannot_be_written_is_refused_before_the_model_is_loaded(tmp
     assert message.startswith(f"{tmp_path} cannot be written: ")
 
 
-OPEN = "keras_transformer.translation.open_run.open_translator"
+OPEN = "keras_transformer.translation.engines.open_translator"
 
 
 class Echo:

@@ -13,7 +13,8 @@ from keras_transformer.errors import UserError
 from keras_transformer.models import ARCHITECTURES, Transformer
 from keras_transformer.runs.run import Run
 from keras_transformer.training.checkpoint import save_checkpoint
-from keras_transformer.translation.open_run import open_model, open_translator
+from keras_transformer.translation.engines import open_translator
+from keras_transformer.translation.open_run import open_model
 
 pytest.importorskip("onnx", reason="onnx is an optional dependency")
 pytest.importorskip("onnxruntime", reason="onnxruntime is an optional dependency")

@@ -19,7 +19,8 @@ from keras_transformer.runs.checkpoints import TOKENIZER_MEMBER, read_member
 from keras_transformer.runs.info import run_info
 from keras_transformer.runs.run import Run
 from keras_transformer.training.checkpoint import save_checkpoint
-from keras_transformer.translation.open_run import open_model, open_shortlist, open_translator
+from keras_transformer.translation.engines import open_translator
+from keras_transformer.translation.open_run import open_model, open_shortlist
 
 pytestmark = pytest.mark.once
 SENTENCES = ["a b c", "f e", "", "a"]

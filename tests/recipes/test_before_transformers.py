@@ -33,7 +33,8 @@ from keras_transformer.models.protocol import Searchable, SlicesLogits
 from keras_transformer.recipe.settings import ModelSettings
 from keras_transformer.runs.run import Run
 from keras_transformer.training import train
-from keras_transformer.translation.open_run import open_model, open_translator
+from keras_transformer.translation.engines import open_translator
+from keras_transformer.translation.open_run import open_model
 from keras_transformer.visualization import attention_maps
 
 N, LONGEST = 3, 7

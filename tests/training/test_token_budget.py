@@ -4,12 +4,12 @@ import pytest
 from support import tiny_run
 
 from keras_transformer.errors import UserError
+from keras_transformer.recipe.settings import longest_lengths
 from keras_transformer.training import token_budget
 from keras_transformer.training.token_budget import (
     Try,
     find_token_budget,
     largest_that_fits,
-    longest_lengths,
     measure,
     worst_shape,
 )

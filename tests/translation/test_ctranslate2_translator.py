@@ -14,7 +14,8 @@ from keras_transformer.export import export_ctranslate2
 from keras_transformer.recipe.settings import Recipe
 from keras_transformer.translation import ctranslate2_translator as engine
 from keras_transformer.translation.ctranslate2_translator import CTranslate2Translator, converted
-from keras_transformer.translation.open_run import open_model, open_translator
+from keras_transformer.translation.engines import open_translator
+from keras_transformer.translation.open_run import open_model
 
 pytestmark = pytest.mark.once
 

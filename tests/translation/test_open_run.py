@@ -21,7 +21,8 @@ from keras_transformer.runs.checkpoints import (
 )
 from keras_transformer.runs.run import Run
 from keras_transformer.training.checkpoint import save_checkpoint
-from keras_transformer.translation.open_run import open_model, open_shortlist, open_translator
+from keras_transformer.translation.engines import open_translator
+from keras_transformer.translation.open_run import open_model, open_shortlist
 
 
 def tiny_model(size=11, **options):
