@@ -143,11 +143,9 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, keras.Model):
 
     def _checked_graphs(self, jit_compile: bool | str) -> bool | str:
         """Returns whether PyTorch uses CUDA graphs: True, False or "auto"."""
-        from torch.utils._triton import has_triton
-
         needs = {
             "a GPU of CUDA": is_on_cuda(),
-            "Triton": has_triton() or not is_on_cuda(),
+            "Triton": not is_on_cuda() or _has_triton(),
             "training on one device": type(self.distribution) is Distribution,
             "no gradient accumulation": not inner_optimizer(self).gradient_accumulation_steps,
             "no loss scaling, as in mixed_float16": inner_optimizer(self) is self.optimizer,
@@ -249,3 +247,9 @@ class _LossMean(TokenMean):
 
     def update_state(self, *_: Any, **__: Any) -> None:
         pass
+
+
+def _has_triton() -> bool:
+    from torch.utils._triton import has_triton
+
+    return has_triton()
