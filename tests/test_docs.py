@@ -168,7 +168,7 @@ def test_every_public_name_is_in_the_reference():
     ).split()
     package = Path(keras_transformer.__file__)
     public = set(re.findall(r"\b(\w+) as \1\b", package.read_text("utf-8")))
-    public -= {folder.name for folder in package.parent.iterdir()}
+    public -= {file.stem for file in package.parent.iterdir()}
     for package in packages:
         public |= set(importlib.import_module(f"keras_transformer.{package}").__all__)
     assert public - documented == {"ARCHITECTURES"}

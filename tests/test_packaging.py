@@ -15,11 +15,15 @@ PACKAGE = ROOT / "keras_transformer"
 
 # The graph of a SavedModel, which its exporter imports in a process of the TensorFlow backend, and
 # the CUDA graphs of PyTorch, which are imported only on a GPU of the PyTorch backend.
-OF_ONE_BACKEND = {"translation_graph.py", "cuda_graphs.py", "compiled_step.py"}
+OF_ONE_BACKEND = {"translation_graph.py", "cuda_graphs.py", "compiled_step.py", "jax_kernels.py"}
 
 # Files that are tested with those that use them.
 TESTED_WITH = {
-    "cli/signals.py": "cli/test_train.py",
+    "_backend/jax_kernels.py": "_backend/test_gpu_formulas.py",
+    "cli/process.py": "cli/test_train.py",
+    "translation/engines.py": "translation/test_open_run.py",
+    "visualization/attention.py": "visualization/test_attention_example.py",
+    "visualization/attention_pages.py": "visualization/test_attention_html.py",
     "_lazy.py": "test_public_api.py",
     "export/options.py": "export/test_run_export.py",
     "serving.py": "serving/test_client.py",

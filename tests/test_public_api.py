@@ -99,7 +99,7 @@ print(state() == before)
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("package", ["", "evaluation", "training"])
+@pytest.mark.parametrize("package", ["", "training"])
 def test_what_type_checkers_see_is_imported_on_first_use(package):
     """The names under `TYPE_CHECKING` and those of `lazy_names` are the same."""
     module = importlib.import_module(f"keras_transformer.{package}".rstrip("."))

@@ -121,6 +121,30 @@ def _layers(model: Any) -> list[Any]:
     return list(getattr(model, "_flatten_layers", list)())
 
 
+class Recompiling:
+    """Mixin that recompiles a Keras model after `quantize` or `enable_lora` added variables.
+
+    Without this mixin, `fit`, `evaluate` and `predict` would still use the old weights on
+    TensorFlow.
+    """
+
+    variables: Any
+
+    def make_train_function(self, force: bool = False) -> None:
+        super().make_train_function(force or self._has_more_variables("train"))  # type: ignore
+
+    def make_test_function(self, force: bool = False) -> None:
+        super().make_test_function(force or self._has_more_variables("test"))  # type: ignore
+
+    def make_predict_function(self, force: bool = False) -> None:
+        super().make_predict_function(force or self._has_more_variables("predict"))  # type: ignore
+
+    def _has_more_variables(self, function: str) -> bool:
+        counts = vars(self).setdefault("_num_variables", {})  # Avoids tracking by Keras.
+        before, counts[function] = counts.get(function), len(self.variables)
+        return before not in (None, counts[function])
+
+
 def _tensorflow(
     function: Callable[..., Any], model: Any, any_shape: bool = False
 ) -> Callable[..., Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 
 from keras_transformer._backend import without_tensorflow
+from keras_transformer._backend.compile_function import Recompiling
 from keras_transformer.layers.base import BASE_ARGUMENTS, argument_names, store_arguments
 from keras_transformer.layers.saving import (
     apply_layer_changes,
@@ -32,7 +33,7 @@ class WithoutClassWeight:
         return super().fit(*args, **kwargs)  # type: ignore
 
 
-class ConfiguredModel(WithoutClassWeight, keras.Model):
+class ConfiguredModel(WithoutClassWeight, Recompiling, keras.Model):
     """Base class of functional models, which saves and loads them.
 
     A subclass creates its layers and calls `super().__init__(inputs, outputs, **kwargs)`. For each

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer._backend.compile_function import is_on_cpu, is_on_cuda
+from keras_transformer._backend.compile_function import Recompiling, is_on_cpu, is_on_cuda
 from keras_transformer._backend.gradient_checkpointing import (
     check_checkpointable,
     gradient_checkpointing,
@@ -22,7 +22,7 @@ from keras_transformer.training.distribution import ONE_DEVICE, Distribution
 from keras_transformer.training.optimizer import inner_optimizer
 
 
-class SlicedLogitsTrainer(WithoutClassWeight, keras.Model):
+class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, keras.Model):
     """Trains a model with the logits of only a few tokens in memory at a time.
 
     The logits are by far the largest tensor of a training step. For 25,000 tokens and a vocabulary
@@ -129,7 +129,7 @@ class SlicedLogitsTrainer(WithoutClassWeight, keras.Model):
         return self.model.weights if hasattr(self, "model") else super().weights
 
     def make_train_function(self, force: bool = False) -> None:
-        if force or not self.train_function:
+        if force or self._has_more_variables("train") or not self.train_function:
             self.train_function: Any = self.distribution.train_function(self)
             if self._uses_graphs:
                 from keras_transformer._backend.compiled_step import CompiledStep

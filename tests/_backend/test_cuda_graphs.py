@@ -29,7 +29,7 @@ pytestmark = pytest.mark.once  # on PyTorch
 def gpu(monkeypatch):
     monkeypatch.setattr(compiled_step, "BACKEND", "aot_eager")
     monkeypatch.setattr(sliced_logits_trainer, "is_on_cuda", lambda: True)
-    monkeypatch.setattr(sliced_logits_trainer, "_has_triton", lambda: True)
+    monkeypatch.setattr("torch.utils._triton.has_triton", lambda: True)
     for name, function in vars(cuda_on_cpu()).items():
         monkeypatch.setattr(torch.cuda, name, function)
 

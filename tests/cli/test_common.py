@@ -47,7 +47,7 @@ def test_every_option_of_search_is_on_the_command_line_with_its_description():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (("--n-best", 3, "--beam-size", 2), "`n_best` must be at most `beam_size`"),
+        (("--n-best", 3, "--beam-size", 2), "`beam_size` must be at least `n_best`"),
         (("--top-k", 3), "--top-k can only be used with --sample or --mbr"),
         (("--seed", 3), "--seed can only be used with --sample or --mbr"),
         (("--seed", 0), "--seed can only be used with --sample or --mbr"),

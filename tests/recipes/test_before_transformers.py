@@ -407,7 +407,7 @@ def test_learns_to_reverse(name, tmp_path):
 def test_gradient_checkpointing_without_effect_is_refused_before_training(tmp_path):
     tiny_run.write_text(tmp_path)
     recipe = recipe_for(tmp_path, "recurrent", gradient_checkpointing=True)
-    with pytest.raises(UserError, match="`gradient_checkpointing` has no effect"):
+    with pytest.raises(UserError, match="`gradient_checkpointing` does not support this model"):
         train(Run.create(tmp_path / "run", recipe))
 
 

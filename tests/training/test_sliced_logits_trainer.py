@@ -174,7 +174,7 @@ def test_a_step_updates_the_batch_statistics_once():
         (
             lambda: new_model("batch_normalization"),
             {"gradient_checkpointing": True},
-            "update the moving averages again",
+            "update its moving averages twice",
         ),
     ],
 )
