@@ -32,12 +32,9 @@ def test_status_says_whether_a_model_file_conforms(conforms, monkeypatch, tmp_pa
     assert ("outputs: jax and torch differ in model/dense" in result.stdout) != conforms
 
 
-def test_says_what_is_no_run_and_what_is_no_module(tmp_path):
+def test_what_is_no_run_no_module_and_no_functional_model_is_refused(tmp_path):
     assert "no run folder" in fails("conformance", tmp_path)
     assert "no_such_module" in fails("conformance", tmp_path, "--import", "no_such_module")
-
-
-def test_a_model_without_known_inputs_is_refused(tmp_path):
     path = tmp_path / "model.keras"
     keras.Sequential([keras.layers.Dense(3)]).save(path)
     assert "is not a functional model" in fails("conformance", path)

@@ -21,9 +21,7 @@ def test_a_run_is_exported_in_half_precision(run, tmp_path):
     ("options", "message"),
     [
         ("ctranslate2 --beam-size 3", "only saved_model and onnx support search options"),
-        ("onnx --quantization int3", "must be one of float32, int8. Received: "),
         ("run --quantization int8", "must be one of float32, float16. Received: "),
-        ("saved_model --quantization int8", "must be one of float32. Received: "),
         ("saved_model --beam-size 17", "must be at most 16. Received: beam_size=17"),
         ("onnx --coverage-penalty 1", "coverage_penalty"),
         ("onnx --output .", ". is not empty"),

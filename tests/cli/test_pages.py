@@ -29,14 +29,11 @@ def test_attention_of_a_given_target_is_a_picture(run, tmp_path):
     assert png.read_bytes().startswith(b"\x89PNG")
 
 
-def test_wrong_output_is_refused_before_the_run_is_opened(tmp_path):
+def test_output_that_cannot_be_drawn_is_refused_before_the_run_is_opened(tmp_path, monkeypatch):
     message = fails("attention", tmp_path / "none", "one", "--output", "page.pdf")
     assert "must end in .html, .svg or .png. Received: page.pdf" in message
     message = fails("attention", tmp_path / "none", "one", "--output", "a.html", "--layer", 1)
     assert "--layer is for .svg and .png files" in message
-
-
-def test_a_missing_library_is_told_before_the_run_is_opened(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "resvg_py", None)
     message = fails("attention", tmp_path / "none", "one", "--output", "page.png")
     assert "pip install 'keras3-transformer[visualization]'" in message
@@ -53,14 +50,10 @@ def test_beam_search_of_a_sentence(run, tmp_path):
 
 def test_report_of_a_trained_run(run, tmp_path):
     output = tmp_path / "page.html"
+    assert "is no run folder" in fails("report", run, tmp_path, "--output", output)
+    assert not output.exists()
     assert succeeds("report", run, "--output", output).strip() == str(output)
     page = read_page(output.read_text("utf-8"))
     assert page.texts("h1") == ["run"]
     assert f"keras-transformer evaluate {run}" in page.texts("code")
     assert "Validation loss" in page.texts("b")
-
-
-def test_a_wrong_run_leaves_no_page(tmp_path, run):
-    output = tmp_path / "page.html"
-    assert "is no run folder" in fails("report", run, tmp_path, "--output", output)
-    assert not output.exists()

@@ -68,7 +68,7 @@ def test_another_model_or_optimizer_is_refused(model, tmp_path, other):
         load_checkpoint(path, new_model(**other))
 
 
-def test_other_files_among_the_checkpoints_do_no_harm_and_take_none(model, tmp_path):
+def test_leftovers_and_old_checkpoints_are_removed_and_nothing_else(model, tmp_path):
     others = ["step-00000099.bak", "step-0000099", "step-000000999", ".partial-notes", ".mine"]
     for name in others:
         (tmp_path / name).mkdir()
@@ -77,6 +77,8 @@ def test_other_files_among_the_checkpoints_do_no_harm_and_take_none(model, tmp_p
     before = names(tmp_path)
     for step in (1, 2, 3):
         save_checkpoint(tmp_path, model, step, keep=2)
+    for name in (".partial-step-00000002", ".partial-step-00000001-k2j"):
+        (tmp_path / name).mkdir()
     clean_up(tmp_path)
     kept = ["step-00000002", "step-00000003"]
     assert names(tmp_path) == sorted([*before, *kept])
@@ -118,15 +120,6 @@ def test_a_damaged_checkpoint_is_refused(model, tmp_path, damage, message):
     for load in (lambda path: load_checkpoint(path, model), load_checkpoint_model):
         with pytest.raises(UserError, match=message):
             load(path)
-
-
-def test_leftovers_are_removed_and_nothing_else(model, tmp_path):
-    save_checkpoint(tmp_path, model, step=1, keep=1)
-    for name in (".partial-step-00000002", ".partial-step-00000001-k2j"):
-        (tmp_path / name).mkdir()
-    clean_up(tmp_path)
-    assert names(tmp_path) == ["step-00000001"]
-    assert names(tmp_path / "step-00000001") == ["model.keras", "state.json"]
 
 
 def checkpoint_of(directory, step, *weights):

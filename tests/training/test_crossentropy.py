@@ -38,11 +38,11 @@ def value(loss, *arguments):
     return ops.convert_to_numpy(loss(*arguments))
 
 
-@pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 1.0])
-def test_mean_over_real_tokens(labels, logits, label_smoothing):
-    losses = reference_losses(labels, logits, label_smoothing)
-    expected = losses[labels != 0].mean()
-    loss = MaskedCrossentropy(label_smoothing)
+@pytest.mark.parametrize("label_smoothing, pad_id", [(0.0, 0), (0.1, V - 1), (1.0, 0)])
+def test_mean_over_real_tokens(labels, logits, label_smoothing, pad_id):
+    labels = (labels + pad_id) % V
+    expected = reference_losses(labels, logits, label_smoothing)[labels != pad_id].mean()
+    loss = MaskedCrossentropy(label_smoothing, pad_id)
     np.testing.assert_allclose(value(loss, labels, logits), expected, rtol=1e-5)
 
 
@@ -68,24 +68,10 @@ def test_weights_give_a_weighted_mean_over_real_tokens(labels, logits):
     )
 
 
-def test_padding_changes_nothing(labels, logits):
-    changed = np.where((labels == 0)[..., None], 100.0, logits).astype("float32")
-    loss = MaskedCrossentropy(0.1)
-    assert value(loss, labels, logits) == value(loss, labels, changed)
-
-
 def test_batch_of_padding_gives_zero(logits):
     nothing = np.zeros((B, T), "int32")
     for reduction in ("mean_with_sample_weight", "sum"):
         assert value(MaskedCrossentropy(0.1, reduction=reduction), nothing, logits) == 0
-
-
-def test_pad_id_says_what_padding_is(labels, logits):
-    labels = np.where(labels == 0, V - 1, labels % (V - 1))
-    losses = reference_losses(labels, logits, 0.0)
-    expected = losses[labels != V - 1].mean()
-    loss = MaskedCrossentropy(pad_id=V - 1)
-    np.testing.assert_allclose(value(loss, labels, logits), expected, rtol=1e-5)
 
 
 def test_half_precision_logits_are_summed_in_float32(labels, logits):
@@ -132,16 +118,6 @@ def test_no_reduction_keeps_one_value_a_token(labels, logits):
     expected = reference_losses(labels, logits, 0.1) * (labels != 0)
     loss = MaskedCrossentropy(0.1, reduction=None)
     np.testing.assert_allclose(value(loss, labels, logits), expected, rtol=1e-5)
-
-
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-def test_trains_in_compile_and_fit(labels, policy):
-    model = keras.Sequential(
-        [keras.Input((T,), dtype="int32"), keras.layers.Embedding(V, V, dtype=policy)]
-    )
-    model.compile("sgd", loss=MaskedCrossentropy(0.1))
-    history = model.fit(labels, labels, batch_size=B, epochs=2, verbose=0).history["loss"]
-    assert history[1] < history[0]
 
 
 def test_config_round_trip():

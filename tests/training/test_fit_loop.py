@@ -83,9 +83,8 @@ def test_resumes_amid_a_pass_and_an_epoch_with_the_optimizers_state(tmp_path, ac
     assert_same_bits(resumed, whole)
 
 
-@pytest.mark.parametrize("micro_batches, step", [(7, 3)])
 @pytest.mark.parametrize("hook", ["on_train_batch_begin", "on_train_batch_end"])
-def test_a_stop_within_an_optimizer_step_completes_the_step(tmp_path, micro_batches, step, hook):
+def test_a_stop_within_an_optimizer_step_completes_the_step(tmp_path, hook):
     def optimizer():
         return keras.optimizers.Adam(0.1, gradient_accumulation_steps=3)
 
@@ -94,13 +93,13 @@ def test_a_stop_within_an_optimizer_step_completes_the_step(tmp_path, micro_batc
 
         def stop(self, batch, logs=None):
             self.count += 1
-            self.model.stop_training |= self.count == micro_batches
+            self.model.stop_training |= self.count == 7
 
     setattr(Stop, hook, Stop.stop)
     whole, resumed = new_model(optimizer()), new_model(optimizer())
     fit_quietly(whole, tmp_path / "whole")
     fit_quietly(new_model(optimizer()), tmp_path / "parts", callbacks=[Stop()])
-    assert names(tmp_path / "parts")[-1] == f"step-0000000{step}"
+    assert names(tmp_path / "parts")[-1] == "step-00000003"
     fit_quietly(resumed, tmp_path / "parts")
     assert_same_bits(resumed, whole)
 

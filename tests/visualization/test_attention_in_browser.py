@@ -186,10 +186,3 @@ def test_a_long_sentence_on_a_narrow_screen(open_page):
     for view in ("lines", "heat", "all"):
         page.check(f"[name=view][value={view}]")
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
-        milliseconds = page.evaluate("""() => {
-            const start = performance.now();
-            draw();
-            document.querySelector("#drawing").getBoundingClientRect();
-            return performance.now() - start;
-        }""")
-        print(f"{view}: {milliseconds:.0f} ms")

@@ -66,11 +66,7 @@ def test_every_token_can_be_drawn():
 def test_all_heads_have_a_small_heat_map_with_their_entropy():
     svg = ElementTree.fromstring(attention_svg(attention_example()))
     assert len(list(svg.iter(f"{SVG}image"))) == 3 * 2 * 3  # kinds, layers, heads
-    (only,) = {
-        len(list(ElementTree.fromstring(x).iter(f"{SVG}image")))
-        for x in [attention_svg(attention_example(), kind="decoder")]
-    }
-    assert only == 2 * 3
+    assert attention_svg(attention_example(), kind="decoder").count("<image") == 2 * 3
     texts = [text.text for text in svg.iter(f"{SVG}text")]
     assert sum(bool(re.fullmatch(r"\d\.\d\d", text)) for text in texts) == 18
 

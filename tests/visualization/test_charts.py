@@ -20,23 +20,20 @@ def drawn(chart):
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "expected"),
+    "arguments, expected",
     [
-        (0, 12000, [0, 2500, 5000, 7500, 10000, 12500]),
-        (0, 45.3, [0, 10, 20, 30, 40, 50]),
-        (3.2, 3.9, [3.2, 3.4, 3.6, 3.8, 4.0]),
-        (-1, 1, [-1, -0.5, 0, 0.5, 1]),
-        (5, 5, [5, 6, 7, 8, 9, 10]),
-        (0, 0, [0, 0.2, 0.4, 0.6, 0.8, 1]),
+        ((0, 12000), [0, 2500, 5000, 7500, 10000, 12500]),
+        ((0, 45.3), [0, 10, 20, 30, 40, 50]),
+        ((3.2, 3.9), [3.2, 3.4, 3.6, 3.8, 4.0]),
+        ((-1, 1), [-1, -0.5, 0, 0.5, 1]),
+        ((5, 5), [5, 6, 7, 8, 9, 10]),
+        ((0, 0), [0, 0.2, 0.4, 0.6, 0.8, 1]),
+        ((3.4, 110, True), [2, 5, 10, 20, 50, 100, 200]),
+        ((0.2, 0.2, True), [0.2]),
     ],
 )
-def test_ticks_are_round_and_enclose_the_numbers(low, high, expected):
-    assert ticks(low, high) == pytest.approx(expected)
-
-
-def test_logarithmic_ticks():
-    assert ticks(3.4, 110, True) == [2, 5, 10, 20, 50, 100, 200]
-    assert ticks(0.2, 0.2, True) == pytest.approx([0.2])
+def test_ticks_are_round_and_enclose_the_numbers(arguments, expected):
+    assert ticks(*arguments) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("is_logarithmic", [False, True])
