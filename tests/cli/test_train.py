@@ -107,20 +107,6 @@ def test_a_second_signal_interrupts_at_once(train, monkeypatch, distribution, si
     assert (result.exit_code, len(sent)) == (128 + sent[-1], signals)
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [
-        "model.activation=reluu",
-        "training.tokens_per_batch=1",
-        "tokenizer.vocabulary_size=50000",
-        "training.initial_run=nowhere",
-    ],
-)
-def test_a_failed_start_does_not_block_the_corrected_command(train, tmp_path, setting):
-    fails(*train, "--set", setting)
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_run_in_use_is_refused_and_left_alone(finished, run):
     train = ("train", finished / "digits.yaml", "--data-dir", finished / "data", "--run", run)
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}

@@ -115,7 +115,6 @@ def test_export_that_computes_something_else_is_not_kept(tokenizer, tmp_path, mo
     [
         ({"position_encoding": "alibi"}, {}, "only positions without scores.*'alibi'"),
         ({"activation": "mish"}, {}, "supports only the activations.*'mish'"),
-        ({}, {"quantization": "int3"}, "one of float32, int8. Received: quantization='int3'"),
         ({"pad_id": 5}, {}, "must be the model's tokenizer"),
     ],
 )

@@ -8,7 +8,6 @@ import pytest
 from click.testing import CliRunner
 
 from keras_transformer.cli import main
-from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.models import ARCHITECTURES, Transformer
 from keras_transformer.runs.run import Run
@@ -123,7 +122,6 @@ def test_a_checkpoint_is_exported(run, format):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"format": "run", "search": SearchOptions()}, "saved_model and onnx support search"),
         ({"format": "onnx", "shortlist": True}, "only saved_model supports a shortlist"),
         ({"format": "saved_model", "quantization": "int8"}, "must be one of float32. Received"),
         ({"format": "onnx", "quantization": "float16"}, "must be one of float32, int8. Received"),

@@ -218,17 +218,16 @@ def test_what_would_be_trained_or_saved_otherwise_than_asked_is_refused(
 
 @pytest.mark.once
 @pytest.mark.parametrize(
-    "make, arguments, message",
+    "arguments, message",
     [
-        (new_model, {"steps": 2}, "already holds step 3; .* Received: steps=2"),
-        (new_model, {"resume": False}, "already holds checkpoints"),
-        (lambda: new_model("adam"), {}, "step-00000003 is of another model or optimizer"),
+        ({"steps": 2}, "already holds step 3; .* Received: steps=2"),
+        ({"resume": False}, "already holds checkpoints"),
     ],
 )
-def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path, make, arguments, message):
+def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path, arguments, message):
     fit_quietly(new_model(), tmp_path, steps=3)
     with pytest.raises(UserError, match=message):
-        fit_quietly(make(), tmp_path, **arguments)
+        fit_quietly(new_model(), tmp_path, **arguments)
 
 
 @pytest.mark.once
