@@ -78,10 +78,10 @@ def _die_in_step(step: int) -> None:
 
     original = callbacks.StopAfter.on_train_batch_begin
 
-    def on_train_batch_begin(self: Any, *arguments: Any) -> None:
+    def on_train_batch_begin(self: Any, batch: int, logs: Any = None) -> None:
         if self.counter.step == step + 1:
             _die()
-        original(self, *arguments)
+        original(self, batch, logs)
 
     callbacks.StopAfter.on_train_batch_begin = on_train_batch_begin  # type: ignore
 
