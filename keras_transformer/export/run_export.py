@@ -33,7 +33,7 @@ def export_run(run: Run, options: ExportOptions) -> Exported:
     """Exports the model of a run, and compares the export with the model.
 
     A SavedModel is written by a new process with KERAS_BACKEND=tensorflow, whatever backend this
-    process has. This process then imports neither Keras nor TensorFlow.
+    process has.
 
     Example:
 

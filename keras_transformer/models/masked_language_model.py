@@ -37,8 +37,9 @@ class BertEncoder(ConfiguredModel):
     >>> tagger = keras.Model(token_ids, keras.layers.Dense(9)(x))
 
     Args:
-        vocabulary_size, num_layers, d_model, num_heads, d_ff, dropout_rate, attention_dropout_rate,
-            activation, dtype: See `LanguageModel`, which has the same defaults.
+        vocabulary_size: As for `LanguageModel`, as are `num_layers`, `d_model`, `num_heads`,
+            `d_ff`, `dropout_rate`, `attention_dropout_rate`, `activation` and `dtype`, with the
+            same defaults.
         norm_epsilon: Constant that layer normalization adds to the variance. Defaults to 1e-12.
         max_length: Number of position embeddings, the maximum length in tokens. Defaults to 512.
         num_segments: Number of segments. BERT has two, for pairs of texts. Defaults to 0, which

@@ -260,11 +260,11 @@ class Training(_Section):
     dtype_policy: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
     """Keras dtype policy of the model."""
     jit_compile: MayChange[bool | Literal["auto"]] = "auto"
-    """Whether XLA compiles the training step, or CUDA graphs replay it on PyTorch with a GPU. With
-    auto, both happen where that is possible."""
+    """Whether XLA compiles the training step. On PyTorch with a GPU, torch.compile compiles it, for
+    auto only that of models with 20 million weights or more, and CUDA graphs replay it."""
     logits_mebibytes: MayChange[Annotated[int, Field(ge=0, le=2**20)] | None] = None
     """Memory in MiB for the logits of one slice. The loss splits the tokens of each batch into
-    slices. Default: 16 on a CPU, 256 on other devices."""
+    slices. Default: 16 on a CPU, 4096 on other devices."""
     gradient_checkpointing: MayChange[bool] = False
     """Recompute activations in the backward pass: less memory, more time."""
     distribution: MayChange[Literal["none", "data_parallel", "model_parallel"]] = "none"

@@ -54,9 +54,8 @@ def save_checkpoint(
         )
     best = history.best(keep_best)
     for old in checkpoints.checkpoint_folders(directory)[:-keep]:
-        if (
-            checkpoints.checkpoint_step(old) not in best
-        ):  # Renamed, so that `step-...` is always complete.
+        if checkpoints.checkpoint_step(old) not in best:
+            # Renamed, so that `step-...` is always complete.
             shutil.rmtree(old.rename(old.with_name(f".partial-{old.name}")))
     return path
 

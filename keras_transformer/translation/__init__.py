@@ -1,4 +1,4 @@
-"""Above search and runs: strings in, strings out. What needs Keras is imported on first use."""
+"""Above search and runs: strings in, strings out."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,4 @@
-"""Opens what a run holds: its model and its shortlist.
-
-Keras is imported where a model is opened, so that the engine ctranslate2 starts without it.
-"""
+"""Opens what a run holds: its model and its shortlist."""
 
 import sys
 from collections.abc import Sequence
