@@ -12,9 +12,15 @@ from keras_transformer._backend import child_process
 from keras_transformer._files import check_is_free
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
+from keras_transformer.export.ctranslate2 import export_ctranslate2
+from keras_transformer.export.onnx import export_onnx
 from keras_transformer.export.options import PACKAGES, SEARCH_OPTIONS, ExportOptions
+from keras_transformer.export.saved_model import export_saved_model
+from keras_transformer.export.shared_run import export_shared_run
 from keras_transformer.models.seq2seq import program_of, run_program
 from keras_transformer.runs.run import Run
+from keras_transformer.translation.comparison import run_sentences
+from keras_transformer.translation.open_run import open_model, open_shortlist
 
 MAX_BEAM_SIZE = 16  # of a request to a SavedModel
 SENTENCES = 32  # maximum number of sentences that export and model translate for the comparison
@@ -94,13 +100,6 @@ def _check_search(format: str, search: SearchOptions) -> None:
 
 def _export(run: Run, options: ExportOptions) -> Exported:
     """Exports in this process. `options` have all values."""
-    from keras_transformer.export.ctranslate2 import export_ctranslate2
-    from keras_transformer.export.onnx import export_onnx
-    from keras_transformer.export.saved_model import export_saved_model
-    from keras_transformer.export.shared_run import export_shared_run
-    from keras_transformer.translation.comparison import run_sentences
-    from keras_transformer.translation.open_run import open_model, open_shortlist
-
     weights: Any = options.quantization
     output, search = options.output, options.search
     assert output and search
@@ -155,6 +154,6 @@ def main(run: str, options: str, *program: str) -> None:
         run_program(*program)
         exported = _export(Run.open(run), ExportOptions.model_validate_json(options))
         answer = [*map(str, exported), None]
-    except (OSError, UserError, ValueError) as error:
+    except (ImportError, OSError, UserError, ValueError) as error:
         answer = [None, None, str(error)]
     print(json.dumps(answer))

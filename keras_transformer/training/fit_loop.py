@@ -117,11 +117,12 @@ def fit(
             `steps` steps. If the disk is full. If another process trains in `directory`. If the
             loss or a weight becomes infinite or NaN.
         ValueError: If the model is not built, or has `steps_per_execution` > 1. If a count is below
-            1. If a layer of Keras has LoRA, which its saved weights would not keep. If `patience`
+            1. If a callback chooses or exchanges weights, but the optimizer has `use_ema`. If a
+            layer of Keras has LoRA, which its saved weights would not keep. If `patience`
             or `keep_best` is given, but `validation` returns no `"loss"`. If `batches` ends. On
             TensorFlow, that is an error of another type.
     """
-    _check(model, distribution)
+    _check(model, distribution, callbacks)
     check_sizes(steps=steps, checkpoint_every=checkpoint_every, keep_checkpoints=keep_checkpoints)
     use_compilation_cache()
     folder = Path(directory) / "checkpoints"
@@ -184,7 +185,7 @@ def fit(
     return history
 
 
-def _check(model: Any, distribution: Distribution) -> None:
+def _check(model: Any, distribution: Distribution, callbacks: Sequence[Any]) -> None:
     """Raises `ValueError` for what `fit` would train or save otherwise than asked."""
     if not (model.compiled and model.built and model.steps_per_execution == 1):
         raise ValueError(
@@ -197,6 +198,14 @@ def _check(model: Any, distribution: Distribution) -> None:
             "`distribution` needs a `SlicedLogitsTrainer`; other models train on one device. "
             f"Received: distribution={distribution}, model={model}"
         )
+    chosen = ("restore_best_weights", "save_best_only", "swap_on_epoch")
+    for callback in callbacks if inner_optimizer(model).use_ema else ():
+        if any(getattr(callback, name, False) for name in chosen):
+            raise ValueError(
+                "With `use_ema`, callbacks must not choose or exchange weights, because `fit` "
+                "validates the EMA weights and ends with them. Use `patience` and `keep_best`. "
+                f"Received: callback={type(callback).__name__}"
+            )
 
 
 def _begin(

@@ -4,8 +4,10 @@ from typing import Any
 
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.runs.run import Checkpoint, Engine
+from keras_transformer.translation import ctranslate2_translator as ctranslate2
 from keras_transformer.translation.base_translator import Overlong
 from keras_transformer.translation.open_run import Runs, opened_runs
+from keras_transformer.translation.translator import Translator
 
 
 def open_translator(
@@ -45,8 +47,6 @@ def open_translator(
     """
     opened = opened_runs(runs)
     if engine == "keras":
-        from keras_transformer.translation.translator import Translator
-
         return Translator.from_run(
             opened,
             options,
@@ -64,7 +64,5 @@ def open_translator(
             f"use_shortlist={use_shortlist}, tokens_per_batch={tokens_per_batch}"
         )
     run.require_transformer("The engine ctranslate2")
-    from keras_transformer.translation import ctranslate2_translator as ctranslate2
-
     ctranslate2.import_ctranslate2(options)  # Raises errors before the slow conversion.
     return ctranslate2.CTranslate2Translator(ctranslate2.converted(run), options, overlong)

@@ -3,14 +3,16 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from keras_transformer._backend.compile_function import prefers_float32
 from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import UserError
+from keras_transformer.models.base import loading_in_float32
+from keras_transformer.models.protocol import vocabulary_sizes
+from keras_transformer.runs import checkpoints
 from keras_transformer.runs.run import Checkpoint, Run
-
-if TYPE_CHECKING:
-    from keras_transformer.decoding.shortlist import Shortlist
 
 Runs = Run | str | Path | Sequence[Run | str | Path]
 
@@ -37,11 +39,6 @@ def open_model(
         UserError: If the model is missing or damaged, if it is not a translation model, or if
             it was trained with a tokenizer other than the run's.
     """
-    from keras_transformer._backend.compile_function import prefers_float32
-    from keras_transformer.models.base import loading_in_float32
-    from keras_transformer.models.protocol import vocabulary_sizes
-    from keras_transformer.runs import checkpoints
-
     path = run.model_place(checkpoint)
     load = checkpoints.load_model if checkpoint is None else checkpoints.load_checkpoint_model
     with loading_in_float32(for_inference and prefers_float32()):
@@ -66,7 +63,7 @@ def open_model(
     return model
 
 
-def open_shortlist(run: Run, tokenizer: Tokenizer | None = None) -> "Shortlist":
+def open_shortlist(run: Run, tokenizer: Tokenizer | None = None) -> Shortlist:
     """Returns the `Shortlist`, which limits the target tokens of each translation.
 
     The first call learns the shortlist from the training text and saves it in `shortlist.npz`.
@@ -76,8 +73,6 @@ def open_shortlist(run: Run, tokenizer: Tokenizer | None = None) -> "Shortlist":
         UserError: If the run has no tokenizer, its training text is missing, or `shortlist.npz` is
             damaged.
     """
-    from keras_transformer.decoding.shortlist import Shortlist
-
     path, tokenizer = run.shortlist_path, tokenizer or run.tokenizer()
 
     if path.exists() and (kept := Shortlist.load(path)).fingerprint == tokenizer.fingerprint:

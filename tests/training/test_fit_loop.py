@@ -193,6 +193,14 @@ NO_LOSS = {"validation": lambda model, step: {"score": float(step)}}
 REPLICAS = type("Replicas", (Distribution,), {})
 
 
+def with_ema():
+    return new_model(keras.optimizers.Adam(0.1, use_ema=True))
+
+
+SWAP = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
+RESTORE_BEST = keras.callbacks.EarlyStopping("val_loss", restore_best_weights=True)
+
+
 @pytest.mark.once
 @pytest.mark.parametrize(
     "make, arguments, message",
@@ -206,6 +214,8 @@ REPLICAS = type("Replicas", (Distribution,), {})
         (unbuilt, {}, "and built"),
         (lambda: new_model(steps_per_execution=2), {}, "`steps_per_execution=1`"),
         (with_lora, {}, "would not train after a resume"),
+        (with_ema, {"callbacks": [SWAP]}, "use_ema.*callback=SwapEMAWeights"),
+        (with_ema, {"callbacks": [RESTORE_BEST]}, "use_ema.*callback=EarlyStopping"),
     ],
 )
 def test_what_would_be_trained_or_saved_otherwise_than_asked_is_refused(
