@@ -5,41 +5,45 @@ optimizers of this package, so that `keras.saving.load_model` can load them. Oth
 imported when they are first used. Each sub-package has further names.
 """
 
+import os
 from typing import TYPE_CHECKING
 
-from keras_transformer._backend.compile_function import compile_function as compile_function
 from keras_transformer._lazy import lazy_names
 from keras_transformer.errors import UserError as UserError
-from keras_transformer.layers import (
-    Decoder as Decoder,
-    DecoderLayer as DecoderLayer,
-    Encoder as Encoder,
-    EncoderLayer as EncoderLayer,
-    FeedForward as FeedForward,
-    LearnedPositionalEncoding as LearnedPositionalEncoding,
-    MultiHeadAttention as MultiHeadAttention,
-    PositionalEncoding as PositionalEncoding,
-    ResidualConnection as ResidualConnection,
-    RotaryPositionalEncoding as RotaryPositionalEncoding,
-    SinusoidalPositionalEncoding as SinusoidalPositionalEncoding,
-    TokenEmbedding as TokenEmbedding,
-    causal_mask as causal_mask,
-    padding_mask as padding_mask,
-    scaled_dot_product_attention as scaled_dot_product_attention,
-)
-from keras_transformer.models import (
-    BertEncoder as BertEncoder,
-    LanguageModel as LanguageModel,
-    MaskedLanguageModel as MaskedLanguageModel,
-    Transformer as Transformer,
-)
-from keras_transformer.training import (
-    MaskedAccuracy as MaskedAccuracy,
-    MaskedCrossentropy as MaskedCrossentropy,
-    Perplexity as Perplexity,
-    TransformerAdam as TransformerAdam,
-    TransformerSchedule as TransformerSchedule,
-)
+
+# The command line translates with CTranslate2 before Keras could be imported.
+if TYPE_CHECKING or not os.environ.pop("KERAS_TRANSFORMER_WITHOUT_KERAS", None):
+    from keras_transformer._backend.compile_function import compile_function as compile_function
+    from keras_transformer.layers import (
+        Decoder as Decoder,
+        DecoderLayer as DecoderLayer,
+        Encoder as Encoder,
+        EncoderLayer as EncoderLayer,
+        FeedForward as FeedForward,
+        LearnedPositionalEncoding as LearnedPositionalEncoding,
+        MultiHeadAttention as MultiHeadAttention,
+        PositionalEncoding as PositionalEncoding,
+        ResidualConnection as ResidualConnection,
+        RotaryPositionalEncoding as RotaryPositionalEncoding,
+        SinusoidalPositionalEncoding as SinusoidalPositionalEncoding,
+        TokenEmbedding as TokenEmbedding,
+        causal_mask as causal_mask,
+        padding_mask as padding_mask,
+        scaled_dot_product_attention as scaled_dot_product_attention,
+    )
+    from keras_transformer.models import (
+        BertEncoder as BertEncoder,
+        LanguageModel as LanguageModel,
+        MaskedLanguageModel as MaskedLanguageModel,
+        Transformer as Transformer,
+    )
+    from keras_transformer.training import (
+        MaskedAccuracy as MaskedAccuracy,
+        MaskedCrossentropy as MaskedCrossentropy,
+        Perplexity as Perplexity,
+        TransformerAdam as TransformerAdam,
+        TransformerSchedule as TransformerSchedule,
+    )
 
 if TYPE_CHECKING:
     from keras_transformer import (

@@ -5,8 +5,6 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
-from keras_transformer._backend.compile_function import compiles_each_shape
-
 SECONDS_BETWEEN_LINES = 30.0
 
 
@@ -56,8 +54,3 @@ class _Lines:
 
     def flush(self) -> None:
         self._file.flush()
-
-
-def compiling() -> str:
-    """Returns "compiling" if the backend compiles, otherwise ""."""
-    return "compiling" if compiles_each_shape() else ""

@@ -19,8 +19,10 @@ OF_ONE_BACKEND = {"translation_graph.py", "cuda_graphs.py", "compiled_step.py", 
 
 # Files that are tested with those that use them.
 TESTED_WITH = {
+    "_backend/fit_data.py": "_backend/test_backend.py",
     "_backend/jax_kernels.py": "_backend/test_gpu_formulas.py",
     "cli/process.py": "cli/test_train.py",
+    "runs/loading.py": "runs/test_checkpoints.py",
     "translation/engines.py": "translation/test_open_run.py",
     "visualization/attention.py": "visualization/test_attention_example.py",
     "visualization/attention_pages.py": "visualization/test_attention_html.py",

@@ -4,12 +4,11 @@ import ast
 import importlib
 import inspect
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import keras
 import pytest
+from support.command_line import run_python
 
 import keras_transformer
 
@@ -28,12 +27,6 @@ PACKAGES = (
     "data decoding evaluation exchange export layers models portability recipe runs serving "
     "training translation visualization"
 ).split()
-
-
-def run_python(code: str) -> str:
-    return subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True
-    ).stdout.strip()
 
 
 @pytest.mark.once
@@ -99,13 +92,13 @@ print(state() == before)
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("package", ["", "training"])
+@pytest.mark.parametrize("package", ["", "data", "decoding", "training", "translation"])
 def test_what_type_checkers_see_is_imported_on_first_use(package):
     """The names under `TYPE_CHECKING` and those of `lazy_names` are the same."""
     module = importlib.import_module(f"keras_transformer.{package}".rstrip("."))
     tree = ast.parse(Path(module.__file__).read_text("utf-8"))
-    (block,) = (node for node in tree.body if isinstance(node, ast.If))
-    names = {alias.name for node in block.body for alias in node.names}
+    blocks = [node.body for node in tree.body if isinstance(node, ast.If)]
+    names = {alias.name for node in sum(blocks, []) for alias in node.names}
     assert names | set(vars(module)) >= set(getattr(module, "__all__", ()))
     assert all(getattr(module, name) is not None for name in names)
     with pytest.raises(AttributeError, match=f"{module.__name__}' has no attribute 'Transfromer'"):

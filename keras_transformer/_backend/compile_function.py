@@ -92,6 +92,11 @@ def compiles_each_shape() -> bool:
     return keras.config.backend() != "torch"
 
 
+def compiling() -> str:
+    """Returns what a progress bar shows before the first step: "compiling" or ""."""
+    return "compiling" if compiles_each_shape() else ""
+
+
 def makes_graphs() -> bool:
     """Returns whether `compile_function` makes one graph for all shapes with `any_shape`."""
     return keras.config.backend() == "tensorflow"

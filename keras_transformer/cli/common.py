@@ -290,12 +290,14 @@ def warning_lines() -> Iterator[None]:
         yield
 
 
-def progress_bar(desc: str, total: int | None, output: Path | None = None) -> Any:
-    """Returns a progress bar for sentences on stderr. `desc` says what is being done.
+def progress_bar(
+    desc: str, total: int | None, waiting: str = "", output: Path | None = None
+) -> Any:
+    """Returns a progress bar for sentences on stderr. For `desc` and `waiting`, see `Bar`.
 
     It is hidden if `total` is None, or if standard output is a terminal and `output` is None.
     """
-    from keras_transformer._progress import Bar, compiling
+    from keras_transformer._progress import Bar
 
     is_shown = total is not None and (output is not None or not sys.stdout.isatty())
-    return Bar(desc, compiling(), total=total, unit="sentence", disable=not is_shown)
+    return Bar(desc, waiting, total=total, unit="sentence", disable=not is_shown)

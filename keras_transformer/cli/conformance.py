@@ -51,7 +51,7 @@ def conformance_command(run: Path, imports: Sequence[str], output: Path) -> None
             raise UserError(f"--import {module!r} fails: {text}") from error
     from keras_transformer._progress import Bar
     from keras_transformer.portability import conformance
-    from keras_transformer.runs.checkpoints import load_model
+    from keras_transformer.runs.loading import load_model
     from keras_transformer.runs.run import Run
     from keras_transformer.translation.open_run import open_model
 

@@ -49,7 +49,7 @@ def train_command(recipe: str, options: TrainOptions) -> None:
     """
     import keras
 
-    from keras_transformer.models.seq2seq import command_line
+    from keras_transformer.architectures import command_line
     from keras_transformer.recipe.files import load_recipe
     from keras_transformer.training import train
     from keras_transformer.training.distribution import start

@@ -85,7 +85,6 @@ def translate_command(
     drawn = _sampling(options, sampling, search)
     constraints = (options.prefix, options.required, options.forbidden)
     common.check_other_file(options.output, file, *constraints)
-    from keras_transformer._progress import compiling
     from keras_transformer.data.corpus import available_chunks
     from keras_transformer.runs.run import Run
     from keras_transformer.translation.base_translator import STREAMED_LINES
@@ -101,7 +100,7 @@ def translate_command(
         found = checked(SearchOptions if drawn else recipe.evaluation.search_options, **search)
         arguments = {**options.arguments(), "options": found, "overlong": options.overlong}
         translator = checked(open_translator, runs, **arguments)
-        if is_session and options.engine == "keras" and compiling():
+        if is_session and translator.waiting:
             hint = "The first translation takes longer, because the search is compiled."
             click.echo(hint, err=True)
         chunks = ([x] for x in lines) if is_session else available_chunks(lines, STREAMED_LINES)
@@ -110,7 +109,7 @@ def translate_command(
             sample = translator.translate_mbr if options.mbr else translator.sample
             settings = {"sample": sample, "options": drawn, "seed": options.seed or 0}
         first = 0
-        with common.progress_bar("translating", total, options.output) as bar:
+        with common.progress_bar("translating", total, translator.waiting, options.output) as bar:
             for chunk in chunks:
                 results = _hypotheses(translator, chunk, first, progress=bar.update, **settings)
                 write("".join(_text(x, options.scores) for best in results for x in best))
@@ -244,7 +243,7 @@ def client_command(model: str, file: Path | None, options: ClientOptions) -> Non
             parts = ([line] for line in lines)
         nothing = ServedTranslation("", -math.inf)
         translator = connect(model, version=options.model_version, **server)
-        with common.progress_bar("translating", total, options.output) as bar:
+        with common.progress_bar("translating", total, output=options.output) as bar:
             answers = (translator.stream(x, options.batch_size, n_best, **search) for x in parts)
             for found in itertools.chain.from_iterable(answers):
                 rows = [[*best, *[nothing] * (n_best - len(best))] for best in found]

@@ -1,10 +1,15 @@
 """Reads text files, encodes their text and makes batches."""
 
-from keras_transformer._backend import fit_data
+from typing import TYPE_CHECKING
+
+from keras_transformer._lazy import lazy_names
 from keras_transformer.data.batch_plan import BatchPlan, Shard, evaluation_batches, mask_tokens
 from keras_transformer.data.corpus import CorpusError, read_lines, read_parallel
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.data.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from keras_transformer._backend.fit_data import fit_data
 
 __all__ = [
     "BatchPlan",
@@ -18,3 +23,5 @@ __all__ = [
     "read_lines",
     "read_parallel",
 ]
+
+__getattr__ = lazy_names("keras_transformer._backend", {"fit_data": "fit_data"})

@@ -1,17 +1,22 @@
 """Search over token ids: beam search, sampling, and rules for hypotheses."""
 
-from keras_transformer.decoding.decoding_loop import search
-from keras_transformer.decoding.ensemble import Ensemble
+from typing import TYPE_CHECKING
+
+from keras_transformer._lazy import lazy_names
 from keras_transformer.decoding.options import SamplingOptions, SearchOptions
-from keras_transformer.decoding.sampling import random_numbers
-from keras_transformer.decoding.shortlist import Shortlist
-from keras_transformer.decoding.steps import Request, SearchResult
-from keras_transformer.decoding.token_rules import (
-    ForbiddenWords,
-    MinLength,
-    NoRepeatNgrams,
-    RepetitionPenalty,
-)
+
+if TYPE_CHECKING:
+    from keras_transformer.decoding.decoding_loop import search
+    from keras_transformer.decoding.ensemble import Ensemble
+    from keras_transformer.decoding.sampling import random_numbers
+    from keras_transformer.decoding.shortlist import Shortlist
+    from keras_transformer.decoding.steps import Request, SearchResult
+    from keras_transformer.decoding.token_rules import (
+        ForbiddenWords,
+        MinLength,
+        NoRepeatNgrams,
+        RepetitionPenalty,
+    )
 
 __all__ = [
     "Ensemble",
@@ -27,3 +32,15 @@ __all__ = [
     "random_numbers",
     "search",
 ]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "decoding_loop": "search",
+        "ensemble": "Ensemble",
+        "sampling": "random_numbers",
+        "shortlist": "Shortlist",
+        "steps": "Request SearchResult",
+        "token_rules": "ForbiddenWords MinLength NoRepeatNgrams RepetitionPenalty",
+    },
+)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from keras_transformer._backend import child_process
 from keras_transformer._files import check_is_free
+from keras_transformer.architectures import program_of, run_program
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.export.ctranslate2 import export_ctranslate2
@@ -17,7 +18,6 @@ from keras_transformer.export.onnx import export_onnx
 from keras_transformer.export.options import PACKAGES, SEARCH_OPTIONS, ExportOptions
 from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.shared_run import export_shared_run
-from keras_transformer.models.seq2seq import program_of, run_program
 from keras_transformer.runs.run import Run
 from keras_transformer.translation.comparison import run_sentences
 from keras_transformer.translation.open_run import open_model, open_shortlist

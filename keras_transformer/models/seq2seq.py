@@ -1,24 +1,15 @@
-"""The base class of the sequence-to-sequence models, and the programs that register others."""
+"""The base class of the sequence-to-sequence models."""
 
-import importlib
-import inspect
-import os
-import shlex
-import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 import keras
 from keras import ops
 
-from keras_transformer.errors import UserError
 from keras_transformer.layers import TokenEmbedding, padding_mask
 from keras_transformer.layers.attention.cache import Cache, LimitedVocabulary
 from keras_transformer.layers.base import argument_names
 from keras_transformer.models.base import ConfiguredModel, check_pad_id
 
-Class = TypeVar("Class", bound="type[Seq2Seq]")
 # Constructor arguments that come from the tokenizer and from other sections of a recipe.
 _FROM_ELSEWHERE = {"vocabulary_size", "target_vocabulary_size", "pad_id", "dtype"}
 
@@ -133,71 +124,3 @@ def token_embeddings(
         return joint, joint
     source = TokenEmbedding(vocabulary_size, name="source_embedding", **options)
     return source, TokenEmbedding(target_vocabulary_size, name="target_embedding", **options)
-
-
-# The classes that a recipe can name as `model.architecture`.
-ARCHITECTURES: dict[str, type[Seq2Seq]] = {}
-
-
-def register_architecture(
-    name: str, *, presets: dict[str, dict[str, Any]]
-) -> Callable[[Class], Class]:
-    """Decorates a `Seq2Seq` class that recipes can name as `model.architecture`.
-
-    The section `model` of a recipe can set each constructor argument of the class except
-    `vocabulary_size`, `target_vocabulary_size`, `pad_id` and `dtype`, which the constructor must
-    have too, because training sets them. `recipes/before_transformers.py` is an example.
-
-    Example:
-
-    >>> @register_architecture("my_model", presets={"base": {"d_model": 512}})
-    ... @keras.saving.register_keras_serializable(package="my_package")
-    ... class MyModel(Seq2Seq): ...
-
-    Args:
-        name: The value of `model.architecture`.
-        presets: Constructor arguments by the value of `model.preset`. The preset "base" is the
-            default of recipes.
-    """
-
-    def register(model_class: Class) -> Class:
-        model_class.architecture, model_class.presets = name, presets
-        ARCHITECTURES[name] = model_class
-        return model_class
-
-    return register
-
-
-def program_of(architecture: str) -> list[str]:
-    """Returns `[file]` for an architecture that `file` registers, or `[]` for one of this package.
-
-    A child process calls `run_program(*program_of(architecture))`. Raises `UserError` if the class
-    is in no file, such as a class of a notebook.
-    """
-    model_class = ARCHITECTURES[architecture]
-    if model_class.__module__.startswith(f"{__package__}."):
-        return []
-    try:
-        return [str(Path(inspect.getfile(model_class)).resolve())]
-    except (OSError, TypeError):
-        raise UserError(
-            "this command starts a process of its own, which must import the class of the "
-            f"architecture {architecture} from a file. Received: {model_class}, of no file"
-        ) from None
-
-
-def command_line(architecture: str) -> str:
-    """Returns the command that knows an architecture, such as "keras-transformer", for messages."""
-    try:
-        program = program_of(architecture)
-    except UserError:
-        program = []
-    words = ["python", os.path.relpath(program[0])] if program else ["keras-transformer"]
-    return shlex.join(words)
-
-
-def run_program(file: str | None = None) -> None:
-    """Runs the program of `program_of`, if any, as a module, so that it registers its classes."""
-    if file is not None:
-        sys.path.insert(0, str(Path(file).parent))
-        importlib.import_module(Path(file).stem)

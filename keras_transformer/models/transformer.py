@@ -5,16 +5,12 @@ from typing import Any, Self
 import keras
 from keras import ops
 
+from keras_transformer.architectures import register_architecture
 from keras_transformer.layers import Decoder, Dropout, Encoder, EncoderLayer, padding_mask
 from keras_transformer.layers.attention.attention_patterns import new_attention_pattern
 from keras_transformer.layers.attention.cache import Cache
 from keras_transformer.layers.positions.positional_encoding import new_position_encoding
-from keras_transformer.models.seq2seq import (
-    Seq2Seq,
-    ids_inputs,
-    register_architecture,
-    token_embeddings,
-)
+from keras_transformer.models.seq2seq import Seq2Seq, ids_inputs, token_embeddings
 
 
 @register_architecture(

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from keras_transformer._files import atomic_write, keras_home
 from keras_transformer.errors import UserError
-from keras_transformer.recipe.settings import Recipe, TokenizerSettings, all_keys
+from keras_transformer.recipe.settings import OF_RUN, Recipe, TokenizerSettings, all_keys
 
 _PACKAGE = Path(__file__).parents[1]
 # Installed, and in the source tree.
@@ -23,7 +23,9 @@ _SHIPPED_RUNS = (_PACKAGE / "_saved_models", _PACKAGE.parent / "saved_models")
 _MOST_BYTES = 256 * 1024
 
 
-def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+def load_recipe(
+    path_or_name: str | Path, overrides: Sequence[str] = (), *, is_of_run: bool = False
+) -> Recipe:
     """Reads and validates a recipe.
 
     Args:
@@ -31,6 +33,8 @@ def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Reci
             `./recipes` or in the package, such as "quickstart".
         overrides: Settings that replace settings of the file, such as "training.steps=100". The
             values are parsed as YAML.
+        is_of_run: Whether a run has already been trained with the recipe. Its section `model` is
+            then not checked, which needs no Keras. Defaults to False.
 
     Returns:
         The recipe, with defaults for missing keys. With `training.initial_run`, the defaults of the
@@ -55,7 +59,7 @@ def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Reci
     for override in overrides:
         _apply(override, tree)
     try:
-        recipe = Recipe.model_validate(tree)
+        recipe = Recipe.model_validate(tree, context=OF_RUN if is_of_run else None)
     except ValidationError as error:
         problems = "; ".join(_explain(details) for details in error.errors())
         raise UserError(f"{' with '.join([str(path), *overrides])}: {problems}") from None

@@ -10,11 +10,20 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationInfo,
+    model_validator,
+)
 
 from keras_transformer.decoding.options import SearchOptions, descriptions_on_one_line
-from keras_transformer.models import ARCHITECTURES
 
+# The context of validation for the recipe of a run, which does not check the section `model`: its
+# class would be imported, with Keras.
+OF_RUN = "of a run"
 # Types and ranges of a JSON schema in words.
 _TYPES = {"string": "text", "boolean": "true or false", "object": "mapping"}
 _TYPES |= {name: name for name in ("integer", "number", "path")}
@@ -192,7 +201,15 @@ class ModelSettings(_Section):
     """Window of local, stride of strided or block of fixed attention, in tokens."""
 
     @model_validator(mode="after")
-    def _check(self) -> "ModelSettings":
+    def _check(self, info: ValidationInfo) -> "ModelSettings":
+        if info.context != OF_RUN:
+            self.check()
+        return self
+
+    def check(self) -> None:
+        """Raises `ValueError` if the architecture does not exist or lacks the preset or a key."""
+        from keras_transformer.models import ARCHITECTURES
+
         if self.architecture not in ARCHITECTURES:
             raise ValueError(
                 f"architecture must be one of {', '.join(ARCHITECTURES)}. A program registers "
@@ -209,11 +226,12 @@ class ModelSettings(_Section):
                 f"the architecture {self.architecture} has only the keys "
                 f"{', '.join(sorted(settings))}. Received: {', '.join(sorted(unknown))}"
             )
-        return self
 
     @property
     def sizes(self) -> dict[str, Any]:
         """Returns the settings of the preset, updated with `overrides`."""
+        from keras_transformer.models import ARCHITECTURES
+
         return {**ARCHITECTURES[self.architecture].presets[self.preset], **self.overrides}
 
     @property
@@ -318,7 +336,7 @@ class Recipe(_Section):
     """Seed of all random numbers of the training."""
     data: Data
     tokenizer: TokenizerSettings = TokenizerSettings()
-    model: ModelSettings = ModelSettings()
+    model: ModelSettings = ModelSettings.model_construct()  # The defaults need no check.
     training: Training = Training()
     evaluation: MayChange[Evaluation] = Evaluation()
 

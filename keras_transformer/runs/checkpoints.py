@@ -1,23 +1,16 @@
-"""Reads models, checkpoints, and the numbers that a training has logged."""
+"""Reads the files of checkpoints, and the numbers that a training has logged."""
 
 import math
 import re
 import struct
-import traceback
-import warnings
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import keras
-
-from keras_transformer._backend.compile_function import use_compilation_cache
-from keras_transformer._files import damaged_keras_file, read_config, read_json, sha256_of
+from keras_transformer._files import read_json, sha256_of
 from keras_transformer.errors import UserError
-from keras_transformer.layers.saving import placeholder_weights
-from keras_transformer.models.base import loading_in_float32
 
 # The files in the folder of a checkpoint, and the version of such a folder.
 CHECKPOINT_MODEL, STATE, CHECKPOINT_FORMAT = "model.keras", "state.json", 2
@@ -28,22 +21,6 @@ _MOST_STATE_BYTES = 16 * 1024 * 1024  # each validation loss takes about 40 byte
 # that time. Keras ignores these files.
 TOKENIZER_MEMBER, CHECKPOINT_MEMBER = "tokenizer.sha256", "checkpoint.sha256"
 AVERAGE_LAST_MEMBER = "average_last"
-
-
-def load_model(path: str | Path) -> Any:
-    """Loads a model of this package from a .keras file.
-
-    Raises `UserError` if the file is missing or damaged, or if its configuration is too large.
-    """
-    use_compilation_cache()
-    read_config(path)
-    try:
-        with placeholder_weights():
-            return keras.saving.load_model(path, compile=False)
-    except Exception as error:  # zipfile, json, h5py and Keras raise different errors
-        # The frames hold an open h5py file, which would crash the process at its end.
-        traceback.clear_frames(error.__traceback__)
-        raise damaged_keras_file(path, error) from error
 
 
 def read_member(path: Path, name: str) -> str | None:
@@ -87,44 +64,6 @@ def verify_checkpoint(folder: str | Path) -> int:
         needed = f"must have the format {CHECKPOINT_FORMAT}"
         raise UserError(f"checkpoint {folder} {needed}. Received: format={version}")
     return step
-
-
-def load_checkpoint_model(folder: str | Path) -> Any:
-    """Returns the model of a checkpoint, without the optimizer.
-
-    If the optimizer keeps EMA weights, the model gets the EMA weights.
-
-    Raises `UserError` if the checkpoint is damaged, or if the optimizer does not fit the model, for
-    example because a custom layer does not save which of its sublayers are frozen.
-    """
-    verify_checkpoint(folder)
-    file = Path(folder) / CHECKPOINT_MODEL
-    optimizer = (read_config(file).get("compile_config") or {}).get("optimizer", {})
-    config = optimizer.get("config", {})
-    config = config.get("inner_optimizer", {}).get("config", config)
-    with placeholder_weights():
-        model = keras.saving.load_model(file, compile=False)
-        if config.get("use_ema"):
-            # In float32, the optimizer would lack the loss scale of mixed_float16.
-            with (
-                loading_optimizer(f"the EMA weights of checkpoint {folder} cannot be loaded"),
-                loading_in_float32(active=False),
-            ):
-                compiled = keras.saving.load_model(file)
-            compiled.optimizer.finalize_variable_values(compiled.trainable_variables)
-            model.set_weights(compiled.get_weights())
-    return model
-
-
-@contextmanager
-def loading_optimizer(message: str) -> Iterator[None]:
-    """Raises `UserError` with `message` if Keras cannot load the weights or the optimizer."""
-    try:
-        with warnings.catch_warnings():  # Keras only warns if it cannot load the optimizer
-            warnings.filterwarnings("error", message="Skipping variable loading for optimizer")
-            yield
-    except (ValueError, UserWarning) as error:
-        raise UserError(f"{message}: {' '.join(str(error).split())}") from None
 
 
 class ValidationHistory:

@@ -12,7 +12,7 @@ import h5py
 
 from keras_transformer._backend import installed_backends
 from keras_transformer._files import read_config
-from keras_transformer.models.seq2seq import command_line
+from keras_transformer.architectures import command_line
 from keras_transformer.runs.checkpoints import (
     ValidationHistory,
     checkpoint_step,

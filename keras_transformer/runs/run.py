@@ -4,7 +4,7 @@ import json
 import os
 import shlex
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,9 +13,9 @@ from typing import Any, Literal, get_args
 from filelock import FileLock, Timeout
 
 from keras_transformer._files import atomic_write, is_keras_file, read_entries, read_text, remove
+from keras_transformer.architectures import command_line
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.errors import UserError
-from keras_transformer.models.seq2seq import command_line
 from keras_transformer.recipe.files import find_run, load_recipe, name_of
 from keras_transformer.recipe.settings import Recipe, may_change
 from keras_transformer.runs.checkpoints import (
@@ -151,7 +151,7 @@ class Run:
         Raises `UserError` if there is no such run, or if its recipe is not valid.
         """
         directory = find_run(directory)
-        return cls(directory, load_recipe(directory / "recipe.yaml"))
+        return cls(directory, load_recipe(directory / "recipe.yaml", is_of_run=True))
 
     @classmethod
     def resume(cls, directory: str | Path, recipe: Recipe) -> "Run":
@@ -316,6 +316,15 @@ class Run:
     def writing(self) -> FileLock:
         """Returns the lock for writing the model, its conversion, the shortlist or the scores."""
         return FileLock(self.directory / ".write.lock")
+
+
+Runs = Run | str | Path | Sequence[Run | str | Path]
+
+
+def opened_runs(runs: Runs) -> list[Run]:
+    """Returns the `Run` of each run, run folder or name."""
+    names = [runs] if isinstance(runs, Run | str | Path) else runs
+    return [run if isinstance(run, Run) else Run.open(run) for run in names]
 
 
 @contextmanager

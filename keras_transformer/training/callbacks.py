@@ -9,7 +9,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer._progress import Bar, compiling
+from keras_transformer._backend.compile_function import compiling
+from keras_transformer._progress import Bar
 from keras_transformer.errors import UserError
 from keras_transformer.training.distribution import ONE_DEVICE, Distribution
 from keras_transformer.training.optimizer import inner_optimizer

@@ -17,6 +17,7 @@ from keras_transformer.errors import UserError
 from keras_transformer.layers.saving import layer_changes
 from keras_transformer.runs import checkpoints
 from keras_transformer.runs.checkpoints import ValidationHistory
+from keras_transformer.runs.loading import load_checkpoint_model, loading_optimizer
 
 
 def save_checkpoint(
@@ -70,7 +71,7 @@ def load_checkpoint(path: str | Path, model: Any) -> int:
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
     with (
-        checkpoints.loading_optimizer(f"checkpoint {path} is of another model or optimizer"),
+        loading_optimizer(f"checkpoint {path} is of another model or optimizer"),
         zipfile.ZipFile(path / checkpoints.CHECKPOINT_MODEL) as archive,
         tempfile.TemporaryDirectory(prefix=f".partial-{path.name}-", dir=path.parent) as folder,
     ):
@@ -110,7 +111,7 @@ def average_checkpoints(
         UserError: If a checkpoint is damaged. If there are several checkpoints and the model is
             quantized or uses LoRA.
     """
-    model = checkpoints.load_checkpoint_model(paths[0])
+    model = load_checkpoint_model(paths[0])
     changes = set().union(*layer_changes(model).values())
     if len(paths) > 1 and changes & {"quantization", "lora_rank"}:
         raise UserError(
@@ -121,7 +122,7 @@ def average_checkpoints(
     weights = model.get_weights()
     totals = [np.asarray(weight, "float64") for weight in weights]
     for path in paths[1:]:
-        weights = checkpoints.load_checkpoint_model(path).get_weights()
+        weights = load_checkpoint_model(path).get_weights()
         for total, weight in zip(totals, weights, strict=True):
             total += weight
     for variable, total, last in zip(model.weights, totals, weights, strict=True):

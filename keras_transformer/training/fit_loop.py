@@ -12,8 +12,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer._backend import end_iteration, fit_data
 from keras_transformer._backend.compile_function import use_compilation_cache
+from keras_transformer._backend.fit_data import end_iteration, fit_data
 from keras_transformer.errors import UserError, check_sizes
 from keras_transformer.layers.base import check_lora_is_kept
 from keras_transformer.runs.checkpoints import ValidationHistory, checkpoint_folders, load_history

@@ -22,8 +22,8 @@ import keras
 import numpy as np
 
 from keras_transformer._backend import child_process
+from keras_transformer.architectures import program_of, run_program
 from keras_transformer.errors import UserError, is_out_of_memory
-from keras_transformer.models.seq2seq import program_of, run_program
 from keras_transformer.recipe.settings import Recipe, longest_lengths
 
 _FIRST_TRY = 1_024

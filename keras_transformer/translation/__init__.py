@@ -1,13 +1,18 @@
 """Above search and runs: strings in, strings out."""
 
+from typing import TYPE_CHECKING
+
+from keras_transformer._lazy import lazy_names
 from keras_transformer.translation.ctranslate2_translator import CTranslate2Translator
 from keras_transformer.translation.engines import open_translator
-from keras_transformer.translation.generator import Generator
 from keras_transformer.translation.hypothesis import Hypothesis, word_alignment
-from keras_transformer.translation.open_run import open_model, open_shortlist
-from keras_transformer.translation.scoring import Scorer, score_pairs
 from keras_transformer.translation.target_constraints import ConstraintError
-from keras_transformer.translation.translator import Translator
+
+if TYPE_CHECKING:
+    from keras_transformer.translation.generator import Generator
+    from keras_transformer.translation.open_run import open_model, open_shortlist
+    from keras_transformer.translation.scoring import Scorer, score_pairs
+    from keras_transformer.translation.translator import Translator
 
 __all__ = [
     "CTranslate2Translator",
@@ -22,3 +27,13 @@ __all__ = [
     "score_pairs",
     "word_alignment",
 ]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "generator": "Generator",
+        "open_run": "open_model open_shortlist",
+        "scoring": "Scorer score_pairs",
+        "translator": "Translator",
+    },
+)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from keras_transformer._progress import Bar, compiling
+from keras_transformer._progress import Bar
 from keras_transformer.data.corpus import available_chunks
 from keras_transformer.data.tokenizer import fits
 from keras_transformer.decoding.options import DecodingOptions, SearchOptions
@@ -42,7 +42,12 @@ class BaseTranslator(ABC):
 
     It splits long sentences and joins the translations of their parts. `max_length` is the largest
     number of tokens that the model accepts. For the other arguments, see `Translator`.
+
+    Attributes:
+        waiting: What delays the first translation, such as "compiling". Otherwise "".
     """
+
+    waiting = ""
 
     def __init__(
         self,
@@ -120,7 +125,7 @@ class BaseTranslator(ABC):
     ) -> list[list[Hypothesis]]:
         parts, count = self._parts(sentences), len(sentences)
         constraints = TargetConstraints(self.tokenizer, parts, count, *given)
-        with counted_progress(progress, parts, count) as advance:
+        with counted_progress(progress, parts, count, self.waiting) as advance:
             found = self._search_parts(parts, options, constraints, advance)
         found = constraints.met(parts, found)
         if alignments:
@@ -186,11 +191,11 @@ class BaseTranslator(ABC):
 
 @contextmanager
 def counted_progress(
-    progress: Progress, parts: Sequence[SourcePart], count: int
+    progress: Progress, parts: Sequence[SourcePart], count: int, waiting: str
 ) -> Iterator[Advance]:
     """Yields the function `advance`. A sentence counts when its first part is finished."""
     hidden = callable(progress) or not progress
-    with Bar("translating", compiling(), total=count, unit="sentence", disable=hidden) as bar:
+    with Bar("translating", waiting, total=count, unit="sentence", disable=hidden) as bar:
         update = progress if callable(progress) else bar.update
         yield lambda indices: update(sum(parts[index].number == 0 for index in indices))
         update(count - sum(part.number == 0 for part in parts))  # Blank sentences have no parts.

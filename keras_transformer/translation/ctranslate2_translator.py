@@ -23,7 +23,6 @@ from keras_transformer.translation.comparison import (
     scored_translations,
 )
 from keras_transformer.translation.hypothesis import Hypothesis, SourcePart
-from keras_transformer.translation.open_run import open_model
 from keras_transformer.translation.target_constraints import TargetConstraints
 
 # CTranslate2 lacks the other options, or applies them to logits, before the softmax.
@@ -203,6 +202,7 @@ def converted(run: Run) -> Path:
 def _convert(run: Run, folder: Path) -> None:
     from keras_transformer.exchange.ctranslate2 import write_ctranslate2
     from keras_transformer.models.base import in_float32
+    from keras_transformer.translation.open_run import open_model
 
     print(f"Converting {run.model_path} for CTranslate2; this is done once.", file=sys.stderr)
     model, tokenizer = in_float32(open_model(run)), run.tokenizer()

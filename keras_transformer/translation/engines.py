@@ -3,11 +3,9 @@
 from typing import Any
 
 from keras_transformer.decoding.options import SearchOptions
-from keras_transformer.runs.run import Checkpoint, Engine
+from keras_transformer.runs.run import Checkpoint, Engine, Runs, opened_runs
 from keras_transformer.translation import ctranslate2_translator as ctranslate2
 from keras_transformer.translation.base_translator import Overlong
-from keras_transformer.translation.open_run import Runs, opened_runs
-from keras_transformer.translation.translator import Translator
 
 
 def open_translator(
@@ -47,6 +45,9 @@ def open_translator(
     """
     opened = opened_runs(runs)
     if engine == "keras":
+        # The other engine starts without Keras.
+        from keras_transformer.translation.translator import Translator
+
         return Translator.from_run(
             opened,
             options,

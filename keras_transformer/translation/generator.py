@@ -4,7 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from keras_transformer._progress import Bar, compiling
+from keras_transformer._backend.compile_function import compiling
+from keras_transformer._progress import Bar
 from keras_transformer.decoding.decoding_loop import NO_ID
 from keras_transformer.decoding.options import SamplingOptions, SearchOptions
 from keras_transformer.errors import check_is_list

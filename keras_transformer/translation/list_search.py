@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.decoding.batch_search import BatchSearch, LengthBatch, length_batches, padded
+from keras_transformer.decoding.batch_search import BatchSearch
+from keras_transformer.decoding.batches import LengthBatch, length_batches, padded
 from keras_transformer.decoding.decoding_loop import NO_ID, Strategy, make_strategy
 from keras_transformer.decoding.options import SamplingOptions, SearchOptions
 from keras_transformer.decoding.sampling import random_numbers

@@ -1,8 +1,6 @@
 """Opens what a run holds: its model and its shortlist."""
 
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from keras_transformer._backend.compile_function import prefers_float32
@@ -11,10 +9,9 @@ from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import UserError
 from keras_transformer.models.base import loading_in_float32
 from keras_transformer.models.protocol import vocabulary_sizes
-from keras_transformer.runs import checkpoints
+from keras_transformer.runs.checkpoints import TOKENIZER_MEMBER, read_member
+from keras_transformer.runs.loading import load_checkpoint_model, load_model
 from keras_transformer.runs.run import Checkpoint, Run
-
-Runs = Run | str | Path | Sequence[Run | str | Path]
 
 
 def open_model(
@@ -36,11 +33,16 @@ def open_model(
         tokenizer: The run's tokenizer, if it is already loaded. Defaults to None.
 
     Raises:
-        UserError: If the model is missing or damaged, if it is not a translation model, or if
-            it was trained with a tokenizer other than the run's.
+        UserError: If the model is missing or damaged, if it is not a translation model, if no
+            program has registered its architecture, or if it was trained with a tokenizer other
+            than the run's.
     """
+    try:
+        run.recipe.model.check()
+    except ValueError as error:
+        raise UserError(f"{run.recipe_path}: model: {error}") from None
     path = run.model_place(checkpoint)
-    load = checkpoints.load_model if checkpoint is None else checkpoints.load_checkpoint_model
+    load = load_model if checkpoint is None else load_checkpoint_model
     with loading_in_float32(for_inference and prefers_float32()):
         model = load(path)
     if not hasattr(model, "init_cache"):
@@ -54,7 +56,7 @@ def open_model(
         tokenizer = run.tokenizer()
     found = (tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size)
     needed = tuple(x or own for x, own in zip(vocabulary_sizes(model), found, strict=True))
-    trained_with = checkpoints.read_member(run.model_path, checkpoints.TOKENIZER_MEMBER)
+    trained_with = read_member(run.model_path, TOKENIZER_MEMBER)
     if found != needed or trained_with not in (None, tokenizer.fingerprint):
         raise UserError(
             f"{run.tokenizer_dir} is not the tokenizer that {path} was trained "
@@ -82,9 +84,3 @@ def open_shortlist(run: Run, tokenizer: Tokenizer | None = None) -> Shortlist:
         shortlist = Shortlist.learn(store, tokenizer)
         shortlist.save(path)
     return shortlist
-
-
-def opened_runs(runs: Runs) -> list[Run]:
-    """Returns the `Run` of each run, run folder or name."""
-    names = [runs] if isinstance(runs, Run | str | Path) else runs
-    return [run if isinstance(run, Run) else Run.open(run) for run in names]

@@ -8,7 +8,7 @@ from keras import ops
 from keras_transformer._backend.compile_function import compile_function
 from keras_transformer._backend.operations import label_logits
 from keras_transformer.data.tokenizer import fits
-from keras_transformer.decoding.batch_search import pair_batches
+from keras_transformer.decoding.batches import pair_batches
 from keras_transformer.errors import UserError, check_is_list
 
 

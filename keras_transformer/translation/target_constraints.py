@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.decoding.batch_search import padded, smallest_power
+from keras_transformer.decoding.batches import padded, smallest_power
 from keras_transformer.decoding.options import IMPOSSIBLE
 from keras_transformer.errors import check_is_list
 from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis, SourcePart

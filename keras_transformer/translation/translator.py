@@ -8,7 +8,7 @@ from typing import Any
 from keras import ops
 
 from keras_transformer._backend.compile_function import compile_function
-from keras_transformer.decoding.batch_search import (
+from keras_transformer.decoding.batches import (
     LengthBatch,
     padded,
     pair_batches,
@@ -19,7 +19,7 @@ from keras_transformer.decoding.options import IMPOSSIBLE, SamplingOptions, Sear
 from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import UserError
 from keras_transformer.models.protocol import vocabulary_sizes
-from keras_transformer.runs.run import Checkpoint
+from keras_transformer.runs.run import Checkpoint, Runs, opened_runs
 from keras_transformer.translation.base_translator import (
     Advance,
     BaseTranslator,
@@ -38,12 +38,7 @@ from keras_transformer.translation.hypothesis import (
     target_word_indices,
 )
 from keras_transformer.translation.list_search import ListSearch
-from keras_transformer.translation.open_run import (
-    Runs,
-    open_model,
-    open_shortlist,
-    opened_runs,
-)
+from keras_transformer.translation.open_run import open_model, open_shortlist
 from keras_transformer.translation.target_constraints import TargetConstraints
 
 # Part k of sentence i uses the random numbers of the index i + k * PART_STRIDE.
@@ -211,7 +206,7 @@ class Translator(BaseTranslator):
         options = self._checked(options or SamplingOptions())
         parts = self._parts(sentences)
 
-        with counted_progress(progress, parts, len(sentences)) as advance:
+        with counted_progress(progress, parts, len(sentences), self.waiting) as advance:
             found = self._search_parts(parts, options, None, advance, seed, first_index)
         blank = [Hypothesis("", (), 0.0, 0.0, 0)] * options.num_samples
         return whole_sentences(parts, found, blank, len(sentences))

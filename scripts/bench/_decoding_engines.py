@@ -207,7 +207,7 @@ def load_keras_transformer(case: Case, setting: Setting, folder: Path) -> Engine
     import keras
 
     from keras_transformer import SearchOptions, compile_function, search
-    from keras_transformer.runs.checkpoints import load_model
+    from keras_transformer.runs.loading import load_model
 
     model = load_model(folder / "model.keras")
     if setting.dtype == "int8":

@@ -32,5 +32,5 @@ def test_what_does_not_fit_is_refused_before_the_model_is_loaded(
     run, tmp_path, monkeypatch, options, message
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("keras_transformer.runs.checkpoints.load_model", pytest.fail)
+    monkeypatch.setattr("keras_transformer.runs.loading.load_model", pytest.fail)
     assert message in fails("export", run, "--format", *options.split())

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from support.command_line import fails, invoke, succeeds
+from support.command_line import fails, invoke, run_python, succeeds
 from support.time_limit import time_limit
 
 from keras_transformer import Hypothesis, SamplingOptions
@@ -241,6 +241,21 @@ def test_engine_ctranslate2_gives_the_translations_of_keras(run):
     translate = ("translate", run, "--length-penalty", 0)
     found = succeeds(*translate, "--engine", "ctranslate2", input=lines)
     assert found == succeeds(*translate, input=lines)
+
+
+def test_engine_ctranslate2_starts_without_keras(run, write):
+    pytest.importorskip("ctranslate2", reason="ctranslate2 is an optional dependency")
+    words = ["translate", str(run), str(write("in", "one two\n")), "--engine", "ctranslate2"]
+    code = f"""
+import sys, keras_transformer_cli
+sys.argv[1:] = {words}
+try:
+    keras_transformer_cli.main()
+except SystemExit:
+    print("keras" in sys.modules)
+"""
+    succeeds(*words)  # converts the model
+    assert run_python(code).splitlines()[1:] == ["False"]
 
 
 def test_options_that_ctranslate2_lacks_are_refused(run, tmp_path):

@@ -14,7 +14,7 @@ from keras_transformer.errors import UserError
 from keras_transformer.export import ExportOptions, export_run, export_saved_model
 from keras_transformer.export.saved_model import check_name, write_serving_files
 from keras_transformer.models import Transformer
-from keras_transformer.runs.checkpoints import load_model
+from keras_transformer.runs.loading import load_model
 from keras_transformer.runs.run import Run
 
 pytestmark = pytest.mark.once

@@ -7,7 +7,7 @@ from support.contract import to_numpy
 
 from keras_transformer.data import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
-from keras_transformer.runs.checkpoints import load_model
+from keras_transformer.runs.loading import load_model
 from keras_transformer.translation.scoring import Scorer
 from keras_transformer.translation.translator import Translator
 

@@ -18,7 +18,7 @@ from keras_transformer.layers.saving import (
     placeholder_weights,
 )
 from keras_transformer.models.base import in_float32
-from keras_transformer.runs.checkpoints import load_model
+from keras_transformer.runs.loading import load_model
 
 X = np.random.default_rng(0).normal(size=(2, 5, 6)).astype("float32")
 QUIET = pytest.mark.filterwarnings("ignore:.*quantize")

@@ -12,10 +12,10 @@ from keras_transformer.runs.checkpoints import (
     checkpoint_folders,
     checkpoint_step,
     load_history,
-    load_model,
     logged_scalars,
     read_member,
 )
+from keras_transformer.runs.loading import load_model
 from keras_transformer.training.tensorboard import TensorBoardWriter
 
 FALLS_THEN_RISES = {2: 3.0, 4: 1.0, 6: 1.5, 8: 1.0, 10: 1.2}

@@ -12,8 +12,9 @@ from support.locking_process import locked_by_another_process
 from keras_transformer import Run
 from keras_transformer.cli import main
 from keras_transformer.runs import info as module
-from keras_transformer.runs.checkpoints import CHECKPOINT_MEMBER, load_model
+from keras_transformer.runs.checkpoints import CHECKPOINT_MEMBER
 from keras_transformer.runs.info import run_info
+from keras_transformer.runs.loading import load_model
 from keras_transformer.training import TensorBoardWriter
 
 ROOT = Path(__file__).parents[2]

@@ -1,4 +1,7 @@
-"""The command line in this process, for tests."""
+"""The command line in this process, and Python in another, for tests."""
+
+import subprocess
+import sys
 
 from click.testing import CliRunner, Result
 
@@ -23,3 +26,10 @@ def fails(*arguments, input=None) -> str:
     *_, line = result.stderr.splitlines()
     assert line.startswith("Error: "), result.stderr
     return line.removeprefix("Error: ")
+
+
+def run_python(code: str) -> str:
+    """Runs code in another process and returns its standard output."""
+    return subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    ).stdout.strip()

@@ -7,12 +7,8 @@ import numpy as np
 import pytest
 
 from keras_transformer.errors import UserError
-from keras_transformer.runs.checkpoints import (
-    ValidationHistory,
-    checkpoint_folders,
-    load_checkpoint_model,
-    load_history,
-)
+from keras_transformer.runs.checkpoints import ValidationHistory, checkpoint_folders, load_history
+from keras_transformer.runs.loading import load_checkpoint_model
 from keras_transformer.training import TransformerAdam, average_checkpoints, check_same_options
 from keras_transformer.training.checkpoint import (
     clean_up,

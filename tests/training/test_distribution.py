@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from keras_transformer.errors import UserError
 from keras_transformer.recipe.settings import Recipe
-from keras_transformer.runs.checkpoints import load_checkpoint_model
+from keras_transformer.runs.loading import load_checkpoint_model
 from keras_transformer.runs.run import Run
 from keras_transformer.training import MaskedCrossentropy, SlicedLogitsTrainer, TransformerAdam
 from keras_transformer.training.distribution import (

@@ -14,7 +14,8 @@ from support.contract import to_numpy
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from keras_transformer.errors import UserError
-from keras_transformer.runs.checkpoints import checkpoint_folders, load_checkpoint_model
+from keras_transformer.runs.checkpoints import checkpoint_folders
+from keras_transformer.runs.loading import load_checkpoint_model
 from keras_transformer.training import TransformerAdam, array_batches, fit
 from keras_transformer.training.distribution import Distribution
 

@@ -6,7 +6,7 @@ import pytest
 from support.contract import randomize, to_numpy
 from support.small_models import V, inputs_of, new_model
 
-from keras_transformer._backend import fit_data
+from keras_transformer._backend.fit_data import fit_data
 from keras_transformer.models import Transformer
 from keras_transformer.training import (
     MaskedAccuracy,

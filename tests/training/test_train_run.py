@@ -20,11 +20,8 @@ from tensorboard.plugins.hparams import metadata
 from keras_transformer.data import Tokenizer
 from keras_transformer.errors import UserError
 from keras_transformer.recipe.files import load_recipe
-from keras_transformer.runs.checkpoints import (
-    TOKENIZER_MEMBER,
-    load_checkpoint_model,
-    read_member,
-)
+from keras_transformer.runs.checkpoints import TOKENIZER_MEMBER, read_member
+from keras_transformer.runs.loading import load_checkpoint_model
 from keras_transformer.runs.run import Run
 from keras_transformer.training import train
 from keras_transformer.training.train_run import write_average

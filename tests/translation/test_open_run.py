@@ -14,11 +14,8 @@ from keras_transformer.layers.base import Dense
 from keras_transformer.models import Transformer
 from keras_transformer.models.base import in_float32
 from keras_transformer.recipe.settings import Recipe
-from keras_transformer.runs.checkpoints import (
-    TOKENIZER_MEMBER,
-    ValidationHistory,
-    load_checkpoint_model,
-)
+from keras_transformer.runs.checkpoints import TOKENIZER_MEMBER, ValidationHistory
+from keras_transformer.runs.loading import load_checkpoint_model
 from keras_transformer.runs.run import Run
 from keras_transformer.training.checkpoint import save_checkpoint
 from keras_transformer.translation.engines import open_translator
