@@ -25,6 +25,9 @@ class TranslateOptions(common.TextOptions, common.TranslatorOptions):
     overlong: Literal["split", "truncate"] = "split"
     """What to do with lines that have more tokens than the model accepts: split the line and join
     the translations, or truncate the line."""
+    copy_unknown: Literal["lines", "characters", "never"] = "lines"
+    """Copy lines without a known word, with a warning. characters: also copy single unknown
+    characters, in place of what gives them more than half of its attention."""
     ensemble: Annotated[tuple[Path, ...], common.any_path] = Field((), title="RUN")
     """Add the model of another run to an ensemble, which averages the probabilities of its models.
     All runs must have the same tokenizer. --checkpoint applies to all runs. Repeatable."""
@@ -99,6 +102,7 @@ def translate_command(
             click.echo(f"Loading {run}.", err=True)
         found = checked(SearchOptions if drawn else recipe.evaluation.search_options, **search)
         arguments = {**options.arguments(), "options": found, "overlong": options.overlong}
+        arguments["copy_unknown"] = options.copy_unknown
         translator = checked(open_translator, runs, **arguments)
         if is_session and translator.waiting:
             hint = "The first translation takes longer, because the search is compiled."

@@ -330,8 +330,8 @@ class Evaluation(SearchOptions):
     average_last: Steps = 5
     """Number of checkpoints to average: the newest or, with early stopping, the best."""
     tokenize: Literal["13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab"] | None = None
-    """Tokenization of BLEU, as in sacrebleu. Default: zh for Chinese, char for other scripts without
-    spaces between words, such as Japanese and Thai, otherwise 13a."""
+    """Tokenization of BLEU, as in sacrebleu. Default: zh for Chinese, char for other scripts
+    without spaces between words, such as Japanese and Thai, otherwise 13a."""
     lowercase: bool = False
     """Whether BLEU ignores case."""
 

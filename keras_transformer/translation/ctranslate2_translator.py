@@ -15,7 +15,12 @@ from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions, length_penalty_base
 from keras_transformer.errors import UserError
 from keras_transformer.runs.run import Run
-from keras_transformer.translation.base_translator import Advance, BaseTranslator, Overlong
+from keras_transformer.translation.base_translator import (
+    Advance,
+    BaseTranslator,
+    CopyUnknown,
+    Overlong,
+)
 from keras_transformer.translation.comparison import (
     Agreement,
     compare_translations,
@@ -64,6 +69,7 @@ class CTranslate2Translator(BaseTranslator):
             `length_penalty_form` and `max_length` must have their default values. If `n_best` is
             above 1, `length_penalty_form` must be `"power"`, or `length_penalty` must be 0.
         overlong: As for `Translator`.
+        copy_unknown: `"lines"` or `"never"`, as for `Translator`.
 
     Raises:
         UserError: If ctranslate2 is not installed or cannot load the folder, or if CTranslate2 does
@@ -76,8 +82,9 @@ class CTranslate2Translator(BaseTranslator):
         directory: str | Path,
         options: SearchOptions | None = None,
         overlong: Overlong = "split",
+        copy_unknown: CopyUnknown = "lines",
     ) -> None:
-        engine = import_ctranslate2(options or SearchOptions())
+        engine = import_ctranslate2(options or SearchOptions(), copy_unknown)
         directory = Path(directory)
         try:
             max_length = json.loads((directory / "config.json").read_bytes())["max_length"]
@@ -87,7 +94,7 @@ class CTranslate2Translator(BaseTranslator):
             )
         except (OSError, KeyError, TypeError, ValueError, RuntimeError, UserError) as error:
             raise UserError(f"{directory} is not an export for CTranslate2: {error}") from None
-        super().__init__(tokenizer, max_length, options, overlong)
+        super().__init__(tokenizer, max_length, options, overlong, copy_unknown)
         self._source_pieces = tokenizer.source_pieces
         self._target_ids = {piece: id for id, piece in enumerate(tokenizer.target_pieces)}
 
@@ -153,6 +160,8 @@ class CTranslate2Translator(BaseTranslator):
             "`alignments`, or use the engine keras"
         )
 
+    _copy_characters = _align
+
 
 def _penalty(options: SearchOptions) -> float:
     """Returns the length penalty for CTranslate2, which has only the form "power"."""
@@ -160,14 +169,16 @@ def _penalty(options: SearchOptions) -> float:
     return (options.length_penalty if is_power else 0.0) or NO_PENALTY
 
 
-def import_ctranslate2(options: SearchOptions) -> Any:
+def import_ctranslate2(options: SearchOptions, copy_unknown: CopyUnknown = "lines") -> Any:
     """Returns the package ctranslate2, if it is installed and supports the options."""
     defaults = dict(SearchOptions())
     others = [name for name, x in options if name not in SUPPORTED and x != defaults[name]]
     if options.n_best > 1 and options.length_penalty and options.length_penalty_form == "wu":
         others += ["n_best", "length_penalty", "length_penalty_form"]
-    if others:
-        received = ", ".join(f"{name}={getattr(options, name)}" for name in others)
+    if others or copy_unknown == "characters":
+        given = {**dict(options), "copy_unknown": copy_unknown}
+        others += ["copy_unknown"] * (copy_unknown == "characters")
+        received = ", ".join(f"{name}={given[name]}" for name in others)
         raise UserError(
             "CTranslate2 does not have these options, or defines them in another way: change them, "
             f"or use the engine keras. Received: {received}"

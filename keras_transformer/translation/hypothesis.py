@@ -21,6 +21,7 @@ class SourcePart(NamedTuple):
     ids: list[int]  # ids of the source pieces, then eos
     text: str
     first_word: int  # index of the word of the sentence in which the part begins
+    is_copied: bool = False  # instead of translated, because no word is known
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Hypothesis:
 NO_HYPOTHESIS = Hypothesis("", (), IMPOSSIBLE, IMPOSSIBLE, 0)
 
 
-def join_hypotheses(parts: Sequence[Hypothesis]) -> Hypothesis:
+def join_hypotheses(sources: Sequence[SourcePart], parts: Sequence[Hypothesis]) -> Hypothesis:
     """Joins the translations of the parts of one sentence. Scores and lengths are summed.
 
     The source words in the alignments must be counted from the beginning of the whole sentence. If
@@ -60,17 +61,25 @@ def join_hypotheses(parts: Sequence[Hypothesis]) -> Hypothesis:
     """
     if len(parts) == 1:
         return parts[0]
+    from keras_transformer.translation.long_lines import separator
+
     is_aligned = parts[0].alignment is not None
     if any(part.score == IMPOSSIBLE for part in parts):
         return replace(NO_HYPOTHESIS, alignment=() if is_aligned else None)
-    before = np.cumsum([0, *(len(part.text.split()) for part in parts)]).tolist()
-    alignment = (
-        (source, target + shift)
-        for part, shift in zip(parts, before, strict=False)
-        for source, target in part.alignment or ()
-    )
+    texts: list[str] = []
+    alignment: set[tuple[int, int]] = set()
+    words, last = 0, None
+    for source, part in zip(sources, parts, strict=True):
+        if not part.text:
+            continue
+        space = separator(*last, source, part.text) if last else ""
+        words -= bool(last) and not space  # The part continues the last word.
+        alignment |= {(index, target + words) for index, target in part.alignment or ()}
+        texts += [space, part.text]
+        words += len(part.text.split())
+        last = source, part.text
     return Hypothesis(
-        text=" ".join(part.text for part in parts),
+        text="".join(texts),
         ids=tuple(id for part in parts for id in part.ids),
         score=sum(part.score for part in parts),
         log_probability=sum(part.log_probability for part in parts),
@@ -171,3 +180,34 @@ def word_indices(pieces: Sequence[str]) -> np.ndarray:
             count += 1
         words.append(max(count - 1, 0))
     return np.array(words, dtype=int)
+
+
+def with_copies(
+    tokenizer: Any, ids: Sequence[int], attention: np.ndarray, copies: Sequence[str | None]
+) -> str:
+    """Returns a translation in which words are replaced by unknown characters of the source.
+
+    Row t, column s of `attention` is the attention of target piece t to source piece s, or to eos.
+    If the pieces of a word give, on average, more than half of their attention to source piece s,
+    apart from that to eos, and `copies[s]` is not None, it replaces the word. Punctuation stays.
+    """
+    if not ids:
+        return ""
+    target_pieces, text = tokenizer.target_pieces, ""
+    pieces = [target_pieces[id] for id in ids]
+    has_letter = np.array([any(map(str.isalnum, piece)) for piece in pieces])
+    is_mark = ~has_letter & (np.array(pieces) != WORD_BEGIN)
+    begins = is_mark | np.roll(is_mark, 1) | [piece.startswith(WORD_BEGIN) for piece in pieces]
+    words = np.cumsum(begins) - begins[0]
+    shares = attention[: len(ids), : len(copies)]
+    shares = shares / np.maximum(shares.sum(axis=1, keepdims=True), 1e-9)
+    of_word = np.zeros((words[-1] + 1, len(copies)))
+    np.add.at(of_word, words, shares / np.bincount(words)[words, None])
+    is_word = np.bincount(words, has_letter) > 0
+    of_word *= is_word[:, None] * [copy is not None for copy in copies]
+    sources = np.where(of_word.max(axis=1) > 0.5, of_word.argmax(axis=1), -1)[words]
+    for source, group in itertools.groupby(zip(sources, ids, strict=True), lambda x: x[0]):
+        run = [id for _, id in group]
+        space = " " if target_pieces[run[0]].startswith(WORD_BEGIN) else ""
+        text += space + (tokenizer.decode_target([run])[0] if source < 0 else copies[source])
+    return text.strip()
