@@ -31,9 +31,9 @@ EXTRA_LENGTH = 50
 STREAMED_LINES = 1024
 # Characters that nobody sees, besides spaces, controls and format characters: fillers, the blank
 # of Braille and variation selectors.
-INVISIBLE = "".join(
-    map(chr, (0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, *range(0x180B, 0x1810), 0x2800, 0x3164))
-) + "".join(map(chr, (*range(0xFE00, 0xFE10), 0xFFA0, *range(0xE0100, 0xE01F0))))
+_INVISIBLE = (0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0)
+_SELECTORS = (*range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))
+INVISIBLE = "".join(map(chr, _INVISIBLE + _SELECTORS))
 
 Overlong = Literal["split", "truncate"]
 CopyUnknown = Literal["never", "lines", "characters"]

@@ -65,11 +65,11 @@ def test_a_translation_has_the_length_of_its_source_plus_50_tokens():
 
 
 def test_parts_know_sentence_number_and_words():
-    sentences = [" a bb ", "", "one two. three  four five", "zwsp"]
+    sentences = [" aa bbb ", "", "one two. Three  four five", "zwsp"]
     assert Capitals(Words(), 4)._parts(sentences) == [
-        (0, 0, [1, 2, 3], "a bb", 0, False),
+        (0, 0, [2, 3, 3], "aa bbb", 0, False),
         (2, 0, [3, 4, 3], "one two.", 0, False),
-        (2, 1, [5, 4, 4, 3], "three  four five", 2, False),
+        (2, 1, [5, 4, 4, 3], "Three  four five", 2, False),
     ]
     parts = Capitals(Letters(), 5)._parts(["ab cdefghi 你。好 j"])
     texts = ["ab", "cde", "fghi", "你。", "好 j"]
@@ -77,6 +77,6 @@ def test_parts_know_sentence_number_and_words():
 
 
 def test_cutting_keeps_the_beginning_and_warns():
-    with pytest.warns(UserWarning, match="first 2 of 3 pieces of 'aa b cc'... are translated"):
-        parts = Capitals(Words(), 3, overlong="truncate")._parts(["aa b cc"])
-    assert parts == [(0, 0, [2, 1, 3], "aa b cc", 0, False)]
+    with pytest.warns(UserWarning, match="first 2 of 3 pieces of 'aa bbb cc'... are translated"):
+        parts = Capitals(Words(), 3, overlong="truncate")._parts(["aa bbb cc"])
+    assert parts == [(0, 0, [2, 3, 3], "aa bbb cc", 0, False)]

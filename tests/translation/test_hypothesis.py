@@ -12,6 +12,7 @@ from support.small_models import small_model
 from keras_transformer import Tokenizer
 from keras_transformer.translation.hypothesis import (
     Hypothesis,
+    SourcePart,
     expected_utilities,
     join_hypotheses,
     source_word_indices,
@@ -23,23 +24,24 @@ pytestmark = pytest.mark.once
 
 FIRST = Hypothesis("ein Hund .", (4, 5, 6), -1.0, -2.0, 4, ((1, 0), (1, 1), (2, 2)))
 SECOND = Hypothesis("er bellt .", (7, 8), -0.5, -0.25, 3, ((0, 1), (1, 0)))
+SOURCES = [SourcePart(0, 0, [3], "a dog .", 0), SourcePart(0, 1, [3], "it barks .", 3)]
 SAMPLES = ["a dog sleeps", "two cats", "a dog sleeps", "a dog sleeping", "a dog"]
 
 
 def test_parts_are_joined_and_summed():
-    joined = join_hypotheses([FIRST, SECOND])
+    joined = join_hypotheses(SOURCES, [FIRST, SECOND])
     assert (joined.text, joined.ids) == ("ein Hund . er bellt .", (4, 5, 6, 7, 8))
     assert (joined.score, joined.log_probability, joined.length) == (-1.5, -2.25, 7)
 
 
 def test_a_sentence_with_a_part_that_was_not_found_is_not_found():
     missing = Hypothesis("", (), -math.inf, -math.inf, 0)
-    joined = join_hypotheses([SECOND, missing])
+    joined = join_hypotheses(SOURCES, [SECOND, missing])
     assert joined == Hypothesis("", (), -math.inf, -math.inf, 0, ())
 
 
 def test_target_words_of_alignments_move_by_the_words_before():
-    joined = join_hypotheses([FIRST, SECOND])
+    joined = join_hypotheses(SOURCES, [FIRST, SECOND])
     assert joined.alignment == ((0, 4), (1, 0), (1, 1), (1, 3), (2, 2))
 
 
