@@ -6,7 +6,7 @@ import pytest
 
 from keras_transformer import Tokenizer, load_recipe
 from keras_transformer.data.corpus_report import examine
-from keras_transformer.evaluation.scores import bleu
+from keras_transformer.evaluation.run_evaluation import bleu
 from keras_transformer.recipe.new_recipe import Text, choose_settings
 
 pytestmark = pytest.mark.once
