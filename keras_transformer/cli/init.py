@@ -16,13 +16,8 @@ from keras_transformer.errors import UserError
 
 
 def _language(code: str) -> str:
-    import langcodes
-
-    try:
-        langcodes.Language.get(code)
-    except langcodes.LanguageTagError:
-        rule = "is not a language code such as en, zh-Hant or pt_BR"
-        raise click.BadParameter(f"{code!r} {rule}.") from None
+    if not re.fullmatch(r"[A-Za-z]{2,3}([-_]\w{1,8}){0,4}", code, re.ASCII):
+        raise click.BadParameter(f"{code!r} is not a language code such as en or pt-BR.")
     return code
 
 

@@ -101,8 +101,8 @@ def translate_command(
         if is_session := common.is_session(file):
             click.echo(f"Loading {run}.", err=True)
         found = checked(SearchOptions if drawn else recipe.evaluation.search_options, **search)
-        arguments = {**options.arguments(), "options": found, "overlong": options.overlong}
-        arguments["copy_unknown"] = options.copy_unknown
+        chosen = options.model_dump(include={"overlong", "copy_unknown"})
+        arguments = {**options.arguments(), **chosen, "options": found}
         translator = checked(open_translator, runs, **arguments)
         if is_session and translator.waiting:
             hint = "The first translation takes longer, because the search is compiled."

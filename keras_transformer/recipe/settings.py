@@ -307,10 +307,9 @@ class Training(_Section):
     """Number of validation sentences to translate for BLEU at each checkpoint."""
 
 
-# The scripts that are written without spaces between words.
-_HAN = {"Hani", "Hanb", "Hans", "Hant"}
-_UNSPACED = {*("Jpan", "Hira", "Hrkt", "Kana", "Khmr", "Lana", "Laoo", "Mymr"), *_HAN}
-_UNSPACED |= {"Tale", "Talu", "Tavt", "Thai", "Tibt"}
+# The codes of scripts that have no spaces between words.
+_HAN = ("Hani", "Hanb", "Hans", "Hant")
+_UNSPACED = (*_HAN, *"Jpan Hira Hrkt Kana Khmr Lana Laoo Mymr Tale Talu Tavt Thai Tibt".split())
 
 
 def bleu_tokenization(language: str) -> str:

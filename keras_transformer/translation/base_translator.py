@@ -29,11 +29,9 @@ from keras_transformer.translation.target_constraints import TargetConstraints, 
 EXTRA_LENGTH = 50
 # Largest number of lines of a stream that are translated together.
 STREAMED_LINES = 1024
-# Characters that nobody sees, besides spaces, controls and format characters: fillers, the blank
-# of Braille and variation selectors.
-_INVISIBLE = (0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0)
-_SELECTORS = (*range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))
-INVISIBLE = "".join(map(chr, _INVISIBLE + _SELECTORS))
+# Invisible characters besides spaces, controls and format characters: fillers and selectors.
+_FILLERS = (0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0, *range(0x180B, 0x1810))
+INVISIBLE = "".join(map(chr, (*_FILLERS, *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))
 
 Overlong = Literal["split", "truncate"]
 CopyUnknown = Literal["never", "lines", "characters"]
@@ -140,8 +138,6 @@ class BaseTranslator(ABC):
         with counted_progress(progress, searched, count, self.waiting) as advance:
             found = self._search_parts(searched, options, constraints, advance)
         found = constraints.met(searched, found)
-        if self.copy_unknown == "characters":
-            found = self._copy_characters(searched, found)
         if alignments:
             found = self._align(searched, found)
         alignment = () if alignments else None
@@ -200,15 +196,11 @@ class BaseTranslator(ABC):
             framed = self.tokenizer.frame_source(ids[:most])
             yield SourcePart(index, number, framed, part, words[start], self._is_unknown(ids))
 
-    @functools.cached_property
-    def _wordless(self) -> frozenset[int]:
-        return wordless_pieces(self.tokenizer)
-
     def _is_unknown(self, pieces: Sequence[int]) -> bool:
         """Returns whether some pieces are unknown, and no other piece has a letter or digit."""
         if self.copy_unknown == "never" or self.tokenizer.unk_id not in pieces:
             return False
-        return self._wordless.issuperset(pieces)
+        return wordless_pieces(self.tokenizer).issuperset(pieces)
 
     def _not_copied(self, parts: Sequence[SourcePart]) -> list[SourcePart]:
         """Returns the parts that are not copied, and warns of the others."""
@@ -250,12 +242,6 @@ class BaseTranslator(ABC):
     ) -> list[list[Hypothesis]]:
         """Returns the hypotheses of each part with their alignments."""
 
-    @abstractmethod
-    def _copy_characters(
-        self, parts: list[SourcePart], found: list[list[Hypothesis]]
-    ) -> list[list[Hypothesis]]:
-        """Returns the hypotheses of each part with the unknown characters of the source."""
-
 
 @contextmanager
 def counted_progress(
@@ -279,20 +265,17 @@ def whole_sentences(
     whole, translated = [blank] * count, iter(found)
     for sentence, group in itertools.groupby(parts, lambda part: part.sentence):
         sources = list(group)
-        rows = [
-            _copies(part, blank, len(sources) == 1) if part.is_copied else next(translated)
-            for part in sources
-        ]
+        rows = [_copies(x, blank) if x.is_copied else next(translated) for x in sources]
         whole[sentence] = [join_hypotheses(sources, x) for x in zip(*rows, strict=True)]
     return whole
 
 
-def _copies(part: SourcePart, blank: list[Hypothesis], is_whole: bool) -> list[Hypothesis]:
-    """Returns the hypotheses of a part that is copied. A whole sentence has one in beam search."""
-    best, words = blank[0], range(len(part.text.split()))
-    pairs = None if best.alignment is None else tuple((part.first_word + i, i) for i in words)
-    copy = replace(best, text=part.text, alignment=pairs)
-    return [x if is_whole and x.score == IMPOSSIBLE else copy for x in blank]
+def _copies(part: SourcePart, blank: list[Hypothesis]) -> list[Hypothesis]:
+    """Returns the hypotheses `blank` of a sentence with the text of a part, where they exist."""
+    words = range(part.first_word, part.first_word + len(part.text.split()))
+    pairs = tuple((word, word - part.first_word) for word in words)
+    given = {"text": part.text, "alignment": None if blank[0].alignment is None else pairs}
+    return [x if x.score == IMPOSSIBLE else replace(x, **given) for x in blank]
 
 
 def is_invisible(text: str) -> bool:
@@ -301,6 +284,7 @@ def is_invisible(text: str) -> bool:
     return all(unicodedata.category(x) in kinds or x in INVISIBLE for x in text)
 
 
+@functools.lru_cache(maxsize=1)
 def wordless_pieces(tokenizer: Any) -> frozenset[int]:
     """Returns the ids of the source pieces without letters and digits, and of the unknown piece."""
     pieces = enumerate(tokenizer.source_pieces)

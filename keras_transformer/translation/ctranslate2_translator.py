@@ -84,7 +84,9 @@ class CTranslate2Translator(BaseTranslator):
         overlong: Overlong = "split",
         copy_unknown: CopyUnknown = "lines",
     ) -> None:
-        engine = import_ctranslate2(options or SearchOptions(), copy_unknown)
+        engine = import_ctranslate2(options or SearchOptions())
+        if copy_unknown == "characters":
+            raise UserError("CTranslate2 cannot copy characters: use the engine keras")
         directory = Path(directory)
         try:
             max_length = json.loads((directory / "config.json").read_bytes())["max_length"]
@@ -160,8 +162,6 @@ class CTranslate2Translator(BaseTranslator):
             "`alignments`, or use the engine keras"
         )
 
-    _copy_characters = _align
-
 
 def _penalty(options: SearchOptions) -> float:
     """Returns the length penalty for CTranslate2, which has only the form "power"."""
@@ -169,16 +169,14 @@ def _penalty(options: SearchOptions) -> float:
     return (options.length_penalty if is_power else 0.0) or NO_PENALTY
 
 
-def import_ctranslate2(options: SearchOptions, copy_unknown: CopyUnknown = "lines") -> Any:
+def import_ctranslate2(options: SearchOptions) -> Any:
     """Returns the package ctranslate2, if it is installed and supports the options."""
     defaults = dict(SearchOptions())
     others = [name for name, x in options if name not in SUPPORTED and x != defaults[name]]
     if options.n_best > 1 and options.length_penalty and options.length_penalty_form == "wu":
         others += ["n_best", "length_penalty", "length_penalty_form"]
-    if others or copy_unknown == "characters":
-        given = {**dict(options), "copy_unknown": copy_unknown}
-        others += ["copy_unknown"] * (copy_unknown == "characters")
-        received = ", ".join(f"{name}={given[name]}" for name in others)
+    if others:
+        received = ", ".join(f"{name}={getattr(options, name)}" for name in others)
         raise UserError(
             "CTranslate2 does not have these options, or defines them in another way: change them, "
             f"or use the engine keras. Received: {received}"

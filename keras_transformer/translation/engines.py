@@ -68,7 +68,6 @@ def open_translator(
             f"use_shortlist={use_shortlist}, tokens_per_batch={tokens_per_batch}"
         )
     run.require_transformer("The engine ctranslate2")
-    # Raises errors before the slow conversion.
-    ctranslate2.import_ctranslate2(options, copy_unknown)
+    ctranslate2.import_ctranslate2(options)  # Raises errors before the slow conversion.
     folder = ctranslate2.converted(run)
     return ctranslate2.CTranslate2Translator(folder, options, overlong, copy_unknown)

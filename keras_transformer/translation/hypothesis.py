@@ -189,23 +189,25 @@ def with_copies(
 
     Row t, column s of `attention` is the attention of target piece t to source piece s, or to eos.
     If the pieces of a word give, on average, more than half of their attention to source piece s,
-    apart from that to eos, and `copies[s]` is not None, it replaces the word. Punctuation stays.
+    apart from that to eos, and `copies[s]` is not None, it replaces the word.
     """
     if not ids:
         return ""
     target_pieces, text = tokenizer.target_pieces, ""
     pieces = [target_pieces[id] for id in ids]
+    # Marks, and letters of scripts without spaces, are words of their own.
+    is_caseless = [x.upper() == x.lower() and x != WORD_BEGIN for x in pieces]
+    pairs = zip(pieces, is_caseless, [True, *is_caseless], strict=False)
+    words = np.cumsum([x.startswith(WORD_BEGIN) or own or last for x, own, last in pairs])
     has_letter = np.array([any(map(str.isalnum, piece)) for piece in pieces])
-    is_mark = ~has_letter & (np.array(pieces) != WORD_BEGIN)
-    begins = is_mark | np.roll(is_mark, 1) | [piece.startswith(WORD_BEGIN) for piece in pieces]
-    words = np.cumsum(begins) - begins[0]
     shares = attention[: len(ids), : len(copies)]
     shares = shares / np.maximum(shares.sum(axis=1, keepdims=True), 1e-9)
-    of_word = np.zeros((words[-1] + 1, len(copies)))
-    np.add.at(of_word, words, shares / np.bincount(words)[words, None])
-    is_word = np.bincount(words, has_letter) > 0
-    of_word *= is_word[:, None] * [copy is not None for copy in copies]
-    sources = np.where(of_word.max(axis=1) > 0.5, of_word.argmax(axis=1), -1)[words]
+    shares *= [copy is not None for copy in copies]
+    sources = np.full(len(ids), -1)
+    for word in {*words[has_letter]}:
+        mean = shares[has_letter & (words == word)].mean(axis=0)
+        if mean.max() > 0.5:
+            sources[words == word] = mean.argmax()
     for source, group in itertools.groupby(zip(sources, ids, strict=True), lambda x: x[0]):
         run = [id for _, id in group]
         space = " " if target_pieces[run[0]].startswith(WORD_BEGIN) else ""

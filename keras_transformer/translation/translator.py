@@ -175,7 +175,7 @@ class Translator(BaseTranslator):
         # With sampling, a batch has about as many hypotheses as with beam search. The quotient is
         # rounded up, because a batch has at least one sentence.
         beams = self.options.beam_size
-        return self._search(
+        found = self._search(
             [part.ids for part in parts],
             options,
             limit=self._limit(options),
@@ -186,6 +186,7 @@ class Translator(BaseTranslator):
             sample_indices=[first_index + x.sentence + PART_STRIDE * x.number for x in parts],
             fields=fields,
         )
+        return self._with_copies(parts, found) if self.copy_unknown == "characters" else found
 
     def _shortlists(self, parts: list[SourcePart], rows: int) -> Any:
         """Returns the shortlists of a batch, int32 `(B, K)`, where K is a power of two."""
@@ -222,8 +223,6 @@ class Translator(BaseTranslator):
         searched = self._not_copied(parts)
         with counted_progress(progress, searched, len(sentences), self.waiting) as advance:
             found = self._search_parts(searched, options, None, advance, seed, first_index)
-        if self.copy_unknown == "characters":
-            found = self._copy_characters(searched, found)
         blank = [Hypothesis("", (), 0.0, 0.0, 0)] * options.num_samples
         return whole_sentences(parts, found, blank, len(sentences))
 
@@ -298,22 +297,20 @@ class Translator(BaseTranslator):
                 aligned[index] = [*aligned[index], replace(x, alignment=pairs)]
         return aligned
 
-    def _copy_characters(
+    def _with_copies(
         self, parts: list[SourcePart], found: list[list[Hypothesis]]
     ) -> list[list[Hypothesis]]:
-        unknown = [i for i, part in enumerate(parts) if self.tokenizer.unk_id in part.ids]
-        copied = list(found)
-        given = [parts[i] for i in unknown], [found[i] for i in unknown]
-        for number, attention in self._attention(*given):
-            index = unknown[number]
+        """Returns the hypotheses of each part with the unknown characters of the source."""
+        tokenizer, found = self.tokenizer, list(found)
+        for index, attention in self._attention(parts, found):
             part = parts[index]
-            surfaces = zip(part.ids, self.tokenizer.source_surfaces(part.text), strict=False)
-            copies = [text if id == self.tokenizer.unk_id else None for id, text in surfaces]
-            copied[index] = [
-                replace(x, text=with_copies(self.tokenizer, x.ids, weights, copies))
-                for weights, x in zip(attention, found[index], strict=True)
-            ]
-        return copied
+            pieces = zip(part.ids, tokenizer.source_surfaces(part.text), strict=False)
+            copies = [text if id == tokenizer.unk_id else None for id, text in pieces]
+            rows = zip(found[index], attention, strict=True)
+            if any(copies):
+                texts = ((x, with_copies(tokenizer, x.ids, y, copies)) for x, y in rows)
+                found[index] = [replace(x, text=text) for x, text in texts]
+        return found
 
     def _attention(
         self, parts: list[SourcePart], found: list[list[Hypothesis]]

@@ -95,7 +95,7 @@ def test_a_session_writes_no_prompt_into_a_file(session, tmp_path):
 def test_an_overlong_line_is_split_or_truncated(run):
     translate = ("translate", run, "--beam-size", 1)
     whole, part = succeeds(*translate, input="one two. " * 30 + "\none two.\n").splitlines()
-    assert whole == " ".join([part] * 30)
+    assert whole == " ".join([part] * 30).strip()
     result = invoke(*translate, "--overlong", "truncate", input="one two. " * 30)
     assert len(result.stdout.splitlines()) == 1
     assert result.stderr.startswith("Warning: Only the first 23 of ")
@@ -213,11 +213,13 @@ def test_options_reach_the_translator(run, monkeypatch):
 
     monkeypatch.setattr(OPEN, record)
     words = ("--beam-size", 3, "--min-length", 2, "--overlong", "truncate", "--checkpoint", "2")
+    words += ("--copy-unknown", "characters")
     succeeds("translate", run, *words, "--batch-tokens", 8, "--shortlist", input="one\n")
     ((options, others),) = seen
     assert (options.beam_size, options.min_length, options.length_penalty) == (3, 2, 0.6)
     assert others == {
         "overlong": "truncate",
+        "copy_unknown": "characters",
         "engine": "keras",
         "use_shortlist": True,
         "checkpoint": 2,

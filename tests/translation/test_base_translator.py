@@ -1,5 +1,8 @@
 """What all translators share: parts of long sentences, options and progress."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 from keras_transformer import Tokenizer
@@ -8,7 +11,8 @@ from keras_transformer.translation.base_translator import (
     BaseTranslator,
     is_invisible,
 )
-from keras_transformer.translation.hypothesis import Hypothesis
+from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis
+from keras_transformer.translation.target_constraints import ConstraintError
 
 pytestmark = pytest.mark.once
 
@@ -37,8 +41,9 @@ class Capitals(BaseTranslator):
 
     def _search_parts(self, parts, options, constraints, advance):
         advance(range(len(parts)))
+        others = [NO_HYPOTHESIS] * (options.n_best - 1)
         return [
-            [Hypothesis(part.text.upper(), tuple(part.ids), -1.0, -1.0, len(part.ids))]
+            [Hypothesis(part.text.upper(), tuple(part.ids), -1.0, -1.0, len(part.ids)), *others]
             for part in parts
         ]
 
@@ -55,6 +60,59 @@ def test_parts_of_overlong_sentences_are_joined_and_blank_sentences_stay_blank()
     assert translator.translate(sentences, progress=finished.append) == ["ABC", "", "AB CD EF", "A"]
     assert sum(finished) == len(sentences)
     assert list(translator.stream(["ab", "cd ef"])) == ["AB", "CD EF"]
+
+
+SHIPPED = Path(__file__).parents[2] / "saved_models" / "tatoeba_en_de" / "tokenizer"
+
+
+def test_thirty_chinese_sentences_on_a_line_stay_without_spaces():
+    text = "他说：“好。”我很高兴！" * 15
+    assert Capitals(Letters(), max_length=14).translate([text]) == [text]
+
+
+@pytest.mark.parametrize(
+    "text", ["\u00ad", "\u200b\u2060", "\ufeff \u200e", "\ufe0f\u3164", " \x00\n"]
+)
+def test_text_that_nobody_sees_is_blank(text):
+    assert is_invisible(text)
+    for copy_unknown in ("lines", "never"):
+        translator = Capitals(Tokenizer.load(SHIPPED), 64, copy_unknown=copy_unknown)
+        assert translator.translate([text]) == [""]
+
+
+@pytest.mark.parametrize(
+    "text", ["😀", "你好", "你好！", "Привет!", "— 👍🏽 😀", "你好 世界 " * 40 + "。"]
+)
+def test_text_without_a_known_word_is_copied_with_a_warning(text):
+    assert not is_invisible(text)
+    translator = Capitals(Tokenizer.load(SHIPPED), 64, SearchOptions(n_best=2))
+    with pytest.warns(UserWarning, match="known word is copied, not translated .1.: '"):
+        found = translator.translate_nbest(["a dog", f" {text} ", ""], alignments=True)
+    best, second = found[1]
+    words = tuple((word, word) for word in range(len(text.split())))
+    assert (best.text, best.score, best.alignment) == (text.strip(), 0, words)
+    assert (second.text, second.score) == ("", -np.inf)
+    assert [found[0][0].text, found[2][0].text] == ["A DOG", ""]
+    turned_off = Capitals(Tokenizer.load(SHIPPED), 64, copy_unknown="never")
+    assert turned_off.translate([text]) == [text.strip().upper()]
+
+
+@pytest.mark.parametrize("text", ["5 😀", "Hello 你好", "a", "!?", "№ 1"])
+def test_text_with_a_known_word_or_nothing_unknown_is_translated(text):
+    translator = Capitals(Tokenizer.load(SHIPPED), 64)
+    assert [part.is_copied for part in translator._parts([text])] == [False]
+
+
+def test_a_part_without_a_known_word_is_copied_but_not_where_words_are_required():
+    translator = Capitals(Tokenizer.load(SHIPPED), 8)
+    line = "a dog eats a dog. ß? " + "the cat sees the cat."
+    with pytest.warns(UserWarning, match="copied, not translated"):
+        (copied,) = translator.translate([line.replace("ß", "яяя")])
+    assert copied == "A DOG EATS A DOG. яяя? THE CAT SEES THE CAT."
+    with pytest.raises(
+        ConstraintError, match="required=.'dog'.*no translation that meets|no transl"
+    ):
+        translator.translate(["яяя"], required=[["dog"]])
 
 
 def test_a_translation_has_the_length_of_its_source_plus_50_tokens():

@@ -17,6 +17,7 @@ from keras_transformer.translation.hypothesis import (
     join_hypotheses,
     source_word_indices,
     target_word_indices,
+    with_copies,
     word_alignment,
 )
 
@@ -136,6 +137,37 @@ def test_words_are_what_white_space_separates(model_type, size):
     indices = target_word_indices(tokenizer, [*pieces[0], blank, *pieces[2]]).tolist()
     assert indices == [0] * len(pieces[0]) + [1] * (1 + len(pieces[2]))
     assert target_word_indices(tokenizer, [blank]).size == 0
+
+
+class Pieces:
+    """A tokenizer whose ids are indices of pieces."""
+
+    target_pieces = ["▁I", "▁mag", "▁", "ö", "ft", "er", ".", "▁sehr", "我", "爱"]
+
+    def decode_target(self, ids):
+        text = ["".join(self.target_pieces[id] for id in row) for row in ids]
+        return [x.replace("▁", " ").strip() for x in text]
+
+
+@pytest.mark.parametrize(
+    ("ids", "shares", "expected"),
+    [
+        ([0, 1, 2, 3, 4, 5, 6], [0, 0, 0, 0.5, 0.4, 0.4, 0.1], "I mag 😀."),
+        ([0, 2, 3, 4, 7, 6], [0, 0.1, 0.4, 0.4, 0.1, 0], "I 😀 sehr."),
+        ([0, 1, 2, 3, 4, 5, 6], [0, 0, 0, 0.3, 0.2, 0.1, 0.5], "I mag öfter."),
+        ([0, 2, 6, 7], [0, 0.5, 0.5, 0.1], "I . sehr"),
+        ([0, 1, 7], [0.4, 0.4, 0.1], "😀 sehr"),
+        ([8, 9, 6], [0.1, 0.5, 0.1], "我😀."),
+        ([], [], ""),
+    ],
+)
+def test_an_unknown_character_replaces_the_word_with_more_than_half_of_its_attention_to_it(
+    ids, shares, expected
+):
+    """A third of the attention of each piece is to eos, which does not count."""
+    other = [2 / 3 - share for share in shares]
+    attention = np.array([other, shares, [1 / 3] * len(ids)]).T.reshape(-1, 3)
+    assert with_copies(Pieces(), ids, attention, [None, "😀"]) == expected
 
 
 def test_is_the_mean_of_sacrebleus_chrf_over_all_samples():
