@@ -27,7 +27,7 @@ class TranslateOptions(common.TextOptions, common.TranslatorOptions):
     the translations, or truncate the line."""
     copy_unknown: Literal["lines", "characters", "never"] = "lines"
     """Copy lines without a known word, with a warning. characters: also copy single unknown
-    characters, in place of what gives them more than half of its attention."""
+    characters, in place of the word that gives them more than half of its attention."""
     ensemble: Annotated[tuple[Path, ...], common.any_path] = Field((), title="RUN")
     """Add the model of another run to an ensemble, which averages the probabilities of its models.
     All runs must have the same tokenizer. --checkpoint applies to all runs. Repeatable."""

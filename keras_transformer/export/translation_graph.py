@@ -13,11 +13,7 @@ from keras_transformer.decoding.options import LARGEST_LENGTH_PENALTY, SearchOpt
 from keras_transformer.decoding.shortlist import Shortlist, unique_ids
 from keras_transformer.decoding.steps import IMPOSSIBLE, Request, SearchResult
 from keras_transformer.models.seq2seq import Seq2Seq
-from keras_transformer.translation.base_translator import (
-    EXTRA_LENGTH,
-    INVISIBLE,
-    wordless_pieces,
-)
+from keras_transformer.translation.base_translator import EXTRA_LENGTH, INVISIBLE, wordless_pieces
 from keras_transformer.translation.scoring import score_pairs
 
 # Maximum number of tokens computed at a time. For a search, this is the number of source tokens
@@ -80,7 +76,7 @@ class TranslationGraph:
 
     def translate(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns the best translation of each text, with the exported search options."""
-        text, copies = self._tokenizer.unknown(text)
+        text, copies = self._tokenizer.divide(text)
         sources = self._sources(text)
         limits = self._limits(sources.lengths, -1)
         ids, scores, _ = self._decode(self._search, sources, [limits], self._options.beam_size, 1)
@@ -101,7 +97,7 @@ class TranslationGraph:
         beam_sizes = tf.clip_by_value(beam_sizes, 1, self._max_beam_size)
         penalties = tf.minimum(length_penalty, LARGEST_LENGTH_PENALTY)
         penalties = tf.where(length_penalty >= 0, penalties, options.length_penalty)  # NaN, too
-        text, copies = self._tokenizer.unknown(text)
+        text, copies = self._tokenizer.divide(text)
         sources = self._sources(text)
         limits = self._limits(sources.lengths, max_length)
         most = tf.reduce_max(tf.concat([beam_sizes, [1]], axis=0))
@@ -313,7 +309,7 @@ class GraphTokenizer(tf.Module):
         """Strips white space from the ends of source texts `(B,)`, and returns their piece ids."""
         return self._source.tokenize(tf.strings.regex_replace(texts, _ENDS, ""))
 
-    def unknown(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def divide(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the texts to translate, and those to copy, in which no word is known."""
         texts = tf.strings.regex_replace(tf.strings.regex_replace(texts, _ENDS, ""), _BLANK, "")
         pieces = self._source.tokenize(texts)

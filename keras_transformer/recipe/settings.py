@@ -313,11 +313,7 @@ _UNSPACED = (*_HAN, *"Jpan Hira Hrkt Kana Khmr Lana Laoo Mymr Tale Talu Tavt Tha
 
 
 def bleu_tokenization(language: str) -> str:
-    """Returns the tokenization of BLEU that suits the script of a language, given by its code.
-
-    >>> bleu_tokenization("zh-TW"), bleu_tokenization("tha"), bleu_tokenization("pt_BR")
-    ('zh', 'char', '13a')
-    """
+    """Returns the tokenization of BLEU for a language: "char" for "tha", as for "th-TH"."""
     import langcodes
 
     try:

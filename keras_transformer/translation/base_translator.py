@@ -274,7 +274,8 @@ def _copies(part: SourcePart, blank: list[Hypothesis]) -> list[Hypothesis]:
     """Returns the hypotheses `blank` of a sentence with the text of a part, where they exist."""
     words = range(part.first_word, part.first_word + len(part.text.split()))
     pairs = tuple((word, word - part.first_word) for word in words)
-    given = {"text": part.text, "alignment": None if blank[0].alignment is None else pairs}
+    given: dict[str, Any] = {"text": part.text}
+    given["alignment"] = None if blank[0].alignment is None else pairs
     return [x if x.score == IMPOSSIBLE else replace(x, **given) for x in blank]
 
 

@@ -188,26 +188,24 @@ def with_copies(
     """Returns a translation in which words are replaced by unknown characters of the source.
 
     Row t, column s of `attention` is the attention of target piece t to source piece s, or to eos.
-    If the pieces of a word give, on average, more than half of their attention to source piece s,
-    apart from that to eos, and `copies[s]` is not None, it replaces the word.
+    If `copies[s]` is not None, it replaces the word whose pieces give most attention to source
+    piece s, if that is on average more than half of their attention, apart from that to eos.
     """
-    if not ids:
-        return ""
     target_pieces, text = tokenizer.target_pieces, ""
     pieces = [target_pieces[id] for id in ids]
     # Marks, and letters of scripts without spaces, are words of their own.
     is_caseless = [x.upper() == x.lower() and x != WORD_BEGIN for x in pieces]
     pairs = zip(pieces, is_caseless, [True, *is_caseless], strict=False)
     words = np.cumsum([x.startswith(WORD_BEGIN) or own or last for x, own, last in pairs])
-    has_letter = np.array([any(map(str.isalnum, piece)) for piece in pieces])
+    has_letter = np.array([any(map(str.isalnum, piece)) for piece in pieces], bool)
     shares = attention[: len(ids), : len(copies)]
     shares = shares / np.maximum(shares.sum(axis=1, keepdims=True), 1e-9)
-    shares *= [copy is not None for copy in copies]
+    means = {word: shares[has_letter & (words == word)].mean(axis=0) for word in words[has_letter]}
     sources = np.full(len(ids), -1)
-    for word in {*words[has_letter]}:
-        mean = shares[has_letter & (words == word)].mean(axis=0)
-        if mean.max() > 0.5:
-            sources[words == word] = mean.argmax()
+    for source in (index for index, copy in enumerate(copies) if copy and means):
+        word = max(means, key=lambda word: means[word][source])
+        if means[word][source] > 0.5:
+            sources[words == word] = source
     for source, group in itertools.groupby(zip(sources, ids, strict=True), lambda x: x[0]):
         run = [id for _, id in group]
         space = " " if target_pieces[run[0]].startswith(WORD_BEGIN) else ""

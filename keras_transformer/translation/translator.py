@@ -79,8 +79,8 @@ class Translator(BaseTranslator):
         copy_unknown: `"lines"` copies a text in which no piece with a letter or digit is known to
             the tokenizer, and at least one piece is unknown, with a warning. Its score is 0. In an
             overlong text, the parts are copied one by one. A text with a prefix or required words
-            is translated. `"characters"` also copies an unknown source piece in place of target
-            pieces that give it more than half of their attention (see
+            is translated. `"characters"` also copies single unknown source pieces, each in place
+            of the target word that gives it more than half of its attention (see
             `Searchable.source_attention`). `"never"` translates everything. Defaults to `"lines"`.
 
     Raises:
@@ -155,8 +155,7 @@ class Translator(BaseTranslator):
         model = models[0] if len(models) == 1 else Ensemble(models)
         options = options or run.recipe.evaluation.search_options()
         shortlist = open_shortlist(run, tokenizer) if use_shortlist else None
-        given = options, overlong, tokens_per_batch, shortlist, copy_unknown
-        return cls(model, tokenizer, *given)
+        return cls(model, tokenizer, options, overlong, tokens_per_batch, shortlist, copy_unknown)
 
     def _search_parts(
         self,
@@ -306,8 +305,8 @@ class Translator(BaseTranslator):
             part = parts[index]
             pieces = zip(part.ids, tokenizer.source_surfaces(part.text), strict=False)
             copies = [text if id == tokenizer.unk_id else None for id, text in pieces]
-            rows = zip(found[index], attention, strict=True)
             if any(copies):
+                rows = zip(found[index], attention, strict=True)
                 texts = ((x, with_copies(tokenizer, x.ids, y, copies)) for x, y in rows)
                 found[index] = [replace(x, text=text) for x, text in texts]
         return found
