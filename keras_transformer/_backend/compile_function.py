@@ -5,13 +5,16 @@ import hashlib
 import os
 import platform
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 import keras
 from keras import ops
+
+from keras_transformer._progress import Bar
 
 # Largest size of JAX's cache, which looks at all its programs when it writes one.
 MAX_CACHE_BYTES = 2**27
@@ -259,11 +262,35 @@ def use_compilation_cache() -> None:
         return
     if not os.access(folder, os.W_OK | os.X_OK):
         return
-    config.update("jax_compilation_cache_max_size", MAX_CACHE_BYTES)
+    config.update("jax_compilation_cache_max_size", MAX_CACHE_BYTES * (1 if is_on_cpu() else 8))
     config.update("jax_persistent_cache_min_compile_time_secs", 0)
     config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     config.update("jax_compilation_cache_dir", str(folder))
     compilation_cache.reset_cache()  # JAX looks for the folder only before it first compiles.
+
+
+def compile_ahead(model: Any, batches: Sequence[Any]) -> Any:
+    """Compiles the training step of a Keras model on JAX for each batch's shapes, in parallel.
+
+    Keras compiles a step in `fit` when its first batch comes. If JAX still has what this function
+    returns, Keras's own calls get these programs from memory, else from the cache on disk. Only XLA
+    works in parallel: Python traces one step at a time.
+    """
+    import jax
+
+    step = jax.jit(model.train_step, donate_argnums=0)  # as Keras makes it
+    groups = model.trainable_variables, model.non_trainable_variables
+    groups += model.optimizer.variables, model.metrics_variables
+    state = tuple([variable.value for variable in group] for group in groups)
+    with (
+        Bar("compiling", total=len(batches), unit="shape", leave=False) as bar,
+        ThreadPoolExecutor() as pool,
+    ):
+        programs = [pool.submit(step.lower(state, batch).compile) for batch in batches]
+        for program in as_completed(programs):
+            program.result()
+            bar.update()
+    return step
 
 
 def _processor() -> str:

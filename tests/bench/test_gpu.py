@@ -10,12 +10,12 @@ import pytest
 from _gpu_ceilings import step_products
 from _gpu_checks import from_json, to_json
 
-ALL = list(gpu.all_checks(["torch", "jax"]))
+ALL = list(gpu.all_checks(["torch", "jax"], Path("text")))
 
 
 def options(**given):
     defaults = {"only": None, "skip": [], "backends": ["torch", "jax"], "baseline": None}
-    defaults |= {"cpu": False, "minutes": 1, "profile": []}
+    defaults |= {"cpu": False, "minutes": 1, "profile": [], "data_dir": None}
     return argparse.Namespace(**{**defaults, **given})
 
 
@@ -42,6 +42,13 @@ def test_checks_are_chosen_by_patterns_and_a_baseline_goes_first():
     chosen = gpu.chosen_checks(options(only=["train*"], skip=["*big", "*jax*"], cpu=True))
     assert all(check.on_cpu and check.backend == "torch" for check in chosen[:1])
     assert not any(check.name.endswith("big") for check in chosen)
+
+
+def test_a_recipe_needs_its_text():
+    names = [check.name for check in gpu.chosen_checks(options(only=["recipe*"]))]
+    assert names == []
+    (check, _) = gpu.chosen_checks(options(only=["recipe*"], data_dir=Path("text")))
+    assert (check.name, check.data) == ("recipe torch tatoeba_en_de", "text")
 
 
 class Echo:
