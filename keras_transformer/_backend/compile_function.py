@@ -16,7 +16,8 @@ from keras import ops
 
 from keras_transformer._progress import Bar
 
-# Largest size of JAX's cache, which looks at all its programs when it writes one.
+# Largest size of JAX's cache on CPUs, which looks at all its programs when it writes one. Programs
+# for GPUs are larger, and get 8 times as much.
 MAX_CACHE_BYTES = 2**27
 
 # The `GraphedLoops` of the compiled function that runs now, on PyTorch with a GPU of CUDA.
