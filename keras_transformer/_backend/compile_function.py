@@ -273,15 +273,15 @@ def use_compilation_cache() -> None:
 def compile_ahead(model: Any, batches: Sequence[Any]) -> Any:
     """Compiles the training step of a Keras model on JAX for each batch's shapes, in parallel.
 
-    Keras compiles a step in `fit` when its first batch comes. If JAX still has what this function
-    returns, Keras's own calls get these programs from memory, else from the cache on disk. Only XLA
-    works in parallel: Python traces one step at a time.
+    Otherwise, Keras compiles a step when a batch with new shapes comes. While the result of this
+    function exists, the step that Keras makes in `fit` finds these programs in JAX's memory. Only
+    XLA works in parallel: Python traces one step at a time.
     """
     import jax
 
     step = jax.jit(model.train_step, donate_argnums=0)  # as Keras makes it
-    groups = model.trainable_variables, model.non_trainable_variables
-    groups += model.optimizer.variables, model.metrics_variables
+    weights = model.trainable_variables, model.non_trainable_variables
+    groups = *weights, model.optimizer.variables, model.metrics_variables
     state = tuple([variable.value for variable in group] for group in groups)
     with (
         Bar("compiling", total=len(batches), unit="shape", leave=False) as bar,

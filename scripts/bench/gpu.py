@@ -5,7 +5,7 @@ Training is that of the paper's `base` and `big`, V = 37,000, batches of 16,384 
 bfloat16, through `fit`. A share is the rate of the step's matrix products, counted from the sizes,
 over `--peak`, the data sheet's rate of the card: the model FLOP/s utilization. Decoding is that of
 `base` with random weights, 32 source and 64 target tokens. With `--data-dir`, the recipe
-`tatoeba_en_de` is trained and evaluated, too, which takes about four minutes on each backend.
+`tatoeba_en_de` is trained and evaluated, too, which takes some minutes on each backend.
 
 Each check is a process of its own. As many as fit into the GPU's memory compile at the same time;
 then each is timed while the others sleep. The results so far are always in `OUT/gpu.json`. With

@@ -5,6 +5,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+import _gpu_checks
 import gpu
 import pytest
 from _gpu_ceilings import step_products
@@ -44,11 +45,24 @@ def test_checks_are_chosen_by_patterns_and_a_baseline_goes_first():
     assert not any(check.name.endswith("big") for check in chosen)
 
 
-def test_a_recipe_needs_its_text():
-    names = [check.name for check in gpu.chosen_checks(options(only=["recipe*"]))]
-    assert names == []
-    (check, _) = gpu.chosen_checks(options(only=["recipe*"], data_dir=Path("text")))
-    assert (check.name, check.data) == ("recipe torch tatoeba_en_de", "text")
+def test_a_recipe_is_trained_and_evaluated_if_its_text_is_given(monkeypatch):
+    assert not gpu.chosen_checks(options(only=["recipe*"]))
+    (check, _) = gpu.chosen_checks(options(only=["recipe*"], data_dir=Path("text"), cpu=True))
+    commands = []
+
+    def command(*arguments):
+        commands.append(arguments)
+        if arguments[0] == "evaluate":
+            run = Path(arguments[1])
+            run.mkdir()
+            (run / "scores.json").write_text('[{"metric": "BLEU", "score": 44.5}]')
+        return 90.0
+
+    monkeypatch.setattr(_gpu_checks, "command", command)
+    found = _gpu_checks.recipe(check)["measure"]()
+    assert found == {"minutes": 1.5, "evaluate_s": 90.0, "BLEU": 44.5}
+    assert commands[0][:4] == ("train", "tatoeba_en_de", "--data-dir", "text")
+    assert "--set=training.steps=2" in commands[0]
 
 
 class Echo:
