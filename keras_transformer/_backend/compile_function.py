@@ -123,6 +123,19 @@ def is_on_cpu() -> bool:
     return all(name.startswith("cpu") for name in keras.distribution.list_devices())
 
 
+def device_memory() -> int | None:
+    """Returns the bytes of memory of the first GPU, or None if the backend does not tell."""
+    if is_on_cuda():
+        import torch
+
+        return int(torch.cuda.get_device_properties(0).total_memory)
+    if keras.config.backend() == "jax":
+        import jax
+
+        return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
+    return None
+
+
 def _layers(model: Any) -> list[Any]:
     """Returns the layers of a model, or of the models of an `Ensemble`, which may be ensembles."""
     if hasattr(model, "models"):
