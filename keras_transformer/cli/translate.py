@@ -131,6 +131,7 @@ def _sampling(options: TranslateOptions, sampling: Given, search: Given) -> Samp
         raise UserError(f"{flags(refused)} can only be used with --sample or --mbr")
     if drawn and (refused := [*given, *(search.keys() - DecodingOptions.model_fields)]):
         raise UserError(f"{flags(refused)} cannot be used with --sample or --mbr")
+    given += ["copy_unknown characters"] * (options.copy_unknown == "characters")
     if options.engine == "ctranslate2" and (refused := given or drawn):
         raise UserError(
             f"{flags(refused)} cannot be used with --engine ctranslate2: use --engine keras"

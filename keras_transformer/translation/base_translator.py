@@ -205,7 +205,7 @@ class BaseTranslator(ABC):
     def _not_copied(self, parts: Sequence[SourcePart]) -> list[SourcePart]:
         """Returns the parts that are not copied, and warns of the others."""
         if copied := [repr(part.text[:40]) for part in parts if part.is_copied]:
-            shown = f"{', '.join(copied[:3])}{', ...' * (len(copied) > 3)}"
+            shown = ", ".join(copied[:10]) + ", ..." * (len(copied) > 10)
             warnings.warn(
                 f"Text without a known word is copied, not translated ({len(copied):,}): {shown}",
                 stacklevel=4,
