@@ -174,15 +174,14 @@ class BaseTranslator(ABC):
     def _parts_of(self, index: int, text: str, pieces: list[int]) -> Iterator[SourcePart]:
         most = self.max_length - 1  # One position is for eos.
         encode, sources = self.tokenizer.encode_source, [(text, pieces)]
-        if fits(pieces, self.max_length) or self._is_unknown(pieces):
-            pass
-        elif self.overlong == "split":
+        is_whole = fits(pieces, self.max_length) or self._is_unknown(pieces)
+        if not is_whole and self.overlong == "split":
             from keras_transformer.translation.long_lines import split_overlong
 
             split = split_overlong(text, lambda x: fits(encode([x])[0], self.max_length))
             split = [part.strip() for part in split]
             sources = list(zip(split, encode(split), strict=True))
-        else:
+        elif not is_whole:
             warnings.warn(
                 f"Only the first {most:,} of {len(pieces):,} pieces of {text[:40]!r}... are "
                 "translated.",
