@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from support.contract import randomize
 from support.parallel_text import SENTENCES
+from support.small_models import VARIANTS
 
 from keras_transformer.data import Tokenizer
 from keras_transformer.errors import UserError
@@ -75,9 +76,10 @@ def test_constants_of_both_graphs_are_stored_once(tokenizer, tmp_path):
     assert embeddings not in (tmp_path / "model" / "step.onnx").read_bytes()
 
 
-def test_half_precision_models_and_separate_vocabularies_are_exported(tmp_path):
+@pytest.mark.parametrize("arguments", [{"dtype": "mixed_bfloat16"}, VARIANTS["all_of_opennmt"]])
+def test_half_precision_models_and_separate_vocabularies_are_exported(arguments, tmp_path):
     separate = Tokenizer.train(SENTENCES, vocabulary_size=V, joint=False)
-    model = new_model(dtype="mixed_bfloat16", target_vocabulary_size=V)
+    model = new_model(**{**arguments, "target_vocabulary_size": V})
     found = export_onnx(model, separate, tmp_path / "model")
     assert found.identical == found.sentences == 16
 
