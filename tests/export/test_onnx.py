@@ -79,6 +79,10 @@ def test_constants_of_both_graphs_are_stored_once(tokenizer, tmp_path):
 @pytest.mark.parametrize("arguments", [{"dtype": "mixed_bfloat16"}, VARIANTS["all_of_opennmt"]])
 def test_half_precision_models_and_separate_vocabularies_are_exported(arguments, tmp_path):
     separate = Tokenizer.train(SENTENCES, vocabulary_size=V, joint=False)
+    if "dtype" not in arguments:
+        models = separate.source_model, separate.target_model
+        prefixes = {"source_prefix": ["b"], "target_prefix": ["▁", "s"], "source_eos": False}
+        separate = Tokenizer(*models, **prefixes)
     model = new_model(**{**arguments, "target_vocabulary_size": V})
     found = export_onnx(model, separate, tmp_path / "model")
     assert found.identical == found.sentences == 16
