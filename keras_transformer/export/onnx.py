@@ -127,12 +127,13 @@ def export_onnx(
     }
     if quantization == "int8":
         graphs = {name: _quantized(graph) for name, graph in graphs.items()}
+    has_one_model = tokenizer.source_model == tokenizer.target_model
     config = {
         **{name: getattr(tokenizer, name) for name in ("pad_id", "unk_id", "bos_id", "eos_id")},
         "source_vocabulary_size": tokenizer.source_vocabulary_size,
         "target_vocabulary_size": tokenizer.target_vocabulary_size,
         "source_tokenizer": "source.model",
-        "target_tokenizer": "source.model" if tokenizer.joint else "target.model",
+        "target_tokenizer": "source.model" if has_one_model else "target.model",
         "source_prefix_ids": tokenizer.source_prefix_ids,
         "target_prefix_ids": tokenizer.target_prefix_ids,
         "source_eos": tokenizer.source_eos,

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from support.contract import randomize
-from support.parallel_text import SENTENCES
+from support.parallel_text import LOSSLESS_TARGET, SENTENCES
 from support.small_models import VARIANTS
 
 from keras_transformer.data import Tokenizer
@@ -76,16 +76,24 @@ def test_constants_of_both_graphs_are_stored_once(tokenizer, tmp_path):
     assert embeddings not in (tmp_path / "model" / "step.onnx").read_bytes()
 
 
-@pytest.mark.parametrize("arguments", [{"dtype": "mixed_bfloat16"}, VARIANTS["all_of_opennmt"]])
-def test_half_precision_models_and_separate_vocabularies_are_exported(arguments, tmp_path):
-    separate = Tokenizer.train(SENTENCES, vocabulary_size=V, joint=False)
-    if "dtype" not in arguments:
-        models = separate.source_model, separate.target_model
-        prefixes = {"source_prefix": ["b"], "target_prefix": ["▁", "s"], "source_eos": False}
-        separate = Tokenizer(*models, **prefixes)
-    model = new_model(**{**arguments, "target_vocabulary_size": V})
-    found = export_onnx(model, separate, tmp_path / "model")
+def test_prefixes_and_all_that_models_of_opennmt_have_are_exported(tmp_path):
+    plain = Tokenizer.train(SENTENCES, V, joint=False)
+    frames = {"source_prefix": ["b"], "target_prefix": ["▁", "s"], "source_eos": False}
+    tokenizer = Tokenizer(plain.source_model, plain.target_model, **frames)
+    model = new_model(**{**VARIANTS["all_of_opennmt"], "target_vocabulary_size": V})
+    found = export_onnx(model, tokenizer, tmp_path / "model")
     assert found.identical == found.sentences == 16
+
+
+@pytest.mark.parametrize("options", [{"joint": False}, LOSSLESS_TARGET], ids=("separate", "joint"))
+def test_half_precision_models_and_two_tokenizer_models_are_exported(options, tmp_path):
+    tokenizer = Tokenizer.train(SENTENCES, V, **options)
+    sizes = {} if tokenizer.joint else {"target_vocabulary_size": V}
+    model = new_model(dtype="mixed_bfloat16", **sizes)
+    found = export_onnx(model, tokenizer, tmp_path / "model")
+    assert found.identical == found.sentences == 16
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert config["target_tokenizer"] == "target.model"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
