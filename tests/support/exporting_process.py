@@ -137,7 +137,7 @@ def other_answers(tokenizer, folder):
     is also loaded without a session, as in TensorFlow 2.
     """
     models, prefixes = (tokenizer.source_model, tokenizer.target_model), ["a", "b"]
-    frames = {"source_prefix": prefixes, "target_prefix": ["B", "A"], "source_eos": False}
+    frames = {"source_prefix": prefixes, "target_prefix": ["D", "B"], "source_eos": False}
     tokenizer = Tokenizer(*models, **frames)
     sizes = tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size
     model = Transformer(
