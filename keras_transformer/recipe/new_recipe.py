@@ -10,7 +10,7 @@ import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
@@ -23,7 +23,7 @@ from keras_transformer.errors import UserError
 _FEWEST_PAIRS = 200
 _CHECKPOINTS = 20
 # Of source text, the model needs only the ids. Target text must come back from them as it was.
-_NORMALIZATION = {"normalization": "nmt_nfkc", "target_normalization": "identity"}
+_NORMALIZATION: dict[str, Any] = {"normalization": "nmt_nfkc", "target_normalization": "identity"}
 # BLEU needs another tokenization for languages that are written without spaces.
 _BLEU_TOKENIZATION = {"zh": "zh", **dict.fromkeys(("ja", "km", "lo", "my", "th"), "char")}
 
