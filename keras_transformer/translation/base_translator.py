@@ -14,7 +14,7 @@ import numpy as np
 
 from keras_transformer._progress import Bar
 from keras_transformer.data.corpus import available_chunks
-from keras_transformer.data.tokenizer import fits
+from keras_transformer.data.tokenizer import most_pieces
 from keras_transformer.decoding.options import IMPOSSIBLE, DecodingOptions, SearchOptions
 from keras_transformer.errors import check_is_list
 from keras_transformer.translation.hypothesis import (
@@ -172,13 +172,13 @@ class BaseTranslator(ABC):
         return [x for index, pair in enumerate(encoded) for x in self._parts_of(index, *pair)]
 
     def _parts_of(self, index: int, text: str, pieces: list[int]) -> Iterator[SourcePart]:
-        most = self.max_length - 1  # One position is for eos.
+        most = most_pieces(self.tokenizer, "source", self.max_length)
         encode, sources = self.tokenizer.encode_source, [(text, pieces)]
-        is_whole = fits(pieces, self.max_length) or self._is_unknown(pieces)
+        is_whole = len(pieces) <= most or self._is_unknown(pieces)
         if not is_whole and self.overlong == "split":
             from keras_transformer.translation.long_lines import split_overlong
 
-            split = split_overlong(text, lambda x: fits(encode([x])[0], self.max_length))
+            split = split_overlong(text, lambda x: len(encode([x])[0]) <= most)
             split = [part.strip() for part in split]
             sources = list(zip(split, encode(split), strict=True))
         elif not is_whole:

@@ -16,9 +16,12 @@ from keras_transformer.translation.target_constraints import ConstraintError
 
 SHOUT = """
 import sys
-from keras_transformer import cli
-from keras_transformer.translation import engines
-from keras_transformer.translation.hypothesis import Hypothesis
+from keras_transformer_cli import _log_lines_hidden
+
+with _log_lines_hidden():
+    from keras_transformer import cli
+    from keras_transformer.translation import engines
+    from keras_transformer.translation.hypothesis import Hypothesis
 
 class Shouter:
     waiting = ""
