@@ -3,8 +3,9 @@
 import os
 import re
 import shlex
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 from pydantic import Field
@@ -14,6 +15,10 @@ from keras_transformer.cli import common
 from keras_transformer.cli.common import AnyPath, render
 from keras_transformer.errors import UserError
 
+if TYPE_CHECKING:
+    from keras_transformer.data.filters import LanguageDetector
+    from keras_transformer.data.parallel_text import Columns
+
 
 def _language(code: str) -> str:
     if not re.fullmatch(r"[A-Za-z]{2,3}([-_]\w{1,31})?", code, re.ASCII):
@@ -21,7 +26,16 @@ def _language(code: str) -> str:
     return code
 
 
+def _two_columns(value: str) -> "Columns":
+    names = [name.strip() for name in value.split(",")]
+    if len(names) != 2 or not all(names) or names[0] == names[1]:
+        raise click.BadParameter(f"{value!r} are not two columns, such as 2,3 or en,de.")
+    first, second = (int(name) if name.isdecimal() else name for name in names)
+    return first, second
+
+
 _LANGUAGE = click.types.FuncParamType(_language)
+_COLUMNS = click.types.FuncParamType(_two_columns)
 
 
 class InitOptions(common.Options):
@@ -31,6 +45,9 @@ class InitOptions(common.Options):
     """ISO 639-1 code of the source language. Default: read from the file names."""
     target_language: Annotated[str | None, _LANGUAGE] = Field(None, title="CODE")
     """ISO 639-1 code of the target language. Default: read from the file names."""
+    columns: Annotated[Any, _COLUMNS] = Field(None, title="A,B")
+    """Columns of the source and the target in a single file: numbers, or names such as those of a
+    header. Default: found by the languages, or the only two."""
     output: AnyPath = None
     """Recipe to write. Must not exist. Default: a name made of the file names, in the current
     folder."""
@@ -43,34 +60,42 @@ class InitOptions(common.Options):
 def init_command(source: Path, target: Path | None, options: InitOptions) -> None:
     """Write a recipe for your own text.
 
-    SOURCE and TARGET have a sentence and its translation on the same lines. Or SOURCE is a TSV
-    file: each line has a sentence, a tab and the translation. Files may be gzipped. The recipe
-    holds out text for validation and test. Its settings depend on the size of the text.
+    SOURCE and TARGET have a sentence and its translation on the same lines. Or SOURCE has both
+    sides: TSV, CSV, JSON lines, Parquet, TMX, XLIFF or PO. Files may be compressed (gz, xz, bz2,
+    zst). The recipe holds out text for validation and test. Its settings depend on the size of the
+    text.
 
     \b
     keras-transformer init corpus.en corpus.de
+    keras-transformer init memory.tmx --source-language en --target-language de
     keras-transformer init pairs.tsv.gz --source-language en --target-language ko --output my.yaml
     """
-    from keras_transformer.data.corpus import read_lines, read_parallel
+    from keras_transformer.data.corpus import read_lines
     from keras_transformer.data.corpus_report import examine
+    from keras_transformer.data.parallel_text import kind_of, read_parallel
     from keras_transformer.recipe.new_recipe import Text, choose_settings
 
-    if target is None and "\t" not in next(read_lines(source), "\t"):
+    is_tsv = target is None and kind_of(source) == "tsv"
+    if is_tsv and "\t" not in next(read_lines(source), "\t"):
         raise UserError(
             f"line 1 of {source} has no tab, so it has no translation. Give the file with the "
             f"translations too: keras-transformer init {shlex.quote(str(source))} TARGET"
         )
-    text = Text(source, target, *_languages(source, target, options))
+    given = _given_languages(source, target, options)
+    columns = _columns(source, options, given) if target is None else None
+    languages = _languages(given, columns)
+    text = Text(source, target, *languages, columns)
     output = options.output
     if output is None:
         stem = source.name.lstrip(".").partition(".")[0]
-        output = Path(f"{stem if target is None else '_'.join((stem, *text[2:]))}.yaml")
+        output = Path(f"{stem if target is None else '_'.join((stem, *languages))}.yaml")
     if os.path.lexists(output):
         raise UserError(f"{output} already exists: choose another file with --output")
     kept = (x if x.isalpha() or x.isdecimal() or x in "_.-" else "_" for x in output.stem)
     name = "".join(kept).lstrip(".-") or "recipe"
     with output_file(output) as file:
-        report = examine(read_parallel(source, target))
+        pairs = read_parallel(source, target, columns)
+        report = examine(pairs, detector=_detector(languages))
         recipe = choose_settings(report)
         file.write(recipe.to_yaml(name, text))
     sentences = (x for x, _ in report.sample if len(x) <= 100 and x.isprintable())
@@ -82,14 +107,54 @@ def init_command(source: Path, target: Path | None, options: InitOptions) -> Non
     click.echo(render("init.txt", **values, quoted=quoted))
 
 
-def _languages(source: Path, target: Path | None, options: InitOptions) -> list[str]:
+def _detector(languages: list[str]) -> "LanguageDetector | None":
+    """Returns a detector if one is installed that knows a language."""
+    from keras_transformer.data.filters import LanguageDetector
+
+    with suppress(UserError):
+        return LanguageDetector((languages[0], languages[1]))
+    return None
+
+
+def _given_languages(source: Path, target: Path | None, options: InitOptions) -> list[str | None]:
     """Returns the languages given, or read from names such as corpus.en and en-de.tsv."""
+    from keras_transformer.data.parallel_text import language_of
+
     if target is None:
-        pair = re.search(r"(?:^|[._-])([a-z]{2})[-_]([a-z]{2})(?:[._-]|$)", source.name)
-        found = [*pair.groups()] if pair else [None, None]
+        found = _language_pair(source.name)
     else:
-        found = [_language_of(source), _language_of(target)]
-    languages = [options.source_language or found[0], options.target_language or found[1]]
+        found = [
+            next((code for x in reversed(path.suffixes) if (code := language_of(x[1:]))), None)
+            for path in (source, target)
+        ]
+    return [options.source_language or found[0], options.target_language or found[1]]
+
+
+def _language_pair(name: str) -> list[str | None]:
+    """Returns the last two languages beside each other in a name, such as en-de and pt_BR-en."""
+    from keras_transformer.data.parallel_text import language_of
+
+    code = r"[a-z]{2}(?:[-_](?:[A-Z]{2}|[A-Z][a-z]{3}))?|[a-z]{3}[-_][A-Z][a-z]{3}"
+    pairs = re.findall(rf"(?<![^\W_])(?=({code})[-_]({code})(?![^\W_]))", name)
+    codes = [[language_of(x) for x in pair] for pair in pairs]
+    return next((pair for pair in reversed(codes) if all(pair)), [None, None])
+
+
+def _columns(source: Path, options: InitOptions, languages: list[str | None]) -> "Columns | None":
+    """Returns the columns that the recipe has to name, or None for a plain TSV file."""
+    from keras_transformer.data.parallel_text import dialect_of, find_columns, kind_of
+
+    columns = options.columns or find_columns(source, (languages[0], languages[1]))
+    is_plain = columns == (1, 2) and kind_of(source) == "tsv" and not dialect_of(source)[1]
+    return None if is_plain and options.columns is None else columns
+
+
+def _languages(found: list[str | None], columns: "Columns | None") -> list[str]:
+    """Returns the languages. Names of columns stand for languages that are not known."""
+    from keras_transformer.data.parallel_text import language_of
+
+    names = [language_of(str(column)) for column in columns or (None, None)]
+    languages = [x or name for x, name in zip(found, names, strict=True)]
     sides = zip(("source", "target"), languages, strict=True)
     if missing := [f"--{side}-language" for side, language in sides if language is None]:
         raise UserError(
@@ -97,9 +162,3 @@ def _languages(source: Path, target: Path | None, options: InitOptions) -> list[
             f"{' and '.join(missing)}, such as {missing[0]} en"
         )
     return [str(language) for language in languages]
-
-
-def _language_of(path: Path) -> str | None:
-    """Returns the last suffix of two letters, which is before suffixes such as .txt and .gz."""
-    codes = [suffix[1:] for suffix in path.suffixes if re.fullmatch(r"\.[a-z]{2}", suffix)]
-    return next((code for code in reversed(codes) if code != "gz"), None)

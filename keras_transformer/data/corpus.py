@@ -1,16 +1,21 @@
-"""Reads and checks lines and parallel text from files and standard input, and downloads files."""
+"""Reads and checks lines of text from files and standard input, and downloads files."""
 
+import bz2
+import codecs
 import gzip
+import io
 import itertools
+import lzma
 import queue
 import sys
 import threading
 import time
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
+from shlex import quote as quoted
 from typing import Any, BinaryIO, TypeVar
 from urllib.parse import quote
 from urllib.request import urlopen
@@ -22,8 +27,19 @@ from keras_transformer.errors import UserError
 Pair = tuple[str, str]
 Item = TypeVar("Item")
 
-_GZIP_MAGIC = b"\x1f\x8b"
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+# Formats without lines of text: their first bytes, where these are, and what converts them.
+_OFFICE = "soffice --headless --convert-to {suffix} {path}"
+_OTHER_FORMATS = {
+    (b"PK\3\4", 0): ("a ZIP archive or an office document", f"unzip {{path}}, or {_OFFICE}"),
+    (b"\xd0\xcf\x11\xe0", 0): ("an office document", _OFFICE),
+    (b"%PDF", 0): ("a PDF document", "pdftotext {path}"),
+    (b"7z\xbc\xaf", 0): ("a 7z archive", "7z x {path}"),
+    (b"ustar", 257): ("a tar archive", "tar -xf {path}"),
+    (b"PAR1", 0): ("Parquet", "mv {path} {path}.parquet"),
+    (b"\xde\x12\x04\x95", 0): ("a compiled gettext catalogue", "msgunfmt {path} -o {path}.po"),
+    (b"<srcset", 0): ("SGML of WMT", "sed -n 's/<seg[^>]*>//; s/ *<.seg>//p' {path} > {path}.txt"),
+    (b"<refset", 0): ("SGML of WMT", "sed -n 's/<seg[^>]*>//; s/ *<.seg>//p' {path} > {path}.txt"),
+}
 # A thousand times the bytes of a long sentence. The limit saves memory: a gzipped file of 1 MB can
 # have a line of 1 GB, and encoding keeps several copies of a line in memory.
 _LONGEST_LINE = 1024 * 1024
@@ -36,83 +52,64 @@ class CorpusError(UserError, ValueError):
     """Raised if a text file is missing, damaged, not UTF-8 or not aligned with the other file."""
 
 
-def read_parallel(source_path: str | Path, target_path: str | Path | None = None) -> Iterable[Pair]:
-    r"""Reads parallel text from two line-aligned files, or from one TSV file.
-
-    Lines end with "\n" or "\r\n". Unicode's other line separators do not end a line. A byte order
-    mark is skipped. Files may be gzipped. Only one pair of lines is in memory at a time.
-
-    Example:
-
-    >>> for source, target in read_parallel("train.en.gz", "train.de.gz"):
-    ...     print(source, "=", target)
-
-    Args:
-        source_path: File with one source sentence per line. If `target_path` is None, the file is a
-            TSV file: each line has a source sentence, a tab and a target sentence.
-        target_path: File with one target sentence per line. Defaults to None.
-
-    Returns:
-        An iterable of (source, target) pairs that can be iterated over repeatedly. Pairs with an
-        empty line are included. `TokenStore.build` drops and counts such pairs.
-
-    Raises:
-        CorpusError: While iterating, if a file cannot be read or is not UTF-8, if a line is longer
-            than 1 MiB, if the files have different numbers of lines, or if a TSV line does not have
-            two fields.
-    """
-    return _ParallelText(source_path, target_path)
-
-
-@dataclass
-class _ParallelText:
-    source_path: str | Path
-    target_path: str | Path | None
-
-    def __iter__(self) -> Iterator[Pair]:
-        if self.target_path is None:
-            yield from self._tab_separated()
-            return
-        counts = [0, 0]
-        sides = read_lines(self.source_path), read_lines(self.target_path)
-        for source, target in itertools.zip_longest(*sides):
-            counts = [counts[0] + (source is not None), counts[1] + (target is not None)]
-            if counts[0] == counts[1]:
-                yield source, target
-        if counts[0] != counts[1]:
-            raise CorpusError(
-                "line-aligned files must have the same number of lines. Received: "
-                f"{self.source_path} with {counts[0]:,} and {self.target_path} with "
-                f"{counts[1]:,} lines"
-            )
-
-    def _tab_separated(self) -> Iterator[Pair]:
-        for number, line in enumerate(read_lines(self.source_path), start=1):
-            source, *fields = line.split("\t")
-            if len(fields) != 1:
-                advice = "; `cut -f 1,2` keeps the first two" if fields else ""
-                raise CorpusError(
-                    f"{self.source_path}, line {number:,}: a line must have a source, a tab and a "
-                    f"target. Received: {1 + len(fields)} fields{advice}"
-                )
-            yield source, fields[0]
-
-
 def read_lines(path: str | Path) -> Iterator[str]:
-    """Reads the lines of a UTF-8 file, plain or gzipped, without their line ends.
+    """Reads the lines of a UTF-8 file, plain or compressed, without their line ends.
+
+    gzip, xz, bzip2 and zstd are recognised by the content of the file. zstd needs pyarrow.
 
     Raises:
         CorpusError: If the file cannot be read, is not UTF-8 or has a line longer than 1 MiB.
     """
+    with open_text(path) as file:
+        yield from _lines(file, f"{path}")
+
+
+@contextmanager
+def open_text(path: str | Path) -> Iterator[BinaryIO]:
+    """Opens a plain or compressed file, and turns errors of reading into `CorpusError`.
+
+    A file of a format that has no lines of text, such as a spreadsheet, is refused with the command
+    that converts it.
+    """
     path = Path(path)
     try:
-        with path.open("rb") as file:
-            is_gzip = file.peek(2)[:2] == _GZIP_MAGIC  # even without the suffix .gz
-            yield from _lines(gzip.GzipFile(fileobj=file) if is_gzip else file, f"{path}")
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise CorpusError(f"{path}: damaged gzip file: {error}") from None
+        with path.open("rb") as raw:
+            file: Any = _decompressed(raw, path)
+            head = file.peek(512)[:512]
+            for (mark, place), (name, command) in _OTHER_FORMATS.items():
+                if head[place:].startswith(mark):
+                    suffix = "csv" if "xls" in path.suffix else "txt:Text"
+                    command = command.format(path=quoted(str(path)), suffix=suffix)
+                    raise CorpusError(f"{path} is {name}. A command that converts it: {command}")
+            yield file
+    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+        raise CorpusError(f"{path}: damaged compressed file: {error}") from None
     except OSError as error:
         raise CorpusError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def _decompressed(file: Any, path: Path) -> Any:
+    """Returns the content of a file that may be compressed, by its first bytes."""
+    head = file.peek(6)
+    if head.startswith(b"\x1f\x8b"):
+        return gzip.GzipFile(fileobj=file)
+    if head.startswith(b"\xfd7zXZ\0"):
+        return lzma.LZMAFile(file)
+    if head.startswith(b"BZh"):
+        return bz2.BZ2File(file)
+    if head.startswith(b"\x28\xb5\x2f\xfd"):
+        return io.BufferedReader(extra("pyarrow", path).input_stream(file, compression="zstd"))
+    return file
+
+
+def extra(module: str, path: str | Path) -> Any:
+    """Imports a module that reads the file `path`, and that not every installation has."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"reading {path} needs {error.name}: pip install 'keras3-transformer[files]'"
+        ) from None
 
 
 def read_standard_input() -> Iterator[str]:
@@ -123,7 +120,7 @@ def read_standard_input() -> Iterator[str]:
         raise CorpusError(f"standard input cannot be read: {error.strerror or error}") from None
 
 
-def _lines(file: BinaryIO | gzip.GzipFile, name: str) -> Iterator[str]:
+def _lines(file: BinaryIO, name: str) -> Iterator[str]:
     """Yields the lines of a file, without their line ends and without a byte order mark."""
     for number in itertools.count(1):
         line = file.readline(_LONGEST_LINE + 1)
@@ -133,16 +130,53 @@ def _lines(file: BinaryIO | gzip.GzipFile, name: str) -> Iterator[str]:
                 "Received: a longer line"
             )
         if number == 1:
-            line = line.removeprefix(_BYTE_ORDER_MARK)
+            line = line.removeprefix(codecs.BOM_UTF8)
+            if encoding := _wide_encoding(line):
+                raise CorpusError(f"{name}: text must be UTF-8. {_advice(encoding, name)}")
         if not line:
             return
         try:
             yield line.removesuffix(b"\r\n").removesuffix(b"\n").decode("utf-8")
         except UnicodeDecodeError as error:
+            more = b"" if file is sys.stdin.buffer else file.read(2**16)
             raise CorpusError(
-                f"{name}, line {number:,}: text must be UTF-8. "
-                f"Received: byte 0x{line[error.start]:02x} at column {error.start + 1}"
+                f"{name}, line {number:,}: text must be UTF-8. Received: byte "
+                f"0x{line[error.start]:02x} at column {error.start + 1}. "
+                f"{_advice(_likely_encoding(line + more), name)}"
             ) from None
+
+
+def _wide_encoding(line: bytes) -> str | None:
+    """Returns UTF-16 or UTF-32 if a first line has its byte order mark, or its pattern of NULs."""
+    if line.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        return "UTF-32"
+    if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "UTF-16"
+    first, second = line[::2].count(0), line[1::2].count(0)
+    has_pattern = min(first, second) == 0 and max(first, second) >= max(4, len(line) / 20)
+    return ("UTF-16BE" if first else "UTF-16LE") if has_pattern else None
+
+
+def _likely_encoding(data: bytes) -> str:
+    """Returns the encoding that data probably has. It prefers that of Windows in Western Europe."""
+    from charset_normalizer import from_bytes
+
+    best = from_bytes(data).best()
+    if best is None or best.encoding == "utf_8":
+        return ""
+    return "cp1252" if "cp1252" in best.could_be_from_charset else best.encoding
+
+
+def _advice(encoding: str, name: str) -> str:
+    """Returns how to convert text of an encoding."""
+    if not encoding:
+        return "The file is damaged, or not text"
+    if name == "standard input":
+        return f"It may be {encoding}: `iconv -f {encoding} -t UTF-8` converts it"
+    path = Path(name)
+    new = path.with_name(f"{path.stem}.utf8{path.suffix}")
+    convert = f"iconv -f {encoding} -t UTF-8 {quoted(name)} > {quoted(str(new))}"
+    return f"It may be {encoding}. A command that converts it, after decompression: {convert}"
 
 
 _END = object()  # the last item of a queue

@@ -11,9 +11,19 @@ import numpy as np
 
 from keras_transformer._progress import Bar
 from keras_transformer.data.corpus import Pair
+from keras_transformer.data.filters import LanguageDetector, is_uneven
 from keras_transformer.data.held_out import sentence_key
 
+# Pairs with more than this number of times the bytes of the other side are seldom translations.
+MAX_LENGTH_RATIO = 9
 _SAMPLE_SIZE = 10_000
+# Marks of text that other tools have split or escaped, and what takes the marks away.
+_MARKS = {
+    "@@ ": "subwords of BPE: `sed -E 's/@@( |$)//g'` joins them",
+    "\u2581": "pieces of SentencePiece: `spm_decode --model=MODEL` joins them",
+    "&apos;": "escapes of Moses: `sacremoses -l LANGUAGE detokenize` takes them away",
+    "&quot;": "escapes of Moses: `sacremoses -l LANGUAGE detokenize` takes them away",
+}
 
 
 @dataclass(frozen=True)
@@ -36,10 +46,26 @@ class CorpusReport:
     empty: int
     repeated: int  # that occurred before
     equal: int  # whose target is the source
+    uneven: int  # with a side of more than `MAX_LENGTH_RATIO` times the bytes of the other
+    wrong_language: int | None  # estimated from the sample; None without a detector
+    first: Pair | None
     characters: int  # different ones on both sides
     source: SideReport
     target: SideReport
     sample: list[Pair]  # random, at most 10,000; the same for the same text
+
+    @property
+    def notices(self) -> list[str]:
+        """Signs that the text is not ready for training, as sentences."""
+        found = []
+        if self.first and all(map(str.isidentifier, self.first)) and self.source.median > 2:
+            found.append(f"the first pair may be a header: {' = '.join(self.first)}")
+        for mark, meaning in _MARKS.items():
+            count = sum(mark in f"{source} \n{target} " for source, target in self.sample)
+            if count * 100 > len(self.sample):
+                share = f"{count / len(self.sample):.0%} of the pairs"
+                found.append(f"{share} have the mark {mark.strip()} of {meaning}")
+        return found
 
 
 class _Side:
@@ -61,29 +87,38 @@ class _Side:
         return SideReport(_different(self.hashes), median, high, longest, characters, scripts)
 
 
-def examine(pairs: Iterable[Pair], progress: bool = True) -> CorpusReport:
+def examine(
+    pairs: Iterable[Pair], progress: bool = True, detector: LanguageDetector | None = None
+) -> CorpusReport:
     """Reads a corpus once. Needs 32 bytes of memory per pair, and the memory of the sample."""
     source_side, target_side, hashes = _Side(), _Side(), array("q")
     rng, sample = random.Random(1), list[Pair]()
-    empty = equal = 0
+    empty = equal = uneven = 0
+    first = None
     bar = Bar("reading", iterable=pairs, unit=" pairs", delay=1, disable=not progress)
     for source, target in bar:
         if not source.strip() or not target.strip():
             empty += 1
             continue
+        first = first or (source, target)
         hashes.append(hash((source, target)))
         equal += source == target
+        uneven += is_uneven((source, target), MAX_LENGTH_RATIO)
         source_side.add(source)
         target_side.add(target)
         if len(hashes) <= _SAMPLE_SIZE:
             sample.append((source, target))
         elif (place := rng.randrange(len(hashes))) < _SAMPLE_SIZE:
             sample[place] = (source, target)
+    wrong = detector and sum(map(detector.is_wrong, sample)) / max(1, len(sample))
     return CorpusReport(
         pairs=len(hashes),
         empty=empty,
         repeated=len(hashes) - _different(hashes),
         equal=equal,
+        uneven=uneven,
+        wrong_language=None if wrong is None else round(wrong * len(hashes)),
+        first=first,
         characters=len(source_side.characters | target_side.characters),
         source=source_side.report(source for source, _ in sample),
         target=target_side.report(target for _, target in sample),

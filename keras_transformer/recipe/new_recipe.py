@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 import yaml
 
-from keras_transformer.data.corpus_report import CorpusReport
+from keras_transformer.data.corpus_report import MAX_LENGTH_RATIO, CorpusReport
+from keras_transformer.data.parallel_text import Columns
 from keras_transformer.data.tokenizer import Tokenizer, VocabularySizeError
 from keras_transformer.errors import UserError
 
@@ -60,12 +61,13 @@ _SCALES = (
 
 
 class Text(NamedTuple):
-    """The files and languages of a corpus. `target` is None for a TSV file."""
+    """The files and languages of a corpus. `target` is None for a file with both sides."""
 
     source: Path
     target: Path | None
     source_language: str
     target_language: str
+    columns: Columns | None = None
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,9 @@ class NewRecipe:
     held_out: int  # pairs for validation, and for test
     vocabulary_size: int
     max_length: int  # pairs with a longer sentence, in pieces, are dropped
-    tokens: int  # target tokens of the corpus, estimated from the sample of the report
+    too_long: int  # pairs that are longer, and
+    tokens: int  # target tokens of the corpus, both estimated from the sample of the report
+    wrong_language: bool  # whether training drops pairs with a sentence of another language
     steps: int
 
     @property
@@ -91,6 +95,9 @@ class NewRecipe:
         folder = os.path.commonpath([path.parent for path in paths])
         named = zip(("source", "target"), paths, strict=False)
         files = ", ".join(f"{key}: {_quoted(os.path.relpath(x, folder))}" for key, x in named)
+        if text.columns:
+            columns = (x if isinstance(x, int) else _quoted(x) for x in text.columns)
+            files += ", columns: [{}, {}]".format(*columns)
         model = "\n".join(f"  {key}: {value}" for key, value in scale.model.items())
         tokenize = _BLEU_TOKENIZATION.get(text.target_language, "13a")
         return f"""\
@@ -105,6 +112,9 @@ data:
   train: {{{files}}}
   # Random pairs for validation and test. No sentence is in two splits.
   held_out: {{validation: {self.held_out}, test: {self.held_out}}}
+  # Pairs that are probably no translations are dropped. The last filter needs py3langid.
+  filters: {{max_length_ratio: {MAX_LENGTH_RATIO}, identical: true, repeated: true, \
+wrong_language: {str(self.wrong_language).lower()}}}
   # Pairs with a sentence of more pieces (subwords) are dropped.
   max_length: {self.max_length}
 tokenizer:
@@ -158,15 +168,18 @@ def choose_settings(report: CorpusReport) -> NewRecipe:
     encoded = tokenizer.encode_source(sources), tokenizer.encode_target(targets)
     lengths = np.array([[*map(len, side)] for side in encoded])
     longest = np.quantile(lengths, 0.999)
+    max_length = next((length for length in (32, 64, 128) if longest <= length), 256)
     tokens = round((lengths[1].mean() + 1) * report.pairs)
     steps, unit = scale.passes * tokens // scale.batch, 10 * _CHECKPOINTS
     return NewRecipe(
         scale=scale,
         held_out=min(max(50, different // 20), 2_000, different // 8),
         vocabulary_size=tokenizer.target_vocabulary_size,
-        max_length=next((length for length in (32, 64, 128) if longest <= length), 256),
+        max_length=max_length,
+        too_long=round((lengths.max(axis=0) > max_length).mean() * report.pairs),
         tokens=tokens,
         steps=min(max(steps // unit * unit, 1_000), 100_000),
+        wrong_language=report.wrong_language is not None,
     )
 
 
