@@ -27,19 +27,24 @@ from keras_transformer.errors import UserError
 Pair = tuple[str, str]
 Item = TypeVar("Item")
 
+# The suffixes of compressed files, and the program that reads each.
+COMPRESSED = {".gz": "gzip", ".xz": "xz", ".bz2": "bzip2", ".zst": "zstd"}
 # Formats without lines of text: their first bytes, where these are, and what converts them.
-_OFFICE = "soffice --headless --convert-to {suffix} {path}"
 _OTHER_FORMATS = {
-    (b"PK\3\4", 0): ("a ZIP archive or an office document", f"unzip {{path}}, or {_OFFICE}"),
-    (b"\xd0\xcf\x11\xe0", 0): ("an office document", _OFFICE),
-    (b"%PDF", 0): ("a PDF document", "pdftotext {path}"),
-    (b"7z\xbc\xaf", 0): ("a 7z archive", "7z x {path}"),
-    (b"ustar", 257): ("a tar archive", "tar -xf {path}"),
-    (b"PAR1", 0): ("Parquet", "mv {path} {path}.parquet"),
-    (b"\xde\x12\x04\x95", 0): ("a compiled gettext catalogue", "msgunfmt {path} -o {path}.po"),
-    (b"<srcset", 0): ("SGML of WMT", "sed -n 's/<seg[^>]*>//; s/ *<.seg>//p' {path} > {path}.txt"),
-    (b"<refset", 0): ("SGML of WMT", "sed -n 's/<seg[^>]*>//; s/ *<.seg>//p' {path} > {path}.txt"),
+    (b"PK\3\4", 0): ("a ZIP archive", "unzip {}"),
+    (b"\xd0\xcf\x11\xe0", 0): ("an office document", "soffice --headless --convert-to csv {}"),
+    (b"%PDF", 0): ("a PDF document", "pdftotext {}"),
+    (b"7z\xbc\xaf", 0): ("a 7z archive", "7z x {}"),
+    (b"ustar", 257): ("a tar archive", "tar -xf {}"),
+    (b"PAR1", 0): ("Parquet without its suffix", "mv {0} {0}.parquet"),
+    (b"\xde\x12\x04\x95", 0): ("a compiled PO file", "msgunfmt {0} -o {0}.po"),
+    (b"<srcset", 0): ("SGML of WMT", "sed -n 's/<seg[^>]*>//; s/ *<.seg>//p' {0} > {0}.txt"),
+    (b"<refset", 0): ("SGML of WMT", "sed -n 's/<seg[^>]*>//; s/ *<.seg>//p' {0} > {0}.txt"),
 }
+_TABLE = ("a spreadsheet", "soffice --headless --convert-to csv {}")
+_DOCUMENT = ("a document", "soffice --headless --convert-to txt:Text {}")
+_OFFICE = {".xlsx": _TABLE, ".xls": _TABLE, ".ods": _TABLE}
+_OFFICE |= {".docx": _DOCUMENT, ".doc": _DOCUMENT, ".odt": _DOCUMENT}
 # A thousand times the bytes of a long sentence. The limit saves memory: a gzipped file of 1 MB can
 # have a line of 1 GB, and encoding keeps several copies of a line in memory.
 _LONGEST_LINE = 1024 * 1024
@@ -78,8 +83,8 @@ def open_text(path: str | Path) -> Iterator[BinaryIO]:
             head = file.peek(512)[:512]
             for (mark, place), (name, command) in _OTHER_FORMATS.items():
                 if head[place:].startswith(mark):
-                    suffix = "csv" if "xls" in path.suffix else "txt:Text"
-                    command = command.format(path=quoted(str(path)), suffix=suffix)
+                    name, command = _OFFICE.get(path.suffix.lower(), (name, command))
+                    command = command.format(quoted(f"{path}"))
                     raise CorpusError(f"{path} is {name}. A command that converts it: {command}")
             yield file
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
@@ -164,19 +169,22 @@ def _likely_encoding(data: bytes) -> str:
     best = from_bytes(data).best()
     if best is None or best.encoding == "utf_8":
         return ""
-    return "cp1252" if "cp1252" in best.could_be_from_charset else best.encoding
+    name = "cp1252" if "cp1252" in best.could_be_from_charset else best.encoding
+    return name.replace("utf_16_", "utf_16").replace("_", "-")  # as iconv spells it
 
 
 def _advice(encoding: str, name: str) -> str:
     """Returns how to convert text of an encoding."""
     if not encoding:
         return "The file is damaged, or not text"
-    if name == "standard input":
-        return f"It may be {encoding}: `iconv -f {encoding} -t UTF-8` converts it"
-    path = Path(name)
-    new = path.with_name(f"{path.stem}.utf8{path.suffix}")
-    convert = f"iconv -f {encoding} -t UTF-8 {quoted(name)} > {quoted(str(new))}"
-    return f"It may be {encoding}. A command that converts it, after decompression: {convert}"
+    path, command = Path(name), f"iconv -f {encoding} -t UTF-8"
+    if program := COMPRESSED.get(path.suffix):
+        path = path.with_suffix("")
+        command = f"{program} -dc {quoted(name)} | {command} > {quoted(f'{path}.utf8')}"
+    elif name != "standard input":
+        new = path.with_name(f"{path.stem}.utf8{path.suffix}")
+        command += f" {quoted(name)} > {quoted(str(new))}"
+    return f"It is probably {encoding}. A command that converts it: {command}"
 
 
 _END = object()  # the last item of a queue

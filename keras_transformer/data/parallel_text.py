@@ -5,21 +5,26 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from keras_transformer._files import as_line
-from keras_transformer.data.corpus import CorpusError, Pair, extra, open_text, read_lines
+from keras_transformer.data.corpus import (
+    COMPRESSED,
+    CorpusError,
+    Pair,
+    extra,
+    open_text,
+    read_lines,
+)
 
 Columns = tuple[str | int, str | int]
 Languages = tuple[str | None, str | None]
 # The cells of a row by column: its number from 1 on, or its name in a header, JSON or XML.
 Row = dict[Any, Any]
 
-COMPRESSED = (".gz", ".xz", ".bz2", ".zst")
 _KINDS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 _KINDS |= {".parquet": "parquet", ".po": "po", ".pot": "po"}
 _KINDS |= dict.fromkeys((".tmx", ".xlf", ".xliff", ".sdlxliff", ".mqxliff", ".mxliff"), "xml")
@@ -32,6 +37,8 @@ _MOST_PO_BYTES = 256 * 1024 * 1024
 _MOST_UNIT_BYTES = 16 * 1024 * 1024
 # Inline elements of TMX and XLIFF whose content is code of the document, not text.
 _CODES = {"bpt", "ept", "it", "ph", "ut"}
+# States of XLIFF in which a target is no translation yet.
+_UNFINISHED = ("new", "needs-translation", "needs-adaptation", "needs-l10n", "initial")
 _XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 
 
@@ -88,16 +95,17 @@ class _ParallelText:
     languages: Languages
 
     def __iter__(self) -> Iterator[Pair]:
+        path = self.source_path
         if self.target_path is not None:
-            yield from self._line_aligned()
-        elif self.columns is None and kind_of(self.source_path) == "tsv":
+            yield from self._line_aligned(self.target_path)
+        elif self.columns is None and kind_of(path) == "tsv" and _is_narrow(path):
             yield from self._tab_separated()
         else:
             yield from self._chosen_columns()
 
-    def _line_aligned(self) -> Iterator[Pair]:
+    def _line_aligned(self, target_path: str | Path) -> Iterator[Pair]:
         counts = [0, 0]
-        sides = read_lines(self.source_path), read_lines(self.target_path or "")
+        sides = read_lines(self.source_path), read_lines(target_path)
         for source, target in itertools.zip_longest(*sides):
             counts = [counts[0] + (source is not None), counts[1] + (target is not None)]
             if counts[0] == counts[1]:
@@ -105,31 +113,26 @@ class _ParallelText:
         if counts[0] != counts[1]:
             raise CorpusError(
                 "line-aligned files must have the same number of lines. Received: "
-                f"{self.source_path} with {counts[0]:,} and {self.target_path} with "
-                f"{counts[1]:,} lines"
+                f"{self.source_path} with {counts[0]:,} and {target_path} with {counts[1]:,} lines"
             )
 
     def _tab_separated(self) -> Iterator[Pair]:
-        path = self.source_path
-        for number, line in enumerate(read_lines(path), start=1):
+        for number, line in enumerate(read_lines(self.source_path), start=1):
             source, *fields = line.split("\t")
             if len(fields) != 1:
-                advice = f": {_advice(path, _sample(path))}" if fields and number == 1 else ""
                 raise CorpusError(
-                    f"{path}, line {number:,}: a line must have a source, a tab and a target. "
-                    f"Received: {1 + len(fields)} fields{advice}"
+                    f"{self.source_path}, line {number:,}: a line must have a source, a tab and a "
+                    f"target. Received: {1 + len(fields)} fields"
                 )
             yield source, fields[0]
 
     def _chosen_columns(self) -> Iterator[Pair]:
         path, matched = self.source_path, cache(_match)
         columns = self.columns or find_columns(path, self.languages)
-        may_lack = kind_of(path) in ("xml", "po")
         for place, row in _rows(path, has_header=isinstance(columns[0], str)):
             names = [matched(column, tuple(row)) for column in columns]
-            if None in names and not may_lack:
-                received = ", ".join(map(str, row))
-                missing = columns[names.index(None)]
+            if None in names and kind_of(path) != "xml":  # A unit may lack a translation.
+                received, missing = ", ".join(map(str, row)), columns[names.index(None)]
                 raise CorpusError(f"{path}, {place}: no column {missing}. Received: {received}")
             cells = ["" if row.get(name) is None else row[name] for name in names]
             if wrong := [cell for cell in cells if not isinstance(cell, str)]:
@@ -144,16 +147,20 @@ def kind_of(path: Path) -> str:
     return _KINDS.get(next((x for x in reversed(suffixes) if x not in COMPRESSED), ""), "tsv")
 
 
+def _is_narrow(path: Path) -> bool:
+    return next(read_lines(path), "").count("\t") < 2
+
+
 def language_of(name: str) -> str | None:
     """Returns the standard code if a name is that of a language, such as de, pt_BR or zho_Hans.
 
-    Three letters alone are no language here: txt and raw are languages too.
+    Three letters alone are no language here: txt and raw are codes too.
     """
     from langcodes import standardize_tag, tag_is_valid
 
-    is_code = re.fullmatch(r"[A-Za-z]{2}([-_]([A-Za-z]{2}|[A-Z][a-z]{3}|\d{3}))*", name, re.ASCII)
-    is_code = is_code or re.fullmatch(r"[a-z]{3}[-_][A-Z][a-z]{3}", name)
-    return standardize_tag(name) if is_code and tag_is_valid(name) else None
+    code = r"[A-Za-z]{2}([-_]([A-Za-z]{2}|[A-Z][a-z]{3}|\d{3}))*|[a-z]{3}[-_][A-Z][a-z]{3}"
+    is_code = re.fullmatch(code, name, re.ASCII) and tag_is_valid(name)
+    return standardize_tag(name) if is_code else None
 
 
 def find_columns(path: Path, languages: Languages = (None, None)) -> Columns:
@@ -164,72 +171,56 @@ def find_columns(path: Path, languages: Languages = (None, None)) -> Columns:
     Raises:
         CorpusError: If the columns are not clear. The message shows the columns.
     """
-    rows = _sample(path)
-    texts = _letters(rows)
-    first = rows[0] if rows else {}
+    rows = [row for _, row in itertools.islice(_rows(path, has_header=False), _SAMPLED_ROWS)]
     is_table = kind_of(path) in ("csv", "tsv")
-    names = [str(first[x]) if is_table else x for x in texts if not is_table or x in first]
-    if columns := _choose(names, languages):
+    header, body = (rows[:1], rows[1:] or rows) if is_table else ([], rows)
+    cells: dict[Any, list[str]] = {}
+    for row in body:
+        for name, cell in row.items():
+            cells.setdefault(name, []).append("" if cell is None else str(cell))
+    letters = {name: sum(map(str.isalpha, "".join(cells[name]))) for name in cells}
+    texts = [name for name in cells if letters[name] or not any(cells[name])]  # not numbers
+    if columns := _choose([header[0][x] if header else x for x in texts], languages):
         return columns
-    if is_table and len(first) == 2:
+    if header and len(cells) == 2:
         return 1, 2
-    raise CorpusError(f"{path} has {len(first)} columns: {_advice(path, rows)}")
+    best = sorted(letters, key=lambda name: -letters[name])[:2]
+    shown = ", ".join(f"{name} ({as_line(x[0])[:20]})" for name, x in cells.items())
+    chosen = ",".join(f"{name}" for name in letters if name in best)
+    raise CorpusError(
+        f"{path} has {len(cells)} columns: {shown}. Choose source and target, such as --columns "
+        f"{chosen}, or columns: [{chosen}] in a recipe"
+    )
 
 
 def _choose(names: list[str], languages: Languages) -> Columns | None:
+    """Returns the names of the two sides, or None if they are not clear."""
     found = [language and _match(language, tuple(names)) for language in languages]
-    if len(codes := [name for name in names if language_of(name)]) == 2:
-        for first, second in (codes, codes[::-1]):
-            if found[0] in (None, first) and found[1] in (None, second):
-                if not [x for x, y in zip(languages, found, strict=True) if x and not y]:
-                    return first, second
+    codes = [name for name in names if language_of(name)]
+    if len(codes) == 2:  # One given language, or none, is enough.
+        for pair in (codes, codes[::-1]):
+            sides = zip(languages, found, pair, strict=True)
+            if all(language is None or name == code for language, name, code in sides):
+                return pair[0], pair[1]
     elif found[0] and found[1] and found[0] != found[1]:
         return found[0], found[1]
-    lower = [name.lower() for name in names]
-    sides = [[lower.index(x) for x in known if x in lower] for known in (_SOURCES, _TARGETS)]
-    return (names[sides[0][0]], names[sides[1][0]]) if all(sides) else None
+    first, second = ([x for x in names if x.lower() in known] for known in (_SOURCES, _TARGETS))
+    return (first[0], second[0]) if first and second else None
 
 
-def _match(column: str | int, names: tuple[str | int, ...]) -> Any:
-    """Returns the name that a column has in a row, in other case or with a region, or None."""
+def _match(column: str | int, names: tuple[Any, ...]) -> Any:
+    """Returns the name that a column has in a row, or None. A language matches its regions."""
+    from langcodes import Language, tag_is_valid
+
     if column in names or isinstance(column, int):
         return column if column in names else None
     texts = [name for name in names if isinstance(name, str)]
     equal = [name for name in texts if name.lower() == column.lower()]
-    if not equal:
-        from langcodes import Language, LanguageTagError
-
-        def language(name: str) -> str | None:
-            with suppress(LanguageTagError):
-                return Language.get(name).language
-            return None
-
-        wanted = language(column)
-        equal = [name for name in texts if wanted and language(name) == wanted]
+    if not equal and tag_is_valid(column):
+        wanted = Language.get(column).language
+        codes = [name for name in texts if tag_is_valid(name)]
+        equal = [name for name in codes if Language.get(name).language == wanted]
     return equal[0] if equal else None
-
-
-def _sample(path: Path) -> list[Row]:
-    return [row for _, row in itertools.islice(_rows(path, has_header=False), _SAMPLED_ROWS)]
-
-
-def _letters(rows: list[Row]) -> dict[Any, int]:
-    """Returns the number of letters in each column that has any, without a row of names."""
-    counts: dict[Any, int] = {}
-    for row in rows[1:] or rows:
-        for name, cell in row.items():
-            counts[name] = counts.get(name, 0) + sum(map(str.isalpha, str(cell or "")))
-    return {name: count for name, count in counts.items() if count}
-
-
-def _advice(path: Path, rows: list[Row]) -> str:
-    """Returns a list of columns, and the two with most letters as an example of a choice."""
-    counts = _letters(rows)
-    best = sorted(counts, key=lambda x: counts[x])[-2:]
-    chosen = ",".join(str(name) for name in counts if name in best)
-    cells = (rows[1:] or rows or [{}])[0]
-    shown = ", ".join(f"{name} ({as_line(str(cell))[:20]})" for name, cell in cells.items())
-    return f"{shown}. Choose source and target, such as --columns {chosen or '1,2'}"
 
 
 def _rows(path: Path, has_header: bool) -> Iterator[tuple[str, Row]]:
@@ -309,7 +300,7 @@ def _json_lines(path: Path) -> Iterator[tuple[str, Row]]:
 
 
 def _translation(row: Row) -> Row:
-    """Returns the two sides of a row as in datasets of Hugging Face."""
+    """Returns the sides of a row that has them in one field, as datasets of Hugging Face do."""
     inner = row.get("translation")
     return inner if isinstance(inner, dict) else row
 
@@ -390,30 +381,23 @@ def _xml_units(path: Path) -> Iterator[tuple[str, Row]]:
 
 def _unit_row(unit: Any) -> Row:
     """Returns the text of a unit by language, or as "source" and "target" if XLIFF tells none."""
-    row: Row = {}
     if unit.tag.endswith("tu"):
-        for variant in unit.iterfind("{*}tuv"):
-            segment = variant.find("{*}seg")
-            name = variant.get(_XML_LANG) or variant.get("lang") or ""
-            row.setdefault(name, "" if segment is None else _text(segment))
-        return row
-    source, target = unit.find("{*}source"), unit.find("{*}target")
-    is_unfinished = target is None or target.get("state", "").startswith(("needs-transl", "new"))
-    sides = ("source-language", "srcLang"), ("target-language", "trgLang")
-    above = [*unit.iterancestors()]
-    first, second = (
-        next((x.get(key) for x in above for key in keys if x.get(key)), "") for keys in sides
-    )
+        variants = unit.iterfind("{*}tuv")
+        return {x.get(_XML_LANG) or x.get("lang"): _text(x.find("{*}seg")) for x in variants}
+    first = unit.xpath("string(ancestor::*/@source-language | ancestor::*/@srcLang)")
+    second = unit.xpath("string(ancestor::*/@target-language | ancestor::*/@trgLang)")
     if not first or not second or first == second:
         first, second = "source", "target"
-    return {
-        first: "" if source is None else _text(source),
-        second: "" if is_unfinished else _text(target),
-    }
+    target = unit.find("{*}target")
+    states = {x.get("state") for x in (unit, target) if x is not None}
+    is_finished = states.isdisjoint(_UNFINISHED)
+    return {first: _text(unit.find("{*}source")), second: _text(target) if is_finished else ""}
 
 
 def _text(element: Any) -> str:
     """Returns the text of an element, without the code of inline elements."""
+    if element is None:
+        return ""
     parts = [element.text or ""]
     for child in element:
         if child.tag.rpartition("}")[2] not in _CODES:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from keras_transformer._files import atomic_write
-from keras_transformer.data.corpus import Pair, download
+from keras_transformer.data.corpus import COMPRESSED, Pair, download
 from keras_transformer.data.filters import FilteredText, LanguageDetector
 from keras_transformer.data.held_out import HeldOut, hold_out
-from keras_transformer.data.parallel_text import COMPRESSED, read_parallel
+from keras_transformer.data.parallel_text import read_parallel
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.errors import UserError
