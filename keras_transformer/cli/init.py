@@ -5,7 +5,7 @@ import re
 import shlex
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import click
 from pydantic import Field
@@ -15,10 +15,6 @@ from keras_transformer.cli import common
 from keras_transformer.cli.common import AnyPath, render
 from keras_transformer.errors import UserError
 
-if TYPE_CHECKING:
-    from keras_transformer.data.filters import LanguageDetector
-    from keras_transformer.data.parallel_text import Columns
-
 
 def _language(code: str) -> str:
     if not re.fullmatch(r"[A-Za-z]{2,3}([-_]\w{1,31})?", code, re.ASCII):
@@ -26,16 +22,7 @@ def _language(code: str) -> str:
     return code
 
 
-def _two_columns(value: str) -> "Columns":
-    names = [name.strip() for name in value.split(",")]
-    if len(names) != 2 or not all(names) or names[0] == names[1]:
-        raise click.BadParameter(f"{value!r} are not two columns, such as 2,3 or en,de.")
-    first, second = (int(name) if name.isdecimal() else name for name in names)
-    return first, second
-
-
 _LANGUAGE = click.types.FuncParamType(_language)
-_COLUMNS = click.types.FuncParamType(_two_columns)
 
 
 class InitOptions(common.Options):
@@ -45,9 +32,6 @@ class InitOptions(common.Options):
     """ISO 639-1 code of the source language. Default: read from the file names."""
     target_language: Annotated[str | None, _LANGUAGE] = Field(None, title="CODE")
     """ISO 639-1 code of the target language. Default: read from the file names."""
-    columns: Annotated[Any, _COLUMNS] = Field(None, title="A,B")
-    """Columns of the source and the target in a single file: numbers, or names such as those of a
-    header. Default: found by the languages, or the only two."""
     output: AnyPath = None
     """Recipe to write. Must not exist. Default: a name made of the file names, in the current
     folder."""
@@ -72,6 +56,7 @@ def init_command(source: Path, target: Path | None, options: InitOptions) -> Non
     """
     from keras_transformer.data.corpus import read_lines
     from keras_transformer.data.corpus_report import examine
+    from keras_transformer.data.filters import LanguageDetector
     from keras_transformer.data.parallel_text import kind_of, read_parallel
     from keras_transformer.recipe.new_recipe import Text, choose_settings
 
@@ -81,10 +66,8 @@ def init_command(source: Path, target: Path | None, options: InitOptions) -> Non
             f"line 1 of {source} has no tab, so it has no translation. Give the file with the "
             f"translations too: keras-transformer init {shlex.quote(str(source))} TARGET"
         )
-    given = _given_languages(source, target, options)
-    columns = _columns(source, options, given) if target is None else None
-    languages = _languages(given, columns)
-    text = Text(source, target, *languages, columns)
+    languages = _languages(source, target, options)
+    text = Text(source, target, *languages)
     output = options.output
     if output is None:
         stem = source.name.lstrip(".").partition(".")[0]
@@ -94,8 +77,10 @@ def init_command(source: Path, target: Path | None, options: InitOptions) -> Non
     kept = (x if x.isalpha() or x.isdecimal() or x in "_.-" else "_" for x in output.stem)
     name = "".join(kept).lstrip(".-") or "recipe"
     with output_file(output) as file:
-        pairs = read_parallel(source, target, columns)
-        report = examine(pairs, detector=_detector(languages))
+        detector = None
+        with suppress(UserError):  # It is not installed, or knows neither language.
+            detector = LanguageDetector(languages)
+        report = examine(read_parallel(source, target, languages), detector=detector)
         recipe = choose_settings(report)
         file.write(recipe.to_yaml(name, text))
     sentences = (x for x, _ in report.sample if len(x) <= 100 and x.isprintable())
@@ -107,27 +92,25 @@ def init_command(source: Path, target: Path | None, options: InitOptions) -> Non
     click.echo(render("init.txt", **values, quoted=quoted))
 
 
-def _detector(languages: list[str]) -> "LanguageDetector | None":
-    """Returns a detector if one is installed that knows a language."""
-    from keras_transformer.data.filters import LanguageDetector
-
-    with suppress(UserError):
-        return LanguageDetector((languages[0], languages[1]))
-    return None
-
-
-def _given_languages(source: Path, target: Path | None, options: InitOptions) -> list[str | None]:
-    """Returns the languages given, or read from names such as corpus.en and en-de.tsv."""
-    from keras_transformer.data.parallel_text import language_of
+def _languages(source: Path, target: Path | None, options: InitOptions) -> tuple[str, str]:
+    """Returns the languages of options, or of names such as corpus.en, en-de.tsv, or of columns."""
+    from keras_transformer.data.parallel_text import find_columns, language_of
 
     if target is None:
         found = _language_pair(source.name)
     else:
-        found = [
-            next((code for x in reversed(path.suffixes) if (code := language_of(x[1:]))), None)
-            for path in (source, target)
-        ]
-    return [options.source_language or found[0], options.target_language or found[1]]
+        suffixes = [[language_of(x[1:]) for x in path.suffixes] for path in (source, target)]
+        found = [next(filter(None, reversed(codes)), None) for codes in suffixes]
+    first, second = options.source_language or found[0], options.target_language or found[1]
+    if target is None and (columns := find_columns(source, (first, second))):
+        first, second = first or language_of(columns[0]), second or language_of(columns[1])
+    sides = (("--source-language", first), ("--target-language", second))
+    if missing := [option for option, language in sides if not language]:
+        raise UserError(
+            "the file names do not end with a language, as corpus.en does: give the language with "
+            f"{' and '.join(missing)}, such as {missing[0]} en"
+        )
+    return str(first), str(second)
 
 
 def _language_pair(name: str) -> list[str | None]:
@@ -138,27 +121,3 @@ def _language_pair(name: str) -> list[str | None]:
     pairs = re.findall(rf"(?<![^\W_])(?=({code})[-_]({code})(?![^\W_]))", name)
     codes = [[language_of(x) for x in pair] for pair in pairs]
     return next((pair for pair in reversed(codes) if all(pair)), [None, None])
-
-
-def _columns(source: Path, options: InitOptions, languages: list[str | None]) -> "Columns | None":
-    """Returns the columns that the recipe has to name, or None for a plain TSV file."""
-    from keras_transformer.data.parallel_text import dialect_of, find_columns, kind_of
-
-    columns = options.columns or find_columns(source, (languages[0], languages[1]))
-    is_plain = columns == (1, 2) and kind_of(source) == "tsv" and not dialect_of(source)[1]
-    return None if is_plain and options.columns is None else columns
-
-
-def _languages(found: list[str | None], columns: "Columns | None") -> list[str]:
-    """Returns the languages. Names of columns stand for languages that are not known."""
-    from keras_transformer.data.parallel_text import language_of
-
-    names = [language_of(str(column)) for column in columns or (None, None)]
-    languages = [x or name for x, name in zip(found, names, strict=True)]
-    sides = zip(("source", "target"), languages, strict=True)
-    if missing := [f"--{side}-language" for side, language in sides if language is None]:
-        raise UserError(
-            "the file names do not end with a language, as corpus.en does: give the language with "
-            f"{' and '.join(missing)}, such as {missing[0]} en"
-        )
-    return [str(language) for language in languages]

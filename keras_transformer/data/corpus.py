@@ -29,22 +29,22 @@ Item = TypeVar("Item")
 
 # The suffixes of compressed files, and the program that reads each.
 COMPRESSED = {".gz": "gzip", ".xz": "xz", ".bz2": "bzip2", ".zst": "zstd"}
-# Formats without lines of text: their first bytes, where these are, and what converts them.
-_OTHER_FORMATS = {
-    (b"PK\3\4", 0): ("a ZIP archive", "unzip {}"),
-    (b"\xd0\xcf\x11\xe0", 0): ("an office document", "soffice --headless --convert-to csv {}"),
-    (b"%PDF", 0): ("a PDF document", "pdftotext {}"),
-    (b"7z\xbc\xaf", 0): ("a 7z archive", "7z x {}"),
-    (b"ustar", 257): ("a tar archive", "tar -xf {}"),
-    (b"PAR1", 0): ("Parquet without its suffix", "mv {0} {0}.parquet"),
-    (b"\xde\x12\x04\x95", 0): ("a compiled PO file", "msgunfmt {0} -o {0}.po"),
-    (b"<srcset", 0): ("SGML of WMT", "sed -n 's/<seg[^>]*>//; s/ *<.seg>//p' {0} > {0}.txt"),
-    (b"<refset", 0): ("SGML of WMT", "sed -n 's/<seg[^>]*>//; s/ *<.seg>//p' {0} > {0}.txt"),
+# Files that have no lines of text, and the program that converts each.
+_CONVERTERS = {
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), "soffice --headless --convert-to csv"),
+    **dict.fromkeys((".docx", ".doc", ".odt"), "soffice --headless --convert-to txt:Text"),
+    **{".zip": "unzip", ".7z": "7z x", ".tar": "tar -xf", ".tgz": "tar -xf"},
+    **{".pdf": "pdftotext", ".mo": "msgunfmt -o messages.po"},
+    ".sgm": "> text.txt sed -n 's/<seg[^>]*> *//; s/ *<.seg>//p'",
 }
-_TABLE = ("a spreadsheet", "soffice --headless --convert-to csv {}")
-_DOCUMENT = ("a document", "soffice --headless --convert-to txt:Text {}")
-_OFFICE = {".xlsx": _TABLE, ".xls": _TABLE, ".ods": _TABLE}
-_OFFICE |= {".docx": _DOCUMENT, ".doc": _DOCUMENT, ".odt": _DOCUMENT}
+_OPENERS: dict[bytes, Any] = {
+    b"\x1f\x8b": lambda file, path: gzip.GzipFile(fileobj=file),
+    b"\xfd7zXZ\0": lambda file, path: lzma.LZMAFile(file),
+    b"BZh": lambda file, path: bz2.BZ2File(file),
+    b"\x28\xb5\x2f\xfd": lambda file, path: io.BufferedReader(
+        extra("pyarrow", path).input_stream(file, compression="zstd")
+    ),
+}
 # A thousand times the bytes of a long sentence. The limit saves memory: a gzipped file of 1 MB can
 # have a line of 1 GB, and encoding keeps several copies of a line in memory.
 _LONGEST_LINE = 1024 * 1024
@@ -73,38 +73,22 @@ def read_lines(path: str | Path) -> Iterator[str]:
 def open_text(path: str | Path) -> Iterator[BinaryIO]:
     """Opens a plain or compressed file, and turns errors of reading into `CorpusError`.
 
-    A file of a format that has no lines of text, such as a spreadsheet, is refused with the command
-    that converts it.
+    Refuses files such as spreadsheets and archives, with the command that converts them.
     """
     path = Path(path)
+    suffix = next((x.lower() for x in reversed(path.suffixes) if x not in COMPRESSED), "")
+    if suffix in _CONVERTERS:
+        command = f"{_CONVERTERS[suffix]} {quoted(str(path))}"
+        raise CorpusError(f"{path} has no lines of text. A command that converts it: {command}")
     try:
         with path.open("rb") as raw:
-            file: Any = _decompressed(raw, path)
-            head = file.peek(512)[:512]
-            for (mark, place), (name, command) in _OTHER_FORMATS.items():
-                if head[place:].startswith(mark):
-                    name, command = _OFFICE.get(path.suffix.lower(), (name, command))
-                    command = command.format(quoted(f"{path}"))
-                    raise CorpusError(f"{path} is {name}. A command that converts it: {command}")
-            yield file
+            head = raw.peek(8)
+            opener = next((_OPENERS[x] for x in _OPENERS if head.startswith(x)), None)
+            yield opener(raw, path) if opener else raw
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
         raise CorpusError(f"{path}: damaged compressed file: {error}") from None
     except OSError as error:
         raise CorpusError(f"{path}: cannot be read: {error.strerror or error}") from None
-
-
-def _decompressed(file: Any, path: Path) -> Any:
-    """Returns the content of a file that may be compressed, by its first bytes."""
-    head = file.peek(6)
-    if head.startswith(b"\x1f\x8b"):
-        return gzip.GzipFile(fileobj=file)
-    if head.startswith(b"\xfd7zXZ\0"):
-        return lzma.LZMAFile(file)
-    if head.startswith(b"BZh"):
-        return bz2.BZ2File(file)
-    if head.startswith(b"\x28\xb5\x2f\xfd"):
-        return io.BufferedReader(extra("pyarrow", path).input_stream(file, compression="zstd"))
-    return file
 
 
 def extra(module: str, path: str | Path) -> Any:
@@ -136,54 +120,39 @@ def _lines(file: BinaryIO, name: str) -> Iterator[str]:
             )
         if number == 1:
             line = line.removeprefix(codecs.BOM_UTF8)
-            if encoding := _wide_encoding(line):
-                raise CorpusError(f"{name}: text must be UTF-8. {_advice(encoding, name)}")
+            even, odd = line[::2].count(0), line[1::2].count(0)
+            if not (even and odd) and even + odd > max(3, len(line) // 20):  # UTF-16
+                raise CorpusError(
+                    f"{name}, line 1: text must be UTF-8. {_advice(line, file, name)}"
+                )
         if not line:
             return
         try:
             yield line.removesuffix(b"\r\n").removesuffix(b"\n").decode("utf-8")
         except UnicodeDecodeError as error:
-            more = b"" if file is sys.stdin.buffer else file.read(2**16)
             raise CorpusError(
                 f"{name}, line {number:,}: text must be UTF-8. Received: byte "
                 f"0x{line[error.start]:02x} at column {error.start + 1}. "
-                f"{_advice(_likely_encoding(line + more), name)}"
+                f"{_advice(line, file, name)}"
             ) from None
 
 
-def _wide_encoding(line: bytes) -> str | None:
-    """Returns UTF-16 or UTF-32 if a first line has its byte order mark, or its pattern of NULs."""
-    if line.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
-        return "UTF-32"
-    if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "UTF-16"
-    first, second = line[::2].count(0), line[1::2].count(0)
-    has_pattern = min(first, second) == 0 and max(first, second) >= max(4, len(line) / 20)
-    return ("UTF-16BE" if first else "UTF-16LE") if has_pattern else None
-
-
-def _likely_encoding(data: bytes) -> str:
-    """Returns the encoding that data probably has. It prefers that of Windows in Western Europe."""
+def _advice(line: bytes, file: BinaryIO, name: str) -> str:
+    """Returns what encoding a line that is no UTF-8 probably has, and what converts the file."""
     from charset_normalizer import from_bytes
 
-    best = from_bytes(data).best()
+    data = line if file is sys.stdin.buffer else line + file.read(2**16)
+    best = from_bytes(data[: len(data) // 4 * 4 or None]).best()
     if best is None or best.encoding == "utf_8":
-        return ""
-    name = "cp1252" if "cp1252" in best.could_be_from_charset else best.encoding
-    return name.replace("utf_16_", "utf_16").replace("_", "-")  # as iconv spells it
-
-
-def _advice(encoding: str, name: str) -> str:
-    """Returns how to convert text of an encoding."""
-    if not encoding:
         return "The file is damaged, or not text"
+    # Much of Western Europe's text can be both; iconv spells names with hyphens.
+    encoding = "cp1252" if "cp1252" in best.could_be_from_charset else best.encoding
+    encoding = encoding.upper().replace("UTF_16_", "UTF_16").replace("_", "-")
     path, command = Path(name), f"iconv -f {encoding} -t UTF-8"
     if program := COMPRESSED.get(path.suffix):
-        path = path.with_suffix("")
-        command = f"{program} -dc {quoted(name)} | {command} > {quoted(f'{path}.utf8')}"
-    elif name != "standard input":
-        new = path.with_name(f"{path.stem}.utf8{path.suffix}")
-        command += f" {quoted(name)} > {quoted(str(new))}"
+        command = f"{program} -dc {quoted(name)} | {command} > {quoted(f'{path.stem}.utf8')}"
+    elif file is not sys.stdin.buffer:
+        command += f" {quoted(name)} > {quoted(f'{path.stem}.utf8{path.suffix}')}"
     return f"It is probably {encoding}. A command that converts it: {command}"
 
 

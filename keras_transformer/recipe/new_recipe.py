@@ -16,7 +16,6 @@ import numpy as np
 import yaml
 
 from keras_transformer.data.corpus_report import MAX_LENGTH_RATIO, CorpusReport
-from keras_transformer.data.parallel_text import Columns
 from keras_transformer.data.tokenizer import Tokenizer, VocabularySizeError
 from keras_transformer.errors import UserError
 
@@ -67,7 +66,6 @@ class Text(NamedTuple):
     target: Path | None
     source_language: str
     target_language: str
-    columns: Columns | None = None
 
 
 @dataclass(frozen=True)
@@ -95,9 +93,6 @@ class NewRecipe:
         folder = os.path.commonpath([path.parent for path in paths])
         named = zip(("source", "target"), paths, strict=False)
         files = ", ".join(f"{key}: {_quoted(os.path.relpath(x, folder))}" for key, x in named)
-        if text.columns:
-            columns = (x if isinstance(x, int) else _quoted(x) for x in text.columns)
-            files += ", columns: [{}, {}]".format(*columns)
         model = "\n".join(f"  {key}: {value}" for key, value in scale.model.items())
         tokenize = _BLEU_TOKENIZATION.get(text.target_language, "13a")
         return f"""\

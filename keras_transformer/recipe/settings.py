@@ -25,7 +25,7 @@ from keras_transformer.decoding.options import SearchOptions, descriptions_on_on
 # class would be imported, with Keras.
 OF_RUN = "of a run"
 # Types and ranges of a JSON schema in words.
-_TYPES = {"string": "text", "boolean": "true or false", "object": "mapping", "array": "list"}
+_TYPES = {"string": "text", "boolean": "true or false", "object": "mapping"}
 _TYPES |= {name: name for name in ("integer", "number", "path")}
 _SIGNS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 T = TypeVar("T")
@@ -70,16 +70,6 @@ class TextPair(_Section):
     jsonl, parquet, tmx, xlf or po. Files may be compressed (gz, xz, bz2, zst)."""
     target: str | None = None
     """Name or path of the target file. Omit this key for a file with both sides."""
-    columns: tuple[int | str, int | str] | None = None
-    """Columns of source and target in a file with both sides: numbers from 1 on, or names in a
-    header, JSON or Parquet, or languages in TMX and XLIFF. Default: found by the languages; in TSV,
-    the only two."""
-
-    @model_validator(mode="after")
-    def _check(self) -> "TextPair":
-        if self.target is not None and self.columns is not None:
-            raise ValueError("columns have no effect with a target file: remove one of them")
-        return self
 
 
 class Filters(_Section):

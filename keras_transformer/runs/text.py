@@ -4,6 +4,7 @@ import itertools
 import json
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from keras_transformer._files import atomic_write
 from keras_transformer.data.corpus import COMPRESSED, Pair, download
-from keras_transformer.data.filters import FilteredText, LanguageDetector
+from keras_transformer.data.filters import LanguageDetector, filtered
 from keras_transformer.data.held_out import HeldOut, hold_out
 from keras_transformer.data.parallel_text import read_parallel
-from keras_transformer.data.token_store import TokenStore
+from keras_transformer.data.token_store import TokenStore, list_reasons
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.errors import UserError
 from keras_transformer.recipe.settings import Filters
@@ -34,11 +35,7 @@ class RunText:
 
     def pairs(self, split: Split) -> Iterable[Pair]:
         """Returns the (source, target) pairs of a split. The result can be iterated repeatedly."""
-        return self._read(split, *self.files(split))
-
-    def _read(self, split: Split, source: Path, target: Path | None) -> Iterable[Pair]:
-        columns = None if target else getattr(self._run.recipe.data, split).columns
-        return read_parallel(source, target, columns, self._languages)
+        return read_parallel(*self.files(split), self._languages)
 
     @property
     def _languages(self) -> tuple[str, str]:
@@ -81,15 +78,16 @@ class RunText:
 
     def _corpus(self, folder: Path) -> Iterable[Pair]:
         """Returns the pairs of `data.train`. Filters are applied once, into files in `folder`."""
-        pairs = self._read("train", *self.files_of_recipe("train"))
+        pairs = read_parallel(*self.files_of_recipe("train"), self._languages)
         filters = self._run.recipe.data.filters
         if filters == Filters():
             return pairs
-        detector = LanguageDetector(self._languages) if filters.wrong_language else None
+        counts: Counter[str] = Counter()
         settings = filters.model_dump(exclude={"wrong_language"})
-        filtered = FilteredText(pairs, **settings, detector=detector)
-        files = self._write(folder, "filtered", filtered)
-        print(filtered.report, file=sys.stderr)
+        detector = LanguageDetector(self._languages) if filters.wrong_language else None
+        files = self._write(folder, "filtered", filtered(pairs, counts, detector, **settings))
+        kept, dropped = counts.pop("kept", 0), list_reasons(counts) or "none"
+        print(f"filters: {kept:,} pairs kept; dropped: {dropped}", file=sys.stderr)
         return read_parallel(*files)
 
     def _splits(self, folder: Path) -> dict[Split, Iterable[Pair]]:
