@@ -48,11 +48,18 @@ class CorpusReport:
     sample: list[Pair]  # random, at most 10,000; the same for the same text
 
     @property
+    def is_doubtful(self) -> bool:
+        """Whether so many sentences are of another language that the languages may be wrong."""
+        return (self.wrong_language or 0) * 5 > self.pairs
+
+    @property
     def notices(self) -> list[str]:
         """Signs that the text is not ready for training, as sentences."""
         found = []
         if self.first and all(map(str.isidentifier, self.first)) and self.source.median > 2:
             found.append(f"the first pair may be a header: {' = '.join(self.first)}")
+        if self.is_doubtful:
+            found.append("many sentences are of another language: are the two languages right?")
         marked = sum("@@ " in f"{source} {target}" for source, target in self.sample)
         if marked * 100 > len(self.sample):
             share = f"{marked / len(self.sample):.0%} of the pairs"
@@ -104,14 +111,17 @@ def examine(
             sample.append((source, target))
         elif (place := rng.randrange(len(hashes))) < _SAMPLE_SIZE:
             sample[place] = (source, target)
-    wrong = detector and sum(map(detector.is_wrong, sample)) / max(1, len(sample))
+    wrong = None
+    if detector is not None:
+        found = sum(map(detector.is_wrong, sample))
+        wrong = round(found * len(hashes) / max(1, len(sample)))
     return CorpusReport(
         pairs=len(hashes),
         empty=empty,
         repeated=len(hashes) - _different(hashes),
         equal=equal,
         uneven=uneven,
-        wrong_language=None if wrong is None else round(wrong * len(hashes)),
+        wrong_language=wrong,
         first=first,
         characters=len(source_side.characters | target_side.characters),
         source=source_side.report(source for source, _ in sample),

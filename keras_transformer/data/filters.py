@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from importlib import import_module
 
 import numpy as np
 
@@ -35,13 +36,15 @@ class LanguageDetector:
     def __init__(self, languages: tuple[str, str]) -> None:
         try:
             from langcodes import Language
-            from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+            langid = import_module("py3langid.langid")
         except ModuleNotFoundError as error:
             raise UserError(
                 f"data.filters.wrong_language needs {error.name}: "
                 "pip install 'keras3-transformer[language-id]'"
             ) from error
-        self._identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+        model = langid.MODEL_FILE
+        self._identifier = langid.LanguageIdentifier.from_model_file(model, norm_probs=True)
         self._sides = []
         for code in languages:
             own = str(Language.get(code).language)

@@ -162,9 +162,9 @@ def find_columns(path: Path, languages: Languages) -> tuple[str, str] | None:
         CorpusError: If the columns are not clear. The message shows them.
     """
     rows = [row for _, row in itertools.islice(_rows(path, has_header=False), _SAMPLED_ROWS)]
-    is_tsv, header = kind_of(path) == "tsv", {}
-    if is_tsv or kind_of(path) == "csv":
-        header, rows = (rows or [{}])[0], rows[1:] or rows
+    is_tsv, is_table = kind_of(path) == "tsv", kind_of(path) in ("csv", "tsv")
+    header = rows[0] if rows and is_table else {}
+    rows = (header and rows[1:]) or rows
     keys = [*dict.fromkeys(itertools.chain(header, *rows))]
     cells = {key: "\n".join(str(row.get(key) or "") for row in rows) for key in keys}
     # Texts have more different words than licences. Scores and numbers have none.
@@ -174,11 +174,11 @@ def find_columns(path: Path, languages: Languages) -> tuple[str, str] | None:
     names = [header.get(key, key) for key in (keys if len(keys) == 2 else texts)]
     if chosen := _choose(names, languages):
         return chosen
-    if header and len(header) <= 2:
+    if not keys or (header and len(header) <= 2):
         return None if is_tsv and not _dialect(path)[1] else _NUMBERS
     best = sorted(keys, key=lambda key: -words[key])[:2]
     advice = "give the languages of two columns, as they are named here"
-    if header:
+    if is_table:
         advice = "name two in a first line by their languages, such as en and de"
     if is_tsv:
         advice += f", or keep two with `cut -f {','.join(x for x in keys if x in best)}`"

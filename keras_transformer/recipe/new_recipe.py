@@ -174,7 +174,7 @@ def choose_settings(report: CorpusReport) -> NewRecipe:
         too_long=round((lengths.max(axis=0) > max_length).mean() * report.pairs),
         tokens=tokens,
         steps=min(max(steps // unit * unit, 1_000), 100_000),
-        wrong_language=report.wrong_language is not None,
+        wrong_language=report.wrong_language is not None and not report.is_doubtful,
     )
 
 

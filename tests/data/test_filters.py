@@ -1,5 +1,6 @@
 """Each filter drops its kind of pairs and no other, and counts them."""
 
+import sys
 from collections import Counter
 
 import pytest
@@ -65,3 +66,9 @@ def test_close_and_unknown_languages_are_no_reason():
     assert result([klingon], detector=LanguageDetector(("tlh", "de")))[0] == [klingon]
     with pytest.raises(UserError, match="must know one of the languages. Received: tlh, qya"):
         LanguageDetector(("tlh", "qya"))
+
+
+def test_a_missing_detector_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "py3langid.langid", None)
+    with pytest.raises(UserError, match=r"wrong_language needs py3langid.*\[language-id\]"):
+        LanguageDetector(("en", "de"))

@@ -148,6 +148,11 @@ def test_a_tsv_file_without_header_is_read_character_by_character(tmp_path):
     assert list(read_parallel(path, languages=("en", "fr"))) == [("no", "ja"), ("id", "de")]
 
 
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl", "a.po"])
+def test_an_empty_file_has_no_pairs(tmp_path, name):
+    assert list(read_parallel(write(tmp_path / name, ""))) == []
+
+
 def test_line_breaks_in_cells_become_spaces(tmp_path):
     path = write(tmp_path / "a.csv", 'en,de\r\n"two\r\nlines","zwei\nZeilen"\r\n\r\n"",\r\n')
     assert list(read_parallel(path)) == [("two lines", "zwei Zeilen"), ("", "")]
@@ -193,7 +198,7 @@ BOMB = '<!ENTITY a "aaaaaaaaaa">' + "".join(
         ("a.tsv", "0.98\tHello\tHallo\n0.5\tone two\teins zwei\n", r"1 \(0.5\).*`cut -f 2,3`"),
         ("a.tsv", "Go.\tGeh.\tCC by\n" + "x y z\tä ö ü\tCC by\n" * 9, "with `cut -f 1,2`$"),
         ("a.tsv", "one\tx\nno tab\n", "a.tsv, line 2: a row must have as many.*: 1"),
-        ("a.jsonl", '{"en": "a", "de": "b"}\n{"en": "a"\n', "a.jsonl, line 2: a line must be a JSON"),
+        ("a.jsonl", '{"en": "a", "de": "b"}\n{"en": "a"\n', "a.jsonl, line 2: a line must be"),
         ("a.jsonl", '{"en": "a", "de": "b"}\n{"en": "a"}\n', "line 2: no column de. Received: en"),
         ("a.jsonl", '{"en": "a", "de": ["b"]}\n', r"a.jsonl, line 1: no text. Received: \['b'\]"),
         ("a.json", '[{"en": "a"}]', r"a.json, line 1: .*jq -c '\.\[\]'"),
