@@ -35,7 +35,7 @@ class LanguageDetector:
 
     def __init__(self, languages: tuple[str, str]) -> None:
         try:
-            from langcodes import Language
+            from langcodes import Language, tag_is_valid
 
             langid = import_module("py3langid.langid")
         except ModuleNotFoundError as error:
@@ -47,7 +47,7 @@ class LanguageDetector:
         self._identifier = langid.LanguageIdentifier.from_model_file(model, norm_probs=True)
         self._sides = []
         for code in languages:
-            own = str(Language.get(code).language)
+            own = str(Language.get(code).language) if tag_is_valid(code) else code
             close = {own}.union(*(group.split() for group in _CLOSE if own in group.split()))
             self._sides.append(close if close & {*self._identifier.labels} else None)
         if self._sides == [None, None]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +48,10 @@ def read_parallel(
     r"""Reads parallel text from two line-aligned files, or from one file with both sides.
 
     The suffix of one file tells its format: `.csv`; `.jsonl`, `.ndjson` or `.json` (JSON lines);
-    `.parquet`; `.tmx`; `.xlf`, `.xliff`, `.sdlxliff`, `.mqxliff` or `.mxliff` (XLIFF); `.po`. Any
-    other file is a TSV file. All but Parquet may be compressed with gzip, xz, bzip2 or zstd. The
-    sides are found by the languages, or by names such as source and target, in a header, JSON,
-    Parquet or TMX. A table without such a header must have two columns.
+    `.parquet`; `.tmx`; `.xlf`, `.xliff`, `.sdlxliff`, `.mqxliff` or `.mxliff` (XLIFF); `.xml` (TMX
+    or XLIFF); `.po`. Any other file is a TSV file. All but Parquet may be compressed with gzip, xz,
+    bzip2 or zstd. The sides are found by the languages, or by names such as source and target, in a
+    header, JSON, Parquet or TMX. A table without such a header must have two columns.
 
     Lines end with "\n" or "\r\n". Unicode's other line separators do not end a line. A byte order
     mark is skipped. A line break inside a sentence becomes a space. The required memory does not
@@ -119,11 +119,11 @@ class _ParallelText:
             yield source, fields[0]
 
     def _chosen_columns(self, columns: tuple[str, str]) -> Iterator[Pair]:
-        path, matched = self.source_path, cache(_match)
+        path, matched = self.source_path, lru_cache(_match)
         for place, row in _rows(path, has_header=columns != _NUMBERS):
             names = [matched(column, tuple(row)) for column in columns]
             if None in names and kind_of(path) != "xml":  # A unit may lack a translation.
-                received, missing = ", ".join(row), columns[names.index(None)]
+                received, missing = as_line(", ".join(row)), columns[names.index(None)]
                 raise CorpusError(f"{path}, {place}: no column {missing}. Received: {received}")
             cells = [row[x] if x is not None and row[x] is not None else "" for x in names]
             if wrong := [cell for cell in cells if not isinstance(cell, str)]:
@@ -166,7 +166,7 @@ def find_columns(path: Path, languages: Languages) -> tuple[str, str] | None:
     header = rows[0] if rows and is_table else {}
     rows = (header and rows[1:]) or rows
     keys = [*dict.fromkeys(itertools.chain(header, *rows))]
-    cells = {key: "\n".join(str(row.get(key) or "") for row in rows) for key in keys}
+    cells = {key: "\n".join(str(row.get(key) or "")[:200] for row in rows) for key in keys}
     # Texts have more different words than licences. Scores and numbers have none.
     letter = re.compile(r"[^\W\d_]")
     words = {key: len({*filter(letter.search, cells[key].split())}) for key in keys}
@@ -182,7 +182,7 @@ def find_columns(path: Path, languages: Languages) -> tuple[str, str] | None:
         advice = "name two in a first line by their languages, such as en and de"
     if is_tsv:
         advice += f", or keep two with `cut -f {','.join(x for x in keys if x in best)}`"
-    shown = ", ".join(f"{key} ({cells[key].partition(chr(10))[0][:20]})" for key in keys)
+    shown = ", ".join(f"{key} ({as_line(cells[key][:20]).strip()})" for key in keys)
     raise CorpusError(f"{path}: which columns are source and target? {shown}: {advice}")
 
 
@@ -277,7 +277,7 @@ def _json_lines(path: Path) -> Iterator[tuple[str, Row]]:
             row = None
         if not isinstance(row, dict):
             rule = "a line must be a JSON object (`jq -c '.[]'` makes lines of a JSON array)"
-            raise CorpusError(f"{path}, line {number:,}: {rule}. Received: {line:.40}")
+            raise CorpusError(f"{path}, line {number:,}: {rule}. Received: {line[:40]!r}")
         if line:
             yield f"line {number:,}", _sides(row)
 
@@ -330,8 +330,9 @@ def _xml_units(path: Path) -> Iterator[tuple[str, Row]]:
                         raise CorpusError(f"{path}, {place}: an entity that XML does not define")
                     yield place, _unit_row(unit)
                     unit.clear()
-                    while unit.getprevious() is not None:
-                        del unit.getparent()[0]
+                    for element in (unit, *unit.iterancestors()):
+                        while element.getprevious() is not None:
+                            del element.getparent()[0]
                 if size > _MOST_UNIT_BYTES:
                     raise CorpusError(f"{path}: a unit has more than {_MOST_UNIT_BYTES:,} bytes")
             parser.close()
