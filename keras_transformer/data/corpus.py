@@ -153,7 +153,7 @@ def _advice(line: bytes, file: BinaryIO, name: str) -> str:
         command = f"{program} -dc {quoted(name)} | {command} > {quoted(f'{path.stem}.utf8')}"
     elif file is not sys.stdin.buffer:
         command += f" {quoted(name)} > {quoted(f'{path.stem}.utf8{path.suffix}')}"
-    return f"It is probably {encoding}. A command that converts it: {command}"
+    return f"It may be {encoding}, which this converts: {command}"
 
 
 _END = object()  # the last item of a queue
