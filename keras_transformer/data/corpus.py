@@ -7,6 +7,7 @@ import io
 import itertools
 import lzma
 import queue
+import re
 import sys
 import threading
 import time
@@ -37,11 +38,12 @@ _CONVERTERS = {
     **{".pdf": "pdftotext", ".mo": "msgunfmt -o messages.po"},
     ".sgm": "> text.txt sed -n 's/<seg[^>]*> *//; s/ *<.seg>//p'",
 }
+# What opens a compressed file, by a regular expression for its first bytes.
 _OPENERS: dict[bytes, Any] = {
     b"\x1f\x8b": lambda file, path: gzip.GzipFile(fileobj=file),
     b"\xfd7zXZ\0": lambda file, path: lzma.LZMAFile(file),
-    b"BZh": lambda file, path: bz2.BZ2File(file),
-    b"\x28\xb5\x2f\xfd": lambda file, path: io.BufferedReader(
+    b"BZh[1-9]1AY&SY": lambda file, path: bz2.BZ2File(file),
+    b"\\(\xb5/\xfd": lambda file, path: io.BufferedReader(
         extra("pyarrow", path).input_stream(file, compression="zstd")
     ),
 }
@@ -82,8 +84,8 @@ def open_text(path: str | Path) -> Iterator[BinaryIO]:
         raise CorpusError(f"{path} has no lines of text. A command that converts it: {command}")
     try:
         with path.open("rb") as raw:
-            head = raw.peek(8)
-            opener = next((_OPENERS[x] for x in _OPENERS if head.startswith(x)), None)
+            head = raw.peek(10)
+            opener = next((_OPENERS[x] for x in _OPENERS if re.match(x, head)), None)
             yield opener(raw, path) if opener else raw
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
         raise CorpusError(f"{path}: damaged compressed file: {error}") from None

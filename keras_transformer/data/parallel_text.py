@@ -252,7 +252,8 @@ def _dialect(path: Path) -> tuple[str, bool]:
     if kind_of(path) == "tsv":
         text = "\n".join(head)
         rest = re.sub(r'(?:^|(?<=\t))"(?:[^"]|"")*"(?=\t|$)', "", text, flags=re.MULTILINE)
-        return "\t", '"' not in rest and ('""' in text or not rest.strip())
+        is_quoted = text != rest and '"' not in rest and ('""' in text or not rest.strip())
+        return "\t", is_quoted
 
     def regular_rows(delimiter: str) -> int:
         with suppress(csv.Error):

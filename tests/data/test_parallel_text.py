@@ -134,7 +134,7 @@ def test_compressed_files_of_all_formats(tmp_path, suffix, compress):
         path = write(tmp_path / f"{name}.{suffix}", compress(content.encode()))
         assert list(read_parallel(path)) == pairs
     many = compress("".join(f"{n}\t{n * n}\n" for n in range(9_999)).encode())
-    for damage in (many[:-7], many[:99], many[:6] + b"!" * 9 + many[15:]):
+    for damage in (many[:-7], many[:99], many[:10] + b"!" * 9 + many[19:]):
         with pytest.raises(CorpusError, match=f"d.tsv.{suffix}: (damaged compressed|cannot be)"):
             list(read_parallel(write(tmp_path / f"d.tsv.{suffix}", damage)))
 
