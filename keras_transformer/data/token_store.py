@@ -140,7 +140,7 @@ class TokenStore:
     def report(self) -> str:
         """One line of text with the number of kept pairs, and of dropped pairs for each reason."""
         kept, dropped = f"{len(self):,} pairs kept", sum(self.dropped.values())
-        return f"{kept}, {dropped:,} dropped: {_list_reasons(self.dropped)}" if dropped else kept
+        return f"{kept}, {dropped:,} dropped: {list_reasons(self.dropped)}" if dropped else kept
 
 
 def _read_summary(directory: Path) -> dict[str, Any]:
@@ -186,7 +186,7 @@ def _write(
             bar.update(len(chunk))
     if count == 0:
         raise UserError(
-            f"no pair is left for training: {_list_reasons(dropped) or 'the text is empty'}. "
+            f"no pair is left for training: {list_reasons(dropped) or 'the text is empty'}. "
             f"Pairs read: {dropped.total():,}"
         )
     summary = {"pairs": count, "dtype": dtype.str, "fingerprint": digest.hexdigest()}
@@ -216,7 +216,8 @@ def _encode(
     return kept
 
 
-def _list_reasons(dropped: dict[str, int]) -> str:
+def list_reasons(dropped: dict[str, int]) -> str:
+    """Returns the numbers of dropped pairs, by reason, as text."""
     return ", ".join(f"{count:,} with {reason}" for reason, count in dropped.items())
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import yaml
 
 from keras_transformer.data.corpus import Pair
-from keras_transformer.data.corpus_report import CorpusReport
+from keras_transformer.data.corpus_report import MAX_LENGTH_RATIO, CorpusReport
 from keras_transformer.data.tokenizer import Tokenizer, VocabularySizeError
 from keras_transformer.errors import UserError
 from keras_transformer.recipe.settings import bleu_tokenization
@@ -62,7 +62,7 @@ _SCALES = (
 
 
 class Text(NamedTuple):
-    """The files and languages of a corpus. `target` is None for a TSV file."""
+    """The files and languages of a corpus. `target` is None for a file with both sides."""
 
     source: Path
     target: Path | None
@@ -79,7 +79,9 @@ class NewRecipe:
     vocabulary_size: int
     round_trip: str  # a sentence on the target sentences that their ids give back
     max_length: int  # pairs with a longer sentence, in pieces, are dropped
-    tokens: int  # target tokens of the corpus, estimated from the sample of the report
+    too_long: int  # pairs that are longer, and
+    tokens: int  # target tokens of the corpus, both estimated from the sample of the report
+    wrong_language: bool  # whether training drops pairs with a sentence of another language
     steps: int
 
     @property
@@ -108,6 +110,9 @@ data:
   train: {{{files}}}
   # Random pairs for validation and test. No sentence is in two splits.
   held_out: {{validation: {self.held_out}, test: {self.held_out}}}
+  # Pairs that are probably no translations are dropped. The last filter needs py3langid.
+  filters: {{max_length_ratio: {MAX_LENGTH_RATIO}, identical: true, repeated: true, \
+wrong_language: {str(self.wrong_language).lower()}}}
   # Pairs with a sentence of more pieces (subwords) are dropped.
   max_length: {self.max_length}
 tokenizer:
@@ -169,6 +174,7 @@ def choose_settings(report: CorpusReport) -> NewRecipe:
     encoded = tokenizer.encode_source(sources), tokenizer.encode_target(targets)
     lengths = np.array([[*map(len, side)] for side in encoded])
     longest = np.quantile(lengths, 0.999)
+    max_length = next((length for length in (32, 64, 128) if longest <= length), 256)
     tokens = round((lengths[1].mean() + 1) * report.pairs)
     steps, unit = scale.passes * tokens // scale.batch, 10 * _CHECKPOINTS
     return NewRecipe(
@@ -176,9 +182,11 @@ def choose_settings(report: CorpusReport) -> NewRecipe:
         held_out=min(max(50, different // 20), 2_000, different // 8),
         vocabulary_size=tokenizer.target_vocabulary_size,
         round_trip=_round_trip(tokenizer, [target for _, target in pairs]),
-        max_length=next((length for length in (32, 64, 128) if longest <= length), 256),
+        max_length=max_length,
+        too_long=round((lengths.max(axis=0) > max_length).mean() * report.pairs),
         tokens=tokens,
         steps=min(max(steps // unit * unit, 1_000), 100_000),
+        wrong_language=report.wrong_language is not None and not report.is_doubtful,
     )
 
 

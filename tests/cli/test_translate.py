@@ -119,7 +119,8 @@ def test_invalid_utf8_to_translate(run, tmp_path):
     assert result.exit_code == 2
     assert len(result.stdout.splitlines()) == 3
     assert result.stderr == (
-        "Error: standard input, line 4: text must be UTF-8. Received: byte 0xff at column 1\n"
+        "Error: standard input, line 4: text must be UTF-8. Received: byte 0xff at column 1. "
+        "It may be CP1252, which this converts: iconv -f CP1252 -t UTF-8\n"
     )
     (tmp_path / "in.txt").write_bytes(b"one\n\xff\n")
     assert "in.txt, line 2" in fails("translate", run, tmp_path / "in.txt")
