@@ -1,0 +1,210 @@
+"""A trained model of another toolkit as its files have it, and how it becomes a `Transformer`."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_transformer._backend import without_tensorflow
+from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.errors import UserError
+from keras_transformer.exchange.source_model import array
+from keras_transformer.exchange.vocabulary import (
+    NewIds,
+    Vocabulary,
+    converted,
+    new_ids,
+    word_model,
+)
+from keras_transformer.exchange.weight_files import Arrays
+from keras_transformer.layers import SinusoidalPositionalEncoding
+from keras_transformer.layers.positions.positional_encoding import (
+    POSITION_ENCODINGS,
+    new_position_encoding,
+)
+from keras_transformer.layers.saving import placeholder_weights
+from keras_transformer.models.transformer import Transformer
+
+# Stack, number of the layer or None, sublayer and weight in the path of a weight of `Transformer`,
+# such as encoder_layer_1/self_attention/query/kernel and decoder_norm/gamma.
+_IN_LAYER = re.compile(r"(encoder|decoder)_(?:layer_(\d+)/(.+)|(norm))/(\w+)")
+_ATTENTION = ("query", "key", "value", "output")
+
+
+class Side(NamedTuple):
+    """The vocabulary of a language, and its SentencePiece model or None."""
+
+    vocabulary: Vocabulary
+    model: bytes | None
+
+
+@dataclass(frozen=True)
+class ForeignModel:
+    """What the files of another toolkit say about a trained Transformer.
+
+    Attributes:
+        path: The file of the weights, for messages.
+        arguments: Constructor arguments of `Transformer`, without vocabularies.
+        weights: All weights by the names of the file, each once. Embeddings are `(V, D)`.
+        names: The names of "source", "target", "output_embeddings", "bias" and
+            "position_embeddings" in `weights`. Without "output_embeddings", the output matrix is
+            that of the target. If source and target have one name, they are one matrix.
+        name_in_layer: Returns the name in `weights` of a weight in a layer: the arguments are the
+            stack, the number of the layer from 0 on (None for the norm after the stack), the
+            sublayer and the weight.
+        source, target: The vocabularies.
+        source_eos: Whether the encoder's input ends with eos.
+        kernels_are_transposed: Whether the kernels of dense layers are (out, in).
+        evaluation: Search options of the toolkit's own configuration.
+        languages: Source and target language, or "und" if they are not known.
+        notes: What the conversion to this format has lost, or other remarks.
+    """
+
+    path: Path
+    arguments: dict[str, Any]
+    weights: Arrays
+    names: dict[str, str]
+    name_in_layer: Callable[[str, int | None, str, str], str]
+    source: Side
+    target: Side
+    source_eos: bool = True
+    kernels_are_transposed: bool = False
+    evaluation: dict[str, Any] = field(default_factory=dict)
+    languages: tuple[str, str] = ("und", "und")
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether source and target share one embedding."""
+        return self.names["source"] == self.names["target"]
+
+    def convert(self) -> tuple[Transformer, Tokenizer]:
+        """Returns the model and its tokenizer, with the ids of this package.
+
+        Raises `UserError` if a weight is missing, not needed, of another shape, or not finite.
+        """
+        self._check_sizes()
+        ids = self._new_ids()
+        tokenizer = self._tokenizer(*ids)
+        bias = self.weights.get(self.names.get("bias", ""))
+        has_bias = bool(ids[1].is_absent.any() or (bias is not None and np.any(bias)))
+        with without_tensorflow(), placeholder_weights():
+            model = Transformer(
+                len(ids[0].pieces),
+                target_vocabulary_size=None if self.is_joint else len(ids[1].pieces),
+                use_logits_bias=has_bias,
+                tie_word_embeddings="output_embeddings" not in self.names,
+                **self.arguments,
+            )
+        names = {weight.path: self._name_of(weight.path) for weight in model.weights}
+        unused = self.weights.keys() - {*names.values(), self.names.get("bias")}
+        if unused:
+            raise UserError(
+                f"{self.path} has weights that a Transformer does not have: "
+                f"{', '.join(sorted(unused)[:8])}{', ...' if len(unused) > 8 else ''}"
+            )
+        for weight in model.weights:
+            weight.assign(self._converted(weight, names[weight.path], *ids))
+        return model, tokenizer
+
+    def _check_sizes(self) -> None:
+        """Compares the sizes with the weights, so that a model is never larger than its file."""
+        sizes = self.arguments
+        depths = {"encoder": sizes["num_layers"]}
+        depths["decoder"] = sizes.get("num_decoder_layers", sizes["num_layers"])
+        needed = {self.names[side]: sizes["d_model"] for side in ("source", "target")}
+        for stack, depth in depths.items():
+            last = (stack, depth - 1, "feed_forward/inner", "bias")
+            needed[self.name_in_layer(*last)] = sizes["d_ff"]
+        for name, size in needed.items():
+            if (found := self._weight(name).shape[-1]) != size:
+                raise UserError(f"{self.path}: {name} must have the width {size}. Received: {found}")
+
+    def _weight(self, name: str) -> np.ndarray:
+        if name not in self.weights:
+            raise UserError(f"{self.path} has no weight {name}, which its settings need")
+        return self.weights[name]
+
+    def _new_ids(self) -> tuple[NewIds, NewIds]:
+        sides = self.source, self.target
+        vocabularies = []
+        for name, side in zip(("source", "target"), sides, strict=True):
+            pieces, rows = side.vocabulary.pieces, len(self._weight(self.names[name]))
+            if len(pieces) > rows:
+                raise UserError(
+                    f"the vocabulary has {len(pieces)} pieces, but {self.names[name]} in "
+                    f"{self.path} has only {rows} rows"
+                )
+            unnamed = [f"<unused row {row}>" for row in range(len(pieces), rows)]
+            vocabularies.append(side.vocabulary._replace(pieces=[*pieces, *unnamed]))
+        is_shared = vocabularies[0] == vocabularies[1]
+        models = [[x.model] for x in sides]
+        if is_shared:
+            models = [[x.model for x in sides]] * 2
+        known = [[model for model in x if model is not None] for x in models]
+        found = [new_ids(x, y) for x, y in zip(vocabularies, known, strict=True)]
+        # A recipe has one vocabulary size for both.
+        size = max(len(x.pieces) for x in found)
+        first, second = (new_ids(x, y, size) for x, y in zip(vocabularies, known, strict=True))
+        return first, second
+
+    def _tokenizer(self, source: NewIds, target: NewIds) -> Tokenizer:
+        models = []
+        for side, ids in ((self.source, source), (self.target, target)):
+            if side.model is None:  # Its pieces are words of texts, which begin with "▁".
+                words = [f"▁{piece}" for piece in ids.pieces[4:]]
+                models.append(converted(word_model(words), [*ids.pieces[:4], *words]))
+            else:
+                models.append(converted(side.model, ids.pieces))
+        return Tokenizer(models[0], None if models[0] == models[1] else models[1])
+
+    def _name_of(self, path: str) -> str:
+        if match := _IN_LAYER.fullmatch(path):
+            stack, number, sublayer, norm, weight = match.groups()
+            index = None if number is None else int(number) - 1
+            return self.name_in_layer(stack, index, sublayer or norm, weight)
+        layer, _, kind = path.partition("/")
+        if kind == "embeddings":
+            return self.names["source" if layer == "source_embedding" else "target"]
+        return self.names.get(kind, "")
+
+    def _converted(self, weight: Any, name: str, source: NewIds, target: NewIds) -> np.ndarray:
+        kind = weight.path.rpartition("/")[2]
+        if kind == "bias" and "embedding/" in weight.path:
+            found = self.weights.get(name)
+            value = target.bias(None if found is None else found.reshape(-1))
+        else:
+            value = self._weight(name)
+            if kind in ("embeddings", "output_embeddings"):
+                is_source = weight.path.startswith("source_")
+                value = (source if is_source else target).gathered(value)
+            elif kind == "kernel" and self.kernels_are_transposed:
+                value = value.T
+            elif weight.ndim == 1:
+                value = value.reshape(-1)
+        if value.shape != tuple(weight.shape):
+            needed = tuple(weight.shape)
+            raise UserError(f"{self.path}: {name} must be {needed}. Received: {value.shape}")
+        value = value.astype("float32", copy=False)
+        if not np.isfinite(value).all():
+            raise UserError(f"{self.path}: {name} has values that are not finite")
+        return value
+
+
+def position_encoding_of(tables: Mapping[str, np.ndarray]) -> str:
+    """Returns the name of the sinusoids that encoder and decoder have, or "learned"."""
+    first, *others = tables.values()
+    if any(not np.array_equal(first, other) for other in others):
+        raise UserError(
+            f"encoder and decoder must have the same positions. Received: {', '.join(tables)}"
+        )
+    zeros = np.zeros((1, *first.shape), "float32")
+    for name, (kind, _) in POSITION_ENCODINGS.items():
+        if issubclass(kind, SinusoidalPositionalEncoding):
+            table = array(new_position_encoding(name, {})(zeros))[0]
+            if np.allclose(table, first, atol=1e-3):
+                return name
+    return "learned"
