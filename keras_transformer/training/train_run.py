@@ -366,7 +366,8 @@ def _write_embeddings(run: Run, model: Any, tokenizer: Tokenizer) -> None:
     """Writes the embeddings of the first tokens of the vocabularies for TensorBoard."""
     source = (model.source_embedding, tokenizer.source_pieces)
     target = (model.target_embedding, tokenizer.target_pieces)
-    sides = {"joint": source} if tokenizer.joint else {"source": source, "target": target}
+    is_shared = model.source_embedding is model.target_embedding
+    sides = {"joint": source} if is_shared else {"source": source, "target": target}
     embeddings = {
         side: (keras.ops.convert_to_numpy(layer.embeddings[:_PROJECTED]), pieces[:_PROJECTED])
         for side, (layer, pieces) in sides.items()
