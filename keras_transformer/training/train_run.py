@@ -15,7 +15,7 @@ from keras_transformer.data.batch_plan import Batch
 from keras_transformer.data.tokenizer import PAD_ID
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
-from keras_transformer.evaluation.scores import bleu
+from keras_transformer.evaluation.run_evaluation import bleu
 from keras_transformer.models import ARCHITECTURES
 from keras_transformer.recipe.settings import Recipe, longest_lengths
 from keras_transformer.runs import checkpoints
