@@ -1,9 +1,10 @@
-"""Exchanges models with KerasHub.
+"""Exchanges models with other toolkits: Marian, Hugging Face, CTranslate2 and KerasHub.
 
-The functions import `keras_hub`, which needs the extra `tensorflow` and imports TensorFlow on every
-backend.
+`import_run` makes a run of a trained model of another toolkit. The functions for KerasHub import
+`keras_hub`, which needs the extra `tensorflow` and imports TensorFlow on every backend.
 """
 
+from keras_transformer.exchange.import_run import import_run
 from keras_transformer.exchange.keras_hub import (
     bert_from_keras_hub,
     bert_to_keras_hub,
@@ -16,4 +17,5 @@ __all__ = [
     "bert_to_keras_hub",
     "gpt2_from_keras_hub",
     "gpt2_to_keras_hub",
+    "import_run",
 ]

@@ -39,7 +39,10 @@ _OLD_NAMES = (
 )
 # Layers whose weights are those of several layers, one after another.
 _JOINED = re.compile(r"(\w+/layer_\d+/(self_attention/linear_0|attention/linear_1))/(weight|bias)")
-_PARTS = {"self_attention/linear_0": ("query", "key", "value"), "attention/linear_1": ("key", "value")}
+_PARTS = {
+    "self_attention/linear_0": ("query", "key", "value"),
+    "attention/linear_1": ("key", "value"),
+}
 _SUBLAYERS = {
     **{f"self_attention/{x}": f"self_attention/linear_0/{x}" for x in ("query", "key", "value")},
     "self_attention/output": "self_attention/linear_1",
@@ -91,6 +94,7 @@ def read_ctranslate2(folder: Path, vocabularies: tuple[Path, ...] = ()) -> Forei
         eos = config.get("add_source_eos", flags.get("with_source_eos", False))
         return ForeignModel(
             path,
+            [path, folder / "config.json", *folder.glob("*vocabulary.*"), *vocabularies],
             arguments,
             _split(arrays),
             names,
@@ -145,7 +149,9 @@ def _as_floats(found: Arrays) -> tuple[Arrays, tuple[str, ...]]:
         array, scale = found[name], found.pop(f"{name}_scale", None)
         if array.ndim and array.dtype.kind == "i":
             bits = 8 * array.itemsize
-            notes[bits] = f"the weights are rounded to int{bits}, so scores differ from the original's"
+            notes[bits] = (
+                f"the weights are rounded to int{bits}, so scores differ from the original's"
+            )
             scale = np.float32(_OLD_INT16_SCALE) if scale is None else scale
             found[name] = (array / scale.reshape(-1, *[1] * (array.ndim - 1))).astype("f4")
     return found, tuple(notes.values())

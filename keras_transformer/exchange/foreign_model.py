@@ -1,7 +1,7 @@
 """A trained model of another toolkit as its files have it, and how it becomes a `Transformer`."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ from keras_transformer.models.transformer import Transformer
 # Stack, number of the layer or None, sublayer and weight in the path of a weight of `Transformer`,
 # such as encoder_layer_1/self_attention/query/kernel and decoder_norm/gamma.
 _IN_LAYER = re.compile(r"(encoder|decoder)_(?:layer_(\d+)/(.+)|(norm))/(\w+)")
-_ATTENTION = ("query", "key", "value", "output")
+NameInLayer = Callable[[str, int | None, str, str], str]
 
 
 class Side(NamedTuple):
@@ -47,6 +47,7 @@ class ForeignModel:
 
     Attributes:
         path: The file of the weights, for messages.
+        files: All files of the model that may exist.
         arguments: Constructor arguments of `Transformer`, without vocabularies.
         weights: All weights by the names of the file, each once. Embeddings are `(V, D)`.
         names: The names of "source", "target", "output_embeddings", "bias" and
@@ -64,10 +65,11 @@ class ForeignModel:
     """
 
     path: Path
+    files: Sequence[Path]
     arguments: dict[str, Any]
     weights: Arrays
     names: dict[str, str]
-    name_in_layer: Callable[[str, int | None, str, str], str]
+    name_in_layer: NameInLayer
     source: Side
     target: Side
     source_eos: bool = True
@@ -99,7 +101,10 @@ class ForeignModel:
                 tie_word_embeddings="output_embeddings" not in self.names,
                 **self.arguments,
             )
-        names = {weight.path: self._name_of(weight.path) for weight in model.weights}
+        names = {
+            weight.path: name_of(weight.path, self.names, self.name_in_layer)
+            for weight in model.weights
+        }
         unused = self.weights.keys() - {*names.values(), self.names.get("bias")}
         if unused:
             raise UserError(
@@ -121,7 +126,9 @@ class ForeignModel:
             needed[self.name_in_layer(*last)] = sizes["d_ff"]
         for name, size in needed.items():
             if (found := self._weight(name).shape[-1]) != size:
-                raise UserError(f"{self.path}: {name} must have the width {size}. Received: {found}")
+                raise UserError(
+                    f"{self.path}: {name} must have the width {size}. Received: {found}"
+                )
 
     def _weight(self, name: str) -> np.ndarray:
         if name not in self.weights:
@@ -161,16 +168,6 @@ class ForeignModel:
                 models.append(converted(side.model, ids.pieces))
         return Tokenizer(models[0], None if models[0] == models[1] else models[1])
 
-    def _name_of(self, path: str) -> str:
-        if match := _IN_LAYER.fullmatch(path):
-            stack, number, sublayer, norm, weight = match.groups()
-            index = None if number is None else int(number) - 1
-            return self.name_in_layer(stack, index, sublayer or norm, weight)
-        layer, _, kind = path.partition("/")
-        if kind == "embeddings":
-            return self.names["source" if layer == "source_embedding" else "target"]
-        return self.names.get(kind, "")
-
     def _converted(self, weight: Any, name: str, source: NewIds, target: NewIds) -> np.ndarray:
         kind = weight.path.rpartition("/")[2]
         if kind == "bias" and "embedding/" in weight.path:
@@ -192,6 +189,18 @@ class ForeignModel:
         if not np.isfinite(value).all():
             raise UserError(f"{self.path}: {name} has values that are not finite")
         return value
+
+
+def name_of(path: str, names: Mapping[str, str], name_in_layer: NameInLayer) -> str:
+    """Returns a format's name of a weight of `Transformer`, or "" (see `ForeignModel`)."""
+    if match := _IN_LAYER.fullmatch(path):
+        stack, number, sublayer, norm, weight = match.groups()
+        index = None if number is None else int(number) - 1
+        return name_in_layer(stack, index, sublayer or norm, weight)
+    layer, _, kind = path.partition("/")
+    if kind == "embeddings":
+        kind = "source" if layer == "source_embedding" else "target"
+    return names.get(kind, "")
 
 
 def position_encoding_of(tables: Mapping[str, np.ndarray]) -> str:

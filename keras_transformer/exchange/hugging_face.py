@@ -1,4 +1,7 @@
-"""Reads and writes MarianMT models in the format of Hugging Face, without transformers or torch."""
+"""Reads and writes MarianMT models in the format of Hugging Face, without transformers or torch.
+
+A pre-norm model is written as Pegasus, whose network is that of MarianMT with pre-norm.
+"""
 
 import json
 from pathlib import Path
@@ -7,16 +10,38 @@ from typing import Any
 import numpy as np
 
 from keras_transformer._files import read_json
+from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
-from keras_transformer.exchange.foreign_model import ForeignModel, Side, position_encoding_of
+from keras_transformer.exchange.foreign_model import (
+    ForeignModel,
+    Side,
+    name_of,
+    position_encoding_of,
+)
+from keras_transformer.exchange.source_model import (
+    Rule,
+    array,
+    check_model,
+    check_supported,
+    position_table,
+)
 from keras_transformer.exchange.vocabulary import Vocabulary
 from keras_transformer.exchange.weight_files import (
     Arrays,
     read_safetensors,
     read_torch,
     reading,
+    write_safetensors,
 )
+from keras_transformer.layers import PositionalEncoding
+from keras_transformer.models.base import in_float32
+from keras_transformer.models.transformer import Transformer
 
+_FILES = (
+    *("config.json", "generation_config.json", "tokenizer_config.json", "vocab.json"),
+    *("target_vocab.json", "source.spm", "target.spm"),
+)
 _MOST_VOCABULARY_BYTES = 1 << 28
 _REASONS = {
     **dict.fromkeys(("bart", "mbart"), "it normalizes embeddings and has positions for each side"),
@@ -30,6 +55,7 @@ ACTIVATIONS = {
     "gelu": "gelu",
     **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh"), "gelu_approximate"),
 }
+_WRITTEN = {own: theirs for theirs, own in reversed(ACTIVATIONS.items())}
 _SUBLAYERS = {
     "self_attention/query": "self_attn.q_proj",
     "self_attention/key": "self_attn.k_proj",
@@ -45,11 +71,30 @@ _SUBLAYERS = {
     "feed_forward/outer": "fc2",
     "feed_forward_residual/norm": "final_layer_norm",
 }
+_MARKS = {"unk": "unk", "eos": "/s", "bos": "s", "pad": "pad"}
 _WEIGHTS = {"kernel": "weight", "gamma": "weight", "bias": "bias", "beta": "bias"}
 _SHARED, _HEAD, _BIAS = "model.shared.weight", "lm_head.weight", "final_logits_bias"
 _EMBEDDINGS = {side: f"model.{side}.embed_tokens.weight" for side in ("encoder", "decoder")}
 _POSITIONS = {side: f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder")}
-_EPSILON = 1e-5  # A MarianMT model has no other.
+_EPSILON = 1e-5  # A MarianMT model of Hugging Face has no other.
+_NORM_EPSILON = "norm_epsilon"  # what ours has; transformers ignores it
+_CLASSES = {"marian": "MarianMTModel", "pegasus": "PegasusForConditionalGeneration"}
+RULES: tuple[Rule, ...] = (
+    ("activation", lambda x: x.activation not in _WRITTEN, f"the activations {[*_WRITTEN]}"),
+    ("d_k", lambda x: x.d_k not in (None, x.d_model // x.num_heads), "keys as wide as the values"),
+    ("use_scale", lambda x: not x.use_scale, "scaled scores"),
+    ("normalization", lambda x: x.normalization != "layer", "layer normalization"),
+    (
+        "position_encoding",
+        lambda x: type(x.positions).call is PositionalEncoding.call or _concatenates(x),
+        "added positions",
+    ),
+    (
+        "target_vocabulary_size",
+        lambda x: x.norm_first and x.target_vocabulary_size is not None,
+        "one vocabulary with pre-norm",
+    ),
+)
 
 
 def name_in_layer(stack: str, number: int | None, sublayer: str, weight: str) -> str:
@@ -59,13 +104,116 @@ def name_in_layer(stack: str, number: int | None, sublayer: str, weight: str) ->
     return f"model.{stack}.layers.{number}.{_SUBLAYERS[sublayer]}.{_WEIGHTS[weight]}"
 
 
+def write_hugging_face(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    directory: Path,
+    options: SearchOptions,
+    languages: tuple[str, str],
+) -> None:
+    """Writes a new folder that `transformers` opens. `options` become those of `generate`.
+
+    Raises `ValueError` if Hugging Face has no such model.
+    """
+    check_model(model, tokenizer)
+    check_supported(model, "Hugging Face", RULES)
+    if options.length_penalty and options.length_penalty_form != "power":
+        raise ValueError(
+            "Hugging Face's `generate` divides scores by n ** length_penalty: set "
+            "`length_penalty_form` to power, or `length_penalty` to 0. Received: "
+            f"{options.length_penalty_form} and {options.length_penalty}"
+        )
+    model = in_float32(model)
+    directory.mkdir(parents=True)
+    write_safetensors(directory / "model.safetensors", _written_weights(model))
+    joint, kind = model.target_vocabulary_size is None, "pegasus" if model.norm_first else "marian"
+    ids = {
+        "pad_token_id": tokenizer.pad_id,
+        "bos_token_id": tokenizer.bos_id,
+        "eos_token_id": tokenizer.eos_id,
+        "decoder_start_token_id": tokenizer.bos_id,
+        "forced_eos_token_id": None,
+    }
+    sides = {"encoder": model.encoder, "decoder": model.decoder}
+    content = {
+        "config.json": {
+            "model_type": kind,
+            "architectures": [_CLASSES[kind]],
+            "vocab_size": model.vocabulary_size,
+            "decoder_vocab_size": model.target_vocabulary_size or model.vocabulary_size,
+            "share_encoder_decoder_embeddings": joint,
+            "tie_word_embeddings": model.tie_word_embeddings,
+            "d_model": model.d_model,
+            **{f"{side}_layers": stack.num_layers for side, stack in sides.items()},
+            **{f"{side}_attention_heads": model.num_heads for side in sides},
+            **{f"{side}_ffn_dim": model.d_ff for side in sides},
+            "dropout": model.dropout_rate,
+            "attention_dropout": model.attention_dropout_rate,
+            "activation_function": _WRITTEN[model.activation],
+            "max_position_embeddings": model.max_length,
+            "scale_embedding": True,
+            "is_encoder_decoder": True,
+            _NORM_EPSILON: model.norm_epsilon,
+            **ids,
+        },
+        "generation_config.json": {
+            "num_beams": options.beam_size,
+            "length_penalty": options.length_penalty,
+            "early_stopping": "never",
+            "max_length": model.max_length,
+            # Never predicted, as in our search.
+            "bad_words_ids": [[tokenizer.pad_id], [tokenizer.bos_id]],
+            **ids,
+        },
+        "tokenizer_config.json": {
+            "tokenizer_class": "MarianTokenizer",
+            **dict(zip(("source_lang", "target_lang"), languages, strict=True)),
+            **{f"{name}_token": f"<{mark}>" for name, mark in _MARKS.items()},
+            "model_max_length": model.max_length,
+            "separate_vocabs": not tokenizer.joint,
+            "clean_up_tokenization_spaces": False,
+        },
+        "vocab.json": {piece: id for id, piece in enumerate(tokenizer.source_pieces)},
+        "target_vocab.json": {piece: id for id, piece in enumerate(tokenizer.target_pieces)},
+    }
+    if tokenizer.joint:
+        del content["target_vocab.json"]
+    for name, value in content.items():
+        (directory / name).write_text(json.dumps(value, indent=1, ensure_ascii=False), "utf-8")
+    (directory / "source.spm").write_bytes(tokenizer.source_model)
+    (directory / "target.spm").write_bytes(tokenizer.target_model)
+
+
+def _written_weights(model: Transformer) -> Arrays:
+    """Returns the weights by the names of Hugging Face."""
+    names = {"source": _EMBEDDINGS["encoder"], "target": _EMBEDDINGS["decoder"]}
+    if model.target_vocabulary_size is None:
+        names = dict.fromkeys(names, _SHARED)
+    names |= {"output_embeddings": _HEAD, "bias": _BIAS}
+    weights = {}
+    for weight in model.weights:
+        name = name_of(weight.path, names, name_in_layer)
+        if name:
+            value = array(weight)
+            weights[name] = value.T if weight.path.endswith("kernel") else value
+    target_size = model.target_vocabulary_size or model.vocabulary_size
+    weights[_BIAS] = weights.get(_BIAS, np.zeros(target_size, "float32")).reshape(1, -1)
+    if model.position_encoding != "sinusoidal_half_split":
+        weights |= dict.fromkeys(_POSITIONS.values(), position_table(model))
+    return weights
+
+
+def _concatenates(model: Transformer) -> bool:
+    return bool(getattr(model.positions, "concatenate", False))
+
+
 def read_hugging_face(folder: Path) -> ForeignModel:
     """Reads the folder of a MarianMT model: weights, `config.json` and the tokenizer.
 
     Raises `UserError` if the model has another type, or if a file is missing or damaged.
     """
     config = read_object(folder / "config.json")
-    if (kind := config.get("model_type")) != "marian":
+    if (kind := config.get("model_type")) not in _CLASSES:
         reason = f": {_REASONS[kind]}" if kind in _REASONS else ""
         raise UserError(
             f"{folder}: of Hugging Face's models, only those of the type marian (such as OPUS-MT) "
@@ -87,6 +235,7 @@ def read_hugging_face(folder: Path) -> ForeignModel:
             weights[_POSITIONS["encoder"]] = next(iter(tables.values()))
         return ForeignModel(
             path,
+            [path, *(folder / name for name in _FILES)],
             arguments,
             weights,
             names,
@@ -132,7 +281,8 @@ def _arguments(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
         "dropout_rate": float(config.get("dropout", 0.1)),
         "attention_dropout_rate": float(config.get("attention_dropout", 0.0)),
         "activation": ACTIVATIONS[activation],
-        "norm_epsilon": _EPSILON,
+        "norm_first": config["model_type"] == "pegasus",
+        "norm_epsilon": float(config.get(_NORM_EPSILON, _EPSILON)),
         "max_length": int(config.get("max_position_embeddings", 1024)),
     }
 

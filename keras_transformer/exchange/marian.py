@@ -5,6 +5,7 @@ Hugging Face and CTranslate2 convert such models with other sinusoids; here they
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,13 +69,15 @@ def read_marian(path: Path, vocabularies: tuple[Path, ...] = ()) -> ForeignModel
         arguments = _arguments(path, settings)
         norm = "_pre" if arguments["norm_first"] else ""
         beam_size, power = decoder.get("beam-size", 4), decoder.get("normalize", 0)
+        files = [*vocabularies] or decoder.get("vocabs") or sorted(path.parent.glob("*vocab*.spm"))
         return ForeignModel(
             path,
+            [path, *dict.fromkeys(files)],
             arguments,
             weights,
             _names(weights),
             lambda *place: _name_in_layer(norm, *place),
-            *_sides(path.parent, decoder, vocabularies),
+            *_sides(path.parent, files),
             evaluation={
                 "beam_size": int(beam_size),
                 "length_penalty": float(power),
@@ -85,10 +88,14 @@ def read_marian(path: Path, vocabularies: tuple[Path, ...] = ()) -> ForeignModel
 
 def _decoder_settings(path: Path) -> dict[str, Any]:
     """Returns the file that Marian writes beside its model, or {}. Paths in it become absolute."""
-    names = sorted(path.glob("*decoder.yml")) if path.is_dir() else [
-        path.with_name(f"{path.name}.decoder.yml"),
-        path.with_name("decoder.yml"),
-    ]
+    names = (
+        sorted(path.glob("*decoder.yml"))
+        if path.is_dir()
+        else [
+            path.with_name(f"{path.name}.decoder.yml"),
+            path.with_name("decoder.yml"),
+        ]
+    )
     for file in names:
         if file.is_file():
             with reading(file):
@@ -158,9 +165,7 @@ def _names(weights: Arrays) -> dict[str, str]:
     return {x: y for x, y in names.items() if x not in optional or y in weights}
 
 
-def _name_in_layer(
-    norm: str, stack: str, number: int | None, sublayer: str, weight: str
-) -> str:
+def _name_in_layer(norm: str, stack: str, number: int | None, sublayer: str, weight: str) -> str:
     """Returns Marian's name of a weight, see `ForeignModel`."""
     part = {"gamma": "scale", "beta": "bias"}.get(weight)
     if number is None:
@@ -175,10 +180,7 @@ def _name_in_layer(
     return f"{name}_Wo_ln_{part}{norm}" if part else f"{name}_{letter}{place[0]}"
 
 
-def _sides(
-    folder: Path, decoder: dict[str, Any], vocabularies: tuple[Path, ...]
-) -> tuple[Side, Side]:
-    files = [*vocabularies] or decoder.get("vocabs") or sorted(folder.glob("*vocab*.spm"))
+def _sides(folder: Path, files: Sequence[Path]) -> tuple[Side, Side]:
     if len(files) not in (1, 2):
         raise UserError(
             f"{folder}: name the vocabulary, or those of source and target (--vocabulary). "

@@ -144,6 +144,34 @@ class Translator(BaseTranslator):
         shortlist = open_shortlist(run, tokenizer) if use_shortlist else None
         return cls(model, tokenizer, options, overlong, tokens_per_batch, shortlist)
 
+    @classmethod
+    def from_preset(
+        cls,
+        preset: str | Path,
+        options: SearchOptions | None = None,
+        *,
+        revision: str | None = None,
+        **arguments: Any,
+    ) -> "Translator":
+        """Opens the translator of a model of another toolkit, or of a run.
+
+        The first call makes a run of the model, in Keras's folder (see `import_run`).
+
+        Example:
+
+        >>> Translator.from_preset("hf://Helsinki-NLP/opus-mt-en-de").translate(["How are you?"])
+
+        Args:
+            preset: A model of the Hugging Face hub ("hf://ORGANIZATION/NAME"), a folder or file of
+                a model, a run folder, or the name of a run in the package.
+            options: As in `from_run`.
+            revision: Branch, tag or commit of the hub. Defaults to None, which means the newest.
+            **arguments: Other arguments of `from_run`.
+        """
+        from keras_transformer.exchange.import_run import preset_run
+
+        return cls.from_run(preset_run(preset, revision), options, **arguments)
+
     def _search_parts(
         self,
         parts: list[SourcePart],
