@@ -19,9 +19,9 @@ class ImportOptions(common.Options):
     """SentencePiece model of a Marian or CTranslate2 model. Repeat the option if source and target
     have their own. Default: the files that lie beside the model."""
     source_language: Annotated[str | None, LANGUAGE] = Field(None, title="CODE")
-    """ISO 639-1 code of the source language. Default: that of the files or their names, else und."""
+    """ISO 639-1 code of the source language. Default: that of the files or their names."""
     target_language: Annotated[str | None, LANGUAGE] = Field(None, title="CODE")
-    """ISO 639-1 code of the target language. Default: that of the files or their names, else und."""
+    """ISO 639-1 code of the target language. Default: that of the files or their names."""
 
 
 @click.command("import")

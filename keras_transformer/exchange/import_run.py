@@ -66,8 +66,8 @@ def import_run(
             time of the first download.
         vocabularies: SentencePiece model, or the models of source and target, of a Marian or
             CTranslate2 model. Defaults to those that lie beside it.
-        source_language, target_language: ISO 639-1 codes. Default to those of the files or their
-            names, else "und".
+        source_language: ISO 639-1 code. Defaults to that in the files or their names, or "und".
+        target_language: As `source_language`.
 
     Raises:
         UserError: If the model cannot be imported. Then nothing is written.

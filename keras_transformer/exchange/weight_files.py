@@ -1,4 +1,4 @@
-"""Reads and writes files of weights without unpickling: safetensors, and `.npz` and `.bin` of Marian.
+"""Reads and writes files of weights without unpickling: safetensors, Marian's `.npz` and `.bin`.
 
 Each reader returns arrays by name. Sizes are checked against the size of the file before memory is
 taken. The arrays of uncompressed formats are views of the mapped file.

@@ -1,4 +1,4 @@
-"""Exports trained models to SavedModel, CTranslate2, ONNX and Hugging Face, and runs to small folders."""
+"""Exports models to SavedModel, CTranslate2, ONNX and Hugging Face, and runs to small folders."""
 
 from keras_transformer.export.ctranslate2 import export_ctranslate2
 from keras_transformer.export.hugging_face import export_hugging_face

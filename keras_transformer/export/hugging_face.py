@@ -33,8 +33,8 @@ def export_hugging_face(
 
     Example:
 
-    >>> export_hugging_face(open_model(run), run.tokenizer(), "exports/quickstart/hugging_face")
-    >>> model = transformers.AutoModelForSeq2SeqLM.from_pretrained("exports/quickstart/hugging_face")
+    >>> export_hugging_face(open_model(run), run.tokenizer(), "exports/quickstart")
+    >>> model = transformers.AutoModelForSeq2SeqLM.from_pretrained("exports/quickstart")
 
     Args:
         model: A `Transformer` with full attention and with positions that are added to embeddings.
