@@ -145,7 +145,7 @@ def _read(path: Path) -> tuple[str, Arrays, tuple[str, ...]]:
 
 def _as_floats(found: Arrays) -> tuple[Arrays, tuple[str, ...]]:
     notes = {}
-    for name in [*found]:
+    for name in [x for x in found if not x.endswith("_scale")]:
         array, scale = found[name], found.pop(f"{name}_scale", None)
         if array.ndim and array.dtype.kind == "i":
             bits = 8 * array.itemsize

@@ -166,7 +166,8 @@ class ForeignModel:
                 models.append(converted(word_model(words), [*ids.pieces[:4], *words]))
             else:
                 models.append(converted(side.model, ids.pieces))
-        return Tokenizer(models[0], None if models[0] == models[1] else models[1])
+        second = None if models[0] == models[1] else models[1]
+        return Tokenizer(models[0], second, source_eos=self.source_eos)
 
     def _converted(self, weight: Any, name: str, source: NewIds, target: NewIds) -> np.ndarray:
         kind = weight.path.rpartition("/")[2]

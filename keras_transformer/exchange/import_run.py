@@ -148,8 +148,7 @@ def _recipe(
 ) -> Recipe:
     """Returns a recipe that describes the model."""
     normalization = normalization_of(tokenizer.source_model)
-    config = model.get_config()
-    names = type(model).settings()
+    settings = {name: getattr(model, name) for name in sorted(type(model).settings())}
     tree = {
         "name": re.sub(r"[^\w.-]", "_", directory.resolve().name).lstrip(".-") or "imported",
         "description": f"Imported from {source}",
@@ -162,7 +161,7 @@ def _recipe(
             if normalization in get_args(Normalization)
             else "nmt_nfkc",
         },
-        "model": {x: config[x] for x in config if x in names and config[x] is not None},
+        "model": {name: value for name, value in settings.items() if value is not None},
         "evaluation": foreign.evaluation,
     }
     return Recipe.model_validate(tree, context=OF_RUN)
