@@ -159,7 +159,7 @@ def write_hugging_face(
         "generation_config.json": {
             "num_beams": options.beam_size,
             "length_penalty": options.length_penalty,
-            "early_stopping": "never",
+            "early_stopping": True,
             "max_length": model.max_length,
             # Never predicted, as in our search.
             "bad_words_ids": [[tokenizer.pad_id], [tokenizer.bos_id]],
