@@ -22,6 +22,7 @@ from keras_transformer.models.transformer import Transformer
 ACTIVATIONS = {
     "relu": "RELU",
     "gelu": "GELU",
+    "gelu_approximate": "GELUTanh",
     "silu": "SWISH",
     "swish": "SWISH",
     "sigmoid": "Sigmoid",
@@ -78,10 +79,12 @@ def _specification(model: Transformer, tokenizer: Tokenizer, specs: Any) -> Any:
     encoder = specs.TransformerEncoderSpec(num_layers=model.encoder.num_layers, **sizes)
     decoder = specs.TransformerDecoderSpec(num_layers=model.decoder.num_layers, **sizes)
     spec = specs.TransformerSpec(encoder, decoder)
-    embeddings = array(model.target_embedding.embeddings)
+    matrix, bias = model.output_weights()
     spec.encoder.embeddings[0].weight = array(model.source_embedding.embeddings)
-    spec.decoder.embeddings.weight = spec.decoder.projection.weight = embeddings
-    spec.decoder.projection.bias = np.zeros(len(embeddings), "float32")
+    spec.decoder.embeddings.weight = array(model.target_embedding.embeddings)
+    spec.decoder.projection.weight = array(matrix)
+    zeros = np.zeros(matrix.shape[0], "float32")
+    spec.decoder.projection.bias = zeros if bias is None else array(bias).copy()
     spec.decoder.projection.bias[[tokenizer.pad_id, tokenizer.bos_id]] = FORBIDDEN
     _set_stack(spec.encoder, model.encoder, model)
     _set_stack(spec.decoder, model.decoder, model)

@@ -190,9 +190,9 @@ class ModelSettings(_Section):
     use_scale: bool | None = None
     """Divide attention scores by the square root of d_k. Default: true."""
     position_encoding: str | None = None
-    """One of sinusoidal, sinusoidal_half_split, learned, rotary, alibi, t5, index,
-    normalized_index, binary, the last three also with _concatenated, or none. Default:
-    sinusoidal."""
+    """One of sinusoidal, sinusoidal_half_split, sinusoidal_marian, sinusoidal_opennmt,
+    sinusoidal_fairseq, learned, rotary, alibi, t5, index, normalized_index, binary, the last three
+    also with _concatenated, or none. Default: sinusoidal."""
     activation: str | None = None
     """Activation of the feed-forward networks. Default: relu."""
     norm_first: bool | None = None
@@ -201,6 +201,10 @@ class ModelSettings(_Section):
     """Added to the variance in the norms. Default: 1e-6."""
     normalization: Literal["layer", "batch"] | None = None
     """Batch instead of layer normalization, to compare. Default: layer."""
+    tie_word_embeddings: bool | None = None
+    """One matrix for target embedding and output projection. Default: true."""
+    use_logits_bias: bool | None = None
+    """Add a learned bias to the logits. Default: false."""
     max_length: Size | None = None
     """Maximum tokens per sentence in search and in some position encodings."""
     attention_pattern: Literal["full", "local", "strided", "fixed"] | None = None

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from support.contract import randomize
 from support.parallel_text import LOSSLESS_TARGET, SENTENCES
+from support.small_models import VARIANTS
 
 from keras_transformer.data import Tokenizer
 from keras_transformer.errors import UserError
@@ -75,11 +76,22 @@ def test_constants_of_both_graphs_are_stored_once(tokenizer, tmp_path):
     assert embeddings not in (tmp_path / "model" / "step.onnx").read_bytes()
 
 
-@pytest.mark.parametrize("options", [{"joint": False}, LOSSLESS_TARGET], ids=("separate", "joint"))
-def test_half_precision_models_and_two_tokenizer_models_are_exported(options, tmp_path):
+HALF = {"dtype": "mixed_bfloat16"}
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments"),
+    [
+        ({"joint": False}, HALF),
+        (LOSSLESS_TARGET, HALF),
+        ({"joint": False}, VARIANTS["all_of_opennmt"]),
+    ],
+    ids=("separate", "joint", "opennmt"),
+)
+def test_half_precision_models_and_two_tokenizer_models_are_exported(options, arguments, tmp_path):
     tokenizer = Tokenizer.train(SENTENCES, V, **options)
     sizes = {} if tokenizer.joint else {"target_vocabulary_size": V}
-    model = new_model(dtype="mixed_bfloat16", **sizes)
+    model = new_model(**{**arguments, **sizes})
     found = export_onnx(model, tokenizer, tmp_path / "model")
     assert found.identical == found.sentences == 16
     config = json.loads((tmp_path / "model" / "config.json").read_text())

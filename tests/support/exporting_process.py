@@ -132,11 +132,19 @@ def error_of(function, *arguments, **options):
 def other_answers(tokenizer, folder):
     """What an export gives that is made of all that the first one has not.
 
-    The model has mixed precision, a vocabulary for each side, and a shortlist. The export compares
-    itself with the model. It is also loaded without a session, as in TensorFlow 2.
+    The model has mixed precision, a vocabulary for each side, an output matrix of its own, a bias
+    of the logits, other positions, and a shortlist. The export compares itself with the model. It
+    is also loaded without a session, as in TensorFlow 2.
     """
     sizes = tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size
-    model = Transformer(*sizes, **SIZES, dtype="mixed_bfloat16")
+    model = Transformer(
+        *sizes,
+        **SIZES,
+        position_encoding="sinusoidal_fairseq",
+        tie_word_embeddings=False,
+        use_logits_bias=True,
+        dtype="mixed_bfloat16",
+    )
     randomize(model)
     shortlist = shortlist_of(tokenizer)
     exported = saved_model.export_saved_model(

@@ -271,7 +271,7 @@ def test_heads_inner_units_and_embeddings_are_divided_and_nothing_else():
     mesh = keras.distribution.DeviceMesh((1, 2), ("batch", "model"), ["cpu:0", "cpu:1"])
     layouts = layout_map(mesh)
     found = {}
-    for weight in new_model("separate_vocabularies").weights:
+    for weight in new_model("all_of_opennmt").weights:
         name = re.sub(r"\w+_layer_\d+/", "", weight.path)
         if layout := layouts[weight.path]:
             found[re.sub("self_|cross_", "", name)] = layout.axes
@@ -279,6 +279,8 @@ def test_heads_inner_units_and_embeddings_are_divided_and_nothing_else():
     assert found == {
         "source_embedding/embeddings": split_rows,
         "target_embedding/embeddings": split_rows,
+        "target_embedding/output_embeddings": split_rows,
+        "target_embedding/bias": ("model",),
         **{f"attention/{name}/kernel": split_columns for name in ("query", "key", "value")},
         **{f"attention/{name}/bias": ("model",) for name in ("query", "key", "value")},
         "attention/output/kernel": split_rows,
