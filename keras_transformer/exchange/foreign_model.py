@@ -167,7 +167,8 @@ class ForeignModel:
             else:
                 models.append(converted(side.model, ids.pieces))
         second = None if models[0] == models[1] else models[1]
-        return Tokenizer(models[0], second, source_eos=self.source_eos)
+        frame: dict[str, Any] = {} if self.source_eos else {"source_eos": False}
+        return Tokenizer(models[0], second, **frame)
 
     def _converted(self, weight: Any, name: str, source: NewIds, target: NewIds) -> np.ndarray:
         kind = weight.path.rpartition("/")[2]
