@@ -30,9 +30,10 @@ class TokenStore:
     """The token ids of a parallel corpus, in memory-mapped files that `build` writes.
 
     The files `source.ids` and `target.ids` contain the pieces of all sentences as uint16 or uint32,
-    without bos and eos. The files `source.offsets` and `target.offsets` contain the position of
-    each sentence's first piece, then the total number of pieces, as int64. All numbers are
-    little-endian. `meta.json` contains the SHA-256 of each other file, verified when it is opened.
+    after the tokenizer's prefixes, without bos and eos. The files `source.offsets` and
+    `target.offsets` contain the position of each sentence's first piece, then the total number of
+    pieces, as int64. All numbers are little-endian. `meta.json` contains the SHA-256 of each other
+    file, verified when it is opened.
 
     Example:
 
@@ -53,6 +54,7 @@ class TokenStore:
         summary = _read_summary(self.directory)
         self.fingerprint: str = summary["fingerprint"]
         self.dropped: dict[str, int] = summary["dropped"]
+        self.source_eos: bool = summary.get("source_eos", True)
 
         def mapped(kind: str, dtype: str) -> dict[str, np.ndarray]:
             paths = {side: self.directory / f"{side}.{kind}" for side in SIDES}
@@ -188,7 +190,8 @@ def _write(
             f"Pairs read: {dropped.total():,}"
         )
     summary = {"pairs": count, "dtype": dtype.str, "fingerprint": digest.hexdigest()}
-    summary |= {"dropped": dropped, "sha256": {x: sha256_of(directory / x) for x in _FILES}}
+    summary |= {"dropped": dropped, "source_eos": tokenizer.source_eos}
+    summary |= {"sha256": {x: sha256_of(directory / x) for x in _FILES}}
     (directory / _SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 
 
@@ -207,7 +210,9 @@ def _encode(
         elif max(len(source), len(target)) > max_length:
             dropped[f"more than {max_length:,} pieces"] += 1
         else:
-            kept.append((source, target))
+            kept.append(
+                ([*tokenizer.source_prefix_ids, *source], [*tokenizer.target_prefix_ids, *target])
+            )
     return kept
 
 

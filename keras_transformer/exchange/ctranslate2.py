@@ -94,7 +94,7 @@ def _specification(model: Transformer, tokenizer: Tokenizer, specs: Any) -> Any:
     spec.config.unk_token = pieces[tokenizer.unk_id]
     spec.config.bos_token = spec.config.decoder_start_token = pieces[tokenizer.bos_id]
     spec.config.eos_token = pieces[tokenizer.eos_id]
-    spec.config.add_source_eos = True
+    spec.config.add_source_eos = tokenizer.source_eos
     spec.config.layer_norm_epsilon = model.norm_epsilon
     # For `CTranslate2Translator`; CTranslate2 ignores it.
     spec.config.add_attribute("max_length", model.max_length)

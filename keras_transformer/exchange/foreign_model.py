@@ -167,8 +167,7 @@ class ForeignModel:
             else:
                 models.append(converted(side.model, ids.pieces))
         second = None if models[0] == models[1] else models[1]
-        frame: dict[str, Any] = {} if self.source_eos else {"source_eos": False}
-        return Tokenizer(models[0], second, **frame)
+        return Tokenizer(models[0], second, source_eos=self.source_eos)
 
     def _converted(self, weight: Any, name: str, source: NewIds, target: NewIds) -> np.ndarray:
         kind = weight.path.rpartition("/")[2]

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 
+from keras_transformer.data.corpus import Pair
 from keras_transformer.data.corpus_report import CorpusReport
 from keras_transformer.data.tokenizer import Tokenizer, VocabularySizeError
 from keras_transformer.errors import UserError
@@ -25,6 +26,8 @@ _FEWEST_PAIRS = 200
 _CHECKPOINTS = 20
 # Fine-tuning takes this part of the steps, and another learning rate.
 _FINE_TUNING_PART, _FINE_TUNING_RATE = 5, 0.0001
+# Of source text, the model needs only the ids. Target text must come back from them as it was.
+_NORMALIZATION = {"normalization": "nmt_nfkc", "target_normalization": "identity"}
 # BLEU needs another tokenization for languages that are written without spaces.
 _BLEU_TOKENIZATION = {"zh": "zh", **dict.fromkeys(("ja", "km", "lo", "my", "th"), "char")}
 
@@ -79,6 +82,7 @@ class NewRecipe:
     scale: _Scale  # the settings that depend only on the number of pairs
     held_out: int  # pairs for validation, and for test
     vocabulary_size: int
+    round_trip: str  # a sentence on the target sentences that their ids give back
     max_length: int  # pairs with a longer sentence, in pieces, are dropped
     tokens: int  # target tokens of the corpus, estimated from the sample of the report
     steps: int
@@ -98,6 +102,11 @@ class NewRecipe:
 tokenizer:
   # Little text needs a small vocabulary, so that each piece occurs often (Sennrich and Zhang 2019).
   vocabulary_size: {self.vocabulary_size}
+  # Variants of a character, such as full-width letters, become one in source text.
+  normalization: {_NORMALIZATION["normalization"]}
+  # A translation can't have a character that this normalization replaces: identity replaces none.
+  # {self.round_trip}
+  target_normalization: {_NORMALIZATION["target_normalization"]}
 model:
 {model}
   # Layer norm before each sublayer. Training is stable with small batches and short warm-up.
@@ -198,7 +207,10 @@ def choose_settings(report: CorpusReport, tokenizer: Tokenizer | None = None) ->
         )
     scale = next(scale for scale in _SCALES if report.pairs <= scale.pairs)
     part = 1 if tokenizer is None else _FINE_TUNING_PART
-    tokenizer = tokenizer or _tokenizer(report, max(scale.vocabulary_size, 2 * report.characters))
+    # If the sample is all of the text, a quarter may be held out.
+    count = len(report.sample)
+    pairs = report.sample[: count * 3 // 4 if report.pairs == count else count]
+    tokenizer = tokenizer or _tokenizer(pairs, scale.vocabulary_size, report.characters)
     sources, targets = zip(*report.sample, strict=True)
     encoded = tokenizer.encode_source(sources), tokenizer.encode_target(targets)
     lengths = np.array([[*map(len, side)] for side in encoded])
@@ -209,22 +221,35 @@ def choose_settings(report: CorpusReport, tokenizer: Tokenizer | None = None) ->
         scale=scale,
         held_out=min(max(50, different // 20), 2_000, different // 8),
         vocabulary_size=tokenizer.target_vocabulary_size,
+        round_trip=_round_trip(tokenizer, [target for _, target in pairs]),
         max_length=next((length for length in (32, 64, 128) if longest <= length), 256),
         tokens=tokens,
         steps=min(max(steps // unit * unit, 1_000), 100_000) // part,
     )
 
 
-def _tokenizer(report: CorpusReport, size: int) -> Tokenizer:
-    """Trains a tokenizer with `size` pieces, or fewer if the text does not allow as many."""
-    # If the sample is all of the text, a quarter may be held out.
-    count = len(report.sample)
-    pairs = report.sample[: count * 3 // 4 if report.pairs == count else count]
+def _tokenizer(pairs: list[Pair], size: int, characters: int) -> Tokenizer:
+    """Trains a tokenizer with `size` pieces, more for many characters, fewer for little text."""
     try:
-        return Tokenizer.train(pairs, size)
+        return Tokenizer.train(pairs, max(size, 2 * characters), **_NORMALIZATION)
     except VocabularySizeError as error:
-        fewest = min(error.bound, report.characters + 10)
-        return Tokenizer.train(pairs, max(error.bound * 4 // 5, fewest))
+        size = max(error.bound * 4 // 5, min(error.bound, characters + 10))
+        return Tokenizer.train(pairs, size, **_NORMALIZATION)
+
+
+def _round_trip(tokenizer: Tokenizer, sentences: list[str]) -> str:
+    """Says how many target sentences their pieces give back unchanged, and what others lose."""
+    found = tokenizer.decode_target(tokenizer.encode_target(sentences))
+    changed = [(x, y) for x, y in zip(sentences, found, strict=True) if x != y]
+    same, count = len(sentences) - len(changed), len(sentences)
+    text = f"{same:,} of {count:,} target sentences ({same / count:.2%}) come back unchanged"
+    if spaces := sum([*filter(None, x.split(" "))] == y.split(" ") for x, y in changed):
+        text += f"; {spaces:,} lose only repeated or outer spaces, which BLEU ignores"
+    if others := len(changed) - spaces:
+        lost = sorted(set[str]().union(*({*x} - {*y} for x, y in changed)) - {" "})
+        names = ", ".join(f"U+{ord(character):04X}" for character in lost[:9])
+        text += f"; {others:,} lose other characters: remove {names} from the text"
+    return text
 
 
 def _indented(tree: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from keras_transformer._progress import Bar
 from keras_transformer.data.corpus import available_chunks
-from keras_transformer.data.tokenizer import fits
+from keras_transformer.data.tokenizer import most_pieces
 from keras_transformer.decoding.options import DecodingOptions, SearchOptions
 from keras_transformer.errors import check_is_list
 from keras_transformer.translation.hypothesis import (
@@ -216,16 +216,14 @@ def source_parts(
 ) -> list[SourcePart]:
     """Encodes sentences, and shortens those that are too long. Blank sentences have no parts."""
     texts, found = [sentence.strip() for sentence in sentences], []
-    most = max_length - 1  # One position is for eos.
+    most = most_pieces(tokenizer, "source", max_length)
     for index, (text, pieces) in enumerate(zip(texts, tokenizer.encode_source(texts), strict=True)):
         sources = [(text, pieces[:most])]
-        if not fits(pieces, max_length) and overlong == "split":
-            split = split_overlong(
-                text, lambda x: fits(tokenizer.encode_source([x])[0], max_length)
-            )
+        if len(pieces) > most and overlong == "split":
+            split = split_overlong(text, lambda x: len(tokenizer.encode_source([x])[0]) <= most)
             encoded = [ids[:most] for ids in tokenizer.encode_source(split)]
             sources = list(zip(split, encoded, strict=True))
-        elif not fits(pieces, max_length):
+        elif len(pieces) > most:
             warnings.warn(
                 f"Only the first {most:,} of {len(pieces):,} pieces of {text[:40]!r}... are "
                 "translated.",

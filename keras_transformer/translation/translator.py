@@ -8,7 +8,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_transformer._backend.compile_function import compile_function
+from keras_transformer._backend.compile_function import compile_function, compiling
 from keras_transformer.decoding.batches import (
     LengthBatch,
     padded,
@@ -103,6 +103,7 @@ class Translator(BaseTranslator):
                     f"model's. Received: {of_tokenizer} and {of_model} tokens"
                 )
         self.model = model
+        self.waiting = compiling()
         self.tokens_per_batch = tokens_per_batch or self.TOKENS_PER_BATCH
         self.shortlist = shortlist
         if shortlist is not None:
@@ -177,14 +178,14 @@ class Translator(BaseTranslator):
         self,
         parts: list[SourcePart],
         options: SearchOptions | SamplingOptions,
-        constraints: TargetConstraints | None,
+        constraints: TargetConstraints,
         advance: Advance,
         seed: int = 0,
         first_index: int = 0,
     ) -> list[list[Hypothesis]]:
         def fields(batch: LengthBatch) -> dict[str, Any]:
             of_batch = [parts[index] for index in batch.indices]
-            given = constraints.arrays(of_batch, batch.rows) if constraints else {}
+            given = constraints.arrays(of_batch, batch.rows)
             return {**given, "shortlist": self._shortlists(of_batch, batch.rows)}
 
         # With sampling, a batch has about as many hypotheses as with beam search. The quotient is
@@ -234,9 +235,9 @@ class Translator(BaseTranslator):
         """
         options = self._checked(options or SamplingOptions())
         parts = self._parts(sentences)
-
+        constraints = TargetConstraints(self.tokenizer, parts, len(sentences))
         with counted_progress(progress, parts, len(sentences), self.waiting) as advance:
-            found = self._search_parts(parts, options, None, advance, seed, first_index)
+            found = self._search_parts(parts, options, constraints, advance, seed, first_index)
         blank = [Hypothesis("", (), 0.0, 0.0, 0)] * options.num_samples
         return whole_sentences(parts, found, blank, len(sentences))
 
@@ -293,6 +294,7 @@ class Translator(BaseTranslator):
         (part,) = parts
         limit, strategy = self._limit(self.options), self._search.strategy(self.options)
         request, length = self._search.request([part.ids], 1, len(part.ids), limit)
+        request = request._replace(**TargetConstraints(self.tokenizer, parts, 1).arrays(parts, 1))
         pieces = self.tokenizer.target_pieces
         nodes, result = record(self.model, request, length, strategy, pieces)
         return BeamTree(part.text, nodes, tuple(self._search.hypotheses(result, 0)), self.options)
@@ -306,6 +308,9 @@ class Translator(BaseTranslator):
                 f"Received: model={type(self.model).__name__}"
             )
         bos_id, pad_id = self.tokenizer.bos_id, self.tokenizer.pad_id
+        before = [
+            len(x) for x in (self.tokenizer.source_prefix_ids, self.tokenizer.target_prefix_ids)
+        ]
         sources = [part.ids for part in parts]
         targets = [[[bos_id, *hypothesis.ids[:-1]] for hypothesis in of_part] for of_part in found]
         batches = pair_batches(sources, targets, self.tokens_per_batch, self.max_length, pad_id)
@@ -314,10 +319,11 @@ class Translator(BaseTranslator):
             attention = ops.convert_to_numpy(self._source_attention(source_ids, target_ids))
             for row, index in enumerate(indices):
                 part = parts[index]
-                of_source = source_word_indices(self.tokenizer, part.text, part.ids[:-1])
+                pieces = part.ids[before[0] : len(part.ids) - self.tokenizer.source_eos]
+                of_source = source_word_indices(self.tokenizer, part.text, pieces)
                 of_source += part.first_word
                 for weights, x in zip(attention[row], found[index], strict=True):
-                    of_target = target_word_indices(self.tokenizer, x.ids)
-                    pairs = align_words(weights, of_source, of_target)
+                    of_target = target_word_indices(self.tokenizer, x.ids[before[1] :])
+                    pairs = align_words(weights[before[1] :, before[0] :], of_source, of_target)
                     aligned[index] = [*aligned[index], replace(x, alignment=pairs)]
         return aligned

@@ -136,6 +136,9 @@ def other_answers(tokenizer, folder):
     of the logits, other positions, and a shortlist. The export compares itself with the model. It
     is also loaded without a session, as in TensorFlow 2.
     """
+    models, prefixes = (tokenizer.source_model, tokenizer.target_model), ["a", "b"]
+    frames = {"source_prefix": prefixes, "target_prefix": ["B", "A"], "source_eos": False}
+    tokenizer = Tokenizer(*models, **frames)
     sizes = tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size
     model = Transformer(
         *sizes,

@@ -22,6 +22,7 @@ class RepeatingTokenizer:
 
     fingerprint = "repeating"
     source_vocabulary_size = target_vocabulary_size = 65_000
+    source_prefix_ids, target_prefix_ids, source_eos = (), (), True
 
     def encode_source(self, sentences: Sequence[str]) -> list[list[int]]:
         counts_and_ids = (map(int, sentence.split()) for sentence in sentences)
