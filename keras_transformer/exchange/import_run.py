@@ -147,7 +147,8 @@ def _recipe(
     source: str | Path,
 ) -> Recipe:
     """Returns a recipe that describes the model."""
-    normalization = normalization_of(tokenizer.source_model)
+    found = map(normalization_of, (tokenizer.source_model, tokenizer.target_model))
+    rules = [rule if rule in get_args(Normalization) else "nmt_nfkc" for rule in found]
     settings = {name: getattr(model, name) for name in sorted(type(model).settings())}
     tree = {
         "name": re.sub(r"[^\w.-]", "_", directory.resolve().name).lstrip(".-") or "imported",
@@ -157,9 +158,8 @@ def _recipe(
             "model_type": model_type_of(tokenizer.source_model),
             "vocabulary_size": tokenizer.target_vocabulary_size,
             "joint": foreign.is_joint,
-            "normalization": normalization
-            if normalization in get_args(Normalization)
-            else "nmt_nfkc",
+            "normalization": rules[0],
+            "target_normalization": rules[1] if rules[1] != rules[0] else None,
         },
         "model": {name: value for name, value in settings.items() if value is not None},
         "evaluation": foreign.evaluation,

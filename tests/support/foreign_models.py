@@ -22,10 +22,11 @@ def ANY(*modules: str) -> bool:
 def hugging_face_folder(folder: Path, **arguments) -> Path:
     """A MarianMT model with random weights, its tokenizer and its model card."""
     keras.utils.set_random_seed(0)
-    model = Transformer(V, **{**SIZES, "use_logits_bias": True, **arguments})
+    usual = {"use_logits_bias": True, "position_encoding": "sinusoidal_half_split"}
+    model = Transformer(V, **{**SIZES, **usual, **arguments})
     randomize(model)
     options = SearchOptions(beam_size=4, length_penalty=1.0, length_penalty_form="power")
-    tokenizer = Tokenizer.train(SENTENCES, vocabulary_size=V)
+    tokenizer = Tokenizer.train(SENTENCES, V, joint="target_vocabulary_size" not in arguments)
     write_hugging_face(model, tokenizer, folder, options, ("en", "de"))
     (folder / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n")
     return folder
