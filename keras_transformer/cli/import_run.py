@@ -18,6 +18,8 @@ class ImportOptions(common.Options):
     vocabulary: tuple[str, ...] = Field((), title="FILE")
     """SentencePiece model of a Marian or CTranslate2 model. Repeat the option if source and target
     have their own. Default: the files that lie beside the model."""
+    source_prefix: tuple[str, ...] = Field((), title="PIECE")
+    """Piece that begins every source, such as ">>por<<" to translate to Portuguese. Repeatable."""
     source_language: Annotated[str | None, LANGUAGE] = Field(None, title="CODE")
     """ISO 639-1 code of the source language. Default: that of the files or their names."""
     target_language: Annotated[str | None, LANGUAGE] = Field(None, title="CODE")
@@ -49,6 +51,7 @@ def import_command(source: str, run: Path, options: ImportOptions) -> None:
         run,
         revision=options.revision,
         vocabularies=options.vocabulary,
+        source_prefix=options.source_prefix,
         source_language=options.source_language,
         target_language=options.target_language,
     )

@@ -83,14 +83,14 @@ class ForeignModel:
         """Whether source and target share one embedding."""
         return self.names["source"] == self.names["target"]
 
-    def convert(self) -> tuple[Transformer, Tokenizer]:
-        """Returns the model and its tokenizer, with the ids of this package.
+    def convert(self, source_prefix: Sequence[str] = ()) -> tuple[Transformer, Tokenizer]:
+        """Returns the model and its tokenizer (see `Tokenizer`), with the ids of this package.
 
         Raises `UserError` if a weight is missing, not needed, of another shape, or not finite.
         """
         self._check_sizes()
         ids = self._new_ids()
-        tokenizer = self._tokenizer(*ids)
+        tokenizer = self._tokenizer(*ids, source_prefix)
         bias = self.weights.get(self.names.get("bias", ""))
         has_bias = bool(ids[1].is_absent.any() or (bias is not None and np.any(bias)))
         with without_tensorflow(), placeholder_weights():
@@ -158,7 +158,7 @@ class ForeignModel:
         first, second = (new_ids(x, y, size) for x, y in zip(vocabularies, known, strict=True))
         return first, second
 
-    def _tokenizer(self, source: NewIds, target: NewIds) -> Tokenizer:
+    def _tokenizer(self, source: NewIds, target: NewIds, prefix: Sequence[str] = ()) -> Tokenizer:
         models = []
         for side, ids in ((self.source, source), (self.target, target)):
             if side.model is None:  # Its pieces are words of texts, which begin with "▁".
@@ -167,7 +167,7 @@ class ForeignModel:
             else:
                 models.append(converted(side.model, ids.pieces))
         second = None if models[0] == models[1] else models[1]
-        return Tokenizer(models[0], second, source_eos=self.source_eos)
+        return Tokenizer(models[0], second, source_prefix=prefix, source_eos=self.source_eos)
 
     def _converted(self, weight: Any, name: str, source: NewIds, target: NewIds) -> np.ndarray:
         kind = weight.path.rpartition("/")[2]

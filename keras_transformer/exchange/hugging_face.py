@@ -123,6 +123,11 @@ def write_hugging_face(
             "`length_penalty_form` to power, or `length_penalty` to 0. Received: "
             f"{options.length_penalty_form} and {options.length_penalty}"
         )
+    if tokenizer.source_prefix_ids or tokenizer.target_prefix_ids or not tokenizer.source_eos:
+        raise ValueError(
+            "The tokenizer of a MarianMT model adds no prefix, and always adds eos. Received: a "
+            "tokenizer with a prefix, or with source_eos=False"
+        )
     model = in_float32(model)
     directory.mkdir(parents=True)
     write_safetensors(directory / "model.safetensors", _written_weights(model))

@@ -42,6 +42,7 @@ def import_run(
     *,
     revision: str | None = None,
     vocabularies: Sequence[str | Path] = (),
+    source_prefix: Sequence[str] = (),
     source_language: str | None = None,
     target_language: str | None = None,
 ) -> Run:
@@ -66,6 +67,8 @@ def import_run(
             time of the first download.
         vocabularies: SentencePiece model, or the models of source and target, of a Marian or
             CTranslate2 model. Defaults to those that lie beside it.
+        source_prefix: Pieces that begin every source, such as `[">>por<<"]`, which tells a
+            multilingual model the target language. Defaults to none.
         source_language: ISO 639-1 code. Defaults to that in the files or their names, or "und".
         target_language: As `source_language`.
 
@@ -79,7 +82,7 @@ def import_run(
     elif not place.exists():
         raise UserError(f"{source} does not exist. A model of the hub is hf://ORGANIZATION/NAME")
     foreign = _read(place, tuple(map(Path, vocabularies)))
-    model, tokenizer = foreign.convert()
+    model, tokenizer = foreign.convert(source_prefix)
     pair = _PAIR.search(str(source))
     languages = [
         given or (found if found != "und" or not pair else pair[number])

@@ -1,4 +1,4 @@
-"""transformers as a witness: MarianMT models compute the same here, and exports compute the same there."""
+"""transformers as a witness: imports compute the same here, and exports there."""
 
 import json
 

@@ -160,6 +160,19 @@ def test_an_imported_run_is_exported_and_trained_on(folder, tmp_path, monkeypatc
 
 
 @pytest.mark.once
+def test_a_prefix_begins_every_source(folder, tmp_path):
+    succeeds("import", folder, tmp_path / "run", "--source-prefix", "▁a", "--target-language", "pt")
+    run = Run.open(tmp_path / "run")
+    tokenizer = run.tokenizer()
+    first, *others = tokenizer.frame_source(tokenizer.encode_source(["dog"])[0])
+    assert tokenizer.source_pieces[first] == "▁a" and others[-1] == tokenizer.eos_id
+    assert run.recipe.data.target_language == "pt"
+    assert "prefix must be pieces" in fails(
+        "import", folder, tmp_path / "other", "--source-prefix", ">>por<<"
+    )
+
+
+@pytest.mark.once
 def test_a_preset_is_imported_once(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "home"))
     first = Translator.from_preset(folder, BEAM)
