@@ -78,7 +78,7 @@ class ExportOptions(BaseModel):
             raise ValueError(f"only saved_model supports a shortlist. Received: {self.format}")
         if self.search is not None and self.format not in SEARCH_OPTIONS:
             raise ValueError(
-                f"only {' and '.join(SEARCH_OPTIONS)} support search options. "
+                f"only {', '.join(SEARCH_OPTIONS)} support search options. "
                 f"Received: format={self.format!r}"
             )
         return self
