@@ -21,9 +21,9 @@ class ImportOptions(common.Options):
     source_prefix: tuple[str, ...] = Field((), title="PIECE")
     """Piece that begins every source, such as ">>por<<" to translate to Portuguese. Repeatable."""
     source_language: Annotated[str | None, LANGUAGE] = Field(None, title="CODE")
-    """ISO 639-1 code of the source language. Default: that of the files or their names."""
+    """ISO 639-1 code of the source language. Default: that in the files, or und."""
     target_language: Annotated[str | None, LANGUAGE] = Field(None, title="CODE")
-    """ISO 639-1 code of the target language. Default: that of the files or their names."""
+    """ISO 639-1 code of the target language. Default: that in the files, or und."""
 
 
 @click.command("import")

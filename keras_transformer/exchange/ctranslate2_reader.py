@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.errors import UserError
-from keras_transformer.exchange.foreign_model import ForeignModel, Side, position_encoding_of
+from keras_transformer.exchange.foreign_model import ForeignModel, name_positions
 from keras_transformer.exchange.hugging_face import read_bytes, read_object, read_value
-from keras_transformer.exchange.vocabulary import Vocabulary
+from keras_transformer.exchange.vocabulary import Vocabulary, word_model
 from keras_transformer.exchange.weight_files import Arrays, Bytes, as_float32, reading
 
 _NEWEST = 6
@@ -55,7 +55,7 @@ _SUBLAYERS = {
     "feed_forward/outer": "ffn/linear_1",
     "feed_forward_residual/norm": "ffn/layer_norm",
 }
-_POSITIONS = {side: f"{side}/position_encodings/encodings" for side in ("encoder", "decoder")}
+_POSITIONS = "{}/position_encodings/encodings"
 # Flags of a stack without an effect here, and those that need a value.
 _WITHOUT_EFFECT = (
     *("embeddings_merge", "alignment_heads", "alignment_layer", "alibi_use_positive_positions"),
@@ -81,16 +81,8 @@ def read_ctranslate2(folder: Path, vocabularies: tuple[Path, ...] = ()) -> Forei
     with reading(path):
         flags = {name: arrays.pop(name).item() for name in [*arrays] if arrays[name].ndim == 0}
         arguments, starts_from_zero = _arguments(path, spec, flags, arrays, config)
-        tables = {x: arrays.pop(x) for x in _POSITIONS.values() if x in arrays}
         names = _names(arrays)
-        arguments["position_encoding"] = "sinusoidal_opennmt"
-        if tables:
-            table = next(iter(tables.values()))
-            arguments["position_encoding"] = position_encoding_of(tables)
-            arguments["max_length"] = len(table)
-        if arguments["position_encoding"] == "learned":
-            names["position_embeddings"] = _POSITIONS["encoder"]
-            arrays[_POSITIONS["encoder"]] = table
+        name_positions(arguments, arrays, names, _POSITIONS, "sinusoidal_opennmt")
         eos = config.get("add_source_eos", flags.get("with_source_eos", False))
         return ForeignModel(
             path,
@@ -99,7 +91,7 @@ def read_ctranslate2(folder: Path, vocabularies: tuple[Path, ...] = ()) -> Forei
             _split(arrays),
             names,
             _name_in_layer,
-            *_sides(folder, config, vocabularies, starts_from_zero),
+            _sides(folder, config, vocabularies, starts_from_zero),
             source_eos=bool(eos),
             kernels_are_transposed=True,
             notes=notes,
@@ -146,13 +138,13 @@ def _read(path: Path) -> tuple[str, Arrays, tuple[str, ...]]:
 def _as_floats(found: Arrays) -> tuple[Arrays, tuple[str, ...]]:
     notes = {}
     for name in [x for x in found if not x.endswith("_scale")]:
-        array, scale = found[name], found.pop(f"{name}_scale", None)
+        array = found[name]
+        scale = found.pop(f"{name}_scale", np.float32([_OLD_INT16_SCALE]))
         if array.ndim and array.dtype.kind == "i":
             bits = 8 * array.itemsize
             notes[bits] = (
                 f"the weights are rounded to int{bits}, so scores differ from the original's"
             )
-            scale = np.float32(_OLD_INT16_SCALE) if scale is None else scale
             found[name] = (array / scale.reshape(-1, *[1] * (array.ndim - 1))).astype("f4")
     return found, tuple(notes.values())
 
@@ -237,26 +229,32 @@ def _name_in_layer(stack: str, number: int | None, sublayer: str, weight: str) -
 
 def _sides(
     folder: Path, config: dict[str, Any], models: tuple[Path, ...], starts_from_zero: bool
-) -> tuple[Side, Side]:
-    places = (["source.spm", "target.spm"], ["tokenizer/source.model", "tokenizer/target.model"])
-    for names in (*places, ["sentencepiece.model"], ["tokenizer/source.model"]):
+) -> list[Vocabulary]:
+    places = (("source.spm", "target.spm"), ("tokenizer/source.model", "tokenizer/target.model"))
+    for names in (*places, ("sentencepiece.model",), ("tokenizer/source.model",)):
         if not models and all((folder / name).is_file() for name in names):
             models = tuple(folder / name for name in names)
-    contents = [read_bytes(model) for model in models] or [None]
+    unk, eos, start = (
+        str(config.get(f"{name}_token", usual))
+        for name, usual in (("unk", "<unk>"), ("eos", "</s>"), ("decoder_start", "<s>"))
+    )
     found = []
-    for side, content in (("source", contents[0]), ("target", contents[-1])):
+    for side, number in (("source", 0), ("target", -1)):
         pieces = _pieces(folder, side)
-        unk = str(config.get("unk_token", "<unk>"))
         if unk not in pieces:
             pieces.append(unk)
         ids = {piece: id for id, piece in enumerate(pieces)}
-        eos, start = config.get("eos_token", "</s>"), config.get("decoder_start_token", "<s>")
-        if missing := {eos, start} - {*pieces}:
+        if missing := {eos, start} - ids.keys():
             raise UserError(f"{folder}: the {side} vocabulary has no {missing}")
         pad = next((ids[name] for name in ("<blank>", "<pad>") if name in ids), None)
-        first = None if starts_from_zero else ids[start]
-        found.append(Side(Vocabulary(pieces, ids[unk], ids[eos], pad, first), content))
-    return found[0], found[1]
+        special = ids[unk], ids[eos], pad, None if starts_from_zero else ids[start]
+        if models:
+            content = read_bytes(models[number])
+        else:  # Its pieces are words of texts.
+            pieces = [x if id in special else f"▁{x}" for id, x in enumerate(pieces)]
+            content = word_model(pieces)
+        found.append(Vocabulary(pieces, content, *special))
+    return found
 
 
 def _pieces(folder: Path, side: str) -> list[str]:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from keras_transformer.exchange.vocabulary import (
     Vocabulary,
     converted,
     new_ids,
-    word_model,
 )
 from keras_transformer.exchange.weight_files import Arrays
 from keras_transformer.layers import SinusoidalPositionalEncoding
@@ -32,13 +31,6 @@ from keras_transformer.models.transformer import Transformer
 # such as encoder_layer_1/self_attention/query/kernel and decoder_norm/gamma.
 _IN_LAYER = re.compile(r"(encoder|decoder)_(?:layer_(\d+)/(.+)|(norm))/(\w+)")
 NameInLayer = Callable[[str, int | None, str, str], str]
-
-
-class Side(NamedTuple):
-    """The vocabulary of a language, and its SentencePiece model or None."""
-
-    vocabulary: Vocabulary
-    model: bytes | None
 
 
 @dataclass(frozen=True)
@@ -56,7 +48,7 @@ class ForeignModel:
         name_in_layer: Returns the name in `weights` of a weight in a layer: the arguments are the
             stack, the number of the layer from 0 on (None for the norm after the stack), the
             sublayer and the weight.
-        source, target: The vocabularies.
+        vocabularies: Those of source and target.
         source_eos: Whether the encoder's input ends with eos.
         kernels_are_transposed: Whether the kernels of dense layers are (out, in).
         evaluation: Search options of the toolkit's own configuration.
@@ -70,8 +62,7 @@ class ForeignModel:
     weights: Arrays
     names: dict[str, str]
     name_in_layer: NameInLayer
-    source: Side
-    target: Side
+    vocabularies: Sequence[Vocabulary]
     source_eos: bool = True
     kernels_are_transposed: bool = False
     evaluation: dict[str, Any] = field(default_factory=dict)
@@ -117,18 +108,16 @@ class ForeignModel:
 
     def _check_sizes(self) -> None:
         """Compares the sizes with the weights, so that a model is never larger than its file."""
-        sizes = self.arguments
-        depths = {"encoder": sizes["num_layers"]}
-        depths["decoder"] = sizes.get("num_decoder_layers", sizes["num_layers"])
-        needed = {self.names[side]: sizes["d_model"] for side in ("source", "target")}
-        for stack, depth in depths.items():
-            last = (stack, depth - 1, "feed_forward/inner", "bias")
-            needed[self.name_in_layer(*last)] = sizes["d_ff"]
-        for name, size in needed.items():
-            if (found := self._weight(name).shape[-1]) != size:
-                raise UserError(
-                    f"{self.path}: {name} must have the width {size}. Received: {found}"
-                )
+        width, inner = self.arguments["d_model"], self.arguments["d_ff"]
+        for stack, depth in (("encoder", "num_layers"), ("decoder", "num_decoder_layers")):
+            for number in range(self.arguments[depth]):
+                for layer, size in (("self_attention/query", width), ("feed_forward/inner", inner)):
+                    name = self.name_in_layer(stack, number, layer, "kernel")
+                    if {*(found := self._weight(name).shape)} != {width, size}:
+                        raise UserError(
+                            f"{self.path}: {name} must have the sizes {width} and {size}. "
+                            f"Received: {found}"
+                        )
 
     def _weight(self, name: str) -> np.ndarray:
         if name not in self.weights:
@@ -136,38 +125,31 @@ class ForeignModel:
         return self.weights[name]
 
     def _new_ids(self) -> tuple[NewIds, NewIds]:
-        sides = self.source, self.target
-        vocabularies = []
-        for name, side in zip(("source", "target"), sides, strict=True):
-            pieces, rows = side.vocabulary.pieces, len(self._weight(self.names[name]))
-            if len(pieces) > rows:
+        sides = []
+        for name, side in zip(("source", "target"), self.vocabularies, strict=True):
+            count, rows = len(side.pieces), len(self._weight(self.names[name]))
+            if count > rows:
                 raise UserError(
-                    f"the vocabulary has {len(pieces)} pieces, but {self.names[name]} in "
-                    f"{self.path} has only {rows} rows"
+                    f"the vocabulary has {count} pieces, but {self.names[name]} in {self.path} has "
+                    f"only {rows} rows"
                 )
-            unnamed = [f"<unused row {row}>" for row in range(len(pieces), rows)]
-            vocabularies.append(side.vocabulary._replace(pieces=[*pieces, *unnamed]))
-        is_shared = vocabularies[0] == vocabularies[1]
-        models = [[x.model] for x in sides]
-        if is_shared:
-            models = [[x.model for x in sides]] * 2
-        known = [[model for model in x if model is not None] for x in models]
-        found = [new_ids(x, y) for x, y in zip(vocabularies, known, strict=True)]
+            unnamed = [f"<unused row {row}>" for row in range(count, rows)]
+            sides.append(side._replace(pieces=[*side.pieces, *unnamed]))
+        models = [[side.model] for side in sides]
+        if sides[0]._replace(model=b"") == sides[1]._replace(model=b""):  # one id space
+            models = [models[0] + models[1]] * 2
+        elif self.is_joint:
+            raise UserError(f"{self.path} has one embedding, but the vocabularies differ")
+        found = [new_ids(*x) for x in zip(sides, models, strict=True)]
         # A recipe has one vocabulary size for both.
         size = max(len(x.pieces) for x in found)
-        first, second = (new_ids(x, y, size) for x, y in zip(vocabularies, known, strict=True))
-        return first, second
+        source, target = (new_ids(*x, size) for x in zip(sides, models, strict=True))
+        return source, target
 
     def _tokenizer(self, source: NewIds, target: NewIds, prefix: Sequence[str] = ()) -> Tokenizer:
-        models = []
-        for side, ids in ((self.source, source), (self.target, target)):
-            if side.model is None:  # Its pieces are words of texts, which begin with "▁".
-                words = [f"▁{piece}" for piece in ids.pieces[4:]]
-                models.append(converted(word_model(words), [*ids.pieces[:4], *words]))
-            else:
-                models.append(converted(side.model, ids.pieces))
-        second = None if models[0] == models[1] else models[1]
-        return Tokenizer(models[0], second, source_prefix=prefix, source_eos=self.source_eos)
+        sides = zip(self.vocabularies, (source, target), strict=True)
+        models = dict.fromkeys(converted(side.model, ids.pieces) for side, ids in sides)
+        return Tokenizer(*models, source_prefix=prefix, source_eos=self.source_eos)
 
     def _converted(self, weight: Any, name: str, source: NewIds, target: NewIds) -> np.ndarray:
         kind = weight.path.rpartition("/")[2]
@@ -204,17 +186,27 @@ def name_of(path: str, names: Mapping[str, str], name_in_layer: NameInLayer) -> 
     return names.get(kind, "")
 
 
-def position_encoding_of(tables: Mapping[str, np.ndarray]) -> str:
-    """Returns the name of the sinusoids that encoder and decoder have, or "learned"."""
-    first, *others = tables.values()
-    if any(not np.array_equal(first, other) for other in others):
-        raise UserError(
-            f"encoder and decoder must have the same positions. Received: {', '.join(tables)}"
-        )
-    zeros = np.zeros((1, *first.shape), "float32")
-    for name, (kind, _) in POSITION_ENCODINGS.items():
+def name_positions(
+    arguments: dict[str, Any], weights: Arrays, names: dict[str, str], place: str, default: str
+) -> None:
+    """Sets `position_encoding` to the sinusoids that the file has as tables, or to "learned".
+
+    `place` has the name of the tables of encoder and decoder, with "{}" for the stack. Without
+    tables, the encoding is `default`.
+    """
+    arguments["position_encoding"] = default
+    tables = {x: weights.pop(x) for x in map(place.format, ("encoder", "decoder")) if x in weights}
+    if not tables:
+        return
+    name, table = next(iter(tables.items()))
+    if any(not np.array_equal(table, other) for other in tables.values()):
+        raise UserError(f"encoder and decoder must have the same positions: {', '.join(tables)}")
+    arguments["max_length"], zeros = len(table), np.zeros((1, *table.shape), "float32")
+    for encoding, (kind, _) in POSITION_ENCODINGS.items():
         if issubclass(kind, SinusoidalPositionalEncoding):
-            table = array(new_position_encoding(name, {})(zeros))[0]
-            if np.allclose(table, first, atol=1e-3):
-                return name
-    return "learned"
+            known = array(new_position_encoding(encoding, {})(zeros))[0]
+            if np.allclose(known, table, atol=1e-3):
+                arguments["position_encoding"] = encoding
+                return
+    arguments["position_encoding"] = "learned"
+    weights[name], names["position_embeddings"] = table, name

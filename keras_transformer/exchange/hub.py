@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from keras_transformer._files import keras_home
 from keras_transformer.errors import UserError
@@ -49,11 +49,10 @@ def download(source: str, revision: str | None = None) -> Downloaded:
     found: list[Path] = []
     for alternatives in _FILES:
         for file in alternatives:
-            place = {"filename": file, "revision": revision, "cache_dir": cache}
-            kept = hub.try_to_load_from_cache(name, **place)
+            kept: Any = hub.try_to_load_from_cache(name, file, cache, revision)
             if kept is None:
                 try:
-                    kept = hub.hf_hub_download(name, **place)
+                    kept = hub.hf_hub_download(name, file, revision=revision, cache_dir=cache)
                 except hub.errors.EntryNotFoundError:
                     continue
                 except (hub.errors.HfHubHTTPError, OSError, ValueError) as error:

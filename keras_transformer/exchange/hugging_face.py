@@ -15,9 +15,8 @@ from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.exchange.foreign_model import (
     ForeignModel,
-    Side,
     name_of,
-    position_encoding_of,
+    name_positions,
 )
 from keras_transformer.exchange.source_model import (
     Rule,
@@ -75,7 +74,7 @@ _MARKS = {"unk": "unk", "eos": "/s", "bos": "s", "pad": "pad"}
 _WEIGHTS = {"kernel": "weight", "gamma": "weight", "bias": "bias", "beta": "bias"}
 _SHARED, _HEAD, _BIAS = "model.shared.weight", "lm_head.weight", "final_logits_bias"
 _EMBEDDINGS = {side: f"model.{side}.embed_tokens.weight" for side in ("encoder", "decoder")}
-_POSITIONS = {side: f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder")}
+_POSITIONS = "model.{}.embed_positions.weight"
 _EPSILON = 1e-5  # A MarianMT model of Hugging Face has no other.
 _NORM_EPSILON = "norm_epsilon"  # what ours has; transformers ignores it
 _CLASSES = {"marian": "MarianMTModel", "pegasus": "PegasusForConditionalGeneration"}
@@ -204,7 +203,9 @@ def _written_weights(model: Transformer) -> Arrays:
     target_size = model.target_vocabulary_size or model.vocabulary_size
     weights[_BIAS] = weights.get(_BIAS, np.zeros(target_size, "float32")).reshape(1, -1)
     if model.position_encoding != "sinusoidal_half_split":
-        weights |= dict.fromkeys(_POSITIONS.values(), position_table(model))
+        table = position_table(model)
+        assert table is not None
+        weights |= dict.fromkeys(map(_POSITIONS.format, ("encoder", "decoder")), table)
     return weights
 
 
@@ -230,14 +231,7 @@ def read_hugging_face(folder: Path) -> ForeignModel:
     with reading(folder / "config.json"):
         arguments = _arguments(folder, config)
         names = _names(config, weights)
-        tables = {x: weights.pop(x) for x in _POSITIONS.values() if x in weights}
-        arguments["position_encoding"] = "sinusoidal_half_split"
-        if tables:
-            arguments["position_encoding"] = position_encoding_of(tables)
-            arguments["max_length"] = len(next(iter(tables.values())))
-        if arguments["position_encoding"] == "learned":
-            names["position_embeddings"] = _POSITIONS["encoder"]
-            weights[_POSITIONS["encoder"]] = next(iter(tables.values()))
+        name_positions(arguments, weights, names, _POSITIONS, "sinusoidal_half_split")
         return ForeignModel(
             path,
             [path, *(folder / name for name in _FILES)],
@@ -245,7 +239,7 @@ def read_hugging_face(folder: Path) -> ForeignModel:
             weights,
             names,
             name_in_layer,
-            *_sides(folder, config, generation, tokenizer),
+            _sides(folder, config, generation, tokenizer),
             kernels_are_transposed=True,
             evaluation={
                 "beam_size": int(generation.get("num_beams") or 1),
@@ -268,7 +262,10 @@ def _weights(folder: Path) -> tuple[Path, Arrays]:
 
 def _arguments(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
     activation = config.get("activation_function", "gelu")
-    needed = {"scale_embedding": [True], "activation_function": [*ACTIVATIONS]}
+    needed: dict[str, list[Any]] = {
+        "scale_embedding": [True],
+        "activation_function": [*ACTIVATIONS],
+    }
     for size in ("ffn_dim", "attention_heads"):
         needed[f"decoder_{size}"] = [config[f"encoder_{size}"]]
     for key, values in needed.items():
@@ -306,14 +303,14 @@ def _names(config: dict[str, Any], weights: Arrays) -> dict[str, str]:
     matrix = weights.get(names["target"])
     for copy in {_SHARED, _HEAD, *_EMBEDDINGS.values()} - {*names.values()}:
         for original in (matrix, weights.get(names["source"])):
-            if copy in weights and np.array_equal(weights[copy], original):
+            if copy in weights and original is not None and np.array_equal(weights[copy], original):
                 del weights[copy]
     return names
 
 
 def _sides(
     folder: Path, config: dict[str, Any], generation: dict[str, Any], tokenizer: dict[str, Any]
-) -> tuple[Side, Side]:
+) -> list[Vocabulary]:
     """Returns the vocabularies of source and target."""
     is_separate = not config.get("share_encoder_decoder_embeddings", True)
     target = folder / "target_vocab.json"
@@ -330,15 +327,16 @@ def _sides(
         eos = generation["eos_token_id"]
         vocabulary = Vocabulary(
             pieces,
+            read_bytes(folder / name),
             ids[unk["content"] if isinstance(unk, dict) else unk],
             eos[0] if isinstance(eos, list) else int(eos),
             int(generation["pad_token_id"]),
             int(generation["decoder_start_token_id"]),
         )
-        if max(vocabulary[1:]) >= len(pieces):
+        if not {*vocabulary[2:]} <= {*range(len(pieces))}:
             raise UserError(f"{folder}: ids of special tokens must be below {len(pieces)}")
-        sides.append(Side(vocabulary, read_bytes(folder / name)))
-    return sides[0], sides[1]
+        sides.append(vocabulary)
+    return sides
 
 
 def read_bytes(path: Path) -> bytes:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from filelock import FileLock
+from pydantic import ValidationError
 
 from keras_transformer import __version__
 from keras_transformer._backend import without_tensorflow
@@ -26,14 +27,12 @@ from keras_transformer.exchange.foreign_model import ForeignModel
 from keras_transformer.exchange.hub import PREFIX, download
 from keras_transformer.exchange.hugging_face import read_hugging_face
 from keras_transformer.exchange.marian import read_marian
-from keras_transformer.exchange.vocabulary import model_type_of, normalization_of
+from keras_transformer.exchange.vocabulary import kind_of
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.recipe.files import shipped_runs
 from keras_transformer.recipe.settings import OF_RUN, Normalization, Recipe
 from keras_transformer.runs.checkpoints import TOKENIZER_MEMBER
 from keras_transformer.runs.run import Run
-
-_PAIR = re.compile(r"(?:^|[-_/])([a-z]{2,3})[-_]([a-z]{2,3})(?:[-_/]|$)")
 
 
 def import_run(
@@ -69,7 +68,7 @@ def import_run(
             CTranslate2 model. Defaults to those that lie beside it.
         source_prefix: Pieces that begin every source, such as `[">>por<<"]`, which tells a
             multilingual model the target language. Defaults to none.
-        source_language: ISO 639-1 code. Defaults to that in the files or their names, or "und".
+        source_language: ISO 639-1 code. Defaults to that in the files, or "und".
         target_language: As `source_language`.
 
     Raises:
@@ -83,14 +82,14 @@ def import_run(
         raise UserError(f"{source} does not exist. A model of the hub is hf://ORGANIZATION/NAME")
     foreign = _read(place, tuple(map(Path, vocabularies)))
     model, tokenizer = foreign.convert(source_prefix)
-    pair = _PAIR.search(str(source))
-    languages = [
-        given or (found if found != "und" or not pair else pair[number])
-        for number, given, found in zip(
-            (1, 2), (source_language, target_language), foreign.languages, strict=True
-        )
-    ]
-    run = Run(directory, _recipe(Path(directory), foreign, model, tokenizer, languages, source))
+    given = zip((source_language, target_language), foreign.languages, strict=True)
+    tree = _recipe(foreign, model, tokenizer, *(one or other for one, other in given))
+    name = re.sub(r"[^\w.-]", "_", Path(directory).resolve().name).lstrip(".-") or "imported"
+    tree = {"name": name, "description": f"Imported from {source}", **tree}
+    try:
+        run = Run(directory, Recipe.model_validate(tree, context=OF_RUN))
+    except ValidationError as error:
+        raise UserError(f"{source}: {' '.join(str(error).split())}") from None
     with atomic_write(directory) as partial:
         partial.mkdir()
         (partial / run.recipe_path.name).write_text(run.recipe.to_yaml(), "utf-8")
@@ -110,13 +109,10 @@ def preset_run(source: str | Path, revision: str | None = None) -> Run:
     place = Path(source)
     if (place / "recipe.yaml").is_file() or str(source) in shipped_runs():
         return Run.open(source)
-    facts = [str(source), revision]
+    facts: list[Any] = [str(source), revision]
     if place.exists():
-        files = sorted(x for x in ([place] if place.is_file() else place.iterdir()) if x.is_file())
-        facts = [
-            str(place.resolve()),
-            *((x.name, x.stat().st_size, x.stat().st_mtime_ns) for x in files),
-        ]
+        files = [place, *(place.iterdir() if place.is_dir() else ())]
+        facts = [[str(x.resolve()), x.stat().st_mtime_ns] for x in sorted(files)]
     digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
     name = re.sub(r"[^\w.-]+", "_", place.name).strip("._") or "model"
     directory = keras_home() / "keras_transformer" / "imported" / digest / name
@@ -142,23 +138,17 @@ def _read(place: Path, vocabularies: tuple[Path, ...]) -> ForeignModel:
 
 
 def _recipe(
-    directory: Path,
-    foreign: ForeignModel,
-    model: Transformer,
-    tokenizer: Tokenizer,
-    languages: Sequence[str],
-    source: str | Path,
-) -> Recipe:
-    """Returns a recipe that describes the model."""
-    found = map(normalization_of, (tokenizer.source_model, tokenizer.target_model))
-    rules = [rule if rule in get_args(Normalization) else "nmt_nfkc" for rule in found]
+    foreign: ForeignModel, model: Transformer, tokenizer: Tokenizer, source: str, target: str
+) -> dict[str, Any]:
+    """Returns the sections of a recipe that describes the model of two languages."""
+    kind, *rules = kind_of(tokenizer.source_model)
+    rules.append(kind_of(tokenizer.target_model)[1])
+    rules = [rule if rule in get_args(Normalization) else "nmt_nfkc" for rule in rules]
     settings = {name: getattr(model, name) for name in sorted(type(model).settings())}
-    tree = {
-        "name": re.sub(r"[^\w.-]", "_", directory.resolve().name).lstrip(".-") or "imported",
-        "description": f"Imported from {source}",
-        "data": {"source_language": languages[0], "target_language": languages[1]},
+    return {
+        "data": {"source_language": source, "target_language": target},
         "tokenizer": {
-            "model_type": model_type_of(tokenizer.source_model),
+            "model_type": kind,
             "vocabulary_size": tokenizer.target_vocabulary_size,
             "joint": foreign.is_joint,
             "normalization": rules[0],
@@ -167,7 +157,6 @@ def _recipe(
         "model": {name: value for name, value in settings.items() if value is not None},
         "evaluation": foreign.evaluation,
     }
-    return Recipe.model_validate(tree, context=OF_RUN)
 
 
 def _facts(foreign: ForeignModel) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_transformer.errors import UserError
-from keras_transformer.exchange.foreign_model import ForeignModel, Side
+from keras_transformer.exchange.foreign_model import ForeignModel
 from keras_transformer.exchange.hugging_face import read_bytes
 from keras_transformer.exchange.vocabulary import Vocabulary, pieces_of
 from keras_transformer.exchange.weight_files import (
@@ -77,7 +77,7 @@ def read_marian(path: Path, vocabularies: tuple[Path, ...] = ()) -> ForeignModel
             weights,
             _names(weights),
             lambda *place: _name_in_layer(norm, *place),
-            *_sides(path.parent, files),
+            _sides(path.parent, files),
             evaluation={
                 "beam_size": int(beam_size),
                 "length_penalty": float(power),
@@ -180,7 +180,7 @@ def _name_in_layer(norm: str, stack: str, number: int | None, sublayer: str, wei
     return f"{name}_Wo_ln_{part}{norm}" if part else f"{name}_{letter}{place[0]}"
 
 
-def _sides(folder: Path, files: Sequence[Path]) -> tuple[Side, Side]:
+def _sides(folder: Path, files: Sequence[Path]) -> list[Vocabulary]:
     if len(files) not in (1, 2):
         raise UserError(
             f"{folder}: name the vocabulary, or those of source and target (--vocabulary). "
@@ -195,9 +195,8 @@ def _sides(folder: Path, files: Sequence[Path]) -> tuple[Side, Side]:
             pieces = pieces_of(content)
         if missing := {"</s>", "<unk>"} - {*pieces}:
             raise UserError(f"{file} must have the piece {' and '.join(sorted(missing))}")
-        vocabulary = Vocabulary(pieces, pieces.index("<unk>"), pieces.index("</s>"))
-        sides.append(Side(vocabulary, content))
-    return sides[0], sides[1]
+        sides.append(Vocabulary(pieces, content, pieces.index("<unk>"), pieces.index("</s>")))
+    return sides
 
 
 def _yaml_pieces(file: Path) -> list[str]:

@@ -1,7 +1,8 @@
 """Converts the vocabularies of other toolkits to this package's ids: pad 0, unk 1, bos 2, eos 3."""
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,7 @@ class Vocabulary(NamedTuple):
     """The pieces of a model in the order of its ids, and the ids with a special meaning."""
 
     pieces: list[str]
+    model: bytes  # SentencePiece's
     unk: int
     eos: int
     pad: int | None = None  # None if the model has no padding.
@@ -73,20 +75,17 @@ def converted(model: bytes, pieces: Sequence[str]) -> bytes:
     Pieces that the model does not have are never produced, but can be decoded.
     """
     proto = _proto(model)
-    if len({*pieces}) != len(pieces):
-        twice = next(piece for piece in pieces if pieces.count(piece) > 1)
+    ((twice, count),) = Counter(pieces).most_common(1)
+    if count > 1:
         raise UserError(f"the vocabulary has the piece {twice!r} more than once")
-    known = {x.piece: x for x in proto.pieces}
-    lowest = min((x.score for x in proto.pieces), default=0.0) - 1
-    kinds = type(proto).SentencePiece
-    special = [kinds.CONTROL, kinds.UNKNOWN, kinds.CONTROL, kinds.CONTROL]
-    entries = [kinds(piece=x, score=0.0, type=y) for x, y in zip(_SPECIAL, special, strict=True)]
-    for piece in pieces[len(_SPECIAL) :]:
-        found = known.get(piece)
-        entries.append(found or kinds(piece=piece, score=lowest, type=kinds.UNUSED))
-    entries = [type(entry).FromString(entry.SerializeToString()) for entry in entries]
+    known = {x.piece: (x.score, x.type) for x in proto.pieces}
+    kind = type(proto).SentencePiece
+    unknown = min((x.score for x in proto.pieces), default=0.0) - 1, kind.UNUSED
+    known |= dict.fromkeys(_SPECIAL, (0.0, kind.CONTROL)) | {"<unk>": (0.0, kind.UNKNOWN)}
     del proto.pieces[:]
-    proto.pieces.extend(entries)
+    for piece in pieces:
+        score, of_type = known.get(piece, unknown)
+        proto.pieces.add(piece=piece, score=score, type=of_type)
     spec = proto.trainer_spec
     spec.vocab_size = len(pieces)
     spec.pad_id, spec.unk_id, spec.bos_id, spec.eos_id = PAD_ID, UNK_ID, BOS_ID, EOS_ID
@@ -95,7 +94,7 @@ def converted(model: bytes, pieces: Sequence[str]) -> bytes:
 
 
 def word_model(pieces: Sequence[str]) -> bytes:
-    """Returns a SentencePiece model of whole words, for texts whose pieces spaces separate."""
+    """Returns a SentencePiece model of words with "▁", for texts whose pieces spaces separate."""
     proto = _proto(b"")
     proto.trainer_spec.model_type = proto.trainer_spec.WORD
     proto.normalizer_spec.name = "identity"
@@ -109,18 +108,14 @@ def pieces_of(model: bytes) -> list[str]:
     return [x.piece for x in _proto(model).pieces]
 
 
-def normalization_of(model: bytes) -> str:
-    """Returns the normalization of a SentencePiece model, as a recipe names it."""
-    return _proto(model).normalizer_spec.name
+def kind_of(model: bytes) -> tuple[str, str]:
+    """Returns the kind of pieces and the normalization of a model, as a recipe names them."""
+    proto = _proto(model)
+    kinds = {proto.trainer_spec.BPE: "bpe", proto.trainer_spec.WORD: "word"}
+    return kinds.get(proto.trainer_spec.model_type, "unigram"), proto.normalizer_spec.name
 
 
-def model_type_of(model: bytes) -> str:
-    """Returns the kind of pieces, as a recipe names it."""
-    spec = _proto(model).trainer_spec
-    return {spec.BPE: "bpe", spec.WORD: "word"}.get(spec.model_type, "unigram")
-
-
-def _proto(model: bytes) -> "object":
+def _proto(model: bytes) -> Any:
     from google.protobuf.message import DecodeError
     from sentencepiece import sentencepiece_model_pb2
 

@@ -126,8 +126,10 @@ def _export(run: Run, options: ExportOptions) -> Exported:
     if options.format == "hugging_face":
         data = run.recipe.data
         languages = data.source_language, data.target_language
-        found = export_hugging_face(model, tokenizer, output, search, languages, sentences)
-        return Exported(output, str(found))
+        return Exported(
+            output,
+            str(export_hugging_face(model, tokenizer, output, search, languages, sentences)),
+        )
     own = {name: getattr(search, name) for name in SEARCH_OPTIONS["onnx"]}
     return Exported(output, str(export_onnx(*parts, **own)))
 

@@ -281,8 +281,8 @@ HUGE = json.dumps({"w": {"dtype": "F32", "shape": [2**40, 2**40], "data_offsets"
         (change_config(model_type="t5"), "RMS norms"),
         (change_config(scale_embedding=False), "scale_embedding must be True"),
         (change_config(activation_function="mish"), "activation_function must be relu or"),
-        (change_config(d_model=10**9), "must have the width"),
-        (change_config(encoder_layers=10**9), "has no weight model.encoder.layers.999999999"),
+        (change_config(d_model=10**9), "must have the sizes 1000000000"),
+        (change_config(encoder_layers=10**9), "has no weight model.encoder.layers.2"),
         (
             change_config(encoder_layers=1),
             "weights that a Transformer does not have: model.encoder",
