@@ -139,7 +139,7 @@ def _as_floats(found: Arrays) -> tuple[Arrays, tuple[str, ...]]:
     notes = {}
     for name in [x for x in found if not x.endswith("_scale")]:
         array = found[name]
-        scale = found.pop(f"{name}_scale", np.float32([_OLD_INT16_SCALE]))
+        scale = found.pop(f"{name}_scale", np.array([_OLD_INT16_SCALE], "f4"))
         if array.ndim and array.dtype.kind == "i":
             bits = 8 * array.itemsize
             notes[bits] = (

@@ -66,7 +66,7 @@ class ForeignModel:
     source_eos: bool = True
     kernels_are_transposed: bool = False
     evaluation: dict[str, Any] = field(default_factory=dict)
-    languages: tuple[str, str] = ("und", "und")
+    languages: tuple[str, ...] = ("und", "und")
     notes: tuple[str, ...] = ()
 
     @property

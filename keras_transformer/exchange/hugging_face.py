@@ -4,6 +4,7 @@ A pre-norm model is written as Pegasus, whose network is that of MarianMT with p
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -127,10 +128,19 @@ def write_hugging_face(
             "The tokenizer of a MarianMT model adds no prefix, and always adds eos. Received: a "
             "tokenizer with a prefix, or with source_eos=False"
         )
-    model = in_float32(model)
     directory.mkdir(parents=True)
-    write_safetensors(directory / "model.safetensors", _written_weights(model))
-    joint, kind = model.target_vocabulary_size is None, "pegasus" if model.norm_first else "marian"
+    write_safetensors(directory / "model.safetensors", _written_weights(in_float32(model)))
+    (directory / "source.spm").write_bytes(tokenizer.source_model)
+    (directory / "target.spm").write_bytes(tokenizer.target_model)
+    for name, value in _written_settings(model, tokenizer, options, languages).items():
+        (directory / name).write_text(json.dumps(value, indent=1, ensure_ascii=False), "utf-8")
+
+
+def _written_settings(
+    model: Transformer, tokenizer: Tokenizer, options: SearchOptions, languages: tuple[str, str]
+) -> dict[str, Any]:
+    """Returns the contents of the JSON files."""
+    kind = "pegasus" if model.norm_first else "marian"
     ids = {
         "pad_token_id": tokenizer.pad_id,
         "bos_token_id": tokenizer.bos_id,
@@ -139,13 +149,16 @@ def write_hugging_face(
         "forced_eos_token_id": None,
     }
     sides = {"encoder": model.encoder, "decoder": model.decoder}
-    content = {
+    vocabularies = {"vocab.json": tokenizer.source_pieces}
+    if not tokenizer.joint:
+        vocabularies["target_vocab.json"] = tokenizer.target_pieces
+    return {
         "config.json": {
             "model_type": kind,
             "architectures": [_CLASSES[kind]],
             "vocab_size": model.vocabulary_size,
             "decoder_vocab_size": model.target_vocabulary_size or model.vocabulary_size,
-            "share_encoder_decoder_embeddings": joint,
+            "share_encoder_decoder_embeddings": model.target_vocabulary_size is None,
             "tie_word_embeddings": model.tie_word_embeddings,
             "d_model": model.d_model,
             **{f"{side}_layers": stack.num_layers for side, stack in sides.items()},
@@ -177,15 +190,8 @@ def write_hugging_face(
             "separate_vocabs": not tokenizer.joint,
             "clean_up_tokenization_spaces": False,
         },
-        "vocab.json": {piece: id for id, piece in enumerate(tokenizer.source_pieces)},
-        "target_vocab.json": {piece: id for id, piece in enumerate(tokenizer.target_pieces)},
+        **{name: {x: id for id, x in enumerate(pieces)} for name, pieces in vocabularies.items()},
     }
-    if tokenizer.joint:
-        del content["target_vocab.json"]
-    for name, value in content.items():
-        (directory / name).write_text(json.dumps(value, indent=1, ensure_ascii=False), "utf-8")
-    (directory / "source.spm").write_bytes(tokenizer.source_model)
-    (directory / "target.spm").write_bytes(tokenizer.target_model)
 
 
 def _written_weights(model: Transformer) -> Arrays:
@@ -242,14 +248,11 @@ def read_hugging_face(folder: Path) -> ForeignModel:
             _sides(folder, config, generation, tokenizer),
             kernels_are_transposed=True,
             evaluation={
-                "beam_size": int(generation.get("num_beams") or 1),
-                "length_penalty": float(generation.get("length_penalty") or 1.0),
+                "beam_size": int(generation.get("num_beams", 1)),
+                "length_penalty": float(generation.get("length_penalty", 1.0)),
                 "length_penalty_form": "power",
             },
-            languages=(
-                str(tokenizer.get("source_lang") or "und"),
-                str(tokenizer.get("target_lang") or "und"),
-            ),
+            languages=tuple(tokenizer.get(f"{x}_lang", "und") for x in ("source", "target")),
         )
 
 
@@ -300,11 +303,10 @@ def _names(config: dict[str, Any], weights: Arrays) -> dict[str, str]:
         names["output_embeddings"] = _HEAD
     if _BIAS in weights:
         names["bias"] = _BIAS
-    matrix = weights.get(names["target"])
+    kept = [weights[x] for x in names.values() if x in weights]
     for copy in {_SHARED, _HEAD, *_EMBEDDINGS.values()} - {*names.values()}:
-        for original in (matrix, weights.get(names["source"])):
-            if copy in weights and original is not None and np.array_equal(weights[copy], original):
-                del weights[copy]
+        if copy in weights and any(np.array_equal(weights[copy], x) for x in kept):
+            del weights[copy]
     return names
 
 
@@ -320,9 +322,7 @@ def _sides(
     sides = []
     for file, name in zip(files, ("source.spm", "target.spm"), strict=True):
         ids = read_object(file)
-        pieces = sorted(ids, key=ids.__getitem__)
-        if [ids[piece] for piece in pieces] != [*range(len(pieces))]:
-            raise UserError(f"{file} must map pieces to the ids from 0 to {len(pieces) - 1}")
+        pieces = in_order(file, ids)
         unk = tokenizer.get("unk_token") or "<unk>"
         eos = generation["eos_token_id"]
         vocabulary = Vocabulary(
@@ -337,6 +337,14 @@ def _sides(
             raise UserError(f"{folder}: ids of special tokens must be below {len(pieces)}")
         sides.append(vocabulary)
     return sides
+
+
+def in_order(path: Path, ids: Mapping[str, int]) -> list[str]:
+    """Returns the pieces of a vocabulary file in the order of their ids."""
+    pieces = sorted(ids, key=ids.__getitem__)
+    if [ids[piece] for piece in pieces] != [*range(len(pieces))]:
+        raise UserError(f"{path} must map pieces to the ids from 0 to {len(pieces) - 1}")
+    return pieces
 
 
 def read_bytes(path: Path) -> bytes:

@@ -11,7 +11,7 @@ from typing import Any
 
 from keras_transformer.errors import UserError
 from keras_transformer.exchange.foreign_model import ForeignModel
-from keras_transformer.exchange.hugging_face import read_bytes
+from keras_transformer.exchange.hugging_face import in_order, read_bytes
 from keras_transformer.exchange.vocabulary import Vocabulary, pieces_of
 from keras_transformer.exchange.weight_files import (
     Arrays,
@@ -88,15 +88,8 @@ def read_marian(path: Path, vocabularies: tuple[Path, ...] = ()) -> ForeignModel
 
 def _decoder_settings(path: Path) -> dict[str, Any]:
     """Returns the file that Marian writes beside its model, or {}. Paths in it become absolute."""
-    names = (
-        sorted(path.glob("*decoder.yml"))
-        if path.is_dir()
-        else [
-            path.with_name(f"{path.name}.decoder.yml"),
-            path.with_name("decoder.yml"),
-        ]
-    )
-    for file in names:
+    files = [path.with_name(f"{path.name}.decoder.yml"), path.with_name("decoder.yml")]
+    for file in sorted(path.glob("*decoder.yml")) if path.is_dir() else files:
         if file.is_file():
             with reading(file):
                 found = _settings(file.read_bytes())
@@ -145,7 +138,7 @@ def _arguments(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
         "d_model": int(settings["dim-emb"]),
         "num_heads": int(settings["transformer-heads"]),
         "d_ff": int(settings["transformer-dim-ffn"]),
-        "activation": _ACTIVATIONS[settings["transformer-ffn-activation"]],
+        "activation": _ACTIVATIONS[settings.get("transformer-ffn-activation", "relu")],
         "norm_first": norms == _PRE_NORM,
         "norm_epsilon": _EPSILON,
         "position_encoding": "sinusoidal_marian",
@@ -212,7 +205,4 @@ def _yaml_pieces(file: Path) -> list[str]:
             elif piece[:1] == piece[-1:] == "'" and len(piece) > 1:
                 piece = piece[1:-1].replace("''", "'")
             ids[piece] = int(number)
-        pieces = sorted(ids, key=ids.__getitem__)
-        if [ids[piece] for piece in pieces] != [*range(len(pieces))]:
-            raise ValueError(f"it must have the ids from 0 to {len(pieces) - 1}, each once")
-    return pieces
+    return in_order(file, ids)

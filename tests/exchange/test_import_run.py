@@ -23,6 +23,7 @@ from keras_transformer import (
 )
 from keras_transformer.exchange import import_run
 from keras_transformer.exchange.hugging_face import read_hugging_face
+from keras_transformer.exchange.vocabulary import pieces_of
 from keras_transformer.exchange.weight_files import (
     read_marian_bin,
     read_npz,
@@ -60,6 +61,24 @@ def test_scores_equal_marians(name, pretrained, tmp_path):
     other.set_weights(model.get_weights())
     wrong = [x.log_probability for x in Scorer(other, tokenizer).score(*pairs)]
     assert max(abs(np.subtract(wrong, expected))) > 0.1
+
+
+@pytest.mark.once
+def test_a_folder_of_opus_has_a_vocabulary_of_lines_and_two_tokenizers(pretrained, tmp_path):
+    marian, folder = pretrained / "marian", tmp_path / "opus"
+    folder.mkdir()
+    shutil.copy(marian / "post_relu_joint" / "model.npz", folder / "best.npz")
+    for name in ("source.spm", "target.spm"):
+        shutil.copy(marian / "joint300.spm", folder / name)
+    pieces = enumerate(pieces_of((marian / "joint300.spm").read_bytes()))
+    lines = [f"{json.dumps(piece, ensure_ascii=False)}: {id}" for id, piece in pieces]
+    (folder / "opus.vocab.yml").write_text("\n".join(lines) + "\n", "utf-8")
+    settings = "models: [best.npz]\nvocabs: [opus.vocab.yml, opus.vocab.yml]\nbeam-size: 6\n"
+    (folder / "decoder.yml").write_text(f"{settings}normalize: 1\n")
+    run = import_run(folder, tmp_path / "run")
+    plain = import_run(marian / "post_relu_joint", tmp_path / "plain")
+    assert run.tokenizer().fingerprint == plain.tokenizer().fingerprint
+    assert (run.recipe.evaluation.beam_size, run.recipe.evaluation.length_penalty) == (6, 1)
 
 
 @pytest.mark.once
@@ -139,8 +158,16 @@ def test_an_imported_run_is_exported_and_trained_on(folder, tmp_path, monkeypatc
     succeeds("import", folder, "imported")
     run = Run.open("imported")
     assert run.recipe.data.source_language, run.recipe.data.target_language == ("en", "de")
-    for format in ("run", "hugging_face"):
-        export_run(run, ExportOptions(format=format, search=BEAM if format != "run" else None))
+    formats = {"run": True, "hugging_face": True, "ctranslate2": ANY("ctranslate2")}
+    for format in [name for name, is_installed in formats.items() if is_installed]:
+        search = BEAM if format == "hugging_face" else None
+        found = export_run(run, ExportOptions(format=format, search=search))
+        assert "100.0%" in found.comparison
+    if formats["ctranslate2"]:  # version 6
+        again = import_run("exports/imported/ctranslate2", "again")
+        texts = ["a dog runs", "the man is in the park", "two men"]
+        translations = (Translator.from_run(x, BEAM).translate(texts) for x in (run, again))
+        assert next(translations) == next(translations)
     back = import_run("exports/imported/hugging_face", "back")
     for one, other in zip(open_model(run).weights, open_model(back).weights, strict=True):
         np.testing.assert_array_equal(to_numpy(one), to_numpy(other))
