@@ -55,6 +55,7 @@ _SUBLAYERS = {
     "feed_forward/outer": "ffn/linear_1",
     "feed_forward_residual/norm": "ffn/layer_norm",
 }
+_SUFFIXES = (".json", ".txt", ".spm", ".model")
 _POSITIONS = "{}/position_encodings/encodings"
 # Flags of a stack without an effect here, and those that need a value.
 _WITHOUT_EFFECT = (
@@ -86,7 +87,7 @@ def read_ctranslate2(folder: Path, vocabularies: tuple[Path, ...] = ()) -> Forei
         eos = config.get("add_source_eos", flags.get("with_source_eos", False))
         return ForeignModel(
             path,
-            [path, folder / "config.json", *folder.glob("*vocabulary.*"), *vocabularies],
+            [path, *vocabularies, *(x for x in folder.iterdir() if x.suffix in _SUFFIXES)],
             arguments,
             _split(arrays),
             names,
@@ -195,7 +196,9 @@ def _arguments(
 def _names(arrays: Arrays) -> dict[str, str]:
     """Returns the names of the embeddings, and removes copies of the target's."""
     target = "decoder/embeddings/weight"
-    source = next(x for x in arrays if re.fullmatch(r"encoder/embeddings(_0)?/weight", x))
+    source = "encoder/embeddings_0/weight"
+    if source not in arrays:
+        source = "encoder/embeddings/weight"
     names = {"source": source, "target": target, "output_embeddings": "decoder/projection/weight"}
     for key in ("source", "output_embeddings"):
         if np.array_equal(arrays[names[key]], arrays[target]):

@@ -21,6 +21,10 @@ Arrays = dict[str, np.ndarray]
 _MOST_HEADER_BYTES = 16 * 1024 * 1024
 # bfloat16 is read as uint16, the upper half of a float32.
 _SAFETENSORS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
 _MARIAN_FLOAT32, _MARIAN_INT8 = 0x404, 0x101
 
 
@@ -31,7 +35,7 @@ def reading(path: Path) -> Iterator[None]:
         yield
     except (ValueError, KeyError, TypeError, IndexError, struct.error, OverflowError) as error:
         raise UserError(f"{path} is damaged, or not what its name says: {error}") from error
-    except (OSError, zipfile.BadZipFile, RecursionError, EOFError) as error:
+    except (OSError, zipfile.BadZipFile, NotImplementedError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
 
 
@@ -132,9 +136,7 @@ def read_npz(path: Path) -> Arrays:
             if member.compress_type != zipfile.ZIP_STORED:
                 raise ValueError("its arrays must not be compressed, see `np.savez`")
             with archive.open(member) as file:
-                version = np.lib.format.read_magic(file)
-                read_header: Any = getattr(np.lib.format, f"read_array_header_{version[0]}_0")
-                shape, is_fortran, dtype = read_header(file)
+                shape, is_fortran, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
                 if dtype.hasobject:
                     raise ValueError(f"{member.filename} holds Python objects")
                 array = np.frombuffer(file.read(), dtype)
