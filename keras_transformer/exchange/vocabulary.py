@@ -120,6 +120,8 @@ def _proto(model: bytes) -> Any:
     from sentencepiece import sentencepiece_model_pb2
 
     try:
-        return sentencepiece_model_pb2.ModelProto.FromString(model)
-    except DecodeError as error:
+        proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+        _ = [x.piece for x in proto.pieces]  # decodes them
+        return proto
+    except (DecodeError, UnicodeDecodeError) as error:
         raise UserError(f"not a complete SentencePiece model: {error}") from None
