@@ -309,8 +309,9 @@ def _with_normalization(model: bytes, rule: str) -> bytes:
 
 def _normalizer(rule: str, spaces: bool) -> SentencePieceNormalizer:
     """Returns a normalizer that changes spaces as the encoder does, or leaves them."""
-    options = ("add_dummy_prefix", "escape_whitespaces", "remove_extra_whitespaces")
-    return SentencePieceNormalizer(rule_name=rule, **dict.fromkeys(options, spaces))
+    names = ("add_dummy_prefix", "escape_whitespaces", "remove_extra_whitespaces")
+    options: dict[str, Any] = dict.fromkeys(names, spaces)
+    return SentencePieceNormalizer(rule_name=rule, **options)
 
 
 def _explain(error: Exception, vocabulary_size: int) -> UserError:

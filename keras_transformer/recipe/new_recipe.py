@@ -27,7 +27,7 @@ _CHECKPOINTS = 20
 # Fine-tuning takes this part of the steps, and another learning rate.
 _FINE_TUNING_PART, _FINE_TUNING_RATE = 5, 0.0001
 # Of source text, the model needs only the ids. Target text must come back from them as it was.
-_NORMALIZATION = {"normalization": "nmt_nfkc", "target_normalization": "identity"}
+_NORMALIZATION: dict[str, Any] = {"normalization": "nmt_nfkc", "target_normalization": "identity"}
 # BLEU needs another tokenization for languages that are written without spaces.
 _BLEU_TOKENIZATION = {"zh": "zh", **dict.fromkeys(("ja", "km", "lo", "my", "th"), "char")}
 

@@ -294,7 +294,7 @@ class Training(_Section):
     auto only that of models with 20 million weights or more, and CUDA graphs replay it."""
     logits_mebibytes: MayChange[Annotated[int, Field(ge=0, le=2**20)] | None] = None
     """Memory in MiB for the logits of one slice. The loss splits the tokens of each batch into
-    slices. Default: 16 on a CPU, 4096 on other devices."""
+    slices. Default: 16 on a CPU; on a GPU a twelfth of its memory, at most 4096."""
     gradient_checkpointing: MayChange[bool] = False
     """Recompute activations in the backward pass: less memory, more time."""
     distribution: MayChange[Literal["none", "data_parallel", "model_parallel"]] = "none"

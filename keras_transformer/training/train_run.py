@@ -10,6 +10,7 @@ from typing import Any
 import keras
 
 from keras_transformer._backend import without_tensorflow
+from keras_transformer._backend.compile_function import is_on_cpu
 from keras_transformer.data import BatchPlan, Tokenizer, TokenStore, evaluation_batches
 from keras_transformer.data.batch_plan import Batch
 from keras_transformer.data.tokenizer import PAD_ID
@@ -26,6 +27,7 @@ from keras_transformer.runs.checkpoints import (
     read_state,
 )
 from keras_transformer.runs.run import Run
+from keras_transformer.training.callbacks import CompileAhead
 from keras_transformer.training.checkpoint import average_checkpoints
 from keras_transformer.training.crossentropy import MaskedCrossentropy
 from keras_transformer.training.distribution import ONE_DEVICE, Distribution, start
@@ -110,6 +112,8 @@ def _train(run: Run, resume: bool, callbacks: list[Any], distribution: Distribut
     validation_batches = evaluation_batches(
         validation_text, settings.tokens_per_batch, settings.length_multiple
     )
+    if _compiles_ahead(trainer):
+        callbacks = [*callbacks, CompileAhead(plan.padding(settings.steps))]
     chosen = {
         name: value
         for name, value in recipe.settings().items()
@@ -137,6 +141,12 @@ def _train(run: Run, resume: bool, callbacks: list[Any], distribution: Distribut
     distribution.chief_first(
         lambda: _write_model(run, history, tokenizer) if distribution.is_chief else None
     )
+
+
+def _compiles_ahead(trainer: Any) -> bool:
+    """Returns whether all shapes of batches are compiled at the start: on one GPU of JAX."""
+    is_alone = type(trainer.distribution) is Distribution
+    return keras.config.backend() == "jax" and is_alone and trainer.jit_compile and not is_on_cpu()
 
 
 def _make_trainer(recipe: Recipe, initial_run: Run | None, distribution: Distribution) -> Any:
