@@ -15,7 +15,7 @@ import numpy as np
 from keras_transformer._files import atomic_write, read_json, sha256_of
 from keras_transformer._progress import Bar
 from keras_transformer.data.corpus import Pair
-from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.data.tokenizer import DEFAULT_FRAMES, Tokenizer
 from keras_transformer.errors import UserError
 
 SIDES = ("source", "target")
@@ -222,7 +222,8 @@ def _list_reasons(dropped: dict[str, int]) -> str:
 
 def _digest(tokenizer: Tokenizer, max_length: int) -> "hashlib._Hash":
     """Returns the begun SHA-256 of tokenizer, maximum length and text."""
-    return hashlib.sha256(f"{tokenizer.fingerprint} {max_length}\n".encode())
+    frames = "" if tokenizer.frames == DEFAULT_FRAMES else json.dumps(tokenizer.frames)
+    return hashlib.sha256(f"{tokenizer.fingerprint} {max_length}{frames}\n".encode())
 
 
 def _chunks(pairs: Iterable[Pair], digest: "hashlib._Hash") -> Iterator[list[Pair]]:

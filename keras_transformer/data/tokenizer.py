@@ -21,7 +21,7 @@ PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)
 _SPECIAL_IDS: dict[str, Any] = dict(pad_id=PAD_ID, unk_id=UNK_ID, bos_id=BOS_ID, eos_id=EOS_ID)
 _SUMMARY, _NAMES = "tokenizer.json", ("source.model", "target.model")
 _MOST_SUMMARY_BYTES = 64 * 1024  # `save` writes less than 1 KiB
-_DEFAULT_FRAMES: dict[str, Any] = {"source_prefix": [], "target_prefix": [], "source_eos": True}
+DEFAULT_FRAMES: dict[str, Any] = {"source_prefix": [], "target_prefix": [], "source_eos": True}
 
 
 class VocabularySizeError(UserError):
@@ -61,6 +61,7 @@ class Tokenizer:
             eos.
         pad_id, unk_id, bos_id, eos_id: 0, 1, 2 and 3.
         source_prefix_ids, target_prefix_ids: The ids of the prefixes.
+        frames: The arguments `source_prefix`, `target_prefix` and `source_eos`.
 
     Raises:
         UserError: If a model is damaged, has other ids for pad, unk, bos or eos, or lacks a piece
@@ -89,7 +90,7 @@ class Tokenizer:
         self.target_prefix_ids = _prefix_ids(self._target, target_prefix=target_prefix)
         self.source_eos = source_eos
         prefixes = {"source_prefix": [*source_prefix], "target_prefix": [*target_prefix]}
-        self._frames = {**prefixes, "source_eos": source_eos}
+        self.frames = {**prefixes, "source_eos": source_eos}
 
     @classmethod
     def train(
@@ -150,7 +151,7 @@ class Tokenizer:
             with (directory / _SUMMARY).open("rb") as file:
                 summary = read_json(file, _MOST_SUMMARY_BYTES)
             digests = summary["sha256"]
-            frames = {name: summary.get(name, x) for name, x in _DEFAULT_FRAMES.items()}
+            frames = {name: summary.get(name, x) for name, x in DEFAULT_FRAMES.items()}
             if tuple(digests) not in (_NAMES, _NAMES[:1]):
                 raise ValueError(f"{_SUMMARY} must name {' and '.join(_NAMES)}")
             if [*map(type, frames.values())] != [list, list, bool]:
@@ -175,7 +176,7 @@ class Tokenizer:
             "source_vocabulary_size": self.source_vocabulary_size,
             "target_vocabulary_size": self.target_vocabulary_size,
             **_SPECIAL_IDS,
-            **self._frames,
+            **self.frames,
         }
         with atomic_write(directory) as partial:
             partial.mkdir()
@@ -195,10 +196,8 @@ class Tokenizer:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the SentencePiece models, and of prefixes and a missing source eos, in hex."""
-        digests = b"".join(hashlib.sha256(model).digest() for model in self._models)
-        is_default = self._frames == _DEFAULT_FRAMES
-        return _sha256(digests if is_default else digests + json.dumps(self._frames).encode())
+        """SHA-256 of the SentencePiece models, in hex."""
+        return _sha256(b"".join(hashlib.sha256(model).digest() for model in self._models))
 
     def encode_source(self, sentences: Sequence[str]) -> list[list[int]]:
         """Returns the ids of the pieces of each source sentence, without bos and eos."""

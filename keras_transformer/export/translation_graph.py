@@ -153,8 +153,8 @@ class TranslationGraph:
             return [score_pairs(self._model, *ids, pad_id=self._pad_id).log_probabilities]
 
         pieces = pieces[:, : most - len(before) - 1]
-        frames = ([self._bos_id, *before], []), (before, [self._eos_id])
-        ids = [sources.ids, *(self._framed(pieces, *frame) for frame in frames)]
+        target_ids = self._framed(pieces, [self._bos_id, *before], [])
+        ids = [sources.ids, target_ids, self._framed(pieces, before, [self._eos_id])]
         longest = tf.maximum(sources.lengths, tf.minimum(lengths, most))
         (scores,) = map_length_chunks(score, ids, longest, SCORED_TOKENS, [tf.zeros([0])])
         return {"log_probability": tf.where(fits, scores, float("nan")), "length": lengths}

@@ -136,7 +136,8 @@ class Translator(BaseTranslator):
         opened = opened_runs(runs)
         run, tokenizer = opened[0], opened[0].tokenizer()
         for other in opened[1:]:
-            if other.tokenizer().fingerprint != tokenizer.fingerprint:
+            own = other.tokenizer()
+            if (own.fingerprint, own.frames) != (tokenizer.fingerprint, tokenizer.frames):
                 raise UserError(f"the tokenizers of {other.directory} and {run.directory} differ")
         models = [
             open_model(one, checkpoint, for_inference=True, tokenizer=tokenizer) for one in opened

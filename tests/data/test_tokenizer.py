@@ -40,7 +40,7 @@ def test_prefixes_and_a_missing_source_eos_are_in_the_frames_and_saved(tokenizer
         assert [most_pieces(each, side, 9) for side in ("source", "target")] == [7, 7]
         (ids,) = each.encode_target(["ein hund"])
         assert each.decode_target([[c, *ids, 3], ids]) == ["ein hund"] * 2
-        assert each.fingerprint == framed.fingerprint != tokenizer.fingerprint
+        assert each.frames == framed.frames != tokenizer.frames
     with pytest.raises(UserError, match=r"target_prefix must be pieces .*\['>>por<<'\]"):
         Tokenizer(tokenizer.source_model, target_prefix=[">>por<<"])
 

@@ -38,15 +38,17 @@ MANY_DEVICES = {
     "jax": (1, 2, ["model.normalization=batch"]),
     "torch": (2, 1, ["training.accumulation_steps=2"]),
 }
+SPLIT = ["training.distribution=model_parallel", "training.model_shards=2"]
 BOTH = {
     "tensorflow": (2, 2, []),
-    "jax": (2, 2, ["training.distribution=model_parallel", "training.model_shards=2"]),
+    "jax": (2, 2, SPLIT),
     "torch": (4, 1, ["training.accumulation_steps=2"]),
 }
+OWN_OUTPUT = ["model.tie_word_embeddings=false", "model.use_logits_bias=true"]
 SPLIT_WEIGHTS = {
-    "tensorflow": (4, 1, []),
-    "jax": (2, 1, ["training.distribution=model_parallel", "training.model_shards=2"]),
-    "torch": (1, 1, []),
+    "tensorflow": (4, 1, OWN_OUTPUT),
+    "jax": (2, 1, [*OWN_OUTPUT, *SPLIT]),
+    "torch": (2, 1, OWN_OUTPUT),
 }
 
 
