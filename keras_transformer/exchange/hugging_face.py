@@ -20,6 +20,7 @@ from keras_transformer.exchange.foreign_model import (
     name_positions,
 )
 from keras_transformer.exchange.source_model import (
+    PLAIN_LAYERS,
     Rule,
     array,
     check_model,
@@ -34,7 +35,6 @@ from keras_transformer.exchange.weight_files import (
     reading,
     write_safetensors,
 )
-from keras_transformer.layers import PositionalEncoding
 from keras_transformer.models.base import in_float32
 from keras_transformer.models.transformer import Transformer
 
@@ -81,18 +81,13 @@ _NORM_EPSILON = "norm_epsilon"  # what ours has; transformers ignores it
 _CLASSES = {"marian": "MarianMTModel", "pegasus": "PegasusForConditionalGeneration"}
 RULES: tuple[Rule, ...] = (
     ("activation", lambda x: x.activation not in _WRITTEN, f"the activations {[*_WRITTEN]}"),
-    ("d_k", lambda x: x.d_k not in (None, x.d_model // x.num_heads), "keys as wide as the values"),
+    *PLAIN_LAYERS,
     ("use_scale", lambda x: not x.use_scale, "scaled scores"),
-    ("normalization", lambda x: x.normalization != "layer", "layer normalization"),
+    ("position_encoding", lambda x: position_table(x) is None, "added positions"),
     (
-        "position_encoding",
-        lambda x: type(x.positions).call is PositionalEncoding.call or _concatenates(x),
-        "added positions",
-    ),
-    (
-        "target_vocabulary_size",
-        lambda x: x.norm_first and x.target_vocabulary_size is not None,
-        "one vocabulary with pre-norm",
+        "norm_first",
+        lambda x: x.norm_first and x.target_vocabulary_size,
+        "post-norm with two vocabularies",
     ),
 )
 
@@ -213,10 +208,6 @@ def _written_weights(model: Transformer) -> Arrays:
         assert table is not None
         weights |= dict.fromkeys(map(_POSITIONS.format, ("encoder", "decoder")), table)
     return weights
-
-
-def _concatenates(model: Transformer) -> bool:
-    return bool(getattr(model.positions, "concatenate", False))
 
 
 def read_hugging_face(folder: Path) -> ForeignModel:

@@ -144,7 +144,7 @@ def _recipe(
     kind, *rules = kind_of(tokenizer.source_model)
     rules.append(kind_of(tokenizer.target_model)[1])
     rules = [rule if rule in get_args(Normalization) else "nmt_nfkc" for rule in rules]
-    settings = {name: getattr(model, name) for name in sorted(type(model).settings())}
+    output = {x: getattr(model, x) for x in ("use_logits_bias", "tie_word_embeddings")}
     return {
         "data": {"source_language": source, "target_language": target},
         "tokenizer": {
@@ -154,7 +154,7 @@ def _recipe(
             "normalization": rules[0],
             "target_normalization": rules[1] if rules[1] != rules[0] else None,
         },
-        "model": {name: value for name, value in settings.items() if value is not None},
+        "model": {**foreign.arguments, **output},
         "evaluation": foreign.evaluation,
     }
 

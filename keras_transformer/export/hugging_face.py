@@ -26,10 +26,8 @@ def export_hugging_face(
 ) -> Agreement | None:
     """Writes a folder that `AutoTokenizer` and `AutoModelForSeq2SeqLM` of transformers open.
 
-    The folder has the weights (safetensors), the configurations and the tokenizer. Models of
-    Hugging Face add 1e-5 to the variance in the norms, whatever `norm_epsilon` is. A pre-norm model
-    has the type Pegasus. `generate` uses the beam size and the length penalty of `options`, with
-    the form "power". Neither transformers nor PyTorch is needed.
+    Neither transformers nor PyTorch is needed. Models of Hugging Face add 1e-5 to the variance in
+    the norms, whatever `norm_epsilon` is. A pre-norm model has the type Pegasus.
 
     Example:
 
@@ -40,7 +38,7 @@ def export_hugging_face(
         model: A `Transformer` with full attention and with positions that are added to embeddings.
         tokenizer: The `Tokenizer` that the model was trained with.
         directory: A new or empty folder. If the export fails, nothing is written.
-        options: The search options. Default to greedy search.
+        options: Beam size and length penalty of `generate`. Default to greedy search.
         languages: Codes of the source and the target language.
         sentences: Source sentences, which the model and the imported export translate.
 

@@ -156,20 +156,13 @@ class Translator(BaseTranslator):
         revision: str | None = None,
         **arguments: Any,
     ) -> "Translator":
-        """Opens the translator of a model of another toolkit, or of a run.
+        """Opens the translator of a run, or of what `import_run` makes a run of.
 
-        The first call makes a run of the model, in Keras's folder (see `import_run`).
+        The first call makes the run, in Keras's folder. `**arguments` are those of `from_run`.
 
         Example:
 
         >>> Translator.from_preset("hf://Helsinki-NLP/opus-mt-en-de").translate(["How are you?"])
-
-        Args:
-            preset: A model of the Hugging Face hub ("hf://ORGANIZATION/NAME"), a folder or file of
-                a model, a run folder, or the name of a run in the package.
-            options: As in `from_run`.
-            revision: Branch, tag or commit of the hub. Defaults to None, which means the newest.
-            **arguments: Other arguments of `from_run`.
         """
         from keras_transformer.exchange.import_run import preset_run
 

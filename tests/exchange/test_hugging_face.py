@@ -118,7 +118,7 @@ def test_transformers_opens_exports_and_translates_alike(arguments, tmp_path):
         ({"position_encoding": "rotary"}, "added positions"),
         ({"normalization": "batch"}, "layer normalization"),
         ({"d_k": 5}, "keys as wide"),
-        ({"norm_first": True, "target_vocabulary_size": V}, "one vocabulary with pre-norm"),
+        ({"norm_first": True, "target_vocabulary_size": V}, "post-norm with two vocabularies"),
     ],
 )
 def test_what_hugging_face_does_not_have_is_refused(arguments, message, tmp_path):
