@@ -10,7 +10,7 @@ from support.parallel_text import SENTENCES
 
 from keras_transformer import SearchOptions, Tokenizer, Transformer, Translator, open_model
 from keras_transformer.exchange import import_run
-from keras_transformer.exchange.hugging_face import write_hugging_face
+from keras_transformer.exchange.hugging_face import read_hugging_face, write_hugging_face
 
 torch = pytest.importorskip("torch", reason="PyTorch is an optional dependency")
 transformers = pytest.importorskip("transformers", reason="transformers is an optional dependency")
@@ -55,6 +55,8 @@ def marian_folder(folder, shared):
     )
     torch.manual_seed(0)
     model = transformers.MarianMTModel(config).eval()
+    # So that the epsilon of the last norm counts.
+    model.model.decoder.layers[-1].encoder_attn_layer_norm.weight.data *= 0.05
     model.final_logits_bias.copy_(torch.randn_like(model.final_logits_bias))
     model.generation_config = transformers.GenerationConfig(
         num_beams=4, length_penalty=1.0, bad_words_ids=[[V - 2]], **ids
@@ -93,6 +95,35 @@ def test_logits_and_translations_equal_those_of_transformers(shared, tmp_path):
     texts = tokenizer.batch_decode(answer.sequences, skip_special_tokens=True)
     assert [x.text for x in found] == texts
     np.testing.assert_allclose([x.score for x in found], answer.sequences_scores, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "defect",
+    [{"norm_epsilon": 1e-6}, {"position_encoding": "sinusoidal_marian"}, {"activation": "relu"}]
+    + ["bias", "scale"],
+    ids=str,
+)
+def test_the_logits_would_show_a_defect(defect, tmp_path):
+    marian_folder(tmp_path / "marian", shared=True)
+    read = read_hugging_face(tmp_path / "marian")
+    right, tokenizer = read.convert()
+    if isinstance(defect, dict):
+        wrong = Transformer.from_config({**right.get_config(), **defect})
+        wrong.set_weights(right.get_weights())
+    else:
+        wrong, _ = read.convert()
+        name = "bias" if defect == "bias" else "embeddings"
+        weight = getattr(wrong.target_embedding, name)
+        weight.assign(to_numpy(weight) * 1.1)
+    source, target = (np.array([x[0]], "int32") for x in ids_of(tokenizer))
+    inputs = {"source_ids": source, "target_ids": target}
+    assert abs(to_numpy(right(inputs)) - to_numpy(wrong(inputs))).max() > 3e-5
+
+
+def ids_of(tokenizer):
+    sources, targets = tokenizer.encode_source(SOURCES), tokenizer.encode_target(TARGETS)
+    framed = [tokenizer.frame_target(x)[0] for x in targets]
+    return [tokenizer.frame_source(x) for x in sources], framed
 
 
 @pytest.mark.parametrize(
