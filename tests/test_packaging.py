@@ -32,7 +32,7 @@ TESTED_WITH = {
     "cli/import_run.py": "exchange/test_import_run.py",
     **{
         f"exchange/{name}.py": "exchange/test_import_run.py"
-        for name in ("ctranslate2_reader", "foreign_model", "hub", "marian", "weight_files")
+        for name in ("ctranslate2_reader", "foreign_model", "hub", "marian", "model_files")
     },
     "serving.py": "serving/test_client.py",
 }

@@ -11,9 +11,16 @@ import numpy as np
 
 from keras_transformer.errors import UserError
 from keras_transformer.exchange.foreign_model import ForeignModel, name_positions
-from keras_transformer.exchange.hugging_face import read_bytes, read_object, read_value
+from keras_transformer.exchange.model_files import (
+    Arrays,
+    Bytes,
+    as_float32,
+    read_bytes,
+    read_object,
+    read_value,
+    reading,
+)
 from keras_transformer.exchange.vocabulary import Vocabulary, word_model
-from keras_transformer.exchange.weight_files import Arrays, Bytes, as_float32, reading
 
 _NEWEST = 6
 _TYPES = ("<f4", "i1", "<i2", "<i4", "<f2", "<u2")  # by CTranslate2's number; the last is bfloat16

@@ -4,13 +4,11 @@ A pre-norm model is written as Pegasus, whose network is that of MarianMT with p
 """
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from keras_transformer._files import read_json
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
@@ -18,6 +16,16 @@ from keras_transformer.exchange.foreign_model import (
     ForeignModel,
     name_of,
     name_positions,
+)
+from keras_transformer.exchange.model_files import (
+    Arrays,
+    in_order,
+    read_bytes,
+    read_object,
+    read_safetensors,
+    read_torch,
+    reading,
+    write_safetensors,
 )
 from keras_transformer.exchange.source_model import (
     PLAIN_LAYERS,
@@ -28,13 +36,6 @@ from keras_transformer.exchange.source_model import (
     position_table,
 )
 from keras_transformer.exchange.vocabulary import Vocabulary
-from keras_transformer.exchange.weight_files import (
-    Arrays,
-    read_safetensors,
-    read_torch,
-    reading,
-    write_safetensors,
-)
 from keras_transformer.models.base import in_float32
 from keras_transformer.models.transformer import Transformer
 
@@ -42,7 +43,6 @@ _FILES = (
     *("config.json", "generation_config.json", "tokenizer_config.json", "vocab.json"),
     *("target_vocab.json", "source.spm", "target.spm"),
 )
-_MOST_VOCABULARY_BYTES = 1 << 28
 _REASONS = {
     **dict.fromkeys(("bart", "mbart"), "it normalizes embeddings and has positions for each side"),
     **dict.fromkeys(("t5", "mt5", "umt5"), "it has RMS norms, no biases and other positions"),
@@ -328,35 +328,3 @@ def _sides(
             raise UserError(f"{folder}: ids of special tokens must be below {len(pieces)}")
         sides.append(vocabulary)
     return sides
-
-
-def in_order(path: Path, ids: Mapping[str, int]) -> list[str]:
-    """Returns the pieces of a vocabulary file in the order of their ids."""
-    pieces = sorted(ids, key=ids.__getitem__)
-    if [ids[piece] for piece in pieces] != [*range(len(pieces))]:
-        raise UserError(f"{path} must map pieces to the ids from 0 to {len(pieces) - 1}")
-    return pieces
-
-
-def read_bytes(path: Path) -> bytes:
-    """Returns the content of a SentencePiece model."""
-    with reading(path):
-        if path.stat().st_size > _MOST_VOCABULARY_BYTES:
-            raise ValueError("it is too large for a SentencePiece model")
-        return path.read_bytes()
-
-
-def read_value(path: Path, most: int = _MOST_VOCABULARY_BYTES) -> Any:
-    """Returns the value in a JSON file."""
-    with reading(path), path.open("rb") as file:
-        return read_json(file, most)
-
-
-def read_object(path: Path, missing: Any = None) -> dict[str, Any]:
-    """Returns the object in a JSON file, or `missing` if there is no file and it is not None."""
-    if missing is not None and not path.is_file():
-        return missing
-    found = read_value(path)
-    if not isinstance(found, dict):
-        raise UserError(f"{path} must hold an object. Received: {found!r:.60}")
-    return found

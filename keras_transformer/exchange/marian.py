@@ -11,14 +11,15 @@ from typing import Any
 
 from keras_transformer.errors import UserError
 from keras_transformer.exchange.foreign_model import ForeignModel
-from keras_transformer.exchange.hugging_face import in_order, read_bytes
-from keras_transformer.exchange.vocabulary import Vocabulary, pieces_of
-from keras_transformer.exchange.weight_files import (
+from keras_transformer.exchange.model_files import (
     Arrays,
+    in_order,
+    read_bytes,
     read_marian_bin,
     read_npz,
     reading,
 )
+from keras_transformer.exchange.vocabulary import Vocabulary, pieces_of
 from keras_transformer.recipe.files import parse_yaml
 
 _MODEL_YML = "special:model.yml"

@@ -23,12 +23,12 @@ from keras_transformer import (
 )
 from keras_transformer.exchange import import_run
 from keras_transformer.exchange.hugging_face import read_hugging_face
-from keras_transformer.exchange.vocabulary import pieces_of
-from keras_transformer.exchange.weight_files import (
+from keras_transformer.exchange.model_files import (
     read_marian_bin,
     read_npz,
     write_safetensors,
 )
+from keras_transformer.exchange.vocabulary import pieces_of
 from keras_transformer.export import ExportOptions, export_run
 
 BEAM = SearchOptions(beam_size=4, length_penalty=0)

@@ -1,4 +1,4 @@
-"""Reads and writes files of weights without unpickling: safetensors, Marian's `.npz` and `.bin`.
+"""Reads and writes files of models without unpickling: safetensors, Marian's `.npz` and `.bin`.
 
 Each reader returns arrays by name. Sizes are checked against the size of the file before memory is
 taken. The arrays of uncompressed formats are views of the mapped file.
@@ -15,9 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from keras_transformer._files import read_json
 from keras_transformer.errors import UserError
 
 Arrays = dict[str, np.ndarray]
+_MOST_VOCABULARY_BYTES = 1 << 28
 _MOST_HEADER_BYTES = 16 * 1024 * 1024
 # bfloat16 is read as uint16, the upper half of a float32.
 _SAFETENSORS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
@@ -168,3 +170,35 @@ def read_marian_bin(path: Path) -> Arrays:
                 raise ValueError(f"{name} has the shape {shape} and {size} bytes")
             file.offset = end
         return arrays
+
+
+def in_order(path: Path, ids: Mapping[str, int]) -> list[str]:
+    """Returns the pieces of a vocabulary file in the order of their ids."""
+    pieces = sorted(ids, key=ids.__getitem__)
+    if [ids[piece] for piece in pieces] != [*range(len(pieces))]:
+        raise UserError(f"{path} must map pieces to the ids from 0 to {len(pieces) - 1}")
+    return pieces
+
+
+def read_bytes(path: Path) -> bytes:
+    """Returns the content of a SentencePiece model."""
+    with reading(path):
+        if path.stat().st_size > _MOST_VOCABULARY_BYTES:
+            raise ValueError("it is too large for a SentencePiece model")
+        return path.read_bytes()
+
+
+def read_value(path: Path, most: int = _MOST_VOCABULARY_BYTES) -> Any:
+    """Returns the value in a JSON file."""
+    with reading(path), path.open("rb") as file:
+        return read_json(file, most)
+
+
+def read_object(path: Path, missing: Any = None) -> dict[str, Any]:
+    """Returns the object in a JSON file, or `missing` if there is no file and it is not None."""
+    if missing is not None and not path.is_file():
+        return missing
+    found = read_value(path)
+    if not isinstance(found, dict):
+        raise UserError(f"{path} must hold an object. Received: {found!r:.60}")
+    return found
