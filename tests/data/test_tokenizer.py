@@ -153,6 +153,11 @@ def test_saved_and_loaded_it_is_the_same(tmp_path, tokenizer, separate_tokenizer
         ("tokenizer.json", " " * 100_000, "at most 65,536 bytes"),
         ("tokenizer.json", '{"sha256": 3}', "has no complete tokenizer"),
         ("tokenizer.json", '{"sha256": {"../source.model": ""}}', "must name source.model and"),
+        (
+            "tokenizer.json",
+            '{"sha256": {"source.model": ""}, "source_prefix": "b"}',
+            "must have two lists, and true or false",
+        ),
     ],
 )
 def test_a_damaged_folder_is_refused(tmp_path, tokenizer, name, content, message):
