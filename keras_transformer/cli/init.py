@@ -22,16 +22,18 @@ def _language(code: str) -> str:
     return code
 
 
-_LANGUAGE = click.types.FuncParamType(_language)
+LANGUAGE = click.types.FuncParamType(_language)
 
 
 class InitOptions(common.Options):
     """The options of `init`."""
 
-    source_language: Annotated[str | None, _LANGUAGE] = Field(None, title="CODE")
+    source_language: Annotated[str | None, LANGUAGE] = Field(None, title="CODE")
     """Code (BCP 47 or ISO 639) of the source language. Default: read from the file names."""
-    target_language: Annotated[str | None, _LANGUAGE] = Field(None, title="CODE")
+    target_language: Annotated[str | None, LANGUAGE] = Field(None, title="CODE")
     """Code (BCP 47 or ISO 639) of the target language. Default: read from the file names."""
+    from_: AnyPath = Field(None, title="RUN")
+    """Fine-tune this run: the recipe has its model, and training starts with its weights."""
     output: AnyPath = None
     """Recipe to write. Must not exist. Default: a name made of the file names, in the current
     folder."""
@@ -52,6 +54,7 @@ def init_command(source: Path, target: Path | None, options: InitOptions) -> Non
     \b
     keras-transformer init corpus.en corpus.de
     keras-transformer init memory.tmx --source-language en --target-language de
+    keras-transformer init corpus.en corpus.de --from runs/opus_en_de
     keras-transformer init pairs.tsv.gz --source-language en --target-language ko --output my.yaml
     """
     from keras_transformer.data.corpus import read_lines
@@ -59,6 +62,7 @@ def init_command(source: Path, target: Path | None, options: InitOptions) -> Non
     from keras_transformer.data.filters import LanguageDetector
     from keras_transformer.data.parallel_text import kind_of, read_parallel
     from keras_transformer.recipe.new_recipe import Text, choose_settings
+    from keras_transformer.runs.run import Run
 
     is_tsv = target is None and kind_of(source) == "tsv"
     if is_tsv and "\t" not in next(read_lines(source), "\t"):
@@ -81,14 +85,20 @@ def init_command(source: Path, target: Path | None, options: InitOptions) -> Non
         with suppress(UserError):  # It is not installed, or knows neither language.
             detector = LanguageDetector(languages)
         report = examine(read_parallel(source, target, languages), detector=detector)
-        recipe = choose_settings(report)
-        file.write(recipe.to_yaml(name, text))
+        if options.from_ is None:
+            recipe = choose_settings(report)
+            file.write(recipe.to_yaml(name, text))
+        else:
+            run = Run.open(options.from_)
+            recipe = choose_settings(report, run.tokenizer())
+            file.write(recipe.to_fine_tuning_yaml(name, text, str(options.from_), run.recipe))
     sentences = (x for x, _ in report.sample if len(x) <= 100 and x.isprintable())
     sentence = next((x for x in sentences if x[0] != "-" and not {*"\\'"} & {*x}), "...")
     path = f"./{output}" if str(output).startswith("-") else str(output)
     words = {"recipe": path, "run": f"runs/{name}", "sentence": sentence}
     quoted = {key: shlex.quote(word) for key, word in words.items()}
     values = {"report": report, "recipe": recipe, "text": text, "output": str(output)}
+    values["initial"] = options.from_
     click.echo(render("init.txt", **values, quoted=quoted))
 
 

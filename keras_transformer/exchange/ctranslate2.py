@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.exchange.source_model import (
+    PLAIN_LAYERS,
     Rule,
     array,
     check_model,
@@ -30,9 +31,7 @@ ACTIVATIONS = {
 }
 RULES: tuple[Rule, ...] = (
     ("activation", lambda x: x.activation not in ACTIVATIONS, f"the activations {[*ACTIVATIONS]}"),
-    ("d_k", lambda x: x.d_k not in (None, x.d_model // x.num_heads), "keys as wide as the values"),
-    ("normalization", lambda x: x.normalization != "layer", "layer normalization"),
-    ("position_encoding", lambda x: getattr(x.positions, "concatenate", False), "added positions"),
+    *PLAIN_LAYERS,
 )
 # Bias on the logits of forbidden tokens: a probability of 0, and within the range of float16.
 FORBIDDEN = -1e4

@@ -139,9 +139,11 @@ class Data(_Section):
     """Drop pairs in which a sentence has more pieces than this number."""
 
     @model_validator(mode="after")
-    def _check(self) -> "Data":
+    def _check(self, info: ValidationInfo) -> "Data":
         forms = ({"train", "validation", "test"}, {"train", "held_out"}, {"generator"})
         given = {name for name in set.union(*forms) if getattr(self, name) is not None}
+        if not given and info.context == OF_RUN:
+            return self  # An imported model has no text.
         if given not in forms:
             raise ValueError(
                 "give files for train, validation and test, or files for train and held_out, or a "

@@ -109,7 +109,11 @@ class RunText:
 
     def files_of_recipe(self, split: Split) -> TextFiles:
         """Returns the files of a split. Downloads missing files if `data.directory` is not set."""
-        pair = getattr(self._run.recipe.data, split)
+        if (pair := getattr(self._run.recipe.data, split)) is None:
+            raise UserError(
+                f"{self._run.recipe_path} names no text, as that of an imported model. Give files, "
+                "or fine-tune the model on your text: keras-transformer init --from RUN"
+            )
         return self._locate(pair.source), self._locate(pair.target) if pair.target else None
 
     def _locate(self, name: str) -> Path:

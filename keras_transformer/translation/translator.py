@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -157,6 +158,27 @@ class Translator(BaseTranslator):
         options = options or run.recipe.evaluation.search_options()
         shortlist = open_shortlist(run, tokenizer) if use_shortlist else None
         return cls(model, tokenizer, options, overlong, tokens_per_batch, shortlist, copy_unknown)
+
+    @classmethod
+    def from_preset(
+        cls,
+        preset: str | Path,
+        options: SearchOptions | None = None,
+        *,
+        revision: str | None = None,
+        **arguments: Any,
+    ) -> "Translator":
+        """Opens the translator of a run, or of what `import_run` makes a run of.
+
+        The first call makes the run, in Keras's folder. `**arguments` are those of `from_run`.
+
+        Example:
+
+        >>> Translator.from_preset("hf://Helsinki-NLP/opus-mt-en-de").translate(["How are you?"])
+        """
+        from keras_transformer.translation.imported_run import preset_run
+
+        return cls.from_run(preset_run(preset, revision), options, **arguments)
 
     def _search_parts(
         self,
