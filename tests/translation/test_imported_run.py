@@ -175,8 +175,8 @@ def test_an_imported_run_is_exported_and_trained_on(folder, tmp_path, monkeypatc
         np.testing.assert_array_equal(to_numpy(one), to_numpy(other))
     words = "zero one two three four five six seven eight nine".split()
     texts = [" ".join((a, b, c)) for a in words for b in words for c in words[:3]]
-    for language in ("en", "de"):
-        (tmp_path / f"own.{language}").write_text("".join(f"{x}\n" for x in texts))
+    for language, end in (("en", ""), ("de", " ten")):
+        (tmp_path / f"own.{language}").write_text("".join(f"{x}{end}\n" for x in texts))
     succeeds("init", "own.en", "own.de", "--from", "imported", "--output", "own.yaml")
     recipe = load_recipe("own.yaml", ["training.steps=2", "training.checkpoint_every=1"])
     assert recipe.tokenizer.vocabulary_size == run.recipe.tokenizer.vocabulary_size
