@@ -9,8 +9,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from keras_transformer.errors import UserError
+
 BACKENDS = ("tensorflow", "jax", "torch")
 _SECONDS_TO_END = 5
+_users: dict[str, int] = {}  # the id of the process that first used an engine
 
 
 def installed_backends() -> list[str]:
@@ -37,6 +40,20 @@ def without_tensorflow() -> Iterator[None]:
         yield
     finally:
         tensorflow._available = before
+
+
+def check_not_forked(engine: str) -> None:
+    """Raises `UserError` in a forked child of the process that has used an engine.
+
+    The engine's threads do not exist there, so the child would wait for them forever. PyTorch
+    computes in a child, too.
+    """
+    if engine != "torch" and _users.setdefault(engine, os.getpid()) != os.getpid():
+        raise UserError(
+            f"{engine} cannot compute in a forked process after the process before the fork has "
+            "used it: load the model only after the fork (gunicorn: without --preload), or start "
+            'the process by multiprocessing.get_context("spawn")'
+        )
 
 
 @contextmanager

@@ -5,13 +5,16 @@ import hashlib
 import os
 import platform
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 import keras
 from keras import ops
+
+from keras_transformer._backend import check_not_forked
 
 # Largest size of JAX's cache, which looks at all its programs when it writes one.
 MAX_CACHE_BYTES = 2**27
@@ -67,6 +70,7 @@ def compile_function(
 
     def call(*tensors: Any, **options: Any) -> Any:
         # `quantize` and `enable_lora` change these. Listing all variables would take longer.
+        check_not_forked(keras.config.backend())
         state = [(x.quantization_config is None, getattr(x, "lora_enabled", False)) for x in layers]
         with lock:
             current = compiled(tuple(state))
@@ -130,10 +134,29 @@ class Recompiling:
     """Mixin that recompiles a Keras model after `quantize` or `enable_lora` added variables.
 
     Without this mixin, `fit`, `evaluate` and `predict` would still use the old weights on
-    TensorFlow.
+    TensorFlow. On JAX, they would lose the weights if a step raises an error.
     """
 
     variables: Any
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        """Evaluates the model (see `keras.Model.evaluate`)."""
+        with self._keeping_weights():
+            return super().evaluate(*args, **kwargs)  # type: ignore
+
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
+        """Computes the outputs of the model (see `keras.Model.predict`)."""
+        with self._keeping_weights():
+            return super().predict(*args, **kwargs)  # type: ignore
+
+    @contextmanager
+    def _keeping_weights(self) -> Iterator[None]:
+        """Gives the variables their values of the last step on JAX, as `fit` does in any case."""
+        try:
+            yield
+        finally:
+            if keras.config.backend() == "jax":
+                self.jax_state_sync()  # type: ignore
 
     def make_train_function(self, force: bool = False) -> None:
         super().make_train_function(force or self._has_more_variables("train"))  # type: ignore
@@ -144,8 +167,12 @@ class Recompiling:
     def make_predict_function(self, force: bool = False) -> None:
         super().make_predict_function(force or self._has_more_variables("predict"))  # type: ignore
 
+    def _purge_model_variables(self, **_: bool) -> None:
+        """Keeps the weights. On JAX, Keras would lose them if the first step raises an error."""
+
     def _has_more_variables(self, function: str) -> bool:
         counts = vars(self).setdefault("_num_variables", {})  # Avoids tracking by Keras.
+        check_not_forked(keras.config.backend())
         before, counts[function] = counts.get(function), len(self.variables)
         return before not in (None, counts[function])
 

@@ -12,7 +12,8 @@ from keras import ops
 Call = TypeVar("Call", bound=Callable[..., Any])
 
 
-_is_on: ContextVar[bool] = ContextVar("gradient_checkpointing", default=False)
+# None: only layers that were made in a `keras.RematScope` recompute their activations.
+_is_on: ContextVar[bool | None] = ContextVar("gradient_checkpointing", default=None)
 
 
 @contextmanager
@@ -20,9 +21,8 @@ def gradient_checkpointing(is_on: bool = True) -> Iterator[None]:
     """Makes `checkpointable` layers store only their inputs and outputs within this context.
 
     The backward pass recomputes all other activations. The results do not change, because forward
-    and backward pass use the same dropout masks. `keras.RematScope` is unsuitable: on TensorFlow,
-    it loses keyword arguments. On JAX, it fails because seeds leak out of a trace. On PyTorch, it
-    draws new dropout masks in the backward pass.
+    and backward pass use the same dropout masks. If `is_on` is False, no layer recomputes anything,
+    not even in a `keras.RematScope`.
 
     Source: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost".
     """
@@ -45,20 +45,67 @@ def checkpointable(call: Call) -> Call:
         # False if the `call` of a subclass calls this method.
         is_own = getattr(type(layer).call, "__wrapped__", None) is call
         if is_own and _is_on.get():
-            return _checkpointed(layer, args, kwargs)
+            return _checkpointed(layer, functools.partial(call, layer), args, kwargs)
         return call(layer, *args, **kwargs)
 
     checkpointable_call.is_checkpointable = True  # type: ignore[attr-defined]
     return checkpointable_call  # type: ignore[return-value]
 
 
+class Recomputable:
+    """Mixin of layers and models that recompute their activations in a `keras.RematScope`.
+
+    They do so as with `gradient_checkpointing`, and only in training. Keras would draw new dropout
+    masks in the backward pass on PyTorch, and fails on TensorFlow and JAX. A layer that contains
+    checkpointable layers, or layers with a state, leaves the recomputation to its sublayers.
+    """
+
+    def rematerialized_call(self, layer_call: Any, *args: Any, **kwargs: Any) -> Any:
+        """Returns what Keras calls in place of `layer_call`, the layer's `call`."""
+        layer: Any = self
+        mode = layer._remat_mode.mode
+        training = layer._get_call_context().get_value("training")
+        parts = list(layer._flatten_layers())
+        is_stack = mode != "list_of_layers" and any(map(_is_checkpointable, parts[1:]))
+        if mode == "activations":
+            is_kept = not callable(getattr(layer, "activation", None))
+        else:
+            is_kept = not training or is_stack or any(map(_has_state, parts))
+        if is_kept or _is_on.get() is False:
+            return layer_call
+        # Keras infers the size of the output from symbolic tensors only.
+        args, kwargs = keras.tree.map_structure(_symbolic, (args, kwargs))
+        call = super().rematerialized_call(layer_call, *args, **kwargs)  # type: ignore
+        if mode == "activations" or call is layer_call:
+            return call
+        return lambda *args, **kwargs: _checkpointed(layer, layer_call, args, kwargs)
+
+
+def _symbolic(x: Any) -> Any:
+    if not ops.is_tensor(x):
+        return x
+    return keras.KerasTensor([n if isinstance(n, int) else None for n in x.shape], x.dtype)
+
+
+def check_not_recomputed_by_keras(layer: Any) -> None:
+    """Raises `ValueError` if the outermost layer of this call is one that Keras recomputes."""
+    outermost = layer._get_call_context().entry_layer
+    mode = outermost._remat_mode and outermost._remat_mode.mode
+    if mode in ("full", "larger_than") and not isinstance(outermost, Recomputable):
+        raise ValueError(
+            "In a `keras.RematScope`, create layers and models of this package only: Keras would "
+            "recompute its own model with other dropout masks. Create it outside of the scope. "
+            f"Received: {type(outermost).__name__} '{outermost.name}' in a scope of mode {mode!r}"
+        )
+
+
 def check_checkpointable(model: keras.Model) -> None:
     """Raises `ValueError` if gradient checkpointing has no effect, or would change the results."""
-    layers = [x for x in model._flatten_layers() if hasattr(type(x).call, "is_checkpointable")]
+    layers = [x for x in model._flatten_layers() if _is_checkpointable(x)]
     parts = [part for layer in layers for part in layer._flatten_layers()]
     reason = "" if layers else "none of the layers supports it"
-    if any(isinstance(part, keras.layers.BatchNormalization) for part in parts):
-        reason = "batch normalization would update its moving averages twice"
+    if any(map(_has_state, parts)):
+        reason = "a state such as the averages of batch normalization would be updated twice"
     if reason:
         raise ValueError(
             f"`gradient_checkpointing` does not support this model: {reason}. "
@@ -66,12 +113,26 @@ def check_checkpointable(model: keras.Model) -> None:
         )
 
 
-def _checkpointed(layer: Any, args: Any, kwargs: Any) -> Any:
+def _is_checkpointable(layer: Any) -> bool:
+    return hasattr(type(layer).call, "is_checkpointable")
+
+
+def _has_state(layer: Any) -> bool:
+    """Returns whether a second pass would update the layer's own state or draw other numbers."""
+    is_random = getattr(layer, "seed_generator", None) and not hasattr(layer, "fixed_seed")
+    return bool(is_random) or isinstance(layer, keras.layers.BatchNormalization)
+
+
+def _checkpointed(layer: Any, call: Any, args: Any, kwargs: Any) -> Any:
     structure = (args, kwargs)
     flat = keras.tree.flatten(structure)
     dtypes = {i: x.dtype for i, x in enumerate(flat) if ops.is_tensor(x)}
     floats = [i for i, dtype in dtypes.items() if "float" in keras.backend.standardize_dtype(dtype)]
+    if not floats:  # such as the ids of an embedding
+        return call(*args, **kwargs)
     dropouts = [d for d in layer._flatten_layers() if hasattr(d, "fixed_seed") and d.rate > 0]
+    if dropouts:
+        check_not_recomputed_by_keras(layer)
     seeds = [dropout.next_seed() for dropout in dropouts]
 
     def function(*tensors: Any) -> Any:
@@ -80,7 +141,7 @@ def _checkpointed(layer: Any, args: Any, kwargs: Any) -> Any:
             filled[i] = tensor
         inputs, named = keras.tree.pack_sequence_as(structure, filled)
         with gradient_checkpointing(False), _fixed(dropouts, seeds, tensors[0]):
-            return layer(*inputs, **named, training=True)
+            return layer(*inputs, **{**named, "training": True})
 
     return _recomputing(function)(*(flat[i] for i in floats))
 
@@ -131,8 +192,8 @@ def _recomputing_on_jax(function: Callable[..., Any]) -> Callable[..., Any]:
 
         def backward(inputs: Any, upstream: Any) -> Any:
             tensors, weights = inputs
-            is_lost = jnp.isnan(jnp.ravel(upstream)[0])
-            tensors = [jnp.where(is_lost, jnp.nan, x) for x in tensors]
+            first = jnp.ravel(jax.tree.leaves(upstream)[0])[0]
+            tensors = [jnp.where(jnp.isnan(first), first.astype(x.dtype), x) for x in tensors]
             return jax.vjp(compute, tensors, weights)[1](upstream)
 
         checkpointed = jax.custom_vjp(compute)

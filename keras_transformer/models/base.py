@@ -8,8 +8,9 @@ from typing import Any
 
 import keras
 
-from keras_transformer._backend import without_tensorflow
+from keras_transformer._backend import check_not_forked, without_tensorflow
 from keras_transformer._backend.compile_function import Recompiling
+from keras_transformer._backend.gradient_checkpointing import Recomputable
 from keras_transformer.layers.base import BASE_ARGUMENTS, argument_names, store_arguments
 from keras_transformer.layers.saving import (
     apply_layer_changes,
@@ -33,7 +34,7 @@ class WithoutClassWeight:
         return super().fit(*args, **kwargs)  # type: ignore
 
 
-class ConfiguredModel(WithoutClassWeight, Recompiling, keras.Model):
+class ConfiguredModel(WithoutClassWeight, Recompiling, Recomputable, keras.Model):
     """Base class of functional models, which saves and loads them.
 
     A subclass creates its layers and calls `super().__init__(inputs, outputs, **kwargs)`. For each
@@ -52,6 +53,7 @@ class ConfiguredModel(WithoutClassWeight, Recompiling, keras.Model):
                 f"{', '.join(unknown)}"
             )
         super().__init__(inputs, outputs, **kwargs)
+        check_not_forked(keras.config.backend())
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Sets optimizer, loss and metrics with the model's padding (see `keras.Model.compile`)."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from keras_transformer._backend import check_not_forked
 from keras_transformer._files import atomic_write, remove
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions, length_penalty_base
@@ -78,6 +79,7 @@ class CTranslate2Translator(BaseTranslator):
         overlong: Overlong = "split",
     ) -> None:
         engine = import_ctranslate2(options or SearchOptions())
+        check_not_forked("ctranslate2")
         directory = Path(directory)
         try:
             max_length = json.loads((directory / "config.json").read_bytes())["max_length"]
@@ -103,6 +105,7 @@ class CTranslate2Translator(BaseTranslator):
                 "CTranslate2 has no prefixes and no required words, and forbids words in another "
                 "way: use the engine keras"
             )
+        check_not_forked("ctranslate2")
         # CTranslate2 takes one maximum length for all sentences of a call.
         indices_of_length = defaultdict(list)
         for index, part in enumerate(parts):
