@@ -45,10 +45,12 @@ def without_tensorflow() -> Iterator[None]:
 def check_not_forked(engine: str) -> None:
     """Raises `UserError` in a forked child of the process that has used an engine.
 
-    The engine's threads do not exist there, so the child would wait for them forever. PyTorch
-    computes in a child, too.
+    The engine's threads do not exist there, so the child would wait for them forever. PyTorch has
+    none if it computes with one thread.
     """
-    if engine != "torch" and _users.setdefault(engine, os.getpid()) != os.getpid():
+    if _users.setdefault(engine, os.getpid()) != os.getpid():
+        if engine == "torch" and importlib.import_module("torch").get_num_threads() == 1:
+            return
         raise UserError(
             f"{engine} cannot compute in a forked process after the process before the fork has "
             "used it: load the model only after the fork (gunicorn: without --preload), or start "

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -135,15 +135,24 @@ def _checkpointed(layer: Any, call: Any, args: Any, kwargs: Any) -> Any:
         check_not_recomputed_by_keras(layer)
     seeds = [dropout.next_seed() for dropout in dropouts]
 
+    # TensorFlow would read them again in the backward pass, possibly after the optimizer's update.
+    weights = layer.weights if keras.config.backend() == "tensorflow" else []
+
     def function(*tensors: Any) -> Any:
         filled = list(flat)
-        for i, tensor in zip(floats, tensors, strict=True):
+        for i, tensor in zip(floats, tensors, strict=False):
             filled[i] = tensor
         inputs, named = keras.tree.pack_sequence_as(structure, filled)
-        with gradient_checkpointing(False), _fixed(dropouts, seeds, tensors[0]):
+        with (
+            gradient_checkpointing(False),
+            _fixed(dropouts, seeds, tensors[0]),
+            keras.StatelessScope() if weights else nullcontext() as scope,
+        ):
+            for pair in zip(weights, tensors[len(floats) :], strict=True):
+                scope.add_update(pair)
             return layer(*inputs, **{**named, "training": True})
 
-    return _recomputing(function)(*(flat[i] for i in floats))
+    return _recomputing(function)(*(flat[i] for i in floats), *(x._value for x in weights))
 
 
 @contextmanager
@@ -169,7 +178,35 @@ def _recomputing(function: Callable[..., Any]) -> Callable[..., Any]:
         return functools.partial(
             checkpoint, function, use_reentrant=False, preserve_rng_state=False
         )
-    return (_recomputing_on_jax if keras.config.backend() == "jax" else keras.remat)(function)
+    return (_recomputing_on_jax if keras.config.backend() == "jax" else remat)(function)
+
+
+def remat(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Works like `keras.remat`, but has no NaN among its constants on TensorFlow.
+
+    There, `function` must read no variables.
+    """
+    if keras.config.backend() != "tensorflow":
+        return keras.remat(function)
+    import tensorflow as tf
+
+    @tf.custom_gradient
+    def call(*tensors: Any) -> Any:
+        def backward(*upstream: Any) -> Any:
+            # The inputs depend on the gradient, so that TensorFlow does not recompute earlier.
+            is_lost = tf.math.is_nan(tf.reshape(upstream[0], (-1,))[0])
+            inputs = [tf.where(is_lost, tf.zeros((), x.dtype), x) for x in tensors]
+            floats = [x for x in inputs if x.dtype.is_floating]
+            with tf.GradientTape() as tape:
+                tape.watch(floats)
+                outputs = function(*inputs)
+            zero = tf.UnconnectedGradients.ZERO
+            found = iter(tape.gradient(outputs, floats, upstream, unconnected_gradients=zero))
+            return [next(found) if x.dtype.is_floating else None for x in inputs]
+
+        return function(*tensors), backward
+
+    return call
 
 
 def _recomputing_on_jax(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -192,8 +229,8 @@ def _recomputing_on_jax(function: Callable[..., Any]) -> Callable[..., Any]:
 
         def backward(inputs: Any, upstream: Any) -> Any:
             tensors, weights = inputs
-            first = jnp.ravel(jax.tree.leaves(upstream)[0])[0]
-            tensors = [jnp.where(jnp.isnan(first), first.astype(x.dtype), x) for x in tensors]
+            is_lost = jnp.isnan(jnp.ravel(jax.tree.leaves(upstream)[0])[0])
+            tensors = [jnp.where(is_lost, 0, x) for x in tensors]
             return jax.vjp(compute, tensors, weights)[1](upstream)
 
         checkpointed = jax.custom_vjp(compute)

@@ -46,6 +46,10 @@ class ConfiguredModel(WithoutClassWeight, Recompiling, Recomputable, keras.Model
     recurrent layers.
     """
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        check_not_forked(keras.config.backend())  # before the constructor makes weights
+        return super().__new__(cls, *args, **kwargs)
+
     def __init__(self, inputs: Any, outputs: Any, **kwargs: Any) -> None:
         if unknown := sorted(kwargs.keys() - {"name", "trainable"}):  # Keras would ignore them
             raise TypeError(
@@ -53,7 +57,6 @@ class ConfiguredModel(WithoutClassWeight, Recompiling, Recomputable, keras.Model
                 f"{', '.join(unknown)}"
             )
         super().__init__(inputs, outputs, **kwargs)
-        check_not_forked(keras.config.backend())
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Sets optimizer, loss and metrics with the model's padding (see `keras.Model.compile`)."""

