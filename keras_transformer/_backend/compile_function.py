@@ -88,7 +88,15 @@ def while_loop(condition: Any, body: Any, carried: tuple[Any, ...], given: Any, 
     graphed = _graphed_loops.get()
     if graphed is not None:
         return graphed.run(condition, body, carried, given, name)
-    return ops.while_loop(condition, functools.partial(body, given), carried)
+
+    def step(*carried: Any) -> Any:
+        new = body(given, *carried)
+        if keras.config.backend() != "jax":
+            return new
+        # With 64-bit numbers, JAX sums int32 to int64.
+        return keras.tree.map_structure(lambda x, old: ops.cast(x, old.dtype), new, carried)
+
+    return ops.while_loop(condition, step, carried)
 
 
 def compiles_each_shape() -> bool:

@@ -105,7 +105,10 @@ def check_checkpointable(model: keras.Model) -> None:
     parts = [part for layer in layers for part in layer._flatten_layers()]
     reason = "" if layers else "none of the layers supports it"
     if any(map(_has_state, parts)):
-        reason = "a state such as the averages of batch normalization would be updated twice"
+        reason = (
+            "batch normalization would update its moving averages twice, and random layers of "
+            "Keras would draw new numbers"
+        )
     if reason:
         raise ValueError(
             f"`gradient_checkpointing` does not support this model: {reason}. "
