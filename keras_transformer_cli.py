@@ -4,6 +4,7 @@ It chooses the backend before anything imports Keras, so it lies outside the pac
 imports Keras.
 """
 
+import gc
 import importlib.util
 import os
 import sys
@@ -16,6 +17,9 @@ BACKENDS = ("tensorflow", "jax", "torch")
 
 def main() -> None:
     """Chooses the backend, and runs the command line."""
+    # Imports create hundreds of thousands of objects and no garbage: looking for it would take a
+    # quarter of the time that Keras needs to start.
+    gc.disable()
     try:
         choose_backend()
         if _value("--engine") == "ctranslate2":
@@ -24,6 +28,8 @@ def main() -> None:
             from keras_transformer.cli import main as command_line
     except KeyboardInterrupt:
         sys.exit(130)
+    gc.freeze()
+    gc.enable()
     command_line(prog_name="keras-transformer")
 
 

@@ -16,9 +16,9 @@ def lazy_names(package: str, names: Mapping[str, str], modules: str = "") -> Cal
 
     def get(name: str) -> Any:
         if name in modules.split():
-            return importlib.import_module(f"{package}.{name}")
+            return importlib.import_module(f".{name}", package)
         if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f"{package}.{module_of[name]}"), name)
+        return getattr(importlib.import_module(f".{module_of[name]}", package), name)
 
     return get

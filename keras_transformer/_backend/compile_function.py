@@ -5,7 +5,8 @@ import hashlib
 import os
 import platform
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -15,8 +16,10 @@ import keras
 from keras import ops
 
 from keras_transformer._backend import check_not_forked
+from keras_transformer._progress import Bar
 
-# Largest size of JAX's cache, which looks at all its programs when it writes one.
+# Largest size of JAX's cache on CPUs, which looks at all its programs when it writes one. Programs
+# for GPUs are larger, and get 8 times as much.
 MAX_CACHE_BYTES = 2**27
 
 # The `GraphedLoops` of the compiled function that runs now, on PyTorch with a GPU of CUDA.
@@ -129,6 +132,19 @@ def is_on_cpu() -> bool:
     if keras.config.backend() == "torch":
         return ops.zeros(()).device.type == "cpu"
     return all(name.startswith("cpu") for name in keras.distribution.list_devices())
+
+
+def device_memory() -> int | None:
+    """Returns the bytes of memory of the first GPU, or None if the backend does not tell."""
+    if is_on_cuda():
+        import torch
+
+        return int(torch.cuda.get_device_properties(0).total_memory)
+    if keras.config.backend() == "jax":
+        import jax
+
+        return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
+    return None
 
 
 def _layers(model: Any) -> list[Any]:
@@ -294,11 +310,35 @@ def use_compilation_cache() -> None:
         return
     if not os.access(folder, os.W_OK | os.X_OK):
         return
-    config.update("jax_compilation_cache_max_size", MAX_CACHE_BYTES)
+    config.update("jax_compilation_cache_max_size", MAX_CACHE_BYTES * (1 if is_on_cpu() else 8))
     config.update("jax_persistent_cache_min_compile_time_secs", 0)
     config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     config.update("jax_compilation_cache_dir", str(folder))
     compilation_cache.reset_cache()  # JAX looks for the folder only before it first compiles.
+
+
+def compile_ahead(model: Any, batches: Sequence[Any]) -> Any:
+    """Compiles the training step of a Keras model on JAX for each batch's shapes, in parallel.
+
+    Otherwise, Keras compiles a step when a batch with new shapes comes. While the result of this
+    function exists, the step that Keras makes in `fit` finds these programs in JAX's memory. Only
+    XLA works in parallel: Python traces one step at a time.
+    """
+    import jax
+
+    step = jax.jit(model.train_step, donate_argnums=0)  # as Keras makes it
+    weights = model.trainable_variables, model.non_trainable_variables
+    groups = *weights, model.optimizer.variables, model.metrics_variables
+    state = tuple([variable.value for variable in group] for group in groups)
+    with (
+        Bar("compiling", total=len(batches), unit="shape", leave=False) as bar,
+        ThreadPoolExecutor() as pool,
+    ):
+        programs = [pool.submit(step.lower(state, batch).compile) for batch in batches]
+        for program in as_completed(programs):
+            program.result()
+            bar.update()
+    return step
 
 
 def _processor() -> str:

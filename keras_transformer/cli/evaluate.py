@@ -88,7 +88,11 @@ def evaluate_command(
         length_table,
         score_lines,
     )
-    from keras_transformer.evaluation.scores import evaluate_run, read_baseline, run_evaluator
+    from keras_transformer.evaluation.run_evaluation import (
+        evaluate_run,
+        read_baseline,
+        run_evaluator,
+    )
     from keras_transformer.runs.run import Run
 
     settings: Given = given.model_dump(include={"comet_model", "tokenize", "lowercase"})

@@ -24,4 +24,4 @@ __all__ = [
     "read_parallel",
 ]
 
-__getattr__ = lazy_names("keras_transformer._backend", {"fit_data": "fit_data"})
+__getattr__ = lazy_names(__name__, {"._backend.fit_data": "fit_data"})

@@ -118,6 +118,14 @@ class BatchPlan:
         """Number of micro-batches per pass over the data."""
         return len(self._slots)
 
+    def padding(self, steps: int) -> list[Batch]:
+        """Returns a batch without sentences for each shape of the optimizer steps up to `steps`.
+
+        The shapes of the second pass and later ones are those of the first, in another order.
+        """
+        shapes = dict.fromkeys(x.shape for x in self._slots[: steps * self.accumulation_steps])
+        return [_assemble(self.store, np.zeros(0, np.int32), shape, 0.0) for shape in shapes]
+
     def tokens(self, step: int) -> int:
         """Returns the number of target tokens of a step, including eos but not padding."""
         slots = [self._slot(step, micro)[1] for micro in range(self.accumulation_steps)]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import sentencepiece
-from sentencepiece import SentencePieceProcessor
+from sentencepiece import SentencePieceNormalizer, SentencePieceProcessor
 
 from keras_transformer._files import atomic_write, read_json
 from keras_transformer.data.corpus import Pair
@@ -45,10 +45,12 @@ class Tokenizer:
 
     Args:
         source_model: Bytes of a SentencePiece model with the ids pad 0, unk 1, bos 2, eos 3.
-        target_model: Bytes of the target language's model. Defaults to None, which means a joint
-            vocabulary. The attribute `target_model` is then the source model, and `joint` True.
+        target_model: Bytes of the target language's model. Defaults to None, which means the source
+            model.
 
     Attributes:
+        joint: Whether both languages have the same pieces with the same ids. Two models can share
+            a vocabulary, and differ in the normalization of text.
         source_vocabulary_size, target_vocabulary_size: Number of ids, including pad, unk, bos and
             eos.
         pad_id, unk_id, bos_id, eos_id: 0, 1, 2 and 3.
@@ -60,13 +62,13 @@ class Tokenizer:
     pad_id, unk_id, bos_id, eos_id = PAD_ID, UNK_ID, BOS_ID, EOS_ID
 
     def __init__(self, source_model: bytes, target_model: bytes | None = None) -> None:
-        self.joint = target_model is None
         self._models = [source_model] if target_model is None else [source_model, target_model]
         self.source_model, self.target_model = self._models[0], self._models[-1]
         processors = [_processor(model) for model in self._models]
         self._source, self._target = processors[0], processors[-1]
         self.source_vocabulary_size: int = self._source.get_piece_size()
         self.target_vocabulary_size: int = self._target.get_piece_size()
+        self.joint: bool = target_model is None or self.source_pieces == self.target_pieces
 
     @classmethod
     def train(
@@ -76,6 +78,7 @@ class Tokenizer:
         model_type: ModelType = "bpe",
         joint: bool = True,
         normalization: str = "nmt_nfkc",
+        target_normalization: str | None = None,
     ) -> "Tokenizer":
         """Trains a tokenizer on parallel text.
 
@@ -91,6 +94,9 @@ class Tokenizer:
             joint: Whether both languages share one vocabulary, as in the paper. Defaults to True.
             normalization: SentencePiece normalization rule, such as "nmt_nfkc" (the default),
                 "nmt_nfkc_cf" (which also lowercases) or "identity" (for tokenized text).
+            target_normalization: Normalization of target text. A translation never has a character
+                that it replaces. With "identity", all of a sentence comes back from its ids, but a
+                space at an end or after a space. Defaults to None, which means `normalization`.
 
         Raises:
             UserError: If the text is empty, or SentencePiece cannot train on it.
@@ -99,11 +105,17 @@ class Tokenizer:
                 size in its message and in the attribute `bound`.
         """
         options: dict[str, Any] = {"vocab_size": vocabulary_size, "model_type": model_type}
-        options["normalization_rule_name"] = normalization
-        if joint:
-            return cls(_train((line for pair in pairs for line in pair), **options))
-        source_model = _train((source for source, _ in pairs), **options)
-        return cls(source_model, _train((target for _, target in pairs), **options))
+        rules = normalization, target_normalization or normalization
+        if not joint:
+            source_model = _train((source for source, _ in pairs), rules[0], **options)
+            return cls(source_model, _train((target for _, target in pairs), rules[1], **options))
+        if rules[0] == rules[1]:
+            return cls(_train((line for pair in pairs for line in pair), rules[0], **options))
+        # The model learns from text that is already normalized. Each side gets a copy of it.
+        normalize = [_normalizer(rule, spaces=False).normalize for rule in rules]
+        lines = (each(line) for pair in pairs for each, line in zip(normalize, pair, strict=True))
+        model = _train(lines, "identity", **options)
+        return cls(*(_with_normalization(model, rule) for rule in rules))
 
     @classmethod
     def load(cls, directory: str | Path) -> "Tokenizer":
@@ -127,7 +139,7 @@ class Tokenizer:
         return cls(*models)
 
     def save(self, directory: str | Path) -> None:
-        """Writes `tokenizer.json`, `source.model` and, if `joint` is False, `target.model`.
+        """Writes `tokenizer.json`, `source.model` and, if it is another model, `target.model`.
 
         Args:
             directory: A new or empty folder. If writing fails, the folder is unchanged.
@@ -214,7 +226,7 @@ def _processor(model: bytes) -> SentencePieceProcessor:
     return processor
 
 
-def _train(lines: Iterator[str], **options: Any) -> bytes:
+def _train(lines: Iterator[str], normalization: str, **options: Any) -> bytes:
     failures: list[BaseException] = []  # SentencePiece hides exceptions that `lines` raises
     model = io.BytesIO()
 
@@ -232,12 +244,26 @@ def _train(lines: Iterator[str], **options: Any) -> bytes:
             character_coverage=1.0,
             max_sentence_length=2**30,  # bytes; SentencePiece leaves out longer lines
             minloglevel=2,
+            normalization_rule_name=normalization,
             **_SPECIAL_IDS,
             **options,
         )
     except (RuntimeError, ValueError) as error:
         raise failures[0] if failures else _explain(error, options["vocab_size"]) from None
     return model.getvalue()
+
+
+def _with_normalization(model: bytes, rule: str) -> bytes:
+    """Returns a model that was trained with "identity", with another normalization."""
+    # A reader merges protocol buffers that follow each other: the fields of the last one hold.
+    return model + _normalizer(rule, spaces=True).serialized_model_proto()
+
+
+def _normalizer(rule: str, spaces: bool) -> SentencePieceNormalizer:
+    """Returns a normalizer that changes spaces as the encoder does, or leaves them."""
+    names = ("add_dummy_prefix", "escape_whitespaces", "remove_extra_whitespaces")
+    options: dict[str, Any] = dict.fromkeys(names, spaces)
+    return SentencePieceNormalizer(rule_name=rule, **options)
 
 
 def _explain(error: Exception, vocabulary_size: int) -> UserError:

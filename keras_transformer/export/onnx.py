@@ -127,12 +127,13 @@ def export_onnx(
     }
     if quantization == "int8":
         graphs = {name: _quantized(graph) for name, graph in graphs.items()}
+    has_one_model = tokenizer.source_model == tokenizer.target_model
     config = {
         **{name: getattr(tokenizer, name) for name in ("pad_id", "unk_id", "bos_id", "eos_id")},
         "source_vocabulary_size": tokenizer.source_vocabulary_size,
         "target_vocabulary_size": tokenizer.target_vocabulary_size,
         "source_tokenizer": "source.model",
-        "target_tokenizer": "source.model" if tokenizer.joint else "target.model",
+        "target_tokenizer": "source.model" if has_one_model else "target.model",
         "num_layers": model.decoder.num_layers,
         "num_heads": model.num_heads,
         "d_k": model.decoder.layers[0].self_attention.d_k,

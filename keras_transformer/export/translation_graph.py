@@ -287,7 +287,7 @@ class GraphTokenizer(tf.Module):
         self._source = self._target = tensorflow_text.SentencepieceTokenizer(
             tokenizer.source_model, name="source_sentencepiece"
         )
-        if not tokenizer.joint:
+        if tokenizer.target_model != tokenizer.source_model:
             self._target = tensorflow_text.SentencepieceTokenizer(
                 tokenizer.target_model, name="target_sentencepiece"
             )

@@ -10,17 +10,20 @@ import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
 
+from keras_transformer.data.corpus import Pair
 from keras_transformer.data.corpus_report import CorpusReport
 from keras_transformer.data.tokenizer import Tokenizer, VocabularySizeError
 from keras_transformer.errors import UserError
 
 _FEWEST_PAIRS = 200
 _CHECKPOINTS = 20
+# Of source text, the model needs only the ids. Target text must come back from them as it was.
+_NORMALIZATION: dict[str, Any] = {"normalization": "nmt_nfkc", "target_normalization": "identity"}
 # BLEU needs another tokenization for languages that are written without spaces.
 _BLEU_TOKENIZATION = {"zh": "zh", **dict.fromkeys(("ja", "km", "lo", "my", "th"), "char")}
 
@@ -75,6 +78,7 @@ class NewRecipe:
     scale: _Scale  # the settings that depend only on the number of pairs
     held_out: int  # pairs for validation, and for test
     vocabulary_size: int
+    round_trip: str  # a sentence on the target sentences that their ids give back
     max_length: int  # pairs with a longer sentence, in pieces, are dropped
     tokens: int  # target tokens of the corpus, estimated from the sample of the report
     steps: int
@@ -110,6 +114,11 @@ data:
 tokenizer:
   # Little text needs a small vocabulary, so that each piece occurs often (Sennrich and Zhang 2019).
   vocabulary_size: {self.vocabulary_size}
+  # Variants of a character, such as full-width letters, become one in source text.
+  normalization: {_NORMALIZATION["normalization"]}
+  # A translation can't have a character that this normalization replaces: identity replaces none.
+  # {self.round_trip}
+  target_normalization: {_NORMALIZATION["target_normalization"]}
 model:
 {model}
   # Layer norm before each sublayer. Training is stable with small batches and short warm-up.
@@ -153,7 +162,10 @@ def choose_settings(report: CorpusReport) -> NewRecipe:
             f"Received: {report.pairs:,} pairs, {different:,} different sentences on a side"
         )
     scale = next(scale for scale in _SCALES if report.pairs <= scale.pairs)
-    tokenizer = _tokenizer(report, max(scale.vocabulary_size, 2 * report.characters))
+    # If the sample is all of the text, a quarter may be held out.
+    count = len(report.sample)
+    pairs = report.sample[: count * 3 // 4 if report.pairs == count else count]
+    tokenizer = _tokenizer(pairs, scale.vocabulary_size, report.characters)
     sources, targets = zip(*report.sample, strict=True)
     encoded = tokenizer.encode_source(sources), tokenizer.encode_target(targets)
     lengths = np.array([[*map(len, side)] for side in encoded])
@@ -164,22 +176,35 @@ def choose_settings(report: CorpusReport) -> NewRecipe:
         scale=scale,
         held_out=min(max(50, different // 20), 2_000, different // 8),
         vocabulary_size=tokenizer.target_vocabulary_size,
+        round_trip=_round_trip(tokenizer, [target for _, target in pairs]),
         max_length=next((length for length in (32, 64, 128) if longest <= length), 256),
         tokens=tokens,
         steps=min(max(steps // unit * unit, 1_000), 100_000),
     )
 
 
-def _tokenizer(report: CorpusReport, size: int) -> Tokenizer:
-    """Trains a tokenizer with `size` pieces, or fewer if the text does not allow as many."""
-    # If the sample is all of the text, a quarter may be held out.
-    count = len(report.sample)
-    pairs = report.sample[: count * 3 // 4 if report.pairs == count else count]
+def _tokenizer(pairs: list[Pair], size: int, characters: int) -> Tokenizer:
+    """Trains a tokenizer with `size` pieces, more for many characters, fewer for little text."""
     try:
-        return Tokenizer.train(pairs, size)
+        return Tokenizer.train(pairs, max(size, 2 * characters), **_NORMALIZATION)
     except VocabularySizeError as error:
-        fewest = min(error.bound, report.characters + 10)
-        return Tokenizer.train(pairs, max(error.bound * 4 // 5, fewest))
+        size = max(error.bound * 4 // 5, min(error.bound, characters + 10))
+        return Tokenizer.train(pairs, size, **_NORMALIZATION)
+
+
+def _round_trip(tokenizer: Tokenizer, sentences: list[str]) -> str:
+    """Says how many target sentences their pieces give back unchanged, and what others lose."""
+    found = tokenizer.decode_target(tokenizer.encode_target(sentences))
+    changed = [(x, y) for x, y in zip(sentences, found, strict=True) if x != y]
+    same, count = len(sentences) - len(changed), len(sentences)
+    text = f"{same:,} of {count:,} target sentences ({same / count:.2%}) come back unchanged"
+    if spaces := sum([*filter(None, x.split(" "))] == y.split(" ") for x, y in changed):
+        text += f"; {spaces:,} lose only repeated or outer spaces, which BLEU ignores"
+    if others := len(changed) - spaces:
+        lost = sorted(set[str]().union(*({*x} - {*y} for x, y in changed)) - {" "})
+        names = ", ".join(f"U+{ord(character):04X}" for character in lost[:9])
+        text += f"; {others:,} lose other characters: remove {names} from the text"
+    return text
 
 
 def _quoted(text: str) -> str:

@@ -137,6 +137,9 @@ class Data(_Section):
         return self
 
 
+Normalization = Literal["identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"]
+
+
 class TokenizerSettings(_Section):
     """Settings of the SentencePiece model, which is trained on the training split."""
 
@@ -146,9 +149,12 @@ class TokenizerSettings(_Section):
     """Number of pieces, including pad, unk, bos and eos."""
     joint: bool = True
     """One vocabulary and one embedding for both languages."""
-    normalization: Literal["identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"] = "nmt_nfkc"
+    normalization: Normalization = "nmt_nfkc"
     """Normalization of text by SentencePiece. With identity, no character changes; names with cf
     also lowercase it."""
+    target_normalization: Normalization | None = None
+    """Normalization of target text. A translation never has a character that it replaces, so init
+    writes identity. Default: normalization."""
 
 
 class ModelSettings(_Section):
@@ -282,7 +288,7 @@ class Training(_Section):
     auto only that of models with 20 million weights or more, and CUDA graphs replay it."""
     logits_mebibytes: MayChange[Annotated[int, Field(ge=0, le=2**20)] | None] = None
     """Memory in MiB for the logits of one slice. The loss splits the tokens of each batch into
-    slices. Default: 16 on a CPU, 4096 on other devices."""
+    slices. Default: 16 on a CPU; on a GPU a twelfth of its memory, at most 4096."""
     gradient_checkpointing: MayChange[bool] = False
     """Recompute activations in the backward pass: less memory, more time."""
     distribution: MayChange[Literal["none", "data_parallel", "model_parallel"]] = "none"

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer._backend.compile_function import compiling
+from keras_transformer._backend.compile_function import compile_ahead, compiling
 from keras_transformer._progress import Bar
 from keras_transformer.errors import UserError
 from keras_transformer.training.distribution import ONE_DEVICE, Distribution
@@ -135,6 +135,17 @@ class ProgressBar(Bar):
             speed = f", {tokens:,.0f} tokens/s" if tokens is not None else ""
             name, value = next(iter(figures.items()))  # the loss, or the model's first metric
             self.set_postfix_str(f"{name} {value:.3f}{speed}", refresh=False)
+
+
+class CompileAhead(keras.callbacks.Callback):
+    """Compiles the training step on JAX for the shapes of `batches` before the first step."""
+
+    def __init__(self, batches: Sequence[Any]) -> None:
+        super().__init__()
+        self.batches = batches
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.programs = compile_ahead(self.model, self.batches)
 
 
 class StopAfter(keras.callbacks.Callback):

@@ -6,7 +6,12 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer._backend.compile_function import Recompiling, is_on_cpu, is_on_cuda
+from keras_transformer._backend.compile_function import (
+    Recompiling,
+    device_memory,
+    is_on_cpu,
+    is_on_cuda,
+)
 from keras_transformer._backend.gradient_checkpointing import (
     Recomputable,
     check_checkpointable,
@@ -56,7 +61,8 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, Recomputable, keras.M
             Defaults to `MaskedCrossentropy(pad_id=model.pad_id)`, without label smoothing.
         logits_mebibytes: Memory, in MiB, for the float32 logits of the tokens that the loss
             processes at a time. These are at least `d_model` tokens, because fewer would be slow.
-            Defaults to None, which means 16 on a CPU and 4096 on other devices.
+            Defaults to None, which means 16 on a CPU, and on a GPU a twelfth of its memory, at most
+            4096.
         r_drop: Weight α of R-Drop (Liang et al., 2021). For small translation data, 5 is a good
             value. The model processes each batch twice with different dropout masks, and the loss
             includes the divergence of the two predictions. Defaults to 0, which means no R-Drop.
@@ -169,7 +175,9 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, Recomputable, keras.M
         mebibytes = self.logits_mebibytes
         if mebibytes is None:
             # Slices would make a GPU read the output matrix and its gradient many times.
-            mebibytes = 16 if is_on_cpu() else 4096
+            memory = device_memory()
+            mebibytes = min(4096, memory // 2**20 // 12) if memory else 4096
+            mebibytes = 16 if is_on_cpu() else mebibytes
         return max(width, mebibytes * 2**20 // (4 * vocabulary_size))
 
     def call(self, inputs: Any, training: bool | None = None, **kwargs: Any) -> Any:

@@ -10,12 +10,13 @@ from typing import Any
 import keras
 
 from keras_transformer._backend import without_tensorflow
+from keras_transformer._backend.compile_function import is_on_cpu
 from keras_transformer.data import BatchPlan, Tokenizer, TokenStore, evaluation_batches
 from keras_transformer.data.batch_plan import Batch
 from keras_transformer.data.tokenizer import PAD_ID
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
-from keras_transformer.evaluation.scores import bleu
+from keras_transformer.evaluation.run_evaluation import bleu
 from keras_transformer.models import ARCHITECTURES
 from keras_transformer.recipe.settings import Recipe, longest_lengths
 from keras_transformer.runs import checkpoints
@@ -26,6 +27,7 @@ from keras_transformer.runs.checkpoints import (
     read_state,
 )
 from keras_transformer.runs.run import Run
+from keras_transformer.training.callbacks import CompileAhead
 from keras_transformer.training.checkpoint import average_checkpoints
 from keras_transformer.training.crossentropy import MaskedCrossentropy
 from keras_transformer.training.distribution import ONE_DEVICE, Distribution, start
@@ -110,6 +112,8 @@ def _train(run: Run, resume: bool, callbacks: list[Any], distribution: Distribut
     validation_batches = evaluation_batches(
         validation_text, settings.tokens_per_batch, settings.length_multiple
     )
+    if _compiles_ahead(trainer):
+        callbacks = [*callbacks, CompileAhead(plan.padding(settings.steps))]
     chosen = {
         name: value
         for name, value in recipe.settings().items()
@@ -137,6 +141,12 @@ def _train(run: Run, resume: bool, callbacks: list[Any], distribution: Distribut
     distribution.chief_first(
         lambda: _write_model(run, history, tokenizer) if distribution.is_chief else None
     )
+
+
+def _compiles_ahead(trainer: Any) -> bool:
+    """Returns whether all shapes of batches are compiled at the start: on one GPU of JAX."""
+    is_alone = type(trainer.distribution) is Distribution
+    return keras.config.backend() == "jax" and is_alone and trainer.jit_compile and not is_on_cpu()
 
 
 def _make_trainer(recipe: Recipe, initial_run: Run | None, distribution: Distribution) -> Any:
@@ -366,7 +376,8 @@ def _write_embeddings(run: Run, model: Any, tokenizer: Tokenizer) -> None:
     """Writes the embeddings of the first tokens of the vocabularies for TensorBoard."""
     source = (model.source_embedding, tokenizer.source_pieces)
     target = (model.target_embedding, tokenizer.target_pieces)
-    sides = {"joint": source} if tokenizer.joint else {"source": source, "target": target}
+    is_shared = model.source_embedding is model.target_embedding
+    sides = {"joint": source} if is_shared else {"source": source, "target": target}
     embeddings = {
         side: (keras.ops.convert_to_numpy(layer.embeddings[:_PROJECTED]), pieces[:_PROJECTED])
         for side, (layer, pieces) in sides.items()

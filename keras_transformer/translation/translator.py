@@ -7,7 +7,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_transformer._backend.compile_function import compile_function
+from keras_transformer._backend.compile_function import compile_function, compiling
 from keras_transformer.decoding.batches import (
     LengthBatch,
     padded,
@@ -102,6 +102,7 @@ class Translator(BaseTranslator):
                     f"model's. Received: {of_tokenizer} and {of_model} tokens"
                 )
         self.model = model
+        self.waiting = compiling()
         self.tokens_per_batch = tokens_per_batch or self.TOKENS_PER_BATCH
         self.shortlist = shortlist
         if shortlist is not None:

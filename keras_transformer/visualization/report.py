@@ -13,7 +13,7 @@ from sacrebleu.metrics import CHRF
 from keras_transformer.data.tokenizer import fits
 from keras_transformer.errors import UserError
 from keras_transformer.evaluation.evaluator import Evaluator
-from keras_transformer.evaluation.scores import run_evaluator
+from keras_transformer.evaluation.run_evaluation import run_evaluator
 from keras_transformer.runs.checkpoints import logged_scalars
 from keras_transformer.runs.info import run_info
 from keras_transformer.runs.run import Run

@@ -5,9 +5,12 @@ is timed while all other workers sleep, and perhaps for `profile`, the slowest k
 """
 
 import contextlib
+import ctypes
 import dataclasses
 import json
+import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -42,6 +45,7 @@ class Check:
         jit_compile: Of training: "auto" is what users get.
         gigabytes: Memory of the GPU that the check takes at most, estimated.
         by_formulas: Whether layers are to do without the kernels that there are on GPUs.
+        data: Folder of a recipe's text.
         on_cpu: Whether to show that the program works, on a CPU.
     """
 
@@ -52,6 +56,7 @@ class Check:
     jit_compile: bool | str = "auto"
     gigabytes: float = 4
     by_formulas: bool = False
+    data: str = ""
     on_cpu: bool = False
 
     @property
@@ -350,6 +355,43 @@ def marian_search(case: DecodingCase, check: Check) -> Callable[[], np.ndarray]:
     return decode
 
 
+# --- A recipe ------------------------------------------------------------------------------------
+
+TINY_RECIPE = {
+    "data.held_out": "{validation: 8, test: 8}",
+    "model": "{preset: tiny, num_layers: 1}",
+    "training.steps": 2,
+}
+
+
+def recipe(check: Check) -> Actions:
+    """Minutes and scores of a training by a recipe and of its evaluation, from the command line."""
+
+    def measure() -> dict[str, Any]:
+        with tempfile.TemporaryDirectory() as folder:
+            run = f"{folder}/run"
+            sizes = [f"--set={key}={value}" for key, value in TINY_RECIPE.items() if check.on_cpu]
+            train = ["train", check.name.split()[-1], "--data-dir", check.data, "--run", run]
+            seconds = [command(*train, *sizes), command("evaluate", run)]
+            scores = json.loads(Path(run, "scores.json").read_text())
+        figures = {"minutes": seconds[0] / 60, "evaluate_s": seconds[1]}
+        return figures | {score["metric"]: score["score"] for score in scores}
+
+    return {"prepare": dict, "measure": measure}
+
+
+def command(*arguments: str) -> float:
+    """Seconds of a command, which dies with this process."""
+    begin = time.perf_counter()
+    subprocess.run(
+        [sys.executable, "-m", "keras_transformer_cli", *arguments],
+        check=True,
+        stdin=subprocess.DEVNULL,
+        preexec_fn=lambda: ctypes.CDLL(None).prctl(1, signal.SIGKILL),  # PR_SET_PDEATHSIG
+    )
+    return time.perf_counter() - begin
+
+
 # --- Program -------------------------------------------------------------------------------------
 
 
@@ -363,6 +405,7 @@ KINDS: dict[str, Callable[[Check], Actions]] = {
     "train": training,
     "restart": training,
     "decode": decoding,
+    "recipe": recipe,
 }
 
 

@@ -155,7 +155,7 @@ def size_of(*paths: Path) -> int:
 
 
 def measure(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
-    from keras_transformer.evaluation.scores import bleu
+    from keras_transformer.evaluation.run_evaluation import bleu
     from keras_transformer.runs.run import Run
 
     run = Run.open(arguments.run)

@@ -4,7 +4,8 @@
 Training is that of the paper's `base` and `big`, V = 37,000, batches of 16,384 + 16,384 tokens in
 bfloat16, through `fit`. A share is the rate of the step's matrix products, counted from the sizes,
 over `--peak`, the data sheet's rate of the card: the model FLOP/s utilization. Decoding is that of
-`base` with random weights, 32 source and 64 target tokens.
+`base` with random weights, 32 source and 64 target tokens. With `--data-dir`, the recipe
+`tatoeba_en_de` is trained and evaluated, too, which takes some minutes on each backend.
 
 Each check is a process of its own. As many as fit into the GPU's memory compile at the same time;
 then each is timed while the others sleep. The results so far are always in `OUT/gpu.json`. With
@@ -29,7 +30,7 @@ from _gpu_checks import Check, to_json
 from _training_engines import Case
 
 GIGABYTES = 75  # of the smallest card that these checks are for
-SECONDS = {"prepare": 200, "measure": 60, "profile": 60}
+SECONDS = {"prepare": 200, "measure": 60, "profile": 60, "recipe": 600}
 CASES = (
     Case("base", 6, 512, 8, 2048, 37_000, 256, 64, 64),
     Case("big", 6, 1024, 16, 4096, 37_000, 256, 64, 64),
@@ -44,11 +45,12 @@ TRAINING_GB = {"base": 8.6, "big": 16.0}
 EXAMPLES = """examples:
   scripts/bench/gpu.py --out results
   scripts/bench/gpu.py --out results --only 'train torch*' ceilings --profile 'train*'
+  scripts/bench/gpu.py --out results --only 'recipe torch*' --data-dir tatoeba --minutes 10
   scripts/bench/gpu.py --out results --cpu
 """
 
 
-def all_checks(backends: Sequence[str]) -> Iterator[Check]:
+def all_checks(backends: Sequence[str], data: Path | None = None) -> Iterator[Check]:
     """The checks, the most important ones first."""
     base, big = CASES
     yield Check("ceilings", "torch", "torch", CASES)
@@ -75,6 +77,9 @@ def all_checks(backends: Sequence[str]) -> Iterator[Check]:
         for backend in backends:
             name, gigabytes = f"train {backend} {case.name} by formulas", 2 * TRAINING_GB[case.name]
             yield Check(name, "ours", backend, (case,), "auto", gigabytes, by_formulas=True)
+    for backend in backends if data else ():
+        name = f"recipe {backend} tatoeba_en_de"
+        yield Check(name, "ours", backend, (), gigabytes=GIGABYTES, data=f"{data}")
 
 
 def shrunk(check: Check) -> Check:
@@ -142,6 +147,8 @@ def _lines(name: str, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
     failure = row.get("error", "").strip().splitlines()[-1:]
     start = {"start s": row.get("start_s")}
     note = failure[0][:100] if failure else ""
+    if "minutes" in row:
+        note = f"{row['minutes']:.1f} min, {row['BLEU']:.2f} BLEU"
     searches = {k: v for k, v in row.items() if isinstance(v, dict) and "tokens_per_s" in v}
     for search, figures in searches.items():
         own = {"ms": figures["ms"], "tokens/s": figures["tokens_per_s"]}
@@ -185,7 +192,8 @@ class Bench:
         for action in actions:
             if check in workers:
                 workers[check].send(action)
-                figures = self._receive(workers, check, action, SECONDS[action])
+                seconds = SECONDS.get(check.kind, SECONDS[action])
+                figures = self._receive(workers, check, action, seconds)
                 self._results.add(check, **(figures or {}))
         if check in workers:
             workers.pop(check).close()
@@ -244,6 +252,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--skip", nargs="+", metavar="PATTERN", default=[], help="or not to run")
     parser.add_argument("--backends", nargs="+", choices=("torch", "jax"), default=("torch", "jax"))
     parser.add_argument("--baseline", type=Path, help="another checkout to measure beside this")
+    data = (
+        "also train and evaluate tatoeba_en_de, whose en-de.tsv or en-de.tsv.gz is in this folder"
+    )
+    parser.add_argument("--data-dir", type=Path, help=data)
     parser.add_argument("--minutes", type=float, default=8, help="time limit; default: 8")
     parser.add_argument("--peak", type=float, default=989, help="TFLOP/s of the card; default: 989")
     parser.add_argument(
@@ -258,7 +270,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def chosen_checks(options: argparse.Namespace) -> list[Check]:
-    checks = list(all_checks(options.backends))
+    checks = list(all_checks(options.backends, options.data_dir))
     if options.baseline:
         checks = list(with_baseline(checks))
     chosen = [x for pattern in options.only or ["*"] for x in checks if _matches(x, [pattern])]

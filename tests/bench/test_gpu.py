@@ -5,17 +5,18 @@ import dataclasses
 import json
 from pathlib import Path
 
+import _gpu_checks
 import gpu
 import pytest
 from _gpu_ceilings import step_products
 from _gpu_checks import from_json, to_json
 
-ALL = list(gpu.all_checks(["torch", "jax"]))
+ALL = list(gpu.all_checks(["torch", "jax"], Path("text")))
 
 
 def options(**given):
     defaults = {"only": None, "skip": [], "backends": ["torch", "jax"], "baseline": None}
-    defaults |= {"cpu": False, "minutes": 1, "profile": []}
+    defaults |= {"cpu": False, "minutes": 1, "profile": [], "data_dir": None}
     return argparse.Namespace(**{**defaults, **given})
 
 
@@ -42,6 +43,26 @@ def test_checks_are_chosen_by_patterns_and_a_baseline_goes_first():
     chosen = gpu.chosen_checks(options(only=["train*"], skip=["*big", "*jax*"], cpu=True))
     assert all(check.on_cpu and check.backend == "torch" for check in chosen[:1])
     assert not any(check.name.endswith("big") for check in chosen)
+
+
+def test_a_recipe_is_trained_and_evaluated_if_its_text_is_given(monkeypatch):
+    assert not gpu.chosen_checks(options(only=["recipe*"]))
+    (check, _) = gpu.chosen_checks(options(only=["recipe*"], data_dir=Path("text"), cpu=True))
+    commands = []
+
+    def command(*arguments):
+        commands.append(arguments)
+        if arguments[0] == "evaluate":
+            run = Path(arguments[1])
+            run.mkdir()
+            (run / "scores.json").write_text('[{"metric": "BLEU", "score": 44.5}]')
+        return 90.0
+
+    monkeypatch.setattr(_gpu_checks, "command", command)
+    found = _gpu_checks.recipe(check)["measure"]()
+    assert found == {"minutes": 1.5, "evaluate_s": 90.0, "BLEU": 44.5}
+    assert commands[0][:4] == ("train", "tatoeba_en_de", "--data-dir", "text")
+    assert "--set=training.steps=2" in commands[0]
 
 
 class Echo:

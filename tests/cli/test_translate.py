@@ -17,16 +17,16 @@ from keras_transformer.translation.target_constraints import ConstraintError
 SHOUT = """
 import sys
 from keras_transformer import cli
-from keras_transformer import _progress
 from keras_transformer.translation import engines
 from keras_transformer.translation.hypothesis import Hypothesis
 
 class Shouter:
+    waiting = ""
+
     def translate_nbest(self, sentences, **_):
         return [[Hypothesis(x.upper(), (), 0.0, 0.0, 1)] for x in sentences]
 
 engines.open_translator = lambda *_, **__: Shouter()
-_progress.compiling = lambda: ""
 cli.main(sys.argv[1:])
 """
 
@@ -124,6 +124,8 @@ OPEN = "keras_transformer.translation.engines.open_translator"
 
 class Echo:
     """A translator that says what it was asked."""
+
+    waiting = ""
 
     def __init__(self, n_best=1):
         self.asked, self.n_best = [], n_best
@@ -255,7 +257,7 @@ except SystemExit:
     print("keras" in sys.modules)
 """
     succeeds(*words)  # converts the model
-    assert run_python(code).splitlines()[1:] == ["False"]
+    assert run_python(code).splitlines()[-1] == "False"
 
 
 def test_options_that_ctranslate2_lacks_are_refused(run, tmp_path):

@@ -129,6 +129,10 @@ def test_few_fixed_shapes_near_the_budget(store):
         assert batch_size % 8 == 0 or batch_size < 8
         assert 200 <= batch_size * target_length <= 400
         assert batch_size * source_length <= 2 * 400
+    for steps, shapes in ((1, 1), (10_000, len(plan.shapes))):
+        batches = plan.padding(steps)
+        assert {(*x["source_ids"].shape, y.shape[1]) for x, y, _ in batches} <= seen
+        assert len(batches) == shapes and not any(y.any() or w.any() for _, y, w in batches)
 
 
 @pytest.mark.parametrize(

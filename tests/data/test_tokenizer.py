@@ -6,10 +6,10 @@ import sys
 import numpy as np
 import pytest
 import sentencepiece
-from support.parallel_text import SENTENCES
+from support.parallel_text import LOSSLESS_TARGET, SENTENCES
 
 from keras_transformer.data import Tokenizer
-from keras_transformer.data.tokenizer import fits
+from keras_transformer.data.tokenizer import VocabularySizeError, fits
 from keras_transformer.errors import UserError
 
 
@@ -70,15 +70,62 @@ def test_normalization(normalization, expected):
     assert tokenizer.decode_target(tokenizer.encode_target(["ａ ﬁne Dog"])) == [expected]
 
 
+TARGETS = {
+    "zero-width non-joiner": "می\u200cخواهم کتاب\u200cها را بخوانم",
+    "full-width punctuation": "你好，世界！（第１２期）：“好”？",
+    "no-break spaces": "«\u00a0Oui\u202f!\u00a0» 10\u2009km\u3000二",
+    "soft hyphen": "Donau\u00addampf\u2011schiff",
+    "emoji": "👩\u200d💻 ❤\ufe0f 👍🏽 🇩🇪",
+    "decomposed accents": "e\u0301le\u0300ve a\u0308 ș",
+    "compatibility characters": "ﬁn Ⅷ 10² ½ ㈱ ™ № ﷺ ㎏ ｶﾞ",
+    "Thai and Lao vowels": "น้ำ ຄໍາ ຄຳ",
+    "direction marks": "\u200fשלום\u200e abc \u2067א\u2069",
+    "controls": "a\tb \x01\x7f\u200b\ufeff c\u2028d\u0085e",
+}
+
+
 @pytest.mark.parametrize("joint", [True, False])
-def test_saved_and_loaded_it_is_the_same(tmp_path, tokenizer, separate_tokenizer, joint):
-    saved = tokenizer if joint else separate_tokenizer
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+@pytest.mark.parametrize("text", TARGETS.values(), ids=TARGETS)
+def test_targets_come_back_without_normalization(text, model_type, joint):
+    def of_size(size):
+        try:
+            return Tokenizer.train(pairs, size, model_type, joint, **LOSSLESS_TARGET)
+        except VocabularySizeError as error:
+            return of_size(error.bound)
+
+    pairs = [*SENTENCES, (text, text)]
+    tokenizer = of_size(120)
+    assert tokenizer.decode_target(tokenizer.encode_target([text])) == [text]
+
+
+def test_two_models_share_ids_and_normalize_each_their_own():
+    pairs = [("ａ ﬁne Dog", "½ a ﬁne\u200cDog")] * 2
+    tokenizer = Tokenizer.train(pairs, 30, **LOSSLESS_TARGET)
+    assert tokenizer.joint and tokenizer.source_model != tokenizer.target_model
+    assert tokenizer.source_pieces == tokenizer.target_pieces
+    plain, source = tokenizer.encode_source(["a fine Dog", "ａ ﬁne\u200cDog"])
+    assert plain == source == tokenizer.encode_target(["a fine Dog"])[0]
+    both = [tokenizer.encode_source(["½"])[0], *tokenizer.encode_target(["½", " a   a▁ a "])]
+    # The source text had no "½" after its normalization: "1", "⁄" and "2" are unknown.
+    assert tokenizer.decode_target(both) == [" ⁇ ", "½", "a a  a"]
+    same = {"target_normalization": "nmt_nfkc"}  # is one model, as without the option
+    one = [Tokenizer.train(SENTENCES, 120, **options).fingerprint for options in ({}, same)]
+    assert one[0] == one[1]
+
+
+@pytest.mark.parametrize("kind", ["one model", "one vocabulary", "separate"])
+def test_saved_and_loaded_it_is_the_same(tmp_path, tokenizer, separate_tokenizer, kind):
+    saved = tokenizer if kind == "one model" else separate_tokenizer
+    if kind == "one vocabulary":
+        saved = Tokenizer.train(SENTENCES, 120, **LOSSLESS_TARGET)
     saved.save(tmp_path / "tokenizer")
     loaded = Tokenizer.load(tmp_path / "tokenizer")
     assert loaded.fingerprint == saved.fingerprint
-    assert loaded.joint == joint
+    assert loaded.joint == saved.joint == (kind != "separate")
     files = {path.name for path in (tmp_path / "tokenizer").iterdir()}
-    assert files == {"tokenizer.json", "source.model"} | (set() if joint else {"target.model"})
+    models = {"source.model"} if kind == "one model" else {"source.model", "target.model"}
+    assert files == {"tokenizer.json", *models}
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import shutil
 import pytest
 from support.contract import randomize
 from support.exporting import exporting_fixture  # noqa: F401
+from support.parallel_text import LOSSLESS_TARGET
 from support.tiny_run import recipe_for, write_text
 
 from keras_transformer.data import Tokenizer
@@ -19,7 +20,7 @@ def new_run(tmp_path_factory):
     write_text(folder)
     run = Run.create(folder / "run", recipe_for(folder))
     pairs = list(run.text.pairs("train"))
-    Tokenizer.train(pairs, vocabulary_size=17).save(run.tokenizer_dir)
+    Tokenizer.train(pairs, vocabulary_size=17, **LOSSLESS_TARGET).save(run.tokenizer_dir)
     model = Transformer(17, num_layers=1, d_model=8, num_heads=2, d_ff=4, max_length=24)
     randomize(model)
     model.save(run.model_path)

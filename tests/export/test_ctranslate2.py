@@ -2,7 +2,7 @@
 
 import pytest
 from support.contract import randomize
-from support.parallel_text import SENTENCES
+from support.parallel_text import LOSSLESS_TARGET, SENTENCES
 from support.small_models import make_token_likelier
 
 from keras_transformer.data import Tokenizer
@@ -20,7 +20,7 @@ TEXTS = [source for source, _ in SENTENCES]
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return Tokenizer.train(SENTENCES, vocabulary_size=V, normalization="identity")
+    return Tokenizer.train(SENTENCES, vocabulary_size=V, **LOSSLESS_TARGET)
 
 
 def new_model(**arguments):

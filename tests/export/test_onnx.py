@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from support.contract import randomize
-from support.parallel_text import SENTENCES
+from support.parallel_text import LOSSLESS_TARGET, SENTENCES
 
 from keras_transformer.data import Tokenizer
 from keras_transformer.errors import UserError
@@ -75,11 +75,15 @@ def test_constants_of_both_graphs_are_stored_once(tokenizer, tmp_path):
     assert embeddings not in (tmp_path / "model" / "step.onnx").read_bytes()
 
 
-def test_half_precision_models_and_separate_vocabularies_are_exported(tmp_path):
-    separate = Tokenizer.train(SENTENCES, vocabulary_size=V, joint=False)
-    model = new_model(dtype="mixed_bfloat16", target_vocabulary_size=V)
-    found = export_onnx(model, separate, tmp_path / "model")
+@pytest.mark.parametrize("options", [{"joint": False}, LOSSLESS_TARGET], ids=("separate", "joint"))
+def test_half_precision_models_and_two_tokenizer_models_are_exported(options, tmp_path):
+    tokenizer = Tokenizer.train(SENTENCES, V, **options)
+    sizes = {} if tokenizer.joint else {"target_vocabulary_size": V}
+    model = new_model(dtype="mixed_bfloat16", **sizes)
+    found = export_onnx(model, tokenizer, tmp_path / "model")
     assert found.identical == found.sentences == 16
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert config["target_tokenizer"] == "target.model"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -12,7 +12,11 @@ from keras_transformer.translation.scoring import Scorer
 from keras_transformer.translation.translator import Translator
 
 pytestmark = pytest.mark.once
-KINDS = {"joint": "tokenizer", "separate": "separate_tokenizer"}
+KINDS = {
+    "joint": "tokenizer",
+    "separate": "separate_tokenizer",
+    "normalized": "normalized_tokenizer",  # one vocabulary, two models
+}
 BEAM_SIZE, LONGEST = 3, 24  # as in exporting_process.py
 
 

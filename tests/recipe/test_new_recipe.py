@@ -86,6 +86,22 @@ def test_vocabulary_fits_the_training_split_of_repetitive_text(tmp_path):
     assert Tokenizer.train(list(held_out.train()), size).source_vocabulary_size == size
 
 
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        ("", "300 of 300 target sentences (100.00%) come back unchanged"),
+        ("  two  spaces ", "; 30 lose only repeated or outer spaces, which BLEU ignores"),
+        (" a \u2581 \0.", "; 30 lose other characters: remove U+0000, U+2581 from the text"),
+    ],
+)
+def test_target_sentences_that_do_not_come_back_are_counted(end, said, tmp_path):
+    pairs = [(x, y if n % 10 else y + end) for n, (x, y) in enumerate(corpus(400))]
+    settings = choose_settings(examine(pairs))
+    assert settings.round_trip.endswith(said)
+    written(settings, tmp_path)
+    assert f"  # {settings.round_trip}\n" in (tmp_path / "recipe.yaml").read_text()
+
+
 @pytest.mark.parametrize("pairs", [[], corpus(199), corpus(199) * 2])
 def test_too_few_different_sentences_are_refused(pairs):
     with pytest.raises(UserError, match=f"at least 200 pairs .* Received: {len(pairs)} pairs"):

@@ -34,6 +34,7 @@ from keras_transformer.models import Transformer
 from keras_transformer.models.base import in_float32
 from keras_transformer.translation.translator import Translator
 from support.contract import randomize
+from support.parallel_text import LOSSLESS_TARGET
 
 WORDS = "a bad cab fed a deaf face add bead cafe dab each fad".split()
 PAIRS = [(word, word[::-1].upper()) for word in WORDS]
@@ -193,11 +194,13 @@ def main(folder: Path) -> None:
     keras.utils.set_random_seed(0)
     joint = Tokenizer.train(PAIRS, 40)
     separate = Tokenizer.train(PAIRS, 18, "unigram", joint=False, normalization="identity")
+    normalized = Tokenizer.train([*PAIRS, ("ﬁ", "½ e\u0301 b\u200cc")], 40, **LOSSLESS_TARGET)
     model = Transformer(40, **SIZES)
     randomize(model)
     model.save(folder / "model.keras")
     joint.save(folder / "tokenizer")
     separate.save(folder / "separate_tokenizer")
+    normalized.save(folder / "normalized_tokenizer")
     options = SearchOptions(beam_size=BEAM_SIZE)
     exported = saved_model.export_saved_model(
         model, joint, folder / "model", options=options, sentences=SENTENCES
@@ -206,6 +209,7 @@ def main(folder: Path) -> None:
         "exported": {**exported._asdict(), "directory": str(exported.directory)},
         "joint": tokenizer_answers(joint),
         "separate": tokenizer_answers(separate),
+        "normalized": tokenizer_answers(normalized),
         "chunks": chunk_answers(),
         "signatures": signature_answers(exported.directory),
         "defaults": default_answers(exported.directory),

@@ -13,6 +13,8 @@ SENTENCES = [
     ("the man in the red shirt is cooking .", "der mann im roten hemd kocht ."),
     ("a black cat sleeps on the sofa .", "eine schwarze katze schläft auf dem sofa ."),
 ]
+# Options of a tokenizer with one vocabulary and two models.
+LOSSLESS_TARGET = {"normalization": "nmt_nfkc", "target_normalization": "identity"}
 
 
 class RepeatingTokenizer:

@@ -27,7 +27,7 @@ def recipe_for(directory: Path) -> Recipe:
         {
             "name": "tiny_run",
             "data": {"train": files, "validation": files, "test": files, "directory": directory},
-            "tokenizer": {"vocabulary_size": 17},
+            "tokenizer": {"vocabulary_size": 17, "target_normalization": "identity"},
             "model": {"preset": "tiny", "num_layers": 1, "d_model": 4, "num_heads": 2, "d_ff": 4},
             "training": {
                 "steps": STEPS,

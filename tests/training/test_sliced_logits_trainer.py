@@ -192,3 +192,13 @@ def test_float16_scales_the_loss():
     inputs = inputs_of(model)
     losses = [trainer.train_on_batch(inputs, labels_of(inputs))[0] for _ in range(5)]
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("gibibytes, mebibytes", [(80, 4096), (24, 2048), (None, 4096)])
+def test_a_gpu_with_little_memory_has_smaller_slices(gibibytes, mebibytes, monkeypatch):
+    place = "keras_transformer.training.sliced_logits_trainer"
+    monkeypatch.setattr(f"{place}.is_on_cpu", lambda: False)
+    monkeypatch.setattr(f"{place}.device_memory", lambda: gibibytes and gibibytes * 2**30)
+    trainer = SlicedLogitsTrainer(new_model("sinusoidal", num_layers=1))
+    assert trainer.slice_size == mebibytes * 2**20 // (4 * V)

@@ -17,13 +17,14 @@ from support.contract import to_numpy
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata
 
+from keras_transformer._backend import compile_function
 from keras_transformer.data import Tokenizer
 from keras_transformer.errors import UserError
 from keras_transformer.recipe.files import load_recipe
 from keras_transformer.runs.checkpoints import TOKENIZER_MEMBER, read_member
 from keras_transformer.runs.loading import load_checkpoint_model
 from keras_transformer.runs.run import Run
-from keras_transformer.training import train
+from keras_transformer.training import callbacks, train, train_run
 from keras_transformer.training.train_run import write_average
 from keras_transformer.translation.open_run import open_model
 
@@ -114,6 +115,26 @@ def test_leaves_a_complete_run_folder(whole):
     assert read_member(run.model_path, TOKENIZER_MEMBER) == run.tokenizer().fingerprint
     expected = "loaded" if keras.config.backend() == "tensorflow" else "absent"
     assert printed.splitlines()[-1] == f"TensorFlow is {expected}"
+
+
+def test_on_a_gpu_jax_compiles_all_shapes_before_the_first_step(tmp_path, monkeypatch, caplog):
+    def programs() -> int:
+        return sum("XLA compilation of jit(train_step)" in x for x in caplog.messages)
+
+    def compile_ahead(model, batches):
+        kept = compile_function.compile_ahead(model, batches)
+        counts.extend([len(batches), programs()])
+        return kept
+
+    counts: list[int] = []
+    monkeypatch.setattr(train_run, "is_on_cpu", lambda: False)
+    monkeypatch.setattr(callbacks, "compile_ahead", compile_ahead)
+    with caplog.at_level("DEBUG", "jax"):
+        train(new_run(tmp_path, training={"length_multiple": 2, "validation_bleu_sentences": 0}))
+    if keras.config.backend() == "jax":
+        assert counts == [programs()] * 2 and programs() > 1
+    else:
+        assert not counts
 
 
 def test_logs_what_there_is_to_watch(whole):

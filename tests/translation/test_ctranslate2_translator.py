@@ -181,7 +181,7 @@ def test_a_model_replaced_while_it_is_converted_is_converted_again(run, monkeypa
         return model
 
     new_model(1, seed=1).save(run.model_path)
-    monkeypatch.setattr(engine, "open_model", load_and_replace)
+    monkeypatch.setattr("keras_transformer.translation.open_run.open_model", load_and_replace)
     converted(run)
     monkeypatch.undo()
     assert is_converted_again(run, capsys)

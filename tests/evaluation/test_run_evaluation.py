@@ -5,7 +5,7 @@ import math
 import pytest
 
 from keras_transformer.errors import UserError
-from keras_transformer.evaluation import scores as evaluation
+from keras_transformer.evaluation import run_evaluation as evaluation
 from keras_transformer.recipe.files import load_recipe
 from keras_transformer.recipe.settings import Evaluation
 from keras_transformer.runs.run import Run

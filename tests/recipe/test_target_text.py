@@ -1,0 +1,68 @@
+"""Target text of many scripts: a translator can equal every reference after `init`."""
+
+import random
+
+import pytest
+
+from keras_transformer import Tokenizer, load_recipe
+from keras_transformer.data.corpus_report import examine
+from keras_transformer.evaluation.run_evaluation import bleu
+from keras_transformer.recipe.new_recipe import Text, choose_settings
+
+pytestmark = pytest.mark.once
+
+# Own sentences with the characters that normalization replaces.
+SENTENCES = {
+    "ar": ["قال النبي ﷺ إنّ العلمَ نورٌ، أليس كذلك؟", "وصلت الرسالة في الساعة ٩:٣٠ مساءً."],
+    "ckb": [
+        "ئەو دە\u200cچێت بۆ ماڵە\u200cوە.",
+        "منداڵە\u200cکان لە باخچە\u200cکە یاری دە\u200cکەن؟",
+    ],
+    "de": [
+        "Die Wohnung hat 80\u00a0m² und kostet ½ so viel.",
+        "„Na ja …“, sagte sie – Art.\u202f5.",
+    ],
+    "fa": [
+        "می\u200cخواهم کتاب\u200cها را بخوانم.",
+        "خانه\u200cای بزرگ\u200cتر نمی\u200cخریم؛ چرا؟",
+    ],
+    "fr": [
+        "«\u00a0Où vas-tu\u202f?\u00a0» demanda-t-il.",
+        "Le Ⅷᵉ siècle\u00a0: 10\u202f000\u00a0œuvres.",
+    ],
+    "he": ["שׁלום, מה שלומך היום?", "המחיר הוא \u200f50\u200f ₪ בלבד."],
+    "hi": ["क़लम और किताब मेज़ पर हैं।", "श्री\u200dराम ने पढ़\u200cकर सुनाया।"],
+    "ja": ["㈱山田は「ＡＢＣ」を発売した！", "気温は３５℃、湿度は８０％です。", "ﾃﾚﾋﾞは①階です。"],
+    "km": ["ខ្ញុំ\u200bទៅ\u200bសាលា\u200bរៀន។", "តើ\u200bអ្នក\u200bសុខសប្បាយ\u200bទេ?"],
+    "ko": ["무게는 5㎏이고 넓이는 3㎡이다.", "㈜한국은 “좋다”고 했다ㅋㅋ."],
+    "lo": ["ຂ້ອຍຢາກກິນນ້ຳ.", "ລາວເຮັດວຽກຢູ່ວຽງຈັນ\u200bທຸກມື້."],
+    "ml": ["അവൻ\u200d വീട്ടിൽ ഇല്ല.", "ടൈപ്പ്\u200cറൈറ്റർ വാങ്ങി."],
+    "my": ["ကျွန်ုပ်တို့\u200bသည် စာဖတ်\u200bကြသည်။", "မင်္ဂလာပါ၊ နေကောင်းလား။"],
+    "ru": ["Замо\u0301к и за\u0301мок — разные слова.", "№\u00a05 стоит 100\u00a0₽…"],
+    "te": ["సాఫ్ట్\u200cవేర్ ఇంజనీర్\u200cగా పనిచేస్తున్నాను.", "ఫేస్\u200cబుక్\u200cలో చూశాను."],
+    "th": ["ฉันอยากดื่มน้ำเย็น ๆ", "เขาทำงานที่กรุงเทพฯ ทุกวัน"],
+    "vi": ["Tôi không biết anh â\u0301y ở đâu.", "Giá là 5\u00a0000\u00a0₫ một cái."],
+    "yue": ["你食咗飯未呀？我哋去飲茶啦！", "佢話：「聽日（星期三）先返嚟。」"],
+    "zh": ["你好，世界！今天（周三）天气怎么样？", "价格：￥１２０；“很便宜”……"],
+    "emoji": ["Great 👩\u200d💻 work ❤\ufe0f 👍🏽!", "The Donau\u00adkanal ﬂows\u2011by \u2009🇦🇹."],
+}
+
+
+@pytest.mark.parametrize("language", SENTENCES)
+def test_copied_references_have_a_bleu_of_100_with_the_settings_of_init(language, tmp_path):
+    rng, sentences = random.Random(1), SENTENCES[language]
+    words = [word for sentence in sentences for word in sentence.split(" ")]
+    pairs = [(f"line {n}", sentences[n % len(sentences)]) for n in range(60)]
+    pairs += [(f"text {n}", " ".join(rng.choices(words, k=9))) for n in range(400)]
+    settings = choose_settings(examine(pairs, progress=False))
+    assert "345 of 345 target sentences (100.00%) come back unchanged" in settings.round_trip
+    path = tmp_path / "recipe.yaml"
+    text = Text(tmp_path / "a.en", tmp_path / "a.xx", "en", language[:3])
+    path.write_text(settings.to_yaml("name", text), encoding="utf-8")
+    recipe = load_recipe(path)
+    tokenizer = Tokenizer.train(pairs, **recipe.tokenizer.model_dump())
+    references = [target for _, target in pairs]
+    translations = tokenizer.decode_target(tokenizer.encode_target(references))
+    assert translations == references
+    assert tokenizer.decode_target(tokenizer.encode_source(references)) != references
+    assert bleu(translations, references, recipe.evaluation) == pytest.approx(100)
