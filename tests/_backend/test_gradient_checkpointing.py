@@ -148,7 +148,15 @@ def test_a_remat_scope_changes_no_number(make, mode):
         np.testing.assert_allclose(other, one, atol=1e-5)
 
 
-@pytest.mark.parametrize("mode", SCOPES.keys() - {"activations"})
+@pytest.mark.parametrize("mode", ["full", "larger_than"])
+def test_a_model_that_keras_would_recompute_is_refused(mode):
+    with keras.RematScope(mode), pytest.raises(ValueError) as error:
+        trained(functools.partial(layer_model, "attention"), nullcontext())
+    is_ours = "Create it outside of the scope" in str(error.value)
+    assert is_ours or keras.config.backend() != "torch"  # others cannot recompute any model
+
+
+@pytest.mark.parametrize("mode", ["full", "larger_than", "list_of_layers"])
 def test_a_remat_scope_recomputes(mode, monkeypatch):
     passes, drop = [], Dropout.drop
     monkeypatch.setattr(Dropout, "drop", lambda *args: passes.append(1) or drop(*args))

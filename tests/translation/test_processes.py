@@ -1,36 +1,18 @@
 """A translator in a process that was forked, and on its way to another process."""
 
 import copy
-import os
 import pickle
 
 import keras
 import pytest
 from support.digits import Copier, new_translator
+from support.forking import in_a_child
 from support.small_models import new_model
 
 from keras_transformer import UserError
 
 # On PyTorch, a child computes if the parent has a single thread, as here.
 REFUSED = {"tensorflow": UserError, "jax": UserError, "torch": type(None)}
-
-
-def in_a_child(function):
-    """The error of a function in a forked child, as text. The child is killed after a minute."""
-    reading, writing = os.pipe()
-    if (child := os.fork()) == 0:
-        try:
-            function()
-            os.write(writing, b"NoneType: ")
-        except BaseException as error:
-            os.write(writing, f"{type(error).__name__}: {error}".encode())
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with open(reading, encoding="utf-8") as answer:
-        text = answer.read()
-    os.waitpid(child, 0)
-    return text
 
 
 @pytest.mark.filterwarnings("ignore:os.fork")
