@@ -5,9 +5,8 @@ import hashlib
 import os
 import platform
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -165,19 +164,16 @@ class Recompiling:
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         """Evaluates the model (see `keras.Model.evaluate`)."""
-        with self._keeping_weights():
-            return super().evaluate(*args, **kwargs)  # type: ignore
+        return self._then_synced(super().evaluate, args, kwargs)  # type: ignore
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
         """Computes the outputs of the model (see `keras.Model.predict`)."""
-        with self._keeping_weights():
-            return super().predict(*args, **kwargs)  # type: ignore
+        return self._then_synced(super().predict, args, kwargs)  # type: ignore
 
-    @contextmanager
-    def _keeping_weights(self) -> Iterator[None]:
-        """Gives the variables their values of the last step on JAX, as `fit` does in any case."""
+    def _then_synced(self, method: Any, args: Any, kwargs: Any) -> Any:
+        """Calls a method. Even after an error, the variables of JAX have their last values."""
         try:
-            yield
+            return method(*args, **kwargs)
         finally:
             if keras.config.backend() == "jax":
                 self.jax_state_sync()  # type: ignore

@@ -45,7 +45,7 @@ def checkpointable(call: Call) -> Call:
         # False if the `call` of a subclass calls this method.
         is_own = getattr(type(layer).call, "__wrapped__", None) is call
         if is_own and _is_on.get():
-            return _checkpointed(layer, functools.partial(call, layer), args, kwargs)
+            return _recomputed(layer, functools.partial(call, layer), *args, **kwargs)
         return call(layer, *args, **kwargs)
 
     checkpointable_call.is_checkpointable = True  # type: ignore[attr-defined]
@@ -63,22 +63,20 @@ class Recomputable:
     def rematerialized_call(self, layer_call: Any, *args: Any, **kwargs: Any) -> Any:
         """Returns what Keras calls in place of `layer_call`, the layer's `call`."""
         layer: Any = self
-        mode = layer._remat_mode.mode
-        training = layer._get_call_context().get_value("training")
+        mode, keras_call = layer._remat_mode.mode, super().rematerialized_call  # type: ignore
+        if mode == "activations":  # Some layers have the name of an activation.
+            is_function = callable(getattr(layer, "activation", None))
+            return keras_call(layer_call) if is_function else layer_call
         parts = list(layer._flatten_layers())
         is_stack = mode != "list_of_layers" and any(map(_is_checkpointable, parts[1:]))
-        if mode == "activations":
-            is_kept = not callable(getattr(layer, "activation", None))
-        else:
-            is_kept = not training or is_stack or any(map(_has_state, parts))
-        if is_kept or _is_on.get() is False:
+        training = layer._get_call_context().get_value("training") and _is_on.get() is not False
+        if not training or is_stack or any(map(_has_state, parts)):
             return layer_call
         # Keras infers the size of the output from symbolic tensors only.
         args, kwargs = keras.tree.map_structure(_symbolic, (args, kwargs))
-        call = super().rematerialized_call(layer_call, *args, **kwargs)  # type: ignore
-        if mode == "activations" or call is layer_call:
-            return call
-        return lambda *args, **kwargs: _checkpointed(layer, layer_call, args, kwargs)
+        if keras_call(layer_call, *args, **kwargs) is layer_call:
+            return layer_call
+        return functools.partial(_recomputed, layer, layer_call)
 
 
 def _symbolic(x: Any) -> Any:
@@ -93,9 +91,8 @@ def check_not_recomputed_by_keras(layer: Any) -> None:
     mode = outermost._remat_mode and outermost._remat_mode.mode
     if mode in ("full", "larger_than") and not isinstance(outermost, Recomputable):
         raise ValueError(
-            "In a `keras.RematScope`, create layers and models of this package only: Keras would "
-            "recompute its own model with other dropout masks. Create it outside of the scope. "
-            f"Received: {type(outermost).__name__} '{outermost.name}' in a scope of mode {mode!r}"
+            "Keras would recompute its own model with other dropout masks. Create it outside of "
+            f"the scope. Received: {outermost.name} in `keras.RematScope` of mode {mode!r}"
         )
 
 
@@ -126,7 +123,8 @@ def _has_state(layer: Any) -> bool:
     return bool(is_random) or isinstance(layer, keras.layers.BatchNormalization)
 
 
-def _checkpointed(layer: Any, call: Any, args: Any, kwargs: Any) -> Any:
+def _recomputed(layer: Any, call: Any, *args: Any, **kwargs: Any) -> Any:
+    """Calls a layer, whose `call` is given without the layer, and stores only its tensors."""
     structure = (args, kwargs)
     flat = keras.tree.flatten(structure)
     dtypes = {i: x.dtype for i, x in enumerate(flat) if ops.is_tensor(x)}
