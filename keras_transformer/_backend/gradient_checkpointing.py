@@ -144,11 +144,8 @@ def _recomputed(layer: Any, call: Any, *args: Any, **kwargs: Any) -> Any:
         for i, tensor in zip(floats, tensors, strict=False):
             filled[i] = tensor
         inputs, named = keras.tree.pack_sequence_as(structure, filled)
-        with (
-            gradient_checkpointing(False),
-            _fixed(dropouts, seeds, tensors[0]),
-            keras.StatelessScope() if weights else nullcontext() as scope,
-        ):
+        scope: Any = keras.StatelessScope() if weights else nullcontext()
+        with gradient_checkpointing(False), _fixed(dropouts, seeds, tensors[0]), scope:
             for pair in zip(weights, tensors[len(floats) :], strict=True):
                 scope.add_update(pair)
             return layer(*inputs, **{**named, "training": True})

@@ -150,7 +150,7 @@ def test_a_remat_scope_changes_no_number(make, mode):
 
 @pytest.mark.parametrize("mode", ["full", "larger_than"])
 def test_a_model_that_keras_would_recompute_is_refused(mode):
-    with keras.RematScope(mode), pytest.raises(ValueError) as error:
+    with keras.RematScope(mode), pytest.raises((ValueError, RuntimeError)) as error:
         trained(functools.partial(layer_model, "attention"), nullcontext())
     is_ours = "Create it outside of the scope" in str(error.value)
     assert is_ours or keras.config.backend() != "torch"  # others cannot recompute any model
