@@ -40,7 +40,7 @@ class EvaluateOptions(common.TranslatorOptions):
     """COMET model for --metric comet: a checkpoint file, or a name such as
     Unbabel/wmt22-comet-da, which is downloaded."""
     tokenize: Literal["13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab"] | None = None
-    """Tokenization of BLEU, as in sacrebleu. Default: that of the recipe, else 13a."""
+    """Tokenization of BLEU, as in sacrebleu. Default: that of the recipe, or 13a without RUN."""
     lowercase: bool = False
     """Ignore case in BLEU."""
     baseline: AnyPath = None

@@ -16,7 +16,7 @@ from keras_transformer.errors import UserError
 
 
 def _language(code: str) -> str:
-    if not re.fullmatch(r"[A-Za-z]{2,3}([-_]\w{1,31})?", code, re.ASCII):
+    if not re.fullmatch(r"[A-Za-z]{2,3}([-_]\w{1,8}){0,4}", code, re.ASCII):
         raise click.BadParameter(f"{code!r} is not a language code such as en or pt-BR.")
     return code
 
@@ -28,9 +28,9 @@ class InitOptions(common.Options):
     """The options of `init`."""
 
     source_language: Annotated[str | None, _LANGUAGE] = Field(None, title="CODE")
-    """ISO 639-1 code of the source language. Default: read from the file names."""
+    """Code (BCP 47 or ISO 639) of the source language. Default: read from the file names."""
     target_language: Annotated[str | None, _LANGUAGE] = Field(None, title="CODE")
-    """ISO 639-1 code of the target language. Default: read from the file names."""
+    """Code (BCP 47 or ISO 639) of the target language. Default: read from the file names."""
     output: AnyPath = None
     """Recipe to write. Must not exist. Default: a name made of the file names, in the current
     folder."""

@@ -25,6 +25,9 @@ class TranslateOptions(common.TextOptions, common.TranslatorOptions):
     overlong: Literal["split", "truncate"] = "split"
     """What to do with lines that have more tokens than the model accepts: split the line and join
     the translations, or truncate the line."""
+    copy_unknown: Literal["lines", "characters", "never"] = "lines"
+    """Copy lines without a known word, with a warning. characters: also copy single unknown
+    characters, in place of the word that gives them more than half of its attention."""
     ensemble: Annotated[tuple[Path, ...], common.any_path] = Field((), title="RUN")
     """Add the model of another run to an ensemble, which averages the probabilities of its models.
     All runs must have the same tokenizer. --checkpoint applies to all runs. Repeatable."""
@@ -98,7 +101,8 @@ def translate_command(
         if is_session := common.is_session(file):
             click.echo(f"Loading {run}.", err=True)
         found = checked(SearchOptions if drawn else recipe.evaluation.search_options, **search)
-        arguments = {**options.arguments(), "options": found, "overlong": options.overlong}
+        chosen = options.model_dump(include={"overlong", "copy_unknown"})
+        arguments = {**options.arguments(), **chosen, "options": found}
         translator = checked(open_translator, runs, **arguments)
         if is_session and translator.waiting:
             hint = "The first translation takes longer, because the search is compiled."
@@ -127,6 +131,7 @@ def _sampling(options: TranslateOptions, sampling: Given, search: Given) -> Samp
         raise UserError(f"{flags(refused)} can only be used with --sample or --mbr")
     if drawn and (refused := [*given, *(search.keys() - DecodingOptions.model_fields)]):
         raise UserError(f"{flags(refused)} cannot be used with --sample or --mbr")
+    given += ["copy_unknown characters"] * (options.copy_unknown == "characters")
     if options.engine == "ctranslate2" and (refused := given or drawn):
         raise UserError(
             f"{flags(refused)} cannot be used with --engine ctranslate2: use --engine keras"

@@ -33,7 +33,7 @@ def generate_pairs(
     About three quarters of the pairs are numbers, mostly small numbers. The other pairs are dates
     such as ("Monday, January fifth, seventeen eighty-nine", "Montag, der fünfte Januar
     siebzehnhundertneunundachtzig"). The pairs, at most 1,146,097, are different and in random
-    order. The languages are codes that num2words and Babel support, such as "en" or "ko".
+    order. num2words and Babel must support the languages, such as "en", "kor" or "pt-BR".
 
     Raises:
         UserError: If `count` is out of range, if num2words or Babel, the packages of the extra
@@ -69,6 +69,8 @@ class _Writer:
     """Writes numbers and dates as words of one language."""
 
     def __init__(self, language: str) -> None:
+        import langcodes
+
         try:
             from babel import Locale, UnknownLocaleError
             from num2words import CONVERTER_CLASSES
@@ -77,8 +79,10 @@ class _Writer:
                 f"{error.name} is missing: pip install 'keras3-transformer[quickstart]'"
             ) from None
         try:
-            self._locale = Locale.parse(language)
-            converter = copy.copy(CONVERTER_CLASSES[language])
+            tag = langcodes.Language.get(language)  # "deu" and "de_DE" are German, too
+            name, base = str(tag).replace("-", "_"), str(tag.language)
+            self._locale = Locale.parse(name)
+            converter = copy.copy(CONVERTER_CLASSES[name if name in CONVERTER_CLASSES else base])
         except (UnknownLocaleError, ValueError, KeyError):
             raise UserError(
                 f"num2words and Babel must support the language. Received: language={language!r}"
@@ -86,9 +90,9 @@ class _Writer:
         # Without words for numbers above NUMBERS, the converter is four times as fast.
         if cards := getattr(converter, "cards", None):
             converter.cards = type(cards)((n, name) for n, name in cards.items() if n <= NUMBERS)
-        self._language, self._converter = language, converter
-        pattern = _PATTERNS.get(language) or self._locale.date_formats["full"].pattern
-        self._ordinal_days = language in _ORDINAL_DAYS or "d." in pattern
+        self._language, self._converter = base, converter
+        pattern = _PATTERNS.get(base) or self._locale.date_formats["full"].pattern
+        self._ordinal_days = base in _ORDINAL_DAYS or "d." in pattern
         self._tokens = re.findall(
             r"'([^']*)'|([A-Za-z]+)|([^A-Za-z']+)", pattern.replace("d.", "d")
         )

@@ -176,6 +176,10 @@ class Tokenizer:
         """Returns the ids of the pieces of each source sentence, without bos and eos."""
         return _encode(self._source, sentences)
 
+    def source_surfaces(self, sentence: str) -> list[str]:
+        """Returns the normalized text of each piece of a source sentence, unknown or not."""
+        return [x.replace("▁", " ").strip() for x in self._source.encode(sentence, out_type=str)]
+
     def encode_target(self, sentences: Sequence[str]) -> list[list[int]]:
         """Returns the ids of the pieces of each target sentence, without bos and eos."""
         return _encode(self._target, sentences)

@@ -11,7 +11,6 @@ from keras_transformer.data.corpus import read_lines
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.evaluation.evaluator import Evaluator, MetricName, Score
-from keras_transformer.recipe.settings import Evaluation
 from keras_transformer.runs.checkpoints import checkpoint_step
 from keras_transformer.runs.run import Checkpoint, Run
 from keras_transformer.runs.text import Split
@@ -49,8 +48,7 @@ def run_evaluator(
     recipe = run.recipe
     if metrics is None:
         metrics = ("bleu", "chrf", "exact-match") if recipe.data.generator else ("bleu", "chrf")
-    of_recipe = {x: getattr(recipe.evaluation, x) for x in ("tokenize", "lowercase")}
-    settings = {"metrics": metrics, **of_recipe, **settings}
+    settings = {"metrics": metrics, **recipe.bleu_settings, **settings}
     if files is not None:
         return Evaluator.from_files(*reversed(files), **settings)
     pairs = list(run.text.pairs(split))
@@ -129,7 +127,6 @@ def read_baseline(path: Path, evaluator: Evaluator, split: Split | None) -> Sequ
     return lines
 
 
-def bleu(translations: Sequence[str], references: Sequence[str], settings: Evaluation) -> float:
-    """Computes BLEU, with the tokenization and case sensitivity of `settings`."""
-    chosen: dict[str, Any] = {x: getattr(settings, x) for x in ("tokenize", "lowercase")}
-    return Evaluator(references, metrics=["bleu"], **chosen).scores(translations)[0].score
+def bleu(translations: Sequence[str], references: Sequence[str], **settings: Any) -> float:
+    """Computes BLEU. `settings` are the arguments `tokenize` and `lowercase` of `Evaluator`."""
+    return Evaluator(references, metrics=["bleu"], **settings).scores(translations)[0].score

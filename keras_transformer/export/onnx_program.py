@@ -143,8 +143,9 @@ class StandaloneTranslator:
     def translate(self, sentences: Sequence[str]) -> list[tuple[str, float]]:
         """Returns the best translation of each sentence, and its score.
 
-        The translation of a blank sentence is "". A sentence with more tokens than the model
-        supports is truncated with a warning. Sentences of similar length form a batch.
+        The translation of a blank sentence is "". A sentence without a known word is copied with
+        a warning. A sentence with more tokens than the model supports is truncated with a warning.
+        Sentences of similar length form a batch.
         """
         config = self.model.config
         most = config["max_length"] - 1
@@ -155,6 +156,11 @@ class StandaloneTranslator:
                 warnings.warn(text, stacklevel=2)
         sources = [[*ids[:most], config["eos_id"]] for ids in pieces]
         found = [("", 0.0)] * len(sources)
+        for index, ids in enumerate(pieces):
+            known = "".join(self._source.id_to_piece([i for i in ids if i != config["unk_id"]]))
+            if config["unk_id"] in ids and not any(map(str.isalnum, known)):
+                found[index], pieces[index] = (sentences[index].strip(), 0.0), []
+                warnings.warn(f"Copied without translation: {found[index][0][:40]!r}", stacklevel=2)
         order = [index for index, ids in enumerate(pieces) if ids]
         order.sort(key=lambda index: -len(sources[index]))
         while order:

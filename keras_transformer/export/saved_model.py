@@ -114,7 +114,8 @@ def export_saved_model(
       or T exceeds `model.max_length`.
 
     A text of more than `model.max_length - 1` pieces is truncated, as by
-    `Translator(overlong="truncate")`. A blank text has one empty translation with score 0. The
+    `Translator(overlong="truncate")`. A blank text has one empty translation with score 0. Text
+    without a known word is copied, as by `Translator(copy_unknown="lines")`, with score 0. The
     graph uses the nearest possible value of an option: `beam_size` from 1 to `max_beam_size`,
     `length_penalty` up to 10, `max_length` from `options.min_length` to `model.max_length`.
 

@@ -13,7 +13,7 @@ from keras_transformer.decoding.options import LARGEST_LENGTH_PENALTY, SearchOpt
 from keras_transformer.decoding.shortlist import Shortlist, unique_ids
 from keras_transformer.decoding.steps import IMPOSSIBLE, Request, SearchResult
 from keras_transformer.models.seq2seq import Seq2Seq
-from keras_transformer.translation.base_translator import EXTRA_LENGTH
+from keras_transformer.translation.base_translator import EXTRA_LENGTH, INVISIBLE, wordless_pieces
 from keras_transformer.translation.scoring import score_pairs
 
 # Maximum number of tokens computed at a time. For a search, this is the number of source tokens
@@ -22,7 +22,9 @@ SEARCHED_TOKENS, SCORED_TOKENS = 4096, 4096
 
 # All white space that `str.strip` removes. `tf.strings.strip` removes only ASCII white space.
 _SPACE = "".join(chr(code) for code in range(sys.maxunicode + 1) if chr(code).isspace())
-_ENDS = "^[{0}]+|[{0}]+$".format("".join(f"\\x{{{ord(space):x}}}" for space in _SPACE))
+_SPACES, _HIDDEN = ("".join(f"\\x{{{ord(x):x}}}" for x in text) for text in (_SPACE, INVISIBLE))
+_ENDS = f"^[{_SPACES}]+|[{_SPACES}]+$"
+_BLANK = rf"^[\p{{Cc}}\p{{Cf}}\p{{Z}}{_HIDDEN}]+$"
 
 # The options of a request that leaves them out.
 UNSET, UNSET_FLOAT = tf.constant([-1]), tf.constant([-1.0])
@@ -74,11 +76,12 @@ class TranslationGraph:
 
     def translate(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns the best translation of each text, with the exported search options."""
+        text, copies = self._tokenizer.divide(text)
         sources = self._sources(text)
         limits = self._limits(sources.lengths, -1)
         ids, scores, _ = self._decode(self._search, sources, [limits], self._options.beam_size, 1)
         translation = self._tokenizer.decode_target(ids[:, 0])
-        return {"translation": translation, "score": scores[:, 0]}
+        return {"translation": tf.where(copies == "", translation, copies), "score": scores[:, 0]}
 
     def translate_nbest(
         self,
@@ -94,6 +97,7 @@ class TranslationGraph:
         beam_sizes = tf.clip_by_value(beam_sizes, 1, self._max_beam_size)
         penalties = tf.minimum(length_penalty, LARGEST_LENGTH_PENALTY)
         penalties = tf.where(length_penalty >= 0, penalties, options.length_penalty)  # NaN, too
+        text, copies = self._tokenizer.divide(text)
         sources = self._sources(text)
         limits = self._limits(sources.lengths, max_length)
         most = tf.reduce_max(tf.concat([beam_sizes, [1]], axis=0))
@@ -111,9 +115,10 @@ class TranslationGraph:
         ids, scores, alignments = self._decode(search, sources, given, most, most, align=True)
         # Not [-1, ...]: TensorFlow would not infer 0 rows for an empty batch without tokens.
         shape = [tf.reduce_prod(tf.shape(scores)), tf.shape(ids)[-1]]
-        texts = self._tokenizer.decode_target(tf.reshape(ids, shape))
+        texts = tf.reshape(self._tokenizer.decode_target(tf.reshape(ids, shape)), tf.shape(scores))
+        copied = tf.not_equal(copies[:, None], "") & (tf.range(most) == 0)
         return {
-            "translations": tf.reshape(texts, tf.shape(scores)),
+            "translations": tf.where(copied, copies[:, None], texts),
             "scores": scores,
             "pieces": self._tokenizer.pieces(ids),
             "alignments": alignments,
@@ -291,7 +296,9 @@ class GraphTokenizer(tf.Module):
             self._target = tensorflow_text.SentencepieceTokenizer(
                 tokenizer.target_model, name="target_sentencepiece"
             )
-        self._pad_id = tokenizer.pad_id
+        self._pad_id, self._unk_id = tokenizer.pad_id, tokenizer.unk_id
+        wordless = wordless_pieces(tokenizer)
+        self._is_word = [id not in wordless for id in range(tokenizer.source_vocabulary_size)]
         specials, pieces = (
             (self._pad_id, tokenizer.bos_id, tokenizer.eos_id),
             tokenizer.target_pieces,
@@ -301,6 +308,14 @@ class GraphTokenizer(tf.Module):
     def encode_source(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Strips white space from the ends of source texts `(B,)`, and returns their piece ids."""
         return self._source.tokenize(tf.strings.regex_replace(texts, _ENDS, ""))
+
+    def divide(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the texts to translate, and those to copy, in which no word is known."""
+        texts = tf.strings.regex_replace(tf.strings.regex_replace(texts, _ENDS, ""), _BLANK, "")
+        pieces = self._source.tokenize(texts)
+        has_word = tf.reduce_any(tf.gather(tf.constant(self._is_word), pieces), axis=1)
+        is_copied = tf.reduce_any(pieces == self._unk_id, axis=1) & ~has_word
+        return tf.where(is_copied, "", texts), tf.where(is_copied, texts, "")
 
     def encode_target(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Does the same with target texts."""

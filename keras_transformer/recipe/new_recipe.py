@@ -19,13 +19,12 @@ from keras_transformer.data.corpus import Pair
 from keras_transformer.data.corpus_report import CorpusReport
 from keras_transformer.data.tokenizer import Tokenizer, VocabularySizeError
 from keras_transformer.errors import UserError
+from keras_transformer.recipe.settings import bleu_tokenization
 
 _FEWEST_PAIRS = 200
 _CHECKPOINTS = 20
 # Of source text, the model needs only the ids. Target text must come back from them as it was.
 _NORMALIZATION: dict[str, Any] = {"normalization": "nmt_nfkc", "target_normalization": "identity"}
-# BLEU needs another tokenization for languages that are written without spaces.
-_BLEU_TOKENIZATION = {"zh": "zh", **dict.fromkeys(("ja", "km", "lo", "my", "th"), "char")}
 
 
 class _Scale(NamedTuple):
@@ -96,7 +95,7 @@ class NewRecipe:
         named = zip(("source", "target"), paths, strict=False)
         files = ", ".join(f"{key}: {_quoted(os.path.relpath(x, folder))}" for key, x in named)
         model = "\n".join(f"  {key}: {value}" for key, value in scale.model.items())
-        tokenize = _BLEU_TOKENIZATION.get(text.target_language, "13a")
+        tokenize = bleu_tokenization(text.target_language)
         return f"""\
 # Written by `keras-transformer init`. `keras-transformer schema` lists all keys.
 name: {_quoted(name)}

@@ -107,9 +107,9 @@ class Data(_Section):
     """Text for training, validation and test."""
 
     source_language: Language = "en"
-    """ISO 639-1 code."""
+    """Code of BCP 47 or ISO 639, such as en, zh-Hant or deu."""
     target_language: Language = "de"
-    """ISO 639-1 code."""
+    """Code of BCP 47 or ISO 639, such as en, zh-Hant or deu."""
     train: TextPair | None = None
     validation: TextPair | None = None
     test: TextPair | None = None
@@ -307,13 +307,32 @@ class Training(_Section):
     """Number of validation sentences to translate for BLEU at each checkpoint."""
 
 
+# The codes of scripts that have no spaces between words.
+_HAN = ("Hani", "Hanb", "Hans", "Hant")
+_UNSPACED = (*_HAN, *"Jpan Hira Hrkt Kana Khmr Lana Laoo Mymr Tale Talu Tavt Thai Tibt".split())
+
+
+def bleu_tokenization(language: str) -> str:
+    """Returns the tokenization of BLEU for a language: "char" for "tha", as for "th-TH"."""
+    import langcodes
+
+    try:
+        tag = langcodes.Language.get(language).maximize()
+    except langcodes.LanguageTagError:  # a name that is no code, such as the suffix of a file
+        return "13a"
+    if tag.script in _HAN and tag.language != "ja":
+        return "zh"
+    return "char" if tag.script in _UNSPACED else "13a"
+
+
 class Evaluation(SearchOptions):
     """Settings of checkpoint averaging, and of search and scoring with the finished model."""
 
     average_last: Steps = 5
     """Number of checkpoints to average: the newest or, with early stopping, the best."""
-    tokenize: Literal["13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab"] = "13a"
-    """Tokenization of BLEU, as in sacrebleu."""
+    tokenize: Literal["13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab"] | None = None
+    """Tokenization of BLEU, as in sacrebleu. Default: zh for Chinese, char for other scripts
+    without spaces between words, such as Japanese and Thai, otherwise 13a."""
     lowercase: bool = False
     """Whether BLEU ignores case."""
 
@@ -353,6 +372,13 @@ class Recipe(_Section):
             rule = "training.keep_checkpoints must be at least evaluation.average_last"
             raise ValueError(f"{rule}. Received: {kept} and {averaged}")
         return self
+
+    @property
+    def bleu_settings(self) -> dict[str, Any]:
+        """The arguments `tokenize` and `lowercase` of `Evaluator`."""
+        given = self.evaluation.tokenize
+        tokenize = given or bleu_tokenization(self.data.target_language)
+        return {"tokenize": tokenize, "lowercase": self.evaluation.lowercase}
 
     def to_yaml(self) -> str:
         """Returns the recipe, with all defaults, as YAML that `load_recipe` can read."""

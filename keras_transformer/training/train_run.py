@@ -287,11 +287,13 @@ class TranslationValidation:
 
     def __init__(self, run: Run, tokenizer: Any, batches: Sequence[Batch]) -> None:
         self.tokenizer = tokenizer
-        self.settings = run.recipe.evaluation
+        self.bleu_settings = run.recipe.bleu_settings
         count = run.recipe.training.validation_bleu_sentences
         self.pairs = list(itertools.islice(run.text.pairs("validation"), count))
         if self.pairs:
-            bleu(["a"], ["a"], self.settings)  # raises `UserError` if its tokenizer is missing
+            bleu(
+                ["a"], ["a"], **self.bleu_settings
+            )  # raises `UserError` if its tokenizer is missing
         self._evaluate = evaluation_of(batches)
         self._translator: Translator | None = None
 
@@ -304,7 +306,7 @@ class TranslationValidation:
             self._translator = Translator(trainer.model, self.tokenizer, SearchOptions(beam_size=1))
         sources, references = (list(side) for side in zip(*self.pairs, strict=True))
         translations = self._translator.translate(sources)
-        score = bleu(translations, references, self.settings)
+        score = bleu(translations, references, **self.bleu_settings)
         rows = list(zip(sources, references, translations, strict=True))[:_SAMPLES]
         table = _table(("source", "reference", "translation"), rows)
         return {**found, "bleu": score, "translations": table, **self._attention()}

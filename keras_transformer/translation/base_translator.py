@@ -1,6 +1,8 @@
-"""Defines `BaseTranslator`, the base class of all translators, and splits long sentences."""
+"""Defines `BaseTranslator`, the base class of all translators."""
 
-import re
+import functools
+import itertools
+import unicodedata
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,7 +15,7 @@ import numpy as np
 from keras_transformer._progress import Bar
 from keras_transformer.data.corpus import available_chunks
 from keras_transformer.data.tokenizer import fits
-from keras_transformer.decoding.options import DecodingOptions, SearchOptions
+from keras_transformer.decoding.options import IMPOSSIBLE, DecodingOptions, SearchOptions
 from keras_transformer.errors import check_is_list
 from keras_transformer.translation.hypothesis import (
     NO_HYPOTHESIS,
@@ -27,10 +29,12 @@ from keras_transformer.translation.target_constraints import TargetConstraints, 
 EXTRA_LENGTH = 50
 # Largest number of lines of a stream that are translated together.
 STREAMED_LINES = 1024
-# The end of a sentence: Western punctuation followed by a space, or East Asian punctuation.
-_SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])\s*(?=\S)")
+# Invisible characters besides spaces, controls and format characters: fillers and selectors.
+_FILLERS = (0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0, *range(0x180B, 0x1810))
+INVISIBLE = "".join(map(chr, (*_FILLERS, *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))
 
 Overlong = Literal["split", "truncate"]
+CopyUnknown = Literal["never", "lines", "characters"]
 # Whether to show a progress bar, or a function to call with numbers of finished sentences.
 Progress = bool | Callable[[int], Any]
 # Is called after each batch with the indices of its sources.
@@ -55,11 +59,13 @@ class BaseTranslator(ABC):
         max_length: int,
         options: SearchOptions | None = None,
         overlong: Overlong = "split",
+        copy_unknown: CopyUnknown = "lines",
     ) -> None:
         self.tokenizer = tokenizer
         self.max_length = max_length
         self.options = self._checked(options or SearchOptions())
         self.overlong = overlong
+        self.copy_unknown = copy_unknown
 
     def translate(
         self,
@@ -72,7 +78,8 @@ class BaseTranslator(ABC):
         """Returns the best translation of each sentence.
 
         Args:
-            sentences: Any number of strings, of any lengths. Blank strings are translated to "".
+            sentences: Any number of strings, of any lengths. The translation of a string without
+                visible characters is "".
             prefixes: The required beginning of each translation. The string "" allows any.
             required: A list of words for each sentence, which its translation must contain. For
                 what matches a word, see `TargetConstraints`.
@@ -125,11 +132,14 @@ class BaseTranslator(ABC):
     ) -> list[list[Hypothesis]]:
         parts, count = self._parts(sentences), len(sentences)
         constraints = TargetConstraints(self.tokenizer, parts, count, *given)
-        with counted_progress(progress, parts, count, self.waiting) as advance:
-            found = self._search_parts(parts, options, constraints, advance)
-        found = constraints.met(parts, found)
+        # The translation of a sentence with required words is no copy.
+        parts = [x._replace(is_copied=x.is_copied and not constraints.requires(x)) for x in parts]
+        searched = self._not_copied(parts)
+        with counted_progress(progress, searched, count, self.waiting) as advance:
+            found = self._search_parts(searched, options, constraints, advance)
+        found = constraints.met(searched, found)
         if alignments:
-            found = self._align(parts, found)
+            found = self._align(searched, found)
         alignment = () if alignments else None
         best = Hypothesis("", (), 0.0, 0.0, 0, alignment)
         others = [replace(NO_HYPOTHESIS, alignment=alignment)] * (options.n_best - 1)
@@ -155,8 +165,51 @@ class BaseTranslator(ABC):
             yield from self.translate(chunk)
 
     def _parts(self, sentences: Sequence[str]) -> list[SourcePart]:
+        """Encodes sentences, and splits those that are too long. Blank ones have no parts."""
         check_is_list(sentences=sentences)
-        return source_parts(sentences, self.tokenizer, self.max_length, self.overlong)
+        texts = ["" if is_invisible(sentence) else sentence.strip() for sentence in sentences]
+        encoded = zip(texts, self.tokenizer.encode_source(texts), strict=True)
+        return [x for index, pair in enumerate(encoded) for x in self._parts_of(index, *pair)]
+
+    def _parts_of(self, index: int, text: str, pieces: list[int]) -> Iterator[SourcePart]:
+        most = self.max_length - 1  # One position is for eos.
+        encode, sources = self.tokenizer.encode_source, [(text, pieces)]
+        is_whole = fits(pieces, self.max_length) or self._is_unknown(pieces)
+        if not is_whole and self.overlong == "split":
+            from keras_transformer.translation.long_lines import split_overlong
+
+            split = split_overlong(text, lambda x: fits(encode([x])[0], self.max_length))
+            split = [part.strip() for part in split]
+            sources = list(zip(split, encode(split), strict=True))
+        elif not is_whole:
+            warnings.warn(
+                f"Only the first {most:,} of {len(pieces):,} pieces of {text[:40]!r}... are "
+                "translated.",
+                stacklevel=6,
+            )
+        # The word in which each part begins: the parts have the characters of the text in order.
+        words = [number for number, word in enumerate(text.split()) for _ in word]
+        starts = np.cumsum([0, *(len("".join(part.split())) for part, _ in sources)])
+        kept = [(*x, start) for x, start in zip(sources, starts, strict=False) if x[1]]
+        for number, (part, ids, start) in enumerate(kept):
+            framed = self.tokenizer.frame_source(ids[:most])
+            yield SourcePart(index, number, framed, part, words[start], self._is_unknown(ids))
+
+    def _is_unknown(self, pieces: Sequence[int]) -> bool:
+        """Returns whether some pieces are unknown, and no other piece has a letter or digit."""
+        if self.copy_unknown == "never" or self.tokenizer.unk_id not in pieces:
+            return False
+        return wordless_pieces(self.tokenizer).issuperset(pieces)
+
+    def _not_copied(self, parts: Sequence[SourcePart]) -> list[SourcePart]:
+        """Returns the parts that are not copied, and warns of the others."""
+        if copied := [repr(part.text[:40]) for part in parts if part.is_copied]:
+            shown = ", ".join(copied[:10]) + ", ..." * (len(copied) > 10)
+            warnings.warn(
+                f"Text without a known word is copied, not translated ({len(copied):,}): {shown}",
+                stacklevel=4,
+            )
+        return [part for part in parts if not part.is_copied]
 
     def _checked(self, options: Any) -> Any:
         for name in ("max_length", "min_length"):
@@ -207,56 +260,36 @@ def counted_progress(
 def whole_sentences(
     parts: list[SourcePart], found: list[list[Hypothesis]], blank: list[Hypothesis], count: int
 ) -> list[list[Hypothesis]]:
-    """Joins hypothesis k of all parts of each sentence. Sentences without parts get `blank`."""
-    of_sentence: list[list[list[Hypothesis]]] = [[] for _ in range(count)]
-    for part, hypotheses in zip(parts, found, strict=True):
-        of_sentence[part.sentence].append(hypotheses)
-    return [[*map(join_hypotheses, zip(*x, strict=True))] or blank for x in of_sentence]
+    """Joins hypothesis k of all parts of each sentence. Sentences without parts get `blank`.
 
-
-def source_parts(
-    sentences: Sequence[str], tokenizer: Any, max_length: int, overlong: Overlong
-) -> list[SourcePart]:
-    """Encodes sentences, and shortens those that are too long. Blank sentences have no parts."""
-    texts, found = [sentence.strip() for sentence in sentences], []
-    most = max_length - 1  # One position is for eos.
-    for index, (text, pieces) in enumerate(zip(texts, tokenizer.encode_source(texts), strict=True)):
-        sources = [(text, pieces[:most])]
-        if not fits(pieces, max_length) and overlong == "split":
-            split = split_overlong(
-                text, lambda x: fits(tokenizer.encode_source([x])[0], max_length)
-            )
-            encoded = [ids[:most] for ids in tokenizer.encode_source(split)]
-            sources = list(zip(split, encoded, strict=True))
-        elif not fits(pieces, max_length):
-            warnings.warn(
-                f"Only the first {most:,} of {len(pieces):,} pieces of {text[:40]!r}... are "
-                "translated.",
-                stacklevel=5,
-            )
-        # The word in which each part begins: the parts have the characters of the text in order.
-        words = [number for number, word in enumerate(text.split()) for _ in word]
-        starts = np.cumsum([0, *(len("".join(part.split())) for part, _ in sources)])
-        kept = [(*x, start) for x, start in zip(sources, starts, strict=False) if x[1]]
-        for number, (part, ids, start) in enumerate(kept):
-            found.append(SourcePart(index, number, tokenizer.frame_source(ids), part, words[start]))
-    return found
-
-
-def split_overlong(text: str, is_short: Callable[[str], bool]) -> list[str]:
-    """Splits a text until each part satisfies `is_short` or is a single character.
-
-    The text is first split at the ends of its sentences. A sentence that is still too long is
-    halved between two words. A word that is still too long is halved between two characters.
-
-    >>> split_overlong("One two. Three four five.", lambda part: len(part.split()) <= 2)
-    ['One two.', 'Three', 'four five.']
+    `found` has the hypotheses of the parts that are not copied.
     """
-    if len(text) < 2 or is_short(text):
-        return [text]
-    parts, words = [part for part in _SENTENCE_END.split(text) if part], text.split()
-    if len(parts) == 1 and len(words) == 1:
-        parts = [text[: len(text) // 2], text[len(text) // 2 :]]
-    elif len(parts) == 1:
-        parts = [" ".join(x) for x in (words[: len(words) // 2], words[len(words) // 2 :])]
-    return [piece for part in parts for piece in split_overlong(part, is_short)]
+    whole, translated = [blank] * count, iter(found)
+    for sentence, group in itertools.groupby(parts, lambda part: part.sentence):
+        sources = list(group)
+        rows = [_copies(x, blank) if x.is_copied else next(translated) for x in sources]
+        whole[sentence] = [join_hypotheses(sources, x) for x in zip(*rows, strict=True)]
+    return whole
+
+
+def _copies(part: SourcePart, blank: list[Hypothesis]) -> list[Hypothesis]:
+    """Returns the hypotheses `blank` of a sentence with the text of a part, where they exist."""
+    words = range(part.first_word, part.first_word + len(part.text.split()))
+    pairs = tuple((word, word - part.first_word) for word in words)
+    given: dict[str, Any] = {"text": part.text}
+    given["alignment"] = None if blank[0].alignment is None else pairs
+    return [x if x.score == IMPOSSIBLE else replace(x, **given) for x in blank]
+
+
+def is_invisible(text: str) -> bool:
+    """Returns whether a text has nothing that can be seen, such as only a soft hyphen."""
+    kinds = "Cc", "Cf", "Zs", "Zl", "Zp"
+    return all(unicodedata.category(x) in kinds or x in INVISIBLE for x in text)
+
+
+@functools.lru_cache(maxsize=1)
+def wordless_pieces(tokenizer: Any) -> frozenset[int]:
+    """Returns the ids of the source pieces without letters and digits, and of the unknown piece."""
+    pieces = enumerate(tokenizer.source_pieces)
+    wordless = (id for id, piece in pieces if not any(map(str.isalnum, piece)))
+    return frozenset((tokenizer.unk_id, *wordless))

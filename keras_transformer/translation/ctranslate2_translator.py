@@ -16,7 +16,12 @@ from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions, length_penalty_base
 from keras_transformer.errors import UserError
 from keras_transformer.runs.run import Run
-from keras_transformer.translation.base_translator import Advance, BaseTranslator, Overlong
+from keras_transformer.translation.base_translator import (
+    Advance,
+    BaseTranslator,
+    CopyUnknown,
+    Overlong,
+)
 from keras_transformer.translation.comparison import (
     Agreement,
     compare_translations,
@@ -65,6 +70,7 @@ class CTranslate2Translator(BaseTranslator):
             `length_penalty_form` and `max_length` must have their default values. If `n_best` is
             above 1, `length_penalty_form` must be `"power"`, or `length_penalty` must be 0.
         overlong: As for `Translator`.
+        copy_unknown: `"lines"` or `"never"`, as for `Translator`.
 
     Raises:
         UserError: If ctranslate2 is not installed or cannot load the folder, or if CTranslate2 does
@@ -77,9 +83,12 @@ class CTranslate2Translator(BaseTranslator):
         directory: str | Path,
         options: SearchOptions | None = None,
         overlong: Overlong = "split",
+        copy_unknown: CopyUnknown = "lines",
     ) -> None:
         engine = import_ctranslate2(options or SearchOptions())
         check_not_forked("ctranslate2")
+        if copy_unknown == "characters":
+            raise UserError("CTranslate2 cannot copy characters: use the engine keras")
         directory = Path(directory)
         try:
             max_length = json.loads((directory / "config.json").read_bytes())["max_length"]
@@ -89,7 +98,7 @@ class CTranslate2Translator(BaseTranslator):
             )
         except (OSError, KeyError, TypeError, ValueError, RuntimeError, UserError) as error:
             raise UserError(f"{directory} is not an export for CTranslate2: {error}") from None
-        super().__init__(tokenizer, max_length, options, overlong)
+        super().__init__(tokenizer, max_length, options, overlong, copy_unknown)
         self._source_pieces = tokenizer.source_pieces
         self._target_ids = {piece: id for id, piece in enumerate(tokenizer.target_pieces)}
 

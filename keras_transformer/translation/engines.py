@@ -5,7 +5,7 @@ from typing import Any
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.runs.run import Checkpoint, Engine, Runs, opened_runs
 from keras_transformer.translation import ctranslate2_translator as ctranslate2
-from keras_transformer.translation.base_translator import Overlong
+from keras_transformer.translation.base_translator import CopyUnknown, Overlong
 
 
 def open_translator(
@@ -17,6 +17,7 @@ def open_translator(
     use_shortlist: bool = False,
     checkpoint: Checkpoint | None = None,
     tokens_per_batch: int | None = None,
+    copy_unknown: CopyUnknown = "lines",
 ) -> Any:
     """Returns the translator of a run, or of an ensemble of several runs.
 
@@ -35,9 +36,10 @@ def open_translator(
             support all options. The first call with `"ctranslate2"` converts the model and keeps
             the conversion in the run's folder.
         use_shortlist: Whether to translate with `open_shortlist` of the (first) run, which is
-            faster. This and the following arguments are only for the engine `"keras"`.
+            faster. This and the next two arguments are only for the engine `"keras"`.
         checkpoint: As in `open_model`.
         tokens_per_batch: As for `Translator`.
+        copy_unknown: As for `Translator`. The engine ctranslate2 cannot copy characters.
 
     Raises:
         UserError: If a run or its model is missing, if the tokenizers of the runs differ, or if the
@@ -55,6 +57,7 @@ def open_translator(
             use_shortlist=use_shortlist,
             checkpoint=checkpoint,
             tokens_per_batch=tokens_per_batch,
+            copy_unknown=copy_unknown,
         )
     run = opened[0]
     options = options or run.recipe.evaluation.search_options()
@@ -66,4 +69,5 @@ def open_translator(
         )
     run.require_transformer("The engine ctranslate2")
     ctranslate2.import_ctranslate2(options)  # Raises errors before the slow conversion.
-    return ctranslate2.CTranslate2Translator(ctranslate2.converted(run), options, overlong)
+    folder = ctranslate2.converted(run)
+    return ctranslate2.CTranslate2Translator(folder, options, overlong, copy_unknown)

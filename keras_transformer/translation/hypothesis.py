@@ -21,6 +21,7 @@ class SourcePart(NamedTuple):
     ids: list[int]  # ids of the source pieces, then eos
     text: str
     first_word: int  # index of the word of the sentence in which the part begins
+    is_copied: bool = False  # instead of translated, because no word is known
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Hypothesis:
 NO_HYPOTHESIS = Hypothesis("", (), IMPOSSIBLE, IMPOSSIBLE, 0)
 
 
-def join_hypotheses(parts: Sequence[Hypothesis]) -> Hypothesis:
+def join_hypotheses(sources: Sequence[SourcePart], parts: Sequence[Hypothesis]) -> Hypothesis:
     """Joins the translations of the parts of one sentence. Scores and lengths are summed.
 
     The source words in the alignments must be counted from the beginning of the whole sentence. If
@@ -60,17 +61,25 @@ def join_hypotheses(parts: Sequence[Hypothesis]) -> Hypothesis:
     """
     if len(parts) == 1:
         return parts[0]
+    from keras_transformer.translation.long_lines import separator
+
     is_aligned = parts[0].alignment is not None
     if any(part.score == IMPOSSIBLE for part in parts):
         return replace(NO_HYPOTHESIS, alignment=() if is_aligned else None)
-    before = np.cumsum([0, *(len(part.text.split()) for part in parts)]).tolist()
-    alignment = (
-        (source, target + shift)
-        for part, shift in zip(parts, before, strict=False)
-        for source, target in part.alignment or ()
-    )
+    texts: list[str] = []
+    alignment: set[tuple[int, int]] = set()
+    words, last = 0, None
+    for source, part in zip(sources, parts, strict=True):
+        if not part.text:
+            continue
+        space = separator(*last, source, part.text) if last else ""
+        words -= bool(last) and not space  # The part continues the last word.
+        alignment |= {(index, target + words) for index, target in part.alignment or ()}
+        texts += [space, part.text]
+        words += len(part.text.split())
+        last = source, part.text
     return Hypothesis(
-        text=" ".join(part.text for part in parts),
+        text="".join(texts),
         ids=tuple(id for part in parts for id in part.ids),
         score=sum(part.score for part in parts),
         log_probability=sum(part.log_probability for part in parts),
@@ -171,3 +180,34 @@ def word_indices(pieces: Sequence[str]) -> np.ndarray:
             count += 1
         words.append(max(count - 1, 0))
     return np.array(words, dtype=int)
+
+
+def with_copies(
+    tokenizer: Any, ids: Sequence[int], attention: np.ndarray, copies: Sequence[str | None]
+) -> str:
+    """Returns a translation in which words are replaced by unknown characters of the source.
+
+    Row t, column s of `attention` is the attention of target piece t to source piece s, or to eos.
+    If `copies[s]` is not None, it replaces the word whose pieces give most attention to source
+    piece s, if that is on average more than half of their attention, apart from that to eos.
+    """
+    target_pieces, text = tokenizer.target_pieces, ""
+    pieces = [target_pieces[id] for id in ids]
+    # Marks, and letters of scripts without spaces, are words of their own.
+    is_caseless = [x.upper() == x.lower() and x != WORD_BEGIN for x in pieces]
+    pairs = zip(pieces, is_caseless, [True, *is_caseless], strict=False)
+    words = np.cumsum([x.startswith(WORD_BEGIN) or own or last for x, own, last in pairs])
+    has_letter = np.array([any(map(str.isalnum, piece)) for piece in pieces], bool)
+    shares = attention[: len(ids), : len(copies)]
+    shares = shares / np.maximum(shares.sum(axis=1, keepdims=True), 1e-9)
+    means = {word: shares[has_letter & (words == word)].mean(axis=0) for word in words[has_letter]}
+    sources = np.full(len(ids), -1)
+    for source in (index for index, copy in enumerate(copies) if copy and means):
+        word = max(means, key=lambda word: means[word][source])
+        if means[word][source] > 0.5:
+            sources[words == word] = source
+    for source, group in itertools.groupby(zip(sources, ids, strict=True), lambda x: x[0]):
+        run = [id for _, id in group]
+        space = " " if target_pieces[run[0]].startswith(WORD_BEGIN) else ""
+        text += space + (tokenizer.decode_target([run])[0] if source < 0 else copies[source])
+    return text.strip()

@@ -84,6 +84,10 @@ class TargetConstraints:
     def __bool__(self) -> bool:
         return any(map(any, (self._prefixes, self._required, self._forbidden)))
 
+    def requires(self, part: SourcePart) -> bool:
+        """Returns whether a part's sentence has a prefix or required words."""
+        return bool(self._prefixes[part.sentence] or self._required[part.sentence])
+
     def met(
         self, parts: Sequence[SourcePart], found: Sequence[Sequence[Hypothesis]]
     ) -> list[list[Hypothesis]]:

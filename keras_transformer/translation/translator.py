@@ -1,10 +1,11 @@
 """Defines `Translator`, which translates strings with a trained model."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from keras import ops
 
 from keras_transformer._backend.compile_function import compile_function, compiling
@@ -23,6 +24,7 @@ from keras_transformer.runs.run import Checkpoint, Runs, opened_runs
 from keras_transformer.translation.base_translator import (
     Advance,
     BaseTranslator,
+    CopyUnknown,
     Overlong,
     Progress,
     counted_progress,
@@ -36,6 +38,7 @@ from keras_transformer.translation.hypothesis import (
     expected_utilities,
     source_word_indices,
     target_word_indices,
+    with_copies,
 )
 from keras_transformer.translation.list_search import ListSearch
 from keras_transformer.translation.open_run import open_model, open_shortlist
@@ -65,13 +68,20 @@ class Translator(BaseTranslator):
             in the paper, and at least `options.min_length`.
         overlong: What to do with text that has more pieces than the model accepts. `"split"` splits
             the text at the ends of sentences. If a sentence is still too long, it is split between
-            two words. The translations of the parts are joined with a space. `"truncate"`
-            translates only the beginning of the text, with a warning.
+            two words. The translations of the parts are joined as their script joins sentences:
+            without a space in Chinese and Japanese. `"truncate"` translates only the beginning of
+            the text, with a warning.
         tokens_per_batch: Maximum number of source tokens of a batch, padding included. Defaults to
             None, which means 2048.
         shortlist: A `Shortlist` of the target tokens for each sentence, such as
             `open_shortlist(run)`. A step then computes fewer logits, and the probabilities of the
             tokens in the shortlist sum to 1. Defaults to None, which means all tokens.
+        copy_unknown: `"lines"` copies a text in which no piece with a letter or digit is known to
+            the tokenizer, and at least one piece is unknown, with a warning. Its score is 0. In an
+            overlong text, the parts are copied one by one. A text with a prefix or required words
+            is translated. `"characters"` also copies single unknown source pieces, each in place
+            of the target word that gives it more than half of its attention (see
+            `Searchable.source_attention`). `"never"` translates everything. Defaults to `"lines"`.
 
     Raises:
         ValueError: If an option exceeds `model.max_length`, or there is a coverage penalty but the
@@ -91,8 +101,9 @@ class Translator(BaseTranslator):
         overlong: Overlong = "split",
         tokens_per_batch: int | None = None,
         shortlist: Shortlist | None = None,
+        copy_unknown: CopyUnknown = "lines",
     ) -> None:
-        super().__init__(tokenizer, model.max_length, options, overlong)
+        super().__init__(tokenizer, model.max_length, options, overlong, copy_unknown)
         for side, of_model in zip(("source", "target"), vocabulary_sizes(model), strict=True):
             # TensorFlow would take another token for such an id, and JAX would compute NaN.
             of_tokenizer = getattr(tokenizer, f"{side}_vocabulary_size", 0)
@@ -123,6 +134,7 @@ class Translator(BaseTranslator):
         use_shortlist: bool = False,
         checkpoint: Checkpoint | None = None,
         tokens_per_batch: int | None = None,
+        copy_unknown: CopyUnknown = "lines",
     ) -> "Translator":
         """Opens the translator of a trained run, or of an ensemble of several runs.
 
@@ -143,7 +155,7 @@ class Translator(BaseTranslator):
         model = models[0] if len(models) == 1 else Ensemble(models)
         options = options or run.recipe.evaluation.search_options()
         shortlist = open_shortlist(run, tokenizer) if use_shortlist else None
-        return cls(model, tokenizer, options, overlong, tokens_per_batch, shortlist)
+        return cls(model, tokenizer, options, overlong, tokens_per_batch, shortlist, copy_unknown)
 
     def _search_parts(
         self,
@@ -162,7 +174,7 @@ class Translator(BaseTranslator):
         # With sampling, a batch has about as many hypotheses as with beam search. The quotient is
         # rounded up, because a batch has at least one sentence.
         beams = self.options.beam_size
-        return self._search(
+        found = self._search(
             [part.ids for part in parts],
             options,
             limit=self._limit(options),
@@ -173,6 +185,7 @@ class Translator(BaseTranslator):
             sample_indices=[first_index + x.sentence + PART_STRIDE * x.number for x in parts],
             fields=fields,
         )
+        return self._with_copies(parts, found) if self.copy_unknown == "characters" else found
 
     def _shortlists(self, parts: list[SourcePart], rows: int) -> Any:
         """Returns the shortlists of a batch, int32 `(B, K)`, where K is a power of two."""
@@ -206,9 +219,9 @@ class Translator(BaseTranslator):
         """
         options = self._checked(options or SamplingOptions())
         parts = self._parts(sentences)
-
-        with counted_progress(progress, parts, len(sentences), self.waiting) as advance:
-            found = self._search_parts(parts, options, None, advance, seed, first_index)
+        searched = self._not_copied(parts)
+        with counted_progress(progress, searched, len(sentences), self.waiting) as advance:
+            found = self._search_parts(searched, options, None, advance, seed, first_index)
         blank = [Hypothesis("", (), 0.0, 0.0, 0)] * options.num_samples
         return whole_sentences(parts, found, blank, len(sentences))
 
@@ -272,24 +285,45 @@ class Translator(BaseTranslator):
     def _align(
         self, parts: list[SourcePart], found: list[list[Hypothesis]]
     ) -> list[list[Hypothesis]]:
+        aligned: list[list[Hypothesis]] = [[]] * len(parts)
+        for index, attention in self._attention(parts, found):
+            part = parts[index]
+            of_source = source_word_indices(self.tokenizer, part.text, part.ids[:-1])
+            of_source += part.first_word
+            for weights, x in zip(attention, found[index], strict=True):
+                of_target = target_word_indices(self.tokenizer, x.ids)
+                pairs = align_words(weights, of_source, of_target)
+                aligned[index] = [*aligned[index], replace(x, alignment=pairs)]
+        return aligned
+
+    def _with_copies(
+        self, parts: list[SourcePart], found: list[list[Hypothesis]]
+    ) -> list[list[Hypothesis]]:
+        """Returns the hypotheses of each part with the unknown characters of the source."""
+        tokenizer, found = self.tokenizer, list(found)
+        for index, attention in self._attention(parts, found):
+            part = parts[index]
+            pieces = zip(part.ids, tokenizer.source_surfaces(part.text), strict=False)
+            copies = [text if id == tokenizer.unk_id else None for id, text in pieces]
+            if any(copies):
+                rows = zip(found[index], attention, strict=True)
+                texts = ((x, with_copies(tokenizer, x.ids, y, copies)) for x, y in rows)
+                found[index] = [replace(x, text=text) for x, text in texts]
+        return found
+
+    def _attention(
+        self, parts: list[SourcePart], found: list[list[Hypothesis]]
+    ) -> Iterator[tuple[int, np.ndarray]]:
+        """Yields the index of each part, and the attention `(N, T, S)` of its hypotheses to it."""
         if not hasattr(self.model, "source_attention"):
             raise UserError(
-                "Alignments need a model with attention (a method `source_attention`). "
-                f"Received: model={type(self.model).__name__}"
+                "Alignments and copied characters need a model with attention (a method "
+                f"`source_attention`). Received: model={type(self.model).__name__}"
             )
         bos_id, pad_id = self.tokenizer.bos_id, self.tokenizer.pad_id
         sources = [part.ids for part in parts]
         targets = [[[bos_id, *hypothesis.ids[:-1]] for hypothesis in of_part] for of_part in found]
         batches = pair_batches(sources, targets, self.tokens_per_batch, self.max_length, pad_id)
-        aligned: list[list[Hypothesis]] = [[]] * len(parts)
         for indices, source_ids, target_ids in batches:
             attention = ops.convert_to_numpy(self._source_attention(source_ids, target_ids))
-            for row, index in enumerate(indices):
-                part = parts[index]
-                of_source = source_word_indices(self.tokenizer, part.text, part.ids[:-1])
-                of_source += part.first_word
-                for weights, x in zip(attention[row], found[index], strict=True):
-                    of_target = target_word_indices(self.tokenizer, x.ids)
-                    pairs = align_words(weights, of_source, of_target)
-                    aligned[index] = [*aligned[index], replace(x, alignment=pairs)]
-        return aligned
+            yield from zip(indices, attention, strict=False)

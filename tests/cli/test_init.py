@@ -85,8 +85,8 @@ def test_languages_come_from_names_or_options(folder):
     write_tsv(folder / "text.tsv")
     assert "--source-language and --target-language" in fails("init", "text.tsv")
     assert "--target-language" in fails("init", "text.tsv", "--source-language", "en")
-    succeeds("init", "text.tsv", "--source-language", "en", "--target-language", "pt-BR")
-    assert load_recipe("text.yaml").data.target_language == "pt-BR"
+    succeeds("init", "text.tsv", "--source-language", "en", "--target-language", "zh-Hant-HK")
+    assert load_recipe("text.yaml").data.target_language == "zh-Hant-HK"
     arguments = ["my.corpus.en", "my.corpus.de", "--target-language", "ko", "--output", "o.yaml"]
     succeeds("init", *arguments)
     recipe = load_recipe("o.yaml")

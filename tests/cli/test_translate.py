@@ -95,11 +95,20 @@ def test_a_session_writes_no_prompt_into_a_file(session, tmp_path):
 def test_an_overlong_line_is_split_or_truncated(run):
     translate = ("translate", run, "--beam-size", 1)
     whole, part = succeeds(*translate, input="one two. " * 30 + "\none two.\n").splitlines()
-    assert whole == " ".join([part] * 30)
+    assert whole == " ".join([part] * 30).strip()
     result = invoke(*translate, "--overlong", "truncate", input="one two. " * 30)
     assert len(result.stdout.splitlines()) == 1
     assert result.stderr.startswith("Warning: Only the first 23 of ")
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_line_without_a_known_word_is_copied_and_named(run):
+    result = invoke("translate", run, input="one\n😀 ✓\n\u00ad\n你好！\n")
+    assert result.stdout.splitlines()[1:] == ["😀 ✓", "", "你好！"]
+    for text in ("'😀 ✓'", "'你好！'"):
+        assert text in result.stderr and "is copied, not translated" in result.stderr
+    turned_off = invoke("translate", run, "--copy-unknown", "never", input="😀 ✓\n\u00ad\n")
+    assert (turned_off.stderr, turned_off.stdout.splitlines()[1]) == ("", "")
 
 
 def test_invalid_utf8_to_translate(run, tmp_path):
@@ -213,11 +222,13 @@ def test_options_reach_the_translator(run, monkeypatch):
 
     monkeypatch.setattr(OPEN, record)
     words = ("--beam-size", 3, "--min-length", 2, "--overlong", "truncate", "--checkpoint", "2")
+    words += ("--copy-unknown", "characters")
     succeeds("translate", run, *words, "--batch-tokens", 8, "--shortlist", input="one\n")
     ((options, others),) = seen
     assert (options.beam_size, options.min_length, options.length_penalty) == (3, 2, 0.6)
     assert others == {
         "overlong": "truncate",
+        "copy_unknown": "characters",
         "engine": "keras",
         "use_shortlist": True,
         "checkpoint": 2,
@@ -254,18 +265,20 @@ sys.argv[1:] = {words}
 try:
     keras_transformer_cli.main()
 except SystemExit:
-    print("keras" in sys.modules)
+    print([x for x in ("keras", "regex", "langcodes") if x in sys.modules])
 """
     succeeds(*words)  # converts the model
-    assert run_python(code).splitlines()[-1] == "False"
+    assert run_python(code).splitlines()[-1] == "[]"
 
 
 def test_options_that_ctranslate2_lacks_are_refused(run, tmp_path):
     (tmp_path / "words").write_text("\n")
     translate = ("translate", run, "--engine", "ctranslate2")
-    for option in (("--sample", 2), ("--mbr", 2), ("--required", tmp_path / "words")):
+    lacking = ("--sample", 2), ("--mbr", 2), ("--required", tmp_path / "words")
+    for option in (*lacking, ("--copy-unknown characters",)):
         expected = f"{option[0]} cannot be used with --engine ctranslate2: use --engine keras"
-        assert fails(*translate, *option, input="one\n") == expected
+        words = option if len(option) == 2 else option[0].split()
+        assert fails(*translate, *words, input="one\n") == expected
     for option in (("--shortlist",), ("--checkpoint", "last"), ("--ensemble", run)):
         message = fails(*translate, *option, input="one\n")
         assert message.startswith("The engine ctranslate2 translates with the finished model of")

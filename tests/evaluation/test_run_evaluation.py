@@ -7,14 +7,13 @@ import pytest
 from keras_transformer.errors import UserError
 from keras_transformer.evaluation import run_evaluation as evaluation
 from keras_transformer.recipe.files import load_recipe
-from keras_transformer.recipe.settings import Evaluation
 from keras_transformer.runs.run import Run
 
 REFERENCES = ("Der Hund läuft .", "Ein Kind schläft im Gras .")
 
 
 def bleu_of(translations, **settings):
-    return evaluation.bleu(translations, REFERENCES, Evaluation(**settings))
+    return evaluation.bleu(translations, REFERENCES, **settings)
 
 
 def test_bleu_of_a_known_case():

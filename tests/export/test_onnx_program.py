@@ -81,6 +81,14 @@ def test_translator_has_the_exported_options(folder):
 
 
 @pytest.mark.once
+def test_text_without_a_known_word_is_copied_with_a_warning(folder):
+    with pytest.warns(UserWarning, match="Copied without translation: '漢字！'"):
+        found = StandaloneTranslator(folder).translate([" 漢字！", "a 漢", "a"])
+    assert found[0] == ("漢字！", 0.0)
+    assert [score < 0 for _, score in found[1:]] == [True, True]
+
+
+@pytest.mark.once
 @pytest.mark.parametrize("beam_size, length_penalty", [(1, 0.0), (5, 2.0)])
 def test_search_finds_what_the_package_finds(model, folder, beam_size, length_penalty):
     generator = np.random.default_rng(2)

@@ -123,3 +123,5 @@ def test_a_tsv_file_has_no_target_and_relative_paths_become_absolute(report, tmp
     assert recipe.data.train.target is None
     assert recipe.data.directory == Path.cwd()
     assert recipe.evaluation.tokenize == "char"
+    recipe = written(choose_settings(report), tmp_path, Text(Path("a.tsv"), None, "en", "zh_TW"))
+    assert recipe.evaluation.tokenize == "zh"

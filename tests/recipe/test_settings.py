@@ -24,6 +24,22 @@ def test_defaults_are_the_papers_and_cannot_be_changed(path):
         training.steps = 3
 
 
+TOKENIZATIONS = {
+    "zh": "zh zh-CN zh_TW zh-Hans zho_Hant ZH chi cmn yue zh-yue wuu nan lzh zh-Hant-HK",
+    "char": "ja ja-JP jpn jpn_Jpan jpn_Hani th th-TH tha km-KH khm my-MM mya bur lo lao shn bo",
+    "13a": "en deu pt-BR ko kor fa vi zh-Latn ja-Latn km-Latn xx english some_suffix",
+}
+
+
+@pytest.mark.parametrize("tokenize", TOKENIZATIONS)
+def test_the_tokenization_of_bleu_follows_the_script_of_the_target_language(tokenize, path):
+    for code in TOKENIZATIONS[tokenize].split():
+        recipe = load_recipe(path, [f"data.target_language={code}", "data.source_language=it"])
+        assert (code, recipe.bleu_settings) == (code, {"tokenize": tokenize, "lowercase": False})
+    given = load_recipe(path, ["evaluation.tokenize=intl", "evaluation.lowercase=true"])
+    assert given.bleu_settings == {"tokenize": "intl", "lowercase": True}
+
+
 def test_yaml_round_trip_keeps_every_value_without_aliases(path, tmp_path):
     recipe = load_recipe(path, ["training.peak_learning_rate=0.001", "training.initial_run=ü"])
     written = tmp_path / "written.yaml"

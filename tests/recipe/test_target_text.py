@@ -65,4 +65,4 @@ def test_copied_references_have_a_bleu_of_100_with_the_settings_of_init(language
     translations = tokenizer.decode_target(tokenizer.encode_target(references))
     assert translations == references
     assert tokenizer.decode_target(tokenizer.encode_source(references)) != references
-    assert bleu(translations, references, recipe.evaluation) == pytest.approx(100)
+    assert bleu(translations, references, **recipe.bleu_settings) == pytest.approx(100)

@@ -38,7 +38,7 @@ from support.parallel_text import LOSSLESS_TARGET
 
 WORDS = "a bad cab fed a deaf face add bead cafe dab each fad".split()
 PAIRS = [(word, word[::-1].upper()) for word in WORDS]
-SENTENCES = ["a bad cab", "", "fed a deaf face", " dab\u3000", "each fad add bead", "zzz 😀"]
+SENTENCES = ["a bad cab", "\u00ad", "fed a deaf face", " dab\u3000", "each fad add bead", "zzz 😀"]
 BEAM_SIZE, LONGEST = 3, 24
 SIZES = {"num_layers": 1, "d_model": 12, "num_heads": 3, "d_ff": 11, "max_length": LONGEST}
 

@@ -1,15 +1,18 @@
 """What all translators share: parts of long sentences, options and progress."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 from keras_transformer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.translation.base_translator import (
     BaseTranslator,
-    source_parts,
-    split_overlong,
+    is_invisible,
 )
-from keras_transformer.translation.hypothesis import Hypothesis
+from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis
+from keras_transformer.translation.target_constraints import ConstraintError
 
 pytestmark = pytest.mark.once
 
@@ -38,13 +41,16 @@ class Capitals(BaseTranslator):
 
     def _search_parts(self, parts, options, constraints, advance):
         advance(range(len(parts)))
+        others = [NO_HYPOTHESIS] * (options.n_best - 1)
         return [
-            [Hypothesis(part.text.upper(), tuple(part.ids), -1.0, -1.0, len(part.ids))]
+            [Hypothesis(part.text.upper(), tuple(part.ids), -1.0, -1.0, len(part.ids)), *others]
             for part in parts
         ]
 
     def _align(self, parts, found):
         return found
+
+    _copy_characters = _align
 
 
 def test_parts_of_overlong_sentences_are_joined_and_blank_sentences_stay_blank():
@@ -56,6 +62,59 @@ def test_parts_of_overlong_sentences_are_joined_and_blank_sentences_stay_blank()
     assert list(translator.stream(["ab", "cd ef"])) == ["AB", "CD EF"]
 
 
+SHIPPED = Path(__file__).parents[2] / "saved_models" / "tatoeba_en_de" / "tokenizer"
+
+
+def test_thirty_chinese_sentences_on_a_line_stay_without_spaces():
+    text = "他说：“好。”我很高兴！" * 15
+    assert Capitals(Letters(), max_length=14).translate([text]) == [text]
+
+
+@pytest.mark.parametrize(
+    "text", ["\u00ad", "\u200b\u2060", "\ufeff \u200e", "\ufe0f\u3164", " \x00\n"]
+)
+def test_text_that_nobody_sees_is_blank(text):
+    assert is_invisible(text)
+    for copy_unknown in ("lines", "never"):
+        translator = Capitals(Tokenizer.load(SHIPPED), 64, copy_unknown=copy_unknown)
+        assert translator.translate([text]) == [""]
+
+
+@pytest.mark.parametrize(
+    "text", ["😀", "你好", "你好！", "Привет!", "— 👍🏽 😀", "你好 世界 " * 40 + "。"]
+)
+def test_text_without_a_known_word_is_copied_with_a_warning(text):
+    assert not is_invisible(text)
+    translator = Capitals(Tokenizer.load(SHIPPED), 64, SearchOptions(n_best=2))
+    with pytest.warns(UserWarning, match="known word is copied, not translated .1.: '"):
+        found = translator.translate_nbest(["a dog", f" {text} ", ""], alignments=True)
+    best, second = found[1]
+    words = tuple((word, word) for word in range(len(text.split())))
+    assert (best.text, best.score, best.alignment) == (text.strip(), 0, words)
+    assert (second.text, second.score) == ("", -np.inf)
+    assert [found[0][0].text, found[2][0].text] == ["A DOG", ""]
+    turned_off = Capitals(Tokenizer.load(SHIPPED), 64, copy_unknown="never")
+    assert turned_off.translate([text]) == [text.strip().upper()]
+
+
+@pytest.mark.parametrize("text", ["5 😀", "Hello 你好", "a", "!?", "№ 1"])
+def test_text_with_a_known_word_or_nothing_unknown_is_translated(text):
+    translator = Capitals(Tokenizer.load(SHIPPED), 64)
+    assert [part.is_copied for part in translator._parts([text])] == [False]
+
+
+def test_a_part_without_a_known_word_is_copied_but_not_where_words_are_required():
+    translator = Capitals(Tokenizer.load(SHIPPED), 8)
+    line = "a dog eats a dog. ß? " + "the cat sees the cat."
+    with pytest.warns(UserWarning, match="copied, not translated"):
+        (copied,) = translator.translate([line.replace("ß", "яяя")])
+    assert copied == "A DOG EATS A DOG. яяя? THE CAT SEES THE CAT."
+    with pytest.raises(
+        ConstraintError, match="required=.'dog'.*no translation that meets|no transl"
+    ):
+        translator.translate(["яяя"], required=[["dog"]])
+
+
 def test_a_translation_has_the_length_of_its_source_plus_50_tokens():
     translator = Capitals(Letters(), max_length=90)
     assert [*map(translator._limit(SearchOptions()), (3, 80))] == [53, 90]
@@ -63,54 +122,19 @@ def test_a_translation_has_the_length_of_its_source_plus_50_tokens():
     assert translator._limit(SearchOptions(min_length=60))(3) == 60
 
 
-def at_most(words):
-    return lambda text: len(text.split()) <= words
-
-
-@pytest.mark.parametrize(
-    ("text", "is_short", "expected"),
-    [
-        (
-            'Is it so? "Yes," he said. Then... no',
-            at_most(5),
-            ["Is it so?", '"Yes," he said.', "Then...", "no"],
-        ),
-        ("a b c d e f g. Short one.", at_most(2), ["a", "b c", "d e", "f g.", "Short one."]),
-        (
-            "你好吗？我很好。谢谢你。",
-            lambda text: len(text) <= 6,
-            ["你好吗？", "我很好。", "谢谢你。"],
-        ),
-        ("abcdefgh", lambda text: len(text) <= 3, ["ab", "cd", "ef", "gh"]),
-        ("ab", lambda text: False, ["a", "b"]),
-    ],
-    ids=["sentences", "words", "East Asian", "characters", "no limit"],
-)
-def test_text_is_split_between_sentences_then_words_then_characters(text, is_short, expected):
-    assert split_overlong(text, is_short) == expected
-
-
-@pytest.mark.parametrize("limit", [1, 5])
-def test_nothing_is_lost(limit):
-    text = "One two, three. Four five six seven! Eight? " + "word " * 30 + "end."
-    parts = split_overlong(text.strip(), at_most(limit))
-    assert " ".join(parts).split() == text.split()
-    assert all(len(part.split()) <= limit for part in parts)
-
-
 def test_parts_know_sentence_number_and_words():
-    sentences = [" a bb ", "", "one two. three  four five", "zwsp"]
-    assert source_parts(sentences, Words(), 4, "split") == [
-        (0, 0, [1, 2, 3], "a bb", 0),
-        (2, 0, [3, 4, 3], "one two.", 0),
-        (2, 1, [5, 4, 4, 3], "three  four five", 2),
+    sentences = [" aa bbb ", "", "one two. Three  four five", "zwsp"]
+    assert Capitals(Words(), 4)._parts(sentences) == [
+        (0, 0, [2, 3, 3], "aa bbb", 0, False),
+        (2, 0, [3, 4, 3], "one two.", 0, False),
+        (2, 1, [5, 4, 4, 3], "Three  four five", 2, False),
     ]
-    parts = source_parts(["ab cdefghi 你。好 j"], Letters(), 5, "split")
+    parts = Capitals(Letters(), 5)._parts(["ab cdefghi 你。好 j"])
     texts = ["ab", "cde", "fghi", "你。", "好 j"]
     assert [(x.text, x.first_word) for x in parts] == [*zip(texts, [0, 1, 1, 2, 2], strict=True)]
 
 
 def test_cutting_keeps_the_beginning_and_warns():
-    with pytest.warns(UserWarning, match="first 2 of 3 pieces of 'aa b cc'... are translated"):
-        parts = source_parts(["aa b cc"], Words(), 3, "truncate")
-    assert parts == [(0, 0, [2, 1, 3], "aa b cc", 0)]
+    with pytest.warns(UserWarning, match="first 2 of 3 pieces of 'aa bbb cc'... are translated"):
+        parts = Capitals(Words(), 3, overlong="truncate")._parts(["aa bbb cc"])
+    assert parts == [(0, 0, [2, 3, 3], "aa bbb cc", 0, False)]

@@ -96,6 +96,17 @@ def test_other_options_are_refused_by_name(options, folder):
         CTranslate2Translator(folder, SearchOptions(**options))
 
 
+@pytest.mark.filterwarnings("ignore:Text without a known word")
+def test_text_without_a_known_word_is_copied_but_for_single_characters(folder):
+    texts = ["漢字！", "\u00ad", "a 漢"]
+    found = CTranslate2Translator(folder).translate(texts)
+    assert found[:2] == ["漢字！", ""]
+    turned_off = CTranslate2Translator(folder, copy_unknown="never").translate(texts)
+    assert turned_off[0] != found[0] and turned_off[1:] == found[1:]
+    with pytest.raises(UserError, match="cannot copy characters: use the engine keras"):
+        CTranslate2Translator(folder, copy_unknown="characters")
+
+
 def test_constraints_and_alignments_are_refused(folder):
     translator = CTranslate2Translator(folder)
     for given in ({"prefixes": ["a"]}, {"required": [["a"]]}, {"forbidden": [["a"]]}):

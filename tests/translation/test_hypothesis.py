@@ -12,10 +12,12 @@ from support.small_models import small_model
 from keras_transformer import Tokenizer
 from keras_transformer.translation.hypothesis import (
     Hypothesis,
+    SourcePart,
     expected_utilities,
     join_hypotheses,
     source_word_indices,
     target_word_indices,
+    with_copies,
     word_alignment,
 )
 
@@ -23,23 +25,24 @@ pytestmark = pytest.mark.once
 
 FIRST = Hypothesis("ein Hund .", (4, 5, 6), -1.0, -2.0, 4, ((1, 0), (1, 1), (2, 2)))
 SECOND = Hypothesis("er bellt .", (7, 8), -0.5, -0.25, 3, ((0, 1), (1, 0)))
+SOURCES = [SourcePart(0, 0, [3], "a dog .", 0), SourcePart(0, 1, [3], "it barks .", 3)]
 SAMPLES = ["a dog sleeps", "two cats", "a dog sleeps", "a dog sleeping", "a dog"]
 
 
 def test_parts_are_joined_and_summed():
-    joined = join_hypotheses([FIRST, SECOND])
+    joined = join_hypotheses(SOURCES, [FIRST, SECOND])
     assert (joined.text, joined.ids) == ("ein Hund . er bellt .", (4, 5, 6, 7, 8))
     assert (joined.score, joined.log_probability, joined.length) == (-1.5, -2.25, 7)
 
 
 def test_a_sentence_with_a_part_that_was_not_found_is_not_found():
     missing = Hypothesis("", (), -math.inf, -math.inf, 0)
-    joined = join_hypotheses([SECOND, missing])
+    joined = join_hypotheses(SOURCES, [SECOND, missing])
     assert joined == Hypothesis("", (), -math.inf, -math.inf, 0, ())
 
 
 def test_target_words_of_alignments_move_by_the_words_before():
-    joined = join_hypotheses([FIRST, SECOND])
+    joined = join_hypotheses(SOURCES, [FIRST, SECOND])
     assert joined.alignment == ((0, 4), (1, 0), (1, 1), (1, 3), (2, 2))
 
 
@@ -134,6 +137,37 @@ def test_words_are_what_white_space_separates(model_type, size):
     indices = target_word_indices(tokenizer, [*pieces[0], blank, *pieces[2]]).tolist()
     assert indices == [0] * len(pieces[0]) + [1] * (1 + len(pieces[2]))
     assert target_word_indices(tokenizer, [blank]).size == 0
+
+
+class Pieces:
+    """A tokenizer whose ids are indices of pieces."""
+
+    target_pieces = ["▁I", "▁mag", "▁", "ö", "ft", "er", ".", "▁sehr", "我", "爱"]
+
+    def decode_target(self, ids):
+        text = ["".join(self.target_pieces[id] for id in row) for row in ids]
+        return [x.replace("▁", " ").strip() for x in text]
+
+
+@pytest.mark.parametrize(
+    ("ids", "shares", "expected"),
+    [
+        ([0, 1, 2, 3, 4, 5, 6], [0, 0, 0, 0.5, 0.4, 0.4, 0.1], "I mag 😀."),
+        ([0, 2, 3, 4, 7, 6], [0, 0.1, 0.4, 0.4, 0.1, 0], "I 😀 sehr."),
+        ([0, 1, 2, 3, 4, 5, 6], [0, 0, 0, 0.3, 0.2, 0.1, 0.5], "I mag öfter."),
+        ([0, 2, 6, 7], [0, 0.5, 0.5, 0.1], "I . sehr"),
+        ([0, 1, 7], [0.4, 0.5, 0.1], "I 😀 sehr"),  # only once
+        ([8, 9, 6], [0.1, 0.5, 0.1], "我😀."),
+        ([], [], ""),
+    ],
+)
+def test_an_unknown_character_replaces_the_word_with_more_than_half_of_its_attention_to_it(
+    ids, shares, expected
+):
+    """A third of the attention of each piece is to eos, which does not count."""
+    other = [2 / 3 - share for share in shares]
+    attention = np.array([other, shares, [1 / 3] * len(ids)]).T.reshape(-1, 3)
+    assert with_copies(Pieces(), ids, attention, [None, "😀"]) == expected
 
 
 def test_is_the_mean_of_sacrebleus_chrf_over_all_samples():
