@@ -1,10 +1,14 @@
 """README and documentation are true: their Python runs, their commands and settings exist."""
 
+import asyncio
+import functools
 import importlib
 import importlib.util
 import re
 import shlex
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import keras
@@ -72,6 +76,33 @@ def test_python_of_a_page_runs(page, quickstart, tmp_path, monkeypatch):
         if "conformance(" in block and keras.config.backend() != "jax":
             continue  # starts all backends itself, so once is enough
         exec(compile(block, str(page), "exec"), namespace)
+
+
+class FastAPI:
+    """The part of FastAPI that the program uses."""
+
+    def __init__(self, lifespan):
+        self.lifespan, self.state, self.functions = lifespan, SimpleNamespace(), {}
+
+    def post(self, path):
+        return functools.partial(self.functions.setdefault, path)
+
+
+@pytest.mark.once
+def test_the_server_of_a_page_answers(quickstart, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "quickstart").symlink_to(quickstart)
+    monkeypatch.setitem(sys.modules, "fastapi", SimpleNamespace(FastAPI=FastAPI))
+    page, namespace = ROOT / "docs" / "how-to" / "own-server.md", {}
+    (program,) = blocks(page, "py")
+    exec(compile(program, str(page), "exec"), namespace)
+
+    async def ask(sentences):
+        async with namespace["app"].lifespan(namespace["app"]):
+            return namespace["app"].functions["/translate"](sentences)
+
+    assert len(asyncio.run(ask(["twenty-six", "one"]))) == 2
 
 
 @pytest.mark.once

@@ -26,6 +26,7 @@ WATCHED = {
     "_clip_gradients": "training/test_optimizer.py the_whole_gradient_of_a_step_is_clipped",
     "_distribute_strategy": "training/test_distribution.py many_train_to",
     "_flatten_layers": "_backend/test_gradient_checkpointing.py gradients_are_the_same",
+    "_get_call_context": "_backend/test_gradient_checkpointing.py a_remat_scope_changes_no_number",
     "_get_current_learning_rate": "training/test_optimizer.py schedule_sees_optimizer_steps",
     "_get_variable_index": "training/test_optimizer.py averages_count_optimizer_steps",
     "_is_quantized": "layers/test_token_embedding.py embedding_keeps_its_vectors",
@@ -35,9 +36,12 @@ WATCHED = {
     "_loss_tracker": "training/test_distribution.py many_train_to",
     "_losses_override": "training/test_sliced_logits_trainer.py a_bias_and_additional_losses",
     "_model_variables_moving_average": "training/test_optimizer.py fit_ends_with_the_averages",
+    "_purge_model_variables": "models/test_modes.py a_refusal_within_a_step_keeps_the_weights",
+    "_remat_mode": "_backend/test_gradient_checkpointing.py a_remat_scope_changes_no_number",
     "_tracker": "layers/test_token_embedding.py embedding_keeps_its_vectors",
     "_trainable_variables": "training/test_optimizer.py fit_ends_with_the_averages",
     "_update_model_variables_moving_average": "training/test_optimizer.py averages_count_optimizer",
+    "_value": "_backend/test_gradient_checkpointing.py a_remat_scope_changes_no_number",
 }
 
 # Names of our own that Keras also uses, in classes that have nothing to do with ours.

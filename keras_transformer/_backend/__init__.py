@@ -11,6 +11,7 @@ from typing import Any
 
 BACKENDS = ("tensorflow", "jax", "torch")
 _SECONDS_TO_END = 5
+_users: dict[str, int] = {}  # the id of the process that first used an engine
 
 
 def installed_backends() -> list[str]:
@@ -37,6 +38,22 @@ def without_tensorflow() -> Iterator[None]:
         yield
     finally:
         tensorflow._available = before
+
+
+def check_not_forked(engine: str) -> None:
+    """Raises `RuntimeError` in a forked child of the process that has used an engine.
+
+    The engine's threads do not exist there, so the child would wait for them forever. PyTorch has
+    none if it computes with one thread.
+    """
+    if _users.setdefault(engine, os.getpid()) != os.getpid():
+        if engine == "torch" and importlib.import_module("torch").get_num_threads() == 1:
+            return
+        raise RuntimeError(
+            f"{engine} cannot compute in a forked process after the process before the fork has "
+            "used it: load the model only after the fork (gunicorn: without --preload), or start "
+            'the process by multiprocessing.get_context("spawn")'
+        )
 
 
 @contextmanager

@@ -14,6 +14,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer._backend import check_not_forked
+
 # Largest size of JAX's cache on CPUs, which looks at all its programs when it writes one. Programs
 # for GPUs are larger, and get 8 times as much.
 MAX_CACHE_BYTES = 2**27
@@ -69,6 +71,7 @@ def compile_function(
 
     def call(*tensors: Any, **options: Any) -> Any:
         # `quantize` and `enable_lora` change these. Listing all variables would take longer.
+        check_not_forked(keras.config.backend())
         state = [(x.quantization_config is None, getattr(x, "lora_enabled", False)) for x in layers]
         with lock:
             current = compiled(tuple(state))
@@ -86,7 +89,15 @@ def while_loop(condition: Any, body: Any, carried: tuple[Any, ...], given: Any, 
     graphed = _graphed_loops.get()
     if graphed is not None:
         return graphed.run(condition, body, carried, given, name)
-    return ops.while_loop(condition, functools.partial(body, given), carried)
+
+    def step(*carried: Any) -> Any:
+        new = body(given, *carried)
+        if keras.config.backend() != "jax":
+            return new
+        # With 64-bit numbers, JAX sums int32 to int64.
+        return keras.tree.map_structure(lambda x, old: ops.cast(x, old.dtype), new, carried)
+
+    return ops.while_loop(condition, step, carried)
 
 
 def compiles_each_shape() -> bool:
@@ -145,10 +156,26 @@ class Recompiling:
     """Mixin that recompiles a Keras model after `quantize` or `enable_lora` added variables.
 
     Without this mixin, `fit`, `evaluate` and `predict` would still use the old weights on
-    TensorFlow.
+    TensorFlow. On JAX, they would lose the weights if a step raises an error.
     """
 
     variables: Any
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        """Evaluates the model (see `keras.Model.evaluate`)."""
+        return self._then_synced(super().evaluate, args, kwargs)  # type: ignore
+
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
+        """Computes the outputs of the model (see `keras.Model.predict`)."""
+        return self._then_synced(super().predict, args, kwargs)  # type: ignore
+
+    def _then_synced(self, method: Any, args: Any, kwargs: Any) -> Any:
+        """Calls a method. Even after an error, the variables of JAX have their last values."""
+        try:
+            return method(*args, **kwargs)
+        finally:
+            if keras.config.backend() == "jax":
+                self.jax_state_sync()  # type: ignore
 
     def make_train_function(self, force: bool = False) -> None:
         super().make_train_function(force or self._has_more_variables("train"))  # type: ignore
@@ -159,8 +186,12 @@ class Recompiling:
     def make_predict_function(self, force: bool = False) -> None:
         super().make_predict_function(force or self._has_more_variables("predict"))  # type: ignore
 
+    def _purge_model_variables(self, **_: bool) -> None:
+        """Keeps the weights. On JAX, Keras would lose them if the first step raises an error."""
+
     def _has_more_variables(self, function: str) -> bool:
         counts = vars(self).setdefault("_num_variables", {})  # Avoids tracking by Keras.
+        check_not_forked(keras.config.backend())
         before, counts[function] = counts.get(function), len(self.variables)
         return before not in (None, counts[function])
 

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -12,7 +12,8 @@ from keras import ops
 Call = TypeVar("Call", bound=Callable[..., Any])
 
 
-_is_on: ContextVar[bool] = ContextVar("gradient_checkpointing", default=False)
+# None: only layers that were made in a `keras.RematScope` recompute their activations.
+_is_on: ContextVar[bool | None] = ContextVar("gradient_checkpointing", default=None)
 
 
 @contextmanager
@@ -20,9 +21,8 @@ def gradient_checkpointing(is_on: bool = True) -> Iterator[None]:
     """Makes `checkpointable` layers store only their inputs and outputs within this context.
 
     The backward pass recomputes all other activations. The results do not change, because forward
-    and backward pass use the same dropout masks. `keras.RematScope` is unsuitable: on TensorFlow,
-    it loses keyword arguments. On JAX, it fails because seeds leak out of a trace. On PyTorch, it
-    draws new dropout masks in the backward pass.
+    and backward pass use the same dropout masks. If `is_on` is False, no layer recomputes anything,
+    not even in a `keras.RematScope`.
 
     Source: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost".
     """
@@ -45,20 +45,67 @@ def checkpointable(call: Call) -> Call:
         # False if the `call` of a subclass calls this method.
         is_own = getattr(type(layer).call, "__wrapped__", None) is call
         if is_own and _is_on.get():
-            return _checkpointed(layer, args, kwargs)
+            return _recomputed(layer, functools.partial(call, layer), *args, **kwargs)
         return call(layer, *args, **kwargs)
 
     checkpointable_call.is_checkpointable = True  # type: ignore[attr-defined]
     return checkpointable_call  # type: ignore[return-value]
 
 
+class Recomputable:
+    """Mixin of layers and models that recompute their activations in a `keras.RematScope`.
+
+    They do so as with `gradient_checkpointing`, and only in training. Keras would draw new dropout
+    masks in the backward pass on PyTorch, and fails on TensorFlow and JAX. A layer that contains
+    checkpointable layers, or layers with a state, leaves the recomputation to its sublayers.
+    """
+
+    def rematerialized_call(self, layer_call: Any, *args: Any, **kwargs: Any) -> Any:
+        """Returns what Keras calls in place of `layer_call`, the layer's `call`."""
+        layer: Any = self
+        mode, keras_call = layer._remat_mode.mode, super().rematerialized_call  # type: ignore
+        if mode == "activations":  # Some layers have the name of an activation.
+            is_function = callable(getattr(layer, "activation", None))
+            return keras_call(layer_call) if is_function else layer_call
+        parts = list(layer._flatten_layers())
+        is_stack = mode != "list_of_layers" and any(map(_is_checkpointable, parts[1:]))
+        training = layer._get_call_context().get_value("training") and _is_on.get() is not False
+        if not training or is_stack or any(map(_has_state, parts)):
+            return layer_call
+        # Keras infers the size of the output from symbolic tensors only.
+        args, kwargs = keras.tree.map_structure(_symbolic, (args, kwargs))
+        if keras_call(layer_call, *args, **kwargs) is layer_call:
+            return layer_call
+        return functools.partial(_recomputed, layer, layer_call)
+
+
+def _symbolic(x: Any) -> Any:
+    if not ops.is_tensor(x):
+        return x
+    return keras.KerasTensor([n if isinstance(n, int) else None for n in x.shape], x.dtype)
+
+
+def check_not_recomputed_by_keras(layer: Any) -> None:
+    """Raises `ValueError` if the outermost layer of this call is one that Keras recomputes."""
+    outermost = layer._get_call_context().entry_layer
+    mode = outermost._remat_mode and outermost._remat_mode.mode
+    if mode in ("full", "larger_than") and not isinstance(outermost, Recomputable):
+        raise ValueError(
+            "Keras would recompute its own model with other dropout masks. Create it outside of "
+            f"the scope. Received: {outermost.name} in `keras.RematScope` of mode {mode!r}"
+        )
+
+
 def check_checkpointable(model: keras.Model) -> None:
     """Raises `ValueError` if gradient checkpointing has no effect, or would change the results."""
-    layers = [x for x in model._flatten_layers() if hasattr(type(x).call, "is_checkpointable")]
+    layers = [x for x in model._flatten_layers() if _is_checkpointable(x)]
     parts = [part for layer in layers for part in layer._flatten_layers()]
     reason = "" if layers else "none of the layers supports it"
-    if any(isinstance(part, keras.layers.BatchNormalization) for part in parts):
-        reason = "batch normalization would update its moving averages twice"
+    if any(map(_has_state, parts)):
+        reason = (
+            "batch normalization would update its moving averages twice, and random layers of "
+            "Keras would draw new numbers"
+        )
     if reason:
         raise ValueError(
             f"`gradient_checkpointing` does not support this model: {reason}. "
@@ -66,23 +113,44 @@ def check_checkpointable(model: keras.Model) -> None:
         )
 
 
-def _checkpointed(layer: Any, args: Any, kwargs: Any) -> Any:
+def _is_checkpointable(layer: Any) -> bool:
+    return hasattr(type(layer).call, "is_checkpointable")
+
+
+def _has_state(layer: Any) -> bool:
+    """Returns whether a second pass would update the layer's own state or draw other numbers."""
+    is_random = getattr(layer, "seed_generator", None) and not hasattr(layer, "fixed_seed")
+    return bool(is_random) or isinstance(layer, keras.layers.BatchNormalization)
+
+
+def _recomputed(layer: Any, call: Any, *args: Any, **kwargs: Any) -> Any:
+    """Calls a layer, whose `call` is given without the layer, and stores only its tensors."""
     structure = (args, kwargs)
     flat = keras.tree.flatten(structure)
     dtypes = {i: x.dtype for i, x in enumerate(flat) if ops.is_tensor(x)}
     floats = [i for i, dtype in dtypes.items() if "float" in keras.backend.standardize_dtype(dtype)]
+    if not floats:  # such as the ids of an embedding
+        return call(*args, **kwargs)
     dropouts = [d for d in layer._flatten_layers() if hasattr(d, "fixed_seed") and d.rate > 0]
+    if dropouts:
+        check_not_recomputed_by_keras(layer)
     seeds = [dropout.next_seed() for dropout in dropouts]
+
+    # TensorFlow would read them again in the backward pass, possibly after the optimizer's update.
+    weights = layer.weights if keras.config.backend() == "tensorflow" else []
 
     def function(*tensors: Any) -> Any:
         filled = list(flat)
-        for i, tensor in zip(floats, tensors, strict=True):
+        for i, tensor in zip(floats, tensors, strict=False):
             filled[i] = tensor
         inputs, named = keras.tree.pack_sequence_as(structure, filled)
-        with gradient_checkpointing(False), _fixed(dropouts, seeds, tensors[0]):
-            return layer(*inputs, **named, training=True)
+        scope: Any = keras.StatelessScope() if weights else nullcontext()
+        with gradient_checkpointing(False), _fixed(dropouts, seeds, tensors[0]), scope:
+            for pair in zip(weights, tensors[len(floats) :], strict=True):
+                scope.add_update(pair)
+            return layer(*inputs, **{**named, "training": True})
 
-    return _recomputing(function)(*(flat[i] for i in floats))
+    return _recomputing(function)(*(flat[i] for i in floats), *(x._value for x in weights))
 
 
 @contextmanager
@@ -108,7 +176,35 @@ def _recomputing(function: Callable[..., Any]) -> Callable[..., Any]:
         return functools.partial(
             checkpoint, function, use_reentrant=False, preserve_rng_state=False
         )
-    return (_recomputing_on_jax if keras.config.backend() == "jax" else keras.remat)(function)
+    return (_recomputing_on_jax if keras.config.backend() == "jax" else remat)(function)
+
+
+def remat(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Works like `keras.remat`, but has no NaN among its constants on TensorFlow.
+
+    There, `function` must read no variables.
+    """
+    if keras.config.backend() != "tensorflow":
+        return keras.remat(function)
+    import tensorflow as tf
+
+    @tf.custom_gradient
+    def call(*tensors: Any) -> Any:
+        def backward(*upstream: Any) -> Any:
+            # The inputs depend on the gradient, so that TensorFlow does not recompute earlier.
+            is_lost = tf.math.is_nan(tf.reshape(upstream[0], (-1,))[0])
+            inputs = [tf.where(is_lost, tf.zeros((), x.dtype), x) for x in tensors]
+            floats = [x for x in inputs if x.dtype.is_floating]
+            with tf.GradientTape() as tape:
+                tape.watch(floats)
+                outputs = function(*inputs)
+            zero = tf.UnconnectedGradients.ZERO
+            found = iter(tape.gradient(outputs, floats, upstream, unconnected_gradients=zero))
+            return [next(found) if x.dtype.is_floating else None for x in inputs]
+
+        return function(*tensors), backward
+
+    return call
 
 
 def _recomputing_on_jax(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -131,8 +227,8 @@ def _recomputing_on_jax(function: Callable[..., Any]) -> Callable[..., Any]:
 
         def backward(inputs: Any, upstream: Any) -> Any:
             tensors, weights = inputs
-            is_lost = jnp.isnan(jnp.ravel(upstream)[0])
-            tensors = [jnp.where(is_lost, jnp.nan, x) for x in tensors]
+            is_lost = jnp.isnan(jnp.ravel(jax.tree.leaves(upstream)[0])[0])
+            tensors = [jnp.where(is_lost, 0, x) for x in tensors]
             return jax.vjp(compute, tensors, weights)[1](upstream)
 
         checkpointed = jax.custom_vjp(compute)

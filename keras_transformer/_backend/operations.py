@@ -219,7 +219,15 @@ def write_slots(x: Any, axis: int, start: Any, values: Any) -> Any:
         if torch.is_inference_mode_enabled():
             slots = start + torch.arange(values.shape[axis], device=x.device)
             return x.index_copy_(axis, slots, values.to(x.dtype))
-    return ops.slice_update(x, [start if i == axis else 0 for i in range(3)], values)
+    return ops.slice_update(x, first_indices(start, axis), values)
+
+
+def first_indices(start: Any, axis: int) -> list[Any]:
+    """Returns the indices at which a slice of a 3-D tensor begins: `start` at `axis`, else 0.
+
+    All have the type of `start`, an int or an int32 tensor, as JAX with 64-bit numbers requires.
+    """
+    return [start if i == axis else start * 0 for i in range(3)]
 
 
 def of_unknown_shape(tensor: Any) -> Any:
@@ -290,5 +298,13 @@ def label_logits(logits: Any, labels: Any) -> Any:
     """
     known = (labels >= 0) & (labels < ops.shape(logits)[-1])
     indices = ops.expand_dims(ops.where(known, labels, scalar(0, labels.dtype)), -1)
-    found = ops.squeeze(ops.take_along_axis(logits, indices, axis=-1), axis=-1)
-    return ops.where(known, found, scalar(float("nan"), logits.dtype))
+    return only_where(known, ops.squeeze(ops.take_along_axis(logits, indices, axis=-1), axis=-1))
+
+
+def only_where(known: Any, x: Any) -> Any:
+    """Returns `x` where `known`, a bool tensor, is True, and NaN elsewhere.
+
+    NaN is computed there: a constant would stop programs that check all tensors for NaN.
+    """
+    one_or_zero = ops.cast(known, x.dtype)
+    return x * one_or_zero / one_or_zero

@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_transformer._backend import without_tensorflow
+from keras_transformer._backend.gradient_checkpointing import Recomputable
 from keras_transformer._backend.operations import (
     affine_relu,
     one_pass_normalization,
@@ -170,7 +171,7 @@ def check_lora_is_kept(model: Any) -> None:
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class LayerNormalization(keras.layers.LayerNormalization):
+class LayerNormalization(Recomputable, keras.layers.LayerNormalization):
     """`keras.layers.LayerNormalization` that is faster on TensorFlow and on GPUs of JAX."""
 
     def __init__(self, epsilon: float = 1e-6, **kwargs: Any) -> None:

@@ -6,6 +6,10 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer._backend.gradient_checkpointing import (
+    Recomputable,
+    check_not_recomputed_by_keras,
+)
 from keras_transformer._backend.operations import scalar
 
 # The int32 of 0x9E3779B1. Multiplication by this odd number, about 2 ** 32 / golden ratio, moves
@@ -16,7 +20,7 @@ OFFSETS = (0x05EBCA6B, 0x0BD794D6)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Dropout(keras.layers.Dropout):
+class Dropout(Recomputable, keras.layers.Dropout):
     """Sets random elements to 0 and scales up the other elements (§5.4).
 
     The dropout mask is a hash of each element's index and two numbers from the layer's
@@ -51,6 +55,7 @@ class Dropout(keras.layers.Dropout):
     def call(self, inputs: Any, training: bool = False) -> Any:
         if not training or self.rate == 0:
             return inputs
+        check_not_recomputed_by_keras(self)
         return self.drop(inputs, self.next_seed())
 
     def drop(self, inputs: Any, seed: Any) -> Any:

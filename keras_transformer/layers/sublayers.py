@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 
+from keras_transformer._backend.gradient_checkpointing import Recomputable
 from keras_transformer.layers.base import (
     ConfiguredLayer,
     Dense,
@@ -78,7 +79,7 @@ def gelu_approximate(x: Any) -> Any:
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class BatchNormalization(keras.layers.BatchNormalization):
+class BatchNormalization(Recomputable, keras.layers.BatchNormalization):
     """Normalizes each feature over all real tokens of a batch, in float32 under every dtype policy.
 
     Without training, it uses moving averages, so a token's result does not depend on other tokens.

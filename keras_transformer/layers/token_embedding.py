@@ -168,6 +168,8 @@ class TokenEmbedding(ConfiguredLayer):
 
 
 def _check_ids(inputs: Any, reverse: bool) -> None:
+    if hasattr(inputs, "to_tensor"):  # later errors of TensorFlow name no cause
+        raise ValueError("`inputs` must be dense: use `to_tensor(pad_id)`. Received: RaggedTensor")
     dtype = keras.backend.standardize_dtype(inputs.dtype)
     if not reverse and "int" not in dtype:
         raise ValueError(

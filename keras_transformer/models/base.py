@@ -8,8 +8,9 @@ from typing import Any
 
 import keras
 
-from keras_transformer._backend import without_tensorflow
+from keras_transformer._backend import check_not_forked, without_tensorflow
 from keras_transformer._backend.compile_function import Recompiling
+from keras_transformer._backend.gradient_checkpointing import Recomputable
 from keras_transformer.layers.base import BASE_ARGUMENTS, argument_names, store_arguments
 from keras_transformer.layers.saving import (
     apply_layer_changes,
@@ -33,7 +34,7 @@ class WithoutClassWeight:
         return super().fit(*args, **kwargs)  # type: ignore
 
 
-class ConfiguredModel(WithoutClassWeight, Recompiling, keras.Model):
+class ConfiguredModel(WithoutClassWeight, Recompiling, Recomputable, keras.Model):
     """Base class of functional models, which saves and loads them.
 
     A subclass creates its layers and calls `super().__init__(inputs, outputs, **kwargs)`. For each
@@ -44,6 +45,10 @@ class ConfiguredModel(WithoutClassWeight, Recompiling, keras.Model):
     layers. `quantize` changes token embeddings only in mode `"int8"`, and never the cells of
     recurrent layers.
     """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        check_not_forked(keras.config.backend())  # before the constructor makes weights
+        return super().__new__(cls, *args, **kwargs)
 
     def __init__(self, inputs: Any, outputs: Any, **kwargs: Any) -> None:
         if unknown := sorted(kwargs.keys() - {"name", "trainable"}):  # Keras would ignore them

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer._backend.operations import scale_and_shift
+from keras_transformer._backend.operations import only_where, scale_and_shift
 from keras_transformer.layers import (
     Dropout,
     Encoder,
@@ -176,8 +176,7 @@ class _TakePositions(ConfiguredLayer):
     def call(self, vectors: Any, positions: Any) -> Any:
         exists = ops.logical_and(positions >= 0, positions < ops.shape(vectors)[1])[..., None]
         indices = ops.where(exists, positions[..., None], 0)
-        taken = ops.take_along_axis(vectors, indices, axis=1)
-        return ops.where(exists, taken, ops.cast(float("nan"), taken.dtype))
+        return only_where(exists, ops.take_along_axis(vectors, indices, axis=1))
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

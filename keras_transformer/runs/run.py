@@ -77,7 +77,7 @@ class Run:
 
     def __init__(self, directory: str | Path, recipe: Recipe) -> None:
         self.recipe = recipe
-        self.directory = Path(directory)
+        self.directory = Path(directory).absolute()
         self.recipe_path = self.directory / "recipe.yaml"
         self.history_path = self.directory / "history.json"
         self.tokenizer_dir = self.directory / "tokenizer"
@@ -316,7 +316,15 @@ class Run:
         return digest is not None and f'"{digest}"' in read_text(paths[-1] / STATE)
 
     def writing(self) -> FileLock:
-        """Returns the lock for writing the model, its conversion, the shortlist or the scores."""
+        """Returns the lock for writing the model, its conversion, the shortlist or the scores.
+
+        Raises `UserError` if the folder is read-only.
+        """
+        if not os.access(self.directory, os.W_OK):
+            raise UserError(
+                f"{self.directory} is read-only: copy it to a folder in which you can write, and "
+                "use the copy"
+            )
         return FileLock(self.directory / ".write.lock")
 
 

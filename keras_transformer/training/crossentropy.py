@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_transformer._backend.operations import (
     custom_gradient,
+    first_indices,
     label_logits,
     scalar,
     sequential_loop,
@@ -303,7 +304,7 @@ def _loop(
 
     def body(index: Any, totals: Any, *gradients: Any) -> tuple[Any, ...]:
         start = index * size
-        x = ops.slice(states, (0, start, 0), (passes, size, states.shape[-1]))
+        x = ops.slice(states, first_indices(start, 1), (passes, size, states.shape[-1]))
         x = ops.reshape(x, (passes * size, states.shape[-1]))
         y, weight = (ops.tile(ops.slice(z, (start,), (size,)), passes) for z in (labels, weights))
         sums, d_logits = _sums(x, embeddings, mean_embedding, y, weight, label_smoothing, r_drop)
@@ -313,7 +314,7 @@ def _loop(
             d_embeddings = ops.cast(ops.matmul(ops.transpose(d_logits), x), "float32")
             d_states = ops.reshape(d_states, (passes, size, states.shape[-1]))
             gradients = (
-                ops.slice_update(gradients[0], (0, start, 0), d_states),
+                ops.slice_update(gradients[0], first_indices(start, 1), d_states),
                 gradients[1] + d_embeddings,
             )
         return totals + sums, *gradients

@@ -122,7 +122,7 @@ def fit(
             or `keep_best` is given, but `validation` returns no `"loss"`. If `batches` ends. On
             TensorFlow, that is an error of another type.
     """
-    _check(model, distribution, callbacks)
+    _check(model, batches, distribution, callbacks)
     check_sizes(steps=steps, checkpoint_every=checkpoint_every, keep_checkpoints=keep_checkpoints)
     use_compilation_cache()
     folder = Path(directory) / "checkpoints"
@@ -185,8 +185,13 @@ def fit(
     return history
 
 
-def _check(model: Any, distribution: Distribution, callbacks: Sequence[Any]) -> None:
+def _check(model: Any, batches: Any, distribution: Distribution, callbacks: Sequence[Any]) -> None:
     """Raises `ValueError` for what `fit` would train or save otherwise than asked."""
+    if not callable(batches):
+        raise ValueError(
+            "`batches` must be a function that takes the number of batches to skip, and returns an "
+            f"iterable (see `array_batches`). Received: batches of type {type(batches).__name__}"
+        )
     if not (model.compiled and model.built and model.steps_per_execution == 1):
         raise ValueError(
             "`model` must be compiled with `steps_per_execution=1`, and built (for example with "

@@ -136,6 +136,10 @@ class TransformerAdam(_BackendAdam):
 
     def build(self, variables: list[Any]) -> None:
         if not self.built:
+            # A smaller epsilon would be 0 in float16, and the update of a weight without gradient
+            # 0 / 0.
+            smallest = [np.finfo(x.dtype).tiny for x in variables if x.dtype == "float16"]
+            self.epsilon: float = max([self.epsilon, *map(float, smallest)])
             super().build(variables)
             self.gradient_norm = self.add_variable(
                 (), dtype="float32", aggregation="only_first_replica", name="gradient_norm"

@@ -1,5 +1,6 @@
 """Trains models without the logits of a whole batch in memory."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import keras
@@ -12,6 +13,7 @@ from keras_transformer._backend.compile_function import (
     is_on_cuda,
 )
 from keras_transformer._backend.gradient_checkpointing import (
+    Recomputable,
     check_checkpointable,
     gradient_checkpointing,
 )
@@ -27,7 +29,7 @@ from keras_transformer.training.distribution import ONE_DEVICE, Distribution
 from keras_transformer.training.optimizer import inner_optimizer
 
 
-class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, keras.Model):
+class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, Recomputable, keras.Model):
     """Trains a model with the logits of only a few tokens in memory at a time.
 
     The logits are by far the largest tensor of a training step. For 25,000 tokens and a vocabulary
@@ -181,7 +183,8 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, keras.Model):
     def call(self, inputs: Any, training: bool | None = None, **kwargs: Any) -> Any:
         if training and self.r_drop:
             inputs = keras.tree.map_structure(lambda x: ops.concatenate([x, x]), inputs)
-        with gradient_checkpointing(bool(self.gradient_checkpointing and training)):
+        recomputes = self.gradient_checkpointing and training
+        with gradient_checkpointing() if recomputes else nullcontext():
             return super().call(inputs, training=training, **kwargs)
 
     def compute_loss(

@@ -224,6 +224,9 @@ class BaseTranslator(ABC):
         own, least, most = options.max_length, options.min_length, self.max_length
         return lambda length: own or max(min(length + EXTRA_LENGTH, most), least)
 
+    def __reduce__(self) -> Any:
+        raise TypeError("a translator cannot be pickled or copied: open it where it is used")
+
     @abstractmethod
     def _search_parts(
         self,

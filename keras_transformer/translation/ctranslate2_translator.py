@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from keras_transformer._backend import check_not_forked
 from keras_transformer._files import atomic_write, remove
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions, length_penalty_base
@@ -86,6 +87,7 @@ class CTranslate2Translator(BaseTranslator):
         copy_unknown: CopyUnknown = "lines",
     ) -> None:
         engine = import_ctranslate2(options or SearchOptions())
+        check_not_forked("ctranslate2")
         if copy_unknown == "characters":
             raise UserError("CTranslate2 cannot copy characters: use the engine keras")
         directory = Path(directory)
@@ -114,6 +116,7 @@ class CTranslate2Translator(BaseTranslator):
                 "CTranslate2 has no prefixes and no required words, and forbids words in another "
                 "way: use the engine keras"
             )
+        check_not_forked("ctranslate2")
         # CTranslate2 takes one maximum length for all sentences of a call.
         indices_of_length = defaultdict(list)
         for index, part in enumerate(parts):

@@ -57,7 +57,7 @@ def score_pairs(
     return PairScores(
         token_log_probabilities=log_probabilities,
         log_probabilities=ops.sum(log_probabilities, axis=-1),
-        lengths=ops.sum(ops.cast(is_token, "int32"), axis=-1),
+        lengths=ops.cast(ops.sum(ops.cast(is_token, "int32"), axis=-1), "int32"),
     )
 
 

@@ -1,18 +1,31 @@
 """Activations that are recomputed change no number."""
 
+import functools
+from contextlib import nullcontext
+
 import jax
 import keras
 import numpy as np
 import pytest
 from jax import numpy as jnp
 from support.contract import to_numpy
+from support.small_models import inputs_of, new_model
 
 from keras_transformer._backend.gradient_checkpointing import (
     _recomputing_on_jax,
     checkpointable,
     gradient_checkpointing,
 )
-from keras_transformer.layers import DecoderLayer, FullAttention
+from keras_transformer.layers import (
+    DecoderLayer,
+    Dropout,
+    EncoderLayer,
+    FeedForward,
+    FullAttention,
+    LocalAttention,
+    MultiHeadAttention,
+)
+from keras_transformer.models.language_model import LanguageModel
 from keras_transformer.training.callbacks import Steps
 
 D = 6
@@ -55,6 +68,102 @@ def test_gradients_are_the_same_under_dropout(options):
     np.testing.assert_allclose(again, loss, rtol=1e-6)
     for one, other in zip(weights, others, strict=True):
         np.testing.assert_allclose(other, one, atol=1e-5)
+
+
+SCOPES = {
+    "full": {},
+    "activations": {},
+    "larger_than": {"output_size_threshold": 7},
+    "list_of_layers": {"layer_names": ["encoder_layer_1", "decoder", "layer"]},
+}
+LAYERS = {
+    "dropout": lambda: Dropout(0.3, name="layer"),
+    "feed_forward": lambda: FeedForward(D, 4, "gelu", name="layer"),
+    "attention": lambda: MultiHeadAttention(D, 2, dropout_rate=0.3, name="layer"),
+    "pattern": lambda: EncoderLayer(
+        D, 2, 4, attention_dropout_rate=0.3, attention_pattern=LocalAttention(2), name="layer"
+    ),
+    "batch": lambda: EncoderLayer(D, 2, 4, dropout_rate=0.3, normalization="batch", name="layer"),
+    "keras": lambda: WithKerasDropout(name="layer"),
+}
+
+
+class WithKerasDropout(EncoderLayer):
+    """Draws random numbers that a second pass would draw anew."""
+
+    def __init__(self, **options):
+        super().__init__(D, 2, 4, dropout_rate=0.3, **options)
+        with keras.RematScope(None):
+            self.other = keras.layers.Dropout(0.3)
+
+    def call(self, x, mask=None):
+        return self.other(super().call(x))
+
+
+def layer_model(name, scope):
+    with scope:
+        layer = LAYERS[name]()
+    x = keras.Input((5, D))
+    return keras.Model(x, layer(x)), np.random.default_rng(0).normal(size=(2, 3, 5, D))
+
+
+def translation_model(scope):
+    with scope:
+        model = new_model(dropout_rate=0.3, attention_dropout_rate=0.3)
+    inputs = inputs_of(model)
+    return model, (inputs, np.ones(inputs["target_ids"].shape, "int32"))
+
+
+def language_model(scope):
+    with scope:
+        model = LanguageModel(11, num_layers=2, d_model=D, num_heads=2, d_ff=4, dropout_rate=0.3)
+    ids = np.random.default_rng(0).integers(1, 11, size=(3, 5))
+    return model, (ids, ids)
+
+
+def trained(make, scope):
+    """The losses of three steps with a rate of 1, and the weights after them."""
+    keras.utils.set_random_seed(5)
+    model, (x, y) = make(scope)
+    is_float = y.dtype == "float64"
+    loss = "mse" if is_float else keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.5), loss)
+    losses = [float(model.train_on_batch(x, y)) for _ in range(3)]
+    return losses, [to_numpy(weight) for weight in model.weights]
+
+
+@pytest.mark.parametrize("mode", SCOPES)
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(pytest.param(functools.partial(layer_model, x), id=x) for x in LAYERS),
+        *(translation_model, language_model),
+    ],
+)
+def test_a_remat_scope_changes_no_number(make, mode):
+    losses, weights = trained(make, nullcontext())
+    again, others = trained(make, keras.RematScope(mode, **SCOPES[mode]))
+    np.testing.assert_allclose(again, losses, rtol=1e-5)
+    for one, other in zip(weights, others, strict=True):
+        np.testing.assert_allclose(other, one, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["full", "larger_than"])
+def test_a_model_that_keras_would_recompute_is_refused(mode):
+    with keras.RematScope(mode), pytest.raises((ValueError, RuntimeError)) as error:
+        trained(functools.partial(layer_model, "attention"), nullcontext())
+    is_ours = "Create it outside of the scope" in str(error.value)
+    assert is_ours or keras.config.backend() != "torch"  # others cannot recompute any model
+
+
+@pytest.mark.parametrize("mode", ["full", "larger_than", "list_of_layers"])
+def test_a_remat_scope_recomputes(mode, monkeypatch):
+    passes, drop = [], Dropout.drop
+    monkeypatch.setattr(Dropout, "drop", lambda *args: passes.append(1) or drop(*args))
+    trained(translation_model, nullcontext())
+    once = len(passes)
+    trained(translation_model, keras.RematScope(mode, **SCOPES[mode]))
+    assert len(passes) > once
 
 
 def test_only_a_layers_own_call_is_checkpointed():

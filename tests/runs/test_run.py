@@ -33,6 +33,16 @@ def test_open_gives_back_the_recipe_as_used(run, recipe, tmp_path):
         Run.open(tmp_path)
 
 
+def test_a_run_with_a_relative_path_survives_a_change_of_directory(run, tmp_path, monkeypatch):
+    (tmp_path / "other").mkdir()
+    for name in (run.directory.name, f"./{run.directory.name}", "."):
+        monkeypatch.chdir(run.directory if name == "." else run.directory.parent)
+        opened = Run.open(name)
+        monkeypatch.chdir(tmp_path / "other")
+        assert opened.recipe_path.read_text() == run.recipe_path.read_text()
+        assert Run.resume(opened.directory, opened.recipe).directory == run.directory
+
+
 @pytest.mark.parametrize(
     "name", ["model.keras", "checkpoints", "tokenizer", "store", "logs", "history.json"]
 )

@@ -5,6 +5,7 @@ import shutil
 import numpy as np
 import pytest
 from support.contract import randomize
+from support.forking import in_a_child
 from support.parallel_text import SENTENCES
 from support.small_models import make_token_likelier
 
@@ -169,6 +170,23 @@ def test_both_engines_translate_alike_and_follow_the_model(run, capsys):
     assert found == expected != before
     assert "Converting" in capsys.readouterr().err
     assert len([*(run.directory / engine.FOLDER).iterdir()]) == 1
+
+
+def test_a_read_only_run_translates_once_it_is_converted(run, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # root may write anywhere
+    assert open_translator(run, OPTIONS, engine="ctranslate2").translate(["a"])
+    shutil.rmtree(run.directory / engine.FOLDER)
+    with pytest.raises(UserError, match=f"{run.directory} is read-only: copy it"):
+        open_translator(run, OPTIONS, engine="ctranslate2")
+
+
+@pytest.mark.filterwarnings("ignore:os.fork")
+def test_a_forked_child_raises_at_once(folder):
+    translator = CTranslate2Translator(folder)
+    expected = translator.translate(["a"])
+    for use in (lambda: translator.translate(["a"]), lambda: CTranslate2Translator(folder)):
+        assert in_a_child(use).startswith("RuntimeError: ctranslate2 cannot compute in a forked")
+    assert translator.translate(["a"]) == expected
 
 
 def test_failures_leave_no_conversion(run, monkeypatch):

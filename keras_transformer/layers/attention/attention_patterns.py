@@ -8,6 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer._backend.gradient_checkpointing import remat
 from keras_transformer._backend.operations import MASKED_SCORE, attend, scalar
 from keras_transformer.errors import check_sizes
 
@@ -179,7 +180,7 @@ class FullAttention(AttentionPattern):
             weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
             return multiply(weights if dropout is None else dropout.drop(weights, seed))
 
-        recomputed, blocks = keras.remat(heads_of), ops.arange(count, dtype="int32")
+        recomputed, blocks = remat(heads_of), ops.arange(count, dtype="int32")
         first = ops.zeros((2,), "int32") if dropout is None else dropout.next_seed()
         seeds = first + blocks[:, None] * ops.arange(1, -1, -1, dtype="int32")
         given = blocks, ops.moveaxis(queries, 2, 0), seeds

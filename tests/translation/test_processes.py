@@ -1,0 +1,34 @@
+"""A translator in a process that was forked, and on its way to another process."""
+
+import copy
+import pickle
+
+import keras
+import pytest
+from support.digits import Copier, new_translator
+from support.forking import in_a_child
+from support.small_models import new_model
+
+# On PyTorch, a child computes if the parent has a single thread, as here.
+REFUSED = {"tensorflow": RuntimeError, "jax": RuntimeError, "torch": type(None)}
+
+
+@pytest.mark.filterwarnings("ignore:os.fork")
+@pytest.mark.parametrize("use", ["translate", "make a model", "predict"])
+def test_a_forked_child_answers_or_raises_at_once(use):
+    translator, model = new_translator(Copier(), beam_size=1), new_model()
+    translator.translate(["12"])
+    uses = {
+        "translate": lambda: translator.translate(["12"]),
+        "make a model": new_model,
+        "predict": model.make_predict_function,
+    }
+    expected = REFUSED[keras.config.backend()].__name__
+    assert in_a_child(uses[use]).startswith(f"{expected}: ")
+    assert translator.translate(["345"]) == ["345"]
+
+
+@pytest.mark.parametrize("move", [pickle.dumps, copy.copy, copy.deepcopy], ids=lambda x: x.__name__)
+def test_a_translator_is_opened_where_it_is_used(move):
+    with pytest.raises(TypeError, match="open it where it is used"):
+        move(new_translator(Copier(), beam_size=1))
