@@ -57,19 +57,12 @@ def init_command(source: Path, target: Path | None, options: InitOptions) -> Non
     keras-transformer init corpus.en corpus.de --from runs/opus_en_de
     keras-transformer init pairs.tsv.gz --source-language en --target-language ko --output my.yaml
     """
-    from keras_transformer.data.corpus import read_lines
     from keras_transformer.data.corpus_report import examine
     from keras_transformer.data.filters import LanguageDetector
-    from keras_transformer.data.parallel_text import kind_of, read_parallel
+    from keras_transformer.data.parallel_text import read_parallel
     from keras_transformer.recipe.new_recipe import Text, choose_settings
     from keras_transformer.runs.run import Run
 
-    is_tsv = target is None and kind_of(source) == "tsv"
-    if is_tsv and "\t" not in next(read_lines(source), "\t"):
-        raise UserError(
-            f"line 1 of {source} has no tab, so it has no translation. Give the file with the "
-            f"translations too: keras-transformer init {shlex.quote(str(source))} TARGET"
-        )
     languages = _languages(source, target, options)
     text = Text(source, target, *languages)
     output = options.output
@@ -112,7 +105,8 @@ def _languages(source: Path, target: Path | None, options: InitOptions) -> tuple
         suffixes = [[language_of(x[1:]) for x in path.suffixes] for path in (source, target)]
         found = [next(filter(None, reversed(codes)), None) for codes in suffixes]
     first, second = options.source_language or found[0], options.target_language or found[1]
-    if target is None and (columns := find_columns(source, (first, second))):
+    if target is None:
+        columns = find_columns(source, (first, second))
         first, second = first or language_of(columns[0]), second or language_of(columns[1])
     sides = (("--source-language", first), ("--target-language", second))
     if missing := [option for option, language in sides if not language]:
@@ -130,4 +124,4 @@ def _language_pair(name: str) -> list[str | None]:
     code = r"[a-z]{2}(?:[-_](?:[A-Z]{2}|[A-Z][a-z]{3}))?|[a-z]{3}[-_][A-Z][a-z]{3}"
     pairs = re.findall(rf"(?<![^\W_])(?=({code})[-_]({code})(?![^\W_]))", name)
     codes = [[language_of(x) for x in pair] for pair in pairs]
-    return next((pair for pair in reversed(codes) if all(pair)), [None, None])
+    return next(filter(all, reversed(codes)), [None, None])

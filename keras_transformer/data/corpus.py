@@ -28,14 +28,12 @@ from keras_transformer.errors import UserError
 Pair = tuple[str, str]
 Item = TypeVar("Item")
 
-# The suffixes of compressed files, and the program that reads each.
-COMPRESSED = {".gz": "gzip", ".xz": "xz", ".bz2": "bzip2", ".zst": "zstd"}
+# The suffixes of compressed files.
+COMPRESSED = (".gz", ".xz", ".bz2", ".zst")
 # Files that have no lines of text, and the program that converts each.
 _CONVERTERS = {
-    **dict.fromkeys((".xlsx", ".xls", ".ods"), "soffice --headless --convert-to csv"),
-    **dict.fromkeys((".docx", ".doc", ".odt"), "soffice --headless --convert-to txt:Text"),
-    **{".zip": "unzip", ".7z": "7z x", ".tar": "tar -xf", ".tgz": "tar -xf"},
-    **{".pdf": "pdftotext", ".mo": "msgunfmt -o messages.po"},
+    **{".xlsx": "soffice --headless --convert-to csv", ".pdf": "pdftotext"},
+    **{".docx": "soffice --headless --convert-to txt:Text", ".zip": "unzip", ".tar": "tar -xf"},
     ".sgm": "> text.txt sed -n 's/<seg[^>]*> *//; s/ *<.seg>//p'",
 }
 # What opens a compressed file, by a regular expression for its first bytes.
@@ -77,20 +75,23 @@ def open_text(path: str | Path) -> Iterator[BinaryIO]:
 
     Refuses files such as spreadsheets and archives, with the command that converts them.
     """
-    path = Path(path)
-    suffix = next((x.lower() for x in reversed(path.suffixes) if x not in COMPRESSED), "")
-    if suffix in _CONVERTERS:
-        command = f"{_CONVERTERS[suffix]} {quoted(str(path))}"
+    if program := _CONVERTERS.get(suffix_of(path)):
+        command = f"{program} {quoted(str(path))}"
         raise CorpusError(f"{path} has no lines of text. A command that converts it: {command}")
     try:
-        with path.open("rb") as raw:
+        with open(path, "rb") as raw:
             head = raw.peek(10)
             opener = next((_OPENERS[x] for x in _OPENERS if re.match(x, head)), None)
             yield opener(raw, path) if opener else raw
-    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
-        raise CorpusError(f"{path}: damaged compressed file: {error}") from None
-    except OSError as error:
-        raise CorpusError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise CorpusError(f"{path}: cannot be read: {reason}") from None
+
+
+def suffix_of(path: str | Path) -> str:
+    """Returns the suffix of a file before it was compressed: ".tsv" for "a.TSV.gz"."""
+    suffixes = [x.lower() for x in Path(path).suffixes if x.lower() not in COMPRESSED]
+    return suffixes[-1] if suffixes else ""
 
 
 def extra(module: str, path: str | Path) -> Any:
@@ -122,25 +123,22 @@ def _lines(file: BinaryIO, name: str) -> Iterator[str]:
             )
         if number == 1:
             line = line.removeprefix(codecs.BOM_UTF8)
-            even, odd = line[::2].count(0), line[1::2].count(0)
-            if not (even and odd) and even + odd > max(3, len(line) // 20):  # UTF-16
-                raise CorpusError(
-                    f"{name}, line 1: text must be UTF-8. {_advice(line, file, name)}"
-                )
         if not line:
             return
+        text = line.removesuffix(b"\r\n").removesuffix(b"\n")
         try:
-            yield line.removesuffix(b"\r\n").removesuffix(b"\n").decode("utf-8")
+            if number == 1 and 20 * line.count(0) > len(line):
+                raise UnicodeDecodeError("utf-8", line, line.index(0), 1, "of UTF-16 or UTF-32")
+            yield text.decode("utf-8")
         except UnicodeDecodeError as error:
             raise CorpusError(
                 f"{name}, line {number:,}: text must be UTF-8. Received: byte "
-                f"0x{line[error.start]:02x} at column {error.start + 1}. "
-                f"{_advice(line, file, name)}"
+                f"0x{line[error.start]:02x} at column {error.start + 1}. {_advice(line, file)}"
             ) from None
 
 
-def _advice(line: bytes, file: BinaryIO, name: str) -> str:
-    """Returns what encoding a line that is no UTF-8 probably has, and what converts the file."""
+def _advice(line: bytes, file: BinaryIO) -> str:
+    """Returns what encoding a line that is no UTF-8 probably has, and what converts it."""
     from charset_normalizer import from_bytes
 
     data = line if file is sys.stdin.buffer else line + file.read(2**16)
@@ -150,12 +148,7 @@ def _advice(line: bytes, file: BinaryIO, name: str) -> str:
     # Much of Western Europe's text can be both; iconv spells names with hyphens.
     encoding = "cp1252" if "cp1252" in best.could_be_from_charset else best.encoding
     encoding = encoding.upper().replace("UTF_16_", "UTF_16").replace("_", "-")
-    path, command = Path(name), f"iconv -f {encoding} -t UTF-8"
-    if program := COMPRESSED.get(path.suffix):
-        command = f"{program} -dc {quoted(name)} | {command} > {quoted(f'{path.stem}.utf8')}"
-    elif file is not sys.stdin.buffer:
-        command += f" {quoted(name)} > {quoted(f'{path.stem}.utf8{path.suffix}')}"
-    return f"It may be {encoding}, which this converts: {command}"
+    return f"It may be {encoding}, which this converts: iconv -f {encoding} -t UTF-8"
 
 
 _END = object()  # the last item of a queue

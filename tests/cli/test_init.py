@@ -169,8 +169,8 @@ def test_an_existing_file_is_not_overwritten(folder):
 def test_text_of_one_language_needs_the_other_file(folder, options):
     (folder / "one half.en").write_text("a\nb\n")
     message = fails("init", "one half.en", *options)
-    assert message.startswith("line 1 of one half.en has no tab")
-    assert message.endswith("keras-transformer init 'one half.en' TARGET")
+    assert message.startswith("one half.en: which columns are source and target?")
+    assert message.endswith("give the file with the translations too")
 
 
 def damaged(folder, problem):

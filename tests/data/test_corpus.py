@@ -62,7 +62,7 @@ def test_gzip_is_recognised_by_its_content(tmp_path):
 @pytest.mark.parametrize(
     ("encoding", "text", "command"),
     [
-        ("utf-16", "schön\nwie\n", "iconv -f UTF-16 -t UTF-8 a.de > a.utf8.de"),
+        ("utf-16", "schön\nwie\n", "It may be UTF-16, .*: iconv -f UTF-16 -t UTF-8$"),
         ("utf-16-le", "Hello there\nnext\n", "iconv -f UTF-16LE "),
         ("utf-16-be", "Привет, как твои дела сегодня\nХорошо\n", "iconv -f UTF-16BE "),
         ("utf-32", "Hello\n", "iconv -f UTF-32 "),
@@ -73,14 +73,11 @@ def test_gzip_is_recognised_by_its_content(tmp_path):
         ("euc-kr", "안녕하세요. 오늘 날씨가 좋습니다.\n" * 3, "iconv -f CP949 "),
     ],
 )
-def test_other_encodings_are_named_with_the_command(tmp_path, monkeypatch, encoding, text, command):
-    monkeypatch.chdir(tmp_path)
+def test_other_encodings_are_named_with_the_command(tmp_path, encoding, text, command):
     data = text.encode(encoding)
-    with pytest.raises(CorpusError, match=command):
-        list(read_lines(write(Path("a.de"), data)))
-    program = "xz -dc a.de.xz | iconv "
-    with pytest.raises(CorpusError, match=re.escape(program) + ".* > a.de.utf8"):
-        list(read_lines(write(Path("a.de.xz"), lzma.compress(data))))
+    for content in (data, lzma.compress(data)):
+        with pytest.raises(CorpusError, match=command):
+            list(read_lines(write(tmp_path / "a.de", content)))
 
 
 @pytest.mark.parametrize(
@@ -121,7 +118,7 @@ def test_unequal_numbers_of_lines_are_refused(tmp_path, source_count, target_cou
         (None, "text: cannot be read: No such file"),
         (b"a\tgut\nsch\xf6n\tb\n", "text, line 2: text must be UTF-8. .*0xf6 at column 4"),
         (b"\xef\xbb\xbf" + b"a" * LONGEST, "line 1: a line must have at most"),
-        (gzip.compress(bytes(range(256)) * 9)[:-99], "text: damaged compressed file"),
+        (gzip.compress(bytes(range(256)) * 9)[:-99], "text: cannot be read: Compressed file ended"),
         (
             b"one\teins\nno tab\n",
             "text, line 2: a row must have as many columns as the first, 2. Received: 1$",

@@ -111,7 +111,7 @@ def test_hugging_face_rows_of_parquet(tmp_path):
     parquet(numbers, [{"source": "a", "target": "b"}] * 2_000)
     assert len(list(read_parallel(numbers))) == 2_000
     write(tmp_path / "cut.parquet", numbers.read_bytes()[:-20])
-    with pytest.raises(CorpusError, match="cut.parquet, row 1: Parquet magic bytes not found"):
+    with pytest.raises(CorpusError, match="cut.parquet: Parquet magic bytes not found"):
         list(read_parallel(tmp_path / "cut.parquet"))
 
 
@@ -135,7 +135,7 @@ def test_compressed_files_of_all_formats(tmp_path, suffix, compress):
         assert list(read_parallel(path)) == pairs
     many = compress("".join(f"{n}\t{n * n}\n" for n in range(9_999)).encode())
     for damage in (many[:-7], many[:99], many[:10] + b"!" * 9 + many[19:]):
-        with pytest.raises(CorpusError, match=f"d.tsv.{suffix}: (damaged compressed|cannot be)"):
+        with pytest.raises(CorpusError, match=f"d.tsv.{suffix}: cannot be read"):
             list(read_parallel(write(tmp_path / f"d.tsv.{suffix}", damage)))
 
 
@@ -196,18 +196,17 @@ BOMB = '<!ENTITY a "aaaaaaaaaa">' + "".join(
         ("a.csv", f'en,de\n"{"x" * 200_000}",b\n', "a.csv, line 2: field larger than field limit"),
         ("a.csv", "a,b,c\nd,e,f\n", r"which columns are source and target\? 1 \(d\), 2 \(e\)"),
         ("a.tsv", "0.98\tHello\tHallo\n0.5\tone two\teins zwei\n", r"1 \(0.5\).*`cut -f 2,3`"),
-        ("a.tsv", "Go.\tGeh.\tCC by\n" + "x y z\tä ö ü\tCC by\n" * 9, "with `cut -f 1,2`$"),
+        ("a.tsv", "Go.\tGeh.\tCC by\n" + "x y z\tä ö ü\tCC by\n" * 9, "TSV: `cut -f 1,2`.$"),
+        ("a.tsv", "no tab\nat all\n", "1 .at all.: give the file with the translations too$"),
         ("a.tsv", "one\tx\nno tab\n", "a.tsv, line 2: a row must have as many.*: 1"),
         ("a.jsonl", '{"en": "a", "de": "b"}\n{"en": "a"\n', "a.jsonl, line 2: a line must be"),
-        ("a.jsonl", '{"en": "a", "de": "b"}\n{"en": "a"}\n', "line 2: no column de. Received: en"),
         ("a.jsonl", '{"en": "a", "de": ["b"]}\n', r"a.jsonl, line 1: no text. Received: \['b'\]"),
         ("a.json", '[{"en": "a"}]', r"a.json, line 1: .*jq -c '\.\[\]'"),
         ("a.json", "[" * 100_000, "a.json, line 1: a line must be a JSON object"),
-        ("a.parquet", "en,de\n", "a.parquet, row 1: Parquet"),
+        ("a.parquet", "en,de\n", "a.parquet: Parquet"),
         ("a.tmx", tmx(*UNITS)[:-13], "a.tmx, line 4: Premature end"),
         ("a.tmx", tmx(*UNITS).replace("</seg>", "", 1), "a.tmx, line 2: Opening and ending tag"),
         ("a.tmx", "", "a.tmx, line 0: no element found"),
-        ("a.xlf", "<html><p>text</p></html>", "a.xlf has no units of TMX"),
         ("a.tmx", tmx({"en": "a", "de": "b", "fr": "c"}), r"en \(a\), de \(b\), fr \(c\)"),
         ("a.tmx", tmx({"en": "&j;"}, header=ENTITY.format(BOMB)), "entity amplification|an entity"),
         ("a.tmx", tmx({"en": "&c;"}, header=ENTITY.format(BOMB)), "line 2: an entity that XML"),
