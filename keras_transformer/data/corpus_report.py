@@ -60,12 +60,10 @@ class CorpusReport:
             found.append(f"the first pair may be a header: {' = '.join(self.first)}")
         if self.is_doubtful:
             found.append("many sentences are of another language: are the two languages right?")
-        marked = sum("@@ " in f"{source} {target}" for source, target in self.sample)
-        if marked * 100 > len(self.sample):
-            share = f"{marked / len(self.sample):.0%} of the pairs"
-            found.append(
-                f"{share} have the marks @@ of BPE: `sed -E 's/@@( |$)//g'` joins subwords"
-            )
+        marked = sum("@@ " in " ".join(pair) for pair in self.sample) / max(1, len(self.sample))
+        if marked > 0.01:
+            advice = "have the marks @@ of BPE: `sed -E 's/@@( |$)//g'` joins subwords"
+            found.append(f"{marked:.0%} of the pairs {advice}")
         return found
 
 

@@ -4,8 +4,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 
-import numpy as np
-
 from keras_transformer._progress import Bar
 from keras_transformer.data.corpus import Pair
 from keras_transformer.errors import UserError
@@ -34,15 +32,13 @@ class LanguageDetector:
     """
 
     def __init__(self, languages: tuple[str, str]) -> None:
-        try:
-            from langcodes import Language, tag_is_valid
+        from langcodes import Language, tag_is_valid
 
+        try:
             langid = import_module("py3langid.langid")
-        except ModuleNotFoundError as error:
-            raise UserError(
-                f"data.filters.wrong_language needs {error.name}: "
-                "pip install 'keras3-transformer[language-id]'"
-            ) from error
+        except ModuleNotFoundError:
+            command = "pip install 'keras3-transformer[language-id]'"
+            raise UserError(f"data.filters.wrong_language needs py3langid: {command}") from None
         model = langid.MODEL_FILE
         self._identifier = langid.LanguageIdentifier.from_model_file(model, norm_probs=True)
         self._sides = []
@@ -73,17 +69,13 @@ def filtered(
 ) -> Iterator[Pair]:
     """Yields the pairs that the filters of a recipe keep, and counts "kept" and each reason.
 
-    `repeated` reads the pairs twice and needs 32 bytes of memory per pair. Pairs with an empty side
-    are kept: `TokenStore.build` drops and counts them.
+    `repeated` needs about 90 bytes of memory per pair. Pairs with an empty side are kept:
+    `TokenStore.build` drops and counts them.
     """
-    is_first = np.zeros(0, bool)
-    if repeated:
-        hashes = np.fromiter(map(hash, pairs), np.int64)
-        is_first = np.zeros(len(hashes), bool)
-        is_first[np.unique(hashes, return_index=True)[1]] = True
-    for number, pair in enumerate(Bar("filtering", iterable=pairs, unit="pair", delay=1)):
+    seen: set[int] = set()
+    for pair in Bar("filtering", iterable=pairs, unit="pair", delay=1):
         reason = "kept"
-        if repeated and not is_first[number]:
+        if repeated and hash(pair) in seen:
             reason = "an equal pair before"
         elif identical and pair[0] == pair[1]:
             reason = "equal sides"
@@ -91,6 +83,8 @@ def filtered(
             reason = f"a length ratio above {max_length_ratio:g}"
         elif detector and detector.is_wrong(pair):
             reason = "another language"
+        if repeated:
+            seen.add(hash(pair))
         counts[reason] += 1
         if reason == "kept":
             yield pair

@@ -25,7 +25,8 @@ from keras_transformer.recipe.settings import Recipe, bleu_tokenization
 _FEWEST_PAIRS = 200
 _CHECKPOINTS = 20
 # Fine-tuning takes this part of the steps, and another learning rate.
-_FINE_TUNING_PART, _FINE_TUNING_RATE = 5, 0.0001
+_FINE_TUNING_PART = 5
+_FINE_TUNING_RATE = "0.0001  # Low: the model keeps what it knows. Try also 0.00003 to 0.0005."
 # Of source text, the model needs only the ids. Target text must come back from them as it was.
 _NORMALIZATION: dict[str, Any] = {"normalization": "nmt_nfkc", "target_normalization": "identity"}
 
@@ -94,7 +95,7 @@ class NewRecipe:
 
     def to_yaml(self, name: str, text: Text) -> str:
         """Returns the recipe as YAML with comments."""
-        scale, every = self.scale, self.steps // _CHECKPOINTS
+        scale = self.scale
         model = "\n".join(f"  {key}: {value}" for key, value in scale.model.items())
         tokenize = bleu_tokenization(text.target_language)
         return f"""\
@@ -113,22 +114,7 @@ model:
   norm_first: true
   # The less text, the more dropout. If the validation loss soon rises again, try more.
   dropout_rate: {scale.dropout_rate}
-training:
-  # At most {self.passes:.0f} passes over about {self.tokens:,} target tokens.
-  steps: {self.steps}
-  # Stop after this many checkpoints without a lower validation loss.
-  early_stopping_patience: 5
-  # Small batches suit little text (Atrio and Popescu-Belis 2022). `keras-transformer budget` finds
-  # the largest number that fits into memory.
-  tokens_per_batch: {scale.tokens_per_batch}
-  accumulation_steps: {scale.accumulation_steps}
-  length_multiple: 4
-  warmup_steps: {scale.warmup_steps}
-  peak_learning_rate: {scale.peak_learning_rate}
-  # On GPUs, and on CPUs that compute in bfloat16, mixed_bfloat16 is faster.
-  dtype_policy: float32
-  checkpoint_every: {every}
-  keep_checkpoints: 8
+{self._training_section(scale.warmup_steps, f"{scale.peak_learning_rate}")}\
 evaluation:
   average_last: {scale.average_last}
   beam_size: 5
@@ -149,25 +135,31 @@ evaluation:
 model:
   # As in the initial run. Only dropout rates and max_length may differ.
 {_indented(model)}
+{self._training_section(self.steps // 10, _FINE_TUNING_RATE, _quoted(run))}\
+evaluation:
+{_indented(evaluation)}
+"""
+
+    def _training_section(self, warmup_steps: int, rate: str, initial_run: str = "") -> str:
+        initial = f"  # Its tokenizer and weights are the first.\n  initial_run: {initial_run}\n"
+        return f"""\
 training:
-  # The run whose tokenizer and weights this one starts with.
-  initial_run: {_quoted(run)}
+{initial if initial_run else ""}\
   # At most {self.passes:.0f} passes over about {self.tokens:,} target tokens.
   steps: {self.steps}
   # Stop after this many checkpoints without a lower validation loss.
   early_stopping_patience: 5
+  # Small batches suit little text (Atrio and Popescu-Belis 2022). `keras-transformer budget` finds
+  # the largest number that fits into memory.
   tokens_per_batch: {self.scale.tokens_per_batch}
   accumulation_steps: {self.scale.accumulation_steps}
   length_multiple: 4
-  warmup_steps: {self.steps // 10}
-  # Low, so that the model keeps what it knows. Try others between 0.00003 and 0.0005.
-  peak_learning_rate: {_FINE_TUNING_RATE}
+  warmup_steps: {warmup_steps}
+  peak_learning_rate: {rate}
   # On GPUs, and on CPUs that compute in bfloat16, mixed_bfloat16 is faster.
   dtype_policy: float32
   checkpoint_every: {self.steps // _CHECKPOINTS}
   keep_checkpoints: 8
-evaluation:
-{_indented(evaluation)}
 """
 
     def _data_section(self, name: str, text: Text) -> str:
