@@ -39,7 +39,7 @@ def read_parallel(
     target_path: str | Path | None = None,
     languages: Languages = (None, None),
 ) -> Iterable[Pair]:
-    r"""Reads parallel text from two line-aligned files, or from one file with both sides.
+    """Reads parallel text from two line-aligned files, or from one file with both sides.
 
     The suffix of one file tells its format: `.csv`; `.jsonl`, `.ndjson` or `.json` (JSON lines);
     `.parquet`; `.tmx`; `.xlf`, `.xliff`, `.sdlxliff`, `.mqxliff` or `.mxliff` (XLIFF); `.xml` (TMX
@@ -47,9 +47,8 @@ def read_parallel(
     bzip2 or zstd. The sides are found by the languages, or by names such as source and target, in a
     header, JSON, Parquet or TMX. A table without such a header must have two columns.
 
-    Lines end with "\n" or "\r\n". Unicode's other line separators do not end a line. A byte order
-    mark is skipped. A line break inside a sentence becomes a space. The required memory does not
-    depend on the size of a file, except for PO files of up to 256 MiB.
+    A line break inside a sentence becomes a space. The required memory does not depend on the size
+    of a file, except for PO files of up to 256 MiB.
 
     >>> pairs = read_parallel("train.en.gz", "train.de.gz")
     >>> pairs = read_parallel("memory.tmx", languages=("en", "de"))
@@ -193,9 +192,12 @@ def _table(path: Path) -> Iterator[Row]:
 
 
 def _cells(path: Path) -> Iterator[tuple[int, list[str]]]:
-    delimiter, is_quoted = _dialect(path)
-    if not is_quoted:
-        yield from enumerate((line.split(delimiter) for line in read_lines(path)), start=1)
+    head = [*itertools.islice(read_lines(path), 100)]
+    delimiter = "\t"
+    if suffix_of(path) == ".csv":
+        delimiter = max("\t,;", key=lambda x: _regular_rows(head, x))
+    elif not _has_quoted_cells("\n".join(head)):
+        yield from enumerate((line.split("\t") for line in read_lines(path)), start=1)
         return
     lines = (f"{line}\n" for line in read_lines(path))
     rows, start = csv.reader(lines, delimiter=delimiter, strict=True), 1
@@ -207,25 +209,17 @@ def _cells(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise CorpusError(f"{path}, line {start:,}: {error}") from None
 
 
-def _dialect(path: Path) -> tuple[str, bool]:
-    """Returns the delimiter of a table, and whether its cells may be in quotes.
+def _has_quoted_cells(text: str) -> bool:
+    """Returns whether all quotes of a TSV file are around cells, or doubled inside."""
+    rest = re.sub(r'(?m)(?:^|(?<=\t))"(?:[^"]|"")*"(?=\t|$)', "", text)
+    return text != rest and '"' not in rest and ('""' in text or not rest.strip())
 
-    In a TSV file, they may be if all quotes are as programs write them: around a cell, and doubled
-    inside. Otherwise, a quote is a character like others.
-    """
-    head = [*itertools.islice(read_lines(path), 100)]
-    if suffix_of(path) != ".csv":
-        text = "\n".join(head)
-        rest = re.sub(r'(?m)(?:^|(?<=\t))"(?:[^"]|"")*"(?=\t|$)', "", text)
-        return "\t", text != rest and '"' not in rest and ('""' in text or not rest.strip())
 
-    def regular_rows(delimiter: str) -> int:
-        with suppress(csv.Error):
-            widths = [len(row) for row in csv.reader(head, delimiter=delimiter)]
-            return sum(width == widths[0] > 1 for width in widths)
-        return 0
-
-    return max("\t,;", key=regular_rows), True
+def _regular_rows(lines: list[str], delimiter: str) -> int:
+    with suppress(csv.Error):
+        widths = [len(row) for row in csv.reader(lines, delimiter=delimiter)]
+        return sum(width == widths[0] > 1 for width in widths)
+    return 0
 
 
 def _sides(row: dict[str, Any]) -> dict[str, Any]:

@@ -76,15 +76,13 @@ class Filters(_Section):
     """Which pairs of `data.train` to drop, before pairs are held out. Default: none."""
 
     max_length_ratio: Annotated[float, Field(ge=1)] | None = None
-    """Drop pairs in which a side has more than this number of times the UTF-8 bytes of the
-    other."""
+    """Drop pairs with a side of more than this number of times the UTF-8 bytes of the other."""
     identical: bool = False
     """Drop pairs whose sides are the same text."""
     repeated: bool = False
     """Drop pairs that occurred before."""
     wrong_language: bool = False
-    """Drop pairs with a sentence that py3langid takes for another language with a confidence of
-    0.7. Needs the extra language-id."""
+    """Drop pairs with a sentence of surely another language. Needs the extra language-id."""
 
 
 class Download(_Section):

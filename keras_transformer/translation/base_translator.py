@@ -17,11 +17,7 @@ from keras_transformer.data.corpus import available_chunks
 from keras_transformer.data.tokenizer import most_pieces
 from keras_transformer.decoding.options import IMPOSSIBLE, DecodingOptions, SearchOptions
 from keras_transformer.errors import check_is_list
-from keras_transformer.translation.hypothesis import (
-    NO_HYPOTHESIS,
-    Hypothesis,
-    SourcePart,
-)
+from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis, SourcePart
 from keras_transformer.translation.target_constraints import TargetConstraints, Words
 
 # A translation may be this many tokens longer than its source (§6.1).
