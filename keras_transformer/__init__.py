@@ -87,6 +87,7 @@ if TYPE_CHECKING:
         Hypothesis as Hypothesis,
         Scorer as Scorer,
         Translator as Translator,
+        import_run as import_run,
         open_model as open_model,
         open_shortlist as open_shortlist,
         open_translator as open_translator,
@@ -105,7 +106,8 @@ __getattr__ = lazy_names(
         "runs.run": "Run",
         "training": "SlicedLogitsTrainer array_batches average_checkpoints fit train",
         "translation": """
-            Generator Hypothesis Scorer Translator open_model open_shortlist open_translator""",
+            Generator Hypothesis Scorer Translator import_run open_model open_shortlist
+            open_translator""",
     },
     "data decoding evaluation exchange export portability recipe runs serving translation "
     "visualization",

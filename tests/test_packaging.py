@@ -28,6 +28,12 @@ TESTED_WITH = {
     "visualization/attention_pages.py": "visualization/test_attention_html.py",
     "_lazy.py": "test_public_api.py",
     "export/options.py": "export/test_run_export.py",
+    "export/hugging_face.py": "translation/test_imported_run.py",
+    "cli/import_run.py": "translation/test_imported_run.py",
+    **{
+        f"exchange/{name}.py": "translation/test_imported_run.py"
+        for name in ("ctranslate2_reader", "foreign_model", "hub", "marian", "model_files")
+    },
     "serving.py": "serving/test_client.py",
 }
 

@@ -20,7 +20,7 @@ PUBLIC = """
     RotaryPositionalEncoding Run SamplingOptions Scorer SearchOptions Shortlist
     SinusoidalPositionalEncoding SlicedLogitsTrainer TokenEmbedding TokenStore Tokenizer Transformer
     TransformerAdam TransformerSchedule Translator UserError array_batches average_checkpoints
-    causal_mask compile_function conformance fit load_recipe open_model open_shortlist
+    causal_mask compile_function conformance fit import_run load_recipe open_model open_shortlist
     open_translator padding_mask scaled_dot_product_attention search train
 """.split()
 PACKAGES = (

@@ -158,7 +158,9 @@ DEFECTS = {
 
 @pytest.mark.parametrize("witness", WITNESSES)
 @pytest.mark.parametrize(
-    "variant", ["sinusoidal", "sinusoidal_half_split", "pre_norm", "gelu", "separate_vocabularies"]
+    "variant",
+    ["sinusoidal", "sinusoidal_half_split", "pre_norm", "gelu", "separate_vocabularies"]
+    + ["all_of_opennmt"],
 )
 def test_witness_agrees(witness, variant):
     model = small_model(variant)

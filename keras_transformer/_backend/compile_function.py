@@ -15,7 +15,6 @@ import keras
 from keras import ops
 
 from keras_transformer._backend import check_not_forked
-from keras_transformer._progress import Bar
 
 # Largest size of JAX's cache on CPUs, which looks at all its programs when it writes one. Programs
 # for GPUs are larger, and get 8 times as much.
@@ -313,12 +312,12 @@ def use_compilation_cache() -> None:
     compilation_cache.reset_cache()  # JAX looks for the folder only before it first compiles.
 
 
-def compile_ahead(model: Any, batches: Sequence[Any]) -> Any:
+def compile_ahead(model: Any, batches: Sequence[Any], advance: Callable[[], Any]) -> Any:
     """Compiles the training step of a Keras model on JAX for each batch's shapes, in parallel.
 
     Otherwise, Keras compiles a step when a batch with new shapes comes. While the result of this
     function exists, the step that Keras makes in `fit` finds these programs in JAX's memory. Only
-    XLA works in parallel: Python traces one step at a time.
+    XLA works in parallel: Python traces one step at a time. `advance` is called after each program.
     """
     import jax
 
@@ -326,14 +325,11 @@ def compile_ahead(model: Any, batches: Sequence[Any]) -> Any:
     weights = model.trainable_variables, model.non_trainable_variables
     groups = *weights, model.optimizer.variables, model.metrics_variables
     state = tuple([variable.value for variable in group] for group in groups)
-    with (
-        Bar("compiling", total=len(batches), unit="shape", leave=False) as bar,
-        ThreadPoolExecutor() as pool,
-    ):
+    with ThreadPoolExecutor() as pool:
         programs = [pool.submit(step.lower(state, batch).compile) for batch in batches]
         for program in as_completed(programs):
             program.result()
-            bar.update()
+            advance()
     return step
 
 

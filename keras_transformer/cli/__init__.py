@@ -20,6 +20,7 @@ from keras_transformer.errors import UserError, is_out_of_memory
 # Each command, and its module.
 COMMANDS = {
     **{"init": "init", "train": "train", "budget": "train", "translate": "translate"},
+    **{"import": "import_run"},
     **{"client": "translate", "score": "evaluate", "evaluate": "evaluate", "average": "train"},
     **{"export": "export", "attention": "pages", "report": "pages", "beam": "pages"},
     **{"conformance": "conformance", "info": "info", "recipes": "info", "schema": "info"},

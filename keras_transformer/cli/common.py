@@ -64,8 +64,10 @@ def options_of(
             elif field.default is not None:
                 text += f" Default: {field.default}."
             text = text.replace("Default: ", f"Default: {of_recipe}")
-            flag = f"--{field_name.replace('_', '-')}"
-            grouped = click.option(flag, type=_type(field), help=text, **settings)(grouped)
+            flag = f"--{field_name.strip('_').replace('_', '-')}"
+            grouped = click.option(flag, field_name, type=_type(field), help=text, **settings)(
+                grouped
+            )
         return grouped
 
     return decorate

@@ -13,7 +13,7 @@ from keras_transformer.cli.common import AnyPath, Given, checked
 class FormatOptions(common.ShortlistOptions):
     """The options of `export`, but for those of search."""
 
-    format: Literal["saved_model", "ctranslate2", "onnx", "run"]
+    format: Literal["saved_model", "ctranslate2", "onnx", "hugging_face", "run"]
     """Format to write."""
     output: AnyPath = None
     """Folder to write. The format saved_model writes a folder for each version in it, such as
@@ -21,8 +21,8 @@ class FormatOptions(common.ShortlistOptions):
     Default otherwise: exports/NAME/FORMAT, or exports/NAME/FORMAT-TYPE with --quantization TYPE."""
     quantization: str = Field("float32", title="TYPE")
     """Data type of the weights. saved_model: float32. ctranslate2: float32, int8, int8_float32,
-    int8_float16, int8_bfloat16, int16, float16, bfloat16. onnx: float32, int8. run: float32,
-    float16. Default: float32."""
+    int8_float16, int8_bfloat16, int16, float16, bfloat16. onnx: float32, int8. hugging_face:
+    float32. run: float32, float16. Default: float32."""
 
 
 @click.command("export")
@@ -36,20 +36,23 @@ def export_command(run: Path, options: FormatOptions, search: Given) -> None:
     The format saved_model is for TensorFlow Serving. The exported model takes and returns strings.
     Each export is a new version of the model. The format ctranslate2 is for ctranslate2.Translator.
     The format onnx contains the encoder and one step of the decoder. It also contains translate.py,
-    a beam search that needs only NumPy, onnxruntime and sentencepiece. The format run is a small
-    run folder for other users: recipe, tokenizer, model, validation and test text.
+    a beam search that needs only NumPy, onnxruntime and sentencepiece. The format hugging_face is
+    for AutoTokenizer and AutoModelForSeq2SeqLM of transformers. The format run is a small run
+    folder for other users: recipe, tokenizer, model, validation and test text.
 
     The command translates some sentences of the run with the export and with the model, and
     compares the results. If the results of a float32 export differ, the command fails and writes no
     export. Search options become the defaults of the export. The format saved_model supports all
     search options and --shortlist. The format onnx supports only the beam size, the length penalty
-    and the maximum length. If the recipe has other search options, set them to their defaults. The
-    formats ctranslate2 and run support no search options.
+    and the maximum length, hugging_face only the beam size and the length penalty (0, or of the
+    form power). If the recipe has other search options, set them to their defaults. The formats
+    ctranslate2 and run support no search options.
 
     \b
     keras-transformer export runs/quickstart --format saved_model
     keras-transformer export runs/quickstart --format ctranslate2 --quantization int8
     keras-transformer export runs/quickstart --format onnx
+    keras-transformer export runs/quickstart --format hugging_face
     keras-transformer export runs/quickstart --format run --quantization float16
     echo "twenty-six" | python exports/quickstart/onnx/translate.py
     """

@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -21,16 +22,18 @@ def _language(code: str) -> str:
     return code
 
 
-_LANGUAGE = click.types.FuncParamType(_language)
+LANGUAGE = click.types.FuncParamType(_language)
 
 
 class InitOptions(common.Options):
     """The options of `init`."""
 
-    source_language: Annotated[str | None, _LANGUAGE] = Field(None, title="CODE")
+    source_language: Annotated[str | None, LANGUAGE] = Field(None, title="CODE")
     """Code (BCP 47 or ISO 639) of the source language. Default: read from the file names."""
-    target_language: Annotated[str | None, _LANGUAGE] = Field(None, title="CODE")
+    target_language: Annotated[str | None, LANGUAGE] = Field(None, title="CODE")
     """Code (BCP 47 or ISO 639) of the target language. Default: read from the file names."""
+    from_: AnyPath = Field(None, title="RUN")
+    """Fine-tune this run: the recipe has its model, and training starts with its weights."""
     output: AnyPath = None
     """Recipe to write. Must not exist. Default: a name made of the file names, in the current
     folder."""
@@ -43,63 +46,88 @@ class InitOptions(common.Options):
 def init_command(source: Path, target: Path | None, options: InitOptions) -> None:
     """Write a recipe for your own text.
 
-    SOURCE and TARGET have a sentence and its translation on the same lines. Or SOURCE is a TSV
-    file: each line has a sentence, a tab and the translation. Files may be gzipped. The recipe
-    holds out text for validation and test. Its settings depend on the size of the text.
+    SOURCE and TARGET have a sentence and its translation on the same lines. Or SOURCE has both
+    sides: TSV, CSV, JSON lines, Parquet, TMX, XLIFF or PO. Files may be compressed (gz, xz, bz2,
+    zst). The recipe holds out text for validation and test. Its settings depend on the size of the
+    text.
 
     \b
     keras-transformer init corpus.en corpus.de
+    keras-transformer init memory.tmx --source-language en --target-language de
+    keras-transformer init corpus.en corpus.de --from runs/opus_en_de
     keras-transformer init pairs.tsv.gz --source-language en --target-language ko --output my.yaml
     """
-    from keras_transformer.data.corpus import read_lines, read_parallel
+    from keras_transformer.data.corpus import read_lines
     from keras_transformer.data.corpus_report import examine
+    from keras_transformer.data.filters import LanguageDetector
+    from keras_transformer.data.parallel_text import kind_of, read_parallel
     from keras_transformer.recipe.new_recipe import Text, choose_settings
+    from keras_transformer.runs.run import Run
 
-    if target is None and "\t" not in next(read_lines(source), "\t"):
+    is_tsv = target is None and kind_of(source) == "tsv"
+    if is_tsv and "\t" not in next(read_lines(source), "\t"):
         raise UserError(
             f"line 1 of {source} has no tab, so it has no translation. Give the file with the "
             f"translations too: keras-transformer init {shlex.quote(str(source))} TARGET"
         )
-    text = Text(source, target, *_languages(source, target, options))
+    languages = _languages(source, target, options)
+    text = Text(source, target, *languages)
     output = options.output
     if output is None:
         stem = source.name.lstrip(".").partition(".")[0]
-        output = Path(f"{stem if target is None else '_'.join((stem, *text[2:]))}.yaml")
+        output = Path(f"{stem if target is None else '_'.join((stem, *languages))}.yaml")
     if os.path.lexists(output):
         raise UserError(f"{output} already exists: choose another file with --output")
     kept = (x if x.isalpha() or x.isdecimal() or x in "_.-" else "_" for x in output.stem)
     name = "".join(kept).lstrip(".-") or "recipe"
     with output_file(output) as file:
-        report = examine(read_parallel(source, target))
-        recipe = choose_settings(report)
-        file.write(recipe.to_yaml(name, text))
+        detector = None
+        with suppress(UserError):  # It is not installed, or knows neither language.
+            detector = LanguageDetector(languages)
+        report = examine(read_parallel(source, target, languages), detector=detector)
+        if options.from_ is None:
+            recipe = choose_settings(report)
+            file.write(recipe.to_yaml(name, text))
+        else:
+            run = Run.open(options.from_)
+            recipe = choose_settings(report, run.tokenizer())
+            file.write(recipe.to_fine_tuning_yaml(name, text, str(options.from_), run.recipe))
     sentences = (x for x, _ in report.sample if len(x) <= 100 and x.isprintable())
     sentence = next((x for x in sentences if x[0] != "-" and not {*"\\'"} & {*x}), "...")
     path = f"./{output}" if str(output).startswith("-") else str(output)
     words = {"recipe": path, "run": f"runs/{name}", "sentence": sentence}
     quoted = {key: shlex.quote(word) for key, word in words.items()}
     values = {"report": report, "recipe": recipe, "text": text, "output": str(output)}
+    values["initial"] = options.from_
     click.echo(render("init.txt", **values, quoted=quoted))
 
 
-def _languages(source: Path, target: Path | None, options: InitOptions) -> list[str]:
-    """Returns the languages given, or read from names such as corpus.en and en-de.tsv."""
+def _languages(source: Path, target: Path | None, options: InitOptions) -> tuple[str, str]:
+    """Returns the languages of options, or of names such as corpus.en, en-de.tsv, or of columns."""
+    from keras_transformer.data.parallel_text import find_columns, language_of
+
     if target is None:
-        pair = re.search(r"(?:^|[._-])([a-z]{2})[-_]([a-z]{2})(?:[._-]|$)", source.name)
-        found = [*pair.groups()] if pair else [None, None]
+        found = _language_pair(source.name)
     else:
-        found = [_language_of(source), _language_of(target)]
-    languages = [options.source_language or found[0], options.target_language or found[1]]
-    sides = zip(("source", "target"), languages, strict=True)
-    if missing := [f"--{side}-language" for side, language in sides if language is None]:
+        suffixes = [[language_of(x[1:]) for x in path.suffixes] for path in (source, target)]
+        found = [next(filter(None, reversed(codes)), None) for codes in suffixes]
+    first, second = options.source_language or found[0], options.target_language or found[1]
+    if target is None and (columns := find_columns(source, (first, second))):
+        first, second = first or language_of(columns[0]), second or language_of(columns[1])
+    sides = (("--source-language", first), ("--target-language", second))
+    if missing := [option for option, language in sides if not language]:
         raise UserError(
             "the file names do not end with a language, as corpus.en does: give the language with "
             f"{' and '.join(missing)}, such as {missing[0]} en"
         )
-    return [str(language) for language in languages]
+    return str(first), str(second)
 
 
-def _language_of(path: Path) -> str | None:
-    """Returns the last suffix of two letters, which is before suffixes such as .txt and .gz."""
-    codes = [suffix[1:] for suffix in path.suffixes if re.fullmatch(r"\.[a-z]{2}", suffix)]
-    return next((code for code in reversed(codes) if code != "gz"), None)
+def _language_pair(name: str) -> list[str | None]:
+    """Returns the last two languages beside each other in a name, such as en-de and pt_BR-en."""
+    from keras_transformer.data.parallel_text import language_of
+
+    code = r"[a-z]{2}(?:[-_](?:[A-Z]{2}|[A-Z][a-z]{3}))?|[a-z]{3}[-_][A-Z][a-z]{3}"
+    pairs = re.findall(rf"(?<![^\W_])(?=({code})[-_]({code})(?![^\W_]))", name)
+    codes = [[language_of(x) for x in pair] for pair in pairs]
+    return next((pair for pair in reversed(codes) if all(pair)), [None, None])

@@ -242,12 +242,16 @@ def _assemble(store: TokenStore, pairs: np.ndarray, shape: BatchShape, weight: f
 
 
 def _pad(store: TokenStore, side: str, pairs: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Returns the pieces and eos of one side of `pairs`, padded to `shape`, int32."""
+    """Returns the pieces and eos of one side of `pairs`, padded to `shape`, int32.
+
+    Sources have no eos if the tokenizer says so.
+    """
     ids = np.full(shape, PAD_ID, np.int32)
     lengths = store.lengths(side, pairs)
     rows = ids[: len(pairs)]
     rows[np.arange(shape[1]) < lengths[:, None]] = store.pieces(side, pairs)
-    rows[np.arange(len(pairs)), lengths] = EOS_ID
+    if side == "target" or store.source_eos:
+        rows[np.arange(len(pairs)), lengths] = EOS_ID
     return ids
 
 

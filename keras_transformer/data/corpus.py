@@ -1,16 +1,22 @@
-"""Reads and checks lines and parallel text from files and standard input, and downloads files."""
+"""Reads and checks lines of text from files and standard input, and downloads files."""
 
+import bz2
+import codecs
 import gzip
+import io
 import itertools
+import lzma
 import queue
+import re
 import sys
 import threading
 import time
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
+from shlex import quote as quoted
 from typing import Any, BinaryIO, TypeVar
 from urllib.parse import quote
 from urllib.request import urlopen
@@ -22,8 +28,25 @@ from keras_transformer.errors import UserError
 Pair = tuple[str, str]
 Item = TypeVar("Item")
 
-_GZIP_MAGIC = b"\x1f\x8b"
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+# The suffixes of compressed files, and the program that reads each.
+COMPRESSED = {".gz": "gzip", ".xz": "xz", ".bz2": "bzip2", ".zst": "zstd"}
+# Files that have no lines of text, and the program that converts each.
+_CONVERTERS = {
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), "soffice --headless --convert-to csv"),
+    **dict.fromkeys((".docx", ".doc", ".odt"), "soffice --headless --convert-to txt:Text"),
+    **{".zip": "unzip", ".7z": "7z x", ".tar": "tar -xf", ".tgz": "tar -xf"},
+    **{".pdf": "pdftotext", ".mo": "msgunfmt -o messages.po"},
+    ".sgm": "> text.txt sed -n 's/<seg[^>]*> *//; s/ *<.seg>//p'",
+}
+# What opens a compressed file, by a regular expression for its first bytes.
+_OPENERS: dict[bytes, Any] = {
+    b"\x1f\x8b": lambda file, path: gzip.GzipFile(fileobj=file),
+    b"\xfd7zXZ\0": lambda file, path: lzma.LZMAFile(file),
+    b"BZh[1-9]1AY&SY": lambda file, path: bz2.BZ2File(file),
+    b"\\(\xb5/\xfd": lambda file, path: io.BufferedReader(
+        extra("pyarrow", path).input_stream(file, compression="zstd")
+    ),
+}
 # A thousand times the bytes of a long sentence. The limit saves memory: a gzipped file of 1 MB can
 # have a line of 1 GB, and encoding keeps several copies of a line in memory.
 _LONGEST_LINE = 1024 * 1024
@@ -36,83 +59,48 @@ class CorpusError(UserError, ValueError):
     """Raised if a text file is missing, damaged, not UTF-8 or not aligned with the other file."""
 
 
-def read_parallel(source_path: str | Path, target_path: str | Path | None = None) -> Iterable[Pair]:
-    r"""Reads parallel text from two line-aligned files, or from one TSV file.
-
-    Lines end with "\n" or "\r\n". Unicode's other line separators do not end a line. A byte order
-    mark is skipped. Files may be gzipped. Only one pair of lines is in memory at a time.
-
-    Example:
-
-    >>> for source, target in read_parallel("train.en.gz", "train.de.gz"):
-    ...     print(source, "=", target)
-
-    Args:
-        source_path: File with one source sentence per line. If `target_path` is None, the file is a
-            TSV file: each line has a source sentence, a tab and a target sentence.
-        target_path: File with one target sentence per line. Defaults to None.
-
-    Returns:
-        An iterable of (source, target) pairs that can be iterated over repeatedly. Pairs with an
-        empty line are included. `TokenStore.build` drops and counts such pairs.
-
-    Raises:
-        CorpusError: While iterating, if a file cannot be read or is not UTF-8, if a line is longer
-            than 1 MiB, if the files have different numbers of lines, or if a TSV line does not have
-            two fields.
-    """
-    return _ParallelText(source_path, target_path)
-
-
-@dataclass
-class _ParallelText:
-    source_path: str | Path
-    target_path: str | Path | None
-
-    def __iter__(self) -> Iterator[Pair]:
-        if self.target_path is None:
-            yield from self._tab_separated()
-            return
-        counts = [0, 0]
-        sides = read_lines(self.source_path), read_lines(self.target_path)
-        for source, target in itertools.zip_longest(*sides):
-            counts = [counts[0] + (source is not None), counts[1] + (target is not None)]
-            if counts[0] == counts[1]:
-                yield source, target
-        if counts[0] != counts[1]:
-            raise CorpusError(
-                "line-aligned files must have the same number of lines. Received: "
-                f"{self.source_path} with {counts[0]:,} and {self.target_path} with "
-                f"{counts[1]:,} lines"
-            )
-
-    def _tab_separated(self) -> Iterator[Pair]:
-        for number, line in enumerate(read_lines(self.source_path), start=1):
-            source, *fields = line.split("\t")
-            if len(fields) != 1:
-                advice = "; `cut -f 1,2` keeps the first two" if fields else ""
-                raise CorpusError(
-                    f"{self.source_path}, line {number:,}: a line must have a source, a tab and a "
-                    f"target. Received: {1 + len(fields)} fields{advice}"
-                )
-            yield source, fields[0]
-
-
 def read_lines(path: str | Path) -> Iterator[str]:
-    """Reads the lines of a UTF-8 file, plain or gzipped, without their line ends.
+    """Reads the lines of a UTF-8 file, plain or compressed, without their line ends.
+
+    gzip, xz, bzip2 and zstd are recognised by the content of the file. zstd needs pyarrow.
 
     Raises:
         CorpusError: If the file cannot be read, is not UTF-8 or has a line longer than 1 MiB.
     """
+    with open_text(path) as file:
+        yield from _lines(file, f"{path}")
+
+
+@contextmanager
+def open_text(path: str | Path) -> Iterator[BinaryIO]:
+    """Opens a plain or compressed file, and turns errors of reading into `CorpusError`.
+
+    Refuses files such as spreadsheets and archives, with the command that converts them.
+    """
     path = Path(path)
+    suffix = next((x.lower() for x in reversed(path.suffixes) if x not in COMPRESSED), "")
+    if suffix in _CONVERTERS:
+        command = f"{_CONVERTERS[suffix]} {quoted(str(path))}"
+        raise CorpusError(f"{path} has no lines of text. A command that converts it: {command}")
     try:
-        with path.open("rb") as file:
-            is_gzip = file.peek(2)[:2] == _GZIP_MAGIC  # even without the suffix .gz
-            yield from _lines(gzip.GzipFile(fileobj=file) if is_gzip else file, f"{path}")
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise CorpusError(f"{path}: damaged gzip file: {error}") from None
+        with path.open("rb") as raw:
+            head = raw.peek(10)
+            opener = next((_OPENERS[x] for x in _OPENERS if re.match(x, head)), None)
+            yield opener(raw, path) if opener else raw
+    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+        raise CorpusError(f"{path}: damaged compressed file: {error}") from None
     except OSError as error:
         raise CorpusError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def extra(module: str, path: str | Path) -> Any:
+    """Imports a module that reads the file `path`, and that not every installation has."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"reading {path} needs {error.name}: pip install 'keras3-transformer[files]'"
+        ) from None
 
 
 def read_standard_input() -> Iterator[str]:
@@ -123,7 +111,7 @@ def read_standard_input() -> Iterator[str]:
         raise CorpusError(f"standard input cannot be read: {error.strerror or error}") from None
 
 
-def _lines(file: BinaryIO | gzip.GzipFile, name: str) -> Iterator[str]:
+def _lines(file: BinaryIO, name: str) -> Iterator[str]:
     """Yields the lines of a file, without their line ends and without a byte order mark."""
     for number in itertools.count(1):
         line = file.readline(_LONGEST_LINE + 1)
@@ -133,16 +121,41 @@ def _lines(file: BinaryIO | gzip.GzipFile, name: str) -> Iterator[str]:
                 "Received: a longer line"
             )
         if number == 1:
-            line = line.removeprefix(_BYTE_ORDER_MARK)
+            line = line.removeprefix(codecs.BOM_UTF8)
+            even, odd = line[::2].count(0), line[1::2].count(0)
+            if not (even and odd) and even + odd > max(3, len(line) // 20):  # UTF-16
+                raise CorpusError(
+                    f"{name}, line 1: text must be UTF-8. {_advice(line, file, name)}"
+                )
         if not line:
             return
         try:
             yield line.removesuffix(b"\r\n").removesuffix(b"\n").decode("utf-8")
         except UnicodeDecodeError as error:
             raise CorpusError(
-                f"{name}, line {number:,}: text must be UTF-8. "
-                f"Received: byte 0x{line[error.start]:02x} at column {error.start + 1}"
+                f"{name}, line {number:,}: text must be UTF-8. Received: byte "
+                f"0x{line[error.start]:02x} at column {error.start + 1}. "
+                f"{_advice(line, file, name)}"
             ) from None
+
+
+def _advice(line: bytes, file: BinaryIO, name: str) -> str:
+    """Returns what encoding a line that is no UTF-8 probably has, and what converts the file."""
+    from charset_normalizer import from_bytes
+
+    data = line if file is sys.stdin.buffer else line + file.read(2**16)
+    best = from_bytes(data[: len(data) // 4 * 4 or None]).best()
+    if best is None or best.encoding == "utf_8":
+        return "The file is damaged, or not text"
+    # Much of Western Europe's text can be both; iconv spells names with hyphens.
+    encoding = "cp1252" if "cp1252" in best.could_be_from_charset else best.encoding
+    encoding = encoding.upper().replace("UTF_16_", "UTF_16").replace("_", "-")
+    path, command = Path(name), f"iconv -f {encoding} -t UTF-8"
+    if program := COMPRESSED.get(path.suffix):
+        command = f"{program} -dc {quoted(name)} | {command} > {quoted(f'{path.stem}.utf8')}"
+    elif file is not sys.stdin.buffer:
+        command += f" {quoted(name)} > {quoted(f'{path.stem}.utf8{path.suffix}')}"
+    return f"It may be {encoding}, which this converts: {command}"
 
 
 _END = object()  # the last item of a queue

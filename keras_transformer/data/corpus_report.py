@@ -11,8 +11,11 @@ import numpy as np
 
 from keras_transformer._progress import Bar
 from keras_transformer.data.corpus import Pair
+from keras_transformer.data.filters import LanguageDetector, is_uneven
 from keras_transformer.data.held_out import sentence_key
 
+# Pairs with more than this number of times the bytes of the other side are seldom translations.
+MAX_LENGTH_RATIO = 9
 _SAMPLE_SIZE = 10_000
 
 
@@ -36,10 +39,34 @@ class CorpusReport:
     empty: int
     repeated: int  # that occurred before
     equal: int  # whose target is the source
+    uneven: int  # with a side of more than `MAX_LENGTH_RATIO` times the bytes of the other
+    wrong_language: int | None  # estimated from the sample; None without a detector
+    first: Pair | None
     characters: int  # different ones on both sides
     source: SideReport
     target: SideReport
     sample: list[Pair]  # random, at most 10,000; the same for the same text
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether so many sentences are of another language that the languages may be wrong."""
+        return (self.wrong_language or 0) * 5 > self.pairs
+
+    @property
+    def notices(self) -> list[str]:
+        """Signs that the text is not ready for training, as sentences."""
+        found = []
+        if self.first and all(map(str.isidentifier, self.first)) and self.source.median > 2:
+            found.append(f"the first pair may be a header: {' = '.join(self.first)}")
+        if self.is_doubtful:
+            found.append("many sentences are of another language: are the two languages right?")
+        marked = sum("@@ " in f"{source} {target}" for source, target in self.sample)
+        if marked * 100 > len(self.sample):
+            share = f"{marked / len(self.sample):.0%} of the pairs"
+            found.append(
+                f"{share} have the marks @@ of BPE: `sed -E 's/@@( |$)//g'` joins subwords"
+            )
+        return found
 
 
 class _Side:
@@ -61,29 +88,41 @@ class _Side:
         return SideReport(_different(self.hashes), median, high, longest, characters, scripts)
 
 
-def examine(pairs: Iterable[Pair], progress: bool = True) -> CorpusReport:
+def examine(
+    pairs: Iterable[Pair], progress: bool = True, detector: LanguageDetector | None = None
+) -> CorpusReport:
     """Reads a corpus once. Needs 32 bytes of memory per pair, and the memory of the sample."""
     source_side, target_side, hashes = _Side(), _Side(), array("q")
     rng, sample = random.Random(1), list[Pair]()
-    empty = equal = 0
+    empty = equal = uneven = 0
+    first = None
     bar = Bar("reading", iterable=pairs, unit=" pairs", delay=1, disable=not progress)
     for source, target in bar:
         if not source.strip() or not target.strip():
             empty += 1
             continue
+        first = first or (source, target)
         hashes.append(hash((source, target)))
         equal += source == target
+        uneven += is_uneven((source, target), MAX_LENGTH_RATIO)
         source_side.add(source)
         target_side.add(target)
         if len(hashes) <= _SAMPLE_SIZE:
             sample.append((source, target))
         elif (place := rng.randrange(len(hashes))) < _SAMPLE_SIZE:
             sample[place] = (source, target)
+    wrong = None
+    if detector is not None:
+        found = sum(map(detector.is_wrong, sample))
+        wrong = round(found * len(hashes) / max(1, len(sample)))
     return CorpusReport(
         pairs=len(hashes),
         empty=empty,
         repeated=len(hashes) - _different(hashes),
         equal=equal,
+        uneven=uneven,
+        wrong_language=wrong,
+        first=first,
         characters=len(source_side.characters | target_side.characters),
         source=source_side.report(source for source, _ in sample),
         target=target_side.report(target for _, target in sample),

@@ -15,7 +15,7 @@ import numpy as np
 from keras_transformer._files import atomic_write, read_json, sha256_of
 from keras_transformer._progress import Bar
 from keras_transformer.data.corpus import Pair
-from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.data.tokenizer import DEFAULT_FRAMES, Tokenizer
 from keras_transformer.errors import UserError
 
 SIDES = ("source", "target")
@@ -30,9 +30,10 @@ class TokenStore:
     """The token ids of a parallel corpus, in memory-mapped files that `build` writes.
 
     The files `source.ids` and `target.ids` contain the pieces of all sentences as uint16 or uint32,
-    without bos and eos. The files `source.offsets` and `target.offsets` contain the position of
-    each sentence's first piece, then the total number of pieces, as int64. All numbers are
-    little-endian. `meta.json` contains the SHA-256 of each other file, verified when it is opened.
+    after the tokenizer's prefixes, without bos and eos. The files `source.offsets` and
+    `target.offsets` contain the position of each sentence's first piece, then the total number of
+    pieces, as int64. All numbers are little-endian. `meta.json` contains the SHA-256 of each other
+    file, verified when it is opened.
 
     Example:
 
@@ -53,6 +54,7 @@ class TokenStore:
         summary = _read_summary(self.directory)
         self.fingerprint: str = summary["fingerprint"]
         self.dropped: dict[str, int] = summary["dropped"]
+        self.source_eos: bool = summary.get("source_eos", True)
 
         def mapped(kind: str, dtype: str) -> dict[str, np.ndarray]:
             paths = {side: self.directory / f"{side}.{kind}" for side in SIDES}
@@ -138,7 +140,7 @@ class TokenStore:
     def report(self) -> str:
         """One line of text with the number of kept pairs, and of dropped pairs for each reason."""
         kept, dropped = f"{len(self):,} pairs kept", sum(self.dropped.values())
-        return f"{kept}, {dropped:,} dropped: {_list_reasons(self.dropped)}" if dropped else kept
+        return f"{kept}, {dropped:,} dropped: {list_reasons(self.dropped)}" if dropped else kept
 
 
 def _read_summary(directory: Path) -> dict[str, Any]:
@@ -184,11 +186,12 @@ def _write(
             bar.update(len(chunk))
     if count == 0:
         raise UserError(
-            f"no pair is left for training: {_list_reasons(dropped) or 'the text is empty'}. "
+            f"no pair is left for training: {list_reasons(dropped) or 'the text is empty'}. "
             f"Pairs read: {dropped.total():,}"
         )
     summary = {"pairs": count, "dtype": dtype.str, "fingerprint": digest.hexdigest()}
-    summary |= {"dropped": dropped, "sha256": {x: sha256_of(directory / x) for x in _FILES}}
+    summary |= {"dropped": dropped, "source_eos": tokenizer.source_eos}
+    summary |= {"sha256": {x: sha256_of(directory / x) for x in _FILES}}
     (directory / _SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 
 
@@ -207,17 +210,21 @@ def _encode(
         elif max(len(source), len(target)) > max_length:
             dropped[f"more than {max_length:,} pieces"] += 1
         else:
-            kept.append((source, target))
+            kept.append(
+                ([*tokenizer.source_prefix_ids, *source], [*tokenizer.target_prefix_ids, *target])
+            )
     return kept
 
 
-def _list_reasons(dropped: dict[str, int]) -> str:
+def list_reasons(dropped: dict[str, int]) -> str:
+    """Returns the numbers of dropped pairs, by reason, as text."""
     return ", ".join(f"{count:,} with {reason}" for reason, count in dropped.items())
 
 
 def _digest(tokenizer: Tokenizer, max_length: int) -> "hashlib._Hash":
     """Returns the begun SHA-256 of tokenizer, maximum length and text."""
-    return hashlib.sha256(f"{tokenizer.fingerprint} {max_length}\n".encode())
+    frames = "" if tokenizer.frames == DEFAULT_FRAMES else json.dumps(tokenizer.frames)
+    return hashlib.sha256(f"{tokenizer.fingerprint} {max_length}{frames}\n".encode())
 
 
 def _chunks(pairs: Iterable[Pair], digest: "hashlib._Hash") -> Iterator[list[Pair]]:

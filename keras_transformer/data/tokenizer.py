@@ -21,6 +21,7 @@ PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)
 _SPECIAL_IDS: dict[str, Any] = dict(pad_id=PAD_ID, unk_id=UNK_ID, bos_id=BOS_ID, eos_id=EOS_ID)
 _SUMMARY, _NAMES = "tokenizer.json", ("source.model", "target.model")
 _MOST_SUMMARY_BYTES = 64 * 1024  # `save` writes less than 1 KiB
+DEFAULT_FRAMES: dict[str, Any] = {"source_prefix": [], "target_prefix": [], "source_eos": True}
 
 
 class VocabularySizeError(UserError):
@@ -47,6 +48,11 @@ class Tokenizer:
         source_model: Bytes of a SentencePiece model with the ids pad 0, unk 1, bos 2, eos 3.
         target_model: Bytes of the target language's model. Defaults to None, which means the source
             model.
+        source_prefix: Pieces before those of every source, such as `[">>por<<"]`, which tells a
+            multilingual model the target language. Defaults to none.
+        target_prefix: Pieces that every target begins with, after bos. Search forces them, and
+            `decode_target` omits them. Defaults to none.
+        source_eos: Whether a source ends with eos. Defaults to True.
 
     Attributes:
         joint: Whether both languages have the same pieces with the same ids. Two models can share
@@ -54,14 +60,25 @@ class Tokenizer:
         source_vocabulary_size, target_vocabulary_size: Number of ids, including pad, unk, bos and
             eos.
         pad_id, unk_id, bos_id, eos_id: 0, 1, 2 and 3.
+        source_prefix_ids, target_prefix_ids: The ids of the prefixes.
+        frames: The arguments `source_prefix`, `target_prefix` and `source_eos`.
 
     Raises:
-        UserError: If a model is damaged, or has other ids for pad, unk, bos or eos.
+        UserError: If a model is damaged, has other ids for pad, unk, bos or eos, or lacks a piece
+            of a prefix.
     """
 
     pad_id, unk_id, bos_id, eos_id = PAD_ID, UNK_ID, BOS_ID, EOS_ID
 
-    def __init__(self, source_model: bytes, target_model: bytes | None = None) -> None:
+    def __init__(
+        self,
+        source_model: bytes,
+        target_model: bytes | None = None,
+        *,
+        source_prefix: Sequence[str] = (),
+        target_prefix: Sequence[str] = (),
+        source_eos: bool = True,
+    ) -> None:
         self._models = [source_model] if target_model is None else [source_model, target_model]
         self.source_model, self.target_model = self._models[0], self._models[-1]
         processors = [_processor(model) for model in self._models]
@@ -69,6 +86,11 @@ class Tokenizer:
         self.source_vocabulary_size: int = self._source.get_piece_size()
         self.target_vocabulary_size: int = self._target.get_piece_size()
         self.joint: bool = target_model is None or self.source_pieces == self.target_pieces
+        self.source_prefix_ids = _prefix_ids(self._source, source_prefix=source_prefix)
+        self.target_prefix_ids = _prefix_ids(self._target, target_prefix=target_prefix)
+        self.source_eos = source_eos
+        prefixes = {"source_prefix": [*source_prefix], "target_prefix": [*target_prefix]}
+        self.frames = {**prefixes, "source_eos": source_eos}
 
     @classmethod
     def train(
@@ -127,16 +149,20 @@ class Tokenizer:
         directory = Path(directory)
         try:
             with (directory / _SUMMARY).open("rb") as file:
-                digests = read_json(file, _MOST_SUMMARY_BYTES)["sha256"]
+                summary = read_json(file, _MOST_SUMMARY_BYTES)
+            digests = summary["sha256"]
+            frames = {name: summary.get(name, x) for name, x in DEFAULT_FRAMES.items()}
             if tuple(digests) not in (_NAMES, _NAMES[:1]):
                 raise ValueError(f"{_SUMMARY} must name {' and '.join(_NAMES)}")
+            if [*map(type, frames.values())] != [list, list, bool]:
+                raise ValueError(f"{_SUMMARY} must have two lists, and true or false, in {frames}")
             models = [(directory / name).read_bytes() for name in digests]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"{directory} has no complete tokenizer: {error}") from None
         for (name, digest), model in zip(digests.items(), models, strict=True):
             if _sha256(model) != digest:
                 raise UserError(f"{directory / name} is damaged: its SHA-256 is not {digest}")
-        return cls(*models)
+        return cls(*models, **frames)
 
     def save(self, directory: str | Path) -> None:
         """Writes `tokenizer.json`, `source.model` and, if it is another model, `target.model`.
@@ -150,6 +176,7 @@ class Tokenizer:
             "source_vocabulary_size": self.source_vocabulary_size,
             "target_vocabulary_size": self.target_vocabulary_size,
             **_SPECIAL_IDS,
+            **self.frames,
         }
         with atomic_write(directory) as partial:
             partial.mkdir()
@@ -185,21 +212,32 @@ class Tokenizer:
         return _encode(self._target, sentences)
 
     def frame_source(self, pieces: Sequence[int]) -> list[int]:
-        """Returns the encoder's input: the pieces, then eos."""
-        return [*pieces, EOS_ID]
+        """Returns the encoder's input: the source prefix, the pieces, then eos."""
+        return [*self.source_prefix_ids, *pieces, *([EOS_ID] if self.source_eos else [])]
 
     def frame_target(self, pieces: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Returns the decoder's input (bos, then pieces) and the labels (pieces, then eos)."""
+        """Returns the decoder's input (bos, then pieces) and the labels (pieces, then eos).
+
+        The pieces follow the target prefix.
+        """
+        pieces = [*self.target_prefix_ids, *pieces]
         return [BOS_ID, *pieces], [*pieces, EOS_ID]
 
     def decode_target(self, ids: Iterable[Iterable[int]]) -> list[str]:
-        """Converts ids to target sentences. Omits pad, bos and eos, and writes "⁇" for unk."""
-        return self._target.decode([[int(id) for id in sentence] for sentence in ids])
+        """Converts ids to target sentences, without the target prefix at the beginning.
+
+        Omits pad, bos and eos, and writes "⁇" for unk.
+        """
+        rows, first = [[int(id) for id in row] for row in ids], len(self.target_prefix_ids)
+        return self._target.decode(
+            [row[first:] if row[:first] == self.target_prefix_ids else row for row in rows]
+        )
 
 
-def fits(pieces: Sequence[int], max_length: int) -> bool:
-    """Returns whether the pieces and one more token (bos or eos) fit into `max_length` tokens."""
-    return len(pieces) < max_length
+def most_pieces(tokenizer: Any, side: str, max_length: int) -> int:
+    """Returns how many pieces of a "source" or a "target" fit into `max_length` tokens."""
+    framed = tokenizer.frame_source([]) if side == "source" else tokenizer.frame_target([])[0]
+    return max_length - len(framed)
 
 
 def check_utf8(text: str) -> None:
@@ -216,6 +254,15 @@ def _encode(processor: SentencePieceProcessor, sentences: Sequence[str]) -> list
         for sentence in sentences:
             check_utf8(str(sentence))
         raise
+
+
+def _prefix_ids(processor: SentencePieceProcessor, **prefix: Sequence[str]) -> list[int]:
+    ((name, pieces),) = prefix.items()
+    check_is_list(**prefix)
+    ids = [processor.piece_to_id(piece) for piece in pieces]
+    if [processor.id_to_piece(id) for id in ids] != [*pieces]:
+        raise UserError(f"{name} must be pieces of the tokenizer. Received: {name}={pieces}")
+    return ids
 
 
 def _processor(model: bytes) -> SentencePieceProcessor:

@@ -168,7 +168,7 @@ def force_prefix(
     column = ops.minimum(position, ops.cast(length - 1, "int32"))
     forced = ops.take(prefix_ids, column, axis=1)[:, None, None]
     is_forced = ops.logical_and(forced != pad_id, position < length)
-    tokens = ops.arange(log_probabilities.shape[-1], dtype="int32")
+    tokens = ops.arange(ops.shape(log_probabilities)[-1], dtype="int32")
     is_forbidden = ops.logical_and(is_forced, tokens != forced)
     return ops.where(is_forbidden, IMPOSSIBLE, log_probabilities)
 

@@ -12,7 +12,8 @@ import numpy as np
 from sacrebleu.significance import PairedTest
 from tabulate import tabulate
 
-from keras_transformer.data.corpus import read_lines, read_parallel
+from keras_transformer.data.corpus import read_lines
+from keras_transformer.data.parallel_text import read_parallel
 from keras_transformer.errors import UserError
 from keras_transformer.evaluation.metrics import MetricName, new_metric
 

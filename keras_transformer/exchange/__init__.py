@@ -1,7 +1,7 @@
-"""Exchanges models with KerasHub.
+"""Reads and writes the models of other toolkits: Marian, Hugging Face, CTranslate2 and KerasHub.
 
-The functions import `keras_hub`, which needs the extra `tensorflow` and imports TensorFlow on every
-backend.
+The functions for KerasHub import `keras_hub`, which needs the extra `tensorflow` and imports
+TensorFlow on every backend.
 """
 
 from keras_transformer.exchange.keras_hub import (

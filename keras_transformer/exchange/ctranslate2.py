@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.exchange.source_model import (
+    PLAIN_LAYERS,
     Rule,
     array,
     check_model,
@@ -22,6 +23,7 @@ from keras_transformer.models.transformer import Transformer
 ACTIVATIONS = {
     "relu": "RELU",
     "gelu": "GELU",
+    "gelu_approximate": "GELUTanh",
     "silu": "SWISH",
     "swish": "SWISH",
     "sigmoid": "Sigmoid",
@@ -29,9 +31,7 @@ ACTIVATIONS = {
 }
 RULES: tuple[Rule, ...] = (
     ("activation", lambda x: x.activation not in ACTIVATIONS, f"the activations {[*ACTIVATIONS]}"),
-    ("d_k", lambda x: x.d_k not in (None, x.d_model // x.num_heads), "keys as wide as the values"),
-    ("normalization", lambda x: x.normalization != "layer", "layer normalization"),
-    ("position_encoding", lambda x: getattr(x.positions, "concatenate", False), "added positions"),
+    *PLAIN_LAYERS,
 )
 # Bias on the logits of forbidden tokens: a probability of 0, and within the range of float16.
 FORBIDDEN = -1e4
@@ -78,10 +78,12 @@ def _specification(model: Transformer, tokenizer: Tokenizer, specs: Any) -> Any:
     encoder = specs.TransformerEncoderSpec(num_layers=model.encoder.num_layers, **sizes)
     decoder = specs.TransformerDecoderSpec(num_layers=model.decoder.num_layers, **sizes)
     spec = specs.TransformerSpec(encoder, decoder)
-    embeddings = array(model.target_embedding.embeddings)
+    matrix, bias = model.output_weights()
     spec.encoder.embeddings[0].weight = array(model.source_embedding.embeddings)
-    spec.decoder.embeddings.weight = spec.decoder.projection.weight = embeddings
-    spec.decoder.projection.bias = np.zeros(len(embeddings), "float32")
+    spec.decoder.embeddings.weight = array(model.target_embedding.embeddings)
+    spec.decoder.projection.weight = array(matrix)
+    zeros = np.zeros(matrix.shape[0], "float32")
+    spec.decoder.projection.bias = zeros if bias is None else array(bias).copy()
     spec.decoder.projection.bias[[tokenizer.pad_id, tokenizer.bos_id]] = FORBIDDEN
     _set_stack(spec.encoder, model.encoder, model)
     _set_stack(spec.decoder, model.decoder, model)
@@ -91,7 +93,7 @@ def _specification(model: Transformer, tokenizer: Tokenizer, specs: Any) -> Any:
     spec.config.unk_token = pieces[tokenizer.unk_id]
     spec.config.bos_token = spec.config.decoder_start_token = pieces[tokenizer.bos_id]
     spec.config.eos_token = pieces[tokenizer.eos_id]
-    spec.config.add_source_eos = True
+    spec.config.add_source_eos = tokenizer.source_eos
     spec.config.layer_norm_epsilon = model.norm_epsilon
     # For `CTranslate2Translator`; CTranslate2 ignores it.
     spec.config.add_attribute("max_length", model.max_length)

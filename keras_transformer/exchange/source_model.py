@@ -18,6 +18,12 @@ _FULL_ATTENTION: tuple[Rule, ...] = (
     ("attention_pattern", lambda x: x.attention_pattern not in (None, "full"), "full attention"),
     ("position_encoding", lambda x: x.positions.has_score_bias, "positions without scores"),
 )
+# Rules of the formats of toolkits that have the paper's layers.
+PLAIN_LAYERS: tuple[Rule, ...] = (
+    ("d_k", lambda x: x.d_k not in (None, x.d_model // x.num_heads), "keys as wide as the values"),
+    ("normalization", lambda x: x.normalization != "layer", "layer normalization"),
+    ("position_encoding", lambda x: getattr(x.positions, "concatenate", False), "added positions"),
+)
 
 
 def check_model(model: Seq2Seq, tokenizer: Tokenizer) -> None:

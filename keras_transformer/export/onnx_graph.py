@@ -134,10 +134,11 @@ def _decoder_layer(
 
 def _predict(graph: "_Graph", x: str, token_ids: str, num_candidates: str, bos_id: int) -> None:
     """Adds outputs for the logits and for the most probable next tokens, never padding or bos."""
-    embeddings = array(graph.model.target_embedding.embeddings)
-    vocabulary_size = len(embeddings)
+    matrix, bias = graph.model.output_weights()
+    vocabulary_size = matrix.shape[0]
     rows = graph.add("Reshape", x, np.array([-1, graph.model.d_model]))
-    logits = graph.add("Gemm", rows, embeddings, transB=1)
+    projection = [array(x) for x in (matrix, bias) if x is not None]
+    logits = graph.add("Gemm", rows, *projection, transB=1)
     beams = graph.add("Shape", token_ids)
     shape = graph.add("Concat", beams, np.array([vocabulary_size]), axis=0)
     logits = graph.add("Reshape", logits, shape)

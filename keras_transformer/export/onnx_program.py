@@ -148,13 +148,14 @@ class StandaloneTranslator:
         Sentences of similar length form a batch.
         """
         config = self.model.config
-        most = config["max_length"] - 1
+        before, after = config["source_prefix_ids"], [config["eos_id"]] * config["source_eos"]
+        most = config["max_length"] - len(before) - len(after)
         pieces = self._source.encode([sentence.strip() for sentence in sentences])
         for sentence, ids in zip(sentences, pieces, strict=True):
             if len(ids) > most:
                 text = f"Only {most:,} of {len(ids):,} pieces are translated: {sentence[:40]!r}..."
                 warnings.warn(text, stacklevel=2)
-        sources = [[*ids[:most], config["eos_id"]] for ids in pieces]
+        sources = [[*before, *ids[:most], *after] for ids in pieces]
         found = [("", 0.0)] * len(sources)
         for index, ids in enumerate(pieces):
             known = "".join(self._source.id_to_piece([i for i in ids if i != config["unk_id"]]))
@@ -175,6 +176,7 @@ class StandaloneTranslator:
             if self.max_length is not None:
                 limits[:] = self.max_length
             for index, (ids, score) in zip(indices, self.search(source_ids, limits), strict=True):
+                ids = ids[len(config["target_prefix_ids"]) :]
                 text = self._target.decode([id for id in ids if id != config["eos_id"]])
                 found[index] = text, score
         return found
@@ -199,7 +201,13 @@ class StandaloneTranslator:
         best_ids, best_scores = ids[:, 0].copy(), np.full(batch, -np.inf, "float32")
         num_finished = np.zeros(batch, "int64")
         state = self.model.encode(source_ids)
-        for length in range(1, shape[-1]):
+        for length, forced in enumerate(config["target_prefix_ids"][: shape[-1] - 1], start=1):
+            (logits,), state = self.model.step(ids[:, :, length - 1], parents, state, ["logits"])
+            logits -= logits.max(axis=-1, keepdims=True)
+            totals += logits[..., forced] - np.log(np.exp(logits).sum(axis=-1))
+            ids[:, :, length] = forced
+            parents[:] = np.arange(beams)
+        for length in range(1 + len(config["target_prefix_ids"]), shape[-1]):
             outputs = ["candidate_log_probabilities", "candidate_ids"]
             newest = ids[:, :, length - 1]
             candidates, state = self.model.step(newest, parents, state, outputs, 2 * beams)

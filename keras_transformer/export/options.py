@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.runs.run import Checkpoint
 
-Format = Literal["saved_model", "ctranslate2", "onnx", "run"]
+Format = Literal["saved_model", "ctranslate2", "onnx", "hugging_face", "run"]
 RunWeights = Literal["float32", "float16"]
 OnnxWeights = Literal["float32", "int8"]
 
@@ -20,11 +20,13 @@ QUANTIZATIONS: dict[str, tuple[str, ...]] = {
         *("int16", "float16", "bfloat16"),
     ),
     "onnx": get_args(OnnxWeights),
+    "hugging_face": ("float32",),
     "run": get_args(RunWeights),
 }
 SEARCH_OPTIONS = {
     "saved_model": tuple(SearchOptions.model_fields),
     "onnx": ("beam_size", "length_penalty", "max_length"),
+    "hugging_face": ("beam_size", "length_penalty", "length_penalty_form"),
 }
 PACKAGES = {
     "saved_model": ("tensorflow", "tensorflow_text"),
@@ -41,8 +43,9 @@ class ExportOptions(BaseModel):
     >>> ExportOptions(format="onnx", quantization="int8", search=SearchOptions(beam_size=5))
 
     Args:
-        format: `"saved_model"`, `"ctranslate2"`, `"onnx"` or `"run"`. See `export_saved_model`,
-            `export_ctranslate2`, `export_onnx` and `export_shared_run`.
+        format: `"saved_model"`, `"ctranslate2"`, `"onnx"`, `"hugging_face"` or `"run"`. See
+            `export_saved_model`, `export_ctranslate2`, `export_onnx`, `export_hugging_face` and
+            `export_shared_run`.
         output: A new or empty folder. For a SavedModel, the folder that contains all versions of
             the model. Defaults to None, which means `exports/<run>` for a SavedModel. For other
             formats, None means a folder in it, such as `exports/quickstart/onnx-int8`.
@@ -75,7 +78,7 @@ class ExportOptions(BaseModel):
             raise ValueError(f"only saved_model supports a shortlist. Received: {self.format}")
         if self.search is not None and self.format not in SEARCH_OPTIONS:
             raise ValueError(
-                f"only {' and '.join(SEARCH_OPTIONS)} support search options. "
+                f"only {', '.join(SEARCH_OPTIONS)} support search options. "
                 f"Received: format={self.format!r}"
             )
         return self

@@ -1,4 +1,4 @@
-"""Exports the model of a run to SavedModel, CTranslate2 or ONNX, or the run to a small folder."""
+"""Exports the model of a run to other formats, or the run to a small folder."""
 
 import json
 import os
@@ -14,6 +14,7 @@ from keras_transformer.architectures import program_of, run_program
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.export.ctranslate2 import export_ctranslate2
+from keras_transformer.export.hugging_face import export_hugging_face
 from keras_transformer.export.onnx import export_onnx
 from keras_transformer.export.options import PACKAGES, SEARCH_OPTIONS, ExportOptions
 from keras_transformer.export.saved_model import export_saved_model
@@ -57,7 +58,7 @@ def export_run(run: Run, options: ExportOptions) -> Exported:
     format = options.format
     search = options.search or run.recipe.evaluation.search_options()
     _check_search(format, search)
-    if format in ("ctranslate2", "onnx"):
+    if format in ("ctranslate2", "onnx", "hugging_face"):
         run.require_transformer(f"The format {format}")
     directory = options.output or Path("exports", run.directory.resolve().name)
     if format != "saved_model":
@@ -122,6 +123,13 @@ def _export(run: Run, options: ExportOptions) -> Exported:
     parts = model, tokenizer, output, weights, sentences
     if options.format == "ctranslate2":
         return Exported(output, str(export_ctranslate2(*parts)))
+    if options.format == "hugging_face":
+        data = run.recipe.data
+        languages = data.source_language, data.target_language
+        return Exported(
+            output,
+            str(export_hugging_face(model, tokenizer, output, search, languages, sentences)),
+        )
     own = {name: getattr(search, name) for name in SEARCH_OPTIONS["onnx"]}
     return Exported(output, str(export_onnx(*parts, **own)))
 

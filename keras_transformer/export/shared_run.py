@@ -16,7 +16,7 @@ from keras_transformer.exchange.source_model import check_model
 from keras_transformer.export.options import RunWeights, check_weights
 from keras_transformer.models.base import in_float32
 from keras_transformer.models.seq2seq import Seq2Seq
-from keras_transformer.recipe.settings import Recipe
+from keras_transformer.recipe.settings import OF_RUN, Recipe
 from keras_transformer.runs.checkpoints import TOKENIZER_MEMBER
 from keras_transformer.runs.run import Checkpoint, Run
 from keras_transformer.translation.comparison import (
@@ -118,7 +118,7 @@ def _without_folders(recipe: Recipe) -> Recipe:
     if len({path.name for path in paths}) == len(paths):
         for files in splits:
             files.update({side: Path(path).name for side, path in files.items()})
-    return Recipe.model_validate(tree)
+    return Recipe.model_validate(tree, context=OF_RUN)
 
 
 def _scores(run: Run, checkpoint: Checkpoint | None) -> list[dict[str, Any]]:

@@ -46,6 +46,9 @@ class TranslationGraph:
     ) -> None:
         self._bos_id, self._eos_id = tokenizer.bos_id, tokenizer.eos_id
         self._pad_id = tokenizer.pad_id
+        self._source_prefix = tokenizer.source_prefix_ids
+        self._target_prefix = tokenizer.target_prefix_ids
+        self._source_end = tokenizer.eos_id if tokenizer.source_eos else tokenizer.pad_id
         self._model, self._tokenizer = model, GraphTokenizer(tokenizer)
         self._options, self._shortlist = options, shortlist
         self._max_beam_size = max(max_beam_size, options.beam_size)
@@ -78,7 +81,7 @@ class TranslationGraph:
         """Returns the best translation of each text, with the exported search options."""
         text, copies = self._tokenizer.divide(text)
         sources = self._sources(text)
-        limits = self._limits(sources.lengths, -1)
+        limits = self._limits(sources, -1)
         ids, scores, _ = self._decode(self._search, sources, [limits], self._options.beam_size, 1)
         translation = self._tokenizer.decode_target(ids[:, 0])
         return {"translation": tf.where(copies == "", translation, copies), "score": scores[:, 0]}
@@ -99,7 +102,7 @@ class TranslationGraph:
         penalties = tf.where(length_penalty >= 0, penalties, options.length_penalty)  # NaN, too
         text, copies = self._tokenizer.divide(text)
         sources = self._sources(text)
-        limits = self._limits(sources.lengths, max_length)
+        limits = self._limits(sources, max_length)
         most = tf.reduce_max(tf.concat([beam_sizes, [1]], axis=0))
 
         def search(source_ids: Any, limits: Any, beam_sizes: Any, penalties: Any) -> SearchResult:
@@ -129,6 +132,8 @@ class TranslationGraph:
     ) -> SearchResult:
         if self._shortlist is not None:
             own["shortlist"] = shortlist_graph(self._shortlist, source_ids, self._pad_id)
+        if self._target_prefix:
+            own["prefix_ids"] = tf.tile([self._target_prefix], [tf.shape(source_ids)[0], 1])
         return search(
             self._model,
             Request(source_ids, limits, **own),
@@ -143,7 +148,8 @@ class TranslationGraph:
         """Returns the log-probability of each target, NaN for a source or target too long."""
         sources = self._sources(source)
         pieces = self._tokenizer.encode_target(target)
-        lengths = tf.cast(pieces.row_lengths(), tf.int32) + 1
+        before = self._target_prefix
+        lengths = tf.cast(pieces.row_lengths(), tf.int32) + len(before) + 1
         most = self._model.max_length
         fits = tf.logical_and(sources.all_lengths <= most, lengths <= most)
 
@@ -151,7 +157,9 @@ class TranslationGraph:
             ids = [rows[:, : tensors[-1]] for rows in tensors[:-1]]
             return [score_pairs(self._model, *ids, pad_id=self._pad_id).log_probabilities]
 
-        ids = [sources.ids, *self._shifted(pieces[:, : most - 1])]
+        pieces = pieces[:, : most - len(before) - 1]
+        target_ids = self._framed(pieces, [self._bos_id, *before], [])
+        ids = [sources.ids, target_ids, self._framed(pieces, before, [self._eos_id])]
         longest = tf.maximum(sources.lengths, tf.minimum(lengths, most))
         (scores,) = map_length_chunks(score, ids, longest, SCORED_TOKENS, [tf.zeros([0])])
         return {"log_probability": tf.where(fits, scores, float("nan")), "length": lengths}
@@ -186,25 +194,30 @@ class TranslationGraph:
 
     def _sources(self, text: tf.Tensor) -> "_Sources":
         pieces = self._tokenizer.encode_source(text)
-        all_lengths = tf.cast(pieces.row_lengths(), "int32") + 1
-        _, ids = self._shifted(pieces[:, : self._model.max_length - 1])
-        return _Sources(ids, tf.minimum(all_lengths, self._model.max_length), all_lengths)
+        before, most = self._source_prefix, self._model.max_length
+        around = len(before) + (self._source_end == self._eos_id)
+        counts = tf.cast(pieces.row_lengths(), "int32")
+        # At least one column after the prefix, also for a blank text without eos.
+        all_lengths = tf.maximum(counts + around, len(before) + 1)
+        ids = self._framed(pieces[:, : most - around], before, [self._source_end])
+        return _Sources(ids, tf.minimum(all_lengths, most), all_lengths, counts > 0)
 
-    def _shifted(self, pieces: tf.RaggedTensor) -> tuple[tf.Tensor, ...]:
-        """Returns `pieces` with bos before each row, and with eos after each row, both padded."""
-        bos, eos = (tf.fill([pieces.nrows(), 1], id) for id in (self._bos_id, self._eos_id))
-        rows = (tf.concat(parts, axis=1) for parts in ([bos, pieces], [pieces, eos]))
-        return tuple(ids.to_tensor(self._pad_id) for ids in rows)
+    def _framed(self, pieces: tf.RaggedTensor, *around: list[int]) -> tf.Tensor:
+        """Returns `pieces` between the ids before and after each row, padded."""
+        before, after = (
+            tf.tile(tf.constant([ids], "int32"), [pieces.nrows(), 1]) for ids in around
+        )
+        return tf.concat([before, pieces, after], axis=1).to_tensor(self._pad_id)
 
-    def _limits(self, source_lengths: tf.Tensor, max_length: Any) -> tf.Tensor:
+    def _limits(self, sources: "_Sources", max_length: Any) -> tf.Tensor:
         """Returns the maximum length of each translation. For a blank source, it is 1 (eos)."""
         default = self._options.max_length
         if default is None:
-            default = tf.minimum(source_lengths + EXTRA_LENGTH, self._model.max_length)
+            default = tf.minimum(sources.lengths + EXTRA_LENGTH, self._model.max_length)
             default = tf.maximum(default, self._options.min_length)
         given = tf.clip_by_value(max_length, self._options.min_length, self._model.max_length)
         limits = tf.where(max_length < 0, default, given)
-        return tf.where(source_lengths > 1, limits, 1)
+        return tf.where(sources.is_text, limits, 1)
 
     def _decode(
         self,
@@ -241,7 +254,7 @@ class TranslationGraph:
             SEARCHED_TOKENS // beam_size,
             [empty, tf.zeros([0, n_best]), empty],
         )
-        is_text = (sources.lengths > 1)[:, None]
+        is_text = sources.is_text[:, None]
         ids = tf.where(is_text[:, None], ids, self._pad_id)
         alignments = tf.where(is_text[:, None], alignments, -1)
         is_used = tf.reduce_any(ids != self._pad_id, axis=[0, 1])
@@ -250,12 +263,17 @@ class TranslationGraph:
         return ids[:, :, :width], tf.where(is_text, scores, certain), alignments[:, :, :width]
 
     def _align(self, source_ids: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-        """Returns the position of the source piece that a target piece attends to most, or -1."""
+        """Returns the position of the source piece that a target piece attends to most, or -1.
+
+        Positions do not count the source prefix.
+        """
         if not hasattr(self._model, "source_attention"):
             return tf.fill(tf.shape(ids), -1)
         bos = tf.fill(tf.concat([tf.shape(ids)[:2], [1]], axis=0), self._bos_id)
         target_ids = tf.concat([bos, ids[:, :, :-1]], axis=-1)
         attention = self._model.source_attention(source_ids, target_ids)
+        attention = attention[..., len(self._source_prefix) :]
+        source_ids = source_ids[:, len(self._source_prefix) :]
         is_piece = tf.logical_and(source_ids != self._pad_id, source_ids != self._eos_id)
         attention = tf.where(is_piece[:, None, None], attention, -1.0)
         best = tf.argmax(attention, axis=-1, output_type="int32")
@@ -281,6 +299,7 @@ class _Sources(NamedTuple):
     ids: tf.Tensor  # int32 (B, S), pieces followed by eos, padded at the end
     lengths: tf.Tensor  # int32 (B,), number of tokens, eos included
     all_lengths: tf.Tensor  # int32 (B,), number of tokens before truncation
+    is_text: tf.Tensor  # bool (B,), whether the text is not blank
 
 
 class GraphTokenizer(tf.Module):
@@ -299,6 +318,7 @@ class GraphTokenizer(tf.Module):
         self._pad_id, self._unk_id = tokenizer.pad_id, tokenizer.unk_id
         wordless = wordless_pieces(tokenizer)
         self._is_word = [id not in wordless for id in range(tokenizer.source_vocabulary_size)]
+        self._num_forced = len(tokenizer.target_prefix_ids)
         specials, pieces = (
             (self._pad_id, tokenizer.bos_id, tokenizer.eos_id),
             tokenizer.target_pieces,
@@ -322,7 +342,11 @@ class GraphTokenizer(tf.Module):
         return self._target.tokenize(tf.strings.regex_replace(texts, _ENDS, ""))
 
     def decode_target(self, ids: tf.Tensor) -> tf.Tensor:
-        """Converts ids `(B, T)` to strings `(B,)`. Pad, bos and eos become "", unk becomes "⁇"."""
+        """Converts ids `(B, T)` to strings `(B,)`. Pad, bos and eos become "", unk becomes "⁇".
+
+        Omits the target prefix, which all ids begin with.
+        """
+        ids = tf.where(tf.range(tf.shape(ids)[1]) < self._num_forced, self._pad_id, ids)
         ragged = tf.RaggedTensor.from_tensor(ids, padding=self._pad_id)
         return self._target.detokenize(ragged)
 

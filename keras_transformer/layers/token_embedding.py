@@ -1,4 +1,4 @@
-"""Token embedding and output projection, which share one matrix."""
+"""Token embedding and output projection, which share one matrix by default."""
 
 import json
 import math
@@ -12,13 +12,16 @@ from keras_transformer._backend import without_tensorflow
 from keras_transformer.errors import check_ids
 from keras_transformer.layers.base import ConfiguredLayer
 
+# Names of the scales of quantized matrices, by the names of the matrices.
+_SCALES = {"embeddings": "scale", "output_embeddings": "output_scale"}
+
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class TokenEmbedding(ConfiguredLayer):
     """Maps ids to vectors scaled by sqrt(d_model), and maps vectors to logits (§3.4).
 
-    Both maps use one matrix. The initial values of the matrix have variance 1 / d_model, so that
-    scaled vectors have variance 1 and the initial logits are not large.
+    By default, both maps use one matrix. The initial values of a matrix have variance 1 / d_model,
+    so that scaled vectors have variance 1 and the initial logits are not large.
 
     Example:
 
@@ -32,6 +35,9 @@ class TokenEmbedding(ConfiguredLayer):
         use_scale: Whether vectors are multiplied by sqrt(d_model). Defaults to True.
         initializer: Initializer of the matrix. Defaults to None, which means a normal distribution
             with standard deviation d_model^-1/2.
+        tie_weights: Whether both maps use one matrix. If False, the logits have a matrix of their
+            own, `output_embeddings`. Defaults to True.
+        use_bias: Whether a bias, initially 0, is added to the logits. Defaults to False.
 
     Call arguments:
         inputs: int tensor `(B, T)` of ids, or, with `reverse=True`, float tensor `(B, T, D)`.
@@ -52,22 +58,34 @@ class TokenEmbedding(ConfiguredLayer):
         d_model: int,
         use_scale: bool = True,
         initializer: Any = None,
+        tie_weights: bool = True,
+        use_bias: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.store_arguments(locals())
         self.scale: Any = None
+        self.output_scale: Any = None
+        self.bias: Any = None
         self.quantization_config = None
 
     def build(self, input_shape: Any) -> None:
-        self.embeddings = self.add_weight(
-            name="embeddings",
-            shape=(self.vocabulary_size, self.d_model),
-            initializer=keras.initializers.get(
-                self.initializer or keras.initializers.RandomNormal(stddev=self.d_model**-0.5)
-            ),
-        )
+        for name in _SCALES if not self.tie_weights else ["embeddings"]:
+            matrix = self.add_weight(
+                name=name,
+                shape=(self.vocabulary_size, self.d_model),
+                initializer=keras.initializers.get(
+                    self.initializer or keras.initializers.RandomNormal(stddev=self.d_model**-0.5)
+                ),
+            )
+            setattr(self, name, matrix)
+        if self.use_bias:
+            self.bias = self.add_weight((self.vocabulary_size,), "zeros", name="bias")
         self.built = True
+
+    def output_weights(self) -> tuple[Any, Any]:
+        """Returns the output matrix `(V, D)`, and the bias `(V,)` of the logits or None."""
+        return self.embeddings if self.tie_weights else self.output_embeddings, self.bias
 
     def set_vectors(self, ids: Any, vectors: Any) -> None:
         """Replaces the vectors of some tokens, for example with word vectors, before training.
@@ -101,13 +119,8 @@ class TokenEmbedding(ConfiguredLayer):
     def call(self, inputs: Any, reverse: bool = False) -> Any:
         _check_ids(inputs, reverse)
         if reverse:
-            kernel = ops.transpose(self.embeddings)
-            if self.scale is None:
-                return ops.matmul(inputs, kernel)
-            inputs, scale = keras.quantizers.abs_max_quantize(inputs, axis=-1)
-            logits = ops.cast(ops.matmul(inputs, kernel), self.compute_dtype)
-            scales = (ops.cast(x, self.compute_dtype) for x in (scale, self.scale))
-            return logits / math.prod(scales)
+            logits = self._logits(inputs)
+            return logits if self.bias is None else logits + self.bias
         inputs = ops.cast(inputs, "int32")  # TensorFlow has no lookup by unsigned integers.
         vectors = ops.cast(ops.take(self.embeddings, inputs, axis=0), self.compute_dtype)
         if self.scale is not None:
@@ -115,8 +128,19 @@ class TokenEmbedding(ConfiguredLayer):
             vectors = vectors / ops.expand_dims(scale, -1)
         return vectors * math.sqrt(self.d_model) if self.use_scale else vectors
 
+    def _logits(self, inputs: Any) -> Any:
+        """Returns the logits without the bias."""
+        kernel = ops.transpose(self.output_weights()[0])
+        if self.scale is None:
+            return ops.matmul(inputs, kernel)
+        inputs, scale = keras.quantizers.abs_max_quantize(inputs, axis=-1)
+        logits = ops.cast(ops.matmul(inputs, kernel), self.compute_dtype)
+        own = self.scale if self.tie_weights else self.output_scale
+        scales = (ops.cast(x, self.compute_dtype) for x in (scale, own))
+        return logits / math.prod(scales)
+
     def quantize(self, mode: str, type_check: bool = True, config: Any = None) -> None:
-        """Replaces the matrix with 8-bit integers and one scale per token.
+        """Replaces each matrix with 8-bit integers and one scale per token.
 
         `keras.Model.quantize` skips layers that raise `NotImplementedError`.
         """
@@ -128,17 +152,19 @@ class TokenEmbedding(ConfiguredLayer):
             )
         self.quantization_config = config
         self._is_quantized = True  # Keras then refuses to quantize the layer again.
-        values, scale = keras.quantizers.abs_max_quantize(self.embeddings, axis=-1, to_numpy=True)
         self._tracker.unlock()
-        del self.embeddings
-        options = {"initializer": "zeros", "trainable": False}
-        self.embeddings = self.add_weight(values.shape, name="embeddings", dtype="int8", **options)
-        self.scale = self.add_weight(
-            scale.shape[:1], name="scale", dtype=self.variable_dtype, **options
-        )
-        self.embeddings.assign(values)
-        self.scale.assign(scale[:, 0])
+        for name, name_of_scale in _SCALES.items():
+            if (matrix := getattr(self, name, None)) is not None:
+                values, scale = keras.quantizers.abs_max_quantize(matrix, axis=-1, to_numpy=True)
+                delattr(self, name)
+                self._set_constant(name, values, "int8")
+                self._set_constant(name_of_scale, scale[:, 0], self.variable_dtype)
         self._tracker.lock()
+
+    def _set_constant(self, name: str, value: Any, dtype: str) -> None:
+        weight = self.add_weight(value.shape, "zeros", dtype, trainable=False, name=name)
+        weight.assign(value)
+        setattr(self, name, weight)
 
 
 def _check_ids(inputs: Any, reverse: bool) -> None:

@@ -28,7 +28,7 @@ class Seq2Seq(ConfiguredModel):
         presets: The constructor arguments of published sizes, by the name of the size.
             `register_architecture` sets both.
         states: The symbolic output of the decoder, before the projection to logits.
-        target_embedding: The `TokenEmbedding` whose matrix is also the output matrix.
+        target_embedding: The `TokenEmbedding` that also computes the logits.
     """
 
     architecture: ClassVar[str]
@@ -70,8 +70,9 @@ class Seq2Seq(ConfiguredModel):
                 "A shortlist needs a token embedding that is not quantized. Received: a model "
                 "whose token embedding is int8"
             )
-        matrix = self.target_embedding.embeddings
-        vocabulary = LimitedVocabulary.of(token_ids, matrix, self.compute_dtype)
+        vocabulary = LimitedVocabulary.of(
+            token_ids, *self.output_weights(), self.pad_id, self.compute_dtype
+        )
         return cache._replace(sentence={**cache.sentence, "vocabulary": vocabulary})
 
     def embed_step(self, token_ids: Any, cache: Cache) -> Any:
@@ -85,7 +86,7 @@ class Seq2Seq(ConfiguredModel):
         """Returns the logits of a step, float32 `(B, N, V)`, of the hidden states `(B * N, E)`."""
         vocabulary, beams = cache.sentence.get("vocabulary"), ops.shape(token_ids)[1]
         if vocabulary is not None:
-            return vocabulary.logits(states, beams, self.pad_id)
+            return vocabulary.logits(states, beams)
         logits = self.target_embedding(states, reverse=True)
         return ops.reshape(ops.cast(logits, "float32"), (-1, beams, logits.shape[-1]))
 
@@ -99,9 +100,9 @@ class Seq2Seq(ConfiguredModel):
         is_pair = ops.logical_and(is_target[..., None], is_source[:, None, None])
         return ops.where(is_pair, weights, 0.0)
 
-    def output_weights(self) -> tuple[Any, None]:
-        """Returns the output matrix `(V, E)` and None, because there is no bias."""
-        return self.target_embedding.embeddings, None
+    def output_weights(self) -> tuple[Any, Any]:
+        """Returns the output matrix `(V, E)`, and the bias `(V,)` of the logits or None."""
+        return self.target_embedding.output_weights()
 
 
 def ids_inputs() -> dict[str, Any]:
@@ -111,16 +112,23 @@ def ids_inputs() -> dict[str, Any]:
 
 
 def token_embeddings(
-    vocabulary_size: int, target_vocabulary_size: int | None, pad_id: int, width: int, dtype: Any
+    vocabulary_size: int,
+    target_vocabulary_size: int | None,
+    pad_id: int,
+    width: int,
+    dtype: Any,
+    **for_logits: Any,
 ) -> tuple[TokenEmbedding, TokenEmbedding]:
     """Returns the source and target embeddings. For a joint vocabulary, both are the same layer.
 
-    Raises `ValueError` if `pad_id` is not in a vocabulary.
+    `**for_logits` are `tie_weights` and `use_bias` of the target embedding. Raises `ValueError` if
+    `pad_id` is not in a vocabulary.
     """
     check_pad_id(pad_id, min(vocabulary_size, target_vocabulary_size or vocabulary_size))
     options = {"d_model": width, "dtype": dtype}
     if target_vocabulary_size is None:
-        joint = TokenEmbedding(vocabulary_size, name="embedding", **options)
+        joint = TokenEmbedding(vocabulary_size, name="embedding", **options, **for_logits)
         return joint, joint
     source = TokenEmbedding(vocabulary_size, name="source_embedding", **options)
-    return source, TokenEmbedding(target_vocabulary_size, name="target_embedding", **options)
+    options |= {"name": "target_embedding", **for_logits}
+    return source, TokenEmbedding(target_vocabulary_size, **options)

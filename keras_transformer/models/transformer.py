@@ -41,7 +41,7 @@ class Transformer(Seq2Seq):
         target_vocabulary_size: Size of the target vocabulary. With two vocabularies, the source
             embedding has its own matrix, and the target embedding shares a matrix with the output
             projection. Defaults to None, which means a joint vocabulary. Both embeddings and the
-            output projection then share one matrix.
+            output projection then share one matrix (see `tie_word_embeddings`).
         num_layers: Number of encoder layers. Defaults to 6.
         num_decoder_layers: Number of decoder layers. Defaults to `num_layers`.
         d_model: Width D. Defaults to 512.
@@ -50,10 +50,11 @@ class Transformer(Seq2Seq):
         dropout_rate: Dropout rate, in [0, 1), for sublayer outputs and for the sums of embeddings
             and position encodings (§5.4). Defaults to 0.1.
         attention_dropout_rate: Dropout rate, in [0, 1), for the attention weights. Defaults to 0.
-        position_encoding: `"sinusoidal"`, `"sinusoidal_half_split"`, `"learned"`, `"rotary"`,
-            `"alibi"`, `"t5"`, `"none"`, `"index"`, `"normalized_index"` or `"binary"`. The last
-            three names can have the suffix `"_concatenated"`. An encoding with this suffix is
-            concatenated with the embeddings instead of added. Defaults to `"sinusoidal"`.
+        position_encoding: `"sinusoidal"`, `"sinusoidal_half_split"`, `"sinusoidal_marian"`,
+            `"sinusoidal_opennmt"`, `"sinusoidal_fairseq"`, `"learned"`, `"rotary"`, `"alibi"`,
+            `"t5"`, `"none"`, `"index"`, `"normalized_index"` or `"binary"`. The last three names
+            can have the suffix `"_concatenated"`. An encoding with this suffix is concatenated with
+            the embeddings instead of added. Defaults to `"sinusoidal"`.
         activation: Activation of the feed-forward networks. Defaults to `"relu"`.
         norm_first: Whether to use pre-norm, with a final norm after each stack, instead of the
             paper's post-norm. Defaults to False.
@@ -72,6 +73,9 @@ class Transformer(Seq2Seq):
         use_scale: Whether attention scores are divided by sqrt(d_k) (§3.2.1). Defaults to True.
         normalization: `"layer"`, or `"batch"` to normalize each feature over the real tokens of a
             batch, for comparison. Defaults to `"layer"`, as in the paper.
+        tie_word_embeddings: Whether the output projection shares the matrix of the target
+            embedding. If False, it has a matrix of its own. Defaults to True, as in the paper.
+        use_logits_bias: Whether a learned bias is added to the logits. Defaults to False.
         dtype: Dtype policy of all layers. Defaults to the global policy.
 
     Call arguments:
@@ -114,6 +118,8 @@ class Transformer(Seq2Seq):
         d_k: int | None = None,
         use_scale: bool = True,
         normalization: str = "layer",
+        tie_word_embeddings: bool = True,
+        use_logits_bias: bool = False,
         dtype: Any = None,
         **kwargs: Any,
     ) -> None:
@@ -134,7 +140,13 @@ class Transformer(Seq2Seq):
         options["position_encoding"] = positions
         decoder = Decoder(decoder_depth, name="decoder", **options)
         source_embedding, target_embedding = token_embeddings(
-            vocabulary_size, target_vocabulary_size, pad_id, d_model, policy
+            vocabulary_size,
+            target_vocabulary_size,
+            pad_id,
+            d_model,
+            policy,
+            tie_weights=tie_word_embeddings,
+            use_bias=use_logits_bias,
         )
         dropout = Dropout(dropout_rate, dtype=policy, name="embedding_dropout")
 

@@ -48,7 +48,7 @@ def load_recipe(
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise ValueError(f"a recipe must have at most {_MOST_BYTES:,} bytes")
-        tree = _parse(path.read_text("utf-8"))
+        tree = parse_yaml(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read as YAML: {error}") from None
     if not isinstance(tree, dict):
@@ -72,7 +72,9 @@ def _with_tokenizer_of_initial_run(recipe: Recipe) -> Recipe:
     if initial_run is None or given.keys() == TokenizerSettings.model_fields.keys():
         return recipe
     try:
-        tokenizer = load_recipe(find_run(initial_run)).tokenizer.model_copy(update=given)
+        tokenizer = load_recipe(find_run(initial_run), is_of_run=True).tokenizer.model_copy(
+            update=given
+        )
     except UserError:  # `Run.create` raises it, and what needs no run can use the recipe.
         return recipe
     return recipe.model_copy(update={"tokenizer": tokenizer})
@@ -100,12 +102,12 @@ def recipe_files() -> dict[str, Path]:
     return {name: file for name, file in sorted(files.items()) if file.is_file()}
 
 
-def _parse(text: str) -> Any:
+def parse_yaml(text: str) -> Any:
     """Parses YAML. Raises a `ValueError` with a one-line message if the text is invalid."""
     try:
         # With aliases, a short file can use gigabytes of memory.
         if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
-            raise ValueError("a recipe must not use YAML aliases")
+            raise ValueError("YAML aliases are not allowed")
         return yaml.safe_load(text)
     except Exception as error:  # PyYAML also raises errors of Python's type conversions
         raise ValueError(" ".join(str(error).split())) from None
@@ -123,7 +125,7 @@ def _apply(override: str, tree: dict[str, Any]) -> None:
         if not isinstance(tree, dict):
             raise UserError(f"{section} is not a section. Received: {override!r}")
     try:
-        tree[last] = _parse(value)
+        tree[last] = parse_yaml(value)
     except ValueError as error:
         raise UserError(f"{key} must be YAML. Received: {override!r} ({error})") from None
 

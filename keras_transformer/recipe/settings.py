@@ -63,12 +63,28 @@ class _Section(BaseModel):
 
 
 class TextPair(_Section):
-    """The text of one split: two line-aligned files or one TSV file. Files may be gzipped."""
+    """The text of one split: two line-aligned files, or one file with both sides."""
 
     source: str
-    """Name or path of the source file, or of the TSV file."""
+    """Name or path of the source file, or of the file with both sides: TSV, or by its suffix csv,
+    jsonl, parquet, tmx, xlf or po. Files may be compressed (gz, xz, bz2, zst)."""
     target: str | None = None
-    """Name or path of the target file. Omit this key for a TSV file."""
+    """Name or path of the target file. Omit this key for a file with both sides."""
+
+
+class Filters(_Section):
+    """Which pairs of `data.train` to drop, before pairs are held out. Default: none."""
+
+    max_length_ratio: Annotated[float, Field(ge=1)] | None = None
+    """Drop pairs in which a side has more than this number of times the UTF-8 bytes of the
+    other."""
+    identical: bool = False
+    """Drop pairs whose sides are the same text."""
+    repeated: bool = False
+    """Drop pairs that occurred before."""
+    wrong_language: bool = False
+    """Drop pairs with a sentence that py3langid takes for another language with a confidence of
+    0.7. Needs the extra language-id."""
 
 
 class Download(_Section):
@@ -118,20 +134,26 @@ class Data(_Section):
     directory: MayChange[Path | None] = None
     """Folder of the files. The option --data-dir sets this key."""
     download: Download | None = None
+    filters: Filters = Filters()
     max_length: Length = 256
     """Drop pairs in which a sentence has more pieces than this number."""
 
     @model_validator(mode="after")
-    def _check(self) -> "Data":
+    def _check(self, info: ValidationInfo) -> "Data":
         forms = ({"train", "validation", "test"}, {"train", "held_out"}, {"generator"})
         given = {name for name in set.union(*forms) if getattr(self, name) is not None}
+        if not given and info.context == OF_RUN:
+            return self  # An imported model has no text.
         if given not in forms:
             raise ValueError(
                 "give files for train, validation and test, or files for train and held_out, or a "
                 f"generator. Received: {', '.join(sorted(given)) or 'none of them'}"
             )
-        if self.generator is not None and (self.directory, self.download) != (None, None):
-            raise ValueError("directory and download have no effect with a generator: remove them")
+        unused = (self.directory, self.download, self.filters)
+        if self.generator is not None and unused != (None, None, Filters()):
+            raise ValueError(
+                "directory, download and filters have no effect with a generator: remove them"
+            )
         if "test" not in given and self.source_language == self.target_language:
             raise ValueError("target_language must differ from source_language")
         return self
@@ -188,9 +210,9 @@ class ModelSettings(_Section):
     use_scale: bool | None = None
     """Divide attention scores by the square root of d_k. Default: true."""
     position_encoding: str | None = None
-    """One of sinusoidal, sinusoidal_half_split, learned, rotary, alibi, t5, index,
-    normalized_index, binary, the last three also with _concatenated, or none. Default:
-    sinusoidal."""
+    """One of sinusoidal, sinusoidal_half_split, sinusoidal_marian, sinusoidal_opennmt,
+    sinusoidal_fairseq, learned, rotary, alibi, t5, index, normalized_index, binary, the last three
+    also with _concatenated, or none. Default: sinusoidal."""
     activation: str | None = None
     """Activation of the feed-forward networks. Default: relu."""
     norm_first: bool | None = None
@@ -199,6 +221,10 @@ class ModelSettings(_Section):
     """Added to the variance in the norms. Default: 1e-6."""
     normalization: Literal["layer", "batch"] | None = None
     """Batch instead of layer normalization, to compare. Default: layer."""
+    tie_word_embeddings: bool | None = None
+    """One matrix for target embedding and output projection. Default: true."""
+    use_logits_bias: bool | None = None
+    """Add a learned bias to the logits. Default: false."""
     max_length: Size | None = None
     """Maximum tokens per sentence in search and in some position encodings."""
     attention_pattern: Literal["full", "local", "strided", "fixed"] | None = None

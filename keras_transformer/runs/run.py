@@ -35,7 +35,7 @@ Checkpoint = Literal["best", "last"] | int
 # What a run writes beside its recipe and its locks.
 _PLACES = (
     *("text", "tokenizer", "store", "fingerprints.json", "checkpoints", "model.keras", "logs"),
-    *("scores.json", "shortlist.npz", "history.json", "hypotheses"),
+    *("origin.json", "scores.json", "shortlist.npz", "history.json", "hypotheses"),
 )
 
 
@@ -52,6 +52,7 @@ class Run:
         model.keras       the finished model
         logs/             event files for TensorBoard
         .ctranslate2/     the model converted for the engine ctranslate2
+        origin.json       where an imported model comes from
         shortlist.npz     the most probable translations of each source token
         scores.json       all scores of this run
         hypotheses/       the translations of the last evaluation of each split
@@ -87,6 +88,7 @@ class Run:
         self.logs_dir = self.directory / "logs"
         self.scores_path = self.directory / "scores.json"
         self.hypotheses_dir = self.directory / "hypotheses"
+        self.origin_path = self.directory / "origin.json"
         self.shortlist_path = self.directory / "shortlist.npz"
         self.text = RunText(self)
         self.scores = RunScores(self)

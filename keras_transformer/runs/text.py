@@ -4,17 +4,21 @@ import itertools
 import json
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from keras_transformer._files import atomic_write
-from keras_transformer.data.corpus import Pair, download, read_parallel
+from keras_transformer.data.corpus import COMPRESSED, Pair, download
+from keras_transformer.data.filters import LanguageDetector, filtered
 from keras_transformer.data.held_out import HeldOut, hold_out
-from keras_transformer.data.token_store import TokenStore
+from keras_transformer.data.parallel_text import read_parallel
+from keras_transformer.data.token_store import TokenStore, list_reasons
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.errors import UserError
+from keras_transformer.recipe.settings import Filters
 
 if TYPE_CHECKING:
     from keras_transformer.runs.run import Run
@@ -31,41 +35,67 @@ class RunText:
 
     def pairs(self, split: Split) -> Iterable[Pair]:
         """Returns the (source, target) pairs of a split. The result can be iterated repeatedly."""
-        return read_parallel(*self.files(split))
+        return read_parallel(*self.files(split), self._languages)
+
+    @property
+    def _languages(self) -> tuple[str, str]:
+        return self._run.recipe.data.source_language, self._run.recipe.data.target_language
 
     def files(self, split: Split) -> TextFiles:
-        """Returns the source and target file of a split, or its TSV file and None.
+        """Returns the source and target file of a split, or its file with both sides and None.
 
-        Generates, splits or downloads the files if needed. Raises `UserError` if that fails.
+        Generates, filters, splits or downloads the files if needed. Raises `UserError` if that
+        fails.
         """
         data = self._run.recipe.data
-        if data.generator is None and data.held_out is None:
+        is_filtered = split == "train" and data.filters != Filters()
+        if data.generator is None and data.held_out is None and not is_filtered:
             return self.files_of_recipe(split)
         folder = self._run.directory / "text"
         if not folder.is_dir():
             with atomic_write(folder) as partial:
                 partial.mkdir()
-                for name, pairs in self._splits().items():
-                    x, y = self._pair(partial, name)
-                    with x.open("w", encoding="utf-8") as a, y.open("w", encoding="utf-8") as b:
-                        for pair in pairs:
-                            a.write(f"{pair[0]}\n")
-                            b.write(f"{pair[1]}\n")
+                for name, pairs in self._splits(partial).items():
+                    self._write(partial, name, pairs)
+                for path in partial.glob("filtered.*"):
+                    path.unlink()
         source, target = self._pair(folder, split)
         if split == "train" and not source.exists():
             raise UserError(f"{folder} has no training text. A shared run never has it")
         return source, target
 
-    def _pair(self, folder: Path, split: Split) -> tuple[Path, Path]:
-        data = self._run.recipe.data
-        languages = data.source_language, data.target_language
-        source, target = (folder / f"{split}.{language}" for language in languages)
+    def _pair(self, folder: Path, name: str) -> tuple[Path, Path]:
+        source, target = (folder / f"{name}.{language}" for language in self._languages)
         return source, target
 
-    def _splits(self) -> dict[Split, Iterable[Pair]]:
+    def _write(self, folder: Path, name: str, pairs: Iterable[Pair]) -> tuple[Path, Path]:
+        x, y = self._pair(folder, name)
+        with x.open("w", encoding="utf-8") as a, y.open("w", encoding="utf-8") as b:
+            for pair in pairs:
+                a.write(f"{pair[0]}\n")
+                b.write(f"{pair[1]}\n")
+        return x, y
+
+    def _corpus(self, folder: Path) -> Iterable[Pair]:
+        """Returns the pairs of `data.train`. Filters are applied once, into files in `folder`."""
+        pairs = read_parallel(*self.files_of_recipe("train"), self._languages)
+        filters = self._run.recipe.data.filters
+        if filters == Filters():
+            return pairs
+        counts: Counter[str] = Counter()
+        settings = filters.model_dump(exclude={"wrong_language"})
+        detector = LanguageDetector(self._languages) if filters.wrong_language else None
+        files = self._write(folder, "filtered", filtered(pairs, counts, detector, **settings))
+        kept, dropped = counts.pop("kept", 0), list_reasons(counts) or "none"
+        print(f"filters: {kept:,} pairs kept; dropped: {dropped}", file=sys.stderr)
+        return read_parallel(*files)
+
+    def _splits(self, folder: Path) -> dict[Split, Iterable[Pair]]:
         data, seed = self._run.recipe.data, self._run.recipe.seed
-        if counts := data.held_out:
-            corpus = read_parallel(*self.files_of_recipe("train"))
+        if data.generator is None:
+            corpus = self._corpus(folder)
+            if (counts := data.held_out) is None:
+                return {"train": corpus}
             held_out = hold_out(corpus, counts.validation, counts.test, seed)
             kept: dict[Split, Any] = {"test": held_out.test, "validation": held_out.validation}
             return {**kept, "train": _training_pairs(held_out)}
@@ -73,20 +103,23 @@ class RunText:
 
         sizes: Any = data.generator
         count = sizes.test + sizes.validation + sizes.train
-        languages = data.source_language, data.target_language
-        pairs = iter(generate_pairs(count, *languages, seed=seed))
+        pairs = iter(generate_pairs(count, *self._languages, seed=seed))
         splits: tuple[Split, ...] = ("test", "validation", "train")
         return {split: list(itertools.islice(pairs, getattr(sizes, split))) for split in splits}
 
     def files_of_recipe(self, split: Split) -> TextFiles:
         """Returns the files of a split. Downloads missing files if `data.directory` is not set."""
-        pair = getattr(self._run.recipe.data, split)
+        if (pair := getattr(self._run.recipe.data, split)) is None:
+            raise UserError(
+                f"{self._run.recipe_path} names no text, as that of an imported model. Give files, "
+                "or fine-tune the model on your text: keras-transformer init --from RUN"
+            )
         return self._locate(pair.source), self._locate(pair.target) if pair.target else None
 
     def _locate(self, name: str) -> Path:
         data = self._run.recipe.data
         folder = data.directory or Path()
-        for candidate in (folder / name, folder / f"{name}.gz"):
+        for candidate in (folder / f"{name}{suffix}" for suffix in ("", *COMPRESSED)):
             if candidate.is_file():
                 return candidate
         if data.directory or data.download is None or name not in data.download.sha256:

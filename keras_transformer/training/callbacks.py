@@ -145,7 +145,8 @@ class CompileAhead(keras.callbacks.Callback):
         self.batches = batches
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self.programs = compile_ahead(self.model, self.batches)
+        with Bar("compiling", total=len(self.batches), unit="shape", leave=False) as bar:
+            self.programs = compile_ahead(self.model, self.batches, bar.update)
 
 
 class StopAfter(keras.callbacks.Callback):

@@ -232,9 +232,10 @@ def shard_of(process: int, processes: int, devices: int, model_shards: int) -> S
 def layout_map(mesh: Any) -> Any:
     """Returns the layout of a `Transformer`'s weights on a mesh with axes `batch` and `model`.
 
-    Attention weights are split by heads, feed-forward weights by inner units, and embeddings by
-    rows, as in Shoeybi et al., 2019, Megatron-LM: Training Multi-Billion Parameter Language Models
-    Using Model Parallelism, §3. All other weights are replicated.
+    Attention weights are split by heads, feed-forward weights by inner units, and embeddings and
+    the bias of the logits by tokens, as in Shoeybi et al., 2019, Megatron-LM: Training
+    Multi-Billion Parameter Language Models Using Model Parallelism, §3. All other weights are
+    replicated.
     """
     layouts = keras.distribution.LayoutMap(mesh)
     layouts[".*attention/(query|key|value)/kernel"] = (None, MODEL)
@@ -243,7 +244,8 @@ def layout_map(mesh: Any) -> Any:
     layouts[".*feed_forward/inner/kernel"] = (None, MODEL)
     layouts[".*feed_forward/inner/bias"] = (MODEL,)
     layouts[".*feed_forward/outer/kernel"] = (MODEL, None)
-    layouts[".*embedding/embeddings"] = (MODEL, None)
+    layouts[".*embedding/(output_)?embeddings"] = (MODEL, None)
+    layouts[".*embedding/bias"] = (MODEL,)
     return layouts
 
 

@@ -10,6 +10,7 @@ from keras_transformer.translation.target_constraints import ConstraintError
 
 if TYPE_CHECKING:
     from keras_transformer.translation.generator import Generator
+    from keras_transformer.translation.imported_run import import_run
     from keras_transformer.translation.open_run import open_model, open_shortlist
     from keras_transformer.translation.scoring import Scorer, score_pairs
     from keras_transformer.translation.translator import Translator
@@ -21,6 +22,7 @@ __all__ = [
     "Hypothesis",
     "Scorer",
     "Translator",
+    "import_run",
     "open_model",
     "open_shortlist",
     "open_translator",
@@ -32,6 +34,7 @@ __getattr__ = lazy_names(
     __name__,
     {
         "generator": "Generator",
+        "imported_run": "import_run",
         "open_run": "open_model open_shortlist",
         "scoring": "Scorer score_pairs",
         "translator": "Translator",

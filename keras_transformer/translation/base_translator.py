@@ -14,14 +14,13 @@ import numpy as np
 
 from keras_transformer._progress import Bar
 from keras_transformer.data.corpus import available_chunks
-from keras_transformer.data.tokenizer import fits
+from keras_transformer.data.tokenizer import most_pieces
 from keras_transformer.decoding.options import IMPOSSIBLE, DecodingOptions, SearchOptions
 from keras_transformer.errors import check_is_list
 from keras_transformer.translation.hypothesis import (
     NO_HYPOTHESIS,
     Hypothesis,
     SourcePart,
-    join_hypotheses,
 )
 from keras_transformer.translation.target_constraints import TargetConstraints, Words
 
@@ -172,13 +171,13 @@ class BaseTranslator(ABC):
         return [x for index, pair in enumerate(encoded) for x in self._parts_of(index, *pair)]
 
     def _parts_of(self, index: int, text: str, pieces: list[int]) -> Iterator[SourcePart]:
-        most = self.max_length - 1  # One position is for eos.
+        most = most_pieces(self.tokenizer, "source", self.max_length)
         encode, sources = self.tokenizer.encode_source, [(text, pieces)]
-        is_whole = fits(pieces, self.max_length) or self._is_unknown(pieces)
+        is_whole = len(pieces) <= most or self._is_unknown(pieces)
         if not is_whole and self.overlong == "split":
             from keras_transformer.translation.long_lines import split_overlong
 
-            split = split_overlong(text, lambda x: fits(encode([x])[0], self.max_length))
+            split = split_overlong(text, lambda x: len(encode([x])[0]) <= most)
             split = [part.strip() for part in split]
             sources = list(zip(split, encode(split), strict=True))
         elif not is_whole:
@@ -270,6 +269,41 @@ def whole_sentences(
         rows = [_copies(x, blank) if x.is_copied else next(translated) for x in sources]
         whole[sentence] = [join_hypotheses(sources, x) for x in zip(*rows, strict=True)]
     return whole
+
+
+def join_hypotheses(sources: Sequence[SourcePart], parts: Sequence[Hypothesis]) -> Hypothesis:
+    """Joins the translations of the parts of one sentence. Scores and lengths are summed.
+
+    The source words in the alignments must be counted from the beginning of the whole sentence. If
+    a part has no hypothesis, neither has the sentence.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    from keras_transformer.translation.long_lines import separator
+
+    is_aligned = parts[0].alignment is not None
+    if any(part.score == IMPOSSIBLE for part in parts):
+        return replace(NO_HYPOTHESIS, alignment=() if is_aligned else None)
+    texts: list[str] = []
+    alignment: set[tuple[int, int]] = set()
+    words, last = 0, None
+    for source, part in zip(sources, parts, strict=True):
+        if not part.text:
+            continue
+        space = separator(*last, source, part.text) if last else ""
+        words -= bool(last) and not space  # The part continues the last word.
+        alignment |= {(index, target + words) for index, target in part.alignment or ()}
+        texts += [space, part.text]
+        words += len(part.text.split())
+        last = source, part.text
+    return Hypothesis(
+        text="".join(texts),
+        ids=tuple(id for part in parts for id in part.ids),
+        score=sum(part.score for part in parts),
+        log_probability=sum(part.log_probability for part in parts),
+        length=sum(part.length for part in parts),
+        alignment=tuple(sorted(alignment)) if is_aligned else None,
+    )
 
 
 def _copies(part: SourcePart, blank: list[Hypothesis]) -> list[Hypothesis]:

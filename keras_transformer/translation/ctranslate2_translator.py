@@ -57,7 +57,8 @@ class CTranslate2Translator(BaseTranslator):
     `CTranslate2Translator`.
 
     CTranslate2 returns `beam_size` finished hypotheses. The best is among them, and with the form
-    `"power"` of the length penalty also the `n_best` best.
+    `"power"` of the length penalty also the `n_best` best. Its scores leave out
+    the log-probability of the tokenizer's target prefix.
 
     Example:
 
@@ -99,8 +100,9 @@ class CTranslate2Translator(BaseTranslator):
         except (OSError, KeyError, TypeError, ValueError, RuntimeError, UserError) as error:
             raise UserError(f"{directory} is not an export for CTranslate2: {error}") from None
         super().__init__(tokenizer, max_length, options, overlong, copy_unknown)
-        self._source_pieces = tokenizer.source_pieces
-        self._target_ids = {piece: id for id, piece in enumerate(tokenizer.target_pieces)}
+        self._source_pieces, pieces = tokenizer.source_pieces, tokenizer.target_pieces
+        self._target_ids = {piece: id for id, piece in enumerate(pieces)}
+        self._target_prefix = [pieces[id] for id in tokenizer.target_prefix_ids]
 
     def _search_parts(
         self,
@@ -123,8 +125,8 @@ class CTranslate2Translator(BaseTranslator):
         running: list[tuple[int, Any]] = []
         for length, indices in sorted(indices_of_length.items(), reverse=True):
             results = self._model.translate_batch(
-                # CTranslate2 adds eos.
-                [[self._source_pieces[id] for id in parts[i].ids[:-1]] for i in indices],
+                [self._pieces(parts[index].ids) for index in indices],
+                target_prefix=[self._target_prefix] * len(indices) if self._target_prefix else None,
                 max_batch_size=BATCH_SIZE,
                 asynchronous=True,
                 beam_size=options.beam_size,
@@ -142,6 +144,11 @@ class CTranslate2Translator(BaseTranslator):
             found[index] = self._hypotheses(result.result(), options)
             advance([index])
         return found
+
+    def _pieces(self, source_ids: list[int]) -> list[str]:
+        """Returns the pieces of a source without eos, which CTranslate2 adds."""
+        end = len(source_ids) - self.tokenizer.source_eos
+        return [self._source_pieces[id] for id in source_ids[:end]]
 
     def _hypotheses(self, result: Any, options: SearchOptions) -> list[Hypothesis]:
         """Returns the best hypotheses, ranked by the length penalty of this package."""

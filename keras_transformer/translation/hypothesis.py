@@ -3,7 +3,7 @@
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,41 +51,6 @@ class Hypothesis:
 
 # Fills a list of hypotheses if the search found too few.
 NO_HYPOTHESIS = Hypothesis("", (), IMPOSSIBLE, IMPOSSIBLE, 0)
-
-
-def join_hypotheses(sources: Sequence[SourcePart], parts: Sequence[Hypothesis]) -> Hypothesis:
-    """Joins the translations of the parts of one sentence. Scores and lengths are summed.
-
-    The source words in the alignments must be counted from the beginning of the whole sentence. If
-    a part has no hypothesis, neither has the sentence.
-    """
-    if len(parts) == 1:
-        return parts[0]
-    from keras_transformer.translation.long_lines import separator
-
-    is_aligned = parts[0].alignment is not None
-    if any(part.score == IMPOSSIBLE for part in parts):
-        return replace(NO_HYPOTHESIS, alignment=() if is_aligned else None)
-    texts: list[str] = []
-    alignment: set[tuple[int, int]] = set()
-    words, last = 0, None
-    for source, part in zip(sources, parts, strict=True):
-        if not part.text:
-            continue
-        space = separator(*last, source, part.text) if last else ""
-        words -= bool(last) and not space  # The part continues the last word.
-        alignment |= {(index, target + words) for index, target in part.alignment or ()}
-        texts += [space, part.text]
-        words += len(part.text.split())
-        last = source, part.text
-    return Hypothesis(
-        text="".join(texts),
-        ids=tuple(id for part in parts for id in part.ids),
-        score=sum(part.score for part in parts),
-        log_probability=sum(part.log_probability for part in parts),
-        length=sum(part.length for part in parts),
-        alignment=tuple(sorted(alignment)) if is_aligned else None,
-    )
 
 
 def word_alignment(

@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_transformer._backend.compile_function import compile_function
 from keras_transformer._backend.operations import label_logits
-from keras_transformer.data.tokenizer import fits
+from keras_transformer.data.tokenizer import most_pieces
 from keras_transformer.decoding.batches import pair_batches
 from keras_transformer.errors import UserError, check_is_list
 
@@ -130,7 +130,8 @@ class Scorer:
         scored: list[list[float]] = [[]] * len(sentences)
         for indices, (tokens, _, lengths) in self._batches(sentences, translations):
             for row, index in enumerate(indices):
-                scored[index] = tokens[row, : lengths[row]].tolist()
+                first = len(self.tokenizer.target_prefix_ids)
+                scored[index] = tokens[row, first : lengths[row]].tolist()
         return scored
 
     def _batches(
@@ -154,10 +155,11 @@ class Scorer:
     def _encode(self, side: str, texts: Sequence[str]) -> list[list[int]]:
         check_is_list(**{f"{side} texts": texts})
         encoded = getattr(self.tokenizer, f"encode_{side}")([text.strip() for text in texts])
+        most = most_pieces(self.tokenizer, side, self.model.max_length)
         for text, ids in zip(texts, encoded, strict=True):
-            if not fits(ids, self.model.max_length):
+            if len(ids) > most:
                 raise UserError(
-                    f"a {side} must have at most {self.model.max_length - 1:,} pieces. "
+                    f"a {side} must have at most {most:,} pieces. "
                     f"Received: {len(ids):,} pieces of {text[:40]!r}..."
                 )
         return encoded

@@ -31,7 +31,8 @@ class TargetConstraints:
     A word matches only the pieces that the tokenizer returns for the word alone. So "cat" matches
     "cats" if the pieces of "cats" are "▁cat" and "s". The word "cat" matches neither "Cat" nor
     other pieces with the same letters. If a sentence is split, the prefix applies only to the first
-    part. If the tokenizer does not know a character of a forbidden word, the word has no effect.
+    part. The target prefix of the tokenizer comes before it, in all parts. If the tokenizer does
+    not know a character of a forbidden word, the word has no effect.
 
     `prefixes`, `required` and `forbidden` are the arguments of `Translator.translate` for `count`
     sentences, which were split into `parts`.
@@ -64,6 +65,7 @@ class TargetConstraints:
                     f"Received: {len(given)}"
                 )
         self._pad_id, unk_id = tokenizer.pad_id, tokenizer.unk_id
+        self._prefix_of_all = [*tokenizer.target_prefix_ids]
         self._prefixes = tokenizer.encode_target(prefixes)
         self._required = _encode_words(tokenizer, required)
         encoded = _encode_words(tokenizer, forbidden)
@@ -123,7 +125,7 @@ class TargetConstraints:
 
     def prefix(self, part: SourcePart) -> list[int]:
         """Returns the ids of a part's prefix, or an empty list if the part has no prefix."""
-        return [] if part.number else self._prefixes[part.sentence]
+        return self._prefix_of_all + ([] if part.number else self._prefixes[part.sentence])
 
     def arrays(self, parts: Sequence[SourcePart], rows: int) -> dict[str, np.ndarray | None]:
         """Returns the constraints of a batch of `rows` rows as fields of a `Request`.
@@ -132,8 +134,8 @@ class TargetConstraints:
         are the same powers of two in all batches, so that the search is compiled for few shapes.
         """
         prefix_ids = None
-        if any(self._prefixes):
-            width = smallest_power(2, max(map(len, self._prefixes)))
+        if longest := len(self._prefix_of_all) + max(map(len, self._prefixes)):
+            width = smallest_power(2, longest)
             prefix_ids = padded([*map(self.prefix, parts)], rows, width, self._pad_id)
         return {
             "prefix_ids": prefix_ids,

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -147,7 +148,8 @@ class Translator(BaseTranslator):
         opened = opened_runs(runs)
         run, tokenizer = opened[0], opened[0].tokenizer()
         for other in opened[1:]:
-            if other.tokenizer().fingerprint != tokenizer.fingerprint:
+            own = other.tokenizer()
+            if (own.fingerprint, own.frames) != (tokenizer.fingerprint, tokenizer.frames):
                 raise UserError(f"the tokenizers of {other.directory} and {run.directory} differ")
         models = [
             open_model(one, checkpoint, for_inference=True, tokenizer=tokenizer) for one in opened
@@ -157,18 +159,39 @@ class Translator(BaseTranslator):
         shortlist = open_shortlist(run, tokenizer) if use_shortlist else None
         return cls(model, tokenizer, options, overlong, tokens_per_batch, shortlist, copy_unknown)
 
+    @classmethod
+    def from_preset(
+        cls,
+        preset: str | Path,
+        options: SearchOptions | None = None,
+        *,
+        revision: str | None = None,
+        **arguments: Any,
+    ) -> "Translator":
+        """Opens the translator of a run, or of what `import_run` makes a run of.
+
+        The first call makes the run, in Keras's folder. `**arguments` are those of `from_run`.
+
+        Example:
+
+        >>> Translator.from_preset("hf://Helsinki-NLP/opus-mt-en-de").translate(["How are you?"])
+        """
+        from keras_transformer.translation.imported_run import preset_run
+
+        return cls.from_run(preset_run(preset, revision), options, **arguments)
+
     def _search_parts(
         self,
         parts: list[SourcePart],
         options: SearchOptions | SamplingOptions,
-        constraints: TargetConstraints | None,
+        constraints: TargetConstraints,
         advance: Advance,
         seed: int = 0,
         first_index: int = 0,
     ) -> list[list[Hypothesis]]:
         def fields(batch: LengthBatch) -> dict[str, Any]:
             of_batch = [parts[index] for index in batch.indices]
-            given = constraints.arrays(of_batch, batch.rows) if constraints else {}
+            given = constraints.arrays(of_batch, batch.rows)
             return {**given, "shortlist": self._shortlists(of_batch, batch.rows)}
 
         # With sampling, a batch has about as many hypotheses as with beam search. The quotient is
@@ -220,8 +243,9 @@ class Translator(BaseTranslator):
         options = self._checked(options or SamplingOptions())
         parts = self._parts(sentences)
         searched = self._not_copied(parts)
+        constraints = TargetConstraints(self.tokenizer, searched, len(sentences))
         with counted_progress(progress, searched, len(sentences), self.waiting) as advance:
-            found = self._search_parts(searched, options, None, advance, seed, first_index)
+            found = self._search_parts(searched, options, constraints, advance, seed, first_index)
         blank = [Hypothesis("", (), 0.0, 0.0, 0)] * options.num_samples
         return whole_sentences(parts, found, blank, len(sentences))
 
@@ -278,6 +302,7 @@ class Translator(BaseTranslator):
         (part,) = parts
         limit, strategy = self._limit(self.options), self._search.strategy(self.options)
         request, length = self._search.request([part.ids], 1, len(part.ids), limit)
+        request = request._replace(**TargetConstraints(self.tokenizer, parts, 1).arrays(parts, 1))
         pieces = self.tokenizer.target_pieces
         nodes, result = record(self.model, request, length, strategy, pieces)
         return BeamTree(part.text, nodes, tuple(self._search.hypotheses(result, 0)), self.options)
@@ -286,12 +311,13 @@ class Translator(BaseTranslator):
         self, parts: list[SourcePart], found: list[list[Hypothesis]]
     ) -> list[list[Hypothesis]]:
         aligned: list[list[Hypothesis]] = [[]] * len(parts)
+        forced = len(self.tokenizer.target_prefix_ids)
         for index, attention in self._attention(parts, found):
             part = parts[index]
-            of_source = source_word_indices(self.tokenizer, part.text, part.ids[:-1])
+            of_source = source_word_indices(self.tokenizer, part.text, self._pieces(part))
             of_source += part.first_word
             for weights, x in zip(attention, found[index], strict=True):
-                of_target = target_word_indices(self.tokenizer, x.ids)
+                of_target = target_word_indices(self.tokenizer, x.ids[forced:])
                 pairs = align_words(weights, of_source, of_target)
                 aligned[index] = [*aligned[index], replace(x, alignment=pairs)]
         return aligned
@@ -301,29 +327,42 @@ class Translator(BaseTranslator):
     ) -> list[list[Hypothesis]]:
         """Returns the hypotheses of each part with the unknown characters of the source."""
         tokenizer, found = self.tokenizer, list(found)
+        forced = len(tokenizer.target_prefix_ids)
         for index, attention in self._attention(parts, found):
             part = parts[index]
-            pieces = zip(part.ids, tokenizer.source_surfaces(part.text), strict=False)
+            pieces = zip(self._pieces(part), tokenizer.source_surfaces(part.text), strict=False)
             copies = [text if id == tokenizer.unk_id else None for id, text in pieces]
             if any(copies):
                 rows = zip(found[index], attention, strict=True)
-                texts = ((x, with_copies(tokenizer, x.ids, y, copies)) for x, y in rows)
+                texts = ((x, with_copies(tokenizer, x.ids[forced:], y, copies)) for x, y in rows)
                 found[index] = [replace(x, text=text) for x, text in texts]
         return found
 
     def _attention(
         self, parts: list[SourcePart], found: list[list[Hypothesis]]
     ) -> Iterator[tuple[int, np.ndarray]]:
-        """Yields the index of each part, and the attention `(N, T, S)` of its hypotheses to it."""
+        """Yields the index of each part, and the attention `(N, T, S)` of its hypotheses to it.
+
+        The attention begins after the prefixes of the tokenizer.
+        """
         if not hasattr(self.model, "source_attention"):
             raise UserError(
                 "Alignments and copied characters need a model with attention (a method "
                 f"`source_attention`). Received: model={type(self.model).__name__}"
             )
         bos_id, pad_id = self.tokenizer.bos_id, self.tokenizer.pad_id
+        first, forced = map(
+            len, (self.tokenizer.source_prefix_ids, self.tokenizer.target_prefix_ids)
+        )
         sources = [part.ids for part in parts]
         targets = [[[bos_id, *hypothesis.ids[:-1]] for hypothesis in of_part] for of_part in found]
         batches = pair_batches(sources, targets, self.tokens_per_batch, self.max_length, pad_id)
         for indices, source_ids, target_ids in batches:
             attention = ops.convert_to_numpy(self._source_attention(source_ids, target_ids))
+            attention = attention[..., forced:, first:]
             yield from zip(indices, attention, strict=False)
+
+    def _pieces(self, part: SourcePart) -> Sequence[int]:
+        """Returns the ids of a part without the tokenizer's prefix and eos."""
+        first, end = len(self.tokenizer.source_prefix_ids), len(part.ids)
+        return part.ids[first : end - self.tokenizer.source_eos]

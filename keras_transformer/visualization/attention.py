@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_transformer._backend.compile_function import compile_function
 from keras_transformer._backend.gradient_checkpointing import gradient_checkpointing
-from keras_transformer.data.tokenizer import check_utf8, fits
+from keras_transformer.data.tokenizer import check_utf8, most_pieces
 from keras_transformer.errors import UserError
 from keras_transformer.layers.attention.scaled_dot_product_attention import (
     AttentionKind,
@@ -225,12 +225,13 @@ def translation_attention(
             if the model has no attention.
     """
     model, tokenizer = translator.model, translator.tokenizer
-    source = _encoded(tokenizer.encode_source, sentence, translator.max_length)
+    source = _encoded(tokenizer, "source", sentence, translator.max_length)
     if target is None:
         hypothesis = translator.translate_nbest([sentence])[0][0]
-        target, pieces = hypothesis.text, list(hypothesis.ids)
+        target = hypothesis.text
+        pieces = list(hypothesis.ids[len(tokenizer.target_prefix_ids) :])
     else:
-        pieces = _encoded(tokenizer.encode_target, target, translator.max_length)
+        pieces = _encoded(tokenizer, "target", target, translator.max_length)
     source_ids = tokenizer.frame_source(source)
     target_ids, labels = tokenizer.frame_target(pieces)
     inputs = {
@@ -246,26 +247,27 @@ def translation_attention(
     queries, predicted = ([names[1][id] for id in ids] for ids in (target_ids, labels))
     special = tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id
     attention = model.source_attention(inputs["source_ids"], inputs["target_ids"][:, None])
+    before = len(tokenizer.source_prefix_ids), len(tokenizer.target_prefix_ids)
     return AttentionExample(
         maps,
         {"encoder": (keys, keys), "decoder": (queries, queries), "cross": (predicted, keys)},
         (sentence, target),
         tuple(names[0][id] for id in special),
         align_words(
-            ops.convert_to_numpy(attention)[0, 0],
+            ops.convert_to_numpy(attention)[0, 0, before[1] :, before[0] :],
             source_word_indices(tokenizer, sentence, source),
             target_word_indices(tokenizer, pieces),
         ),
     )
 
 
-def _encoded(encode: Any, text: str, max_length: int) -> list[int]:
+def _encoded(tokenizer: Any, side: str, text: str, max_length: int) -> list[int]:
     """Returns the pieces of a text, without special tokens."""
     check_utf8(text)
-    pieces: list[int] = encode([text])[0]
-    if not pieces or not fits(pieces, max_length):
+    pieces: list[int] = getattr(tokenizer, f"encode_{side}")([text])[0]
+    most = most_pieces(tokenizer, side, max_length)
+    if not 0 < len(pieces) <= most:
         raise UserError(
-            f"a sentence must have 1 to {max_length - 1} tokens. Received: {len(pieces)} tokens, "
-            f"{text!r:.80}"
+            f"a sentence must have 1 to {most} tokens. Received: {len(pieces)} tokens, {text!r:.80}"
         )
     return pieces

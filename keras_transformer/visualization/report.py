@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 from sacrebleu.metrics import CHRF
 
-from keras_transformer.data.tokenizer import fits
+from keras_transformer.data.tokenizer import most_pieces
 from keras_transformer.errors import UserError
 from keras_transformer.evaluation.evaluator import Evaluator
 from keras_transformer.evaluation.run_evaluation import run_evaluator
@@ -256,8 +256,9 @@ def _encoded(
     tokenizer, longest = system.scorer.tokenizer, system.scorer.model.max_length
     of_sources = tokenizer.encode_source([text.strip() for text in sources])
     of_texts = tokenizer.encode_target([text.strip() for text in texts])
+    most = [most_pieces(tokenizer, side, longest) for side in ("source", "target")]
     pairs = enumerate(zip(of_sources, of_texts, strict=True))
-    short = [index for index, pair in pairs if all(fits(ids, longest) for ids in pair)]
+    short = [index for index, (a, b) in pairs if len(a) <= most[0] and len(b) <= most[1]]
     return short, of_sources, of_texts
 
 

@@ -554,6 +554,7 @@ class NumberedPieces:
     """What `export_ctranslate2` asks of a tokenizer; piece 17 is called "17"."""
 
     pad_id, unk_id, bos_id, eos_id = PAD_ID, UNK_ID, BOS_ID, EOS_ID
+    source_eos = True
 
     def __init__(self, size: int) -> None:
         self.source_vocabulary_size = self.target_vocabulary_size = size

@@ -1,9 +1,13 @@
 """`keras-transformer init`: a recipe for own text, and nothing after an error."""
 
+import bz2
 import gzip
+import json
+import lzma
 import re
 import shlex
 
+import pyarrow
 import pytest
 from support.command_line import fails, invoke, succeeds
 
@@ -11,6 +15,7 @@ from keras_transformer import load_recipe
 
 DIGITS = "zero one two three four five six seven eight nine".split()
 ZIFFERN = "null eins zwei drei vier fünf sechs sieben acht neun".split()
+ALL_FILTERS = ("identical", "repeated", "wrong_language")
 PAIRS = [
     (f"{DIGITS[a]} {DIGITS[b]} {DIGITS[c]}", f"{ZIFFERN[a]} {ZIFFERN[b]} {ZIFFERN[c]}")
     for a in range(10)
@@ -26,6 +31,10 @@ def folder(tmp_path, monkeypatch):
         text = "".join(f"{pair[side]}\n" for pair in PAIRS)
         (tmp_path / f"my.corpus.{language}").write_text(text, encoding="utf-8")
     return tmp_path
+
+
+def zstd(data):
+    return pyarrow.compress(data, codec="zstd", asbytes=True)
 
 
 def write_tsv(path, columns=2):
@@ -96,6 +105,60 @@ def test_languages_come_from_names_or_options(folder):
         assert result.exit_code == 2 and f"'{wrong}' is not a language code" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("names", "languages"),
+    [
+        (("x.en.xz", "x.de.xz"), ("en", "de")),
+        (("a-to.pt_BR.txt", "b.zho_Hans.txt.zst"), ("pt-BR", "zh-Hans")),
+        (("up-to-en-de.tsv",), ("en", "de")),
+        (("news_v2.fr-pt_BR.tsv.bz2",), ("fr", "pt-BR")),
+        (("plain.csv",), ("en", "de")),
+        (("memory.tmx",), ("en-US", "de-DE")),
+        (("set.jsonl.gz",), ("en", "de")),
+    ],
+)
+def test_languages_come_from_parts_of_names_that_are_languages(folder, names, languages):
+    for side, name in enumerate(names):
+        lines = [pair[side] if len(names) == 2 else "\t".join(pair) for pair in PAIRS]
+        if name == "plain.csv":
+            lines = ["de,en", *(f"{y},{x}" for x, y in PAIRS)]
+            languages = ("de", "en")
+        elif name == "memory.tmx":
+            variant = "<tuv xml:lang='{}'><seg>{}</seg></tuv>"
+            units = (variant.format("EN-US", x) + variant.format("de-DE", y) for x, y in PAIRS)
+            lines = ["<tmx><body>", *(f"<tu>{unit}</tu>" for unit in units), "</body></tmx>"]
+        elif name == "set.jsonl.gz":
+            lines = [json.dumps({"translation": {"en": x, "de": y}}) for x, y in PAIRS]
+        data = "\n".join(lines).encode() + b"\n"
+        compress = {"xz": lzma.compress, "bz2": bz2.compress, "gz": gzip.compress, "zst": zstd}
+        (folder / name).write_bytes(compress.get(name.rpartition(".")[2], bytes)(data))
+    shown = succeeds("init", *names, "--output", "r.yaml")
+    assert f"source ({languages[0]})" in shown and "600" in shown
+    data = load_recipe("r.yaml").data
+    assert (data.source_language, data.target_language) == languages
+    assert (data.train.source, data.train.target) == (*names, None)[:2]
+
+
+def test_marks_headers_and_pairs_that_filters_drop_are_told(folder):
+    extra = [("source", "target"), ("equal", "equal"), ("a", "far too long " * 9), PAIRS[0]]
+    german = [
+        ("Das ist ein deutscher Satz und kein englischer Satz.", f"Ja, das ist er, {n}.")
+        for n in range(9)
+    ]
+    for side, language in enumerate(("en", "de")):
+        lines = [pair[side].replace("one ", "o@@ ne ") for pair in [*extra, *PAIRS, *german]]
+        (folder / f"all.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    rows = [" ".join(line.split()) for line in succeeds("init", "all.en", "all.de").splitlines()]
+    assert {"repeated 1", "length ratio above 9 1"} < {*rows}
+    assert any(re.match("other language, about (9|1[0-2])$", x) for x in rows)
+    assert "notice the first pair may be a header: source = target" in rows
+    assert any(
+        re.match("notice [0-9]+% of the pairs have the marks @@ of BPE: `sed", x) for x in rows
+    )
+    filters = load_recipe("all_en_de.yaml").data.filters
+    assert filters.model_dump() == {"max_length_ratio": 9, **dict.fromkeys(ALL_FILTERS, True)}
+
+
 def test_an_existing_file_is_not_overwritten(folder):
     (folder / "my_en_de.yaml").write_text("mine")
     assert "already exists" in fails("init", "my.corpus.en", "my.corpus.de")
@@ -132,7 +195,7 @@ def damaged(folder, problem):
         ("another number of lines", "bad.en with 600 and .*bad.de with 601"),
         ("no UTF-8", "bad.de, line 600: text must be UTF-8"),
         ("empty", "at least 200 pairs"),
-        ("three columns", "Received: 3 fields; `cut -f 1,2`"),
+        ("three columns", "columns are source and target.*`cut -f 1,2`"),
     ],
 )
 def test_bad_text_writes_nothing(folder, problem, message):

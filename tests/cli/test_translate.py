@@ -16,9 +16,12 @@ from keras_transformer.translation.target_constraints import ConstraintError
 
 SHOUT = """
 import sys
-from keras_transformer import cli
-from keras_transformer.translation import engines
-from keras_transformer.translation.hypothesis import Hypothesis
+from keras_transformer_cli import _log_lines_hidden
+
+with _log_lines_hidden():
+    from keras_transformer import cli
+    from keras_transformer.translation import engines
+    from keras_transformer.translation.hypothesis import Hypothesis
 
 class Shouter:
     waiting = ""
@@ -116,7 +119,8 @@ def test_invalid_utf8_to_translate(run, tmp_path):
     assert result.exit_code == 2
     assert len(result.stdout.splitlines()) == 3
     assert result.stderr == (
-        "Error: standard input, line 4: text must be UTF-8. Received: byte 0xff at column 1\n"
+        "Error: standard input, line 4: text must be UTF-8. Received: byte 0xff at column 1. "
+        "It may be CP1252, which this converts: iconv -f CP1252 -t UTF-8\n"
     )
     (tmp_path / "in.txt").write_bytes(b"one\n\xff\n")
     assert "in.txt, line 2" in fails("translate", run, tmp_path / "in.txt")

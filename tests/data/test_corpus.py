@@ -3,10 +3,13 @@
 import gzip
 import hashlib
 import io
+import lzma
 import queue
+import re
 import sys
 import time
 import tracemalloc
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -56,6 +59,46 @@ def test_gzip_is_recognised_by_its_content(tmp_path):
     assert list(read_lines(write(tmp_path / "b.gz", b"plain\n"))) == ["plain"]
 
 
+@pytest.mark.parametrize(
+    ("encoding", "text", "command"),
+    [
+        ("utf-16", "schön\nwie\n", "iconv -f UTF-16 -t UTF-8 a.de > a.utf8.de"),
+        ("utf-16-le", "Hello there\nnext\n", "iconv -f UTF-16LE "),
+        ("utf-16-be", "Привет, как твои дела сегодня\nХорошо\n", "iconv -f UTF-16BE "),
+        ("utf-32", "Hello\n", "iconv -f UTF-32 "),
+        ("cp1252", "ASCII\nEine schöne Straße\n" * 3, "line 2: .* 0xf6 .*iconv -f CP1252 "),
+        ("cp1251", "Привет, как твои дела сегодня\n" * 3, "iconv -f CP1251 "),
+        ("shift_jis", "今日は良い天気ですね。散歩に行きましょう。\n" * 3, "iconv -f CP932 "),
+        ("gb18030", "今天天气很好，我们去散步吧。\n" * 3, "iconv -f GB18030 "),
+        ("euc-kr", "안녕하세요. 오늘 날씨가 좋습니다.\n" * 3, "iconv -f CP949 "),
+    ],
+)
+def test_other_encodings_are_named_with_the_command(tmp_path, monkeypatch, encoding, text, command):
+    monkeypatch.chdir(tmp_path)
+    data = text.encode(encoding)
+    with pytest.raises(CorpusError, match=command):
+        list(read_lines(write(Path("a.de"), data)))
+    program = "xz -dc a.de.xz | iconv "
+    with pytest.raises(CorpusError, match=re.escape(program) + ".* > a.de.utf8"):
+        list(read_lines(write(Path("a.de.xz"), lzma.compress(data))))
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("my text.xlsx", "soffice --headless --convert-to csv 'my text.xlsx'"),
+        ("a.DOCX", "soffice --headless --convert-to txt:Text a.DOCX"),
+        ("en-de.txt.zip", "unzip en-de.txt.zip"),
+        ("a.tar.gz", "tar -xf a.tar.gz"),
+        ("ref.de.sgm", "> text.txt sed "),
+    ],
+)
+def test_files_without_lines_name_what_converts_them(tmp_path, monkeypatch, name, command):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CorpusError, match=f"A command that converts it: {re.escape(command)}"):
+        list(read_lines(write(Path(name), b"PK\x03\x04")))
+
+
 def test_standard_input_is_read_like_a_file(monkeypatch):
     content = b"\xef\xbb\xbfone\r\n\n two \r\r\n\xef\xbb\xbfthree\r"
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content)))
@@ -78,9 +121,12 @@ def test_unequal_numbers_of_lines_are_refused(tmp_path, source_count, target_cou
         (None, "text: cannot be read: No such file"),
         (b"a\tgut\nsch\xf6n\tb\n", "text, line 2: text must be UTF-8. .*0xf6 at column 4"),
         (b"\xef\xbb\xbf" + b"a" * LONGEST, "line 1: a line must have at most"),
-        (gzip.compress(bytes(range(256)) * 9)[:-99], "text: damaged gzip file"),
-        (b"one\teins\nno tab\n", "text, line 2: .* Received: 1 fields$"),
-        (b"one\teins\tCC-BY\n", "line 1: .* Received: 3 fields; `cut -f 1,2` keeps the first"),
+        (gzip.compress(bytes(range(256)) * 9)[:-99], "text: damaged compressed file"),
+        (
+            b"one\teins\nno tab\n",
+            "text, line 2: a row must have as many columns as the first, 2. Received: 1$",
+        ),
+        (b"one\teins\tCC-BY\n", "which columns are source and target.* `cut -f 1,2`"),
     ],
 )
 def test_files_that_are_no_parallel_text_are_refused(tmp_path, content, message):

@@ -1,5 +1,7 @@
 """Facts about a corpus: counts, lengths, duplicates, scripts, sample."""
 
+import re
+
 import pytest
 
 from keras_transformer.data import corpus_report
@@ -33,6 +35,28 @@ def test_text_without_a_usable_pair_has_a_report():
     report = examine([("", "")])
     assert (report.pairs, report.empty, report.sample) == (0, 1, [])
     assert report.source.longest == report.target.different == 0
+
+
+class Detector:
+    def is_wrong(self, pair):
+        return pair[1].startswith("ja")
+
+
+@pytest.mark.parametrize(
+    ("first", "others", "notices"),
+    [
+        (("en", "de"), "ein guter Satz", ["the first pair may be a header: en = de"]),
+        (("Go", "Geh!"), "ein guter Satz", []),
+        (("a b c", "d"), "Unter@@ wegs sein", ["100% of the pairs have the marks @@ of BPE: .*"]),
+        (("a b c", "d"), "ja so ist es", ["many sentences are of another language: .*"]),
+    ],
+)
+def test_signs_of_unfit_text_are_noticed(first, others, notices):
+    report = examine([first, *[("a good sentence", others)] * 200], detector=Detector())
+    assert len(report.notices) == len(notices)
+    for found, expected in zip(report.notices, notices, strict=True):
+        assert re.fullmatch(expected, found)
+    assert report.wrong_language == (200 if others.startswith("ja") else 0)
 
 
 def test_scripts_are_shares_of_the_letters():

@@ -9,7 +9,7 @@ import sentencepiece
 from support.parallel_text import LOSSLESS_TARGET, SENTENCES
 
 from keras_transformer.data import Tokenizer
-from keras_transformer.data.tokenizer import VocabularySizeError, fits
+from keras_transformer.data.tokenizer import VocabularySizeError, most_pieces
 from keras_transformer.errors import UserError
 
 
@@ -26,7 +26,23 @@ def separate_tokenizer():
 def test_frames_are_what_encoder_decoder_and_loss_take(tokenizer):
     assert tokenizer.frame_source([7, 8]) == [7, 8, 3]
     assert tokenizer.frame_target([7, 8]) == ([2, 7, 8], [7, 8, 3])
-    assert [fits([7, 8], length) for length in (2, 3)] == [False, True]
+    assert [most_pieces(tokenizer, side, 9) for side in ("source", "target")] == [8, 8]
+
+
+def test_prefixes_and_a_missing_source_eos_are_in_the_frames_and_saved(tokenizer, tmp_path):
+    prefixes = {"source_prefix": ["b", "▁a"], "target_prefix": ["c"], "source_eos": False}
+    framed = Tokenizer(tokenizer.source_model, **prefixes)
+    (c,), (b, a) = ([framed.source_pieces.index(x) for x in y] for y in ("c", ["b", "▁a"]))
+    framed.save(tmp_path / "tokenizer")
+    for each in (framed, Tokenizer.load(tmp_path / "tokenizer")):
+        assert each.frame_source([7, 8]) == [b, a, 7, 8]
+        assert each.frame_target([7, 8]) == ([2, c, 7, 8], [c, 7, 8, 3])
+        assert [most_pieces(each, side, 9) for side in ("source", "target")] == [7, 7]
+        (ids,) = each.encode_target(["ein hund"])
+        assert each.decode_target([[c, *ids, 3], ids]) == ["ein hund"] * 2
+        assert each.frames == framed.frames != tokenizer.frames
+    with pytest.raises(UserError, match=r"target_prefix must be pieces .*\['>>por<<'\]"):
+        Tokenizer(tokenizer.source_model, target_prefix=[">>por<<"])
 
 
 def test_special_ids(tokenizer):
@@ -137,6 +153,11 @@ def test_saved_and_loaded_it_is_the_same(tmp_path, tokenizer, separate_tokenizer
         ("tokenizer.json", " " * 100_000, "at most 65,536 bytes"),
         ("tokenizer.json", '{"sha256": 3}', "has no complete tokenizer"),
         ("tokenizer.json", '{"sha256": {"../source.model": ""}}', "must name source.model and"),
+        (
+            "tokenizer.json",
+            '{"sha256": {"source.model": ""}, "source_prefix": "b"}',
+            "must have two lists, and true or false",
+        ),
     ],
 )
 def test_a_damaged_folder_is_refused(tmp_path, tokenizer, name, content, message):

@@ -75,13 +75,19 @@ def test_tokens_of_constraints_are_added():
     assert {12, 4} <= set(found.ids[1, 0].tolist())
 
 
-def test_all_tokens_give_the_search_of_a_keras_model():
-    model = small_model()
+@pytest.mark.parametrize("variant", ["sinusoidal", "logits_bias", "own_output_matrix"])
+def test_all_tokens_give_the_search_of_a_keras_model(variant):
+    model = small_model(variant)
     every = np.tile(np.arange(V, dtype="int32"), (2, 1))
     options = {"beam_size": 3, "n_best": 3, "coverage_penalty": 0.2, "max_length": 8}
     found = beam_search(model, SOURCE, shortlist=every, **options)
     expected = beam_search(model, SOURCE, **options)
     np.testing.assert_array_equal(found.ids, expected.ids)
+    cache, tokens = model.init_cache(SOURCE, 3), np.array([[4], [7]], "int32")
+    limits = cache, model.limit_vocabulary(cache, every)
+    whole, own = (ops.convert_to_numpy(model.step(tokens, x, 0)[0]) for x in limits)
+    np.testing.assert_allclose(own[..., 1:], whole[..., 1:], atol=1e-6)
+    assert (own[..., PAD] == -np.inf).all()
     limited = beam_search(model, SOURCE, shortlist=SHORTLIST, **options)
     for row, allowed in enumerate(ALLOWED):
         assert set(limited.ids[row].ravel().tolist()) <= {*allowed, *ALWAYS}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support.contract import randomize, to_numpy
 from support.parallel_text import SENTENCES
-from support.small_models import make_token_likelier
+from support.small_models import VARIANTS as MODELS, make_token_likelier
 
 from keras_transformer.data import Tokenizer
 from keras_transformer.exchange.ctranslate2 import write_ctranslate2
@@ -26,7 +26,10 @@ VARIANTS = {
     "silu": {"activation": "silu"},
     "unscaled": {"use_scale": False},
     "tanh": {"activation": "tanh"},
+    "gelu_approximate": {"activation": "gelu_approximate"},
     "separate_vocabularies": {"target_vocabulary_size": V},
+    "logits_bias": {"use_logits_bias": True},
+    "all_of_opennmt": {**MODELS["all_of_opennmt"], "target_vocabulary_size": V},
 }
 # What the docstring of `export_ctranslate2` recommends.
 SEARCH = {"length_penalty": 1e-9, "min_decoding_length": 0, "max_decoding_length": LENGTH}
@@ -111,8 +114,8 @@ ON_EACH_BACKEND = ("sinusoidal", "pre_norm")  # The other variants need the same
     ],
 )
 def test_log_probabilities_are_those_of_the_model(variant, tokenizer, separate_tokenizer, load):
-    tokenizer = separate_tokenizer if variant == "separate_vocabularies" else tokenizer
     model = new_model(**VARIANTS[variant])
+    tokenizer = separate_tokenizer if model.target_vocabulary_size else tokenizer
     assert_same_log_probabilities(model, load(model, tokenizer), tokenizer, atol=1e-5)
 
 

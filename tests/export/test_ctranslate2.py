@@ -1,15 +1,18 @@
 """The export to CTranslate2: what is written is compared, or not there at all."""
 
+import numpy as np
 import pytest
 from support.contract import randomize
 from support.parallel_text import LOSSLESS_TARGET, SENTENCES
 from support.small_models import make_token_likelier
 
+from keras_transformer import SearchOptions, Translator
 from keras_transformer.data import Tokenizer
 from keras_transformer.errors import UserError
 from keras_transformer.exchange import ctranslate2 as writer
 from keras_transformer.export import export_ctranslate2
 from keras_transformer.models import Transformer
+from keras_transformer.translation.ctranslate2_translator import CTranslate2Translator
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="ctranslate2 is an optional dependency")
 
@@ -28,6 +31,24 @@ def new_model(**arguments):
     model = Transformer(V, **{**sizes, **arguments})
     randomize(model)
     return model
+
+
+@pytest.mark.parametrize("source_eos", [True, False])
+def test_prefixes_and_a_missing_source_eos_are_exported(source_eos, tokenizer, tmp_path):
+    prefixes = {"source_prefix": ["b"], "target_prefix": ["▁", "s"], "source_eos": source_eos}
+    framed = Tokenizer(tokenizer.source_model, **prefixes)
+    model, options = new_model(), SearchOptions(beam_size=2, n_best=2, length_penalty=0.0)
+    found = export_ctranslate2(model, framed, tmp_path / "model", None, TEXTS)
+    assert found.identical == len(TEXTS)
+    translators = (
+        Translator(model, framed, options),
+        CTranslate2Translator(tmp_path / "model", options),
+    )
+    expected, found = (x.translate_nbest(TEXTS) for x in translators)
+    for ours, theirs in zip(expected, found, strict=True):
+        assert [x.ids for x in theirs] == [x.ids for x in ours]
+        between = [second.score - first.score for first, second in (ours, theirs)]
+        np.testing.assert_allclose(*between, atol=1e-3)  # CTranslate2 does not count the prefix.
 
 
 def test_every_sentence_is_compared_but_spaces_around_it_are_not(tokenizer, tmp_path):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from support.contract import randomize
 from support.parallel_text import LOSSLESS_TARGET, SENTENCES
+from support.small_models import VARIANTS
 
 from keras_transformer.data import Tokenizer
 from keras_transformer.errors import UserError
@@ -73,6 +74,15 @@ def test_constants_of_both_graphs_are_stored_once(tokenizer, tmp_path):
     embeddings = np.asarray(model.target_embedding.embeddings.numpy(), "float32").tobytes()
     assert (tmp_path / "model" / "weights.bin").read_bytes().count(embeddings) == 1
     assert embeddings not in (tmp_path / "model" / "step.onnx").read_bytes()
+
+
+def test_prefixes_and_all_that_models_of_opennmt_have_are_exported(tmp_path):
+    plain = Tokenizer.train(SENTENCES, V, joint=False)
+    frames = {"source_prefix": ["b"], "target_prefix": ["▁", "s"], "source_eos": False}
+    tokenizer = Tokenizer(plain.source_model, plain.target_model, **frames)
+    model = new_model(**{**VARIANTS["all_of_opennmt"], "target_vocabulary_size": V})
+    found = export_onnx(model, tokenizer, tmp_path / "model")
+    assert found.identical == found.sentences == 16
 
 
 @pytest.mark.parametrize("options", [{"joint": False}, LOSSLESS_TARGET], ids=("separate", "joint"))

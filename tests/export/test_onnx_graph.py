@@ -55,7 +55,7 @@ def assert_same_logits(model):
 
 
 REFUSED = ("local_attention", "strided_attention", "fixed_attention", "alibi", "t5")
-QUICK = ("sinusoidal", "all_at_once", "learned", "rotary", "index_concatenated", "unscaled")
+QUICK = ("sinusoidal", "all_at_once", "learned", "rotary", "index_concatenated", "all_of_opennmt")
 
 
 @pytest.mark.parametrize(

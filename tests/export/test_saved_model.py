@@ -35,12 +35,13 @@ def test_the_first_version_appears_whole_and_compared(exporting):
     assert {path.name for path in version.parent.iterdir()} == files
 
 
-def test_two_vocabularies_mixed_precision_and_a_shortlist_are_exported(exporting):
+def test_two_vocabularies_mixed_precision_prefixes_and_a_shortlist_are_exported(exporting):
     other = exporting.answers["other"]
     assert other["comparison"].startswith("100.0% of 6 translations equal the model's")
     assert other["found"] == other["expected"]
     assert any(text.isupper() for text in other["found"])
     np.testing.assert_allclose(other["logits"], other["expected logits"], atol=1e-5)
+    np.testing.assert_allclose(other["scored"], other["expected scores"], rtol=1e-5)
     found = [[id for id in row if id] for row in other["shortlists"]["found"]]
     expected = [[id for id in row if id] for row in other["shortlists"]["expected"]]
     assert found == expected

@@ -24,12 +24,19 @@ def layer(ids):
     return layer
 
 
+OUTPUTS = [{}, {"use_bias": True}, {"tie_weights": False}, {"tie_weights": False, "use_bias": True}]
+
+
 def test_contract(ids, tmp_path):
     arguments = {"vocabulary_size": V, "d_model": D}
     assert_layer_contract(TokenEmbedding, arguments, {"inputs": ids}, (B, T, D), tmp_path)
 
 
-def test_agrees_with_reference(layer, ids):
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_agrees_with_reference(output, ids):
+    layer = TokenEmbedding(V, D, **output)
+    layer.build(ids.shape)
+    randomize(layer)
     weights = weights_of(layer)
     vectors = layer(ids)
     np.testing.assert_allclose(
@@ -50,11 +57,16 @@ def test_vectors_are_scaled_by_the_root_of_d_model():
     np.testing.assert_allclose(to_numpy(layer(np.ones((1, 1, 9)), reverse=True)), [[[9.0, 18.0]]])
 
 
-def test_embedding_keeps_its_vectors_to_half_a_step():
-    layer = TokenEmbedding(vocabulary_size=7, d_model=11)
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_embedding_keeps_its_vectors_to_half_a_step(output):
+    layer = TokenEmbedding(vocabulary_size=7, d_model=11, **output)
     ids = np.arange(7)[None]
+    layer.build(ids.shape)
+    randomize(layer)
     before = to_numpy(layer(ids))
+    logits = to_numpy(layer(before, reverse=True))
     layer.quantize("int8")
+    np.testing.assert_allclose(to_numpy(layer(before, reverse=True)), logits, atol=0.1)
     assert layer.embeddings.dtype == "int8"
     step = np.abs(before).max(axis=-1, keepdims=True) / 127
     assert (np.abs(to_numpy(layer(ids)) - before) <= 0.51 * step).all()
@@ -80,9 +92,12 @@ def test_ids_of_any_integers_are_looked_up(layer, dtype):
     np.testing.assert_array_equal(to_numpy(layer(ids.astype(dtype))), expected)
 
 
-def test_a_quantized_embedding_in_ones_own_model_is_loaded(tmp_path):
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_a_quantized_embedding_in_ones_own_model_is_loaded(output, tmp_path):
     ids = keras.Input((3,), dtype="int32")
-    model = keras.Model(ids, TokenEmbedding(7, 4)(ids))
+    layer = TokenEmbedding(7, 4, **output)
+    model = keras.Model(ids, layer(layer(ids), reverse=True))
+    randomize(model)
     model.quantize("int8")
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")

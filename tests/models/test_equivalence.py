@@ -26,7 +26,8 @@ V, B, S, T, BOS = 60, 2, 7, 5, 2
 OPTIONS = SearchOptions(beam_size=2, max_length=4)
 HALF = tuple(HALF_PRECISION_TOLERANCE)
 QUANTIZATION_MODES = ("int8", "int4", "float8")
-QUANTIZED = ("int8", "int4", "float8", "int8_lora", *(f"bfloat16_{x}" for x in QUANTIZATION_MODES))
+QUANTIZED = ("int8", "own_output_int8", "int4", "float8", "int8_lora")
+QUANTIZED += tuple(f"bfloat16_{x}" for x in QUANTIZATION_MODES)
 # Half precision: two units in the last place of a logit from 4 to 8, where the largest logits are.
 # Quantized: rounding may turn a number over to the next integer of 8 or 4 bits, or to the next
 # float8, which is 1/8 away. Of numbers rounded differently to bfloat16, 1 in 32 then differs in
@@ -46,6 +47,8 @@ def tokenizer():
 def new_model(change):
     dtype = next((dtype for dtype in HALF if change.startswith(dtype)), "float32")
     sizes = {"num_layers": 1, "d_model": 12, "num_heads": 3, "d_ff": 23, "max_length": 11}
+    if change.startswith("own_output"):
+        sizes |= {"tie_word_embeddings": False, "use_logits_bias": True}
     model = Transformer(V, **sizes, dropout_rate=0.0, dtype=dtype)
     randomize(model)
     return model
@@ -91,6 +94,8 @@ CHANGES = {
     "lora_merged": load_merged_lora,
     "frozen": lambda model, folder: freeze(model),
     "ema": lambda model, folder: train_with_ema(model),
+    "own_output": lambda model, folder: None,
+    "own_output_int8": quantize("int8"),
 }
 QUIET = pytest.mark.filterwarnings("ignore:.*(quantize|stays in float32)")
 
@@ -211,7 +216,7 @@ def test_as_made(change, tokenizer, tmp_path):
     changed = logits_of(model)
     eager = to_numpy(keras.ops.cast(model(INPUTS), "float32"))
     np.testing.assert_allclose(eager, changed, atol=tolerance)
-    has_effect = change not in ("float32", *HALF, "frozen")
+    has_effect = change not in ("float32", *HALF, "frozen", "own_output")
     assert has_effect == (np.abs(changed - original).max() > 0.02)
     assert_steps(model, tolerance)
     assert_search(model, tolerance)

@@ -109,7 +109,7 @@ def test_takes_other_batch_and_sequence_lengths(batch, source, target):
     np.testing.assert_allclose(to_numpy(model(inputs)), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("variant", ["learned", "t5", "all_at_once"])
+@pytest.mark.parametrize("variant", ["learned", "t5", "all_at_once", "all_of_opennmt"])
 def test_gradient_flows_to_every_weight(variant):
     model = new_model(variant, num_layers=1, dropout_rate=0.0)
     inputs = inputs_of(model, batch=LENGTH, source=LENGTH, target=LENGTH)
@@ -191,7 +191,7 @@ def test_config_round_trip(variant):
 
 @pytest.mark.parametrize(
     "variant",
-    ["index_concatenated", "t5", "all_at_once", "batch_normalization"],
+    ["index_concatenated", "t5", "all_at_once", "all_of_opennmt", "batch_normalization"],
 )
 def test_saved_is_loaded(variant, tmp_path):
     model = small_model(variant)

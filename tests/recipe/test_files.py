@@ -53,7 +53,7 @@ def test_overrides_replace_and_are_yaml(path):
         ("", ["=3"], "section.key=value. Received: '=3'"),
         ("", ["name.first=a"], "name is not a section. Received: 'name.first=a'"),
         ("", ["training.steps=["], "training.steps must be YAML. Received: 'training.steps=['"),
-        (LAUGHS, [], ": cannot be read as YAML: a recipe must not use YAML aliases"),
+        (LAUGHS, [], ": cannot be read as YAML: YAML aliases are not allowed"),
         ("description: " + "[" * 10_000, [], "maximum recursion depth"),
         ("description: 2020-99-99", [], "cannot be read as YAML: month must be in 1..12"),
         ("description: !!int x", [], "invalid literal for int"),

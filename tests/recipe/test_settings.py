@@ -130,7 +130,7 @@ FILE = "data.train={source: a}"
         (["model.preset=huge"], "presets tiny, base, big. Received: preset="),
         (["evaluation.average_last=6"], "at least evaluation.average_last. Received: 5 and 6"),
         (["data.target_language=en"], "data: target_language must differ from source_language"),
-        (["data.directory=a"], "data: directory and download have no effect with a generator"),
+        (["data.directory=a"], "data: directory, download and filters have no effect with"),
         ([FILE], "data: give files for train, .* Received: generator, train"),
         (["data={}"], "data: give files for train, .* Received: none of them"),
         (["data={held_out: {}}"], "data: give files for train, .* Received: held_out"),

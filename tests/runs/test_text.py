@@ -94,6 +94,31 @@ def test_held_out_splits_are_written_once_and_then_need_no_corpus(tmp_path, caps
     assert list(Run.open(run.directory).text.pairs("test")) == pairs["test"]
 
 
+def test_filters_are_applied_once_before_pairs_are_held_out(tmp_path, capsys):
+    pairs = [*[(f"one {n}", f"eins {n}") for n in range(40)] * 2, ("same", "same"), ("a", "b" * 99)]
+    lines = [json.dumps({"translation": {"de": y, "en": x}}) for x, y in pairs]
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("\n".join(lines))
+    filters = "filters: {identical: true, repeated: true, max_length_ratio: 9}"
+    path = tmp_path / "filtered.yaml"
+    for held_out, splits in {
+        "held_out: {validation: 5, test: 7}": [28, 5, 7],
+        f"validation: {{source: {corpus}}}, test: {{source: {corpus}}}": [40, 82, 82],
+    }.items():
+        path.write_text(
+            f"{{name: a, data: {{train: {{source: {corpus}}}, {filters}, {held_out}}}}}"
+        )
+        run = Run.create(tmp_path / f"run{splits[0]}", load_recipe(path))
+        found = [list(run.text.pairs(split)) for split in ("train", "validation", "test")]
+        assert [len(x) for x in found] == splits
+        assert found[0][0] in pairs[:40]
+        assert capsys.readouterr().err.startswith(
+            "filters: 40 pairs kept; dropped: 40 with an equal pair before, 1 with equal sides, "
+            "1 with a length ratio above 9\n"
+        )
+        assert not [*run.directory.rglob("filtered.*")]
+
+
 def test_fingerprints_of_splits_are_kept_and_damage_is_told(run):
     assert run.text.fingerprints() == {}
     run.text.add_fingerprint("train", "a")

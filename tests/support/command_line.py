@@ -1,5 +1,6 @@
 """The command line in this process, and Python in another, for tests."""
 
+import os
 import subprocess
 import sys
 
@@ -28,8 +29,10 @@ def fails(*arguments, input=None) -> str:
     return line.removeprefix("Error: ")
 
 
-def run_python(code: str) -> str:
+def run_python(code: str, cwd=None, **environment: str) -> str:
     """Runs code in another process and returns its standard output."""
+    environment = {**os.environ, **environment}
+    command = [sys.executable, "-c", code]
     return subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+        command, check=True, capture_output=True, text=True, cwd=cwd, env=environment
     ).stdout.strip()

@@ -13,6 +13,7 @@ class Digits:
     """A tokenizer with one piece per character: digit d is id 4 + d."""
 
     pad_id, unk_id, bos_id, eos_id = PAD, UNK, BOS, EOS
+    source_prefix_ids, target_prefix_ids, source_eos = [], [], True
     frame_source = Tokenizer.frame_source
 
     source_pieces = target_pieces = ["?"] * A + ["▁" + digit for digit in "0123456789"]

@@ -32,6 +32,7 @@ from keras_transformer.export.translation_graph import (
 )
 from keras_transformer.models import Transformer
 from keras_transformer.models.base import in_float32
+from keras_transformer.translation.scoring import Scorer
 from keras_transformer.translation.translator import Translator
 from support.contract import randomize
 from support.parallel_text import LOSSLESS_TARGET
@@ -132,11 +133,22 @@ def error_of(function, *arguments, **options):
 def other_answers(tokenizer, folder):
     """What an export gives that is made of all that the first one has not.
 
-    The model has mixed precision, a vocabulary for each side, and a shortlist. The export compares
-    itself with the model. It is also loaded without a session, as in TensorFlow 2.
+    The model has mixed precision, a vocabulary for each side, an output matrix of its own, a bias
+    of the logits, other positions, prefixes, sources without eos, and a shortlist. The export
+    compares itself with the model. It is also loaded without a session, as in TensorFlow 2.
     """
+    models, prefixes = (tokenizer.source_model, tokenizer.target_model), ["a", "b"]
+    frames = {"source_prefix": prefixes, "target_prefix": ["D", "B"], "source_eos": False}
+    tokenizer = Tokenizer(*models, **frames)
     sizes = tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size
-    model = Transformer(*sizes, **SIZES, dtype="mixed_bfloat16")
+    model = Transformer(
+        *sizes,
+        **SIZES,
+        position_encoding="sinusoidal_fairseq",
+        tie_word_embeddings=False,
+        use_logits_bias=True,
+        dtype="mixed_bfloat16",
+    )
     randomize(model)
     shortlist = shortlist_of(tokenizer)
     exported = saved_model.export_saved_model(
@@ -147,7 +159,11 @@ def other_answers(tokenizer, folder):
     exact = in_float32(model)
     translator = Translator(exact, tokenizer, shortlist=shortlist)
     ids = {"source_ids": tf.constant([[5, 6, 3]]), "target_ids": tf.constant([[2, 7]])}
+    pair = SENTENCES[:1], [SENTENCES[0].upper()]
+    scored = signatures["score"](source=tf.constant(pair[0]), target=tf.constant(pair[1]))
     return {
+        "scored": [float(scored[x][0]) for x in ("log_probability", "length")],
+        "expected scores": Scorer(exact, tokenizer).score(*pair)[0],
         "comparison": exported.comparison,
         "found": [text.decode() for text in found.numpy()],
         "expected": translator.translate(SENTENCES),

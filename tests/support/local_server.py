@@ -10,7 +10,7 @@ Answer = Callable[[BaseHTTPRequestHandler], Any]
 
 
 class LocalServer:
-    """Answers GET by `answers`; keeps the requests that came.
+    """Answers GET and HEAD by `answers`; keeps the requests that came.
 
     Attributes:
         url: Its address.
@@ -32,7 +32,8 @@ def answer(body: bytes, status: int = 200, **headers: str) -> Answer:
         for name, value in {"Content_Length": str(len(body)), **headers}.items():
             handler.send_header(name.replace("_", "-"), value)
         handler.end_headers()
-        handler.wfile.write(body)
+        if handler.command != "HEAD":
+            handler.wfile.write(body)
 
     return send
 
@@ -50,6 +51,8 @@ def local_server() -> Iterator[LocalServer]:
                 local.answers.get(self.path, answer(b"", 404))(self)
             except OSError:  # the client has gone
                 pass
+
+        do_HEAD = do_GET
 
         def log_message(self, *_: Any) -> None:
             pass

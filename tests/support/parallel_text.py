@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from keras_transformer.data import TokenStore
+from keras_transformer.data.tokenizer import DEFAULT_FRAMES
 
 SENTENCES = [
     ("a dog runs over the green grass .", "ein hund rennt über das grüne gras ."),
@@ -22,6 +23,8 @@ class RepeatingTokenizer:
 
     fingerprint = "repeating"
     source_vocabulary_size = target_vocabulary_size = 65_000
+    source_prefix_ids, target_prefix_ids, source_eos = [], [], True
+    frames = DEFAULT_FRAMES
 
     def encode_source(self, sentences: Sequence[str]) -> list[list[int]]:
         counts_and_ids = (map(int, sentence.split()) for sentence in sentences)

@@ -53,7 +53,8 @@ def token_embedding(weights, ids):
 
 
 def output_projection(weights, x):
-    return x @ weights["embeddings"].T
+    matrix = weights.get("output_embeddings", weights["embeddings"])
+    return x @ matrix.T + weights.get("bias", 0.0)
 
 
 def angles(length, size, offset=0):
@@ -75,6 +76,18 @@ def half_split_sinusoids(length, d_model, offset=0):
     """(T, D): all sines, then all cosines."""
     table = sinusoids(length, d_model, offset)
     return np.concatenate([table[:, 0::2], table[:, 1::2]], axis=-1)
+
+
+def tensor2tensor_sinusoids(length, d_model, offset=0, first_position=0):
+    """(T, D), D even: all sines, then all cosines, as `get_timing_signal_1d` of tensor2tensor."""
+    first = offset + first_position
+    position = np.arange(first, first + length)[:, None]
+    i = np.arange(d_model // 2)[None, :]
+    scaled_time = position / 10000.0 ** (i / (d_model // 2 - 1))
+    return np.concatenate([np.sin(scaled_time), np.cos(scaled_time)], axis=-1)
+
+
+FIRST_POSITIONS = {"sinusoidal_marian": 0, "sinusoidal_opennmt": 1, "sinusoidal_fairseq": 2}
 
 
 def index(length, offset=0):
@@ -114,6 +127,8 @@ def encode_positions(weights, x, encoding, max_length=None, offset=0):
         return x + sinusoids(length, d_model, offset)
     if encoding == "sinusoidal_half_split":
         return x + half_split_sinusoids(length, d_model, offset)
+    if encoding in FIRST_POSITIONS:
+        return x + tensor2tensor_sinusoids(length, d_model, offset, FIRST_POSITIONS[encoding])
     if encoding == "learned":
         return x + weights["position_embeddings"][offset : offset + length]
     scheme = encoding.removesuffix("_concatenated")

@@ -22,6 +22,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "batch_normalization": {"normalization": "batch", "norm_first": True},
     "other_depth": {"num_decoder_layers": 1},
     "separate_vocabularies": {"target_vocabulary_size": TARGET_V},
+    "logits_bias": {"use_logits_bias": True},
+    "own_output_matrix": {"tie_word_embeddings": False},
     "full_attention": {"attention_pattern": "full"},
     "local_attention": {"attention_pattern": "local", "attention_window": 2},
     "strided_attention": {"attention_pattern": "strided", "attention_window": 3},
@@ -33,6 +35,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "position_encoding": "rotary",
         "d_k": 6,
         "pad_id": 5,
+    },
+    # As in the Marian models of OPUS-MT, and those of OpenNMT.
+    "all_of_opennmt": {
+        "target_vocabulary_size": TARGET_V,
+        "norm_first": True,
+        "position_encoding": "sinusoidal_opennmt",
+        "tie_word_embeddings": False,
+        "use_logits_bias": True,
     },
 }
 

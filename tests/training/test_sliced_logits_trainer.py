@@ -43,7 +43,7 @@ def assert_same_weights(trainer, model):
 
 
 @pytest.mark.parametrize(
-    "variant", ["sinusoidal", pytest.param("all_at_once", marks=pytest.mark.slow)]
+    "variant", ["sinusoidal", "all_of_opennmt", pytest.param("all_at_once", marks=pytest.mark.slow)]
 )
 def test_training_and_saving_are_those_with_all_logits(variant, tmp_path):
     trainer = new_trainer(variant)

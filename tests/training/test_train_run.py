@@ -121,8 +121,8 @@ def test_on_a_gpu_jax_compiles_all_shapes_before_the_first_step(tmp_path, monkey
     def programs() -> int:
         return sum("XLA compilation of jit(train_step)" in x for x in caplog.messages)
 
-    def compile_ahead(model, batches):
-        kept = compile_function.compile_ahead(model, batches)
+    def compile_ahead(model, batches, advance):
+        kept = compile_function.compile_ahead(model, batches, advance)
         counts.extend([len(batches), programs()])
         return kept
 

@@ -21,6 +21,7 @@ class Words:
     """A tokenizer with a piece for each word: its length is the id; "zwsp" has no piece."""
 
     pad_id, unk_id, bos_id, eos_id = range(4)
+    source_prefix_ids, target_prefix_ids, source_eos = [], [], True
     frame_source = Tokenizer.frame_source
 
     def encode_source(self, texts):

@@ -10,11 +10,11 @@ from support.fake_models import BOS, PAD
 from support.small_models import small_model
 
 from keras_transformer import Tokenizer
+from keras_transformer.translation.base_translator import join_hypotheses
 from keras_transformer.translation.hypothesis import (
     Hypothesis,
     SourcePart,
     expected_utilities,
-    join_hypotheses,
     source_word_indices,
     target_word_indices,
     with_copies,

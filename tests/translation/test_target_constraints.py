@@ -20,6 +20,7 @@ class Letters:
     """A tokenizer with one piece per letter: "a" is id 10, "?" is unknown."""
 
     pad_id, unk_id = 0, 1
+    target_prefix_ids = ()
 
     def encode_target(self, texts):
         assert not isinstance(texts, str)

@@ -41,7 +41,12 @@ def test_a_text_that_is_too_long_for_the_model_is_not_shaded():
     scorer = SimpleNamespace(
         model=SimpleNamespace(max_length=3, source_attention=None),
         tokenizer=SimpleNamespace(
-            encode_source=encode, encode_target=encode, target_pieces=[], unk_id=1
+            encode_source=encode,
+            encode_target=encode,
+            frame_source=lambda ids: [*ids, 3],
+            frame_target=lambda ids: ([2, *ids], [*ids, 3]),
+            target_pieces=[],
+            unk_id=1,
         ),
         token_log_probabilities=lambda sources, texts: [[]] * len(texts),
     )

@@ -60,25 +60,32 @@ class LimitedVocabulary(NamedTuple):
 
     token_ids: Any  # int32 `(B, K)`, padded at the end
     weights: Any  # float `(B, D, K)`, the part of the output matrix for `token_ids`
+    bias: Any  # float `(B, 1, K)`, that of the logits, and minus infinity for padding
 
     @classmethod
-    def of(cls, token_ids: Any, matrix: Any, dtype: str) -> "LimitedVocabulary":
-        """Creates a `LimitedVocabulary` from the rows `token_ids` of the output matrix `(V, D)`."""
+    def of(
+        cls, token_ids: Any, matrix: Any, bias: Any, pad_id: int, dtype: str
+    ) -> "LimitedVocabulary":
+        """Takes `token_ids` from the output matrix `(V, D)` and from the bias `(V,)` or None.
+
+        `dtype` is that of the result.
+        """
         weights = ops.cast(ops.take(matrix, token_ids, axis=0), dtype)
-        return cls(token_ids, ops.swapaxes(weights, 1, 2))
+        bias = 0.0 if bias is None else ops.cast(ops.take(bias, token_ids, axis=0), dtype)
+        bias = ops.cast(ops.where(token_ids != pad_id, bias, float("-inf")), dtype)
+        return cls(token_ids, ops.swapaxes(weights, 1, 2), bias[:, None])
 
     def ids(self, columns: Any) -> Any:
         """Converts `columns` of the logits, int `(B, N)`, to token ids, int32 `(B, N)`."""
         return take_columns(self.token_ids, columns)
 
-    def logits(self, states: Any, num_beams: Any, pad_id: int) -> Any:
+    def logits(self, states: Any, num_beams: Any) -> Any:
         """Returns the logits, float32 `(B, N, K)`, of hidden states `(B * N, D)`.
 
         The logits of padding are minus infinity.
         """
         states = ops.reshape(states, (-1, num_beams, self.weights.shape[1]))
-        logits = ops.cast(ops.matmul(states, self.weights), "float32")
-        return ops.where((self.token_ids != pad_id)[:, None], logits, float("-inf"))
+        return ops.cast(ops.matmul(states, self.weights) + self.bias, "float32")
 
 
 class FixedKeyValues(NamedTuple):

@@ -52,12 +52,15 @@ def positions(length: Any, offset: Any = 0) -> Any:
     return ops.arange(length, dtype="int32") + offset
 
 
-def sinusoid_angles(length: Any, width: int, offset: Any = 0) -> Any:
+def sinusoid_angles(length: Any, width: int, offset: Any = 0, timescales: str = "paper") -> Any:
     """Returns the float32 angles `position / 10000^(2i / width)`, `(..., T, ceil(width / 2))`.
 
-    In bfloat16, positions 256 and 257 would be equal.
+    In bfloat16, positions 256 and 257 would be equal. For `timescales`, see
+    `SinusoidalPositionalEncoding`.
     """
-    rates = ops.exp(ops.arange(0, width, 2, dtype="float32") * (-math.log(10_000.0) / width))
+    count = -(-width // 2)
+    span = width / 2 if timescales == "paper" else max(count - 1, 1)
+    rates = ops.exp(ops.arange(count, dtype="float32") * (-math.log(10_000.0) / span))
     return ops.cast(positions(length, offset), "float32")[..., None] * rates
 
 

@@ -41,6 +41,15 @@ def test_agrees_with_reference(layout, d_model):
     np.testing.assert_allclose(encoded, x + TABLES[layout](T, d_model), atol=1e-5)
 
 
+@pytest.mark.parametrize("first_position", [0, 1, 2])
+def test_timescales_of_tensor2tensor_end_at_10000(first_position):
+    layer = SinusoidalPositionalEncoding("half_split", "tensor2tensor", first_position)
+    encoded = to_numpy(layer(np.zeros((1, 2, 6), "float32"), offset=3))[0]
+    expected = reference.tensor2tensor_sinusoids(2, 6, 3, first_position)
+    np.testing.assert_allclose(encoded, expected, atol=1e-6)
+    np.testing.assert_allclose(encoded[0, 2], math.sin((3 + first_position) / 10_000), atol=1e-7)
+
+
 def test_first_two_positions_by_hand():
     encoded = to_numpy(SinusoidalPositionalEncoding()(np.zeros((1, 2, 4), "float32")))[0]
     np.testing.assert_allclose(encoded[0], [0, 1, 0, 1], atol=1e-7)
@@ -59,9 +68,10 @@ def test_positions_are_not_rounded_in_half_precision(layout):
 
 
 @pytest.mark.once
-def test_unknown_layout_is_refused():
-    with pytest.raises(ValueError, match="Received: layout='diagonal'"):
-        SinusoidalPositionalEncoding("diagonal")
+@pytest.mark.parametrize("argument", ["layout", "timescales"])
+def test_unknown_layout_or_timescales_are_refused(argument):
+    with pytest.raises(ValueError, match=f"Received: {argument}='diagonal'"):
+        SinusoidalPositionalEncoding(**{argument: "diagonal"})
 
 
 def test_adds_the_row_of_each_position(x):

@@ -1,0 +1,62 @@
+"""The command `import`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import click
+from pydantic import Field
+
+from keras_transformer.cli import common
+from keras_transformer.cli.init import LANGUAGE
+
+
+class ImportOptions(common.Options):
+    """The options of `import`."""
+
+    revision: str | None = Field(None, title="NAME")
+    """Branch, tag or commit of a model of the hub. Default: the newest at the first download."""
+    vocabulary: tuple[str, ...] = Field((), title="FILE")
+    """SentencePiece model of a Marian or CTranslate2 model. Repeat the option if source and target
+    have their own. Default: the files that lie beside the model."""
+    source_prefix: tuple[str, ...] = Field((), title="PIECE")
+    """Piece that begins every source, such as ">>por<<" to translate to Portuguese. Repeatable."""
+    source_language: Annotated[str | None, LANGUAGE] = Field(None, title="CODE")
+    """ISO 639-1 code of the source language. Default: that in the files, or und."""
+    target_language: Annotated[str | None, LANGUAGE] = Field(None, title="CODE")
+    """ISO 639-1 code of the target language. Default: that in the files, or und."""
+
+
+@click.command("import")
+@click.argument("source")
+@click.argument("run", type=common.any_path)
+@common.options_of(ImportOptions)
+@common.backend_option
+def import_command(source: str, run: Path, options: ImportOptions) -> None:
+    """Make a run folder of a trained model of another toolkit.
+
+    SOURCE is a folder or file, or hf://ORGANIZATION/NAME for a model of the Hugging Face hub.
+    It is a MarianMT model of Hugging Face (such as OPUS-MT), a model of Marian (.npz, or .bin with
+    float32 weights), or a model that a converter of CTranslate2 wrote. RUN is a new folder. All
+    commands that need no text of a recipe work with it. Its origin.json names the source.
+
+    \b
+    keras-transformer import hf://Helsinki-NLP/opus-mt-en-de runs/opus_en_de
+    echo "Hello." | keras-transformer translate runs/opus_en_de
+    keras-transformer init corpus.en corpus.de --from runs/opus_en_de
+    """
+    from keras_transformer.translation.imported_run import import_run
+
+    imported = import_run(
+        source,
+        run,
+        revision=options.revision,
+        vocabularies=options.vocabulary,
+        source_prefix=options.source_prefix,
+        source_language=options.source_language,
+        target_language=options.target_language,
+    )
+    data, sizes = imported.recipe.data, imported.recipe.tokenizer.vocabulary_size
+    click.echo(
+        f"{run}: {data.source_language} to {data.target_language}, {sizes:,} pieces. "
+        f"{imported.origin_path} names the source."
+    )

@@ -1,0 +1,165 @@
+"""transformers as a witness: imports compute the same here, and exports there."""
+
+import json
+
+import numpy as np
+import pytest
+from support.contract import to_numpy
+from support.foreign_models import SIZES, V, hugging_face_folder
+from support.parallel_text import SENTENCES
+
+from keras_transformer import (
+    SearchOptions,
+    Tokenizer,
+    Transformer,
+    Translator,
+    import_run,
+    open_model,
+)
+from keras_transformer.exchange.hugging_face import read_hugging_face, write_hugging_face
+
+torch = pytest.importorskip("torch", reason="PyTorch is an optional dependency")
+transformers = pytest.importorskip("transformers", reason="transformers is an optional dependency")
+
+pytestmark = pytest.mark.once
+SOURCES, TARGETS = (list(side) for side in zip(*SENTENCES, strict=True))
+POWER = {"length_penalty": 1.0, "length_penalty_form": "power"}
+LENGTH = 20
+
+
+def marian_folder(folder, shared):
+    """A MarianMT model of transformers with random weights: its ids are not ours."""
+    tokenizer = Tokenizer.train(SENTENCES, vocabulary_size=V, joint=shared)
+    folder.mkdir()
+    for name, model, pieces in (
+        ("vocab.json", tokenizer.source_model, tokenizer.source_pieces),
+        ("target_vocab.json", tokenizer.target_model, tokenizer.target_pieces),
+    ):
+        side = "source" if name == "vocab.json" else "target"
+        (folder / f"{side}.spm").write_bytes(model)
+        order = ["</s>", "<unk>", *pieces[:3:-1], "<pad>"]
+        if side == "source" or not shared:
+            (folder / name).write_text(json.dumps({x: id for id, x in enumerate(order)}))
+    settings = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": not shared}
+    settings |= {"source_lang": "en", "target_lang": "de"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    ids = {"eos_token_id": 0, "pad_token_id": V - 2, "decoder_start_token_id": V - 2}
+    sides = ("encoder", "decoder")
+    config = transformers.MarianConfig(
+        vocab_size=V - 1,
+        d_model=12,
+        **{f"{side}_layers": 2 - (side == "decoder") for side in sides},
+        **{f"{side}_attention_heads": 3 for side in sides},
+        **{f"{side}_ffn_dim": 23 for side in sides},
+        activation_function="swish",
+        scale_embedding=True,
+        max_position_embeddings=64,
+        share_encoder_decoder_embeddings=shared,
+        forced_eos_token_id=None,
+        init_std=0.3,
+        **ids,
+    )
+    torch.manual_seed(0)
+    model = transformers.MarianMTModel(config).eval()
+    # So that the epsilon of the last norm counts.
+    model.model.decoder.layers[-1].encoder_attn_layer_norm.weight.data *= 0.05
+    model.final_logits_bias.copy_(torch.randn_like(model.final_logits_bias))
+    model.generation_config = transformers.GenerationConfig(
+        num_beams=4, length_penalty=1.0, bad_words_ids=[[V - 2]], **ids
+    )
+    model.save_pretrained(folder)
+    return model
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_logits_and_translations_equal_those_of_transformers(shared, tmp_path):
+    theirs = marian_folder(tmp_path / "marian", shared)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "marian")
+    run = import_run(tmp_path / "marian", tmp_path / "run")
+    ours, own = open_model(run), run.tokenizer()
+    with torch.inference_mode():
+        for source, target in SENTENCES:
+            x = tokenizer([source], text_target=[target], return_tensors="pt")
+            start = torch.full((1, 1), theirs.config.decoder_start_token_id)
+            labels = x.pop("labels")
+            expected = theirs(**x, decoder_input_ids=torch.cat([start, labels[:, :-1]], 1)).logits
+            inputs, _ = own.frame_target(own.encode_target([target])[0])
+            source_ids = np.array([own.frame_source(own.encode_source([source])[0])], "int32")
+            logits = ours({"source_ids": source_ids, "target_ids": np.array([inputs], "int32")})
+            # The ids 4 and on are all but the special ones, in their order.
+            names = [tokenizer.convert_tokens_to_ids(piece) for piece in own.target_pieces[4:]]
+            if not shared:
+                names = [*range(2, V - 2)]
+            found = to_numpy(logits)[0, :, 4 : 4 + len(names)]
+            np.testing.assert_allclose(found, expected[0][:, names], atol=1e-5)
+    x = tokenizer(SOURCES, return_tensors="pt", padding=True)
+    answer = theirs.generate(
+        **x, max_length=LENGTH + 1, return_dict_in_generate=True, output_scores=True
+    )
+    options = SearchOptions(beam_size=4, max_length=LENGTH, **POWER)
+    found = [x[0] for x in Translator(ours, own, options).translate_nbest(SOURCES)]
+    texts = tokenizer.batch_decode(answer.sequences, skip_special_tokens=True)
+    assert [x.text for x in found] == texts
+    np.testing.assert_allclose([x.score for x in found], answer.sequences_scores, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "defect",
+    [{"norm_epsilon": 1e-6}, {"position_encoding": "sinusoidal_marian"}, {"activation": "relu"}]
+    + ["bias", "scale"],
+    ids=str,
+)
+def test_the_logits_would_show_a_defect(defect, tmp_path):
+    marian_folder(tmp_path / "marian", shared=True)
+    read = read_hugging_face(tmp_path / "marian")
+    right, tokenizer = read.convert()
+    if isinstance(defect, dict):
+        wrong = Transformer.from_config({**right.get_config(), **defect})
+        wrong.set_weights(right.get_weights())
+    else:
+        wrong, _ = read.convert()
+        name = "bias" if defect == "bias" else "embeddings"
+        weight = getattr(wrong.target_embedding, name)
+        weight.assign(to_numpy(weight) * 1.1)
+    source, target = (np.array([x[0]], "int32") for x in ids_of(tokenizer))
+    inputs = {"source_ids": source, "target_ids": target}
+    assert abs(to_numpy(right(inputs)) - to_numpy(wrong(inputs))).max() > 3e-5
+
+
+def ids_of(tokenizer):
+    sources, targets = tokenizer.encode_source(SOURCES), tokenizer.encode_target(TARGETS)
+    framed = [tokenizer.frame_target(x)[0] for x in targets]
+    return [tokenizer.frame_source(x) for x in sources], framed
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"position_encoding": "learned"}, {"target_vocabulary_size": V}]
+    + [{"norm_first": True, "position_encoding": "sinusoidal_marian", "activation": "gelu"}],
+)
+def test_transformers_opens_exports_and_translates_alike(arguments, tmp_path):
+    folder = hugging_face_folder(tmp_path / "export", **arguments)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
+    run = import_run(folder, tmp_path / "run")
+    translator = Translator.from_run(run, SearchOptions(beam_size=4, max_length=LENGTH, **POWER))
+    x = tokenizer(SOURCES, return_tensors="pt", padding=True)
+    ids = model.generate(**x, max_length=LENGTH + 1)
+    translations = tokenizer.batch_decode(ids, skip_special_tokens=True)
+    assert translator.translate(SOURCES) == translations
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"position_encoding": "rotary"}, "added positions"),
+        ({"normalization": "batch"}, "layer normalization"),
+        ({"d_k": 5}, "keys as wide"),
+        ({"norm_first": True, "target_vocabulary_size": V}, "post-norm with two vocabularies"),
+    ],
+)
+def test_what_hugging_face_does_not_have_is_refused(arguments, message, tmp_path):
+    model = Transformer(V, **{**SIZES, **arguments})
+    tokenizer = Tokenizer.train(SENTENCES, V, joint="target_vocabulary_size" not in arguments)
+    with pytest.raises(ValueError, match=message):
+        write_hugging_face(model, tokenizer, tmp_path / "out", SearchOptions(), ("en", "de"))
