@@ -101,6 +101,11 @@ def test_one_file_with_both_sides_gives_the_pairs(tmp_path, name, content):
     assert list(text) == list(text) == PAIRS
 
 
+def test_a_row_without_a_column_has_an_empty_side(tmp_path):
+    path = write(tmp_path / "a.jsonl", lines([{"en": "a", "de": "b"}, {"en": "c"}]))
+    assert list(read_parallel(path)) == [("a", "b"), ("c", "")]
+
+
 def test_hugging_face_rows_of_parquet(tmp_path):
     nested, flat, numbers = (tmp_path / f"{name}.parquet" for name in ("nested", "flat", "bad"))
     parquet(nested, [{"id": "1", "translation": x} for x in rows("de", "en")])
