@@ -77,7 +77,8 @@ def import_run(
     check_is_free(directory)
     place, origin = Path(source), {"source": str(source)}
     if str(source).startswith(PREFIX):
-        place, origin["revision"] = download(str(source), revision)
+        place = download(str(source), revision)
+        origin["revision"] = place.name
     elif not place.exists():
         raise UserError(f"{source} does not exist. A model of the hub is hf://ORGANIZATION/NAME")
     foreign = _read(place, tuple(map(Path, vocabularies)))
