@@ -250,8 +250,6 @@ def _sides(
         if unk not in pieces:
             pieces.append(unk)
         ids = {piece: id for id, piece in enumerate(pieces)}
-        if missing := {eos, start} - ids.keys():
-            raise UserError(f"{folder}: the {side} vocabulary has no {missing}")
         pad = next((ids[name] for name in ("<blank>", "<pad>") if name in ids), None)
         special = ids[unk], ids[eos], pad, None if starts_from_zero else ids[start]
         if models:

@@ -13,11 +13,7 @@ from safetensors.numpy import save_file
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
-from keras_transformer.exchange.foreign_model import (
-    ForeignModel,
-    name_of,
-    name_positions,
-)
+from keras_transformer.exchange.foreign_model import ForeignModel, name_of, name_positions
 from keras_transformer.exchange.model_files import (
     Arrays,
     in_order,
@@ -263,7 +259,7 @@ def _arguments(config: dict[str, Any]) -> dict[str, Any]:
         "d_ff": int(config["encoder_ffn_dim"]),
         "dropout_rate": float(config.get("dropout", 0.1)),
         "attention_dropout_rate": float(config.get("attention_dropout", 0.0)),
-        "activation": ACTIVATIONS[config["activation_function"]],
+        "activation": ACTIVATIONS[config.get("activation_function", "gelu")],
         "norm_first": config["model_type"] == "pegasus",
         "norm_epsilon": float(config.get(_NORM_EPSILON, _EPSILON)),
         "max_length": int(config.get("max_position_embeddings", 1024)),

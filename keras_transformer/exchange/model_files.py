@@ -23,7 +23,14 @@ _MOST_VOCABULARY_BYTES = 1 << 28
 _MARIAN_FLOAT32, _MARIAN_INT8 = 0x404, 0x101
 _DAMAGED = (
     *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError, MemoryError, OSError),
-    *(struct.error, zipfile.BadZipFile, SafetensorError, NotImplementedError, RecursionError),
+    *(
+        EOFError,
+        struct.error,
+        zipfile.BadZipFile,
+        SafetensorError,
+        NotImplementedError,
+        RecursionError,
+    ),
 )
 
 

@@ -13,13 +13,7 @@ from pydantic import ValidationError
 
 from keras_transformer import __version__
 from keras_transformer._backend import without_tensorflow
-from keras_transformer._files import (
-    atomic_write,
-    check_is_free,
-    keras_home,
-    read_text,
-    sha256_of,
-)
+from keras_transformer._files import atomic_write, check_is_free, keras_home, read_text, sha256_of
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.errors import UserError
 from keras_transformer.exchange.ctranslate2_reader import read_ctranslate2
