@@ -22,6 +22,7 @@ TESTED_WITH = {
     "_backend/fit_data.py": "_backend/test_backend.py",
     "_backend/jax_kernels.py": "_backend/test_gpu_formulas.py",
     "cli/process.py": "cli/test_train.py",
+    "layers/normalization.py": "layers/test_sublayers.py",
     "runs/loading.py": "runs/test_checkpoints.py",
     "translation/engines.py": "translation/test_open_run.py",
     "visualization/attention.py": "visualization/test_attention_example.py",

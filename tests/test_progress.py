@@ -7,7 +7,8 @@ import keras
 import pytest
 from tqdm import tqdm
 
-from keras_transformer._progress import Bar, compiling
+from keras_transformer._backend.compile_function import compiling
+from keras_transformer._progress import Bar
 
 pytestmark = pytest.mark.once
 

@@ -17,8 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 from keras_transformer._backend.operations import MASKED_SCORE
 from keras_transformer.exchange.source_model import Rule, array, position_table
 from keras_transformer.layers import RotaryPositionalEncoding
+from keras_transformer.layers.normalization import BatchNormalization
 from keras_transformer.layers.positions.positional_encoding import sinusoid_angles
-from keras_transformer.layers.sublayers import BatchNormalization
 from keras_transformer.models import Transformer
 
 # Operator set 17 introduced LayerNormalization, 20 introduced Gelu.

@@ -7,10 +7,8 @@ import keras
 from keras import ops
 
 from keras_transformer._backend import without_tensorflow
-from keras_transformer._backend.gradient_checkpointing import Recomputable
 from keras_transformer._backend.operations import (
     affine_relu,
-    one_pass_normalization,
     scale_and_shift,
 )
 from keras_transformer.layers.saving import (
@@ -168,27 +166,6 @@ def check_lora_is_kept(model: Any) -> None:
                 f"`model.fit`, or without LoRA in this layer. Received: layer={layer.name!r} of "
                 f"class {type(layer).__name__}"
             )
-
-
-@keras.saving.register_keras_serializable(package="keras_transformer")
-class LayerNormalization(Recomputable, keras.layers.LayerNormalization):
-    """`keras.layers.LayerNormalization` that is faster on TensorFlow and on GPUs of JAX."""
-
-    def __init__(self, epsilon: float = 1e-6, **kwargs: Any) -> None:
-        super().__init__(epsilon=epsilon, **kwargs)
-
-    def call(self, inputs: Any, training: bool = False) -> Any:
-        is_of_tokens = self.axis == [-1] and not self.rms_scaling
-        if is_of_tokens:
-            x = one_pass_normalization(inputs, self.gamma, self.beta, self.epsilon)
-            if x is not None:
-                return ops.cast(x, self.compute_dtype)
-        if not training or not is_of_tokens or keras.config.backend() != "tensorflow":
-            return super().call(inputs)
-        dtype = keras.backend.result_type(inputs.dtype, "float32")
-        x = ops.layer_normalization(ops.cast(inputs, dtype), epsilon=self.epsilon)
-        gamma, beta = (None if w is None else ops.cast(w, dtype) for w in (self.gamma, self.beta))
-        return ops.cast(scale_and_shift(x, gamma, beta, training), self.compute_dtype)
 
 
 def config_of(value: Any) -> Any:

@@ -13,7 +13,8 @@ from keras_transformer.layers import (
     TokenEmbedding,
     padding_mask,
 )
-from keras_transformer.layers.base import ConfiguredLayer, Dense, LayerNormalization
+from keras_transformer.layers.base import ConfiguredLayer, Dense
+from keras_transformer.layers.normalization import LayerNormalization
 from keras_transformer.models.base import ConfiguredModel, check_pad_id
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from keras_transformer._backend import operations
 from keras_transformer.layers import MultiHeadAttention
-from keras_transformer.layers.base import Dense, LayerNormalization
+from keras_transformer.layers.base import Dense
+from keras_transformer.layers.normalization import LayerNormalization
 from keras_transformer.training import TransformerAdam, optimizer
 
 

@@ -16,7 +16,8 @@ from keras_transformer.layers import (
     RotaryPositionalEncoding,
     TokenEmbedding,
 )
-from keras_transformer.layers.base import ConfiguredLayer, Dense, LayerNormalization
+from keras_transformer.layers.base import ConfiguredLayer, Dense
+from keras_transformer.layers.normalization import LayerNormalization
 
 X = np.random.default_rng(0).normal(size=(2, 5, 7)).astype("float32")
 FAR_FROM_ZERO = 3 + 5 * X

@@ -7,7 +7,7 @@ from support import reference
 from support.contract import assert_layer_contract, randomize, to_numpy, weights_of
 
 from keras_transformer.layers import FeedForward, ResidualConnection
-from keras_transformer.layers.sublayers import BatchNormalization
+from keras_transformer.layers.normalization import BatchNormalization
 
 B, T, D, F = 2, 5, 7, 11
 IS_REAL = np.arange(T) < np.array([[3], [T]])
