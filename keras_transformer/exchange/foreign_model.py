@@ -13,12 +13,7 @@ from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.errors import UserError
 from keras_transformer.exchange.model_files import Arrays
 from keras_transformer.exchange.source_model import array
-from keras_transformer.exchange.vocabulary import (
-    NewIds,
-    Vocabulary,
-    converted,
-    new_ids,
-)
+from keras_transformer.exchange.vocabulary import NewIds, Vocabulary, converted, new_ids
 from keras_transformer.layers import SinusoidalPositionalEncoding
 from keras_transformer.layers.positions.positional_encoding import (
     POSITION_ENCODINGS,
@@ -98,10 +93,8 @@ class ForeignModel:
         }
         unused = self.weights.keys() - {*names.values(), self.names.get("bias")}
         if unused:
-            raise UserError(
-                f"{self.path} has weights that a Transformer does not have: "
-                f"{', '.join(sorted(unused)[:8])}{', ...' if len(unused) > 8 else ''}"
-            )
+            some = ", ".join(sorted(unused)[:8])
+            raise UserError(f"{self.path} has weights that a Transformer does not have: {some}")
         for weight in model.weights:
             weight.assign(self._converted(weight, names[weight.path], *ids))
         return model, tokenizer

@@ -8,24 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import save_file
 
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
-from keras_transformer.exchange.foreign_model import (
-    ForeignModel,
-    name_of,
-    name_positions,
-)
+from keras_transformer.exchange.foreign_model import ForeignModel, name_of, name_positions
 from keras_transformer.exchange.model_files import (
     Arrays,
     in_order,
     read_bytes,
-    read_object,
     read_safetensors,
     read_torch,
+    read_value,
     reading,
-    write_safetensors,
 )
 from keras_transformer.exchange.source_model import (
     PLAIN_LAYERS,
@@ -43,12 +39,6 @@ _FILES = (
     *("config.json", "generation_config.json", "tokenizer_config.json", "vocab.json"),
     *("target_vocab.json", "source.spm", "target.spm"),
 )
-_REASONS = {
-    **dict.fromkeys(("bart", "mbart"), "it normalizes embeddings and has positions for each side"),
-    **dict.fromkeys(("t5", "mt5", "umt5"), "it has RMS norms, no biases and other positions"),
-    **dict.fromkeys(("m2m_100", "nllb-moe"), "its texts begin with the name of a language"),
-    "fsmt": "it needs the tokenizer of Moses",
-}
 ACTIVATIONS = {
     "relu": "relu",
     **dict.fromkeys(("swish", "silu"), "silu"),
@@ -124,7 +114,8 @@ def write_hugging_face(
             "tokenizer with a prefix, or with source_eos=False"
         )
     directory.mkdir(parents=True)
-    write_safetensors(directory / "model.safetensors", _written_weights(in_float32(model)))
+    weights = _written_weights(in_float32(model))
+    save_file(weights, directory / "model.safetensors", {"format": "pt"})
     (directory / "source.spm").write_bytes(tokenizer.source_model)
     (directory / "target.spm").write_bytes(tokenizer.target_model)
     for name, value in _written_settings(model, tokenizer, options, languages).items():
@@ -200,7 +191,8 @@ def _written_weights(model: Transformer) -> Arrays:
         name = name_of(weight.path, names, name_in_layer)
         if name:
             value = array(weight)
-            weights[name] = value.T if weight.path.endswith("kernel") else value
+            is_kernel = weight.path.endswith("kernel")
+            weights[name] = np.ascontiguousarray(value.T if is_kernel else value)
     target_size = model.target_vocabulary_size or model.vocabulary_size
     weights[_BIAS] = weights.get(_BIAS, np.zeros(target_size, "float32")).reshape(1, -1)
     if model.position_encoding != "sinusoidal_half_split":
@@ -215,18 +207,17 @@ def read_hugging_face(folder: Path) -> ForeignModel:
 
     Raises `UserError` if the model has another type, or if a file is missing or damaged.
     """
-    config = read_object(folder / "config.json")
+    config = read_value(folder / "config.json")
     if (kind := config.get("model_type")) not in _CLASSES:
-        reason = f": {_REASONS[kind]}" if kind in _REASONS else ""
         raise UserError(
             f"{folder}: of Hugging Face's models, only those of the type marian (such as OPUS-MT) "
-            f"can be imported. Received: model_type={kind!r}{reason}"
+            f"can be imported. Received: model_type={kind!r}"
         )
-    generation = {**config, **read_object(folder / "generation_config.json", missing={})}
-    tokenizer = read_object(folder / "tokenizer_config.json", missing={})
+    generation = {**config, **read_value(folder / "generation_config.json", missing={})}
+    tokenizer = read_value(folder / "tokenizer_config.json", missing={})
     path, weights = _weights(folder)
     with reading(folder / "config.json"):
-        arguments = _arguments(folder, config)
+        arguments = _arguments(config)
         names = _names(config, weights)
         name_positions(arguments, weights, names, _POSITIONS, "sinusoidal_half_split")
         return ForeignModel(
@@ -254,20 +245,12 @@ def _weights(folder: Path) -> tuple[Path, Arrays]:
     raise UserError(f"{folder} has neither model.safetensors nor pytorch_model.bin")
 
 
-def _arguments(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
-    activation = config.get("activation_function", "gelu")
-    needed: dict[str, list[Any]] = {
-        "scale_embedding": [True],
-        "activation_function": [*ACTIVATIONS],
-    }
-    for size in ("ffn_dim", "attention_heads"):
-        needed[f"decoder_{size}"] = [config[f"encoder_{size}"]]
-    for key, values in needed.items():
-        if config.get(key) not in values:
-            rule = " or ".join(map(str, values))
-            raise UserError(
-                f"{folder}: {key} must be {rule} in config.json. Received: {config.get(key)}"
-            )
+def _arguments(config: dict[str, Any]) -> dict[str, Any]:
+    same = [
+        config[f"encoder_{x}"] == config[f"decoder_{x}"] for x in ("ffn_dim", "attention_heads")
+    ]
+    if not config.get("scale_embedding") or not all(same):
+        raise ValueError("scale_embedding must be true, and encoder and decoder have one width")
     return {
         "num_layers": int(config["encoder_layers"]),
         "num_decoder_layers": int(config["decoder_layers"]),
@@ -276,7 +259,7 @@ def _arguments(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
         "d_ff": int(config["encoder_ffn_dim"]),
         "dropout_rate": float(config.get("dropout", 0.1)),
         "attention_dropout_rate": float(config.get("attention_dropout", 0.0)),
-        "activation": ACTIVATIONS[activation],
+        "activation": ACTIVATIONS[config.get("activation_function", "gelu")],
         "norm_first": config["model_type"] == "pegasus",
         "norm_epsilon": float(config.get(_NORM_EPSILON, _EPSILON)),
         "max_length": int(config.get("max_position_embeddings", 1024)),
@@ -306,21 +289,18 @@ def _sides(
 ) -> list[Vocabulary]:
     """Returns the vocabularies of source and target."""
     is_separate = not config.get("share_encoder_decoder_embeddings", True)
-    target = folder / "target_vocab.json"
-    files = [folder / "vocab.json"] * 2
-    if is_separate and target.is_file():
-        files[1] = target
+    target = "target_vocab.json" if is_separate else "vocab.json"
+    unk = tokenizer.get("unk_token") or "<unk>"
     sides = []
-    for file, name in zip(files, ("source.spm", "target.spm"), strict=True):
-        ids = read_object(file)
+    for name, model in (("vocab.json", "source.spm"), (target, "target.spm")):
+        file = folder / name if (folder / name).is_file() else folder / "vocab.json"
+        ids = read_value(file)
         pieces = in_order(file, ids)
-        unk = tokenizer.get("unk_token") or "<unk>"
-        eos = generation["eos_token_id"]
         vocabulary = Vocabulary(
             pieces,
-            read_bytes(folder / name),
+            read_bytes(folder / model),
             ids[unk["content"] if isinstance(unk, dict) else unk],
-            eos[0] if isinstance(eos, list) else int(eos),
+            int(np.ravel(generation["eos_token_id"])[0]),
             int(generation["pad_token_id"]),
             int(generation["decoder_start_token_id"]),
         )

@@ -113,10 +113,7 @@ def _weights_file(path: Path, decoder: dict[str, Any]) -> Path:
 def _settings(content: bytes) -> dict[str, Any]:
     if len(content) > _MOST_YAML_BYTES:
         raise ValueError(f"its settings must have at most {_MOST_YAML_BYTES:,} bytes")
-    found = parse_yaml(content.replace(b"\0", b"").decode())
-    if not isinstance(found, dict):
-        raise ValueError("its settings must map keys to values")
-    return found
+    return dict(parse_yaml(content.replace(b"\0", b"").decode()))
 
 
 def _arguments(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
@@ -131,8 +128,6 @@ def _arguments(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
             f"{path} cannot be imported: transformer-{', -'.join(steps)} must be {_POST_NORM} "
             f"(post-norm) or {_PRE_NORM} (pre-norm). Received: {norms}"
         )
-    if settings.get("transformer-decoder-dim-ffn", 0) not in (0, settings["transformer-dim-ffn"]):
-        raise UserError(f"{path} cannot be imported: transformer-decoder-dim-ffn must be 0")
     return {
         "num_layers": int(settings["enc-depth"]),
         "num_decoder_layers": int(settings["dec-depth"]),
@@ -155,8 +150,7 @@ def _names(weights: Arrays) -> dict[str, str]:
     names["bias"] = "decoder_ff_logit_out_b"
     if "Wemb" not in weights:
         names |= {"source": "encoder_Wemb", "target": "decoder_Wemb"}
-    optional = ("output_embeddings", "bias")
-    return {x: y for x, y in names.items() if x not in optional or y in weights}
+    return {x: y for x, y in names.items() if y in weights or y.endswith("Wemb")}
 
 
 def _name_in_layer(norm: str, stack: str, number: int | None, sublayer: str, weight: str) -> str:
@@ -187,9 +181,8 @@ def _sides(folder: Path, files: Sequence[Path]) -> list[Vocabulary]:
         else:
             content = read_bytes(file)
             pieces = pieces_of(content)
-        if missing := {"</s>", "<unk>"} - {*pieces}:
-            raise UserError(f"{file} must have the piece {' and '.join(sorted(missing))}")
-        sides.append(Vocabulary(pieces, content, pieces.index("<unk>"), pieces.index("</s>")))
+        with reading(file):
+            sides.append(Vocabulary(pieces, content, pieces.index("<unk>"), pieces.index("</s>")))
     return sides
 
 

@@ -13,13 +13,7 @@ from pydantic import ValidationError
 
 from keras_transformer import __version__
 from keras_transformer._backend import without_tensorflow
-from keras_transformer._files import (
-    atomic_write,
-    check_is_free,
-    keras_home,
-    read_text,
-    sha256_of,
-)
+from keras_transformer._files import atomic_write, check_is_free, keras_home, read_text, sha256_of
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.errors import UserError
 from keras_transformer.exchange.ctranslate2_reader import read_ctranslate2
@@ -77,7 +71,8 @@ def import_run(
     check_is_free(directory)
     place, origin = Path(source), {"source": str(source)}
     if str(source).startswith(PREFIX):
-        place, origin["revision"] = download(str(source), revision)
+        place = download(str(source), revision)
+        origin["revision"] = place.name
     elif not place.exists():
         raise UserError(f"{source} does not exist. A model of the hub is hf://ORGANIZATION/NAME")
     foreign = _read(place, tuple(map(Path, vocabularies)))
