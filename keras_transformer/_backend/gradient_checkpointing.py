@@ -69,7 +69,10 @@ class Recomputable:
             return keras_call(layer_call) if is_function else layer_call
         parts = list(layer._flatten_layers())
         is_stack = mode != "list_of_layers" and any(map(_is_checkpointable, parts[1:]))
-        training = layer._get_call_context().get_value("training") and _is_on.get() is not False
+        training = kwargs.get("training")
+        if training is None:  # `stateless_call` gives it, and has no context of a call.
+            training = layer._get_call_context().get_value("training")
+        training = training and _is_on.get() is not False
         if not training or is_stack or any(map(_has_state, parts)):
             return layer_call
         # Keras infers the size of the output from symbolic tensors only.
