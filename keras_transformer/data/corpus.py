@@ -127,7 +127,7 @@ def _lines(file: BinaryIO, name: str) -> Iterator[str]:
             return
         text = line.removesuffix(b"\r\n").removesuffix(b"\n")
         try:
-            if number == 1 and 20 * line.count(0) > len(line):
+            if number == 1 and line.count(0) > max(3, len(line) // 20):
                 raise UnicodeDecodeError("utf-8", line, line.index(0), 1, "of UTF-16 or UTF-32")
             yield text.decode("utf-8")
         except UnicodeDecodeError as error:
