@@ -28,6 +28,7 @@ def main() -> None:
             from keras_transformer.cli import main as command_line
     except KeyboardInterrupt:
         sys.exit(130)
+    os.environ.pop("KERAS_TRANSFORMER_WITHOUT_KERAS", None)  # only for this import
     gc.freeze()
     gc.enable()
     command_line(prog_name="keras-transformer")

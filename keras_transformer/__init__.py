@@ -12,7 +12,7 @@ from keras_transformer._lazy import lazy_names
 from keras_transformer.errors import UserError as UserError
 
 # The command line translates with CTranslate2 before Keras could be imported.
-if TYPE_CHECKING or not os.environ.pop("KERAS_TRANSFORMER_WITHOUT_KERAS", None):
+if TYPE_CHECKING or not os.environ.get("KERAS_TRANSFORMER_WITHOUT_KERAS"):
     from keras_transformer._backend.compile_function import compile_function as compile_function
     from keras_transformer.layers import (
         Decoder as Decoder,

@@ -47,8 +47,11 @@ def check_not_forked(engine: str) -> None:
     none if it computes with one thread.
     """
     if _users.setdefault(engine, os.getpid()) != os.getpid():
-        if engine == "torch" and importlib.import_module("torch").get_num_threads() == 1:
-            return
+        if engine == "torch":
+            import torch
+
+            if torch.get_num_threads() == 1:
+                return
         raise RuntimeError(
             f"{engine} cannot compute in a forked process after the process before the fork has "
             "used it: load the model only after the fork (gunicorn: without --preload), or start "

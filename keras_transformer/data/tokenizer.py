@@ -86,8 +86,8 @@ class Tokenizer:
         self.source_vocabulary_size: int = self._source.get_piece_size()
         self.target_vocabulary_size: int = self._target.get_piece_size()
         self.joint: bool = target_model is None or self.source_pieces == self.target_pieces
-        self.source_prefix_ids = _prefix_ids(self._source, source_prefix=source_prefix)
-        self.target_prefix_ids = _prefix_ids(self._target, target_prefix=target_prefix)
+        self.source_prefix_ids = _prefix_ids(self._source, "source_prefix", source_prefix)
+        self.target_prefix_ids = _prefix_ids(self._target, "target_prefix", target_prefix)
         self.source_eos = source_eos
         prefixes = {"source_prefix": [*source_prefix], "target_prefix": [*target_prefix]}
         self.frames = {**prefixes, "source_eos": source_eos}
@@ -256,9 +256,8 @@ def _encode(processor: SentencePieceProcessor, sentences: Sequence[str]) -> list
         raise
 
 
-def _prefix_ids(processor: SentencePieceProcessor, **prefix: Sequence[str]) -> list[int]:
-    ((name, pieces),) = prefix.items()
-    check_is_list(**prefix)
+def _prefix_ids(processor: SentencePieceProcessor, name: str, pieces: Sequence[str]) -> list[int]:
+    check_is_list(**{name: pieces})
     ids = [processor.piece_to_id(piece) for piece in pieces]
     if [processor.id_to_piece(id) for id in ids] != [*pieces]:
         raise UserError(f"{name} must be pieces of the tokenizer. Received: {name}={pieces}")

@@ -5,14 +5,12 @@ Each reader returns arrays by name, which are never larger than the file.
 
 import math
 import struct
-import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from keras_transformer._files import read_json
@@ -21,17 +19,6 @@ from keras_transformer.errors import UserError
 Arrays = dict[str, np.ndarray]
 _MOST_VOCABULARY_BYTES = 1 << 28
 _MARIAN_FLOAT32, _MARIAN_INT8 = 0x404, 0x101
-_DAMAGED = (
-    *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError, MemoryError, OSError),
-    *(
-        EOFError,
-        struct.error,
-        zipfile.BadZipFile,
-        SafetensorError,
-        NotImplementedError,
-        RecursionError,
-    ),
-)
 
 
 @contextmanager
@@ -39,7 +26,9 @@ def reading(path: Path) -> Iterator[None]:
     """Turns the errors of a damaged file into a `UserError` that names the file."""
     try:
         yield
-    except _DAMAGED as error:
+    except UserError:
+        raise
+    except Exception as error:  # of NumPy, zipfile, json, struct or safetensors
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"{path} is damaged, or not what its name says: {reason}") from error
 

@@ -17,7 +17,7 @@ from keras_transformer.export.options import RunWeights, check_weights
 from keras_transformer.models.base import in_float32
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.recipe.settings import OF_RUN, Recipe
-from keras_transformer.runs.checkpoints import TOKENIZER_MEMBER
+from keras_transformer.runs.checkpoints import TOKENIZER_MEMBER, write_members
 from keras_transformer.runs.run import Checkpoint, Run
 from keras_transformer.translation.comparison import (
     Agreement,
@@ -137,8 +137,7 @@ def _save_model(model: Seq2Seq, path: Path, weights: RunWeights, fingerprint: st
         model.save(path)
         if weights == "float16":
             _halve_weights(model, path)
-    with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr(TOKENIZER_MEMBER, fingerprint)
+    write_members(path, {TOKENIZER_MEMBER: fingerprint})
 
 
 def _halve_weights(model: Seq2Seq, path: Path) -> None:

@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_transformer._backend import without_tensorflow
+from keras_transformer._backend.gradient_checkpointing import Recomputable
 from keras_transformer._backend.operations import (
     affine_relu,
     scale_and_shift,
@@ -23,7 +24,7 @@ BASE_ARGUMENTS = {"name", "dtype", "trainable"}
 OBJECTS = ("position_encoding", "attention_pattern")
 
 
-class ConfiguredLayer(CreatesPlaceholders, keras.layers.Layer):
+class ConfiguredLayer(Recomputable, CreatesPlaceholders, keras.layers.Layer):
     """Base class of layers that store each constructor argument in an attribute of equal name."""
 
     def __init__(self, **kwargs: Any) -> None:
@@ -115,7 +116,7 @@ def store_arguments(owner: Any, base: type, values: dict[str, Any]) -> None:
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Dense(CreatesPlaceholders, keras.layers.Dense):
+class Dense(Recomputable, CreatesPlaceholders, keras.layers.Dense):
     """`keras.layers.Dense` that computes bias gradients faster on TensorFlow, and saves LoRA.
 
     The layer of Keras saves the merged kernel only, and its loaded LoRA would never change again.

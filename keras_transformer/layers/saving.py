@@ -12,7 +12,6 @@ from typing import Any
 import keras
 
 from keras_transformer._backend import without_tensorflow
-from keras_transformer._backend.gradient_checkpointing import Recomputable
 
 _CREATES_PLACEHOLDERS = ContextVar("_CREATES_PLACEHOLDERS", default=False)
 
@@ -91,8 +90,8 @@ def placeholder_weights() -> Iterator[None]:
         _CREATES_PLACEHOLDERS.reset(token)
 
 
-class CreatesPlaceholders(Recomputable):
-    """Mixin of layers that obey `placeholder_weights`, and recompute in a `keras.RematScope`."""
+class CreatesPlaceholders:
+    """Mixin of layers that obey `placeholder_weights`."""
 
     def add_weight(
         self, shape: Any = None, initializer: Any = None, *args: Any, **kwargs: Any

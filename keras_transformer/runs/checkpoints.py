@@ -31,6 +31,13 @@ def read_member(path: Path, name: str) -> str | None:
     return None
 
 
+def write_members(path: Path, members: Mapping[str, str]) -> None:
+    """Adds texts to a .keras file, by their names."""
+    with zipfile.ZipFile(path, "a") as archive:
+        for name, text in members.items():
+            archive.writestr(name, text)
+
+
 def checkpoint_folders(directory: str | Path) -> list[Path]:
     """Returns the folders named `step-` followed by eight digits, oldest first."""
     entries = Path(directory).glob("step-*")

@@ -130,9 +130,7 @@ def average_checkpoints(
         variable.assign(total / len(paths) if is_float else last)
     with atomic_write(output) as partial, without_tensorflow():
         model.save(partial)
-        with zipfile.ZipFile(partial, "a") as archive:
-            for name, text in (members or {}).items():
-                archive.writestr(name, text)
+        checkpoints.write_members(partial, members or {})
         if previous and is_keras_file(output):
             with atomic_write(previous) as copy:
                 shutil.copyfile(output, copy)

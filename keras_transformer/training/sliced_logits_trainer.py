@@ -176,8 +176,8 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, Recomputable, keras.M
         if mebibytes is None:
             # Slices would make a GPU read the output matrix and its gradient many times.
             memory = device_memory()
-            mebibytes = min(4096, memory // 2**20 // 12) if memory else 4096
-            mebibytes = 16 if is_on_cpu() else mebibytes
+            of_gpu = min(4096, memory // 2**20 // 12) if memory else 4096
+            mebibytes = 16 if is_on_cpu() else of_gpu
         return max(width, mebibytes * 2**20 // (4 * vocabulary_size))
 
     def call(self, inputs: Any, training: bool | None = None, **kwargs: Any) -> Any:

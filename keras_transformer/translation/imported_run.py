@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -25,7 +24,7 @@ from keras_transformer.exchange.vocabulary import kind_of
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.recipe.files import shipped_runs
 from keras_transformer.recipe.settings import OF_RUN, Normalization, Recipe
-from keras_transformer.runs.checkpoints import TOKENIZER_MEMBER
+from keras_transformer.runs.checkpoints import TOKENIZER_MEMBER, write_members
 from keras_transformer.runs.run import Run
 
 
@@ -92,8 +91,7 @@ def import_run(
         path = partial / run.model_path.name
         with without_tensorflow():
             model.save(path)
-        with zipfile.ZipFile(path, "a") as archive:
-            archive.writestr(TOKENIZER_MEMBER, tokenizer.fingerprint)
+        write_members(path, {TOKENIZER_MEMBER: tokenizer.fingerprint})
         content = json.dumps({**origin, **_facts(foreign)}, indent=2, ensure_ascii=False)
         (partial / run.origin_path.name).write_text(content + "\n", "utf-8")
     return run

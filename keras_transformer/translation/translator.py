@@ -351,9 +351,7 @@ class Translator(BaseTranslator):
                 f"`source_attention`). Received: model={type(self.model).__name__}"
             )
         bos_id, pad_id = self.tokenizer.bos_id, self.tokenizer.pad_id
-        first, forced = map(
-            len, (self.tokenizer.source_prefix_ids, self.tokenizer.target_prefix_ids)
-        )
+        first, forced = len(self.tokenizer.source_prefix_ids), len(self.tokenizer.target_prefix_ids)
         sources = [part.ids for part in parts]
         targets = [[[bos_id, *hypothesis.ids[:-1]] for hypothesis in of_part] for of_part in found]
         batches = pair_batches(sources, targets, self.tokens_per_batch, self.max_length, pad_id)
