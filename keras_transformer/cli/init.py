@@ -57,7 +57,7 @@ def init_command(source: Path, target: Path | None, options: InitOptions) -> Non
     keras-transformer init corpus.en corpus.de --from runs/opus_en_de
     keras-transformer init pairs.tsv.gz --source-language en --target-language ko --output my.yaml
     """
-    from keras_transformer.data.corpus_report import examine
+    from keras_transformer.data.corpus_report import MAX_LENGTH_RATIO, examine
     from keras_transformer.data.filters import LanguageDetector
     from keras_transformer.data.parallel_text import read_parallel
     from keras_transformer.recipe.new_recipe import Text, choose_settings
@@ -91,7 +91,7 @@ def init_command(source: Path, target: Path | None, options: InitOptions) -> Non
     words = {"recipe": path, "run": f"runs/{name}", "sentence": sentence}
     quoted = {key: shlex.quote(word) for key, word in words.items()}
     values = {"report": report, "recipe": recipe, "text": text, "output": str(output)}
-    values["initial"] = options.from_
+    values |= {"initial": options.from_, "ratio": MAX_LENGTH_RATIO}
     click.echo(render("init.txt", **values, quoted=quoted))
 
 

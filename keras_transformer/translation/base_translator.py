@@ -194,7 +194,11 @@ class BaseTranslator(ABC):
         """Returns whether some pieces are unknown, and no other piece has a letter or digit."""
         if self.copy_unknown == "never" or self.tokenizer.unk_id not in pieces:
             return False
-        return wordless_pieces(self.tokenizer).issuperset(pieces)
+        return self._wordless.issuperset(pieces)
+
+    @functools.cached_property
+    def _wordless(self) -> frozenset[int]:
+        return wordless_pieces(self.tokenizer)
 
     def _not_copied(self, parts: Sequence[SourcePart]) -> list[SourcePart]:
         """Returns the parts that are not copied, and warns of the others."""
@@ -317,7 +321,6 @@ def is_invisible(text: str) -> bool:
     return all(unicodedata.category(x) in kinds or x in INVISIBLE for x in text)
 
 
-@functools.lru_cache(maxsize=1)
 def wordless_pieces(tokenizer: Any) -> frozenset[int]:
     """Returns the ids of the source pieces without letters and digits, and of the unknown piece."""
     pieces = enumerate(tokenizer.source_pieces)
