@@ -109,7 +109,7 @@ def layer_model(name, scope):
 
 def translation_model(scope):
     with scope:
-        model = new_model(dropout_rate=0.3, attention_dropout_rate=0.3)
+        model = new_model(num_layers=1, dropout_rate=0.3, attention_dropout_rate=0.3)
     inputs = inputs_of(model)
     return model, (inputs, np.ones(inputs["target_ids"].shape, "int32"))
 
