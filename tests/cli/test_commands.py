@@ -131,7 +131,7 @@ def test_an_unknown_or_missing_backend_is_one_line(name, message):
     assert len(found.stderr.splitlines()) == 1
 
 
-MAIN = "from keras_transformer.cli import main; main()"
+MAIN = "from keras_transformer_cli import main; main()"
 
 
 def test_the_entry_runs_a_command_with_its_backend_and_writes_nothing_else():

@@ -1,4 +1,4 @@
-"""What commands share."""
+"""What commands read and write, and the options that they share."""
 
 import os
 import platform
