@@ -152,6 +152,7 @@ def opus_texts():
     return [x for file in files for x in file.read_text("utf-8").splitlines()]
 
 
+@pytest.mark.once
 def test_an_imported_run_is_exported_and_trained_on(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     succeeds("import", folder, "imported")
