@@ -8,7 +8,7 @@ from keras import ops
 from support.fake_models import EOS, PAD, UNK, PrefixModel
 from support.parallel_text import SENTENCES
 from support.searching import beam_search
-from support.small_models import new_model
+from support.small_models import small_model
 
 from keras_transformer import Ensemble, SearchOptions, Tokenizer, TokenStore, Translator
 from keras_transformer.decoding import ForbiddenWords, Request
@@ -77,7 +77,7 @@ def test_tokens_of_constraints_are_added():
 
 @pytest.mark.parametrize("variant", ["sinusoidal", "logits_bias", "own_output_matrix"])
 def test_all_tokens_give_the_search_of_a_keras_model(variant):
-    model = new_model(variant, num_layers=1)
+    model = small_model(variant)
     every = np.tile(np.arange(V, dtype="int32"), (2, 1))
     options = {"beam_size": 3, "n_best": 3, "coverage_penalty": 0.2, "max_length": 8}
     found = beam_search(model, SOURCE, shortlist=every, **options)

@@ -92,7 +92,7 @@ def test_a_mode_changes_no_training(mode, options):
     ids=str,
 )
 def test_search_with_64_bits(options):
-    model, given = new_model(num_layers=1), SearchOptions(beam_size=4, **options)
+    model, given = new_model(), SearchOptions(beam_size=4, **options)
     source_ids = inputs_of(model)["source_ids"]
     expected = search(model, source_ids, max_length=8, options=given)
     with sixty_four_bits():
@@ -102,7 +102,7 @@ def test_search_with_64_bits(options):
 
 @pytest.mark.parametrize("options", [{}, {"use_ema": True, "global_clipnorm": 1.0}], ids=str)
 def test_float16_weights_stay_finite(options):
-    model = new_model(dtype="float16", num_layers=1)
+    model = new_model(dtype="float16")
     model.compile(TransformerAdam(1e-3, **options), MaskedCrossentropy())
     losses = [float(model.train_on_batch(*batch(model))) for _ in range(20)]
     assert losses[-1] < losses[0]
@@ -114,7 +114,7 @@ def test_float16_weights_stay_finite(options):
     [("fit", False), ("evaluate", True), ("train_on_batch", True), ("predict", False)],
 )
 def test_a_refusal_within_a_step_keeps_the_weights(method, slices):
-    model = compiled("learned", slices, optimizer="sgd", num_layers=1)
+    model = compiled("learned", slices, optimizer="sgd")
     x, y = batch(model)
     model.fit(x, y, verbose=0)
     weights = [to_numpy(weight) for weight in model.weights]
@@ -146,7 +146,7 @@ class Data(keras.utils.PyDataset):
 
 
 def test_keras_fits_a_py_dataset_of_several_lengths():
-    history = compiled(optimizer="sgd", num_layers=1).fit(Data(), epochs=2, verbose=0).history
+    history = compiled(optimizer="sgd").fit(Data(), epochs=2, verbose=0).history
     assert np.isfinite(history["loss"]).all()
 
 
