@@ -294,6 +294,11 @@ class Training(_Section):
     """Probability ε that is spread over all pieces (§5.4)."""
     r_drop: Annotated[float, Field(ge=0)] = 0.0
     """Weight of R-Drop, a loss that compares the outputs under two dropout masks."""
+    simcut: Annotated[float, Field(ge=0)] = 0.0
+    """Weight of SimCut, a loss that compares the outputs for the text and for a text in which some
+    tokens are cut. Not together with R-Drop."""
+    simcut_rate: Rate = 0.05
+    """Probability that SimCut cuts a token."""
     adam_beta_1: Rate = 0.9
     """β₁ of Adam (§5.3)."""
     adam_beta_2: Rate = 0.98

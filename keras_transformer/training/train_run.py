@@ -186,8 +186,9 @@ def new_trainer(recipe: Recipe, distribution: Distribution = ONE_DEVICE) -> Slic
         **recipe.model.overrides,
     )
     loss = MaskedCrossentropy(settings.label_smoothing, model.pad_id, reduction="sum")
-    options = settings.logits_mebibytes, settings.r_drop, settings.gradient_checkpointing
-    trainer = SlicedLogitsTrainer(model, loss, *options, distribution)
+    names = "logits_mebibytes", "r_drop", "simcut", "simcut_rate", "gradient_checkpointing"
+    options = {name: getattr(settings, name) for name in names}
+    trainer = SlicedLogitsTrainer(model, loss, distribution=distribution, **options)
     peak, accumulation = settings.peak_learning_rate, settings.accumulation_steps
     optimizer = TransformerAdam(
         TransformerSchedule(
