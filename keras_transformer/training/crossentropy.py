@@ -376,10 +376,9 @@ def _sums(
     correct = ops.cast(of_label >= largest[:, 0], "float32")
     sums = [ops.sum(shares * x) for x in (loss, normalizer - of_label, correct)]
     if second_pass:
-        logs, parts = (
-            ops.split(x, 2) for x in (logits - normalizer[:, None], exponentials / total)
-        )
-        divergence, gradients = _divergence(*logs, *parts, second_pass)
+        log_p, log_q = ops.split(logits - normalizer[:, None], 2)
+        p, q = ops.split(exponentials / total, 2)
+        divergence, gradients = _divergence(log_p, log_q, p, q, second_pass)
         sums[0] += ops.sum(weights * divergence)
         d_logits += ops.concatenate([weights[:, None] * x for x in gradients])
     return ops.stack(sums), d_logits

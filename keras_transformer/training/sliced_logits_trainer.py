@@ -1,6 +1,5 @@
 """Trains models without the logits of a whole batch in memory."""
 
-import functools
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -288,7 +287,7 @@ class _Cut(Dropout):
         if not embeddings:
             raise ValueError("`simcut` needs a model with a `TokenEmbedding`. Received: none")
         for embedding in embeddings:
-            embedding.cut = functools.partial(self, training=True)
+            embedding.cut = lambda vectors: self.drop(vectors, self.next_seed())
         try:
             yield
         finally:
