@@ -290,6 +290,9 @@ class Training(_Section):
     """Multiplies the learning rate."""
     peak_learning_rate: LearningRate | None = None
     """Highest learning rate. Default: the peak of the formula in §5.3."""
+    cosine_steps: Steps | None = None
+    """Optimizer steps after warm-up in which the learning rate falls to 0 along a cosine. Default:
+    it falls with the inverse square root of the step (§5.3)."""
     label_smoothing: Rate = 0.1
     """Probability ε that is spread over all pieces (§5.4)."""
     r_drop: Annotated[float, Field(ge=0)] = 0.0
@@ -305,6 +308,8 @@ class Training(_Section):
     """β₂ of Adam (§5.3)."""
     adam_epsilon: Epsilon = 1e-9
     """ε of Adam (§5.3)."""
+    weight_decay: Rate = 0.0
+    """Fraction of each matrix that a step subtracts, times the learning rate, as in AdamW."""
     global_clipnorm: Positive | None = None
     """Clip gradients to this global norm. Default: no clipping."""
     ema_momentum: Annotated[float, Field(gt=0, lt=1)] | None = None
