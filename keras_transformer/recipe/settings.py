@@ -133,6 +133,9 @@ class Data(_Section):
     """Folder of the files. The option --data-dir sets this key."""
     download: Download | None = None
     filters: Filters = Filters()
+    both_directions: bool = False
+    """Train also from the target language to the source language, in the same model. A run with
+    initial_run can then go on in one direction."""
     max_length: Length = 256
     """Drop pairs in which a sentence has more pieces than this number."""
 
@@ -405,6 +408,8 @@ class Recipe(_Section):
         if kept < averaged:
             rule = "training.keep_checkpoints must be at least evaluation.average_last"
             raise ValueError(f"{rule}. Received: {kept} and {averaged}")
+        if self.data.both_directions and not self.tokenizer.joint:
+            raise ValueError("data.both_directions needs tokenizer.joint. Received: false")
         return self
 
     @property
