@@ -17,20 +17,20 @@ from keras_transformer._files import read_json
 from keras_transformer.errors import UserError
 
 Arrays = dict[str, np.ndarray]
-_MOST_VOCABULARY_BYTES = 1 << 28
+_MOST_JSON_BYTES = 1 << 28
 _MARIAN_FLOAT32, _MARIAN_INT8 = 0x404, 0x101
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turns the errors of a damaged file into a `UserError` that names the file."""
+    """Turns the errors of a missing or damaged file into a `UserError` that names the file."""
     try:
         yield
     except UserError:
         raise
-    except Exception as error:  # of NumPy, zipfile, json, struct or safetensors
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{path} is damaged, or not what its name says: {reason}") from error
+    except Exception as error:  # NumPy, zipfile, json, safetensors, torch and Keras have their own
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise UserError(f"{path} cannot be imported: {reason}") from error
 
 
 class Bytes:
@@ -71,12 +71,9 @@ def read_torch(path: Path) -> Arrays:
         import torch
     except ImportError:
         raise UserError(f"{path} is a pickle: pip install 'keras3-transformer[torch]'") from None
-    try:
+    with reading(path):
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         return {name: tensor.float().numpy() for name, tensor in state.items()}
-    except Exception as error:  # pickle, zipfile and torch raise different errors
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{path} is no file of weights only: {reason}") from error
 
 
 def read_npz(path: Path) -> Arrays:
@@ -116,20 +113,12 @@ def in_order(path: Path, ids: Mapping[str, int]) -> list[str]:
     return pieces
 
 
-def read_bytes(path: Path) -> bytes:
-    """Returns the content of a SentencePiece model."""
-    with reading(path):
-        if path.stat().st_size > _MOST_VOCABULARY_BYTES:
-            raise ValueError("it is too large for a SentencePiece model")
-        return path.read_bytes()
-
-
 def read_value(path: Path, missing: Any = None, kind: type = dict) -> Any:
     """Returns the object or list in a JSON file, or `missing` if there is no file."""
     if missing is not None and not path.is_file():
         return missing
     with reading(path), path.open("rb") as file:
-        found = read_json(file, _MOST_VOCABULARY_BYTES)
+        found = read_json(file, _MOST_JSON_BYTES)
         if not isinstance(found, kind):
             raise ValueError(f"it must hold a {kind.__name__}. Received: {found!r:.60}")
         return found

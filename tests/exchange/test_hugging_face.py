@@ -16,7 +16,8 @@ from keras_transformer import (
     import_run,
     open_model,
 )
-from keras_transformer.exchange.hugging_face import read_hugging_face, write_hugging_face
+from keras_transformer.exchange.hugging_face import read_hugging_face
+from keras_transformer.export import export_hugging_face
 
 torch = pytest.importorskip("torch", reason="PyTorch is an optional dependency")
 transformers = pytest.importorskip("transformers", reason="transformers is an optional dependency")
@@ -162,4 +163,4 @@ def test_what_hugging_face_does_not_have_is_refused(arguments, message, tmp_path
     model = Transformer(V, **{**SIZES, **arguments})
     tokenizer = Tokenizer.train(SENTENCES, V, joint="target_vocabulary_size" not in arguments)
     with pytest.raises(ValueError, match=message):
-        write_hugging_face(model, tokenizer, tmp_path / "out", SearchOptions(), ("en", "de"))
+        export_hugging_face(model, tokenizer, tmp_path / "out", SearchOptions(), ("en", "de"))
