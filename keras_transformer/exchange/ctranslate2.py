@@ -110,6 +110,7 @@ _KNOWN = {
 _NEEDED = {
     **dict.fromkeys(("scale_embeddings", "multiply_by_sqrt_depth", "queries_scale"), 1),
     **dict.fromkeys(("with_source_bos", "with_relative_position", "alibi", "scale_outputs"), 0),
+    **dict.fromkeys(("layernorm_embedding", "user_decoder_start_tokens"), 0),
     **{"with_target_bos": 1, "multi_query_attention": 0},
 }
 
@@ -126,8 +127,9 @@ def read_ctranslate2(folder: Path, vocabularies: Sequence[Path] = ()) -> Foreign
         UserError: If a file is missing or damaged, or a `Transformer` cannot be such a model.
     """
     path = folder / "model.bin"
-    spec, arrays, notes = _read(path)
-    config = read_value(folder / "config.json", missing={})
+    spec, tokens, variables = _read(path)
+    arrays, notes = _as_floats(variables)
+    config = {**tokens, **read_value(folder / "config.json", missing={})}
     flags = _flags(path, arrays, config)
     return ForeignModel(
         path,
@@ -147,8 +149,8 @@ def read_ctranslate2(folder: Path, vocabularies: Sequence[Path] = ()) -> Foreign
     )
 
 
-def _read(path: Path) -> tuple[str, Arrays, tuple[str, ...]]:
-    """Returns the name of the specification, all variables as floats, and what they have lost."""
+def _read(path: Path) -> tuple[str, dict[str, str], Arrays]:
+    """Returns the name of the specification, special tokens (of version 5), and all variables."""
     with reading(path):
         file = Bytes(path)
 
@@ -168,42 +170,46 @@ def _read(path: Path) -> tuple[str, Arrays, tuple[str, ...]]:
             kind, _ = file.numbers("BI")
             if version < 4:
                 kind = _OLD_TYPES[kind]
-            array = file.take(_TYPES[kind], shape)
+            value = file.take(_TYPES[kind], shape)
             if kind == _BFLOAT16:
-                array = (array.astype("u4") << 16).view("f4")
+                value = (value.astype("u4") << 16).view("f4")
             for pattern, new in _OLD_NAMES if version == 1 else ():
                 name = re.sub(pattern, new, name)
-            found[name] = array
+            found[name] = value
         if version >= 3:
             for _ in range(*file.numbers("I")):
                 alias = text()
                 found[alias] = found[text()]
-        return spec, *_as_floats(found)
+        texts = [x for x in found if x.endswith("_token")]
+        return spec, {x: found.pop(x).tobytes().decode() for x in texts}, found
 
 
 def _as_floats(found: Arrays) -> tuple[Arrays, tuple[str, ...]]:
     """Returns the arrays as floats, with those of joined layers apart, and what they have lost."""
-    arrays, notes = {}, {}
-    for name in [x for x in found if not x.endswith("_scale")]:
-        array = found[name]
-        if array.ndim and array.dtype.kind == "i":
-            bits = 8 * array.itemsize
+    arrays: Arrays = {}
+    notes = {}
+    scales = {name: found.pop(name) for name in [*found] if name.endswith("/weight_scale")}
+    for name, value in found.items():
+        if value.ndim and value.dtype.kind == "i":
+            bits = 8 * value.itemsize
             notes[bits] = (
                 f"the weights are rounded to int{bits}, so scores differ from the original's"
             )
-            scale = found.get(f"{name}_scale", np.array([_OLD_INT16_SCALE], "f4"))
-            array = (array / scale.reshape(-1, *[1] * (array.ndim - 1))).astype("f4")
+            scale = scales.get(f"{name}_scale", np.array([_OLD_INT16_SCALE], "f4"))
+            value = (value / scale.reshape(-1, *[1] * (value.ndim - 1))).astype("f4")
         layer, _, weight = name.rpartition("/")
-        ends = [end for end in _JOINED if layer.endswith(f"/{end}")]
-        parts = [f"{layer}#{part}/{weight}" for end in ends for part in _JOINED[end]] or [name]
-        arrays |= dict(zip(parts, np.split(array, len(parts)) if ends else [array], strict=True))
+        parts = next((_JOINED[x] for x in _JOINED if layer.endswith(f"/{x}")), ())
+        for part, own in zip(parts, np.split(value, len(parts)) if parts else (), strict=True):
+            arrays[f"{layer}#{part}/{weight}"] = own
+        if not parts:
+            arrays[name] = value
     return arrays, tuple(notes.values())
 
 
 def _flags(path: Path, arrays: Arrays, config: dict[str, Any]) -> dict[str, Any]:
     """Takes the flags out of the variables. Encoder and decoder must have the same."""
     flags: dict[str, set[Any]] = {}
-    for name in [name for name, array in arrays.items() if array.ndim == 0]:
+    for name in [x for x in arrays if arrays[x].ndim == 0]:
         flags.setdefault(name.rpartition("/")[2], set()).add(arrays.pop(name).item())
     for flag in ("source_bos", "source_eos"):
         if (key := f"add_{flag}") in config:

@@ -147,8 +147,9 @@ class ForeignModel:
         Positions that the file has as tables are sinusoids, if they equal them, else "learned".
         """
         inner = "{}_layer_{}/feed_forward/inner/kernel"
-        shape = self._weight(self.format.name(inner.format("encoder", 1), {})).shape
-        sizes = dict(zip(("d_model", "d_ff"), shape[:: -1 if self.format.is_transposed else 1]))
+        kernel = self._weight(self.format.name(inner.format("encoder", 1), {}))
+        d_model, d_ff = kernel.T.shape if self.format.is_transposed else kernel.shape
+        sizes = {"d_model": d_model, "d_ff": d_ff}
         for key, stack in (("num_layers", "encoder"), ("num_decoder_layers", "decoder")):
             layers = (self.format.name(inner.format(stack, x), {}) for x in count(1))
             sizes[key] = sum(1 for _ in takewhile(self.weights.__contains__, layers))

@@ -1,6 +1,5 @@
 """Makes a run of a trained model of another toolkit."""
 
-import hashlib
 import json
 import re
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from keras_transformer.exchange.marian import read_marian
 from keras_transformer.exchange.model_files import reading
 from keras_transformer.exchange.vocabulary import kind_of
 from keras_transformer.models.transformer import Transformer
-from keras_transformer.recipe.settings import OF_RUN, ModelSettings, Normalization, Recipe
+from keras_transformer.recipe.settings import OF_RUN, Normalization, Recipe
 from keras_transformer.runs.checkpoints import TOKENIZER_MEMBER, write_members
 from keras_transformer.runs.run import Run
 
@@ -131,7 +130,6 @@ def _recipe(imported: Imported, *languages: str | None) -> dict[str, Any]:
     kind, *rules = kind_of(tokenizer.source_model)
     rules.append(kind_of(tokenizer.target_model)[1])
     rules = [rule if rule in get_args(Normalization) else "nmt_nfkc" for rule in rules]
-    settings = model.get_config()
     return {
         "data": {"source_language": source, "target_language": target},
         "tokenizer": {
@@ -141,7 +139,7 @@ def _recipe(imported: Imported, *languages: str | None) -> dict[str, Any]:
             "normalization": rules[0],
             "target_normalization": rules[1] if rules[1] != rules[0] else None,
         },
-        "model": {key: settings[key] for key in settings.keys() & ModelSettings.model_fields},
+        "model": {key: getattr(model, key) for key in sorted(Transformer.settings())},
         "evaluation": foreign.evaluation,
     }
 
