@@ -14,7 +14,7 @@ import numpy as np
 
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.errors import UserError
-from keras_transformer.exchange.foreign_model import ForeignModel, Format, named_weights
+from keras_transformer.exchange.foreign_model import ForeignModel
 from keras_transformer.exchange.model_files import Arrays, Bytes, read_value, reading
 from keras_transformer.exchange.source_model import (
     PLAIN_LAYERS,
@@ -25,19 +25,15 @@ from keras_transformer.exchange.source_model import (
     position_table,
 )
 from keras_transformer.exchange.vocabulary import Vocabulary, word_model
+from keras_transformer.exchange.weight_names import CTRANSLATE2, named_weights
 from keras_transformer.layers import RotaryPositionalEncoding
 from keras_transformer.models.base import in_float32
 from keras_transformer.models.transformer import Transformer
 
-# Maps activations of Keras to those of CTranslate2. "GELU" is the exact function, as in Keras.
+# CTranslate2's numbers of activations. That of "gelu" is the exact function, as in Keras.
 ACTIVATIONS = {
-    "relu": "RELU",
-    "gelu": "GELU",
-    "gelu_approximate": "GELUTanh",
-    "silu": "SWISH",
-    "swish": "SWISH",
-    "sigmoid": "Sigmoid",
-    "tanh": "Tanh",
+    **{"relu": 0, "gelu_approximate": 1, "swish": 2, "silu": 2, "gelu": 3},
+    **{"tanh": 5, "sigmoid": 6},
 }
 RULES: tuple[Rule, ...] = (
     ("activation", lambda x: x.activation not in ACTIVATIONS, f"the activations {[*ACTIVATIONS]}"),
@@ -45,40 +41,10 @@ RULES: tuple[Rule, ...] = (
 )
 # Bias on the logits of forbidden tokens: a probability of 0, and within the range of float16.
 FORBIDDEN = -1e4
-# Layers that have the weights of several layers, one after another. Each gets a name with #.
 _JOINED = {
     "self_attention/linear_0": ("query", "key", "value"),
     "attention/linear_1": ("key", "value"),
 }
-_SUBLAYERS = {
-    **{f"self_attention/{x}": f"self_attention/linear_0#{x}" for x in ("query", "key", "value")},
-    "self_attention/output": "self_attention/linear_1",
-    "self_attention_residual/norm": "self_attention/layer_norm",
-    "cross_attention/query": "attention/linear_0",
-    **{f"cross_attention/{x}": f"attention/linear_1#{x}" for x in ("key", "value")},
-    "cross_attention/output": "attention/linear_2",
-    "cross_attention_residual/norm": "attention/layer_norm",
-    "feed_forward/inner": "ffn/linear_0",
-    "feed_forward/outer": "ffn/linear_1",
-    "feed_forward_residual/norm": "ffn/layer_norm",
-}
-_FORMAT = Format(
-    matrices={
-        "source": ("encoder/embeddings_0/weight", "encoder/embeddings/weight"),
-        "target": ("decoder/embeddings/weight",),
-        "output_embeddings": ("decoder/projection/weight",),
-        "bias": ("decoder/projection/bias",),
-        "position_embeddings": (
-            "encoder/position_encodings/encodings",
-            "decoder/position_encodings/encodings",
-        ),
-    },
-    sublayers={
-        **{ours: f"{{stack}}/layer_{{index}}/{x}/{{weight}}" for ours, x in _SUBLAYERS.items()},
-        "norm": "{stack}/layer_norm/{weight}",
-    },
-    weights={"kernel": "weight", "bias": "bias", "gamma": "gamma", "beta": "beta"},
-)
 _TYPES = ("<f4", "i1", "<i2", "<i4", "<f2", "<u2")  # by CTranslate2's number; the last is bfloat16
 _BFLOAT16 = 5
 _OLD_TYPES = {4: 0, 1: 1, 2: 2}  # numbers by item size, in versions 1 to 3
@@ -97,10 +63,6 @@ _OLD_NAMES = (  # of version 1, which are those of OpenNMT-tf
     (r"/conv1d_(\d)/", r"/linear_\1/"),
     (r"/kernel", "/weight"),
 )
-_READ_ACTIVATIONS = {
-    **dict(enumerate(("relu", "gelu_approximate", "silu", "gelu"))),
-    **{5: "tanh", 6: "sigmoid"},
-}
 # Flags that are read or have no effect here, and those that need a value.
 _KNOWN = {
     *("num_heads", "pre_norm", "activation", "with_source_eos", "start_from_zero_embedding"),
@@ -133,12 +95,12 @@ def read_ctranslate2(folder: Path, vocabularies: Sequence[Path] = ()) -> Foreign
     flags = _flags(path, arrays, config)
     return ForeignModel(
         path,
-        _FORMAT,
+        CTRANSLATE2,
         arrays,
         {
             "num_heads": flags.get("num_heads", _OLD_HEADS.get(spec)),
             "position_encoding": "sinusoidal_opennmt",
-            "activation": _READ_ACTIVATIONS[flags.get("activation", 0)],
+            "activation": {x: name for name, x in ACTIVATIONS.items()}[flags.get("activation", 0)],
             "norm_first": bool(flags.get("pre_norm", True)),
             "use_scale": "queries_scale" not in flags,
             "norm_epsilon": config.get("layer_norm_epsilon") or 1e-5,
@@ -294,7 +256,7 @@ def _specification(model: Transformer, tokenizer: Tokenizer, specs: Any) -> Any:
     sizes = {
         "num_heads": model.num_heads,
         "pre_norm": model.norm_first,
-        "activation": specs.Activation[ACTIVATIONS[model.activation]],
+        "activation": specs.Activation(ACTIVATIONS[model.activation]),
     }
     if isinstance(model.positions, RotaryPositionalEncoding):
         # `rotary_dim` 0 rotates all features of a head. Features 2i and 2i + 1 form a pair.
@@ -325,7 +287,7 @@ def _specification(model: Transformer, tokenizer: Tokenizer, specs: Any) -> Any:
 
 def _set_layers(spec: Any, model: Transformer, specs: Any) -> None:
     joined: dict[str, list[np.ndarray]] = {}
-    for name, value in named_weights(model, _FORMAT, {}).items():
+    for name, value in named_weights(model, CTRANSLATE2, {}).items():
         joined.setdefault(re.sub("#[a-z]+", "", name), []).append(value)
     for name, values in joined.items():
         layer, _, weight = name.rpartition("/")

@@ -1,6 +1,5 @@
 """A trained model of another toolkit as its files have it, and how it becomes a `Transformer`."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count, takewhile
@@ -15,6 +14,7 @@ from keras_transformer.errors import UserError
 from keras_transformer.exchange.model_files import Arrays
 from keras_transformer.exchange.source_model import array
 from keras_transformer.exchange.vocabulary import NewIds, Vocabulary, converted, new_ids
+from keras_transformer.exchange.weight_names import Format
 from keras_transformer.layers import SinusoidalPositionalEncoding
 from keras_transformer.layers.positions.positional_encoding import (
     POSITION_ENCODINGS,
@@ -22,42 +22,6 @@ from keras_transformer.layers.positions.positional_encoding import (
 )
 from keras_transformer.layers.saving import placeholder_weights
 from keras_transformer.models.transformer import Transformer
-
-# Stack, number of the layer, sublayer and weight in the path of a weight of `Transformer`, such as
-# encoder_layer_1/self_attention/query/kernel. The norm after a stack has no number.
-_IN_LAYER = re.compile(r"(encoder|decoder)_(?:layer_(\d+)/(.+)|(norm))/(\w+)")
-
-
-@dataclass(frozen=True)
-class Format:
-    """A format's names of the weights of a `Transformer`.
-
-    Attributes:
-        matrices: Names of what is not in a layer: "source", "target", "output_embeddings", "bias"
-            and "position_embeddings". Of several names, the first that a file has counts.
-        sublayers: Names of the weights of each sublayer, and of the "norm" after a stack, with
-            {stack}, {number} (of the layer, from 1 on), {index} (from 0 on) and {weight}.
-        weights: What {weight} is for kernel, bias, gamma and beta.
-        is_transposed: Whether the kernels of dense layers are (out, in).
-    """
-
-    matrices: Mapping[str, Sequence[str]]
-    sublayers: Mapping[str, str]
-    weights: Mapping[str, str]
-    is_transposed: bool = True
-
-    def name(self, path: str, matrices: Mapping[str, str]) -> str:
-        """Returns the name of a weight, or "" for one outside layers that `matrices` lacks."""
-        if match := _IN_LAYER.fullmatch(path):
-            stack, digits, sublayer, norm, weight = match.groups()
-            number = int(digits or 0)
-            return self.sublayers[sublayer or norm].format(
-                stack=stack, number=number, index=number - 1, weight=self.weights[weight]
-            )
-        layer, _, kind = path.partition("/")
-        if kind == "embeddings":
-            kind = "source" if layer == "source_embedding" else "target"
-        return matrices.get(kind, "")
 
 
 @dataclass(frozen=True)
@@ -194,19 +158,6 @@ class ForeignModel:
         if not np.isfinite(value).all():
             raise UserError(f"{self.path}: {name} has values that are not finite")
         return value
-
-
-def named_weights(model: Transformer, format: Format, matrices: Mapping[str, str]) -> Arrays:
-    """Returns the weights of a model, with kernels `(out, in)`, by the names of a format.
-
-    `matrices` are the names of those outside layers; others are left out.
-    """
-    found = {}
-    for weight in model.weights:
-        if name := format.name(weight.path, matrices):
-            value = array(weight)
-            found[name] = value.T if weight.path.endswith("kernel") else value
-    return found
 
 
 def _encoding_of(table: np.ndarray) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.errors import UserError
-from keras_transformer.exchange.foreign_model import ForeignModel, Format
+from keras_transformer.exchange.foreign_model import ForeignModel
 from keras_transformer.exchange.model_files import (
     Arrays,
     in_order,
@@ -18,6 +18,7 @@ from keras_transformer.exchange.model_files import (
     read_value,
 )
 from keras_transformer.exchange.vocabulary import Vocabulary
+from keras_transformer.exchange.weight_names import HUGGING_FACE
 
 CLASSES = {"marian": "MarianMTModel", "pegasus": "PegasusForConditionalGeneration"}
 ACTIVATIONS = {
@@ -28,36 +29,16 @@ ACTIVATIONS = {
 }
 NORM_EPSILON = "norm_epsilon"  # What our exports have. transformers ignores it, and takes
 _EPSILON = 1e-5
-_LAYER = "model.{stack}.layers.{index}"
-_ATTENTIONS = {"self_attention": "self_attn", "cross_attention": "encoder_attn"}
-_PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
-FORMAT = Format(
-    matrices={
-        "source": ("model.shared.weight", "model.encoder.embed_tokens.weight"),
-        "target": ("model.shared.weight", "model.decoder.embed_tokens.weight"),
-        "output_embeddings": ("lm_head.weight",),
-        "bias": ("final_logits_bias",),
-        "position_embeddings": (
-            "model.encoder.embed_positions.weight",
-            "model.decoder.embed_positions.weight",
-        ),
-    },
-    sublayers={
-        **{
-            f"{ours}/{part}": f"{_LAYER}.{theirs}.{projection}.{{weight}}"
-            for ours, theirs in _ATTENTIONS.items()
-            for part, projection in _PROJECTIONS.items()
-        },
-        **{
-            f"{ours}_residual/norm": f"{_LAYER}.{theirs}_layer_norm.{{weight}}"
-            for ours, theirs in {**_ATTENTIONS, "feed_forward": "final"}.items()
-        },
-        "feed_forward/inner": f"{_LAYER}.fc1.{{weight}}",
-        "feed_forward/outer": f"{_LAYER}.fc2.{{weight}}",
-        "norm": "model.{stack}.layer_norm.{weight}",
-    },
-    weights={"kernel": "weight", "gamma": "weight", "bias": "bias", "beta": "bias"},
-)
+SETTINGS = {
+    "num_layers": "encoder_layers",
+    "num_decoder_layers": "decoder_layers",
+    "d_model": "d_model",
+    "num_heads": "encoder_attention_heads",
+    "d_ff": "encoder_ffn_dim",
+    "dropout_rate": "dropout",
+    "attention_dropout_rate": "attention_dropout",
+    "max_length": "max_position_embeddings",
+}
 
 
 def read_hugging_face(folder: Path) -> ForeignModel:
@@ -82,21 +63,14 @@ def read_hugging_face(folder: Path) -> ForeignModel:
     path, weights = _weights(folder)
     return ForeignModel(
         path,
-        FORMAT,
+        HUGGING_FACE,
         weights,
         {
-            "num_layers": config["encoder_layers"],
-            "num_decoder_layers": config["decoder_layers"],
-            "d_model": config["d_model"],
-            "num_heads": heads[0],
-            "d_ff": config["encoder_ffn_dim"],
-            "dropout_rate": config.get("dropout", 0.1),
-            "attention_dropout_rate": config.get("attention_dropout", 0.0),
+            **{ours: config[theirs] for ours, theirs in SETTINGS.items()},
             "position_encoding": "sinusoidal_half_split",
-            "activation": ACTIVATIONS[config.get("activation_function", "gelu")],
+            "activation": ACTIVATIONS[config["activation_function"]],
             "norm_first": kind == "pegasus",
             "norm_epsilon": config.get(NORM_EPSILON, _EPSILON),
-            "max_length": config.get("max_position_embeddings", 1024),
         },
         _vocabularies(folder, generation, tokenizer),
         evaluation={

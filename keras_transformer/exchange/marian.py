@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from keras_transformer.errors import UserError
-from keras_transformer.exchange.foreign_model import ForeignModel, Format
+from keras_transformer.exchange.foreign_model import ForeignModel
 from keras_transformer.exchange.model_files import in_order, read_marian_bin, read_npz, reading
 from keras_transformer.exchange.vocabulary import Vocabulary, pieces_of
+from keras_transformer.exchange.weight_names import MARIAN
 from keras_transformer.recipe.files import parse_yaml
 
 _MOST_YAML_BYTES = 1 << 20
@@ -27,33 +28,6 @@ _NEEDED: dict[str, Any] = {
     "transformer-alibi-shift": False,
     "right-left": False,
 }
-_LAYER = "{stack}_l{number}"
-_ATTENTIONS = {"self_attention": "self", "cross_attention": "context"}
-_FORMAT = Format(
-    matrices={
-        "source": ("Wemb", "encoder_Wemb"),
-        "target": ("Wemb", "decoder_Wemb"),
-        "output_embeddings": (f"{_OUTPUT}t", _OUTPUT),
-        "bias": ("decoder_ff_logit_out_b",),
-    },
-    sublayers={
-        **{
-            f"{ours}/{part}": f"{_LAYER}_{theirs}_{{weight}}{part[0]}"
-            for ours, theirs in _ATTENTIONS.items()
-            for part in ("query", "key", "value", "output")
-        },
-        **{
-            f"{ours}_residual/norm": f"{_LAYER}_{theirs}_Wo_ln_{{weight}}"
-            for ours, theirs in _ATTENTIONS.items()
-        },
-        "feed_forward/inner": f"{_LAYER}_ffn_{{weight}}1",
-        "feed_forward/outer": f"{_LAYER}_ffn_{{weight}}2",
-        "feed_forward_residual/norm": f"{_LAYER}_ffn_ffn_ln_{{weight}}",
-        "norm": "{stack}_top_ln_{weight}",
-    },
-    weights={"kernel": "W", "bias": "b", "gamma": "scale", "beta": "bias"},
-    is_transposed=False,
-)
 
 
 def read_marian(path: Path, vocabularies: Sequence[Path] = ()) -> ForeignModel:
@@ -86,7 +60,7 @@ def read_marian(path: Path, vocabularies: Sequence[Path] = ()) -> ForeignModel:
     named = [folder / str(name) for name in decoder.get("vocabs", [])]
     return ForeignModel(
         path,
-        _FORMAT,
+        MARIAN,
         weights,
         arguments,
         _vocabularies(folder, vocabularies or named or sorted(folder.glob("*vocab*.spm"))),

@@ -11,12 +11,11 @@ from safetensors.numpy import save_file
 from keras_transformer._files import atomic_write, check_is_free
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
-from keras_transformer.exchange.foreign_model import named_weights
 from keras_transformer.exchange.hugging_face import (
     ACTIVATIONS,
     CLASSES,
-    FORMAT,
     NORM_EPSILON,
+    SETTINGS,
     read_hugging_face,
 )
 from keras_transformer.exchange.source_model import (
@@ -26,6 +25,7 @@ from keras_transformer.exchange.source_model import (
     check_supported,
     position_table,
 )
+from keras_transformer.exchange.weight_names import HUGGING_FACE, named_weights
 from keras_transformer.models.base import in_float32
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.translation.comparison import (
@@ -157,7 +157,6 @@ def _ids(tokenizer: Tokenizer) -> dict[str, Any]:
 
 def _configuration(model: Transformer, tokenizer: Tokenizer) -> dict[str, Any]:
     kind = "pegasus" if model.norm_first else "marian"
-    sides = {"encoder": model.encoder, "decoder": model.decoder}
     return {
         "model_type": kind,
         "architectures": [CLASSES[kind]],
@@ -165,14 +164,11 @@ def _configuration(model: Transformer, tokenizer: Tokenizer) -> dict[str, Any]:
         "decoder_vocab_size": model.target_vocabulary_size or model.vocabulary_size,
         "share_encoder_decoder_embeddings": model.target_vocabulary_size is None,
         "tie_word_embeddings": model.tie_word_embeddings,
-        "d_model": model.d_model,
-        **{f"{side}_layers": stack.num_layers for side, stack in sides.items()},
-        **{f"{side}_attention_heads": model.num_heads for side in sides},
-        **{f"{side}_ffn_dim": model.d_ff for side in sides},
-        "dropout": model.dropout_rate,
-        "attention_dropout": model.attention_dropout_rate,
+        **{theirs: getattr(model, ours) for ours, theirs in SETTINGS.items()},
+        "decoder_layers": model.decoder.num_layers,
+        "decoder_attention_heads": model.num_heads,
+        "decoder_ffn_dim": model.d_ff,
         "activation_function": _ACTIVATIONS[model.activation],
-        "max_position_embeddings": model.max_length,
         "scale_embedding": True,
         "is_encoder_decoder": True,
         NORM_EPSILON: model.norm_epsilon,
@@ -183,12 +179,12 @@ def _configuration(model: Transformer, tokenizer: Tokenizer) -> dict[str, Any]:
 def _weights(model: Transformer) -> dict[str, np.ndarray]:
     """Returns the weights by the names of Hugging Face."""
     which = 0 if model.target_vocabulary_size is None else -1
-    matrices = {role: names[which] for role, names in FORMAT.matrices.items()}
+    matrices = {role: names[which] for role, names in HUGGING_FACE.matrices.items()}
     target_size = model.target_vocabulary_size or model.vocabulary_size
     zeros = np.zeros(target_size, "float32")
-    found = {matrices["bias"]: zeros, **named_weights(model, FORMAT, matrices)}
+    found = {matrices["bias"]: zeros, **named_weights(model, HUGGING_FACE, matrices)}
     found[matrices["bias"]] = found[matrices["bias"]].reshape(1, -1)
     table = position_table(model)
     if table is not None and model.position_encoding != "sinusoidal_half_split":
-        found |= dict.fromkeys(FORMAT.matrices["position_embeddings"], table)
+        found |= dict.fromkeys(HUGGING_FACE.matrices["position_embeddings"], table)
     return {name: np.ascontiguousarray(value) for name, value in found.items()}

@@ -19,9 +19,9 @@ from keras_transformer import (
     import_run,
     open_model,
 )
-from keras_transformer.exchange.foreign_model import named_weights
-from keras_transformer.exchange.hugging_face import FORMAT, read_hugging_face
+from keras_transformer.exchange.hugging_face import read_hugging_face
 from keras_transformer.exchange.model_files import read_torch
+from keras_transformer.exchange.weight_names import HUGGING_FACE, named_weights
 from keras_transformer.export import export_hugging_face
 
 torch = pytest.importorskip("torch", reason="PyTorch is an optional dependency")
@@ -172,7 +172,7 @@ def opus_folder(source, folder):
     (folder / "config.json").write_text(json.dumps({**config, **sizes}))
     rows = len(json.loads((folder / "vocab.json").read_text("utf-8")))
     model = Transformer(rows, num_layers=1, d_model=2, num_heads=1, d_ff=2)
-    weights = named_weights(model, FORMAT, {"target": "model.shared.weight"})
+    weights = named_weights(model, HUGGING_FACE, {"target": "model.shared.weight"})
     weights = {name: np.ascontiguousarray(x) for name, x in weights.items()}
     weights["model.shared.weight"][:, 0] = range(rows)
     save_file(weights, folder / "model.safetensors")

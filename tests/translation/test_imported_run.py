@@ -155,7 +155,7 @@ def test_training_begins_with_the_imported_loss_and_resumes_bit_for_bit(imported
         (tmp_path / f"own.{language}").write_text("".join(f"{x}{end}\n" for x in texts))
     succeeds("init", "own.en", "own.de", "--from", "imported", "--output", "own.yaml")
     common = ["model.dropout_rate=0", "evaluation.average_last=1", "training.warmup_steps=1"]
-    common += ["training.early_stopping_patience=null"]
+    common += ["training.early_stopping_patience=null", "training.length_multiple=32"]
     steps = ["training.steps=20", "training.checkpoint_every=10"]
     whole = Run.create("whole", load_recipe("own.yaml", [*common, *steps]))
     train(whole)
