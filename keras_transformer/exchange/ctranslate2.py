@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.errors import UserError
 from keras_transformer.exchange.foreign_model import ForeignModel
 from keras_transformer.exchange.model_files import Arrays, Bytes, read_value, reading
 from keras_transformer.exchange.source_model import (
@@ -42,8 +41,8 @@ RULES: tuple[Rule, ...] = (
 # Bias on the logits of forbidden tokens: a probability of 0, and within the range of float16.
 FORBIDDEN = -1e4
 _JOINED = {
-    "self_attention/linear_0": ("query", "key", "value"),
-    "attention/linear_1": ("key", "value"),
+    "self_attention/linear_0": ("q", "k", "v"),
+    "attention/linear_1": ("k", "v"),
 }
 _TYPES = ("<f4", "i1", "<i2", "<i4", "<f2", "<u2")  # by CTranslate2's number; the last is bfloat16
 _BFLOAT16 = 5
@@ -85,14 +84,13 @@ def read_ctranslate2(folder: Path, vocabularies: Sequence[Path] = ()) -> Foreign
         vocabularies: The SentencePiece model of the texts, or one for each language. Defaults to
             those in the folder. Without one, texts must have spaces between the model's tokens.
 
-    Raises:
-        UserError: If a file is missing or damaged, or a `Transformer` cannot be such a model.
+    Raises an error, see `reading`, if a file is damaged, or a `Transformer` cannot be such a model.
     """
     path = folder / "model.bin"
     spec, tokens, variables = _read(path)
     arrays, notes = _as_floats(variables)
     config = {**tokens, **read_value(folder / "config.json", missing={})}
-    flags = _flags(path, arrays, config)
+    flags = _flags(arrays, config)
     return ForeignModel(
         path,
         CTRANSLATE2,
@@ -168,7 +166,7 @@ def _as_floats(found: Arrays) -> tuple[Arrays, tuple[str, ...]]:
     return arrays, tuple(notes.values())
 
 
-def _flags(path: Path, arrays: Arrays, config: dict[str, Any]) -> dict[str, Any]:
+def _flags(arrays: Arrays, config: dict[str, Any]) -> dict[str, Any]:
     """Takes the flags out of the variables. Encoder and decoder must have the same."""
     flags: dict[str, set[Any]] = {}
     for name in [x for x in arrays if arrays[x].ndim == 0]:
@@ -182,7 +180,7 @@ def _flags(path: Path, arrays: Arrays, config: dict[str, Any]) -> dict[str, Any]
         if len(values) > 1 or (flag not in _KNOWN and values != {_NEEDED.get(flag)})
     }
     if wrong:
-        raise UserError(f"{path} cannot be imported: a Transformer has no such {wrong}")
+        raise ValueError(f"a Transformer has no such {wrong}")
     return {flag: value for flag, (value,) in flags.items()}
 
 
@@ -220,7 +218,7 @@ def _pieces(folder: Path, side: str) -> list[str]:
             return [str(piece) for piece in read_value(path, kind=list)]
         if (path := folder / f"{name}.txt").is_file():
             return path.read_bytes().decode().removesuffix("\n").split("\n")
-    raise UserError(f"{folder} has no {side}_vocabulary.json or shared_vocabulary.json")
+    raise ValueError(f"there is no {side}_vocabulary.json or shared_vocabulary.json")
 
 
 def write_ctranslate2(
@@ -288,7 +286,7 @@ def _specification(model: Transformer, tokenizer: Tokenizer, specs: Any) -> Any:
 def _set_layers(spec: Any, model: Transformer, specs: Any) -> None:
     joined: dict[str, list[np.ndarray]] = {}
     for name, value in named_weights(model, CTRANSLATE2, {}).items():
-        joined.setdefault(re.sub("#[a-z]+", "", name), []).append(value)
+        joined.setdefault(re.sub("#[qkv]", "", name), []).append(value)
     for name, values in joined.items():
         layer, _, weight = name.rpartition("/")
         setattr(specs.model_spec.index_spec(spec, layer), weight, np.concatenate(values))

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, count, takewhile
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,6 @@ import numpy as np
 
 from keras_transformer._backend import without_tensorflow
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.errors import UserError
 from keras_transformer.exchange.model_files import Arrays
 from keras_transformer.exchange.source_model import array
 from keras_transformer.exchange.vocabulary import NewIds, Vocabulary, converted, new_ids
@@ -54,56 +53,46 @@ class ForeignModel:
     def convert(self, source_prefix: Sequence[str] = ()) -> tuple[Transformer, Tokenizer]:
         """Returns the model and its tokenizer (see `Tokenizer`), with the ids of this package.
 
-        Raises `UserError` if a weight is missing, not needed, of another shape, or not finite.
+        Raises `ValueError` if a weight is missing, not needed, of another shape, or not finite.
         """
-        names = self._matrices()
+        names, copies = self._matrices()
         ids = self._new_ids(names)
         sides = zip(self.vocabularies, ids, strict=True)
         models = dict.fromkeys(converted(side.model, new.pieces) for side, new in sides)
         tokenizer = Tokenizer(*models, source_prefix=source_prefix, source_eos=self.source_eos)
-        has_bias = "bias" in names and np.any(self.weights[names["bias"]])
+        has_bias = ids[1].is_absent.any() or np.any(self.weights.get(names.get("bias", ""), 0))
         is_joint = names["source"] == names["target"]
         with without_tensorflow(), placeholder_weights():
             model = Transformer(
                 len(ids[0].pieces),
                 target_vocabulary_size=None if is_joint else len(ids[1].pieces),
-                use_logits_bias=bool(has_bias or ids[1].is_absent.any()),
+                use_logits_bias=bool(has_bias),
                 tie_word_embeddings=names.get("output_embeddings") in (None, names["target"]),
                 **self._arguments(names),
             )
         named = [(weight, self.format.name(weight.path, names)) for weight in model.weights]
-        used = {name for _, name in named} | self._copies(names)
-        if unused := sorted(self.weights.keys() - used):
-            some = ", ".join(unused[:8])
-            raise UserError(f"{self.path} has weights that a Transformer does not have: {some}")
+        if unused := self.weights.keys() - {name for _, name in named} - copies:
+            raise ValueError(f"a Transformer does not have the weights {sorted(unused)[:8]}")
         for weight, name in named:
             weight.assign(self._converted(weight, name, *ids))
         return model, tokenizer
 
+    def _matrices(self) -> tuple[dict[str, str], set[str]]:
+        """Returns the names of what is not in a layer, and all names of the same matrices."""
+        weights, candidates = self.weights, self.format.matrices
+        there = [name for names in candidates.values() for name in names if name in weights]
+        same = {x: next(y for y in there if _equal(weights[x], weights[y])) for x in there}
+        names = {
+            role: next((same[name] for name in names if name in same), names[0])
+            for role, names in candidates.items()
+            if role in ("source", "target") or same.keys() & {*names}
+        }
+        return names, {name for name, first in same.items() if first in names.values()}
+
     def _weight(self, name: str) -> np.ndarray:
         if name not in self.weights:
-            raise UserError(f"{self.path} has no weight {name}, which a Transformer needs")
+            raise ValueError(f"there is no weight {name}")
         return self.weights[name]
-
-    def _matrices(self) -> dict[str, str]:
-        """Returns the names of what is not in a layer. Of equal matrices, all have one name."""
-        found = {}
-        for role, names in self.format.matrices.items():
-            name = next((x for x in names if x in self.weights), names[0])
-            if name in self.weights or role in ("source", "target"):
-                found[role] = name
-        target = self._weight(found["target"])
-        for role in {"source", "output_embeddings"} & found.keys():
-            if np.array_equal(self._weight(found[role]), target):
-                found[role] = found["target"]
-        return found
-
-    def _copies(self, names: Mapping[str, str]) -> set[str]:
-        """Returns the names of matrices that equal one that is used, and of those used."""
-        used = [self.weights[name] for name in names.values()]
-        others = {*chain(*self.format.matrices.values())} & self.weights.keys()
-        equal = {x for x in others if any(np.array_equal(self.weights[x], y) for y in used)}
-        return equal | {*names.values()}
 
     def _arguments(self, names: Mapping[str, str]) -> dict[str, Any]:
         """Returns the arguments with the sizes of the weights, so that no model exceeds its file.
@@ -119,7 +108,7 @@ class ForeignModel:
             sizes[key] = sum(1 for _ in takewhile(self.weights.__contains__, layers))
         given = {key: self.arguments.get(key, size) for key, size in sizes.items()}
         if given != sizes:
-            raise UserError(f"{self.path} has weights of {sizes}, but its settings say {given}")
+            raise ValueError(f"the sizes of the weights are {sizes}, those of settings {given}")
         arguments = {**self.arguments, **sizes}
         if "position_embeddings" in names:
             table = self.weights[names["position_embeddings"]]
@@ -136,7 +125,7 @@ class ForeignModel:
         if sides[0]._replace(model=b"") == sides[1]._replace(model=b""):  # one id space
             models = [models[0] + models[1]] * 2
         elif names["source"] == names["target"]:
-            raise UserError(f"{self.path} has one embedding, but the vocabularies differ")
+            raise ValueError("there is one embedding, but the vocabularies differ")
         # A recipe has one vocabulary size for both.
         size = max(len(new_ids(*x).pieces) for x in zip(sides, models, strict=True))
         source, target = (new_ids(*x, size) for x in zip(sides, models, strict=True))
@@ -156,8 +145,12 @@ class ForeignModel:
             elif weight.ndim == 1:
                 value = value.reshape(-1)
         if not np.isfinite(value).all():
-            raise UserError(f"{self.path}: {name} has values that are not finite")
+            raise ValueError(f"{name} has values that are not finite")
         return value
+
+
+def _equal(one: np.ndarray, other: np.ndarray) -> bool:
+    return one is other or np.array_equal(one, other)
 
 
 def _encoding_of(table: np.ndarray) -> str:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.errors import UserError
 from keras_transformer.exchange.foreign_model import ForeignModel
 from keras_transformer.exchange.model_files import (
     Arrays,
@@ -29,6 +28,11 @@ ACTIVATIONS = {
 }
 NORM_EPSILON = "norm_epsilon"  # What our exports have. transformers ignores it, and takes
 _EPSILON = 1e-5
+_OTHERS = {  # Other types, and why they are refused.
+    **dict.fromkeys(("bart", "mbart"), "normalizes embeddings, and has positions for each side"),
+    **dict.fromkeys(("t5", "mt5"), "has RMS norms, no biases and relative positions"),
+    "m2m_100": "has another tokenizer",
+}
 SETTINGS = {
     "num_layers": "encoder_layers",
     "num_decoder_layers": "decoder_layers",
@@ -44,20 +48,17 @@ SETTINGS = {
 def read_hugging_face(folder: Path) -> ForeignModel:
     """Reads the folder of a MarianMT model: weights, `config.json` and the tokenizer.
 
-    Raises `UserError` if the model has another type, or if a file is missing or damaged.
+    Raises an error, see `reading`, if it has another type, or if a file is missing or damaged.
     """
     config = read_value(folder / "config.json")
     if (kind := config.get("model_type")) not in CLASSES:
-        raise UserError(
-            f"{folder}: of Hugging Face's models, only those of the type marian (such as OPUS-MT) "
-            f"can be imported. Received: model_type={kind!r}"
+        reason = _OTHERS.get(str(kind), "is not known")
+        raise ValueError(
+            f"its type must be marian, as of OPUS-MT. Received: {kind}, which {reason}"
         )
     heads = config["encoder_attention_heads"], config["decoder_attention_heads"]
     if not config.get("scale_embedding") or heads[0] != heads[1]:
-        raise UserError(
-            f"{folder}: scale_embedding must be true, and encoder and decoder have as many heads. "
-            f"Received: {config.get('scale_embedding')} and {heads}"
-        )
+        raise ValueError(f"it must scale embeddings, and have the same heads. Received: {heads}")
     generation = {**config, **read_value(folder / "generation_config.json", missing={})}
     tokenizer = read_value(folder / "tokenizer_config.json", missing={})
     path, weights = _weights(folder)
@@ -86,7 +87,7 @@ def _weights(folder: Path) -> tuple[Path, Arrays]:
     for name, read in (("model.safetensors", read_safetensors), ("pytorch_model.bin", read_torch)):
         if (path := folder / name).is_file():
             return path, read(path)
-    raise UserError(f"{folder} has neither model.safetensors nor pytorch_model.bin")
+    raise ValueError("there is neither model.safetensors nor pytorch_model.bin")
 
 
 def _vocabularies(

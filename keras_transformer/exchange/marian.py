@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_transformer.errors import UserError
 from keras_transformer.exchange.foreign_model import ForeignModel
 from keras_transformer.exchange.model_files import in_order, read_marian_bin, read_npz, reading
 from keras_transformer.exchange.vocabulary import Vocabulary, pieces_of
@@ -19,7 +18,8 @@ from keras_transformer.recipe.files import parse_yaml
 _MOST_YAML_BYTES = 1 << 20
 _OUTPUT = "decoder_ff_logit_out_W"
 _ACTIVATIONS = {"relu": "relu", "swish": "silu", "gelu": "gelu"}
-_POST_NORM, _PRE_NORM = ("", "dan", ""), ("n", "da", "n")
+_POST_NORM = {"transformer-preprocess": "", "transformer-postprocess": "dan"}
+_PRE_NORM = {"transformer-postprocess": "da", "transformer-postprocess-top": "n"}
 # Settings that change the network, but not its weights, and what they are in a `Transformer`.
 _NEEDED: dict[str, Any] = {
     "type": "transformer",
@@ -38,8 +38,7 @@ def read_marian(path: Path, vocabularies: Sequence[Path] = ()) -> ForeignModel:
         vocabularies: A SentencePiece model, or one for each language. Defaults to those that the
             `decoder.yml` names.
 
-    Raises:
-        UserError: If a file is missing or damaged, or a `Transformer` cannot be such a model.
+    Raises an error, see `reading`, if a file is damaged, or a `Transformer` cannot be such a model.
     """
     folder = path if path.is_dir() else path.parent
     names = ["*decoder.yml"] if path.is_dir() else [f"{path.name}.decoder.yml", "decoder.yml"]
@@ -49,12 +48,12 @@ def read_marian(path: Path, vocabularies: Sequence[Path] = ()) -> ForeignModel:
         models = [folder / str(name) for name in decoder.get("models", [])]
         found = models or [*path.glob("*.npz")] or [*path.glob("*.bin")]
         if len(found) != 1:
-            raise UserError(f"{path} must have one model. Received: {[x.name for x in found]}")
+            raise ValueError(f"it must have one model. Received: {[x.name for x in found]}")
         (path,) = found
     weights = (read_marian_bin if path.suffix == ".bin" else read_npz)(path)
     # The norms before a sublayer have another suffix than those after it.
     weights = {name.removesuffix("_pre"): weight for name, weight in weights.items()}
-    arguments = _arguments(path, _settings(weights.pop("special:model.yml").tobytes()))
+    arguments = _arguments(_settings(weights.pop("special:model.yml").tobytes()))
     if _OUTPUT in weights:
         weights[_OUTPUT] = weights[_OUTPUT].T
     named = [folder / str(name) for name in decoder.get("vocabs", [])]
@@ -78,34 +77,27 @@ def _settings(content: bytes) -> dict[str, Any]:
     return dict(parse_yaml(content.replace(b"\0", b"").decode()))
 
 
-def _arguments(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    for key, value in _NEEDED.items():
+def _arguments(settings: dict[str, Any]) -> dict[str, Any]:
+    norm_first = settings.get("transformer-preprocess") == "n"
+    norms = _PRE_NORM if norm_first else _POST_NORM
+    for key, value in {**_NEEDED, **norms}.items():
         if (found := settings.get(key, value)) != value:
-            raise UserError(f"{path} cannot be imported: {key} must be {value}. Received: {found}")
-    steps = ("preprocess", "postprocess", "postprocess-top")
-    norms = tuple(settings.get(f"transformer-{step}", "") for step in steps)
-    if norms not in (_POST_NORM, _PRE_NORM):
-        raise UserError(
-            f"{path} cannot be imported: transformer-{', -'.join(steps)} must be {_POST_NORM} "
-            f"(post-norm) or {_PRE_NORM} (pre-norm). Received: {norms}"
-        )
+            raise ValueError(f"{key} must be {value!r}. Received: {found!r}")
     return {
         "num_layers": settings["enc-depth"],
         "num_decoder_layers": settings["dec-depth"],
         "num_heads": settings["transformer-heads"],
         "position_encoding": "sinusoidal_marian",
         "activation": _ACTIVATIONS[settings.get("transformer-ffn-activation", "relu")],
-        "norm_first": norms == _PRE_NORM,
+        "norm_first": norm_first,
         "norm_epsilon": 1e-6,
     }
 
 
 def _vocabularies(folder: Path, files: Sequence[Path]) -> list[Vocabulary]:
     if len(files) not in (1, 2):
-        raise UserError(
-            f"{folder}: name the vocabulary, or those of source and target (--vocabulary). "
-            f"Received: {[file.name for file in files]}"
-        )
+        names = [file.name for file in files]
+        raise ValueError(f"name one or two vocabularies (--vocabulary). Received: {names}")
     found = []
     for file, model in zip((files[0], files[-1]), ("source.spm", "target.spm"), strict=True):
         if file.suffix in (".yml", ".yaml", ".json"):

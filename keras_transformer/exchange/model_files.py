@@ -22,14 +22,15 @@ _MARIAN_FLOAT32, _MARIAN_INT8 = 0x404, 0x101
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
+def reading(path: str | Path) -> Iterator[None]:
     """Turns the errors of a missing or damaged file into a `UserError` that names the file."""
     try:
         yield
     except UserError:
         raise
     except Exception as error:  # NumPy, zipfile, json, safetensors, torch and Keras have their own
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        reason = " ".join(f"{kind}{error}".split())[:300]
         raise UserError(f"{path} cannot be imported: {reason}") from error
 
 
@@ -109,7 +110,7 @@ def in_order(path: Path, ids: Mapping[str, int]) -> list[str]:
     """Returns the pieces of a vocabulary file in the order of their ids."""
     pieces = sorted(ids, key=ids.__getitem__)
     if [ids[piece] for piece in pieces] != [*range(len(pieces))]:
-        raise UserError(f"{path} must map pieces to the ids from 0 to {len(pieces) - 1}")
+        raise ValueError(f"{path.name} must have the ids from 0 to {len(pieces) - 1}")
     return pieces
 
 

@@ -15,14 +15,14 @@ _IN_LAYER = re.compile(r"(encoder|decoder)_(?:layer_(\d+)/(.+)|(norm))/(\w+)")
 # Names in a layer: here, in Hugging Face, in Marian, and in CTranslate2, some of whose layers have
 # the weights of several, here with "#", one after another. "*" stands for the name of the weight.
 _SUBLAYERS = """
-self_attention/query           self_attn.q_proj         self_*q          self_attention/linear_0#query
-self_attention/key             self_attn.k_proj         self_*k          self_attention/linear_0#key
-self_attention/value           self_attn.v_proj         self_*v          self_attention/linear_0#value
+self_attention/query           self_attn.q_proj         self_*q          self_attention/linear_0#q
+self_attention/key             self_attn.k_proj         self_*k          self_attention/linear_0#k
+self_attention/value           self_attn.v_proj         self_*v          self_attention/linear_0#v
 self_attention/output          self_attn.out_proj       self_*o          self_attention/linear_1
 self_attention_residual/norm   self_attn_layer_norm     self_Wo_ln_*     self_attention/layer_norm
 cross_attention/query          encoder_attn.q_proj      context_*q       attention/linear_0
-cross_attention/key            encoder_attn.k_proj      context_*k       attention/linear_1#key
-cross_attention/value          encoder_attn.v_proj      context_*v       attention/linear_1#value
+cross_attention/key            encoder_attn.k_proj      context_*k       attention/linear_1#k
+cross_attention/value          encoder_attn.v_proj      context_*v       attention/linear_1#v
 cross_attention/output         encoder_attn.out_proj    context_*o       attention/linear_2
 cross_attention_residual/norm  encoder_attn_layer_norm  context_Wo_ln_*  attention/layer_norm
 feed_forward/inner             fc1                      ffn_*1           ffn/linear_0
@@ -40,7 +40,7 @@ class Format:
         layer: Name of a weight in a layer, with {stack}, {number} (of the layer, from 1 on) or
             {index} (from 0 on), {sublayer} and "*".
         norm: Name of the norm after a stack, with {stack} and "*".
-        weights: Words for kernel, bias, gamma and beta.
+        weights: What "*" is for kernel, bias, gamma and beta.
         matrices: Names of what is not in a layer: "source", "target", "output_embeddings", "bias"
             and "position_embeddings". Of several names, the first that a file has counts.
         is_transposed: Whether the kernels of dense layers are (out, in).
@@ -49,7 +49,7 @@ class Format:
     column: int
     layer: str
     norm: str
-    weights: Sequence[str]
+    weights: Mapping[str, str]
     matrices: Mapping[str, Sequence[str]]
     is_transposed: bool = True
 
@@ -57,12 +57,10 @@ class Format:
         """Returns the name of a weight, or "" for one outside layers that `matrices` lacks."""
         if match := _IN_LAYER.fullmatch(path):
             stack, number, sublayer, norm, weight = match.groups()
-            index = int(number or 0) - 1
-            rows = {row[0]: row for row in map(str.split, _SUBLAYERS.strip().splitlines())}
-            place = {"stack": stack, "number": number, "index": index}
-            if not norm:
-                place["sublayer"] = rows[sublayer][self.column]
-            name = (self.norm if norm else self.layer).format(**place)
+            rows = {row[0]: row for row in map(str.split, _SUBLAYERS.splitlines()[1:])}
+            place = {"number": number, "index": int(number or 0) - 1}
+            place["sublayer"] = norm or rows[sublayer][self.column]
+            name = (self.norm if norm else self.layer).format(stack=stack, **place)
             return name.replace("*", self.weights[weight])
         layer, _, kind = path.partition("/")
         if kind == "embeddings":
@@ -72,9 +70,9 @@ class Format:
 
 HUGGING_FACE = Format(
     column=1,
-    layer="model.{stack}.layers.{index}.",
+    layer="model.{stack}.layers.{index}.{sublayer}.*",
     norm="model.{stack}.layer_norm.*",
-    weights=("weight", "bias", "weight", "bias"),
+    weights={"kernel": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"},
     matrices={
         "source": ("model.shared.weight", "model.encoder.embed_tokens.weight"),
         "target": ("model.shared.weight", "model.decoder.embed_tokens.weight"),
@@ -88,9 +86,9 @@ HUGGING_FACE = Format(
 )
 MARIAN = Format(
     column=2,
-    layer="{stack}_l{number}_",
+    layer="{stack}_l{number}_{sublayer}",
     norm="{stack}_top_ln_*",
-    weights=("W", "b", "scale", "bias"),
+    weights={"kernel": "W", "bias": "b", "gamma": "scale", "beta": "bias"},
     matrices={
         "source": ("Wemb", "encoder_Wemb"),
         "target": ("Wemb", "decoder_Wemb"),
@@ -101,9 +99,9 @@ MARIAN = Format(
 )
 CTRANSLATE2 = Format(
     column=3,
-    layer="{stack}/layer_{index}/",
+    layer="{stack}/layer_{index}/{sublayer}/*",
     norm="{stack}/layer_norm/*",
-    weights=("weight", "bias", "gamma", "beta"),
+    weights={"kernel": "weight", "bias": "bias", "gamma": "gamma", "beta": "beta"},
     matrices={
         "source": ("encoder/embeddings_0/weight", "encoder/embeddings/weight"),
         "target": ("decoder/embeddings/weight",),

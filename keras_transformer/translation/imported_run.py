@@ -4,13 +4,12 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 from keras_transformer import __version__
 from keras_transformer._backend import without_tensorflow
 from keras_transformer._files import atomic_write, check_is_free, read_text, sha256_of
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.errors import UserError
 from keras_transformer.exchange.ctranslate2 import read_ctranslate2
 from keras_transformer.exchange.foreign_model import ForeignModel
 from keras_transformer.exchange.hub import PREFIX, download
@@ -68,33 +67,27 @@ def import_run(
     """
     check_is_free(directory)
     with reading(source):
-        imported = read_preset(source, revision, tuple(map(Path, vocabularies)), source_prefix)
-        tree = _recipe(imported, source_language, target_language)
+        files = [Path(x) for x in vocabularies]
+        foreign, model, tokenizer = read_preset(source, revision, files, source_prefix)
+        given = zip((source_language, target_language), foreign.languages, strict=True)
+        tree = _recipe(foreign, model, tokenizer, *(one or other for one, other in given))
         name = re.sub(r"[^\w.-]", "_", Path(directory).resolve().name).lstrip(".-") or "imported"
         tree |= {"name": name, "description": f"Imported from {source}"}
         run = Run(directory, Recipe.model_validate(tree, context=OF_RUN))
-    origin = {"source": str(source), **_facts(imported.foreign)}
+    origin = {"source": str(source), **_facts(foreign, files)}
     if str(source).startswith(PREFIX):
-        origin["revision"] = imported.foreign.path.parent.name
+        origin["revision"] = foreign.path.parent.name
     with atomic_write(directory) as partial:
         partial.mkdir()
         (partial / run.recipe_path.name).write_text(run.recipe.to_yaml(), "utf-8")
-        imported.tokenizer.save(partial / run.tokenizer_dir.name)
+        tokenizer.save(partial / run.tokenizer_dir.name)
         path = partial / run.model_path.name
         with without_tensorflow():
-            imported.model.save(path)
-        write_members(path, {TOKENIZER_MEMBER: imported.tokenizer.fingerprint})
+            model.save(path)
+        write_members(path, {TOKENIZER_MEMBER: tokenizer.fingerprint})
         content = json.dumps(origin, indent=2, ensure_ascii=False)
         (partial / run.origin_path.name).write_text(content + "\n", "utf-8")
     return run
-
-
-class Imported(NamedTuple):
-    """A trained model of another toolkit, and what it has become."""
-
-    foreign: ForeignModel
-    model: Transformer
-    tokenizer: Tokenizer
 
 
 def read_preset(
@@ -102,7 +95,7 @@ def read_preset(
     revision: str | None = None,
     vocabularies: Sequence[Path] = (),
     source_prefix: Sequence[str] = (),
-) -> Imported:
+) -> tuple[ForeignModel, Transformer, Tokenizer]:
     """Reads a model of the format that its files show. The arguments are those of `import_run`."""
     with reading(source):
         hub = str(source).startswith(PREFIX)
@@ -115,18 +108,17 @@ def read_preset(
         elif any(x.is_file() and x.suffix in (".npz", ".bin") for x in files):
             foreign = read_marian(place, vocabularies)
         else:
-            raise UserError(
-                f"{place} is no model that can be imported: a folder needs config.json (Hugging "
-                "Face), model.bin (CTranslate2) or a .npz or .bin file (Marian). A model of the "
-                "hub is hf://ORGANIZATION/NAME"
+            raise ValueError(
+                "a folder needs config.json (Hugging Face), model.bin (CTranslate2) or a .npz or "
+                ".bin file (Marian). A model of the hub is hf://ORGANIZATION/NAME"
             )
-        return Imported(foreign, *foreign.convert(source_prefix))
+        return foreign, *foreign.convert(source_prefix)
 
 
-def _recipe(imported: Imported, *languages: str | None) -> dict[str, Any]:
+def _recipe(
+    foreign: ForeignModel, model: Transformer, tokenizer: Tokenizer, source: str, target: str
+) -> dict[str, Any]:
     """Returns the sections of a recipe that describes the model of two languages."""
-    foreign, model, tokenizer = imported
-    source, target = (x or y for x, y in zip(languages, foreign.languages, strict=True))
     kind, *rules = kind_of(tokenizer.source_model)
     rules.append(kind_of(tokenizer.target_model)[1])
     rules = [rule if rule in get_args(Normalization) else "nmt_nfkc" for rule in rules]
@@ -144,11 +136,12 @@ def _recipe(imported: Imported, *languages: str | None) -> dict[str, Any]:
     }
 
 
-def _facts(foreign: ForeignModel) -> dict[str, Any]:
+def _facts(foreign: ForeignModel, vocabularies: list[Path]) -> dict[str, Any]:
     """Returns the contents of origin.json that can be read off the files."""
     card = read_text(foreign.path.with_name("README.md"))[:10_000]
     found = re.search(r"^license:\s*(\S+)", card, re.MULTILINE)
-    files = [foreign.path, *(x for x in foreign.path.parent.iterdir() if x.suffix in _VOCABULARY)]
+    beside = (x for x in foreign.path.parent.iterdir() if x.suffix in _VOCABULARY)
+    files = [foreign.path, *vocabularies, *beside]
     return {
         "sha256": {file.name: sha256_of(file) for file in files},
         "licence": found[1] if found else None,
