@@ -215,7 +215,7 @@ def _vocabularies(
 def _pieces(folder: Path, side: str) -> list[str]:
     for name in (f"{side}_vocabulary", "shared_vocabulary"):
         if (path := folder / f"{name}.json").is_file():
-            return [str(piece) for piece in read_value(path, kind=list)]
+            return [str(piece) for piece in read_value(path)]
         if (path := folder / f"{name}.txt").is_file():
             return path.read_bytes().decode().removesuffix("\n").split("\n")
     raise ValueError(f"there is no {side}_vocabulary.json or shared_vocabulary.json")

@@ -45,8 +45,8 @@ def read_marian(path: Path, vocabularies: Sequence[Path] = ()) -> ForeignModel:
     beside = [x for name in names for x in sorted(folder.glob(name))]
     decoder = _settings(beside[0].read_bytes()) if beside else {}
     if path.is_dir():
-        models = [folder / str(name) for name in decoder.get("models", [])]
-        found = models or [*path.glob("*.npz")] or [*path.glob("*.bin")]
+        named = [folder / str(name) for name in decoder.get("models", [])]
+        found = [x for x in named if x.is_file()] or [*path.glob("*.npz")] or [*path.glob("*.bin")]
         if len(found) != 1:
             raise ValueError(f"it must have one model. Received: {[x.name for x in found]}")
         (path,) = found
@@ -56,13 +56,13 @@ def read_marian(path: Path, vocabularies: Sequence[Path] = ()) -> ForeignModel:
     arguments = _arguments(_settings(weights.pop("special:model.yml").tobytes()))
     if _OUTPUT in weights:
         weights[_OUTPUT] = weights[_OUTPUT].T
-    named = [folder / str(name) for name in decoder.get("vocabs", [])]
+    files = vocabularies or [folder / str(name) for name in decoder.get("vocabs", [])]
     return ForeignModel(
         path,
         MARIAN,
         weights,
         arguments,
-        _vocabularies(folder, vocabularies or named or sorted(folder.glob("*vocab*.spm"))),
+        _vocabularies(folder, files or sorted(folder.glob("*vocab*.spm"))),
         evaluation={
             "beam_size": decoder.get("beam-size", 4),
             "length_penalty": decoder.get("normalize", 0),

@@ -36,7 +36,6 @@ from keras_transformer.translation.comparison import (
 from keras_transformer.translation.translator import Translator
 
 _ACTIVATIONS = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
-_MARKS = {"unk": "unk", "eos": "/s", "bos": "s", "pad": "pad"}
 RULES: tuple[Rule, ...] = (
     ("activation", lambda x: x.activation not in _ACTIVATIONS, f"activations {[*_ACTIVATIONS]}"),
     *PLAIN_LAYERS,
@@ -100,7 +99,7 @@ def export_hugging_face(
         "tokenizer_config.json": {
             "tokenizer_class": "MarianTokenizer",
             **dict(zip(("source_lang", "target_lang"), languages, strict=True)),
-            **{f"{name}_token": f"<{mark}>" for name, mark in _MARKS.items()},
+            "bos_token": "<s>",
             "model_max_length": model.max_length,
             "separate_vocabs": not tokenizer.joint,
             "clean_up_tokenization_spaces": False,
@@ -170,7 +169,6 @@ def _configuration(model: Transformer, tokenizer: Tokenizer) -> dict[str, Any]:
         "decoder_ffn_dim": model.d_ff,
         "activation_function": _ACTIVATIONS[model.activation],
         "scale_embedding": True,
-        "is_encoder_decoder": True,
         NORM_EPSILON: model.norm_epsilon,
         **_ids(tokenizer),
     }
