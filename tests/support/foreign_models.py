@@ -11,7 +11,7 @@ from support.contract import randomize
 from support.parallel_text import SENTENCES
 
 V = 60
-SIZES = {"num_layers": 2, "d_model": 12, "num_heads": 3, "d_ff": 24, "max_length": 64}
+SIZES = {"num_layers": 1, "d_model": 12, "num_heads": 3, "d_ff": 24, "max_length": 64}
 
 
 def ANY(*modules: str) -> bool:

@@ -174,7 +174,7 @@ def test_training_begins_with_the_imported_loss_and_resumes_bit_for_bit(imported
     scores = Scorer(open_model(imported), imported.tokenizer()).score(*pairs)
     loss = -sum(x.log_probability for x in scores) / sum(x.length for x in scores)
     ours = logged_scalars(first.directory / "logs", "validation/loss")["validation/loss"][1]
-    assert abs(ours - loss) < 5e-7
+    assert abs(ours - loss) < 1e-6  # about two steps of float32
 
 
 @pytest.mark.once
