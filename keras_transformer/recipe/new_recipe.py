@@ -179,16 +179,13 @@ def _tokenizer(pairs: list[Pair], size: int, characters: int) -> Tokenizer:
 def _round_trip(tokenizer: Tokenizer, sentences: list[str]) -> str:
     """Says how many target sentences their pieces give back unchanged, and what others lose."""
     found = tokenizer.decode_target(tokenizer.encode_target(sentences))
-    changed = [(x, y) for x, y in zip(sentences, found, strict=True) if x != y]
-    same, count = len(sentences) - len(changed), len(sentences)
+    changed = [{*x} - {*y} for x, y in zip(sentences, found, strict=True) if x != y]
+    count, same = len(sentences), len(sentences) - len(changed)
     text = f"{same:,} of {count:,} target sentences ({same / count:.2%}) come back unchanged"
-    if spaces := sum([*filter(None, x.split(" "))] == y.split(" ") for x, y in changed):
-        text += f"; {spaces:,} lose only repeated or outer spaces, which BLEU ignores"
-    if others := len(changed) - spaces:
-        lost = sorted(set[str]().union(*({*x} - {*y} for x, y in changed)) - {" "})
-        names = ", ".join(f"U+{ord(character):04X}" for character in lost[:9])
-        text += f"; {others:,} lose other characters: remove {names} from the text"
-    return text
+    if characters := sorted(set[str]().union(*changed) - {" "}):
+        names = ", ".join(f"U+{ord(x):04X}" for x in characters[:9])
+        return f"{text}; others lose characters: remove {names} from the text"
+    return text + "; others lose only repeated or outer spaces, which BLEU ignores" * (same < count)
 
 
 def _section(tree: dict[str, Any]) -> str:
