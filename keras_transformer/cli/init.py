@@ -10,13 +10,14 @@ import click
 from pydantic import Field
 
 from keras_transformer._files import output_file
-from keras_transformer.cli import common
-from keras_transformer.cli.common import AnyPath, render
+from keras_transformer.cli import parameters
+from keras_transformer.cli.parameters import AnyPath
+from keras_transformer.cli.terminal import render
 from keras_transformer.data.languages import LanguageCode, language_of
 from keras_transformer.errors import UserError
 
 
-class InitOptions(common.Options):
+class InitOptions(parameters.Options):
     """The options of `init`."""
 
     source_language: LanguageCode | None = Field(None, title="CODE")
@@ -31,9 +32,9 @@ class InitOptions(common.Options):
 
 
 @click.command("init")
-@click.argument("source", type=common.existing_file)
-@click.argument("target", type=common.existing_file, required=False)
-@common.options_of(InitOptions)
+@click.argument("source", type=parameters.existing_file)
+@click.argument("target", type=parameters.existing_file, required=False)
+@parameters.options_of(InitOptions)
 def init_command(source: Path, target: Path | None, options: InitOptions) -> None:
     """Write a recipe for your own text.
 
