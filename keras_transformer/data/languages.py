@@ -31,6 +31,14 @@ def language_of(name: str) -> str | None:
     return standardize_tag(name) if len(name) != 3 and tag_is_valid(name) else None
 
 
+def same_language(name: str, code: str) -> bool:
+    """Returns whether a name is a code of the same language, in any spelling, script and region."""
+    from langcodes import tag_is_valid
+
+    valid = tag_is_valid(name) and tag_is_valid(code)
+    return valid and base_language(name) == base_language(code)
+
+
 def base_language(code: str) -> str:
     """Returns the shortest code of a language without script and region: zh for zho_Hans."""
     from langcodes import Language

@@ -12,7 +12,7 @@ from typing import Any
 
 from keras_transformer._files import as_line
 from keras_transformer.data.corpus import CorpusError, Pair, extra, open_text, read_lines, suffix_of
-from keras_transformer.data.languages import base_language, language_of
+from keras_transformer.data.languages import language_of, same_language
 
 Languages = tuple[str | None, str | None]
 # The cells of a row by the name of their column.
@@ -149,10 +149,7 @@ def _choose(names: list[str], languages: Languages) -> tuple[str, str] | None:
 def _match(column: str, names: list[str]) -> str | None:
     """Returns the name that a column has in a row, in another case or with a region, or None."""
     equal = [x for x in names if x.lower() == column.lower()]
-    if not equal and language_of(column):
-        base = base_language(column)
-        equal = [x for x in names if language_of(x) and base_language(x) == base]
-    return equal[0] if equal else None
+    return next(iter(equal or (x for x in names if same_language(x, column))), None)
 
 
 def _table(path: Path, languages: Languages) -> Iterator[Row]:

@@ -3,7 +3,12 @@
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from keras_transformer.data.languages import LanguageCode, base_language, language_of
+from keras_transformer.data.languages import (
+    LanguageCode,
+    base_language,
+    language_of,
+    same_language,
+)
 
 
 @pytest.mark.parametrize("code", ["en", "deu", "pt-BR", "zh_Hant-HK", "zho_Hans", "EN", "zh-yue"])
@@ -21,4 +26,8 @@ def test_names_of_files_are_languages_only_if_they_are_registered():
     names = {"de": "de", "pt_BR": "pt-BR", "zho_Hans": "zh-Hans", "EN-us": "en-US"}
     assert {name: language_of(name) for name in names} == names
     assert not any(map(language_of, ("gz", "up", "txt", "eng", "score", "tok_v2", "", "1")))
+    assert same_language("eng", "en-GB") and same_language("ZHO_Hans", "zh-TW")
+    assert not any(
+        same_language(*x) for x in (("yue", "zh"), ("score", "sc"), ("source", "source"))
+    )
     assert [*map(base_language, ("zho_Hans", "de-AT", "nb"))] == ["zh", "de", "nb"]

@@ -81,6 +81,7 @@ def write(path, content):
         ("header.csv", table(",", ("en", "de"), *QUOTED)),
         ("semicolons.csv", table(";", ("source", "target"), *QUOTED)),
         ("excel.CSV", "\ufeff" + table(";", ("id", "EN-us", "de"), *[("1", *x) for x in QUOTED])),
+        ("iso.tsv", table("\t", ("eng", "deu"), *QUOTED)),
         ("joey.tsv", table("\t", JOEY, *[(*x, "p", "q") for x in QUOTED])),
         ("swapped.tsv", table("\t", ("score", "de", "en"), *[("0.9", y, x) for x, y in QUOTED])),
         ("quoted.tsv", table("\t", *QUOTED)),
