@@ -72,8 +72,9 @@ def init_command(source: Path, target: Path | None, options: InitOptions) -> Non
         pairs = read_parallel(source, target, languages)
         report = examine(pairs, is_wrong_language=is_wrong_language)
         run = Run.open(options.from_) if options.from_ else None
-        recipe = choose_settings(report, run and run.tokenizer())
-        file.write(recipe.to_yaml(name, text, run and (str(options.from_), run.recipe)))
+        recipe = choose_settings(report, run.tokenizer() if run else None)
+        initial = (str(options.from_), run.recipe) if run else None
+        file.write(recipe.to_yaml(name, text, initial))
     sentences = (x for x, _ in report.sample if len(x) <= 100 and x.isprintable())
     sentence = next((x for x in sentences if x[0] != "-" and not {*"\\'"} & {*x}), "...")
     path = f"./{output}" if str(output).startswith("-") else str(output)

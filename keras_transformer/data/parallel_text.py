@@ -114,9 +114,10 @@ def columns_and_rows(path: Path, languages: Languages) -> tuple[tuple[str, str],
     rows = _READERS.get(suffix_of(path), _table)(path, languages)
     head = [*itertools.islice(rows, _SAMPLED_ROWS)]
     names = [*dict.fromkeys(itertools.chain(*head))]
+    columns = _choose(names, languages)
     if names in ([], ["1", "2"]):
-        columns: tuple[str, str] | None = ("1", "2")
-    elif (columns := _choose(names, languages)) is None:
+        columns = ("1", "2")
+    if columns is None:
         cells = {x: " ".join(str(row.get(x) or "") for row in head) for x in names}
         shown = ", ".join(f"{x} ({as_line(cells[x][:20]).strip()})" for x in names)
         advice = "give two languages"
@@ -171,7 +172,7 @@ def _cells(path: Path) -> Iterator[tuple[int, list[str]]]:
     if suffix_of(path) == ".csv":
         delimiter = ","
         with suppress(csv.Error):
-            delimiter = csv.Sniffer().sniff(head, "\t,;").delimiter
+            delimiter = csv.Sniffer().sniff(head[:4096], "\t,;").delimiter  # slow on more
     elif not _has_quoted_cells(head):
         yield from enumerate((line.split("\t") for line in read_lines(path)), start=1)
         return
