@@ -23,8 +23,7 @@ _SOURCES = ("source", "src", "sentence")
 _TARGETS = ("target", "tgt", "trg", "translation")
 _SAMPLED_ROWS = 1_000
 _LETTER = re.compile(r"[^\W\d_]")
-# Bounds of memory: for a PO file, which is read whole, and for a unit of XML.
-_MOST_PO_BYTES = 256 * 1024 * 1024
+# A unit of XML must fit into memory.
 _MOST_UNIT_BYTES = 16 * 1024 * 1024
 # Text outside the inline elements of TMX and XLIFF that contain code of the document.
 _TEXT = (
@@ -46,7 +45,7 @@ def read_parallel(
     header, JSON, Parquet or TMX. A table without such a header must have two columns.
 
     A line break inside a sentence becomes a space. The required memory does not depend on the size
-    of a file, except for PO files of up to 256 MiB.
+    of a file, except for PO files.
 
     >>> pairs = read_parallel("train.en.gz", "train.de.gz")
     >>> pairs = read_parallel("memory.tmx", languages=("en", "de"))
@@ -222,9 +221,7 @@ def _messages(path: Path, _: Languages) -> Iterator[Row]:
     """Yields the messages of a PO file. A fuzzy translation counts as missing."""
     parse = extra("translate.storage.pypo", path).pofile.parsestring
     with open_text(path) as file:
-        content = file.read(_MOST_PO_BYTES + 1)
-    if len(content) > _MOST_PO_BYTES:
-        raise CorpusError(f"{path}: a PO file must have at most {_MOST_PO_BYTES:,} bytes")
+        content = file.read()
     try:
         units = parse(content).units
     except ValueError as error:

@@ -252,9 +252,6 @@ def test_memory_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(parallel_text, "_MOST_UNIT_BYTES", 2**17)
     with pytest.raises(CorpusError, match="a.tmx.gz: a unit has more than 131,072 bytes"):
         list(read_parallel(write(path, gzip.compress(b"<tmx><header>" + b"<p/>" * 2**20))))
-    monkeypatch.setattr(parallel_text, "_MOST_PO_BYTES", 1_000)
-    with pytest.raises(CorpusError, match="a.po: a PO file must have at most 1,000 bytes"):
-        list(read_parallel(write(tmp_path / "a.po", PO + "# c\n" * 1_000)))
 
 
 def test_missing_packages_are_named_with_the_extra(tmp_path, monkeypatch):
