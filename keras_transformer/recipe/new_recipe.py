@@ -99,8 +99,9 @@ class NewRecipe:
         """
         import jinja2
 
-        loader = jinja2.PackageLoader(__package__)
-        environment = jinja2.Environment(loader=loader, trim_blocks=True, lstrip_blocks=True)
+        environment = jinja2.Environment(loader=jinja2.PackageLoader(__package__))
+        environment.trim_blocks = environment.lstrip_blocks = True
+        environment.keep_trailing_newline = True
         environment.filters |= {"quoted": _quoted, "section": _section}
         paths = [path.resolve() for path in (text.source, text.target) if path is not None]
         folder = os.path.commonpath([path.parent for path in paths])
