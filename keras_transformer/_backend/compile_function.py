@@ -80,15 +80,18 @@ def compile_function(
     return call
 
 
-def while_loop(condition: Any, body: Any, carried: tuple[Any, ...], given: Any, name: Any) -> Any:
-    """Does the same as `ops.while_loop`, in a compiled function of PyTorch on a GPU by CUDA graphs.
+def while_loop(steps_left: Any, body: Any, carried: tuple[Any, ...], given: Any, name: Any) -> Any:
+    """Repeats `body`, in a compiled function of PyTorch on a GPU by CUDA graphs.
 
     `body` is a function of `given` and the loop's tensors `carried`, each of any nested structure.
-    It may also read weights. `name` is hashable and names what the loop computes.
+    It may also read weights. `steps_left` is a function of `carried`. It returns an upper bound of
+    the steps that follow, int32 `()`, and 0 at the end of the loop. CUDA graphs are asked for it
+    every few steps, and may make more steps, within the bound. `name` is hashable and names what
+    the loop computes.
     """
     graphed = _graphed_loops.get()
     if graphed is not None:
-        return graphed.run(condition, body, carried, given, name)
+        return graphed.run(steps_left, body, carried, given, name)
 
     def step(*carried: Any) -> Any:
         new = body(given, *carried)
@@ -97,7 +100,7 @@ def while_loop(condition: Any, body: Any, carried: tuple[Any, ...], given: Any, 
         # With 64-bit numbers, JAX sums int32 to int64.
         return keras.tree.map_structure(lambda x, old: ops.cast(x, old.dtype), new, carried)
 
-    return ops.while_loop(condition, step, carried)
+    return ops.while_loop(lambda *carried: steps_left(*carried) > 0, step, carried)
 
 
 def compiles_each_shape() -> bool:

@@ -14,6 +14,9 @@ from torch.overrides import TorchFunctionMode
 
 _MOST_GRAPHS = 32
 
+# Steps of a loop between two looks at whether it is over. For a look, Python waits for the GPU.
+_STEPS_PER_LOOK = 4
+
 
 class GraphedStep:
     """Runs training steps on PyTorch by CUDA graphs, which are recordings of a step's kernels.
@@ -119,31 +122,31 @@ class GraphedLoops:
         self._lock = threading.Lock()
         self._pool = torch.cuda.graph_pool_handle()
 
-    def run(self, condition: Any, body: Any, carried: Any, given: Any, name: Any) -> Any:
+    def run(self, steps_left: Any, body: Any, carried: Any, given: Any, name: Any) -> Any:
         key = name, f"{keras.tree.map_structure(_kind, (given, carried))}"
         with self._lock, self._recordable:
             if key in self._loops:
                 loop = self._loops.pop(key)
                 self._recordable.cast_again()
-            elif condition(*carried):
-                loop = self._record(condition, body, carried, given)
+            elif steps_left(*carried):
+                loop = self._record(steps_left, body, carried, given)
             else:
                 return carried
             self._loops[key] = loop  # the last one is the one used last
             if len(self._loops) > _MOST_GRAPHS:
                 del self._loops[next(iter(self._loops))]
             if loop is None:
-                return ops.while_loop(condition, functools.partial(body, given), carried)
+                return ops.while_loop(steps_left, functools.partial(body, given), carried)
             return loop.run(carried, given)
 
-    def _record(self, condition: Any, body: Any, carried: Any, given: Any) -> "_Loop | None":
+    def _record(self, steps_left: Any, body: Any, carried: Any, given: Any) -> "_Loop | None":
         """Records a step of a loop. Returns None if that fails."""
         given, carried = keras.tree.map_structure(_copy, (given, carried))
-        loop = _Loop(torch.cuda.CUDAGraph(), condition, given, carried, condition(*carried))
+        loop = _Loop(torch.cuda.CUDAGraph(), steps_left, given, carried, steps_left(*carried))
 
         def step() -> None:
             loop.assign((given, body(given, *carried)))
-            loop.goes_on.copy_(condition(*carried))
+            loop.left.copy_(steps_left(*carried))
 
         self._recordable.cast_again()
         try:
@@ -160,16 +163,17 @@ class _Loop:
     """The graph of a loop's step, with the tensors that it reads and changes."""
 
     graph: Any
-    condition: Callable[..., Any]
+    steps_left: Callable[..., Any]
     given: Any
     carried: Any
-    goes_on: Any
+    left: Any
 
     def run(self, carried: Any, given: Any) -> Any:
         self.assign((given, carried))
-        self.goes_on.copy_(self.condition(*self.carried))
-        while self.goes_on.item():
-            self.graph.replay()
+        self.left.copy_(self.steps_left(*self.carried))
+        while left := self.left.item():
+            for _ in range(min(left, _STEPS_PER_LOOK)):
+                self.graph.replay()
         return keras.tree.map_structure(_copy, self.carried)
 
     def assign(self, values: Any) -> None:
