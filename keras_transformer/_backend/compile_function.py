@@ -242,22 +242,18 @@ def _jax(function: Callable[..., Any], model: Any, donated: Collection[int]) -> 
     variables = list(model.variables)
     use_compilation_cache()
 
-    def stateless(
-        weights: list[Any], kept: list[Any], given: list[Any], options: tuple[Any, ...]
-    ) -> Any:
-        tensors = [b if a is None else a for a, b in zip(kept, given, strict=True)]
+    def stateless(weights: list[Any], *tensors: Any, options: tuple[Any, ...]) -> Any:
         with keras.StatelessScope(state_mapping=zip(variables, weights, strict=True)):
             return function(model, *tensors, **dict(options))
 
     # The name is for JAX's profiles and logs.
     stateless.__name__ = getattr(function, "__name__", "stateless").strip("_")
-    compiled = jax.jit(stateless, static_argnames="options", donate_argnames="given")
+    given = [1 + index for index in donated]
+    compiled = jax.jit(stateless, static_argnames="options", donate_argnums=given)
 
     def call(*tensors: Any, **options: Any) -> Any:
         weights = [variable.value for variable in variables]
-        kept = [None if i in donated else x for i, x in enumerate(tensors)]
-        given = [x if i in donated else None for i, x in enumerate(tensors)]
-        return compiled(weights, kept, given, options=tuple(sorted(options.items())))
+        return compiled(weights, *tensors, options=tuple(sorted(options.items())))
 
     return call
 
