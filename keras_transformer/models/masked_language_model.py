@@ -16,6 +16,7 @@ from keras_transformer.layers import (
 from keras_transformer.layers.base import ConfiguredLayer, Dense
 from keras_transformer.layers.normalization import LayerNormalization
 from keras_transformer.models.base import ConfiguredModel, check_pad_id
+from keras_transformer.models.token_predictor import TokenPredictor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -112,7 +113,7 @@ class BertEncoder(ConfiguredModel):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class MaskedLanguageModel(ConfiguredModel):
+class MaskedLanguageModel(TokenPredictor):
     """Predicts masked tokens from the tokens around them (§3.1, task 1; appendix C.2).
 
     The encoder's vectors at the masked positions pass through a dense layer, the encoder's
@@ -164,6 +165,15 @@ class MaskedLanguageModel(ConfiguredModel):
     def pad_id(self) -> int:
         """The id of padding, which is also the label that counts in no loss."""
         return self.encoder.pad_id
+
+    def labels(self, inputs: Any, given: Any = None) -> Any:
+        """Returns the `given` labels. Raises `ValueError` if they are None."""
+        if given is None:
+            raise ValueError(
+                "A `MaskedLanguageModel` needs labels (B, M), the tokens that were masked: "
+                "`fit(*mask_tokens(...))`. Received: y=None"
+            )
+        return given
 
 
 def _initializer() -> Any:

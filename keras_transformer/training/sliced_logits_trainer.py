@@ -18,13 +18,14 @@ from keras_transformer._backend.gradient_checkpointing import (
     gradient_checkpointing,
 )
 from keras_transformer.models.base import WithoutClassWeight
-from keras_transformer.training.crossentropy import (
+from keras_transformer.models.crossentropy import (
     MaskedAccuracy,
     MaskedCrossentropy,
     Perplexity,
     TokenMean,
     labels_and_weights,
 )
+from keras_transformer.models.token_predictor import next_tokens
 from keras_transformer.training.distribution import ONE_DEVICE, Distribution
 from keras_transformer.training.optimizer import inner_optimizer
 
@@ -191,6 +192,7 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, Recomputable, keras.M
         self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None, training: bool = True
     ) -> Any:
         """Computes the loss, a float32 scalar, and updates the metrics."""
+        y = next_tokens(self.model, x) if y is None else y
         shape = (None, *y_pred.shape[1:-1])  # With R-Drop, `y_pred` has each row twice.
         y, weights = labels_and_weights(y, shape, self.token_loss.pad_id, sample_weight)
         total = ops.sum(weights)

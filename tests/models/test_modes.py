@@ -10,7 +10,7 @@ from support.small_models import LENGTH, inputs_of, new_model
 
 from keras_transformer import SearchOptions, TransformerAdam
 from keras_transformer.decoding.decoding_loop import search
-from keras_transformer.training.crossentropy import MaskedCrossentropy
+from keras_transformer.models.crossentropy import MaskedCrossentropy
 from keras_transformer.training.fit_loop import fit
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
 

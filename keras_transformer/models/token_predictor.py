@@ -1,0 +1,130 @@
+"""The base class of the models that predict tokens, with the loss and metrics of tokens."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.models.base import ConfiguredModel
+from keras_transformer.models.crossentropy import MaskedAccuracy, MaskedCrossentropy, Perplexity
+
+# What Keras calls the cross-entropy and the accuracy of integer labels, as a name without "_", or
+# as a function, class or object.
+_CROSSENTROPY = ("crossentropy", "ce", "sparsecategoricalcrossentropy")
+_ACCURACY = ("accuracy", "acc", "sparsecategoricalaccuracy")
+
+
+class TokenPredictor(ConfiguredModel):
+    """Base class of the models whose output is the logits `(B, T, V)` of tokens.
+
+    `compile("adam")` is enough: the loss is `MaskedCrossentropy()` and the metrics are
+    `MaskedAccuracy()` and `Perplexity()`, with the model's padding. If `fit` or `evaluate` gets no
+    labels, the label of each token is the next one. `target_ids` are then bos, pieces and eos.
+
+    Attributes:
+        pad_id: Id of padding in the labels.
+    """
+
+    pad_id: int
+
+    def compile(
+        self,
+        optimizer: Any = "rmsprop",
+        loss: Any = None,
+        loss_weights: Any = None,
+        metrics: Any = None,
+        weighted_metrics: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Sets optimizer, loss and metrics (see `keras.Model.compile`).
+
+        Without a `loss`, the metrics also have defaults. Keras's names for the cross-entropy and
+        the accuracy of integer labels, and its objects, count real tokens only, and take logits.
+        Other losses and metrics of Keras would count padding, and raise `ValueError`.
+        """
+        if loss is None:
+            loss = MaskedCrossentropy(pad_id=self.pad_id)
+            if metrics is None and weighted_metrics is None:
+                weighted_metrics = [MaskedAccuracy(self.pad_id), Perplexity(self.pad_id)]
+        loss = keras.tree.map_structure(self._token_loss, loss)
+        metrics, weighted_metrics = (
+            keras.tree.map_structure(self._token_metric, x) for x in (metrics, weighted_metrics)
+        )
+        super().compile(optimizer, loss, loss_weights, metrics, weighted_metrics, **kwargs)
+
+    def compile_from_config(self, config: dict[str, Any]) -> None:
+        """Compiles a loaded model. Keras's method does nothing if `compile` is overridden."""
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.built:
+            self.optimizer.build(self.trainable_variables)
+
+    def _token_loss(self, loss: Any) -> Any:
+        """Returns a loss over real tokens for one of Keras's, and others as they are."""
+        if not self._is_of_keras(loss, _CROSSENTROPY):
+            return loss
+        reduction = getattr(loss, "reduction", "mean")
+        if reduction in ("mean", "sum_over_batch_size"):
+            reduction = "mean_with_sample_weight"
+        return MaskedCrossentropy(pad_id=self.pad_id, reduction=reduction)
+
+    def _token_metric(self, metric: Any) -> Any:
+        """Returns a metric over real tokens for one of Keras's, and others as they are."""
+        if not self._is_of_keras(metric, _ACCURACY):
+            return metric
+        name = metric if isinstance(metric, str) else getattr(metric, "name", "accuracy")
+        return MaskedAccuracy(self.pad_id, name=name)
+
+    def _is_of_keras(self, counted: Any, names: tuple[str, ...]) -> bool:
+        """Returns whether a loss or metric is Keras's. If so, raises `ValueError` for other names.
+
+        Also raises `ValueError` if the loss or metric has another padding than the model.
+        """
+        padding = getattr(counted, "pad_id", getattr(counted, "ignore_class", None))
+        if padding not in (None, self.pad_id):
+            raise ValueError(
+                "The loss and the metrics must have the model's padding. "
+                f"Received: pad_id={padding} of {type(counted).__name__}, "
+                f"pad_id={self.pad_id} of the model"
+            )
+        owner = counted if hasattr(counted, "__name__") else type(counted)
+        name = counted if isinstance(counted, str) else owner.__name__
+        if not isinstance(counted, str) and not owner.__module__.startswith("keras."):
+            return False
+        if name.lower().replace("_", "") not in names:
+            raise ValueError(
+                "The model's outputs are logits of tokens, and losses and metrics of Keras would "
+                "count padding. Use 'sparse_categorical_crossentropy' or MaskedCrossentropy as "
+                "loss, 'accuracy', MaskedAccuracy or Perplexity as metric, or a function of your "
+                f"own. Received: {name}"
+            )
+        return True
+
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        training: bool = True,
+    ) -> Any:
+        """Computes the loss (see `keras.Model.compute_loss`)."""
+        return super().compute_loss(x, self.labels(x, y), y_pred, sample_weight, training)
+
+    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        """Updates and returns the metrics (see `keras.Model.compute_metrics`)."""
+        return super().compute_metrics(x, self.labels(x, y), y_pred, sample_weight)
+
+    def labels(self, inputs: Any, given: Any = None) -> Any:
+        """Returns the `given` labels or, if they are None, the token after each input token.
+
+        These are int32 `(B, T)`. The last token of a row has the label `pad_id`.
+        """
+        return next_tokens(self, inputs) if given is None else given
+
+
+def next_tokens(model: Any, inputs: Any) -> Any:
+    """Returns the token after each token of the last of a model's `inputs`, int32 `(B, T)`."""
+    is_named = isinstance(inputs, dict)
+    ids = inputs[model.inputs[-1].name] if is_named else keras.tree.flatten(inputs)[-1]
+    ids = ops.cast(ids, "int32")
+    return ops.concatenate([ids[:, 1:], ops.full_like(ids[:, :1], model.pad_id)], axis=1)
