@@ -98,7 +98,7 @@ class LanguageModel(TokenPredictor):
         policy = keras.dtype_policies.get(dtype)
         check_pad_id(pad_id, vocabulary_size, minimum=-1)
         initializer = keras.initializers.RandomNormal(stddev=0.02)
-        drawn = {"initializer": initializer, "dtype": policy}
+        drawn = {"initializer": initializer, "dtype": policy, "pad_id": None}
         embedding = TokenEmbedding(vocabulary_size, d_model, False, name="embedding", **drawn)
         # `for_decoder`: T5's position bias then has no buckets for later tokens.
         encoding = new_position_encoding(

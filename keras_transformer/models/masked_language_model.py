@@ -53,7 +53,8 @@ class BertEncoder(ConfiguredModel):
             `{"token_ids": int (B, S), "segment_ids": int (B, S)}`. Segments are counted from 0.
 
     Returns:
-        A float tensor `(B, S, D)` in the compute dtype.
+        A float tensor `(B, S, D)` in the compute dtype, with a Keras mask that is False for
+        padding.
 
     Raises:
         ValueError: If the sequence is longer than `max_length`, if `num_heads` does not divide
@@ -82,7 +83,8 @@ class BertEncoder(ConfiguredModel):
     ) -> None:
         policy = keras.dtype_policies.get(dtype)
         check_pad_id(pad_id, vocabulary_size)
-        unscaled = {"use_scale": False, "initializer": _initializer(), "dtype": policy}
+        unscaled: dict[str, Any] = {"use_scale": False, "initializer": _initializer()}
+        unscaled |= {"pad_id": None, "dtype": policy}  # The encoder gets its mask by name.
         embedding = TokenEmbedding(vocabulary_size, d_model, name="embedding", **unscaled)
         positions = LearnedPositionalEncoding(
             max_length, initializer=_initializer(), dtype=policy, name="positions"
@@ -110,6 +112,10 @@ class BertEncoder(ConfiguredModel):
         self.segment_embedding = segment_embedding
         self.embedding_norm = norm
         self.encoder = encoder
+
+    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
+        """Returns the Keras mask of the result, False for padding."""
+        return padding_mask(inputs["token_ids"] if self.num_segments else inputs, self.pad_id)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -188,6 +194,9 @@ class _TakePositions(ConfiguredLayer):
         exists = ops.logical_and(positions >= 0, positions < ops.shape(vectors)[1])[..., None]
         indices = ops.where(exists, positions[..., None], 0)
         return only_where(exists, ops.take_along_axis(vectors, indices, axis=1))
+
+    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> None:
+        """The mask of the vectors is not one of the positions."""
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

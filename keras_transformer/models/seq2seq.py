@@ -126,7 +126,8 @@ def token_embeddings(
     `pad_id` is not in a vocabulary.
     """
     check_pad_id(pad_id, min(vocabulary_size, target_vocabulary_size or vocabulary_size))
-    options = {"d_model": width, "dtype": dtype}
+    # The models pass their masks by name, and the decoder needs none for its own padding.
+    options: dict[str, Any] = {"d_model": width, "dtype": dtype, "pad_id": None}
     if target_vocabulary_size is None:
         joint = TokenEmbedding(vocabulary_size, name="embedding", **options, **for_logits)
         return joint, joint

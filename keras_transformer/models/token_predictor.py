@@ -1,10 +1,15 @@
 """The base class of the models that predict tokens, with the loss and metrics of tokens."""
 
+import re
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
+from keras_transformer.errors import check_ids
 from keras_transformer.models.base import ConfiguredModel
 from keras_transformer.models.crossentropy import MaskedAccuracy, MaskedCrossentropy, Perplexity
 
@@ -12,6 +17,8 @@ from keras_transformer.models.crossentropy import MaskedAccuracy, MaskedCrossent
 # as a function, class or object.
 _CROSSENTROPY = ("crossentropy", "ce", "sparsecategoricalcrossentropy")
 _ACCURACY = ("accuracy", "acc", "sparsecategoricalaccuracy")
+_TOKENS = ("source_ids", "target_ids", "token_ids", "labels")
+_TEXT = ("U", "S", "O")  # NumPy's kinds of dtypes
 
 
 class TokenPredictor(ConfiguredModel):
@@ -99,6 +106,35 @@ class TokenPredictor(ConfiguredModel):
             )
         return True
 
+    def fit(self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Trains the model (see `keras.Model.fit`), after a look at the first data."""
+        return with_checked_tokens(self, super().fit, x, y, *args, **kwargs)
+
+    def evaluate(self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Evaluates the model (see `keras.Model.evaluate`), after a look at the first data."""
+        return with_checked_tokens(self, super().evaluate, x, y, *args, **kwargs)
+
+    def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+        """Computes the logits (see `keras.Model.predict`). For text, use `Translator`."""
+        check_text(x)
+        return super().predict(x, *args, **kwargs)
+
+    def call(self, inputs: Any, training: Any = None, mask: Any = None, **kwargs: Any) -> Any:
+        for x in keras.tree.flatten(inputs):
+            if "int" not in keras.backend.standardize_dtype(x.dtype):  # Keras would round them.
+                raise ValueError(f"Ids must be integers. Received: dtype={x.dtype}")
+        return super().call(inputs, training=training, mask=mask, **kwargs)
+
+    def _symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
+        """Builds loss and metrics from the first batch, as Keras does, after a look at its tokens.
+
+        TensorFlow does without. It finds ids outside the vocabulary itself.
+        """
+        if iterator is not None and not self._compile_loss.built:
+            _, _, (data_batch, *_) = next(iter(iterator))
+            check_tokens(self, *keras.utils.unpack_x_y_sample_weight(data_batch))
+        super()._symbolic_build(iterator, data_batch)
+
     def compute_loss(
         self,
         x: Any = None,
@@ -128,3 +164,64 @@ def next_tokens(model: Any, inputs: Any) -> Any:
     ids = inputs[model.inputs[-1].name] if is_named else keras.tree.flatten(inputs)[-1]
     ids = ops.cast(ids, "int32")
     return ops.concatenate([ids[:, 1:], ops.full_like(ids[:, :1], model.pad_id)], axis=1)
+
+
+def with_checked_tokens(
+    model: Any, method: Callable[..., Any], x: Any, y: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Calls `fit` or `evaluate` if arrays, or the first batch of a `PyDataset`, can be right."""
+    is_dataset = isinstance(x, keras.utils.PyDataset)
+    check_tokens(model, *(x[0] if is_dataset else (x, y, kwargs.get("sample_weight"))))
+    try:
+        return method(x, y, *args, **kwargs)
+    except Exception as error:  # TensorFlow's message has 3,000 characters.
+        if outside := re.search(r"indices\[.*?\] = (-?\d+) is not in \[0, (\d+)\)", str(error)):
+            raise ValueError(
+                f"Ids must be from 0 to {int(outside[2]) - 1}. Received: {outside[1]}"
+            ) from None
+        raise
+
+
+def check_tokens(model: Any, x: Any, y: Any = None, sample_weight: Any = None) -> None:
+    """Raises an error for text, and for ids and labels outside the vocabulary, in arrays.
+
+    Also raises `ValueError` for labels that are the input tokens, and warns of targets without bos.
+    """
+    check_text((x, y))
+    names, size = [each.name for each in model.inputs], model.outputs[0].shape[-1]
+    given = x if isinstance(x, dict) else dict(zip(names, keras.tree.flatten(x), strict=False))
+    arrays = {
+        name: ops.convert_to_numpy(array) if ops.is_tensor(array) else np.asarray(array)
+        for name, array in {**given, "labels": y}.items()
+        if name in _TOKENS and len(getattr(array, "shape", ())) == 2
+    }
+    labels, inputs = arrays.get("labels"), arrays.get(names[-1])
+    if sample_weight is not None:  # A label of weight 0 may have any value.
+        arrays.pop("labels", None)
+    for name, array in arrays.items():
+        end = getattr(model, "vocabulary_size", size) if name == "source_ids" else size
+        check_ids(end, **{name: array[array != model.pad_id]})
+    if labels is not None and np.array_equal(labels, inputs):
+        raise ValueError(
+            f"The labels equal `{names[-1]}`, so the model would learn to copy. The label of a "
+            "token is the next token: leave `y` out, or shift it. "
+            f"Received: y={labels[:1]}"
+        )
+    first = arrays["target_ids"][:, :1] if "target_ids" in arrays else np.zeros((0, 1))
+    if (first != first[:1]).any():
+        warnings.warn(
+            "The rows of `target_ids` begin with different ids. Each must begin with bos, or the "
+            f"model does not learn the first token. Received: {np.unique(first)}",
+            stacklevel=4,
+        )
+
+
+def check_text(data: Any) -> None:
+    """Raises `TypeError` if data for a model is text."""
+    for x in keras.tree.flatten(data):
+        if isinstance(x, str | bytes) or getattr(getattr(x, "dtype", None), "kind", None) in _TEXT:
+            raise TypeError(
+                "The model reads token ids, not text. Encode text with the model's `Tokenizer`; "
+                "`Translator(model, tokenizer).translate(texts)` translates it. "
+                f"Received: {x!r:.100}"
+            )

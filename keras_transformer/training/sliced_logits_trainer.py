@@ -25,7 +25,7 @@ from keras_transformer.models.crossentropy import (
     TokenMean,
     labels_and_weights,
 )
-from keras_transformer.models.token_predictor import next_tokens
+from keras_transformer.models.token_predictor import next_tokens, with_checked_tokens
 from keras_transformer.training.distribution import ONE_DEVICE, Distribution
 from keras_transformer.training.optimizer import inner_optimizer
 
@@ -180,6 +180,10 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, Recomputable, keras.M
             of_gpu = min(4096, memory // 2**20 // 12) if memory else 4096
             mebibytes = 16 if is_on_cpu() else of_gpu
         return max(width, mebibytes * 2**20 // (4 * vocabulary_size))
+
+    def fit(self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Trains the model (see `keras.Model.fit`), after a look at the first data."""
+        return with_checked_tokens(self.model, super().fit, x, y, *args, **kwargs)
 
     def call(self, inputs: Any, training: bool | None = None, **kwargs: Any) -> Any:
         if training and self.r_drop:
