@@ -120,9 +120,11 @@ class TokenPredictor(ConfiguredModel):
         return super().predict(x, *args, **kwargs)
 
     def call(self, inputs: Any, training: Any = None, mask: Any = None, **kwargs: Any) -> Any:
-        for x in keras.tree.flatten(inputs):
-            if "int" not in keras.backend.standardize_dtype(x.dtype):  # Keras would round them.
-                raise ValueError(f"Ids must be integers. Received: dtype={x.dtype}")
+        given = by_name(self, inputs)
+        for expected in self.inputs:  # Keras would round floats.
+            dtype = keras.backend.standardize_dtype(given.get(expected.name, expected).dtype)
+            if "int" in expected.dtype and "int" not in dtype:
+                raise ValueError(f"Ids must be integers. Received: dtype={dtype}")
         return super().call(inputs, training=training, mask=mask, **kwargs)
 
     def _symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
@@ -158,11 +160,16 @@ class TokenPredictor(ConfiguredModel):
         return next_tokens(self, inputs) if given is None else given
 
 
+def by_name(model: Any, inputs: Any) -> dict[str, Any]:
+    """Returns the inputs of a functional model, which may be a list, by their names."""
+    names = [x.name for x in model.inputs]
+    flat = dict(zip(names, keras.tree.flatten(inputs), strict=False))
+    return inputs if isinstance(inputs, dict) else flat
+
+
 def next_tokens(model: Any, inputs: Any) -> Any:
     """Returns the token after each token of the last of a model's `inputs`, int32 `(B, T)`."""
-    is_named = isinstance(inputs, dict)
-    ids = inputs[model.inputs[-1].name] if is_named else keras.tree.flatten(inputs)[-1]
-    ids = ops.cast(ids, "int32")
+    ids = ops.cast(by_name(model, inputs)[model.inputs[-1].name], "int32")
     return ops.concatenate([ids[:, 1:], ops.full_like(ids[:, :1], model.pad_id)], axis=1)
 
 
@@ -171,7 +178,8 @@ def with_checked_tokens(
 ) -> Any:
     """Calls `fit` or `evaluate` if arrays, or the first batch of a `PyDataset`, can be right."""
     is_dataset = isinstance(x, keras.utils.PyDataset)
-    check_tokens(model, *(x[0] if is_dataset else (x, y, kwargs.get("sample_weight"))))
+    data = x[0] if is_dataset else (x, y, kwargs.get("sample_weight"))
+    check_tokens(model, *keras.utils.unpack_x_y_sample_weight(data))
     try:
         return method(x, y, *args, **kwargs)
     except Exception as error:  # TensorFlow's message has 3,000 characters.
@@ -188,22 +196,21 @@ def check_tokens(model: Any, x: Any, y: Any = None, sample_weight: Any = None) -
     Also raises `ValueError` for labels that are the input tokens, and warns of targets without bos.
     """
     check_text((x, y))
-    names, size = [each.name for each in model.inputs], model.outputs[0].shape[-1]
-    given = x if isinstance(x, dict) else dict(zip(names, keras.tree.flatten(x), strict=False))
+    last, size = model.inputs[-1].name, model.outputs[0].shape[-1]
     arrays = {
         name: ops.convert_to_numpy(array) if ops.is_tensor(array) else np.asarray(array)
-        for name, array in {**given, "labels": y}.items()
+        for name, array in {**by_name(model, x), "labels": y}.items()
         if name in _TOKENS and len(getattr(array, "shape", ())) == 2
     }
-    labels, inputs = arrays.get("labels"), arrays.get(names[-1])
+    labels, inputs = arrays.get("labels"), arrays.get(last)
     if sample_weight is not None:  # A label of weight 0 may have any value.
         arrays.pop("labels", None)
     for name, array in arrays.items():
         end = getattr(model, "vocabulary_size", size) if name == "source_ids" else size
-        check_ids(end, **{name: array[array != model.pad_id]})
+        check_ids(end, **{name: array if model.pad_id >= 0 else array[array != model.pad_id]})
     if labels is not None and np.array_equal(labels, inputs):
         raise ValueError(
-            f"The labels equal `{names[-1]}`, so the model would learn to copy. The label of a "
+            f"The labels equal `{last}`, so the model would learn to copy. The label of a "
             "token is the next token: leave `y` out, or shift it. "
             f"Received: y={labels[:1]}"
         )
