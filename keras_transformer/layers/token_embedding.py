@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -54,8 +55,13 @@ class TokenEmbedding(ConfiguredLayer):
         ValueError: If the ids are not integers. `keras.Input` makes floats of them by default. If
             ids are outside the vocabulary, outside of compiled functions.
 
+    Attributes:
+        cut: Function that replaces the vectors `(B, T, D)` during a call, or None.
+
     Source: Vaswani et al. 2017, §3.4; for the shared matrix, Press and Wolf 2017.
     """
+
+    cut: Callable[[Any], Any] | None = None
 
     def __init__(
         self,
@@ -132,7 +138,8 @@ class TokenEmbedding(ConfiguredLayer):
         if self.scale is not None:
             scale = ops.take(self.scale, inputs, axis=0)
             vectors = vectors / ops.expand_dims(scale, -1)
-        return vectors * math.sqrt(self.d_model) if self.use_scale else vectors
+        vectors = vectors * math.sqrt(self.d_model) if self.use_scale else vectors
+        return self.cut(vectors) if self.cut else vectors
 
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
         """Returns the Keras mask of the result: that of the ids, or with `reverse` as given."""
