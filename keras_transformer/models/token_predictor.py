@@ -208,7 +208,7 @@ def check_tokens(model: Any, x: Any, y: Any = None, sample_weight: Any = None) -
     for name, array in arrays.items():
         end = getattr(model, "vocabulary_size", size) if name == "source_ids" else size
         check_ids(end, **{name: array if model.pad_id >= 0 else array[array != model.pad_id]})
-    if labels is not None and np.array_equal(labels, inputs):
+    if not (labels is None or inputs is None) and np.array_equal(labels, inputs):
         raise ValueError(
             f"The labels equal `{last}`, so the model would learn to copy. The label of a "
             "token is the next token: leave `y` out, or shift it. "
