@@ -78,6 +78,14 @@ def test_python_of_a_page_runs(page, quickstart, tmp_path, monkeypatch):
         exec(compile(block, str(page), "exec"), namespace)
 
 
+@pytest.mark.once
+def test_the_program_of_the_tensorflow_tutorial_has_the_lines_that_its_page_says():
+    page = ROOT / "docs" / "how-to" / "coming-from.md"
+    (program,) = blocks(page, "python")
+    lines = len([line for line in program.splitlines() if line])
+    assert lines <= 25 and f"| all, without blank lines | {lines} | 502 |" in page.read_text()
+
+
 class FastAPI:
     """The part of FastAPI that the program uses."""
 

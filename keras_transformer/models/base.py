@@ -58,24 +58,6 @@ class ConfiguredModel(WithoutClassWeight, Recompiling, Recomputable, keras.Model
             )
         super().__init__(inputs, outputs, **kwargs)
 
-    def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Sets optimizer, loss and metrics with the model's padding (see `keras.Model.compile`)."""
-        pad_id = getattr(self, "pad_id", None)
-        for counted in keras.tree.flatten((args, kwargs)):
-            if pad_id is not None and getattr(counted, "pad_id", -1) not in (-1, pad_id):
-                raise ValueError(
-                    "The loss and the metrics must have the model's padding. "
-                    f"Received: pad_id={counted.pad_id} of {type(counted).__name__}, "
-                    f"pad_id={pad_id} of the model"
-                )
-        super().compile(*args, **kwargs)
-
-    def compile_from_config(self, config: dict[str, Any]) -> None:
-        """Compiles a loaded model. Keras's method does nothing if `compile` is overridden."""
-        self.compile(**keras.saving.deserialize_keras_object(config))
-        if self.built:
-            self.optimizer.build(self.trainable_variables)
-
     def store_arguments(self, values: dict[str, Any]) -> None:
         """Stores the constructor's arguments, which are in its `locals()`, except `dtype`."""
         store_arguments(self, ConfiguredModel, values)

@@ -14,9 +14,9 @@ from keras import ops
 
 from keras_transformer.data import Shard
 from keras_transformer.errors import UserError
+from keras_transformer.models.crossentropy import sliced_crossentropy
 from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.run import Run
-from keras_transformer.training.crossentropy import sliced_crossentropy
 
 T = TypeVar("T")
 BATCH, MODEL = "batch", "model"  # the axes of `JaxMesh`

@@ -63,7 +63,8 @@ class Translator(BaseTranslator):
     >>> translator.translate(["A man sleeps.", "Two dogs play in the snow."])
 
     Args:
-        model: A `Transformer`, or any model that implements `Searchable` (`models/protocol.py`).
+        model: A `Transformer`, or any model that implements `Searchable` (`models/protocol.py`), or
+            the `SlicedLogitsTrainer` of one.
         tokenizer: The `Tokenizer` that the model was trained with.
         options: The options of beam search. Defaults to `SearchOptions()`. If `options.max_length`
             is None, the maximum length of a translation is the source's length plus 50 tokens, as
@@ -105,6 +106,8 @@ class Translator(BaseTranslator):
         shortlist: Shortlist | None = None,
         copy_unknown: CopyUnknown = "lines",
     ) -> None:
+        if not hasattr(model, "init_cache"):  # a `SlicedLogitsTrainer`
+            model = getattr(model, "model", model)
         super().__init__(tokenizer, model.max_length, options, overlong, copy_unknown)
         for side, of_model in zip(("source", "target"), vocabulary_sizes(model), strict=True):
             # TensorFlow would take another token for such an id, and JAX would compute NaN.

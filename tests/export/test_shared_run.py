@@ -71,7 +71,7 @@ def test_the_copy_translates_like_the_run_and_has_only_what_others_need(run, tmp
 
 def test_the_copy_keeps_the_scores_of_its_model_and_info_shows_them(run, tmp_path):
     model = open_model(run)
-    model.compile("sgd", "mse")
+    model.compile("sgd")
     checkpoint = save_checkpoint(run.checkpoints_dir, model, step=2, keep=1)
     of_checkpoint = scores_of(run, checkpoint)
     of_model = scores_of(run)

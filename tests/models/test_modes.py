@@ -10,7 +10,7 @@ from support.small_models import LENGTH, inputs_of, new_model
 
 from keras_transformer import SearchOptions, TransformerAdam
 from keras_transformer.decoding.decoding_loop import search
-from keras_transformer.training.crossentropy import MaskedCrossentropy
+from keras_transformer.models.crossentropy import MaskedCrossentropy
 from keras_transformer.training.fit_loop import fit
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
 
@@ -32,7 +32,7 @@ def compiled(
 
 def batch(model):
     inputs = inputs_of(getattr(model, "model", model))
-    return inputs, inputs["target_ids"]
+    return inputs, np.roll(inputs["target_ids"], -1, axis=1)
 
 
 @contextlib.contextmanager
@@ -142,7 +142,7 @@ class Data(keras.utils.PyDataset):
 
     def __getitem__(self, index):
         ids = np.random.default_rng(index).integers(1, 9, (2, 4 + index)).astype("int32")
-        return {"source_ids": ids, "target_ids": ids}, ids
+        return {"source_ids": ids, "target_ids": ids}, np.roll(ids, -1, axis=1)
 
 
 def test_keras_fits_a_py_dataset_of_several_lengths():

@@ -43,7 +43,7 @@ def unfinished(run):
     losses = ValidationHistory({2: 1.0, 4: 5.0, 6: 3.0, 8: float("nan")})
     for step in (4, 6, 8):
         model = tiny_model()
-        model.compile("sgd", "mse")
+        model.compile("sgd")
         save_checkpoint(run.checkpoints_dir, model, step, keep=3, history=losses)
     return run
 
