@@ -197,5 +197,5 @@ def test_a_notebook_shows_the_page_and_its_scripts_run(open_page):
     assert frame.locator("#kind").input_value() == "cross"
     frame.locator("[data-side=query]").first.hover()
     assert frame.locator("#status").inner_text().startswith(f"{TARGET[0]} attends to")
-    frame.get_by_text("All heads").click()
+    frame.locator("[value=all]").check()
     assert frame.locator("#drawing image").count() == 3
