@@ -186,11 +186,14 @@ def _written_weights(model: Transformer) -> Arrays:
     if model.target_vocabulary_size is None:
         names = dict.fromkeys(names, _SHARED)
     names |= {"output_embeddings": _HEAD, "bias": _BIAS}
+    adapted = [x for x in model._flatten_layers() if getattr(x, "lora_enabled", False)]
+    merged = {layer._kernel.path: layer.kernel for layer in adapted}
     weights = {}
     for weight in model.weights:
-        name = name_of(weight.path, names, name_in_layer)
+        is_adapter = "/lora_" in weight.path
+        name = "" if is_adapter else name_of(weight.path, names, name_in_layer)
         if name:
-            value = array(weight)
+            value = array(merged.get(weight.path, weight))
             is_kernel = weight.path.endswith("kernel")
             weights[name] = np.ascontiguousarray(value.T if is_kernel else value)
     target_size = model.target_vocabulary_size or model.vocabulary_size

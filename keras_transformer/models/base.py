@@ -11,7 +11,12 @@ import keras
 from keras_transformer._backend import check_not_forked, without_tensorflow
 from keras_transformer._backend.compile_function import Recompiling
 from keras_transformer._backend.gradient_checkpointing import Recomputable
-from keras_transformer.layers.base import BASE_ARGUMENTS, argument_names, store_arguments
+from keras_transformer.layers.base import (
+    BASE_ARGUMENTS,
+    Adaptable,
+    argument_names,
+    store_arguments,
+)
 from keras_transformer.layers.saving import (
     apply_layer_changes,
     layer_changes,
@@ -34,7 +39,7 @@ class WithoutClassWeight:
         return super().fit(*args, **kwargs)  # type: ignore
 
 
-class ConfiguredModel(WithoutClassWeight, Recompiling, Recomputable, keras.Model):
+class ConfiguredModel(Adaptable, WithoutClassWeight, Recompiling, Recomputable, keras.Model):
     """Base class of functional models, which saves and loads them.
 
     A subclass creates its layers and calls `super().__init__(inputs, outputs, **kwargs)`. For each

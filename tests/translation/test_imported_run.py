@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 
+import keras
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
@@ -183,6 +184,22 @@ def test_an_imported_run_is_exported_and_trained_on(folder, tmp_path, monkeypatc
     assert "names no text" in fails("evaluate", "imported")
     with pytest.raises(UserError, match="give files"):
         load_recipe("imported")
+
+
+@pytest.mark.once
+def test_adapters_are_merged_in_the_export(folder, tmp_path):
+    run = import_run(folder, tmp_path / "run")
+    model = open_model(run)
+    model.decoder.enable_lora(2)
+    for layer in model.decoder._flatten_layers():
+        if isinstance(layer, keras.layers.Dense):
+            layer.lora_kernel_b.assign(np.ones(layer.lora_kernel_b.shape))
+    model.save(run.model_path)
+    search = BEAM.replace(length_penalty_form="power")
+    found = export_run(
+        run, ExportOptions(format="hugging_face", search=search, output=tmp_path / "x")
+    )
+    assert "100.0%" in found.comparison
 
 
 @pytest.mark.once

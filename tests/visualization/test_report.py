@@ -9,7 +9,7 @@ from support.contract import to_numpy
 from support.html_page import read_page
 from support.reported_run import HYPOTHESES, LOGS, SOURCES, TARGETS
 
-from keras_transformer import UserError
+from keras_transformer import Run, UserError
 from keras_transformer.evaluation import Evaluator
 from keras_transformer.translation.open_run import open_model
 from keras_transformer.visualization import run_report
