@@ -1,5 +1,6 @@
 """The base class of the models, and the dtypes in which they compute."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -80,6 +81,14 @@ class ConfiguredModel(Adaptable, WithoutClassWeight, Recompiling, Recomputable, 
         self.compile(**keras.saving.deserialize_keras_object(config))
         if self.built:
             self.optimizer.build(self.trainable_variables)
+
+    def _repr_html_(self) -> str:
+        """Lists the layers in a notebook."""
+        from keras_transformer._pages import render
+
+        trainable = sum(math.prod(weight.shape) for weight in self.trainable_weights)
+        counts = {"total": self.count_params(), "trainable": trainable}
+        return str(render("model.html", title=type(self).__name__, layers=self.layers, **counts))
 
     def store_arguments(self, values: dict[str, Any]) -> None:
         """Stores the constructor's arguments, which are in its `locals()`, except `dtype`."""
