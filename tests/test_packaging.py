@@ -68,6 +68,12 @@ def test_version_is_stated_once():
     assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+)?", keras_transformer.__version__)
 
 
+def test_the_documentation_has_a_formatter_of_signatures():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    docs = project["optional-dependencies"]["docs"]
+    assert any(re.match("ruff|black", requirement) for requirement in docs)
+
+
 def test_expected_skips_have_a_reason():
     for line in (ROOT / "tests" / "expected_skips.txt").read_text().splitlines():
         assert line.startswith("#") or re.fullmatch(r"tests\.\S+: \S.*", line)

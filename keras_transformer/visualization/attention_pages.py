@@ -32,7 +32,7 @@ def attention_page(example: "AttentionExample") -> Page:
     """Returns an HTML page that shows the attention of all layers and heads.
 
     The page opens from a file and loads nothing else. It contains the weights, rounded by less than
-    1e-5, and can save them as JSON. It can save what it shows as SVG or PNG.
+    1e-5, and can save them as JSON. It can save what it shows as SVG or PNG. A notebook shows it.
 
     Args:
         example: The attention maps and their tokens.
