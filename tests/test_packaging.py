@@ -36,7 +36,7 @@ TESTED_WITH = {
     "cli/import_run.py": "translation/test_imported_run.py",
     **{
         f"exchange/{name}.py": "translation/test_imported_run.py"
-        for name in ("ctranslate2_reader", "foreign_model", "hub", "marian", "model_files")
+        for name in ("foreign_model", "hub", "marian", "model_files", "weight_names")
     },
     "serving.py": "serving/test_client.py",
 }

@@ -8,6 +8,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer._backend.compile_function import is_on_cpu
+
 # XLA multiplies a single row by a matrix in a slow loop, but eight rows by a fast matrix product.
 _ROWS = 8
 
@@ -41,13 +43,13 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def scale_and_shift(x: Any, scale: Any = None, shift: Any = None, training: bool = False) -> Any:
-    """Computes x * scale + shift. On TensorFlow, matrix products compute the gradients.
+    """Computes x * scale + shift. On CPUs of TensorFlow, matrix products compute the gradients.
 
     The gradients of `scale` and `shift`, `(D,)` or None, are sums over all tokens of `x`, which is
     `(..., D)`. On TensorFlow, XLA takes six times as long for such a sum as for the product with a
     matrix of ones, or 5 % of a training step of the paper's base model on a CPU.
     """
-    if not training or keras.config.backend() != "tensorflow":
+    if not training or keras.config.backend() != "tensorflow" or not is_on_cpu():
         x = x if scale is None else ops.multiply(x, scale)
         return x if shift is None else ops.add(x, shift)
     # Copies the vectors, because a function with a custom gradient must not use variables.

@@ -66,7 +66,9 @@ CASES = {
     "accumulation, float16": lambda: translator(
         {}, {}, {"gradient_accumulation_steps": 2}, "mixed_float16"
     ),
-    "batch normalization": lambda: translator({"normalization": "batch"}),
+    "batch normalization, all scores at once": lambda: translator(
+        {"normalization": "batch", "attention_pattern": "full", "attention_dropout_rate": 0.1}
+    ),
     "a user's model": lambda: dense(optimizer=keras.optimizers.SGD(0.1, momentum=0.9)),
 }
 

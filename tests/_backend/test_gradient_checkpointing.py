@@ -11,6 +11,7 @@ from jax import numpy as jnp
 from support.contract import to_numpy
 from support.small_models import inputs_of, new_model
 
+from keras_transformer._backend import gradient_checkpointing as module
 from keras_transformer._backend.gradient_checkpointing import (
     _recomputing_on_jax,
     checkpointable,
@@ -157,14 +158,23 @@ def test_a_model_that_keras_would_recompute_is_refused(mode):
     assert is_ours or keras.config.backend() != "torch"  # others cannot recompute any model
 
 
-@pytest.mark.parametrize("mode", ["full", "larger_than", "list_of_layers"])
-def test_a_remat_scope_recomputes(mode, monkeypatch):
-    passes, drop = [], Dropout.drop
-    monkeypatch.setattr(Dropout, "drop", lambda *args: passes.append(1) or drop(*args))
-    trained(translation_model, nullcontext())
-    once = len(passes)
-    trained(translation_model, keras.RematScope(mode, **SCOPES[mode]))
-    assert len(passes) > once
+@pytest.mark.parametrize(
+    ("mode", "options", "expected"),
+    [
+        ("full", {}, {"encoder_layer_1", "decoder_layer_1"}),
+        ("larger_than", {"output_size_threshold": 7}, {"encoder_layer_1", "decoder_layer_1"}),
+        ("larger_than", {"output_size_threshold": 10**6}, set()),
+        ("list_of_layers", {"layer_names": ["encoder_layer_1"]}, {"encoder_layer_1"}),
+        ("activations", {}, set()),
+    ],
+)
+def test_a_remat_scope_recomputes_what_it_names(mode, options, expected, monkeypatch):
+    names, recompute = set(), module._recomputed
+    monkeypatch.setattr(
+        module, "_recomputed", lambda layer, *x: names.add(layer.name) or recompute(layer, *x)
+    )
+    trained(translation_model, keras.RematScope(mode, **options))
+    assert names == expected
 
 
 def test_only_a_layers_own_call_is_checkpointed():
