@@ -1,5 +1,6 @@
 """The base class of the models, and the dtypes in which they compute."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -11,7 +12,12 @@ import keras
 from keras_transformer._backend import check_not_forked, without_tensorflow
 from keras_transformer._backend.compile_function import Recompiling
 from keras_transformer._backend.gradient_checkpointing import Recomputable
-from keras_transformer.layers.base import BASE_ARGUMENTS, argument_names, store_arguments
+from keras_transformer.layers.base import (
+    BASE_ARGUMENTS,
+    Adaptable,
+    argument_names,
+    store_arguments,
+)
 from keras_transformer.layers.saving import (
     apply_layer_changes,
     layer_changes,
@@ -34,7 +40,7 @@ class WithoutClassWeight:
         return super().fit(*args, **kwargs)  # type: ignore
 
 
-class ConfiguredModel(WithoutClassWeight, Recompiling, Recomputable, keras.Model):
+class ConfiguredModel(Adaptable, WithoutClassWeight, Recompiling, Recomputable, keras.Model):
     """Base class of functional models, which saves and loads them.
 
     A subclass creates its layers and calls `super().__init__(inputs, outputs, **kwargs)`. For each
@@ -57,6 +63,14 @@ class ConfiguredModel(WithoutClassWeight, Recompiling, Recomputable, keras.Model
                 f"{', '.join(unknown)}"
             )
         super().__init__(inputs, outputs, **kwargs)
+
+    def _repr_html_(self) -> str:
+        """Lists the layers in a notebook."""
+        from keras_transformer._pages import render
+
+        trainable = sum(math.prod(weight.shape) for weight in self.trainable_weights)
+        counts = {"total": self.count_params(), "trainable": trainable}
+        return str(render("model.html", title=type(self).__name__, layers=self.layers, **counts))
 
     def store_arguments(self, values: dict[str, Any]) -> None:
         """Stores the constructor's arguments, which are in its `locals()`, except `dtype`."""

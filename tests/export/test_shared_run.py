@@ -2,7 +2,6 @@
 
 import zipfile
 
-import keras
 import numpy as np
 import pytest
 from support.contract import randomize
@@ -120,9 +119,7 @@ def size_of_weights(path):
 
 def test_adapters_are_part_of_the_copy(run, tmp_path):
     model = open_model(run)
-    for layer in model._flatten_layers():
-        if isinstance(layer, keras.layers.Dense):
-            layer.enable_lora(2)
+    model.enable_lora(2)
     randomize(model)
     model.save(run.model_path)
     export_shared_run(run, tmp_path / "copy", "float16")

@@ -9,6 +9,7 @@ import pytest
 from support import small_models
 from support.command_line import run_python
 from support.contract import randomize, to_numpy
+from support.html_page import Page
 
 from keras_transformer import (
     BertEncoder,
@@ -31,6 +32,17 @@ def test_a_subclass_of_a_model_is_saved_with_its_own_arguments():
 
     model = Narrow(13, num_layers=1, d_model=4, num_heads=2, d_ff=3)
     assert Narrow.from_config(model.get_config()).d_model == 4
+
+
+@pytest.mark.once
+def test_a_notebook_lists_the_layers_that_have_weights():
+    model = Transformer(13, num_layers=1, d_model=4, num_heads=2, d_ff=3)
+    model.encoder.trainable = False
+    shown = Page(model._repr_html_())
+    assert shown.texts("b") == ["Transformer"]
+    assert f"{model.count_params()} parameters, of which" in shown.texts("p")[0]
+    assert shown.texts("td")[:3] == ["embedding", "TokenEmbedding", str(13 * 4)]
+    assert len(shown.texts("td")) == 3 * 3  # embedding, encoder layer, decoder layer
 
 
 @pytest.mark.once
