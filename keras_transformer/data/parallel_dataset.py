@@ -64,6 +64,8 @@ class ParallelDataset(keras.utils.PyDataset):
             `batch_tokens`.
     """
 
+    keeps_order = True
+
     def __init__(
         self,
         pairs: Iterable[Any] | str | Path | TokenStore,

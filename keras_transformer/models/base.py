@@ -10,6 +10,7 @@ import keras
 
 from keras_transformer._backend import check_not_forked, without_tensorflow
 from keras_transformer._backend.compile_function import Recompiling
+from keras_transformer._backend.fit_data import TakesAnyData
 from keras_transformer._backend.gradient_checkpointing import Recomputable
 from keras_transformer.layers.base import BASE_ARGUMENTS, argument_names, store_arguments
 from keras_transformer.layers.saving import (
@@ -34,7 +35,7 @@ class WithoutClassWeight:
         return super().fit(*args, **kwargs)  # type: ignore
 
 
-class ConfiguredModel(WithoutClassWeight, Recompiling, Recomputable, keras.Model):
+class ConfiguredModel(WithoutClassWeight, TakesAnyData, Recompiling, Recomputable, keras.Model):
     """Base class of functional models, which saves and loads them.
 
     A subclass creates its layers and calls `super().__init__(inputs, outputs, **kwargs)`. For each

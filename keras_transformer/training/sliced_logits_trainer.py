@@ -12,6 +12,7 @@ from keras_transformer._backend.compile_function import (
     is_on_cpu,
     is_on_cuda,
 )
+from keras_transformer._backend.fit_data import TakesAnyData
 from keras_transformer._backend.gradient_checkpointing import (
     Recomputable,
     check_checkpointable,
@@ -29,7 +30,7 @@ from keras_transformer.training.distribution import ONE_DEVICE, Distribution
 from keras_transformer.training.optimizer import inner_optimizer
 
 
-class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, Recomputable, keras.Model):
+class SlicedLogitsTrainer(WithoutClassWeight, TakesAnyData, Recompiling, Recomputable, keras.Model):
     """Trains a model with the logits of only a few tokens in memory at a time.
 
     The logits are by far the largest tensor of a training step. For 25,000 tokens and a vocabulary
