@@ -72,6 +72,8 @@ class TakesAnyData:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
+        if tokenizer := getattr(x, "tokenizer", None):
+            getattr(self, "model", self).tokenizer = tokenizer
         given, x = x, _prepared(x, self, batch_size, kwargs.get("shuffle", True))
         is_once = isinstance(x, Iterator) or isinstance(given, Iterator)
         if is_once and epochs > 1 and not kwargs.get("steps_per_epoch"):

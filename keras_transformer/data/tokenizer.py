@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import sentencepiece
 from sentencepiece import SentencePieceNormalizer, SentencePieceProcessor
 
@@ -16,6 +17,7 @@ from keras_transformer.data.corpus import Pair
 from keras_transformer.errors import UserError, check_is_list
 
 ModelType = Literal["bpe", "unigram", "word"]
+Side = Literal["source", "target"]
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)
 _SPECIAL_IDS: dict[str, Any] = dict(pad_id=PAD_ID, unk_id=UNK_ID, bos_id=BOS_ID, eos_id=EOS_ID)
@@ -41,7 +43,8 @@ class Tokenizer:
     Example:
 
     >>> tokenizer = Tokenizer.train(read_parallel("train.en", "train.de"), vocabulary_size=8_000)
-    >>> ids = tokenizer.encode_source(["A dog runs."])
+    >>> ids = tokenizer(["A dog runs."])
+    >>> tokenizer.decode(ids)
     >>> tokenizer.save("tokenizer")
 
     Args:
@@ -95,21 +98,22 @@ class Tokenizer:
     @classmethod
     def train(
         cls,
-        pairs: Iterable[Pair],
+        pairs: Iterable[Pair] | Iterable[str],
         vocabulary_size: int,
         model_type: ModelType = "bpe",
         joint: bool = True,
         normalization: str = "nmt_nfkc",
         target_normalization: str | None = None,
     ) -> "Tokenizer":
-        """Trains a tokenizer on parallel text.
+        """Trains a tokenizer on parallel text, or on text of one language.
 
         The same text always gives the same pieces. With subwords, every character of the text is in
         the vocabulary. With whole words, all words but the most frequent are unknown.
 
         Args:
-            pairs: (source, target) sentences, such as the result of `read_parallel`. If `joint` is
-                False, the pairs must be iterable twice.
+            pairs: (source, target) sentences, such as the result of `read_parallel`, or sentences,
+                such as the result of `read_lines`. If `joint` is False, these must be pairs that
+                are iterable twice.
             vocabulary_size: Number of ids per vocabulary, including pad, unk, bos and eos.
             model_type: "bpe" or "unigram" for subwords, or "word" for the most frequent words, as
                 spaces separate them. Defaults to "bpe".
@@ -126,18 +130,43 @@ class Tokenizer:
                 smaller than the number of different characters. This `UserError` has a possible
                 size in its message and in the attribute `bound`.
         """
+        check_is_list(pairs=pairs)
         options: dict[str, Any] = {"vocab_size": vocabulary_size, "model_type": model_type}
         rules = normalization, target_normalization or normalization
         if not joint:
-            source_model = _train((source for source, _ in pairs), rules[0], **options)
-            return cls(source_model, _train((target for _, target in pairs), rules[1], **options))
+            source_model = _train((x for x, _ in map(_pair, pairs)), rules[0], **options)
+            return cls(source_model, _train((x for _, x in map(_pair, pairs)), rules[1], **options))
         if rules[0] == rules[1]:
-            return cls(_train((line for pair in pairs for line in pair), rules[0], **options))
+            lines = (line for x in pairs for line in ((x,) if isinstance(x, str) else x))
+            return cls(_train(lines, rules[0], **options))
         # The model learns from text that is already normalized. Each side gets a copy of it.
         normalize = [_normalizer(rule, spaces=False).normalize for rule in rules]
-        lines = (each(line) for pair in pairs for each, line in zip(normalize, pair, strict=True))
+        both = ((x, x) if isinstance(x, str) else x for x in pairs)
+        lines = (each(line) for pair in both for each, line in zip(normalize, pair, strict=True))
         model = _train(lines, "identity", **options)
         return cls(*(_with_normalization(model, rule) for rule in rules))
+
+    @classmethod
+    def from_sentencepiece(
+        cls, source: str | Path, target: str | Path | None = None, **frames: Any
+    ) -> "Tokenizer":
+        """Reads SentencePiece models that another program has trained, such as `spiece.model`.
+
+        The text is split as there. But pad, unk, bos and eos get the ids 0 to 3, and all other
+        pieces follow in their order. A pretrained model needs its ids: use `import_run` for both.
+
+        Args:
+            source: File of the SentencePiece model.
+            target: File of the target language's model. Defaults to None, which means `source`.
+            **frames: `source_prefix`, `target_prefix` and `source_eos`, see `Tokenizer`.
+
+        Raises:
+            UserError: If a file is no SentencePiece model.
+        """
+        from keras_transformer.data.vocabulary import with_own_ids
+
+        files = [Path(path) for path in (source, target) if path is not None]
+        return cls(*(with_own_ids(file.read_bytes()) for file in files), **frames)
 
     @classmethod
     def load(cls, directory: str | Path) -> "Tokenizer":
@@ -199,6 +228,52 @@ class Tokenizer:
         """SHA-256 of the SentencePiece models, in hex."""
         return _sha256(b"".join(hashlib.sha256(model).digest() for model in self._models))
 
+    def __call__(self, texts: str | Sequence[str], side: Side | None = None) -> Any:
+        """Returns the ids of texts (see `encode`)."""
+        return self.encode(texts, side)
+
+    def encode(self, texts: str | Sequence[str], side: Side | None = None) -> Any:
+        """Returns the ids of the pieces of a text, or a list of ids for each of several texts.
+
+        There is no bos, no eos and no padding: `frame_source` and `frame_target` add bos and eos to
+        one sentence, and `ParallelDataset` makes padded batches.
+
+        Args:
+            texts: A string or a list of strings.
+            side: "source" or "target". Only needed if the languages have two vocabularies.
+        """
+        encode = self.encode_source if self._is_source(side, True) else self.encode_target
+        return encode([texts])[0] if isinstance(texts, str) else encode(texts)
+
+    def decode(self, ids: Any, side: Side | None = None) -> Any:
+        """Returns the text of a list or array of ids, or a list of texts of several.
+
+        Omits pad, bos and eos, and writes "⁇" for unk. For `side`, see `encode`.
+        """
+        rows = ids if len(ids) and np.ndim(ids[0]) else [ids]
+        decode = self._source.decode if self._is_source(side, False) else self.decode_target
+        texts = decode([[int(id) for id in row] for row in rows])
+        return texts if rows is ids else texts[0]
+
+    def _is_source(self, side: Side | None, default: bool) -> bool:
+        if side is None and self.joint:
+            return default
+        if side not in ("source", "target"):
+            raise ValueError(
+                '`side` must be "source" or "target", and is needed for two vocabularies. '
+                f"Received: side={side!r}"
+            )
+        return side == "source"
+
+    def __eq__(self, other: object) -> bool:
+        """Returns whether another tokenizer has the same models and frames."""
+        return isinstance(other, Tokenizer) and (
+            (self.fingerprint, self.frames) == (other.fingerprint, other.frames)
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
     def encode_source(self, sentences: Sequence[str]) -> list[list[int]]:
         """Returns the ids of the pieces of each source sentence, without bos and eos."""
         return _encode(self._source, sentences)
@@ -256,6 +331,13 @@ def _encode(processor: SentencePieceProcessor, sentences: Sequence[str]) -> list
         raise
 
 
+def _pair(pair: Any) -> Pair:
+    if isinstance(pair, str):
+        raise TypeError(f"joint=False needs (source, target) pairs. Received: {pair!r:.80}")
+    source, target = pair
+    return source, target
+
+
 def _prefix_ids(processor: SentencePieceProcessor, name: str, pieces: Sequence[str]) -> list[int]:
     check_is_list(**{name: pieces})
     ids = [processor.piece_to_id(piece) for piece in pieces]
@@ -272,7 +354,8 @@ def _processor(model: bytes) -> SentencePieceProcessor:
         raise UserError(f"not a complete SentencePiece model: {error}") from None
     received = {name: getattr(processor, name)() for name in _SPECIAL_IDS}
     if received != _SPECIAL_IDS:
-        raise UserError(f"special ids must be {_SPECIAL_IDS}. Received: {received}")
+        advice = "`Tokenizer.from_sentencepiece` gives the pieces of other models these ids"
+        raise UserError(f"special ids must be {_SPECIAL_IDS}. Received: {received}. {advice}")
     return processor
 
 

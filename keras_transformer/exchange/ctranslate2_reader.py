@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_transformer.data.vocabulary import Vocabulary, word_model
 from keras_transformer.errors import UserError
 from keras_transformer.exchange.foreign_model import ForeignModel, name_positions
 from keras_transformer.exchange.model_files import (
@@ -18,7 +19,6 @@ from keras_transformer.exchange.model_files import (
     read_value,
     reading,
 )
-from keras_transformer.exchange.vocabulary import Vocabulary, word_model
 
 _NEWEST = 6
 _TYPES = ("<f4", "i1", "<i2", "<i4", "<f2", "<u2")  # by CTranslate2's number; the last is bfloat16

@@ -11,6 +11,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.data.vocabulary import Vocabulary
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.exchange.foreign_model import ForeignModel, name_of, name_positions
@@ -31,7 +32,6 @@ from keras_transformer.exchange.source_model import (
     check_supported,
     position_table,
 )
-from keras_transformer.exchange.vocabulary import Vocabulary
 from keras_transformer.models.base import in_float32
 from keras_transformer.models.transformer import Transformer
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from keras_transformer.data.vocabulary import Vocabulary, pieces_of
 from keras_transformer.errors import UserError
 from keras_transformer.exchange.foreign_model import ForeignModel
 from keras_transformer.exchange.model_files import (
@@ -19,7 +20,6 @@ from keras_transformer.exchange.model_files import (
     read_npz,
     reading,
 )
-from keras_transformer.exchange.vocabulary import Vocabulary, pieces_of
 from keras_transformer.recipe.files import parse_yaml
 
 _MODEL_YML = "special:model.yml"

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from numbers import Integral
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -18,7 +19,9 @@ from keras_transformer.layers.saving import (
     layer_changes,
     placeholder_weights,
 )
+from keras_transformer.models.protocol import check_tokenizer
 
+_TOKENIZER = "tokenizer"  # folder of the tokenizer among the assets of a saved model
 _LOADS_IN_FLOAT32 = ContextVar("_LOADS_IN_FLOAT32", default=False)
 
 
@@ -42,9 +45,9 @@ class ConfiguredModel(WithoutClassWeight, TakesAnyData, Recompiling, Recomputabl
     constructor argument, which may be a Keras model, it has an attribute of equal name. If it has
     the argument `dtype`, it sets `dtype_policy`.
 
-    A saved model keeps what `quantize`, `enable_lora` and `trainable = False` changed in its
-    layers. `quantize` changes token embeddings only in mode `"int8"`, and never the cells of
-    recurrent layers.
+    A saved model has its `tokenizer`, and keeps what `quantize`, `enable_lora` and
+    `trainable = False` changed in its layers. `quantize` changes token embeddings only in mode
+    `"int8"`, and never the cells of recurrent layers.
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
@@ -76,6 +79,26 @@ class ConfiguredModel(WithoutClassWeight, TakesAnyData, Recompiling, Recomputabl
         self.compile(**keras.saving.deserialize_keras_object(config))
         if self.built:
             self.optimizer.build(self.trainable_variables)
+
+    @property
+    def tokenizer(self) -> Any:
+        """The `Tokenizer` that the model was trained with, saved with the model, or None."""
+        return getattr(self, "_tokenizer", None)
+
+    @tokenizer.setter
+    def tokenizer(self, tokenizer: Any) -> None:
+        check_tokenizer(self, tokenizer)
+        self._tokenizer = tokenizer
+
+    def save_assets(self, directory: str) -> None:
+        if self.tokenizer is not None:
+            self.tokenizer.save(Path(directory) / _TOKENIZER)
+
+    def load_assets(self, directory: str | None) -> None:
+        if directory is not None and (folder := Path(directory) / _TOKENIZER).is_dir():
+            from keras_transformer.data.tokenizer import Tokenizer
+
+            self.tokenizer = Tokenizer.load(folder)
 
     def store_arguments(self, values: dict[str, Any]) -> None:
         """Stores the constructor's arguments, which are in its `locals()`, except `dtype`."""

@@ -23,9 +23,9 @@ from keras_transformer import (
     open_model,
     train,
 )
+from keras_transformer.data.vocabulary import pieces_of
 from keras_transformer.exchange.hugging_face import read_hugging_face
 from keras_transformer.exchange.model_files import read_marian_bin, read_npz
-from keras_transformer.exchange.vocabulary import pieces_of
 from keras_transformer.export import ExportOptions, export_run
 
 BEAM = SearchOptions(beam_size=4, length_penalty=0)

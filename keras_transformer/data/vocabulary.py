@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from sentencepiece import SentencePieceProcessor
 
 from keras_transformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from keras_transformer.errors import UserError
@@ -91,6 +92,16 @@ def converted(model: bytes, pieces: Sequence[str]) -> bytes:
     spec.pad_id, spec.unk_id, spec.bos_id, spec.eos_id = PAD_ID, UNK_ID, BOS_ID, EOS_ID
     spec.pad_piece, spec.unk_piece, spec.bos_piece, spec.eos_piece = _SPECIAL
     return proto.SerializeToString()
+
+
+def with_own_ids(model: bytes) -> bytes:
+    """Returns a SentencePiece model of any origin with this package's ids, and equal pieces."""
+    processor = SentencePieceProcessor()
+    pieces = pieces_of(model)
+    processor.load_from_serialized_proto(model)
+    unk, eos, pad, bos = (getattr(processor, f"{x}_id")() for x in ("unk", "eos", "pad", "bos"))
+    vocabulary = Vocabulary(pieces, model, unk, eos, pad, bos)
+    return converted(model, new_ids(vocabulary, []).pieces)
 
 
 def word_model(pieces: Sequence[str]) -> bytes:
