@@ -20,7 +20,9 @@ OF_ONE_BACKEND = {"translation_graph.py", "cuda_graphs.py", "compiled_step.py", 
 # Files that are tested with those that use them.
 TESTED_WITH = {
     "_backend/jax_kernels.py": "_backend/test_gpu_formulas.py",
+    "cli/parameters.py": "cli/test_commands.py",
     "cli/process.py": "cli/test_train.py",
+    "decoding/request.py": "decoding/test_decoding_loop.py",
     "layers/normalization.py": "layers/test_sublayers.py",
     "runs/loading.py": "runs/test_checkpoints.py",
     "translation/engines.py": "translation/test_open_run.py",
