@@ -2,126 +2,96 @@
 
 import gc
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
 import numpy as np
 
-_LENGTH_MULTIPLE = 8  # of padded rows, so that JAX compiles few shapes
-
 
 def fit_data(
-    batches: Iterable[Any], model: Any = None, batch_size: int | None = None, shuffle: bool = True
+    batches: Iterable[Any], model: Any = None, batch_size: int = 32, shuffle: bool = True
 ) -> Any:
-    """Prepares batches of varying sequence lengths for `fit`, `evaluate` and `predict` of Keras.
+    """Prepares batches of varying sequence lengths for `model.fit` and `model.evaluate`.
 
-    The models of this package call it themselves, so they take all these data as they are. Other
-    Keras models need it on TensorFlow: Keras infers the shapes of all batches from the first two,
-    so a later batch of another length may fail. A `tf.data.Dataset` can declare that lengths vary.
+    The models of this package do it themselves, so they take all these data as they are. For other
+    models, Keras on TensorFlow infers the shapes of all batches from the first two, so a later
+    batch of another length may fail. A `tf.data.Dataset` can declare that lengths vary.
 
     Example:
 
     >>> model.fit(fit_data(DataLoader(pairs, batch_size=32, collate_fn=pad)), shuffle=False)
-    >>> batches = evaluation_batches(store, tokens_per_batch=4_096)
-    >>> model.evaluate(fit_data(batches), steps=len(batches))
 
     Args:
         batches: Iterable of batches, such as a list, a generator, PyTorch's `DataLoader` or a
             dataset of Grain. A batch is `(inputs, labels)` or `(inputs, labels, sample_weight)`, or
-            a dict of the inputs with the key `labels`, of arrays or tensors of any backend. All
-            batches have the same nested structure, dtypes and ranks. Or a sequence of rows, as in a
-            Hugging Face dataset: dicts of lists of ids, which are padded to a multiple of 8.
+            a dict of the inputs and `labels`, of arrays or tensors of any backend. All batches have
+            the same nested structure, dtypes and ranks. Or a sequence of rows, as a Hugging Face
+            dataset is: dicts of lists of ids, which are padded to a multiple of 8.
         model: The functional model that takes the batches. If a model is given, only two kinds of
             axes may vary in size: the batch axis, and axes whose size is None in an input or output
-            of the model. Keys of dicts that are no inputs are left out. Defaults to None, which
-            lets all axes vary.
-        batch_size: Number of rows per batch. Defaults to None, which means 32.
-        shuffle: Whether each epoch has the rows in another order. Batches keep theirs.
+            of the model. Keys that are no inputs are left out. Defaults to None, which lets all
+            axes vary.
+        batch_size: Number of rows per batch. Defaults to 32.
+        shuffle: Whether each epoch has the rows in another order. Defaults to True.
 
     Returns:
-        A `tf.data.Dataset` on TensorFlow. On JAX and PyTorch a `keras.utils.PyDataset`, or a
-        generator for one epoch if the number of batches is unknown.
+        A `tf.data.Dataset` on TensorFlow, otherwise a `keras.utils.PyDataset`. If the number of
+        batches is unknown, a generator for one epoch, unless Keras knows the type of `batches`.
     """
-    if isinstance(batches, Iterator):
-        batches = itertools.chain([first := next(batches)], batches)
-    else:
-        first = next(iter(batches))
-    if isinstance(first, dict) and all(np.ndim(x) < 2 for x in first.values()):
-        pad_id = getattr(model, "pad_id", 0)
-        batches = _PaddedRows(batches, batch_size or 32, shuffle, pad_id)  # type: ignore
-    stream = _Stream(batches, {x.name for x in getattr(model, "inputs", None) or ()})
+    stream = _Stream(batches, model, batch_size, shuffle)
     if keras.config.backend() == "tensorflow":
         return _tensorflow_dataset(stream, model)
     if stream.num_batches is not None:
         return stream
-    # Keras repeats those that it knows, with as many batches as they have.
-    knows = type(batches).__module__.startswith(("torch.", "grain."))
-    return batches if knows and not isinstance(first, dict) else iter(stream)
+    is_known = type(batches).__module__.startswith(("torch.", "grain."))
+    return batches if is_known else iter(stream)
 
 
 class TakesAnyData:
-    """Mixin of models whose `fit`, `evaluate` and `predict` take all that `fit_data` does."""
+    """Mixin of models whose `fit` and `evaluate` take all that `fit_data` does."""
 
-    def fit(
-        self,
-        x: Any = None,
-        y: Any = None,
-        batch_size: int | None = None,
-        epochs: int = 1,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        if tokenizer := getattr(x, "tokenizer", None):
-            getattr(self, "model", self).tokenizer = tokenizer
-        given, x = x, _prepared(x, self, batch_size, kwargs.get("shuffle", True))
-        is_once = isinstance(x, Iterator) or isinstance(given, Iterator)
-        if is_once and epochs > 1 and not kwargs.get("steps_per_epoch"):
-            # From the second epoch on, Keras would train on the first two batches.
-            raise ValueError(
-                "Data without a known length last one epoch: give `steps_per_epoch`, or a list or "
-                f"a dataset with a length. Received: epochs={epochs}"
-            )
+    def fit(self, x: Any = None, *args: Any, validation_data: Any = None, **kwargs: Any) -> Any:
+        given, x = x, _prepared(x, self, kwargs, kwargs.get("shuffle", True))
         if x is not given or hasattr(x, "keeps_order"):
-            kwargs["shuffle"] = False  # of batches; rows are shuffled
-        if "validation_data" in kwargs:
-            kwargs["validation_data"] = _prepared(kwargs["validation_data"], self, batch_size)
-        return super().fit(x, y, batch_size, epochs, *args, **kwargs)  # type: ignore
+            kwargs["shuffle"] = False  # of batches
+        repeats = kwargs.get("epochs", 1) > 1 and "steps_per_epoch" not in kwargs
+        if repeats and any(isinstance(data, Iterator) for data in (given, x)):
+            # From the second epoch on, Keras would train on the first two batches.
+            raise ValueError("Data without a length last one epoch: give `steps_per_epoch`")
+        validation_data = _prepared(validation_data, self, kwargs)
+        return super().fit(x, *args, validation_data=validation_data, **kwargs)  # type: ignore
 
-    def evaluate(
-        self, x: Any = None, y: Any = None, batch_size: int | None = None, *args: Any, **kwargs: Any
-    ) -> Any:
-        x = _prepared(x, self, batch_size)
-        return super().evaluate(x, y, batch_size, *args, **kwargs)  # type: ignore
-
-    def predict(self, x: Any, batch_size: int | None = None, *args: Any, **kwargs: Any) -> Any:
-        x = _prepared(x, self, batch_size)
-        return super().predict(x, batch_size, *args, **kwargs)  # type: ignore
+    def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return super().evaluate(_prepared(x, self, kwargs), *args, **kwargs)  # type: ignore
 
 
-def _prepared(data: Any, model: Any, batch_size: int | None, shuffle: bool = False) -> Any:
-    """Returns arrays, and a dataset that Keras takes, as they are, and all else as `fit_data`."""
-    if isinstance(data, list):  # Keras takes a list of arrays, but not of batches or rows.
-        is_known = not (data and isinstance(data[0], dict | tuple))
-    else:
-        is_known = isinstance(data, str | dict | tuple | keras.utils.PyDataset)
-        is_known |= hasattr(data, "__array__") or hasattr(data, "element_spec")
+def _prepared(data: Any, model: Any, arguments: dict[str, Any], shuffle: bool = False) -> Any:
+    """Returns arrays, and datasets that Keras takes, as they are, and all else as `fit_data`."""
+    first = data[0] if isinstance(data, list) and data else None
+    known = (list, str, dict, tuple, keras.utils.PyDataset)
+    is_known = isinstance(data, known) and not isinstance(first, dict | tuple)
+    is_known |= hasattr(data, "__array__") or hasattr(data, "element_spec")
     if is_known or not isinstance(data, Iterable):
         return data
-    return fit_data(data, model, batch_size, shuffle)
+    return fit_data(data, model, arguments.get("batch_size") or 32, shuffle)
 
 
 class _Stream(keras.utils.PyDataset):
-    """The batches of an iterable as tuples, in its order, for each epoch anew."""
+    """The batches of an iterable or of rows as tuples, in their order, for each epoch anew."""
 
-    def __init__(self, batches: Iterable[Any], names: set[str]) -> None:
+    def __init__(self, data: Any, model: Any, batch_size: int, shuffle: bool) -> None:
         super().__init__()
-        self.batches, self._names = batches, names
+        first = None if isinstance(data, Iterator) else next(iter(data))
+        is_rows = isinstance(first, dict) and all(np.ndim(x) < 2 for x in first.values())
+        self.data, self._rows = data, batch_size if is_rows else 0
+        self._names = {x.name for x in getattr(model, "inputs", None) or ()}
+        self._shuffle, self._pad_id = shuffle, getattr(model, "pad_id", 0)
 
     @property
     def num_batches(self) -> int | None:
         try:
-            return len(self.batches)  # type: ignore
+            return -(-len(self.data) // (self._rows or 1))
         except TypeError:
             return None
 
@@ -132,40 +102,26 @@ class _Stream(keras.utils.PyDataset):
         return next(self._current)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        for batch in self.batches:
+        for batch in self._row_batches() if self._rows else self.data:
             if isinstance(batch, dict):
                 names = self._names or batch.keys() - {"labels", "sample_weight"}
-                found = [batch[x] for x in ("labels", "sample_weight") if x in batch]
-                batch = ({name: x for name, x in batch.items() if name in names}, *found)
+                given = [batch[x] for x in ("labels", "sample_weight") if x in batch]
+                batch = ({name: x for name, x in batch.items() if name in names}, *given)
             yield tuple(batch) if isinstance(batch, list | tuple) else (batch,)
 
-
-class _PaddedRows:
-    """Batches of rows, which are dicts of lists of ids or of single values."""
-
-    def __init__(self, rows: Sequence[Any], batch_size: int, shuffle: bool, pad_id: int) -> None:
-        self._rows, self._batch_size, self._shuffle = rows, batch_size, shuffle
-        self._pad_id = pad_id
-
-    def __len__(self) -> int:
-        return -(-len(self._rows) // self._batch_size)
-
-    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
-        count, size = len(self._rows), self._batch_size
+    def _row_batches(self) -> Iterator[dict[str, np.ndarray]]:
+        count = len(self.data)
         order = np.random.permutation(count) if self._shuffle else np.arange(count)
-        for begin in range(0, count, size):
-            rows = [self._rows[int(index)] for index in order[begin : begin + size]]
+        for places in np.split(order, range(self._rows, count, self._rows)):
+            rows = [self.data[int(place)] for place in places]
             yield {name: self._padded([row[name] for row in rows]) for name in rows[0]}
 
     def _padded(self, values: list[Any]) -> np.ndarray:
-        arrays = [np.asarray(value) for value in values]
-        if arrays[0].ndim == 0:
-            return np.stack(arrays)
-        width = max(map(len, arrays)) + -max(map(len, arrays)) % _LENGTH_MULTIPLE
-        padded = np.full((len(arrays), width), self._pad_id, arrays[0].dtype)
-        for row, array in zip(padded, arrays, strict=True):
-            row[: len(array)] = array
-        return padded
+        if np.ndim(values[0]) == 0:
+            return np.asarray(values)
+        width = -(-max(map(len, values)) // 8) * 8  # JAX compiles each width.
+        dtype = np.asarray(values[0]).dtype
+        return keras.utils.pad_sequences(values, width, dtype, "post", value=self._pad_id)
 
 
 def _tensorflow_dataset(stream: _Stream, model: Any) -> Any:
@@ -186,7 +142,7 @@ def _tensorflow_dataset(stream: _Stream, model: Any) -> Any:
 
     iterator = arrays()
     signature = keras.tree.map_structure(specification, first := next(iterator))
-    whole = itertools.chain([first], iterator) if isinstance(stream.batches, Iterator) else None
+    whole = itertools.chain([first], iterator) if isinstance(stream.data, Iterator) else None
     dataset = tf.data.Dataset.from_generator(lambda: whole or arrays(), output_signature=signature)
     if stream.num_batches is not None:
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(stream.num_batches))

@@ -1,5 +1,6 @@
 """Parallel text as batches for `model.fit` on every backend, and for loops of one's own."""
 
+import functools
 import itertools
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -9,7 +10,7 @@ from typing import Any
 import keras
 
 from keras_transformer.data.batch_plan import Batch, BatchPlan
-from keras_transformer.data.parallel_text import Languages, read_parallel, read_rows
+from keras_transformer.data.parallel_text import Languages, Rows, read_parallel
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.data.tokenizer import Tokenizer
 
@@ -17,51 +18,32 @@ from keras_transformer.data.tokenizer import Tokenizer
 class ParallelDataset(keras.utils.PyDataset):
     """Batches of sentence pairs: encoded, framed by bos and eos, sorted by length and padded.
 
-    Each pass over the data has every pair once, in a new order, which depends on `seed` alone. The
-    batches have few different shapes, each of which JAX compiles once.
+    Each pass has every pair once, in an order that depends only on the seed and on `epoch`, the
+    number of passes before. A model of this package that is trained on the dataset is saved with
+    the tokenizer. Other Keras models need `fit(dataset, shuffle=False)` to keep the order.
 
     Example:
 
-    >>> dataset = ParallelDataset([("A dog runs.", "Ein Hund rennt."), ...], tokenizer)
-    >>> dataset = ParallelDataset(("train.en", "train.de"), tokenizer, batch_tokens=4_096)
+    >>> dataset = ParallelDataset(("train.en", "train.de"), tokenizer, batch_tokens=2_048, seed=1)
     >>> model.fit(dataset, epochs=10, validation_data=ParallelDataset(held_out, tokenizer))
-    >>> for inputs, labels, sample_weight in dataset:  # one pass
-    ...     loss = train_on(inputs, labels)
-
-    A `keras.Model` that is none of this package needs `model.fit(dataset, shuffle=False)`.
-    Otherwise, Keras changes the order of the batches.
+    >>> for inputs, labels, sample_weight in dataset:  # one pass in a loop of one's own
 
     Args:
         pairs: (source, target) sentences; rows of a Hugging Face dataset, such as
-            `{"translation": {"en": ..., "de": ...}}` or `{"source": ..., "target": ...}`; a file or
-            a tuple of two files, as for `read_parallel`; or a `TokenStore`, which keeps the ids of
-            a large text for the next time.
-        tokenizer: The tokenizer. A model of this package that is trained on the dataset keeps it as
-            `model.tokenizer`, and saves it with its weights.
+            `{"translation": {"en": ..., "de": ...}}`; a file or a tuple of two files, as for
+            `read_parallel`; or a `TokenStore`, which keeps the ids of large text.
+        tokenizer: The tokenizer.
         batch_tokens: Maximum number of target tokens of a batch, including eos and padding.
             Defaults to 4096.
         max_length: Maximum number of pieces per sentence. Longer pairs and those with an empty side
-            are dropped (see `report`). Defaults to 256.
-        max_shapes: Maximum number of batch shapes. More shapes need less padding and more
-            compilation. Defaults to 4.
-        length_multiple: Sentences are padded to a multiple of this number of tokens. Defaults to 8.
-        seed: Random seed of the order, an integer >= 0. Defaults to 0.
-        shuffle: If False, every pass has the same order. Defaults to True.
-        languages: Source and target language, if rows or a file have more than two.
-        **kwargs: Arguments of `keras.utils.PyDataset`, such as `workers`.
-
-    Attributes:
-        epoch: The number of finished passes. To continue a training, set it to `initial_epoch`.
-        report: One line of text with the numbers of kept and of dropped pairs.
+            are dropped; `dataset.plan.store.report` counts them. Defaults to 256.
+        languages: Source and target language, needed if rows or a file have more than two.
+        max_shapes: Maximum number of batch shapes, each of which JAX compiles. Defaults to 4.
+        **plan: `seed`, `shuffle` and `length_multiple` of `BatchPlan`.
 
     Returns:
-        `dataset[i]` is a tuple `(inputs, labels, sample_weight)`. The dict `inputs` has
-        `source_ids`, int32 (B, S), and `target_ids`, int32 (B, T). The array `labels` is int32
-        (B, T), and `sample_weight` float32 (B, T): 0 for padding and 1 for other tokens.
-
-    Raises:
-        UserError: If no pair is left, a file cannot be read, or the longest pair does not fit into
-            `batch_tokens`.
+        `dataset[i]` is a tuple `(inputs, labels, sample_weight)`, see `BatchPlan.batch`. The weight
+        of padding is 0, and of any other token 1.
     """
 
     keeps_order = True
@@ -72,60 +54,41 @@ class ParallelDataset(keras.utils.PyDataset):
         tokenizer: Tokenizer,
         batch_tokens: int = 4_096,
         max_length: int = 256,
-        max_shapes: int = 4,
-        length_multiple: int = 8,
-        seed: int = 0,
-        shuffle: bool = True,
         languages: Languages = (None, None),
-        **kwargs: Any,
+        max_shapes: int = 4,
+        **plan: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__()
         self.tokenizer = tokenizer
         if not isinstance(pairs, TokenStore):
             self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-            is_file = isinstance(pairs, str | Path)
-            paths: Any = (pairs,) if is_file else pairs
-            is_file = isinstance(paths, tuple) and all(isinstance(x, str | Path) for x in paths)
-            found = read_parallel(*paths, languages=languages) if is_file else None
-            pairs = TokenStore.build(
-                Path(self._folder.name) / "store",
-                found or read_rows(paths, languages),
-                tokenizer,
-                max_length,
-                progress=False,
-            )
-        self.report = pairs.report
-        self.plan = BatchPlan(
-            pairs,
-            batch_tokens,
-            seed,
-            length_multiple=length_multiple,
-            shuffle=shuffle,
-            max_shapes=max_shapes,
-        )
+            files: Any = (pairs,) if isinstance(pairs, str | Path) else pairs
+            if isinstance(files, tuple) and all(isinstance(x, str | Path) for x in files):
+                text = read_parallel(*files, languages=languages)
+            else:
+                text = Rows(files, languages)
+            folder = Path(self._folder.name) / "store"
+            pairs = TokenStore.build(folder, text, tokenizer, max_length, progress=False)
+        self.plan = BatchPlan(pairs, batch_tokens, max_shapes=max_shapes, **plan)
         self.epoch = 0
-
-    @property
-    def epoch(self) -> int:
-        return self._epoch
-
-    @epoch.setter
-    def epoch(self, epoch: int) -> None:
-        self._epoch, first = epoch, epoch * len(self)
-        self._steps = [*range(first, first + len(self))]
-        # Keras on TensorFlow assumes that a length varies only if the first two batches differ.
-        shapes = [self.plan.slot(step)[0] for step in self._steps]
-        pairs = itertools.combinations(dict.fromkeys(shapes), 2)
-        begin = max(pairs, key=lambda x: sum(map(int.__ne__, x[0][1:], x[1][1:])), default=())
-        for place, shape in enumerate(begin):
-            self._steps.insert(place, self._steps.pop(shapes.index(shape, place)))
-            shapes.insert(place, shapes.pop(shapes.index(shape, place)))
+        self._steps = functools.lru_cache(maxsize=1)(self._steps_of_pass)
 
     def __len__(self) -> int:
         return self.plan.batches_per_pass
 
     def __getitem__(self, index: int) -> Batch:
-        return self.plan.unweighted(self._steps[index])
+        return self.plan.unweighted(self._steps(self.epoch)[index])
+
+    def _steps_of_pass(self, epoch: int) -> list[int]:
+        """Returns the steps of the plan in a pass. The lengths of the first two differ if possible.
+
+        Keras on TensorFlow assumes that all batches have a length that the first two share.
+        """
+        steps = range(epoch * len(self), (epoch + 1) * len(self))
+        step_of = {self.plan.slot(step)[0]: step for step in reversed(steps)}
+        pairs = itertools.combinations(step_of, 2)
+        begin = max(pairs, key=lambda x: sum(map(int.__ne__, x[0][1:], x[1][1:])), default=())
+        return [*dict.fromkeys([*(step_of[shape] for shape in begin), *steps])]
 
     def __iter__(self) -> Iterator[Batch]:
         yield from super().__iter__()

@@ -69,34 +69,23 @@ def read_parallel(
     return _ParallelText(Path(source_path), target_path, languages)
 
 
-def read_rows(rows: Iterable[Any], languages: Languages = (None, None)) -> Iterable[Pair]:
-    """Returns (source, target) pairs of pairs, or of dicts as a Hugging Face dataset has them.
-
-    The sides are found as in a file (see `read_parallel`). If `rows` can be iterated over
-    repeatedly, so can the result.
-
-    Raises:
-        CorpusError: While iterating, if the sides are not clear.
-    """
-    return _Rows(rows, languages)
-
-
 @dataclass
-class _Rows:
+class Rows:
+    """The (source, target) pairs of pairs, or of dicts as a row of a Hugging Face dataset is.
+
+    The sides of dicts are found as in a file (see `read_parallel`).
+    """
+
     rows: Iterable[Any]
-    languages: Languages
+    languages: Languages = (None, None)
 
     def __iter__(self) -> Iterator[Pair]:
         for row in self.rows:
             if isinstance(row, dict):
                 sides = _sides(row)
-                names = _choose([*sides], self.languages)
-                if names is None:
-                    raise CorpusError(
-                        "which columns are source and target? Give two languages. "
-                        f"Received: columns {', '.join(sides)}"
-                    )
-                row = (sides[name] or "" for name in names)
+                if (names := _choose([*sides], self.languages)) is None:
+                    raise CorpusError(f"give two languages. Received: columns {', '.join(sides)}")
+                row = [sides[name] or "" for name in names]
             source, target = row
             yield source, target
 

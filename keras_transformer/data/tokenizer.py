@@ -4,7 +4,7 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,12 +14,12 @@ from sentencepiece import SentencePieceNormalizer, SentencePieceProcessor
 
 from keras_transformer._files import atomic_write, read_json
 from keras_transformer.data.corpus import Pair
+from keras_transformer.data.vocabulary import BOS_ID, EOS_ID, PAD_ID, UNK_ID, with_own_ids
 from keras_transformer.errors import UserError, check_is_list
 
 ModelType = Literal["bpe", "unigram", "word"]
 Side = Literal["source", "target"]
 
-PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)
 _SPECIAL_IDS: dict[str, Any] = dict(pad_id=PAD_ID, unk_id=UNK_ID, bos_id=BOS_ID, eos_id=EOS_ID)
 _SUMMARY, _NAMES = "tokenizer.json", ("source.model", "target.model")
 _MOST_SUMMARY_BYTES = 64 * 1024  # `save` writes less than 1 KiB
@@ -134,8 +134,8 @@ class Tokenizer:
         options: dict[str, Any] = {"vocab_size": vocabulary_size, "model_type": model_type}
         rules = normalization, target_normalization or normalization
         if not joint:
-            source_model = _train((x for x, _ in map(_pair, pairs)), rules[0], **options)
-            return cls(source_model, _train((x for _, x in map(_pair, pairs)), rules[1], **options))
+            source_model = _train((source for source, _ in pairs), rules[0], **options)
+            return cls(source_model, _train((target for _, target in pairs), rules[1], **options))
         if rules[0] == rules[1]:
             lines = (line for x in pairs for line in ((x,) if isinstance(x, str) else x))
             return cls(_train(lines, rules[0], **options))
@@ -150,21 +150,12 @@ class Tokenizer:
     def from_sentencepiece(
         cls, source: str | Path, target: str | Path | None = None, **frames: Any
     ) -> "Tokenizer":
-        """Reads SentencePiece models that another program has trained, such as `spiece.model`.
+        """Reads the SentencePiece files of source and target that another program has trained.
 
-        The text is split as there. But pad, unk, bos and eos get the ids 0 to 3, and all other
-        pieces follow in their order. A pretrained model needs its ids: use `import_run` for both.
-
-        Args:
-            source: File of the SentencePiece model.
-            target: File of the target language's model. Defaults to None, which means `source`.
-            **frames: `source_prefix`, `target_prefix` and `source_eos`, see `Tokenizer`.
-
-        Raises:
-            UserError: If a file is no SentencePiece model.
+        The text is split as there, but pad, unk, bos and eos get the ids 0 to 3, and the other
+        pieces follow in their order. `target` defaults to `source`, and `**frames` are arguments of
+        `Tokenizer`. For a pretrained model with its tokenizer, use `import_run`.
         """
-        from keras_transformer.data.vocabulary import with_own_ids
-
         files = [Path(path) for path in (source, target) if path is not None]
         return cls(*(with_own_ids(file.read_bytes()) for file in files), **frames)
 
@@ -175,30 +166,31 @@ class Tokenizer:
         Raises:
             UserError: If a file is missing or damaged.
         """
-        directory = Path(directory)
+        paths = [Path(directory) / name for name in (_SUMMARY, *_NAMES)]
+        return cls.from_files({x.name: x.read_bytes() for x in paths if x.is_file()}, directory)
+
+    @classmethod
+    def from_files(cls, files: Mapping[str, bytes], place: str | Path) -> "Tokenizer":
+        """Makes a tokenizer of its `files`, as `load`. Errors name the `place` of the files."""
         try:
-            with (directory / _SUMMARY).open("rb") as file:
-                summary = read_json(file, _MOST_SUMMARY_BYTES)
+            summary = read_json(io.BytesIO(files[_SUMMARY]), _MOST_SUMMARY_BYTES)
             digests = summary["sha256"]
             frames = {name: summary.get(name, x) for name, x in DEFAULT_FRAMES.items()}
             if tuple(digests) not in (_NAMES, _NAMES[:1]):
                 raise ValueError(f"{_SUMMARY} must name {' and '.join(_NAMES)}")
             if [*map(type, frames.values())] != [list, list, bool]:
                 raise ValueError(f"{_SUMMARY} must have two lists, and true or false, in {frames}")
-            models = [(directory / name).read_bytes() for name in digests]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{directory} has no complete tokenizer: {error}") from None
+            models = [files[name] for name in digests]
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{place} has no complete tokenizer: {error}") from None
         for (name, digest), model in zip(digests.items(), models, strict=True):
             if _sha256(model) != digest:
-                raise UserError(f"{directory / name} is damaged: its SHA-256 is not {digest}")
+                raise UserError(f"{Path(place) / name} is damaged: its SHA-256 is not {digest}")
         return cls(*models, **frames)
 
-    def save(self, directory: str | Path) -> None:
-        """Writes `tokenizer.json`, `source.model` and, if it is another model, `target.model`.
-
-        Args:
-            directory: A new or empty folder. If writing fails, the folder is unchanged.
-        """
+    @property
+    def files(self) -> dict[str, bytes]:
+        """The files that `save` writes, by name. Equal tokenizers have equal files."""
         models = dict(zip(_NAMES, self._models, strict=False))
         summary = {
             "sha256": {name: _sha256(model) for name, model in models.items()},
@@ -207,11 +199,18 @@ class Tokenizer:
             **_SPECIAL_IDS,
             **self.frames,
         }
+        return {**models, _SUMMARY: (json.dumps(summary, indent=2) + "\n").encode()}
+
+    def save(self, directory: str | Path) -> None:
+        """Writes `tokenizer.json`, `source.model` and, if it is another model, `target.model`.
+
+        Args:
+            directory: A new or empty folder. If writing fails, the folder is unchanged.
+        """
         with atomic_write(directory) as partial:
             partial.mkdir()
-            for name, model in models.items():
-                (partial / name).write_bytes(model)
-            (partial / _SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
+            for name, content in self.files.items():
+                (partial / name).write_bytes(content)
 
     @property
     def source_pieces(self) -> list[str]:
@@ -228,22 +227,17 @@ class Tokenizer:
         """SHA-256 of the SentencePiece models, in hex."""
         return _sha256(b"".join(hashlib.sha256(model).digest() for model in self._models))
 
-    def __call__(self, texts: str | Sequence[str], side: Side | None = None) -> Any:
-        """Returns the ids of texts (see `encode`)."""
-        return self.encode(texts, side)
-
     def encode(self, texts: str | Sequence[str], side: Side | None = None) -> Any:
-        """Returns the ids of the pieces of a text, or a list of ids for each of several texts.
+        """Returns a list of ids for a string, and a list of lists for a list of strings.
 
-        There is no bos, no eos and no padding: `frame_source` and `frame_target` add bos and eos to
-        one sentence, and `ParallelDataset` makes padded batches.
-
-        Args:
-            texts: A string or a list of strings.
-            side: "source" or "target". Only needed if the languages have two vocabularies.
+        There is no bos, eos or padding: `frame_source` and `frame_target` add bos and eos, and
+        `ParallelDataset` makes padded batches. `side` is "source" or "target"; only two
+        vocabularies need it.
         """
         encode = self.encode_source if self._is_source(side, True) else self.encode_target
         return encode([texts])[0] if isinstance(texts, str) else encode(texts)
+
+    __call__ = encode
 
     def decode(self, ids: Any, side: Side | None = None) -> Any:
         """Returns the text of a list or array of ids, or a list of texts of several.
@@ -256,23 +250,9 @@ class Tokenizer:
         return texts if rows is ids else texts[0]
 
     def _is_source(self, side: Side | None, default: bool) -> bool:
-        if side is None and self.joint:
-            return default
-        if side not in ("source", "target"):
-            raise ValueError(
-                '`side` must be "source" or "target", and is needed for two vocabularies. '
-                f"Received: side={side!r}"
-            )
-        return side == "source"
-
-    def __eq__(self, other: object) -> bool:
-        """Returns whether another tokenizer has the same models and frames."""
-        return isinstance(other, Tokenizer) and (
-            (self.fingerprint, self.frames) == (other.fingerprint, other.frames)
-        )
-
-    def __hash__(self) -> int:
-        return hash(self.fingerprint)
+        if side is None and not self.joint:
+            raise ValueError("two vocabularies need a `side`, source or target")
+        return default if side is None else side == "source"
 
     def encode_source(self, sentences: Sequence[str]) -> list[list[int]]:
         """Returns the ids of the pieces of each source sentence, without bos and eos."""
@@ -329,13 +309,6 @@ def _encode(processor: SentencePieceProcessor, sentences: Sequence[str]) -> list
         for sentence in sentences:
             check_utf8(str(sentence))
         raise
-
-
-def _pair(pair: Any) -> Pair:
-    if isinstance(pair, str):
-        raise TypeError(f"joint=False needs (source, target) pairs. Received: {pair!r:.80}")
-    source, target = pair
-    return source, target
 
 
 def _prefix_ids(processor: SentencePieceProcessor, name: str, pieces: Sequence[str]) -> list[int]:

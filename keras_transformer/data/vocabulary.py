@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from sentencepiece import SentencePieceProcessor
 
-from keras_transformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from keras_transformer.errors import UserError
 
+PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)
 # The softmax must not count a row that the original model does not have. exp(-100) is nothing
 # beside any real logit, and in label smoothing -1e4 would add several nats to the loss.
 ABSENT = -100.0
@@ -96,12 +96,10 @@ def converted(model: bytes, pieces: Sequence[str]) -> bytes:
 
 def with_own_ids(model: bytes) -> bytes:
     """Returns a SentencePiece model of any origin with this package's ids, and equal pieces."""
-    processor = SentencePieceProcessor()
-    pieces = pieces_of(model)
+    pieces, processor = pieces_of(model), SentencePieceProcessor()
     processor.load_from_serialized_proto(model)
-    unk, eos, pad, bos = (getattr(processor, f"{x}_id")() for x in ("unk", "eos", "pad", "bos"))
-    vocabulary = Vocabulary(pieces, model, unk, eos, pad, bos)
-    return converted(model, new_ids(vocabulary, []).pieces)
+    special = (getattr(processor, f"{name}_id")() for name in ("unk", "eos", "pad", "bos"))
+    return converted(model, new_ids(Vocabulary(pieces, model, *special), []).pieces)
 
 
 def word_model(pieces: Sequence[str]) -> bytes:

@@ -1,6 +1,6 @@
 """The base class of the models, and the dtypes in which they compute."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from numbers import Integral
@@ -21,34 +21,43 @@ from keras_transformer.layers.saving import (
 )
 from keras_transformer.models.protocol import check_tokenizer
 
-_TOKENIZER = "tokenizer"  # folder of the tokenizer among the assets of a saved model
 _LOADS_IN_FLOAT32 = ContextVar("_LOADS_IN_FLOAT32", default=False)
 
 
-class WithoutClassWeight:
-    """Refuses `class_weight` in `fit`: Keras would choose one token as the class of a whole row."""
+class FitsTokens(TakesAnyData):
+    """Keeps the tokenizer of the data in `fit`, and refuses `class_weight`.
 
-    def fit(self, *args: Any, class_weight: Any = None, **kwargs: Any) -> Any:
-        """Trains the model (see `keras.Model.fit`)."""
+    Keras would choose one token as the class of a whole row.
+    """
+
+    def fit(self, x: Any = None, *args: Any, class_weight: Any = None, **kwargs: Any) -> Any:
+        """Trains the model (see `keras.Model.fit` and `keras_transformer.data.fit_data`)."""
+        if tokenizer := getattr(x, "tokenizer", None):
+            model = getattr(self, "model", self)
+            check_tokenizer(model, tokenizer)
+            vars(model)["tokenizer_files"] = tokenizer.files
         if class_weight is not None:
             raise ValueError(
                 "Weight the labels (B, T) by `sample_weight` (B, T): a row of labels has no class. "
                 f"Received: class_weight={class_weight}"
             )
-        return super().fit(*args, **kwargs)  # type: ignore
+        return super().fit(x, *args, **kwargs)
 
 
-class ConfiguredModel(WithoutClassWeight, TakesAnyData, Recompiling, Recomputable, keras.Model):
+class ConfiguredModel(FitsTokens, Recompiling, Recomputable, keras.Model):
     """Base class of functional models, which saves and loads them.
 
     A subclass creates its layers and calls `super().__init__(inputs, outputs, **kwargs)`. For each
     constructor argument, which may be a Keras model, it has an attribute of equal name. If it has
     the argument `dtype`, it sets `dtype_policy`.
 
-    A saved model has its `tokenizer`, and keeps what `quantize`, `enable_lora` and
-    `trainable = False` changed in its layers. `quantize` changes token embeddings only in mode
-    `"int8"`, and never the cells of recurrent layers.
+    A saved model keeps what `quantize`, `enable_lora` and `trainable = False` changed in its
+    layers. `quantize` changes token embeddings only in mode `"int8"`, and never the cells of
+    recurrent layers. It also keeps `tokenizer_files`, those of the tokenizer that it is trained
+    with, which `fit` takes from a `ParallelDataset`.
     """
+
+    tokenizer_files: Mapping[str, bytes] | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         check_not_forked(keras.config.backend())  # before the constructor makes weights
@@ -80,25 +89,14 @@ class ConfiguredModel(WithoutClassWeight, TakesAnyData, Recompiling, Recomputabl
         if self.built:
             self.optimizer.build(self.trainable_variables)
 
-    @property
-    def tokenizer(self) -> Any:
-        """The `Tokenizer` that the model was trained with, saved with the model, or None."""
-        return getattr(self, "_tokenizer", None)
-
-    @tokenizer.setter
-    def tokenizer(self, tokenizer: Any) -> None:
-        check_tokenizer(self, tokenizer)
-        self._tokenizer = tokenizer
-
     def save_assets(self, directory: str) -> None:
-        if self.tokenizer is not None:
-            self.tokenizer.save(Path(directory) / _TOKENIZER)
+        for name, content in (self.tokenizer_files or {}).items():
+            (Path(directory) / name).write_bytes(content)
 
     def load_assets(self, directory: str | None) -> None:
-        if directory is not None and (folder := Path(directory) / _TOKENIZER).is_dir():
-            from keras_transformer.data.tokenizer import Tokenizer
-
-            self.tokenizer = Tokenizer.load(folder)
+        files = Path(directory).iterdir() if directory else ()
+        found = {x.name: x.read_bytes() for x in files if x.is_file()}
+        self.__dict__["tokenizer_files"] = found or None
 
     def store_arguments(self, values: dict[str, Any]) -> None:
         """Stores the constructor's arguments, which are in its `locals()`, except `dtype`."""

@@ -98,12 +98,9 @@ def vocabulary_sizes(model: Any) -> tuple[int | None, int | None]:
 
 def check_tokenizer(model: Any, tokenizer: Any) -> None:
     """Raises `ValueError` if a model has another tokenizer, or fewer tokens than the tokenizer."""
-    own = getattr(model, "tokenizer", None)
-    if own not in (None, tokenizer):
-        raise ValueError(
-            "The tokenizer must be the one that the model was trained with (`model.tokenizer`). "
-            "Received: another one"
-        )
+    own = getattr(model, "tokenizer_files", None)
+    if own is not None and own != getattr(tokenizer, "files", None):
+        raise ValueError("The model was trained with another tokenizer than the given one.")
     for side, of_model in zip(("source", "target"), vocabulary_sizes(model), strict=True):
         # TensorFlow would take another token for such an id, and JAX would compute NaN.
         of_tokenizer = getattr(tokenizer, f"{side}_vocabulary_size", 0)

@@ -62,7 +62,7 @@ def open_model(
             f"{run.tokenizer_dir} is not the tokenizer that {path} was trained "
             f"with. The model has vocabularies of {needed} ids. Received: {found} ids"
         )
-    model.tokenizer = tokenizer
+    vars(model)["tokenizer_files"] = tokenizer.files
     return model
 
 

@@ -15,6 +15,7 @@ from keras_transformer._backend.compile_function import (
     prefers_float32,
 )
 from keras_transformer._files import atomic_write
+from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.batches import (
     LengthBatch,
     padded,
@@ -25,7 +26,7 @@ from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.options import IMPOSSIBLE, SamplingOptions, SearchOptions
 from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import UserError
-from keras_transformer.models.base import ConfiguredModel, loading_in_float32
+from keras_transformer.models.base import loading_in_float32
 from keras_transformer.models.protocol import check_tokenizer
 from keras_transformer.runs.checkpoints import read_member, write_members
 from keras_transformer.runs.loading import load_model
@@ -73,7 +74,8 @@ class Translator(BaseTranslator):
 
     Args:
         model: A `Transformer`, or any model that implements `Searchable` (`models/protocol.py`).
-        tokenizer: The `Tokenizer` that the model was trained with. Defaults to `model.tokenizer`.
+        tokenizer: The `Tokenizer` that the model was trained with. Defaults to the
+            one that a `ParallelDataset` or a saved file has given the model.
         options: The options of beam search. Defaults to `SearchOptions()`. If `options.max_length`
             is None, the maximum length of a translation is the source's length plus 50 tokens, as
             in the paper, and at least `options.min_length`.
@@ -115,9 +117,8 @@ class Translator(BaseTranslator):
         shortlist: Shortlist | None = None,
         copy_unknown: CopyUnknown = "lines",
     ) -> None:
-        tokenizer = tokenizer or getattr(model, "tokenizer", None)
-        if tokenizer is None:
-            raise ValueError("The model has no tokenizer: give it as `tokenizer`.")
+        files = getattr(model, "tokenizer_files", None) or {}
+        tokenizer = tokenizer or Tokenizer.from_files(files, "the model")
         check_tokenizer(model, tokenizer)
         super().__init__(tokenizer, model.max_length, options, overlong, copy_unknown)
         self.model = model
@@ -155,7 +156,7 @@ class Translator(BaseTranslator):
         opened = opened_runs(runs)
         run, tokenizer = opened[0], opened[0].tokenizer()
         for other in opened[1:]:
-            if other.tokenizer() != tokenizer:
+            if other.tokenizer().files != tokenizer.files:
                 raise UserError(f"the tokenizers of {other.directory} and {run.directory} differ")
         models = [
             open_model(one, checkpoint, for_inference=True, tokenizer=tokenizer) for one in opened
@@ -191,12 +192,7 @@ class Translator(BaseTranslator):
 
         `load` opens the file on any backend, and `keras.saving.load_model` the model in it.
         """
-        if not isinstance(self.model, ConfiguredModel):
-            raise UserError(
-                "only one model of this package can be saved with its tokenizer. "
-                f"Received: model={type(self.model).__name__}"
-            )
-        self.model.tokenizer = self.tokenizer
+        self.model.__dict__["tokenizer_files"] = self.tokenizer.files
         with atomic_write(path) as partial, without_tensorflow():
             self.model.save(partial)
             write_members(partial, {_OPTIONS_MEMBER: self.options.model_dump_json()})
@@ -205,7 +201,7 @@ class Translator(BaseTranslator):
     def load(
         cls, path: str | Path, options: SearchOptions | None = None, **arguments: Any
     ) -> "Translator":
-        """Opens a file that `save` has written, or any saved model that has a tokenizer.
+        """Opens a file that `save` has written, or another saved model with its tokenizer.
 
         Example:
 
@@ -222,8 +218,6 @@ class Translator(BaseTranslator):
         """
         with loading_in_float32(prefers_float32()):
             model = load_model(path)
-        if getattr(model, "tokenizer", None) is None:
-            raise UserError(f"{path} has no tokenizer: write it by `Translator.save`")
         if options is None and (saved := read_member(Path(path), _OPTIONS_MEMBER)):
             options = SearchOptions.model_validate_json(saved)
         return cls(model, None, options, **arguments)

@@ -134,7 +134,7 @@ def test_the_trainer_takes_them_too_and_a_generator_lasts_one_epoch(model):
     generator = (batch(*width) for width in WIDTHS)
     trainer.fit(generator, steps_per_epoch=2, epochs=2, verbose=0)
     assert next(generator, None) is None
-    with pytest.raises(ValueError, match=r"last one epoch: give `steps_per_epoch`.*epochs=3"):
+    with pytest.raises(ValueError, match="last one epoch: give `steps_per_epoch`"):
         trainer.fit((batch(*width) for width in WIDTHS), epochs=3)
 
 

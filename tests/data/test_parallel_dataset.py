@@ -108,7 +108,7 @@ def test_pairs_come_from_files_rows_generators_and_a_store(tokenizer, tmp_path):
         [*columns, columns[0] | {"en": None}], tokenizer, languages=("en", "de")
     )
     assert sentences(dataset) == wanted
-    assert dataset.report == "24 pairs kept, 1 dropped: 1 with an empty source"
+    assert dataset.plan.store.report == "24 pairs kept, 1 dropped: 1 with an empty source"
 
 
 @pytest.mark.once

@@ -148,7 +148,7 @@ def test_saved_and_loaded_it_is_the_same(tmp_path, tokenizer, separate_tokenizer
     ("name", "content", "message"),
     [
         ("source.model", "cut", r"source\.model is damaged"),
-        ("source.model", None, "has no complete tokenizer: .*No such file"),
+        ("source.model", None, "has no complete tokenizer: 'source.model'"),
         ("tokenizer.json", "[1]", "has no complete tokenizer"),
         ("tokenizer.json", " " * 100_000, "at most 65,536 bytes"),
         ("tokenizer.json", '{"sha256": 3}', "has no complete tokenizer"),
@@ -218,17 +218,15 @@ def test_a_string_gives_a_list_of_ids_and_a_list_gives_lists(tokenizer, separate
     each = separate_tokenizer
     assert each.decode(each(text, "source"), "source") == text
     assert each.decode(each([other], "target"), "target") == [other]
-    with pytest.raises(ValueError, match="`side` must be .*needed for two vocabularies.*=None"):
+    with pytest.raises(ValueError, match="two vocabularies need a `side`"):
         each(text)
 
 
 def test_sentences_of_one_language_train_a_tokenizer_as_pairs_do():
     lines = [line for pair in SENTENCES for line in pair]
-    assert Tokenizer.train(iter(lines), 80) == Tokenizer.train(SENTENCES, 80)
+    assert Tokenizer.train(iter(lines), 80).files == Tokenizer.train(SENTENCES, 80).files
     lossless = Tokenizer.train(lines, 80, **LOSSLESS_TARGET)
     assert lossless.joint and lossless.source_model != lossless.target_model
-    with pytest.raises(TypeError, match="joint=False needs .* pairs. Received: 'a dog"):
-        Tokenizer.train(lines, 60, joint=False)
     with pytest.raises(TypeError, match="`pairs` must be a list"):
         Tokenizer.train("train.en", 60)
 
