@@ -53,8 +53,9 @@ class TakesAnyData:
 
     def fit(self, x: Any = None, *args: Any, validation_data: Any = None, **kwargs: Any) -> Any:
         given, x = x, _prepared(x, self, kwargs, kwargs.get("shuffle", True))
-        if x is not given or hasattr(x, "keeps_order"):
-            kwargs["shuffle"] = False  # of batches
+        # A `ParallelDataset` and a `tf.data.Dataset` have their own order.
+        if x is not given or hasattr(x, "tokenizer_files") or hasattr(x, "element_spec"):
+            kwargs["shuffle"] = False
         repeats = kwargs.get("epochs", 1) > 1 and "steps_per_epoch" not in kwargs
         if repeats and any(isinstance(data, Iterator) for data in (given, x)):
             # From the second epoch on, Keras would train on the first two batches.
@@ -86,7 +87,7 @@ class _Stream(keras.utils.PyDataset):
         is_rows = isinstance(first, dict) and all(np.ndim(x) < 2 for x in first.values())
         self.data, self._rows = data, batch_size if is_rows else 0
         self._names = {x.name for x in getattr(model, "inputs", None) or ()}
-        self._shuffle, self._pad_id = shuffle, getattr(model, "pad_id", 0)
+        self._reorders, self._pad_id = shuffle, getattr(model, "pad_id", 0)
 
     @property
     def num_batches(self) -> int | None:
@@ -111,7 +112,7 @@ class _Stream(keras.utils.PyDataset):
 
     def _row_batches(self) -> Iterator[dict[str, np.ndarray]]:
         count = len(self.data)
-        order = np.random.permutation(count) if self._shuffle else np.arange(count)
+        order = np.random.permutation(count) if self._reorders else np.arange(count)
         for places in np.split(order, range(self._rows, count, self._rows)):
             rows = [self.data[int(place)] for place in places]
             yield {name: self._padded([row[name] for row in rows]) for name in rows[0]}

@@ -46,8 +46,6 @@ class ParallelDataset(keras.utils.PyDataset):
         of padding is 0, and of any other token 1.
     """
 
-    keeps_order = True
-
     def __init__(
         self,
         pairs: Iterable[Any] | str | Path | TokenStore,
@@ -60,6 +58,7 @@ class ParallelDataset(keras.utils.PyDataset):
     ) -> None:
         super().__init__()
         self.tokenizer = tokenizer
+        self.tokenizer_files = tokenizer.files  # A model that is trained on the data takes them.
         if not isinstance(pairs, TokenStore):
             self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
             files: Any = (pairs,) if isinstance(pairs, str | Path) else pairs

@@ -32,10 +32,10 @@ class FitsTokens(TakesAnyData):
 
     def fit(self, x: Any = None, *args: Any, class_weight: Any = None, **kwargs: Any) -> Any:
         """Trains the model (see `keras.Model.fit` and `keras_transformer.data.fit_data`)."""
-        if tokenizer := getattr(x, "tokenizer", None):
+        if hasattr(x, "tokenizer_files"):  # a `ParallelDataset`
             model = getattr(self, "model", self)
-            check_tokenizer(model, tokenizer)
-            vars(model)["tokenizer_files"] = tokenizer.files
+            check_tokenizer(model, x.tokenizer)
+            vars(model)["tokenizer_files"] = x.tokenizer_files
         if class_weight is not None:
             raise ValueError(
                 "Weight the labels (B, T) by `sample_weight` (B, T): a row of labels has no class. "
@@ -96,7 +96,7 @@ class ConfiguredModel(FitsTokens, Recompiling, Recomputable, keras.Model):
     def load_assets(self, directory: str | None) -> None:
         files = Path(directory).iterdir() if directory else ()
         found = {x.name: x.read_bytes() for x in files if x.is_file()}
-        self.__dict__["tokenizer_files"] = found or None
+        vars(self)["tokenizer_files"] = found or None
 
     def store_arguments(self, values: dict[str, Any]) -> None:
         """Stores the constructor's arguments, which are in its `locals()`, except `dtype`."""

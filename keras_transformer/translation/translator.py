@@ -192,7 +192,7 @@ class Translator(BaseTranslator):
 
         `load` opens the file on any backend, and `keras.saving.load_model` the model in it.
         """
-        self.model.__dict__["tokenizer_files"] = self.tokenizer.files
+        vars(self.model)["tokenizer_files"] = self.tokenizer.files
         with atomic_write(path) as partial, without_tensorflow():
             self.model.save(partial)
             write_members(partial, {_OPTIONS_MEMBER: self.options.model_dump_json()})
