@@ -61,11 +61,9 @@ class ParallelDataset(keras.utils.PyDataset):
         self.tokenizer_files = tokenizer.files  # A model that is trained on the data takes them.
         if not isinstance(pairs, TokenStore):
             self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-            files: Any = (pairs,) if isinstance(pairs, str | Path) else pairs
-            if isinstance(files, tuple) and all(isinstance(x, str | Path) for x in files):
-                text = read_parallel(*files, languages=languages)
-            else:
-                text = Rows(files, languages)
+            files: Any = (pairs, None) if isinstance(pairs, str | Path) else pairs
+            is_text = isinstance(files, tuple) and isinstance(files[0], str | Path)
+            text = read_parallel(*files, languages) if is_text else Rows(files, languages)
             folder = Path(self._folder.name) / "store"
             pairs = TokenStore.build(folder, text, tokenizer, max_length, progress=False)
         self.plan = BatchPlan(pairs, batch_tokens, max_shapes=max_shapes, **plan)

@@ -13,7 +13,6 @@ import sentencepiece
 from sentencepiece import SentencePieceNormalizer, SentencePieceProcessor
 
 from keras_transformer._files import atomic_write, read_json
-from keras_transformer.data.corpus import Pair
 from keras_transformer.data.vocabulary import BOS_ID, EOS_ID, PAD_ID, UNK_ID, with_own_ids
 from keras_transformer.errors import UserError, check_is_list
 
@@ -98,7 +97,7 @@ class Tokenizer:
     @classmethod
     def train(
         cls,
-        pairs: Iterable[Pair] | Iterable[str],
+        pairs: Iterable[Any],
         vocabulary_size: int,
         model_type: ModelType = "bpe",
         joint: bool = True,

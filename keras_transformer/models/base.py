@@ -96,7 +96,7 @@ class ConfiguredModel(FitsTokens, Recompiling, Recomputable, keras.Model):
     def load_assets(self, directory: str | None) -> None:
         files = Path(directory).iterdir() if directory else ()
         found = {x.name: x.read_bytes() for x in files if x.is_file()}
-        vars(self)["tokenizer_files"] = found or None
+        self.__dict__["tokenizer_files"] = found or None
 
     def store_arguments(self, values: dict[str, Any]) -> None:
         """Stores the constructor's arguments, which are in its `locals()`, except `dtype`."""
