@@ -10,6 +10,7 @@ from typing import Any
 import keras
 
 from keras_transformer.data.batch_plan import Batch, BatchPlan
+from keras_transformer.data.corpus import Pair
 from keras_transformer.data.parallel_text import Languages, Rows, read_parallel
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.data.tokenizer import Tokenizer
@@ -62,8 +63,9 @@ class ParallelDataset(keras.utils.PyDataset):
         if not isinstance(pairs, TokenStore):
             self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
             files: Any = (pairs, None) if isinstance(pairs, str | Path) else pairs
-            is_text = isinstance(files, tuple) and isinstance(files[0], str | Path)
-            text = read_parallel(*files, languages) if is_text else Rows(files, languages)
+            text: Iterable[Pair] = Rows(files, languages)
+            if isinstance(files, tuple) and isinstance(files[0], str | Path):
+                text = read_parallel(files[0], files[1], languages)
             folder = Path(self._folder.name) / "store"
             pairs = TokenStore.build(folder, text, tokenizer, max_length, progress=False)
         self.plan = BatchPlan(pairs, batch_tokens, max_shapes=max_shapes, **plan)
