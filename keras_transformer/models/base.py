@@ -94,7 +94,7 @@ class ConfiguredModel(FitsTokens, Recompiling, Recomputable, keras.Model):
             (Path(directory) / name).write_bytes(content)
 
     def load_assets(self, directory: str | None) -> None:
-        files = Path(directory).iterdir() if directory else ()
+        files = Path(directory).glob("*") if directory else ()  # There may be no folder.
         found = {x.name: x.read_bytes() for x in files if x.is_file()}
         self.__dict__["tokenizer_files"] = found or None
 
