@@ -3,6 +3,7 @@
 import gc
 import itertools
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import keras
@@ -51,7 +52,18 @@ def fit_data(
 class TakesAnyData:
     """Mixin of models whose `fit` and `evaluate` take all that `fit_data` does."""
 
-    def fit(self, x: Any = None, *args: Any, validation_data: Any = None, **kwargs: Any) -> Any:
+    def looking_at(self, x: Any, y: Any, sample_weight: Any) -> AbstractContextManager[Any]:
+        """Returns a context around `fit` and `evaluate`, which may look at their data first."""
+        return nullcontext()
+
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        *args: Any,
+        validation_data: Any = None,
+        **kwargs: Any,
+    ) -> Any:
         given, x = x, _prepared(x, self, kwargs, kwargs.get("shuffle", True))
         # A `ParallelDataset` and a `tf.data.Dataset` have their own order.
         if x is not given or hasattr(x, "tokenizer_files") or hasattr(x, "element_spec"):
@@ -61,10 +73,13 @@ class TakesAnyData:
             # From the second epoch on, Keras would train on the first two batches.
             raise ValueError("Data without a length last one epoch: give `steps_per_epoch`")
         validation_data = _prepared(validation_data, self, kwargs)
-        return super().fit(x, *args, validation_data=validation_data, **kwargs)  # type: ignore
+        with self.looking_at(x, y, kwargs.get("sample_weight")):
+            return super().fit(x, y, *args, validation_data=validation_data, **kwargs)  # type: ignore
 
-    def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
-        return super().evaluate(_prepared(x, self, kwargs), *args, **kwargs)  # type: ignore
+    def evaluate(self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
+        x = _prepared(x, self, kwargs)
+        with self.looking_at(x, y, kwargs.get("sample_weight")):
+            return super().evaluate(x, y, *args, **kwargs)  # type: ignore
 
 
 def _prepared(data: Any, model: Any, arguments: dict[str, Any], shuffle: bool = False) -> Any:
@@ -96,10 +111,9 @@ class _Stream(keras.utils.PyDataset):
         except TypeError:
             return None
 
-    def on_epoch_begin(self) -> None:
-        self._current = iter(self)
-
     def __getitem__(self, index: int) -> Any:
+        if index == 0:
+            self._current = iter(self)
         return next(self._current)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:

@@ -2,7 +2,8 @@
 
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -106,13 +107,19 @@ class TokenPredictor(ConfiguredModel):
             )
         return True
 
-    def fit(self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Trains the model (see `keras.Model.fit`), after a look at the first data."""
-        return with_checked_tokens(self, super().fit, x, y, *args, **kwargs)
-
-    def evaluate(self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Evaluates the model (see `keras.Model.evaluate`), after a look at the first data."""
-        return with_checked_tokens(self, super().evaluate, x, y, *args, **kwargs)
+    @contextmanager
+    def looking_at(self, x: Any, y: Any, sample_weight: Any) -> Iterator[None]:
+        """Looks at arrays, or at the first batch of a `PyDataset`, before Keras takes them."""
+        data = x[0] if isinstance(x, keras.utils.PyDataset) else (x, y, sample_weight)
+        check_tokens(self, *keras.utils.unpack_x_y_sample_weight(data))
+        try:
+            yield
+        except Exception as error:  # TensorFlow's message has 3,000 characters.
+            if outside := re.search(r"indices\[.*?\] = (-?\d+) is not in \[0, (\d+)\)", str(error)):
+                raise ValueError(
+                    f"Ids must be from 0 to {int(outside[2]) - 1}. Received: {outside[1]}"
+                ) from None
+            raise
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         """Computes the logits (see `keras.Model.predict`). For text, use `Translator`."""
@@ -171,23 +178,6 @@ def next_tokens(model: Any, inputs: Any) -> Any:
     """Returns the token after each token of the last of a model's `inputs`, int32 `(B, T)`."""
     ids = ops.cast(by_name(model, inputs)[model.inputs[-1].name], "int32")
     return ops.concatenate([ids[:, 1:], ops.full_like(ids[:, :1], model.pad_id)], axis=1)
-
-
-def with_checked_tokens(
-    model: Any, method: Callable[..., Any], x: Any, y: Any, *args: Any, **kwargs: Any
-) -> Any:
-    """Calls `fit` or `evaluate` if arrays, or the first batch of a `PyDataset`, can be right."""
-    is_dataset = isinstance(x, keras.utils.PyDataset)
-    data = x[0] if is_dataset else (x, y, kwargs.get("sample_weight"))
-    check_tokens(model, *keras.utils.unpack_x_y_sample_weight(data))
-    try:
-        return method(x, y, *args, **kwargs)
-    except Exception as error:  # TensorFlow's message has 3,000 characters.
-        if outside := re.search(r"indices\[.*?\] = (-?\d+) is not in \[0, (\d+)\)", str(error)):
-            raise ValueError(
-                f"Ids must be from 0 to {int(outside[2]) - 1}. Received: {outside[1]}"
-            ) from None
-        raise
 
 
 def check_tokens(model: Any, x: Any, y: Any = None, sample_weight: Any = None) -> None:

@@ -1,7 +1,7 @@
 """Trains models without the logits of a whole batch in memory."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import keras
@@ -30,7 +30,7 @@ from keras_transformer.models.crossentropy import (
     TokenMean,
     labels_and_weights,
 )
-from keras_transformer.models.token_predictor import next_tokens, with_checked_tokens
+from keras_transformer.models.token_predictor import TokenPredictor, next_tokens
 from keras_transformer.training.distribution import ONE_DEVICE, Distribution
 from keras_transformer.training.optimizer import inner_optimizer
 
@@ -204,9 +204,9 @@ class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
             mebibytes = 16 if is_on_cpu() else of_gpu
         return max(width, mebibytes * 2**20 // (4 * vocabulary_size))
 
-    def fit(self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Trains the model (see `keras.Model.fit`), after a look at the first data."""
-        return with_checked_tokens(self.model, super().fit, x, y, *args, **kwargs)
+    def looking_at(self, x: Any, y: Any, sample_weight: Any) -> AbstractContextManager[Any]:
+        looker: Any = self.model if isinstance(self.model, TokenPredictor) else super()
+        return looker.looking_at(x, y, sample_weight)  # type: ignore[no-any-return]
 
     def call(self, inputs: Any, training: bool | None = None, **kwargs: Any) -> Any:
         if training and self.second_pass:

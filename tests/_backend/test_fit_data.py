@@ -55,7 +55,7 @@ WIDTHS = [(3, 5), (3, 5), (4, 6), (7, 5)]
 
 def batch(source: int, target: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
     ids = np.arange(4, 4 + 2 * max(source, target), dtype="int32").reshape(2, -1) % 16 + 4
-    return {"source_ids": ids[:, :source], "target_ids": ids[:, :target]}, ids[:, :target]
+    return {"source_ids": ids[:, :source], "target_ids": ids[:, :target]}, ids[:, :target] % 16 + 4
 
 
 def rows() -> list[dict[str, Any]]:
