@@ -8,7 +8,11 @@ from typing import Any
 
 import keras
 
-from keras_transformer._backend import check_not_forked, without_tensorflow
+from keras_transformer._backend import (
+    check_not_forked,
+    check_trains_alone,
+    without_tensorflow,
+)
 from keras_transformer._backend.compile_function import Recompiling
 from keras_transformer._backend.gradient_checkpointing import Recomputable
 from keras_transformer.layers.base import BASE_ARGUMENTS, argument_names, store_arguments
@@ -22,7 +26,11 @@ _LOADS_IN_FLOAT32 = ContextVar("_LOADS_IN_FLOAT32", default=False)
 
 
 class WithoutClassWeight:
-    """Refuses `class_weight` in `fit`: Keras would choose one token as the class of a whole row."""
+    """Refuses in `fit` what Keras would train otherwise than asked.
+
+    With `class_weight`, Keras would choose one token as the class of a whole row. In several
+    processes of PyTorch, it would train several models.
+    """
 
     def fit(self, *args: Any, class_weight: Any = None, **kwargs: Any) -> Any:
         """Trains the model (see `keras.Model.fit`)."""
@@ -31,6 +39,8 @@ class WithoutClassWeight:
                 "Weight the labels (B, T) by `sample_weight` (B, T): a row of labels has no class. "
                 f"Received: class_weight={class_weight}"
             )
+        if not getattr(self, "is_replica", False):
+            check_trains_alone()
         return super().fit(*args, **kwargs)  # type: ignore
 
 

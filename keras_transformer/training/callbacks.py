@@ -81,7 +81,7 @@ class Steps(keras.callbacks.Callback):
             torch.manual_seed(int(seeds[0]) + self.distribution.rank)
 
     def _report(self) -> None:
-        values = _numbers(self.distribution.metrics(self.model))  # waits for the device
+        values = _numbers(self.model.get_metrics_result())  # waits for the device
         if not math.isfinite(values.get("loss", 0.0)):
             raise diverged("loss is", self.step)
         seconds = time.perf_counter() - self._begin

@@ -68,7 +68,7 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, Recomputable, keras.M
             includes the divergence of the two predictions. Defaults to 0, which means no R-Drop.
         gradient_checkpointing: Whether to recompute the activations of encoder and decoder layers
             in the backward pass, to save memory. Defaults to False.
-        distribution: The devices and processes, from `training.distribution.start`. Defaults to
+        distribution: The devices and processes, such as `Distribution.all_devices()`. Defaults to
             one process on one device.
 
     Call arguments:
@@ -138,15 +138,14 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, Recomputable, keras.M
 
     def make_train_function(self, force: bool = False) -> None:
         if force or self._has_more_variables("train") or not self.train_function:
-            self.train_function: Any = self.distribution.train_function(self)
-            if self._uses_graphs:
+            if self._uses_graphs and type(self.distribution) is Distribution:
                 from keras_transformer._backend.compiled_step import CompiledStep
                 from keras_transformer._backend.cuda_graphs import GraphedStep, recordable
 
                 is_required = self._uses_graphs is True
                 compiles = is_required or self.count_params() >= 20_000_000
                 step = CompiledStep(self) if compiles else recordable(self.train_step)
-                self.train_function = GraphedStep(step, self, is_required)
+                self.train_function: Any = GraphedStep(step, self, is_required)
         super().make_train_function()  # does nothing if `train_function` is set
 
     def _checked_graphs(self, jit_compile: bool | str) -> bool | str:
@@ -194,6 +193,8 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, Recomputable, keras.M
         shape = (None, *y_pred.shape[1:-1])  # With R-Drop, `y_pred` has each row twice.
         y, weights = labels_and_weights(y, shape, self.token_loss.pad_id, sample_weight)
         total = ops.sum(weights)
+        mean = self.token_loss.reduction != "sum"
+        divisor = self.distribution.total(total) if mean else 1.0
         sums = self.distribution.crossentropy(
             *self._projection(ops.reshape(y_pred, (-1, y_pred.shape[-1]))),
             ops.reshape(y, (-1,)),
@@ -206,13 +207,12 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, Recomputable, keras.M
         metric_sums = ops.stop_gradient(sums)
         self.perplexity.add(metric_sums[1], total)
         self.accuracy.add(metric_sums[2], total)
-        mean = self.token_loss.reduction != "sum"
-        loss = ops.divide_no_nan(sums[0], total) if mean else sums[0]
+        loss = ops.divide_no_nan(sums[0], divisor)
         # Losses of replicas are summed, so each replica adds only its part of `self.losses`.
         for additional in self.losses:
             loss += ops.sum(ops.cast(additional, "float32")) / self.distribution.gradient_parts
-        self._loss_tracker.add(ops.stop_gradient(loss * total if mean else loss), total)
-        return loss
+        self._loss_tracker.add(ops.stop_gradient(loss * divisor), total)
+        return loss * self.distribution.scale
 
     def _projection(self, states: Any) -> tuple[Any, Any]:
         """Returns states (M, D) and output matrix (V, D), with one more column for a bias."""

@@ -121,7 +121,7 @@ def _free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _split_cpu(devices: int) -> None:
+def split_cpu(devices: int) -> None:
     import tensorflow as tf
 
     cpu = tf.config.list_physical_devices("CPU")[0]
@@ -131,7 +131,7 @@ def _split_cpu(devices: int) -> None:
 
 def main(directory: Path) -> None:
     if devices := os.environ.get("TINY_JOB_DEVICES"):
-        _split_cpu(int(devices))
+        split_cpu(int(devices))
     if dies := os.environ.get("TINY_JOB_DIES"):
         tiny_run._die_in_step(int(dies))
     recipe = load_recipe(directory / "recipe.yaml")
