@@ -86,7 +86,9 @@ class Steps(keras.callbacks.Callback):
             raise diverged("loss is", self.step)
         seconds = time.perf_counter() - self._begin
         optimizer = inner_optimizer(self.model)
-        values["learning_rate"] = float(optimizer.learning_rate)
+        # TensorFlow converts a variable of several devices only to a tensor.
+        rate = keras.ops.convert_to_tensor(optimizer.learning_rate)
+        values["learning_rate"] = float(keras.ops.convert_to_numpy(rate))
         if hasattr(optimizer, "gradient_norm"):
             values["gradient_norm"] = float(keras.ops.convert_to_numpy(optimizer.gradient_norm))
         if self.tokens:

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
@@ -13,8 +14,10 @@ import numpy as np
 from keras import ops
 
 from keras_transformer._backend.fit_data import fit_data
+from keras_transformer._backend.operations import whole_tensor
 from keras_transformer.data import Shard
 from keras_transformer.errors import UserError
+from keras_transformer.layers import DecoderLayer, EncoderLayer
 from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.run import Run
 from keras_transformer.training.crossentropy import sliced_crossentropy
@@ -72,16 +75,19 @@ class Distribution:
     crossentropy: Callable[..., Any] = staticmethod(sliced_crossentropy)
 
     @staticmethod
-    def all_devices(model_shards: int = 1) -> "Distribution":
+    def all_devices(model_shards: int = 1, fully_sharded: bool = False) -> "Distribution":
         """Sets up all devices of all processes that a launcher started.
 
         Call this method before you make a model. A second call returns the same object.
 
         Args:
             model_shards: Number of devices that share the weights of one copy of the model. Only
-                JAX can split weights. Defaults to 1.
+                JAX can split weights in this way. Defaults to 1.
+            fully_sharded: Whether each process of PyTorch holds only a part of the weights and of
+                the optimizer state, and gathers the weights of a layer when it needs them (FSDP).
+                Defaults to False.
         """
-        return _start(keras.config.backend(), model_shards)
+        return _start(keras.config.backend(), model_shards, fully_sharded)
 
     @property
     def is_chief(self) -> bool:
@@ -106,6 +112,7 @@ class Distribution:
         if isinstance(getattr(model, "distribution", None), Distribution):
             changes["distribution"] = self
         with (
+            _together(),
             _replaced(model, changes),
             replica_losses(model, self),
             _reducing(inner_optimizer(model), reduce),
@@ -248,7 +255,7 @@ class JaxMesh(Distribution):
 
     @contextmanager
     def fitting(self, model: Any) -> Iterator[None]:
-        with self.making(), replica_losses(model, self):
+        with _together(), self.making(), replica_losses(model, self):
             yield
 
     def crossentropy(
@@ -515,6 +522,32 @@ class TorchProcesses(Distribution):
         return flags[0]
 
 
+class ShardedTorchProcesses(TorchProcesses):
+    """Splits the weights and the optimizer state over the processes, with FSDP2."""
+
+    needs_copy = True
+
+    @contextmanager
+    def fitting(self, model: Any) -> Iterator[None]:
+        from torch.distributed.device_mesh import init_device_mesh
+
+        from keras_transformer._backend.fully_sharded import fully_sharded
+
+        if not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
+        kind = keras.ops.zeros(()).device.type
+        mesh = init_device_mesh(kind, (self._distributed.get_world_size(),))
+        blocks = [x for x in model._flatten_layers() if isinstance(x, EncoderLayer | DecoderLayer)]
+        with super().fitting(model), fully_sharded(model, model.optimizer, blocks, mesh):
+            yield
+
+    def _mean(self, gradients: list[Any]) -> list[Any]:
+        return gradients  # FSDP has averaged them.
+
+    def read(self, variable: Any) -> np.ndarray:
+        return whole_tensor(variable.value).detach().cpu().numpy()
+
+
 def _copy(model: Any) -> Any:
     """Returns a compiled model with the same settings but new weights."""
     if hasattr(model, "local_copy"):
@@ -522,6 +555,20 @@ def _copy(model: Any) -> Any:
     copy = type(model).from_config(model.get_config())
     copy.compile_from_config(model.get_compile_config())  # also builds its optimizer
     return copy
+
+
+@contextmanager
+def _together() -> Iterator[None]:
+    """Raises `UserError` in the `with` block if another process of the training has ended."""
+    try:
+        yield
+    except Exception as error:
+        if not re.search("connection|gloo|nccl|collective|heartbeat", str(error), re.I):
+            raise
+        raise UserError(
+            "another process of this training has ended or cannot be reached (see its messages). "
+            "Start all processes again: `fit` resumes from the newest checkpoint"
+        ) from error
 
 
 @contextmanager
@@ -568,10 +615,17 @@ def start(recipe: Recipe) -> Distribution:
 
 
 @functools.cache
-def _start(backend: str, model_shards: int) -> Distribution:
+def _start(backend: str, model_shards: int, fully_sharded: bool) -> Distribution:
+    if (model_shards > 1 and backend != "jax") or (fully_sharded and backend != "torch"):
+        raise UserError(
+            "`model_shards` needs KERAS_BACKEND=jax, and `fully_sharded` KERAS_BACKEND=torch. "
+            f"Received: backend={backend}"
+        )
     if backend == "jax":
         return JaxMesh(model_shards)
-    return TorchProcesses() if backend == "torch" else TensorFlowReplicas()
+    if backend == "tensorflow":
+        return TensorFlowReplicas()
+    return ShardedTorchProcesses() if fully_sharded else TorchProcesses()
 
 
 def _check_model(model: Any) -> None:

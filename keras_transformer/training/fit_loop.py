@@ -14,6 +14,7 @@ from keras import ops
 
 from keras_transformer._backend.compile_function import use_compilation_cache
 from keras_transformer._backend.fit_data import end_iteration, fit_data
+from keras_transformer._backend.operations import whole_tensor
 from keras_transformer.errors import UserError, check_sizes
 from keras_transformer.layers.base import check_lora_is_kept
 from keras_transformer.runs.checkpoints import ValidationHistory, checkpoint_folders, load_history
@@ -267,7 +268,7 @@ def _check_weights(model: Any, step: int) -> None:
     """Raises `UserError` if a weight is infinite or NaN. All processes must call this function."""
     # Each sum is awaited. On JAX, several at a time over many processes would block each other.
     zeros = (ops.sum(ops.cast(weight, "float32") * 0.0) for weight in model.weights)
-    if not math.isfinite(sum(float(ops.convert_to_numpy(zero)) for zero in zeros)):
+    if not math.isfinite(sum(float(ops.convert_to_numpy(whole_tensor(x))) for x in zeros)):
         raise diverged("weights are", step)
 
 

@@ -21,16 +21,35 @@ class ReplicaLoss(keras.losses.Loss):
         self.own, self.distribution = loss, distribution
         self.sums, self.counts = copy.copy(loss), copy.copy(loss)
         self.sums.reduction = self.counts.reduction = "sum"
-        # A loss of Keras is a mean over the last axis. `counts` sums the weights and masks of ones.
-        self.counts.call = lambda y_true, y_pred: ops.ones_like(y_pred[..., 0])
+        self.counts.call = lambda y_true, y_pred: _ones(y_pred)  # sums weights and masks
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        part = self.sums(y_true, y_pred, sample_weight)
+        part = self.sums(y_true, y_pred, _of_values(sample_weight, y_pred))
         if self.reduction != "sum":
             counted = sample_weight if self.reduction == "mean_with_sample_weight" else None
-            count = ops.stop_gradient(self.counts(y_true, y_pred, counted))
+            count = self.counts(y_true, y_pred, _of_values(counted, y_pred))
             part = ops.divide_no_nan(part, self.distribution.total(count))
         return part * self.distribution.scale
+
+
+def _ones(y_pred: Any) -> Any:
+    """Returns ones in the shape of the values of a loss, a mean over the last axis of `y_pred`."""
+    return ops.ones_like(y_pred[..., 0], dtype="float32")
+
+
+def _of_values(weights: Any, y_pred: Any) -> Any:
+    """Returns a new tensor of weights (B,), (B, 1) or (B, T) in the shape of a loss's values.
+
+    Keras does not broadcast the weights of rows, and on PyTorch, it overwrites weights.
+    """
+    if weights is None:
+        return None
+    rank = len(y_pred.shape) - 1
+    while len(weights.shape) > rank:
+        weights = ops.squeeze(weights, -1)
+    while len(weights.shape) < rank:
+        weights = ops.expand_dims(weights, -1)
+    return _ones(y_pred) * ops.cast(weights, "float32")
 
 
 @contextmanager
