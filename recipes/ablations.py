@@ -6,8 +6,10 @@ folder. A row that is finished is not trained again, and a row that was interrup
 
 command:  KERAS_BACKEND=torch python recipes/ablations.py --plot runs/ablations/ablations.png
           With `--rows NAME ...`, two commands can train different rows at the same time.
+          On a GPU: python recipes/ablations.py --rows base r_drop simcut both_directions \\
+              --steps 11500 --set training.tokens_per_batch=4096 --budget-seconds 600
 hardware: 2 CPU cores
-time:     6 to 8 minutes per row on one core; about 80 minutes for the 22 rows with two commands
+time:     6 to 8 minutes per row on one core; about 80 minutes for 22 rows with two commands
 steps:    1,500 of 1,024 target tokens per row
 score:    validation BLEU of greedy search, one training per row: base 27.06, one head 26.45, rotary
           positions 29.50, no positions 20.85; all rows are in docs/explanation/architectures.md
@@ -73,6 +75,12 @@ ROWS = {
     "unscaled": ["model.use_scale=false"],
     "batch_normalization": ["model.normalization=batch"],
     "post_norm": ["model.norm_first=false"],
+    # Later regularization: AdamW, R-Drop, and SimCut with training in both directions (Bi-SimCut).
+    "weight_decay": ["training.weight_decay=0.05"],
+    "r_drop": ["training.r_drop=3.0"],
+    "simcut": ["training.simcut=3.0"],
+    "both_directions": ["data.both_directions=true"],
+    "bi_simcut": ["data.both_directions=true", "training.simcut=3.0"],
 }
 
 
@@ -180,6 +188,9 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         help=f"rows to train, of {', '.join(ROWS)}; default: all",
     )
     parser.add_argument("--steps", type=int, default=1500, help="optimizer steps per row")
+    parser.add_argument(
+        "--budget-seconds", type=float, default=math.inf, help="begin no row after this time"
+    )
     parser.add_argument("--data-dir", type=Path, help="folder of the text; default: download")
     parser.add_argument("--runs", type=Path, default=Path("runs/ablations"), help="folder of runs")
     parser.add_argument("--plot", type=Path, help="file of the plot; needs matplotlib")
@@ -203,7 +214,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.data_dir:
         settings.append(f"data.directory={json.dumps(str(options.data_dir.resolve()))}")
     recipes = {name: recipe_of(name, options.steps, settings) for name in options.rows}
+    start = time.monotonic()
     for name, recipe in recipes.items():
+        if time.monotonic() - start > options.budget_seconds:
+            print(f"No time is left for {name}. The same command goes on with it.")
+            continue
         print(table([train_row(options.runs / name, recipe)]), flush=True)
     # Other commands may have trained other rows.
     paths = [options.runs / name / "ablation.json" for name in ROWS]

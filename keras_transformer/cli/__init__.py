@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from keras_transformer._files import is_disk_full
-from keras_transformer.cli import common
+from keras_transformer.cli import parameters, terminal
 from keras_transformer.cli.process import interrupted_by_signals
 from keras_transformer.errors import UserError, is_out_of_memory
 
@@ -77,7 +77,7 @@ def _in_one_line(error: Exception) -> str | None:
     cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
 )
 @click.version_option(package_name="keras3-transformer", prog_name="keras-transformer")
-@common.backend_option
+@parameters.backend_option
 def main() -> None:
     """Train, use, evaluate and export Transformers for translation on TensorFlow, JAX or PyTorch.
 
@@ -94,4 +94,4 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             # Without `line_buffering`, a log file gets the lines of `print` late.
             stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
-    click.get_current_context().with_resource(common.warning_lines())
+    click.get_current_context().with_resource(terminal.warning_lines())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from keras_transformer.cli.common import run_argument
+from keras_transformer.cli.parameters import run_argument
 from keras_transformer.errors import UserError
 
 

@@ -1,20 +1,32 @@
 """The commands `evaluate` and `score`."""
 
+import json
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import click
 from click.core import ParameterSource
 from pydantic import Field
+from tabulate import tabulate
 
 from keras_transformer._files import output_file
-from keras_transformer.cli import common
-from keras_transformer.cli.common import AnyPath, ExistingFile, Given, checked
+from keras_transformer.cli import parameters, terminal
+from keras_transformer.cli.parameters import AnyPath, ExistingFile, Given, checked
 from keras_transformer.errors import UserError
-from keras_transformer.evaluation import MetricName, SignificanceTest
+from keras_transformer.evaluation.evaluator import (
+    Evaluator,
+    LengthBucket,
+    MetricName,
+    Score,
+    Significance,
+    SignificanceTest,
+)
+from keras_transformer.evaluation.run_evaluation import evaluate_run, read_baseline, run_evaluator
+from keras_transformer.runs.run import Run
 
 # With --hypotheses, nothing is translated, so other options would have no effect.
 _WITH_HYPOTHESES = {
@@ -22,8 +34,13 @@ _WITH_HYPOTHESES = {
     *("metric", "comet_model", "tokenize", "lowercase", "json_file"),
 }
 
+_TEST_NAMES = {
+    "bootstrap": "Paired bootstrap resampling",
+    "randomization": "Paired approximate randomization",
+}
 
-class EvaluateOptions(common.TranslatorOptions):
+
+class EvaluateOptions(parameters.TranslatorOptions):
     """The options of `evaluate`, but for those of search."""
 
     split: Literal["test", "validation"] | None = None
@@ -54,11 +71,11 @@ class EvaluateOptions(common.TranslatorOptions):
 
 
 @click.command("evaluate")
-@click.argument("run", metavar="[RUN]", type=common.any_path, required=False)
-@common.options_of(EvaluateOptions, "given")
-@click.option("--json", "json_file", type=common.any_path, help="File for all results as JSON.")
-@common.best_search_options
-@common.backend_option
+@click.argument("run", metavar="[RUN]", type=parameters.any_path, required=False)
+@parameters.options_of(EvaluateOptions, "given")
+@click.option("--json", "json_file", type=parameters.any_path, help="File for all results as JSON.")
+@parameters.best_search_options
+@parameters.backend_option
 def evaluate_command(
     run: Path | None, given: EvaluateOptions, json_file: Path | None, search: Given
 ) -> None:
@@ -78,27 +95,13 @@ def evaluate_command(
     _check_given(given.metric)
     inputs = (given.source, given.reference, given.hypotheses, given.baseline)
     for name, path in (("--output", given.output), ("--json", json_file)):
-        common.check_other_file(path, *inputs, option=name)
+        terminal.check_other_file(path, *inputs, option=name)
     if given.output and json_file and given.output.resolve() == json_file.resolve():
         raise UserError(f"--output and --json must be different files. Received: {json_file}")
-    from keras_transformer.evaluation.evaluator import (
-        Evaluator,
-        as_json,
-        comparison_table,
-        length_table,
-        score_lines,
-    )
-    from keras_transformer.evaluation.run_evaluation import (
-        evaluate_run,
-        read_baseline,
-        run_evaluator,
-    )
-    from keras_transformer.runs.run import Run
-
     settings: Given = given.model_dump(include={"comet_model", "tokenize", "lowercase"})
     settings = {name: x for name, x in {"metrics": given.metric, **settings}.items() if x}
     split, baseline = given.split or "test", given.baseline
-    with output_file(json_file) if json_file else nullcontext() as json:
+    with output_file(json_file) if json_file else nullcontext() as json_target:
         if run is None:
             assert given.reference and given.hypotheses
             evaluator = Evaluator.from_files(given.reference, given.source, **settings)
@@ -130,8 +133,10 @@ def evaluate_command(
         if buckets:
             side = "reference" if evaluator.sources is None else "source"
             click.echo("\n" + length_table(buckets, side))
-        if json:
-            json.write(as_json(scores=scores, comparisons=comparisons, length_buckets=buckets))
+        if json_target:
+            json_target.write(
+                as_json(scores=scores, comparisons=comparisons, length_buckets=buckets)
+            )
 
 
 def _check_given(metrics: Sequence[str]) -> None:
@@ -162,7 +167,40 @@ def _check_given(metrics: Sequence[str]) -> None:
         raise UserError("--metric comet needs --source FILE")
 
 
-class ScoreOptions(common.CheckpointOptions):
+def score_lines(scores: Sequence[Score]) -> str:
+    """Returns a line per score: metric, tab, score in percent, tab, signature."""
+    return "\n".join(f"{x.metric}\t{x.score:.2f}\t{x.signature}" for x in scores)
+
+
+def comparison_table(comparisons: Sequence[Significance], baseline: str) -> str:
+    """Returns the results of one significance test as a table. `baseline` is a name."""
+    first, name = comparisons[0], _TEST_NAMES[comparisons[0].test]
+    rows = [
+        (x.metric, f"{x.baseline:.2f}", f"{x.score:.2f}", f"{x.p_value:.4f}", x.signature)
+        for x in comparisons
+    ]
+    table = _table(("metric", "baseline", "score", "p-value", "signature"), rows)
+    return f"{name}, {first.samples} samples, seed {first.seed}, against {baseline}:\n{table}"
+
+
+def length_table(buckets: Sequence[LengthBucket], side: str) -> str:
+    """Returns the scores by sentence length as a table. `side` is "source" or "reference"."""
+    rows = [(x.words, x.sentences, *(f"{y:.2f}" for y in x.scores.values())) for x in buckets]
+    return _table((f"words of the {side}", "sentences", *buckets[0].scores), rows)
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    columns = ["left" if x in (heads[0], "signature") else "right" for x in heads]
+    return tabulate(rows, heads, tablefmt="plain", disable_numparse=True, colalign=columns)
+
+
+def as_json(**results: Sequence[Any]) -> str:
+    """Returns lists of results, such as of `Score`, as a JSON object."""
+    content = {name: [asdict(entry) for entry in entries] for name, entries in results.items()}
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+class ScoreOptions(parameters.CheckpointOptions):
     """The options of `score`."""
 
     summary: bool = False
@@ -173,11 +211,11 @@ class ScoreOptions(common.CheckpointOptions):
 
 
 @click.command("score")
-@common.run_argument
-@click.argument("source", type=common.existing_file)
-@click.argument("target", type=common.existing_file)
-@common.options_of(ScoreOptions)
-@common.backend_option
+@parameters.run_argument
+@click.argument("source", type=parameters.existing_file)
+@click.argument("target", type=parameters.existing_file)
+@parameters.options_of(ScoreOptions)
+@parameters.backend_option
 def score_command(run: Path, source: Path, target: Path, options: ScoreOptions) -> None:
     """Score translations with the model of RUN.
 
@@ -192,7 +230,6 @@ def score_command(run: Path, source: Path, target: Path, options: ScoreOptions) 
     """
     from keras_transformer.data.corpus import available_chunks
     from keras_transformer.data.parallel_text import read_parallel
-    from keras_transformer.runs.run import Run
     from keras_transformer.translation.base_translator import STREAMED_LINES
     from keras_transformer.translation.open_run import open_model
     from keras_transformer.translation.scoring import Scorer
@@ -204,7 +241,7 @@ def score_command(run: Path, source: Path, target: Path, options: ScoreOptions) 
     model = open_model(opened, options.checkpoint, for_inference=True)
     scorer = Scorer(model, opened.tokenizer(), options.batch_tokens)
     log_probability, tokens = 0.0, 0
-    with common.writer(None) as write, common.progress_bar("scoring", len(pairs)) as bar:
+    with terminal.writer(None) as write, terminal.progress_bar("scoring", len(pairs)) as bar:
         for chunk in available_chunks(pairs, STREAMED_LINES):
             sources, targets = zip(*chunk, strict=True)
             for score in scorer.score(sources, targets, bar.update):

@@ -6,11 +6,11 @@ from typing import Literal
 import click
 from pydantic import Field
 
-from keras_transformer.cli import common
-from keras_transformer.cli.common import AnyPath, Given, checked
+from keras_transformer.cli import parameters
+from keras_transformer.cli.parameters import AnyPath, Given, checked
 
 
-class FormatOptions(common.ShortlistOptions):
+class FormatOptions(parameters.ShortlistOptions):
     """The options of `export`, but for those of search."""
 
     format: Literal["saved_model", "ctranslate2", "onnx", "hugging_face", "run"]
@@ -26,10 +26,10 @@ class FormatOptions(common.ShortlistOptions):
 
 
 @click.command("export")
-@common.run_argument
-@common.options_of(FormatOptions)
-@common.best_search_options
-@common.backend_option
+@parameters.run_argument
+@parameters.options_of(FormatOptions)
+@parameters.best_search_options
+@parameters.backend_option
 def export_command(run: Path, options: FormatOptions, search: Given) -> None:
     """Export the model of RUN.
 

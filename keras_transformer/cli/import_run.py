@@ -6,11 +6,11 @@ from typing import Annotated
 import click
 from pydantic import Field
 
-from keras_transformer.cli import common
+from keras_transformer.cli import parameters
 from keras_transformer.cli.init import LANGUAGE
 
 
-class ImportOptions(common.Options):
+class ImportOptions(parameters.Options):
     """The options of `import`."""
 
     revision: str | None = Field(None, title="NAME")
@@ -28,9 +28,9 @@ class ImportOptions(common.Options):
 
 @click.command("import")
 @click.argument("source")
-@click.argument("run", type=common.any_path)
-@common.options_of(ImportOptions)
-@common.backend_option
+@click.argument("run", type=parameters.any_path)
+@parameters.options_of(ImportOptions)
+@parameters.backend_option
 def import_command(source: str, run: Path, options: ImportOptions) -> None:
     """Make a run folder of a trained model of another toolkit.
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from keras_transformer.cli.common import complete_recipe, render, run_argument
+from keras_transformer.cli.parameters import complete_recipe, run_argument
+from keras_transformer.cli.terminal import render
 from keras_transformer.errors import UserError
 
 

@@ -11,8 +11,9 @@ import click
 from pydantic import Field
 
 from keras_transformer._files import output_file
-from keras_transformer.cli import common
-from keras_transformer.cli.common import AnyPath, render
+from keras_transformer.cli import parameters
+from keras_transformer.cli.parameters import AnyPath
+from keras_transformer.cli.terminal import render
 from keras_transformer.errors import UserError
 
 
@@ -25,7 +26,7 @@ def _language(code: str) -> str:
 LANGUAGE = click.types.FuncParamType(_language)
 
 
-class InitOptions(common.Options):
+class InitOptions(parameters.Options):
     """The options of `init`."""
 
     source_language: Annotated[str | None, LANGUAGE] = Field(None, title="CODE")
@@ -40,9 +41,9 @@ class InitOptions(common.Options):
 
 
 @click.command("init")
-@click.argument("source", type=common.existing_file)
-@click.argument("target", type=common.existing_file, required=False)
-@common.options_of(InitOptions)
+@click.argument("source", type=parameters.existing_file)
+@click.argument("target", type=parameters.existing_file, required=False)
+@parameters.options_of(InitOptions)
 def init_command(source: Path, target: Path | None, options: InitOptions) -> None:
     """Write a recipe for your own text.
 

@@ -7,12 +7,12 @@ import click
 from pydantic import Field
 
 from keras_transformer._files import output_file, output_path
-from keras_transformer.cli import common
-from keras_transformer.cli.common import Given, checked
+from keras_transformer.cli import parameters
+from keras_transformer.cli.parameters import Given, checked
 from keras_transformer.errors import UserError
 
 
-class AttentionOptions(common.CheckpointOptions):
+class AttentionOptions(parameters.CheckpointOptions):
     """The options of `attention`."""
 
     output: Annotated[Path, click.Path(path_type=Path, dir_okay=False)] = Path("attention.html")
@@ -29,10 +29,10 @@ class AttentionOptions(common.CheckpointOptions):
 
 
 @click.command("attention")
-@common.run_argument
+@parameters.run_argument
 @click.argument("sentence")
-@common.options_of(AttentionOptions)
-@common.backend_option
+@parameters.options_of(AttentionOptions)
+@parameters.backend_option
 def attention_command(run: Path, sentence: str, options: AttentionOptions) -> None:
     """Show the attention of RUN in SENTENCE and its translation.
 
@@ -67,19 +67,19 @@ def attention_command(run: Path, sentence: str, options: AttentionOptions) -> No
     click.echo(str(output))
 
 
-class BeamOptions(common.CheckpointOptions):
+class BeamOptions(parameters.CheckpointOptions):
     """The options of `beam`, but for those of search."""
 
-    output: Annotated[Path, common.any_path] = Path("beam.html")
+    output: Annotated[Path, parameters.any_path] = Path("beam.html")
     """The HTML file. The file is written only if the command succeeds."""
 
 
 @click.command("beam")
-@common.run_argument
+@parameters.run_argument
 @click.argument("sentence")
-@common.options_of(BeamOptions)
-@common.search_options
-@common.backend_option
+@parameters.options_of(BeamOptions)
+@parameters.search_options
+@parameters.backend_option
 def beam_command(run: Path, sentence: str, options: BeamOptions, search: Given) -> None:
     """Show the beam search of RUN for SENTENCE as an HTML page.
 
@@ -104,16 +104,16 @@ def beam_command(run: Path, sentence: str, options: BeamOptions, search: Given) 
 
 
 @click.command("report")
-@common.run_argument
-@click.argument("other", metavar="[OTHER_RUN]", type=common.any_path, required=False)
+@parameters.run_argument
+@click.argument("other", metavar="[OTHER_RUN]", type=parameters.any_path, required=False)
 @click.option(
     "--output",
-    type=common.any_path,
+    type=parameters.any_path,
     help="The HTML file. Default: report.html in the current folder. The file is written only if "
     "the command succeeds.",
     default=Path("report.html"),
 )
-@common.backend_option
+@parameters.backend_option
 def report_command(run: Path, other: Path | None, output: Path) -> None:
     """Write one HTML page about RUN.
 

@@ -9,15 +9,15 @@ import click
 from pydantic import Field
 
 from keras_transformer._backend import installed_backends
-from keras_transformer.cli import common
-from keras_transformer.cli.common import AnyPath
+from keras_transformer.cli import parameters
+from keras_transformer.cli.parameters import AnyPath
 from keras_transformer.cli.process import keep_freed_memory, stop_after_step
 from keras_transformer.errors import UserError
 
 _DATA_DIR = click.Path(path_type=Path, exists=True, file_okay=False, resolve_path=True)
 
 
-class TrainOptions(common.RecipeOptions):
+class TrainOptions(parameters.RecipeOptions):
     """The options of `train`."""
 
     run: AnyPath = None
@@ -29,9 +29,9 @@ class TrainOptions(common.RecipeOptions):
 
 
 @click.command("train")
-@common.recipe_argument
-@common.options_of(TrainOptions)
-@common.backend_option
+@parameters.recipe_argument
+@parameters.options_of(TrainOptions)
+@parameters.backend_option
 def train_command(recipe: str, options: TrainOptions) -> None:
     """Train a model from RECIPE.
 
@@ -98,7 +98,7 @@ def _resumed_run(folder: Path, run: Path | None, resume: bool) -> Path:
     return folder
 
 
-class BudgetOptions(common.RecipeOptions):
+class BudgetOptions(parameters.RecipeOptions):
     """The options of `budget`."""
 
     memory: float | None = Field(None, gt=0)
@@ -107,9 +107,9 @@ class BudgetOptions(common.RecipeOptions):
 
 
 @click.command("budget")
-@common.recipe_argument
-@common.options_of(BudgetOptions)
-@common.backend_option
+@parameters.recipe_argument
+@parameters.options_of(BudgetOptions)
+@parameters.backend_option
 def budget_command(recipe: str, options: BudgetOptions) -> None:
     """Find the largest batch of RECIPE that fits into memory.
 
@@ -143,11 +143,11 @@ def _show_try(tried: Any) -> None:
 
 
 @click.command("average")
-@common.run_argument
+@parameters.run_argument
 @click.option(
     "--last", type=click.IntRange(min=1), required=True, help="Number of checkpoints to average."
 )
-@common.backend_option
+@parameters.backend_option
 def average_command(run: Path, last: int) -> None:
     """Average the last checkpoints of RUN.
 

@@ -10,8 +10,8 @@ import click
 from pydantic import Field
 
 from keras_transformer._files import as_line
-from keras_transformer.cli import common
-from keras_transformer.cli.common import ExistingFile, Given, checked, flags
+from keras_transformer.cli import parameters, terminal
+from keras_transformer.cli.parameters import ExistingFile, Given, checked, flags
 from keras_transformer.decoding.options import DecodingOptions, SamplingOptions, SearchOptions
 from keras_transformer.errors import UserError
 
@@ -19,7 +19,7 @@ from keras_transformer.errors import UserError
 _Line = tuple[str, str, list[str], list[str]]
 
 
-class TranslateOptions(common.TextOptions, common.TranslatorOptions):
+class TranslateOptions(parameters.TextOptions, parameters.TranslatorOptions):
     """The options of `translate`, but for those of search."""
 
     overlong: Literal["split", "truncate"] = "split"
@@ -28,7 +28,7 @@ class TranslateOptions(common.TextOptions, common.TranslatorOptions):
     copy_unknown: Literal["lines", "characters", "never"] = "lines"
     """Copy lines without a known word, with a warning. characters: also copy single unknown
     characters, in place of the word that gives them more than half of its attention."""
-    ensemble: Annotated[tuple[Path, ...], common.any_path] = Field((), title="RUN")
+    ensemble: Annotated[tuple[Path, ...], parameters.any_path] = Field((), title="RUN")
     """Add the model of another run to an ensemble, which averages the probabilities of its models.
     All runs must have the same tokenizer. --checkpoint applies to all runs. Repeatable."""
     prefix: ExistingFile = None
@@ -49,12 +49,12 @@ class TranslateOptions(common.TextOptions, common.TranslatorOptions):
 
 
 @click.command("translate")
-@common.run_argument
-@common.file_argument
-@common.options_of(TranslateOptions)
-@common.search_options
-@common.sampling_options
-@common.backend_option
+@parameters.run_argument
+@parameters.file_argument
+@parameters.options_of(TranslateOptions)
+@parameters.search_options
+@parameters.sampling_options
+@parameters.backend_option
 def translate_command(
     run: Path, file: Path | None, options: TranslateOptions, search: Given, sampling: Given
 ) -> None:
@@ -87,18 +87,18 @@ def translate_command(
     """
     drawn = _sampling(options, sampling, search)
     constraints = (options.prefix, options.required, options.forbidden)
-    common.check_other_file(options.output, file, *constraints)
+    terminal.check_other_file(options.output, file, *constraints)
     from keras_transformer.data.corpus import available_chunks
     from keras_transformer.runs.run import Run
     from keras_transformer.translation.base_translator import STREAMED_LINES
     from keras_transformer.translation.engines import open_translator
 
-    with common.writer(options.output) as write:
+    with terminal.writer(options.output) as write:
         runs = [Run.open(path) for path in (run, *options.ensemble)]
         recipe = runs[0].recipe
-        sentences = common.input_lines(file, recipe.data.source_language)
-        lines, total = common.counted(_lines(sentences, *constraints), file)
-        if is_session := common.is_session(file):
+        sentences = terminal.input_lines(file, recipe.data.source_language)
+        lines, total = terminal.counted(_lines(sentences, *constraints), file)
+        if is_session := terminal.is_session(file):
             click.echo(f"Loading {run}.", err=True)
         found = checked(SearchOptions if drawn else recipe.evaluation.search_options, **search)
         chosen = options.model_dump(include={"overlong", "copy_unknown"})
@@ -113,7 +113,7 @@ def translate_command(
             sample = translator.translate_mbr if options.mbr else translator.sample
             settings = {"sample": sample, "options": drawn, "seed": options.seed or 0}
         first = 0
-        with common.progress_bar("translating", total, translator.waiting, options.output) as bar:
+        with terminal.progress_bar("translating", total, translator.waiting, options.output) as bar:
             for chunk in chunks:
                 results = _hypotheses(translator, chunk, first, progress=bar.update, **settings)
                 write("".join(_text(x, options.scores) for best in results for x in best))
@@ -185,7 +185,7 @@ def _text(found: Any, scores: bool) -> str:
 _MOST = 2**31 - 1
 
 
-class ClientOptions(common.TextOptions):
+class ClientOptions(parameters.TextOptions):
     """The options of `client`."""
 
     address: str | None = None
@@ -215,8 +215,8 @@ class ClientOptions(common.TextOptions):
 
 @click.command("client")
 @click.argument("model")
-@common.file_argument
-@common.options_of(ClientOptions)
+@parameters.file_argument
+@parameters.options_of(ClientOptions)
 def client_command(model: str, file: Path | None, options: ClientOptions) -> None:
     """Translate with MODEL on a TensorFlow Serving server.
 
@@ -239,16 +239,16 @@ def client_command(model: str, file: Path | None, options: ClientOptions) -> Non
         raise UserError(f"--n-best must be at most the beam size, {beam_size}. Received: {n_best}")
     search = options.model_dump(include={"beam_size", "length_penalty", "max_length"})
     server = options.model_dump(include={"address", "protocol", "timeout", "retries"})
-    with common.writer(options.output) as write:
+    with terminal.writer(options.output) as write:
         from keras_transformer.serving import ServedTranslation, connect
 
-        lines, total = common.counted(common.input_lines(file), file)
+        lines, total = terminal.counted(terminal.input_lines(file), file)
         parts: Iterable[Iterable[str]] = [lines]
-        if common.is_session(file):
+        if terminal.is_session(file):
             parts = ([line] for line in lines)
         nothing = ServedTranslation("", -math.inf)
         translator = connect(model, version=options.model_version, **server)
-        with common.progress_bar("translating", total, output=options.output) as bar:
+        with terminal.progress_bar("translating", total, output=options.output) as bar:
             answers = (translator.stream(x, options.batch_size, n_best, **search) for x in parts)
             for found in itertools.chain.from_iterable(answers):
                 rows = [[*best, *[nothing] * (n_best - len(best))] for best in found]

@@ -8,9 +8,9 @@ from keras_transformer.decoding.options import SamplingOptions, SearchOptions
 if TYPE_CHECKING:
     from keras_transformer.decoding.decoding_loop import search
     from keras_transformer.decoding.ensemble import Ensemble
+    from keras_transformer.decoding.request import Request, SearchResult
     from keras_transformer.decoding.sampling import random_numbers
     from keras_transformer.decoding.shortlist import Shortlist
-    from keras_transformer.decoding.steps import Request, SearchResult
     from keras_transformer.decoding.token_rules import (
         ForbiddenWords,
         MinLength,
@@ -38,9 +38,9 @@ __getattr__ = lazy_names(
     {
         "decoding_loop": "search",
         "ensemble": "Ensemble",
+        "request": "Request SearchResult",
         "sampling": "random_numbers",
         "shortlist": "Shortlist",
-        "steps": "Request SearchResult",
         "token_rules": "ForbiddenWords MinLength NoRepeatNgrams RepetitionPenalty",
     },
 )

@@ -26,7 +26,8 @@ from keras_transformer.decoding.decoding_loop import (
     run_stages,
     stages,
 )
-from keras_transformer.decoding.steps import IMPOSSIBLE, Request, SearchResult
+from keras_transformer.decoding.options import IMPOSSIBLE
+from keras_transformer.decoding.request import Request, SearchResult
 
 # Up to these numbers of sentences, a search would spend more time on compiling than it saves.
 # Estimated for the tiny model on 2 cores.

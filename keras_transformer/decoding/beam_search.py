@@ -6,32 +6,27 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_transformer.decoding.options import LengthPenaltyForm, length_penalty_base
-from keras_transformer.decoding.steps import (
-    IMPOSSIBLE,
-    Request,
-    SearchResult,
-    SearchStrategy,
+from keras_transformer.decoding.next_tokens import (
     apply_rules,
     best_token,
     block_maxima,
     empty_ids,
     log_normalizer,
     next_log_probabilities,
-    search_result,
-    take_columns,
     tokens_without,
     top_k_tokens,
     widen_ids,
     write_at,
 )
+from keras_transformer.decoding.options import IMPOSSIBLE, LengthPenaltyForm, length_penalty_base
+from keras_transformer.decoding.request import Request, SearchResult, SearchStrategy, search_result
 from keras_transformer.decoding.token_rules import (
     Candidates,
     allocate_beams,
     constrained_candidates,
     rules_of_request,
 )
-from keras_transformer.layers.attention.cache import Cache
+from keras_transformer.layers.attention.cache import Cache, take_columns
 
 # Subtracted from the score of a hypothesis for each required token that is missing.
 MISSING_TOKEN_PENALTY = 1000.0

@@ -14,10 +14,11 @@ from keras import ops
 
 from keras_transformer._backend.compile_function import while_loop
 from keras_transformer.decoding.beam_search import BeamSearch
+from keras_transformer.decoding.next_tokens import TokenRule
 from keras_transformer.decoding.options import SamplingOptions, SearchOptions
+from keras_transformer.decoding.request import Request, SearchResult
 from keras_transformer.decoding.sampling import Sampling
 from keras_transformer.decoding.shortlist import limit_request, with_token_ids
-from keras_transformer.decoding.steps import Request, SearchResult, TokenRule
 from keras_transformer.decoding.token_rules import rules_of_options
 from keras_transformer.layers.attention.cache import Cache
 

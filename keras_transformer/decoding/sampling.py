@@ -6,20 +6,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding.steps import (
-    IMPOSSIBLE,
-    Request,
-    SearchResult,
-    SearchStrategy,
+from keras_transformer.decoding.next_tokens import (
     apply_rules,
     empty_ids,
     next_log_probabilities,
-    search_result,
     take_at,
     top_k_tokens,
     widen_ids,
     write_at,
 )
+from keras_transformer.decoding.options import IMPOSSIBLE
+from keras_transformer.decoding.request import Request, SearchResult, SearchStrategy, search_result
 from keras_transformer.decoding.token_rules import rules_of_request
 from keras_transformer.layers.attention.cache import Cache
 

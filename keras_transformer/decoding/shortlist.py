@@ -15,8 +15,9 @@ from keras import ops
 
 from keras_transformer._files import atomic_write
 from keras_transformer.data.token_store import SIDES
-from keras_transformer.decoding.steps import Request, SearchResult, take_columns
+from keras_transformer.decoding.request import Request, SearchResult
 from keras_transformer.errors import UserError
+from keras_transformer.layers.attention.cache import take_columns
 
 _LARGEST = np.iinfo(np.int32).max
 _IDS = ("prefix_ids", "forbidden_ids", "required_ids")

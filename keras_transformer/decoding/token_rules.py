@@ -27,18 +27,17 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
-from keras_transformer.decoding.options import DecodingOptions
-from keras_transformer.decoding.steps import (
-    IMPOSSIBLE,
-    Request,
+from keras_transformer.decoding.next_tokens import (
     TokenRule,
     best_token,
     count_tokens,
     take_at,
-    take_columns,
     top_k_tokens,
     write_at,
 )
+from keras_transformer.decoding.options import IMPOSSIBLE, DecodingOptions
+from keras_transformer.decoding.request import Request
+from keras_transformer.layers.attention.cache import take_columns
 
 # Pads the sequences of `ForbiddenWords`; no token has this id.
 NO_TOKEN = -1

@@ -1,16 +1,14 @@
 """Scores translations of one text, and compares them with other translations of the text."""
 
-import json
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from sacrebleu.significance import PairedTest
-from tabulate import tabulate
 
 from keras_transformer.data.corpus import read_lines
 from keras_transformer.data.parallel_text import read_parallel
@@ -20,11 +18,8 @@ from keras_transformer.evaluation.metrics import MetricName, new_metric
 SignificanceTest = Literal["bootstrap", "randomization"]
 # The number of words of the longest sentence in each length bucket.
 _BUCKETS = {"0-5": 5, "6-10": 10, "11-15": 15, "16-20": 20, "21-30": 30, "31-50": 50, "51+": np.inf}
-# The name of each test in sacrebleu's code and in tables.
-_TESTS = {
-    "bootstrap": ("bs", "Paired bootstrap resampling"),
-    "randomization": ("ar", "Paired approximate randomization"),
-}
+# The name of each test in sacrebleu's code.
+_TESTS = {"bootstrap": "bs", "randomization": "ar"}
 
 
 @dataclass(frozen=True)
@@ -180,7 +175,7 @@ class Evaluator:
             warnings.warn(f"{message}{count} sentences", stacklevel=2)
         systems = [("baseline", tuple(baseline)), ("system", tuple(hypotheses))]
         metrics = {str(number): metric for number, metric in enumerate(self._metrics)}
-        paired = PairedTest(systems, metrics, (self.references,), test_type=_TESTS[test][0])
+        paired = PairedTest(systems, metrics, (self.references,), test_type=_TESTS[test])
         signatures, results = paired()
         found = []
         for metric, (name, signature) in zip(self._metrics, signatures.items(), strict=True):
@@ -239,36 +234,3 @@ class Evaluator:
 
     def _statistics(self, metric: Any, hypotheses: Sequence[str]) -> Any:
         return metric._extract_corpus_statistics(tuple(hypotheses), (self.references,))
-
-
-def score_lines(scores: Sequence[Score]) -> str:
-    """Returns a line per score: metric, tab, score in percent, tab, signature."""
-    return "\n".join(f"{x.metric}\t{x.score:.2f}\t{x.signature}" for x in scores)
-
-
-def comparison_table(comparisons: Sequence[Significance], baseline: str) -> str:
-    """Returns the results of one significance test as a table. `baseline` is a name."""
-    first, name = comparisons[0], _TESTS[comparisons[0].test][1]
-    rows = [
-        (x.metric, f"{x.baseline:.2f}", f"{x.score:.2f}", f"{x.p_value:.4f}", x.signature)
-        for x in comparisons
-    ]
-    table = _table(("metric", "baseline", "score", "p-value", "signature"), rows)
-    return f"{name}, {first.samples} samples, seed {first.seed}, against {baseline}:\n{table}"
-
-
-def length_table(buckets: Sequence[LengthBucket], side: str) -> str:
-    """Returns the scores by sentence length as a table. `side` is "source" or "reference"."""
-    rows = [(x.words, x.sentences, *(f"{y:.2f}" for y in x.scores.values())) for x in buckets]
-    return _table((f"words of the {side}", "sentences", *buckets[0].scores), rows)
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    columns = ["left" if x in (heads[0], "signature") else "right" for x in heads]
-    return tabulate(rows, heads, tablefmt="plain", disable_numparse=True, colalign=columns)
-
-
-def as_json(**results: Sequence[Any]) -> str:
-    """Returns lists of results, such as of `Score`, as a JSON object."""
-    content = {name: [asdict(entry) for entry in entries] for name, entries in results.items()}
-    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"

@@ -9,9 +9,9 @@ import tensorflow_text
 
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.decoding_loop import search
-from keras_transformer.decoding.options import LARGEST_LENGTH_PENALTY, SearchOptions
+from keras_transformer.decoding.options import IMPOSSIBLE, LARGEST_LENGTH_PENALTY, SearchOptions
+from keras_transformer.decoding.request import Request, SearchResult
 from keras_transformer.decoding.shortlist import Shortlist, unique_ids
-from keras_transformer.decoding.steps import IMPOSSIBLE, Request, SearchResult
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.translation.base_translator import EXTRA_LENGTH, INVISIBLE, wordless_pieces
 from keras_transformer.translation.scoring import score_pairs

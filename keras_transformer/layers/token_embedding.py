@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -49,8 +50,13 @@ class TokenEmbedding(ConfiguredLayer):
     Raises:
         ValueError: If the ids are not integers. `keras.Input` makes floats of them by default.
 
+    Attributes:
+        cut: Function that replaces the vectors `(B, T, D)` during a call, or None.
+
     Source: Vaswani et al. 2017, §3.4; for the shared matrix, Press and Wolf 2017.
     """
+
+    cut: Callable[[Any], Any] | None = None
 
     def __init__(
         self,
@@ -126,7 +132,8 @@ class TokenEmbedding(ConfiguredLayer):
         if self.scale is not None:
             scale = ops.take(self.scale, inputs, axis=0)
             vectors = vectors / ops.expand_dims(scale, -1)
-        return vectors * math.sqrt(self.d_model) if self.use_scale else vectors
+        vectors = vectors * math.sqrt(self.d_model) if self.use_scale else vectors
+        return self.cut(vectors) if self.cut else vectors
 
     def _logits(self, inputs: Any) -> Any:
         """Returns the logits without the bias."""

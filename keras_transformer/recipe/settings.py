@@ -133,6 +133,9 @@ class Data(_Section):
     """Folder of the files. The option --data-dir sets this key."""
     download: Download | None = None
     filters: Filters = Filters()
+    both_directions: bool = False
+    """Train also from the target language to the source language, in the same model. A run with
+    initial_run can then go on in one direction."""
     max_length: Length = 256
     """Drop pairs in which a sentence has more pieces than this number."""
 
@@ -290,16 +293,26 @@ class Training(_Section):
     """Multiplies the learning rate."""
     peak_learning_rate: LearningRate | None = None
     """Highest learning rate. Default: the peak of the formula in §5.3."""
+    cosine_steps: Steps | None = None
+    """Optimizer steps after warm-up in which the learning rate falls to 0 along a cosine. Default:
+    it falls with the inverse square root of the step (§5.3)."""
     label_smoothing: Rate = 0.1
     """Probability ε that is spread over all pieces (§5.4)."""
     r_drop: Annotated[float, Field(ge=0)] = 0.0
     """Weight of R-Drop, a loss that compares the outputs under two dropout masks."""
+    simcut: Annotated[float, Field(ge=0)] = 0.0
+    """Weight of SimCut, a loss that compares the outputs for the text and for a text in which some
+    tokens are cut. Not together with R-Drop."""
+    simcut_rate: Rate = 0.05
+    """Probability that SimCut cuts a token."""
     adam_beta_1: Rate = 0.9
     """β₁ of Adam (§5.3)."""
     adam_beta_2: Rate = 0.98
     """β₂ of Adam (§5.3)."""
     adam_epsilon: Epsilon = 1e-9
     """ε of Adam (§5.3)."""
+    weight_decay: Rate = 0.0
+    """Fraction of each matrix that a step subtracts, times the learning rate, as in AdamW."""
     global_clipnorm: Positive | None = None
     """Clip gradients to this global norm. Default: no clipping."""
     ema_momentum: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -395,6 +408,8 @@ class Recipe(_Section):
         if kept < averaged:
             rule = "training.keep_checkpoints must be at least evaluation.average_last"
             raise ValueError(f"{rule}. Received: {kept} and {averaged}")
+        if self.data.both_directions and not self.tokenizer.joint:
+            raise ValueError("data.both_directions needs tokenizer.joint. Received: false")
         return self
 
     @property

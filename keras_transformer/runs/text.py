@@ -34,8 +34,13 @@ class RunText:
         self._run = run
 
     def pairs(self, split: Split) -> Iterable[Pair]:
-        """Returns the (source, target) pairs of a split. The result can be iterated repeatedly."""
-        return read_parallel(*self.files(split), self._languages)
+        """Returns the (source, target) pairs of a split. The result can be iterated repeatedly.
+
+        With `data.both_directions`, the pairs for training follow once more, the sides exchanged.
+        """
+        pairs = read_parallel(*self.files(split), self._languages)
+        both = split == "train" and self._run.recipe.data.both_directions
+        return _BothDirections(pairs) if both else pairs
 
     @property
     def _languages(self) -> tuple[str, str]:
@@ -154,6 +159,15 @@ class RunText:
             length = self._run.recipe.data.max_length
             pairs = self.pairs("train")
             yield TokenStore.build(temporary, pairs, tokenizer, length, fingerprint=fingerprint)
+
+
+class _BothDirections:
+    def __init__(self, pairs: Iterable[Pair]) -> None:
+        self._pairs = pairs
+
+    def __iter__(self) -> Iterator[Pair]:
+        yield from self._pairs
+        yield from ((target, source) for source, target in self._pairs)
 
 
 def _training_pairs(held_out: HeldOut) -> Iterator[Pair]:

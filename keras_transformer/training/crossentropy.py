@@ -1,7 +1,7 @@
 """Computes the cross-entropy (§5.4), perplexity and accuracy over real tokens."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
@@ -225,6 +225,28 @@ def _token_crossentropy(labels: Any, logits: Any, label_smoothing: float = 0.0) 
     return ops.logsumexp(logits, axis=-1) - expected
 
 
+class SecondPass(NamedTuple):
+    """What a second forward pass of the batch, with other dropout masks, adds to the loss.
+
+    The passes give a token the distributions p and q. Its loss is (1 - share) times the
+    cross-entropy of p, plus share times that of q, plus divergence KL(p, q) + reverse KL(q, p).
+    """
+
+    share: float
+    divergence: float
+    reverse: float
+
+    @classmethod
+    def r_drop(cls, alpha: float) -> "SecondPass":
+        """Returns half of equation 4 of Liang et al. 2021, "R-Drop", with the weight α."""
+        return cls(0.5, alpha / 4, alpha / 4)
+
+    @classmethod
+    def simcut(cls, alpha: float) -> "SecondPass":
+        """Returns SimCut with the weight α, where q is of cut inputs (Gao et al. 2022, §3.2)."""
+        return cls(0.0, alpha, 0.0)
+
+
 def sliced_crossentropy(
     states: Any,
     embeddings: Any,
@@ -232,7 +254,7 @@ def sliced_crossentropy(
     weights: Any,
     slice_size: int,
     label_smoothing: float = 0.0,
-    r_drop: float = 0.0,
+    second_pass: SecondPass | None = None,
     needs_gradient: bool = True,
 ) -> Any:
     """Computes the sum of all token losses, with the logits of only a few tokens in memory.
@@ -241,17 +263,14 @@ def sliced_crossentropy(
     logits. The backward pass uses these gradients and computes no matrix product.
 
     Args:
-        states: Float tensor (M, D), the decoder's output for M tokens. With `r_drop`, the shape is
-            (2M, D): the output of the first forward pass, then that of the second.
+        states: Float tensor (M, D), the decoder's output for M tokens. With `second_pass`, the
+            shape is (2M, D): the output of the first forward pass, then that of the second.
         embeddings: The output projection, a float tensor (V, D) with the dtype of `states`.
         labels: Integer tensor (M,), 0 where the weight is 0.
         weights: float32 tensor (M,), the weight of each token's loss, without a gradient.
         slice_size: Number of tokens per iteration, at least 1.
         label_smoothing: Float ε in [0, 1].
-        r_drop: Weight α of R-Drop, 0 for none. Two forward passes with different dropout masks give
-            two distributions p and q for each token. The loss of a token is the mean of its two
-            cross-entropies plus α/4 (KL(p, q) + KL(q, p)): half of equation 4 of Liang et al.,
-            2021.
+        second_pass: What a second forward pass adds to the loss. Defaults to None.
         needs_gradient: If False, computes no gradients. This saves two matrix products per slice.
 
     Returns:
@@ -261,7 +280,7 @@ def sliced_crossentropy(
     """
     # Without this scaling, weights such as 1 / tokens make logit gradients underflow in float16.
     largest = ops.maximum(ops.max(ops.abs(weights)), scalar(1e-30, "float32"))
-    data = (labels, weights / largest, slice_size, label_smoothing, r_drop)
+    data = (labels, weights / largest, slice_size, label_smoothing, second_pass)
     if not needs_gradient:
         return largest * _loop(states, embeddings, *data, needs_gradient=False)[0]
 
@@ -286,11 +305,11 @@ def _loop(
     weights: Any,
     size: int,
     label_smoothing: float,
-    r_drop: float,
+    second_pass: SecondPass | None,
     needs_gradient: bool,
 ) -> tuple[Any, ...]:
     """Returns the sums and, if needed, the float32 gradients of `states` and `embeddings`."""
-    passes = 2 if r_drop else 1
+    passes = 2 if second_pass else 1
     count = ops.shape(labels)[0]
     num_slices = -(-count // size)
     # Slices of nearly equal size have less padding. TensorFlow may know `count` only at run time.
@@ -299,15 +318,17 @@ def _loop(
     added = num_slices * size - count  # padding tokens with weight 0
     states = ops.reshape(states, (passes, count, states.shape[-1]))
     states = ops.pad(states, ((0, 0), (0, added), (0, 0)))
-    labels, weights = (ops.pad(x, ((0, added),)) for x in (labels, weights / passes))
+    labels, weights = (ops.pad(x, ((0, added),)) for x in (labels, weights))
     mean_embedding = ops.mean(ops.cast(embeddings, "float32"), axis=0)
 
     def body(index: Any, totals: Any, *gradients: Any) -> tuple[Any, ...]:
         start = index * size
         x = ops.slice(states, first_indices(start, 1), (passes, size, states.shape[-1]))
         x = ops.reshape(x, (passes * size, states.shape[-1]))
-        y, weight = (ops.tile(ops.slice(z, (start,), (size,)), passes) for z in (labels, weights))
-        sums, d_logits = _sums(x, embeddings, mean_embedding, y, weight, label_smoothing, r_drop)
+        y, weight = (ops.slice(z, (start,), (size,)) for z in (labels, weights))
+        y = ops.tile(y, passes)
+        of_slice = (x, embeddings, mean_embedding, y, weight)
+        sums, d_logits = _sums(*of_slice, label_smoothing, second_pass)
         if needs_gradient:
             d_logits = ops.cast(d_logits, x.dtype)
             d_states = ops.cast(ops.matmul(d_logits, embeddings), "float32")
@@ -335,7 +356,7 @@ def _sums(
     labels: Any,
     weights: Any,
     label_smoothing: float,
-    r_drop: float,
+    second_pass: SecondPass | None,
 ) -> tuple[Any, Any]:
     """Returns the three sums for one slice, and the gradient of the loss with respect to logits."""
     logits = ops.cast(ops.matmul(states, ops.transpose(embeddings)), "float32")
@@ -346,19 +367,31 @@ def _sums(
     loss = normalizer - (1.0 - label_smoothing) * of_label - label_smoothing * mean_logit
     spread = label_smoothing / embeddings.shape[0]
     is_label = ops.arange(embeddings.shape[0], dtype="int32") == labels[:, None]
-    weight = weights[:, None]
+    shares = weights
+    if second_pass:
+        shares = ops.concatenate([x * weights for x in (1 - second_pass.share, second_pass.share)])
+    weight = shares[:, None]
     smoothed = ops.where(is_label, (1.0 - label_smoothing + spread) * weight, spread * weight)
     d_logits = exponentials * (weight / total) - smoothed
-    if r_drop:
-        first, second = ops.split(logits - normalizer[:, None], 2)
-        p, q = ops.split(exponentials / total, 2)
-        difference = first - second
-        from_p = ops.sum(p * difference, axis=-1, keepdims=True)
-        from_q = -ops.sum(q * difference, axis=-1, keepdims=True)
-        gradients = (p * (difference - from_p) + p - q, q * (-difference - from_q) + q - p)
-        divergence = (from_p + from_q)[:, 0]  # KL(p, q) + KL(q, p)
-        loss = loss + r_drop / 4 * ops.concatenate([divergence, divergence])
-        d_logits = d_logits + r_drop / 2 * weight * ops.concatenate(gradients)
     correct = ops.cast(of_label >= largest[:, 0], "float32")
-    values = (loss, normalizer - of_label, correct)
-    return ops.stack([ops.sum(weights * x) for x in values]), d_logits
+    sums = [ops.sum(shares * x) for x in (loss, normalizer - of_label, correct)]
+    if second_pass:
+        log_p, log_q = ops.split(logits - normalizer[:, None], 2)
+        p, q = ops.split(exponentials / total, 2)
+        divergence, gradients = _divergence(log_p, log_q, p, q, second_pass)
+        sums[0] += ops.sum(weights * divergence)
+        d_logits += ops.concatenate([weights[:, None] * x for x in gradients])
+    return ops.stack(sums), d_logits
+
+
+def _divergence(
+    log_p: Any, log_q: Any, p: Any, q: Any, second_pass: SecondPass
+) -> tuple[Any, tuple[Any, Any]]:
+    """Returns the weighted divergences, and their gradients with respect to both logits."""
+    _, forward, reverse = second_pass
+    difference = log_p - log_q
+    from_p = ops.sum(p * difference, axis=-1, keepdims=True)  # KL(p, q)
+    from_q = -ops.sum(q * difference, axis=-1, keepdims=True)  # KL(q, p)
+    d_first = forward * p * (difference - from_p) + reverse * (p - q)
+    d_second = forward * (q - p) + reverse * q * (-difference - from_q)
+    return (forward * from_p + reverse * from_q)[:, 0], (d_first, d_second)

@@ -44,6 +44,9 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
     Returns:
         The learning rate, a float32 scalar.
 
+    Attributes:
+        highest: Float, the learning rate after warm-up.
+
     Raises:
         ValueError: If both `d_model` and `peak` are given, or if neither is given.
 
@@ -65,7 +68,7 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
                 f"Received: d_model={d_model}, peak={peak}"
             )
         highest: Any = peak if d_model is None else (d_model * warmup_steps) ** -0.5
-        self._highest = scale * highest
+        self.highest = float(scale * highest)
         self.d_model = d_model
         self.warmup_steps = warmup_steps
         self.peak = peak
@@ -74,7 +77,7 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
     def __call__(self, step: Any) -> Any:
         step = ops.cast(step, "float32") + 1.0
         decay = ops.sqrt(self.warmup_steps / step)
-        return self._highest * ops.minimum(step / self.warmup_steps, decay)
+        return self.highest * ops.minimum(step / self.warmup_steps, decay)
 
     def get_config(self) -> dict[str, Any]:
         return {x: getattr(self, x) for x in ("d_model", "warmup_steps", "peak", "scale")}

@@ -1,6 +1,7 @@
 """Trains models without the logits of a whole batch in memory."""
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import keras
@@ -17,11 +18,15 @@ from keras_transformer._backend.gradient_checkpointing import (
     check_checkpointable,
     gradient_checkpointing,
 )
+from keras_transformer._backend.operations import scalar
+from keras_transformer.layers.dropout import Dropout, keep_mask
+from keras_transformer.layers.token_embedding import TokenEmbedding
 from keras_transformer.models.base import WithoutClassWeight
 from keras_transformer.training.crossentropy import (
     MaskedAccuracy,
     MaskedCrossentropy,
     Perplexity,
+    SecondPass,
     TokenMean,
     labels_and_weights,
 )
@@ -66,6 +71,11 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, Recomputable, keras.M
         r_drop: Weight α of R-Drop (Liang et al., 2021). For small translation data, 5 is a good
             value. The model processes each batch twice with different dropout masks, and the loss
             includes the divergence of the two predictions. Defaults to 0, which means no R-Drop.
+        simcut: Weight α of SimCut (Gao et al., 2022), whose authors use 3. The model processes each
+            batch twice, and the second time some tokens have the embedding 0. The loss includes the
+            divergence of the second prediction from the first. Not together with `r_drop`. Defaults
+            to 0, which means no SimCut.
+        simcut_rate: Probability that SimCut cuts a source or target token. Defaults to 0.05.
         gradient_checkpointing: Whether to recompute the activations of encoder and decoder layers
             in the backward pass, to save memory. Defaults to False.
         distribution: The devices and processes, such as `Distribution.all_devices()`. Defaults to
@@ -75,14 +85,15 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, Recomputable, keras.M
         inputs: The inputs of `model`.
 
     Returns:
-        The hidden states, a float tensor (B, T, D). In training with `r_drop`, the shape is
-        (2B, T, D).
+        The hidden states, a float tensor (B, T, D). In training with `r_drop` or `simcut`, the
+        shape is (2B, T, D).
 
     Raises:
-        ValueError: If no layer of `model` supports `gradient_checkpointing`, or such a layer has
-            batch normalization. `compile` raises it as `model.compile` does, or on PyTorch if
-            `jit_compile` is True, but CUDA graphs are impossible. Training and evaluation raise it
-            if the output matrix of `model` is quantized.
+        ValueError: If both `r_drop` and `simcut` are given. If no layer of `model` supports
+            `gradient_checkpointing`, or such a layer has batch normalization. `compile` raises it
+            as `model.compile` does, or on PyTorch if `jit_compile` is True, but CUDA graphs are
+            impossible. Training and evaluation raise it if the output matrix of `model` is
+            quantized, and training with `simcut` if the model has no `TokenEmbedding`.
     """
 
     def __init__(
@@ -91,10 +102,17 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, Recomputable, keras.M
         loss: MaskedCrossentropy | None = None,
         logits_mebibytes: int | None = None,
         r_drop: float = 0.0,
+        simcut: float = 0.0,
+        simcut_rate: float = 0.05,
         gradient_checkpointing: bool = False,
         distribution: Distribution = ONE_DEVICE,
     ) -> None:
         loss = loss or MaskedCrossentropy(pad_id=model.pad_id)
+        if r_drop and simcut:
+            raise ValueError(
+                "Only one of `r_drop` and `simcut` can be used. "
+                f"Received: r_drop={r_drop}, simcut={simcut}"
+            )
         if gradient_checkpointing:
             check_checkpointable(model)
         super().__init__(model.input, model.states)
@@ -102,7 +120,10 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, Recomputable, keras.M
         self.model = model
         self.token_loss = loss
         self.logits_mebibytes = logits_mebibytes
-        self.r_drop = r_drop
+        self.second_pass: SecondPass | None = None
+        self._cut = _Cut(simcut_rate) if simcut else None
+        if r_drop or simcut:
+            self.second_pass = SecondPass.r_drop(r_drop) if r_drop else SecondPass.simcut(simcut)
         self.gradient_checkpointing = gradient_checkpointing
         self.distribution = distribution
         self.accuracy, self.perplexity = MaskedAccuracy(loss.pad_id), Perplexity(loss.pad_id)
@@ -130,7 +151,9 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, Recomputable, keras.M
     # Keras would visit each layer twice, also as one of the trainer. It first builds the trainer.
     @property
     def variables(self) -> list[Any]:
-        return self.model.variables if hasattr(self, "model") else super().variables
+        if not hasattr(self, "model"):
+            return super().variables
+        return self.model.variables + (self._cut.variables if self._cut else [])
 
     @property
     def weights(self) -> list[Any]:
@@ -180,17 +203,20 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, Recomputable, keras.M
         return max(width, mebibytes * 2**20 // (4 * vocabulary_size))
 
     def call(self, inputs: Any, training: bool | None = None, **kwargs: Any) -> Any:
-        if training and self.r_drop:
+        if training and self.second_pass:
             inputs = keras.tree.map_structure(lambda x: ops.concatenate([x, x]), inputs)
         recomputes = self.gradient_checkpointing and training
-        with gradient_checkpointing() if recomputes else nullcontext():
+        with (
+            gradient_checkpointing() if recomputes else nullcontext(),
+            self._cut.cutting(self.model) if self._cut and training else nullcontext(),
+        ):
             return super().call(inputs, training=training, **kwargs)
 
     def compute_loss(
         self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None, training: bool = True
     ) -> Any:
         """Computes the loss, a float32 scalar, and updates the metrics."""
-        shape = (None, *y_pred.shape[1:-1])  # With R-Drop, `y_pred` has each row twice.
+        shape = (None, *y_pred.shape[1:-1])  # With two passes, `y_pred` has each row twice.
         y, weights = labels_and_weights(y, shape, self.token_loss.pad_id, sample_weight)
         total = ops.sum(weights)
         mean = self.token_loss.reduction != "sum"
@@ -201,7 +227,7 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, Recomputable, keras.M
             ops.reshape(weights, (-1,)),
             slice_size=self.slice_size,
             label_smoothing=self.token_loss.label_smoothing,
-            r_drop=self.r_drop if training else 0.0,
+            second_pass=self.second_pass if training else None,
             needs_gradient=training,
         )
         metric_sums = ops.stop_gradient(sums)
@@ -244,13 +270,34 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, Recomputable, keras.M
             type(self.model).from_config(self.model.get_config()),
             self.token_loss,
             self.logits_mebibytes,
-            self.r_drop,
-            self.gradient_checkpointing,
         )
         optimizer = type(self.optimizer).from_config(self.optimizer.get_config())
         copy.compile(optimizer, jit_compile=self.jit_compile)
         copy.optimizer.build(copy.trainable_variables)
         return copy
+
+
+class _Cut(Dropout):
+    """Sets random vectors to 0, in the second half of a batch."""
+
+    @contextmanager
+    def cutting(self, model: Any) -> Iterator[None]:
+        """Cuts the results of the model's token embeddings in the `with` block."""
+        embeddings = [x for x in model._flatten_layers() if isinstance(x, TokenEmbedding)]
+        if not embeddings:
+            raise ValueError("`simcut` needs a model with a `TokenEmbedding`. Received: none")
+        for embedding in embeddings:
+            embedding.cut = lambda vectors: self.drop(vectors, self.next_seed())
+        try:
+            yield
+        finally:
+            for embedding in embeddings:
+                embedding.cut = None
+
+    def drop(self, inputs: Any, seed: Any) -> Any:
+        whole, cut = ops.split(inputs, 2)
+        is_kept = keep_mask(seed, self.rate, (*ops.shape(cut)[:-1], 1))
+        return ops.concatenate([whole, ops.where(is_kept, cut, scalar(0, cut.dtype))])
 
 
 class _LossMean(TokenMean):

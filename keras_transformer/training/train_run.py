@@ -186,16 +186,23 @@ def new_trainer(recipe: Recipe, distribution: Distribution = ONE_DEVICE) -> Slic
         **recipe.model.overrides,
     )
     loss = MaskedCrossentropy(settings.label_smoothing, model.pad_id, reduction="sum")
-    options = settings.logits_mebibytes, settings.r_drop, settings.gradient_checkpointing
-    trainer = SlicedLogitsTrainer(model, loss, *options, distribution)
+    names = "logits_mebibytes", "r_drop", "simcut", "simcut_rate", "gradient_checkpointing"
+    options = {name: getattr(settings, name) for name in names}
+    trainer = SlicedLogitsTrainer(model, loss, distribution=distribution, **options)
     peak, accumulation = settings.peak_learning_rate, settings.accumulation_steps
+    warmup = settings.warmup_steps
+    schedule: Any = TransformerSchedule(
+        d_model=model.d_model if peak is None else None,
+        warmup_steps=warmup,
+        peak=peak,
+        scale=settings.learning_rate_scale,
+    )
+    if settings.cosine_steps:
+        schedule = keras.optimizers.schedules.CosineDecay(
+            0.0, settings.cosine_steps, warmup_target=schedule.highest, warmup_steps=warmup
+        )
     optimizer = TransformerAdam(
-        TransformerSchedule(
-            d_model=model.d_model if peak is None else None,
-            warmup_steps=settings.warmup_steps,
-            peak=peak,
-            scale=settings.learning_rate_scale,
-        ),
+        schedule,
         beta_1=settings.adam_beta_1,
         beta_2=settings.adam_beta_2,
         epsilon=settings.adam_epsilon,
@@ -203,7 +210,10 @@ def new_trainer(recipe: Recipe, distribution: Distribution = ONE_DEVICE) -> Slic
         use_ema=settings.ema_momentum is not None,
         ema_momentum=settings.ema_momentum or 0.0,
         gradient_accumulation_steps=accumulation if accumulation > 1 else None,
+        weight_decay=settings.weight_decay or None,
     )
+    vectors = [x for x in model.trainable_variables if len(x.shape) < 2]
+    optimizer.exclude_from_weight_decay(vectors)
     trainer.compile(optimizer, jit_compile=settings.jit_compile)
     return trainer
 

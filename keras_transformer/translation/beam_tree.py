@@ -11,7 +11,7 @@ from keras import ops
 from keras_transformer.decoding.beam_search import BeamSearch, BeamState, length_divisor
 from keras_transformer.decoding.decoding_loop import run_stages
 from keras_transformer.decoding.options import IMPOSSIBLE, SearchOptions
-from keras_transformer.decoding.steps import Request, SearchResult
+from keras_transformer.decoding.request import Request, SearchResult
 from keras_transformer.decoding.token_rules import Candidates
 from keras_transformer.translation.hypothesis import WORD_BEGIN, Hypothesis
 

@@ -10,8 +10,8 @@ from keras_transformer.decoding.batch_search import BatchSearch
 from keras_transformer.decoding.batches import LengthBatch, length_batches, padded
 from keras_transformer.decoding.decoding_loop import NO_ID, Strategy, make_strategy
 from keras_transformer.decoding.options import SamplingOptions, SearchOptions
+from keras_transformer.decoding.request import Request
 from keras_transformer.decoding.sampling import random_numbers
-from keras_transformer.decoding.steps import Request
 from keras_transformer.translation.hypothesis import Hypothesis
 
 # Batches run at the same time, because a single one leaves cores or the accelerator idle at times.

@@ -59,6 +59,7 @@ CASES = {
         {"r_drop": 2.0, "logits_mebibytes": 0},
         {"global_clipnorm": 0.1},
     ),
+    "SimCut": lambda: translator({}, {"simcut": 3.0, "simcut_rate": 0.3}),
     "checkpointing, EMA": lambda: translator(
         {}, {"gradient_checkpointing": True}, {"use_ema": True}
     ),

@@ -8,7 +8,7 @@ from keras_transformer import SamplingOptions, SearchOptions
 from keras_transformer._backend import compile_function
 from keras_transformer.decoding.batch_search import MANY_SHAPES, BatchSearch
 from keras_transformer.decoding.decoding_loop import make_strategy
-from keras_transformer.decoding.steps import Request
+from keras_transformer.decoding.request import Request
 from keras_transformer.models import Transformer
 from keras_transformer.training import (
     MaskedCrossentropy,

@@ -4,7 +4,7 @@ import pytest
 from support.command_line import fails, invoke, succeeds
 
 from keras_transformer import serving
-from keras_transformer.cli import common
+from keras_transformer.cli import terminal
 from keras_transformer.serving import ServingClient
 
 
@@ -34,7 +34,7 @@ def test_each_line_gives_a_line(monkeypatch, tmp_path):
 
 def test_a_user_is_asked_for_each_sentence(monkeypatch):
     serve(monkeypatch, str.upper)
-    monkeypatch.setattr(common, "is_session", lambda file: file is None)
+    monkeypatch.setattr(terminal, "is_session", lambda file: file is None)
     result = invoke("client", "m", input="a\nb\n")
     assert result.stdout == "A\nB\n"
     hint, *prompts = result.stderr.splitlines()

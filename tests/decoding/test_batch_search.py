@@ -15,8 +15,8 @@ from keras_transformer.decoding.batch_search import (
     BatchSearch,
 )
 from keras_transformer.decoding.decoding_loop import make_strategy, search
+from keras_transformer.decoding.request import Request
 from keras_transformer.decoding.sampling import random_numbers
-from keras_transformer.decoding.steps import Request
 from keras_transformer.layers.attention.cache import Cache
 
 BATCH, MAX_LENGTH, V = 32, 26, 13

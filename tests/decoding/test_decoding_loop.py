@@ -8,7 +8,7 @@ from support.small_models import new_model
 
 from keras_transformer import Ensemble, SamplingOptions, SearchOptions
 from keras_transformer.decoding.decoding_loop import search
-from keras_transformer.decoding.steps import Request
+from keras_transformer.decoding.request import Request
 
 BATCH, MAX_LENGTH, V = 32, 26, 13
 

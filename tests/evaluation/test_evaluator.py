@@ -18,13 +18,6 @@ from keras_transformer.data import CorpusError
 from keras_transformer.errors import UserError
 from keras_transformer.evaluation.evaluator import (
     Evaluator,
-    LengthBucket,
-    Score,
-    Significance,
-    as_json,
-    comparison_table,
-    length_table,
-    score_lines,
 )
 
 METRICS = ("bleu", "chrf", "ter")
@@ -173,29 +166,3 @@ def test_difference_has_the_interval_of_a_paired_bootstrap(monkeypatch):
     np.testing.assert_allclose((found[0].low, found[0].high), expected, atol=1e-9)
     (same, _) = evaluator.differences(SYSTEM, SYSTEM, 5)
     assert (same.difference, same.low, same.high) == (0, 0, 0)
-
-
-def test_results_are_tables_and_json():
-    scores = [Score("BLEU", 41.234, "nrefs:1"), Score("chrF2", 66.0, "nrefs:1")]
-    assert score_lines(scores) == "BLEU\t41.23\tnrefs:1\nchrF2\t66.00\tnrefs:1"
-    drawn = (1000, "12345", "nrefs:1|bs:1000")
-    comparisons = [
-        Significance("bootstrap", "BLEU", 40.0, 41.234, 0.01249, *drawn),
-        Significance("bootstrap", "chrF2", 66.5, 66.0, 0.5, *drawn),
-    ]
-    assert comparison_table(comparisons, "runs/a").splitlines() == [
-        "Paired bootstrap resampling, 1000 samples, seed 12345, against runs/a:",
-        "metric      baseline    score    p-value  signature",
-        "BLEU           40.00    41.23     0.0125  nrefs:1|bs:1000",
-        "chrF2          66.50    66.00     0.5000  nrefs:1|bs:1000",
-    ]
-    buckets = [LengthBucket("0-5", 7, {"BLEU": 50.0}), LengthBucket("51+", 1, {"BLEU": 9.999})]
-    assert length_table(buckets, "source").splitlines() == [
-        "words of the source      sentences    BLEU",
-        "0-5                              7   50.00",
-        "51+                              1   10.00",
-    ]
-    content = json.loads(as_json(scores=scores, comparisons=[], length_buckets=buckets))
-    assert content["scores"][0] == {"metric": "BLEU", "score": 41.234, "signature": "nrefs:1"}
-    assert content["length_buckets"][0]["scores"] == {"BLEU": 50.0}
-    assert content["comparisons"] == []

@@ -128,3 +128,12 @@ def test_fingerprints_of_splits_are_kept_and_damage_is_told(run):
     run.fingerprints_path.write_text("[3]")
     with pytest.raises(UserError, match=r"fingerprints\.json cannot be read"):
         run.text.fingerprints()
+
+
+def test_both_directions_are_for_training_alone(run):
+    forward = list(run.text.pairs("train"))
+    data = run.recipe.data.model_copy(update={"both_directions": True})
+    both = Run(run.directory, run.recipe.model_copy(update={"data": data})).text
+    backward = [(target, source) for source, target in forward]
+    assert list(both.pairs("train")) == list(both.pairs("train")) == forward + backward
+    assert list(both.pairs("validation")) == list(run.text.pairs("validation"))

@@ -21,7 +21,7 @@ STEPS, INTERVAL, ACCUMULATION = 5, 2, 2
 
 
 def recipe_for(directory: Path) -> Recipe:
-    """A recipe whose text is in `directory`; dropout on, so that random states matter."""
+    """A recipe whose text is in `directory`; random states matter."""
     files = {"source": "text.en", "target": "text.de"}
     return Recipe.model_validate(
         {
@@ -35,6 +35,9 @@ def recipe_for(directory: Path) -> Recipe:
                 "accumulation_steps": ACCUMULATION,
                 "tokens_per_batch": 64,
                 "warmup_steps": 2,
+                "simcut": 1.0,
+                "simcut_rate": 0.3,
+                "weight_decay": 0.1,
                 "global_clipnorm": 1.0,
                 "ema_momentum": 0.5,
                 "validation_bleu_sentences": 2,

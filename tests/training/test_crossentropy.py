@@ -8,7 +8,7 @@ from support.contract import to_numpy
 from support.gradients import gradients_of
 
 from keras_transformer.training import MaskedAccuracy, MaskedCrossentropy, Perplexity
-from keras_transformer.training.crossentropy import sliced_crossentropy
+from keras_transformer.training.crossentropy import SecondPass, sliced_crossentropy
 
 B, T, V = 3, 5, 7
 
@@ -183,32 +183,54 @@ def test_sums_and_gradients_are_those_by_hand(slice_size, shift):
         np.testing.assert_allclose(actual, 3 * expected, rtol=1e-4, atol=1e-5)
 
 
+ALPHA = 5.0
+
+
+def r_drop_by_hand(first, second, p, q):
+    return (first + second) / 2 + ALPHA / 4 * ((p - q) * (np.log(p) - np.log(q))).sum(-1)
+
+
+def simcut_by_hand(first, _, p, q):
+    return first + ALPHA * (p * (np.log(p) - np.log(q))).sum(-1)
+
+
 @pytest.mark.parametrize("slice_size", [4, TOKENS])
-def test_r_drop_is_the_mean_of_two_passes_and_of_their_divergences(slice_size):
+@pytest.mark.parametrize(
+    "second_pass, token_loss",
+    [(SecondPass.r_drop(ALPHA), r_drop_by_hand), (SecondPass.simcut(ALPHA), simcut_by_hand)],
+    ids=["r_drop", "simcut"],
+)
+def test_two_passes_give_losses_and_divergences(slice_size, second_pass, token_loss):
     first, embeddings, labels, weights = problem()
     second = first + np.random.default_rng(1).normal(size=first.shape).astype("float32")
-    alpha, step = 5.0, 1e-4
+    smoothed = (1 - SMOOTHING) * np.eye(V)[labels] + SMOOTHING / V
+    step = 1e-4
 
     def expected(first, second, embeddings):
-        passes = [by_hand(x, embeddings, labels, weights)[0][0] for x in (first, second)]
         p, q = (softmax(x.astype("float64") @ embeddings.T) for x in (first, second))
-        divergences = ((p - q) * (np.log(p) - np.log(q))).sum(-1)
-        return np.mean(passes) + alpha / 4 * (weights * divergences).sum()
+        losses = (-(smoothed * np.log(x)).sum(-1) for x in (p, q))
+        return (weights * token_loss(*losses, p, q)).sum()
 
     def loss(states, embeddings):
         data = (ops.convert_to_tensor(labels), ops.convert_to_tensor(weights), slice_size)
-        return sliced_crossentropy(states, embeddings, *data, SMOOTHING, alpha)[0]
+        return sliced_crossentropy(states, embeddings, *data, SMOOTHING, second_pass)[0]
 
     states = np.concatenate([first, second])
     value, *gradients = gradients_of(loss, states, embeddings)
     np.testing.assert_allclose(value, expected(first, second, embeddings), rtol=1e-5)
+    # Each pass has its gradient: without one of them, a slope would be another.
     generator = np.random.default_rng(2)
-    moves = [generator.normal(size=x.shape) for x in (states, embeddings)]
-    slope = sum((move * gradient).sum() for move, gradient in zip(moves, gradients, strict=True))
-    ahead, behind = (
-        expected(*np.split(states + sign * step * moves[0], 2), embeddings + sign * step * moves[1])
-        for sign in (1, -1)
-    )
+    is_first = np.arange(len(states))[:, None] < len(first)
+    for moved in (is_first, ~is_first):
+        move = generator.normal(size=states.shape) * moved
+        slope = (move * gradients[0]).sum()
+        ahead, behind = (
+            expected(*np.split(states + sign * step * move, 2), embeddings) for sign in (1, -1)
+        )
+        np.testing.assert_allclose(slope, (ahead - behind) / (2 * step), rtol=1e-4)
+    move = generator.normal(size=embeddings.shape)
+    ahead, behind = (expected(first, second, embeddings + x * step * move) for x in (1, -1))
+    slope = (move * gradients[1]).sum()
     np.testing.assert_allclose(slope, (ahead - behind) / (2 * step), rtol=1e-4)
 
 

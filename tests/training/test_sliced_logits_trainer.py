@@ -15,6 +15,7 @@ from keras_transformer.training import (
     SlicedLogitsTrainer,
     TransformerAdam,
 )
+from keras_transformer.training.sliced_logits_trainer import _Cut
 
 
 def new_loss(reduction="mean_with_sample_weight", pad_id=0):
@@ -151,6 +152,44 @@ def test_r_drop_passes_the_model_twice_in_training_alone():
     assert trained["loss"] > tested["loss"]
 
 
+def test_simcut_compares_with_a_text_in_which_whole_vectors_are_cut():
+    alpha, rate = 3.0, 0.4
+    model = new_model(dropout_rate=0.0, num_layers=1)
+    trainer = SlicedLogitsTrainer(model, new_loss(), simcut=alpha, simcut_rate=rate)
+    trainer.compile("sgd")
+    inputs = inputs_of(model, batch=3)
+    labels = labels_of(inputs)
+    state = to_numpy(trainer.non_trainable_variables[-1])  # the seed of the cuts
+    whole, cut = np.split(to_numpy(trainer(inputs, training=True)), 2)
+    np.testing.assert_allclose(whole, to_numpy(trainer(inputs)), atol=1e-6)
+    assert np.abs(cut - whole).max() > 0.1
+
+    def log_probabilities(states):
+        logits = states @ to_numpy(model.output_weights()[0]).T
+        return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+    log_p, log_q = log_probabilities(whole), log_probabilities(cut)
+    divergences = (np.exp(log_p) * (log_p - log_q)).sum(-1)[labels != 0]
+    expected = float(new_loss()(labels, log_p)) + alpha * divergences.mean()
+    trainer.non_trainable_variables[-1].assign(state)
+    np.testing.assert_allclose(trainer.train_on_batch(inputs, labels)[0], expected, rtol=1e-4)
+
+
+@pytest.mark.once
+def test_cut_vectors_are_zero_and_no_other_vector_changes():
+    model = new_model(dropout_rate=0.0, num_layers=1)
+    cut = _Cut(0.4, seed=1)
+    ids = np.arange(1, 13).reshape(2, 6)
+    embedding = model.target_embedding
+    with cut.cutting(model):
+        whole, second = np.split(to_numpy(embedding(np.concatenate([ids, ids]))), 2)
+    vectors = to_numpy(embedding(ids))
+    np.testing.assert_array_equal(whole, vectors)
+    is_cut = (second == 0).all(-1)
+    assert 0 < is_cut.mean() < 1
+    np.testing.assert_array_equal(second[~is_cut], vectors[~is_cut])
+
+
 def test_a_step_updates_the_batch_statistics_once():
     trainer = new_trainer("batch_normalization")
     model = new_model("batch_normalization", dropout_rate=0.0, num_layers=1)
@@ -176,6 +215,7 @@ def test_a_step_updates_the_batch_statistics_once():
             {"gradient_checkpointing": True},
             "update its moving averages twice",
         ),
+        (new_model, {"r_drop": 1.0, "simcut": 1.0}, "Only one of `r_drop` and `simcut`"),
     ],
 )
 def test_what_would_count_or_compute_wrongly_is_refused(model, arguments, message):

@@ -76,7 +76,7 @@ def new_run(directory: Path, **sections) -> Run:
 def run_after(first: Run, directory: Path, **sections) -> Run:
     """One step that goes on from the weights of another run."""
     training = {"initial_run": first.directory, "steps": 1, "accumulation_steps": 1}
-    training |= {"validation_bleu_sentences": 0, "warmup_steps": 4_000, "r_drop": 5.0}
+    training |= {"validation_bleu_sentences": 0, "warmup_steps": 4_000, "simcut": 5.0}
     return new_run(directory, training=training, **sections)
 
 
@@ -104,6 +104,32 @@ def assert_same_bits(actual: Path, expected: Path) -> None:
 def assert_same_weights(model, other) -> None:
     for mine, theirs in zip(model.weights, other.weights, strict=True):
         np.testing.assert_array_equal(to_numpy(mine), to_numpy(theirs))
+
+
+def test_weight_decay_shrinks_matrices_and_the_cosine_ends_at_zero(tmp_path):
+    recipe = tiny_run.recipe_for(tmp_path)
+    settings = {"accumulation_steps": 1, "peak_learning_rate": 0.1, "global_clipnorm": None}
+    settings |= {"warmup_steps": 2, "cosine_steps": 8, "simcut": 0.0}
+    ids = np.array([[2, 5, 6, 3]])
+    steps = []
+    for decay in (0.0, 0.5):
+        keras.utils.set_random_seed(1)
+        training = recipe.training.model_copy(update=settings | {"weight_decay": decay})
+        trainer = train_run.new_trainer(recipe.model_copy(update={"training": training}))
+        before = [to_numpy(x) for x in trainer.trainable_variables]
+        rates = []
+        for _ in range(2):  # the first step has the learning rate 0
+            rates.append(float(trainer.optimizer.learning_rate))
+            trainer.train_on_batch({"source_ids": ids, "target_ids": ids}, ids)
+        steps.append(
+            [to_numpy(x) - y for x, y in zip(trainer.trainable_variables, before, strict=True)]
+        )
+    np.testing.assert_allclose(rates, [0.0, 0.05])
+    for weight, without, decayed in zip(before, *steps, strict=True):
+        shrunk = 0.5 * rates[1] * weight if weight.ndim > 1 else 0.0
+        np.testing.assert_allclose(decayed, without - shrunk, atol=1e-4)
+    schedule = trainer.optimizer._learning_rate
+    np.testing.assert_allclose([float(schedule(x)) for x in (2, 6, 10)], [0.1, 0.05, 0], atol=1e-7)
 
 
 def test_leaves_a_complete_run_folder(whole):

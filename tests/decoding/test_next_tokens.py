@@ -5,11 +5,7 @@ import pytest
 from support.contract import to_numpy
 from support.fake_models import BOS, PAD
 
-from keras_transformer.decoding.steps import (
-    BLOCK,
-    next_log_probabilities,
-    top_k_tokens,
-)
+from keras_transformer.decoding.next_tokens import BLOCK, next_log_probabilities, top_k_tokens
 
 B, N, V, K = 3, 2, 7, 5
 

@@ -1,12 +1,9 @@
-"""What commands share: arguments, options, input, output and the progress bar."""
+"""Arguments and options that commands share."""
 
 import functools
 import importlib
 import re
-import sys
-import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -16,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from keras_transformer._backend import BACKENDS
-from keras_transformer._files import output_file
 from keras_transformer.decoding.options import DecodingOptions, SamplingOptions, SearchOptions
 from keras_transformer.errors import UserError
 
@@ -124,7 +120,6 @@ existing_file = click.Path(path_type=Path, exists=True, dir_okay=False)
 any_path = click.Path(path_type=Path)
 ExistingFile = Annotated[Path | None, existing_file]
 AnyPath = Annotated[Path | None, any_path]
-
 complete_recipe = _complete("files", "recipe_files")
 complete_run = _complete("files", "shipped_runs")
 run_argument = click.argument("run", metavar="RUN", type=any_path, shell_complete=complete_run)
@@ -195,57 +190,6 @@ sampling_options = options_of(
 )
 
 
-def is_session(file: Path | None) -> bool:
-    """Returns whether a user types the sentences: there is no file, and stdin is a terminal."""
-    return file is None and sys.stdin.isatty()
-
-
-def input_lines(file: Path | None, language: str = "") -> Iterator[str]:
-    """Yields the lines of a file, of standard input, or those that a user types in a language."""
-    from keras_transformer.data.corpus import read_lines, read_standard_input
-
-    if is_session(file):
-        return _prompted_lines(language)
-    return read_lines(file) if file else read_standard_input()
-
-
-def counted(lines: Iterable[Any], file: Path | None) -> tuple[Iterable[Any], int | None]:
-    """Returns the lines and their number. The number of lines of a stream is not known."""
-    if not (file and file.is_file()):
-        return lines, None
-    lines = list(lines)
-    return lines, len(lines)
-
-
-def _prompted_lines(language: str) -> Iterator[str]:
-    """Yields the lines that a user types. The prompt is on stderr if stdout is not a terminal."""
-    with suppress(ImportError):  # Windows has no readline.
-        import readline  # noqa: F401  # gives `input` its history
-    known = f" ({language})" if language else ""
-    hint = f"Type one sentence at a time, in the source language{known}. Ctrl-D ends."
-    click.echo(hint, err=True)
-    has_terminal = sys.stdout.isatty()
-    while True:
-        if not has_terminal:
-            click.echo("> ", err=True, nl=False)
-        try:
-            line = input("> " if has_terminal else "")
-            line.encode()
-        except EOFError:
-            click.echo(err=True)
-            return
-        except UnicodeError as error:
-            raise UserError(f"standard input: text must be UTF-8. Received: {error}") from None
-        yield line
-
-
-def check_other_file(output: Path | None, *inputs: Path | None, option: str = "--output") -> None:
-    """Raises `UserError` if the output would replace one of the input files."""
-    for path in inputs:
-        if path and output and path.is_file() and output.is_file() and output.samefile(path):
-            raise UserError(f"{option} must not be an input file. Received: {output}")
-
-
 def checked(make: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     """Returns `make(...)`. A `ValueError`, which refuses an option, becomes a `UserError`."""
     try:
@@ -255,51 +199,3 @@ def checked(make: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         raise UserError("; ".join(messages)) from None
     except ValueError as error:
         raise UserError(str(error)) from None
-
-
-@contextmanager
-def writer(output: Path | None) -> Iterator[Callable[[str], Any]]:
-    """Yields a function that writes text to `output`, or to standard output if it is None."""
-    if output is None:
-        # Writes bytes, because `click.echo` would remove terminal escape sequences from text.
-        yield lambda text: click.echo(text.encode(), nl=False)
-        return
-    with output_file(output) as file:
-        yield file.write
-
-
-def render(template: str, **values: Any) -> str:
-    """Returns the text of a template. Characters that may control a terminal become spaces."""
-    import jinja2
-
-    def shown(value: Any) -> Any:
-        is_text = isinstance(value, str)
-        return "".join(x if x.isprintable() else " " for x in value) if is_text else value
-
-    environment = jinja2.Environment(loader=jinja2.PackageLoader(__package__), finalize=shown)
-    environment.trim_blocks = environment.lstrip_blocks = True
-    return environment.get_template(template).render(values)
-
-
-@contextmanager
-def warning_lines() -> Iterator[None]:
-    """Shows each warning once on stderr, without the file and line of the code that caused it."""
-    # Python would show a warning again after an import that sets filters.
-    show_once = functools.cache(lambda text: click.echo(f"Warning: {text}", err=True))
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="You are using a softmax")  # over one token
-        warnings.showwarning = lambda message, *_, **__: show_once(str(message))
-        yield
-
-
-def progress_bar(
-    desc: str, total: int | None, waiting: str = "", output: Path | None = None
-) -> Any:
-    """Returns a progress bar for sentences on stderr. For `desc` and `waiting`, see `Bar`.
-
-    It is hidden if `total` is None, or if standard output is a terminal and `output` is None.
-    """
-    from keras_transformer._progress import Bar
-
-    is_shown = total is not None and (output is not None or not sys.stdout.isatty())
-    return Bar(desc, waiting, total=total, unit="sentence", disable=not is_shown)

@@ -1,4 +1,4 @@
-"""What commands share."""
+"""What commands read and write, and the options that they share."""
 
 import os
 import platform
@@ -9,7 +9,7 @@ import warnings
 import pytest
 from support.command_line import fails, invoke
 
-from keras_transformer.cli.common import warning_lines, writer
+from keras_transformer.cli.terminal import warning_lines, writer
 from keras_transformer.decoding.options import SamplingOptions, SearchOptions
 
 
