@@ -461,7 +461,8 @@ class TorchProcesses(Distribution):
         settings: dict[str, Any] = {"timeout": timedelta(hours=4)}
         if "WORLD_SIZE" not in os.environ:
             settings |= {"rank": 0, "world_size": 1, "store": distributed.HashStore()}
-        distributed.init_process_group("nccl" if on_gpu else "gloo", **settings)
+        if not distributed.is_initialized():
+            distributed.init_process_group("nccl" if on_gpu else "gloo", **settings)
         self._distributed = distributed
         self.rank = distributed.get_rank()
         self.gradient_parts = distributed.get_world_size()

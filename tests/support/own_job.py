@@ -132,7 +132,7 @@ def main(folder, kind, way, steps):
     if devices := os.environ.get("TINY_JOB_DEVICES"):
         split_cpu(int(devices))
     callbacks = [Dies(int(os.environ["DIES"]))] if "DIES" in os.environ else []
-    sharded, _, way = way.rpartition("sharded_")
+    _, sharded, way = way.rpartition("sharded_")
     distribution = Distribution.all_devices(fully_sharded=bool(sharded))
     print("loss", train(distribution, folder, kind, way, steps, callbacks))
 
