@@ -34,7 +34,9 @@ class _Unit(torch.nn.Module):
 
 
 @contextmanager
-def fully_sharded(model: Any, optimizer: Any, blocks: list[Any], mesh: DeviceMesh) -> Iterator[None]:
+def fully_sharded(
+    model: Any, optimizer: Any, blocks: list[Any], mesh: DeviceMesh
+) -> Iterator[None]:
     """Splits a built model and its optimizer over the processes of `mesh` in the `with` block.
 
     FSDP gathers the weights of each of the layers `blocks` when the layer is called, and all other

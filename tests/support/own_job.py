@@ -17,7 +17,7 @@ from keras_transformer import MaskedCrossentropy, Perplexity, Transformer, Trans
 from keras_transformer.training import Distribution
 from support.tiny_job import environment_of, free_port, split_cpu
 
-ROWS = 7
+ROWS, VOCABULARY = 7, 12
 
 
 def batches(kind, index=0):
@@ -25,7 +25,7 @@ def batches(kind, index=0):
     while True:
         generator = np.random.default_rng(index)
         lengths = generator.integers(2, 9, (ROWS, 1)) // (1 + np.arange(ROWS) % 2)[:, None]
-        ids = generator.integers(2, 11, (ROWS, 9)).astype("int32")
+        ids = generator.integers(2, VOCABULARY, (ROWS, 9)).astype("int32")
         ids *= np.arange(9) <= lengths
         index += 1
         if kind == "keras":
@@ -37,8 +37,8 @@ def batches(kind, index=0):
 def keras_model():
     """Returns a model of Keras alone, with a mask, a regularizer and a clipped gradient."""
     inputs = keras.Input((None,), dtype="int32")
-    x = keras.layers.Embedding(11, 6, mask_zero=True, trainable=False)(inputs)
-    outputs = keras.layers.Dense(11, "softmax", kernel_regularizer="l2")(x)
+    x = keras.layers.Embedding(VOCABULARY, 6, mask_zero=True, trainable=False)(inputs)
+    outputs = keras.layers.Dense(VOCABULARY, "softmax", kernel_regularizer="l2")(x)
     model = keras.Model(inputs, outputs)
     loss = keras.losses.SparseCategoricalCrossentropy(reduction="mean_with_sample_weight")
     model.compile(keras.optimizers.SGD(0.5, clipnorm=0.1), loss)
@@ -51,7 +51,7 @@ def new_model(kind):
         return keras_model()
     dtype = "mixed_bfloat16" if kind == "bfloat16" else "float32"
     sizes = {"num_layers": 1, "d_model": 8, "num_heads": 2, "d_ff": 12, "dropout_rate": 0.0}
-    model = Transformer(11, **sizes, dtype=dtype)
+    model = Transformer(VOCABULARY, **sizes, dtype=dtype)
     optimizer = TransformerAdam(
         0.01,
         epsilon=0.01,
@@ -133,7 +133,8 @@ def main(folder, kind, way, steps):
         split_cpu(int(devices))
     callbacks = [Dies(int(os.environ["DIES"]))] if "DIES" in os.environ else []
     _, sharded, way = way.rpartition("sharded_")
-    distribution = Distribution.all_devices(fully_sharded=bool(sharded))
+    split = {"fully_sharded": True} if keras.config.backend() == "torch" else {"model_shards": 2}
+    distribution = Distribution.all_devices(**(split if sharded else {}))
     print("loss", train(distribution, folder, kind, way, steps, callbacks))
 
 

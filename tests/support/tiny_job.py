@@ -25,6 +25,7 @@ SETTINGS = [
     "training.distribution=data_parallel",
     "training.accumulation_steps=1",
     "model.dropout_rate=0.0",
+    "training.simcut=0.0",
     "training.validation_bleu_sentences=0",
     "tokenizer.vocabulary_size=16",
 ]
@@ -51,7 +52,10 @@ def run_job(
     options = ["--resume"] if (directory / "run").exists() else []
     job = [
         _begin(
-            directory, options, environment_of(rank, processes, port, devices), dies if last else None
+            directory,
+            options,
+            environment_of(rank, processes, port, devices),
+            dies if last else None,
         )
         for rank in range(processes)
         for last in [rank == processes - 1]

@@ -59,12 +59,13 @@ def test_in_bfloat16_many_equal_one_but_for_rounding(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind, way", [("ema", "plain"), ("accumulation", "fit")])
 def test_processes_that_hold_half_of_the_weights_equal_one(kind, way, tmp_path):
-    if keras.config.backend() != "torch":
-        pytest.skip("FSDP is of PyTorch")
+    if keras.config.backend() == "tensorflow":
+        pytest.skip("TensorFlow does not split weights")
     logs = check_same_training(tmp_path, kind, f"sharded_{way}", TWO)
-    held = [float(log.partition("held ")[2].split()[0]) for log in logs]
-    assert sum(held) == pytest.approx(1, abs=0.01)
-    assert max(held) < 0.55
+    if keras.config.backend() == "torch":
+        held = [float(log.partition("held ")[2].split()[0]) for log in logs]
+        assert sum(held) == pytest.approx(1, abs=0.01)
+        assert max(held) < 0.55
 
 
 @pytest.mark.slow
