@@ -470,6 +470,11 @@ class TorchProcesses(Distribution):
 
     @contextmanager
     def fitting(self, model: Any) -> Iterator[None]:
+        if not model.built:
+            raise ValueError(
+                "The model must be built, for example with `keras.Input`: later, each process "
+                f"would give it other weights. Received: model={model}"
+            )
         for variable in [*model.variables, *model.optimizer.variables]:
             self._distributed.broadcast(variable.value.data, src=0)
 
@@ -564,7 +569,8 @@ def _together() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not re.search("connection|gloo|nccl|collective|heartbeat", str(error), re.I):
+        lost = r"gloo|nccl|collective ops|heartbeat|unavailable|connection \w+ by peer"
+        if not re.search(lost, str(error), re.I):
             raise
         raise UserError(
             "another process of this training has ended or cannot be reached (see its messages). "

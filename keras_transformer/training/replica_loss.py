@@ -45,8 +45,8 @@ def _of_values(weights: Any, y_pred: Any) -> Any:
     if weights is None:
         return None
     rank = len(y_pred.shape) - 1
-    while len(weights.shape) > rank:
-        weights = ops.squeeze(weights, -1)
+    if len(weights.shape) > rank:
+        weights = ops.reshape(weights, ops.shape(weights)[:rank])  # without axes of size 1
     while len(weights.shape) < rank:
         weights = ops.expand_dims(weights, -1)
     return _ones(y_pred) * ops.cast(weights, "float32")

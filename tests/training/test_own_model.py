@@ -8,6 +8,7 @@ from support.small_models import new_model
 
 from keras_transformer.errors import UserError
 from keras_transformer.training import Distribution
+from keras_transformer.training.distribution import TorchProcesses
 from keras_transformer.training.replica_loss import ReplicaLoss
 
 STEPS = 20
@@ -59,8 +60,10 @@ def test_in_bfloat16_many_equal_one_but_for_rounding(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind, way", [("ema", "plain"), ("accumulation", "fit")])
 def test_processes_that_hold_half_of_the_weights_equal_one(kind, way, tmp_path):
-    if keras.config.backend() == "tensorflow":
-        pytest.skip("TensorFlow does not split weights")
+    if keras.config.backend() == "tensorflow":  # splits no weights
+        with pytest.raises(UserError):
+            Distribution.all_devices(fully_sharded=True)
+        return
     logs = check_same_training(tmp_path, kind, f"sharded_{way}", TWO)
     if keras.config.backend() == "torch":
         held = [float(log.partition("held ")[2].split()[0]) for log in logs]
@@ -96,6 +99,17 @@ def test_what_an_engine_cannot_split_is_refused(options, monkeypatch):
     monkeypatch.setattr(keras.config, "backend", lambda: "tensorflow")
     with pytest.raises(UserError, match="Received: backend=tensorflow"):
         Distribution.all_devices(**options)
+
+
+@pytest.mark.once
+def test_a_model_without_weights_is_refused_by_processes():
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    with (
+        pytest.raises(ValueError, match="The model must be built"),
+        TorchProcesses.fitting(object(), model),
+    ):
+        pass
 
 
 class Half(Distribution):
