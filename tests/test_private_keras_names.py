@@ -17,7 +17,7 @@ pytestmark = pytest.mark.once
 # Each name, and the test that fails if Keras gives the name another meaning.
 WATCHED = {
     "_call_has_training_arg": "_backend/test_compiled_step.py compiled_steps_equal_eager",
-    "_compile_loss": "training/test_own_model.py plain_fit_on_two_devices_equals_one",
+    "_compile_loss": "models/test_token_predictor.py the_first_batch_of_any_data_is_looked_at",
     "_compute_loss": "_backend/test_compiled_step.py compiled_steps_equal_eager",
     "_momentums": "_backend/test_gpu_formulas.py fused_adam_equals_that_of_keras",
     "_velocities": "_backend/test_gpu_formulas.py fused_adam_equals_that_of_keras",
@@ -40,10 +40,10 @@ WATCHED = {
     "_model_variables_moving_average": "training/test_optimizer.py fit_ends_with_the_averages",
     "_purge_model_variables": "models/test_modes.py a_refusal_within_a_step_keeps_the_weights",
     "_remat_mode": "_backend/test_gradient_checkpointing.py a_remat_scope_changes_no_number",
-    "_torch_params": "training/test_own_model.py processes_that_hold_half_of_the_weights_equal_one",
-    "_track_variables": "training/test_own_model.py processes_that_hold_half_of_the_weights_equal_one",
+    "_torch_params": "training/test_own_model.py processes_that_hold_half_of",
+    "_track_variables": "training/test_own_model.py processes_that_hold_half_of",
+    "_symbolic_build": "models/test_token_predictor.py the_first_batch_of_any_data_is_looked_at",
     "_tracker": "layers/test_token_embedding.py embedding_keeps_its_vectors",
-    "_symbolic_build": "training/test_own_model.py plain_fit_on_two_devices_equals_one",
     "_trainable_variables": "training/test_optimizer.py fit_ends_with_the_averages",
     "_update_model_variables_moving_average": "training/test_optimizer.py averages_count_optimizer",
     "_value": "_backend/test_gradient_checkpointing.py a_remat_scope_changes_no_number",

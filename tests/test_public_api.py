@@ -69,7 +69,7 @@ import keras
 model = keras.saving.load_model({str(tmp_path / "model.keras")!r})
 print(type(model.optimizer).__name__)
 """
-    assert run_python(code) == "TransformerAdam"
+    assert run_python(code, KERAS_BACKEND="jax") == "TransformerAdam"
 
 
 def test_the_import_spares_tensorflow():

@@ -1,6 +1,7 @@
 """Recomputes activations in the backward pass instead of storing them (checkpointing)."""
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
@@ -44,8 +45,9 @@ def checkpointable(call: Call) -> Call:
     def checkpointable_call(layer: Any, *args: Any, **kwargs: Any) -> Any:
         # False if the `call` of a subclass calls this method.
         is_own = getattr(type(layer).call, "__wrapped__", None) is call
-        if is_own and _is_on.get():
-            return _recomputed(layer, functools.partial(call, layer), *args, **kwargs)
+        is_on = _is_on.get()
+        if is_own and (_is_in_scope(layer, args, kwargs) if is_on is None else is_on):
+            return _recomputed(layer, args, kwargs)
         return call(layer, *args, **kwargs)
 
     checkpointable_call.is_checkpointable = True  # type: ignore[attr-defined]
@@ -53,39 +55,30 @@ def checkpointable(call: Call) -> Call:
 
 
 class Recomputable:
-    """Mixin of layers and models that recompute their activations in a `keras.RematScope`.
+    """Mixin of layers and models that Keras must not recompute in a `keras.RematScope`.
 
-    They do so as with `gradient_checkpointing`, and only in training. Keras would draw new dropout
-    masks in the backward pass on PyTorch, and fails on TensorFlow and JAX. A layer that contains
-    checkpointable layers, or layers with a state, leaves the recomputation to its sublayers.
+    Keras would draw new dropout masks in the backward pass on PyTorch, and fails on TensorFlow and
+    JAX. Instead, `checkpointable` layers recompute as with `gradient_checkpointing`.
     """
 
-    def rematerialized_call(self, layer_call: Any, *args: Any, **kwargs: Any) -> Any:
-        """Returns what Keras calls in place of `layer_call`, the layer's `call`."""
-        layer: Any = self
-        mode, keras_call = layer._remat_mode.mode, super().rematerialized_call  # type: ignore
-        if mode == "activations":  # Some layers have the name of an activation.
-            is_function = callable(getattr(layer, "activation", None))
-            return keras_call(layer_call) if is_function else layer_call
-        parts = list(layer._flatten_layers())
-        is_stack = mode != "list_of_layers" and any(map(_is_checkpointable, parts[1:]))
-        training = kwargs.get("training")
-        if training is None:  # `stateless_call` gives it, and has no context of a call.
-            training = layer._get_call_context().get_value("training")
-        training = training and _is_on.get() is not False
-        if not training or is_stack or any(map(_has_state, parts)):
-            return layer_call
-        # Keras infers the size of the output from symbolic tensors only.
-        args, kwargs = keras.tree.map_structure(_symbolic, (args, kwargs))
-        if keras_call(layer_call, *args, **kwargs) is layer_call:
-            return layer_call
-        return functools.partial(_recomputed, layer, layer_call)
+    def rematerialized_call(self, layer_call: Any, *_: Any, **__: Any) -> Any:
+        """Returns what Keras calls in place of `layer_call`, the layer's `call`: the same."""
+        return layer_call
 
 
-def _symbolic(x: Any) -> Any:
-    if not ops.is_tensor(x):
-        return x
-    return keras.KerasTensor([n if isinstance(n, int) else None for n in x.shape], x.dtype)
+def _is_in_scope(layer: Any, *inputs: Any) -> bool:
+    """Returns whether this call is one that the layer's `keras.RematScope` wants recomputed."""
+    scope = layer._remat_mode
+    if not scope or not layer._get_call_context().get_value("training"):
+        return False
+    tensors = filter(ops.is_tensor, keras.tree.flatten(inputs))
+    shapes = [[n if isinstance(n, int) else 1 for n in x.shape] for x in tensors]
+    is_wanted = {
+        "full": True,
+        "larger_than": max(map(math.prod, shapes)) > scope.output_size_threshold,
+        "list_of_layers": layer.name in (scope.layer_names or ()),
+    }
+    return is_wanted.get(scope.mode, False) and not any(map(_has_state, layer._flatten_layers()))
 
 
 def check_not_recomputed_by_keras(layer: Any) -> None:
@@ -101,7 +94,7 @@ def check_not_recomputed_by_keras(layer: Any) -> None:
 
 def check_checkpointable(model: keras.Model) -> None:
     """Raises `ValueError` if gradient checkpointing has no effect, or would change the results."""
-    layers = [x for x in model._flatten_layers() if _is_checkpointable(x)]
+    layers = [x for x in model._flatten_layers() if hasattr(type(x).call, "is_checkpointable")]
     parts = [part for layer in layers for part in layer._flatten_layers()]
     reason = "" if layers else "none of the layers supports it"
     if any(map(_has_state, parts)):
@@ -116,27 +109,18 @@ def check_checkpointable(model: keras.Model) -> None:
         )
 
 
-def _is_checkpointable(layer: Any) -> bool:
-    return hasattr(type(layer).call, "is_checkpointable")
-
-
 def _has_state(layer: Any) -> bool:
     """Returns whether a second pass would update the layer's own state or draw other numbers."""
     is_random = getattr(layer, "seed_generator", None) and not hasattr(layer, "fixed_seed")
     return bool(is_random) or isinstance(layer, keras.layers.BatchNormalization)
 
 
-def _recomputed(layer: Any, call: Any, *args: Any, **kwargs: Any) -> Any:
-    """Calls a layer, whose `call` is given without the layer, and stores only its tensors."""
-    structure = (args, kwargs)
+def _recomputed(layer: Any, *structure: Any) -> Any:
+    """Calls a layer with the positional and named inputs of `structure`, and stores only those."""
     flat = keras.tree.flatten(structure)
     dtypes = {i: x.dtype for i, x in enumerate(flat) if ops.is_tensor(x)}
     floats = [i for i, dtype in dtypes.items() if "float" in keras.backend.standardize_dtype(dtype)]
-    if not floats:  # such as the ids of an embedding
-        return call(*args, **kwargs)
     dropouts = [d for d in layer._flatten_layers() if hasattr(d, "fixed_seed") and d.rate > 0]
-    if dropouts:
-        check_not_recomputed_by_keras(layer)
     seeds = [dropout.next_seed() for dropout in dropouts]
 
     # TensorFlow would read them again in the backward pass, possibly after the optimizer's update.

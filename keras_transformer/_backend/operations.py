@@ -8,6 +8,9 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer._backend.compile_function import is_on_cpu
+from keras_transformer.errors import check_ids
+
 # XLA multiplies a single row by a matrix in a slow loop, but eight rows by a fast matrix product.
 _ROWS = 8
 
@@ -40,14 +43,42 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
     return ops.custom_gradient(run_once)
 
 
+def take_rows(matrix: Any, ids: Any) -> Any:
+    """Returns the rows `ids` of `matrix` `(V, D)`, a tensor `(..., D)`.
+
+    Outside of compiled functions, ids without a row raise `ValueError`: on PyTorch those that it
+    finds itself, on TensorFlow and JAX also negative ones. JAX would return NaN.
+    """
+    try:
+        if _is_eager(ids):
+            check_ids(matrix.shape[0], ids=ops.convert_to_numpy(ids))
+        return ops.take(matrix, ids, axis=0)
+    except IndexError:
+        check_ids(matrix.shape[0], ids=ops.convert_to_numpy(ids))
+        raise
+
+
+def _is_eager(x: Any) -> bool:
+    """Returns whether `x` has values now, on TensorFlow and JAX, which do not train so."""
+    if keras.config.backend() == "jax":
+        import jax
+
+        return not isinstance(x, jax.core.Tracer)
+    if keras.config.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return bool(tf.executing_eagerly())
+    return False
+
+
 def scale_and_shift(x: Any, scale: Any = None, shift: Any = None, training: bool = False) -> Any:
-    """Computes x * scale + shift. On TensorFlow, matrix products compute the gradients.
+    """Computes x * scale + shift. On CPUs of TensorFlow, matrix products compute the gradients.
 
     The gradients of `scale` and `shift`, `(D,)` or None, are sums over all tokens of `x`, which is
     `(..., D)`. On TensorFlow, XLA takes six times as long for such a sum as for the product with a
     matrix of ones, or 5 % of a training step of the paper's base model on a CPU.
     """
-    if not training or keras.config.backend() != "tensorflow":
+    if not training or keras.config.backend() != "tensorflow" or not is_on_cpu():
         x = x if scale is None else ops.multiply(x, scale)
         return x if shift is None else ops.add(x, shift)
     # Copies the vectors, because a function with a custom gradient must not use variables.

@@ -1,13 +1,12 @@
 """The command `import`."""
 
 from pathlib import Path
-from typing import Annotated
 
 import click
 from pydantic import Field
 
 from keras_transformer.cli import parameters
-from keras_transformer.cli.init import LANGUAGE
+from keras_transformer.data.languages import LanguageCode
 
 
 class ImportOptions(parameters.Options):
@@ -20,9 +19,9 @@ class ImportOptions(parameters.Options):
     have their own. Default: the files that lie beside the model."""
     source_prefix: tuple[str, ...] = Field((), title="PIECE")
     """Piece that begins every source, such as ">>por<<" to translate to Portuguese. Repeatable."""
-    source_language: Annotated[str | None, LANGUAGE] = Field(None, title="CODE")
+    source_language: LanguageCode | None = Field(None, title="CODE")
     """ISO 639-1 code of the source language. Default: that in the files, or und."""
-    target_language: Annotated[str | None, LANGUAGE] = Field(None, title="CODE")
+    target_language: LanguageCode | None = Field(None, title="CODE")
     """ISO 639-1 code of the target language. Default: that in the files, or und."""
 
 
@@ -46,15 +45,8 @@ def import_command(source: str, run: Path, options: ImportOptions) -> None:
     """
     from keras_transformer.translation.imported_run import import_run
 
-    imported = import_run(
-        source,
-        run,
-        revision=options.revision,
-        vocabularies=options.vocabulary,
-        source_prefix=options.source_prefix,
-        source_language=options.source_language,
-        target_language=options.target_language,
-    )
+    given = options.model_dump()
+    imported = import_run(source, run, vocabularies=given.pop("vocabulary"), **given)
     data, sizes = imported.recipe.data, imported.recipe.tokenizer.vocabulary_size
     click.echo(
         f"{run}: {data.source_language} to {data.target_language}, {sizes:,} pieces. "

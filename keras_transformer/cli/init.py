@@ -5,7 +5,6 @@ import re
 import shlex
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
 
 import click
 from pydantic import Field
@@ -14,24 +13,16 @@ from keras_transformer._files import output_file
 from keras_transformer.cli import parameters
 from keras_transformer.cli.parameters import AnyPath
 from keras_transformer.cli.terminal import render
+from keras_transformer.data.languages import LanguageCode, language_of
 from keras_transformer.errors import UserError
-
-
-def _language(code: str) -> str:
-    if not re.fullmatch(r"[A-Za-z]{2,3}([-_]\w{1,8}){0,4}", code, re.ASCII):
-        raise click.BadParameter(f"{code!r} is not a language code such as en or pt-BR.")
-    return code
-
-
-LANGUAGE = click.types.FuncParamType(_language)
 
 
 class InitOptions(parameters.Options):
     """The options of `init`."""
 
-    source_language: Annotated[str | None, LANGUAGE] = Field(None, title="CODE")
+    source_language: LanguageCode | None = Field(None, title="CODE")
     """Code (BCP 47 or ISO 639) of the source language. Default: read from the file names."""
-    target_language: Annotated[str | None, LANGUAGE] = Field(None, title="CODE")
+    target_language: LanguageCode | None = Field(None, title="CODE")
     """Code (BCP 47 or ISO 639) of the target language. Default: read from the file names."""
     from_: AnyPath = Field(None, title="RUN")
     """Fine-tune this run: the recipe has its model, and training starts with its weights."""
@@ -59,7 +50,7 @@ def init_command(source: Path, target: Path | None, options: InitOptions) -> Non
     keras-transformer init pairs.tsv.gz --source-language en --target-language ko --output my.yaml
     """
     from keras_transformer.data.corpus_report import MAX_LENGTH_RATIO, examine
-    from keras_transformer.data.filters import LanguageDetector
+    from keras_transformer.data.filters import language_test
     from keras_transformer.data.parallel_text import read_parallel
     from keras_transformer.recipe.new_recipe import Text, choose_settings
     from keras_transformer.runs.run import Run
@@ -75,17 +66,15 @@ def init_command(source: Path, target: Path | None, options: InitOptions) -> Non
     kept = (x if x.isalpha() or x.isdecimal() or x in "_.-" else "_" for x in output.stem)
     name = "".join(kept).lstrip(".-") or "recipe"
     with output_file(output) as file:
-        detector = None
-        with suppress(UserError):  # It is not installed, or knows neither language.
-            detector = LanguageDetector(languages)
-        report = examine(read_parallel(source, target, languages), detector=detector)
-        if options.from_ is None:
-            recipe = choose_settings(report)
-            file.write(recipe.to_yaml(name, text))
-        else:
-            run = Run.open(options.from_)
-            recipe = choose_settings(report, run.tokenizer())
-            file.write(recipe.to_fine_tuning_yaml(name, text, str(options.from_), run.recipe))
+        is_wrong_language = None
+        with suppress(UserError):  # The detector is not installed, or knows neither language.
+            is_wrong_language = language_test(languages)
+        pairs = read_parallel(source, target, languages)
+        report = examine(pairs, is_wrong_language=is_wrong_language)
+        run = Run.open(options.from_) if options.from_ else None
+        recipe = choose_settings(report, run.tokenizer() if run else None)
+        initial = (str(options.from_), run.recipe) if run else None
+        file.write(recipe.to_yaml(name, text, initial))
     sentences = (x for x, _ in report.sample if len(x) <= 100 and x.isprintable())
     sentence = next((x for x in sentences if x[0] != "-" and not {*"\\'"} & {*x}), "...")
     path = f"./{output}" if str(output).startswith("-") else str(output)
@@ -98,30 +87,29 @@ def init_command(source: Path, target: Path | None, options: InitOptions) -> Non
 
 def _languages(source: Path, target: Path | None, options: InitOptions) -> tuple[str, str]:
     """Returns the languages of options, or of names such as corpus.en, en-de.tsv, or of columns."""
-    from keras_transformer.data.parallel_text import find_columns, language_of
+    from keras_transformer.data.parallel_text import columns_and_rows
 
     if target is None:
         found = _language_pair(source.name)
     else:
-        suffixes = [[language_of(x[1:]) for x in path.suffixes] for path in (source, target)]
+        suffixes = ([language_of(x[1:]) for x in path.suffixes] for path in (source, target))
         found = [next(filter(None, reversed(codes)), None) for codes in suffixes]
     first, second = options.source_language or found[0], options.target_language or found[1]
     if target is None:
-        columns = find_columns(source, (first, second))
+        columns, _ = columns_and_rows(source, (first, second))
         first, second = first or language_of(columns[0]), second or language_of(columns[1])
+    if first and second:
+        return first, second
     sides = (("--source-language", first), ("--target-language", second))
-    if missing := [option for option, language in sides if not language]:
-        raise UserError(
-            "the file names do not end with a language, as corpus.en does: give the language with "
-            f"{' and '.join(missing)}, such as {missing[0]} en"
-        )
-    return str(first), str(second)
+    missing = [option for option, language in sides if not language]
+    raise UserError(
+        "the file names do not end with a language, as corpus.en does: give the language with "
+        f"{' and '.join(missing)}, such as {missing[0]} en"
+    )
 
 
 def _language_pair(name: str) -> list[str | None]:
     """Returns the last two languages beside each other in a name, such as en-de and pt_BR-en."""
-    from keras_transformer.data.parallel_text import language_of
-
     code = r"[a-z]{2}(?:[-_](?:[A-Z]{2}|[A-Z][a-z]{3}))?|[a-z]{3}[-_][A-Z][a-z]{3}"
     pairs = re.findall(rf"(?<![^\W_])(?=({code})[-_]({code})(?![^\W_]))", name)
     codes = [[language_of(x) for x in pair] for pair in pairs]

@@ -4,14 +4,14 @@ import random
 import unicodedata
 from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from keras_transformer._progress import Bar
 from keras_transformer.data.corpus import Pair
-from keras_transformer.data.filters import LanguageDetector, is_uneven
+from keras_transformer.data.filters import is_uneven
 from keras_transformer.data.held_out import sentence_key
 
 # Pairs with more than this number of times the bytes of the other side are seldom translations.
@@ -87,7 +87,9 @@ class _Side:
 
 
 def examine(
-    pairs: Iterable[Pair], progress: bool = True, detector: LanguageDetector | None = None
+    pairs: Iterable[Pair],
+    progress: bool = True,
+    is_wrong_language: Callable[[Pair], bool] | None = None,
 ) -> CorpusReport:
     """Reads a corpus once. Needs 32 bytes of memory per pair, and the memory of the sample."""
     source_side, target_side, hashes = _Side(), _Side(), array("q")
@@ -110,9 +112,8 @@ def examine(
         elif (place := rng.randrange(len(hashes))) < _SAMPLE_SIZE:
             sample[place] = (source, target)
     wrong = None
-    if detector is not None:
-        found = sum(map(detector.is_wrong, sample))
-        wrong = round(found * len(hashes) / max(1, len(sample)))
+    if is_wrong_language:
+        wrong = round(sum(map(is_wrong_language, sample)) * len(hashes) / max(1, len(sample)))
     return CorpusReport(
         pairs=len(hashes),
         empty=empty,

@@ -1,11 +1,12 @@
 """Drops pairs of parallel text that are probably no translations."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 
 from keras_transformer._progress import Bar
 from keras_transformer.data.corpus import Pair
+from keras_transformer.data.languages import base_language
 from keras_transformer.errors import UserError
 
 # Of 10,000 sentences of Tatoeba in English and German, one is wrong at this confidence. If the
@@ -16,61 +17,53 @@ _CLOSE = ("bs hr sr", "da nb nn no", "id ms", "yue wuu zh", "ar ary arz")
 
 
 def is_uneven(pair: Pair, most: float) -> bool:
-    """Returns whether a side has more than `most` times the UTF-8 bytes of the other.
+    """Returns whether a side has more than `most` times the UTF-8 bytes of the other, not empty.
 
     Scripts with few characters per sentence have more bytes per character, so bytes suit all.
     """
     shorter, longer = sorted(len(side.encode()) for side in pair)
-    return longer > most * shorter
+    return 0 < most * shorter < longer
 
 
-class LanguageDetector:
-    """Finds sentences of another language than their side, by py3langid.
+def language_test(languages: tuple[str, str]) -> Callable[[Pair], bool]:
+    """Returns a test for pairs with a sentence that is surely of another language, by py3langid.
 
     Raises `UserError` if py3langid is not installed or knows neither of the languages. A side whose
     language it does not know is not checked.
     """
+    try:
+        langid = import_module("py3langid.langid")
+    except ModuleNotFoundError:
+        command = "pip install 'keras3-transformer[language-id]'"
+        raise UserError(f"data.filters.wrong_language needs py3langid: {command}") from None
+    identifier = langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True)
+    known, sides = {*identifier.labels}, []
+    for own in map(base_language, languages):
+        close = {own}.union(*(group.split() for group in _CLOSE if own in group.split()))
+        sides.append({*close, "zxx"} if close & known else known)  # zxx: no language
+    if sides == [known, known]:
+        rule = "data.filters.wrong_language: py3langid must know one of the languages"
+        raise UserError(f"{rule}. Received: {', '.join(languages)}")
 
-    def __init__(self, languages: tuple[str, str]) -> None:
-        from langcodes import Language, tag_is_valid
+    def is_wrong(pair: Pair) -> bool:
+        found = zip(map(identifier.classify, pair), sides, strict=True)
+        return any(language not in own and sure >= _CONFIDENCE for (language, sure), own in found)
 
-        try:
-            langid = import_module("py3langid.langid")
-        except ModuleNotFoundError:
-            command = "pip install 'keras3-transformer[language-id]'"
-            raise UserError(f"data.filters.wrong_language needs py3langid: {command}") from None
-        model = langid.MODEL_FILE
-        self._identifier = langid.LanguageIdentifier.from_model_file(model, norm_probs=True)
-        self._sides = []
-        for code in languages:
-            own = str(Language.get(code).language) if tag_is_valid(code) else code
-            close = {own}.union(*(group.split() for group in _CLOSE if own in group.split()))
-            self._sides.append(close if close & {*self._identifier.labels} else None)
-        if self._sides == [None, None]:
-            rule = "data.filters.wrong_language: py3langid must know one of the languages"
-            raise UserError(f"{rule}. Received: {', '.join(languages)}")
-
-    def is_wrong(self, pair: Pair) -> bool:
-        """Returns whether a side is surely of another language."""
-        for sentence, own in zip(pair, self._sides, strict=True):
-            language, confidence = self._identifier.classify(sentence) if own else ("", 0)
-            if own and confidence >= _CONFIDENCE and language not in {*own, "zxx"}:  # zxx: none
-                return True
-        return False
+    return is_wrong
 
 
 def filtered(
     pairs: Iterable[Pair],
     counts: Counter[str],
-    detector: LanguageDetector | None = None,
     max_length_ratio: float | None = None,
     identical: bool = False,
     repeated: bool = False,
+    wrong_language: Callable[[Pair], bool] | None = None,
 ) -> Iterator[Pair]:
     """Yields the pairs that the filters of a recipe keep, and counts "kept" and each reason.
 
-    `repeated` needs about 90 bytes of memory per pair. Pairs with an empty side are kept:
-    `TokenStore.build` drops and counts them.
+    `wrong_language` is a `language_test`. `repeated` needs about 90 bytes of memory per pair. Pairs
+    with an empty side are kept: `TokenStore.build` drops and counts them.
     """
     seen: set[int] = set()
     for pair in Bar("filtering", iterable=pairs, unit="pair", delay=1):
@@ -79,9 +72,9 @@ def filtered(
             reason = "an equal pair before"
         elif identical and pair[0] == pair[1]:
             reason = "equal sides"
-        elif all(pair) and max_length_ratio and is_uneven(pair, max_length_ratio):
+        elif max_length_ratio and is_uneven(pair, max_length_ratio):
             reason = f"a length ratio above {max_length_ratio:g}"
-        elif detector and detector.is_wrong(pair):
+        elif wrong_language and wrong_language(pair):
             reason = "another language"
         if repeated:
             seen.add(hash(pair))

@@ -1,5 +1,6 @@
 """The base class of the models, and the dtypes in which they compute."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -15,7 +16,12 @@ from keras_transformer._backend import (
 )
 from keras_transformer._backend.compile_function import Recompiling
 from keras_transformer._backend.gradient_checkpointing import Recomputable
-from keras_transformer.layers.base import BASE_ARGUMENTS, argument_names, store_arguments
+from keras_transformer.layers.base import (
+    BASE_ARGUMENTS,
+    Adaptable,
+    argument_names,
+    store_arguments,
+)
 from keras_transformer.layers.saving import (
     apply_layer_changes,
     layer_changes,
@@ -44,7 +50,7 @@ class WithoutClassWeight:
         return super().fit(*args, **kwargs)  # type: ignore
 
 
-class ConfiguredModel(WithoutClassWeight, Recompiling, Recomputable, keras.Model):
+class ConfiguredModel(Adaptable, WithoutClassWeight, Recompiling, Recomputable, keras.Model):
     """Base class of functional models, which saves and loads them.
 
     A subclass creates its layers and calls `super().__init__(inputs, outputs, **kwargs)`. For each
@@ -68,23 +74,13 @@ class ConfiguredModel(WithoutClassWeight, Recompiling, Recomputable, keras.Model
             )
         super().__init__(inputs, outputs, **kwargs)
 
-    def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Sets optimizer, loss and metrics with the model's padding (see `keras.Model.compile`)."""
-        pad_id = getattr(self, "pad_id", None)
-        for counted in keras.tree.flatten((args, kwargs)):
-            if pad_id is not None and getattr(counted, "pad_id", -1) not in (-1, pad_id):
-                raise ValueError(
-                    "The loss and the metrics must have the model's padding. "
-                    f"Received: pad_id={counted.pad_id} of {type(counted).__name__}, "
-                    f"pad_id={pad_id} of the model"
-                )
-        super().compile(*args, **kwargs)
+    def _repr_html_(self) -> str:
+        """Lists the layers in a notebook."""
+        from keras_transformer._pages import render
 
-    def compile_from_config(self, config: dict[str, Any]) -> None:
-        """Compiles a loaded model. Keras's method does nothing if `compile` is overridden."""
-        self.compile(**keras.saving.deserialize_keras_object(config))
-        if self.built:
-            self.optimizer.build(self.trainable_variables)
+        trainable = sum(math.prod(weight.shape) for weight in self.trainable_weights)
+        counts = {"total": self.count_params(), "trainable": trainable}
+        return str(render("model.html", title=type(self).__name__, layers=self.layers, **counts))
 
     def store_arguments(self, values: dict[str, Any]) -> None:
         """Stores the constructor's arguments, which are in its `locals()`, except `dtype`."""

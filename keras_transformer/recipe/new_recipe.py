@@ -24,9 +24,8 @@ from keras_transformer.recipe.settings import Recipe, bleu_tokenization
 
 _FEWEST_PAIRS = 200
 _CHECKPOINTS = 20
-# Fine-tuning takes this part of the steps, and another learning rate.
+# Fine-tuning takes this part of the steps.
 _FINE_TUNING_PART = 5
-_FINE_TUNING_RATE = "0.0001  # Low: the model keeps what it knows. Try also 0.00003 to 0.0005."
 # Of source text, the model needs only the ids. Target text must come back from them as it was.
 _NORMALIZATION: dict[str, Any] = {"normalization": "nmt_nfkc", "target_normalization": "identity"}
 
@@ -93,98 +92,41 @@ class NewRecipe:
         """Number of times that training sees each pair, if it is not stopped early."""
         return self.steps * self.scale.batch / self.tokens
 
-    def to_yaml(self, name: str, text: Text) -> str:
-        """Returns the recipe as YAML with comments."""
-        scale = self.scale
-        model = "\n".join(f"  {key}: {value}" for key, value in scale.model.items())
-        tokenize = bleu_tokenization(text.target_language)
-        return f"""\
-{self._data_section(name, text)}\
-tokenizer:
-  # Little text needs a small vocabulary, so that each piece occurs often (Sennrich and Zhang 2019).
-  vocabulary_size: {self.vocabulary_size}
-  # Variants of a character, such as full-width letters, become one in source text.
-  normalization: {_NORMALIZATION["normalization"]}
-  # A translation can't have a character that this normalization replaces: identity replaces none.
-  # {self.round_trip}
-  target_normalization: {_NORMALIZATION["target_normalization"]}
-model:
-{model}
-  # Layer norm before each sublayer. Training is stable with small batches and short warm-up.
-  norm_first: true
-  # The less text, the more dropout. If the validation loss soon rises again, try more.
-  dropout_rate: {scale.dropout_rate}
-{self._training_section(scale.warmup_steps, f"{scale.peak_learning_rate}")}\
-evaluation:
-  average_last: {scale.average_last}
-  beam_size: 5
-  length_penalty: 1.5
-  tokenize: {_quoted(tokenize)}
-"""
+    def to_yaml(self, name: str, text: Text, initial: tuple[str, Recipe] | None = None) -> str:
+        """Returns the recipe as YAML with comments.
 
-    def to_fine_tuning_yaml(self, name: str, text: Text, run: str, initial: Recipe) -> str:
-        """Returns a recipe that trains on from a run of the recipe `initial`, as YAML."""
-        evaluation = {
-            "average_last": self.scale.average_last,
-            **initial.evaluation.search_options().model_dump(mode="json", exclude_defaults=True),
-            "tokenize": bleu_tokenization(text.target_language),
-        }
-        model = initial.model.model_dump(mode="json", exclude_none=True)
-        return f"""\
-{self._data_section(name, text)}\
-model:
-  # As in the initial run. Only dropout rates and max_length may differ.
-{_indented(model)}
-{self._training_section(self.steps // 10, _FINE_TUNING_RATE, _quoted(run))}\
-evaluation:
-{_indented(evaluation)}
-"""
+        `initial` is the path of a run to fine-tune, and its recipe.
+        """
+        import jinja2
 
-    def _training_section(self, warmup_steps: int, rate: str, initial_run: str = "") -> str:
-        initial = f"  # Its tokenizer and weights are the first.\n  initial_run: {initial_run}\n"
-        return f"""\
-training:
-{initial if initial_run else ""}\
-  # At most {self.passes:.0f} passes over about {self.tokens:,} target tokens.
-  steps: {self.steps}
-  # Stop after this many checkpoints without a lower validation loss.
-  early_stopping_patience: 5
-  # Small batches suit little text (Atrio and Popescu-Belis 2022). `keras-transformer budget` finds
-  # the largest number that fits into memory.
-  tokens_per_batch: {self.scale.tokens_per_batch}
-  accumulation_steps: {self.scale.accumulation_steps}
-  length_multiple: 4
-  warmup_steps: {warmup_steps}
-  peak_learning_rate: {rate}
-  # On GPUs, and on CPUs that compute in bfloat16, mixed_bfloat16 is faster.
-  dtype_policy: float32
-  checkpoint_every: {self.steps // _CHECKPOINTS}
-  keep_checkpoints: 8
-"""
-
-    def _data_section(self, name: str, text: Text) -> str:
+        environment = jinja2.Environment(loader=jinja2.PackageLoader(__package__))
+        environment.trim_blocks = environment.lstrip_blocks = True
+        environment.keep_trailing_newline = True
+        environment.filters |= {"quoted": _quoted, "section": _section}
         paths = [path.resolve() for path in (text.source, text.target) if path is not None]
         folder = os.path.commonpath([path.parent for path in paths])
-        named = zip(("source", "target"), paths, strict=False)
-        files = ", ".join(f"{key}: {_quoted(os.path.relpath(x, folder))}" for key, x in named)
-        return f"""\
-# Written by `keras-transformer init`. `keras-transformer schema` lists all keys.
-name: {_quoted(name)}
-seed: 1
-data:
-  source_language: {_quoted(text.source_language)}
-  target_language: {_quoted(text.target_language)}
-  # The folder of the text. `keras-transformer train --data-dir FOLDER` replaces it.
-  directory: {_quoted(folder)}
-  train: {{{files}}}
-  # Random pairs for validation and test. No sentence is in two splits.
-  held_out: {{validation: {self.held_out}, test: {self.held_out}}}
-  # Pairs that are probably no translations are dropped. The last filter needs py3langid.
-  filters: {{max_length_ratio: {MAX_LENGTH_RATIO}, identical: true, repeated: true, \
-wrong_language: {str(self.wrong_language).lower()}}}
-  # Pairs with a sentence of more pieces (subwords) are dropped.
-  max_length: {self.max_length}
-"""
+        names = (os.path.relpath(path, folder) for path in paths)
+        model: dict[str, Any] = dict(self.scale.model)
+        search: dict[str, Any] = {"beam_size": 5, "length_penalty": 1.5}
+        if initial:
+            options = initial[1].evaluation.search_options()
+            model = initial[1].model.model_dump(mode="json", exclude_none=True)
+            search = options.model_dump(mode="json", exclude_defaults=True)
+        tokenize = bleu_tokenization(text.target_language)
+        return environment.get_template("recipe.yaml").render(
+            name=name,
+            text=text,
+            recipe=self,
+            scale=self.scale,
+            model=model,
+            initial_run=initial and initial[0],
+            checkpoint_every=self.steps // _CHECKPOINTS,
+            folder=folder,
+            files=list(zip(("source", "target"), names, strict=False)),
+            ratio=MAX_LENGTH_RATIO,
+            normalization=_NORMALIZATION,
+            evaluation={"average_last": self.scale.average_last, **search, "tokenize": tokenize},
+        )
 
 
 def choose_settings(report: CorpusReport, tokenizer: Tokenizer | None = None) -> NewRecipe:
@@ -238,19 +180,17 @@ def _tokenizer(pairs: list[Pair], size: int, characters: int) -> Tokenizer:
 def _round_trip(tokenizer: Tokenizer, sentences: list[str]) -> str:
     """Says how many target sentences their pieces give back unchanged, and what others lose."""
     found = tokenizer.decode_target(tokenizer.encode_target(sentences))
-    changed = [(x, y) for x, y in zip(sentences, found, strict=True) if x != y]
-    same, count = len(sentences) - len(changed), len(sentences)
+    changed = [{*x} - {*y} for x, y in zip(sentences, found, strict=True) if x != y]
+    count, same = len(sentences), len(sentences) - len(changed)
     text = f"{same:,} of {count:,} target sentences ({same / count:.2%}) come back unchanged"
-    if spaces := sum([*filter(None, x.split(" "))] == y.split(" ") for x, y in changed):
-        text += f"; {spaces:,} lose only repeated or outer spaces, which BLEU ignores"
-    if others := len(changed) - spaces:
-        lost = sorted(set[str]().union(*({*x} - {*y} for x, y in changed)) - {" "})
-        names = ", ".join(f"U+{ord(character):04X}" for character in lost[:9])
-        text += f"; {others:,} lose other characters: remove {names} from the text"
-    return text
+    if characters := sorted(set[str]().union(*changed) - {" "}):
+        names = ", ".join(f"U+{ord(x):04X}" for x in characters[:9])
+        return f"{text}; others lose characters: remove {names} from the text"
+    return text + "; others lose only repeated or outer spaces, which BLEU ignores" * (same < count)
 
 
-def _indented(tree: dict[str, Any]) -> str:
+def _section(tree: dict[str, Any]) -> str:
+    """Returns the keys of a section as YAML."""
     text = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True).rstrip("\n")
     return textwrap.indent(text, "  ")
 

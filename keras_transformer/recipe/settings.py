@@ -19,6 +19,7 @@ from pydantic import (
     model_validator,
 )
 
+from keras_transformer.data.languages import LanguageCode
 from keras_transformer.decoding.options import SearchOptions, descriptions_on_one_line
 
 # The context of validation for the recipe of a run, which does not check the section `model`: its
@@ -43,8 +44,6 @@ Rate = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
 LearningRate = Annotated[float, Field(gt=0, le=10)]
 Epsilon = Annotated[float, Field(gt=0, le=1)]
-# The suffixes of files that a run writes.
-Language = Annotated[str, Field(pattern=r"^[A-Za-z][\w-]{0,34}$")]
 # A file name without a folder, not hidden, and no longer than file systems allow.
 PlainName = Annotated[str, StringConstraints(pattern=r"^[^./\\:\x00-\x1f][^/\\:\x00-\x1f]{0,199}$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F]{64}$", to_lower=True)]
@@ -120,9 +119,9 @@ class HeldOutCounts(_Section):
 class Data(_Section):
     """Text for training, validation and test."""
 
-    source_language: Language = "en"
+    source_language: LanguageCode = "en"
     """Code of BCP 47 or ISO 639, such as en, zh-Hant or deu."""
-    target_language: Language = "de"
+    target_language: LanguageCode = "de"
     """Code of BCP 47 or ISO 639, such as en, zh-Hant or deu."""
     train: TextPair | None = None
     validation: TextPair | None = None
@@ -353,10 +352,7 @@ def bleu_tokenization(language: str) -> str:
     """Returns the tokenization of BLEU for a language: "char" for "tha", as for "th-TH"."""
     import langcodes
 
-    try:
-        tag = langcodes.Language.get(language).maximize()
-    except langcodes.LanguageTagError:  # a name that is no code, such as the suffix of a file
-        return "13a"
+    tag = langcodes.Language.get(language).maximize()
     if tag.script in _HAN and tag.language != "ja":
         return "zh"
     return "char" if tag.script in _UNSPACED else "13a"

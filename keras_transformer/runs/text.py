@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from keras_transformer._files import atomic_write
 from keras_transformer.data.corpus import COMPRESSED, Pair, download
-from keras_transformer.data.filters import LanguageDetector, filtered
+from keras_transformer.data.filters import filtered, language_test
 from keras_transformer.data.held_out import HeldOut, hold_out
 from keras_transformer.data.parallel_text import read_parallel
 from keras_transformer.data.token_store import TokenStore, list_reasons
@@ -88,9 +88,10 @@ class RunText:
         if filters == Filters():
             return pairs
         counts: Counter[str] = Counter()
-        settings = filters.model_dump(exclude={"wrong_language"})
-        detector = LanguageDetector(self._languages) if filters.wrong_language else None
-        files = self._write(folder, "filtered", filtered(pairs, counts, detector, **settings))
+        settings = filters.model_dump()
+        if filters.wrong_language:
+            settings["wrong_language"] = language_test(self._languages)
+        files = self._write(folder, "filtered", filtered(pairs, counts, **settings))
         kept, dropped = counts.pop("kept", 0), list_reasons(counts) or "none"
         print(f"filters: {kept:,} pairs kept; dropped: {dropped}", file=sys.stderr)
         return read_parallel(*files)

@@ -6,7 +6,7 @@ What a .keras file can contain is imported at once, the rest when it is first us
 from typing import TYPE_CHECKING
 
 from keras_transformer._lazy import lazy_names
-from keras_transformer.training.crossentropy import MaskedAccuracy, MaskedCrossentropy, Perplexity
+from keras_transformer.models.crossentropy import MaskedAccuracy, MaskedCrossentropy, Perplexity
 from keras_transformer.training.optimizer import TransformerAdam, TransformerSchedule
 from keras_transformer.training.tensorboard import TensorBoardWriter, write_projector
 

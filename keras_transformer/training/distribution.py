@@ -18,9 +18,9 @@ from keras_transformer._backend.operations import whole_tensor
 from keras_transformer.data import Shard
 from keras_transformer.errors import UserError
 from keras_transformer.layers import DecoderLayer, EncoderLayer
+from keras_transformer.models.crossentropy import sliced_crossentropy
 from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.run import Run
-from keras_transformer.training.crossentropy import sliced_crossentropy
 from keras_transformer.training.optimizer import inner_optimizer
 from keras_transformer.training.replica_loss import replica_losses
 

@@ -22,7 +22,7 @@ from keras_transformer._backend.operations import scalar
 from keras_transformer.layers.dropout import Dropout, keep_mask
 from keras_transformer.layers.token_embedding import TokenEmbedding
 from keras_transformer.models.base import WithoutClassWeight
-from keras_transformer.training.crossentropy import (
+from keras_transformer.models.crossentropy import (
     MaskedAccuracy,
     MaskedCrossentropy,
     Perplexity,
@@ -30,6 +30,7 @@ from keras_transformer.training.crossentropy import (
     TokenMean,
     labels_and_weights,
 )
+from keras_transformer.models.token_predictor import next_tokens, with_checked_tokens
 from keras_transformer.training.distribution import ONE_DEVICE, Distribution
 from keras_transformer.training.optimizer import inner_optimizer
 
@@ -161,6 +162,7 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, Recomputable, keras.M
 
     def make_train_function(self, force: bool = False) -> None:
         if force or self._has_more_variables("train") or not self.train_function:
+            self.train_function: Any = None
             if self._uses_graphs and type(self.distribution) is Distribution:
                 from keras_transformer._backend.compiled_step import CompiledStep
                 from keras_transformer._backend.cuda_graphs import GraphedStep, recordable
@@ -168,7 +170,7 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, Recomputable, keras.M
                 is_required = self._uses_graphs is True
                 compiles = is_required or self.count_params() >= 20_000_000
                 step = CompiledStep(self) if compiles else recordable(self.train_step)
-                self.train_function: Any = GraphedStep(step, self, is_required)
+                self.train_function = GraphedStep(step, self, is_required)
         super().make_train_function()  # does nothing if `train_function` is set
 
     def _checked_graphs(self, jit_compile: bool | str) -> bool | str:
@@ -202,6 +204,10 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, Recomputable, keras.M
             mebibytes = 16 if is_on_cpu() else of_gpu
         return max(width, mebibytes * 2**20 // (4 * vocabulary_size))
 
+    def fit(self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Trains the model (see `keras.Model.fit`), after a look at the first data."""
+        return with_checked_tokens(self.model, super().fit, x, y, *args, **kwargs)
+
     def call(self, inputs: Any, training: bool | None = None, **kwargs: Any) -> Any:
         if training and self.second_pass:
             inputs = keras.tree.map_structure(lambda x: ops.concatenate([x, x]), inputs)
@@ -216,6 +222,7 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, Recomputable, keras.M
         self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None, training: bool = True
     ) -> Any:
         """Computes the loss, a float32 scalar, and updates the metrics."""
+        y = next_tokens(self.model, x) if y is None else y
         shape = (None, *y_pred.shape[1:-1])  # With two passes, `y_pred` has each row twice.
         y, weights = labels_and_weights(y, shape, self.token_loss.pad_id, sample_weight)
         total = ops.sum(weights)

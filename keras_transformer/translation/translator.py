@@ -21,6 +21,7 @@ from keras_transformer.decoding.options import IMPOSSIBLE, SamplingOptions, Sear
 from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import UserError
 from keras_transformer.models.protocol import vocabulary_sizes
+from keras_transformer.recipe.files import shipped_runs
 from keras_transformer.runs.run import Checkpoint, Runs, opened_runs
 from keras_transformer.translation.base_translator import (
     Advance,
@@ -62,7 +63,8 @@ class Translator(BaseTranslator):
     >>> translator.translate(["A man sleeps.", "Two dogs play in the snow."])
 
     Args:
-        model: A `Transformer`, or any model that implements `Searchable` (`models/protocol.py`).
+        model: A `Transformer`, or any model that implements `Searchable` (`models/protocol.py`), or
+            the `SlicedLogitsTrainer` of one.
         tokenizer: The `Tokenizer` that the model was trained with.
         options: The options of beam search. Defaults to `SearchOptions()`. If `options.max_length`
             is None, the maximum length of a translation is the source's length plus 50 tokens, as
@@ -104,6 +106,8 @@ class Translator(BaseTranslator):
         shortlist: Shortlist | None = None,
         copy_unknown: CopyUnknown = "lines",
     ) -> None:
+        if not hasattr(model, "init_cache"):  # a `SlicedLogitsTrainer`
+            model = getattr(model, "model", model)
         super().__init__(tokenizer, model.max_length, options, overlong, copy_unknown)
         for side, of_model in zip(("source", "target"), vocabulary_sizes(model), strict=True):
             # TensorFlow would take another token for such an id, and JAX would compute NaN.
@@ -168,17 +172,22 @@ class Translator(BaseTranslator):
         revision: str | None = None,
         **arguments: Any,
     ) -> "Translator":
-        """Opens the translator of a run, or of what `import_run` makes a run of.
+        """Opens the translator of a run, or of a model that `import_run` reads.
 
-        The first call makes the run, in Keras's folder. `**arguments` are those of `from_run`.
+        A model of the hub is downloaded once. `**arguments` are those of `from_run`, or, of a model
+        that is no run, of the constructor.
 
         Example:
 
         >>> Translator.from_preset("hf://Helsinki-NLP/opus-mt-en-de").translate(["How are you?"])
         """
-        from keras_transformer.translation.imported_run import preset_run
+        from keras_transformer.translation.imported_run import read_preset
 
-        return cls.from_run(preset_run(preset, revision), options, **arguments)
+        if (Path(preset) / "recipe.yaml").is_file() or str(preset) in shipped_runs():
+            return cls.from_run(preset, options, **arguments)
+        foreign, model, tokenizer = read_preset(preset, revision)
+        options = options or SearchOptions(**foreign.evaluation)
+        return cls(model, tokenizer, options, **arguments)
 
     def _search_parts(
         self,

@@ -37,11 +37,6 @@ def test_text_without_a_usable_pair_has_a_report():
     assert report.source.longest == report.target.different == 0
 
 
-class Detector:
-    def is_wrong(self, pair):
-        return pair[1].startswith("ja")
-
-
 @pytest.mark.parametrize(
     ("first", "others", "notices"),
     [
@@ -52,7 +47,8 @@ class Detector:
     ],
 )
 def test_signs_of_unfit_text_are_noticed(first, others, notices):
-    report = examine([first, *[("a good sentence", others)] * 200], detector=Detector())
+    pairs = [first, *[("a good sentence", others)] * 200]
+    report = examine(pairs, is_wrong_language=lambda pair: pair[1].startswith("ja"))
     assert len(report.notices) == len(notices)
     for found, expected in zip(report.notices, notices, strict=True):
         assert re.fullmatch(expected, found)
