@@ -7,7 +7,7 @@ from support import own_job
 from support.small_models import new_model
 
 from keras_transformer.errors import UserError
-from keras_transformer.training import Distribution
+from keras_transformer.training import Distribution, MaskedCrossentropy
 from keras_transformer.training.distribution import TorchProcesses
 from keras_transformer.training.replica_loss import ReplicaLoss
 
@@ -88,9 +88,10 @@ def test_a_launched_model_of_the_package_is_not_trained_alone(monkeypatch):
     monkeypatch.setattr(keras.config, "backend", lambda: "torch")
     monkeypatch.setenv("WORLD_SIZE", "2")
     model = new_model()
-    model.compile("adam", "mse")
+    model.compile("adam", MaskedCrossentropy())
+    ids = np.ones((2, 3), "int32")
     with pytest.raises(RuntimeError, match="as many different models.*WORLD_SIZE=2"):
-        model.fit({"source_ids": np.ones((2, 3)), "target_ids": np.ones((2, 3))}, np.ones((2, 3)))
+        model.fit({"source_ids": ids, "target_ids": ids}, ids)
 
 
 @pytest.mark.once
