@@ -91,7 +91,7 @@ def test_a_launched_model_of_the_package_is_not_trained_alone(monkeypatch):
     model.compile("adam", MaskedCrossentropy())
     ids = np.ones((2, 3), "int32")
     with pytest.raises(RuntimeError, match="as many different models.*WORLD_SIZE=2"):
-        model.fit({"source_ids": ids, "target_ids": ids}, ids)
+        model.fit({"source_ids": ids, "target_ids": ids}, ids + 1)
 
 
 @pytest.mark.once
