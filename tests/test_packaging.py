@@ -19,7 +19,6 @@ OF_ONE_BACKEND = {"translation_graph.py", "cuda_graphs.py", "compiled_step.py", 
 
 # Files that are tested with those that use them.
 TESTED_WITH = {
-    "_backend/fit_data.py": "_backend/test_backend.py",
     "_backend/jax_kernels.py": "_backend/test_gpu_formulas.py",
     "cli/parameters.py": "cli/test_commands.py",
     "cli/process.py": "cli/test_train.py",

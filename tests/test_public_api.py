@@ -16,7 +16,7 @@ PUBLIC = """
     BatchPlan BertEncoder Decoder DecoderLayer
     Encoder EncoderLayer Ensemble FeedForward Generator Hypothesis LanguageModel
     LearnedPositionalEncoding MaskedAccuracy MaskedCrossentropy MaskedLanguageModel
-    MultiHeadAttention Perplexity PositionalEncoding Recipe ResidualConnection
+    MultiHeadAttention ParallelDataset Perplexity PositionalEncoding Recipe ResidualConnection
     RotaryPositionalEncoding Run SamplingOptions Scorer SearchOptions Shortlist
     SinusoidalPositionalEncoding SlicedLogitsTrainer TokenEmbedding TokenStore Tokenizer Transformer
     TransformerAdam TransformerSchedule Translator UserError array_batches average_checkpoints

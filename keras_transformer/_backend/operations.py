@@ -9,7 +9,6 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.compile_function import is_on_cpu
-from keras_transformer.errors import check_ids
 
 # XLA multiplies a single row by a matrix in a slow loop, but eight rows by a fast matrix product.
 _ROWS = 8
@@ -43,22 +42,7 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
     return ops.custom_gradient(run_once)
 
 
-def take_rows(matrix: Any, ids: Any) -> Any:
-    """Returns the rows `ids` of `matrix` `(V, D)`, a tensor `(..., D)`.
-
-    Outside of compiled functions, ids without a row raise `ValueError`: on PyTorch those that it
-    finds itself, on TensorFlow and JAX also negative ones. JAX would return NaN.
-    """
-    try:
-        if _is_eager(ids):
-            check_ids(matrix.shape[0], ids=ops.convert_to_numpy(ids))
-        return ops.take(matrix, ids, axis=0)
-    except IndexError:
-        check_ids(matrix.shape[0], ids=ops.convert_to_numpy(ids))
-        raise
-
-
-def _is_eager(x: Any) -> bool:
+def is_eager(x: Any) -> bool:
     """Returns whether `x` has values now, on TensorFlow and JAX, which do not train so."""
     if keras.config.backend() == "jax":
         import jax

@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer._backend import without_tensorflow
-from keras_transformer._backend.operations import take_rows
+from keras_transformer._backend.operations import is_eager
 from keras_transformer.errors import check_ids
 from keras_transformer.layers.base import ConfiguredLayer
 
@@ -134,7 +134,7 @@ class TokenEmbedding(ConfiguredLayer):
             logits = self._logits(inputs)
             return logits if self.bias is None else logits + self.bias
         inputs = ops.cast(inputs, "int32")  # TensorFlow has no lookup by unsigned integers.
-        vectors = ops.cast(take_rows(self.embeddings, inputs), self.compute_dtype)
+        vectors = ops.cast(self._rows(inputs), self.compute_dtype)
         if self.scale is not None:
             scale = ops.take(self.scale, inputs, axis=0)
             vectors = vectors / ops.expand_dims(scale, -1)
@@ -146,6 +146,19 @@ class TokenEmbedding(ConfiguredLayer):
         if "int" not in keras.backend.standardize_dtype(inputs.dtype):
             return previous_mask
         return None if self.pad_id is None else ops.not_equal(inputs, self.pad_id)
+
+    def _rows(self, ids: Any) -> Any:
+        """Returns the vectors of ids. Outside of compiled functions, `check_ids` refuses others.
+
+        PyTorch finds ids without a vector itself, but for negative ones. JAX would return NaN.
+        """
+        try:
+            if is_eager(ids):
+                check_ids(self.vocabulary_size, ids=ops.convert_to_numpy(ids))
+            return ops.take(self.embeddings, ids, axis=0)
+        except IndexError:
+            check_ids(self.vocabulary_size, ids=ops.convert_to_numpy(ids))
+            raise
 
     def _logits(self, inputs: Any) -> Any:
         """Returns the logits without the bias."""

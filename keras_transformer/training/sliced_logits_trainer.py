@@ -21,7 +21,7 @@ from keras_transformer._backend.gradient_checkpointing import (
 from keras_transformer._backend.operations import scalar
 from keras_transformer.layers.dropout import Dropout, keep_mask
 from keras_transformer.layers.token_embedding import TokenEmbedding
-from keras_transformer.models.base import WithoutClassWeight
+from keras_transformer.models.base import FitsTokens
 from keras_transformer.models.crossentropy import (
     MaskedAccuracy,
     MaskedCrossentropy,
@@ -35,7 +35,7 @@ from keras_transformer.training.distribution import ONE_DEVICE, Distribution
 from keras_transformer.training.optimizer import inner_optimizer
 
 
-class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, Recomputable, keras.Model):
+class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
     """Trains a model with the logits of only a few tokens in memory at a time.
 
     The logits are by far the largest tensor of a training step. For 25,000 tokens and a vocabulary

@@ -24,8 +24,8 @@ from keras_transformer import (
     open_model,
     train,
 )
+from keras_transformer.data.vocabulary import pieces_of
 from keras_transformer.exchange.model_files import read_marian_bin, read_npz
-from keras_transformer.exchange.vocabulary import pieces_of
 from keras_transformer.export import ExportOptions, export_run
 from keras_transformer.runs.checkpoints import logged_scalars
 
