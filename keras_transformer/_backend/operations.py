@@ -272,8 +272,13 @@ def global_norm(tensors: Sequence[Any]) -> Any:
     if keras.config.backend() == "torch":
         import torch
 
-        return torch.nn.utils.get_total_norm(tensors)  # a kernel for many tensors
+        return whole_tensor(torch.nn.utils.get_total_norm(tensors))  # a kernel for many tensors
     return ops.sqrt(sum(ops.sum(ops.square(x)) for x in tensors))
+
+
+def whole_tensor(tensor: Any) -> Any:
+    """Returns all of a tensor whose parts the processes of PyTorch may hold. All must call this."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 def fused_adam(

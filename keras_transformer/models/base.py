@@ -10,7 +10,11 @@ from typing import Any
 
 import keras
 
-from keras_transformer._backend import check_not_forked, without_tensorflow
+from keras_transformer._backend import (
+    check_not_forked,
+    check_trains_alone,
+    without_tensorflow,
+)
 from keras_transformer._backend.compile_function import Recompiling
 from keras_transformer._backend.fit_data import TakesAnyData
 from keras_transformer._backend.gradient_checkpointing import Recomputable
@@ -31,9 +35,10 @@ _LOADS_IN_FLOAT32 = ContextVar("_LOADS_IN_FLOAT32", default=False)
 
 
 class FitsTokens(TakesAnyData):
-    """Keeps the tokenizer of the data in `fit`, and refuses `class_weight`.
+    """Keeps the tokenizer of the data in `fit`, and refuses what Keras would train otherwise.
 
-    Keras would choose one token as the class of a whole row.
+    With `class_weight`, Keras would choose one token as the class of a whole row. In several
+    processes of PyTorch, it would train several models.
     """
 
     def fit(self, x: Any = None, *args: Any, class_weight: Any = None, **kwargs: Any) -> Any:
@@ -47,6 +52,8 @@ class FitsTokens(TakesAnyData):
                 "Weight the labels (B, T) by `sample_weight` (B, T): a row of labels has no class. "
                 f"Received: class_weight={class_weight}"
             )
+        if not getattr(self, "is_replica", False):
+            check_trains_alone()
         return super().fit(x, *args, **kwargs)
 
 

@@ -79,7 +79,7 @@ class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
         simcut_rate: Probability that SimCut cuts a source or target token. Defaults to 0.05.
         gradient_checkpointing: Whether to recompute the activations of encoder and decoder layers
             in the backward pass, to save memory. Defaults to False.
-        distribution: The devices and processes, from `training.distribution.start`. Defaults to
+        distribution: The devices and processes, such as `Distribution.all_devices()`. Defaults to
             one process on one device.
 
     Call arguments:
@@ -162,8 +162,8 @@ class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
 
     def make_train_function(self, force: bool = False) -> None:
         if force or self._has_more_variables("train") or not self.train_function:
-            self.train_function: Any = self.distribution.train_function(self)
-            if self._uses_graphs:
+            self.train_function: Any = None
+            if self._uses_graphs and type(self.distribution) is Distribution:
                 from keras_transformer._backend.compiled_step import CompiledStep
                 from keras_transformer._backend.cuda_graphs import GraphedStep, recordable
 
@@ -226,6 +226,8 @@ class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
         shape = (None, *y_pred.shape[1:-1])  # With two passes, `y_pred` has each row twice.
         y, weights = labels_and_weights(y, shape, self.token_loss.pad_id, sample_weight)
         total = ops.sum(weights)
+        mean = self.token_loss.reduction != "sum"
+        divisor = self.distribution.total(total) if mean else 1.0
         sums = self.distribution.crossentropy(
             *self._projection(ops.reshape(y_pred, (-1, y_pred.shape[-1]))),
             ops.reshape(y, (-1,)),
@@ -238,13 +240,12 @@ class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
         metric_sums = ops.stop_gradient(sums)
         self.perplexity.add(metric_sums[1], total)
         self.accuracy.add(metric_sums[2], total)
-        mean = self.token_loss.reduction != "sum"
-        loss = ops.divide_no_nan(sums[0], total) if mean else sums[0]
+        loss = ops.divide_no_nan(sums[0], divisor)
         # Losses of replicas are summed, so each replica adds only its part of `self.losses`.
         for additional in self.losses:
             loss += ops.sum(ops.cast(additional, "float32")) / self.distribution.gradient_parts
-        self._loss_tracker.add(ops.stop_gradient(loss * total if mean else loss), total)
-        return loss
+        self._loss_tracker.add(ops.stop_gradient(loss * divisor), total)
+        return loss * self.distribution.scale
 
     def _projection(self, states: Any) -> tuple[Any, Any]:
         """Returns states (M, D) and output matrix (V, D), with one more column for a bias."""
