@@ -206,7 +206,7 @@ class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
 
     def looking_at(self, x: Any, y: Any, sample_weight: Any) -> AbstractContextManager[Any]:
         looker: Any = self.model if isinstance(self.model, TokenPredictor) else super()
-        return looker.looking_at(x, y, sample_weight)  # type: ignore[no-any-return]
+        return looker.looking_at(x, y, sample_weight)
 
     def call(self, inputs: Any, training: bool | None = None, **kwargs: Any) -> Any:
         if training and self.second_pass:
