@@ -65,8 +65,9 @@ class TakesAnyData:
         **kwargs: Any,
     ) -> Any:
         given, x = x, _prepared(x, self, kwargs, kwargs.get("shuffle", True))
-        # A `ParallelDataset` and a `tf.data.Dataset` have their own order.
-        if x is not given or hasattr(x, "tokenizer_files") or hasattr(x, "element_spec"):
+        # A `ParallelDataset`, a `tf.data.Dataset` and what `fit_data` returns have their own order.
+        is_ordered = hasattr(x, "tokenizer_files") or hasattr(x, "element_spec")
+        if x is not given or is_ordered or isinstance(x, _Stream):
             kwargs["shuffle"] = False
         repeats = kwargs.get("epochs", 1) > 1 and "steps_per_epoch" not in kwargs
         if repeats and any(isinstance(data, Iterator) for data in (given, x)):
@@ -100,6 +101,7 @@ class _Stream(keras.utils.PyDataset):
         super().__init__()
         first = None if isinstance(data, Iterator) else next(iter(data))
         is_rows = isinstance(first, dict) and all(np.ndim(x) < 2 for x in first.values())
+        self._batches: Iterator[Any] = enumerate(())
         self.data, self._rows = data, batch_size if is_rows else 0
         self._names = {x.name for x in getattr(model, "inputs", None) or ()}
         self._reorders, self._pad_id = shuffle, getattr(model, "pad_id", 0)
@@ -113,8 +115,11 @@ class _Stream(keras.utils.PyDataset):
 
     def __getitem__(self, index: int) -> Any:
         if index == 0:
-            self._current = iter(self)
-        return next(self._current)
+            self._batches = enumerate(self)
+        place, batch = next(self._batches, (None, None))
+        if place != index:
+            raise ValueError("The batches have their own order: give `fit` `shuffle=False`")
+        return batch
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         for batch in self._row_batches() if self._rows else self.data:

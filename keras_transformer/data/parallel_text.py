@@ -83,8 +83,9 @@ class Rows:
                 if (names := _choose([*sides], self.languages)) is None:
                     raise CorpusError(f"give two languages. Received: columns {', '.join(sides)}")
                 row = [sides[name] or "" for name in names]
-            source, target = row
-            yield source, target
+            if isinstance(row, str) or len(row) != 2:
+                raise CorpusError(f"give (source, target) pairs. Received: {row!r:.80}")
+            yield tuple(row)
 
 
 @dataclass

@@ -204,7 +204,8 @@ def check_tokens(model: Any, x: Any, y: Any = None, sample_weight: Any = None) -
             "token is the next token: leave `y` out, or shift it. "
             f"Received: y={labels[:1]}"
         )
-    first = arrays["target_ids"][:, :1] if "target_ids" in arrays else np.zeros((0, 1))
+    targets = arrays.get("target_ids", np.zeros((0, 1)))
+    first = targets[(targets != model.pad_id).any(axis=1), :1]  # Rows of padding fill a batch.
     if (first != first[:1]).any():
         warnings.warn(
             "The rows of `target_ids` begin with different ids. Each must begin with bos, or the "

@@ -121,7 +121,12 @@ class Translator(BaseTranslator):
     ) -> None:
         if not hasattr(model, "init_cache"):  # a `SlicedLogitsTrainer`
             model = getattr(model, "model", model)
-        files = getattr(model, "tokenizer_files", None) or {}
+        files = getattr(model, "tokenizer_files", None)
+        if not (tokenizer or files):
+            raise UserError(
+                "The model has no tokenizer: give one, as in `Translator(model, tokenizer)`, or "
+                "train the model on a `ParallelDataset`"
+            )
         tokenizer = tokenizer or Tokenizer.from_files(files, "the model")
         check_tokenizer(model, tokenizer)
         super().__init__(tokenizer, model.max_length, options, overlong, copy_unknown)

@@ -166,3 +166,16 @@ def test_tensors_of_any_backend_go_in(backend, model):
     np.testing.assert_allclose(
         model.predict(tensors, verbose=0), model.predict(inputs, verbose=0), atol=1e-6
     )
+
+
+def test_batches_keep_their_order_or_say_so():
+    ids = np.arange(16).reshape(8, 2) % 5 + 4
+    inputs = {"source_ids": ids, "target_ids": ids[::-1]}
+    data = fit_data([(inputs, ids)] * 8)
+    if not isinstance(data, keras.utils.PyDataset):
+        return  # TensorFlow's datasets have an order.
+    with pytest.raises(ValueError, match="give `fit` `shuffle=False`"):
+        [data[place] for place in (0, 2, 1)]
+    model = Transformer(13, num_layers=1, d_model=4, num_heads=2, d_ff=6)
+    model.compile("adam")
+    model.fit(data, epochs=2, verbose=0)

@@ -88,5 +88,5 @@ def test_another_tokenizer_is_refused_whatever_its_size(model, tokenizer):
 def test_a_model_without_a_tokenizer_says_so(tmp_path):
     small_model().save(tmp_path / "model.keras")
     for use in (Translator.load, lambda path: Translator(keras.saving.load_model(path))):
-        with pytest.raises(UserError, match="the model has no complete tokenizer"):
+        with pytest.raises(UserError, match="The model has no tokenizer: give one"):
             use(tmp_path / "model.keras")
