@@ -20,7 +20,6 @@ ModelType = Literal["bpe", "unigram", "word"]
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)
 _SPECIAL_IDS: dict[str, Any] = dict(pad_id=PAD_ID, unk_id=UNK_ID, bos_id=BOS_ID, eos_id=EOS_ID)
 _SUMMARY, _NAMES = "tokenizer.json", ("source.model", "target.model")
-_MOST_SUMMARY_BYTES = 64 * 1024  # `save` writes less than 1 KiB
 DEFAULT_FRAMES: dict[str, Any] = {"source_prefix": [], "target_prefix": [], "source_eos": True}
 
 
@@ -148,8 +147,7 @@ class Tokenizer:
         """
         directory = Path(directory)
         try:
-            with (directory / _SUMMARY).open("rb") as file:
-                summary = read_json(file, _MOST_SUMMARY_BYTES)
+            summary = read_json(directory / _SUMMARY)
             digests = summary["sha256"]
             frames = {name: summary.get(name, x) for name, x in DEFAULT_FRAMES.items()}
             if tuple(digests) not in (_NAMES, _NAMES[:1]):

@@ -1,6 +1,5 @@
 """Exports a run as a small run folder for other users."""
 
-import json
 import shutil
 import zipfile
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer._backend import without_tensorflow
-from keras_transformer._files import atomic_write, check_is_free
+from keras_transformer._files import atomic_write, check_is_free, write_json
 from keras_transformer.exchange.source_model import check_model
 from keras_transformer.export.options import RunWeights, check_weights
 from keras_transformer.models.base import in_float32
@@ -90,8 +89,7 @@ def export_shared_run(
         if run.fingerprints_path.exists():
             shutil.copy(run.fingerprints_path, partial)
         if scores:
-            content = json.dumps(scores, indent=2) + "\n"
-            (partial / copy.scores_path.name).write_text(content, encoding="utf-8")
+            write_json(partial / copy.scores_path.name, scores)
         path = partial / copy.model_path.name
         _save_model(exact, path, quantization, tokenizer.fingerprint)
         found = open_translator(Run(partial, copy.recipe))

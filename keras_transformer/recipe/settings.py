@@ -462,8 +462,8 @@ class Key(NamedTuple):
     section: type[BaseModel] | None  # the class of a section
 
 
-def keys_of(section: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[Key]:
-    """Yields the keys of a section, without the keys of sections inside it."""
+def all_keys(section: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[Key]:
+    """Yields all keys of a section. The keys of a section inside it follow that section."""
     properties = section.model_json_schema()["properties"]
     for name, field in section.model_fields.items():
         kinds = (field.annotation, *get_args(field.annotation))
@@ -478,14 +478,8 @@ def keys_of(section: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[Key
             may_change(prefix + name),
             inner,
         )
-
-
-def all_keys(section: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[Key]:
-    """Yields all keys of a recipe. The keys of a section follow the section."""
-    for key in keys_of(section, prefix):
-        yield key
-        if key.section is not None:
-            yield from all_keys(key.section, f"{key.name}.")
+        if inner:
+            yield from all_keys(inner, f"{prefix}{name}.")
 
 
 def _value(schema: dict[str, Any]) -> str:

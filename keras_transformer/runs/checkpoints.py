@@ -14,7 +14,6 @@ from keras_transformer.errors import UserError
 
 # The files in the folder of a checkpoint, and the version of such a folder.
 CHECKPOINT_MODEL, STATE, CHECKPOINT_FORMAT = "model.keras", "state.json", 2
-_MOST_STATE_BYTES = 16 * 1024 * 1024  # each validation loss takes about 40 bytes
 
 # Files in the archive model.keras: the SHA-256 of the tokenizer, and of the model in the checkpoint
 # that was the newest when the archive was written, and evaluation.average_last of the recipe at
@@ -49,17 +48,11 @@ def checkpoint_step(path: Path) -> int:
     return int(path.name.removeprefix("step-"))
 
 
-def read_state(path: Path) -> Any:
-    """Reads `state.json` of a checkpoint. Raises an error if the file is missing or no JSON."""
-    with (path / STATE).open("rb") as file:
-        return read_json(file, _MOST_STATE_BYTES)
-
-
 def verify_checkpoint(folder: str | Path) -> int:
     """Returns the step of a checkpoint. Raises `UserError` if a file is missing or damaged."""
     folder = Path(folder)
     try:
-        state = read_state(folder)
+        state = read_json(folder / STATE)
         step, version = int(state["step"]), state["format"]
         damaged = sha256_of(folder / CHECKPOINT_MODEL) != state["sha256"][CHECKPOINT_MODEL]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -111,7 +104,7 @@ def load_history(path: str | Path) -> ValidationHistory:
     Raises `UserError` if the checkpoint's `state.json` is missing or damaged.
     """
     try:
-        losses = read_state(Path(path)).get("validation_losses", {})
+        losses = read_json(Path(path) / STATE).get("validation_losses", {})
         return ValidationHistory({int(step): float(loss) for step, loss in losses.items()})
     except (AttributeError, OSError, TypeError, ValueError) as error:
         raise UserError(f"checkpoint {path} is incomplete: {error}") from None

@@ -86,9 +86,7 @@ def write_projector(
     from google.protobuf import text_format
     from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 
-    directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    config = ProjectorConfig()
+    directory, config = Path(directory), ProjectorConfig()
     for name, (vectors, words) in embeddings.items():
         files = f"projector_{name}.tsv", f"projector_{name}_words.tsv"
         numbers = np.asarray(vectors, "float32").tolist()
