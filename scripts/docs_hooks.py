@@ -66,8 +66,7 @@ def recipe_keys() -> str:
 
 
 def _sections(section: type[BaseModel], name: str) -> Iterator[str]:
-    prefix = f"{name}." if name else ""
-    keys = [key for key in all_keys(section, prefix) if key.name == prefix + _last(key)]
+    keys = [key for key in all_keys() if key.name.rpartition(".")[0] == name]
     heading = f"## `{name}`\n\n{inspect.getdoc(section)}" if name else "## Top level"
     rows = ((f"`{_last(key)}`", _escaped(key.value), key.default, _meaning(key)) for key in keys)
     yield f"{heading}\n\n{_table(('key', 'value', 'default', 'meaning'), rows)}"

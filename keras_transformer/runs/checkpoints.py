@@ -53,17 +53,13 @@ def verify_checkpoint(folder: str | Path) -> int:
     folder = Path(folder)
     try:
         state = read_json(folder / STATE)
-        step, version = int(state["step"]), state["format"]
-        damaged = sha256_of(folder / CHECKPOINT_MODEL) != state["sha256"][CHECKPOINT_MODEL]
+        if (version := state["format"]) != CHECKPOINT_FORMAT:
+            raise ValueError(f"it must have the format {CHECKPOINT_FORMAT}. Received: {version}")
+        if sha256_of(folder / CHECKPOINT_MODEL) != state["sha256"][CHECKPOINT_MODEL]:
+            raise ValueError(f"the SHA-256 of {CHECKPOINT_MODEL} is wrong. Remove the checkpoint")
+        return int(state["step"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"checkpoint {folder} is incomplete: {error}") from None
-    if damaged:
-        why = "because the SHA-256 of the model is wrong. Remove it"
-        raise UserError(f"checkpoint {folder} is damaged, {why}")
-    if version != CHECKPOINT_FORMAT:
-        needed = f"must have the format {CHECKPOINT_FORMAT}"
-        raise UserError(f"checkpoint {folder} {needed}. Received: format={version}")
-    return step
+        raise UserError(f"checkpoint {folder} cannot be loaded: {error}") from None
 
 
 class ValidationHistory:
@@ -107,7 +103,7 @@ def load_history(path: str | Path) -> ValidationHistory:
         losses = read_json(Path(path) / STATE).get("validation_losses", {})
         return ValidationHistory({int(step): float(loss) for step, loss in losses.items()})
     except (AttributeError, OSError, TypeError, ValueError) as error:
-        raise UserError(f"checkpoint {path} is incomplete: {error}") from None
+        raise UserError(f"checkpoint {path} cannot be loaded: {error}") from None
 
 
 def best_checkpoints(paths: Sequence[Path], history: ValidationHistory, count: int) -> list[Path]:

@@ -17,7 +17,7 @@ from keras_transformer.architectures import command_line
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.errors import UserError
 from keras_transformer.recipe.files import find_run, load_recipe, name_of
-from keras_transformer.recipe.settings import Recipe, may_change
+from keras_transformer.recipe.settings import Recipe, all_keys
 from keras_transformer.runs.checkpoints import (
     CHECKPOINT_MEMBER,
     STATE,
@@ -181,7 +181,8 @@ class Run:
     def _changes(self) -> dict[str, tuple[Any, Any]]:
         """Returns the settings that differ from `recipe.yaml`, if they may: old and new values."""
         changes = load_recipe(self.recipe_path).differences(self.recipe)
-        refused = [f"{x} ({a!r} and {b!r})" for x, (a, b) in changes.items() if not may_change(x)]
+        fixed = changes.keys() - {key.name for key in all_keys() if key.may_change}
+        refused = [f"{x} ({a!r} and {b!r})" for x, (a, b) in changes.items() if x in fixed]
         done = checkpoint_step(self.checkpoints()[-1]) if self.checkpoints() else 0
         if "training.steps" in changes and self.recipe.training.steps < done:
             before, after = changes["training.steps"]
@@ -237,10 +238,6 @@ class Run:
 
     def tokenizer(self) -> Tokenizer:
         """Loads the tokenizer of the model."""
-        if not self.tokenizer_dir.is_dir():
-            raise UserError(
-                f"{self.directory} has no tokenizer yet. Train it first: {self.resume_command}"
-            )
         return Tokenizer.load(self.tokenizer_dir)
 
     def model_place(self, checkpoint: Checkpoint | None = None) -> Path:

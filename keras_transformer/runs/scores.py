@@ -61,10 +61,9 @@ class RunScores:
 
         `checkpoint` is a folder, or None for `model.keras`.
         """
-        name = checkpoint.name if checkpoint else None
         folder = checkpoint or self._run.directory
         found = {"checkpoint_sha256": sha256_of(folder / "model.keras")}
-        return {"checkpoint": name, **found} if name else found
+        return {"checkpoint": checkpoint.name, **found} if checkpoint else found
 
     def hypotheses(self, split: Split) -> list[str]:
         """Returns the translations of the finished model that the last evaluation of a split wrote.

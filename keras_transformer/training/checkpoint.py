@@ -163,10 +163,10 @@ def check_same_options(
     if not path.exists():
         write_json(path, given)
     kept = read_json(path)
-    names = [name for name in {**kept, **given} if kept.get(name) != given.get(name)]
-    if names:
-        changes = ", ".join(f"{x}={given.get(x)}, before {kept.get(x)}" for x in names)
+    pairs = {name: (given.get(name), kept.get(name)) for name in kept | given}
+    changes = [f"{name}={new}, before {old}" for name, (new, old) in pairs.items() if new != old]
+    if changes:
         raise UserError(
             f"{directory} must be used with the options with which it was begun, or choose another "
-            f"folder. Received: {changes}"
+            f"folder. Received: {', '.join(changes)}"
         )
