@@ -124,9 +124,8 @@ def logged_scalars(directory: str | Path, prefix: str = "") -> dict[str, dict[in
     for path in sorted(Path(directory).glob("events.out.tfevents.*")):
         for event in _events(path):
             if event.HasField("session_log"):
-                for values in found.values():
-                    for step in [step for step in values if step >= event.step]:
-                        del values[step]
+                for name, values in found.items():
+                    found[name] = {step: x for step, x in values.items() if step < event.step}
             for value in event.summary.value:
                 if value.tag.startswith(prefix) and value.HasField("simple_value"):
                     found.setdefault(value.tag, {})[event.step] = value.simple_value

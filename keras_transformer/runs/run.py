@@ -238,6 +238,10 @@ class Run:
 
     def tokenizer(self) -> Tokenizer:
         """Loads the tokenizer of the model."""
+        if not self.tokenizer_dir.is_dir():
+            raise UserError(
+                f"{self.directory} has no tokenizer yet. Train it first: {self.resume_command}"
+            )
         return Tokenizer.load(self.tokenizer_dir)
 
     def model_place(self, checkpoint: Checkpoint | None = None) -> Path:

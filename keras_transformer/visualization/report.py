@@ -137,14 +137,13 @@ def _on_test_text(runs: Sequence[_Reported]) -> dict[str, Any]:
         systems.append(System(one.name, hypotheses, chrf, scorer))
     if evaluator is None:
         return {"missing": missing, "lengths": None, "difference": None, "attention": None}
-    texts = (evaluator.sources or (), evaluator.references)
     ranked = best_and_worst(systems[0].chrf, evaluator.references)
     return {
         "missing": missing,
         "lengths": _lengths(evaluator, systems),
         "difference": _difference(evaluator, *systems) if len(systems) == 2 else None,
-        "ranked": [shown_sentences(indices, *texts, systems) for indices in ranked],
-        "attention": {x.name: attention_of_sentences(x, texts[0]) for x in systems},
+        "ranked": [shown_sentences(indices, evaluator, systems) for indices in ranked],
+        "attention": {x.name: attention_of_sentences(x, evaluator.sources or ()) for x in systems},
     }
 
 
@@ -173,9 +172,8 @@ def _difference(evaluator: Evaluator, first: System, second: System) -> dict[str
     ]
     gains = [b - a for a, b in zip(first.chrf, second.chrf, strict=True)]
     better, worse = sum(x > 0 for x in gains), sum(x < 0 for x in gains)
-    texts = (evaluator.sources or (), evaluator.references)
     return {
-        "changed": shown_sentences(most_changed(first, second), *texts, (first, second)),
+        "changed": shown_sentences(most_changed(first, second), evaluator, (first, second)),
         "rows": rows,
         "samples": differences[0].samples,
         "warnings": [str(warning.message) for warning in told],
@@ -203,10 +201,7 @@ def most_changed(first: System, second: System) -> list[int]:
 
 
 def shown_sentences(
-    indices: Sequence[int],
-    sources: Sequence[str],
-    references: Sequence[str],
-    systems: Sequence[System],
+    indices: Sequence[int], evaluator: Evaluator, systems: Sequence[System]
 ) -> list[dict[str, Any]]:
     """Returns the source of each sentence, and its reference and translations as texts.
 
@@ -215,9 +210,10 @@ def shown_sentences(
     it, and those of the reference are of the first model. A text too long for the model has no
     tokens.
     """
-    chosen = [sources[index] for index in indices]
+    chosen = [(evaluator.sources or ())[index] for index in indices]
+    references = [evaluator.references[index] for index in indices]
     labels = ["reference"] * len(indices)
-    columns = [_with_tokens(systems[0], chosen, labels, [references[x] for x in indices])]
+    columns = [_with_tokens(systems[0], chosen, labels, references)]
     for system in systems:
         labels = [f"{system.name} chrF {system.chrf[index]:.1f}" for index in indices]
         texts = [system.hypotheses[index] for index in indices]
