@@ -115,12 +115,12 @@ def is_disk_full(error: BaseException) -> bool:
     return getattr(error, "errno", None) in codes or any(sign in f"{error}" for sign in signs)
 
 
-def read_json(path: Path) -> Any:
-    """Parses a JSON file. Raises `ValueError` if it is wrong, too deep or above 4 MiB."""
-    if path.stat().st_size > _MOST_JSON_BYTES:
-        raise ValueError(f"{path.name} must have at most {_MOST_JSON_BYTES:,} bytes")
+def parse_json(content: bytes) -> Any:
+    """Parses JSON. Raises `ValueError` if it is wrong, too deep or above 4 MiB."""
+    if len(content) > _MOST_JSON_BYTES:
+        raise ValueError(f"the JSON must have at most {_MOST_JSON_BYTES:,} bytes")
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(content)
     except RecursionError:
         raise ValueError("the JSON is nested too deeply") from None
 

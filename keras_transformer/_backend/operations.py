@@ -42,6 +42,19 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
     return ops.custom_gradient(run_once)
 
 
+def is_eager(x: Any) -> bool:
+    """Returns whether `x` has values now, on TensorFlow and JAX, which do not train so."""
+    if keras.config.backend() == "jax":
+        import jax
+
+        return not isinstance(x, jax.core.Tracer)
+    if keras.config.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return bool(tf.executing_eagerly())
+    return False
+
+
 def scale_and_shift(x: Any, scale: Any = None, shift: Any = None, training: bool = False) -> Any:
     """Computes x * scale + shift. On CPUs of TensorFlow, matrix products compute the gradients.
 
@@ -259,8 +272,13 @@ def global_norm(tensors: Sequence[Any]) -> Any:
     if keras.config.backend() == "torch":
         import torch
 
-        return torch.nn.utils.get_total_norm(tensors)  # a kernel for many tensors
+        return whole_tensor(torch.nn.utils.get_total_norm(tensors))  # a kernel for many tensors
     return ops.sqrt(sum(ops.sum(ops.square(x)) for x in tensors))
+
+
+def whole_tensor(tensor: Any) -> Any:
+    """Returns all of a tensor whose parts the processes of PyTorch may hold. All must call this."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 def fused_adam(

@@ -11,7 +11,7 @@ import keras
 
 from keras_transformer._backend import without_tensorflow
 from keras_transformer._backend.compile_function import is_on_cpu
-from keras_transformer._files import read_json
+from keras_transformer._files import parse_json
 from keras_transformer.data import BatchPlan, Tokenizer, TokenStore, evaluation_batches
 from keras_transformer.data.batch_plan import Batch
 from keras_transformer.data.tokenizer import PAD_ID
@@ -19,6 +19,7 @@ from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.evaluation.run_evaluation import bleu
 from keras_transformer.models import ARCHITECTURES
+from keras_transformer.models.crossentropy import MaskedCrossentropy
 from keras_transformer.recipe.settings import Recipe, longest_lengths
 from keras_transformer.runs import checkpoints
 from keras_transformer.runs.checkpoints import (
@@ -29,7 +30,6 @@ from keras_transformer.runs.checkpoints import (
 from keras_transformer.runs.run import Run
 from keras_transformer.training.callbacks import CompileAhead
 from keras_transformer.training.checkpoint import average_checkpoints
-from keras_transformer.training.crossentropy import MaskedCrossentropy
 from keras_transformer.training.distribution import ONE_DEVICE, Distribution, start
 from keras_transformer.training.fit_loop import evaluation_of, fit
 from keras_transformer.training.optimizer import TransformerAdam, TransformerSchedule
@@ -372,7 +372,7 @@ def write_average(run: Run, paths: list[Path]) -> Any:
     fingerprint of the tokenizer and, so that a resumed training knows whether they changed, the
     hash of the newest checkpoint and the setting `evaluation.average_last`.
     """
-    newest = read_json(run.checkpoints()[-1] / checkpoints.STATE)["sha256"]
+    newest = parse_json((run.checkpoints()[-1] / checkpoints.STATE).read_bytes())["sha256"]
     fingerprint = checkpoints.read_member(run.model_path, checkpoints.TOKENIZER_MEMBER)
     members = {
         checkpoints.TOKENIZER_MEMBER: fingerprint or run.tokenizer().fingerprint,
