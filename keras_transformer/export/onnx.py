@@ -37,8 +37,6 @@ PAGE = 4096
 # have relative errors of 1e-3.
 TOLERANCE = 1e-2
 
-SENTENCES = 16  # number of random sentences that export and model translate for the comparison
-
 
 def export_onnx(
     model: Transformer,
@@ -153,7 +151,7 @@ def export_onnx(
         (partial / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
         tokenizer.save(partial / "tokenizer")
         shutil.copyfile(Path(__file__).with_name("onnx_program.py"), partial / "translate.py")
-        sentences = sentences or random_sentences(tokenizer, SENTENCES)
+        sentences = sentences or random_sentences(tokenizer)
         translator = Translator(model, tokenizer, _options(config), overlong="truncate")
         parts = "ONNX model", translator, sentences, _translated(partial, sentences)
         return compare_translations(*parts, tolerance=TOLERANCE, is_exact=quantization == "float32")

@@ -48,11 +48,11 @@ def encoder_graph(model: Transformer) -> onnx.ModelProto:
     mask = graph.add("Equal", source_ids, np.array(model.pad_id, "int64"))
     mask = graph.add("Not", graph.add("Unsqueeze", mask, np.array([1, 2])))
     length = graph.add("Shape", source_ids, start=1, end=2)
-
-    def first_rows(table: np.ndarray) -> str:
-        return graph.add("Slice", table, np.array([0]), length, np.array([0]))
-
-    x, rotation = graph.embed(source_ids, model.source_embedding, first_rows)
+    x, rotation = graph.embed(
+        source_ids,
+        model.source_embedding,
+        lambda table: graph.add("Slice", table, np.array([0]), length, np.array([0])),
+    )
     for layer in model.encoder.layers:
         attention, residual = layer.self_attention, layer.self_attention_residual
         parts = graph.project(graph.sublayer_input(x, residual), attention)
@@ -90,11 +90,9 @@ def step_graph(model: Transformer, bos_id: int) -> onnx.ModelProto:
     )
     position = graph.add("Shape", pasts[0][0], start=3, end=4)
     parents = graph.add("Unsqueeze", parents, np.array([2]))
-
-    def this_row(table: np.ndarray) -> str:
-        return graph.add("Gather", table, position)
-
-    x, rotation = graph.embed(token_ids, model.target_embedding, this_row)
+    x, rotation = graph.embed(
+        token_ids, model.target_embedding, lambda table: graph.add("Gather", table, position)
+    )
     for i, layer in enumerate(model.decoder.layers):
         past = [graph.add("GatherND", each, parents, batch_dims=1) for each in pasts[i]]
         x, *cache = _decoder_layer(graph, x, layer, past, memories[i], mask, rotation)

@@ -20,7 +20,6 @@ from keras_transformer.translation.comparison import compare_translations, rando
 from keras_transformer.translation.translator import Translator
 
 TOLERANCE = 1e-3  # scores count as equal if they differ by at most this number of nats
-SENTENCES = 16  # maximum number of sentences that export and model translate for the comparison
 
 # Operations of tensorflow-text that are in every tensorflow_model_server.
 SENTENCEPIECE = {"SentencepieceOp", "SentencepieceTokenizeOp", "SentencepieceDetokenizeOp"}
@@ -158,7 +157,7 @@ def export_saved_model(
     exact, options, directory = in_float32(model), options or SearchOptions(), Path(directory)
     name = name or directory.resolve().name
     check_name(name)
-    sentences = list(sentences) or random_sentences(tokenizer, SENTENCES)
+    sentences = list(sentences) or random_sentences(tokenizer)
     graph = TranslationGraph(exact, tokenizer, options, max_beam_size, shortlist)
     options = options.replace(n_best=options.beam_size)
     translator = Translator(exact, tokenizer, options, "truncate", shortlist=shortlist)
@@ -265,7 +264,11 @@ def run_signatures(
 def _write_warmup_requests(version: Path, name: str, sentences: Sequence[str]) -> None:
     """Writes requests that the server runs before a version is available, so that no user waits.
 
-    Source: https://www.tensorflow.org/tfx/serving/saved_model_warmup
+    Each is a PredictionLog with a PredictRequest, written without tensorflow-serving-api.
+
+    Source: https://www.tensorflow.org/tfx/serving/saved_model_warmup, and prediction_log.proto,
+    predict.proto and model.proto in tensorflow_serving/apis of
+    https://github.com/tensorflow/serving
     """
     import tensorflow as tf
 
@@ -281,21 +284,11 @@ def _write_warmup_requests(version: Path, name: str, sentences: Sequence[str]) -
     folder.mkdir()
     with tf.io.TFRecordWriter(str(folder / "tf_serving_warmup_requests")) as writer:
         for signature, inputs in requests:
-            tensors = ((key, tf.make_tensor_proto(value)) for key, value in inputs.items())
-            protos = {key: tensor.SerializeToString() for key, tensor in tensors}
-            writer.write(_prediction_log(name, signature, protos))
-
-
-def _prediction_log(name: str, signature: str, inputs: Mapping[str, bytes]) -> bytes:
-    """Returns a PredictionLog with a PredictRequest, without the package tensorflow-serving-api.
-
-    Source: prediction_log.proto, predict.proto and model.proto in
-    https://github.com/tensorflow/serving/tree/master/tensorflow_serving/apis
-    """
-    request = _field(1, _field(1, name.encode()) + _field(3, signature.encode()))
-    for key, proto in inputs.items():
-        request += _field(2, _field(1, key.encode()) + _field(2, proto))
-    return _field(6, _field(1, request))
+            request = _field(1, _field(1, name.encode()) + _field(3, signature.encode()))
+            for key, values in inputs.items():
+                proto = tf.make_tensor_proto(values).SerializeToString()
+                request += _field(2, _field(1, key.encode()) + _field(2, proto))
+            writer.write(_field(6, _field(1, request)))
 
 
 def _field(number: int, content: bytes) -> bytes:

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,9 +28,7 @@ from keras_transformer.translation.engines import open_translator
 from keras_transformer.translation.open_run import open_model
 from keras_transformer.translation.translator import Translator
 
-_WEIGHTS = "model.weights.h5"
 _SCORE_TOLERANCE = 1e-3  # nats
-_SENTENCES = 16
 
 
 def export_shared_run(
@@ -78,7 +75,7 @@ def export_shared_run(
     check_is_free(directory)
     model, tokenizer = open_model(run, checkpoint), run.tokenizer()
     check_model(model, tokenizer)
-    sentences = sentences or random_sentences(tokenizer, _SENTENCES)
+    sentences = sentences or random_sentences(tokenizer)
     exact, scores = in_float32(model), _scores(run, checkpoint)
     copy = Run(directory, _without_folders(run.recipe))
     with atomic_write(directory) as partial:
@@ -93,7 +90,9 @@ def export_shared_run(
             content = json.dumps(scores, indent=2) + "\n"
             (partial / copy.scores_path.name).write_text(content, encoding="utf-8")
         path = partial / copy.model_path.name
-        _save_model(exact, path, quantization, tokenizer.fingerprint)
+        with without_tensorflow():
+            (exact if quantization == "float32" else _halved(exact)).save(path)
+        write_members(path, {TOKENIZER_MEMBER: tokenizer.fingerprint})
         found = open_translator(Run(partial, copy.recipe))
         return compare_translations(
             "copy",
@@ -132,16 +131,8 @@ def _scores(run: Run, checkpoint: Checkpoint | None) -> list[dict[str, Any]]:
     ]
 
 
-def _save_model(model: Seq2Seq, path: Path, weights: RunWeights, fingerprint: str) -> None:
-    with without_tensorflow():
-        model.save(path)
-        if weights == "float16":
-            _halve_weights(model, path)
-    write_members(path, {TOKENIZER_MEMBER: fingerprint})
-
-
-def _halve_weights(model: Seq2Seq, path: Path) -> None:
-    """Replaces the weights in the `.keras` file of a model, and keeps its configuration."""
+def _halved(model: Seq2Seq) -> Seq2Seq:
+    """Returns a copy whose file has float16 weights, but the configuration of `model`."""
     half = type(model).from_config({**model.get_config(), "dtype": "float16"})
     half.set_weights(model.get_weights())
     for weight in half.weights:
@@ -149,11 +140,5 @@ def _halve_weights(model: Seq2Seq, path: Path) -> None:
             raise ValueError(
                 f"float16 holds only finite weights of at most 65504. Received: {weight.path}"
             )
-    with zipfile.ZipFile(path) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    half.save(path)
-    with zipfile.ZipFile(path) as archive:
-        members[_WEIGHTS] = archive.read(_WEIGHTS)
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, content in members.items():
-            archive.writestr(name, content)
+    half.get_config = model.get_config
+    return half
