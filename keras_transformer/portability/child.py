@@ -89,15 +89,15 @@ class Child:
         """Returns the outputs of the model."""
         return self._measured(functools.partial(predict, self.model))
 
-    def save(self) -> Measured:
-        """Saves the model for the other backends, and returns its outputs."""
+    def save(self) -> None:
+        """Saves the model for the other backends."""
         self.model.save(self.folder / f"saved-{keras.config.backend()}.keras")
-        return self.outputs()
 
-    def load(self, path: Path) -> Measured:
-        """Returns the outputs of the model in the file `path`."""
-        model = keras.saving.load_model(path, compile=False)
-        return self._measured(functools.partial(predict, model), runs=0)
+    def load(self) -> list[Arrays]:
+        """Returns the outputs of each file that this or another process has saved."""
+        paths = sorted(self.folder.glob("*.keras"))
+        models = (keras.saving.load_model(path, compile=False) for path in paths)
+        return [predict(model, self.inputs) for model in models]
 
     def step(self) -> Measured:
         """Returns gradients and variables of a training step."""
@@ -137,7 +137,7 @@ class Child:
         model.save(path)
         return [as_array(x) for x in inputs]
 
-    def _measured(self, function: Callable[[Any], Arrays], runs: int = RUNS) -> Measured:
+    def _measured(self, function: Callable[[Any], Arrays]) -> Measured:
         """Calls `function` on the inputs, and again with changed weights and inputs for noise."""
         dtypes = [x.compute_dtype for x in self.model._flatten_layers()]
         epsilon = max(EPSILON.get(dtype, EPSILON["float32"]) for dtype in dtypes)
@@ -152,7 +152,7 @@ class Child:
         found = function(self.inputs)
         noise = {name: np.zeros_like(change(x, x), "float64") for name, x in found.items()}
         before = self.model.get_weights()
-        for seed in range(runs):
+        for seed in range(RUNS):
             random = np.random.default_rng(seed)
             self.model.set_weights([perturbed(x) for x in before])
             changed = function(keras.tree.map_structure(perturbed, self.inputs))
