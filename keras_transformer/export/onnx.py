@@ -113,6 +113,7 @@ def export_onnx(
             supported. If the model is quantized, or the tokenizer belongs to another model.
     """
     from keras_transformer.export import onnx_graph
+    from keras_transformer.export.onnx_program import StandaloneTranslator
 
     check_weights("onnx", quantization)
     check_model(model, tokenizer)
@@ -152,9 +153,17 @@ def export_onnx(
         tokenizer.save(partial / "tokenizer")
         shutil.copyfile(Path(__file__).with_name("onnx_program.py"), partial / "translate.py")
         sentences = sentences or random_sentences(tokenizer)
-        translator = Translator(model, tokenizer, _options(config), overlong="truncate")
-        parts = "ONNX model", translator, sentences, _translated(partial, sentences)
-        return compare_translations(*parts, tolerance=TOLERANCE, is_exact=quantization == "float32")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # no warnings about truncation
+            pairs = StandaloneTranslator(partial).translate(sentences)
+        return compare_translations(
+            "ONNX model",
+            Translator(model, tokenizer, _options(config), overlong="truncate"),
+            sentences,
+            [[pair] for pair in pairs],
+            tolerance=TOLERANCE,
+            is_exact=quantization == "float32",
+        )
 
 
 def _quantized(graph: Any) -> Any:
@@ -191,15 +200,6 @@ def _save(graphs: dict[str, Any], directory: Path) -> None:
                 constant.ClearField(field)
     for name, graph in graphs.items():
         (directory / name).write_bytes(graph.SerializeToString())
-
-
-def _translated(directory: Path, sentences: Sequence[str]) -> list[list[tuple[str, float]]]:
-    """Returns the translations by the program in the folder."""
-    from keras_transformer.export.onnx_program import StandaloneTranslator
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # no warnings about truncation
-        return [[pair] for pair in StandaloneTranslator(directory).translate(sentences)]
 
 
 def _options(config: dict[str, Any]) -> SearchOptions:

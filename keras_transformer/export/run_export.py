@@ -56,7 +56,16 @@ def export_run(run: Run, options: ExportOptions) -> Exported:
     """
     format = options.format
     search = options.search or run.recipe.evaluation.search_options()
-    _check_search(format, search)
+    supported = SEARCH_OPTIONS.get(format, SearchOptions.model_fields)
+    changed = search.model_dump(exclude_defaults=True, exclude={"n_best"})
+    if refused := [name for name in changed if name not in supported]:
+        received = ", ".join(f"{name}={changed[name]}" for name in refused)
+        flags = (f"--{x.replace('_', '-')} {getattr(SearchOptions(), x)}" for x in refused)
+        raise UserError(
+            f"the format {format} supports only the search options {', '.join(supported)}. Use the "
+            f"format saved_model, or replace those of the recipe: {' '.join(flags)}. "
+            f"Received: {received}"
+        )
     if format in ("ctranslate2", "onnx", "hugging_face"):
         run.require_transformer(f"The format {format}")
     directory = options.output or Path("exports", run.directory.resolve().name)
@@ -77,20 +86,6 @@ def export_run(run: Run, options: ExportOptions) -> Exported:
         return (_in_new_process if format == "saved_model" else _export)(run, complete)
     except (ImportError, ValueError) as error:
         raise UserError(str(error)) from error
-
-
-def _check_search(format: str, search: SearchOptions) -> None:
-    """Raises `UserError` if a search option has an effect that the export does not support."""
-    supported = SEARCH_OPTIONS.get(format)
-    changed = search.model_dump(exclude_defaults=True, exclude={"n_best"})
-    if supported and (refused := [name for name in changed if name not in supported]):
-        received = ", ".join(f"{name}={changed[name]}" for name in refused)
-        flags = (f"--{x.replace('_', '-')} {getattr(SearchOptions(), x)}" for x in refused)
-        raise UserError(
-            f"the format {format} supports only the search options {', '.join(supported)}. Use the "
-            f"format saved_model, or replace those of the recipe: {' '.join(flags)}. "
-            f"Received: {received}"
-        )
 
 
 def _export(run: Run, options: ExportOptions) -> Exported:
