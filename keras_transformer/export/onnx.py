@@ -82,8 +82,7 @@ def export_onnx(
       `(B, N, C)`: the C most probable next tokens of each hypothesis, the most probable first. The
       log-probability of padding and bos is minus infinity.
 
-    The graphs are built from the weights, on any backend, without tracing. If the model
-    has a position encoding, S and T + 1 must be at most `model.max_length`.
+    If the model has a position encoding, S and T + 1 must be at most `model.max_length`.
 
     Example:
 

@@ -82,12 +82,9 @@ def export_saved_model(
     """Writes a model as the next version of a SavedModel that takes and returns strings.
 
     The graph contains the tokenizer, the model and the beam search, for any batch size and length.
-    It computes in float32, also if the model was trained in mixed precision. The graph needs only
-    operations that a stock `tensorflow_model_server` has. It sorts the sentences of a request by
-    length and decodes a limited number of tokens at a time.
-
-    The new version, which has a temporary name, is loaded and translates a few sentences. If the
-    translations and scores agree with those of `Translator`, the version gets its final name.
+    It computes in float32, also if the model was trained in mixed precision. It sorts the sentences
+    of a request by length and decodes a limited number of tokens at a time. Before the version gets
+    its name, it is loaded and translates a few sentences as `Translator` does.
 
     All inputs of the signatures have a batch axis, so that the server can batch requests:
 

@@ -76,39 +76,33 @@ def export_shared_run(
     model, tokenizer = open_model(run, checkpoint), run.tokenizer()
     check_model(model, tokenizer)
     sentences = sentences or random_sentences(tokenizer)
-    exact, scores = in_float32(model), _scores(run, checkpoint)
-    copy = Run(directory, _without_folders(run.recipe))
+    exact = in_float32(model)
     with atomic_write(directory) as partial:
         partial.mkdir()
-        (partial / copy.recipe_path.name).write_text(copy.recipe.to_yaml(), encoding="utf-8")
-        shutil.copytree(run.tokenizer_dir, partial / copy.tokenizer_dir.name)
+        copy = Run(partial, _without_folders(run.recipe))
+        copy.recipe_path.write_text(copy.recipe.to_yaml(), encoding="utf-8")
+        shutil.copytree(run.tokenizer_dir, copy.tokenizer_dir)
         if (text := run.directory / "text").is_dir():
             shutil.copytree(text, partial / "text", ignore=shutil.ignore_patterns("train.*"))
         if run.fingerprints_path.exists():
             shutil.copy(run.fingerprints_path, partial)
-        if scores:
-            content = json.dumps(scores, indent=2) + "\n"
-            (partial / copy.scores_path.name).write_text(content, encoding="utf-8")
-        path = partial / copy.model_path.name
+        if scores := _scores(run, checkpoint):
+            copy.scores_path.write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
         with without_tensorflow():
-            (exact if quantization == "float32" else _halved(exact)).save(path)
-        write_members(path, {TOKENIZER_MEMBER: tokenizer.fingerprint})
-        found = open_translator(Run(partial, copy.recipe))
+            (exact if quantization == "float32" else _halved(exact)).save(copy.model_path)
+        write_members(copy.model_path, {TOKENIZER_MEMBER: tokenizer.fingerprint})
         return compare_translations(
             "copy",
             Translator(exact, tokenizer, run.recipe.evaluation.search_options()),
             sentences,
-            scored_translations(found, sentences),
+            scored_translations(open_translator(copy), sentences),
             tolerance=_SCORE_TOLERANCE,
             is_exact=quantization == "float32",
         )
 
 
 def _without_folders(recipe: Recipe) -> Recipe:
-    """Returns the recipe without folders of the user, which others do not have.
-
-    If text files of the same name are in different folders, these folders stay.
-    """
+    """Returns the recipe without folders of the user (see `export_shared_run`)."""
     tree = recipe.model_dump(mode="json", exclude_none=True)
     tree["data"].pop("directory", None)
     tree["training"].pop("initial_run", None)

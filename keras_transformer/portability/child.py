@@ -45,6 +45,11 @@ def as_array(x: Any) -> np.ndarray:
     return array.astype("float32") if is_float(x) else array
 
 
+def tensors_in(structure: Any) -> list[Any]:
+    """Returns the tensors, arrays and variables of a structure."""
+    return [x for x in keras.tree.flatten(structure) if hasattr(x, "shape")]
+
+
 def functional_model(layer: Any, *arguments: Any, **named: Any) -> tuple[keras.Model, list[Any]]:
     """Returns a functional model that calls `layer` with these arguments, and the model's inputs.
 
@@ -52,16 +57,15 @@ def functional_model(layer: Any, *arguments: Any, **named: Any) -> tuple[keras.M
     """
 
     def symbol(x: Any) -> Any:
+        if not hasattr(x, "shape"):
+            return x
         dtype = keras.backend.standardize_dtype(x.dtype)
         return keras.Input(batch_shape=tuple(x.shape), dtype=dtype)
 
-    given = keras.tree.flatten((arguments, named))
-    values = [symbol(x) if hasattr(x, "shape") else x for x in given]
-    arguments, named = keras.tree.pack_sequence_as((arguments, named), values)
-    outputs = keras.tree.flatten(layer(*arguments, **named))
-    inputs, outputs = ([x for x in y if hasattr(x, "shape")] for y in (values, outputs))
-    model = keras.Model(inputs, outputs, name="model")
-    return model, [x for x in given if hasattr(x, "shape")]
+    symbols = keras.tree.map_structure(symbol, (arguments, named))
+    outputs = layer(*symbols[0], **symbols[1])
+    model = keras.Model(tensors_in(symbols), tensors_in(outputs), name="model")
+    return model, tensors_in((arguments, named))
 
 
 def draws_random_numbers(model: keras.Model) -> bool:
@@ -256,9 +260,8 @@ def change(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 def _arrays(name: str, structure: Any) -> Arrays:
     """Returns the tensors of a structure as arrays, or {} in a compiled loop."""
-    tensors = [x for x in keras.tree.flatten(structure) if hasattr(x, "shape")]
     try:
-        return {f"{name} {i}": as_array(x) for i, x in enumerate(tensors)}
+        return {f"{name} {i}": as_array(x) for i, x in enumerate(tensors_in(structure))}
     except Exception:  # a tensor in a compiled loop has no value; each backend has its own error
         return {}
 
