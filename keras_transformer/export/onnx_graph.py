@@ -42,7 +42,7 @@ Rotation = tuple[str, str] | None
 
 
 def encoder_graph(model: Transformer) -> onnx.ModelProto:
-    """Returns the graph of the encoder (see `encoder.onnx` in the docstring of `export_onnx`)."""
+    """Returns the graph of the encoder (`encoder.onnx` in docs/how-to/export-onnx.md)."""
     graph = _Graph("encoder", model)
     source_ids = graph.input("source_ids", TensorProto.INT64, ("batch", "source_length"))
     mask = graph.add("Equal", source_ids, np.array(model.pad_id, "int64"))
@@ -75,7 +75,7 @@ def encoder_graph(model: Transformer) -> onnx.ModelProto:
 
 
 def step_graph(model: Transformer, bos_id: int) -> onnx.ModelProto:
-    """Returns the graph of a decoder step (see `step.onnx` in the docstring of `export_onnx`)."""
+    """Returns the graph of a decoder step (`step.onnx` in docs/how-to/export-onnx.md)."""
     graph = _Graph("step", model)
     token_ids = graph.input("token_ids", TensorProto.INT64, ("batch", "beams"))
     parents = graph.input("parents", TensorProto.INT64, ("batch", "beams"))
