@@ -86,28 +86,9 @@ def export_saved_model(
     of a request by length and decodes a limited number of tokens at a time. Before the version gets
     its name, it is loaded and translates a few sentences as `Translator` does.
 
-    All inputs of the signatures have a batch axis, so that the server can batch requests:
-
-    - `serving_default`: input `text`, string `(B,)`. Outputs `translation`, string `(B,)`, and
-      `score`, float32 `(B,)` (see `Hypothesis`).
-    - `translate_nbest`: inputs `text` string, `beam_size` int32, `length_penalty` float32 and
-      `max_length` int32, all `(B,)`. Pass -1, another negative number or NaN to use the exported
-      option. If the server supports default inputs, a request can leave out options. N is the
-      largest beam size in the batch.
-      Outputs: `translations` string `(B, N)`, best first, padded with ""; `scores` float32
-      `(B, N)`, padded with minus infinity; `pieces` string `(B, N, T)`, padded with "";
-      `alignments` int32 `(B, N, T)`, padded with -1. The alignment of a target piece is the
-      position (from 0) of the source piece with the largest attention weight (see
-      `Searchable.source_attention`), or -1 if the model has no attention. The outputs of a row do
-      not depend on the other rows.
-    - `score`: inputs `source` and `target`, string `(B,)`. Outputs `log_probability` float32
-      `(B,)`, in nats, including eos, and `length` int32 `(B,)`, the number of target tokens
-      including eos. The log-probability is NaN if source or target exceeds the model's maximum
-      length.
-    - `encode_tokens`: inputs `source_ids` int32 `(B, S)` and `target_ids` int32 `(B, T)`, as for
-      `Transformer`. Output `logits` float32 `(B, T, V)`. If a row has an id outside the vocabulary,
-      the logits of the row are NaN. The request fails if every row has such an invalid id, or if S
-      or T exceeds `model.max_length`.
+    The signatures are `serving_default` and `translate_nbest`, which translate, `score` for pairs
+    of texts, and `encode_tokens`, which returns logits. The page "Export to SavedModel" of the
+    documentation has their inputs and outputs.
 
     A text of more than `model.max_length - 1` pieces is truncated, as by
     `Translator(overlong="truncate")`. A blank text has one empty translation with score 0. Text

@@ -33,7 +33,7 @@ UNSET, UNSET_FLOAT = tf.constant([-1]), tf.constant([-1.0])
 class TranslationGraph:
     """Creates the signatures that a server offers for a model and its tokenizer.
 
-    `export_saved_model` documents the arguments and the signatures.
+    `export_saved_model` documents the arguments, docs/how-to/export-saved-model.md the signatures.
     """
 
     def __init__(
