@@ -45,15 +45,8 @@ def import_command(source: str, run: Path, options: ImportOptions) -> None:
     """
     from keras_transformer.translation.imported_run import import_run
 
-    imported = import_run(
-        source,
-        run,
-        revision=options.revision,
-        vocabularies=options.vocabulary,
-        source_prefix=options.source_prefix,
-        source_language=options.source_language,
-        target_language=options.target_language,
-    )
+    given = options.model_dump()
+    imported = import_run(source, run, vocabularies=given.pop("vocabulary"), **given)
     data, sizes = imported.recipe.data, imported.recipe.tokenizer.vocabulary_size
     click.echo(
         f"{run}: {data.source_language} to {data.target_language}, {sizes:,} pieces. "

@@ -1,5 +1,11 @@
-"""Writes a Transformer as a CTranslate2 model."""
+"""Reads and writes models of CTranslate2.
 
+The reader needs no ctranslate2. It serves users of OpenNMT-py, OpenNMT-tf, fairseq and Argos, whose
+models CTranslate2 converts.
+"""
+
+import re
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -7,6 +13,9 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.data.vocabulary import Vocabulary, word_model
+from keras_transformer.exchange.foreign_model import ForeignModel
+from keras_transformer.exchange.model_files import Arrays, Bytes, read_value, reading
 from keras_transformer.exchange.source_model import (
     PLAIN_LAYERS,
     Rule,
@@ -15,19 +24,15 @@ from keras_transformer.exchange.source_model import (
     check_supported,
     position_table,
 )
-from keras_transformer.layers import Decoder, DecoderLayer, Encoder, RotaryPositionalEncoding
+from keras_transformer.exchange.weight_names import CTRANSLATE2, named_weights
+from keras_transformer.layers import RotaryPositionalEncoding
 from keras_transformer.models.base import in_float32
 from keras_transformer.models.transformer import Transformer
 
-# Maps activations of Keras to those of CTranslate2. "GELU" is the exact function, as in Keras.
+# CTranslate2's numbers of activations. That of "gelu" is the exact function, as in Keras.
 ACTIVATIONS = {
-    "relu": "RELU",
-    "gelu": "GELU",
-    "gelu_approximate": "GELUTanh",
-    "silu": "SWISH",
-    "swish": "SWISH",
-    "sigmoid": "Sigmoid",
-    "tanh": "Tanh",
+    **{"relu": 0, "gelu_approximate": 1, "swish": 2, "silu": 2, "gelu": 3},
+    **{"tanh": 5, "sigmoid": 6},
 }
 RULES: tuple[Rule, ...] = (
     ("activation", lambda x: x.activation not in ACTIVATIONS, f"the activations {[*ACTIVATIONS]}"),
@@ -35,6 +40,185 @@ RULES: tuple[Rule, ...] = (
 )
 # Bias on the logits of forbidden tokens: a probability of 0, and within the range of float16.
 FORBIDDEN = -1e4
+_JOINED = {
+    "self_attention/linear_0": ("q", "k", "v"),
+    "attention/linear_1": ("k", "v"),
+}
+_TYPES = ("<f4", "i1", "<i2", "<i4", "<f2", "<u2")  # by CTranslate2's number; the last is bfloat16
+_BFLOAT16 = 5
+_OLD_TYPES = {4: 0, 1: 1, 2: 2}  # numbers by item size, in versions 1 to 3
+_OLD_INT16_SCALE = 1000.0
+_OLD_HEADS = {"": 8, "TransformerBase": 8, "TransformerBig": 16}
+_OLD_NAMES = (  # of version 1, which are those of OpenNMT-tf
+    (r"^transformer/", ""),
+    (r":0", ""),
+    (r"/w_embs", "/embeddings/weight"),
+    (r"/dense/", "/projection/"),
+    (r"/masked_multi_head/", "/self_attention/"),
+    (r"^(encoder/.*)/multi_head/", r"\1/self_attention/"),
+    (r"/multi_head/", "/attention/"),
+    (r"/LayerNorm/", "/layer_norm/"),
+    (r"/conv1d/", "/linear_0/"),
+    (r"/conv1d_(\d)/", r"/linear_\1/"),
+    (r"/kernel", "/weight"),
+)
+# Flags that are read or have no effect here, and those that need a value.
+_KNOWN = {
+    *("num_heads", "pre_norm", "activation", "with_source_eos", "start_from_zero_embedding"),
+    *("embeddings_merge", "alignment_heads", "alignment_layer", "alibi_use_positive_positions"),
+    *("scale_alibi",),
+}
+_NEEDED = {
+    **dict.fromkeys(("scale_embeddings", "multiply_by_sqrt_depth", "queries_scale"), 1),
+    **dict.fromkeys(("with_source_bos", "with_relative_position", "alibi", "scale_outputs"), 0),
+    **dict.fromkeys(("layernorm_embedding", "user_decoder_start_tokens"), 0),
+    **{"with_target_bos": 1, "multi_query_attention": 0},
+}
+
+
+def read_ctranslate2(folder: Path, vocabularies: Sequence[Path] = ()) -> ForeignModel:
+    """Reads a converted model. Its binary version is 1 to 6, of which 3 was not tried.
+
+    Args:
+        folder: The folder with `model.bin` and the vocabulary.
+        vocabularies: The SentencePiece model of the texts, or one for each language. Defaults to
+            those in the folder. Without one, texts must have spaces between the model's tokens.
+
+    Raises an error, see `reading`, if a file is damaged, or a `Transformer` cannot be such a model.
+    """
+    path = folder / "model.bin"
+    spec, tokens, variables = _read(path)
+    arrays, notes = _as_floats(variables)
+    config = {**tokens, **read_value(folder / "config.json", missing={})}
+    flags = _flags(arrays, config)
+    return ForeignModel(
+        path,
+        CTRANSLATE2,
+        arrays,
+        {
+            "num_heads": flags.get("num_heads", _OLD_HEADS.get(spec)),
+            "position_encoding": "sinusoidal_opennmt",
+            "activation": {x: name for name, x in ACTIVATIONS.items()}[flags.get("activation", 0)],
+            "norm_first": bool(flags.get("pre_norm", True)),
+            "use_scale": "queries_scale" not in flags,
+            "norm_epsilon": config.get("layer_norm_epsilon") or 1e-5,
+        },
+        _vocabularies(folder, config, vocabularies, flags.get("start_from_zero_embedding", False)),
+        source_eos=bool(flags.get("with_source_eos", False)),
+        notes=notes,
+    )
+
+
+def _read(path: Path) -> tuple[str, dict[str, str], Arrays]:
+    """Returns the name of the specification, special tokens (of version 5), and all variables."""
+    with reading(path):
+        file = Bytes(path)
+
+        def text() -> str:
+            return file.text(*file.numbers("H")).rstrip(b"\0").decode()
+
+        (version,) = file.numbers("I")
+        if not 1 <= version <= 6:
+            raise ValueError(f"its version must be from 1 to 6. Received: {version}")
+        spec = ""
+        if version >= 2:
+            spec, _ = text(), file.numbers("I")
+        found: Arrays = {}
+        for _ in range(*file.numbers("I")):
+            name = text()
+            shape = file.numbers(f"{file.numbers('B')[0]}I")
+            kind, _ = file.numbers("BI")
+            if version < 4:
+                kind = _OLD_TYPES[kind]
+            value = file.take(_TYPES[kind], shape)
+            if kind == _BFLOAT16:
+                value = (value.astype("u4") << 16).view("f4")
+            for pattern, new in _OLD_NAMES if version == 1 else ():
+                name = re.sub(pattern, new, name)
+            found[name] = value
+        if version >= 3:
+            for _ in range(*file.numbers("I")):
+                alias = text()
+                found[alias] = found[text()]
+        texts = [x for x in found if x.endswith("_token")]
+        return spec, {x: found.pop(x).tobytes().decode() for x in texts}, found
+
+
+def _as_floats(found: Arrays) -> tuple[Arrays, tuple[str, ...]]:
+    """Returns the arrays as floats, with those of joined layers apart, and what they have lost."""
+    arrays: Arrays = {}
+    notes = {}
+    scales = {name: found.pop(name) for name in [*found] if name.endswith("/weight_scale")}
+    for name, value in found.items():
+        if value.ndim and value.dtype.kind == "i":
+            bits = 8 * value.itemsize
+            notes[bits] = (
+                f"the weights are rounded to int{bits}, so scores differ from the original's"
+            )
+            scale = scales.get(f"{name}_scale", np.array([_OLD_INT16_SCALE], "f4"))
+            value = (value / scale.reshape(-1, *[1] * (value.ndim - 1))).astype("f4")
+        layer, _, weight = name.rpartition("/")
+        parts = next((_JOINED[x] for x in _JOINED if layer.endswith(f"/{x}")), ())
+        for part, own in zip(parts, np.split(value, len(parts)) if parts else (), strict=True):
+            arrays[f"{layer}#{part}/{weight}"] = own
+        if not parts:
+            arrays[name] = value
+    return arrays, tuple(notes.values())
+
+
+def _flags(arrays: Arrays, config: dict[str, Any]) -> dict[str, Any]:
+    """Takes the flags out of the variables. Encoder and decoder must have the same."""
+    flags: dict[str, set[Any]] = {}
+    for name in [x for x in arrays if arrays[x].ndim == 0]:
+        flags.setdefault(name.rpartition("/")[2], set()).add(arrays.pop(name).item())
+    for flag in ("source_bos", "source_eos"):
+        if (key := f"add_{flag}") in config:
+            flags[f"with_{flag}"] = {int(config[key])}
+    wrong = {
+        flag: values
+        for flag, values in flags.items()
+        if len(values) > 1 or (flag not in _KNOWN and values != {_NEEDED.get(flag)})
+    }
+    if wrong:
+        raise ValueError(f"a Transformer has no such {wrong}")
+    return {flag: value for flag, (value,) in flags.items()}
+
+
+def _vocabularies(
+    folder: Path, config: dict[str, Any], models: Sequence[Path], starts_from_zero: bool
+) -> list[Vocabulary]:
+    places = (("source.spm", "target.spm"), ("tokenizer/source.model", "tokenizer/target.model"))
+    for names in (*places, ("sentencepiece.model",), ("tokenizer/source.model",)):
+        if not models and all((folder / name).is_file() for name in names):
+            models = [folder / name for name in names]
+    unk, eos, start = (
+        config.get(f"{name}_token", usual)
+        for name, usual in (("unk", "<unk>"), ("eos", "</s>"), ("decoder_start", "<s>"))
+    )
+    found = []
+    for side, number in (("source", 0), ("target", -1)):
+        pieces = _pieces(folder, side)
+        if unk not in pieces:
+            pieces.append(unk)
+        ids = {piece: id for id, piece in enumerate(pieces)}
+        pad = next((ids[name] for name in ("<blank>", "<pad>") if name in ids), None)
+        special = ids[unk], ids[eos], pad, None if starts_from_zero else ids[start]
+        if models:
+            content = models[number].read_bytes()
+        else:  # Its pieces are words of texts.
+            pieces = [x if id in special else f"▁{x}" for id, x in enumerate(pieces)]
+            content = word_model(pieces)
+        found.append(Vocabulary(pieces, content, *special))
+    return found
+
+
+def _pieces(folder: Path, side: str) -> list[str]:
+    for name in (f"{side}_vocabulary", "shared_vocabulary"):
+        if (path := folder / f"{name}.json").is_file():
+            return [str(piece) for piece in read_value(path)]
+        if (path := folder / f"{name}.txt").is_file():
+            return path.read_bytes().decode().removesuffix("\n").split("\n")
+    raise ValueError(f"there is no {side}_vocabulary.json or shared_vocabulary.json")
 
 
 def write_ctranslate2(
@@ -70,7 +254,7 @@ def _specification(model: Transformer, tokenizer: Tokenizer, specs: Any) -> Any:
     sizes = {
         "num_heads": model.num_heads,
         "pre_norm": model.norm_first,
-        "activation": specs.Activation[ACTIVATIONS[model.activation]],
+        "activation": specs.Activation(ACTIVATIONS[model.activation]),
     }
     if isinstance(model.positions, RotaryPositionalEncoding):
         # `rotary_dim` 0 rotates all features of a head. Features 2i and 2i + 1 form a pair.
@@ -85,8 +269,7 @@ def _specification(model: Transformer, tokenizer: Tokenizer, specs: Any) -> Any:
     zeros = np.zeros(matrix.shape[0], "float32")
     spec.decoder.projection.bias = zeros if bias is None else array(bias).copy()
     spec.decoder.projection.bias[[tokenizer.pad_id, tokenizer.bos_id]] = FORBIDDEN
-    _set_stack(spec.encoder, model.encoder, model)
-    _set_stack(spec.decoder, model.decoder, model)
+    _set_layers(spec, model, specs)
     spec.register_source_vocabulary(tokenizer.source_pieces)
     spec.register_target_vocabulary(tokenizer.target_pieces)
     pieces = tokenizer.target_pieces
@@ -100,43 +283,20 @@ def _specification(model: Transformer, tokenizer: Tokenizer, specs: Any) -> Any:
     return spec
 
 
-def _set_stack(spec: Any, stack: Encoder | Decoder, model: Transformer) -> None:
-    if hasattr(spec, "position_encodings"):  # The decoder has none with rotary positions.
-        table = position_table(model)
-        if table is None:
-            table = np.zeros((model.max_length, model.d_model), "float32")
-        spec.position_encodings.encodings = table
-    for layer_spec, layer in zip(spec.layer, stack.layers, strict=True):
-        attention = layer.self_attention
-        _set_attention(layer_spec.self_attention, attention, layer.self_attention_residual)
-        if isinstance(layer, DecoderLayer):
-            attention = layer.cross_attention
-            _set_attention(layer_spec.attention, attention, layer.cross_attention_residual)
-        _set_linear(layer_spec.ffn.linear_0, layer.feed_forward.inner)
-        _set_linear(layer_spec.ffn.linear_1, layer.feed_forward.outer)
-        _set_norm(layer_spec.ffn.layer_norm, layer.feed_forward_residual.norm)
-    if model.norm_first:
-        _set_norm(spec.layer_norm, stack.norm)
-
-
-def _set_attention(spec: Any, attention: Any, residual: Any) -> None:
-    """Sets the linear layers: query, key and value in one or in two, and the output."""
-    query, key = attention.query_projection, attention.key_projection
-    value, output = attention.value_projection, attention.output_projection
-    is_self = len(spec.linear) == 2
-    groups = ([query, key, value], [output]) if is_self else ([query], [key, value], [output])
-    for linear, layers in zip(spec.linear, groups, strict=True):
-        _set_linear(linear, *layers)
-    if not attention.use_scale:  # The default of CTranslate2 is 1 / sqrt(d_k).
-        spec.queries_scale = np.float32(1)
-    _set_norm(spec.layer_norm, residual.norm)
-
-
-def _set_linear(spec: Any, *layers: Any) -> None:
-    """Joins the weights of `layers` along the output axis, and stores them in `spec`."""
-    spec.weight = np.concatenate([array(layer.kernel).T for layer in layers])
-    spec.bias = np.concatenate([array(layer.bias) for layer in layers])
-
-
-def _set_norm(spec: Any, layer: Any) -> None:
-    spec.gamma, spec.beta = array(layer.gamma), array(layer.beta)
+def _set_layers(spec: Any, model: Transformer, specs: Any) -> None:
+    joined: dict[str, list[np.ndarray]] = {}
+    for name, value in named_weights(model, CTRANSLATE2, {}).items():
+        joined.setdefault(re.sub("#[qkv]", "", name), []).append(value)
+    for name, values in joined.items():
+        layer, _, weight = name.rpartition("/")
+        setattr(specs.model_spec.index_spec(spec, layer), weight, np.concatenate(values))
+    table = position_table(model)
+    if table is None:
+        table = np.zeros((model.max_length, model.d_model), "float32")
+    for stack in (spec.encoder, spec.decoder):
+        if hasattr(stack, "position_encodings"):  # The decoder has none with rotary positions.
+            stack.position_encodings.encodings = table
+        for layer in () if model.use_scale else stack.layer:
+            layer.self_attention.queries_scale = np.float32(1)  # Its default is 1 / sqrt(d_k).
+            if stack is spec.decoder:
+                layer.attention.queries_scale = np.float32(1)

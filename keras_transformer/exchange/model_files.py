@@ -3,6 +3,7 @@
 Each reader returns arrays by name, which are never larger than the file.
 """
 
+import json
 import math
 import struct
 from collections.abc import Iterator, Mapping
@@ -13,24 +14,23 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-from keras_transformer._files import read_json
 from keras_transformer.errors import UserError
 
 Arrays = dict[str, np.ndarray]
-_MOST_VOCABULARY_BYTES = 1 << 28
 _MARIAN_FLOAT32, _MARIAN_INT8 = 0x404, 0x101
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Turns the errors of a damaged file into a `UserError` that names the file."""
+def reading(path: str | Path) -> Iterator[None]:
+    """Turns the errors of a missing or damaged file into a `UserError` that names the file."""
     try:
         yield
     except UserError:
         raise
-    except Exception as error:  # of NumPy, zipfile, json, struct or safetensors
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{path} is damaged, or not what its name says: {reason}") from error
+    except Exception as error:  # NumPy, zipfile, json, safetensors, torch and Keras have their own
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        reason = " ".join(f"{kind}{error}".split())[:300]
+        raise UserError(f"{path} cannot be imported: {reason}") from error
 
 
 class Bytes:
@@ -71,12 +71,9 @@ def read_torch(path: Path) -> Arrays:
         import torch
     except ImportError:
         raise UserError(f"{path} is a pickle: pip install 'keras3-transformer[torch]'") from None
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    with reading(path):
+        state = torch.load(path, map_location="cpu", weights_only=True)
         return {name: tensor.float().numpy() for name, tensor in state.items()}
-    except Exception as error:  # pickle, zipfile and torch raise different errors
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{path} is no file of weights only: {reason}") from error
 
 
 def read_npz(path: Path) -> Arrays:
@@ -112,24 +109,13 @@ def in_order(path: Path, ids: Mapping[str, int]) -> list[str]:
     """Returns the pieces of a vocabulary file in the order of their ids."""
     pieces = sorted(ids, key=ids.__getitem__)
     if [ids[piece] for piece in pieces] != [*range(len(pieces))]:
-        raise UserError(f"{path} must map pieces to the ids from 0 to {len(pieces) - 1}")
+        raise ValueError(f"{path.name} must have the ids from 0 to {len(pieces) - 1}")
     return pieces
 
 
-def read_bytes(path: Path) -> bytes:
-    """Returns the content of a SentencePiece model."""
-    with reading(path):
-        if path.stat().st_size > _MOST_VOCABULARY_BYTES:
-            raise ValueError("it is too large for a SentencePiece model")
-        return path.read_bytes()
-
-
-def read_value(path: Path, missing: Any = None, kind: type = dict) -> Any:
+def read_value(path: Path, missing: Any = None) -> Any:
     """Returns the object or list in a JSON file, or `missing` if there is no file."""
     if missing is not None and not path.is_file():
         return missing
-    with reading(path), path.open("rb") as file:
-        found = read_json(file, _MOST_VOCABULARY_BYTES)
-        if not isinstance(found, kind):
-            raise ValueError(f"it must hold a {kind.__name__}. Received: {found!r:.60}")
-        return found
+    with reading(path):
+        return json.loads(path.read_bytes())

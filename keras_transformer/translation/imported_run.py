@@ -1,31 +1,29 @@
 """Makes a run of a trained model of another toolkit."""
 
-import hashlib
 import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from filelock import FileLock
-from pydantic import ValidationError
-
 from keras_transformer import __version__
 from keras_transformer._backend import without_tensorflow
-from keras_transformer._files import atomic_write, check_is_free, keras_home, read_text, sha256_of
+from keras_transformer._files import atomic_write, check_is_free, read_text, sha256_of
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.errors import UserError
-from keras_transformer.exchange.ctranslate2_reader import read_ctranslate2
+from keras_transformer.data.vocabulary import kind_of
+from keras_transformer.exchange.ctranslate2 import read_ctranslate2
 from keras_transformer.exchange.foreign_model import ForeignModel
 from keras_transformer.exchange.hub import PREFIX, download
 from keras_transformer.exchange.hugging_face import read_hugging_face
 from keras_transformer.exchange.marian import read_marian
-from keras_transformer.exchange.vocabulary import kind_of
+from keras_transformer.exchange.model_files import reading
 from keras_transformer.models.transformer import Transformer
-from keras_transformer.recipe.files import shipped_runs
 from keras_transformer.recipe.settings import OF_RUN, Normalization, Recipe
 from keras_transformer.runs.checkpoints import TOKENIZER_MEMBER, write_members
 from keras_transformer.runs.run import Run
+
+# Settings and vocabularies beside the weights.
+_VOCABULARY = (".json", ".yml", ".txt", ".spm", ".model")
 
 
 def import_run(
@@ -68,22 +66,17 @@ def import_run(
         UserError: If the model cannot be imported. Then nothing is written.
     """
     check_is_free(directory)
-    place, origin = Path(source), {"source": str(source)}
-    if str(source).startswith(PREFIX):
-        place = download(str(source), revision)
-        origin["revision"] = place.name
-    elif not place.exists():
-        raise UserError(f"{source} does not exist. A model of the hub is hf://ORGANIZATION/NAME")
-    foreign = _read(place, tuple(map(Path, vocabularies)))
-    model, tokenizer = foreign.convert(source_prefix)
-    given = zip((source_language, target_language), foreign.languages, strict=True)
-    tree = _recipe(foreign, model, tokenizer, *(one or other for one, other in given))
-    name = re.sub(r"[^\w.-]", "_", Path(directory).resolve().name).lstrip(".-") or "imported"
-    tree = {"name": name, "description": f"Imported from {source}", **tree}
-    try:
+    with reading(source):
+        files = [Path(x) for x in vocabularies]
+        foreign, model, tokenizer = read_preset(source, revision, files, source_prefix)
+        given = zip((source_language, target_language), foreign.languages, strict=True)
+        tree = _recipe(foreign, model, tokenizer, *(one or other for one, other in given))
+        name = re.sub(r"[^\w.-]", "_", Path(directory).resolve().name).lstrip(".-") or "imported"
+        tree |= {"name": name, "description": f"Imported from {source}"}
         run = Run(directory, Recipe.model_validate(tree, context=OF_RUN))
-    except ValidationError as error:
-        raise UserError(f"{source}: {' '.join(str(error).split())}") from None
+    origin = {"source": str(source), **_facts(foreign, files)}
+    if str(source).startswith(PREFIX):
+        origin["revision"] = foreign.path.parent.name
     with atomic_write(directory) as partial:
         partial.mkdir()
         (partial / run.recipe_path.name).write_text(run.recipe.to_yaml(), "utf-8")
@@ -92,42 +85,34 @@ def import_run(
         with without_tensorflow():
             model.save(path)
         write_members(path, {TOKENIZER_MEMBER: tokenizer.fingerprint})
-        content = json.dumps({**origin, **_facts(foreign)}, indent=2, ensure_ascii=False)
+        content = json.dumps(origin, indent=2, ensure_ascii=False)
         (partial / run.origin_path.name).write_text(content + "\n", "utf-8")
     return run
 
 
-def preset_run(source: str | Path, revision: str | None = None) -> Run:
-    """Returns a run, or the run of a source, which is imported once, into Keras's folder."""
-    place = Path(source)
-    if (place / "recipe.yaml").is_file() or str(source) in shipped_runs():
-        return Run.open(source)
-    facts: list[Any] = [str(source), revision]
-    if place.exists():
+def read_preset(
+    source: str | Path,
+    revision: str | None = None,
+    vocabularies: Sequence[Path] = (),
+    source_prefix: Sequence[str] = (),
+) -> tuple[ForeignModel, Transformer, Tokenizer]:
+    """Reads a model of the format that its files show. The arguments are those of `import_run`."""
+    with reading(source):
+        hub = str(source).startswith(PREFIX)
+        place = download(str(source), revision) if hub else Path(source)
         files = [place, *(place.iterdir() if place.is_dir() else ())]
-        facts = [[str(x.resolve()), x.stat().st_mtime_ns] for x in sorted(files)]
-    digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
-    name = re.sub(r"[^\w.-]+", "_", place.name).strip("._") or "model"
-    directory = keras_home() / "keras_transformer" / "imported" / digest / name
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(directory.parent / ".lock"):
-        if directory.exists():
-            return Run.open(directory)
-        return import_run(source, directory, revision=revision)
-
-
-def _read(place: Path, vocabularies: tuple[Path, ...]) -> ForeignModel:
-    """Reads a model of the format that its files show."""
-    if (place / "model.bin").is_file():
-        return read_ctranslate2(place, vocabularies)
-    if (place / "config.json").is_file():
-        return read_hugging_face(place)
-    if any(x.suffix in (".npz", ".bin") for x in (place.iterdir() if place.is_dir() else [place])):
-        return read_marian(place, vocabularies)
-    raise UserError(
-        f"{place} is no model that can be imported: a folder needs config.json (Hugging Face), "
-        "model.bin (CTranslate2) or a .npz or .bin file (Marian)"
-    )
+        if (place / "model.bin").is_file():
+            foreign = read_ctranslate2(place, vocabularies)
+        elif (place / "config.json").is_file():
+            foreign = read_hugging_face(place)
+        elif any(x.is_file() and x.suffix in (".npz", ".bin") for x in files):
+            foreign = read_marian(place, vocabularies)
+        else:
+            raise ValueError(
+                "a folder needs config.json (Hugging Face), model.bin (CTranslate2) or a .npz or "
+                ".bin file (Marian). A model of the hub is hf://ORGANIZATION/NAME"
+            )
+        return foreign, *foreign.convert(source_prefix)
 
 
 def _recipe(
@@ -137,27 +122,28 @@ def _recipe(
     kind, *rules = kind_of(tokenizer.source_model)
     rules.append(kind_of(tokenizer.target_model)[1])
     rules = [rule if rule in get_args(Normalization) else "nmt_nfkc" for rule in rules]
-    output = {x: getattr(model, x) for x in ("use_logits_bias", "tie_word_embeddings")}
     return {
         "data": {"source_language": source, "target_language": target},
         "tokenizer": {
             "model_type": kind,
             "vocabulary_size": tokenizer.target_vocabulary_size,
-            "joint": foreign.is_joint,
+            "joint": model.target_vocabulary_size is None,
             "normalization": rules[0],
             "target_normalization": rules[1] if rules[1] != rules[0] else None,
         },
-        "model": {**foreign.arguments, **output},
+        "model": {key: getattr(model, key) for key in sorted(Transformer.settings())},
         "evaluation": foreign.evaluation,
     }
 
 
-def _facts(foreign: ForeignModel) -> dict[str, Any]:
+def _facts(foreign: ForeignModel, vocabularies: list[Path]) -> dict[str, Any]:
     """Returns the contents of origin.json that can be read off the files."""
     card = read_text(foreign.path.with_name("README.md"))[:10_000]
     found = re.search(r"^license:\s*(\S+)", card, re.MULTILINE)
+    beside = (x for x in foreign.path.parent.iterdir() if x.suffix in _VOCABULARY)
+    files = [foreign.path, *vocabularies, *beside]
     return {
-        "sha256": {file.name: sha256_of(file) for file in foreign.files if file.is_file()},
+        "sha256": {file.name: sha256_of(file) for file in files},
         "licence": found[1] if found else None,
         "notes": list(foreign.notes),
         "imported_with": f"keras3-transformer {__version__}",

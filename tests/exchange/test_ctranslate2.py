@@ -1,17 +1,22 @@
 """CTranslate2 as a witness: it reads what was written and computes the same."""
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from support.contract import randomize, to_numpy
 from support.parallel_text import SENTENCES
 from support.small_models import VARIANTS as MODELS, make_token_likelier
 
+from keras_transformer import import_run, open_model
 from keras_transformer.data import Tokenizer
 from keras_transformer.exchange.ctranslate2 import write_ctranslate2
 from keras_transformer.models import Transformer
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="ctranslate2 is an optional dependency")
 
+FIXTURES = Path(__file__).parent.parent / "fixtures"
 V, LENGTH = 60, 19
 SIZES = {"num_layers": 2, "d_model": 12, "num_heads": 3, "d_ff": 23, "max_length": LENGTH}
 VARIANTS = {
@@ -117,6 +122,20 @@ def test_log_probabilities_are_those_of_the_model(variant, tokenizer, separate_t
     model = new_model(**VARIANTS[variant])
     tokenizer = separate_tokenizer if model.target_vocabulary_size else tokenizer
     assert_same_log_probabilities(model, load(model, tokenizer), tokenizer, atol=1e-5)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("version", [4, 5])
+def test_files_of_older_releases_are_read(version, tmp_path):
+    """Random weights, written by `specs` of ctranslate2 1.20.1 and 2.24.0."""
+    folder = FIXTURES / f"ctranslate2_v{version}"
+    run = import_run(folder, tmp_path / "run")
+    translator = ctranslate2.Translator(str(folder), intra_threads=1)
+    pieces = (folder / "shared_vocabulary.txt").read_text().split("\n")
+    names = SimpleNamespace(
+        source_pieces=pieces, target_pieces=pieces, pad_id=0, bos_id=2, eos_id=3
+    )
+    assert_same_log_probabilities(open_model(run), translator, names, atol=1e-5)
 
 
 @pytest.mark.once

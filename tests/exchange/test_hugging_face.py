@@ -1,14 +1,17 @@
 """transformers as a witness: imports compute the same here, and exports there."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from support.contract import to_numpy
 from support.foreign_models import SIZES, V, hugging_face_folder
 from support.parallel_text import SENTENCES
 
 from keras_transformer import (
+    Run,
     SearchOptions,
     Tokenizer,
     Transformer,
@@ -16,7 +19,10 @@ from keras_transformer import (
     import_run,
     open_model,
 )
-from keras_transformer.exchange.hugging_face import read_hugging_face, write_hugging_face
+from keras_transformer.exchange.hugging_face import read_hugging_face
+from keras_transformer.exchange.model_files import read_torch
+from keras_transformer.exchange.weight_names import HUGGING_FACE, named_weights
+from keras_transformer.export import export_hugging_face
 
 torch = pytest.importorskip("torch", reason="PyTorch is an optional dependency")
 transformers = pytest.importorskip("transformers", reason="transformers is an optional dependency")
@@ -126,6 +132,65 @@ def test_the_logits_would_show_a_defect(defect, tmp_path):
     assert abs(to_numpy(right(inputs)) - to_numpy(wrong(inputs))).max() > 3e-5
 
 
+@pytest.mark.parametrize("name", ["en-mg", "tc-big-fr-en"])
+def test_ids_and_texts_equal_those_of_marian_tokenizer(name, data_dir, tmp_path):
+    pytest.importorskip("tensorflow_text", reason="tensorflow-text is an optional dependency")
+    if not (source := data_dir / "pretrained" / "opus_tokenizers" / name).is_dir():
+        pytest.skip("KERAS_TRANSFORMER_DATA has no pretrained models")
+    from keras_transformer.export.translation_graph import GraphTokenizer, tf
+
+    theirs = transformers.MarianTokenizer.from_pretrained(source)
+    sentences = opus_sentences()
+    run = import_run(opus_folder(source, tmp_path / name), tmp_path / "run")
+    tokenizer = run.tokenizer()
+    graph = GraphTokenizer(tokenizer)
+    old_id = to_numpy(open_model(run).source_embedding.embeddings)[:, 0].astype(int)
+    for side, labels in (("source", {"text": sentences}), ("target", {"text_target": sentences})):
+        ids = getattr(tokenizer, f"encode_{side}")(sentences)
+        assert getattr(graph, f"encode_{side}")(tf.constant(sentences)).to_list() == ids
+        expected = [row[:-1] for row in theirs(**labels)["input_ids"]]  # without eos
+        assert [old_id[row].tolist() for row in ids] == expected
+    texts = tokenizer.decode_target(ids)
+    named = [x.replace("<unk>", " ⁇ ") for x in theirs.batch_decode(expected)]
+    assert [x.split() for x in texts] == [x.split() for x in named]
+    rows = tf.ragged.constant(ids, dtype="int32").to_tensor()
+    assert [x.decode() for x in graph.decode_target(rows).numpy()] == texts
+
+
+def opus_sentences():
+    text = Run.open("tatoeba_en_de").directory / "text"
+    files = [text / f"validation.{side}" for side in ("en", "de")]
+    return [x for file in files for x in file.read_text("utf-8").splitlines()]
+
+
+def opus_folder(source, folder):
+    """An OPUS-MT model with small weights. The embedding of each id begins with the id."""
+    shutil.copytree(source, folder)
+    config = json.loads((folder / "config.json").read_text())
+    sizes = {f"{x}_{y}": 1 for x in ("encoder", "decoder") for y in ("layers", "attention_heads")}
+    sizes |= {"encoder_ffn_dim": 2, "d_model": 2}
+    (folder / "config.json").write_text(json.dumps({**config, **sizes}))
+    rows = len(json.loads((folder / "vocab.json").read_text("utf-8")))
+    model = Transformer(rows, num_layers=1, d_model=2, num_heads=1, d_ff=2)
+    weights = named_weights(model, HUGGING_FACE, {"target": "model.shared.weight"})
+    weights = {name: np.ascontiguousarray(x) for name, x in weights.items()}
+    weights["model.shared.weight"][:, 0] = range(rows)
+    save_file(weights, folder / "model.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize("is_zip", [True, False])
+def test_a_pickle_of_weights_equals_safetensors(is_zip, tmp_path):
+    expected = read_hugging_face(hugging_face_folder(tmp_path / "model")).weights
+    state = {name: torch.from_numpy(x) for name, x in expected.items()}
+    path = tmp_path / "pytorch_model.bin"
+    torch.save(state, path, _use_new_zipfile_serialization=is_zip)
+    found = read_torch(path)
+    assert found.keys() == expected.keys()
+    for name in expected:
+        np.testing.assert_array_equal(found[name], expected[name])
+
+
 def ids_of(tokenizer):
     sources, targets = tokenizer.encode_source(SOURCES), tokenizer.encode_target(TARGETS)
     framed = [tokenizer.frame_target(x)[0] for x in targets]
@@ -162,4 +227,4 @@ def test_what_hugging_face_does_not_have_is_refused(arguments, message, tmp_path
     model = Transformer(V, **{**SIZES, **arguments})
     tokenizer = Tokenizer.train(SENTENCES, V, joint="target_vocabulary_size" not in arguments)
     with pytest.raises(ValueError, match=message):
-        write_hugging_face(model, tokenizer, tmp_path / "out", SearchOptions(), ("en", "de"))
+        export_hugging_face(model, tokenizer, tmp_path / "out", SearchOptions(), ("en", "de"))

@@ -6,12 +6,12 @@ from pathlib import Path
 import keras
 
 from keras_transformer import SearchOptions, Tokenizer, Transformer
-from keras_transformer.exchange.hugging_face import write_hugging_face
+from keras_transformer.export import export_hugging_face
 from support.contract import randomize
 from support.parallel_text import SENTENCES
 
 V = 60
-SIZES = {"num_layers": 2, "d_model": 12, "num_heads": 3, "d_ff": 24, "max_length": 64}
+SIZES = {"num_layers": 1, "d_model": 12, "num_heads": 3, "d_ff": 24, "max_length": 64}
 
 
 def ANY(*modules: str) -> bool:
@@ -27,6 +27,6 @@ def hugging_face_folder(folder: Path, **arguments) -> Path:
     randomize(model)
     options = SearchOptions(beam_size=4, length_penalty=1.0, length_penalty_form="power")
     tokenizer = Tokenizer.train(SENTENCES, V, joint="target_vocabulary_size" not in arguments)
-    write_hugging_face(model, tokenizer, folder, options, ("en", "de"))
+    export_hugging_face(model, tokenizer, folder, options, ("en", "de"))
     (folder / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n")
     return folder

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from support.parallel_text import SENTENCES
 
-from keras_transformer import Tokenizer, UserError
-from keras_transformer.exchange.vocabulary import ABSENT, Vocabulary, converted, new_ids, word_model
+from keras_transformer import Tokenizer
+from keras_transformer.data.vocabulary import ABSENT, Vocabulary, converted, new_ids, word_model
 
 pytestmark = pytest.mark.once
 
@@ -44,8 +44,3 @@ def test_a_converted_model_splits_texts_alike_and_decodes_pieces_of_others(model
     assert [pieces[id] for id in ids] == [plain.source_pieces[id] for id in expected]
     assert changed.decode_target([[*ids, 4]]) == [f"{text} other"]
     assert 4 not in changed.encode_source(["other"])[0]
-
-
-def test_a_piece_that_is_there_twice_is_refused(model):
-    with pytest.raises(UserError, match="'a' more than once"):
-        converted(model, ["<pad>", "<unk>", "<s>", "</s>", "a", "a"])

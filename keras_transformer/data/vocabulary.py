@@ -1,14 +1,12 @@
 """Converts the vocabularies of other toolkits to this package's ids: pad 0, unk 1, bos 2, eos 3."""
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from sentencepiece import SentencePieceProcessor
 
-from keras_transformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from keras_transformer.errors import UserError
-
+PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)
 # The softmax must not count a row that the original model does not have. exp(-100) is nothing
 # beside any real logit, and in label smoothing -1e4 would add several nats to the loss.
 ABSENT = -100.0
@@ -40,7 +38,7 @@ class NewIds(NamedTuple):
 
     def bias(self, bias: np.ndarray | None) -> np.ndarray:
         """Returns the bias of the logits, float32 `(V,)`."""
-        old = np.zeros(self.rows.max() + 1, "float32") if bias is None else bias
+        old = np.zeros(self.rows.max() + 1, "float32") if bias is None else bias.reshape(-1)
         return np.where(self.is_absent, np.float32(ABSENT), old[np.maximum(self.rows, 0)])
 
 
@@ -75,9 +73,6 @@ def converted(model: bytes, pieces: Sequence[str]) -> bytes:
     Pieces that the model does not have are never produced, but can be decoded.
     """
     proto = _proto(model)
-    ((twice, count),) = Counter(pieces).most_common(1)
-    if count > 1:
-        raise UserError(f"the vocabulary has the piece {twice!r} more than once")
     known = {x.piece: (x.score, x.type) for x in proto.pieces}
     kind = type(proto).SentencePiece
     unknown = min((x.score for x in proto.pieces), default=0.0) - 1, kind.UNUSED
@@ -91,6 +86,14 @@ def converted(model: bytes, pieces: Sequence[str]) -> bytes:
     spec.pad_id, spec.unk_id, spec.bos_id, spec.eos_id = PAD_ID, UNK_ID, BOS_ID, EOS_ID
     spec.pad_piece, spec.unk_piece, spec.bos_piece, spec.eos_piece = _SPECIAL
     return proto.SerializeToString()
+
+
+def with_own_ids(model: bytes) -> bytes:
+    """Returns a SentencePiece model of any origin with this package's ids, and equal pieces."""
+    pieces, processor = pieces_of(model), SentencePieceProcessor()
+    processor.load_from_serialized_proto(model)
+    special = (getattr(processor, f"{name}_id")() for name in ("unk", "eos", "pad", "bos"))
+    return converted(model, new_ids(Vocabulary(pieces, model, *special), []).pieces)
 
 
 def word_model(pieces: Sequence[str]) -> bytes:
@@ -116,12 +119,6 @@ def kind_of(model: bytes) -> tuple[str, str]:
 
 
 def _proto(model: bytes) -> Any:
-    from google.protobuf.message import DecodeError
     from sentencepiece import sentencepiece_model_pb2
 
-    try:
-        proto = sentencepiece_model_pb2.ModelProto.FromString(model)
-        _ = [x.piece for x in proto.pieces]  # decodes them
-        return proto
-    except (DecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"not a complete SentencePiece model: {error}") from None
+    return sentencepiece_model_pb2.ModelProto.FromString(model)
