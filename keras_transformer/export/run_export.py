@@ -95,8 +95,8 @@ def _export(run: Run, options: ExportOptions) -> Exported:
     assert output and search
     sentences = run_sentences(run, SENTENCES)
     if options.format == "run":
-        found = export_shared_run(run, output, weights, sentences, options.checkpoint)
-        return Exported(output, str(found))
+        copied = export_shared_run(run, output, weights, sentences, options.checkpoint)
+        return Exported(output, str(copied))
     model, tokenizer = open_model(run, options.checkpoint), run.tokenizer()
     if options.format == "saved_model":
         shortlist = open_shortlist(run, tokenizer) if options.shortlist else None
