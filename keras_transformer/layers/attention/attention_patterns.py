@@ -33,11 +33,7 @@ def attention_pattern(name: str) -> Callable[[type], type]:
 def new_attention_pattern(name: Any, window: int | None) -> Any:
     """Creates the pattern of a registered name, a list of patterns for a list, or None for None.
 
-    `window` is the window, stride or block size in tokens.
-
-    Raises:
-        ValueError: If the name is not registered, if a required `window` is missing, or if `window`
-            is given for a pattern without a window.
+    `window` is the window, stride or block size in tokens, for patterns that have one.
     """
     names = name if isinstance(name, list) else [name]
     known = [None, *ATTENTION_PATTERNS]
@@ -80,8 +76,7 @@ class AttentionPattern:
         A float tensor `(B, H, T, K_v)`, finite even for queries whose keys are all masked.
 
     Raises:
-        ValueError: If a size is not an integer of at least 1, or if `padding_mask` has another
-            number of columns than there are keys.
+        ValueError: If `padding_mask` has another number of columns than there are keys.
 
     Attributes:
         needs_window: Whether the pattern has a window, stride or block size. It must be the
@@ -169,7 +164,7 @@ class FullAttention(AttentionPattern):
             return ops.zeros((*ops.shape(query)[:3], value.shape[-1]), value.dtype)
         queries = split_blocks(query, fitting_size(self.block_size, ops.shape(query)[2]))
         count, size = ops.shape(queries)[2:4]
-        marks = None if padding_mask is None else key_marks(key, padding_mask)
+        marks = None if padding_mask is None else key_marks(padding_mask)
 
         def heads_of(block: Any, queries: Any, seed: Any, key: Any, value: Any) -> Any:
             allowed = None
@@ -207,8 +202,10 @@ class BlockPattern(AttentionPattern):
                 f"{type(self).__name__} is for self-attention: the numbers of queries and keys "
                 f"must be equal. Received: {query.shape[2]} queries, {key.shape[2]} keys"
             )
+        if padding_mask is None:
+            padding_mask = ops.ones_like(key[:, 0, :, 0], dtype="bool")
         size = fitting_size(self.largest_block, ops.shape(key)[2])
-        parts = (query, key, value, key_marks(key, padding_mask))
+        parts = (query, key, value, key_marks(padding_mask))
         groups = self._groups(is_causal, *(split_blocks(x, size) for x in parts))
         scores = ops.concatenate([scores for scores, _ in groups], axis=-1)
         weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
@@ -222,8 +219,7 @@ class BlockPattern(AttentionPattern):
     @property
     def largest_block(self) -> int:
         """Number of positions of a block, if the sequence is not shorter."""
-        size: int = next(iter(self.get_config().values()))
-        return size
+        return int(next(iter(self.get_config().values())))
 
     def _groups(self, use_causal_mask: bool, queries: Any, *keys: Any) -> list[Group]:
         """Returns one or two groups of keys: the near keys, and possibly the far keys.
@@ -237,8 +233,7 @@ class BlockPattern(AttentionPattern):
 def _group(allowed: Any, queries: Any, keys: Any, values: Any, marks: Any) -> Group:
     """Returns the scores of `keys` `(..., n, K)`. `marks` and `allowed` may be None."""
     scores = ops.cast(ops.matmul(queries, ops.swapaxes(keys, -1, -2)), "float32")
-    masks = (allowed, None if marks is None else ops.swapaxes(marks, -1, -2) > 0)
-    for mask in masks:
+    for mask in (allowed, None if marks is None else ops.swapaxes(marks, -1, -2)):
         if mask is not None:
             scores = ops.where(mask, scores, scalar(MASKED_SCORE, scores.dtype))
     return scores, lambda weights: ops.matmul(weights, values)
@@ -406,11 +401,10 @@ class FixedAttention(BlockPattern):
         of_queries = ops.arange(ops.shape(joined)[2], dtype="int32")[:, None] // size
         of_keys = ops.arange(ops.shape(summaries[0])[2], dtype="int32") // self._summary_size
         is_other = of_keys < of_queries if use_causal_mask else ops.not_equal(of_keys, of_queries)
-
-        def blocks(x: Any) -> Any:
-            return ops.reshape(x, (*ops.shape(queries)[:4], ops.shape(x)[-1]))
-
-        return [near, _rearranged(_group(is_other, joined, *summaries), join_blocks, blocks)]
+        far = _group(is_other, joined, *summaries)
+        shape = ops.shape(queries)[:4]
+        split = lambda x: ops.reshape(x, (*shape, ops.shape(x)[-1]))
+        return [near, _rearranged(far, join_blocks, split)]
 
     def allows(self, query: Any, key: Any) -> Any:
         is_near = ops.equal(query // self.block_size, key // self.block_size)
@@ -472,14 +466,12 @@ def neighbour_distances(size: Any, use_causal_mask: bool) -> Any:
     return ops.arange(size, dtype="int32")[:, None] - keys
 
 
-def key_marks(key: Any, padding_mask: Any) -> Any:
-    """Returns int32 marks `(B, 1, S, 1)`: 1 if a key is a real token, 0 if it is padding.
+def key_marks(padding_mask: Any) -> Any:
+    """Returns a padding mask `(B, S)` as `(B, 1, S, 1)`, so that it is split like the keys.
 
     The zeros that `split_blocks` adds to keys and marks therefore count as padding.
     """
-    if padding_mask is None:
-        padding_mask = ops.ones((ops.shape(key)[0], ops.shape(key)[2]), "bool")
-    return ops.cast(padding_mask, "int32")[:, None, :, None]
+    return ops.cast(padding_mask, "bool")[:, None, :, None]
 
 
 def sequence_start(padding_mask: Any) -> Any:
