@@ -59,9 +59,8 @@ class Sampling(SearchStrategy):
         for name in ("required_ids", "beam_sizes", "length_penalties"):
             if getattr(request, name) is not None:
                 raise ValueError(f"`{name}` is for beam search, not for sampling.")
-        numbers = request.random_numbers
-        if numbers is None or tuple(numbers.shape[1:]) != (self.num_beams, max_length):
-            shape = None if numbers is None else tuple(numbers.shape)
+        shape = tuple(getattr(request.random_numbers, "shape", ()))
+        if shape[1:] != (self.num_beams, max_length):
             raise ValueError(
                 "`random_numbers` must have the shape (B, num_samples, max_length). Received: "
                 f"{shape}, num_samples={self.num_beams}, max_length={max_length}"
@@ -174,17 +173,15 @@ def _nucleus_border(weights: Any, top_p: float) -> Any:
     """
     target = top_p * ops.sum(weights, axis=-1, keepdims=True)
 
-    def bisect(count: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:
+    def bisect(_: Any, limits: tuple[Any, Any]) -> tuple[Any, Any]:
+        low, high = limits
         middle = (low + high) / 2
         above = ops.where(weights >= ops.exp(middle), weights, 0.0)
         is_enough = ops.sum(above, axis=-1, keepdims=True) >= target
-        low, high = ops.where(is_enough, middle, low), ops.where(is_enough, high, middle)
-        return count + 1, low, high
+        return ops.where(is_enough, middle, low), ops.where(is_enough, high, middle)
 
-    first = ops.convert_to_tensor(0, dtype="int32")
-    start = (first, ops.full_like(target, SMALLEST_LOG_WEIGHT), ops.zeros_like(target))
-    _, border, _ = ops.while_loop(lambda count, *_: count < NUCLEUS_BISECTIONS, bisect, start)
-    return ops.exp(border)
+    limits = ops.full_like(target, SMALLEST_LOG_WEIGHT), ops.zeros_like(target)
+    return ops.exp(ops.fori_loop(0, NUCLEUS_BISECTIONS, bisect, limits)[0])
 
 
 def _draw(weights: Any, numbers: Any) -> Any:

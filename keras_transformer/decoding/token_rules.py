@@ -31,7 +31,6 @@ from keras_transformer.decoding.next_tokens import (
     TokenRule,
     best_token,
     count_tokens,
-    take_at,
     top_k_tokens,
     write_at,
 )

@@ -401,10 +401,11 @@ class FixedAttention(BlockPattern):
         of_queries = ops.arange(ops.shape(joined)[2], dtype="int32")[:, None] // size
         of_keys = ops.arange(ops.shape(summaries[0])[2], dtype="int32") // self._summary_size
         is_other = of_keys < of_queries if use_causal_mask else ops.not_equal(of_keys, of_queries)
-        far = _group(is_other, joined, *summaries)
-        shape = ops.shape(queries)[:4]
-        split = lambda x: ops.reshape(x, (*shape, ops.shape(x)[-1]))
-        return [near, _rearranged(far, join_blocks, split)]
+
+        def blocks(x: Any) -> Any:
+            return ops.reshape(x, (*ops.shape(queries)[:4], ops.shape(x)[-1]))
+
+        return [near, _rearranged(_group(is_other, joined, *summaries), join_blocks, blocks)]
 
     def allows(self, query: Any, key: Any) -> Any:
         is_near = ops.equal(query // self.block_size, key // self.block_size)

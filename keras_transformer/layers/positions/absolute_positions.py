@@ -56,25 +56,23 @@ class SinusoidalPositionalEncoding(PositionalEncoding):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if layout not in LAYOUTS:
-            raise ValueError(f"`layout` must be one of {LAYOUTS}. Received: layout={layout!r}")
-        if timescales not in TIMESCALES:
+        if layout not in LAYOUTS or timescales not in TIMESCALES:
             raise ValueError(
-                f"`timescales` must be one of {TIMESCALES}. Received: timescales={timescales!r}"
+                f"`layout` must be one of {LAYOUTS}, and `timescales` one of {TIMESCALES}. "
+                f"Received: layout={layout!r}, timescales={timescales!r}"
             )
         self.store_arguments(locals())
 
     def call(self, embeddings: Any, offset: Any = 0) -> Any:
         length, d_model = ops.shape(embeddings)[1], embeddings.shape[-1]
         angles = sinusoid_angles(length, d_model, offset + self.first_position, self.timescales)
+        waves = [ops.sin(angles), ops.cos(angles)]
         if self.layout == "interleaved":
-            table = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
             shape = (*ops.shape(angles)[:-1], 2 * angles.shape[-1])
-            table = ops.reshape(table, shape)[..., :d_model]
+            table = ops.reshape(ops.stack(waves, axis=-1), shape)
         else:
-            cosines = ops.cos(angles)[..., : d_model // 2]
-            table = ops.concatenate([ops.sin(angles), cosines], axis=-1)
-        return self.add_to(embeddings, table)
+            table = ops.concatenate(waves, axis=-1)
+        return self.add_to(embeddings, table[..., :d_model])
 
 
 @position_encoding("learned")
@@ -111,7 +109,6 @@ class LearnedPositionalEncoding(PositionalEncoding):
                 self.initializer or keras.initializers.RandomNormal(stddev=d_model**-0.5)
             ),
         )
-        self.built = True
 
     def call(self, embeddings: Any, offset: Any = 0) -> Any:
         if isinstance(embeddings.shape[1], int) and isinstance(offset, int):
@@ -146,6 +143,8 @@ class IndexPositionalEncoding(PositionalEncoding):
             the result back to width D. Defaults to False.
     """
 
+    num_features = 1  # number of features that encode a position
+
     def __init__(self, concatenate: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.concatenate = concatenate
@@ -155,12 +154,6 @@ class IndexPositionalEncoding(PositionalEncoding):
             width, options = input_shape[-1], {"dtype": self.dtype_policy, "name": "projection"}
             self.projection = Dense(width, use_bias=False, **options)
             self.projection.build((None, None, width + self.num_features))
-        self.built = True
-
-    @property
-    def num_features(self) -> int:
-        """Number of features that encode a position."""
-        return 1
 
     def features(self, indices: Any) -> Any:
         """Returns float32 features `(..., T, num_features)` of int32 positions `(..., T)`."""
@@ -225,10 +218,7 @@ class BinaryPositionalEncoding(IndexPositionalEncoding):
     def __init__(self, max_length: int, concatenate: bool = False, **kwargs: Any) -> None:
         super().__init__(concatenate=concatenate, **kwargs)
         self.max_length = max_length
-
-    @property
-    def num_features(self) -> int:
-        return max((self.max_length - 1).bit_length(), 1)
+        self.num_features = max((max_length - 1).bit_length(), 1)
 
     def features(self, indices: Any) -> Any:
         powers = 2 ** ops.arange(self.num_features, dtype="int32")
