@@ -136,18 +136,14 @@ def _columns(ids: Any, shortlist: Any) -> Any:
 
 
 def lexical_table(
-    store: Any,
-    source_vocabulary_size: int,
-    target_vocabulary_size: int,
-    num_translations: int,
-    most_token_pairs: int = MOST_TOKEN_PAIRS,
+    store: Any, source_vocabulary_size: int, target_vocabulary_size: int, num_translations: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Estimates p(target token | source token) with IBM model 1 (Brown et al. 1993, §4.1).
 
     Returns the number of occurrences of each of W target tokens, int64 `(W,)`, and the ids of the M
     most probable translations of each of V source tokens, best first, int32 `(V, M)`, padded by -1.
     """
-    pairs = _token_pairs(store, source_vocabulary_size, most_token_pairs)
+    pairs = _token_pairs(store, source_vocabulary_size)
     keys, places = np.unique(pairs[0] * target_vocabulary_size + pairs[1], return_inverse=True)
     sources, targets = np.divmod(keys, target_vocabulary_size)
     probabilities = np.ones(len(keys))
@@ -167,13 +163,13 @@ def lexical_table(
     return np.bincount(pieces, minlength=target_vocabulary_size), table[:-1]  # no empty word
 
 
-def _token_pairs(store: Any, empty_id: int, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _token_pairs(store: Any, empty_id: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns the source id, target id and target position of each pair of tokens, int64 `(P,)`.
 
     The empty source word `empty_id` explains target tokens that translate no source token.
     """
     source_lengths, target_lengths = (store.lengths(side) for side in SIDES)
-    step = max(1, -(-int(((source_lengths + 1) * target_lengths).sum()) // most))
+    step = max(1, -(-int(((source_lengths + 1) * target_lengths).sum()) // MOST_TOKEN_PAIRS))
     sources, targets, counts = [], [], []
     for index in range(0, len(store), step):
         source, target = store.pair(index)

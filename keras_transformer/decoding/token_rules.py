@@ -225,36 +225,29 @@ class Candidates(NamedTuple):
 
 
 def constrained_candidates(
-    live_ids: Any,
-    live_log_probabilities: Any,
-    next_tokens: Any,
-    position: Any,
-    required_ids: Any,
-    *,
-    eos_id: int,
-    pad_id: int,
+    live: Any, next_tokens: Any, position: Any, required_ids: Any, eos_id: int, pad_id: int
 ) -> Candidates:
     """Continues the live hypotheses with the most probable tokens and with the required tokens.
 
     There are M = 2N + N + N * C candidates: the 2N most probable continuations over all N
     hypotheses, the most probable continuation of each hypothesis, and each hypothesis with the next
     token of each sequence that is not met. A hypothesis cannot end with eos before all sequences
-    are met. `next_tokens`, float32 `(B, N, V)`, are log-probabilities. `required_ids` are int32
-    `(B, C, W)`. Empty sequences are ignored.
+    are met. `live` is a `Live` of beam search. `next_tokens`, float32 `(B, N, V)`, are
+    log-probabilities. `required_ids` are int32 `(B, C, W)`. Empty sequences are ignored.
 
     Source: Post & Vilar 2018, algorithm 2.
     """
-    required = next_required_tokens(live_ids, position, required_ids, pad_id)
+    required = next_required_tokens(live.ids, position, required_ids, pad_id)
     is_incomplete = ops.any(required != NO_TOKEN, axis=-1)[..., None]
     is_eos = ops.arange(next_tokens.shape[-1], dtype="int32") == eos_id
     next_tokens = ops.where(ops.logical_and(is_incomplete, is_eos), IMPOSSIBLE, next_tokens)
-    totals = live_log_probabilities[..., None] + next_tokens
+    totals = live.log_probabilities[..., None] + next_tokens
     log_probabilities, parents, tokens = _continuations(totals, required)
     keys = parents * next_tokens.shape[-1] + tokens
     columns = ops.arange(keys.shape[1], dtype="int32")
     is_before = columns < columns[:, None]
     is_duplicate = ops.any((keys[:, :, None] == keys[:, None, :]) & is_before, axis=-1)
-    ids = write_at(take_columns(live_ids, parents), tokens, position + 1)
+    ids = write_at(take_columns(live.ids, parents), tokens, position + 1)
     banks = banks_of(ids, position + 1, required_ids, pad_id)
     return Candidates(
         ids=ids,
@@ -324,7 +317,7 @@ def _met_tokens(ids: Any, position: Any, required_ids: Any, pad_id: int) -> tupl
     return ops.where(ops.any(starts_here, axis=-1), lengths, progress), lengths
 
 
-def _continuations(totals: Any, required: Any) -> tuple[Any, Any, Any]:
+def _continuations(totals: Any, required: Any) -> tuple[Any, ...]:
     """Returns the log-probabilities, parents and new tokens of the candidates, each `(B, M)`."""
     beams = totals.shape[1]
     best, best_tokens = best_token(totals)
@@ -334,5 +327,4 @@ def _continuations(totals: Any, required: Any) -> tuple[Any, Any, Any]:
     own = ops.zeros_like(best_tokens) + ops.arange(beams, dtype="int32")
     kinds = [top_k_tokens(totals, 2 * beams), (best, own, best_tokens)]
     kinds += [(of_required[..., c], own, tokens[..., c]) for c in range(required.shape[-1])]
-    found = [ops.concatenate(parts, axis=1) for parts in zip(*kinds, strict=True)]
-    return found[0], found[1], found[2]
+    return tuple(ops.concatenate(parts, axis=1) for parts in zip(*kinds, strict=True))

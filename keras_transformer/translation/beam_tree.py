@@ -96,14 +96,13 @@ class _RecordingBeamSearch(BeamSearch):
     )
     # Index of each node by its group and token ids.
     indices: dict[tuple[int, Ids], int] = field(default_factory=dict)
-    # The model's log-probabilities (V,) of the next token, by the tokens before it.
-    own: dict[Ids, np.ndarray] = field(default_factory=dict)
+    # The model's log-probabilities (V,) of the next token, for each beam.
+    own: list[np.ndarray] = field(default_factory=list)
 
     def _select_groups(
         self, state: BeamState, logits: Any, bonus: Any, request: Request
     ) -> tuple[BeamState, Any]:
-        prefixes = _first(state.live.ids)[:, 1 : 1 + int(state.position)].tolist()
-        self.own.update(zip(map(tuple, prefixes), _first(ops.log_softmax(logits)), strict=True))
+        self.own[:] = _first(ops.log_softmax(logits))
         return super()._select_groups(state, logits, bonus, request)
 
     def _select(self, state: BeamState, *rest: Any) -> tuple[BeamState, Any]:
@@ -118,10 +117,11 @@ class _RecordingBeamSearch(BeamSearch):
         state, group, length = found[0], next(self.groups), int(found[0].position)
         ends = self._ends(candidates, state.position, request)
         ended = self._ended(candidates, ends, state.position, bonus, request)
-        live = {tuple(ids[1 : 1 + length]) for ids in _first(state.live.ids).tolist()}
-        columns = (candidates.ids, candidates.log_probabilities, ends, ended.scores)
+        live = [tuple(ids[1 : 1 + length]) for ids in _first(state.live.ids).tolist()]
+        own = self.own[group * len(live) : (group + 1) * len(live)]
+        columns = (*candidates[:3], ends, ended.scores)
         rows = zip(*(_first(column).tolist() for column in columns), strict=True)
-        for rank, (row, total, is_end, score) in enumerate(rows, 1):
+        for rank, (row, total, beam, is_end, score) in enumerate(rows, 1):
             if total == IMPOSSIBLE:
                 continue
             ids = tuple(row[1 : 1 + length])
@@ -132,32 +132,27 @@ class _RecordingBeamSearch(BeamSearch):
                 token_id=ids[-1],
                 piece=self.pieces[ids[-1]],
                 log_probability=total,
-                token_log_probability=float(self.own[ids[:-1]][ids[-1]]),
+                token_log_probability=float(own[beam][ids[-1]]),
                 rank=rank,
             )
             self.indices[group, ids] = len(self.nodes)
             self.nodes.append(node)
-            is_live = ids in live and not is_end
             if score > IMPOSSIBLE:
                 node.outcome, node.score = "finished", score
-            elif is_live and _first(self.is_open(state)):
+            elif is_end or ids not in live:
+                node.reason = f"rank {rank} of the step, but there are {len(live)} beams"
+            elif _first(self.is_open(state)):
                 node.outcome = "continued"
             else:
-                node.reason = self._why_dropped(node, state, request, is_live)
+                node.reason = self._why_ended(total, state, request)
         return found
 
-    def _why_dropped(
-        self, node: BeamNode, state: BeamState, request: Request, is_live: bool
-    ) -> str:
+    def _why_ended(self, log_probability: float, state: BeamState, request: Request) -> str:
         finished = int(_first(state.num_finished)[0])
-        beams = self.options.beam_size // self.options.num_beam_groups
-        if not is_live:
-            return f"rank {node.rank} of the step, but there are {beams} beams"
-        if finished >= beams:
+        if finished >= ops.shape(state.live.ids)[1]:
             return f"the search ended, because {finished} hypotheses were finished"
-        divisor = _first(self._divisor(request, request.max_lengths))
-        bound = node.log_probability / float(divisor)
-        return f"the search ended: the score could become at most {bound:.3f}"
+        divisor = float(_first(self._divisor(request, request.max_lengths)))
+        return f"the search ended: the score could become at most {log_probability / divisor:.3f}"
 
 
 def _first(tensor: Any) -> Any:

@@ -105,9 +105,7 @@ class LearnedPositionalEncoding(PositionalEncoding):
         self.position_embeddings = self.add_weight(
             name="position_embeddings",
             shape=(self.max_length, d_model),
-            initializer=keras.initializers.get(
-                self.initializer or keras.initializers.RandomNormal(stddev=d_model**-0.5)
-            ),
+            initializer=self.initializer or keras.initializers.RandomNormal(stddev=d_model**-0.5),
         )
 
     def call(self, embeddings: Any, offset: Any = 0) -> Any:
@@ -162,14 +160,13 @@ class IndexPositionalEncoding(PositionalEncoding):
     def call(self, embeddings: Any, offset: Any = 0) -> Any:
         batch, length, d_model = ops.shape(embeddings)
         features = self.features(positions(length, offset))
+        features = ops.broadcast_to(features, (batch, length, self.num_features))
         if self.concatenate:
             features = ops.cast(features, self.compute_dtype)
-            features = ops.broadcast_to(features, (batch, length, self.num_features))
             return self.projection(ops.concatenate([embeddings, features], axis=-1))
         if self.num_features > 1:  # A single feature is added to every feature of the embedding.
             added = max(d_model - self.num_features, 0)
-            widths = [(0, 0)] * (len(features.shape) - 1) + [(0, added)]
-            features = ops.pad(features, widths)[..., :d_model]
+            features = ops.pad(features, ((0, 0), (0, 0), (0, added)))[..., :d_model]
         return self.add_to(embeddings, features)
 
 
