@@ -21,10 +21,14 @@ Group = tuple[Any, Callable[[Any], Any]]
 
 
 def attention_pattern(name: str) -> Callable[[type], type]:
-    """Returns a decorator that registers a subclass of `AttentionPattern` under `name`."""
+    """Returns a decorator that registers a subclass of `AttentionPattern` under `name`.
+
+    Keras registers the class, too, so that saved layers with the pattern can be loaded.
+    """
 
     def register(pattern: type) -> type:
         ATTENTION_PATTERNS[name] = pattern
+        keras.saving.register_keras_serializable(package="keras_transformer")(pattern)
         return pattern
 
     return register
@@ -53,7 +57,6 @@ def new_attention_pattern(name: Any, window: int | None) -> Any:
     return patterns if isinstance(name, list) else patterns[0]
 
 
-@keras.saving.register_keras_serializable(package="keras_transformer")
 class AttentionPattern:
     """Base class of attention patterns. They let `MultiHeadAttention` process long sequences (§4).
 
@@ -129,7 +132,6 @@ class AttentionPattern:
 
 
 @attention_pattern("full")
-@keras.saving.register_keras_serializable(package="keras_transformer")
 @dataclass(frozen=True)
 class FullAttention(AttentionPattern):
     """Attends to all positions (§3.2.1). Memory is linear in the sequence length.
@@ -246,7 +248,6 @@ def _rearranged(group: Group, inward: Callable[[Any], Any], outward: Callable[[A
 
 
 @attention_pattern("local")
-@keras.saving.register_keras_serializable(package="keras_transformer")
 @dataclass(frozen=True)
 class LocalAttention(BlockPattern):
     """Attends to positions at most `window` positions away (restricted self-attention, §4).
@@ -274,9 +275,7 @@ class LocalAttention(BlockPattern):
 
     def _groups(self, use_causal_mask: bool, queries: Any, *keys: Any) -> list[Group]:
         distance = neighbour_distances(ops.shape(queries)[3], use_causal_mask)
-        allowed = self.allows(distance, 0)
-        if use_causal_mask:
-            allowed = ops.logical_and(allowed, distance >= 0)
+        allowed = ops.logical_and(distance >= 0, self.allows(distance, 0))
         return [_group(allowed, queries, *(with_neighbours(x, use_causal_mask) for x in keys))]
 
     def allows(self, query: Any, key: Any) -> Any:
@@ -284,7 +283,6 @@ class LocalAttention(BlockPattern):
 
 
 @attention_pattern("strided")
-@keras.saving.register_keras_serializable(package="keras_transformer")
 @dataclass(frozen=True)
 class StridedAttention(BlockPattern):
     """Attends to neighbours and to positions whose distance is a multiple of the stride.
@@ -310,8 +308,7 @@ class StridedAttention(BlockPattern):
         size = ops.shape(queries)[3]
         distance = neighbour_distances(size, use_causal_mask)
         # The far keys include those at the distances 0 and `size`.
-        farthest = distance if use_causal_mask else ops.abs(distance)
-        allowed = ops.logical_and(farthest > 0, farthest < size)
+        allowed = ops.logical_and(distance > 0, distance < size)
         allowed = ops.logical_and(allowed, self.allows(distance, 0))
         near = _group(allowed, queries, *(with_neighbours(x, use_causal_mask) for x in keys))
         # A column contains the positions that have the same remainder modulo the stride.
@@ -331,7 +328,6 @@ def _columns(blocks: Any) -> Any:
 
 
 @attention_pattern("fixed")
-@keras.saving.register_keras_serializable(package="keras_transformer")
 @dataclass(frozen=True)
 class FixedAttention(BlockPattern):
     """Attends to the query's own block and to the last positions of all other blocks.
@@ -459,12 +455,14 @@ def with_neighbours(blocks: Any, use_causal_mask: bool) -> Any:
 
 
 def neighbour_distances(size: Any, use_causal_mask: bool) -> Any:
-    """Returns query position minus key position, int32 `(b, 2 b)` or `(b, 3 b)`.
+    """Returns the distances of queries and keys, int32 `(b, 2 b)` or `(b, 3 b)`.
 
-    The queries are those of one block of b = `size`, and the keys those of `with_neighbours`.
+    The queries are those of one block of b = `size`, and the keys those of `with_neighbours`. With
+    a causal mask, the distance of a later key is negative.
     """
     keys = ops.arange(-size, size if use_causal_mask else 2 * size, dtype="int32")
-    return ops.arange(size, dtype="int32")[:, None] - keys
+    distance = ops.arange(size, dtype="int32")[:, None] - keys
+    return distance if use_causal_mask else ops.abs(distance)
 
 
 def key_marks(padding_mask: Any) -> Any:

@@ -24,7 +24,6 @@ _TENSOR2TENSOR = {"layout": "half_split", "timescales": "tensor2tensor"}
 @position_encoding("sinusoidal_marian", **_TENSOR2TENSOR)
 @position_encoding("sinusoidal_opennmt", **_TENSOR2TENSOR, first_position=1)
 @position_encoding("sinusoidal_fairseq", **_TENSOR2TENSOR, first_position=2)
-@keras.saving.register_keras_serializable(package="keras_transformer")
 class SinusoidalPositionalEncoding(PositionalEncoding):
     """Adds sines and cosines of the position, with geometrically spaced wavelengths (§3.5).
 
@@ -76,7 +75,6 @@ class SinusoidalPositionalEncoding(PositionalEncoding):
 
 
 @position_encoding("learned")
-@keras.saving.register_keras_serializable(package="keras_transformer")
 class LearnedPositionalEncoding(PositionalEncoding):
     """Adds a learned vector per position, up to a maximum length (§3.5; Table 3, row E).
 
@@ -127,7 +125,6 @@ class LearnedPositionalEncoding(PositionalEncoding):
 
 @position_encoding("index")
 @position_encoding("index_concatenated", concatenate=True)
-@keras.saving.register_keras_serializable(package="keras_transformer")
 class IndexPositionalEncoding(PositionalEncoding):
     """Encodes positions as the numbers 0, 1, 2, and so on, which may outweigh the embeddings.
 
@@ -172,7 +169,6 @@ class IndexPositionalEncoding(PositionalEncoding):
 
 @position_encoding("normalized_index")
 @position_encoding("normalized_index_concatenated", concatenate=True)
-@keras.saving.register_keras_serializable(package="keras_transformer")
 class NormalizedIndexPositionalEncoding(IndexPositionalEncoding):
     """Encodes each position as its index divided by `max_length`.
 
@@ -195,7 +191,6 @@ class NormalizedIndexPositionalEncoding(IndexPositionalEncoding):
 
 @position_encoding("binary")
 @position_encoding("binary_concatenated", concatenate=True)
-@keras.saving.register_keras_serializable(package="keras_transformer")
 class BinaryPositionalEncoding(IndexPositionalEncoding):
     """Uses the binary digits of the position, lowest digit first, as features.
 
