@@ -49,9 +49,8 @@ class Sampling(SearchStrategy):
 
     Sample n of each sentence uses `request.random_numbers[:, n]`. The score of a sample is its
     log-probability under the model, before temperature, `top_k`, `top_p` and rules. If the rules
-    allow no token, the sample is empty and its score is minus infinity.
-
-    Source: Holtzman et al. 2020, for the nucleus; Fan et al. 2018, §5.2, for `top_k`.
+    allow no token, the sample is empty and its score is minus infinity. For the sources, see
+    `SamplingOptions`.
     """
 
     def check(self, request: Request, max_length: int) -> None:
@@ -195,13 +194,12 @@ def _draw(weights: Any, numbers: Any) -> Any:
     vocabulary_size = weights.shape[-1]
     num_blocks = -(-vocabulary_size // BLOCK_SIZE)
     weights = ops.pad(weights, ((0, 0), (0, 0), (0, num_blocks * BLOCK_SIZE - vocabulary_size)))
-    blocks = ops.reshape(weights, (-1, BLOCK_SIZE))
-    sums = ops.reshape(ops.sum(blocks, axis=-1), (batch, beams, num_blocks))
+    blocks = ops.reshape(weights, (batch, beams, num_blocks, BLOCK_SIZE))
+    sums = ops.sum(blocks, axis=-1)
     cumulative = ops.cumsum(sums, axis=-1)
     target = numbers * cumulative[..., -1]
     block = _first_above(sums, cumulative, target)
-    rows = ops.reshape(ops.arange(batch * beams, dtype="int32"), (batch, beams))
-    chosen = ops.take(blocks, rows * num_blocks + block, axis=0)
+    chosen = ops.take_along_axis(blocks, block[..., None, None], axis=2)[:, :, 0]
     below = take_at(cumulative, block) - take_at(sums, block)
     return block * BLOCK_SIZE + _first_above(chosen, ops.cumsum(chosen, axis=-1), target - below)
 
