@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     )
     from keras_transformer.data import (
         BatchPlan as BatchPlan,
+        ParallelDataset as ParallelDataset,
         Tokenizer as Tokenizer,
         TokenStore as TokenStore,
     )
@@ -98,7 +99,7 @@ __version__ = "0.1.0.dev0"
 __getattr__ = lazy_names(
     __name__,
     {
-        "data": "BatchPlan TokenStore Tokenizer",
+        "data": "BatchPlan ParallelDataset TokenStore Tokenizer",
         "decoding": "Ensemble SamplingOptions SearchOptions Shortlist search",
         "portability": "conformance",
         "recipe.files": "load_recipe",

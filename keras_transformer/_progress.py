@@ -3,7 +3,7 @@
 import sys
 from typing import Any, TextIO
 
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 SECONDS_BETWEEN_LINES = 30.0
 

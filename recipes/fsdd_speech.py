@@ -264,7 +264,7 @@ class SpeechTransformer(ConfiguredModel):
         positions = SinusoidalPositionalEncoding(name="positions")
         encoder = Encoder(num_layers, name="encoder", **sizes)
         decoder = Decoder(num_layers, name="decoder", **sizes)
-        embedding = TokenEmbedding(ZERO + 10, d_model, name="embedding")
+        embedding = TokenEmbedding(ZERO + 10, d_model, pad_id=None, name="embedding")
 
         features = keras.Input((None, BANDS), dtype="float32", name="features")
         target_ids = keras.Input((None,), dtype="int32", name="target_ids")

@@ -113,7 +113,7 @@ def skip_gram(vocabulary_size, d_model):
     """Returns a model of one center and N contexts in each row, to logits `(B, N)`."""
     uniform = keras.initializers.RandomUniform(-0.5 / d_model, 0.5 / d_model)
     word_embedding, context_embedding = (
-        TokenEmbedding(vocabulary_size, d_model, use_scale=False, initializer=first, name=name)
+        TokenEmbedding(vocabulary_size, d_model, False, first, pad_id=None, name=name)
         for name, first in (("word_embedding", uniform), ("context_embedding", "zeros"))
     )
     centers = keras.Input((), dtype="int32", name="centers")

@@ -19,15 +19,15 @@ from pathlib import Path
 BACKENDS = ("jax", "tensorflow", "torch")
 ONCE, EACH = "once", "not once"
 ROOT = Path(__file__).parent.parent
-# Two processes a backend, the longest first, leave few cores idle at the end.
+# With two processes a backend, the longest first, few cores are idle at the end.
 SHORT = ("tests/export", "tests/serving", "tests/training")
 LONG = tuple(f"--ignore={folder}" for folder in SHORT)
 JOBS = (
-    ("tensorflow", EACH, SHORT),  # makes a model that is exported once for all backends
     ("jax", EACH, LONG),
     ("tensorflow", EACH, LONG),
-    ("torch", EACH, LONG),
     ("torch", ONCE, ()),
+    ("torch", EACH, LONG),
+    ("tensorflow", EACH, SHORT),
     ("jax", EACH, SHORT),
     ("torch", EACH, SHORT),
 )

@@ -1,9 +1,11 @@
 """README and documentation are true: their Python runs, their commands and settings exist."""
 
+import ast
 import asyncio
 import functools
 import importlib
 import importlib.util
+import json
 import re
 import shlex
 import sys
@@ -12,6 +14,7 @@ from types import SimpleNamespace
 
 import click
 import keras
+import numpy as np
 import pytest
 import yaml
 
@@ -76,6 +79,32 @@ def test_python_of_a_page_runs(page, quickstart, tmp_path, monkeypatch):
         if "conformance(" in block and keras.config.backend() != "jax":
             continue  # starts all backends itself, so once is enough
         exec(compile(block, str(page), "exec"), namespace)
+
+
+@pytest.mark.once
+def test_the_program_of_the_tensorflow_tutorial_has_the_lines_that_its_page_says():
+    page = ROOT / "docs" / "how-to" / "coming-from.md"
+    (program,) = blocks(page, "python")
+    lines = len([line for line in program.splitlines() if line])
+    assert lines <= 25 and f"| all, without blank lines | {lines} | 502 |" in page.read_text()
+
+
+@pytest.mark.once
+def test_the_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cells = json.loads((ROOT / "docs" / "tutorials" / "notebook.ipynb").read_text("utf-8"))["cells"]
+    namespace, shown = {}, []
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            program = ast.parse("".join(cell["source"]))
+            last = program.body.pop() if isinstance(program.body[-1], ast.Expr) else None
+            exec(compile(program, "notebook.ipynb", "exec"), namespace)
+            if last is not None:
+                shown.append(eval(compile(ast.Expression(last.value), "", "eval"), namespace))
+    pages = [x._repr_html_() for x in shown if hasattr(x, "_repr_html_")]
+    assert [x[:5] for x in pages] == ["<ifra", "<svg ", "<ifra", "<ifra", "<ifra"]
+    accuracy, adapted, difference = (x for x in shown if isinstance(x, float | np.floating))
+    assert min(accuracy, adapted) > 0.9 and difference < 1e-5
 
 
 class FastAPI:

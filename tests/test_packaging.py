@@ -19,13 +19,13 @@ OF_ONE_BACKEND = {"translation_graph.py", "cuda_graphs.py", "compiled_step.py", 
 
 # Files that are tested with those that use them.
 TESTED_WITH = {
-    "_backend/fit_data.py": "_backend/test_backend.py",
     "_backend/jax_kernels.py": "_backend/test_gpu_formulas.py",
     "cli/parameters.py": "cli/test_commands.py",
     "cli/process.py": "cli/test_train.py",
     "decoding/request.py": "decoding/test_decoding_loop.py",
     "layers/normalization.py": "layers/test_sublayers.py",
     "runs/loading.py": "runs/test_checkpoints.py",
+    "translation/beam_page.py": "visualization/test_beam.py",
     "translation/engines.py": "translation/test_open_run.py",
     "visualization/attention.py": "visualization/test_attention_example.py",
     "visualization/attention_pages.py": "visualization/test_attention_html.py",
@@ -65,6 +65,12 @@ def test_version_is_stated_once():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["dynamic"] == ["version"]
     assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+)?", keras_transformer.__version__)
+
+
+def test_the_documentation_has_a_formatter_of_signatures():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    docs = project["optional-dependencies"]["docs"]
+    assert any(re.match("ruff|black", requirement) for requirement in docs)
 
 
 def test_expected_skips_have_a_reason():

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.once
 # Each name, and the test that fails if Keras gives the name another meaning.
 WATCHED = {
     "_call_has_training_arg": "_backend/test_compiled_step.py compiled_steps_equal_eager",
+    "_compile_loss": "models/test_token_predictor.py the_first_batch_of_any_data_is_looked_at",
     "_compute_loss": "_backend/test_compiled_step.py compiled_steps_equal_eager",
     "_momentums": "_backend/test_gpu_formulas.py fused_adam_equals_that_of_keras",
     "_velocities": "_backend/test_gpu_formulas.py fused_adam_equals_that_of_keras",
@@ -26,6 +27,7 @@ WATCHED = {
     "_clip_gradients": "training/test_optimizer.py the_whole_gradient_of_a_step_is_clipped",
     "_distribute_strategy": "training/test_distribution.py many_train_to",
     "_flatten_layers": "_backend/test_gradient_checkpointing.py gradients_are_the_same",
+    "_flat_losses": "training/test_own_model.py plain_fit_on_two_devices_equals_one",
     "_get_call_context": "_backend/test_gradient_checkpointing.py a_remat_scope_changes_no_number",
     "_get_current_learning_rate": "training/test_optimizer.py schedule_sees_optimizer_steps",
     "_get_variable_index": "training/test_optimizer.py averages_count_optimizer_steps",
@@ -38,6 +40,9 @@ WATCHED = {
     "_model_variables_moving_average": "training/test_optimizer.py fit_ends_with_the_averages",
     "_purge_model_variables": "models/test_modes.py a_refusal_within_a_step_keeps_the_weights",
     "_remat_mode": "_backend/test_gradient_checkpointing.py a_remat_scope_changes_no_number",
+    "_torch_params": "training/test_own_model.py processes_that_hold_half_of",
+    "_track_variables": "training/test_own_model.py processes_that_hold_half_of",
+    "_symbolic_build": "models/test_token_predictor.py the_first_batch_of_any_data_is_looked_at",
     "_tracker": "layers/test_token_embedding.py embedding_keeps_its_vectors",
     "_trainable_variables": "training/test_optimizer.py fit_ends_with_the_averages",
     "_update_model_variables_moving_average": "training/test_optimizer.py averages_count_optimizer",

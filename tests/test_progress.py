@@ -5,7 +5,7 @@ import sys
 
 import keras
 import pytest
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from keras_transformer._backend.compile_function import compiling
 from keras_transformer._progress import Bar

@@ -59,6 +59,18 @@ def check_not_forked(engine: str) -> None:
         )
 
 
+def check_trains_alone() -> None:
+    """Raises `RuntimeError` if `torchrun` started several processes, each with its own model."""
+    import keras
+
+    if keras.config.backend() == "torch" and os.environ.get("WORLD_SIZE", "1") != "1":
+        raise RuntimeError(
+            "the launcher started several processes, which would train as many different models: "
+            "call `fit` within `Distribution.all_devices().fitting(model)`. "
+            f"Received: WORLD_SIZE={os.environ['WORLD_SIZE']}"
+        )
+
+
 @contextmanager
 def child_process(words: Sequence[str], **options: Any) -> Iterator[subprocess.Popen]:
     """Starts a process for a `with` block, and ends it if an error or Ctrl-C ends the block.

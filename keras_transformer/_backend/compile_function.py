@@ -80,15 +80,18 @@ def compile_function(
     return call
 
 
-def while_loop(condition: Any, body: Any, carried: tuple[Any, ...], given: Any, name: Any) -> Any:
-    """Does the same as `ops.while_loop`, in a compiled function of PyTorch on a GPU by CUDA graphs.
+def while_loop(steps_left: Any, body: Any, carried: tuple[Any, ...], given: Any, name: Any) -> Any:
+    """Repeats `body`, in a compiled function of PyTorch on a GPU by CUDA graphs.
 
     `body` is a function of `given` and the loop's tensors `carried`, each of any nested structure.
-    It may also read weights. `name` is hashable and names what the loop computes.
+    It may also read weights. `steps_left` is a function of `carried`. It returns an upper bound of
+    the steps that follow, int32 `()`, and 0 at the end of the loop. CUDA graphs are asked for it
+    every few steps, and may make more steps, within the bound. `name` is hashable and names what
+    the loop computes.
     """
     graphed = _graphed_loops.get()
     if graphed is not None:
-        return graphed.run(condition, body, carried, given, name)
+        return graphed.run(steps_left, body, carried, given, name)
 
     def step(*carried: Any) -> Any:
         new = body(given, *carried)
@@ -97,7 +100,7 @@ def while_loop(condition: Any, body: Any, carried: tuple[Any, ...], given: Any, 
         # With 64-bit numbers, JAX sums int32 to int64.
         return keras.tree.map_structure(lambda x, old: ops.cast(x, old.dtype), new, carried)
 
-    return ops.while_loop(condition, step, carried)
+    return ops.while_loop(lambda *carried: steps_left(*carried) > 0, step, carried)
 
 
 def compiles_each_shape() -> bool:
@@ -239,22 +242,18 @@ def _jax(function: Callable[..., Any], model: Any, donated: Collection[int]) -> 
     variables = list(model.variables)
     use_compilation_cache()
 
-    def stateless(
-        weights: list[Any], kept: list[Any], given: list[Any], options: tuple[Any, ...]
-    ) -> Any:
-        tensors = [b if a is None else a for a, b in zip(kept, given, strict=True)]
+    def stateless(weights: list[Any], *tensors: Any, options: tuple[Any, ...]) -> Any:
         with keras.StatelessScope(state_mapping=zip(variables, weights, strict=True)):
             return function(model, *tensors, **dict(options))
 
     # The name is for JAX's profiles and logs.
     stateless.__name__ = getattr(function, "__name__", "stateless").strip("_")
-    compiled = jax.jit(stateless, static_argnames="options", donate_argnames="given")
+    given = [1 + index for index in donated]
+    compiled = jax.jit(stateless, static_argnames="options", donate_argnums=given)
 
     def call(*tensors: Any, **options: Any) -> Any:
         weights = [variable.value for variable in variables]
-        kept = [None if i in donated else x for i, x in enumerate(tensors)]
-        given = [x if i in donated else None for i, x in enumerate(tensors)]
-        return compiled(weights, kept, given, options=tuple(sorted(options.items())))
+        return compiled(weights, *tensors, options=tuple(sorted(options.items())))
 
     return call
 

@@ -3,7 +3,6 @@
 import functools
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import keras
@@ -13,6 +12,9 @@ from keras import ops
 from torch.overrides import TorchFunctionMode
 
 _MOST_GRAPHS = 32
+
+# Steps of a loop between two looks at whether it is over. For a look, Python waits for the GPU.
+_STEPS_PER_LOOK = 4
 
 
 class GraphedStep:
@@ -114,78 +116,69 @@ class GraphedLoops:
     """
 
     def __init__(self) -> None:
-        self._loops: dict[Any, _Loop | None] = {}  # None if the loop can't be recorded
+        self._loops: dict[Any, Any] = {}  # None if the loop can't be recorded
         self._recordable = Recordable({})
         self._lock = threading.Lock()
         self._pool = torch.cuda.graph_pool_handle()
 
-    def run(self, condition: Any, body: Any, carried: Any, given: Any, name: Any) -> Any:
+    def run(self, steps_left: Any, body: Any, carried: Any, given: Any, name: Any) -> Any:
         key = name, f"{keras.tree.map_structure(_kind, (given, carried))}"
         with self._lock, self._recordable:
             if key in self._loops:
                 loop = self._loops.pop(key)
                 self._recordable.cast_again()
-            elif condition(*carried):
-                loop = self._record(condition, body, carried, given)
+            elif steps_left(*carried):
+                loop = self._record(steps_left, body, carried, given)
             else:
                 return carried
             self._loops[key] = loop  # the last one is the one used last
             if len(self._loops) > _MOST_GRAPHS:
                 del self._loops[next(iter(self._loops))]
             if loop is None:
-                return ops.while_loop(condition, functools.partial(body, given), carried)
-            return loop.run(carried, given)
+                return ops.while_loop(steps_left, functools.partial(body, given), carried)
+            return loop((given, carried))
 
-    def _record(self, condition: Any, body: Any, carried: Any, given: Any) -> "_Loop | None":
-        """Records a step of a loop. Returns None if that fails."""
-        given, carried = keras.tree.map_structure(_copy, (given, carried))
-        loop = _Loop(torch.cuda.CUDAGraph(), condition, given, carried, condition(*carried))
+    def _record(self, steps_left: Any, body: Any, carried: Any, given: Any) -> Any:
+        """Records a step of a loop. Returns a function that runs the loop, or None if that fails.
+
+        The graph reads and changes tensors of its own, among them the steps that are left.
+        """
+        given, carried = own = keras.tree.map_structure(_copy, (given, carried))
+        graph, left = torch.cuda.CUDAGraph(), steps_left(*carried)
 
         def step() -> None:
-            loop.assign((given, body(given, *carried)))
-            loop.goes_on.copy_(condition(*carried))
+            _assign(own, (given, body(given, *carried)))
+            left.copy_(steps_left(*carried))
+
+        def run(given_and_carried: Any) -> Any:
+            _assign(own, given_and_carried)
+            left.copy_(steps_left(*carried))
+            while most := left.item():
+                for _ in range(min(most, _STEPS_PER_LOOK)):
+                    graph.replay()
+            return keras.tree.map_structure(_copy, carried)
 
         self._recordable.cast_again()
         try:
             step()  # without a graph, because the first step chooses and loads kernels
-            with torch.cuda.graph(loop.graph, self._pool, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, self._pool, capture_error_mode="thread_local"):
                 step()
         except RuntimeError:
             return None
-        return loop
+        return run
 
 
-@dataclass
-class _Loop:
-    """The graph of a loop's step, with the tensors that it reads and changes."""
-
-    graph: Any
-    condition: Callable[..., Any]
-    given: Any
-    carried: Any
-    goes_on: Any
-
-    def run(self, carried: Any, given: Any) -> Any:
-        self.assign((given, carried))
-        self.goes_on.copy_(self.condition(*self.carried))
-        while self.goes_on.item():
-            self.graph.replay()
-        return keras.tree.map_structure(_copy, self.carried)
-
-    def assign(self, values: Any) -> None:
-        """Copies `values` to `given` and `carried`, except those that are the same memory."""
-        own, new = (
-            [x for x in keras.tree.flatten(y) if torch.is_tensor(x)]
-            for y in ((self.given, self.carried), values)
-        )
-        if [_kind(x) for x in own] != [_kind(x) for x in new]:
-            raise RuntimeError("A step changes the shape of a tensor.")
-        memories = {x.untyped_storage().data_ptr() for x in own}
-        pairs = [(x, y) for x, y in zip(own, new, strict=True) if x.data_ptr() != y.data_ptr()]
-        # First the copies: a step may exchange two tensors.
-        new = [y.clone() if y.untyped_storage().data_ptr() in memories else y for _, y in pairs]
-        for (x, _), y in zip(pairs, new, strict=True):
-            x.copy_(y)
+def _assign(tensors: Any, values: Any) -> None:
+    """Copies `values` to `tensors`, except those that are the same memory."""
+    own, new = ([x for x in keras.tree.flatten(y) if torch.is_tensor(x)] for y in (tensors, values))
+    if [_kind(x) for x in own] != [_kind(x) for x in new]:
+        raise RuntimeError("A step changes the shape of a tensor.")
+    memories = {x.untyped_storage().data_ptr() for x in own}
+    pairs = [(x, y) for x, y in zip(own, new, strict=True) if x.data_ptr() != y.data_ptr()]
+    # First the copies: a step may exchange two tensors.
+    new = [y.clone() if y.untyped_storage().data_ptr() in memories else y for _, y in pairs]
+    for (x, _), y in zip(pairs, new, strict=True):
+        x.copy_(y)
 
 
 class Recordable(TorchFunctionMode):

@@ -1,41 +1,147 @@
-"""Data for `model.fit` and `model.evaluate`."""
+"""Data for `model.fit`, `model.evaluate` and `model.predict`."""
 
 import gc
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import keras
+import numpy as np
 
 
-def fit_data(batches: Iterable[Any], model: Any = None) -> Any:
+def fit_data(
+    batches: Iterable[Any], model: Any = None, batch_size: int = 32, shuffle: bool = True
+) -> Any:
     """Prepares batches of varying sequence lengths for `model.fit` and `model.evaluate`.
 
-    Keras on TensorFlow infers the shapes of all batches from the first two batches of a generator,
-    so a later batch of another length may fail. A `tf.data.Dataset` can declare that lengths vary.
+    The models of this package do it themselves, so they take all these data as they are. For other
+    models, Keras on TensorFlow infers the shapes of all batches from the first two, so a later
+    batch of another length may fail. A `tf.data.Dataset` can declare that lengths vary.
 
     Example:
 
-    >>> model.fit(fit_data(plan.batches()), steps_per_epoch=1_000, shuffle=False)
-    >>> batches = evaluation_batches(store, tokens_per_batch=4_096)
-    >>> model.evaluate(fit_data(batches), steps=len(batches))
+    >>> model.fit(fit_data(DataLoader(pairs, batch_size=32, collate_fn=pad)), shuffle=False)
 
     Args:
-        batches: Iterable of `(inputs, labels)` or `(inputs, labels, sample_weight)`, such as
-            `BatchPlan.batches()`. All batches have the same nested structure, dtypes and ranks.
+        batches: Iterable of batches, such as a list, a generator, PyTorch's `DataLoader` or a
+            dataset of Grain. A batch is `(inputs, labels)` or `(inputs, labels, sample_weight)`, or
+            a dict of the inputs and `labels`, of arrays or tensors of any backend. All batches have
+            the same nested structure, dtypes and ranks. Or a sequence of rows, as a Hugging Face
+            dataset is: dicts of lists of ids, which are padded to a multiple of 8.
         model: The functional model that takes the batches. If a model is given, only two kinds of
             axes may vary in size: the batch axis, and axes whose size is None in an input or output
-            of the model. Defaults to None, which lets all axes vary.
+            of the model. Keys that are no inputs are left out. Defaults to None, which lets all
+            axes vary.
+        batch_size: Number of rows per batch. Defaults to 32.
+        shuffle: Whether each epoch has the rows in another order. Defaults to True.
 
     Returns:
-        A `tf.data.Dataset` on TensorFlow, otherwise a generator, for a single iteration.
+        A `tf.data.Dataset` on TensorFlow, otherwise a `keras.utils.PyDataset`. If the number of
+        batches is unknown, a generator for one epoch, unless Keras knows the type of `batches`.
     """
-    if keras.config.backend() != "tensorflow":
-        return (batch for batch in batches)
+    stream = _Stream(batches, model, batch_size, shuffle)
+    if keras.config.backend() == "tensorflow":
+        return _tensorflow_dataset(stream, model)
+    if stream.num_batches is not None:
+        return stream
+    is_known = type(batches).__module__.startswith(("torch.", "grain."))
+    return batches if is_known else iter(stream)
+
+
+class TakesAnyData:
+    """Mixin of models whose `fit` and `evaluate` take all that `fit_data` does."""
+
+    def looking_at(self, x: Any, y: Any, sample_weight: Any) -> AbstractContextManager[Any]:
+        """Returns a context around `fit` and `evaluate`, which may look at their data first."""
+        return nullcontext()
+
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        *args: Any,
+        validation_data: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        given, x = x, _prepared(x, self, kwargs, kwargs.get("shuffle", True))
+        # A `ParallelDataset` and a `tf.data.Dataset` have their own order.
+        if x is not given or hasattr(x, "tokenizer_files") or hasattr(x, "element_spec"):
+            kwargs["shuffle"] = False
+        repeats = kwargs.get("epochs", 1) > 1 and "steps_per_epoch" not in kwargs
+        if repeats and any(isinstance(data, Iterator) for data in (given, x)):
+            # From the second epoch on, Keras would train on the first two batches.
+            raise ValueError("Data without a length last one epoch: give `steps_per_epoch`")
+        validation_data = _prepared(validation_data, self, kwargs)
+        with self.looking_at(x, y, kwargs.get("sample_weight")):
+            return super().fit(x, y, *args, validation_data=validation_data, **kwargs)  # type: ignore
+
+    def evaluate(self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
+        x = _prepared(x, self, kwargs)
+        with self.looking_at(x, y, kwargs.get("sample_weight")):
+            return super().evaluate(x, y, *args, **kwargs)  # type: ignore
+
+
+def _prepared(data: Any, model: Any, arguments: dict[str, Any], shuffle: bool = False) -> Any:
+    """Returns arrays, and datasets that Keras takes, as they are, and all else as `fit_data`."""
+    first = data[0] if isinstance(data, list) and data else None
+    known = (list, str, dict, tuple, keras.utils.PyDataset)
+    is_known = isinstance(data, known) and not isinstance(first, dict | tuple)
+    is_known |= hasattr(data, "__array__") or hasattr(data, "element_spec")
+    if is_known or not isinstance(data, Iterable):
+        return data
+    return fit_data(data, model, arguments.get("batch_size") or 32, shuffle)
+
+
+class _Stream(keras.utils.PyDataset):
+    """The batches of an iterable or of rows as tuples, in their order, for each epoch anew."""
+
+    def __init__(self, data: Any, model: Any, batch_size: int, shuffle: bool) -> None:
+        super().__init__()
+        first = None if isinstance(data, Iterator) else next(iter(data))
+        is_rows = isinstance(first, dict) and all(np.ndim(x) < 2 for x in first.values())
+        self.data, self._rows = data, batch_size if is_rows else 0
+        self._names = {x.name for x in getattr(model, "inputs", None) or ()}
+        self._reorders, self._pad_id = shuffle, getattr(model, "pad_id", 0)
+
+    @property
+    def num_batches(self) -> int | None:
+        try:
+            return -(-len(self.data) // (self._rows or 1))
+        except TypeError:
+            return None
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 0:
+            self._current = iter(self)
+        return next(self._current)
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        for batch in self._row_batches() if self._rows else self.data:
+            if isinstance(batch, dict):
+                names = self._names or batch.keys() - {"labels", "sample_weight"}
+                given = [batch[x] for x in ("labels", "sample_weight") if x in batch]
+                batch = ({name: x for name, x in batch.items() if name in names}, *given)
+            yield tuple(batch) if isinstance(batch, list | tuple) else (batch,)
+
+    def _row_batches(self) -> Iterator[dict[str, np.ndarray]]:
+        count = len(self.data)
+        order = np.random.permutation(count) if self._reorders else np.arange(count)
+        for places in np.split(order, range(self._rows, count, self._rows)):
+            rows = [self.data[int(place)] for place in places]
+            yield {name: self._padded([row[name] for row in rows]) for name in rows[0]}
+
+    def _padded(self, values: list[Any]) -> np.ndarray:
+        if np.ndim(values[0]) == 0:
+            return np.asarray(values)
+        width = -(-max(map(len, values)) // 8) * 8  # JAX compiles each width.
+        dtype = np.asarray(values[0]).dtype
+        return keras.utils.pad_sequences(values, width, dtype, "post", value=self._pad_id)
+
+
+def _tensorflow_dataset(stream: _Stream, model: Any) -> Any:
     import tensorflow as tf
 
-    iterator = map(keras.tree.lists_to_tuples, batches)  # TensorFlow takes a list for one array.
-    first = next(iterator)
     varying: set[int] | None = None if model is None else {0}
     if inputs := getattr(model, "inputs", None):
         shapes = [x.shape for x in (*inputs, *model.outputs)]
@@ -45,9 +151,16 @@ def fit_data(batches: Iterable[Any], model: Any = None) -> Any:
         shape = [None if varying is None or i in varying else n for i, n in enumerate(x.shape)]
         return tf.TensorSpec(shape, x.dtype)
 
-    signature = keras.tree.map_structure(specification, first)
-    whole = itertools.chain([first], iterator)
-    dataset = tf.data.Dataset.from_generator(lambda: whole, output_signature=signature)
+    def arrays() -> Iterator[Any]:
+        for batch in stream:  # TensorFlow takes a list for one array.
+            yield keras.tree.map_structure(np.asarray, keras.tree.lists_to_tuples(batch))
+
+    iterator = arrays()
+    signature = keras.tree.map_structure(specification, first := next(iterator))
+    whole = itertools.chain([first], iterator) if isinstance(stream.data, Iterator) else None
+    dataset = tf.data.Dataset.from_generator(lambda: whole or arrays(), output_signature=signature)
+    if stream.num_batches is not None:
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(stream.num_batches))
     return dataset.prefetch(tf.data.AUTOTUNE)
 
 

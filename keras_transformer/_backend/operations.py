@@ -8,6 +8,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer._backend.compile_function import is_on_cpu
+
 # XLA multiplies a single row by a matrix in a slow loop, but eight rows by a fast matrix product.
 _ROWS = 8
 
@@ -40,14 +42,27 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
     return ops.custom_gradient(run_once)
 
 
+def is_eager(x: Any) -> bool:
+    """Returns whether `x` has values now, on TensorFlow and JAX, which do not train so."""
+    if keras.config.backend() == "jax":
+        import jax
+
+        return not isinstance(x, jax.core.Tracer)
+    if keras.config.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return bool(tf.executing_eagerly())
+    return False
+
+
 def scale_and_shift(x: Any, scale: Any = None, shift: Any = None, training: bool = False) -> Any:
-    """Computes x * scale + shift. On TensorFlow, matrix products compute the gradients.
+    """Computes x * scale + shift. On CPUs of TensorFlow, matrix products compute the gradients.
 
     The gradients of `scale` and `shift`, `(D,)` or None, are sums over all tokens of `x`, which is
     `(..., D)`. On TensorFlow, XLA takes six times as long for such a sum as for the product with a
     matrix of ones, or 5 % of a training step of the paper's base model on a CPU.
     """
-    if not training or keras.config.backend() != "tensorflow":
+    if not training or keras.config.backend() != "tensorflow" or not is_on_cpu():
         x = x if scale is None else ops.multiply(x, scale)
         return x if shift is None else ops.add(x, shift)
     # Copies the vectors, because a function with a custom gradient must not use variables.
@@ -257,8 +272,13 @@ def global_norm(tensors: Sequence[Any]) -> Any:
     if keras.config.backend() == "torch":
         import torch
 
-        return torch.nn.utils.get_total_norm(tensors)  # a kernel for many tensors
+        return whole_tensor(torch.nn.utils.get_total_norm(tensors))  # a kernel for many tensors
     return ops.sqrt(sum(ops.sum(ops.square(x)) for x in tensors))
+
+
+def whole_tensor(tensor: Any) -> Any:
+    """Returns all of a tensor whose parts the processes of PyTorch may hold. All must call this."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 def fused_adam(

@@ -21,11 +21,11 @@ class AttentionOptions(parameters.CheckpointOptions):
     """Show the attention for this translation. Default: the translation by the model."""
     kind: Literal["encoder", "decoder", "cross"] | None = None
     """Attention in a picture: self-attention of the encoder or decoder, or cross-attention.
-    Default: all for a picture of all heads, cross for a picture of one head."""
+    Default: all for a picture of all layers, cross for a picture of one layer."""
     layer: int | None = Field(None, ge=1)
     """Layer in a picture, from 1. Default: all."""
     head: int | None = Field(None, ge=1)
-    """Head in a picture, from 1. Default: all."""
+    """Head of the layer, from 1. Default: all."""
 
 
 @click.command("attention")
@@ -38,8 +38,8 @@ def attention_command(run: Path, sentence: str, options: AttentionOptions) -> No
 
     An HTML file contains the attention weights of all layers and heads. Open it with a browser, and
     choose there what is shown. It needs no other file and no network. SVG and PNG files are
-    pictures: small heat maps of all heads, or the heat map of one head with --layer and --head. A
-    PNG file needs the package resvg_py.
+    pictures: small heat maps of all layers and heads, or with --layer, and perhaps --head, large
+    ones with their tokens. A PNG file needs the package resvg_py.
 
     \b
     keras-transformer attention tatoeba_en_de "The dog sleeps."
@@ -96,7 +96,7 @@ def beam_command(run: Path, sentence: str, options: BeamOptions, search: Given) 
     opened = Run.open(run)
     found = checked(opened.recipe.evaluation.search_options, **search)
     with output_file(options.output) as file:
-        from keras_transformer.visualization.beam import beam_page
+        from keras_transformer.translation.beam_page import beam_page
 
         translator = checked(open_translator, opened, found, checkpoint=options.checkpoint)
         file.write(beam_page(translator.beam_tree(sentence)))

@@ -11,10 +11,12 @@ from keras_transformer.data.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from keras_transformer._backend.fit_data import fit_data
+    from keras_transformer.data.parallel_dataset import ParallelDataset
 
 __all__ = [
     "BatchPlan",
     "CorpusError",
+    "ParallelDataset",
     "Shard",
     "TokenStore",
     "Tokenizer",
@@ -25,4 +27,6 @@ __all__ = [
     "read_parallel",
 ]
 
-__getattr__ = lazy_names(__name__, {"._backend.fit_data": "fit_data"})
+__getattr__ = lazy_names(
+    __name__, {"._backend.fit_data": "fit_data", "parallel_dataset": "ParallelDataset"}
+)

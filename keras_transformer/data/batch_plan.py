@@ -128,7 +128,7 @@ class BatchPlan:
 
     def tokens(self, step: int) -> int:
         """Returns the number of target tokens of a step, including eos but not padding."""
-        slots = [self._slot(step, micro)[1] for micro in range(self.accumulation_steps)]
+        slots = [self.slot(step, micro)[1] for micro in range(self.accumulation_steps)]
         return sum(int(self.store.lengths("target", x).sum()) + len(x) for x in slots)
 
     def batch(self, step: int, micro: int = 0) -> Batch:
@@ -146,12 +146,17 @@ class BatchPlan:
             over tokens, the mean gradient of the micro-batches is the gradient of the step's mean
             loss per target token. Rows without a sentence contain only padding.
         """
-        shape, pairs = self._slot(step, micro)
+        shape, pairs = self.slot(step, micro)
         begin, end, parts = self.shard
         rows = -(-shape.batch_size // parts)
         own = shape._replace(batch_size=(end - begin) * rows)
         weight = self.accumulation_steps / self.tokens(step)
         return _assemble(self.store, pairs[begin * rows : end * rows], own, weight)
+
+    def unweighted(self, step: int) -> Batch:
+        """Returns the first micro-batch of a step, in which each real token has the weight 1."""
+        shape, pairs = self.slot(step)
+        return _assemble(self.store, pairs, shape, 1.0)
 
     def micro_batches(self, step: int) -> list[Batch]:
         """Returns all micro-batches of an optimizer step (see `batch`)."""
@@ -161,6 +166,14 @@ class BatchPlan:
         """Yields micro-batches endlessly, from `start_step` on (see `batch`)."""
         for step in itertools.count(start_step):
             yield from self.micro_batches(step)
+
+    def slot(self, step: int, micro: int = 0) -> tuple[BatchShape, np.ndarray]:
+        """Returns the shape of a micro-batch and the indices of its sentence pairs."""
+        index = step * self.accumulation_steps + micro
+        pass_index, position = divmod(index, self.batches_per_pass)
+        pairs, slots = self._order_of_pass(pass_index)
+        shape, begin, end = slots[position]
+        return shape, pairs[begin:end]
 
     def _shape(self, source_length: int, target_length: int) -> BatchShape:
         batch_size = self.tokens_per_batch // _tokens_per_sentence(source_length, target_length)
@@ -199,14 +212,6 @@ class BatchPlan:
         turns = rng.permutation(np.arange(len(slots))) if self.shuffle else range(len(slots))
         return np.concatenate(order), [slots[turn] for turn in turns]
 
-    def _slot(self, step: int, micro: int) -> tuple[BatchShape, np.ndarray]:
-        """Returns the shape of a micro-batch and the indices of its sentence pairs."""
-        index = step * self.accumulation_steps + micro
-        pass_index, position = divmod(index, self.batches_per_pass)
-        pairs, slots = self._order_of_pass(pass_index)
-        shape, begin, end = slots[position]
-        return shape, pairs[begin:end]
-
 
 def evaluation_batches(
     store: TokenStore, tokens_per_batch: int, length_multiple: int = 8
@@ -220,10 +225,7 @@ def evaluation_batches(
     the arguments, see `BatchPlan`.
     """
     plan = BatchPlan(store, tokens_per_batch, length_multiple=length_multiple, shuffle=False)
-    return [
-        _assemble(store, pairs, shape, weight=1.0)
-        for shape, pairs in (plan._slot(step, 0) for step in range(plan.batches_per_pass))
-    ]
+    return [plan.unweighted(step) for step in range(plan.batches_per_pass)]
 
 
 def _tokens_per_sentence(source_length: int, target_length: int) -> int:

@@ -67,6 +67,27 @@ def read_parallel(
 
 
 @dataclass
+class Rows:
+    """The (source, target) pairs of pairs, or of dicts as a row of a Hugging Face dataset is.
+
+    The sides of dicts are found as in a file (see `read_parallel`).
+    """
+
+    rows: Iterable[Any]
+    languages: Languages = (None, None)
+
+    def __iter__(self) -> Iterator[Pair]:
+        for row in self.rows:
+            if isinstance(row, dict):
+                sides = _sides(row)
+                if (names := _choose([*sides], self.languages)) is None:
+                    raise CorpusError(f"give two languages. Received: columns {', '.join(sides)}")
+                row = [sides[name] or "" for name in names]
+            source, target = row
+            yield source, target
+
+
+@dataclass
 class _ParallelText:
     source_path: Path
     target_path: str | Path | None

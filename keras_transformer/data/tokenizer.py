@@ -4,20 +4,21 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import sentencepiece
 from sentencepiece import SentencePieceNormalizer, SentencePieceProcessor
 
 from keras_transformer._files import atomic_write, read_json
-from keras_transformer.data.corpus import Pair
+from keras_transformer.data.vocabulary import BOS_ID, EOS_ID, PAD_ID, UNK_ID, with_own_ids
 from keras_transformer.errors import UserError, check_is_list
 
 ModelType = Literal["bpe", "unigram", "word"]
+Side = Literal["source", "target"]
 
-PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)
 _SPECIAL_IDS: dict[str, Any] = dict(pad_id=PAD_ID, unk_id=UNK_ID, bos_id=BOS_ID, eos_id=EOS_ID)
 _SUMMARY, _NAMES = "tokenizer.json", ("source.model", "target.model")
 _MOST_SUMMARY_BYTES = 64 * 1024  # `save` writes less than 1 KiB
@@ -41,7 +42,8 @@ class Tokenizer:
     Example:
 
     >>> tokenizer = Tokenizer.train(read_parallel("train.en", "train.de"), vocabulary_size=8_000)
-    >>> ids = tokenizer.encode_source(["A dog runs."])
+    >>> ids = tokenizer(["A dog runs."])
+    >>> tokenizer.decode(ids)
     >>> tokenizer.save("tokenizer")
 
     Args:
@@ -95,21 +97,22 @@ class Tokenizer:
     @classmethod
     def train(
         cls,
-        pairs: Iterable[Pair],
+        pairs: Iterable[Any],
         vocabulary_size: int,
         model_type: ModelType = "bpe",
         joint: bool = True,
         normalization: str = "nmt_nfkc",
         target_normalization: str | None = None,
     ) -> "Tokenizer":
-        """Trains a tokenizer on parallel text.
+        """Trains a tokenizer on parallel text, or on text of one language.
 
         The same text always gives the same pieces. With subwords, every character of the text is in
         the vocabulary. With whole words, all words but the most frequent are unknown.
 
         Args:
-            pairs: (source, target) sentences, such as the result of `read_parallel`. If `joint` is
-                False, the pairs must be iterable twice.
+            pairs: (source, target) sentences, such as the result of `read_parallel`, or sentences,
+                such as the result of `read_lines`. If `joint` is False, these must be pairs that
+                are iterable twice.
             vocabulary_size: Number of ids per vocabulary, including pad, unk, bos and eos.
             model_type: "bpe" or "unigram" for subwords, or "word" for the most frequent words, as
                 spaces separate them. Defaults to "bpe".
@@ -126,18 +129,34 @@ class Tokenizer:
                 smaller than the number of different characters. This `UserError` has a possible
                 size in its message and in the attribute `bound`.
         """
+        check_is_list(pairs=pairs)
         options: dict[str, Any] = {"vocab_size": vocabulary_size, "model_type": model_type}
         rules = normalization, target_normalization or normalization
         if not joint:
             source_model = _train((source for source, _ in pairs), rules[0], **options)
             return cls(source_model, _train((target for _, target in pairs), rules[1], **options))
         if rules[0] == rules[1]:
-            return cls(_train((line for pair in pairs for line in pair), rules[0], **options))
+            lines = (line for x in pairs for line in ((x,) if isinstance(x, str) else x))
+            return cls(_train(lines, rules[0], **options))
         # The model learns from text that is already normalized. Each side gets a copy of it.
         normalize = [_normalizer(rule, spaces=False).normalize for rule in rules]
-        lines = (each(line) for pair in pairs for each, line in zip(normalize, pair, strict=True))
+        both = ((x, x) if isinstance(x, str) else x for x in pairs)
+        lines = (each(line) for pair in both for each, line in zip(normalize, pair, strict=True))
         model = _train(lines, "identity", **options)
         return cls(*(_with_normalization(model, rule) for rule in rules))
+
+    @classmethod
+    def from_sentencepiece(
+        cls, source: str | Path, target: str | Path | None = None, **frames: Any
+    ) -> "Tokenizer":
+        """Reads the SentencePiece files of source and target that another program has trained.
+
+        The text is split as there, but pad, unk, bos and eos get the ids 0 to 3, and the other
+        pieces follow in their order. `target` defaults to `source`, and `**frames` are arguments of
+        `Tokenizer`. For a pretrained model with its tokenizer, use `import_run`.
+        """
+        files = [Path(path) for path in (source, target) if path is not None]
+        return cls(*(with_own_ids(file.read_bytes()) for file in files), **frames)
 
     @classmethod
     def load(cls, directory: str | Path) -> "Tokenizer":
@@ -146,30 +165,31 @@ class Tokenizer:
         Raises:
             UserError: If a file is missing or damaged.
         """
-        directory = Path(directory)
+        paths = [Path(directory) / name for name in (_SUMMARY, *_NAMES)]
+        return cls.from_files({x.name: x.read_bytes() for x in paths if x.is_file()}, directory)
+
+    @classmethod
+    def from_files(cls, files: Mapping[str, bytes], place: str | Path) -> "Tokenizer":
+        """Makes a tokenizer of its `files`, as `load`. Errors name the `place` of the files."""
         try:
-            with (directory / _SUMMARY).open("rb") as file:
-                summary = read_json(file, _MOST_SUMMARY_BYTES)
+            summary = read_json(io.BytesIO(files[_SUMMARY]), _MOST_SUMMARY_BYTES)
             digests = summary["sha256"]
             frames = {name: summary.get(name, x) for name, x in DEFAULT_FRAMES.items()}
             if tuple(digests) not in (_NAMES, _NAMES[:1]):
                 raise ValueError(f"{_SUMMARY} must name {' and '.join(_NAMES)}")
             if [*map(type, frames.values())] != [list, list, bool]:
                 raise ValueError(f"{_SUMMARY} must have two lists, and true or false, in {frames}")
-            models = [(directory / name).read_bytes() for name in digests]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{directory} has no complete tokenizer: {error}") from None
+            models = [files[name] for name in digests]
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{place} has no complete tokenizer: {error}") from None
         for (name, digest), model in zip(digests.items(), models, strict=True):
             if _sha256(model) != digest:
-                raise UserError(f"{directory / name} is damaged: its SHA-256 is not {digest}")
+                raise UserError(f"{Path(place) / name} is damaged: its SHA-256 is not {digest}")
         return cls(*models, **frames)
 
-    def save(self, directory: str | Path) -> None:
-        """Writes `tokenizer.json`, `source.model` and, if it is another model, `target.model`.
-
-        Args:
-            directory: A new or empty folder. If writing fails, the folder is unchanged.
-        """
+    @property
+    def files(self) -> dict[str, bytes]:
+        """The files that `save` writes, by name. Equal tokenizers have equal files."""
         models = dict(zip(_NAMES, self._models, strict=False))
         summary = {
             "sha256": {name: _sha256(model) for name, model in models.items()},
@@ -178,11 +198,18 @@ class Tokenizer:
             **_SPECIAL_IDS,
             **self.frames,
         }
+        return {**models, _SUMMARY: (json.dumps(summary, indent=2) + "\n").encode()}
+
+    def save(self, directory: str | Path) -> None:
+        """Writes `tokenizer.json`, `source.model` and, if it is another model, `target.model`.
+
+        Args:
+            directory: A new or empty folder. If writing fails, the folder is unchanged.
+        """
         with atomic_write(directory) as partial:
             partial.mkdir()
-            for name, model in models.items():
-                (partial / name).write_bytes(model)
-            (partial / _SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
+            for name, content in self.files.items():
+                (partial / name).write_bytes(content)
 
     @property
     def source_pieces(self) -> list[str]:
@@ -198,6 +225,33 @@ class Tokenizer:
     def fingerprint(self) -> str:
         """SHA-256 of the SentencePiece models, in hex."""
         return _sha256(b"".join(hashlib.sha256(model).digest() for model in self._models))
+
+    def encode(self, texts: str | Sequence[str], side: Side | None = None) -> Any:
+        """Returns a list of ids for a string, and a list of lists for a list of strings.
+
+        There is no bos, eos or padding: `frame_source` and `frame_target` add bos and eos, and
+        `ParallelDataset` makes padded batches. `side` is "source" or "target"; only two
+        vocabularies need it.
+        """
+        encode = self.encode_source if self._is_source(side, True) else self.encode_target
+        return encode([texts])[0] if isinstance(texts, str) else encode(texts)
+
+    __call__ = encode
+
+    def decode(self, ids: Any, side: Side | None = None) -> Any:
+        """Returns the text of a list or array of ids, or a list of texts of several.
+
+        Omits pad, bos and eos, and writes "⁇" for unk. For `side`, see `encode`.
+        """
+        rows = ids if len(ids) and np.ndim(ids[0]) else [ids]
+        decode = self._source.decode if self._is_source(side, False) else self.decode_target
+        texts = decode([[int(id) for id in row] for row in rows])
+        return texts if rows is ids else texts[0]
+
+    def _is_source(self, side: Side | None, default: bool) -> bool:
+        if side is None and not self.joint:
+            raise ValueError("two vocabularies need a `side`, source or target")
+        return default if side is None else side == "source"
 
     def encode_source(self, sentences: Sequence[str]) -> list[list[int]]:
         """Returns the ids of the pieces of each source sentence, without bos and eos."""
@@ -272,7 +326,8 @@ def _processor(model: bytes) -> SentencePieceProcessor:
         raise UserError(f"not a complete SentencePiece model: {error}") from None
     received = {name: getattr(processor, name)() for name in _SPECIAL_IDS}
     if received != _SPECIAL_IDS:
-        raise UserError(f"special ids must be {_SPECIAL_IDS}. Received: {received}")
+        advice = "`Tokenizer.from_sentencepiece` gives the pieces of other models these ids"
+        raise UserError(f"special ids must be {_SPECIAL_IDS}. Received: {received}. {advice}")
     return processor
 
 

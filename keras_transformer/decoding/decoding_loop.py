@@ -183,20 +183,21 @@ def advance(
 ) -> tuple[Any, Cache, SearchResult, Any]:
     """Decodes up to `length` tokens, but stops if at most `max_open` sentences are unfinished.
 
+    A GPU may stop some steps later. This changes nothing in the results of finished sentences.
     Returns the state, the cache, the result so far, and a bool mask `(B,)` of unfinished sentences.
     """
 
-    def goes_on(state: Any, _: Any) -> Any:
+    def steps_left(state: Any, _: Any) -> Any:
         num_open = ops.sum(ops.cast(strategy.is_open(state), "int32"))
-        return ops.logical_and(num_open > max_open, state.position < length)
+        return ops.cast(num_open > max_open, "int32") * (length - state.position)
 
     step = functools.partial(strategy.advance, model)
     if in_python or not getattr(model, "compiles", True):
-        while ops.convert_to_numpy(goes_on(state, cache)):
+        while ops.convert_to_numpy(steps_left(state, cache)):
             state, cache = step(request, state, cache)
     else:
         name = strategy, length, max_open
-        state, cache = while_loop(goes_on, step, (state, cache), request, name)
+        state, cache = while_loop(steps_left, step, (state, cache), request, name)
     result = strategy.result(request, state)
     if request.shortlist is not None:
         result = with_token_ids(result, request.shortlist)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.data.vocabulary import Vocabulary, word_model
 from keras_transformer.exchange.foreign_model import ForeignModel
 from keras_transformer.exchange.model_files import Arrays, Bytes, read_value, reading
 from keras_transformer.exchange.source_model import (
@@ -23,7 +24,6 @@ from keras_transformer.exchange.source_model import (
     check_supported,
     position_table,
 )
-from keras_transformer.exchange.vocabulary import Vocabulary, word_model
 from keras_transformer.exchange.weight_names import CTRANSLATE2, named_weights
 from keras_transformer.layers import RotaryPositionalEncoding
 from keras_transformer.models.base import in_float32

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_transformer.data.vocabulary import Vocabulary
 from keras_transformer.exchange.foreign_model import ForeignModel
 from keras_transformer.exchange.model_files import (
     Arrays,
@@ -16,7 +17,6 @@ from keras_transformer.exchange.model_files import (
     read_torch,
     read_value,
 )
-from keras_transformer.exchange.vocabulary import Vocabulary
 from keras_transformer.exchange.weight_names import HUGGING_FACE
 
 CLASSES = {"marian": "MarianMTModel", "pegasus": "PegasusForConditionalGeneration"}

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from keras_transformer.data.vocabulary import Vocabulary, pieces_of
 from keras_transformer.exchange.foreign_model import ForeignModel
 from keras_transformer.exchange.model_files import in_order, read_marian_bin, read_npz, reading
-from keras_transformer.exchange.vocabulary import Vocabulary, pieces_of
 from keras_transformer.exchange.weight_names import MARIAN
 from keras_transformer.recipe.files import parse_yaml
 

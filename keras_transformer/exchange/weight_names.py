@@ -120,11 +120,14 @@ def named_weights(
 ) -> dict[str, np.ndarray]:
     """Returns the weights of a model, with kernels `(out, in)`, by the names of a format.
 
-    `matrices` are the names of those outside layers; others are left out.
+    `matrices` are the names of those outside layers; others are left out. Kernels include LoRA.
     """
-    named = [(format.name(weight.path, matrices), weight) for weight in model.weights]
+    adapted = [x for x in model._flatten_layers() if getattr(x, "lora_enabled", False)]
+    merged = {layer._kernel.path: layer.kernel for layer in adapted}
+    weights = {x.path: merged.get(x.path, x) for x in model.weights if "/lora_" not in x.path}
+    named = [(format.name(path, matrices), path, weight) for path, weight in weights.items()]
     return {
-        name: array(weight).T if weight.path.endswith("kernel") else array(weight)
-        for name, weight in named
+        name: array(weight).T if path.endswith("kernel") else array(weight)
+        for name, path, weight in named
         if name
     }

@@ -24,7 +24,44 @@ BASE_ARGUMENTS = {"name", "dtype", "trainable"}
 OBJECTS = ("position_encoding", "attention_pattern")
 
 
-class ConfiguredLayer(Recomputable, CreatesPlaceholders, keras.layers.Layer):
+class Adaptable:
+    """Mixin of layers and models whose linear maps take adapters."""
+
+    def enable_lora(self, rank: int, lora_alpha: float | None = None) -> None:
+        """Freezes the weights, and adds trainable low-rank matrices to all linear maps.
+
+        Call it before `compile`. The biases of the linear maps stay trainable, as with
+        `keras.layers.Dense.enable_lora`. Exports contain the sum of a kernel and its adapter.
+
+        Example:
+
+        >>> model.encoder.trainable = model.target_embedding.trainable = False
+        >>> model.decoder.enable_lora(rank=4)
+
+        Args:
+            rank: Rank of the matrices, at least 1.
+            lora_alpha: The adapters are multiplied by `lora_alpha / rank`. Defaults to `rank`.
+
+        Raises:
+            ValueError: If the layer is not built, or has no linear map.
+
+        Source: Hu et al. 2021, LoRA.
+        """
+        owner: Any = self
+        leaves = [layer for layer in owner._flatten_layers() if not layer._layers]
+        if not any(isinstance(layer, keras.layers.Dense) for layer in leaves):
+            raise ValueError(
+                "LoRA needs a built layer that has linear maps. "
+                f"Received: {owner.name!r} of class {type(owner).__name__}, built={owner.built}"
+            )
+        owner.trainable = True
+        for layer in leaves:
+            layer.trainable = isinstance(layer, keras.layers.Dense)
+            if layer.trainable:
+                layer.enable_lora(rank, lora_alpha=lora_alpha)
+
+
+class ConfiguredLayer(Adaptable, Recomputable, CreatesPlaceholders, keras.layers.Layer):
     """Base class of layers that store each constructor argument in an attribute of equal name."""
 
     def __init__(self, **kwargs: Any) -> None:

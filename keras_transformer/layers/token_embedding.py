@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer._backend import without_tensorflow
+from keras_transformer._backend.operations import is_eager
 from keras_transformer.errors import check_ids
 from keras_transformer.layers.base import ConfiguredLayer
 
@@ -39,6 +40,9 @@ class TokenEmbedding(ConfiguredLayer):
         tie_weights: Whether both maps use one matrix. If False, the logits have a matrix of their
             own, `output_embeddings`. Defaults to True.
         use_bias: Whether a bias, initially 0, is added to the logits. Defaults to False.
+        pad_id: Id of padding. The vectors carry a Keras mask that is False for padding, which the
+            layers of this package and of Keras use where they get no other mask. Defaults to 0.
+            None means no mask.
 
     Call arguments:
         inputs: int tensor `(B, T)` of ids, or, with `reverse=True`, float tensor `(B, T, D)`.
@@ -48,7 +52,8 @@ class TokenEmbedding(ConfiguredLayer):
         A float tensor in the compute dtype: `(B, T, D)`, or `(B, T, V)` with `reverse=True`.
 
     Raises:
-        ValueError: If the ids are not integers. `keras.Input` makes floats of them by default.
+        ValueError: If the ids are not integers. `keras.Input` makes floats of them by default. If
+            ids are outside the vocabulary, outside of compiled functions.
 
     Attributes:
         cut: Function that replaces the vectors `(B, T, D)` during a call, or None.
@@ -66,6 +71,7 @@ class TokenEmbedding(ConfiguredLayer):
         initializer: Any = None,
         tie_weights: bool = True,
         use_bias: bool = False,
+        pad_id: int | None = 0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -128,12 +134,31 @@ class TokenEmbedding(ConfiguredLayer):
             logits = self._logits(inputs)
             return logits if self.bias is None else logits + self.bias
         inputs = ops.cast(inputs, "int32")  # TensorFlow has no lookup by unsigned integers.
-        vectors = ops.cast(ops.take(self.embeddings, inputs, axis=0), self.compute_dtype)
+        vectors = ops.cast(self._rows(inputs), self.compute_dtype)
         if self.scale is not None:
             scale = ops.take(self.scale, inputs, axis=0)
             vectors = vectors / ops.expand_dims(scale, -1)
         vectors = vectors * math.sqrt(self.d_model) if self.use_scale else vectors
         return self.cut(vectors) if self.cut else vectors
+
+    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
+        """Returns the Keras mask of the result: that of the ids, or with `reverse` as given."""
+        if "int" not in keras.backend.standardize_dtype(inputs.dtype):
+            return previous_mask
+        return None if self.pad_id is None else ops.not_equal(inputs, self.pad_id)
+
+    def _rows(self, ids: Any) -> Any:
+        """Returns the vectors of ids. Outside of compiled functions, `check_ids` refuses others.
+
+        PyTorch finds ids without a vector itself, but for negative ones. JAX would return NaN.
+        """
+        try:
+            if is_eager(ids):
+                check_ids(self.vocabulary_size, ids=ops.convert_to_numpy(ids))
+            return ops.take(self.embeddings, ids, axis=0)
+        except IndexError:
+            check_ids(self.vocabulary_size, ids=ops.convert_to_numpy(ids))
+            raise
 
     def _logits(self, inputs: Any) -> Any:
         """Returns the logits without the bias."""

@@ -1,40 +1,63 @@
 """The base class of the models, and the dtypes in which they compute."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from numbers import Integral
+from pathlib import Path
 from typing import Any
 
 import keras
 
-from keras_transformer._backend import check_not_forked, without_tensorflow
+from keras_transformer._backend import (
+    check_not_forked,
+    check_trains_alone,
+    without_tensorflow,
+)
 from keras_transformer._backend.compile_function import Recompiling
+from keras_transformer._backend.fit_data import TakesAnyData
 from keras_transformer._backend.gradient_checkpointing import Recomputable
-from keras_transformer.layers.base import BASE_ARGUMENTS, argument_names, store_arguments
+from keras_transformer.layers.base import (
+    BASE_ARGUMENTS,
+    Adaptable,
+    argument_names,
+    store_arguments,
+)
 from keras_transformer.layers.saving import (
     apply_layer_changes,
     layer_changes,
     placeholder_weights,
 )
+from keras_transformer.models.protocol import check_tokenizer
 
 _LOADS_IN_FLOAT32 = ContextVar("_LOADS_IN_FLOAT32", default=False)
 
 
-class WithoutClassWeight:
-    """Refuses `class_weight` in `fit`: Keras would choose one token as the class of a whole row."""
+class FitsTokens(TakesAnyData):
+    """Keeps the tokenizer of the data in `fit`, and refuses what Keras would train otherwise.
 
-    def fit(self, *args: Any, class_weight: Any = None, **kwargs: Any) -> Any:
-        """Trains the model (see `keras.Model.fit`)."""
+    With `class_weight`, Keras would choose one token as the class of a whole row. In several
+    processes of PyTorch, it would train several models.
+    """
+
+    def fit(self, x: Any = None, *args: Any, class_weight: Any = None, **kwargs: Any) -> Any:
+        """Trains the model (see `keras.Model.fit` and `keras_transformer.data.fit_data`)."""
+        if hasattr(x, "tokenizer_files"):  # a `ParallelDataset`
+            model = getattr(self, "model", self)
+            check_tokenizer(model, x.tokenizer)
+            vars(model)["tokenizer_files"] = x.tokenizer_files
         if class_weight is not None:
             raise ValueError(
                 "Weight the labels (B, T) by `sample_weight` (B, T): a row of labels has no class. "
                 f"Received: class_weight={class_weight}"
             )
-        return super().fit(*args, **kwargs)  # type: ignore
+        if not getattr(self, "is_replica", False):
+            check_trains_alone()
+        return super().fit(x, *args, **kwargs)
 
 
-class ConfiguredModel(WithoutClassWeight, Recompiling, Recomputable, keras.Model):
+class ConfiguredModel(Adaptable, FitsTokens, Recompiling, Recomputable, keras.Model):
     """Base class of functional models, which saves and loads them.
 
     A subclass creates its layers and calls `super().__init__(inputs, outputs, **kwargs)`. For each
@@ -43,8 +66,11 @@ class ConfiguredModel(WithoutClassWeight, Recompiling, Recomputable, keras.Model
 
     A saved model keeps what `quantize`, `enable_lora` and `trainable = False` changed in its
     layers. `quantize` changes token embeddings only in mode `"int8"`, and never the cells of
-    recurrent layers.
+    recurrent layers. It also keeps `tokenizer_files`, those of the tokenizer that it is trained
+    with, which `fit` takes from a `ParallelDataset`.
     """
+
+    tokenizer_files: Mapping[str, bytes] | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         check_not_forked(keras.config.backend())  # before the constructor makes weights
@@ -58,23 +84,22 @@ class ConfiguredModel(WithoutClassWeight, Recompiling, Recomputable, keras.Model
             )
         super().__init__(inputs, outputs, **kwargs)
 
-    def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Sets optimizer, loss and metrics with the model's padding (see `keras.Model.compile`)."""
-        pad_id = getattr(self, "pad_id", None)
-        for counted in keras.tree.flatten((args, kwargs)):
-            if pad_id is not None and getattr(counted, "pad_id", -1) not in (-1, pad_id):
-                raise ValueError(
-                    "The loss and the metrics must have the model's padding. "
-                    f"Received: pad_id={counted.pad_id} of {type(counted).__name__}, "
-                    f"pad_id={pad_id} of the model"
-                )
-        super().compile(*args, **kwargs)
+    def _repr_html_(self) -> str:
+        """Lists the layers in a notebook."""
+        from keras_transformer._pages import render
 
-    def compile_from_config(self, config: dict[str, Any]) -> None:
-        """Compiles a loaded model. Keras's method does nothing if `compile` is overridden."""
-        self.compile(**keras.saving.deserialize_keras_object(config))
-        if self.built:
-            self.optimizer.build(self.trainable_variables)
+        trainable = sum(math.prod(weight.shape) for weight in self.trainable_weights)
+        counts = {"total": self.count_params(), "trainable": trainable}
+        return str(render("model.html", title=type(self).__name__, layers=self.layers, **counts))
+
+    def save_assets(self, directory: str) -> None:
+        for name, content in (self.tokenizer_files or {}).items():
+            (Path(directory) / name).write_bytes(content)
+
+    def load_assets(self, directory: str | None) -> None:
+        files = Path(directory).glob("*") if directory else ()  # There may be no folder.
+        found = {x.name: x.read_bytes() for x in files if x.is_file()}
+        self.__dict__["tokenizer_files"] = found or None
 
     def store_arguments(self, values: dict[str, Any]) -> None:
         """Stores the constructor's arguments, which are in its `locals()`, except `dtype`."""

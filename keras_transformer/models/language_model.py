@@ -13,11 +13,12 @@ from keras_transformer.layers.positions.positional_encoding import (
     new_position_encoding,
     positions,
 )
-from keras_transformer.models.base import ConfiguredModel, check_pad_id
+from keras_transformer.models.base import check_pad_id
+from keras_transformer.models.token_predictor import TokenPredictor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class LanguageModel(ConfiguredModel):
+class LanguageModel(TokenPredictor):
     """A decoder without encoder that predicts the next token of a text, as in GPT-2.
 
     The defaults are those of GPT-2 with 124M parameters: pre-norm, GELU, learned positions, and one
@@ -97,7 +98,7 @@ class LanguageModel(ConfiguredModel):
         policy = keras.dtype_policies.get(dtype)
         check_pad_id(pad_id, vocabulary_size, minimum=-1)
         initializer = keras.initializers.RandomNormal(stddev=0.02)
-        drawn = {"initializer": initializer, "dtype": policy}
+        drawn = {"initializer": initializer, "dtype": policy, "pad_id": None}
         embedding = TokenEmbedding(vocabulary_size, d_model, False, name="embedding", **drawn)
         # `for_decoder`: T5's position bias then has no buckets for later tokens.
         encoding = new_position_encoding(

@@ -16,6 +16,7 @@ from keras_transformer.layers import (
 from keras_transformer.layers.base import ConfiguredLayer, Dense
 from keras_transformer.layers.normalization import LayerNormalization
 from keras_transformer.models.base import ConfiguredModel, check_pad_id
+from keras_transformer.models.token_predictor import TokenPredictor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -52,7 +53,8 @@ class BertEncoder(ConfiguredModel):
             `{"token_ids": int (B, S), "segment_ids": int (B, S)}`. Segments are counted from 0.
 
     Returns:
-        A float tensor `(B, S, D)` in the compute dtype.
+        A float tensor `(B, S, D)` in the compute dtype, with a Keras mask that is False for
+        padding.
 
     Raises:
         ValueError: If the sequence is longer than `max_length`, if `num_heads` does not divide
@@ -81,7 +83,8 @@ class BertEncoder(ConfiguredModel):
     ) -> None:
         policy = keras.dtype_policies.get(dtype)
         check_pad_id(pad_id, vocabulary_size)
-        unscaled = {"use_scale": False, "initializer": _initializer(), "dtype": policy}
+        unscaled: dict[str, Any] = {"use_scale": False, "initializer": _initializer()}
+        unscaled |= {"pad_id": None, "dtype": policy}  # The encoder gets its mask by name.
         embedding = TokenEmbedding(vocabulary_size, d_model, name="embedding", **unscaled)
         positions = LearnedPositionalEncoding(
             max_length, initializer=_initializer(), dtype=policy, name="positions"
@@ -110,9 +113,13 @@ class BertEncoder(ConfiguredModel):
         self.embedding_norm = norm
         self.encoder = encoder
 
+    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
+        """Returns the Keras mask of the result, False for padding."""
+        return padding_mask(inputs["token_ids"] if self.num_segments else inputs, self.pad_id)
+
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class MaskedLanguageModel(ConfiguredModel):
+class MaskedLanguageModel(TokenPredictor):
     """Predicts masked tokens from the tokens around them (§3.1, task 1; appendix C.2).
 
     The encoder's vectors at the masked positions pass through a dense layer, the encoder's
@@ -165,6 +172,15 @@ class MaskedLanguageModel(ConfiguredModel):
         """The id of padding, which is also the label that counts in no loss."""
         return self.encoder.pad_id
 
+    def labels(self, inputs: Any, given: Any = None) -> Any:
+        """Returns the `given` labels. Raises `ValueError` if they are None."""
+        if given is None:
+            raise ValueError(
+                "A `MaskedLanguageModel` needs labels (B, M), the tokens that were masked: "
+                "`fit(*mask_tokens(...))`. Received: y=None"
+            )
+        return given
+
 
 def _initializer() -> Any:
     return keras.initializers.TruncatedNormal(stddev=0.02)
@@ -178,6 +194,9 @@ class _TakePositions(ConfiguredLayer):
         exists = ops.logical_and(positions >= 0, positions < ops.shape(vectors)[1])[..., None]
         indices = ops.where(exists, positions[..., None], 0)
         return only_where(exists, ops.take_along_axis(vectors, indices, axis=1))
+
+    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> None:
+        """The mask of the vectors is not one of the positions."""
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -4,6 +4,7 @@ Shape letters: B batch, S source, T target, D d_model, V vocabulary, N beams, L 
 cache.
 """
 
+import math
 from typing import Any, Protocol, runtime_checkable
 
 from keras_transformer.layers.attention.cache import Cache
@@ -93,3 +94,18 @@ def vocabulary_sizes(model: Any) -> tuple[int | None, int | None]:
     """Returns the sizes of the source and target vocabulary, or None if the model does not tell."""
     size = getattr(model, "vocabulary_size", None)
     return size, getattr(model, "target_vocabulary_size", None) or size
+
+
+def check_tokenizer(model: Any, tokenizer: Any) -> None:
+    """Raises `ValueError` if a model has another tokenizer, or fewer tokens than the tokenizer."""
+    own = getattr(model, "tokenizer_files", None)
+    if own is not None and own != getattr(tokenizer, "files", None):
+        raise ValueError("The model was trained with another tokenizer than the given one.")
+    for side, of_model in zip(("source", "target"), vocabulary_sizes(model), strict=True):
+        # TensorFlow would take another token for such an id, and JAX would compute NaN.
+        of_tokenizer = getattr(tokenizer, f"{side}_vocabulary_size", 0)
+        if of_tokenizer > (of_model or math.inf):
+            raise ValueError(
+                f"The tokenizer has more {side} tokens than the model, so it is not the "
+                f"model's. Received: {of_tokenizer} and {of_model} tokens"
+            )

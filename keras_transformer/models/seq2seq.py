@@ -8,13 +8,14 @@ from keras import ops
 from keras_transformer.layers import TokenEmbedding, padding_mask
 from keras_transformer.layers.attention.cache import Cache, LimitedVocabulary
 from keras_transformer.layers.base import argument_names
-from keras_transformer.models.base import ConfiguredModel, check_pad_id
+from keras_transformer.models.base import check_pad_id
+from keras_transformer.models.token_predictor import TokenPredictor
 
 # Constructor arguments that come from the tokenizer and from other sections of a recipe.
 _FROM_ELSEWHERE = {"vocabulary_size", "target_vocabulary_size", "pad_id", "dtype"}
 
 
-class Seq2Seq(ConfiguredModel):
+class Seq2Seq(TokenPredictor):
     """Base class of the functional models with an encoder, a decoder and tied embeddings.
 
     The class has published sizes, the output projection and a limited vocabulary. A subclass
@@ -125,7 +126,8 @@ def token_embeddings(
     `pad_id` is not in a vocabulary.
     """
     check_pad_id(pad_id, min(vocabulary_size, target_vocabulary_size or vocabulary_size))
-    options = {"d_model": width, "dtype": dtype}
+    # The models pass their masks by name, and the decoder needs none for its own padding.
+    options: dict[str, Any] = {"d_model": width, "dtype": dtype, "pad_id": None}
     if target_vocabulary_size is None:
         joint = TokenEmbedding(vocabulary_size, name="embedding", **options, **for_logits)
         return joint, joint

@@ -184,8 +184,9 @@ def _copies() -> Path:
 
 
 def _copy(shipped: Path) -> Path:
-    """Copies a run once, to a folder whose name depends on the recipe and the model of the run."""
-    content = b"".join((shipped / name).read_bytes() for name in ("recipe.yaml", "model.keras"))
+    """Copies a run once, to a folder whose name depends on the files of the run."""
+    files = sorted(x for x in shipped.rglob("[!.]*") if x.is_file())
+    content = b"".join(file.read_bytes() for file in files)
     copy = _copies() / hashlib.sha256(content).hexdigest()[:16] / shipped.name
     if not copy.exists():
         copy.parent.mkdir(parents=True, exist_ok=True)

@@ -68,14 +68,17 @@ class Run:
 
     Args:
         directory: The folder of the run.
-        recipe: The recipe of the run.
+        recipe: The recipe of the run. Defaults to None, which opens an existing run as `open` does.
 
     Attributes:
         text: A `RunText`, the text of the splits.
         scores: A `RunScores`, the scores and the translations that were scored.
     """
 
-    def __init__(self, directory: str | Path, recipe: Recipe) -> None:
+    def __init__(self, directory: str | Path, recipe: Recipe | None = None) -> None:
+        if recipe is None:
+            directory = find_run(directory)
+            recipe = load_recipe(directory / "recipe.yaml", is_of_run=True)
         self.recipe = recipe
         self.directory = Path(directory).absolute()
         self.recipe_path = self.directory / "recipe.yaml"
@@ -152,8 +155,7 @@ class Run:
         `directory` is a run folder, or the name of a run in the package, such as "tatoeba_en_de".
         Raises `UserError` if there is no such run, or if its recipe is not valid.
         """
-        directory = find_run(directory)
-        return cls(directory, load_recipe(directory / "recipe.yaml", is_of_run=True))
+        return cls(directory)
 
     @classmethod
     def resume(cls, directory: str | Path, recipe: Recipe) -> "Run":

@@ -81,12 +81,14 @@ class Steps(keras.callbacks.Callback):
             torch.manual_seed(int(seeds[0]) + self.distribution.rank)
 
     def _report(self) -> None:
-        values = _numbers(self.distribution.metrics(self.model))  # waits for the device
+        values = _numbers(self.model.get_metrics_result())  # waits for the device
         if not math.isfinite(values.get("loss", 0.0)):
             raise diverged("loss is", self.step)
         seconds = time.perf_counter() - self._begin
         optimizer = inner_optimizer(self.model)
-        values["learning_rate"] = float(optimizer.learning_rate)
+        # TensorFlow converts a variable of several devices only to a tensor.
+        rate = keras.ops.convert_to_tensor(optimizer.learning_rate)
+        values["learning_rate"] = float(keras.ops.convert_to_numpy(rate))
         if hasattr(optimizer, "gradient_norm"):
             values["gradient_norm"] = float(keras.ops.convert_to_numpy(optimizer.gradient_norm))
         if self.tokens:

@@ -1,7 +1,8 @@
-"""Trains on several devices and in several processes, as a recipe asks for."""
+"""Trains on several devices and in several processes."""
 
 import functools
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
@@ -12,11 +13,16 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer._backend.fit_data import fit_data
+from keras_transformer._backend.operations import whole_tensor
 from keras_transformer.data import Shard
 from keras_transformer.errors import UserError
+from keras_transformer.layers import DecoderLayer, EncoderLayer
+from keras_transformer.models.crossentropy import sliced_crossentropy
 from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.run import Run
-from keras_transformer.training.crossentropy import sliced_crossentropy
+from keras_transformer.training.optimizer import inner_optimizer
+from keras_transformer.training.replica_loss import replica_losses
 
 T = TypeVar("T")
 BATCH, MODEL = "batch", "model"  # the axes of `JaxMesh`
@@ -30,25 +36,58 @@ _LAUNCHERS = {
 
 
 class Distribution:
-    """Base class for training on several devices. This class itself trains on one device.
+    """The devices and processes that train a model. This class itself stands for one device.
+
+    `Distribution.all_devices()` returns the object for all devices and processes. Any Keras model
+    then trains to the same weights as on one device, except for rounding and dropout.
 
     Each replica (copy of the model) gets a part (shard) of the rows of each batch. Its loss is a
-    sum over its tokens, weighted by the real tokens of the whole optimizer step. So the gradients
-    of all replicas add up to the gradient on one device. One process is the chief: only it writes
-    to the run folder and prints.
+    sum over its tokens, divided by the real tokens of all replicas. So the gradients of all
+    replicas add up to the gradient on one device. One process is the chief: only it writes to the
+    run folder and prints.
+
+    Example:
+
+    ```python
+    distribution = Distribution.all_devices()
+    with distribution.making():
+        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+        model.compile("adam", "mse")
+    batches = distribution.split(array_batches(x, y, batch_size=32)(0))
+    with distribution.fitting(model):
+        model.fit(batches, steps_per_epoch=1_000)
+    distribution.save(model, "model.keras")
+    ```
 
     Attributes:
         rank: Index of this process, counted from 0. The rank of the chief is 0.
         shard: The part of each batch's rows that this process gets.
         gradient_parts: Number of replicas whose gradients are summed; 1 on JAX, where XLA does it.
+        scale: Factor of a replica's loss. It is not 1 if gradients are averaged, not summed.
         needs_copy: Whether the chief validates and saves a copy of the model on one device.
     """
 
     rank = 0
     shard = Shard()
     gradient_parts = 1
+    scale = 1
     needs_copy = False
     crossentropy: Callable[..., Any] = staticmethod(sliced_crossentropy)
+
+    @staticmethod
+    def all_devices(model_shards: int = 1, fully_sharded: bool = False) -> "Distribution":
+        """Sets up all devices of all processes that a launcher started.
+
+        Call this method before you make a model. A second call returns the same object.
+
+        Args:
+            model_shards: Number of devices that share the weights of one copy of the model. Only
+                JAX can split weights in this way. Defaults to 1.
+            fully_sharded: Whether each process of PyTorch holds only a part of the weights and of
+                the optimizer state, and gathers the weights of a layer when it needs them (FSDP).
+                Defaults to False.
+        """
+        return _start(keras.config.backend(), model_shards, fully_sharded)
 
     @property
     def is_chief(self) -> bool:
@@ -58,28 +97,78 @@ class Distribution:
         """Returns the context in which to make or load the model."""
         return nullcontext()
 
-    def fitting(self) -> AbstractContextManager[Any]:
-        """Returns the context in which to call the model's `fit`."""
+    def fitting(self, model: Any) -> AbstractContextManager[Any]:
+        """Returns the context in which to call `fit` of a compiled model.
+
+        Within this context, all processes must call the methods of the model.
+        """
         return nullcontext()
+
+    @contextmanager
+    def _replicas(self, model: Any, reduce: Any, changes: dict[str, Any]) -> Iterator[None]:
+        """Makes a model compute a replica's part of the loss, and `reduce` its gradients."""
+        _check_model(model)
+        changes |= {"is_replica": True}
+        if isinstance(getattr(model, "distribution", None), Distribution):
+            changes["distribution"] = self
+        with (
+            _together(),
+            _replaced(model, changes),
+            replica_losses(model, self),
+            _reducing(inner_optimizer(model), reduce),
+        ):
+            yield
 
     def alone(self) -> AbstractContextManager[Any]:
         """Returns the context, within `fitting`, in which the chief works on one device."""
         return nullcontext()
 
-    def prepare(self, trainer: Any) -> None:
-        """Prepares a compiled model, whose optimizer is built, for training in several replicas."""
+    def total(self, number: Any) -> Any:
+        """Returns the sum of a number over all replicas, in a training step."""
+        return number
 
-    def train_function(self, trainer: Any) -> Callable[[Any], Any] | None:
-        """Returns a function that trains on an iterator's next batch. None means that of Keras."""
-        return None
+    def split(self, batches: Any) -> Any:
+        """Returns the rows of batches that this process gets, for `fit` of Keras or the package.
+
+        If the replicas do not divide a batch, it gets more rows, whose weight is 0. The loss
+        and the metrics in `weighted_metrics` do not count these rows, but those in `metrics` do.
+
+        Args:
+            batches: Iterable of the same batches in all processes, or the argument `batches` of
+                the package's `fit`. A batch is `(x, y)` or `(x, y, sample_weight)`, of NumPy arrays
+                or nested structures of arrays.
+
+        Returns:
+            The data for `model.fit`, or a function if `batches` is a function.
+        """
+        if callable(batches):
+            return lambda skipped: map(self._rows, batches(skipped))
+        return fit_data(map(self._rows, batches))
+
+    def _rows(self, batch: Any) -> Any:
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
+        size = len(keras.tree.flatten(x)[0])
+        begin, end, parts = self.shard
+        each = -(-size // parts)
+        rows = np.arange(begin * each, end * each)
+        # A mean over all rows would also count the rows without weight.
+        factors = np.where(rows < size, each * parts / size, 0.0).astype("float32")
+
+        def own(array: Any) -> Any:
+            return np.take(array, rows, axis=0, mode="wrap")
+
+        def weighted(array: Any) -> Any:
+            return own(array) * factors.reshape(-1, *[1] * (np.ndim(array) - 1))
+
+        if weights is None:
+            shapes = keras.tree.map_structure(lambda array: (size, *[1] * (np.ndim(array) - 1)), y)
+            weights = keras.tree.map_structure_up_to(y, np.ones, shapes)
+        x, y = keras.tree.map_structure(own, (x, y))
+        return x, y, keras.tree.map_structure(weighted, weights)
 
     def assign_seed(self, state: Any, seed: int) -> None:
         """Sets the state of a seed generator from `seed` < 2 ** 31, differently in each replica."""
         state.assign([seed, 0])
-
-    def metrics(self, trainer: Any) -> dict[str, Any]:
-        """Returns the metrics over all replicas. All processes must call it, then reset them."""
-        return trainer.get_metrics_result()
 
     def read(self, variable: Any) -> np.ndarray:
         """Returns the whole value of a variable, of which several devices may hold the parts."""
@@ -94,7 +183,11 @@ class Distribution:
         if not self.needs_copy:
             return trainer
         with self.alone():
-            return trainer.local_copy() if self.is_chief else None
+            return _copy(trainer) if self.is_chief else None
+
+    def save(self, model: Any, path: str | Path) -> None:
+        """Saves the whole model in the chief. All processes must call this, outside `fitting`."""
+        self.on_chief(lambda whole: whole.save(path), model, self.local(model))
 
     def on_chief(self, action: Callable[[Any], Any], trainer: Any, local: Any) -> None:
         """Calls `action(local)` in the chief. All processes must call this."""
@@ -160,7 +253,10 @@ class JaxMesh(Distribution):
     def making(self) -> AbstractContextManager[Any]:
         return self._distribution.scope()
 
-    fitting = making
+    @contextmanager
+    def fitting(self, model: Any) -> Iterator[None]:
+        with _together(), self.making(), replica_losses(model, self):
+            yield
 
     def crossentropy(
         self, states: Any, embeddings: Any, labels: Any, weights: Any, **settings: Any
@@ -279,11 +375,17 @@ class TensorFlowReplicas(Distribution):
     def making(self) -> AbstractContextManager[Any]:
         return self._strategy.scope()
 
-    def prepare(self, trainer: Any) -> None:
-        trainer.optimizer.reduce_gradients = self._sum
-        trainer._distribute_strategy = None
+    @contextmanager
+    def fitting(self, model: Any) -> Iterator[None]:
+        changes = {
+            "_distribute_strategy": None,
+            "train_function": self._train_function(model),
+            "make_train_function": lambda force=False: None,
+        }
+        with self._replicas(model, self._sum, changes):
+            yield
 
-    def train_function(self, trainer: Any) -> Callable[[Any], Any]:
+    def _train_function(self, model: Any) -> Callable[[Any], Any]:
         tf = self._tf
 
         def replica_step(batch: Any) -> Any:
@@ -293,7 +395,7 @@ class TensorFlowReplicas(Distribution):
                 count = tf.shape(x)[0] // self._devices
                 return x[index * count : (index + 1) * count]
 
-            return trainer.train_step(tf.nest.map_structure(rows, batch))
+            return model.train_step(tf.nest.map_structure(rows, batch))
 
         def step(batch: Any) -> Any:
             logs = self._strategy.run(replica_step, args=(batch,))
@@ -302,7 +404,18 @@ class TensorFlowReplicas(Distribution):
 
         # Traced once, for the shapes that the iterator declares. If the shapes of the first batches
         # mattered, a resumed training would round differently.
-        return tf.function(lambda iterator: step(next(iterator)))
+        traced = tf.function(lambda iterator: step(next(iterator)))
+
+        def train(iterator: Any) -> Any:
+            with self._strategy.scope():  # Metrics get variables before a replica needs them.
+                model._symbolic_build(data_batch=iterator.element_spec)
+            return traced(iterator)
+
+        return train
+
+    def total(self, number: Any) -> Any:
+        context = self._tf.distribute.get_replica_context()
+        return context.all_reduce(self._tf.distribute.ReduceOp.SUM, number) if context else number
 
     def assign_seed(self, state: Any, seed: int) -> None:
         for replica, part in enumerate(state.value.values, start=self.shard.begin):
@@ -348,39 +461,147 @@ class TorchProcesses(Distribution):
         settings: dict[str, Any] = {"timeout": timedelta(hours=4)}
         if "WORLD_SIZE" not in os.environ:
             settings |= {"rank": 0, "world_size": 1, "store": distributed.HashStore()}
-        distributed.init_process_group("nccl" if on_gpu else "gloo", **settings)
+        if not distributed.is_initialized():
+            distributed.init_process_group("nccl" if on_gpu else "gloo", **settings)
         self._distributed = distributed
         self.rank = distributed.get_rank()
         self.gradient_parts = distributed.get_world_size()
         self.shard = Shard(self.rank, self.rank + 1, self.gradient_parts)
 
-    def prepare(self, trainer: Any) -> None:
-        for variable in trainer.variables:
+    @contextmanager
+    def fitting(self, model: Any) -> Iterator[None]:
+        if not model.built:
+            raise ValueError(
+                "The model must be built, for example with `keras.Input`: later, each process "
+                f"would give it other weights. Received: model={model}"
+            )
+        for variable in [*model.variables, *model.optimizer.variables]:
             self._distributed.broadcast(variable.value.data, src=0)
-        trainer.optimizer.reduce_gradients = self._sum
+
+        def metrics() -> Any:
+            values = [(x, x.value) for x in model.metrics_variables]
+            sums = self._sum([value for _, value in values])
+            mapping = [(x, y.to(x.value.dtype)) for (x, _), y in zip(values, sums, strict=True)]
+            with keras.StatelessScope(state_mapping=mapping):
+                return type(model).get_metrics_result(model)
+
+        changes = {"train_function": None, "get_metrics_result": metrics}
+        with self._replicas(model, self._mean, changes):
+            yield
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        together, self.gradient_parts = self.gradient_parts, 1
+        try:
+            yield
+        finally:
+            self.gradient_parts = together
+
+    @property
+    def scale(self) -> int:
+        return self.gradient_parts
+
+    def total(self, number: Any) -> Any:
+        return self._sum([number])[0]
 
     def assign_seed(self, state: Any, seed: int) -> None:
         state.assign([(seed + self.rank) % 2**31, 0])
-
-    def metrics(self, trainer: Any) -> dict[str, Any]:
-        sums = [variable.value for variable in trainer.metrics_variables]
-        for total, value in zip(sums, self._sum(sums), strict=True):
-            total.copy_(value)
-        return trainer.get_metrics_result()
 
     def _sum(self, tensors: list[Any]) -> list[Any]:
         """Returns the sums of tensors over all processes, with a single `all_reduce`."""
         import torch
 
+        if self.gradient_parts == 1 or any(tensor.is_meta for tensor in tensors):
+            return tensors
         flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
         self._distributed.all_reduce(flat)
         parts = torch.split(flat, [tensor.numel() for tensor in tensors])
         return [part.reshape(x.shape) for part, x in zip(parts, tensors, strict=True)]
 
+    def _mean(self, gradients: list[Any]) -> list[Any]:
+        # If Keras had averaged the gradients before, their mean would be the same.
+        return [gradient / self.gradient_parts for gradient in self._sum(gradients)]
+
     def of_chief(self, flag: bool) -> bool:
         flags = [flag]
         self._distributed.broadcast_object_list(flags, src=0)
         return flags[0]
+
+
+class ShardedTorchProcesses(TorchProcesses):
+    """Splits the weights and the optimizer state over the processes, with FSDP2."""
+
+    needs_copy = True
+
+    @contextmanager
+    def fitting(self, model: Any) -> Iterator[None]:
+        from torch.distributed.device_mesh import init_device_mesh
+
+        from keras_transformer._backend.fully_sharded import fully_sharded
+
+        if not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
+        kind = keras.ops.zeros(()).device.type
+        mesh = init_device_mesh(kind, (self._distributed.get_world_size(),))
+        blocks = [x for x in model._flatten_layers() if isinstance(x, EncoderLayer | DecoderLayer)]
+        with super().fitting(model), fully_sharded(model, model.optimizer, blocks, mesh):
+            yield
+
+    def _mean(self, gradients: list[Any]) -> list[Any]:
+        return gradients  # FSDP has averaged them.
+
+    def read(self, variable: Any) -> np.ndarray:
+        return whole_tensor(variable.value).detach().cpu().numpy()
+
+
+def _copy(model: Any) -> Any:
+    """Returns a compiled model with the same settings but new weights."""
+    if hasattr(model, "local_copy"):
+        return model.local_copy()
+    copy = type(model).from_config(model.get_config())
+    copy.compile_from_config(model.get_compile_config())  # also builds its optimizer
+    return copy
+
+
+@contextmanager
+def _together() -> Iterator[None]:
+    """Raises `UserError` in the `with` block if another process of the training has ended."""
+    try:
+        yield
+    except Exception as error:
+        lost = r"gloo|nccl|collective ops|heartbeat|unavailable|connection \w+ by peer"
+        if not re.search(lost, str(error), re.I):
+            raise
+        raise UserError(
+            "another process of this training has ended or cannot be reached (see its messages). "
+            "Start all processes again: `fit` resumes from the newest checkpoint"
+        ) from error
+
+
+@contextmanager
+def _replaced(owner: Any, attributes: dict[str, Any]) -> Iterator[None]:
+    """Replaces attributes of an object, untracked by Keras, in the `with` block."""
+    before = dict(vars(owner))
+    vars(owner).update(attributes)
+    try:
+        yield
+    finally:
+        for name in attributes:
+            vars(owner).pop(name)
+            if name in before:
+                vars(owner)[name] = before[name]
+
+
+def _reducing(optimizer: Any, reduce: Any) -> AbstractContextManager[Any]:
+    """Makes an optimizer reduce the gradients of replicas once per step, before it clips them."""
+    if hasattr(optimizer, "reduce_gradients"):
+        return _replaced(optimizer, {"reduce_gradients": reduce})
+    clip = optimizer._clip_gradients
+    reduced_first = {
+        "_clip_gradients": lambda gradients: clip(reduce(gradients)),
+        "_all_reduce_sum_gradients": lambda pairs: pairs,
+    }
+    return _replaced(optimizer, reduced_first)
 
 
 def start(recipe: Recipe) -> Distribution:
@@ -394,18 +615,44 @@ def start(recipe: Recipe) -> Distribution:
         UserError: If the backend does not support the recipe's settings, or would train to other
             weights than one device.
     """
-    backend, training = keras.config.backend(), recipe.training
-    _check(recipe, backend)
-    if training.distribution == "none":
+    _check(recipe, keras.config.backend())
+    if recipe.training.distribution == "none":
         return ONE_DEVICE
-    return _start(backend, training.model_shards)
+    return Distribution.all_devices(recipe.training.model_shards)
 
 
 @functools.cache
-def _start(backend: str, model_shards: int) -> Distribution:
+def _start(backend: str, model_shards: int, fully_sharded: bool) -> Distribution:
+    if (model_shards > 1 and backend != "jax") or (fully_sharded and backend != "torch"):
+        raise UserError(
+            "`model_shards` needs KERAS_BACKEND=jax, and `fully_sharded` KERAS_BACKEND=torch. "
+            f"Received: backend={backend}"
+        )
     if backend == "jax":
         return JaxMesh(model_shards)
-    return TorchProcesses() if backend == "torch" else TensorFlowReplicas()
+    if backend == "tensorflow":
+        return TensorFlowReplicas()
+    return ShardedTorchProcesses() if fully_sharded else TorchProcesses()
+
+
+def _check_model(model: Any) -> None:
+    """Raises `UserError` for a model that replicas would train to other weights."""
+    optimizer = inner_optimizer(model)
+    layers = model._flatten_layers()
+    on_tensorflow = keras.config.backend() == "tensorflow"
+    unsupported = {
+        "gradient_accumulation_steps": on_tensorflow and optimizer.gradient_accumulation_steps,
+        "ema_overwrite_frequency": on_tensorflow and optimizer.ema_overwrite_frequency,
+        "BatchNormalization": any(
+            isinstance(x, keras.layers.BatchNormalization) and x.trainable for x in layers
+        ),
+        "mixed_float16": optimizer is not model.optimizer,
+    }
+    if found := [name for name, is_used in unsupported.items() if is_used]:
+        raise UserError(
+            f"{keras.config.backend()} cannot train on several devices with "
+            f"{' and '.join(found)}: use KERAS_BACKEND=jax"
+        )
 
 
 def _check(recipe: Recipe, backend: str) -> None:

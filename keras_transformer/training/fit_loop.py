@@ -14,6 +14,7 @@ from keras import ops
 
 from keras_transformer._backend.compile_function import use_compilation_cache
 from keras_transformer._backend.fit_data import end_iteration, fit_data
+from keras_transformer._backend.operations import whole_tensor
 from keras_transformer.errors import UserError, check_sizes
 from keras_transformer.layers.base import check_lora_is_kept
 from keras_transformer.runs.checkpoints import ValidationHistory, checkpoint_folders, load_history
@@ -22,7 +23,6 @@ from keras_transformer.training.callbacks import ProgressBar, Steps, StopAfter, 
 from keras_transformer.training.checkpoint import clean_up, load_checkpoint, save_checkpoint
 from keras_transformer.training.distribution import ONE_DEVICE, Distribution
 from keras_transformer.training.optimizer import ema_as_weights, inner_optimizer
-from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
 from keras_transformer.training.tensorboard import TensorBoardWriter
 
 Measure = Callable[[Any, int], Mapping[str, Any]]
@@ -106,8 +106,9 @@ def fit(
         tokens: Function that takes the index of an optimizer step, counted from 0, and returns its
             number of real target tokens. Defaults to None, which reports steps per second instead
             of tokens per second.
-        distribution: The devices and processes, from `training.distribution.start`. Several devices
-            or processes need a `SlicedLogitsTrainer`. Defaults to one process and one device.
+        distribution: The devices and processes, such as `Distribution.all_devices()`. `batches` are
+            then those of `distribution.split`, or of a `BatchPlan` with `distribution.shard`.
+            Defaults to one process and one device.
 
     Returns:
         The validation losses of all checkpoints, including checkpoints before a stop.
@@ -122,7 +123,7 @@ def fit(
             or `keep_best` is given, but `validation` returns no `"loss"`. If `batches` ends. On
             TensorFlow, that is an error of another type.
     """
-    _check(model, batches, distribution, callbacks)
+    _check(model, batches, callbacks)
     check_sizes(steps=steps, checkpoint_every=checkpoint_every, keep_checkpoints=keep_checkpoints)
     use_compilation_cache()
     folder = Path(directory) / "checkpoints"
@@ -135,7 +136,7 @@ def fit(
                 f"{folder} already holds step {step:,}; `steps` must be at least {step:,}, because "
                 f"`steps` includes the steps before a stop. Received: steps={steps}"
             )
-        stack.enter_context(distribution.fitting())
+        stack.enter_context(distribution.fitting(model))
         if step == steps or history.is_over(patience):
             # As at the end of `model.fit`: EMA weights.
             model.optimizer.finalize_variable_values(model.trainable_variables)
@@ -185,7 +186,7 @@ def fit(
     return history
 
 
-def _check(model: Any, batches: Any, distribution: Distribution, callbacks: Sequence[Any]) -> None:
+def _check(model: Any, batches: Any, callbacks: Sequence[Any]) -> None:
     """Raises `ValueError` for what `fit` would train or save otherwise than asked."""
     if not callable(batches):
         raise ValueError(
@@ -198,11 +199,6 @@ def _check(model: Any, batches: Any, distribution: Distribution, callbacks: Sequ
             f"`keras.Input`). Received: compiled={model.compiled}, built={model.built}"
         )
     check_lora_is_kept(model)
-    if type(distribution) is not Distribution and not isinstance(model, SlicedLogitsTrainer):
-        raise ValueError(
-            "`distribution` needs a `SlicedLogitsTrainer`; other models train on one device. "
-            f"Received: distribution={distribution}, model={model}"
-        )
     chosen = ("restore_best_weights", "save_best_only", "swap_on_epoch")
     for callback in callbacks if inner_optimizer(model).use_ema else ():
         if any(getattr(callback, name, False) for name in chosen):
@@ -228,7 +224,6 @@ def _begin(
             step, history = load_checkpoint(checkpoints[-1], model), load_history(checkpoints[-1])
         elif not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
-        distribution.prepare(model)
     return step, history
 
 
@@ -273,7 +268,7 @@ def _check_weights(model: Any, step: int) -> None:
     """Raises `UserError` if a weight is infinite or NaN. All processes must call this function."""
     # Each sum is awaited. On JAX, several at a time over many processes would block each other.
     zeros = (ops.sum(ops.cast(weight, "float32") * 0.0) for weight in model.weights)
-    if not math.isfinite(sum(float(ops.convert_to_numpy(zero)) for zero in zeros)):
+    if not math.isfinite(sum(float(ops.convert_to_numpy(whole_tensor(x))) for x in zeros)):
         raise diverged("weights are", step)
 
 

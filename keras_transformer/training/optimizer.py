@@ -162,16 +162,14 @@ class TransformerAdam(_BackendAdam):
         """
         if self.reduce_gradients:
             grads = self.reduce_gradients(grads)
-        flat = [ops.cast(ops.reshape(gradient, (-1,)), "float32") for gradient in grads]
-        norm = global_norm(flat)
+        # `reshape` makes a sparse gradient of TensorFlow dense.
+        dense = [ops.cast(ops.reshape(x, ops.shape(x)), "float32") for x in grads]
+        norm = global_norm(dense)
         self.gradient_norm.assign(norm)
         if not self.global_clipnorm:
             return super()._clip_gradients(grads)
         scale = self.global_clipnorm / ops.maximum(norm, self.global_clipnorm)
-        return [
-            ops.reshape(part * scale, ops.shape(gradient))
-            for part, gradient in zip(flat, grads, strict=True)
-        ]
+        return [gradient * scale for gradient in dense]
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
         if self.reduce_gradients:  # They are summed.

@@ -1,7 +1,7 @@
 """Trains models without the logits of a whole batch in memory."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import keras
@@ -21,8 +21,8 @@ from keras_transformer._backend.gradient_checkpointing import (
 from keras_transformer._backend.operations import scalar
 from keras_transformer.layers.dropout import Dropout, keep_mask
 from keras_transformer.layers.token_embedding import TokenEmbedding
-from keras_transformer.models.base import WithoutClassWeight
-from keras_transformer.training.crossentropy import (
+from keras_transformer.models.base import FitsTokens
+from keras_transformer.models.crossentropy import (
     MaskedAccuracy,
     MaskedCrossentropy,
     Perplexity,
@@ -30,11 +30,12 @@ from keras_transformer.training.crossentropy import (
     TokenMean,
     labels_and_weights,
 )
+from keras_transformer.models.token_predictor import TokenPredictor, next_tokens
 from keras_transformer.training.distribution import ONE_DEVICE, Distribution
 from keras_transformer.training.optimizer import inner_optimizer
 
 
-class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, Recomputable, keras.Model):
+class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
     """Trains a model with the logits of only a few tokens in memory at a time.
 
     The logits are by far the largest tensor of a training step. For 25,000 tokens and a vocabulary
@@ -78,7 +79,7 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, Recomputable, keras.M
         simcut_rate: Probability that SimCut cuts a source or target token. Defaults to 0.05.
         gradient_checkpointing: Whether to recompute the activations of encoder and decoder layers
             in the backward pass, to save memory. Defaults to False.
-        distribution: The devices and processes, from `training.distribution.start`. Defaults to
+        distribution: The devices and processes, such as `Distribution.all_devices()`. Defaults to
             one process on one device.
 
     Call arguments:
@@ -161,8 +162,8 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, Recomputable, keras.M
 
     def make_train_function(self, force: bool = False) -> None:
         if force or self._has_more_variables("train") or not self.train_function:
-            self.train_function: Any = self.distribution.train_function(self)
-            if self._uses_graphs:
+            self.train_function: Any = None
+            if self._uses_graphs and type(self.distribution) is Distribution:
                 from keras_transformer._backend.compiled_step import CompiledStep
                 from keras_transformer._backend.cuda_graphs import GraphedStep, recordable
 
@@ -203,6 +204,10 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, Recomputable, keras.M
             mebibytes = 16 if is_on_cpu() else of_gpu
         return max(width, mebibytes * 2**20 // (4 * vocabulary_size))
 
+    def looking_at(self, x: Any, y: Any, sample_weight: Any) -> AbstractContextManager[Any]:
+        looker: Any = self.model if isinstance(self.model, TokenPredictor) else super()
+        return looker.looking_at(x, y, sample_weight)
+
     def call(self, inputs: Any, training: bool | None = None, **kwargs: Any) -> Any:
         if training and self.second_pass:
             inputs = keras.tree.map_structure(lambda x: ops.concatenate([x, x]), inputs)
@@ -217,9 +222,12 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, Recomputable, keras.M
         self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None, training: bool = True
     ) -> Any:
         """Computes the loss, a float32 scalar, and updates the metrics."""
+        y = next_tokens(self.model, x) if y is None else y
         shape = (None, *y_pred.shape[1:-1])  # With two passes, `y_pred` has each row twice.
         y, weights = labels_and_weights(y, shape, self.token_loss.pad_id, sample_weight)
         total = ops.sum(weights)
+        mean = self.token_loss.reduction != "sum"
+        divisor = self.distribution.total(total) if mean else 1.0
         sums = self.distribution.crossentropy(
             *self._projection(ops.reshape(y_pred, (-1, y_pred.shape[-1]))),
             ops.reshape(y, (-1,)),
@@ -232,13 +240,12 @@ class SlicedLogitsTrainer(WithoutClassWeight, Recompiling, Recomputable, keras.M
         metric_sums = ops.stop_gradient(sums)
         self.perplexity.add(metric_sums[1], total)
         self.accuracy.add(metric_sums[2], total)
-        mean = self.token_loss.reduction != "sum"
-        loss = ops.divide_no_nan(sums[0], total) if mean else sums[0]
+        loss = ops.divide_no_nan(sums[0], divisor)
         # Losses of replicas are summed, so each replica adds only its part of `self.losses`.
         for additional in self.losses:
             loss += ops.sum(ops.cast(additional, "float32")) / self.distribution.gradient_parts
-        self._loss_tracker.add(ops.stop_gradient(loss * total if mean else loss), total)
-        return loss
+        self._loss_tracker.add(ops.stop_gradient(loss * divisor), total)
+        return loss * self.distribution.scale
 
     def _projection(self, states: Any) -> tuple[Any, Any]:
         """Returns states (M, D) and output matrix (V, D), with one more column for a bias."""

@@ -18,6 +18,7 @@ from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.evaluation.run_evaluation import bleu
 from keras_transformer.models import ARCHITECTURES
+from keras_transformer.models.crossentropy import MaskedCrossentropy
 from keras_transformer.recipe.settings import Recipe, longest_lengths
 from keras_transformer.runs import checkpoints
 from keras_transformer.runs.checkpoints import (
@@ -29,7 +30,6 @@ from keras_transformer.runs.checkpoints import (
 from keras_transformer.runs.run import Run
 from keras_transformer.training.callbacks import CompileAhead
 from keras_transformer.training.checkpoint import average_checkpoints
-from keras_transformer.training.crossentropy import MaskedCrossentropy
 from keras_transformer.training.distribution import ONE_DEVICE, Distribution, start
 from keras_transformer.training.fit_loop import evaluation_of, fit
 from keras_transformer.training.optimizer import TransformerAdam, TransformerSchedule

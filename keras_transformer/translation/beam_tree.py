@@ -84,6 +84,12 @@ class BeamTree:
         pieces = (x.piece for x in self.path(node) if x.piece != "</s>")
         return "".join(pieces).replace(WORD_BEGIN, " ").strip()
 
+    def _repr_html_(self) -> str:
+        """Shows the tree in a notebook."""
+        from keras_transformer.translation.beam_page import beam_page
+
+        return beam_page(self)._repr_html_()
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _RecordingBeamSearch(BeamSearch):

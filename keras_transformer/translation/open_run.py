@@ -21,7 +21,7 @@ def open_model(
     for_inference: bool = False,
     tokenizer: Tokenizer | None = None,
 ) -> Any:
-    """Loads the finished model of a run, or the model of a checkpoint.
+    """Loads the finished model of a run, or the model of a checkpoint, with its tokenizer.
 
     Args:
         run: The run.
@@ -62,6 +62,7 @@ def open_model(
             f"{run.tokenizer_dir} is not the tokenizer that {path} was trained "
             f"with. The model has vocabularies of {needed} ids. Received: {found} ids"
         )
+    vars(model)["tokenizer_files"] = tokenizer.files
     return model
 
 

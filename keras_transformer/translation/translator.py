@@ -1,6 +1,5 @@
 """Defines `Translator`, which translates strings with a trained model."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +8,14 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_transformer._backend.compile_function import compile_function, compiling
+from keras_transformer._backend import without_tensorflow
+from keras_transformer._backend.compile_function import (
+    compile_function,
+    compiling,
+    prefers_float32,
+)
+from keras_transformer._files import atomic_write
+from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.batches import (
     LengthBatch,
     padded,
@@ -20,8 +26,11 @@ from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.options import IMPOSSIBLE, SamplingOptions, SearchOptions
 from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import UserError
-from keras_transformer.models.protocol import vocabulary_sizes
+from keras_transformer.models.base import loading_in_float32
+from keras_transformer.models.protocol import check_tokenizer
 from keras_transformer.recipe.files import shipped_runs
+from keras_transformer.runs.checkpoints import read_member, write_members
+from keras_transformer.runs.loading import load_model
 from keras_transformer.runs.run import Checkpoint, Runs, opened_runs
 from keras_transformer.translation.base_translator import (
     Advance,
@@ -48,6 +57,8 @@ from keras_transformer.translation.target_constraints import TargetConstraints
 
 # Part k of sentence i uses the random numbers of the index i + k * PART_STRIDE.
 PART_STRIDE = 2**40
+# The options of search in a file of `Translator.save`. Keras ignores it.
+_OPTIONS_MEMBER = "search_options.json"
 
 
 class Translator(BaseTranslator):
@@ -63,8 +74,10 @@ class Translator(BaseTranslator):
     >>> translator.translate(["A man sleeps.", "Two dogs play in the snow."])
 
     Args:
-        model: A `Transformer`, or any model that implements `Searchable` (`models/protocol.py`).
-        tokenizer: The `Tokenizer` that the model was trained with.
+        model: A `Transformer`, or any model that implements `Searchable` (`models/protocol.py`), or
+            the `SlicedLogitsTrainer` of one.
+        tokenizer: The `Tokenizer` that the model was trained with. Defaults to the
+            one that a `ParallelDataset` or a saved file has given the model.
         options: The options of beam search. Defaults to `SearchOptions()`. If `options.max_length`
             is None, the maximum length of a translation is the source's length plus 50 tokens, as
             in the paper, and at least `options.min_length`.
@@ -88,7 +101,8 @@ class Translator(BaseTranslator):
     Raises:
         ValueError: If an option exceeds `model.max_length`, or there is a coverage penalty but the
             model has no attention. If the shortlist was learned with another tokenizer. If the
-            model is a language model, or has fewer tokens than the tokenizer.
+            model is a language model, was trained with another tokenizer, or has fewer tokens than
+            the tokenizer.
 
     Source: Vaswani et al. 2017, §6.1.
     """
@@ -98,22 +112,19 @@ class Translator(BaseTranslator):
     def __init__(
         self,
         model: Any,
-        tokenizer: Any,
+        tokenizer: Any = None,
         options: SearchOptions | None = None,
         overlong: Overlong = "split",
         tokens_per_batch: int | None = None,
         shortlist: Shortlist | None = None,
         copy_unknown: CopyUnknown = "lines",
     ) -> None:
+        if not hasattr(model, "init_cache"):  # a `SlicedLogitsTrainer`
+            model = getattr(model, "model", model)
+        files = getattr(model, "tokenizer_files", None) or {}
+        tokenizer = tokenizer or Tokenizer.from_files(files, "the model")
+        check_tokenizer(model, tokenizer)
         super().__init__(tokenizer, model.max_length, options, overlong, copy_unknown)
-        for side, of_model in zip(("source", "target"), vocabulary_sizes(model), strict=True):
-            # TensorFlow would take another token for such an id, and JAX would compute NaN.
-            of_tokenizer = getattr(tokenizer, f"{side}_vocabulary_size", 0)
-            if of_tokenizer > (of_model or math.inf):
-                raise ValueError(
-                    f"The tokenizer has more {side} tokens than the model, so it is not the "
-                    f"model's. Received: {of_tokenizer} and {of_model} tokens"
-                )
         self.model = model
         self.waiting = compiling()
         self.tokens_per_batch = tokens_per_batch or self.TOKENS_PER_BATCH
@@ -149,8 +160,7 @@ class Translator(BaseTranslator):
         opened = opened_runs(runs)
         run, tokenizer = opened[0], opened[0].tokenizer()
         for other in opened[1:]:
-            own = other.tokenizer()
-            if (own.fingerprint, own.frames) != (tokenizer.fingerprint, tokenizer.frames):
+            if other.tokenizer().files != tokenizer.files:
                 raise UserError(f"the tokenizers of {other.directory} and {run.directory} differ")
         models = [
             open_model(one, checkpoint, for_inference=True, tokenizer=tokenizer) for one in opened
@@ -185,6 +195,41 @@ class Translator(BaseTranslator):
         foreign, model, tokenizer = read_preset(preset, revision)
         options = options or SearchOptions(**foreign.evaluation)
         return cls(model, tokenizer, options, **arguments)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the model, its tokenizer and the options of search as one file, such as `x.keras`.
+
+        `load` opens the file on any backend, and `keras.saving.load_model` the model in it.
+        """
+        vars(self.model)["tokenizer_files"] = self.tokenizer.files
+        with atomic_write(path) as partial, without_tensorflow():
+            self.model.save(partial)
+            write_members(partial, {_OPTIONS_MEMBER: self.options.model_dump_json()})
+
+    @classmethod
+    def load(
+        cls, path: str | Path, options: SearchOptions | None = None, **arguments: Any
+    ) -> "Translator":
+        """Opens a file that `save` has written, or another saved model with its tokenizer.
+
+        Example:
+
+        >>> Translator(model, tokenizer).save("translator.keras")
+        >>> Translator.load("translator.keras").translate(["How are you?"])
+
+        Args:
+            path: The file.
+            options: The options of beam search. Defaults to None, which means those in the file.
+            **arguments: Further arguments of `Translator`.
+
+        Raises:
+            UserError: If the file is missing or damaged, or has no tokenizer.
+        """
+        with loading_in_float32(prefers_float32()):
+            model = load_model(path)
+        if options is None and (saved := read_member(Path(path), _OPTIONS_MEMBER)):
+            options = SearchOptions.model_validate_json(saved)
+        return cls(model, None, options, **arguments)
 
     def _search_parts(
         self,

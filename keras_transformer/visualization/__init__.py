@@ -1,5 +1,6 @@
 """Shows what a model does: pages and pictures of attention, search and training."""
 
+from keras_transformer.translation.beam_page import beam_page
 from keras_transformer.visualization.attention import (
     AttentionExample,
     AttentionMap,
@@ -13,7 +14,6 @@ from keras_transformer.visualization.attention_pages import (
     attention_svg,
     png_from_svg,
 )
-from keras_transformer.visualization.beam import beam_page
 from keras_transformer.visualization.report import run_report
 
 __all__ = [

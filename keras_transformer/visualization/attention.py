@@ -199,6 +199,16 @@ class AttentionExample:
         """Returns the weights `(H, T, S)` of each layer of a kind."""
         return [each.weights[0] for each in self.maps if each.kind == kind]
 
+    def entropies(self, kind: AttentionKind) -> list[list[float]]:
+        """Returns `head_entropy` of each layer of a kind."""
+        return [head_entropy(each.weights)[0].tolist() for each in self.maps if each.kind == kind]
+
+    def _repr_html_(self) -> str:
+        """Shows the attention in a notebook."""
+        from keras_transformer.visualization.attention_pages import attention_page
+
+        return attention_page(self)._repr_html_()
+
 
 def translation_attention(
     translator: Any, sentence: str, target: str | None = None

@@ -5,14 +5,17 @@ import importlib.util
 import json
 import re
 import zlib
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from keras_transformer._files import png
+from keras_transformer._pages import Page, render, text_width
 from keras_transformer.errors import UserError
 from keras_transformer.layers.attention.scaled_dot_product_attention import AttentionKind
-from keras_transformer.visualization.attention import AttentionExample, head_entropy
-from keras_transformer.visualization.pages import render, text_width
+
+if TYPE_CHECKING:
+    from keras_transformer.visualization.attention import AttentionExample
 
 _TITLES = {
     "encoder": "Encoder self-attention",
@@ -25,11 +28,11 @@ _COLOURS = np.array([[255, 255, 255], [158, 202, 225], [49, 130, 189], [8, 48, 1
 _SQUARE = 8  # pixels
 
 
-def attention_page(example: AttentionExample) -> str:
+def attention_page(example: "AttentionExample") -> Page:
     """Returns an HTML page that shows the attention of all layers and heads.
 
     The page opens from a file and loads nothing else. It contains the weights, rounded by less than
-    1e-5, and can save them as JSON. It can save what it shows as SVG or PNG.
+    1e-5, and can save them as JSON. It can save what it shows as SVG or PNG. A notebook shows it.
 
     Args:
         example: The attention maps and their tokens.
@@ -56,45 +59,44 @@ def attention_page(example: AttentionExample) -> str:
 
 
 def attention_svg(
-    example: AttentionExample,
+    example: "AttentionExample",
     kind: AttentionKind | None = None,
     layer: int | None = None,
     head: int | None = None,
-) -> str:
-    """Draws the heat map of one head with its tokens, or small heat maps of all heads, as SVG.
+) -> Page:
+    """Draws heat maps with their tokens, or small heat maps of all layers and heads, as SVG.
 
     Args:
         example: The attention maps and their tokens.
         kind: `"encoder"`, `"decoder"` or `"cross"`. Defaults to None, which means all kinds for
-            small heat maps and the last kind of the example for a single head.
+            small heat maps and the last kind of the example for a single layer.
         layer: Number of the layer among those of its kind, from 1. Defaults to None, which means
-            all heads of all layers.
-        head: Number of the head, from 1. Required if `layer` is given.
+            small heat maps of all layers.
+        head: Number of the head, from 1. Defaults to None, which means all heads of the layer.
 
     Returns:
         The text of an SVG file.
 
     Raises:
-        UserError: If there is no such kind, layer or head, or if only one of `layer` and `head` is
-            given.
+        UserError: If there is no such kind, layer or head, or if `head` is given without `layer`.
     """
     if kind is not None and kind not in example.kinds:
         raise UserError(f"kind must be one of {example.kinds}. Received: kind={kind}")
-    if (layer is None) != (head is None):
-        raise UserError(
-            f"layer and head must be given together. Received: layer={layer}, head={head}"
-        )
     kinds = example.kinds if kind is None else [kind]
-    if layer is None or head is None:
-        blocks = [(_TITLES[x], example.layers(x), *map(len, example.tokens[x])) for x in kinds]
-        return render("attention.svg", blocks=blocks, width=320, image=_image, entropy=head_entropy)
+    if layer is None and head is None:
+        blocks = [
+            (_TITLES[x], example.layers(x), example.entropies(x), *map(len, example.tokens[x]))
+            for x in kinds
+        ]
+        return render("attention.svg", blocks=blocks, width=320, image=_image)
     layers = example.layers(kinds[-1])
-    if not 1 <= layer <= len(layers) or not 1 <= head <= len(layers[layer - 1]):
+    if not 1 <= (layer or 0) <= len(layers) or not 1 <= (head or 1) <= len(layers[0]):
         raise UserError(
             f"layer must be 1 to {len(layers)} and head 1 to {len(layers[0])} for the kind "
             f"{kinds[-1]}. Received: layer={layer}, head={head}"
         )
-    title = f"{_TITLES[kinds[-1]]}, layer {layer}, head {head}"
+    shown = list(enumerate(layers[(layer or 0) - 1], 1))
+    title = f"{_TITLES[kinds[-1]]}, layer {layer}" + (f", head {head}" if head else "")
     queries, keys = ([_NOT_IN_XML.sub("\ufffd", x) for x in y] for y in example.tokens[kinds[-1]])
     return render(
         "attention.svg",
@@ -104,15 +106,15 @@ def attention_svg(
         keys=keys,
         special=example.special_tokens,
         left=max(map(text_width, queries)) + 14,
-        top=max(map(text_width, keys)) + 40,
+        top=max(map(text_width, keys)) + 24,
         width=text_width(title) + 8,
-        matrix=layers[layer - 1][head - 1],
+        panels=[("", x) if head else (f"head {i}", x) for i, x in shown if head in (None, i)],
         scale=np.linspace(0, 1, 64)[None],
         image=_image,
     )
 
 
-def attention_image(example: AttentionExample, kind: AttentionKind) -> np.ndarray:
+def attention_image(example: "AttentionExample", kind: AttentionKind) -> np.ndarray:
     """Draws small heat maps of all heads of one kind, without text: a layer a row, a head a column.
 
     Each weight is a square of 8 pixels.

@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 from sacrebleu.metrics import CHRF
 
+from keras_transformer._pages import Page, bar_chart, line_chart, render
 from keras_transformer.data.tokenizer import most_pieces
 from keras_transformer.errors import UserError
 from keras_transformer.evaluation.evaluator import Evaluator
@@ -19,7 +20,6 @@ from keras_transformer.runs.info import run_info
 from keras_transformer.runs.run import Run
 from keras_transformer.translation.open_run import open_model
 from keras_transformer.translation.scoring import Scorer
-from keras_transformer.visualization.pages import bar_chart, line_chart, render
 
 # Title, unit and name of each curve.
 CURVES = (
@@ -73,7 +73,7 @@ class System(NamedTuple):
     scorer: Scorer
 
 
-def run_report(run: Run, other: Run | None = None) -> str:
+def run_report(run: Run, other: Run | None = None) -> Page:
     """Returns a report of a run as one HTML page that loads nothing else.
 
     The page has the recipe, the curves of the training, the scores, BLEU by sentence length, the

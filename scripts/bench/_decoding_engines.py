@@ -573,11 +573,12 @@ def save_ctranslate2(model: Any, case: Case, folder: Path) -> None:
         export_ctranslate2(model, tokenizer, folder / f"ctranslate2_{dtype}", dtype)
 
 
-def load_ctranslate2(case: Case, setting: Setting, folder: Path) -> Engine:
+def load_ctranslate2(case: Case, setting: Setting, folder: Path, device: str = "cpu") -> Engine:
     import ctranslate2
 
     translator = ctranslate2.Translator(
         str(folder / f"ctranslate2_{setting.dtype}"),
+        device=device,
         compute_type=setting.dtype,
         inter_threads=1,
         intra_threads=setting.threads,

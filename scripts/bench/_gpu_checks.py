@@ -21,7 +21,15 @@ from typing import Any
 
 import _common
 import numpy as np
-from _decoding_engines import Case as DecodingCase, marian_config, new_model, source_ids
+from _decoding_engines import (
+    Case as DecodingCase,
+    NumberedPieces,
+    Setting,
+    load_ctranslate2,
+    marian_config,
+    new_model,
+    source_ids,
+)
 from _gpu_ceilings import ceilings
 from _training_engines import PAD_ID, Case, keras_hub_model, our_trainer, torch_step
 
@@ -273,8 +281,7 @@ def on_cpu_of_jax(is_wanted: Any) -> Any:
 
 def decoding(check: Check) -> Actions:
     """Seconds of searches; every hypothesis is as long as is allowed."""
-    make = our_search if check.engine == "ours" else marian_search
-    searches = {case.name: make(case, check) for case in check.cases}
+    searches = {case.name: SEARCHES[check.engine](case, check) for case in check.cases}
 
     def prepare() -> dict[str, Any]:
         for search in searches.values():
@@ -353,6 +360,27 @@ def marian_search(case: DecodingCase, check: Check) -> Callable[[], np.ndarray]:
         return ids[:, 1:].cpu().numpy()
 
     return decode
+
+
+def ctranslate2_search(case: DecodingCase, check: Check) -> Callable[[], np.ndarray]:
+    """CTranslate2, with random weights in bfloat16. Its wheel needs CUDA 12's cuBLAS."""
+    from keras_transformer.export import export_ctranslate2
+
+    device, dtype = ("cpu", "float32") if check.on_cpu else ("cuda", "bfloat16")
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer: Any = NumberedPieces(case.vocabulary_size)
+        export_ctranslate2(new_model(case), tokenizer, Path(folder, f"ctranslate2_{dtype}"), dtype)
+        try:
+            engine = load_ctranslate2(
+                case, Setting("ctranslate2", None, dtype), Path(folder), device
+            )
+            engine.decode(1)
+        except RuntimeError as error:
+            sys.exit(f"not loaded: CTranslate2 on {device}, {error}")
+    return lambda: engine.decode(case.target_length)
+
+
+SEARCHES = {"ours": our_search, "transformers": marian_search, "ctranslate2": ctranslate2_search}
 
 
 # --- A recipe ------------------------------------------------------------------------------------

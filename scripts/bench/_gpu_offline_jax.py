@@ -49,6 +49,7 @@ dnn_version_info { major: 9 minor: 19 }
 runtime_version { major: 13 minor: 0 }
 device_description_str: "NVIDIA H100 80GB HBM3"
 """
+NO_TRITON = {"xla_gpu_enable_triton_gemm": False}
 BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, "s64": 8, "u64": 8}
 # Instructions that run nothing on the GPU.
 FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "iota", "after-all"}
@@ -57,19 +58,23 @@ PRODUCT = re.compile(r'custom_call_target="__cu|"kind":"__triton\w*gemm')
 INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%([\w.-]+) = (\(.*?\)|\S+) ([\w-]+)\((.*)$")
 
 
-def counts(case: Case) -> dict[str, Any]:
-    """What `gpu_offline.py` tells of a case."""
-    found = list(kernels(computations(program(case)), "ENTRY"))
+def counted(text: str) -> dict[str, Any]:
+    """What `gpu_offline.py` tells of a case, counted in XLA's program."""
+    found = list(kernels(computations(text), "ENTRY"))
     others = [size for is_product, size in found if not is_product]
     products = len(found) - len(others)
     return {"launches": len(found), "products": products, "traffic_gb": sum(others) / 1e9}
 
 
+def h100() -> Any:
+    """A device of JAX, for which it can compile."""
+    topology = topologies.get_topology_desc(platform="cuda", target_config=H100, topology="1x1x1")
+    return topology.devices[0]
+
+
 def program(case: Case) -> str:
     """XLA's optimized program of a training step."""
-    topology = topologies.get_topology_desc(platform="cuda", target_config=H100, topology="1x1x1")
-    mesh = topologies.make_mesh(topology, (1,), ("device",))
-    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    sharding = jax.sharding.SingleDeviceSharding(h100())
 
     def spec(x: Any) -> Any:
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
@@ -90,7 +95,7 @@ def program(case: Case) -> str:
         state = trainer._get_jax_state(**{f"{kind}_variables": True for kind in kinds})
         step = jax.jit(trainer.train_step, donate_argnums=0)
         lowered = step.lower(*jax.tree.map(spec, (state, (inputs, labels, None))))
-    return lowered.compile({"xla_gpu_enable_triton_gemm": False}).as_text()
+    return lowered.compile(NO_TRITON).as_text()
 
 
 def computations(text: str) -> dict[str, list[tuple[str, ...]]]:
@@ -134,4 +139,4 @@ def bytes_of(shape: str) -> int:
 
 
 if __name__ == "__main__":
-    _common.serve(lambda: {"count": lambda: counts(Case(**json.loads(sys.argv[1])))})
+    _common.serve(lambda: {"count": lambda: counted(program(Case(**json.loads(sys.argv[1]))))})

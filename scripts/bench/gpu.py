@@ -67,6 +67,7 @@ def all_checks(backends: Sequence[str], data: Path | None = None) -> Iterator[Ch
     for backend in backends:
         yield Check(f"decode {backend}", "ours", backend, DECODING)
     yield Check("decode hugging_face", "transformers", "torch", DECODING)
+    yield Check("decode ctranslate2", "ctranslate2", "torch", DECODING)
     yield Check("train keras_hub big", "keras_hub", "jax", (big,), True, 30)
     yield Check("train nn.Transformer compiled big", torch_peer, "torch", (big,), True, 24)
     yield Check("train nn.Transformer big", torch_peer, "torch", (big,), False, 28)

@@ -2,18 +2,20 @@
 """What compilers make of a training step for an H100, counted on a machine without a GPU.
 
 Compiles the real training step of this package, the paper's `base` and `big` at the sizes of
-`gpu.py`, in bfloat16: by Inductor on PyTorch, by XLA on JAX. Nothing is run, so nothing is timed.
+`gpu.py`, in bfloat16: by Inductor on PyTorch, by XLA on JAX and TensorFlow. Nothing is run, so
+nothing is timed.
 
 `launches` are what a GPU starts: kernels, matrix products and calls of attention. On PyTorch, they
-are those of the loss and its gradients, without the optimizer, whose kernels are few. On JAX, they
-are those of the whole step. `traffic_gb` is what these kernels read and write without products and
-attention; a kernel that reads some rows of a table counts as one that reads all. `saved_gb` is what
-the forward pass keeps for the backward pass.
+are those of the loss and its gradients, without the optimizer, whose kernels are few. On JAX and
+TensorFlow, they are those of the whole step. `traffic_gb` is what these kernels read and write
+without products and attention; a kernel that reads some rows of a table counts as one that reads
+all. `saved_gb` is what the forward pass keeps for the backward pass.
 
 Each backend needs its compiler for GPUs, here in environments of their own:
 
     pip install torch keras         # PyPI's torch for Linux has CUDA and Triton
     pip install jax[cuda13] keras
+    pip install jax[cuda13] keras tensorflow
 """
 
 import argparse
@@ -31,7 +33,8 @@ EXAMPLES = """examples:
   scripts/bench/gpu_offline.py --json counts.json
   scripts/bench/gpu_offline.py --backends torch --cases base --layers 1
 """
-COMPILERS = {"torch": "triton", "jax": "jax_plugins.xla_cuda13"}
+XLA = "jax_plugins.xla_cuda13"
+COMPILERS = {"torch": ("triton",), "jax": (XLA,), "tensorflow": (XLA, "tensorflow")}
 FORMATS = {
     "layers": "d",
     "launches": ",d",
@@ -55,8 +58,7 @@ def count(backend: str, case: Any) -> dict[str, Any]:
 
 def has_compiler(backend: str) -> bool:
     """Whether the compiler for GPUs is installed."""
-    parts = COMPILERS[backend].split(".")
-    names = [".".join(parts[: i + 1]) for i in range(len(parts))]
+    names = [name for path in COMPILERS[backend] for name in (path.split(".")[0], path)]
     return all(importlib.util.find_spec(name) is not None for name in names)
 
 

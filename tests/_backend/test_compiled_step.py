@@ -66,7 +66,9 @@ CASES = {
     "accumulation, float16": lambda: translator(
         {}, {}, {"gradient_accumulation_steps": 2}, "mixed_float16"
     ),
-    "batch normalization": lambda: translator({"normalization": "batch"}),
+    "batch normalization, all scores at once": lambda: translator(
+        {"normalization": "batch", "attention_pattern": "full", "attention_dropout_rate": 0.1}
+    ),
     "a user's model": lambda: dense(optimizer=keras.optimizers.SGD(0.1, momentum=0.9)),
 }
 
@@ -98,8 +100,9 @@ def test_compiled_steps_equal_eager_steps_bit_for_bit(make):
 
 
 def test_each_shape_of_batches_is_compiled():
-    model, batch = dense(optimizer="sgd")
-    model.train_on_batch(*batch)  # builds the metrics and the optimizer
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", jit_compile=False)
+    model.train_on_batch(np.ones((1, 6)), np.ones((1, 1)))  # builds the metrics and the optimizer
     step = compiled_step.CompiledStep(model)
     for rows in range(2, 12):
         batch = np.ones((rows, 6), "float32"), np.ones((rows, 1), "float32")

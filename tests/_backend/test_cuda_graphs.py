@@ -141,7 +141,7 @@ def test_numbers_are_made_on_the_device():
 
 
 def searches(options, monkeypatch, on_gpu):
-    """Two searches of one model, before and after a change of its weights, and the graphs."""
+    """Searches of one model with short limits and without, and after a change of its weights."""
     monkeypatch.setattr(compile_function, "is_on_cuda", lambda: on_gpu)
     keras.utils.set_random_seed(5)
     sizes = {"num_layers": 1, "d_model": 8, "num_heads": 2, "d_ff": 16}
@@ -150,30 +150,35 @@ def searches(options, monkeypatch, on_gpu):
     request = Request(generator.integers(4, 20, (10, 5), "int32"))
     if isinstance(options, SamplingOptions):
         request = request._replace(random_numbers=generator.random((10, 2, 30)))
+    short = request._replace(max_lengths=generator.integers(2, 10, 10))
     strategy = make_strategy(model, options)
     run = BatchSearch(model)
     shapes = MANY_SHAPES._replace(first_stage=4)
-    found = [run(request, strategy, 30, shapes)]
+    found = [run(x, strategy, 30, shapes) for x in (short, request)]
     model.set_weights([x * 1.5 for x in model.get_weights()])
     return [*found, run(request, strategy, 30, shapes)]
 
 
+@pytest.mark.parametrize("steps_per_look", [1, 4, 100])
 @pytest.mark.parametrize(
     "options",
     [
-        SearchOptions(),
+        SearchOptions(n_best=4),
         SearchOptions(beam_size=1),
         SearchOptions(num_beam_groups=2, diversity_penalty=0.5),
         SamplingOptions(num_samples=2),
     ],
     ids=["beam", "greedy", "groups", "sampling"],
 )
-def test_replayed_searches_find_what_others_find(gpu, monkeypatch, options):
+def test_replayed_searches_find_what_others_find(gpu, monkeypatch, options, steps_per_look):
+    monkeypatch.setattr(cuda_graphs, "_STEPS_PER_LOOK", steps_per_look)
     replays = []
     replay = torch.cuda.CUDAGraph.replay
     monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda x: (replays.append(x), replay(x)))
     expected, found = (searches(options, monkeypatch, on_gpu) for on_gpu in (False, True))
     for a, b in zip(expected, found, strict=True):
-        for x, y in zip(a, b, strict=True):
-            np.testing.assert_array_equal(x, y)
+        for name in ("ids", "scores", "log_probabilities", "lengths"):
+            np.testing.assert_array_equal(getattr(a, name), getattr(b, name), err_msg=name)
     assert len(replays) > 2 * len(set(replays)) > 0
+    assert expected[0].steps < found[0].steps or steps_per_look == 1
+    assert 30 in (expected[1].steps, expected[2].steps)

@@ -20,7 +20,7 @@ def test_attention_of_a_given_target_is_a_picture(run, tmp_path):
     picture, png = tmp_path / "a.svg", tmp_path / "a.png"
     succeeds(*arguments, "--kind", "encoder", "--layer", 1, "--head", 2, "--output", picture)
     assert "Encoder self-attention, layer 1, head 2" in picture.read_text(encoding="utf-8")
-    assert "layer and head must" in fails(*arguments, "--layer", 1, "--output", picture)
+    assert "layer must be 1 to" in fails(*arguments, "--head", 1, "--output", picture)
     assert "layer must be 1 to 1" in fails(
         *arguments, "--layer", 2, "--head", 1, "--output", picture
     )

@@ -148,7 +148,7 @@ def test_saved_and_loaded_it_is_the_same(tmp_path, tokenizer, separate_tokenizer
     ("name", "content", "message"),
     [
         ("source.model", "cut", r"source\.model is damaged"),
-        ("source.model", None, "has no complete tokenizer: .*No such file"),
+        ("source.model", None, "has no complete tokenizer: 'source.model'"),
         ("tokenizer.json", "[1]", "has no complete tokenizer"),
         ("tokenizer.json", " " * 100_000, "at most 65,536 bytes"),
         ("tokenizer.json", '{"sha256": 3}', "has no complete tokenizer"),
@@ -170,15 +170,65 @@ def test_a_damaged_folder_is_refused(tmp_path, tokenizer, name, content, message
         Tokenizer.load(tmp_path / "tokenizer")
 
 
-def test_model_with_other_special_ids_is_refused(tmp_path):
+def of_others(path, **options):
+    lines = iter([line for pair in SENTENCES for line in pair])
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(line for pair in SENTENCES for line in pair),
-        model_prefix=str(tmp_path / "other"),
-        vocab_size=60,
-        minloglevel=2,
+        sentence_iterator=lines, model_prefix=str(path), minloglevel=2, **options
     )
-    with pytest.raises(UserError, match="special ids must be .*'pad_id': 0.*Received"):
-        Tokenizer((tmp_path / "other.model").read_bytes())
+    return path.with_suffix(".model")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"vocab_size": 60},
+        {"vocab_size": 60, "pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1},
+        {"vocab_size": 340, "byte_fallback": True, "pad_id": 9, "pad_piece": "[PAD]"},
+        {"vocab_size": 70, "model_type": "bpe", "user_defined_symbols": ["<pad>", "<sep>"]},
+    ],
+)
+def test_sentencepiece_files_of_others_split_alike_with_our_ids(options, tmp_path):
+    path = of_others(tmp_path / "other", **options)
+    with pytest.raises(UserError, match="special ids must be .*Received.*from_sentencepiece"):
+        Tokenizer(path.read_bytes())
+    other = sentencepiece.SentencePieceProcessor(str(path))
+    tokenizer = Tokenizer.from_sentencepiece(path)
+    assert tokenizer.source_pieces[:4] == ["<pad>", "<unk>", "<s>", "</s>"]
+    for text in (*SENTENCES[0], "a dog? <sep> Ω"):
+        ids = tokenizer(text)
+        pieces = other.id_to_piece(other.encode(text))
+        found = [tokenizer.source_pieces[id] for id in ids]
+        assert [x.removesuffix("#") for x in found] == pieces
+        assert tokenizer.decode(ids) == other.decode(other.encode(text))
+    separate = Tokenizer.from_sentencepiece(
+        path, of_others(tmp_path / "b", vocab_size=55), source_eos=False
+    )
+    assert (separate.joint, separate.target_vocabulary_size) == (False, 56)
+    assert separate.frame_source([7]) == [7]
+
+
+def test_a_string_gives_a_list_of_ids_and_a_list_gives_lists(tokenizer, separate_tokenizer):
+    text, other = SENTENCES[0]
+    (ids,) = tokenizer.encode_source([text])
+    assert tokenizer(text) == tokenizer.encode(text) == ids
+    assert tokenizer([text, other]) == [ids, *tokenizer.encode_source([other])]
+    assert tokenizer.decode(ids) == tokenizer.decode(np.array([2, *ids, 3, 0])) == text
+    assert tokenizer.decode(np.array([[*ids, 3], [*ids, 0]])) == [text, text]
+    assert (tokenizer([]), tokenizer("")) == ([], [])
+    each = separate_tokenizer
+    assert each.decode(each(text, "source"), "source") == text
+    assert each.decode(each([other], "target"), "target") == [other]
+    with pytest.raises(ValueError, match="two vocabularies need a `side`"):
+        each(text)
+
+
+def test_sentences_of_one_language_train_a_tokenizer_as_pairs_do():
+    lines = [line for pair in SENTENCES for line in pair]
+    assert Tokenizer.train(iter(lines), 80).files == Tokenizer.train(SENTENCES, 80).files
+    lossless = Tokenizer.train(lines, 80, **LOSSLESS_TARGET)
+    assert lossless.joint and lossless.source_model != lossless.target_model
+    with pytest.raises(TypeError, match="`pairs` must be a list"):
+        Tokenizer.train("train.en", 60)
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,6 @@ def test_a_model_that_does_not_compile_is_searched_by_python(options):
     expected = quick_search(PrefixModel(V), request, MAX_LENGTH, options)
     model = NumpyModel(V)
     assert_equal(quick_search(model, request, MAX_LENGTH, options), expected)
-    assert_equal(staged(model, request, options), expected)
+    assert_equal(staged(model, request, options, FEW_SHAPES), expected)
     both = Ensemble([model, PrefixModel(V)])
     assert_equal(quick_search(both, request, MAX_LENGTH, options), expected)

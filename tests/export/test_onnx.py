@@ -10,7 +10,6 @@ from support.small_models import VARIANTS
 
 from keras_transformer.data import Tokenizer
 from keras_transformer.errors import UserError
-from keras_transformer.layers.base import Dense
 from keras_transformer.models import Transformer
 
 pytest.importorskip("onnx", reason="onnx is an optional dependency")
@@ -99,9 +98,7 @@ def test_half_precision_models_and_two_tokenizer_models_are_exported(options, tm
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_lora_is_merged_in_float32_and_in_concatenated_positions(dtype, tokenizer, tmp_path):
     model = new_model(dtype=dtype, position_encoding="binary_concatenated")
-    for layer in model._flatten_layers():
-        if isinstance(layer, Dense):
-            layer.enable_lora(2)
+    model.enable_lora(2)
     randomize(model)
     assert model.positions.projection.lora_enabled
     assert export_onnx(model, tokenizer, tmp_path / "model").identical == 16

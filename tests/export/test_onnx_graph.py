@@ -98,7 +98,7 @@ def shapes(values):
 
 
 def test_axes_that_vary_have_names():
-    model = small_model()
+    model = small_model("two_layers")
     encoder, step = encoder_graph(model).graph, step_graph(model, BOS_ID).graph
     memory, inputs, outputs = shapes(encoder.output), shapes(step.input), shapes(step.output)
     assert memory["memory_key_2"] == ["batch", 3, 4, "source_length"]

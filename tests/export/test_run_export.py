@@ -111,7 +111,7 @@ def test_onnx_refuses_search_options_of_the_recipe_that_it_would_lose(run):
 @pytest.mark.parametrize("format", ["onnx", pytest.param("saved_model", marks=pytest.mark.slow)])
 def test_a_checkpoint_is_exported(run, format):
     model = open_model(Run.open(run))
-    model.compile("sgd", "mse")
+    model.compile("sgd")
     save_checkpoint(run / "checkpoints", model, step=2, keep=1)
     (run / "model.keras").unlink()
     assert "a step (2)" in fails(run, "--format", format)

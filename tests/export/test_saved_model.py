@@ -1,11 +1,13 @@
 """The export as a whole; what its signatures give is in test_translation_graph.py."""
 
+import re
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 import yaml
+from support.command_line import run_python
 from support.contract import randomize, to_numpy
 from support.small_models import small_model
 
@@ -33,6 +35,14 @@ def test_the_first_version_appears_whole_and_compared(exporting):
     assert exported["min_consumer"] > 0
     files = {"1", "batching_parameters.txt", "docker-compose.yml", "models.config"}
     assert {path.name for path in version.parent.iterdir()} == files
+
+
+def test_plain_tensorflow_translates_with_it_as_the_page_says(exporting):
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "export-saved-model.md"
+    (program,) = re.findall(r"^```py\n(.*?)^```", page.read_text("utf-8"), re.M | re.S)
+    program = program.replace("exports/quickstart/1", str(exporting.folder / "model" / "1"))
+    check = 'import sys; assert "keras_transformer" not in sys.modules'
+    assert run_python(f"{program}\n{check}").startswith("['")
 
 
 def test_two_vocabularies_mixed_precision_prefixes_and_a_shortlist_are_exported(exporting):

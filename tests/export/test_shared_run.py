@@ -2,7 +2,6 @@
 
 import zipfile
 
-import keras
 import numpy as np
 import pytest
 from support.contract import randomize
@@ -71,7 +70,7 @@ def test_the_copy_translates_like_the_run_and_has_only_what_others_need(run, tmp
 
 def test_the_copy_keeps_the_scores_of_its_model_and_info_shows_them(run, tmp_path):
     model = open_model(run)
-    model.compile("sgd", "mse")
+    model.compile("sgd")
     checkpoint = save_checkpoint(run.checkpoints_dir, model, step=2, keep=1)
     of_checkpoint = scores_of(run, checkpoint)
     of_model = scores_of(run)
@@ -120,9 +119,7 @@ def size_of_weights(path):
 
 def test_adapters_are_part_of_the_copy(run, tmp_path):
     model = open_model(run)
-    for layer in model._flatten_layers():
-        if isinstance(layer, keras.layers.Dense):
-            layer.enable_lora(2)
+    model.enable_lora(2)
     randomize(model)
     model.save(run.model_path)
     export_shared_run(run, tmp_path / "copy", "float16")

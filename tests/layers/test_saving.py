@@ -3,6 +3,7 @@
 import copy
 import json
 from concurrent.futures import ThreadPoolExecutor
+from inspect import signature
 
 import keras
 import numpy as np
@@ -11,7 +12,7 @@ from support import small_models
 from support.contract import randomize, to_numpy
 
 from keras_transformer import Transformer
-from keras_transformer.layers import Encoder, EncoderLayer, TokenEmbedding
+from keras_transformer.layers import Decoder, DecoderLayer, Encoder, EncoderLayer, TokenEmbedding
 from keras_transformer.layers.base import Dense
 from keras_transformer.layers.saving import (
     layer_changes,
@@ -135,6 +136,43 @@ def test_what_is_frozen_stays_so_in_a_model_of_the_users(kind, freeze, tmp_path)
     model.save(tmp_path / "model.keras")
     for other in (keras.saving.load_model(tmp_path / "model.keras"), copy.deepcopy(model)):
         assert trainable_flags(other) == trainable_flags(model)
+
+
+def adapted_model(kind):
+    """A model of the user's with a layer or stack, and the layer or stack."""
+    sizes = {"d_model": 6, "num_heads": 2, "d_ff": 8}
+    layer = kind(**sizes, **({"num_layers": 2} if issubclass(kind, Encoder) else {}))
+    inputs = keras.Input((None, 6))
+    x = layer(inputs, **({"memory": inputs} if "memory" in signature(kind.call).parameters else {}))
+    return keras.Model(inputs, keras.layers.Dense(1)(x)), layer
+
+
+@pytest.mark.parametrize("kind", [EncoderLayer, DecoderLayer, Encoder, Decoder])
+def test_adapters_of_layers_and_stacks_train_alone_and_are_saved(kind, tmp_path):
+    model, layer = adapted_model(kind)
+    before = to_numpy(model(X))
+    layer.enable_lora(2, lora_alpha=3)
+    np.testing.assert_array_equal(to_numpy(model(X)), before)
+    names = {weight.path.split("/")[-1] for weight in layer.trainable_weights}
+    assert names == {"lora_kernel_a", "lora_kernel_b", "bias"}
+    frozen_weights = [to_numpy(x) for x in layer.non_trainable_weights]
+    model.compile("adam", "mse")
+    model.fit(X, np.ones((2, 5, 1)), verbose=0)
+    for weight, value in zip(layer.non_trainable_weights, frozen_weights, strict=True):
+        np.testing.assert_array_equal(to_numpy(weight), value)
+    expected = to_numpy(model(X))
+    assert np.abs(expected - before).max() > 1e-4
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(to_numpy(loaded(X)), expected, atol=1e-6)
+    assert trainable_flags(loaded) == trainable_flags(model)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("layer", [EncoderLayer(), TokenEmbedding(9, 4)])
+def test_a_layer_without_linear_maps_takes_no_adapters(layer):
+    with pytest.raises(ValueError, match="built layer that has linear maps. Received: .*built=Fal"):
+        layer.enable_lora(2)
 
 
 def small_transformer():

@@ -6,7 +6,18 @@ import pytest
 from support import reference
 from support.contract import assert_layer_contract, randomize, to_numpy, weights_of
 
-from keras_transformer.layers import TokenEmbedding
+from keras_transformer import BertEncoder
+from keras_transformer.layers import (
+    Decoder,
+    Encoder,
+    EncoderLayer,
+    FeedForward,
+    LearnedPositionalEncoding,
+    MultiHeadAttention,
+    ResidualConnection,
+    SinusoidalPositionalEncoding,
+    TokenEmbedding,
+)
 
 B, T, D, V = 2, 5, 7, 13
 
@@ -139,3 +150,78 @@ def test_vectors_that_would_damage_the_matrix_are_refused(ids, vectors, message)
     layer.build((B, T))
     with pytest.raises(ValueError, match=message):
         layer.set_vectors(ids, vectors)
+
+
+def with_padding(tokens):
+    return np.pad(tokens, ((0, 0), (0, 3)))
+
+
+class Subclassed(keras.Model):
+    """Encoder and decoder without a single mask by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.encoder = TokenEmbedding(V, D), Encoder(1, D, 1, D)
+        self.positions = SinusoidalPositionalEncoding()
+        self.decoder, self.attention = Decoder(1, D, 1, D), MultiHeadAttention(D, 1)
+        self.feed_forward, self.residual = FeedForward(D, D), ResidualConnection(0.0)
+
+    def call(self, ids):
+        memory = self.encoder(self.positions(self.embedding(ids)))
+        y = self.decoder(self.positions(self.embedding(ids)), memory=memory)
+        y = self.residual(y, self.feed_forward(self.attention(query=y, key=memory)))
+        return self.embedding(y, reverse=True)
+
+
+def functional():
+    ids = keras.Input((None,), dtype="int32")
+    embedding = TokenEmbedding(V, D)
+    memory = Encoder(1, D, 1, D, norm_first=True)(embedding(ids))
+    y = Decoder(1, D, 1, D, use_causal_mask=False)(embedding(ids), memory=memory)
+    return keras.Model(ids, embedding(y, reverse=True))
+
+
+def sequential():
+    stack = [LearnedPositionalEncoding(9), Encoder(1, D, 1, D), EncoderLayer(D, 1, D)]
+    last = [keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(2)]
+    return keras.Sequential(
+        [keras.Input((None,), dtype="int32"), TokenEmbedding(V, D), *stack, *last]
+    )
+
+
+def pooled_bert():
+    ids = keras.Input((None,), dtype="int32")
+    bert = BertEncoder(V, 1, D, 1, D, max_length=9)
+    return keras.Model(ids, keras.layers.GlobalAveragePooling1D()(bert(ids)))
+
+
+@pytest.mark.parametrize("new", [Subclassed, functional, sequential, pooled_bert])
+def test_padding_changes_nothing_without_a_mask_by_name(new):
+    model, tokens = new(), np.random.default_rng(1).integers(1, V, (B, T)).astype("int32")
+    expected = to_numpy(model(tokens))
+    own = (slice(None), slice(T)) if expected.ndim == 3 else slice(None)
+    np.testing.assert_allclose(to_numpy(model(with_padding(tokens)))[own], expected, atol=1e-5)
+    found = model.predict(with_padding(tokens), verbose=0)[own]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_the_mask_reaches_the_loss_and_a_mask_by_name_wins(tmp_path):
+    model, tokens = functional(), np.random.default_rng(1).integers(1, V, (B, T)).astype("int32")
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    losses = [model.evaluate(x, x, verbose=0) for x in (tokens, with_padding(tokens))]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert loaded.evaluate(with_padding(tokens), with_padding(tokens), verbose=0) == losses[1]
+    vectors, encoder = TokenEmbedding(V, D)(with_padding(tokens)), Encoder(1, D, 1, D)
+    everything = np.ones((B, T + 3), bool)
+    by_name = to_numpy(encoder(vectors, padding_mask=everything))
+    assert np.abs(by_name - to_numpy(encoder(vectors)))[:, :T].max() > 1e-3
+
+
+@pytest.mark.parametrize("pad_id", [None, 3])
+def test_the_mask_is_that_of_the_given_padding(pad_id):
+    layer, ids = TokenEmbedding(V, D, pad_id=pad_id), np.array([[0, 3, 4]])
+    mask = layer.compute_mask(ids)
+    assert mask is None if pad_id is None else to_numpy(mask).tolist() == [[True, False, True]]
+    assert TokenEmbedding.from_config(layer.get_config()).pad_id == pad_id

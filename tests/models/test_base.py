@@ -2,14 +2,14 @@
 
 import copy
 import json
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
 from support import small_models
+from support.command_line import run_python
 from support.contract import randomize, to_numpy
+from support.html_page import Page
 
 from keras_transformer import (
     BertEncoder,
@@ -32,6 +32,17 @@ def test_a_subclass_of_a_model_is_saved_with_its_own_arguments():
 
     model = Narrow(13, num_layers=1, d_model=4, num_heads=2, d_ff=3)
     assert Narrow.from_config(model.get_config()).d_model == 4
+
+
+@pytest.mark.once
+def test_a_notebook_lists_the_layers_that_have_weights():
+    model = Transformer(13, num_layers=1, d_model=4, num_heads=2, d_ff=3)
+    model.encoder.trainable = False
+    shown = Page(model._repr_html_())
+    assert shown.texts("b") == ["Transformer"]
+    assert f"{model.count_params()} parameters, of which" in shown.texts("p")[0]
+    assert shown.texts("td")[:3] == ["embedding", "TokenEmbedding", str(13 * 4)]
+    assert len(shown.texts("td")) == 3 * 3  # embedding, encoder layer, decoder layer
 
 
 @pytest.mark.once
@@ -140,8 +151,7 @@ def test_the_twin_is_made_without_tensorflow_on_other_backends():
         "in_float32(Transformer(7, **sizes, dtype='mixed_bfloat16')); "
         "print('tensorflow' in sys.modules)"
     )
-    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert shown.stdout.strip() == str(keras.config.backend() == "tensorflow")
+    assert run_python(code, KERAS_BACKEND="jax") == "False"
 
 
 def test_a_model_in_mixed_precision_gets_a_twin_in_float32():

@@ -56,9 +56,9 @@ def new_model(change):
 
 def enable_lora(model):
     generator = np.random.default_rng(0)
+    model.enable_lora(2, lora_alpha=3)
     for layer in model._flatten_layers():
         if isinstance(layer, keras.layers.Dense):
-            layer.enable_lora(2, lora_alpha=3)
             layer.lora_kernel_b.assign(generator.normal(size=layer.lora_kernel_b.shape) / 2)
 
 

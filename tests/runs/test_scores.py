@@ -50,7 +50,10 @@ def test_damaged_and_read_only_scores_are_refused(run, monkeypatch):
 
 def test_scores_of_several_processes_are_all_kept(run):
     run.model_path.write_bytes(b"weights")
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "KERAS_BACKEND": "numpy",  # the lightest
+    }
     command = [sys.executable, "-c", SCORING, str(run.directory)]
     children = [subprocess.Popen(command, env=environment) for _ in range(2)]
     assert [child.wait() for child in children] == [0, 0]

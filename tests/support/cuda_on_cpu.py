@@ -29,11 +29,7 @@ class Stream:
 
 
 class CUDAGraph:
-    """A list of operations, with the tensors that they read and those that they made.
-
-    A real graph does not run operations while it records them. This one does, so its first `replay`
-    does nothing.
-    """
+    """A list of operations, with the tensors that they read and those that they made."""
 
     def __init__(self):
         self.operations = []
@@ -42,13 +38,15 @@ class CUDAGraph:
     @torch.no_grad()
     def replay(self):
         self.replays += 1
-        for function, args, kwargs, results in self.operations if self.replays > 1 else ():
+        for function, args, kwargs, results in self.operations:
             for old, new in zip(results, tensors(function(*args, **kwargs)), strict=True):
                 if old.untyped_storage().data_ptr() != new.untyped_storage().data_ptr():
                     old.copy_(new)
 
 
 class Records(TorchDispatchMode):
+    """Runs operations to record them, and in the end restores the tensors that they changed."""
+
     @classmethod
     def ignore_compile_internals(cls):
         return True
@@ -56,10 +54,18 @@ class Records(TorchDispatchMode):
     def __init__(self, graph):
         super().__init__()
         self.graph = graph
+        self.changed = []
+
+    def __exit__(self, *error):
+        super().__exit__(*error)
+        for tensor, before in reversed(self.changed):
+            tensor.copy_(before)
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if function in WAITING:
             raise RuntimeError("operation not permitted when stream is capturing")
+        written = [x for x, y in zip(args, function._schema.arguments, strict=False) if y.is_write]
+        self.changed += [(x, x.clone()) for x in tensors(written)]
         results = function(*args, **(kwargs or {}))
         args, kwargs = _pytree.tree_map_only(torch.Tensor, lambda x: x.data, (args, kwargs or {}))
         self.graph.operations.append((function, args, kwargs, tensors(results)))

@@ -43,8 +43,10 @@ def prompts_of(model, lengths):
 
 
 def next_logits(model, ids):
-    """The logits of the token after `ids`, without a cache."""
-    return to_numpy(model(np.array([ids], "int32")))[0, -1]
+    """The logits of the token after `ids`, without a cache, in the shape of the longest text."""
+    padded = np.full((1, LONGEST), model.pad_id, "int32")
+    padded[0, : len(ids)] = ids
+    return to_numpy(model(padded))[0, len(ids) - 1]
 
 
 class Letters:

@@ -19,7 +19,7 @@ with training_lock(Path(sys.argv[1])):
 def locked_by_another_process(directory):
     child = subprocess.Popen(
         [sys.executable, "-c", LOCKING, str(directory)],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "KERAS_BACKEND": "numpy"},
         stdout=subprocess.PIPE,
         text=True,
     )

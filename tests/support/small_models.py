@@ -11,7 +11,7 @@ from keras_transformer.models import Transformer
 from support.contract import randomize, to_numpy
 
 B, S, T, V, TARGET_V, LENGTH = 2, 7, 5, 13, 17, 11
-SIZES = {"num_layers": 2, "d_model": 12, "num_heads": 3, "d_ff": 23, "max_length": LENGTH}
+SIZES = {"num_layers": 1, "d_model": 12, "num_heads": 3, "d_ff": 23, "max_length": LENGTH}
 
 VARIANTS: dict[str, dict[str, Any]] = {
     **{name: {"position_encoding": name} for name in POSITION_ENCODINGS},
@@ -20,7 +20,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "unscaled": {"use_scale": False},
     "d_k": {"d_k": 5},
     "batch_normalization": {"normalization": "batch", "norm_first": True},
-    "other_depth": {"num_decoder_layers": 1},
+    "two_layers": {"num_layers": 2},
+    "other_depth": {"num_layers": 2, "num_decoder_layers": 1},
     "separate_vocabularies": {"target_vocabulary_size": TARGET_V},
     "logits_bias": {"use_logits_bias": True},
     "own_output_matrix": {"tie_word_embeddings": False},
@@ -29,6 +30,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "strided_attention": {"attention_pattern": "strided", "attention_window": 3},
     "fixed_attention": {"attention_pattern": "fixed", "attention_window": 3},
     "all_at_once": {
+        "num_layers": 2,
         "target_vocabulary_size": TARGET_V,
         "norm_first": True,
         "activation": "gelu",
@@ -38,6 +40,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     # As in the Marian models of OPUS-MT, and those of OpenNMT.
     "all_of_opennmt": {
+        "num_layers": 2,
         "target_vocabulary_size": TARGET_V,
         "norm_first": True,
         "position_encoding": "sinusoidal_opennmt",

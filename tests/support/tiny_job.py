@@ -25,6 +25,7 @@ SETTINGS = [
     "training.distribution=data_parallel",
     "training.accumulation_steps=1",
     "model.dropout_rate=0.0",
+    "training.simcut=0.0",
     "training.validation_bleu_sentences=0",
     "tokenizer.vocabulary_size=16",
 ]
@@ -47,11 +48,14 @@ def run_job(
     With `dies`, the last process dies when that many steps have been made, and takes the job with
     it, as launchers see to.
     """
-    port = _free_port()
+    port = free_port()
     options = ["--resume"] if (directory / "run").exists() else []
     job = [
         _begin(
-            directory, options, _environment(rank, processes, port, devices), dies if last else None
+            directory,
+            options,
+            environment_of(rank, processes, port, devices),
+            dies if last else None,
         )
         for rank in range(processes)
         for last in [rank == processes - 1]
@@ -61,7 +65,7 @@ def run_job(
             job[-1].wait(wait)
             for process in job:
                 process.kill()
-        return [_finish(process, wait) for process in job]
+        return [finish(process, wait) for process in job]
     finally:
         for process in job:
             process.kill()
@@ -81,12 +85,12 @@ def _begin(
     )
 
 
-def _finish(process: subprocess.Popen, wait: float) -> subprocess.CompletedProcess:
+def finish(process: subprocess.Popen, wait: float) -> subprocess.CompletedProcess:
     output, errors = process.communicate(timeout=wait)
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
-def _environment(rank: int, processes: int, port: int, devices: int) -> dict[str, str]:
+def environment_of(rank: int, processes: int, port: int, devices: int) -> dict[str, str]:
     """What the launcher of the engine sets."""
     count = str(processes)
     return {
@@ -115,13 +119,13 @@ def _tf_config(rank: int, processes: int, port: int) -> str:
     return json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}})
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         return probe.getsockname()[1]
 
 
-def _split_cpu(devices: int) -> None:
+def split_cpu(devices: int) -> None:
     import tensorflow as tf
 
     cpu = tf.config.list_physical_devices("CPU")[0]
@@ -131,7 +135,7 @@ def _split_cpu(devices: int) -> None:
 
 def main(directory: Path) -> None:
     if devices := os.environ.get("TINY_JOB_DEVICES"):
-        _split_cpu(int(devices))
+        split_cpu(int(devices))
     if dies := os.environ.get("TINY_JOB_DIES"):
         tiny_run._die_in_step(int(dies))
     recipe = load_recipe(directory / "recipe.yaml")

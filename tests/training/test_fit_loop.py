@@ -191,7 +191,6 @@ def with_lora():
 
 
 NO_LOSS = {"validation": lambda model, step: {"score": float(step)}}
-REPLICAS = type("Replicas", (Distribution,), {})
 
 
 def with_ema():
@@ -209,7 +208,6 @@ RESTORE_BEST = keras.callbacks.EarlyStopping("val_loss", restore_best_weights=Tr
         (new_model, {"steps": 0}, "steps=0"),
         (new_model, {"steps": 6.0}, "`steps` must be an integer"),
         (new_model, {"keep_checkpoints": 0}, "keep_checkpoints=0"),
-        (new_model, {"distribution": REPLICAS()}, "needs a `SlicedLogitsTrainer`"),
         (new_model, {"patience": 1}, r"number as `loss`. Received: .* \[\]"),
         (new_model, {"keep_best": 1, **NO_LOSS}, r"number as `loss`. Received: .* \['score'\]"),
         (unbuilt, {}, "and built"),

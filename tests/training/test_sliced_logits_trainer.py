@@ -69,7 +69,7 @@ def test_training_and_saving_are_those_with_all_logits(variant, tmp_path):
     for own, other in zip(trainer.model.weights, loaded.weights, strict=True):
         np.testing.assert_array_equal(to_numpy(own), to_numpy(other))
     for each in (trainer, loaded):  # the loaded model trains on where the trainer stopped
-        each.train_on_batch(inputs, labels)
+        each.train_on_batch(inputs, labels, weights)
     assert_same_weights(trainer, loaded)
 
 

@@ -239,7 +239,7 @@ def test_a_run_with_adapters_cannot_be_the_first(whole, tmp_path):
     (tmp_path / "next").mkdir()
     first = Run.open(shutil.copytree(whole[0].directory, tmp_path / "first"))
     model = open_model(first)
-    next(x for x in model._flatten_layers() if hasattr(x, "enable_lora")).enable_lora(1)
+    model.encoder.enable_lora(1)
     model.save(first.model_path)
     with pytest.raises(UserError, match=r"training\.initial_run: .*lora_rank"):
         train(run_after(first, tmp_path / "next"))

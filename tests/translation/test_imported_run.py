@@ -5,6 +5,7 @@ import json
 import shutil
 import sys
 
+import keras
 import numpy as np
 import pytest
 from support.command_line import fails, run_python, succeeds
@@ -23,8 +24,8 @@ from keras_transformer import (
     open_model,
     train,
 )
+from keras_transformer.data.vocabulary import pieces_of
 from keras_transformer.exchange.model_files import read_marian_bin, read_npz
-from keras_transformer.exchange.vocabulary import pieces_of
 from keras_transformer.export import ExportOptions, export_run
 from keras_transformer.runs.checkpoints import logged_scalars
 
@@ -121,6 +122,7 @@ def imported(folder, tmp_path, monkeypatch):
 EXPORTS = {"hugging_face": True, "ctranslate2": ANY("ctranslate2"), "onnx": ANY("onnxruntime")}
 
 
+@pytest.mark.once
 def test_an_imported_run_is_exported_and_comes_back(imported):
     for format in ["run", *(name for name, is_installed in EXPORTS.items() if is_installed)]:
         search = BEAM if format in ("hugging_face", "onnx") else None
@@ -175,6 +177,22 @@ def test_training_begins_with_the_imported_loss_and_resumes_bit_for_bit(imported
     loss = -sum(x.log_probability for x in scores) / sum(x.length for x in scores)
     ours = logged_scalars(first.directory / "logs", "validation/loss")["validation/loss"][1]
     assert abs(ours - loss) < 1e-6  # about two steps of float32
+
+
+@pytest.mark.once
+def test_adapters_are_merged_in_the_export(folder, tmp_path):
+    run = import_run(folder, tmp_path / "run")
+    model = open_model(run)
+    model.decoder.enable_lora(2)
+    for layer in model.decoder._flatten_layers():
+        if isinstance(layer, keras.layers.Dense):
+            layer.lora_kernel_b.assign(np.ones(layer.lora_kernel_b.shape))
+    model.save(run.model_path)
+    search = BEAM.replace(length_penalty_form="power")
+    found = export_run(
+        run, ExportOptions(format="hugging_face", search=search, output=tmp_path / "x")
+    )
+    assert "100.0%" in found.comparison
 
 
 @pytest.mark.once

@@ -43,7 +43,7 @@ def unfinished(run):
     losses = ValidationHistory({2: 1.0, 4: 5.0, 6: 3.0, 8: float("nan")})
     for step in (4, 6, 8):
         model = tiny_model()
-        model.compile("sgd", "mse")
+        model.compile("sgd")
         save_checkpoint(run.checkpoints_dir, model, step, keep=3, history=losses)
     return run
 
@@ -151,9 +151,9 @@ def test_a_changed_model_computes_in_float32_as_its_twin_does(run, change):
     elif change == "frozen":
         model.layers[2].trainable = False
     else:
+        model.enable_lora(2)
         for layer in model._flatten_layers():
             if isinstance(layer, Dense):
-                layer.enable_lora(2)
                 layer.lora_kernel_b.assign(np.ones(layer.lora_kernel_b.shape))
     model.save(run.model_path)
     ids = {"source_ids": np.array([[4, 5, 6, 3]]), "target_ids": np.array([[2, 7, 8]])}

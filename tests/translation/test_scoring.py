@@ -100,7 +100,7 @@ class Letters:
 
 @pytest.fixture(scope="module")
 def model():
-    return small_model()
+    return small_model("two_layers")
 
 
 @pytest.mark.once

@@ -33,9 +33,10 @@ def open_page(browser, tmp_path):
     """Opens the page of an example from a file. Requests and errors of the page fail the test."""
     problems, contexts = [], []
 
-    def open_page(example, width=1000):
+    def open_page(example, width=1000, notebook=False):
         path = tmp_path / "page.html"
-        path.write_text(attention_page(example), encoding="utf-8")
+        text = f"<body data-ready>{example._repr_html_()}" if notebook else attention_page(example)
+        path.write_text(text, encoding="utf-8")
         contexts.append(browser.new_context(viewport={"width": width, "height": 900}))
         page = contexts[-1].new_page()
         page.on("pageerror", lambda error: problems.append(str(error)))
@@ -100,6 +101,9 @@ def test_heat_map_and_all_heads_have_the_colours_of_the_weights(open_page):
     page = open_page(example)
     choose(page, kind="cross")
     page.check("[name=view][value=all]")
+    assert page.locator("#drawing image").count() == 3
+    assert page.locator("#drawing text", has_text=SOURCE[0]).count() == 3
+    choose(page, layer="every")
     assert page.locator("#drawing image").count() == 2 * 3
     page.click('[data-layer="1"][data-head="2"]')
     assert page.inner_text("#caption").startswith("Cross-attention, layer 2, head 3.")
@@ -186,3 +190,12 @@ def test_a_long_sentence_on_a_narrow_screen(open_page):
     for view in ("lines", "heat", "all"):
         page.check(f"[name=view][value={view}]")
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_a_notebook_shows_the_page_and_its_scripts_run(open_page):
+    frame = open_page(attention_example(), notebook=True).frame_locator("iframe")
+    assert frame.locator("#kind").input_value() == "cross"
+    frame.locator("[data-side=query]").first.hover()
+    assert frame.locator("#status").inner_text().startswith(f"{TARGET[0]} attends to")
+    frame.locator("[value=all]").check()
+    assert frame.locator("#drawing image").count() == 3

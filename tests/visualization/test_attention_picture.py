@@ -48,7 +48,7 @@ def test_one_head_is_a_heat_map_with_its_tokens():
     svg = ElementTree.fromstring(attention_svg(example, layer=2, head=3))
     texts = ["".join(text.itertext()) for text in svg.iter(f"{SVG}text")]
     assert texts[0] == "Cross-attention, layer 2, head 3"
-    assert texts[1:11] == [*example.tokens["cross"][0], *SOURCE]
+    assert texts[1:12] == ["", *example.tokens["cross"][0], *SOURCE]
     weights, pixels = example.maps[-1].weights[0, 2], pixels_of(next(svg.iter(f"{SVG}image")))
     assert pixels.shape == (*weights.shape, 3)
     # The red of the colours falls from 255 at weight 0 over 158 at 1/3 and 49 at 2/3 to 8 at 1.
@@ -56,11 +56,19 @@ def test_one_head_is_a_heat_map_with_its_tokens():
     np.testing.assert_allclose(pixels[..., 0], red, atol=1.5)
 
 
+def test_a_layer_has_a_heat_map_with_tokens_for_each_head():
+    svg = attention_svg(attention_example(heads=5), "encoder", layer=2)
+    assert svg.count("<image") == 5 + 1  # and the scale
+    assert [svg.count(f">head {head}<") for head in range(1, 7)] == [1] * 5 + [0]
+    assert svg.count("▁") == 2 * 5 * sum(x.startswith("▁") for x in SOURCE)
+    assert svg._repr_html_() == svg.__str__()
+
+
 def test_every_token_can_be_drawn():
     tokens = ["▁", "\0\x1f\uffff", "می\u200cخواهم", "x" * 99, "<&>\"'"]
     svg = attention_svg(attention_example(tokens, tokens), layer=1, head=1)
     texts = ["".join(text.itertext()) for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
-    assert texts[1:6] == [tokens[0], "\ufffd" * 3, *tokens[2:]]
+    assert texts[2:7] == [tokens[0], "\ufffd" * 3, *tokens[2:]]
 
 
 def test_all_heads_have_a_small_heat_map_with_their_entropy():
@@ -75,7 +83,7 @@ def test_all_heads_have_a_small_heat_map_with_their_entropy():
     "wrong, message",
     [
         ({"kind": "other"}, "one of .'encoder', 'decoder', 'cross'"),
-        ({"layer": 1}, "given together"),
+        ({"head": 1}, "must be 1 to 2 .* layer=None"),
         ({"layer": 3, "head": 1}, "must be 1 to 2 .* 1 to 3"),
         ({"layer": 1, "head": 4}, "must be 1 to 2 .* 1 to 3"),
     ],

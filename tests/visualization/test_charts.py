@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support.html_page import Page
 
-from keras_transformer.visualization.pages import (
+from keras_transformer._pages import (
     _TEMPLATES,
     bar_chart,
     line_chart,

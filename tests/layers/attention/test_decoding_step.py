@@ -41,16 +41,17 @@ def assert_steps_equal_the_whole(decoder, max_length, is_fused=True, **memory):
     generator = np.random.default_rng(2)
     tokens = generator.normal(size=(B, N, T, D)).astype("float32")
     moves = generator.permuted(np.tile(np.arange(N), (T, B, 1)), axis=-1).astype("int32")
-    cache, path = decoder.init_cache(B, N, max_length, **memory), np.zeros((B, N, 0, D), "float32")
+    cache, path = decoder.init_cache(B, N, max_length, **memory), np.zeros_like(tokens)
     if not is_fused:  # as after `quantize`
         cache = cache._replace(shared=[{}] * decoder.num_layers)
     of_beams = {name: np.repeat(x, N, axis=0) for name, x in memory.items()}
     for position in range(T):
         if position == max_length:
             cache = decoder.extend_cache(cache, T)
-        path = np.concatenate([path, tokens[:, :, position, None]], axis=2)
-        expected = to_numpy(decoder(path.reshape(B * N, -1, D), **of_beams))[:, -1]
-        output, cache, weights = decoder.step(path[:, :, -1].reshape(-1, D), cache, position)
+        path[:, :, position] = tokens[:, :, position]
+        expected = to_numpy(decoder(path.reshape(B * N, T, D), **of_beams))[:, position]
+        token = tokens[:, :, position].reshape(-1, D)
+        output, cache, weights = decoder.step(token, cache, position)
         np.testing.assert_allclose(to_numpy(output), expected, atol=1e-5)
         assert (weights is None) == (not memory)
         cache = cache.reorder(keras.ops.convert_to_tensor(moves[position]))

@@ -1,5 +1,6 @@
-"""Renders HTML pages and SVG pictures from the folder `templates`. All text is escaped."""
+"""Renders HTML pages and SVG pictures from the folder `_templates`. All text is escaped."""
 
+import html
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,9 +13,24 @@ import numpy as np
 MOST_POINTS = 400
 
 
-def render(template: str, **values: Any) -> str:
+class Page(str):
+    """An HTML page or an SVG picture, which a notebook shows."""
+
+    def __repr__(self) -> str:
+        return f"<{'picture' if self.startswith('<svg') else 'page'} of {len(self):,} characters>"
+
+    def _repr_html_(self) -> str:
+        """Returns a page in a frame, which runs its scripts and keeps its styles to itself."""
+        if self.startswith("<svg"):
+            return str(self)
+        style = "width: 100%; height: 640px; border: 0; resize: vertical"
+        sandbox = "allow-scripts allow-downloads"
+        return f'<iframe srcdoc="{html.escape(self)}" sandbox="{sandbox}" style="{style}"></iframe>'
+
+
+def render(template: str, **values: Any) -> Page:
     """Returns a page that needs no other file and no network."""
-    return _TEMPLATES.get_template(template).render(values)
+    return Page(_TEMPLATES.get_template(template).render(values).lstrip())
 
 
 def line_chart(
@@ -76,10 +92,10 @@ def _place(
 
 
 _TEMPLATES = jinja2.Environment(
-    loader=jinja2.PackageLoader(__package__),
+    loader=jinja2.PackageLoader(__package__, "_templates"),
     autoescape=True,
     trim_blocks=True,
     lstrip_blocks=True,
     undefined=jinja2.StrictUndefined,
 )
-_TEMPLATES.globals |= {"place": _place, "colours": ("first", "second")}
+_TEMPLATES.globals |= {"place": _place, "colours": ("first", "second"), "zip": zip}

@@ -1,9 +1,9 @@
-"""Pages escape all text."""
+"""Pages escape all text, and notebooks show them."""
 
 import pytest
 from support.html_page import Page
 
-from keras_transformer.visualization.pages import _TEMPLATES, render
+from keras_transformer._pages import _TEMPLATES, render
 
 pytestmark = pytest.mark.once
 
@@ -25,3 +25,10 @@ def test_numbers_of_a_table_are_aligned_and_grouped_and_wide_tables_scroll_by_ke
     found = Page(PARTS.table(["name", "count", "score"], [["a", 12345, 1.2345]]))
     assert found.texts("td", **{"class": "number"}) == ["12,345", "1.23"]
     assert found.values("div", "tabindex") == ["0"]
+
+
+def test_a_notebook_shows_a_page_in_a_frame():
+    page = render("base.html", title=HOSTILE)
+    frame = Page(page._repr_html_())
+    assert frame.values("iframe", "srcdoc") == [page]
+    assert repr(page) == f"<page of {len(page):,} characters>"

@@ -7,8 +7,8 @@ from keras import ops
 from support.contract import to_numpy
 from support.gradients import gradients_of
 
+from keras_transformer.models.crossentropy import SecondPass, sliced_crossentropy
 from keras_transformer.training import MaskedAccuracy, MaskedCrossentropy, Perplexity
-from keras_transformer.training.crossentropy import SecondPass, sliced_crossentropy
 
 B, T, V = 3, 5, 7
 

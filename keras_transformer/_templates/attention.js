@@ -15,7 +15,11 @@ const COLOURS = [[255, 255, 255], [158, 202, 225], [49, 130, 189], [8, 48, 107]]
 
 const page = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
-const state = { kind: page.maps[0].kind, layer: 0, head: 0, view: "lines", selected: null, kept: null };
+const kinds = page.maps.map((x) => x.kind);
+const kind = kinds.at(-1); // of a decoder, its cross-attention
+const last = kinds.filter((x) => x === kind).length - 1;
+const state = { kind, layer: last, head: "mean", view: "lines", selected: null, kept: null };
+let headsInRow; // in the drawing of one layer, else 0
 let groups; // the layers of each kind, with their weights
 let tokenNodes = {}; // the drawn tokens, "query 0" and so on
 
@@ -218,13 +222,59 @@ function drawHeat(matrix, [queries, keys], available, label) {
   return svg;
 }
 
-function drawAll([queries, keys], available, label) {
+/** The heat map of one head, which opens larger. */
+function drawHead(svg, layer, head, [queries, keys], box) {
+  const matrix = groups[state.kind][layer].weights[head];
+  const group = element("g", { tabindex: -1, role: "button", "data-layer": layer, "data-head": head }, svg);
+  const value = entropy(matrix, queries.length).toFixed(2);
+  group.setAttribute("aria-label", `layer ${layer + 1}, head ${head + 1}: entropy ${value} nats`);
+  drawMap(group, matrix, keys.length, box);
+  if (box.width >= 40) { // Narrow maps have no room for the entropy.
+    const place = { x: box.x + box.width / 2, y: box.y + box.height + 12 };
+    element("text", { ...place, "text-anchor": "middle", class: "small" }, group, value);
+  }
+  tokenNodes[`head ${layer} ${head}`] = group;
+  group.onpointerenter = () => say([group.getAttribute("aria-label")]);
+  group.onfocus = () => {
+    makeTabStop(group);
+    say([group.getAttribute("aria-label")]);
+  };
+  group.onclick = () => openHead(layer, head);
+  return group;
+}
+
+/** All heads of one layer, each with its tokens. */
+function drawLayer(tokens, available, label) {
+  const [queries, keys] = tokens;
+  const { weights } = groups[state.kind][state.layer];
+  const [left, top, size] = [widest(queries) + 12, widest(keys) + 30, 15];
+  const [width, height] = [size * keys.length, size * queries.length];
+  const [across, down] = [left + width + 16, top + height + 30];
+  headsInRow = Math.max(1, Math.min(weights.length, Math.floor(available / across)));
+  const svg = newDrawing(headsInRow * across, Math.ceil(weights.length / headsInRow) * down, label);
+  weights.forEach((_, head) => {
+    const x = left + across * (head % headsInRow);
+    const y = top + down * Math.floor(head / headsInRow);
+    const group = drawHead(svg, state.layer, head, tokens, { x, y, width, height });
+    element("text", { x: x - left, y: y - top + 14, class: "small" }, group, `head ${head + 1}`);
+    queries.forEach((token, i) =>
+      drawToken(group, token, { x: x - 6, y: y + size * (i + 0.5) + 4.5, "text-anchor": "end" }));
+    keys.forEach((token, i) => {
+      const [keyX, keyY] = [x + size * (i + 0.5) + 4.5, y - 6];
+      drawToken(group, token, { x: keyX, y: keyY, transform: `rotate(-90 ${keyX} ${keyY})` });
+    });
+  });
+  return svg;
+}
+
+function drawAll(tokens, available, label) {
+  const [queries, keys] = tokens;
   const layers = groups[state.kind];
   const heads = Math.max(...layers.map((x) => x.weights.length));
   const [left, top, gap] = [24, 34, 6];
   const width = Math.max(24, Math.min(150, (available - left) / heads - gap));
   const height = (width * queries.length) / keys.length;
-  const below = width < 40 ? gap : 18; // Narrow maps have no room for the entropy.
+  const below = width < 40 ? gap : 18;
   const svg = newDrawing(left + heads * (width + gap), top + layers.length * (height + below), label);
   element("text", { x: left + (heads * (width + gap) - gap) / 2, y: 12, "text-anchor": "middle", class: "small" }, svg, "head");
   const [x, y] = [9, top + (layers.length * (height + below)) / 2];
@@ -235,23 +285,8 @@ function drawAll([queries, keys], available, label) {
   layers.forEach(({ weights }, layer) => {
     const boxY = top + layer * (height + below);
     element("text", { x: left - 5, y: boxY + height / 2 + 4, "text-anchor": "end", class: "small" }, svg, layer + 1);
-    weights.forEach((matrix, head) => {
-      const box = { x: left + head * (width + gap), y: boxY, width, height };
-      const group = element("g", { tabindex: -1, role: "button", "data-layer": layer, "data-head": head }, svg);
-      const value = entropy(matrix, queries.length).toFixed(2);
-      group.setAttribute("aria-label", `layer ${layer + 1}, head ${head + 1}: entropy ${value} nats`);
-      drawMap(group, matrix, keys.length, box);
-      if (below > gap) {
-        element("text", { x: box.x + width / 2, y: boxY + height + 12, "text-anchor": "middle", class: "small" }, group, value);
-      }
-      tokenNodes[`head ${layer} ${head}`] = group;
-      group.onpointerenter = () => say([group.getAttribute("aria-label")]);
-      group.onfocus = () => {
-        makeTabStop(group);
-        say([group.getAttribute("aria-label")]);
-      };
-      group.onclick = () => openHead(layer, head);
-    });
+    weights.forEach((_, head) =>
+      drawHead(svg, layer, head, tokens, { x: left + head * (width + gap), y: boxY, width, height }));
   });
   return svg;
 }
@@ -263,10 +298,13 @@ function draw() {
   const where = state.layer === "rollout" ? "roll-out of all layers"
     : `layer ${state.layer + 1}, ${state.head === "mean" ? "mean of all heads" : `head ${state.head + 1}`}`;
   tokenNodes = {};
+  headsInRow = 0;
   if (state.view === "all") {
-    byId("drawing").replaceChildren(drawAll(tokens, available, `${title}, all heads`));
+    const shown = state.layer === "every" ? "all layers and heads" : `layer ${state.layer + 1}, all heads`;
+    const drawing = state.layer === "every" ? drawAll : drawLayer;
+    byId("drawing").replaceChildren(drawing(tokens, available, `${title}, ${shown}`));
     const note = byId("drawing").querySelector("[data-head] text") ? " Below each head: its mean entropy in nats." : "";
-    byId("caption").textContent = `${title}, all layers and heads. ${explanation}${note}`;
+    byId("caption").textContent = `${title}, ${shown}. ${explanation}${note}`;
   } else {
     const matrix = shownMatrix();
     const drawing = state.view === "lines" ? drawLines : drawHeat;
@@ -372,7 +410,10 @@ function moveFocus(event) {
 }
 
 function neighbour({ side, index, layer, head }, down, right) {
-  if (side === undefined) return tokenNodes[`head ${Number(layer) + down} ${Number(head) + right}`];
+  if (side === undefined) {
+    const [row, column] = [Number(layer) + (headsInRow ? 0 : down), Number(head) + right + headsInRow * down];
+    return tokenNodes[`head ${row} ${column}`];
+  }
   const alongKeys = state.view === "heat" && side === "key";
   const step = alongKeys ? right : down;
   if (step) return tokenNodes[`${side} ${Number(index) + step}`];
@@ -388,16 +429,17 @@ function fillSelect(id, options) {
 
 function fillControls() {
   const layers = groups[state.kind];
-  if (state.layer !== "rollout" && state.layer >= layers.length) state.layer = 0;
-  const canRollOut = state.kind !== "cross" && layers.length > 1;
-  if (state.layer === "rollout" && !canRollOut) state.layer = 0;
-  const heads = state.layer === "rollout" ? [] : layers[state.layer].weights;
-  if (state.head !== "mean" && state.head >= heads.length) state.head = heads.length > 1 || !heads.length ? "mean" : 0;
+  const several = state.view === "all" ? [["every", "All"]]
+    : state.kind !== "cross" && layers.length > 1 ? [["rollout", "Roll-out"]] : [];
+  if (!(state.layer < layers.length || state.layer === several[0]?.[0])) state.layer = layers.length - 1;
+  const heads = layers[state.layer]?.weights ?? [];
+  if (heads.length === 1) state.head = 0;
+  else if (!(state.head < heads.length)) state.head = "mean";
   fillSelect("kind", Object.keys(groups).map((x) => [x, KINDS[x][0]]));
-  fillSelect("layer", [...layers.map((_, i) => [i, i + 1]), ...(canRollOut ? [["rollout", "Roll-out"]] : [])]);
+  fillSelect("layer", [...layers.map((_, i) => [i, i + 1]), ...several]);
   fillSelect("head", [...heads.map((_, i) => [i, i + 1]), ...(heads.length === 1 ? [] : [["mean", "Mean"]])]);
   document.querySelector(`[name=view][value=${state.view}]`).checked = true;
-  byId("layer").disabled = byId("head").disabled = state.view === "all";
+  byId("head").disabled = state.view === "all";
 }
 
 function readControls() {
@@ -419,7 +461,8 @@ function save(name, url) {
 }
 
 function viewName() {
-  if (state.view === "all") return `attention-${state.kind}`;
+  if (state.layer === "every") return `attention-${state.kind}`;
+  if (state.view === "all") return `attention-${state.kind}-layer-${state.layer + 1}`;
   if (state.layer === "rollout") return `attention-${state.kind}-rollout`;
   return `attention-${state.kind}-layer-${state.layer + 1}-head-${state.head === "mean" ? "mean" : state.head + 1}`;
 }

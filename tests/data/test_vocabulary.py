@@ -5,7 +5,7 @@ import pytest
 from support.parallel_text import SENTENCES
 
 from keras_transformer import Tokenizer
-from keras_transformer.exchange.vocabulary import ABSENT, Vocabulary, converted, new_ids, word_model
+from keras_transformer.data.vocabulary import ABSENT, Vocabulary, converted, new_ids, word_model
 
 pytestmark = pytest.mark.once
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from sentencepiece import SentencePieceProcessor
 
-from keras_transformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-
+PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)
 # The softmax must not count a row that the original model does not have. exp(-100) is nothing
 # beside any real logit, and in label smoothing -1e4 would add several nats to the loss.
 ABSENT = -100.0
@@ -86,6 +86,14 @@ def converted(model: bytes, pieces: Sequence[str]) -> bytes:
     spec.pad_id, spec.unk_id, spec.bos_id, spec.eos_id = PAD_ID, UNK_ID, BOS_ID, EOS_ID
     spec.pad_piece, spec.unk_piece, spec.bos_piece, spec.eos_piece = _SPECIAL
     return proto.SerializeToString()
+
+
+def with_own_ids(model: bytes) -> bytes:
+    """Returns a SentencePiece model of any origin with this package's ids, and equal pieces."""
+    pieces, processor = pieces_of(model), SentencePieceProcessor()
+    processor.load_from_serialized_proto(model)
+    special = (getattr(processor, f"{name}_id")() for name in ("unk", "eos", "pad", "bos"))
+    return converted(model, new_ids(Vocabulary(pieces, model, *special), []).pieces)
 
 
 def word_model(pieces: Sequence[str]) -> bytes:

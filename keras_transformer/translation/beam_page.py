@@ -1,15 +1,17 @@
 """Draws the tree of hypotheses of a beam search as an HTML page."""
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from keras_transformer.translation.beam_tree import BeamNode, BeamTree
-from keras_transformer.visualization.pages import render, text_width
+from keras_transformer._pages import Page, render, text_width
+
+if TYPE_CHECKING:
+    from keras_transformer.translation.beam_tree import BeamNode, BeamTree
 
 ROW, GAP, START = 38, 26, 34  # pixels
 
 
-def beam_page(tree: BeamTree) -> str:
+def beam_page(tree: "BeamTree") -> Page:
     """Returns a beam tree as one HTML page that loads nothing else.
 
     The page has the results, the tree of all hypotheses that were live or finished, a table that
@@ -40,15 +42,15 @@ def beam_page(tree: BeamTree) -> str:
     )
 
 
-def _probability(node: BeamNode) -> float:
+def _probability(node: "BeamNode") -> float:
     return min(math.exp(node.token_log_probability), 1.0)
 
 
-def _label(node: BeamNode) -> str:
+def _label(node: "BeamNode") -> str:
     return node.piece if node.score is None else f"{node.piece} {node.score:.2f}"
 
 
-def _boxes(tree: BeamTree) -> list[dict[str, Any]]:
+def _boxes(tree: "BeamTree") -> list[dict[str, Any]]:
     """Returns a box for each hypothesis that was live or finished.
 
     `x` is its left end, `y` its vertical middle, and `begin` and `parent_y` are where its edge

@@ -1,0 +1,168 @@
+"""Whatever holds batches or rows goes into `fit`, `evaluate` and `predict`, on every backend."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from support.parallel_text import store_of_lengths
+
+from keras_transformer.data import BatchPlan, evaluation_batches, fit_data
+from keras_transformer.models import Transformer
+from keras_transformer.training import MaskedCrossentropy, SlicedLogitsTrainer
+
+# The first three batches of each have one width, the last another.
+LENGTHS = [(3, 3)] * 12 + [(11, 19)] * 4
+
+
+def small_model():
+    source_ids = keras.Input((None,), dtype="int32", name="source_ids")
+    target_ids = keras.Input((None,), dtype="int32", name="target_ids")
+    embed = keras.layers.Embedding(40, 5)
+    memory = keras.layers.GlobalAveragePooling1D(keepdims=True)(embed(source_ids))
+    logits = keras.layers.Dense(40)(embed(target_ids) + memory)
+    model = keras.Model({"source_ids": source_ids, "target_ids": target_ids}, logits)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
+    model.compile(keras.optimizers.SGD(0.1), loss)
+    return model
+
+
+def test_fit_takes_batches_of_changing_width(tmp_path):
+    store = store_of_lengths(tmp_path / "store", LENGTHS)
+    plan = BatchPlan(store, tokens_per_batch=32, shuffle=False)
+    widths = [plan.batch(step)[1].shape[1] for step in range(plan.batches_per_pass)]
+    assert widths[0] == widths[1] != widths[-1]
+    model = small_model()
+    history = model.fit(
+        fit_data(plan.batches()),
+        steps_per_epoch=plan.batches_per_pass,
+        epochs=3,
+        shuffle=False,
+        verbose=0,
+    )
+    assert history.history["loss"][2] < history.history["loss"][0]
+    batches = evaluation_batches(store, tokens_per_batch=32)
+    seen = [np.asarray(labels) for _, labels, _ in fit_data(batches)]
+    for labels, (_, expected, _) in zip(seen, batches, strict=True):
+        np.testing.assert_array_equal(labels, expected)
+    model.evaluate(fit_data(batches), steps=len(batches), verbose=0)
+
+
+# The first two batches have one width.
+WIDTHS = [(3, 5), (3, 5), (4, 6), (7, 5)]
+
+
+def batch(source: int, target: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    ids = np.arange(4, 4 + 2 * max(source, target), dtype="int32").reshape(2, -1) % 16 + 4
+    return {"source_ids": ids[:, :source], "target_ids": ids[:, :target]}, ids[:, :target] % 16 + 4
+
+
+def rows() -> list[dict[str, Any]]:
+    """As a Hugging Face dataset has them, with a column that is no input of the model."""
+    batches = [({"text": ["", ""], **x}, y) for x, y in (batch(*width) for width in WIDTHS)]
+    columns = [{**x, "labels": y} for x, y in batches]
+    return [
+        {name: x[row].tolist() if name != "text" else "" for name, x in column.items()}
+        for column in columns
+        for row in range(2)
+    ]
+
+
+class Stream:
+    """Yields the batches of a function in each iteration, as a dataset of Grain does."""
+
+    def __init__(self, start: Callable[[], Iterator[Any]], size: int | None = len(WIDTHS)) -> None:
+        self.start, self.size = start, size
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.start()
+
+    def __len__(self) -> int:
+        if self.size is None:
+            raise TypeError
+        return self.size
+
+
+def torch_loader(as_dicts: bool) -> Any:
+    torch = pytest.importorskip("torch")
+    from torch.utils.data import DataLoader
+
+    def pad(batch: list[dict[str, Any]]) -> Any:
+        padded = {}
+        for name in ("source_ids", "target_ids", "labels"):
+            ids = [torch.tensor(row[name]) for row in batch]
+            padded[name] = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True)
+        return padded if as_dicts else (padded, padded.pop("labels"))
+
+    return DataLoader(rows(), batch_size=2, collate_fn=pad)
+
+
+KINDS: dict[str, Callable[[], Any]] = {
+    "loader": lambda: torch_loader(as_dicts=False),
+    "loader of dicts": lambda: torch_loader(as_dicts=True),
+    "list of batches": lambda: [batch(*width) for width in WIDTHS],
+    "iterable": lambda: Stream(lambda: iter([batch(*width) for width in WIDTHS])),
+    "rows": rows,
+}
+
+
+@pytest.fixture(scope="module")
+def model() -> Transformer:
+    model = Transformer(20, num_layers=1, d_model=4, num_heads=2, d_ff=4, dropout_rate=0.0)
+    model.compile(keras.optimizers.SGD(0.0), MaskedCrossentropy())
+    return model
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fit_takes_every_batch_in_every_epoch(kind, model):
+    """The learning rate is 0, so the losses of all epochs and kinds are equal."""
+    seen = []
+    count = keras.callbacks.LambdaCallback(on_train_batch_end=lambda step, logs: seen.append(step))
+    options = {"batch_size": 2, "validation_data": KINDS[kind](), "verbose": 0, "shuffle": False}
+    history = model.fit(KINDS[kind](), epochs=2, callbacks=[count], **options).history
+    assert seen == [*range(len(WIDTHS))] * 2
+    losses = [model.evaluate(*batch(*width), verbose=0) for width in WIDTHS]
+    np.testing.assert_allclose(history["loss"], np.mean(losses), rtol=1e-5)
+    np.testing.assert_allclose(history["val_loss"], np.mean(losses), rtol=1e-5)
+
+
+def test_the_trainer_takes_them_too_and_a_generator_lasts_one_epoch(model):
+    trainer = SlicedLogitsTrainer(model)
+    trainer.compile("sgd")
+    assert len(trainer.fit(rows(), batch_size=4, epochs=2, verbose=0).history["loss"]) == 2
+    generator = (batch(*width) for width in WIDTHS)
+    trainer.fit(generator, steps_per_epoch=2, epochs=2, verbose=0)
+    assert next(generator, None) is None
+    with pytest.raises(ValueError, match="last one epoch: give `steps_per_epoch`"):
+        trainer.fit((batch(*width) for width in WIDTHS), epochs=3)
+
+
+def test_rows_are_padded_and_in_a_new_order_in_each_epoch():
+    numbers = [{"ids": [7] * length, "label": length} for length in range(1, 31)]
+    data = fit_data(numbers, batch_size=15)
+    orders = []
+    for _ in range(2):
+        batches = [x for (x,) in data]
+        assert [x["ids"].shape[1] % 8 for x in batches] == [0, 0]
+        labels = np.concatenate([x["label"] for x in batches])
+        lengths = np.concatenate([np.sum(np.asarray(x["ids"]) == 7, axis=1) for x in batches])
+        np.testing.assert_array_equal(lengths, labels)
+        orders.append(labels.tolist())
+    assert sorted(orders[0]) == sorted(orders[1]) == [*range(1, 31)] != orders[0] != orders[1]
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_tensors_of_any_backend_go_in(backend, model):
+    module = pytest.importorskip({"jax": "jax.numpy"}.get(backend, backend))
+    convert = {"tensorflow": "constant", "jax": "array", "torch": "tensor"}[backend]
+    convert = getattr(module, convert)
+    inputs, labels = batch(3, 5)
+    tensors = {name: convert(x) for name, x in inputs.items()}
+    found = model.evaluate(tensors, convert(labels), verbose=0)
+    assert found == pytest.approx(model.evaluate(inputs, labels, verbose=0))
+    found = model.evaluate([(tensors, convert(labels))], verbose=0)
+    assert found == pytest.approx(model.evaluate(inputs, labels, verbose=0))
+    np.testing.assert_allclose(
+        model.predict(tensors, verbose=0), model.predict(inputs, verbose=0), atol=1e-6
+    )

@@ -1,0 +1,203 @@
+"""Typical mistakes: each is right by default, or one sentence says what to do. None is silent.
+
+The table is also in docs/how-to/own-model.md.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from support.contract import to_numpy
+
+from keras_transformer import (
+    BertEncoder,
+    Encoder,
+    MaskedLanguageModel,
+    Run,
+    SlicedLogitsTrainer,
+    TokenEmbedding,
+    Tokenizer,
+    Transformer,
+    Translator,
+    padding_mask,
+)
+
+V, BOS, EOS = 13, 2, 3
+SIZES = {"num_layers": 1, "d_model": 4, "num_heads": 2, "d_ff": 6}
+PIECES = np.random.default_rng(1).integers(4, V, (8, 5)).astype("int32")
+LABELS = np.pad(PIECES, ((0, 0), (0, 1)), constant_values=EOS)
+INPUTS = {
+    "source_ids": LABELS,
+    "target_ids": np.pad(PIECES, ((0, 0), (1, 0)), constant_values=BOS),
+}
+PAGE = Path(__file__).parent.parent / "docs" / "how-to" / "own-model.md"
+
+
+def new_model(*compiled):
+    model = Transformer(V, **SIZES)
+    model.compile(*(compiled or ("adam",)))
+    return model
+
+
+def fit(labels=LABELS, **inputs):
+    return new_model().fit({**INPUTS, **inputs}, labels, verbose=0).history
+
+
+def instead(array, id):
+    changed = array.copy()
+    changed[2, 3] = id
+    return changed
+
+
+def tokenizer_of(words, size):
+    return Tokenizer.train([(words, words)], vocabulary_size=size)
+
+
+def child(code):
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    raise RuntimeError(process.stderr)
+
+
+def load_without_import(tmp_path):
+    new_model().save(tmp_path / "model.keras")
+    child(f"import keras; keras.models.load_model({str(tmp_path / 'model.keras')!r})")
+
+
+def without_targets(tmp_path):
+    inputs = {"token_ids": LABELS, "masked_positions": LABELS[:, :1]}
+    model = MaskedLanguageModel(BertEncoder(V, **SIZES))
+    model.compile("adam")
+    model.fit(inputs, verbose=0)
+
+
+NO_BACKEND = "import sys; sys.modules[{0!r}] = None; import keras_transformer"
+
+# The row of the page, what does it, and a part of what it says.
+REFUSED = {
+    "labels of another shape": (
+        lambda _: fit(LABELS[:, 1:]),
+        r"`y_true` must have one label for each token",
+    ),
+    "one-hot labels": (
+        lambda _: fit(np.eye(V)[LABELS]),
+        r"`y_true` must have one label for each token",
+    ),
+    "an id outside the vocabulary": (
+        lambda _: fit(source_ids=instead(LABELS, V)),
+        r"`source_ids` must be from 0 to 12\. Received: values from 3 to 13",
+    ),
+    "an id outside the vocabulary, eagerly": (
+        lambda _: new_model()({**INPUTS, "target_ids": instead(LABELS, V)}),
+        r"`ids` must be from 0 to 12\. Received: values from 3 to 13",
+    ),
+    "a label outside the vocabulary": (
+        lambda _: fit(instead(LABELS, -100)),
+        r"`labels` must be from 0 to 12\. Received: values from -100",
+    ),
+    "targets that are not shifted": (
+        lambda _: fit(target_ids=LABELS),
+        r"The labels equal `target_ids`.*leave `y` out",
+    ),
+    "float ids": (
+        lambda _: new_model()({**INPUTS, "source_ids": LABELS + 0.5}),
+        r"Ids must be integers\. Received: dtype=float",
+    ),
+    "wrong keys": (
+        lambda _: new_model().fit({"source": LABELS, "target": LABELS}, LABELS),
+        r"Missing data for input \"source_ids\"",
+    ),
+    "no targets for a `MaskedLanguageModel`": (without_targets, r"needs labels \(B, M\)"),
+    "text in `predict`": (
+        lambda _: new_model().predict(["a b"]),
+        r"reads token ids, not text.*`Translator\(model, tokenizer\)\.translate",
+    ),
+    "a loss or metric of Keras that counts padding": (
+        lambda _: new_model("adam", "mse"),
+        r"would count padding\. Use 'sparse_categorical_crossentropy'",
+    ),
+    "a layer before it is built": (
+        lambda _: Encoder(**SIZES).count_params(),
+        r"the layer isn't built",
+    ),
+    "`fit` before `compile`": (
+        lambda _: Transformer(V, **SIZES).fit(INPUTS, LABELS),
+        r"You must call `compile\(\)`",
+    ),
+    "the tokenizer of another model": (
+        lambda _: Translator(new_model(), tokenizer_of("a b c d e f g h i j k l", 20)),
+        r"more source tokens than the model",
+    ),
+    "no `import keras_transformer` before a model is loaded": (
+        load_without_import,
+        r"Could not locate class 'Transformer'.*make sure they are all imported",
+    ),
+    "a backend that is not installed": (
+        lambda _: child(NO_BACKEND.format(keras.config.backend())),
+        r"ModuleNotFoundError",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", REFUSED)
+def test_a_mistake_is_named(mistake, tmp_path):
+    act, message = REFUSED[mistake]
+    with pytest.raises(Exception, match=f"(?s){message}"):
+        act(tmp_path)
+
+
+def forgotten_padding_mask():
+    ids, embedding, encoder = instead(LABELS, 0), TokenEmbedding(V, 4), Encoder(1, 4, 1, 6)
+    found, expected = encoder(embedding(ids)), encoder(embedding(ids), padding_mask=ids != 0)
+    np.testing.assert_array_equal(to_numpy(found), to_numpy(expected))
+    assert not to_numpy(padding_mask(ids)).all()
+
+
+def no_loss():
+    history = fit()
+    assert history.keys() == {"loss", "accuracy", "perplexity"} and history["loss"][0] > 1
+
+
+def no_targets():
+    framed = np.pad(INPUTS["target_ids"], ((0, 0), (0, 1)), constant_values=EOS)
+    model = new_model()
+    found = model.evaluate({**INPUTS, "target_ids": framed}, verbose=0)
+    assert found == pytest.approx(model.evaluate(INPUTS, LABELS, verbose=0), abs=1e-5)
+
+
+def targets_without_bos():
+    with pytest.warns(UserWarning, match="Each must begin with bos"):
+        fit(LABELS[:, 1:], target_ids=PIECES)
+
+
+def a_trainer_translates():
+    tokenizer = tokenizer_of("a b c d", 11)
+    translator = Translator(SlicedLogitsTrainer(new_model()), tokenizer)
+    assert isinstance(translator.model, Transformer)
+
+
+def a_run_by_its_name():
+    assert Run("tatoeba_en_de").directory == Run.open("tatoeba_en_de").directory
+
+
+RIGHT = {
+    "no padding mask": forgotten_padding_mask,
+    "`compile` without a loss": no_loss,
+    "`fit` without targets": no_targets,
+    "targets without bos": targets_without_bos,
+    "a trainer in `Translator`": a_trainer_translates,
+    '`Run("name")`': a_run_by_its_name,
+}
+
+
+@pytest.mark.parametrize("mistake", RIGHT)
+def test_a_mistake_is_none_by_default(mistake):
+    RIGHT[mistake]()
+
+
+@pytest.mark.once
+def test_the_page_has_the_same_table():
+    rows = {line.split(" | ")[0].removeprefix("| ") for line in PAGE.read_text().splitlines()}
+    assert {x.removesuffix(", eagerly") for x in (*REFUSED, *RIGHT)} <= rows

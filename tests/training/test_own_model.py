@@ -1,0 +1,152 @@
+"""A user's own model trains on several devices as on one."""
+
+import keras
+import numpy as np
+import pytest
+from support import own_job
+from support.small_models import new_model
+
+from keras_transformer.errors import UserError
+from keras_transformer.training import Distribution, MaskedCrossentropy
+from keras_transformer.training.distribution import TorchProcesses
+from keras_transformer.training.replica_loss import ReplicaLoss
+
+STEPS = 20
+# Processes, and devices in each.
+MANY = {"tensorflow": (1, 2), "jax": (1, 2), "torch": (2, 1)}
+TWO = dict.fromkeys(MANY, (2, 1))
+
+
+def check_same_training(folder, kind, way, places, atol=1e-5):
+    """Checks many processes or devices against one. Returns the outputs of the processes."""
+    many, one = folder / "many", folder / "one"
+    many.mkdir()
+    one.mkdir()
+    codes, logs = own_job.run_own(many, kind, way, STEPS, *places[keras.config.backend()])
+    assert set(codes) == {0}, logs
+    loss = own_job.train(Distribution(), one, kind, way.removeprefix("sharded_"), STEPS)
+    if loss is not None:
+        found = [float(x.rpartition("loss ")[2]) for x in logs]
+        np.testing.assert_allclose(found, loss, rtol=1e-5 + atol)
+    models = [keras.saving.load_model(x / "model.keras") for x in (many, one)]
+    for own, other in zip(*(model.get_weights() for model in models), strict=True):
+        np.testing.assert_allclose(own, other, atol=atol)
+    return logs
+
+
+def test_plain_fit_on_two_devices_equals_one(tmp_path):
+    kind = "ema" if keras.config.backend() == "tensorflow" else "accumulation"
+    check_same_training(tmp_path, kind, "plain", MANY)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kind, way, places",
+    [
+        pytest.param("keras", "plain", MANY, id="a_model_of_keras"),
+        pytest.param("ema", "fit", TWO, id="fit_of_the_package"),
+        pytest.param("ema", "plain", TWO, id="plain_fit_in_two_processes"),
+    ],
+)
+def test_many_equal_one(kind, way, places, tmp_path):
+    check_same_training(tmp_path, kind, way, places)
+
+
+@pytest.mark.slow
+def test_in_bfloat16_many_equal_one_but_for_rounding(tmp_path):
+    check_same_training(tmp_path, "bfloat16", "fit", MANY, atol=5e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind, way", [("ema", "plain"), ("accumulation", "fit")])
+def test_processes_that_hold_half_of_the_weights_equal_one(kind, way, tmp_path):
+    if keras.config.backend() == "tensorflow":  # splits no weights
+        with pytest.raises(UserError):
+            Distribution.all_devices(fully_sharded=True)
+        return
+    logs = check_same_training(tmp_path, kind, f"sharded_{way}", TWO)
+    if keras.config.backend() == "torch":
+        held = [float(log.partition("held ")[2].split()[0]) for log in logs]
+        assert sum(held) == pytest.approx(1, abs=0.01)
+        assert max(held) < 0.55
+
+
+@pytest.mark.slow
+def test_if_a_process_dies_the_others_say_so_and_a_job_of_another_size_resumes(tmp_path):
+    codes, logs = own_job.run_own(tmp_path, "ema", "fit", STEPS, 2, dies=7)
+    assert codes[0] not in (0, None)
+    assert codes[1] == -9
+    assert (tmp_path / "run" / "checkpoints" / "step-00000005").is_dir()
+    assert "UserError: another process of this training has ended" in logs[0]
+    codes, logs = own_job.run_own(tmp_path, "ema", "fit", STEPS, 1)
+    assert codes == [0], logs
+    assert (tmp_path / "run" / "checkpoints" / f"step-{STEPS:08d}").is_dir()
+
+
+@pytest.mark.once
+def test_a_launched_model_of_the_package_is_not_trained_alone(monkeypatch):
+    monkeypatch.setattr(keras.config, "backend", lambda: "torch")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    model = new_model()
+    model.compile("adam", MaskedCrossentropy())
+    ids = np.ones((2, 3), "int32")
+    with pytest.raises(RuntimeError, match="as many different models.*WORLD_SIZE=2"):
+        model.fit({"source_ids": ids, "target_ids": ids}, ids + 1)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("options", [{"model_shards": 2}, {"fully_sharded": True}])
+def test_what_an_engine_cannot_split_is_refused(options, monkeypatch):
+    monkeypatch.setattr(keras.config, "backend", lambda: "tensorflow")
+    with pytest.raises(UserError, match="Received: backend=tensorflow"):
+        Distribution.all_devices(**options)
+
+
+@pytest.mark.once
+def test_a_model_without_weights_is_refused_by_processes():
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    with (
+        pytest.raises(ValueError, match="The model must be built"),
+        TorchProcesses.fitting(object(), model),
+    ):
+        pass
+
+
+class Half(Distribution):
+    """Each of two replicas, one after the other."""
+
+    def __init__(self, rank):
+        self.rank, self.shard = rank, (rank, rank + 1, 2)
+        self.counts = []
+
+    def total(self, number):
+        self.counts.append(number)
+        return number * 0 + self.whole
+
+
+@pytest.mark.once
+def test_rows_of_an_undivided_batch_by_hand():
+    x, y = np.arange(3), np.arange(6).reshape(3, 2)
+    parts = [next(Half(rank).split(lambda skipped: [(x, y)])(0)) for rank in (0, 1)]
+    np.testing.assert_array_equal([part[0] for part in parts], [[0, 1], [2, 0]])
+    np.testing.assert_array_equal(parts[1][1], [[4, 5], [0, 1]])
+    # Four rows count as three, so a mean over four is a mean over three.
+    np.testing.assert_allclose([part[2][:, 0] for part in parts], [[4 / 3, 4 / 3], [4 / 3, 0]])
+
+
+@pytest.mark.parametrize("reduction", ["sum", "sum_over_batch_size", "mean_with_sample_weight"])
+def test_losses_of_replicas_add_up_to_the_loss(reduction):
+    generator = np.random.default_rng(0)
+    y, y_pred = generator.normal(size=(2, 4, 3, 5)).astype("float32")
+    weights = np.array([[2, 1, 0], [1, 0, 0], [1, 1, 1], [0, 3, 0]], "float32")
+    loss = keras.losses.MeanSquaredError(reduction=reduction)
+    replicas = [Half(0), Half(1)]
+    for replica in replicas:
+        replica.whole = weights.sum() if reduction == "mean_with_sample_weight" else 12
+    parts = [
+        ReplicaLoss(loss, replica)(y[rows], y_pred[rows], weights[rows])
+        for replica, rows in zip(replicas, (slice(0, 2), slice(2, 4)), strict=True)
+    ]
+    expected = float(loss(y, y_pred, weights.copy()))
+    assert sum(map(float, parts)) == pytest.approx(expected, rel=1e-5)
