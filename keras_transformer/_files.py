@@ -10,15 +10,16 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import Any, TextIO
 
 import numpy as np
 
 from keras_transformer.errors import UserError
 
-# The configuration of a Keras model with a thousand layers takes about 1 MiB.
+# The configuration of a Keras model with a thousand layers takes about 1 MiB, and so do the
+# validation losses of 25,000 checkpoints.
 _MOST_JSON_BYTES = 4 * 1024 * 1024
 # Each can be a regular file that the shell has opened. It must not be replaced.
 _STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")
@@ -51,6 +52,17 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
         if is_disk_full(error):
             raise UserError(f"no space left on the disk for {path}") from None
         raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text file, as `atomic_write` does."""
+    with atomic_write(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes a JSON file, as `atomic_write` does."""
+    write_text(path, json.dumps(value, indent=2) + "\n")
 
 
 @contextmanager
@@ -103,11 +115,10 @@ def is_disk_full(error: BaseException) -> bool:
     return getattr(error, "errno", None) in codes or any(sign in f"{error}" for sign in signs)
 
 
-def read_json(file: IO[bytes], most_bytes: int) -> Any:
-    """Parses a JSON file. Raises `ValueError` if it is wrong, too deep or above `most_bytes`."""
-    content = file.read(most_bytes + 1)
-    if len(content) > most_bytes:
-        raise ValueError(f"the JSON file must have at most {most_bytes:,} bytes. Received: more")
+def parse_json(content: bytes) -> Any:
+    """Parses JSON. Raises `ValueError` if it is wrong, too deep or above 4 MiB."""
+    if len(content) > _MOST_JSON_BYTES:
+        raise ValueError(f"the JSON must have at most {_MOST_JSON_BYTES:,} bytes")
     try:
         return json.loads(content)
     except RecursionError:
@@ -155,13 +166,6 @@ def read_config(path: str | Path) -> dict[str, Any]:
     except Exception as error:  # zipfile, zlib, struct and json raise different errors
         raise damaged_keras_file(path, error) from error
     return config
-
-
-def is_keras_file(path: str | Path) -> bool:
-    """Returns whether `read_config` can read the file `path`."""
-    with suppress(UserError):
-        return bool(read_config(path))
-    return False
 
 
 def damaged_keras_file(path: str | Path, error: Exception) -> UserError:

@@ -131,20 +131,12 @@ class ServingClient:
                 `beam_size` exceeds the largest that the exported model allows.
         """
         check_is_list(texts=texts)
-        sizes = {"n_best": n_best, "beam_size": beam_size, "max_length": max_length}
-        check_sizes(**{name: size for name, size in sizes.items() if size is not None})
-        if length_penalty is not None:
-            SearchOptions(length_penalty=length_penalty)  # Raises the error of the range.
-
-        def column(value: float | None, kind: type = int) -> list[Any]:
-            return [kind(-1 if value is None else value)] * len(texts)  # -1: the exported value
-
-        inputs = {
-            "text": texts,
-            "beam_size": column(beam_size),
-            "length_penalty": column(length_penalty, float),
-            "max_length": column(max_length),
-        }
+        check_sizes(n_best=n_best)
+        exported: dict[str, Any] = {"beam_size": -1, "length_penalty": -1.0, "max_length": -1}
+        given = zip(exported, (beam_size, length_penalty, max_length), strict=True)
+        options = SearchOptions(**{name: x for name, x in given if x is not None})  # checks ranges
+        values = exported | options.model_dump(exclude_unset=True)
+        inputs = {"text": texts, **{name: [x] * len(texts) for name, x in values.items()}}
         found = []
         for row in self._ask("translate_nbest", inputs, "translations", "scores"):
             best = [ServedTranslation(*pair) for pair in zip(*row, strict=True)]
@@ -230,8 +222,8 @@ class RestEndpoint:
         version = "" if self.version is None else f"/versions/{self.version}"
         server = self.address if "://" in self.address else f"http://{self.address}"
         try:
-            name = f"{quote(self.model, safe='')}{version}"
-            url = f"{server.rstrip('/')}/v1/models/{name}:predict"
+            model = quote(self.model, safe="")
+            url = f"{server.rstrip('/')}/v1/models/{model}{version}:predict"
             response = self.session.post(url, body, timeout=self.timeout)
         except (ValueError, OverflowError) as error:
             raise UserError(f"no request can be sent to {self.address}: {error}") from None

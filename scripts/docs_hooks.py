@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from keras_transformer.cli import COMMANDS, main
 from keras_transformer.models import ARCHITECTURES
-from keras_transformer.recipe.settings import Key, Recipe, TextPair, keys_of
+from keras_transformer.recipe.settings import Key, Recipe, TextPair, all_keys
 from keras_transformer.runs.run import Run
 
 
@@ -66,7 +66,7 @@ def recipe_keys() -> str:
 
 
 def _sections(section: type[BaseModel], name: str) -> Iterator[str]:
-    keys = list(keys_of(section, f"{name}." if name else ""))
+    keys = [key for key in all_keys() if key.name.rpartition(".")[0] == name]
     heading = f"## `{name}`\n\n{inspect.getdoc(section)}" if name else "## Top level"
     rows = ((f"`{_last(key)}`", _escaped(key.value), key.default, _meaning(key)) for key in keys)
     yield f"{heading}\n\n{_table(('key', 'value', 'default', 'meaning'), rows)}"

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer._files import atomic_write, read_json, sha256_of
+from keras_transformer._files import atomic_write, parse_json, sha256_of
 from keras_transformer._progress import Bar
 from keras_transformer.data.corpus import Pair
 from keras_transformer.data.tokenizer import DEFAULT_FRAMES, Tokenizer
@@ -21,7 +21,6 @@ from keras_transformer.errors import UserError
 SIDES = ("source", "target")
 
 _SUMMARY = "meta.json"
-_MOST_SUMMARY_BYTES = 64 * 1024  # `build` writes less than 1 KiB
 _FILES = [f"{side}.{kind}" for side in SIDES for kind in ("ids", "offsets")]
 _CHUNK = 8_192  # number of pairs that are encoded together; limits the memory that `build` needs
 
@@ -149,8 +148,7 @@ def _read_summary(directory: Path) -> dict[str, Any]:
     if not (directory / name).exists():
         raise UserError(f"{directory} is not a token store: it has no {name}")
     try:
-        with (directory / name).open("rb") as file:
-            summary = read_json(file, _MOST_SUMMARY_BYTES)
+        summary = parse_json((directory / name).read_bytes())
         for name, digest in {file: summary["sha256"][file] for file in _FILES}.items():
             if sha256_of(directory / name) != digest:
                 raise ValueError("the SHA-256 is wrong")

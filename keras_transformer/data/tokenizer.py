@@ -12,7 +12,7 @@ import numpy as np
 import sentencepiece
 from sentencepiece import SentencePieceNormalizer, SentencePieceProcessor
 
-from keras_transformer._files import atomic_write, read_json
+from keras_transformer._files import atomic_write, parse_json
 from keras_transformer.data.vocabulary import BOS_ID, EOS_ID, PAD_ID, UNK_ID, with_own_ids
 from keras_transformer.errors import UserError, check_is_list
 
@@ -21,7 +21,6 @@ Side = Literal["source", "target"]
 
 _SPECIAL_IDS: dict[str, Any] = dict(pad_id=PAD_ID, unk_id=UNK_ID, bos_id=BOS_ID, eos_id=EOS_ID)
 _SUMMARY, _NAMES = "tokenizer.json", ("source.model", "target.model")
-_MOST_SUMMARY_BYTES = 64 * 1024  # `save` writes less than 1 KiB
 DEFAULT_FRAMES: dict[str, Any] = {"source_prefix": [], "target_prefix": [], "source_eos": True}
 
 
@@ -172,7 +171,7 @@ class Tokenizer:
     def from_files(cls, files: Mapping[str, bytes], place: str | Path) -> "Tokenizer":
         """Makes a tokenizer of its `files`, as `load`. Errors name the `place` of the files."""
         try:
-            summary = read_json(io.BytesIO(files[_SUMMARY]), _MOST_SUMMARY_BYTES)
+            summary = parse_json(files[_SUMMARY])
             digests = summary["sha256"]
             frames = {name: summary.get(name, x) for name, x in DEFAULT_FRAMES.items()}
             if tuple(digests) not in (_NAMES, _NAMES[:1]):

@@ -208,8 +208,8 @@ class BeamSearch(SearchStrategy):
             tokens = tokens if penalties is None else tokens - penalties
             tokens = apply_rules(tokens, live.ids, position, rules)
         if request.required_ids is not None:
-            ids = {"eos_id": self.eos_id, "pad_id": self.pad_id}
-            return constrained_candidates(*live[:2], tokens, position, request.required_ids, **ids)
+            ids = self.eos_id, self.pad_id
+            return constrained_candidates(live, tokens, position, request.required_ids, *ids)
         if logits.shape[1] == 1 and penalties is None:
             log_probabilities, chosen = best_token(tokens_without(excluded, tokens))
             log_probabilities, parents = log_probabilities + totals, ops.zeros_like(chosen)

@@ -49,9 +49,8 @@ class Sampling(SearchStrategy):
 
     Sample n of each sentence uses `request.random_numbers[:, n]`. The score of a sample is its
     log-probability under the model, before temperature, `top_k`, `top_p` and rules. If the rules
-    allow no token, the sample is empty and its score is minus infinity.
-
-    Source: Holtzman et al. 2020, for the nucleus; Fan et al. 2018, §5.2, for `top_k`.
+    allow no token, the sample is empty and its score is minus infinity. For the sources, see
+    `SamplingOptions`.
     """
 
     def check(self, request: Request, max_length: int) -> None:
@@ -59,9 +58,8 @@ class Sampling(SearchStrategy):
         for name in ("required_ids", "beam_sizes", "length_penalties"):
             if getattr(request, name) is not None:
                 raise ValueError(f"`{name}` is for beam search, not for sampling.")
-        numbers = request.random_numbers
-        if numbers is None or tuple(numbers.shape[1:]) != (self.num_beams, max_length):
-            shape = None if numbers is None else tuple(numbers.shape)
+        shape = tuple(getattr(request.random_numbers, "shape", ()))
+        if shape[1:] != (self.num_beams, max_length):
             raise ValueError(
                 "`random_numbers` must have the shape (B, num_samples, max_length). Received: "
                 f"{shape}, num_samples={self.num_beams}, max_length={max_length}"
@@ -174,17 +172,15 @@ def _nucleus_border(weights: Any, top_p: float) -> Any:
     """
     target = top_p * ops.sum(weights, axis=-1, keepdims=True)
 
-    def bisect(count: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:
+    def bisect(_: Any, limits: tuple[Any, Any]) -> tuple[Any, Any]:
+        low, high = limits
         middle = (low + high) / 2
         above = ops.where(weights >= ops.exp(middle), weights, 0.0)
         is_enough = ops.sum(above, axis=-1, keepdims=True) >= target
-        low, high = ops.where(is_enough, middle, low), ops.where(is_enough, high, middle)
-        return count + 1, low, high
+        return ops.where(is_enough, middle, low), ops.where(is_enough, high, middle)
 
-    first = ops.convert_to_tensor(0, dtype="int32")
-    start = (first, ops.full_like(target, SMALLEST_LOG_WEIGHT), ops.zeros_like(target))
-    _, border, _ = ops.while_loop(lambda count, *_: count < NUCLEUS_BISECTIONS, bisect, start)
-    return ops.exp(border)
+    limits = ops.full_like(target, SMALLEST_LOG_WEIGHT), ops.zeros_like(target)
+    return ops.exp(ops.fori_loop(0, NUCLEUS_BISECTIONS, bisect, limits)[0])
 
 
 def _draw(weights: Any, numbers: Any) -> Any:
@@ -198,13 +194,12 @@ def _draw(weights: Any, numbers: Any) -> Any:
     vocabulary_size = weights.shape[-1]
     num_blocks = -(-vocabulary_size // BLOCK_SIZE)
     weights = ops.pad(weights, ((0, 0), (0, 0), (0, num_blocks * BLOCK_SIZE - vocabulary_size)))
-    blocks = ops.reshape(weights, (-1, BLOCK_SIZE))
-    sums = ops.reshape(ops.sum(blocks, axis=-1), (batch, beams, num_blocks))
+    blocks = ops.reshape(weights, (batch, beams, num_blocks, BLOCK_SIZE))
+    sums = ops.sum(blocks, axis=-1)
     cumulative = ops.cumsum(sums, axis=-1)
     target = numbers * cumulative[..., -1]
     block = _first_above(sums, cumulative, target)
-    rows = ops.reshape(ops.arange(batch * beams, dtype="int32"), (batch, beams))
-    chosen = ops.take(blocks, rows * num_blocks + block, axis=0)
+    chosen = ops.take_along_axis(blocks, block[..., None, None], axis=2)[:, :, 0]
     below = take_at(cumulative, block) - take_at(sums, block)
     return block * BLOCK_SIZE + _first_above(chosen, ops.cumsum(chosen, axis=-1), target - below)
 

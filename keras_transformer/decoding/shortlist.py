@@ -103,9 +103,12 @@ def limit_request(request: Request, num_specials: int, pad_id: int) -> Request:
     batch = ops.shape(request.source_ids)[0]
     fields = {name: x for name in _IDS if (x := getattr(request, name)) is not None}
     specials = ops.arange(num_specials, dtype="int32") + ops.zeros((batch, 1), "int32")
-    given = [request.shortlist, *fields.values()]
-    ids = ops.concatenate([specials, *map(_rows, given)], axis=1)
-    shortlist = unique_ids(ids, pad_id)
+    # Reshapes only sequences, of which only B may be known at run time alone.
+    rows = [
+        x if len(x.shape) == 2 else ops.reshape(x, (-1, math.prod(x.shape[1:])))
+        for x in (request.shortlist, *fields.values())
+    ]
+    shortlist = unique_ids(ops.concatenate([specials, *rows], axis=1), pad_id)
     columns = {name: _columns(x, shortlist) for name, x in fields.items()}
     return request._replace(shortlist=shortlist, **columns)
 
@@ -128,57 +131,45 @@ def with_token_ids(result: SearchResult, shortlist: Any) -> SearchResult:
 def _columns(ids: Any, shortlist: Any) -> Any:
     """Returns the first column of each of the `ids` `(B, ...)` in `shortlist` `(B, K)`, int32."""
     count = ops.shape(shortlist)[1]
-    is_id = _rows(ids)[..., None] == shortlist[:, None]
-    columns = ops.where(is_id, ops.arange(count, dtype="int32"), count)
-    return ops.reshape(ops.min(columns, axis=-1), (-1, *ids.shape[1:]))
-
-
-def _rows(ids: Any) -> Any:
-    """Returns `ids` `(B, ...)` as rows `(B, M)`. Only B may be known at run time alone."""
-    return ids if len(ids.shape) == 2 else ops.reshape(ids, (-1, math.prod(ids.shape[1:])))
+    is_id = ids[..., None] == ops.expand_dims(shortlist, tuple(range(1, len(ids.shape))))
+    return ops.min(ops.where(is_id, ops.arange(count, dtype="int32"), count), axis=-1)
 
 
 def lexical_table(
-    store: Any,
-    source_vocabulary_size: int,
-    target_vocabulary_size: int,
-    num_translations: int,
-    most_token_pairs: int = MOST_TOKEN_PAIRS,
+    store: Any, source_vocabulary_size: int, target_vocabulary_size: int, num_translations: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Estimates p(target token | source token) with IBM model 1 (Brown et al. 1993, §4.1).
 
     Returns the number of occurrences of each of W target tokens, int64 `(W,)`, and the ids of the M
     most probable translations of each of V source tokens, best first, int32 `(V, M)`, padded by -1.
     """
-    pairs = _token_pairs(store, source_vocabulary_size, most_token_pairs)
+    pairs = _token_pairs(store, source_vocabulary_size)
     keys, places = np.unique(pairs[0] * target_vocabulary_size + pairs[1], return_inverse=True)
-    source_of_key = keys // target_vocabulary_size
+    sources, targets = np.divmod(keys, target_vocabulary_size)
     probabilities = np.ones(len(keys))
     for _ in range(ITERATIONS):
         shares = probabilities[places]
         shares /= np.bincount(pairs[2], shares)[pairs[2]]
         expected = np.bincount(places, shares, len(keys))
-        totals = np.bincount(source_of_key, expected, source_vocabulary_size + 1)
-        probabilities = expected / totals[source_of_key]
-    is_real = source_of_key < source_vocabulary_size
-    sources, targets = np.divmod(keys[is_real], target_vocabulary_size)
-    order = np.lexsort((-probabilities[is_real], sources))
+        totals = np.bincount(sources, expected, source_vocabulary_size + 1)
+        probabilities = expected / totals[sources]
+    order = np.lexsort((-probabilities, sources))
     sources, targets = sources[order], targets[order]
     ranks = np.arange(len(sources)) - np.searchsorted(sources, sources)
     is_best = ranks < num_translations
-    table = np.full((source_vocabulary_size, num_translations), -1, "int32")
+    table = np.full((source_vocabulary_size + 1, num_translations), -1, "int32")
     table[sources[is_best], ranks[is_best]] = targets[is_best]
     pieces = store.pieces("target", np.arange(len(store)))
-    return np.bincount(pieces, minlength=target_vocabulary_size), table
+    return np.bincount(pieces, minlength=target_vocabulary_size), table[:-1]  # no empty word
 
 
-def _token_pairs(store: Any, empty_id: int, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _token_pairs(store: Any, empty_id: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns the source id, target id and target position of each pair of tokens, int64 `(P,)`.
 
     The empty source word `empty_id` explains target tokens that translate no source token.
     """
     source_lengths, target_lengths = (store.lengths(side) for side in SIDES)
-    step = max(1, -(-int(((source_lengths + 1) * target_lengths).sum()) // most))
+    step = max(1, -(-int(((source_lengths + 1) * target_lengths).sum()) // MOST_TOKEN_PAIRS))
     sources, targets, counts = [], [], []
     for index in range(0, len(store), step):
         source, target = store.pair(index)

@@ -31,7 +31,6 @@ from keras_transformer.decoding.next_tokens import (
     TokenRule,
     best_token,
     count_tokens,
-    take_at,
     top_k_tokens,
     write_at,
 )
@@ -80,11 +79,10 @@ class NoRepeatNgrams:
     size: int
 
     def __call__(self, log_probabilities: Any, ids: Any, position: Any) -> Any:
-        num_ngrams = ops.shape(ids)[-1] - self.size
-        if not isinstance(num_ngrams, int):
-            num_ngrams = _at_least_0(num_ngrams)
-        elif num_ngrams < 1:
+        last = ids[..., self.size :]  # The last token of each n-gram.
+        if last.shape[-1] == 0:
             return log_probabilities
+        num_ngrams = ops.shape(last)[-1]
         first = ops.arange(1, 1 + num_ngrams, dtype="int32")  # Start of each n-gram.
         is_repeated = first + self.size - 1 <= position
         suffix = last_tokens(ids, position, self.size - 1)
@@ -92,7 +90,6 @@ class NoRepeatNgrams:
             token = ids[..., 1 + offset : 1 + offset + num_ngrams]
             is_equal = token == suffix[..., offset : offset + 1]
             is_repeated = ops.logical_and(is_repeated, is_equal)
-        last = ids[..., self.size :]
         return _forbid(log_probabilities, last, ops.broadcast_to(is_repeated, ops.shape(last)))
 
 
@@ -180,20 +177,14 @@ def forbid_sequences(
     `forbidden_ids` are int32 `(B, C, W)`, or `(1, C, W)` for every sentence, padded at the end. A
     sequence that contains only padding has no effect.
     """
-    num_sequences, width = forbidden_ids.shape[1:]
-    lengths = count_tokens(forbidden_ids, pad_id)  # (B, C)
-    recent = last_tokens(ids, position, width - 1)
-    is_complete = (lengths > 0)[:, None]
-    for back in range(1, width):
-        # The token that is `back` places before the last token of the sequence, if it exists.
-        at = lengths - 1 - back
-        token = take_at(forbidden_ids, _at_least_0(at))[:, None]
-        is_equal = ops.logical_or((at < 0)[:, None], token == recent[..., width - 1 - back, None])
-        is_complete = ops.logical_and(is_complete, is_equal)  # (B, N, C)
-    last = take_at(forbidden_ids, _at_least_0(lengths - 1))[:, None]
-    shape = (*ops.shape(ids)[:2], num_sequences)
-    tokens = ops.broadcast_to(ops.where(is_complete, last, 0), shape)
-    return _forbid(log_probabilities, tokens, ops.broadcast_to(is_complete, shape))
+    width = forbidden_ids.shape[-1]
+    lengths = count_tokens(forbidden_ids, pad_id)[..., None]
+    columns = lengths - width + ops.arange(width, dtype="int32")  # Below 0 before the sequence.
+    sequences = ops.take_along_axis(forbidden_ids, _at_least_0(columns), axis=-1)[:, None]
+    recent = last_tokens(ids, position, width - 1)[:, :, None]
+    is_equal = ops.logical_or((columns < 0)[:, None, :, :-1], sequences[..., :-1] == recent)
+    is_complete = ops.logical_and(ops.all(is_equal, axis=-1), (lengths > 0)[:, None, :, 0])
+    return _forbid(log_probabilities, ops.where(is_complete, sequences[..., -1], 0), is_complete)
 
 
 def last_tokens(ids: Any, position: Any, count: int) -> Any:
@@ -217,9 +208,8 @@ def _forbid(log_probabilities: Any, tokens: Any, is_forbidden: Any) -> Any:
 
 def _indices(tokens: Any) -> Any:
     """Returns the indices `(B * N * M, 3)` of `tokens` `(B, N, M)` in a tensor `(B, N, V)`."""
-    batch, beams, count = ops.shape(tokens)
-    sentence, beam = ops.arange(batch, dtype="int32"), ops.arange(beams, dtype="int32")
-    shape = (batch, beams, count)
+    shape = ops.shape(tokens)
+    sentence, beam = (ops.arange(size, dtype="int32") for size in shape[:2])
     parts = (sentence[:, None, None], beam[:, None], tokens)
     return ops.stack([ops.reshape(ops.broadcast_to(x, shape), (-1,)) for x in parts], axis=-1)
 
@@ -235,36 +225,29 @@ class Candidates(NamedTuple):
 
 
 def constrained_candidates(
-    live_ids: Any,
-    live_log_probabilities: Any,
-    next_tokens: Any,
-    position: Any,
-    required_ids: Any,
-    *,
-    eos_id: int,
-    pad_id: int,
+    live: Any, next_tokens: Any, position: Any, required_ids: Any, eos_id: int, pad_id: int
 ) -> Candidates:
     """Continues the live hypotheses with the most probable tokens and with the required tokens.
 
     There are M = 2N + N + N * C candidates: the 2N most probable continuations over all N
     hypotheses, the most probable continuation of each hypothesis, and each hypothesis with the next
     token of each sequence that is not met. A hypothesis cannot end with eos before all sequences
-    are met. `next_tokens`, float32 `(B, N, V)`, are log-probabilities. `required_ids` are int32
-    `(B, C, W)`. Empty sequences are ignored.
+    are met. `live` is a `Live` of beam search. `next_tokens`, float32 `(B, N, V)`, are
+    log-probabilities. `required_ids` are int32 `(B, C, W)`. Empty sequences are ignored.
 
     Source: Post & Vilar 2018, algorithm 2.
     """
-    required = next_required_tokens(live_ids, position, required_ids, pad_id)
+    required = next_required_tokens(live.ids, position, required_ids, pad_id)
     is_incomplete = ops.any(required != NO_TOKEN, axis=-1)[..., None]
     is_eos = ops.arange(next_tokens.shape[-1], dtype="int32") == eos_id
     next_tokens = ops.where(ops.logical_and(is_incomplete, is_eos), IMPOSSIBLE, next_tokens)
-    totals = live_log_probabilities[..., None] + next_tokens
+    totals = live.log_probabilities[..., None] + next_tokens
     log_probabilities, parents, tokens = _continuations(totals, required)
     keys = parents * next_tokens.shape[-1] + tokens
     columns = ops.arange(keys.shape[1], dtype="int32")
     is_before = columns < columns[:, None]
     is_duplicate = ops.any((keys[:, :, None] == keys[:, None, :]) & is_before, axis=-1)
-    ids = write_at(take_columns(live_ids, parents), tokens, position + 1)
+    ids = write_at(take_columns(live.ids, parents), tokens, position + 1)
     banks = banks_of(ids, position + 1, required_ids, pad_id)
     return Candidates(
         ids=ids,
@@ -288,10 +271,8 @@ def allocate_beams(log_probabilities: Any, banks: Any, beam_size: int) -> Any:
     count = log_probabilities.shape[1]
     columns = ops.arange(count, dtype="int32")
     own, other = log_probabilities[:, :, None], log_probabilities[:, None, :]
-    is_before = ops.logical_or(
-        other > own, ops.logical_and(other == own, columns < columns[:, None])
-    )
-    is_before = ops.logical_and(is_before, banks[:, None, :] == banks[:, :, None])
+    is_before = (other > own) | (other == own) & (columns < columns[:, None])
+    is_before = is_before & (banks[:, None, :] == banks[:, :, None])
     rank_in_bank = ops.sum(ops.cast(is_before, "int32"), axis=-1)
     num_banks = 1 + ops.max(banks)
     turn = rank_in_bank * num_banks + (num_banks - 1 - banks)
@@ -321,41 +302,29 @@ def _met_tokens(ids: Any, position: Any, required_ids: Any, pad_id: int) -> tupl
 
     The number is the length of a met sequence, k of a sequence in progress, or 0.
     """
-    lengths = count_tokens(required_ids, pad_id)
-    occurs = _occurs(ids, required_ids, lengths)
-    lengths = lengths[:, None]
-    progress = ops.zeros_like(ops.cast(occurs, "int32"))
-    for size in range(1, required_ids.shape[-1]):
-        suffix = last_tokens(ids, position, size)[:, :, None]  # (B, N, 1, size)
-        is_suffix = ops.all(suffix == required_ids[:, None, :, :size], axis=-1)
-        progress = ops.where(ops.logical_and(is_suffix, size < lengths), size, progress)
-    return ops.where(occurs, lengths, progress), lengths
-
-
-def _occurs(ids: Any, required_ids: Any, lengths: Any) -> Any:
-    """Returns a bool mask `(B, N, C)`, True if a sequence occurs in a hypothesis or is empty."""
-    width = required_ids.shape[-1]
-    longest = ops.shape(ids)[-1]
-    ids = ops.pad(ids, ((0, 0), (0, 0), (0, width)), constant_values=NO_TOKEN)
-    starts_here = ops.ones((1, 1, 1, 1), "bool")
+    lengths = count_tokens(required_ids, pad_id)[:, None]
+    longest, width = ops.shape(ids)[-1], required_ids.shape[-1]
+    ids = ops.pad(ids, ((0, 0), (0, 0), (0, width)), constant_values=NO_TOKEN)[:, :, None]
+    starts_here: Any = True  # (B, N, C, 1 + L), whether the first tokens are in the hypothesis
+    progress: Any = 0
     for offset in range(width):
-        token = required_ids[:, None, :, offset, None]  # (B, 1, C, 1)
-        is_equal = ids[:, :, None, offset : offset + longest] == token
-        is_over = (offset >= lengths)[:, None, :, None]
+        is_equal = ids[..., offset : offset + longest] == required_ids[:, None, :, offset, None]
+        is_over = (offset >= lengths)[..., None]
         starts_here = ops.logical_and(starts_here, ops.logical_or(is_equal, is_over))
-    return ops.any(starts_here, axis=-1)
+        is_suffix = ops.take(starts_here, _at_least_0(position - offset), axis=-1)
+        is_begun = ops.logical_and(is_suffix, offset + 1 < lengths)
+        progress = ops.where(is_begun, offset + 1, progress)
+    return ops.where(ops.any(starts_here, axis=-1), lengths, progress), lengths
 
 
-def _continuations(totals: Any, required: Any) -> tuple[Any, Any, Any]:
+def _continuations(totals: Any, required: Any) -> tuple[Any, ...]:
     """Returns the log-probabilities, parents and new tokens of the candidates, each `(B, M)`."""
     beams = totals.shape[1]
     best, best_tokens = best_token(totals)
-    is_required = required != NO_TOKEN
-    tokens = ops.where(is_required, required, 0)
+    # For a sequence that is met, the most probable token once more: duplicates are removed.
+    tokens = ops.where(required == NO_TOKEN, best_tokens[..., None], required)
     of_required = ops.take_along_axis(totals, tokens, axis=-1)
-    of_required = ops.where(is_required, of_required, IMPOSSIBLE)
     own = ops.zeros_like(best_tokens) + ops.arange(beams, dtype="int32")
     kinds = [top_k_tokens(totals, 2 * beams), (best, own, best_tokens)]
     kinds += [(of_required[..., c], own, tokens[..., c]) for c in range(required.shape[-1])]
-    found = [ops.concatenate(parts, axis=1) for parts in zip(*kinds, strict=True)]
-    return found[0], found[1], found[2]
+    return tuple(ops.concatenate(parts, axis=1) for parts in zip(*kinds, strict=True))

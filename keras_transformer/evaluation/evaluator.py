@@ -140,7 +140,6 @@ class Evaluator:
 
     def scores(self, hypotheses: Sequence[str]) -> list[Score]:
         """Returns the score of the translations for each metric."""
-        self.check_aligned("the translations", hypotheses)
         scores = []
         for metric in self._metrics:
             result = metric._aggregate_and_compute(self._statistics(metric, hypotheses))
@@ -195,8 +194,6 @@ class Evaluator:
 
         Source: Koehn 2004, "Statistical Significance Tests for Machine Translation Evaluation".
         """
-        self.check_aligned("the translations", hypotheses)
-        self.check_aligned("the baseline", baseline)
         seed = os.environ.get("SACREBLEU_SEED", "12345").lower()
         size = len(self.references)
         found = []
@@ -220,7 +217,6 @@ class Evaluator:
         The length of a sentence is the number of words of the source, or of the reference if there
         are no sources. White space separates words. Buckets without sentences are left out.
         """
-        self.check_aligned("the translations", hypotheses)
         lengths = [len(line.split()) for line in self.sources or self.references]
         numbers = np.digitize(lengths, list(_BUCKETS.values()), right=True)
         statistics = [(x, self._statistics(x, hypotheses)) for x in self._metrics]
@@ -233,4 +229,6 @@ class Evaluator:
         return buckets
 
     def _statistics(self, metric: Any, hypotheses: Sequence[str]) -> Any:
+        """Returns the statistics of each sentence, which a metric keeps."""
+        self.check_aligned("the translations", hypotheses)
         return metric._extract_corpus_statistics(tuple(hypotheses), (self.references,))

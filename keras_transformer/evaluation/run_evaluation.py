@@ -83,7 +83,8 @@ def evaluate_run(
             to `hypotheses/` in the run folder, and those of `files` are not kept.
         **settings: Other arguments of `open_translator`.
     """
-    run.scores.check()
+    run.scores.entries()  # raises an error if the file is damaged
+    run.writing()  # raises an error if the folder is read-only
     options = options or run.recipe.evaluation.search_options()
     evaluator = evaluator or run_evaluator(run, split, files)
     sources = list(evaluator.sources or ())

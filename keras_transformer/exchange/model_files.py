@@ -29,6 +29,7 @@ def reading(path: str | Path) -> Iterator[None]:
         raise
     except Exception as error:  # NumPy, zipfile, json, safetensors, torch and Keras have their own
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        kind = "missing or not supported: " if isinstance(error, KeyError) else kind
         reason = " ".join(f"{kind}{error}".split())[:300]
         raise UserError(f"{path} cannot be imported: {reason}") from error
 

@@ -37,8 +37,6 @@ PAGE = 4096
 # have relative errors of 1e-3.
 TOLERANCE = 1e-2
 
-SENTENCES = 16  # number of random sentences that export and model translate for the comparison
-
 
 def export_onnx(
     model: Transformer,
@@ -59,33 +57,8 @@ def export_onnx(
         tokenizer/        written by `Tokenizer.save`
         translate.py      a beam search that needs only NumPy, onnxruntime and sentencepiece
 
-    `python translate.py < in.txt` does not need this package. To write your own search, use the
-    inputs and outputs below. Integers are int64, the mask is bool, other tensors are float32. N is
-    the number of hypotheses per sentence, and N' is this number in the previous step. T is the
-    number of past target tokens. B, S, N, N' and T may have any value. `{i}` is the number of the
-    layer, counted from 1. Without `d_k`, keys are as wide as values: K = K_v.
-
-    `encoder.onnx`:
-
-    - input `source_ids` `(B, S)`: pieces and eos, padded at the end
-    - outputs `source_mask` `(B, 1, 1, S)`, `memory_key_{i}` `(B, H, K, S)` and
-      `memory_value_{i}` `(B, H, S, K_v)`; `step.onnx` has inputs with the same names
-
-    `step.onnx`, for hypotheses that all have the same number of tokens:
-
-    - input `token_ids` `(B, N)`: the newest token of each hypothesis; bos in the first step
-    - input `parents` `(B, N)`: the index of each hypothesis's parent among the N' hypotheses of the
-      previous step, from 0 to N' - 1; 0 in the first step
-    - input `num_candidates` `(1,)`: number C of candidates per hypothesis
-    - inputs `past_key_{i}` `(B, N', H, T, K)`, `past_value_{i}` `(B, N', H, T, K_v)`: `key_{i}` and
-      `value_{i}` of the previous step; empty in the first step, with N' = 1 and T = 0
-    - outputs `logits` `(B, N, V)`; `key_{i}` `(B, N, H, T + 1, K)`; `value_{i}`
-      `(B, N, H, T + 1, K_v)`; `candidate_ids` and `candidate_log_probabilities` (in nats)
-      `(B, N, C)`: the C most probable next tokens of each hypothesis, the most probable first. The
-      log-probability of padding and bos is minus infinity.
-
-    The graphs are built from the weights, on any backend, without tracing. If the model
-    has a position encoding, S and T + 1 must be at most `model.max_length`.
+    `python translate.py < in.txt` does not need this package. The page "Export to ONNX" of the
+    documentation lists the inputs and outputs of both graphs, for a search of your own.
 
     Example:
 
@@ -115,6 +88,7 @@ def export_onnx(
             supported. If the model is quantized, or the tokenizer belongs to another model.
     """
     from keras_transformer.export import onnx_graph
+    from keras_transformer.export.onnx_program import StandaloneTranslator
 
     check_weights("onnx", quantization)
     check_model(model, tokenizer)
@@ -153,10 +127,18 @@ def export_onnx(
         (partial / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
         tokenizer.save(partial / "tokenizer")
         shutil.copyfile(Path(__file__).with_name("onnx_program.py"), partial / "translate.py")
-        sentences = sentences or random_sentences(tokenizer, SENTENCES)
-        translator = Translator(model, tokenizer, _options(config), overlong="truncate")
-        parts = "ONNX model", translator, sentences, _translated(partial, sentences)
-        return compare_translations(*parts, tolerance=TOLERANCE, is_exact=quantization == "float32")
+        sentences = sentences or random_sentences(tokenizer)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # no warnings about truncation
+            pairs = StandaloneTranslator(partial).translate(sentences)
+        return compare_translations(
+            "ONNX model",
+            Translator(model, tokenizer, _options(config), overlong="truncate"),
+            sentences,
+            [[pair] for pair in pairs],
+            tolerance=TOLERANCE,
+            is_exact=quantization == "float32",
+        )
 
 
 def _quantized(graph: Any) -> Any:
@@ -193,15 +175,6 @@ def _save(graphs: dict[str, Any], directory: Path) -> None:
                 constant.ClearField(field)
     for name, graph in graphs.items():
         (directory / name).write_bytes(graph.SerializeToString())
-
-
-def _translated(directory: Path, sentences: Sequence[str]) -> list[list[tuple[str, float]]]:
-    """Returns the translations by the program in the folder."""
-    from keras_transformer.export.onnx_program import StandaloneTranslator
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # no warnings about truncation
-        return [[pair] for pair in StandaloneTranslator(directory).translate(sentences)]
 
 
 def _options(config: dict[str, Any]) -> SearchOptions:

@@ -42,17 +42,17 @@ Rotation = tuple[str, str] | None
 
 
 def encoder_graph(model: Transformer) -> onnx.ModelProto:
-    """Returns the graph of the encoder (see `encoder.onnx` in the docstring of `export_onnx`)."""
+    """Returns the graph of the encoder (`encoder.onnx` in docs/how-to/export-onnx.md)."""
     graph = _Graph("encoder", model)
     source_ids = graph.input("source_ids", TensorProto.INT64, ("batch", "source_length"))
     mask = graph.add("Equal", source_ids, np.array(model.pad_id, "int64"))
     mask = graph.add("Not", graph.add("Unsqueeze", mask, np.array([1, 2])))
     length = graph.add("Shape", source_ids, start=1, end=2)
-
-    def first_rows(table: np.ndarray) -> str:
-        return graph.add("Slice", table, np.array([0]), length, np.array([0]))
-
-    x, rotation = graph.embed(source_ids, model.source_embedding, first_rows)
+    x, rotation = graph.embed(
+        source_ids,
+        model.source_embedding,
+        lambda table: graph.add("Slice", table, np.array([0]), length, np.array([0])),
+    )
     for layer in model.encoder.layers:
         attention, residual = layer.self_attention, layer.self_attention_residual
         parts = graph.project(graph.sublayer_input(x, residual), attention)
@@ -75,7 +75,7 @@ def encoder_graph(model: Transformer) -> onnx.ModelProto:
 
 
 def step_graph(model: Transformer, bos_id: int) -> onnx.ModelProto:
-    """Returns the graph of a decoder step (see `step.onnx` in the docstring of `export_onnx`)."""
+    """Returns the graph of a decoder step (`step.onnx` in docs/how-to/export-onnx.md)."""
     graph = _Graph("step", model)
     token_ids = graph.input("token_ids", TensorProto.INT64, ("batch", "beams"))
     parents = graph.input("parents", TensorProto.INT64, ("batch", "beams"))
@@ -90,11 +90,9 @@ def step_graph(model: Transformer, bos_id: int) -> onnx.ModelProto:
     )
     position = graph.add("Shape", pasts[0][0], start=3, end=4)
     parents = graph.add("Unsqueeze", parents, np.array([2]))
-
-    def this_row(table: np.ndarray) -> str:
-        return graph.add("Gather", table, position)
-
-    x, rotation = graph.embed(token_ids, model.target_embedding, this_row)
+    x, rotation = graph.embed(
+        token_ids, model.target_embedding, lambda table: graph.add("Gather", table, position)
+    )
     for i, layer in enumerate(model.decoder.layers):
         past = [graph.add("GatherND", each, parents, batch_dims=1) for each in pasts[i]]
         x, *cache = _decoder_layer(graph, x, layer, past, memories[i], mask, rotation)

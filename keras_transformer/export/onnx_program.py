@@ -243,32 +243,23 @@ def _largest(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     return np.take_along_axis(values, order, axis=1), order
 
 
-def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
+def main(words: Sequence[str] | None = None) -> None:
+    """Translates a file or standard input, and prints one line for each line of input."""
     parser = argparse.ArgumentParser(
         description="Translate FILE or standard input (UTF-8), one sentence per line."
     )
-    parser.add_argument("file", nargs="?", metavar="FILE")
-    here = Path(__file__).parent
-    parser.add_argument("--model", default=here, help="exported folder; default: this file's")
-    for flag, kind, meaning in (
-        ("--beam-size", int, "number of beams; default: the exported one"),
-        ("--length-penalty", float, "exponent alpha of ((5 + n) / 6) ** alpha; default: exported"),
-        ("--max-length", int, "most tokens of a translation; default: exported, or source + 50"),
-    ):
-        parser.add_argument(flag, type=kind, help=meaning)
-    parser.add_argument("--threads", type=int, default=0, help="default: 0, one per core")
-    return parser.parse_args(words)
-
-
-def main(words: Sequence[str] | None = None) -> None:
-    """Translates a file or standard input, and prints one line for each line of input."""
-    arguments = _arguments(words)
+    add = parser.add_argument
+    add("file", nargs="?", metavar="FILE")
+    add("--model", default=Path(__file__).parent, help="exported folder; default: this file's")
+    add("--beam-size", type=int, help="number of beams; default: the exported one")
+    add("--length-penalty", type=float, help="alpha in ((5 + n) / 6) ** alpha; default: exported")
+    add("--max-length", type=int, help="most tokens; default: exported, or source + 50")
+    add("--threads", dest="num_threads", type=int, default=0, help="default: 0, one per core")
+    options = vars(parser.parse_args(words))
+    path = options.pop("file")
     try:
-        search = arguments.beam_size, arguments.length_penalty, arguments.max_length
-        translator = StandaloneTranslator(
-            arguments.model, *search, num_threads=arguments.threads or 0
-        )
-        binary = open(arguments.file, "rb") if arguments.file else sys.stdin.buffer
+        translator = StandaloneTranslator(options.pop("model"), **options)
+        binary = open(path, "rb") if path else sys.stdin.buffer
         # Only "\n" and "\r\n" end a line.
         with io.TextIOWrapper(binary, encoding="utf-8-sig", newline="\n") as file:
             while lines := list(itertools.islice(file, LINES)):

@@ -23,7 +23,6 @@ from keras_transformer.runs.run import Run
 from keras_transformer.translation.comparison import run_sentences
 from keras_transformer.translation.open_run import open_model, open_shortlist
 
-MAX_BEAM_SIZE = 16  # of a request to a SavedModel
 SENTENCES = 32  # maximum number of sentences that export and model translate for the comparison
 
 _CHILD = "import sys; from keras_transformer.export.run_export import main; main(*sys.argv[1:])"
@@ -57,7 +56,16 @@ def export_run(run: Run, options: ExportOptions) -> Exported:
     """
     format = options.format
     search = options.search or run.recipe.evaluation.search_options()
-    _check_search(format, search)
+    supported = SEARCH_OPTIONS.get(format, SearchOptions.model_fields)
+    changed = search.model_dump(exclude_defaults=True, exclude={"n_best"})
+    if refused := [name for name in changed if name not in supported]:
+        received = ", ".join(f"{name}={changed[name]}" for name in refused)
+        flags = (f"--{x.replace('_', '-')} {getattr(SearchOptions(), x)}" for x in refused)
+        raise UserError(
+            f"the format {format} supports only the search options {', '.join(supported)}. Use the "
+            f"format saved_model, or replace those of the recipe: {' '.join(flags)}. "
+            f"Received: {received}"
+        )
     if format in ("ctranslate2", "onnx", "hugging_face"):
         run.require_transformer(f"The format {format}")
     directory = options.output or Path("exports", run.directory.resolve().name)
@@ -80,25 +88,6 @@ def export_run(run: Run, options: ExportOptions) -> Exported:
         raise UserError(str(error)) from error
 
 
-def _check_search(format: str, search: SearchOptions) -> None:
-    """Raises `UserError` if a search option has an effect that the export does not support."""
-    if format == "saved_model" and search.beam_size > MAX_BEAM_SIZE:
-        raise UserError(
-            f"for the format saved_model, `beam_size` must be at most {MAX_BEAM_SIZE}. "
-            f"Received: beam_size={search.beam_size}"
-        )
-    supported = SEARCH_OPTIONS.get(format)
-    changed = search.model_dump(exclude_defaults=True, exclude={"n_best"})
-    if supported and (refused := [name for name in changed if name not in supported]):
-        received = ", ".join(f"{name}={changed[name]}" for name in refused)
-        flags = (f"--{x.replace('_', '-')} {getattr(SearchOptions(), x)}" for x in refused)
-        raise UserError(
-            f"the format {format} supports only the search options {', '.join(supported)}. Use the "
-            f"format saved_model, or replace those of the recipe: {' '.join(flags)}. "
-            f"Received: {received}"
-        )
-
-
 def _export(run: Run, options: ExportOptions) -> Exported:
     """Exports in this process. `options` have all values."""
     weights: Any = options.quantization
@@ -106,43 +95,39 @@ def _export(run: Run, options: ExportOptions) -> Exported:
     assert output and search
     sentences = run_sentences(run, SENTENCES)
     if options.format == "run":
-        found = export_shared_run(run, output, weights, sentences, options.checkpoint)
-        return Exported(output, str(found))
+        copied = export_shared_run(run, output, weights, sentences, options.checkpoint)
+        return Exported(output, str(copied))
     model, tokenizer = open_model(run, options.checkpoint), run.tokenizer()
     if options.format == "saved_model":
         shortlist = open_shortlist(run, tokenizer) if options.shortlist else None
         saved = export_saved_model(
             *(model, tokenizer, output),
             options=search,
-            max_beam_size=MAX_BEAM_SIZE,
             sentences=sentences[: SENTENCES // 2],  # Its beams are compared, too.
             shortlist=shortlist,
         )
         needs = f"needs a server that reads GraphDef version {saved.min_consumer} or newer"
         return Exported(saved.directory, f"{saved.comparison}\n{needs}")
-    parts = model, tokenizer, output, weights, sentences
+    found: Any
     if options.format == "ctranslate2":
-        return Exported(output, str(export_ctranslate2(*parts)))
-    if options.format == "hugging_face":
-        data = run.recipe.data
-        languages = data.source_language, data.target_language
-        return Exported(
-            output,
-            str(export_hugging_face(model, tokenizer, output, search, languages, sentences)),
-        )
-    own = {name: getattr(search, name) for name in SEARCH_OPTIONS["onnx"]}
-    return Exported(output, str(export_onnx(*parts, **own)))
+        found = export_ctranslate2(model, tokenizer, output, weights, sentences)
+    elif options.format == "hugging_face":
+        languages = run.recipe.data.source_language, run.recipe.data.target_language
+        found = export_hugging_face(model, tokenizer, output, search, languages, sentences)
+    else:
+        own = {name: getattr(search, name) for name in SEARCH_OPTIONS["onnx"]}
+        found = export_onnx(model, tokenizer, output, weights, sentences, **own)
+    return Exported(output, str(found))
 
 
 def _in_new_process(run: Run, options: ExportOptions) -> Exported:
-    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     program = program_of(run.recipe.model.architecture)
     with child_process(
         [sys.executable, "-c", _CHILD, str(run.directory), options.model_dump_json(), *program],
-        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         encoding="utf-8",
         env={**os.environ, "KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"},
-        **pipes,
     ) as process:
         output, log = process.communicate()
     if process.returncode:

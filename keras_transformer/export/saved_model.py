@@ -20,7 +20,6 @@ from keras_transformer.translation.comparison import compare_translations, rando
 from keras_transformer.translation.translator import Translator
 
 TOLERANCE = 1e-3  # scores count as equal if they differ by at most this number of nats
-SENTENCES = 16  # maximum number of sentences that export and model translate for the comparison
 
 # Operations of tensorflow-text that are in every tensorflow_model_server.
 SENTENCEPIECE = {"SentencepieceOp", "SentencepieceTokenizeOp", "SentencepieceDetokenizeOp"}
@@ -83,35 +82,13 @@ def export_saved_model(
     """Writes a model as the next version of a SavedModel that takes and returns strings.
 
     The graph contains the tokenizer, the model and the beam search, for any batch size and length.
-    It computes in float32, also if the model was trained in mixed precision. The graph needs only
-    operations that a stock `tensorflow_model_server` has. It sorts the sentences of a request by
-    length and decodes a limited number of tokens at a time.
+    It computes in float32, also if the model was trained in mixed precision. It sorts the sentences
+    of a request by length and decodes a limited number of tokens at a time. Before the version gets
+    its name, it is loaded and translates a few sentences as `Translator` does.
 
-    The new version, which has a temporary name, is loaded and translates a few sentences. If the
-    translations and scores agree with those of `Translator`, the version gets its final name.
-
-    All inputs of the signatures have a batch axis, so that the server can batch requests:
-
-    - `serving_default`: input `text`, string `(B,)`. Outputs `translation`, string `(B,)`, and
-      `score`, float32 `(B,)` (see `Hypothesis`).
-    - `translate_nbest`: inputs `text` string, `beam_size` int32, `length_penalty` float32 and
-      `max_length` int32, all `(B,)`. Pass -1, another negative number or NaN to use the exported
-      option. If the server supports default inputs, a request can leave out options. N is the
-      largest beam size in the batch.
-      Outputs: `translations` string `(B, N)`, best first, padded with ""; `scores` float32
-      `(B, N)`, padded with minus infinity; `pieces` string `(B, N, T)`, padded with "";
-      `alignments` int32 `(B, N, T)`, padded with -1. The alignment of a target piece is the
-      position (from 0) of the source piece with the largest attention weight (see
-      `Searchable.source_attention`), or -1 if the model has no attention. The outputs of a row do
-      not depend on the other rows.
-    - `score`: inputs `source` and `target`, string `(B,)`. Outputs `log_probability` float32
-      `(B,)`, in nats, including eos, and `length` int32 `(B,)`, the number of target tokens
-      including eos. The log-probability is NaN if source or target exceeds the model's maximum
-      length.
-    - `encode_tokens`: inputs `source_ids` int32 `(B, S)` and `target_ids` int32 `(B, T)`, as for
-      `Transformer`. Output `logits` float32 `(B, T, V)`. If a row has an id outside the vocabulary,
-      the logits of the row are NaN. The request fails if every row has such an invalid id, or if S
-      or T exceeds `model.max_length`.
+    The signatures are `serving_default` and `translate_nbest`, which translate, `score` for pairs
+    of texts, and `encode_tokens`, which returns logits. The page "Export to SavedModel" of the
+    documentation has their inputs and outputs.
 
     A text of more than `model.max_length - 1` pieces is truncated, as by
     `Translator(overlong="truncate")`. A blank text has one empty translation with score 0. Text
@@ -158,7 +135,7 @@ def export_saved_model(
     exact, options, directory = in_float32(model), options or SearchOptions(), Path(directory)
     name = name or directory.resolve().name
     check_name(name)
-    sentences = list(sentences) or random_sentences(tokenizer, SENTENCES)
+    sentences = list(sentences) or random_sentences(tokenizer)
     graph = TranslationGraph(exact, tokenizer, options, max_beam_size, shortlist)
     options = options.replace(n_best=options.beam_size)
     translator = Translator(exact, tokenizer, options, "truncate", shortlist=shortlist)
@@ -265,7 +242,11 @@ def run_signatures(
 def _write_warmup_requests(version: Path, name: str, sentences: Sequence[str]) -> None:
     """Writes requests that the server runs before a version is available, so that no user waits.
 
-    Source: https://www.tensorflow.org/tfx/serving/saved_model_warmup
+    Each is a PredictionLog with a PredictRequest, written without tensorflow-serving-api.
+
+    Source: https://www.tensorflow.org/tfx/serving/saved_model_warmup, and prediction_log.proto,
+    predict.proto and model.proto in tensorflow_serving/apis of
+    https://github.com/tensorflow/serving
     """
     import tensorflow as tf
 
@@ -281,21 +262,11 @@ def _write_warmup_requests(version: Path, name: str, sentences: Sequence[str]) -
     folder.mkdir()
     with tf.io.TFRecordWriter(str(folder / "tf_serving_warmup_requests")) as writer:
         for signature, inputs in requests:
-            tensors = ((key, tf.make_tensor_proto(value)) for key, value in inputs.items())
-            protos = {key: tensor.SerializeToString() for key, tensor in tensors}
-            writer.write(_prediction_log(name, signature, protos))
-
-
-def _prediction_log(name: str, signature: str, inputs: Mapping[str, bytes]) -> bytes:
-    """Returns a PredictionLog with a PredictRequest, without the package tensorflow-serving-api.
-
-    Source: prediction_log.proto, predict.proto and model.proto in
-    https://github.com/tensorflow/serving/tree/master/tensorflow_serving/apis
-    """
-    request = _field(1, _field(1, name.encode()) + _field(3, signature.encode()))
-    for key, proto in inputs.items():
-        request += _field(2, _field(1, key.encode()) + _field(2, proto))
-    return _field(6, _field(1, request))
+            request = _field(1, _field(1, name.encode()) + _field(3, signature.encode()))
+            for key, values in inputs.items():
+                proto = tf.make_tensor_proto(values).SerializeToString()
+                request += _field(2, _field(1, key.encode()) + _field(2, proto))
+            writer.write(_field(6, _field(1, request)))
 
 
 def _field(number: int, content: bytes) -> bytes:

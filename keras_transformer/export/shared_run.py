@@ -1,8 +1,6 @@
 """Exports a run as a small run folder for other users."""
 
-import json
 import shutil
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer._backend import without_tensorflow
-from keras_transformer._files import atomic_write, check_is_free
+from keras_transformer._files import atomic_write, check_is_free, write_json
 from keras_transformer.exchange.source_model import check_model
 from keras_transformer.export.options import RunWeights, check_weights
 from keras_transformer.models.base import in_float32
@@ -29,9 +27,7 @@ from keras_transformer.translation.engines import open_translator
 from keras_transformer.translation.open_run import open_model
 from keras_transformer.translation.translator import Translator
 
-_WEIGHTS = "model.weights.h5"
 _SCORE_TOLERANCE = 1e-3  # nats
-_SENTENCES = 16
 
 
 def export_shared_run(
@@ -78,38 +74,34 @@ def export_shared_run(
     check_is_free(directory)
     model, tokenizer = open_model(run, checkpoint), run.tokenizer()
     check_model(model, tokenizer)
-    sentences = sentences or random_sentences(tokenizer, _SENTENCES)
-    exact, scores = in_float32(model), _scores(run, checkpoint)
-    copy = Run(directory, _without_folders(run.recipe))
+    sentences = sentences or random_sentences(tokenizer)
+    exact = in_float32(model)
     with atomic_write(directory) as partial:
         partial.mkdir()
-        (partial / copy.recipe_path.name).write_text(copy.recipe.to_yaml(), encoding="utf-8")
-        shutil.copytree(run.tokenizer_dir, partial / copy.tokenizer_dir.name)
+        copy = Run(partial, _without_folders(run.recipe))
+        copy.recipe_path.write_text(copy.recipe.to_yaml(), encoding="utf-8")
+        shutil.copytree(run.tokenizer_dir, copy.tokenizer_dir)
         if (text := run.directory / "text").is_dir():
             shutil.copytree(text, partial / "text", ignore=shutil.ignore_patterns("train.*"))
         if run.fingerprints_path.exists():
             shutil.copy(run.fingerprints_path, partial)
-        if scores:
-            content = json.dumps(scores, indent=2) + "\n"
-            (partial / copy.scores_path.name).write_text(content, encoding="utf-8")
-        path = partial / copy.model_path.name
-        _save_model(exact, path, quantization, tokenizer.fingerprint)
-        found = open_translator(Run(partial, copy.recipe))
+        if scores := _scores(run, checkpoint):
+            write_json(copy.scores_path, scores)
+        with without_tensorflow():
+            (exact if quantization == "float32" else _halved(exact)).save(copy.model_path)
+        write_members(copy.model_path, {TOKENIZER_MEMBER: tokenizer.fingerprint})
         return compare_translations(
             "copy",
             Translator(exact, tokenizer, run.recipe.evaluation.search_options()),
             sentences,
-            scored_translations(found, sentences),
+            scored_translations(open_translator(copy), sentences),
             tolerance=_SCORE_TOLERANCE,
             is_exact=quantization == "float32",
         )
 
 
 def _without_folders(recipe: Recipe) -> Recipe:
-    """Returns the recipe without folders of the user, which others do not have.
-
-    If text files of the same name are in different folders, these folders stay.
-    """
+    """Returns the recipe without folders of the user (see `export_shared_run`)."""
     tree = recipe.model_dump(mode="json", exclude_none=True)
     tree["data"].pop("directory", None)
     tree["training"].pop("initial_run", None)
@@ -132,16 +124,8 @@ def _scores(run: Run, checkpoint: Checkpoint | None) -> list[dict[str, Any]]:
     ]
 
 
-def _save_model(model: Seq2Seq, path: Path, weights: RunWeights, fingerprint: str) -> None:
-    with without_tensorflow():
-        model.save(path)
-        if weights == "float16":
-            _halve_weights(model, path)
-    write_members(path, {TOKENIZER_MEMBER: fingerprint})
-
-
-def _halve_weights(model: Seq2Seq, path: Path) -> None:
-    """Replaces the weights in the `.keras` file of a model, and keeps its configuration."""
+def _halved(model: Seq2Seq) -> Seq2Seq:
+    """Returns a copy whose file has float16 weights, but the configuration of `model`."""
     half = type(model).from_config({**model.get_config(), "dtype": "float16"})
     half.set_weights(model.get_weights())
     for weight in half.weights:
@@ -149,11 +133,5 @@ def _halve_weights(model: Seq2Seq, path: Path) -> None:
             raise ValueError(
                 f"float16 holds only finite weights of at most 65504. Received: {weight.path}"
             )
-    with zipfile.ZipFile(path) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    half.save(path)
-    with zipfile.ZipFile(path) as archive:
-        members[_WEIGHTS] = archive.read(_WEIGHTS)
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, content in members.items():
-            archive.writestr(name, content)
+    half.get_config = model.get_config
+    return half

@@ -33,7 +33,7 @@ UNSET, UNSET_FLOAT = tf.constant([-1]), tf.constant([-1.0])
 class TranslationGraph:
     """Creates the signatures that a server offers for a model and its tokenizer.
 
-    `export_saved_model` documents the arguments and the signatures.
+    `export_saved_model` documents the arguments, docs/how-to/export-saved-model.md the signatures.
     """
 
     def __init__(
@@ -58,17 +58,17 @@ class TranslationGraph:
         text, number = tf.TensorSpec([None], tf.string), tf.TensorSpec([None], tf.int32)
         ids, real = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.float32)
         options = {"beam_size": number, "length_penalty": real, "max_length": number}
-        inputs: dict[str, tuple[Any, dict[str, Any]]] = {
-            "serving_default": (self.translate, {"text": text}),
-            "translate_nbest": (self.translate_nbest, {"text": text, **options}),
-            "score": (self.score, {"source": text, "target": text}),
-            "encode_tokens": (self.encode_tokens, {"source_ids": ids, "target_ids": ids}),
-        }
-        signatures = {}
-        for name, (function, specs) in inputs.items():
+
+        def signature(function: Callable[..., Any], **specs: tf.TensorSpec) -> Any:
             named = [tf.TensorSpec(spec.shape, spec.dtype, key) for key, spec in specs.items()]
-            signatures[name] = tf.function(function, autograph=False, input_signature=named)
-        return signatures
+            return tf.function(function, autograph=False, input_signature=named)
+
+        return {
+            "serving_default": signature(self.translate, text=text),
+            "translate_nbest": signature(self.translate_nbest, text=text, **options),
+            "score": signature(self.score, source=text, target=text),
+            "encode_tokens": signature(self.encode_tokens, source_ids=ids, target_ids=ids),
+        }
 
     def variables(self) -> tf.Module:
         """Returns the weights and SentencePiece models that the signatures use."""
@@ -115,7 +115,8 @@ class TranslationGraph:
             return self._search(source_ids, limits, beam_size=most, **own)
 
         given = [limits, beam_sizes, penalties]
-        ids, scores, alignments = self._decode(search, sources, given, most, most, align=True)
+        align = hasattr(self._model, "source_attention")
+        ids, scores, alignments = self._decode(search, sources, given, most, most, align)
         # Not [-1, ...]: TensorFlow would not infer 0 rows for an empty batch without tokens.
         shape = [tf.reduce_prod(tf.shape(scores)), tf.shape(ids)[-1]]
         texts = tf.reshape(self._tokenizer.decode_target(tf.reshape(ids, shape)), tf.shape(scores))
@@ -267,8 +268,6 @@ class TranslationGraph:
 
         Positions do not count the source prefix.
         """
-        if not hasattr(self._model, "source_attention"):
-            return tf.fill(tf.shape(ids), -1)
         bos = tf.fill(tf.concat([tf.shape(ids)[:2], [1]], axis=0), self._bos_id)
         target_ids = tf.concat([bos, ids[:, :, :-1]], axis=-1)
         attention = self._model.source_attention(source_ids, target_ids)
@@ -319,11 +318,9 @@ class GraphTokenizer(tf.Module):
         wordless = wordless_pieces(tokenizer)
         self._is_word = [id not in wordless for id in range(tokenizer.source_vocabulary_size)]
         self._num_forced = len(tokenizer.target_prefix_ids)
-        specials, pieces = (
-            (self._pad_id, tokenizer.bos_id, tokenizer.eos_id),
-            tokenizer.target_pieces,
-        )
-        self._target_pieces = tuple("" if i in specials else x for i, x in enumerate(pieces))
+        specials = (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
+        pieces = enumerate(tokenizer.target_pieces)
+        self._target_pieces = tuple("" if i in specials else x for i, x in pieces)
 
     def encode_source(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Strips white space from the ends of source texts `(B,)`, and returns their piece ids."""

@@ -45,6 +45,11 @@ def as_array(x: Any) -> np.ndarray:
     return array.astype("float32") if is_float(x) else array
 
 
+def tensors_in(structure: Any) -> list[Any]:
+    """Returns the tensors, arrays and variables of a structure."""
+    return [x for x in keras.tree.flatten(structure) if hasattr(x, "shape")]
+
+
 def functional_model(layer: Any, *arguments: Any, **named: Any) -> tuple[keras.Model, list[Any]]:
     """Returns a functional model that calls `layer` with these arguments, and the model's inputs.
 
@@ -52,16 +57,15 @@ def functional_model(layer: Any, *arguments: Any, **named: Any) -> tuple[keras.M
     """
 
     def symbol(x: Any) -> Any:
+        if not hasattr(x, "shape"):
+            return x
         dtype = keras.backend.standardize_dtype(x.dtype)
         return keras.Input(batch_shape=tuple(x.shape), dtype=dtype)
 
-    given = keras.tree.flatten((arguments, named))
-    values = [symbol(x) if hasattr(x, "shape") else x for x in given]
-    arguments, named = keras.tree.pack_sequence_as((arguments, named), values)
-    outputs = keras.tree.flatten(layer(*arguments, **named))
-    inputs, outputs = ([x for x in y if hasattr(x, "shape")] for y in (values, outputs))
-    model = keras.Model(inputs, outputs, name="model")
-    return model, [x for x in given if hasattr(x, "shape")]
+    symbols = keras.tree.map_structure(symbol, (arguments, named))
+    outputs = layer(*symbols[0], **symbols[1])
+    model = keras.Model(tensors_in(symbols), tensors_in(outputs), name="model")
+    return model, tensors_in((arguments, named))
 
 
 def draws_random_numbers(model: keras.Model) -> bool:
@@ -87,22 +91,22 @@ class Child:
 
     def outputs(self) -> Measured:
         """Returns the outputs of the model."""
-        return _measured(functools.partial(predict, self.model), self.model, self.inputs)
+        return self._measured(functools.partial(predict, self.model))
 
-    def save(self) -> Measured:
-        """Saves the model for the other backends, and returns its outputs."""
+    def save(self) -> None:
+        """Saves the model for the other backends."""
         self.model.save(self.folder / f"saved-{keras.config.backend()}.keras")
-        return self.outputs()
 
-    def load(self, path: Path) -> Measured:
-        """Returns the outputs of the model in the file `path`."""
-        model = keras.saving.load_model(path, compile=False)
-        return _measured(functools.partial(predict, model), model, self.inputs, runs=0)
+    def load(self) -> list[Arrays]:
+        """Returns the outputs of each file that this or another process has saved."""
+        paths = sorted(self.folder.glob("*.keras"))
+        models = (keras.saving.load_model(path, compile=False) for path in paths)
+        return [predict(model, self.inputs) for model in models]
 
     def step(self) -> Measured:
         """Returns gradients and variables of a training step."""
         probe = Probe(self.model, self.inputs, not draws_random_numbers(self.model), self.seed)
-        return _measured(probe.step, self.model, self.inputs)
+        return self._measured(probe.step)
 
     def search(self) -> Measured:
         """Returns the ids and scores of greedy search and of beam search with 3 beams."""
@@ -124,12 +128,11 @@ class Child:
                 found[f"scores of {size} beams"] = as_array(result.scores)
             return found
 
-        return _measured(run, model, self.inputs)
+        return self._measured(run)
 
     def walk(self) -> Measured:
         """Returns inputs and outputs of all layer calls. A layer comes after its sublayers."""
-        walk = functools.partial(_layer_calls, self.model, self.calls)
-        return _measured(walk, self.model, self.inputs)
+        return self._measured(self._layer_calls)
 
     def save_call(self, call: str, path: Path) -> list[np.ndarray]:
         """Saves one of the calls that `walk` has found as a model, and returns its inputs."""
@@ -137,6 +140,56 @@ class Child:
         model, inputs = functional_model(given.func, *given.args, **given.keywords)
         model.save(path)
         return [as_array(x) for x in inputs]
+
+    def _measured(self, function: Callable[[Any], Arrays]) -> Measured:
+        """Calls `function` on the inputs, and again with changed weights and inputs for noise."""
+        dtypes = [x.compute_dtype for x in self.model._flatten_layers()]
+        epsilon = max(EPSILON.get(dtype, EPSILON["float32"]) for dtype in dtypes)
+
+        def perturbed(x: Any) -> Any:
+            """Changes each float at random by one unit in the last place, up or down."""
+            if not is_float(x):
+                return x
+            x = as_array(x)
+            return (x * (1 + epsilon * random.choice([-1.0, 1.0], x.shape))).astype(x.dtype)
+
+        found = function(self.inputs)
+        noise = {name: np.zeros_like(change(x, x), "float64") for name, x in found.items()}
+        before = self.model.get_weights()
+        for seed in range(RUNS):
+            random = np.random.default_rng(seed)
+            self.model.set_weights([perturbed(x) for x in before])
+            changed = function(keras.tree.map_structure(perturbed, self.inputs))
+            noise = {x: np.maximum(y, change(changed[x], found[x])) for x, y in noise.items()}
+        self.model.set_weights(before)
+        tensors = [*before, *keras.tree.flatten(self.inputs)]
+        terms = max([1, *(math.prod(x.shape[:-1] if is_float(x) else x.shape) for x in tensors)])
+        return Measured(found, noise, epsilon, terms)
+
+    def _layer_calls(self, inputs: Any) -> Arrays:
+        """Returns inputs and outputs of each call of a layer, and keeps the calls by path."""
+        original, path, counts = keras.Operation.__call__, list[str](), Counter[str]()
+        found: Arrays = {}
+
+        def call(layer: Any, /, *arguments: Any, **named: Any) -> Any:
+            path.append(layer.name)
+            name = "/".join(path)
+            counts[name] += 1
+            name += f" (call {counts[name]})" if counts[name] > 1 else ""
+            given = {key: x for key, x in named.items() if key != "training"}
+            entered = _arrays(f"{name} input", (arguments, given))
+            outputs = original(layer, *arguments, **named)
+            path.pop()
+            self.calls.setdefault(name, functools.partial(layer, *arguments, **given))
+            found.update({**entered, **_arrays(f"{name} output", outputs)})
+            return outputs
+
+        keras.Operation.__call__ = call
+        try:
+            self.model(inputs, training=False)
+        finally:
+            keras.Operation.__call__ = original
+        return found
 
 
 class Probe(keras.Model):
@@ -205,65 +258,10 @@ def change(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     return np.asarray(np.nan_to_num(differences, nan=math.inf, posinf=math.inf))
 
 
-def _measured(
-    function: Callable[[Any], Arrays], model: Any, inputs: Any, runs: int = RUNS
-) -> Measured:
-    """Calls `function(inputs)`, and again with changed weights and inputs to measure the noise."""
-    dtypes = [x.compute_dtype for x in model._flatten_layers()]
-    epsilon = max(EPSILON.get(dtype, EPSILON["float32"]) for dtype in dtypes)
-
-    def perturbed(x: Any) -> Any:
-        """Changes each float at random by one unit in the last place, up or down."""
-        if not is_float(x):
-            return x
-        x = as_array(x)
-        return (x * (1 + epsilon * random.choice([-1.0, 1.0], x.shape))).astype(x.dtype)
-
-    found = function(inputs)
-    noise = {name: np.zeros_like(change(x, x), "float64") for name, x in found.items()}
-    before = model.get_weights()
-    for seed in range(runs):
-        random = np.random.default_rng(seed)
-        model.set_weights([perturbed(x) for x in before])
-        changed = function(keras.tree.map_structure(perturbed, inputs))
-        noise = {x: np.maximum(y, change(changed[x], found[x])) for x, y in noise.items()}
-    model.set_weights(before)
-    tensors = [*before, *keras.tree.flatten(inputs)]
-    terms = max([1, *(math.prod(x.shape[:-1] if is_float(x) else x.shape) for x in tensors)])
-    return Measured(found, noise, epsilon, terms)
-
-
-def _layer_calls(model: Any, calls: dict[str, Any], inputs: Any) -> Arrays:
-    """Returns inputs and outputs of each call of a layer. Keeps the calls by path in `calls`."""
-    original, path, counts = keras.Operation.__call__, list[str](), Counter[str]()
-    found: Arrays = {}
-
-    def call(self: Any, *arguments: Any, **named: Any) -> Any:
-        path.append(self.name)
-        name = "/".join(path)
-        counts[name] += 1
-        name += f" (call {counts[name]})" if counts[name] > 1 else ""
-        given = {key: x for key, x in named.items() if key != "training"}
-        entered = _arrays(f"{name} input", (arguments, given))
-        outputs = original(self, *arguments, **named)
-        path.pop()
-        calls.setdefault(name, functools.partial(self, *arguments, **given))
-        found.update({**entered, **_arrays(f"{name} output", outputs)})
-        return outputs
-
-    keras.Operation.__call__ = call
-    try:
-        model(inputs, training=False)
-    finally:
-        keras.Operation.__call__ = original
-    return found
-
-
 def _arrays(name: str, structure: Any) -> Arrays:
     """Returns the tensors of a structure as arrays, or {} in a compiled loop."""
-    tensors = [x for x in keras.tree.flatten(structure) if hasattr(x, "shape")]
     try:
-        return {f"{name} {i}": as_array(x) for i, x in enumerate(tensors)}
+        return {f"{name} {i}": as_array(x) for i, x in enumerate(tensors_in(structure))}
     except Exception:  # a tensor in a compiled loop has no value; each backend has its own error
         return {}
 

@@ -36,11 +36,11 @@ CHECKS = {
     "gradients": "step",
     "training step": "",
     "search": "search",
-    "save and load": "save",
+    "save and load": "load",
 }
 BATCH, LENGTH = 3, 7  # sizes of the first axis and of other axes, if the model's size is None
 Pair = tuple[str, str]
-Answers = dict[str, Measured | str]  # of each backend: the results of a check, or an error
+Answers = dict[str, Any]  # of each backend: what a method of `Child` returns, or an error as text
 # Three processes share the GPU's memory, and compute float32 without loss of precision.
 _ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -237,15 +237,15 @@ def conformance(
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         backends = Backends(installed, Path(name), (inputs, seed, modules), stack)
         model.save(backends.folder / "model.keras")
-        answers = _answers(backends, predict(model, inputs), isinstance(model, Searchable), report)
+        answers = _answers(backends, isinstance(model, Searchable), report)
+        pairs, outputs = list(itertools.combinations(installed, 2)), predict(model, inputs)
         largest = {
-            check: {x: _largest(check, found, x) for x in itertools.combinations(installed, 2)}
-            for check, found in answers.items()
+            check: {x: _largest(check, answers, x, outputs) for x in pairs} for check in answers
         }
         failures = _failures(answers, largest, backends)
         if directory is not None:
             failures = [_with_script(x, backends, Path(directory)) for x in failures]
-    found = (x for x in answers["outputs"][0].values() if isinstance(x, Measured))
+    found = (x for x in answers["outputs"].values() if isinstance(x, Measured))
     terms = max((x.terms for x in found), default=1)
     is_training = not draws_random_numbers(model)
     return Conformance(installed, missing, largest, failures, terms, is_training)
@@ -291,51 +291,50 @@ class Backends:
 
 
 def _answers(
-    backends: Backends, expected: Arrays, is_searchable: bool, report: Callable[[int], Any]
-) -> dict[str, list[Answers]]:
-    """Runs the checks on all backends.
-
-    "save and load" has the outputs of the original model, of the file that this process saved, and
-    of the files that the backends saved. The other lists have one item.
-    """
+    backends: Backends, is_searchable: bool, report: Callable[[int], Any]
+) -> dict[str, Answers]:
+    """Runs the checks on all backends."""
     checks = [check for check in CHECKS if is_searchable or check != "search"]
-    found: dict[str, list[Answers]] = {}
+    found: dict[str, Answers] = {}
     for check in checks:
-        found[check] = [backends.ask(method)] if (method := CHECKS[check]) else found["gradients"]
-        if check == "save and load":
-            original = found["outputs"][0][keras.config.backend()]
-            if isinstance(original, Measured):
-                original = original._replace(values=expected)
-            found[check].insert(0, dict.fromkeys(backends.names, original))
-            for path in sorted(backends.folder.glob("saved-*.keras")):
-                found[check].append(backends.ask("load", path))
+        saved = backends.ask("save") if check == "save and load" else {}
+        found[check] = backends.ask(method) if (method := CHECKS[check]) else found["gradients"]
+        found[check].update({name: error for name, error in saved.items() if error})
         report(len(checks))
     return found
 
 
-def _largest(check: str, answers: list[Answers], pair: Pair) -> ArrayDifference | None:
-    """Returns the difference of two backends that is largest relative to its tolerance, or None."""
-    found: Any = [[answer[name] for name in pair] for answer in answers]
-    if any(isinstance(x, str) for row in found for x in row):
+def _largest(
+    check: str, answers: dict[str, Answers], pair: Pair, outputs: Arrays
+) -> ArrayDifference | None:
+    """Returns the difference of two backends that is largest relative to its tolerance, or None.
+
+    All files that a backend loads must have the `outputs` of the original model.
+    """
+    found = [answers[check][name] for name in pair]
+    has_files = check == "save and load"
+    original = answers["outputs"][keras.config.backend()] if has_files else found[0]
+    if any(isinstance(x, str) for x in (original, *found)):
         return None
-    if check == "save and load":  # all files have the outputs of the original model
-        found = [[found[0][0], x] for row in found[1:] for x in row]
+    rows = [found]
+    if has_files:
+        original = original._replace(values=outputs)
+        rows = [[original, original._replace(values=x)] for files in found for x in files]
     kind = {"gradients": "gradient ", "training step": "variable "}.get(check, "")
-    every = [x for row in found for x in differences(*row) if x.name.startswith(kind)]
+    every = [x for row in rows for x in differences(*row) if x.name.startswith(kind)]
     return max(every, key=lambda x: x.ratio, default=None)
 
 
 def _failures(
-    answers: dict[str, list[Answers]], largest: dict[str, Any], backends: Backends
+    answers: dict[str, Answers], largest: dict[str, Any], backends: Backends
 ) -> list[Failure]:
     """Returns the failures of the first check that fails: errors, and calls of layers that differ.
 
     The pair of backends with the largest difference comes first.
     """
     for check, cells in largest.items():
-        items = [item for answer in answers[check] for item in answer.items()]
-        errors = {name: " ".join(x.split())[:500] for name, x in items if isinstance(x, str)}
-        found = [Failure(check, (name,), None, error) for name, error in errors.items()]
+        errors = ((name, x) for name, x in answers[check].items() if isinstance(x, str))
+        found = [Failure(check, (name,), None, " ".join(x.split())[:500]) for name, x in errors]
         calls = set()
         parting = [(pair, x) for pair, x in cells.items() if x is not None and x.parts]
         for pair, difference in sorted(parting, key=lambda item: -item[1].ratio):
@@ -375,11 +374,10 @@ def differences(one: Measured, other: Measured) -> list[ArrayDifference]:
 
 
 def _difference(name: str, one: Measured, other: Measured) -> ArrayDifference:
-    if not (name in one.values and name in other.values):
+    shapes = [x.values[name].shape if name in x.values else None for x in (one, other)]
+    if shapes[0] != shapes[1]:
         return ArrayDifference(name, math.inf, 0.0)
     value, changes = one.values[name], change(one.values[name], other.values[name])
-    if value.shape != other.values[name].shape:
-        return ArrayDifference(name, math.inf, 0.0)
     noise = np.maximum(one.noise[name], other.noise[name])
     if value.dtype.kind != "f":
         return ArrayDifference(name, float(np.sum(changes > noise)), 0.0)

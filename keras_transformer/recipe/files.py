@@ -72,12 +72,10 @@ def _with_tokenizer_of_initial_run(recipe: Recipe) -> Recipe:
     if initial_run is None or given.keys() == TokenizerSettings.model_fields.keys():
         return recipe
     try:
-        tokenizer = load_recipe(find_run(initial_run), is_of_run=True).tokenizer.model_copy(
-            update=given
-        )
+        tokenizer = load_recipe(find_run(initial_run), is_of_run=True).tokenizer
     except UserError:  # `Run.create` raises it, and what needs no run can use the recipe.
         return recipe
-    return recipe.model_copy(update={"tokenizer": tokenizer})
+    return recipe.model_copy(update={"tokenizer": tokenizer.model_copy(update=given)})
 
 
 def find_recipe(path_or_name: str | Path) -> Path:

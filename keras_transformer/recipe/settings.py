@@ -411,8 +411,7 @@ class Recipe(_Section):
     @property
     def bleu_settings(self) -> dict[str, Any]:
         """The arguments `tokenize` and `lowercase` of `Evaluator`."""
-        given = self.evaluation.tokenize
-        tokenize = given or bleu_tokenization(self.data.target_language)
+        tokenize = self.evaluation.tokenize or bleu_tokenization(self.data.target_language)
         return {"tokenize": tokenize, "lowercase": self.evaluation.lowercase}
 
     def to_yaml(self) -> str:
@@ -429,18 +428,6 @@ class Recipe(_Section):
         mine, others = self.settings(), other.settings()
         pairs = {key: (mine.get(key), others.get(key)) for key in mine | others}
         return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
-
-
-def may_change(key: str) -> bool:
-    """Returns whether a key, such as "training.steps", may change when a run resumes."""
-    fields = Recipe.model_fields
-    for name in key.split("."):
-        if name not in fields:
-            return False
-        if fields[name].json_schema_extra == _MAY_CHANGE:
-            return True
-        fields = getattr(fields[name].annotation, "model_fields", {})
-    return False
 
 
 def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -462,30 +449,27 @@ class Key(NamedTuple):
     section: type[BaseModel] | None  # the class of a section
 
 
-def keys_of(section: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[Key]:
-    """Yields the keys of a section, without the keys of sections inside it."""
+def all_keys(
+    section: type[BaseModel] = Recipe, prefix: str = "", inherited: bool = False
+) -> Iterator[Key]:
+    """Yields all keys of a recipe. The keys of a section follow the section."""
     properties = section.model_json_schema()["properties"]
     for name, field in section.model_fields.items():
         kinds = (field.annotation, *get_args(field.annotation))
         inner = next((x for x in kinds if isinstance(x, type) and issubclass(x, BaseModel)), None)
         summary = (inspect.getdoc(inner) or "").partition("\n")[0]
+        may_change = inherited or field.json_schema_extra == _MAY_CHANGE
         default = "" if inner or field.default is None else str(field.default)
         yield Key(
             prefix + name,
             "section" if inner else _value(properties[name]),
             "required" if field.is_required() else default.lower(),
             " ".join((field.description or summary).split()),
-            may_change(prefix + name),
+            may_change,
             inner,
         )
-
-
-def all_keys(section: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[Key]:
-    """Yields all keys of a recipe. The keys of a section follow the section."""
-    for key in keys_of(section, prefix):
-        yield key
-        if key.section is not None:
-            yield from all_keys(key.section, f"{key.name}.")
+        if inner:
+            yield from all_keys(inner, f"{prefix}{name}.", may_change)
 
 
 def _value(schema: dict[str, Any]) -> str:

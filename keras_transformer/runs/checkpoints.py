@@ -9,12 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from keras_transformer._files import read_json, sha256_of
+from keras_transformer._files import parse_json, sha256_of
 from keras_transformer.errors import UserError
 
 # The files in the folder of a checkpoint, and the version of such a folder.
 CHECKPOINT_MODEL, STATE, CHECKPOINT_FORMAT = "model.keras", "state.json", 2
-_MOST_STATE_BYTES = 16 * 1024 * 1024  # each validation loss takes about 40 bytes
 
 # Files in the archive model.keras: the SHA-256 of the tokenizer, and of the model in the checkpoint
 # that was the newest when the archive was written, and evaluation.average_last of the recipe at
@@ -49,28 +48,18 @@ def checkpoint_step(path: Path) -> int:
     return int(path.name.removeprefix("step-"))
 
 
-def read_state(path: Path) -> Any:
-    """Reads `state.json` of a checkpoint. Raises an error if the file is missing or no JSON."""
-    with (path / STATE).open("rb") as file:
-        return read_json(file, _MOST_STATE_BYTES)
-
-
 def verify_checkpoint(folder: str | Path) -> int:
     """Returns the step of a checkpoint. Raises `UserError` if a file is missing or damaged."""
     folder = Path(folder)
     try:
-        state = read_state(folder)
-        step, version = int(state["step"]), state["format"]
-        damaged = sha256_of(folder / CHECKPOINT_MODEL) != state["sha256"][CHECKPOINT_MODEL]
+        state = parse_json((folder / STATE).read_bytes())
+        if (version := state["format"]) != CHECKPOINT_FORMAT:
+            raise ValueError(f"it must have the format {CHECKPOINT_FORMAT}. Received: {version}")
+        if sha256_of(folder / CHECKPOINT_MODEL) != state["sha256"][CHECKPOINT_MODEL]:
+            raise ValueError(f"the SHA-256 of {CHECKPOINT_MODEL} is wrong. Remove the checkpoint")
+        return int(state["step"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"checkpoint {folder} is incomplete: {error}") from None
-    if damaged:
-        why = "because the SHA-256 of the model is wrong. Remove it"
-        raise UserError(f"checkpoint {folder} is damaged, {why}")
-    if version != CHECKPOINT_FORMAT:
-        needed = f"must have the format {CHECKPOINT_FORMAT}"
-        raise UserError(f"checkpoint {folder} {needed}. Received: format={version}")
-    return step
+        raise UserError(f"checkpoint {folder} cannot be loaded: {error}") from None
 
 
 class ValidationHistory:
@@ -111,10 +100,10 @@ def load_history(path: str | Path) -> ValidationHistory:
     Raises `UserError` if the checkpoint's `state.json` is missing or damaged.
     """
     try:
-        losses = read_state(Path(path)).get("validation_losses", {})
+        losses = parse_json((Path(path) / STATE).read_bytes()).get("validation_losses", {})
         return ValidationHistory({int(step): float(loss) for step, loss in losses.items()})
     except (AttributeError, OSError, TypeError, ValueError) as error:
-        raise UserError(f"checkpoint {path} is incomplete: {error}") from None
+        raise UserError(f"checkpoint {path} cannot be loaded: {error}") from None
 
 
 def best_checkpoints(paths: Sequence[Path], history: ValidationHistory, count: int) -> list[Path]:
@@ -135,9 +124,8 @@ def logged_scalars(directory: str | Path, prefix: str = "") -> dict[str, dict[in
     for path in sorted(Path(directory).glob("events.out.tfevents.*")):
         for event in _events(path):
             if event.HasField("session_log"):
-                for values in found.values():
-                    for step in [step for step in values if step >= event.step]:
-                        del values[step]
+                for name, values in found.items():
+                    found[name] = {step: x for step, x in values.items() if step < event.step}
             for value in event.summary.value:
                 if value.tag.startswith(prefix) and value.HasField("simple_value"):
                     found.setdefault(value.tag, {})[event.step] = value.simple_value

@@ -11,7 +11,7 @@ from typing import Any
 import h5py
 
 from keras_transformer._backend import installed_backends
-from keras_transformer._files import read_config
+from keras_transformer._files import read_config, sha256_of
 from keras_transformer.architectures import command_line
 from keras_transformer.runs.checkpoints import (
     ValidationHistory,
@@ -78,9 +78,8 @@ def _parameters(run: Run) -> int | None:
 
 def _vocabulary(run: Run) -> dict[str, Any]:
     if not run.tokenizer_dir.is_dir():
-        settings = run.recipe.tokenizer
-        sizes = dict.fromkeys(("source", "target"), settings.vocabulary_size)
-        return {**sizes, "joint": settings.joint}
+        size, joint = run.recipe.tokenizer.vocabulary_size, run.recipe.tokenizer.joint
+        return {"source": size, "target": size, "joint": joint}
     tokenizer = run.tokenizer()
     return {
         "source": tokenizer.source_vocabulary_size,
@@ -132,15 +131,13 @@ def _scores(run: Run) -> list[dict[str, Any]]:
     """
     keys = ("split", "source", "reference", "metric", "checkpoint")
     scores = {tuple(map(entry.get, keys)): entry for entry in run.scores.entries()}.values()
-    can_change = bool(scores and run.checkpoints())  # The model of a shared run never changes.
-    model = run.scores.scored_model(None) if can_change and run.model_path.is_file() else {}
-    current = model.get("checkpoint_sha256", "")
-
-    def is_current(entry: dict[str, Any]) -> bool:
-        known = "checkpoint" in entry or not can_change
-        return known or entry.get("checkpoint_sha256") == current
-
-    return [{**entry, "is_current": is_current(entry)} for entry in scores]
+    current = None  # The model of a shared run, which has no checkpoints, never changes.
+    if scores and run.checkpoints():
+        current = sha256_of(run.model_path) if run.model_path.is_file() else ""
+    return [
+        {**x, "is_current": "checkpoint" in x or current in (None, x.get("checkpoint_sha256"))}
+        for x in scores
+    ]
 
 
 def _next_commands(info: dict[str, Any]) -> list[str]:

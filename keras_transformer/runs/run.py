@@ -1,9 +1,9 @@
 """Reads and writes the folder of a run: recipe, tokenizer, checkpoints, model, logs and scores."""
 
-import json
 import os
 import shlex
 import warnings
+import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -12,12 +12,12 @@ from typing import Any, Literal, get_args
 
 from filelock import FileLock, Timeout
 
-from keras_transformer._files import atomic_write, is_keras_file, read_entries, read_text, remove
+from keras_transformer._files import read_entries, read_text, remove, write_json, write_text
 from keras_transformer.architectures import command_line
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.errors import UserError
 from keras_transformer.recipe.files import find_run, load_recipe, name_of
-from keras_transformer.recipe.settings import Recipe, may_change
+from keras_transformer.recipe.settings import Recipe, all_keys
 from keras_transformer.runs.checkpoints import (
     CHECKPOINT_MEMBER,
     STATE,
@@ -119,16 +119,12 @@ class Run:
                 "replace these files: move them, or choose another folder"
             )
         try:
-            run._write_recipe()
+            write_text(run.recipe_path, recipe.to_yaml())
         except OSError as error:
             reason = error.strerror or error
             raise UserError(f"{directory} cannot be a run folder: {reason}") from None
         run._is_new = True
         return run
-
-    def _write_recipe(self) -> None:
-        with atomic_write(self.recipe_path) as partial:
-            partial.write_text(self.recipe.to_yaml(), encoding="utf-8")
 
     @contextmanager
     def training(self) -> Iterator[None]:
@@ -187,7 +183,8 @@ class Run:
     def _changes(self) -> dict[str, tuple[Any, Any]]:
         """Returns the settings that differ from `recipe.yaml`, if they may: old and new values."""
         changes = load_recipe(self.recipe_path).differences(self.recipe)
-        refused = [f"{x} ({a!r} and {b!r})" for x, (a, b) in changes.items() if not may_change(x)]
+        fixed = changes.keys() - {key.name for key in all_keys() if key.may_change}
+        refused = [f"{x} ({a!r} and {b!r})" for x, (a, b) in changes.items() if x in fixed]
         done = checkpoint_step(self.checkpoints()[-1]) if self.checkpoints() else 0
         if "training.steps" in changes and self.recipe.training.steps < done:
             before, after = changes["training.steps"]
@@ -211,9 +208,8 @@ class Run:
         if changes or not entries or entries[-1].get("backend") != backend:
             time = datetime.now(UTC).isoformat(timespec="microseconds")
             entry = {"step": step, "backend": backend, "changes": changes, "time": time}
-            with atomic_write(self.history_path) as partial:
-                partial.write_text(json.dumps([*entries, entry], indent=2) + "\n", "utf-8")
-            self._write_recipe()
+            write_json(self.history_path, [*entries, entry])
+            write_text(self.recipe_path, self.recipe.to_yaml())
         return changes
 
     def history(self) -> list[dict[str, Any]]:
@@ -260,7 +256,7 @@ class Run:
             return self.checkpoint(checkpoint)
         if not self.model_path.is_file():
             raise self.unfinished()
-        if not self.has_current_model() and is_keras_file(self.model_path):
+        if not self.has_current_model() and zipfile.is_zipfile(self.model_path):
             newest = self.checkpoints()[-1].name
             warnings.warn(
                 f"{self.model_path} is older than the newest checkpoint, {newest}",
@@ -273,10 +269,10 @@ class Run:
         """The command that continues the training."""
         return self.command("train", "--resume")
 
-    def command(self, name: str, options: str) -> str:
+    def command(self, name: str, *options: str) -> str:
         """Returns a command line for this run, to show to the user."""
         program = command_line(self.recipe.model.architecture)
-        return f"{program} {name} {shlex.quote(name_of(self.directory))} {options}"
+        return " ".join((program, name, shlex.quote(name_of(self.directory)), *options))
 
     def unfinished(self) -> UserError:
         """Returns the error for a run without a finished model, with a command that helps."""

@@ -1,14 +1,12 @@
 """The scores of a run, and the translations that were scored."""
 
 import hashlib
-import json
-import os
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keras_transformer._files import atomic_write, read_entries, read_text, sha256_of
+from keras_transformer._files import read_entries, read_text, sha256_of, write_json, write_text
 from keras_transformer.data.corpus import read_lines
 from keras_transformer.errors import UserError
 from keras_transformer.runs.text import Split
@@ -55,18 +53,17 @@ class RunScores:
             **({"shortlist": True} if use_shortlist else {}),
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
         }
-        with self._run.writing(), atomic_write(self._run.scores_path) as partial:
-            partial.write_text(json.dumps([*self.entries(), entry], indent=2) + "\n", "utf-8")
+        with self._run.writing():
+            write_json(self._run.scores_path, [*self.entries(), entry])
 
     def scored_model(self, checkpoint: Path | None) -> dict[str, str]:
         """Returns what identifies a model in scores.json: its hash, and the name of a checkpoint.
 
         `checkpoint` is a folder, or None for `model.keras`.
         """
-        name = checkpoint.name if checkpoint else None
         folder = checkpoint or self._run.directory
         found = {"checkpoint_sha256": sha256_of(folder / "model.keras")}
-        return {"checkpoint": name, **found} if name else found
+        return {"checkpoint": checkpoint.name, **found} if checkpoint else found
 
     def hypotheses(self, split: Split) -> list[str]:
         """Returns the translations of the finished model that the last evaluation of a split wrote.
@@ -98,10 +95,8 @@ class RunScores:
         """
         path = self._hypotheses_path(split, scored)
         with self._run.writing():
-            with atomic_write(path) as partial:
-                partial.write_text("".join(f"{line}\n" for line in hypotheses), "utf-8")
-            with atomic_write(path.with_suffix(".sha256")) as partial:
-                partial.write_text(self._hashes(scored, sources), "utf-8")
+            write_text(path, "".join(f"{line}\n" for line in hypotheses))
+            write_text(path.with_suffix(".sha256"), self._hashes(scored, sources))
 
     def _hypotheses_path(self, split: Split, scored: dict[str, str]) -> Path:
         name = f"{split}.{scored['checkpoint']}" if "checkpoint" in scored else split
@@ -111,10 +106,3 @@ class RunScores:
     def _hashes(scored: dict[str, str], sources: Iterable[str]) -> str:
         lines = "".join(f"{line}\n" for line in sources)
         return f"{scored['checkpoint_sha256']}\n{hashlib.sha256(lines.encode()).hexdigest()}"
-
-    def check(self) -> None:
-        """Raises `UserError` if scores.json is damaged, or if it or hypotheses/ is not writable."""
-        self.entries()
-        for folder in (self._run.directory, self._run.hypotheses_dir):
-            if folder.exists() and not os.access(folder, os.W_OK):
-                raise UserError(f"{folder} is read-only, so the results cannot be written")

@@ -1,19 +1,18 @@
 """The text of a run: the files of its splits, and the same text as token ids."""
 
 import itertools
-import json
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from keras_transformer._files import atomic_write
+from keras_transformer._files import atomic_write, parse_json, write_json
 from keras_transformer.data.corpus import COMPRESSED, Pair, download
 from keras_transformer.data.filters import filtered, language_test
-from keras_transformer.data.held_out import HeldOut, hold_out
+from keras_transformer.data.held_out import hold_out
 from keras_transformer.data.parallel_text import read_parallel
 from keras_transformer.data.token_store import TokenStore, list_reasons
 from keras_transformer.data.tokenizer import Tokenizer
@@ -60,8 +59,7 @@ class RunText:
         if not folder.is_dir():
             with atomic_write(folder) as partial:
                 partial.mkdir()
-                for name, pairs in self._splits(partial).items():
-                    self._write(partial, name, pairs)
+                self._write_splits(partial)
                 for path in partial.glob("filtered.*"):
                     path.unlink()
         source, target = self._pair(folder, split)
@@ -70,8 +68,8 @@ class RunText:
         return source, target
 
     def _pair(self, folder: Path, name: str) -> tuple[Path, Path]:
-        source, target = (folder / f"{name}.{language}" for language in self._languages)
-        return source, target
+        source, target = self._languages
+        return folder / f"{name}.{source}", folder / f"{name}.{target}"
 
     def _write(self, folder: Path, name: str, pairs: Iterable[Pair]) -> tuple[Path, Path]:
         x, y = self._pair(folder, name)
@@ -96,22 +94,29 @@ class RunText:
         print(f"filters: {kept:,} pairs kept; dropped: {dropped}", file=sys.stderr)
         return read_parallel(*files)
 
-    def _splits(self, folder: Path) -> dict[Split, Iterable[Pair]]:
+    def _write_splits(self, folder: Path) -> None:
+        """Writes the text that is generated, filtered or held out, and prints what is dropped."""
         data, seed = self._run.recipe.data, self._run.recipe.seed
-        if data.generator is None:
-            corpus = self._corpus(folder)
-            if (counts := data.held_out) is None:
-                return {"train": corpus}
-            held_out = hold_out(corpus, counts.validation, counts.test, seed)
-            kept: dict[Split, Any] = {"test": held_out.test, "validation": held_out.validation}
-            return {**kept, "train": _training_pairs(held_out)}
-        from keras_transformer.data.numbers_and_dates import generate_pairs
+        if sizes := data.generator:
+            from keras_transformer.data.numbers_and_dates import generate_pairs
 
-        sizes: Any = data.generator
-        count = sizes.test + sizes.validation + sizes.train
-        pairs = iter(generate_pairs(count, *self._languages, seed=seed))
-        splits: tuple[Split, ...] = ("test", "validation", "train")
-        return {split: list(itertools.islice(pairs, getattr(sizes, split))) for split in splits}
+            count = sizes.test + sizes.validation + sizes.train
+            pairs = iter(generate_pairs(count, *self._languages, seed=seed))
+            for split in ("test", "validation", "train"):
+                self._write(folder, split, itertools.islice(pairs, getattr(sizes, split)))
+        elif counts := data.held_out:
+            held_out = hold_out(self._corpus(folder), counts.validation, counts.test, seed)
+            self._write(folder, "test", held_out.test)
+            self._write(folder, "validation", held_out.validation)
+            self._write(folder, "train", held_out.train())
+            print(
+                f"held out: {len(held_out.validation):,} pairs for validation, "
+                f"{len(held_out.test):,} for test; {held_out.dropped:,} others dropped: they share "
+                "a sentence with a held-out pair",
+                file=sys.stderr,  # Standard output may be that of `translate`.
+            )
+        else:
+            self._write(folder, "train", self._corpus(folder))
 
     def files_of_recipe(self, split: Split) -> TextFiles:
         """Returns the files of a split. Downloads missing files if `data.directory` is not set."""
@@ -139,15 +144,13 @@ class RunText:
         """Returns the SHA-256 of text, tokenizer and maximum length of each encoded split."""
         path = self._run.fingerprints_path
         try:
-            return dict(json.loads(path.read_bytes())) if path.exists() else {}
+            return dict(parse_json(path.read_bytes())) if path.exists() else {}
         except (ValueError, TypeError, OSError) as error:
             raise UserError(f"{path} cannot be read: {error}") from None
 
     def add_fingerprint(self, split: Split, fingerprint: str) -> None:
         """Stores the fingerprint of a split in fingerprints.json."""
-        content = json.dumps({**self.fingerprints(), split: fingerprint}, indent=2)
-        with atomic_write(self._run.fingerprints_path) as partial:
-            partial.write_text(content + "\n", "utf-8")
+        write_json(self._run.fingerprints_path, {**self.fingerprints(), split: fingerprint})
 
     @contextmanager
     def training_store(self, tokenizer: Tokenizer) -> Iterator[TokenStore]:
@@ -169,13 +172,3 @@ class _BothDirections:
     def __iter__(self) -> Iterator[Pair]:
         yield from self._pairs
         yield from ((target, source) for source, target in self._pairs)
-
-
-def _training_pairs(held_out: HeldOut) -> Iterator[Pair]:
-    """Yields the pairs for training, then prints how many pairs are in no split."""
-    yield from held_out.train()
-    print(
-        f"held out: {len(held_out.validation):,} pairs for validation, {len(held_out.test):,} for "
-        f"test; {held_out.dropped:,} others dropped: they share a sentence with a held-out pair",
-        file=sys.stderr,  # Standard output may be that of `translate`.
-    )

@@ -122,8 +122,7 @@ class ProgressBar(Bar):
     """Shows a progress bar of optimizer steps with the loss, speed and remaining time."""
 
     def __init__(self, steps: int, start_step: int) -> None:
-        settings: Any = {"total": steps, "initial": start_step, "unit": "step", "mininterval": 1.0}
-        super().__init__("training", **settings)
+        super().__init__("training", total=steps, initial=start_step, unit="step", mininterval=1.0)
         self.set_postfix_str(compiling())
 
     def report(self, step: int, values: Mapping[str, Any]) -> None:

@@ -1,6 +1,5 @@
 """Writes, loads and averages checkpoints (§6.1)."""
 
-import json
 import shutil
 import tempfile
 import zipfile
@@ -12,7 +11,7 @@ import keras
 import numpy as np
 
 from keras_transformer._backend import without_tensorflow
-from keras_transformer._files import atomic_write, is_keras_file, sha256_of
+from keras_transformer._files import atomic_write, parse_json, sha256_of, write_json
 from keras_transformer.errors import UserError
 from keras_transformer.layers.saving import layer_changes
 from keras_transformer.runs import checkpoints
@@ -42,17 +41,14 @@ def save_checkpoint(
     with atomic_write(path) as partial, without_tensorflow():
         partial.mkdir()
         model.save(partial / checkpoints.CHECKPOINT_MODEL)
+        digest = sha256_of(partial / checkpoints.CHECKPOINT_MODEL)
         state = {
             "format": checkpoints.CHECKPOINT_FORMAT,
             "step": step,
-            "sha256": {
-                checkpoints.CHECKPOINT_MODEL: sha256_of(partial / checkpoints.CHECKPOINT_MODEL)
-            },
+            "sha256": {checkpoints.CHECKPOINT_MODEL: digest},
             "validation_losses": history.losses,
         }
-        (partial / checkpoints.STATE).write_text(
-            json.dumps(state, indent=2) + "\n", encoding="utf-8"
-        )
+        write_json(partial / checkpoints.STATE, state)
     best = history.best(keep_best)
     for old in checkpoints.checkpoint_folders(directory)[:-keep]:
         if checkpoints.checkpoint_step(old) not in best:
@@ -100,8 +96,8 @@ def average_checkpoints(
     Args:
         paths: One or more checkpoint folders, all of the same model.
         output: The `.keras` file to write.
-        previous: Where to copy `output` before, if it is a `.keras` file. Defaults to None, which
-            means no copy.
+        previous: Where to copy `output` before, if it is a complete archive. Defaults to None,
+            which means no copy.
         members: Texts to add to the archive `output`, by their names. Defaults to None.
 
     Returns:
@@ -131,7 +127,7 @@ def average_checkpoints(
     with atomic_write(output) as partial, without_tensorflow():
         model.save(partial)
         checkpoints.write_members(partial, members or {})
-        if previous and is_keras_file(output):
+        if previous and zipfile.is_zipfile(output):
             with atomic_write(previous) as copy:
                 shutil.copyfile(output, copy)
     return model
@@ -165,13 +161,12 @@ def check_same_options(
     path = Path(directory) / "options.json"
     given = {name: str(value) for name, value in options.items() if name not in may_change}
     if not path.exists():
-        with atomic_write(path) as partial:
-            partial.write_text(json.dumps(given, indent=2) + "\n", encoding="utf-8")
-    kept = json.loads(path.read_text(encoding="utf-8"))
-    names = [name for name in {**kept, **given} if kept.get(name) != given.get(name)]
-    if names:
-        changes = ", ".join(f"{x}={given.get(x)}, before {kept.get(x)}" for x in names)
+        write_json(path, given)
+    kept = parse_json(path.read_bytes())
+    pairs = {name: (given.get(name), kept.get(name)) for name in kept | given}
+    changes = [f"{name}={new}, before {old}" for name, (new, old) in pairs.items() if new != old]
+    if changes:
         raise UserError(
             f"{directory} must be used with the options with which it was begun, or choose another "
-            f"folder. Received: {changes}"
+            f"folder. Received: {', '.join(changes)}"
         )

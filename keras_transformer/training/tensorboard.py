@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer._files import output_file, png
+from keras_transformer._files import output_file, png, write_text
 
 
 class TensorBoardWriter(AbstractContextManager):
@@ -86,9 +86,7 @@ def write_projector(
     from google.protobuf import text_format
     from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 
-    directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    config = ProjectorConfig()
+    directory, config = Path(directory), ProjectorConfig()
     for name, (vectors, words) in embeddings.items():
         files = f"projector_{name}.tsv", f"projector_{name}_words.tsv"
         numbers = np.asarray(vectors, "float32").tolist()
@@ -98,5 +96,4 @@ def write_projector(
             with output_file(directory / file) as output:
                 output.writelines(f"{line}\n" for line in content)
         config.embeddings.add(tensor_name=name, tensor_path=files[0], metadata_path=files[1])
-    with output_file(directory / "projector_config.pbtxt") as output:
-        output.write(text_format.MessageToString(config))
+    write_text(directory / "projector_config.pbtxt", text_format.MessageToString(config))

@@ -11,6 +11,7 @@ import keras
 
 from keras_transformer._backend import without_tensorflow
 from keras_transformer._backend.compile_function import is_on_cpu
+from keras_transformer._files import parse_json
 from keras_transformer.data import BatchPlan, Tokenizer, TokenStore, evaluation_batches
 from keras_transformer.data.batch_plan import Batch
 from keras_transformer.data.tokenizer import PAD_ID
@@ -25,7 +26,6 @@ from keras_transformer.runs.checkpoints import (
     ValidationHistory,
     best_checkpoints,
     checkpoint_step,
-    read_state,
 )
 from keras_transformer.runs.run import Run
 from keras_transformer.training.callbacks import CompileAhead
@@ -372,7 +372,7 @@ def write_average(run: Run, paths: list[Path]) -> Any:
     fingerprint of the tokenizer and, so that a resumed training knows whether they changed, the
     hash of the newest checkpoint and the setting `evaluation.average_last`.
     """
-    newest = read_state(run.checkpoints()[-1])["sha256"]
+    newest = parse_json((run.checkpoints()[-1] / checkpoints.STATE).read_bytes())["sha256"]
     fingerprint = checkpoints.read_member(run.model_path, checkpoints.TOKENIZER_MEMBER)
     members = {
         checkpoints.TOKENIZER_MEMBER: fingerprint or run.tokenizer().fingerprint,

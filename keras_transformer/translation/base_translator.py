@@ -267,43 +267,12 @@ def whole_sentences(
     for sentence, group in itertools.groupby(parts, lambda part: part.sentence):
         sources = list(group)
         rows = [_copies(x, blank) if x.is_copied else next(translated) for x in sources]
-        whole[sentence] = [join_hypotheses(sources, x) for x in zip(*rows, strict=True)]
+        whole[sentence] = rows[0]
+        if len(rows) > 1:
+            from keras_transformer.translation.long_lines import join_hypotheses
+
+            whole[sentence] = [join_hypotheses(sources, x) for x in zip(*rows, strict=True)]
     return whole
-
-
-def join_hypotheses(sources: Sequence[SourcePart], parts: Sequence[Hypothesis]) -> Hypothesis:
-    """Joins the translations of the parts of one sentence. Scores and lengths are summed.
-
-    The source words in the alignments must be counted from the beginning of the whole sentence. If
-    a part has no hypothesis, neither has the sentence.
-    """
-    if len(parts) == 1:
-        return parts[0]
-    from keras_transformer.translation.long_lines import separator
-
-    is_aligned = parts[0].alignment is not None
-    if any(part.score == IMPOSSIBLE for part in parts):
-        return replace(NO_HYPOTHESIS, alignment=() if is_aligned else None)
-    texts: list[str] = []
-    alignment: set[tuple[int, int]] = set()
-    words, last = 0, None
-    for source, part in zip(sources, parts, strict=True):
-        if not part.text:
-            continue
-        space = separator(*last, source, part.text) if last else ""
-        words -= bool(last) and not space  # The part continues the last word.
-        alignment |= {(index, target + words) for index, target in part.alignment or ()}
-        texts += [space, part.text]
-        words += len(part.text.split())
-        last = source, part.text
-    return Hypothesis(
-        text="".join(texts),
-        ids=tuple(id for part in parts for id in part.ids),
-        score=sum(part.score for part in parts),
-        log_probability=sum(part.log_probability for part in parts),
-        length=sum(part.length for part in parts),
-        alignment=tuple(sorted(alignment)) if is_aligned else None,
-    )
 
 
 def _copies(part: SourcePart, blank: list[Hypothesis]) -> list[Hypothesis]:

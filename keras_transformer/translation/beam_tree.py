@@ -2,13 +2,13 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding.beam_search import BeamSearch, BeamState, length_divisor
+from keras_transformer.decoding.beam_search import BeamSearch, BeamState
 from keras_transformer.decoding.decoding_loop import run_stages
 from keras_transformer.decoding.options import IMPOSSIBLE, SearchOptions
 from keras_transformer.decoding.request import Request, SearchResult
@@ -49,7 +49,7 @@ class BeamNode:
     log_probability: float
     token_log_probability: float
     rank: int
-    outcome: Outcome
+    outcome: Outcome = "dropped"
     score: float | None = None
     result: int | None = None
     reason: str = ""
@@ -96,21 +96,19 @@ class _RecordingBeamSearch(BeamSearch):
     """A beam search of one sentence that appends a `BeamNode` for each candidate of each step."""
 
     pieces: Sequence[str]  # target pieces in the order of their ids
-    max_length: int  # maximum number of tokens of a hypothesis
     groups: Iterator[int]  # the beam group of each step
     nodes: list[BeamNode] = field(
         default_factory=lambda: [BeamNode(None, 0, 0, 0, "", 0.0, 0.0, 1, "continued")]
     )
     # Index of each node by its group and token ids.
     indices: dict[tuple[int, Ids], int] = field(default_factory=dict)
-    # The model's log-probabilities (V,) of the next token, by the tokens before it.
-    own: dict[Ids, np.ndarray] = field(default_factory=dict)
+    # The model's log-probabilities (V,) of the next token, for each beam.
+    own: list[np.ndarray] = field(default_factory=list)
 
     def _select_groups(
         self, state: BeamState, logits: Any, bonus: Any, request: Request
     ) -> tuple[BeamState, Any]:
-        prefixes = _first(state.live.ids)[:, 1 : 1 + int(state.position)].tolist()
-        self.own.update(zip(map(tuple, prefixes), _first(ops.log_softmax(logits)), strict=True))
+        self.own[:] = _first(ops.log_softmax(logits))
         return super()._select_groups(state, logits, bonus, request)
 
     def _select(self, state: BeamState, *rest: Any) -> tuple[BeamState, Any]:
@@ -125,10 +123,11 @@ class _RecordingBeamSearch(BeamSearch):
         state, group, length = found[0], next(self.groups), int(found[0].position)
         ends = self._ends(candidates, state.position, request)
         ended = self._ended(candidates, ends, state.position, bonus, request)
-        live = {tuple(ids[1 : 1 + length]) for ids in _first(state.live.ids).tolist()}
-        columns = (candidates.ids, candidates.log_probabilities, ends, ended.scores)
+        live = [tuple(ids[1 : 1 + length]) for ids in _first(state.live.ids).tolist()]
+        own = self.own[group * len(live) : (group + 1) * len(live)]
+        columns = (*candidates[:3], ends, ended.scores)
         rows = zip(*(_first(column).tolist() for column in columns), strict=True)
-        for rank, (row, total, is_end, score) in enumerate(rows, 1):
+        for rank, (row, total, beam, is_end, score) in enumerate(rows, 1):
             if total == IMPOSSIBLE:
                 continue
             ids = tuple(row[1 : 1 + length])
@@ -139,31 +138,27 @@ class _RecordingBeamSearch(BeamSearch):
                 token_id=ids[-1],
                 piece=self.pieces[ids[-1]],
                 log_probability=total,
-                token_log_probability=float(self.own[ids[:-1]][ids[-1]]),
+                token_log_probability=float(own[beam][ids[-1]]),
                 rank=rank,
-                outcome="dropped",
             )
             self.indices[group, ids] = len(self.nodes)
             self.nodes.append(node)
             if score > IMPOSSIBLE:
                 node.outcome, node.score = "finished", score
-            elif ids in live and not is_end and _first(self.is_open(state)):
+            elif is_end or ids not in live:
+                node.reason = f"rank {rank} of the step, but there are {len(live)} beams"
+            elif _first(self.is_open(state)):
                 node.outcome = "continued"
             else:
-                node.reason = self._why_dropped(node, state, ids in live and not is_end)
+                node.reason = self._why_ended(total, state, request)
         return found
 
-    def _why_dropped(self, node: BeamNode, state: BeamState, is_live: bool) -> str:
-        options, finished = self.options, int(_first(state.num_finished)[0])
-        beams = options.beam_size // options.num_beam_groups
-        if not is_live:
-            return f"rank {node.rank} of the step, but there are {beams} beams"
-        if finished >= beams:
+    def _why_ended(self, log_probability: float, state: BeamState, request: Request) -> str:
+        finished = int(_first(state.num_finished)[0])
+        if finished >= ops.shape(state.live.ids)[1]:
             return f"the search ended, because {finished} hypotheses were finished"
-        longest = min(self.max_length, options.max_length or self.max_length)
-        penalty = options.length_penalty, options.length_penalty_form
-        bound = node.log_probability / float(length_divisor(longest, *penalty))
-        return f"the search ended: the score could become at most {bound:.3f}"
+        divisor = float(_first(self._divisor(request, request.max_lengths)))
+        return f"the search ended: the score could become at most {log_probability / divisor:.3f}"
 
 
 def _first(tensor: Any) -> Any:
@@ -178,16 +173,14 @@ def record(
 
     `strategy` is a `BeamSearch`. The steps call the same functions as the compiled search.
     """
-    own = {x.name: getattr(strategy, x.name) for x in fields(strategy)}
     groups = itertools.cycle(range(strategy.options.num_beam_groups))
-    search = _RecordingBeamSearch(**own, pieces=pieces, max_length=max_length, groups=groups)
+    search = _RecordingBeamSearch(**vars(strategy), pieces=pieces, groups=groups)
     found = run_stages(model, request, max_length, strategy=search, in_python=True)
     result = SearchResult(*map(ops.convert_to_numpy, found))
     nodes = search.nodes
     for rank, (ids, length) in enumerate(zip(result.ids[0], result.lengths[0], strict=True), 1):
         found_ids = tuple(ids[:length].tolist())
-        keys = [(group, found_ids) for group in range(strategy.options.num_beam_groups)]
-        of_groups = [nodes[search.indices[key]] for key in keys if key in search.indices]
+        of_groups = [nodes[i] for (_, own), i in search.indices.items() if own == found_ids]
         for node in [node for node in of_groups if node.result is None][:1]:
             node.result = rank
     best = max((node.score for node in nodes if node.score is not None), default=0.0)

@@ -109,7 +109,7 @@ def run_sentences(run: Run, count: int) -> list[str]:
         return random_sentences(run.tokenizer(), count)
 
 
-def random_sentences(tokenizer: Tokenizer, count: int, longest: int = 20) -> list[str]:
+def random_sentences(tokenizer: Tokenizer, count: int = 16, longest: int = 20) -> list[str]:
     """Returns texts of 2 to `longest` random source pieces. Every call returns the same texts."""
     random, pieces = np.random.default_rng(0), tokenizer.source_pieces
     numbers = tokenizer.eos_id + 1, len(pieces)

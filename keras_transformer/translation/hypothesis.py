@@ -94,15 +94,12 @@ def expected_utilities(samples: Sequence[str]) -> dict[str, float]:
     from sacrebleu.metrics import CHRF
 
     score, counts = CHRF().sentence_score, Counter(samples)  # Equal samples are compared once.
-    return {
-        candidate: sum(
-            # chrF of two empty texts is 0 in sacrebleu.
-            count * (100.0 if candidate == reference else score(candidate, [reference]).score)
-            for reference, count in counts.items()
-        )
-        / len(samples)
-        for candidate in counts
-    }
+
+    def similarity(x: str, y: str) -> float:  # chrF of two empty texts is 0 in sacrebleu.
+        return 100.0 if x == y else score(x, [y]).score
+
+    sums = {x: sum(n * similarity(x, y) for y, n in counts.items()) for x in counts}
+    return {x: total / len(samples) for x, total in sums.items()}
 
 
 def source_word_indices(tokenizer: Any, text: str, pieces: Sequence[int]) -> np.ndarray:

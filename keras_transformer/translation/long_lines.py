@@ -5,11 +5,13 @@ not end after an abbreviation or an ordinal number, and an opening quotation mar
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import regex
 
-from keras_transformer.translation.hypothesis import SourcePart
+from keras_transformer.decoding.options import IMPOSSIBLE
+from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis, SourcePart
 
 # Scripts without spaces, and scripts that have spaces only between sentences.
 _CJK = r"[\p{scx=Han}\p{scx=Hira}\p{scx=Kana}\p{scx=Bopo}\p{ea=F}]"
@@ -77,3 +79,34 @@ def separator(left: SourcePart, before: str, right: SourcePart, after: str) -> s
         of_source = left.text[-1] + right.text[0]
         is_spaced = is_spaced or has_space or regex.search(f"{_CJK}|{_SOUTH_EAST_ASIAN}", of_source)
     return " " if is_spaced else ""
+
+
+def join_hypotheses(sources: Sequence[SourcePart], parts: Sequence[Hypothesis]) -> Hypothesis:
+    """Joins the translations of the parts of one sentence. Scores and lengths are summed.
+
+    The source words in the alignments must be counted from the beginning of the whole sentence. If
+    a part has no hypothesis, neither has the sentence.
+    """
+    is_aligned = parts[0].alignment is not None
+    if any(part.score == IMPOSSIBLE for part in parts):
+        return replace(NO_HYPOTHESIS, alignment=() if is_aligned else None)
+    texts: list[str] = []
+    alignment: set[tuple[int, int]] = set()
+    words, last = 0, None
+    for source, part in zip(sources, parts, strict=True):
+        if not part.text:
+            continue
+        space = separator(*last, source, part.text) if last else ""
+        words -= bool(last) and not space  # The part continues the last word.
+        alignment |= {(index, target + words) for index, target in part.alignment or ()}
+        texts += [space, part.text]
+        words += len(part.text.split())
+        last = source, part.text
+    return Hypothesis(
+        text="".join(texts),
+        ids=tuple(id for part in parts for id in part.ids),
+        score=sum(part.score for part in parts),
+        log_probability=sum(part.log_probability for part in parts),
+        length=sum(part.length for part in parts),
+        alignment=tuple(sorted(alignment)) if is_aligned else None,
+    )

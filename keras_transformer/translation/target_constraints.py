@@ -32,15 +32,11 @@ class TargetConstraints:
     "cats" if the pieces of "cats" are "▁cat" and "s". The word "cat" matches neither "Cat" nor
     other pieces with the same letters. If a sentence is split, the prefix applies only to the first
     part. The target prefix of the tokenizer comes before it, in all parts. If the tokenizer does
-    not know a character of a forbidden word, the word has no effect.
+    not know a character of a forbidden word, the word has no effect. A sentence with required words
+    must not be split, because it is unknown which part must contain them.
 
     `prefixes`, `required` and `forbidden` are the arguments of `Translator.translate` for `count`
-    sentences, which were split into `parts`.
-
-    Raises:
-        ConstraintError: If a prefix or required word has a character that the tokenizer does not
-            know, or belongs to a blank sentence. Also if a sentence with required words is split,
-            because it is unknown which part must contain the words.
+    sentences, which were split into `parts`. They raise `ConstraintError` if they cannot be met.
     """
 
     def __init__(
@@ -95,10 +91,8 @@ class TargetConstraints:
     ) -> list[list[Hypothesis]]:
         """Returns the hypotheses `found` for each part, best first.
 
-        Those that do not meet the constraints become `NO_HYPOTHESIS`.
-
-        Raises:
-            ConstraintError: If the best hypothesis of a part does not meet the constraints.
+        Those that do not meet the constraints become `NO_HYPOTHESIS`. If the best of a part does
+        not, raises `ConstraintError`.
         """
         rule = (
             "The search found no translation that meets the constraints. Change the constraints, "

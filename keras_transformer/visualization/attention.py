@@ -60,14 +60,10 @@ def attention_maps(model: Any, inputs: Any) -> list[AttentionMap]:
         inputs: What the model is called with, for a batch of B examples.
 
     Returns:
-        One `AttentionMap` per call of an attention layer, in the order of the calls. For a
-        `Transformer`, the shapes are `(B, H, S, S)` in the encoder, `(B, H, T, T)` in the decoder's
-        self-attention and `(B, H, T, S)` in cross-attention. Each row sums to 1. Masked keys
-        (padding, later positions in causal attention, distances outside an attention pattern) have
-        the weight 0. If all keys of a query are masked, they have equal weights. Rows of padding
-        contain what the model computes for padding. With a dtype policy such as `mixed_bfloat16`,
-        the weights are rounded to the compute dtype, as in the model, so that a row sums to 1 only
-        up to rounding errors.
+        One `AttentionMap` per call of an attention layer, in the order of the calls. Each row sums
+        to 1, except for rounding errors in the compute dtype. Masked keys (padding, later positions
+        in causal attention, distances outside an attention pattern) have the weight 0. If all keys
+        of a query are masked, they have equal weights.
 
     Raises:
         ValueError: If `model` calls no attention layer of this package.

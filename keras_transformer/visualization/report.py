@@ -1,7 +1,6 @@
 """Writes a report of one run, or of two runs side by side, as one HTML page."""
 
 import math
-import shlex
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -47,11 +46,6 @@ class _Reported:
             self.scalars = logged_scalars(run.logs_dir)
         except UserError:  # `run_info` reports the same problem.
             self.scalars = {}
-
-    def command(self, arguments: str) -> str:
-        name, *options = arguments.split()
-        folder = shlex.quote(str(self.run.directory))
-        return " ".join(("keras-transformer", name, folder, *options))
 
     def validations(self) -> tuple[list[str], list[list[Any]]]:
         """Returns a table of the results of each validation."""
@@ -141,17 +135,16 @@ def _on_test_text(runs: Sequence[_Reported]) -> dict[str, Any]:
         pairs = zip(hypotheses, own.references, strict=True)
         chrf = [CHRF().sentence_score(text, [reference]).score for text, reference in pairs]
         systems.append(System(one.name, hypotheses, chrf, scorer))
-    parts: dict[str, Any] = dict.fromkeys(("lengths", "difference", "ranked", "attention"))
-    if evaluator is not None:
-        texts = (evaluator.sources or (), evaluator.references)
-        ranked = best_and_worst(systems[0].chrf, evaluator.references)
-        parts["lengths"] = _lengths(evaluator, systems)
-        parts["ranked"] = [shown_sentences(indices, *texts, systems) for indices in ranked]
-        parts["attention"] = {x.name: attention_of_sentences(x, texts[0]) for x in systems}
-        if len(systems) == 2:
-            changed = shown_sentences(most_changed(*systems), *texts, systems)
-            parts["difference"] = {**_difference(evaluator, *systems), "changed": changed}
-    return {"missing": missing, **parts}
+    if evaluator is None:
+        return {"missing": missing, "lengths": None, "difference": None, "attention": None}
+    ranked = best_and_worst(systems[0].chrf, evaluator.references)
+    return {
+        "missing": missing,
+        "lengths": _lengths(evaluator, systems),
+        "difference": _difference(evaluator, *systems) if len(systems) == 2 else None,
+        "ranked": [shown_sentences(indices, evaluator, systems) for indices in ranked],
+        "attention": {x.name: attention_of_sentences(x, evaluator.sources or ()) for x in systems},
+    }
 
 
 def _lengths(evaluator: Evaluator, systems: Sequence[System]) -> dict[str, Any]:
@@ -180,6 +173,7 @@ def _difference(evaluator: Evaluator, first: System, second: System) -> dict[str
     gains = [b - a for a, b in zip(first.chrf, second.chrf, strict=True)]
     better, worse = sum(x > 0 for x in gains), sum(x < 0 for x in gains)
     return {
+        "changed": shown_sentences(most_changed(first, second), evaluator, (first, second)),
         "rows": rows,
         "samples": differences[0].samples,
         "warnings": [str(warning.message) for warning in told],
@@ -207,10 +201,7 @@ def most_changed(first: System, second: System) -> list[int]:
 
 
 def shown_sentences(
-    indices: Sequence[int],
-    sources: Sequence[str],
-    references: Sequence[str],
-    systems: Sequence[System],
+    indices: Sequence[int], evaluator: Evaluator, systems: Sequence[System]
 ) -> list[dict[str, Any]]:
     """Returns the source of each sentence, and its reference and translations as texts.
 
@@ -219,20 +210,21 @@ def shown_sentences(
     it, and those of the reference are of the first model. A text too long for the model has no
     tokens.
     """
-    chosen = [sources[index] for index in indices]
-    found: list[dict[str, Any]] = [{"source": source, "texts": []} for source in chosen]
-    own = [(f"{x.name} chrF ", x, x.hypotheses) for x in systems]
-    for label, system, all_texts in [("reference", systems[0], references), *own]:
-        texts = _with_tokens(system, chosen, [all_texts[index] for index in indices])
-        for index, shown, text in zip(indices, found, texts, strict=True):
-            number = "" if label == "reference" else f"{system.chrf[index]:.1f}"
-            shown["texts"].append((label + number, *text))
-    return found
+    chosen = [(evaluator.sources or ())[index] for index in indices]
+    references = [evaluator.references[index] for index in indices]
+    labels = ["reference"] * len(indices)
+    columns = [_with_tokens(systems[0], chosen, labels, references)]
+    for system in systems:
+        labels = [f"{system.name} chrF {system.chrf[index]:.1f}" for index in indices]
+        texts = [system.hypotheses[index] for index in indices]
+        columns.append(_with_tokens(system, chosen, labels, texts))
+    rows = zip(chosen, zip(*columns, strict=True), strict=True)
+    return [{"source": source, "texts": texts} for source, texts in rows]
 
 
 def _with_tokens(
-    system: System, sources: Sequence[str], texts: Sequence[str]
-) -> list[tuple[str, list[tuple[str, float]], bool]]:
+    system: System, sources: Sequence[str], labels: Sequence[str], texts: Sequence[str]
+) -> list[tuple[str, str, list[tuple[str, float]], bool]]:
     tokenizer = system.scorer.tokenizer
     short, _, encoded = _encoded(system, sources, texts)
     scored = system.scorer.token_log_probabilities(
@@ -246,7 +238,7 @@ def _with_tokens(
         ]
         tokens[index] = list(zip(names, np.exp(log_probabilities).tolist(), strict=False))
     is_known = [tokenizer.unk_id not in ids for ids in encoded]
-    return list(zip(texts, tokens, is_known, strict=True))
+    return list(zip(labels, texts, tokens, is_known, strict=True))
 
 
 def _encoded(
@@ -290,6 +282,7 @@ def attention_of_sentences(system: System, sources: Sequence[str]) -> list[dict[
             (tokenizer.target_pieces[id], list(zip(keys, row, strict=True)))
             for id, row in zip(labels, weights, strict=True)
         ]
-        found = {"number": index + 1, "chrf": system.chrf[index], "columns": keys, "rows": rows}
-        maps.append(found)
+        maps.append(
+            {"number": index + 1, "chrf": system.chrf[index], "columns": keys, "rows": rows}
+        )
     return maps

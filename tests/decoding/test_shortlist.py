@@ -178,8 +178,9 @@ def model_1(pairs):
 
 @pytest.mark.once
 @pytest.mark.parametrize("most", [10**9, 150])
-def test_translations_are_the_most_probable_by_ibm_model_1(store, most):
-    counts, table = lexical_table(store, 120, 120, 4, most_token_pairs=most)
+def test_translations_are_the_most_probable_by_ibm_model_1(store, most, monkeypatch):
+    monkeypatch.setattr("keras_transformer.decoding.shortlist.MOST_TOKEN_PAIRS", most)
+    counts, table = lexical_table(store, 120, 120, 4)
     pairs = [tuple(side.tolist() for side in store.pair(index)) for index in range(len(store))]
     assert counts.tolist() == [sum(t.count(id) for _, t in pairs) for id in range(120)]
     sizes = sum((len(s) + 1) * len(t) for s, t in pairs)

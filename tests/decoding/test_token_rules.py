@@ -9,6 +9,7 @@ from support.contract import to_numpy
 from support.fake_models import BOS, EOS, PAD
 
 from keras_transformer import compile_function
+from keras_transformer.decoding.beam_search import Live
 from keras_transformer.decoding.token_rules import (
     ForbiddenWords,
     MinLength,
@@ -223,8 +224,9 @@ def test_candidates_are_the_probable_and_the_required_once_each(seed):
     generator = np.random.default_rng(seed)
     live = -generator.random((5, beams)).astype("float32")
     next_tokens = np.log(generator.dirichlet(np.ones(size), (5, beams))).astype("float32")
-    tensors = map(ops.convert_to_tensor, (ids, live, next_tokens))
-    found = constrained_candidates(*tensors, position, required, eos_id=EOS, pad_id=PAD)
+    tensors = [ops.convert_to_tensor(x) for x in (ids, live, next_tokens)]
+    of_beams = Live(*tensors[:2], coverage=None)
+    found = constrained_candidates(of_beams, tensors[2], position, required, EOS, PAD)
     found = [to_numpy(x) for x in found]
     for row in range(5):
         totals = live[row][:, None] + next_tokens[row]

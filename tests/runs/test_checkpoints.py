@@ -73,7 +73,7 @@ def test_what_is_not_a_number_is_never_best():
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"validation_losses": {"a": 1}}'])
 def test_a_damaged_state_has_no_history(tmp_path, content):
     (tmp_path / "state.json").write_bytes(content)
-    with pytest.raises(UserError, match="is incomplete"):
+    with pytest.raises(UserError, match="cannot be loaded"):
         load_history(tmp_path)
 
 

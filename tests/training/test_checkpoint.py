@@ -103,11 +103,11 @@ def of_another_format(path):
 @pytest.mark.parametrize(
     "damage, message",
     [
-        (truncate, "step-00000001 is damaged"),
-        (lambda path: (path / "state.json").unlink(), "step-00000001 is incomplete"),
-        (lambda path: write_state(path, "[]"), "step-00000001 is incomplete"),
-        (lambda path: write_state(path, '{"step": 1}'), "step-00000001 is incomplete"),
-        (of_another_format, "must have the format 2. Received: format=3"),
+        (truncate, "step-00000001 cannot be loaded: the SHA-256 of model.keras is wrong"),
+        (lambda path: (path / "state.json").unlink(), "step-00000001 cannot be loaded"),
+        (lambda path: write_state(path, "[]"), "step-00000001 cannot be loaded"),
+        (lambda path: write_state(path, '{"step": 1}'), "step-00000001 cannot be loaded"),
+        (of_another_format, "must have the format 2. Received: 3"),
     ],
 )
 def test_a_damaged_checkpoint_is_refused(model, tmp_path, damage, message):

@@ -10,7 +10,6 @@ from support.fake_models import BOS, PAD
 from support.small_models import small_model
 
 from keras_transformer import Tokenizer
-from keras_transformer.translation.base_translator import join_hypotheses
 from keras_transformer.translation.hypothesis import (
     Hypothesis,
     SourcePart,
@@ -20,6 +19,7 @@ from keras_transformer.translation.hypothesis import (
     with_copies,
     word_alignment,
 )
+from keras_transformer.translation.long_lines import join_hypotheses
 
 pytestmark = pytest.mark.once
 

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from keras_transformer.evaluation import Evaluator
 from keras_transformer.visualization.report import (
     COUNT,
     System,
@@ -51,7 +52,7 @@ def test_a_text_that_is_too_long_for_the_model_is_not_shaded():
         token_log_probabilities=lambda sources, texts: [[]] * len(texts),
     )
     long = system([1.0] * 7, "<run>")._replace(scorer=scorer)
-    (shown,) = shown_sentences([1], REFERENCES, REFERENCES, [long])
+    (shown,) = shown_sentences([1], Evaluator(REFERENCES, REFERENCES), [long])
     assert [x[0] for x in shown["texts"]] == ["reference", "<run> chrF 1.0"]
     assert not any(tokens for _, _, tokens, _ in shown["texts"])
     assert attention_of_sentences(long, REFERENCES) == []

@@ -21,10 +21,14 @@ Group = tuple[Any, Callable[[Any], Any]]
 
 
 def attention_pattern(name: str) -> Callable[[type], type]:
-    """Returns a decorator that registers a subclass of `AttentionPattern` under `name`."""
+    """Returns a decorator that registers a subclass of `AttentionPattern` under `name`.
+
+    Keras registers the class, too, so that saved layers with the pattern can be loaded.
+    """
 
     def register(pattern: type) -> type:
         ATTENTION_PATTERNS[name] = pattern
+        keras.saving.register_keras_serializable(package="keras_transformer")(pattern)
         return pattern
 
     return register
@@ -33,11 +37,7 @@ def attention_pattern(name: str) -> Callable[[type], type]:
 def new_attention_pattern(name: Any, window: int | None) -> Any:
     """Creates the pattern of a registered name, a list of patterns for a list, or None for None.
 
-    `window` is the window, stride or block size in tokens.
-
-    Raises:
-        ValueError: If the name is not registered, if a required `window` is missing, or if `window`
-            is given for a pattern without a window.
+    `window` is the window, stride or block size in tokens, for patterns that have one.
     """
     names = name if isinstance(name, list) else [name]
     known = [None, *ATTENTION_PATTERNS]
@@ -57,7 +57,6 @@ def new_attention_pattern(name: Any, window: int | None) -> Any:
     return patterns if isinstance(name, list) else patterns[0]
 
 
-@keras.saving.register_keras_serializable(package="keras_transformer")
 class AttentionPattern:
     """Base class of attention patterns. They let `MultiHeadAttention` process long sequences (§4).
 
@@ -80,8 +79,7 @@ class AttentionPattern:
         A float tensor `(B, H, T, K_v)`, finite even for queries whose keys are all masked.
 
     Raises:
-        ValueError: If a size is not an integer of at least 1, or if `padding_mask` has another
-            number of columns than there are keys.
+        ValueError: If `padding_mask` has another number of columns than there are keys.
 
     Attributes:
         needs_window: Whether the pattern has a window, stride or block size. It must be the
@@ -134,7 +132,6 @@ class AttentionPattern:
 
 
 @attention_pattern("full")
-@keras.saving.register_keras_serializable(package="keras_transformer")
 @dataclass(frozen=True)
 class FullAttention(AttentionPattern):
     """Attends to all positions (§3.2.1). Memory is linear in the sequence length.
@@ -169,7 +166,7 @@ class FullAttention(AttentionPattern):
             return ops.zeros((*ops.shape(query)[:3], value.shape[-1]), value.dtype)
         queries = split_blocks(query, fitting_size(self.block_size, ops.shape(query)[2]))
         count, size = ops.shape(queries)[2:4]
-        marks = None if padding_mask is None else key_marks(key, padding_mask)
+        marks = None if padding_mask is None else key_marks(padding_mask)
 
         def heads_of(block: Any, queries: Any, seed: Any, key: Any, value: Any) -> Any:
             allowed = None
@@ -207,8 +204,10 @@ class BlockPattern(AttentionPattern):
                 f"{type(self).__name__} is for self-attention: the numbers of queries and keys "
                 f"must be equal. Received: {query.shape[2]} queries, {key.shape[2]} keys"
             )
+        if padding_mask is None:
+            padding_mask = ops.ones_like(key[:, 0, :, 0], dtype="bool")
         size = fitting_size(self.largest_block, ops.shape(key)[2])
-        parts = (query, key, value, key_marks(key, padding_mask))
+        parts = (query, key, value, key_marks(padding_mask))
         groups = self._groups(is_causal, *(split_blocks(x, size) for x in parts))
         scores = ops.concatenate([scores for scores, _ in groups], axis=-1)
         weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
@@ -222,8 +221,7 @@ class BlockPattern(AttentionPattern):
     @property
     def largest_block(self) -> int:
         """Number of positions of a block, if the sequence is not shorter."""
-        size: int = next(iter(self.get_config().values()))
-        return size
+        return int(next(iter(self.get_config().values())))
 
     def _groups(self, use_causal_mask: bool, queries: Any, *keys: Any) -> list[Group]:
         """Returns one or two groups of keys: the near keys, and possibly the far keys.
@@ -237,8 +235,7 @@ class BlockPattern(AttentionPattern):
 def _group(allowed: Any, queries: Any, keys: Any, values: Any, marks: Any) -> Group:
     """Returns the scores of `keys` `(..., n, K)`. `marks` and `allowed` may be None."""
     scores = ops.cast(ops.matmul(queries, ops.swapaxes(keys, -1, -2)), "float32")
-    masks = (allowed, None if marks is None else ops.swapaxes(marks, -1, -2) > 0)
-    for mask in masks:
+    for mask in (allowed, None if marks is None else ops.swapaxes(marks, -1, -2)):
         if mask is not None:
             scores = ops.where(mask, scores, scalar(MASKED_SCORE, scores.dtype))
     return scores, lambda weights: ops.matmul(weights, values)
@@ -251,7 +248,6 @@ def _rearranged(group: Group, inward: Callable[[Any], Any], outward: Callable[[A
 
 
 @attention_pattern("local")
-@keras.saving.register_keras_serializable(package="keras_transformer")
 @dataclass(frozen=True)
 class LocalAttention(BlockPattern):
     """Attends to positions at most `window` positions away (restricted self-attention, §4).
@@ -279,9 +275,7 @@ class LocalAttention(BlockPattern):
 
     def _groups(self, use_causal_mask: bool, queries: Any, *keys: Any) -> list[Group]:
         distance = neighbour_distances(ops.shape(queries)[3], use_causal_mask)
-        allowed = self.allows(distance, 0)
-        if use_causal_mask:
-            allowed = ops.logical_and(allowed, distance >= 0)
+        allowed = ops.logical_and(distance >= 0, self.allows(distance, 0))
         return [_group(allowed, queries, *(with_neighbours(x, use_causal_mask) for x in keys))]
 
     def allows(self, query: Any, key: Any) -> Any:
@@ -289,7 +283,6 @@ class LocalAttention(BlockPattern):
 
 
 @attention_pattern("strided")
-@keras.saving.register_keras_serializable(package="keras_transformer")
 @dataclass(frozen=True)
 class StridedAttention(BlockPattern):
     """Attends to neighbours and to positions whose distance is a multiple of the stride.
@@ -315,8 +308,7 @@ class StridedAttention(BlockPattern):
         size = ops.shape(queries)[3]
         distance = neighbour_distances(size, use_causal_mask)
         # The far keys include those at the distances 0 and `size`.
-        farthest = distance if use_causal_mask else ops.abs(distance)
-        allowed = ops.logical_and(farthest > 0, farthest < size)
+        allowed = ops.logical_and(distance > 0, distance < size)
         allowed = ops.logical_and(allowed, self.allows(distance, 0))
         near = _group(allowed, queries, *(with_neighbours(x, use_causal_mask) for x in keys))
         # A column contains the positions that have the same remainder modulo the stride.
@@ -336,7 +328,6 @@ def _columns(blocks: Any) -> Any:
 
 
 @attention_pattern("fixed")
-@keras.saving.register_keras_serializable(package="keras_transformer")
 @dataclass(frozen=True)
 class FixedAttention(BlockPattern):
     """Attends to the query's own block and to the last positions of all other blocks.
@@ -464,22 +455,22 @@ def with_neighbours(blocks: Any, use_causal_mask: bool) -> Any:
 
 
 def neighbour_distances(size: Any, use_causal_mask: bool) -> Any:
-    """Returns query position minus key position, int32 `(b, 2 b)` or `(b, 3 b)`.
+    """Returns the distances of queries and keys, int32 `(b, 2 b)` or `(b, 3 b)`.
 
-    The queries are those of one block of b = `size`, and the keys those of `with_neighbours`.
+    The queries are those of one block of b = `size`, and the keys those of `with_neighbours`. With
+    a causal mask, the distance of a later key is negative.
     """
     keys = ops.arange(-size, size if use_causal_mask else 2 * size, dtype="int32")
-    return ops.arange(size, dtype="int32")[:, None] - keys
+    distance = ops.arange(size, dtype="int32")[:, None] - keys
+    return distance if use_causal_mask else ops.abs(distance)
 
 
-def key_marks(key: Any, padding_mask: Any) -> Any:
-    """Returns int32 marks `(B, 1, S, 1)`: 1 if a key is a real token, 0 if it is padding.
+def key_marks(padding_mask: Any) -> Any:
+    """Returns a padding mask `(B, S)` as `(B, 1, S, 1)`, so that it is split like the keys.
 
     The zeros that `split_blocks` adds to keys and marks therefore count as padding.
     """
-    if padding_mask is None:
-        padding_mask = ops.ones((ops.shape(key)[0], ops.shape(key)[2]), "bool")
-    return ops.cast(padding_mask, "int32")[:, None, :, None]
+    return ops.cast(padding_mask, "bool")[:, None, :, None]
 
 
 def sequence_start(padding_mask: Any) -> Any:

@@ -24,7 +24,6 @@ _TENSOR2TENSOR = {"layout": "half_split", "timescales": "tensor2tensor"}
 @position_encoding("sinusoidal_marian", **_TENSOR2TENSOR)
 @position_encoding("sinusoidal_opennmt", **_TENSOR2TENSOR, first_position=1)
 @position_encoding("sinusoidal_fairseq", **_TENSOR2TENSOR, first_position=2)
-@keras.saving.register_keras_serializable(package="keras_transformer")
 class SinusoidalPositionalEncoding(PositionalEncoding):
     """Adds sines and cosines of the position, with geometrically spaced wavelengths (§3.5).
 
@@ -56,29 +55,26 @@ class SinusoidalPositionalEncoding(PositionalEncoding):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if layout not in LAYOUTS:
-            raise ValueError(f"`layout` must be one of {LAYOUTS}. Received: layout={layout!r}")
-        if timescales not in TIMESCALES:
+        if layout not in LAYOUTS or timescales not in TIMESCALES:
             raise ValueError(
-                f"`timescales` must be one of {TIMESCALES}. Received: timescales={timescales!r}"
+                f"`layout` must be one of {LAYOUTS}, and `timescales` one of {TIMESCALES}. "
+                f"Received: layout={layout!r}, timescales={timescales!r}"
             )
         self.store_arguments(locals())
 
     def call(self, embeddings: Any, offset: Any = 0) -> Any:
         length, d_model = ops.shape(embeddings)[1], embeddings.shape[-1]
         angles = sinusoid_angles(length, d_model, offset + self.first_position, self.timescales)
+        waves = [ops.sin(angles), ops.cos(angles)]
         if self.layout == "interleaved":
-            table = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
             shape = (*ops.shape(angles)[:-1], 2 * angles.shape[-1])
-            table = ops.reshape(table, shape)[..., :d_model]
+            table = ops.reshape(ops.stack(waves, axis=-1), shape)
         else:
-            cosines = ops.cos(angles)[..., : d_model // 2]
-            table = ops.concatenate([ops.sin(angles), cosines], axis=-1)
-        return self.add_to(embeddings, table)
+            table = ops.concatenate(waves, axis=-1)
+        return self.add_to(embeddings, table[..., :d_model])
 
 
 @position_encoding("learned")
-@keras.saving.register_keras_serializable(package="keras_transformer")
 class LearnedPositionalEncoding(PositionalEncoding):
     """Adds a learned vector per position, up to a maximum length (§3.5; Table 3, row E).
 
@@ -107,11 +103,8 @@ class LearnedPositionalEncoding(PositionalEncoding):
         self.position_embeddings = self.add_weight(
             name="position_embeddings",
             shape=(self.max_length, d_model),
-            initializer=keras.initializers.get(
-                self.initializer or keras.initializers.RandomNormal(stddev=d_model**-0.5)
-            ),
+            initializer=self.initializer or keras.initializers.RandomNormal(stddev=d_model**-0.5),
         )
-        self.built = True
 
     def call(self, embeddings: Any, offset: Any = 0) -> Any:
         if isinstance(embeddings.shape[1], int) and isinstance(offset, int):
@@ -132,7 +125,6 @@ class LearnedPositionalEncoding(PositionalEncoding):
 
 @position_encoding("index")
 @position_encoding("index_concatenated", concatenate=True)
-@keras.saving.register_keras_serializable(package="keras_transformer")
 class IndexPositionalEncoding(PositionalEncoding):
     """Encodes positions as the numbers 0, 1, 2, and so on, which may outweigh the embeddings.
 
@@ -146,6 +138,8 @@ class IndexPositionalEncoding(PositionalEncoding):
             the result back to width D. Defaults to False.
     """
 
+    num_features = 1  # number of features that encode a position
+
     def __init__(self, concatenate: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.concatenate = concatenate
@@ -155,12 +149,6 @@ class IndexPositionalEncoding(PositionalEncoding):
             width, options = input_shape[-1], {"dtype": self.dtype_policy, "name": "projection"}
             self.projection = Dense(width, use_bias=False, **options)
             self.projection.build((None, None, width + self.num_features))
-        self.built = True
-
-    @property
-    def num_features(self) -> int:
-        """Number of features that encode a position."""
-        return 1
 
     def features(self, indices: Any) -> Any:
         """Returns float32 features `(..., T, num_features)` of int32 positions `(..., T)`."""
@@ -169,20 +157,18 @@ class IndexPositionalEncoding(PositionalEncoding):
     def call(self, embeddings: Any, offset: Any = 0) -> Any:
         batch, length, d_model = ops.shape(embeddings)
         features = self.features(positions(length, offset))
+        features = ops.broadcast_to(features, (batch, length, self.num_features))
         if self.concatenate:
             features = ops.cast(features, self.compute_dtype)
-            features = ops.broadcast_to(features, (batch, length, self.num_features))
             return self.projection(ops.concatenate([embeddings, features], axis=-1))
         if self.num_features > 1:  # A single feature is added to every feature of the embedding.
             added = max(d_model - self.num_features, 0)
-            widths = [(0, 0)] * (len(features.shape) - 1) + [(0, added)]
-            features = ops.pad(features, widths)[..., :d_model]
+            features = ops.pad(features, ((0, 0), (0, 0), (0, added)))[..., :d_model]
         return self.add_to(embeddings, features)
 
 
 @position_encoding("normalized_index")
 @position_encoding("normalized_index_concatenated", concatenate=True)
-@keras.saving.register_keras_serializable(package="keras_transformer")
 class NormalizedIndexPositionalEncoding(IndexPositionalEncoding):
     """Encodes each position as its index divided by `max_length`.
 
@@ -205,7 +191,6 @@ class NormalizedIndexPositionalEncoding(IndexPositionalEncoding):
 
 @position_encoding("binary")
 @position_encoding("binary_concatenated", concatenate=True)
-@keras.saving.register_keras_serializable(package="keras_transformer")
 class BinaryPositionalEncoding(IndexPositionalEncoding):
     """Uses the binary digits of the position, lowest digit first, as features.
 
@@ -225,10 +210,7 @@ class BinaryPositionalEncoding(IndexPositionalEncoding):
     def __init__(self, max_length: int, concatenate: bool = False, **kwargs: Any) -> None:
         super().__init__(concatenate=concatenate, **kwargs)
         self.max_length = max_length
-
-    @property
-    def num_features(self) -> int:
-        return max((self.max_length - 1).bit_length(), 1)
+        self.num_features = max((max_length - 1).bit_length(), 1)
 
     def features(self, indices: Any) -> Any:
         powers = 2 ** ops.arange(self.num_features, dtype="int32")

@@ -17,11 +17,13 @@ POSITION_ENCODINGS: dict[str, tuple[type["PositionalEncoding"], dict[str, Any]]]
 def position_encoding(name: str, **arguments: Any) -> Callable[[type], type]:
     """Returns a decorator that registers a subclass of `PositionalEncoding` under `name`.
 
-    `arguments` are passed to the constructor of the subclass.
+    `arguments` are passed to the constructor of the subclass. Keras registers the class, too, so
+    that saved layers can be loaded.
     """
 
     def register(encoding: type) -> type:
         POSITION_ENCODINGS[name] = (encoding, arguments)
+        keras.saving.register_keras_serializable(package="keras_transformer")(encoding)
         return encoding
 
     return register
@@ -65,7 +67,6 @@ def sinusoid_angles(length: Any, width: int, offset: Any = 0, timescales: str = 
 
 
 @position_encoding("none")
-@keras.saving.register_keras_serializable(package="keras_transformer")
 class PositionalEncoding(ConfiguredLayer):
     """Base class of the position encodings. Subclasses override `call`, `rotate` or `score_bias`.
 

@@ -3,7 +3,6 @@
 import functools
 from typing import Any
 
-import keras
 import numpy as np
 from keras import ops
 
@@ -15,7 +14,6 @@ from keras_transformer.layers.positions.positional_encoding import (
 
 
 @position_encoding("rotary")
-@keras.saving.register_keras_serializable(package="keras_transformer")
 class RotaryPositionalEncoding(PositionalEncoding):
     """Rotates pairs of features of queries and keys by angles proportional to the position.
 
@@ -42,7 +40,6 @@ class RotaryPositionalEncoding(PositionalEncoding):
 
 
 @position_encoding("alibi")
-@keras.saving.register_keras_serializable(package="keras_transformer")
 class ALiBiPositionalEncoding(PositionalEncoding):
     """Lowers the scores of each head in proportion to the distance between query and key.
 
@@ -83,7 +80,6 @@ def _slopes(num_heads: int) -> np.ndarray:
 
 
 @position_encoding("t5")
-@keras.saving.register_keras_serializable(package="keras_transformer")
 class RelativePositionBias(PositionalEncoding):
     """Adds a learned bias to the attention scores, as in T5.
 
