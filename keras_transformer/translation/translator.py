@@ -123,10 +123,7 @@ class Translator(BaseTranslator):
             model = getattr(model, "model", model)
         files = getattr(model, "tokenizer_files", None)
         if not (tokenizer or files):
-            raise UserError(
-                "The model has no tokenizer: give one, as in `Translator(model, tokenizer)`, or "
-                "train the model on a `ParallelDataset`"
-            )
+            raise UserError("The model has no tokenizer: give one, or train on a `ParallelDataset`")
         tokenizer = tokenizer or Tokenizer.from_files(files, "the model")
         check_tokenizer(model, tokenizer)
         super().__init__(tokenizer, model.max_length, options, overlong, copy_unknown)

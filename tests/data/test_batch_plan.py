@@ -138,7 +138,7 @@ def test_few_fixed_shapes_near_the_budget(store):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"tokens_per_batch": 47}, UserError, "at least 48, .* Received: tokens_per_batch=47"),
+        ({"tokens_per_batch": 47}, UserError, "at least 48 tokens, .* Received: 47"),
         ({"accumulation_steps": 0}, ValueError, "`accumulation_steps` must be an integer of at"),
         ({"length_multiple": 0}, ValueError, "`length_multiple` must be an integer of at least 1"),
     ],
