@@ -121,7 +121,7 @@ class Translator(BaseTranslator):
     ) -> None:
         if not hasattr(model, "init_cache"):  # a `SlicedLogitsTrainer`
             model = getattr(model, "model", model)
-        files = getattr(model, "tokenizer_files", None)
+        files = getattr(model, "tokenizer_files", None) or {}
         if not (tokenizer or files):
             raise UserError("The model has no tokenizer: give one, or train on a `ParallelDataset`")
         tokenizer = tokenizer or Tokenizer.from_files(files, "the model")
