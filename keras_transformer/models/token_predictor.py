@@ -140,7 +140,8 @@ class TokenPredictor(ConfiguredModel):
         TensorFlow does without. It finds ids outside the vocabulary itself.
         """
         if iterator is not None and not self._compile_loss.built:
-            _, _, (data_batch, *_) = next(iter(iterator))
+            _, _, batches = next(iter(iterator))
+            data_batch = next(iter(batches))  # There may be no end of batches.
             check_tokens(self, *keras.utils.unpack_x_y_sample_weight(data_batch))
         super()._symbolic_build(iterator, data_batch)
 
