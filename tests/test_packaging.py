@@ -16,10 +16,13 @@ PACKAGE = ROOT / "keras_transformer"
 # The graph of a SavedModel, which its exporter imports in a process of the TensorFlow backend, and
 # the CUDA graphs of PyTorch, which are imported only on a GPU of the PyTorch backend.
 OF_ONE_BACKEND = {"translation_graph.py", "cuda_graphs.py", "compiled_step.py", "jax_kernels.py"}
+OF_ONE_BACKEND |= {"fully_sharded.py"}
 
 # Files that are tested with those that use them.
 TESTED_WITH = {
     "_backend/jax_kernels.py": "_backend/test_gpu_formulas.py",
+    "_backend/fully_sharded.py": "training/test_own_model.py",
+    "training/replica_loss.py": "training/test_own_model.py",
     "cli/parameters.py": "cli/test_commands.py",
     "cli/process.py": "cli/test_train.py",
     "decoding/request.py": "decoding/test_decoding_loop.py",

@@ -98,8 +98,8 @@ class BatchPlan:
         least = max(_tokens_per_sentence(*width) for width in widths)
         if tokens_per_batch < least:
             raise UserError(
-                f"a batch needs at least {least} tokens, so that the longest sentence fits. "
-                f"Received: {tokens_per_batch}"
+                f"a batch (tokens_per_batch) needs at least {least} tokens, so that the longest "
+                f"sentence fits. Received: {tokens_per_batch}"
             )
         self._shapes = [self._shape(*width) for width in widths]
         buckets = range(len(widths))

@@ -47,7 +47,7 @@ WORDS, NUMBERS = np.ones((2, 1, 1), "int32"), np.zeros((2, 1, 4), "float32")
         ),
         (SearchOptions(coverage_penalty=0.2), {}, "needs a model with attention"),
         (SamplingOptions(), {"random_numbers": NUMBERS, "required_ids": WORDS}, "required_ids"),
-        (SamplingOptions(), {}, "Received: None, num_samples=1"),
+        (SamplingOptions(), {}, "`random_numbers` must have the shape.* num_samples=1"),
     ],
 )
 def test_what_a_search_cannot_do_is_refused(options, request_, name):

@@ -39,7 +39,7 @@ def test_the_first_version_appears_whole_and_compared(exporting):
 
 def test_plain_tensorflow_translates_with_it_as_the_page_says(exporting):
     page = Path(__file__).parents[2] / "docs" / "how-to" / "export-saved-model.md"
-    (program,) = re.findall(r"^```py\n(.*?)^```", page.read_text("utf-8"), re.M | re.S)
+    *_, program = re.findall(r"^```py\n(.*?)^```", page.read_text("utf-8"), re.M | re.S)
     program = program.replace("exports/quickstart/1", str(exporting.folder / "model" / "1"))
     check = 'import sys; assert "keras_transformer" not in sys.modules'
     assert run_python(f"{program}\n{check}").startswith("['")
