@@ -3,7 +3,6 @@
 import gc
 import itertools
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import keras
@@ -49,41 +48,7 @@ def fit_data(
     return batches if is_known else iter(stream)
 
 
-class TakesAnyData:
-    """Mixin of models whose `fit` and `evaluate` take all that `fit_data` does."""
-
-    def looking_at(self, x: Any, y: Any, sample_weight: Any) -> AbstractContextManager[Any]:
-        """Returns a context around `fit` and `evaluate`, which may look at their data first."""
-        return nullcontext()
-
-    def fit(
-        self,
-        x: Any = None,
-        y: Any = None,
-        *args: Any,
-        validation_data: Any = None,
-        **kwargs: Any,
-    ) -> Any:
-        given, x = x, _prepared(x, self, kwargs, kwargs.get("shuffle", True))
-        # A `ParallelDataset`, a `tf.data.Dataset` and what `fit_data` returns have their own order.
-        is_ordered = hasattr(x, "tokenizer_files") or hasattr(x, "element_spec")
-        if x is not given or is_ordered or isinstance(x, _Stream):
-            kwargs["shuffle"] = False
-        repeats = kwargs.get("epochs", 1) > 1 and "steps_per_epoch" not in kwargs
-        if repeats and any(isinstance(data, Iterator) for data in (given, x)):
-            # From the second epoch on, Keras would train on the first two batches.
-            raise ValueError("Data without a length last one epoch: give `steps_per_epoch`")
-        validation_data = _prepared(validation_data, self, kwargs)
-        with self.looking_at(x, y, kwargs.get("sample_weight")):
-            return super().fit(x, y, *args, validation_data=validation_data, **kwargs)  # type: ignore
-
-    def evaluate(self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
-        x = _prepared(x, self, kwargs)
-        with self.looking_at(x, y, kwargs.get("sample_weight")):
-            return super().evaluate(x, y, *args, **kwargs)  # type: ignore
-
-
-def _prepared(data: Any, model: Any, arguments: dict[str, Any], shuffle: bool = False) -> Any:
+def prepared(data: Any, model: Any, batch_size: int | None, shuffle: bool = False) -> Any:
     """Returns arrays, and datasets that Keras takes, as they are, and all else as `fit_data`."""
     first = data[0] if isinstance(data, list) and data else None
     known = (list, str, dict, tuple, keras.utils.PyDataset)
@@ -91,7 +56,12 @@ def _prepared(data: Any, model: Any, arguments: dict[str, Any], shuffle: bool = 
     is_known |= hasattr(data, "__array__") or hasattr(data, "element_spec")
     if is_known or not isinstance(data, Iterable):
         return data
-    return fit_data(data, model, arguments.get("batch_size") or 32, shuffle)
+    return fit_data(data, model, batch_size or 32, shuffle)
+
+
+def has_own_order(data: Any) -> bool:
+    """Returns whether Keras must not shuffle: what `fit_data` returns, and a `tf.data.Dataset`."""
+    return isinstance(data, _Stream) or hasattr(data, "element_spec")
 
 
 class _Stream(keras.utils.PyDataset):

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from numbers import Integral
 from pathlib import Path
@@ -16,7 +16,7 @@ from keras_transformer._backend import (
     without_tensorflow,
 )
 from keras_transformer._backend.compile_function import Recompiling
-from keras_transformer._backend.fit_data import TakesAnyData
+from keras_transformer._backend.fit_data import has_own_order, prepared
 from keras_transformer._backend.gradient_checkpointing import Recomputable
 from keras_transformer.layers.base import (
     BASE_ARGUMENTS,
@@ -34,19 +34,31 @@ from keras_transformer.models.protocol import check_tokenizer
 _LOADS_IN_FLOAT32 = ContextVar("_LOADS_IN_FLOAT32", default=False)
 
 
-class FitsTokens(TakesAnyData):
-    """Keeps the tokenizer of the data in `fit`, and refuses what Keras would train otherwise.
+class FitsTokens:
+    """Mixin of models whose `fit` and `evaluate` take all that `fit_data` does.
 
-    With `class_weight`, Keras would choose one token as the class of a whole row. In several
-    processes of PyTorch, it would train several models.
+    `fit` keeps the tokenizer of the data, and refuses what Keras would train otherwise. With
+    `class_weight`, Keras would choose one token as the class of a whole row. In several processes
+    of PyTorch, it would train several models.
     """
 
-    def fit(self, x: Any = None, *args: Any, class_weight: Any = None, **kwargs: Any) -> Any:
+    def looking_at(self, x: Any, y: Any, sample_weight: Any) -> AbstractContextManager[Any]:
+        """Returns a context around `fit` and `evaluate`, which may look at their data first."""
+        return nullcontext()
+
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        *args: Any,
+        validation_data: Any = None,
+        shuffle: bool = True,
+        class_weight: Any = None,
+        **kwargs: Any,
+    ) -> Any:
         """Trains the model (see `keras.Model.fit` and `keras_transformer.data.fit_data`)."""
-        if hasattr(x, "tokenizer_files"):  # a `ParallelDataset`
-            model = getattr(self, "model", self)
-            check_tokenizer(model, x.tokenizer)
-            vars(model)["tokenizer_files"] = x.tokenizer_files
         if class_weight is not None:
             raise ValueError(
                 "Weight the labels (B, T) by `sample_weight` (B, T): a row of labels has no class. "
@@ -54,7 +66,30 @@ class FitsTokens(TakesAnyData):
             )
         if not getattr(self, "is_replica", False):
             check_trains_alone()
-        return super().fit(x, *args, **kwargs)
+        is_ours = hasattr(x, "tokenizer_files")  # a `ParallelDataset`
+        if is_ours:
+            model = getattr(self, "model", self)
+            check_tokenizer(model, x.tokenizer)
+            vars(model)["tokenizer_files"] = x.tokenizer_files
+        given, x = x, prepared(x, self, batch_size, shuffle)
+        ends = isinstance(given, Iterator) or isinstance(x, Iterator)
+        if ends and epochs > 1 and "steps_per_epoch" not in kwargs:
+            # From the second epoch on, Keras would train on the first two batches.
+            raise ValueError("Data without a length last one epoch: give `steps_per_epoch`")
+        options = {
+            "shuffle": shuffle and not (is_ours or x is not given or has_own_order(x)),
+            "validation_data": prepared(validation_data, self, batch_size),
+        }
+        with self.looking_at(x, y, kwargs.get("sample_weight")):
+            return super().fit(x, y, batch_size, epochs, *args, **options, **kwargs)  # type: ignore
+
+    def evaluate(
+        self, x: Any = None, y: Any = None, batch_size: int | None = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Evaluates the model (see `keras.Model.evaluate`)."""
+        x = prepared(x, self, batch_size)
+        with self.looking_at(x, y, kwargs.get("sample_weight")):
+            return super().evaluate(x, y, batch_size, *args, **kwargs)  # type: ignore
 
 
 class ConfiguredModel(Adaptable, FitsTokens, Recompiling, Recomputable, keras.Model):

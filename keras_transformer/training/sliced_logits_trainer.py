@@ -272,7 +272,7 @@ class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
         raise ValueError("A `SlicedLogitsTrainer` has no config: make one of a copy of its `model`")
 
     def local_copy(self) -> "SlicedLogitsTrainer":
-        """Returns a compiled trainer for one device, with the same settings but new weights."""
+        """Returns a compiled trainer for one device, with the same loss but new weights."""
         copy = SlicedLogitsTrainer(
             type(self.model).from_config(self.model.get_config()),
             self.token_loss,

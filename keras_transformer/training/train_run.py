@@ -186,8 +186,8 @@ def new_trainer(recipe: Recipe, distribution: Distribution = ONE_DEVICE) -> Slic
         **recipe.model.overrides,
     )
     loss = MaskedCrossentropy(settings.label_smoothing, model.pad_id, reduction="sum")
-    names = "logits_mebibytes", "r_drop", "simcut", "simcut_rate", "gradient_checkpointing"
-    options = {name: getattr(settings, name) for name in names}
+    names = {"logits_mebibytes", "r_drop", "simcut", "simcut_rate", "gradient_checkpointing"}
+    options = settings.model_dump(include=names)
     trainer = SlicedLogitsTrainer(model, loss, distribution=distribution, **options)
     peak, accumulation = settings.peak_learning_rate, settings.accumulation_steps
     warmup = settings.warmup_steps
