@@ -92,7 +92,7 @@ class Corpus(TextPair):
 
 
 OneOrMore = Annotated[
-    Annotated[Corpus, Tag(FORMS[0])] | Annotated[list[Corpus], Tag(FORMS[1])],
+    Annotated[Corpus, Tag(FORMS[0])] | Annotated[list[Corpus], Field(min_length=1), Tag(FORMS[1])],
     Discriminator(lambda value: FORMS[isinstance(value, list)]),
 ]
 
@@ -180,12 +180,8 @@ class Data(_Section):
             raise ValueError(
                 "directory, download and filters have no effect with a generator: remove them"
             )
-        if (
-            isinstance(self.train, list)
-            and len(self.train) != 1
-            and (self.held_out or not self.train)
-        ):
-            raise ValueError("held_out needs exactly one corpus in train, and a list at least one")
+        if self.held_out and len(corpora := self.corpora("train")) > 1:
+            raise ValueError(f"held_out needs one corpus in train. Received: {len(corpora)}")
         if "test" not in given and self.source_language == self.target_language:
             raise ValueError("target_language must differ from source_language")
         return self
