@@ -495,7 +495,8 @@ def all_keys(
     for name, field in section.model_fields.items():
         kinds = [*_types(field.annotation)]
         inner = next((x for x in kinds if isinstance(x, type) and issubclass(x, BaseModel)), None)
-        section_in_words = "section" + ", or a list of sections" * (list in map(get_origin, kinds))
+        may_be_list = any(get_origin(x) is list for x in kinds)
+        section_in_words = "section" + ", or a list of sections" * may_be_list
         summary = (inspect.getdoc(inner) or "").partition("\n")[0]
         may_change = inherited or field.json_schema_extra == _MAY_CHANGE
         default = "" if inner or field.default is None else str(field.default)
