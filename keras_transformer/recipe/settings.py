@@ -304,6 +304,12 @@ class Training(_Section):
     tokens are cut. Not together with R-Drop."""
     simcut_rate: Rate = 0.05
     """Probability that SimCut cuts a token."""
+    teacher: Path | None = None
+    """Finished run whose predictions are part of the targets (distillation). Training starts with
+    the tokenizer of this run, so keys of the section tokenizer may be omitted. Its model may have
+    other sizes."""
+    teacher_weight: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Share of the teacher in the target distribution of each token."""
     adam_beta_1: Rate = 0.9
     """β₁ of Adam (§5.3)."""
     adam_beta_2: Rate = 0.98

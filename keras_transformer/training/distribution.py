@@ -259,33 +259,42 @@ class JaxMesh(Distribution):
             yield
 
     def crossentropy(
-        self, states: Any, embeddings: Any, labels: Any, weights: Any, **settings: Any
+        self,
+        states: Any,
+        embeddings: Any,
+        labels: Any,
+        weights: Any,
+        teacher: tuple[Any, ...],
+        **settings: Any,
     ) -> Any:
         """Computes `sliced_crossentropy` of each replica's tokens, and sums the results.
 
         Without separate sums, XLA would compute the logits of all tokens in every replica.
         """
         if self._distribution.device_mesh.shape[1] > 1:  # XLA cannot compile the sum.
-            return sliced_crossentropy(states, embeddings, labels, weights, **settings)
+            data = states, embeddings, labels, weights
+            return sliced_crossentropy(*data, teacher=teacher, **settings)
         import jax
         from jax.sharding import PartitionSpec
 
         width = states.shape[-1]
         whole, by_rows = PartitionSpec(), PartitionSpec(BATCH)
+        of_teacher = (by_rows, whole)[: len(teacher)]
 
-        def of_replica(states: Any, embeddings: Any, labels: Any, weights: Any) -> Any:
-            data = (ops.reshape(states, (-1, width)), embeddings, labels, weights)
-            return jax.lax.psum(sliced_crossentropy(*data, **settings), BATCH)
+        def of_replica(states: Any, teacher: Any, *data: Any) -> Any:
+            states = ops.reshape(states, (-1, width))
+            sums = sliced_crossentropy(states, *data, teacher=teacher, **settings)
+            return jax.lax.psum(sums, BATCH)
 
         in_replicas = jax.shard_map(
             of_replica,
             mesh=self._distribution.device_mesh.backend_mesh,
-            in_specs=(PartitionSpec(None, BATCH), whole, by_rows, by_rows),
+            in_specs=(PartitionSpec(None, BATCH), of_teacher, whole, by_rows, by_rows),
             out_specs=whole,
             check_vma=False,
         )
         passes = (-1, labels.shape[0], width)  # axis 0: the forward passes; two with R-Drop
-        return in_replicas(ops.reshape(states, passes), embeddings, labels, weights)
+        return in_replicas(ops.reshape(states, passes), teacher, embeddings, labels, weights)
 
     @contextmanager
     def alone(self) -> Iterator[None]:

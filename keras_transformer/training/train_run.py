@@ -11,7 +11,7 @@ import keras
 
 from keras_transformer._backend import without_tensorflow
 from keras_transformer._backend.compile_function import is_on_cpu
-from keras_transformer._files import parse_json
+from keras_transformer._files import parse_json, sha256_of
 from keras_transformer.data import BatchPlan, Tokenizer, TokenStore, evaluation_batches
 from keras_transformer.data.batch_plan import Batch
 from keras_transformer.data.tokenizer import PAD_ID
@@ -96,7 +96,7 @@ def _train(run: Run, resume: bool, callbacks: list[Any], distribution: Distribut
             f"{run.model_path} exists, but there is no checkpoint to resume from. To train on with "
             "these weights, start another run with the recipe key training.initial_run"
         )
-    initial_run = None if resume and run.checkpoints() else run.initial_run()
+    initial_run = None if resume and run.checkpoints() else run.other_run("initial_run")
     trainer = _make_trainer(recipe, initial_run, distribution)
     tokenizer, training_text, validation_text = distribution.chief_first(
         lambda: _prepare(run, initial_run, resume, distribution.is_chief)
@@ -156,12 +156,14 @@ def _make_trainer(recipe: Recipe, initial_run: Run | None, distribution: Distrib
     with distribution.making():
         try:
             trainer = new_trainer(recipe, distribution)
-            length, most = longest_lengths(recipe)[0], _positions(trainer.model)
-            if most is not None and length > most:
-                raise ValueError(
-                    "`data.max_length` with eos and padding must be at most model.max_length="
-                    f"{most}. Received: data.max_length={recipe.data.max_length}: {length} tokens"
-                )
+            length = longest_lengths(recipe)[0]
+            for most in map(_positions, (trainer.model, trainer.teacher)):
+                if most is not None and length > most:
+                    raise ValueError(
+                        "`data.max_length` with eos and padding must be at most model.max_length="
+                        f"{most}, also that of a teacher. "
+                        f"Received: data.max_length={recipe.data.max_length}: {length} tokens"
+                    )
         except (TypeError, ValueError) as error:
             raise UserError(f"the recipe {recipe.name} cannot be trained: {error}") from error
         if initial_run:
@@ -175,7 +177,7 @@ def _positions(model: Any) -> int | None:
 
 
 def new_trainer(recipe: Recipe, distribution: Distribution = ONE_DEVICE) -> SlicedLogitsTrainer:
-    """Returns the compiled trainer for a recipe, with random weights."""
+    """Returns the compiled trainer for a recipe, with random weights. Opens the teacher, if any."""
     settings, size = recipe.training, recipe.tokenizer.vocabulary_size
     model = ARCHITECTURES[recipe.model.architecture].of_size(
         recipe.model.preset,
@@ -187,7 +189,9 @@ def new_trainer(recipe: Recipe, distribution: Distribution = ONE_DEVICE) -> Slic
     )
     loss = MaskedCrossentropy(settings.label_smoothing, model.pad_id, reduction="sum")
     names = {"logits_mebibytes", "r_drop", "simcut", "simcut_rate", "gradient_checkpointing"}
-    options = settings.model_dump(include=names)
+    options = settings.model_dump(include=names | {"teacher_weight"})
+    if settings.teacher:
+        options["teacher"] = open_model(Run.open(settings.teacher))
     trainer = SlicedLogitsTrainer(model, loss, distribution=distribution, **options)
     peak, accumulation = settings.peak_learning_rate, settings.accumulation_steps
     warmup = settings.warmup_steps
@@ -242,13 +246,16 @@ def _settings(model: Any) -> dict[str, Any]:
 
 def _prepare(run: Run, initial_run: Run | None, resume: bool, is_chief: bool) -> tuple[Any, ...]:
     """Returns the tokenizer, and the encoded training and validation text. The chief makes them."""
-    tokenizer = _tokenizer(run, initial_run)
+    teacher = run.other_run("teacher")
+    tokenizer = _tokenizer(run, initial_run or teacher)
     sizes = {tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size}
     if sizes != {run.recipe.tokenizer.vocabulary_size}:
         raise UserError(
             f"{run.tokenizer_dir} must have the recipe's vocabulary sizes. Received: {sizes} and "
             f"tokenizer.vocabulary_size={run.recipe.tokenizer.vocabulary_size}"
         )
+    if teacher:
+        _check_teacher(run, teacher, tokenizer, resume, is_chief)
     stores = []
     for split in ("train", "validation"):
         folder, length = run.store_dir / split, run.recipe.data.max_length
@@ -270,11 +277,27 @@ def _prepare(run: Run, initial_run: Run | None, resume: bool, is_chief: bool) ->
     return tokenizer, *stores
 
 
-def _tokenizer(run: Run, initial_run: Run | None) -> Tokenizer:
+def _check_teacher(
+    run: Run, teacher: Run, tokenizer: Tokenizer, resume: bool, is_chief: bool
+) -> None:
+    """Raises `UserError` if the teacher has another tokenizer, or another model than before."""
+    digest = sha256_of(teacher.model_path)
+    kept = run.text.fingerprints().get("teacher") if resume else None
+    if teacher.tokenizer().fingerprint != tokenizer.fingerprint or kept not in (None, digest):
+        raise UserError(
+            f"training.teacher: {teacher.directory} must have the tokenizer of this run and, when "
+            "the run resumes, the model with which it began. Received: another "
+            f"{'tokenizer' if kept in (None, digest) else 'model'}"
+        )
+    if is_chief:
+        run.text.add_fingerprint("teacher", digest)
+
+
+def _tokenizer(run: Run, other_run: Run | None) -> Tokenizer:
     if run.tokenizer_dir.is_dir():
         return run.tokenizer()
-    if initial_run:
-        tokenizer = initial_run.tokenizer()
+    if other_run:
+        tokenizer = other_run.tokenizer()
     else:
         print("Training the tokenizer.", file=sys.stderr)
         settings = run.recipe.tokenizer.model_dump()
