@@ -88,12 +88,12 @@ def test_the_copy_keeps_the_scores_of_its_model_and_info_shows_them(run, tmp_pat
 
 def test_the_recipe_of_the_copy_names_no_folder_of_the_user(run, tmp_path):
     tree = run.recipe.model_dump(mode="json")
-    tree["training"]["initial_run"] = str(tmp_path / "first")
+    tree["training"] |= {"initial_run": str(tmp_path / "first"), "teacher": str(tmp_path)}
     tree["data"]["test"] = {"source": str(tmp_path / "mine" / "test.tsv")}
     run = Run(run.directory, Recipe.model_validate(tree))
     export_shared_run(run, tmp_path / "copy")
     recipe = Run.open(tmp_path / "copy").recipe
-    assert recipe.training.initial_run is None
+    assert recipe.training.initial_run is None is recipe.training.teacher
     assert (recipe.data.test.source, recipe.data.test.target) == ("test.tsv", None)
 
 

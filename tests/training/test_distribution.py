@@ -3,6 +3,7 @@
 import functools
 import re
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import keras
@@ -30,9 +31,12 @@ from keras_transformer.translation.open_run import open_model
 FIGURES = ("loss", "perplexity", "accuracy", "gradient_norm", "validation/loss")
 
 # Processes, devices in each, settings: what each engine can do in so many ways.
-TWO_PROCESSES = dict.fromkeys(
-    ("tensorflow", "jax", "torch"), (2, 1, ["training.validation_bleu_sentences=2"])
-)
+TEACHER = [
+    f"training.teacher={Path(__file__).parents[1] / 'fixtures' / 'trained_run'}",
+    *("tokenizer.vocabulary_size=160", "tokenizer.normalization=identity"),
+    *("tokenizer.target_normalization=null", "training.validation_bleu_sentences=2"),
+]
+TWO_PROCESSES = dict.fromkeys(("tensorflow", "jax", "torch"), (2, 1, TEACHER))
 MANY_DEVICES = {
     "tensorflow": (1, 2, []),
     "jax": (1, 2, ["model.normalization=batch"]),
