@@ -96,11 +96,11 @@ class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
 
     Raises:
         ValueError: If both `r_drop` and `simcut` are given. If `teacher` is `model`, or has another
-            `pad_id`. If no layer of `model` supports
-            `gradient_checkpointing`, or such a layer has batch normalization. `compile` raises it
-            as `model.compile` does, or on PyTorch if `jit_compile` is True, but CUDA graphs are
-            impossible. Training and evaluation raise it if an output matrix is quantized, and
-            training with `simcut` if the model has no `TokenEmbedding`.
+            `pad_id`. If no layer of `model` supports `gradient_checkpointing`, or such a layer has
+            batch normalization. `compile` raises it as `model.compile` does, or on PyTorch if
+            `jit_compile` is True, but CUDA graphs are impossible. Training and evaluation raise it
+            if an output matrix is quantized, and training with `simcut` if the model has no
+            `TokenEmbedding`.
     """
 
     teacher: Any = None
@@ -126,7 +126,7 @@ class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
             )
         if teacher and (teacher is model or teacher.pad_id != model.pad_id):
             raise ValueError(
-                "`teacher` must be another model than `model`, with the same padding. "
+                "`teacher` must be another model than `model`, with the same `pad_id`. "
                 f"Received: pad_id={teacher.pad_id}, pad_id={model.pad_id} of the model"
             )
         if gradient_checkpointing:

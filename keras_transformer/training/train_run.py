@@ -161,7 +161,7 @@ def _make_trainer(recipe: Recipe, initial_run: Run | None, distribution: Distrib
                 if most is not None and length > most:
                     raise ValueError(
                         "`data.max_length` with eos and padding must be at most model.max_length="
-                        f"{most}, also that of a teacher. "
+                        f"{most}, also that of the teacher's run. "
                         f"Received: data.max_length={recipe.data.max_length}: {length} tokens"
                     )
         except (TypeError, ValueError) as error:
