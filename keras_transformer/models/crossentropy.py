@@ -286,8 +286,8 @@ def sliced_crossentropy(
     """
     # Without this scaling, weights such as 1 / tokens make logit gradients underflow in float16.
     largest = ops.maximum(ops.max(ops.abs(weights)), scalar(1e-30, "float32"))
-    data = (labels, weights / largest, slice_size, label_smoothing, second_pass)
-    data += (teacher, teacher_weight)
+    weights = weights / largest
+    data = (labels, weights, slice_size, label_smoothing, second_pass, teacher, teacher_weight)
     if not needs_gradient:
         return largest * _loop(states, embeddings, *data, needs_gradient=False)[0]
 

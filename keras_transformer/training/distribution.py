@@ -281,20 +281,21 @@ class JaxMesh(Distribution):
         whole, by_rows = PartitionSpec(), PartitionSpec(BATCH)
         of_teacher = (by_rows, whole)[: len(teacher)]
 
-        def of_replica(states: Any, teacher: Any, *data: Any) -> Any:
-            states = ops.reshape(states, (-1, width))
-            sums = sliced_crossentropy(states, *data, teacher=teacher, **settings)
-            return jax.lax.psum(sums, BATCH)
+        def of_replica(
+            states: Any, embeddings: Any, labels: Any, weights: Any, teacher: Any
+        ) -> Any:
+            data = (ops.reshape(states, (-1, width)), embeddings, labels, weights)
+            return jax.lax.psum(sliced_crossentropy(*data, teacher=teacher, **settings), BATCH)
 
         in_replicas = jax.shard_map(
             of_replica,
             mesh=self._distribution.device_mesh.backend_mesh,
-            in_specs=(PartitionSpec(None, BATCH), of_teacher, whole, by_rows, by_rows),
+            in_specs=(PartitionSpec(None, BATCH), whole, by_rows, by_rows, of_teacher),
             out_specs=whole,
             check_vma=False,
         )
         passes = (-1, labels.shape[0], width)  # axis 0: the forward passes; two with R-Drop
-        return in_replicas(ops.reshape(states, passes), teacher, embeddings, labels, weights)
+        return in_replicas(ops.reshape(states, passes), embeddings, labels, weights, teacher)
 
     @contextmanager
     def alone(self) -> Iterator[None]:

@@ -144,7 +144,7 @@ class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
         if teacher and teacher_weight:
             teacher.trainable = False
             states = keras.Model(teacher.input, teacher.states)
-            vars(self).update(teacher=teacher, _teacher_states=states)  # not tracked by Keras
+            self.__dict__.update(teacher=teacher, _teacher_states=states)  # not tracked by Keras
         self.gradient_checkpointing = gradient_checkpointing
         self.distribution = distribution
         self.accuracy, self.perplexity = MaskedAccuracy(loss.pad_id), Perplexity(loss.pad_id)
