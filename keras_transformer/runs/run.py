@@ -264,6 +264,11 @@ class Run:
             )
         return self.model_path
 
+    def model_sha256(self, checkpoint: Checkpoint | None = None) -> str:
+        """Returns the SHA-256 of the file of a model. For the argument, see `model_place`."""
+        place = self.model_place(checkpoint)
+        return self.scores.scored_model(place if place.is_dir() else None)["checkpoint_sha256"]
+
     @property
     def resume_command(self) -> str:
         """The command that continues the training."""
