@@ -108,8 +108,8 @@ class Run:
         run = cls(directory, recipe)
         run.initial_run()
         for split in get_args(Split):
-            if getattr(recipe.data, split) is not None:
-                run.text.files_of_recipe(split)
+            for number in range(len(recipe.data.corpora(split))):
+                run.text.files_of_recipe(split, number)
         if run.recipe_path.exists():
             other = f"continue it ({run.resume_command}), remove it, or choose another folder"
             raise UserError(f"{directory} already holds a run: {other}")

@@ -48,7 +48,7 @@ def test_yaml_round_trip_keeps_every_value_without_aliases(path, tmp_path):
     shared = {"source": "a.tsv"}
     data = {"train": shared, "validation": shared, "test": shared}
     path.write_text(Recipe.model_validate({"name": "a", "data": data}).to_yaml())
-    assert load_recipe(path).data.train == load_recipe(path).data.test
+    assert load_recipe(path).data.validation == load_recipe(path).data.test
 
 
 def test_differences_have_key_and_both_values(path):
@@ -90,7 +90,7 @@ def test_types_ranges_and_defaults_in_words():
     assert {name: KEYS[name].value for name in values} == values
     defaults = {"training.steps": "100000", "tokenizer.joint": "true", "name": "required"}
     assert {name: KEYS[name].default for name in defaults} == defaults
-    assert KEYS["data.train"].meaning.startswith("The text of one split")
+    assert KEYS["data.test"].meaning.startswith("The text of one split")
     assert [name for name in KEYS if "." not in name] == list(Recipe.model_fields)
 
 
