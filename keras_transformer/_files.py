@@ -88,19 +88,20 @@ def output_path(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def resumable_file(
-    path: str | Path, key: str, block_lines: int
+    path: str | Path, block_lines: int, made_from: Any
 ) -> Iterator[tuple[Callable[[str], Any], int]]:
     """Opens an output file whose text a later call continues if this one is stopped.
 
     The text consists of blocks of `block_lines` lines, the last of which may have fewer. Until all
-    of it is written, it is in a hidden file beside `path`, with `key` in its name. An error or a
-    killed process leaves this file there. The next call with the same `key` keeps its complete
-    blocks, so different texts must have different keys.
+    of it is written, it is in a hidden file beside `path`. An error or a killed process leaves this
+    file there, and the next call with the same `made_from` keeps its complete blocks. So this value
+    must have a `repr` that differs between any two texts.
 
     Yields:
         A function that writes a block, and the number of the blocks that are already written.
     """
     path = Path(os.path.realpath(path))
+    key = hashlib.sha256(repr(made_from).encode()).hexdigest()[:16]
     partial, done, end = path.with_name(f".partial-{key}-{path.name}"), 0, 0
     with _opening(path):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -85,12 +85,12 @@ def test_a_text_is_continued_after_its_last_complete_block(tmp_path):
     path, blocks = tmp_path / "new" / "out", ["a\nb\n", "c\nd\n", "é\n"]
     whole = "".join(blocks).encode()
     for kept, done in ((0, 0), (1, 0), (3, 0), (4, 1), (7, 1), (8, 2), (9, 2), (11, 2)):
-        with pytest.raises(KeyboardInterrupt), resumable_file(path, "key", 2) as (write, _):
+        with pytest.raises(KeyboardInterrupt), resumable_file(path, 2, "key") as (write, _):
             (partial,) = path.parent.glob(".partial-*")
             write("".join(blocks))
             raise KeyboardInterrupt
         partial.write_bytes(whole[:kept])
-        with resumable_file(path, "key", 2) as (write, found):
+        with resumable_file(path, 2, "key") as (write, found):
             assert found == done and not path.exists()
             for block in blocks[done:]:
                 write(block)
@@ -100,13 +100,13 @@ def test_a_text_is_continued_after_its_last_complete_block(tmp_path):
 
 def test_a_text_of_another_key_is_not_continued(tmp_path):
     with pytest.raises(UserError, match="cannot be written: Is a directory"):
-        resumable_file(tmp_path, "a", 1).__enter__()
-    with pytest.raises(ZeroDivisionError), resumable_file(tmp_path / "out", "a", 1) as (write, _):
+        resumable_file(tmp_path, 1, "a").__enter__()
+    with pytest.raises(ZeroDivisionError), resumable_file(tmp_path / "out", 1, "a") as (write, _):
         write("of a\n")
         raise ZeroDivisionError
-    with resumable_file(tmp_path / "out", "b", 1) as (_, done):
+    with resumable_file(tmp_path / "out", 1, "b") as (_, done):
         assert done == 0
-    with resumable_file(tmp_path / "out", "a", 1) as (_, done):
+    with resumable_file(tmp_path / "out", 1, "a") as (_, done):
         assert done == 1
     assert (tmp_path / "out").read_text() == "of a\n"
 

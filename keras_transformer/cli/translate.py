@@ -1,6 +1,5 @@
 """The commands `translate` and `client`."""
 
-import hashlib
 import itertools
 import math
 import os
@@ -146,10 +145,7 @@ def _check_files(options: TranslateOptions, file: Path | None, *others: Path | N
 def _output(
     options: TranslateOptions, file: Path | None, runs: list[Any], search: DecodingOptions
 ) -> Iterator[tuple[Callable[[str], Any], int]]:
-    """Yields a function that writes text, and the number of chunks that are already written.
-
-    The key of a text that can be continued is a hash of everything that decides its bytes.
-    """
+    """Yields a function that writes text, and the number of chunks that are already written."""
     from keras_transformer.translation.base_translator import STREAMED_LINES
 
     if not (options.resume and options.output):
@@ -160,10 +156,9 @@ def _output(
     texts = [sha256_of(path) for path in inputs if path]
     models = [run.model_sha256(options.checkpoint) for run in runs]
     given = options.model_dump(exclude={"output"})
-    decisive = (given, search, texts, models, os.environ.get("KERAS_BACKEND"))
-    key = hashlib.sha256(repr(decisive).encode()).hexdigest()[:16]
+    made_from = (given, search, texts, models, os.environ.get("KERAS_BACKEND"))
     lines = options.sample or (search.n_best if isinstance(search, SearchOptions) else 1)
-    with resumable_file(options.output, key, lines * STREAMED_LINES) as opened:
+    with resumable_file(options.output, lines * STREAMED_LINES, made_from) as opened:
         yield opened
 
 

@@ -110,6 +110,9 @@ def _without_folders(recipe: Recipe) -> Recipe:
     places = [
         (corpus, side) for corpus in corpora for side in ("source", "target") if side in corpus
     ]
+    for corpus in corpora:
+        if teacher := corpus.get("translated_by"):
+            corpus["translated_by"] = Path(teacher).name
     paths = {Path(corpus[side]) for corpus, side in places}
     if len({path.name for path in paths}) == len(paths):
         for corpus, side in places:

@@ -86,9 +86,31 @@ class Corpus(TextPair):
     Or a list of several corpora, each with these keys.
     """
 
+    source: str | None = None  # type: ignore[assignment]
+    """Name or path of the source file, or of the file with both sides, as in validation. Omit this
+    key if a model makes the sources."""
     weight: Annotated[float, Field(gt=0, le=1_000)] = 1.0
     """Number of times that a pass over the data uses each pair. With 0.5, a pass uses half of the
     pairs, and the next pass the other half."""
+    translated_by: Path | None = None
+    """Finished run whose model makes the side that is not given: targets from sources
+    (distillation), or sources from targets (back-translation). The run folder keeps them."""
+    sampled: bool = False
+    """Draw the translations from the distribution of this model. Otherwise they are those of beam
+    search, with the options of its run."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "Corpus":
+        if self.translated_by is None:
+            is_right = self.source is not None and not self.sampled
+        else:
+            is_right = (self.source is None) != (self.target is None)
+        if not is_right:
+            raise ValueError(
+                "give source, and target unless the source file has both sides. With translated_by "
+                "(and sampled), give either source or target"
+            )
+        return self
 
 
 OneOrMore = Annotated[
@@ -186,6 +208,10 @@ class Data(_Section):
             and (self.held_out or not self.train)
         ):
             raise ValueError("held_out needs exactly one corpus in train, and a list at least one")
+        if self.held_out and self.made_corpora():
+            raise ValueError(
+                "held_out cannot be used with translated_by: the test text is a model's"
+            )
         if "test" not in given and self.source_language == self.target_language:
             raise ValueError("target_language must differ from source_language")
         return self
@@ -197,6 +223,11 @@ class Data(_Section):
         """
         given = getattr(self, split) or (self.held_out and self.train)
         return given if isinstance(given, list) else [given] if given else []
+
+    def made_corpora(self) -> dict[int, Corpus]:
+        """Returns the corpora for training of which a model makes a side, by their numbers."""
+        corpora = enumerate(self.corpora("train"))
+        return {i: x for i, x in corpora if isinstance(x, Corpus) and x.translated_by}
 
 
 Normalization = Literal["identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"]

@@ -32,6 +32,7 @@ from keras_transformer.training.callbacks import CompileAhead
 from keras_transformer.training.checkpoint import average_checkpoints
 from keras_transformer.training.distribution import ONE_DEVICE, Distribution, start
 from keras_transformer.training.fit_loop import evaluation_of, fit
+from keras_transformer.training.made_text import make_text
 from keras_transformer.training.optimizer import TransformerAdam, TransformerSchedule
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
 from keras_transformer.training.tensorboard import write_projector
@@ -242,6 +243,8 @@ def _settings(model: Any) -> dict[str, Any]:
 
 def _prepare(run: Run, initial_run: Run | None, resume: bool, is_chief: bool) -> tuple[Any, ...]:
     """Returns the tokenizer, and the encoded training and validation text. The chief makes them."""
+    if is_chief:
+        make_text(run)
     tokenizer = _tokenizer(run, initial_run)
     sizes = {tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size}
     if sizes != {run.recipe.tokenizer.vocabulary_size}:
