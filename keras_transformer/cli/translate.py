@@ -154,7 +154,7 @@ def _output(
         return
     inputs = (file, options.prefix, options.required, options.forbidden)
     texts = [sha256_of(path) for path in inputs if path]
-    models = [run.model_sha256(options.checkpoint) for run in runs]
+    models = [run.hashes(options.checkpoint) for run in runs]
     given = options.model_dump(exclude={"output"})
     made_from = (given, search, texts, models, os.environ.get("KERAS_BACKEND"))
     lines = options.sample or (search.n_best if isinstance(search, SearchOptions) else 1)

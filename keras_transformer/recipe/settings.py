@@ -87,8 +87,9 @@ class Corpus(TextPair):
     """
 
     source: str | None = None  # type: ignore[assignment]
-    """Name or path of the source file, or of the file with both sides, as in validation. Omit this
-    key if a model makes the sources."""
+    """Name or path of the source file, or of the file with both sides: TSV, or by its suffix csv,
+    jsonl, parquet, tmx, xlf or po. Files may be compressed (gz, xz, bz2, zst). Omit this key if a
+    model makes the sources."""
     weight: Annotated[float, Field(gt=0, le=1_000)] = 1.0
     """Number of times that a pass over the data uses each pair. With 0.5, a pass uses half of the
     pairs, and the next pass the other half."""
@@ -101,11 +102,9 @@ class Corpus(TextPair):
 
     @model_validator(mode="after")
     def _check(self) -> "Corpus":
-        if self.translated_by is None:
-            is_right = self.source is not None and not self.sampled
-        else:
-            is_right = (self.source is None) != (self.target is None)
-        if not is_right:
+        has_source, has_target = self.source is not None, self.target is not None
+        is_complete = has_source and not self.sampled
+        if not (has_source != has_target if self.translated_by else is_complete):
             raise ValueError(
                 "give source, and target unless the source file has both sides. With translated_by "
                 "(and sampled), give either source or target"
@@ -210,7 +209,8 @@ class Data(_Section):
             raise ValueError("held_out needs exactly one corpus in train, and a list at least one")
         if self.held_out and self.made_corpora():
             raise ValueError(
-                "held_out cannot be used with translated_by: the test text is a model's"
+                "with translated_by, give files for validation and test instead of held_out, whose "
+                "text would be a model's"
             )
         if "test" not in given and self.source_language == self.target_language:
             raise ValueError("target_language must differ from source_language")

@@ -12,7 +12,14 @@ from typing import Any, Literal, get_args
 
 from filelock import FileLock, Timeout
 
-from keras_transformer._files import read_entries, read_text, remove, write_json, write_text
+from keras_transformer._files import (
+    read_entries,
+    read_text,
+    remove,
+    sha256_of,
+    write_json,
+    write_text,
+)
 from keras_transformer.architectures import command_line
 from keras_transformer.data.languages import same_language
 from keras_transformer.data.tokenizer import Tokenizer
@@ -21,6 +28,7 @@ from keras_transformer.recipe.files import find_run, load_recipe, name_of
 from keras_transformer.recipe.settings import Corpus, Recipe, all_keys
 from keras_transformer.runs.checkpoints import (
     CHECKPOINT_MEMBER,
+    CHECKPOINT_MODEL,
     STATE,
     best_checkpoints,
     checkpoint_folders,
@@ -35,17 +43,16 @@ Engine = Literal["keras", "ctranslate2"]
 Checkpoint = Literal["best", "last"] | int
 # What a run writes beside its recipe and its locks.
 _PLACES = (
+    *("text", "translations", "tokenizer", "store", "fingerprints.json", "checkpoints"),
     *(
-        "text",
-        "translations",
-        "tokenizer",
-        "store",
-        "fingerprints.json",
-        "checkpoints",
         "model.keras",
         "logs",
+        "origin.json",
+        "scores.json",
+        "shortlist.npz",
+        "history.json",
+        "hypotheses",
     ),
-    *("origin.json", "scores.json", "shortlist.npz", "history.json", "hypotheses"),
 )
 
 
@@ -296,10 +303,11 @@ class Run:
             )
         return self.model_path
 
-    def model_sha256(self, checkpoint: Checkpoint | None = None) -> str:
-        """Returns the SHA-256 of the file of a model. For the argument, see `model_place`."""
+    def hashes(self, checkpoint: Checkpoint | None = None) -> list[str]:
+        """Returns the SHA-256 of the files of the model, as in `model_place`, and the tokenizer."""
         place = self.model_place(checkpoint)
-        return self.scores.scored_model(place if place.is_dir() else None)["checkpoint_sha256"]
+        model = place / CHECKPOINT_MODEL if place.is_dir() else place
+        return [sha256_of(path) for path in (model, *sorted(self.tokenizer_dir.glob("*")))]
 
     @property
     def resume_command(self) -> str:

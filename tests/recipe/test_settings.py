@@ -121,6 +121,9 @@ def test_a_registered_architecture_has_the_settings_of_its_constructor(own_archi
 FILE = "data.train={source: a}"
 
 
+BY_A_RUN = "translated_by: runs/a}"
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -134,6 +137,14 @@ FILE = "data.train={source: a}"
         (["data={}"], "data: give files for train, .* Received: none of them"),
         (["data={held_out: {}}"], "data: give files for train, .* Received: held_out"),
         (["data={held_out: {}}", FILE, "data.test={source: b}"], ".* held_out, test, train"),
+        (["data={train: {target: a}, held_out: {}}"], "data.train: give source, and target unless"),
+        (["data={train: {source: a, sampled: true}, held_out: {}}"], "data.train: give source"),
+        ([f"data={{train: [{{source: a, target: b, {BY_A_RUN}]}}"], "data.train.0: give source"),
+        ([f"data={{train: {{{BY_A_RUN}, held_out: {{}}}}"], "data.train: give source, and"),
+        (
+            [f"data={{train: {{source: a, {BY_A_RUN}, held_out: {{}}}}"],
+            "instead of held_out, whose",
+        ),
         (["data.target_language=../de"], "data.target_language: '../de' is not a language code"),
         (["data.target_language=german"], "'german' is not a language code such as en or pt-BR"),
         (["name=.."], "name: String should match pattern"),
