@@ -83,7 +83,7 @@ def test_text_that_was_stopped_goes_on_with_the_same_bytes(
 ):
     tiny_run.write_text(tmp_path)
     recipe = recipe_with(tmp_path, {"train": corpora_of(teacher)})
-    for chunk, is_first in ((2, True), (3, False)):  # of the first corpus, and of the next
+    for chunk, is_first in ((2, True), (4, False)):  # in the first corpus, and in the next
         run = (Run.create if is_first else Run.resume)(tmp_path / "run", recipe)
         with monkeypatch.context() as patch, pytest.raises(error):
             stop_at(chunk, patch, error)
