@@ -216,10 +216,10 @@ class Data(_Section):
             raise ValueError("target_language must differ from source_language")
         return self
 
-    def corpora(self, split: str) -> list[TextPair]:
-        """Returns the text that the recipe names for a split, which is several for training only.
+    def corpora(self, split: str) -> list[Any]:
+        """Returns each `Corpus` of the training text, or the `TextPair` of another split in a list.
 
-        Held-out text is like that for training. Generated text has no corpora.
+        Held-out text is like the training text. The list is empty for text that is generated.
         """
         given = getattr(self, split) or (self.held_out and self.train)
         return given if isinstance(given, list) else [given] if given else []

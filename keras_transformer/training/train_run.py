@@ -109,6 +109,7 @@ def _train(run: Run, resume: bool, callbacks: list[Any], distribution: Distribut
         accumulation_steps=settings.accumulation_steps,
         length_multiple=settings.length_multiple,
         shard=distribution.shard,
+        weights=[corpus.weight for corpus in recipe.data.corpora("train")],
     )
     validation_batches = evaluation_batches(
         validation_text, settings.tokens_per_batch, settings.length_multiple
@@ -281,7 +282,8 @@ def _tokenizer(run: Run, initial_run: Run | None) -> Tokenizer:
     else:
         print("Training the tokenizer.", file=sys.stderr)
         settings = run.recipe.tokenizer.model_dump()
-        tokenizer = Tokenizer.train(run.text.pairs("train"), **settings)
+        tags = {x.tag: None for x in run.recipe.data.corpora("train") if x.tag}
+        tokenizer = Tokenizer.train(run.text.pairs("train", tagged=False), **settings, tags=tags)
     tokenizer.save(run.tokenizer_dir)
     return tokenizer
 

@@ -59,6 +59,25 @@ def test_differences_have_key_and_both_values(path):
     assert one.differences(one) == {}
 
 
+LIST = "data={train: [{source: a, tag: <a>}, {source: b, weight: 2}], validation: {source: v}, "
+LIST += "test: {source: t}}"
+
+
+def test_training_text_may_be_a_list_of_corpora(path):
+    recipe = load_recipe(path, [LIST])
+    assert [(x.source, x.tag, x.weight) for x in recipe.data.train] == [
+        ("a", "<a>", 1),
+        ("b", None, 2),
+    ]
+    assert recipe.data.corpora("train") == recipe.data.train
+    path.write_text(recipe.to_yaml())
+    assert load_recipe(path) == recipe
+    other = load_recipe(path, ["data.train.1.weight=0.5", "data.train.0.tag=news"])
+    expected = {"data.train.0.tag": ("<a>", "news"), "data.train.1.weight": (2, 0.5)}
+    assert recipe.differences(other) == expected
+    assert load_recipe(path, ["data.train={source: c}"]).data.train.source == "c"
+
+
 def test_a_resumed_run_may_change_only_what_keeps_the_steps_that_are_done():
     changeable = {key.name for key in KEYS.values() if key.may_change}
     training = "checkpoint_every distribution early_stopping_patience gradient_checkpointing "
@@ -90,6 +109,7 @@ def test_types_ranges_and_defaults_in_words():
     assert {name: KEYS[name].value for name in values} == values
     defaults = {"training.steps": "100000", "tokenizer.joint": "true", "name": "required"}
     assert {name: KEYS[name].default for name in defaults} == defaults
+    assert KEYS["data.train"].value == "section, or a list of sections"
     assert KEYS["data.test"].meaning.startswith("The text of one split")
     assert [name for name in KEYS if "." not in name] == list(Recipe.model_fields)
 
@@ -134,6 +154,13 @@ BY_A_RUN = "translated_by: runs/a}"
         (["data.target_language=en"], "data: target_language must differ from source_language"),
         (["data.directory=a"], "data: directory, download and filters have no effect with"),
         ([FILE], "data: give files for train, .* Received: generator, train"),
+        ([LIST, "data.train.1.tag=a b"], "data.train.1.tag: String should match pattern"),
+        ([LIST, "data.train.1.weight=0"], "data.train.1.weight: Input should be greater than 0"),
+        ([LIST, "data.train.1.wait=2"], "unknown key data.train.1.wait; .* data.train.weight"),
+        ([LIST, "data.train.2.weight=2"], "2 is not a section. Received: "),
+        ([LIST, "data.train.weight=2"], "data.train is a list: give a number. Received: "),
+        ([LIST, "data.train=[]"], "data: .* and a list at least one"),
+        (["data={train: [{source: a}, {source: b}], held_out: {}}"], "held_out needs exactly one"),
         (["data={}"], "data: give files for train, .* Received: none of them"),
         (["data={held_out: {}}"], "data: give files for train, .* Received: held_out"),
         (["data={held_out: {}}", FILE, "data.test={source: b}"], ".* held_out, test, train"),
