@@ -226,8 +226,7 @@ class Data(_Section):
 
     def made_corpora(self) -> dict[int, Corpus]:
         """Returns the corpora for training of which a model makes a side, by their numbers."""
-        corpora = enumerate(self.corpora("train"))
-        return {i: x for i, x in corpora if isinstance(x, Corpus) and x.translated_by}
+        return {i: x for i, x in enumerate(self.corpora("train")) if x.translated_by}
 
 
 Normalization = Literal["identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"]
