@@ -17,6 +17,7 @@ Width = tuple[int, int]
 
 _MAX_LEVELS = 48  # most lengths to choose from, per side; limits the time of `choose_buckets`
 _REFINEMENTS = 2  # how many times each width is replaced by a better one
+_EVENNESS = 0.1  # of the progress of buckets, beside that of corpora
 _TARGET_COST = 2  # of a target token; a source token costs 1, because it needs no logits
 
 
@@ -51,6 +52,9 @@ class BatchPlan:
     the batches of any step, in any order. Each pass over the data uses every sentence exactly once,
     in a new order. Batches have few different shapes, each of which the backend compiles.
 
+    If the store has several corpora, a pass uses the sentences of each as often as its weight says,
+    evenly over the pass. With the weight 0.5, a pass uses half of them, and the next the others.
+
     Example:
 
     >>> plan = BatchPlan(store, tokens_per_batch=4_096, seed=1)
@@ -68,6 +72,8 @@ class BatchPlan:
         max_shapes: Maximum number of batch shapes. Defaults to 8.
         shard: The part of every batch that this process gets, if several processes train together.
             The sample weights are the same as without `shard`. Defaults to all rows.
+        weights: How many times a pass uses each pair, a number for each corpus of the store.
+            Defaults to once.
 
     Raises:
         UserError: If the longest sentence does not fit into a batch.
@@ -84,6 +90,7 @@ class BatchPlan:
         shuffle: bool = True,
         max_shapes: int = 8,
         shard: Shard | None = None,
+        weights: Sequence[float] | None = None,
     ) -> None:
         check_sizes(tokens_per_batch=tokens_per_batch, accumulation_steps=accumulation_steps)
         check_sizes(length_multiple=length_multiple, max_shapes=max_shapes)
@@ -93,6 +100,8 @@ class BatchPlan:
         self.accumulation_steps = accumulation_steps
         self.shuffle = shuffle
         self.shard = shard or Shard()
+        self.weights = weights or [1.0] * len(store.corpora)
+        self._ends = np.cumsum(store.corpora)
         sources, targets = (store.lengths(side) + 1 for side in SIDES)
         widths, bucket_of_pair = choose_buckets(sources, targets, length_multiple, max_shapes)
         least = max(_tokens_per_sentence(*width) for width in widths)
@@ -195,22 +204,63 @@ class BatchPlan:
         If the last batch of a bucket is not full, its pairs move to the next wider bucket.
         """
         rng = np.random.default_rng([self.seed, pass_index])
-        waiting = [[members] for members in self._members]
-        order, slots, begin = [], list[_Slot](), 0
+        moved: list[list[np.ndarray]] = [[] for _ in self._shapes]
+        order, slots, counts, begin = [], list[_Slot](), [], 0
         for bucket, shape in enumerate(self._shapes):
-            pairs = np.concatenate(waiting[bucket])
+            pairs = np.concatenate([*self._drawn(bucket, pass_index), *moved[bucket]])
             if self.shuffle:
-                rng.shuffle(pairs)
+                pairs = self._shuffled(pairs, rng)
             rest = len(pairs) % shape.batch_size if shape != self._shapes[-1] else 0
-            kept, moved = np.split(pairs, [len(pairs) - rest])
+            kept, others = np.split(pairs, [len(pairs) - rest])
             order.append(kept)
-            waiting[self._wider(bucket)].append(moved)
+            moved[self._wider(bucket)].append(others)
             end = begin + len(kept)
             starts = range(begin, end, shape.batch_size)
             slots += [_Slot(shape, start, min(start + shape.batch_size, end)) for start in starts]
+            counts.append(len(starts))
             begin = end
-        turns = rng.permutation(np.arange(len(slots))) if self.shuffle else range(len(slots))
-        return np.concatenate(order), [slots[turn] for turn in turns]
+        pairs, turns = np.concatenate(order), np.arange(len(slots))
+        if self.shuffle and len(self._ends) == 1:
+            turns = rng.permutation(turns)
+        elif self.shuffle:
+            turns = _balanced(
+                [self._per_corpus(pairs[x.begin : x.end]) for x in slots], counts, rng
+            )
+        return pairs, [slots[turn] for turn in turns]
+
+    def _drawn(self, bucket: int, pass_index: int) -> list[np.ndarray]:
+        """Returns the pairs of each corpus in a bucket that a pass uses.
+
+        If that is not each pair once, the passes take the pairs in turn, from one random order of
+        all pairs after the other.
+        """
+        members = self._members[bucket]
+        parts = np.split(members, np.searchsorted(members, self._ends[:-1]))
+        for corpus, (part, weight) in enumerate(zip(parts, self.weights, strict=True)):
+            size, count = len(part), max(1, round(weight * len(part)))
+            if size in (0, count):
+                continue
+            begin, end = pass_index * count, (pass_index + 1) * count
+            orders = range(begin // size, -(-end // size))
+            seeds = ([self.seed, number, corpus, bucket + 1] for number in orders)
+            line = [np.random.default_rng(x).permutation(part) for x in seeds]
+            parts[corpus] = np.concatenate(line)[begin - orders.start * size :][:count]
+        return parts
+
+    def _shuffled(self, pairs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Returns pairs in a random order, in which the pairs of each corpus are spread evenly."""
+        rng.shuffle(pairs)
+        if len(self._ends) == 1:
+            return pairs
+        corpora = np.searchsorted(self._ends, pairs, side="right")
+        places = [(np.arange(n) + rng.random(n)) / n for n in np.bincount(corpora)]
+        turns = np.argsort(np.concatenate(places), kind="stable")
+        return pairs[np.argsort(corpora, kind="stable")][turns]
+
+    def _per_corpus(self, pairs: np.ndarray) -> np.ndarray:
+        """Returns how many of some pairs each corpus has."""
+        corpora = np.searchsorted(self._ends, pairs, side="right")
+        return np.bincount(corpora, minlength=len(self._ends))
 
 
 def evaluation_batches(
@@ -226,6 +276,39 @@ def evaluation_batches(
     """
     plan = BatchPlan(store, tokens_per_batch, length_multiple=length_multiple, shuffle=False)
     return [plan.unweighted(step) for step in range(plan.batches_per_pass)]
+
+
+def _balanced(
+    parts: Sequence[np.ndarray], counts: Sequence[int], rng: np.random.Generator
+) -> np.ndarray:
+    """Returns an order of batches in which all corpora and buckets progress evenly.
+
+    Corpora differ in the lengths of their sentences, and so buckets in their shares of the corpora.
+    The next batch is that which leaves the shares of the corpora so far nearest to those of the
+    whole pass. A bucket that is behind is preferred, the more the further it is behind.
+
+    Args:
+        parts: The number of pairs of each corpus in each batch, bucket after bucket.
+        counts: The number of batches of each bucket.
+        rng: Random generator.
+    """
+    numbers = np.array(parts)
+    excess = numbers - numbers.sum(axis=1, keepdims=True) * (numbers.sum(axis=0) / numbers.sum())
+    impatience = max(1.0, _EVENNESS * (excess**2).sum(axis=1).mean())
+    excess = np.vstack([excess, np.full(excess.shape[1], np.inf)])  # after the last of a bucket
+    sizes, ends = np.array(counts), np.cumsum(counts)
+    place, ahead = ends - sizes, rng.random(len(sizes))  # ahead: of an even pace, in batches
+    order, total = [], np.zeros(excess.shape[1])
+    for _ in parts:
+        ahead -= sizes / len(parts)
+        first = np.where(place < ends, place, len(parts))
+        costs = ((total + excess[first]) ** 2).sum(axis=1) + impatience * ahead
+        bucket = costs.argmin()
+        order.append(first[bucket])
+        total += excess[first[bucket]]
+        place[bucket] += 1
+        ahead[bucket] += 1
+    return np.array(order)
 
 
 def _tokens_per_sentence(source_length: int, target_length: int) -> int:

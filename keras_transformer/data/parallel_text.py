@@ -4,7 +4,7 @@ import csv
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,6 +86,16 @@ class Rows:
             if isinstance(row, str) or len(row) != 2:
                 raise CorpusError(f"give (source, target) pairs. Received: {row!r:.80}")
             yield tuple(row)
+
+
+@dataclass
+class Corpora:
+    """The pairs of several corpora, one after the other. A `TokenStore` knows where each ends."""
+
+    parts: Sequence[Iterable[Pair]]
+
+    def __iter__(self) -> Iterator[Pair]:
+        return itertools.chain.from_iterable(self.parts)
 
 
 @dataclass

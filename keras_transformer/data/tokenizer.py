@@ -102,6 +102,7 @@ class Tokenizer:
         joint: bool = True,
         normalization: str = "nmt_nfkc",
         target_normalization: str | None = None,
+        tags: Iterable[str] = (),
     ) -> "Tokenizer":
         """Trains a tokenizer on parallel text, or on text of one language.
 
@@ -121,6 +122,8 @@ class Tokenizer:
             target_normalization: Normalization of target text. A translation never has a character
                 that it replaces. With "identity", all of a sentence comes back from its ids, but a
                 space at an end or after a space. Defaults to None, which means `normalization`.
+            tags: Words at the beginning of sources, each of which becomes one piece. Defaults to
+                none.
 
         Raises:
             UserError: If the text is empty, or SentencePiece cannot train on it.
@@ -131,9 +134,12 @@ class Tokenizer:
         check_is_list(pairs=pairs)
         options: dict[str, Any] = {"vocab_size": vocabulary_size, "model_type": model_type}
         rules = normalization, target_normalization or normalization
+        spaced = _normalizer(rules[0], spaces=True)
+        symbols = {"user_defined_symbols": [spaced.normalize(tag) for tag in tags]} if tags else {}
         if not joint:
-            source_model = _train((source for source, _ in pairs), rules[0], **options)
+            source_model = _train((source for source, _ in pairs), rules[0], **options, **symbols)
             return cls(source_model, _train((target for _, target in pairs), rules[1], **options))
+        options |= symbols
         if rules[0] == rules[1]:
             lines = (line for x in pairs for line in ((x,) if isinstance(x, str) else x))
             return cls(_train(lines, rules[0], **options))

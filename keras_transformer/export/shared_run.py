@@ -107,10 +107,17 @@ def _without_folders(recipe: Recipe) -> Recipe:
     for key in ("initial_run", "teacher"):
         tree["training"].pop(key, None)
     splits = [tree["data"].get(split, {}) for split in ("train", "validation", "test")]
-    paths = {Path(path) for files in splits for path in files.values()}
+    corpora = [x for split in splits for x in (split if isinstance(split, list) else [split])]
+    places = [
+        (corpus, side) for corpus in corpora for side in ("source", "target") if side in corpus
+    ]
+    for corpus in corpora:
+        if teacher := corpus.get("translated_by"):
+            corpus["translated_by"] = Path(teacher).name
+    paths = {Path(corpus[side]) for corpus, side in places}
     if len({path.name for path in paths}) == len(paths):
-        for files in splits:
-            files.update({side: Path(path).name for side, path in files.items()})
+        for corpus, side in places:
+            corpus[side] = Path(corpus[side]).name
     return Recipe.model_validate(tree, context=OF_RUN)
 
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from keras_transformer._files import atomic_write, keras_home
 from keras_transformer.errors import UserError
-from keras_transformer.recipe.settings import OF_RUN, Recipe, TokenizerSettings, all_keys
+from keras_transformer.recipe.settings import FORMS, OF_RUN, Recipe, TokenizerSettings, all_keys
 
 _PACKAGE = Path(__file__).parents[1]
 # Installed, and in the source tree.
@@ -112,17 +112,21 @@ def parse_yaml(text: str) -> Any:
         raise ValueError(" ".join(str(error).split())) from None
 
 
-def _apply(override: str, tree: dict[str, Any]) -> None:
+def _apply(override: str, tree: Any) -> None:
     key, separator, value = override.partition("=")
     *sections, last = key.split(".")
     if not separator or not last:
         raise UserError(f"a setting has the form section.key=value. Received: {override!r}")
     for section in sections:
-        if tree.get(section) is None:
+        if isinstance(tree, dict) and tree.get(section) is None:
             tree[section] = {}
-        tree = tree[section]
-        if not isinstance(tree, dict):
+        if isinstance(tree, list):  # Its parts have numbers: data.train.1.weight=2
+            tree = {str(number): part for number, part in enumerate(tree)}
+        tree = tree.get(section)
+        if not isinstance(tree, dict | list):
             raise UserError(f"{section} is not a section. Received: {override!r}")
+    if isinstance(tree, list):
+        raise UserError(f"{'.'.join(sections)} is a list: give a number. Received: {override!r}")
     try:
         tree[last] = parse_yaml(value)
     except ValueError as error:
@@ -130,7 +134,7 @@ def _apply(override: str, tree: dict[str, Any]) -> None:
 
 
 def _explain(details: Any) -> str:
-    key = ".".join(str(part) for part in details["loc"])
+    key = ".".join(str(part) for part in details["loc"] if part not in FORMS)
     if details["type"] == "extra_forbidden":
         names, last = [each.name for each in all_keys()], key.rpartition(".")[2]
         elsewhere = {name.rpartition(".")[2]: name for name in names}

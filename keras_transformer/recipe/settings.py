@@ -7,14 +7,16 @@ in the JSON schema.
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
     StringConstraints,
+    Tag,
     ValidationInfo,
     model_validator,
 )
@@ -25,6 +27,8 @@ from keras_transformer.decoding.options import SearchOptions, descriptions_on_on
 # The context of validation for the recipe of a run, which does not check the section `model`: its
 # class would be imported, with Keras.
 OF_RUN = "of a run"
+# The forms of `data.train`, which pydantic names in the places of errors.
+FORMS = ("one corpus", "several corpora")
 # Types and ranges of a JSON schema in words.
 _TYPES = {"string": "text", "boolean": "true or false", "object": "mapping"}
 _TYPES |= {name: name for name in ("integer", "number", "path")}
@@ -46,6 +50,8 @@ LearningRate = Annotated[float, Field(gt=0, le=10)]
 Epsilon = Annotated[float, Field(gt=0, le=1)]
 # A file name without a folder, not hidden, and no longer than file systems allow.
 PlainName = Annotated[str, StringConstraints(pattern=r"^[^./\\:\x00-\x1f][^/\\:\x00-\x1f]{0,199}$")]
+# SentencePiece writes "▁" for a space.
+Word = Annotated[str, StringConstraints(pattern=r"^[^\s▁\x00]{1,100}$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F]{64}$", to_lower=True)]
 
 
@@ -69,10 +75,51 @@ class TextPair(_Section):
     jsonl, parquet, tmx, xlf or po. Files may be compressed (gz, xz, bz2, zst)."""
     target: str | None = None
     """Name or path of the target file. Omit this key for a file with both sides."""
+    tag: Word | None = None
+    """Word before every source sentence, such as `<news>`, by which the model knows the kind of
+    text. A tokenizer that the run trains has it as one piece. Default: none."""
+
+
+class Corpus(TextPair):
+    """Text for training: two line-aligned files, or one file with both sides.
+
+    Or a list of several corpora, each with these keys.
+    """
+
+    source: str | None = None  # type: ignore[assignment]
+    """Name or path of the source file, or of the file with both sides: TSV, or by its suffix csv,
+    jsonl, parquet, tmx, xlf or po. Files may be compressed (gz, xz, bz2, zst). Omit this key if a
+    model makes the sources."""
+    weight: Annotated[float, Field(gt=0, le=1_000)] = 1.0
+    """Number of times that a pass over the data uses each pair. With 0.5, a pass uses half of the
+    pairs, and the next pass the other half."""
+    translated_by: Path | None = None
+    """Finished run whose model makes the side that is not given: targets from sources
+    (distillation), or sources from targets (back-translation). The run folder keeps them."""
+    sampled: bool = False
+    """Draw the translations from the distribution of this model. Otherwise they are those of beam
+    search, with the options of its run."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "Corpus":
+        has_source, has_target = self.source is not None, self.target is not None
+        is_complete = has_source and not self.sampled
+        if not (has_source != has_target if self.translated_by else is_complete):
+            raise ValueError(
+                "give source, and target unless the source file has both sides. With translated_by "
+                "(and sampled), give either source or target"
+            )
+        return self
+
+
+OneOrMore = Annotated[
+    Annotated[Corpus, Tag(FORMS[0])] | Annotated[list[Corpus], Tag(FORMS[1])],
+    Discriminator(lambda value: FORMS[isinstance(value, list)]),
+]
 
 
 class Filters(_Section):
-    """Which pairs of `data.train` to drop, before pairs are held out. Default: none."""
+    """Which pairs of each corpus for training to drop, before pairs are held out. Default: none."""
 
     max_length_ratio: Annotated[float, Field(ge=1)] | None = None
     """Drop pairs with a side of more than this number of times the UTF-8 bytes of the other."""
@@ -123,7 +170,7 @@ class Data(_Section):
     """Code of BCP 47 or ISO 639, such as en, zh-Hant or deu."""
     target_language: LanguageCode = "de"
     """Code of BCP 47 or ISO 639, such as en, zh-Hant or deu."""
-    train: TextPair | None = None
+    train: OneOrMore | None = None
     validation: TextPair | None = None
     test: TextPair | None = None
     held_out: HeldOutCounts | None = None
@@ -154,9 +201,32 @@ class Data(_Section):
             raise ValueError(
                 "directory, download and filters have no effect with a generator: remove them"
             )
+        if (
+            isinstance(self.train, list)
+            and len(self.train) != 1
+            and (self.held_out or not self.train)
+        ):
+            raise ValueError("held_out needs exactly one corpus in train, and a list at least one")
+        if self.held_out and self.made_corpora():
+            raise ValueError(
+                "with translated_by, give files for validation and test instead of held_out, whose "
+                "text would be a model's"
+            )
         if "test" not in given and self.source_language == self.target_language:
             raise ValueError("target_language must differ from source_language")
         return self
+
+    def corpora(self, split: str) -> list[Any]:
+        """Returns each `Corpus` of the training text, or the `TextPair` of another split in a list.
+
+        Held-out text is like the training text. The list is empty for text that is generated.
+        """
+        given = getattr(self, split) or (self.held_out and self.train)
+        return given if isinstance(given, list) else [given] if given else []
+
+    def made_corpora(self) -> dict[int, Corpus]:
+        """Returns the corpora for training of which a model makes a side, by their numbers."""
+        return {i: x for i, x in enumerate(self.corpora("train")) if x.translated_by}
 
 
 Normalization = Literal["identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"]
@@ -436,10 +506,12 @@ class Recipe(_Section):
         return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(tree: dict[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in tree.items():
         if isinstance(value, dict):
             yield from _leaves(value, f"{prefix}{key}.")
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            yield from _leaves(dict(enumerate(value)), f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 
@@ -461,14 +533,15 @@ def all_keys(
     """Yields all keys of a recipe. The keys of a section follow the section."""
     properties = section.model_json_schema()["properties"]
     for name, field in section.model_fields.items():
-        kinds = (field.annotation, *get_args(field.annotation))
+        kinds = [*_types(field.annotation)]
         inner = next((x for x in kinds if isinstance(x, type) and issubclass(x, BaseModel)), None)
+        section_in_words = "section" + ", or a list of sections" * (list in map(get_origin, kinds))
         summary = (inspect.getdoc(inner) or "").partition("\n")[0]
         may_change = inherited or field.json_schema_extra == _MAY_CHANGE
         default = "" if inner or field.default is None else str(field.default)
         yield Key(
             prefix + name,
-            "section" if inner else _value(properties[name]),
+            section_in_words if inner else _value(properties[name]),
             "required" if field.is_required() else default.lower(),
             " ".join((field.description or summary).split()),
             may_change,
@@ -476,6 +549,13 @@ def all_keys(
         )
         if inner:
             yield from all_keys(inner, f"{prefix}{name}.", may_change)
+
+
+def _types(annotation: Any) -> Iterator[Any]:
+    """Yields a type, and the types of which it is made."""
+    yield annotation
+    for part in get_args(annotation):
+        yield from _types(part)
 
 
 def _value(schema: dict[str, Any]) -> str:

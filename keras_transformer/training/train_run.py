@@ -32,6 +32,7 @@ from keras_transformer.training.callbacks import CompileAhead
 from keras_transformer.training.checkpoint import average_checkpoints
 from keras_transformer.training.distribution import ONE_DEVICE, Distribution, start
 from keras_transformer.training.fit_loop import evaluation_of, fit
+from keras_transformer.training.made_text import make_text
 from keras_transformer.training.optimizer import TransformerAdam, TransformerSchedule
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
 from keras_transformer.training.tensorboard import write_projector
@@ -108,6 +109,7 @@ def _train(run: Run, resume: bool, callbacks: list[Any], distribution: Distribut
         accumulation_steps=settings.accumulation_steps,
         length_multiple=settings.length_multiple,
         shard=distribution.shard,
+        weights=[corpus.weight for corpus in recipe.data.corpora("train")],
     )
     validation_batches = evaluation_batches(
         validation_text, settings.tokens_per_batch, settings.length_multiple
@@ -246,6 +248,8 @@ def _settings(model: Any) -> dict[str, Any]:
 
 def _prepare(run: Run, initial_run: Run | None, resume: bool, is_chief: bool) -> tuple[Any, ...]:
     """Returns the tokenizer, and the encoded training and validation text. The chief makes them."""
+    if is_chief:
+        make_text(run)
     teacher = run.other_run("teacher")
     tokenizer = _tokenizer(run, initial_run or teacher)
     sizes = {tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size}
@@ -301,7 +305,8 @@ def _tokenizer(run: Run, other_run: Run | None) -> Tokenizer:
     else:
         print("Training the tokenizer.", file=sys.stderr)
         settings = run.recipe.tokenizer.model_dump()
-        tokenizer = Tokenizer.train(run.text.pairs("train"), **settings)
+        tags = {x.tag: None for x in run.recipe.data.corpora("train") if x.tag}
+        tokenizer = Tokenizer.train(run.text.pairs("train", tagged=False), **settings, tags=tags)
     tokenizer.save(run.tokenizer_dir)
     return tokenizer
 

@@ -48,7 +48,7 @@ def test_yaml_round_trip_keeps_every_value_without_aliases(path, tmp_path):
     shared = {"source": "a.tsv"}
     data = {"train": shared, "validation": shared, "test": shared}
     path.write_text(Recipe.model_validate({"name": "a", "data": data}).to_yaml())
-    assert load_recipe(path).data.train == load_recipe(path).data.test
+    assert load_recipe(path).data.validation == load_recipe(path).data.test
 
 
 def test_differences_have_key_and_both_values(path):
@@ -57,6 +57,25 @@ def test_differences_have_key_and_both_values(path):
     expected = {"training.initial_run": ("here", "there"), "training.steps": (7, 8)}
     assert one.differences(other) == expected
     assert one.differences(one) == {}
+
+
+LIST = "data={train: [{source: a, tag: <a>}, {source: b, weight: 2}], validation: {source: v}, "
+LIST += "test: {source: t}}"
+
+
+def test_training_text_may_be_a_list_of_corpora(path):
+    recipe = load_recipe(path, [LIST])
+    assert [(x.source, x.tag, x.weight) for x in recipe.data.train] == [
+        ("a", "<a>", 1),
+        ("b", None, 2),
+    ]
+    assert recipe.data.corpora("train") == recipe.data.train
+    path.write_text(recipe.to_yaml())
+    assert load_recipe(path) == recipe
+    other = load_recipe(path, ["data.train.1.weight=0.5", "data.train.0.tag=news"])
+    expected = {"data.train.0.tag": ("<a>", "news"), "data.train.1.weight": (2, 0.5)}
+    assert recipe.differences(other) == expected
+    assert load_recipe(path, ["data.train={source: c}"]).data.train.source == "c"
 
 
 def test_a_resumed_run_may_change_only_what_keeps_the_steps_that_are_done():
@@ -90,7 +109,8 @@ def test_types_ranges_and_defaults_in_words():
     assert {name: KEYS[name].value for name in values} == values
     defaults = {"training.steps": "100000", "tokenizer.joint": "true", "name": "required"}
     assert {name: KEYS[name].default for name in defaults} == defaults
-    assert KEYS["data.train"].meaning.startswith("The text of one split")
+    assert KEYS["data.train"].value == "section, or a list of sections"
+    assert KEYS["data.test"].meaning.startswith("The text of one split")
     assert [name for name in KEYS if "." not in name] == list(Recipe.model_fields)
 
 
@@ -121,6 +141,9 @@ def test_a_registered_architecture_has_the_settings_of_its_constructor(own_archi
 FILE = "data.train={source: a}"
 
 
+BY_A_RUN = "translated_by: runs/a}"
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -131,9 +154,24 @@ FILE = "data.train={source: a}"
         (["data.target_language=en"], "data: target_language must differ from source_language"),
         (["data.directory=a"], "data: directory, download and filters have no effect with"),
         ([FILE], "data: give files for train, .* Received: generator, train"),
+        ([LIST, "data.train.1.tag=a b"], "data.train.1.tag: String should match pattern"),
+        ([LIST, "data.train.1.weight=0"], "data.train.1.weight: Input should be greater than 0"),
+        ([LIST, "data.train.1.wait=2"], "unknown key data.train.1.wait; .* data.train.weight"),
+        ([LIST, "data.train.2.weight=2"], "2 is not a section. Received: "),
+        ([LIST, "data.train.weight=2"], "data.train is a list: give a number. Received: "),
+        ([LIST, "data.train=[]"], "data: .* and a list at least one"),
+        (["data={train: [{source: a}, {source: b}], held_out: {}}"], "held_out needs exactly one"),
         (["data={}"], "data: give files for train, .* Received: none of them"),
         (["data={held_out: {}}"], "data: give files for train, .* Received: held_out"),
         (["data={held_out: {}}", FILE, "data.test={source: b}"], ".* held_out, test, train"),
+        (["data={train: {target: a}, held_out: {}}"], "data.train: give source, and target unless"),
+        (["data={train: {source: a, sampled: true}, held_out: {}}"], "data.train: give source"),
+        ([f"data={{train: [{{source: a, target: b, {BY_A_RUN}]}}"], "data.train.0: give source"),
+        ([f"data={{train: {{{BY_A_RUN}, held_out: {{}}}}"], "data.train: give source, and"),
+        (
+            [f"data={{train: {{source: a, {BY_A_RUN}, held_out: {{}}}}"],
+            "instead of held_out, whose",
+        ),
         (["data.target_language=../de"], "data.target_language: '../de' is not a language code"),
         (["data.target_language=german"], "'german' is not a language code such as en or pt-BR"),
         (["name=.."], "name: String should match pattern"),
