@@ -220,6 +220,14 @@ class Tokenizer:
         """The target pieces in the order of their ids, including pad, unk, bos and eos."""
         return self._target.id_to_piece(list(range(self.target_vocabulary_size)))
 
+    def scores(self, side: Side) -> list[float]:
+        """Returns the score of each piece of the "source" or the "target" model.
+
+        In a unigram model, this is the logarithm of its probability, or 0 for pieces such as unk.
+        """
+        processor = self._source if side == "source" else self._target
+        return processor.get_score(list(range(processor.get_piece_size())))
+
     @property
     def fingerprint(self) -> str:
         """SHA-256 of the SentencePiece models, in hex."""

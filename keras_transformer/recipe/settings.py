@@ -304,6 +304,10 @@ class Training(_Section):
     tokens are cut. Not together with R-Drop."""
     simcut_rate: Rate = 0.05
     """Probability that SimCut cuts a token."""
+    subword_regularization: Annotated[float, Field(ge=0)] | None = None
+    """Draw the pieces of the training text at random, in each pass anew, and raise the
+    probabilities of segmentations to this power, such as 0.2. Default: always the most probable
+    pieces. Needs tokenizer.model_type unigram."""
     adam_beta_1: Rate = 0.9
     """β₁ of Adam (§5.3)."""
     adam_beta_2: Rate = 0.98
@@ -406,6 +410,10 @@ class Recipe(_Section):
             raise ValueError(f"{rule}. Received: {kept} and {averaged}")
         if self.data.both_directions and not self.tokenizer.joint:
             raise ValueError("data.both_directions needs tokenizer.joint. Received: false")
+        kind = self.tokenizer.model_type
+        if self.training.subword_regularization is not None and kind != "unigram":
+            rule = "training.subword_regularization needs tokenizer.model_type: unigram"
+            raise ValueError(f"{rule}. Received: {kind}")
         return self
 
     @property
