@@ -100,7 +100,7 @@ class BatchPlan:
         self.shuffle = shuffle
         self.shard = shard or Shard()
         self.sampler = sampler
-        self._drawn = functools.lru_cache(accumulation_steps + 1)(self._draw)
+        self._text = functools.lru_cache(accumulation_steps + 1)(self._read)
         self._tokens = functools.lru_cache(_COUNTS)(self._count)
         rooms = sampler.room(store) if sampler else [store.lengths(side) for side in SIDES]
         sources, targets = (room + 1 for room in rooms)
@@ -164,7 +164,7 @@ class BatchPlan:
 
     def unweighted(self, step: int) -> Batch:
         """Returns the first micro-batch of a step, in which each real token has the weight 1."""
-        shape, text, pairs = self._text(step)
+        shape, text, pairs = self._text(step, 0)
         return _assemble(text, pairs, shape, 1.0)
 
     def micro_batches(self, step: int) -> list[Batch]:
@@ -184,19 +184,14 @@ class BatchPlan:
         shape, begin, end = slots[position]
         return shape, pairs[begin:end]
 
-    def _text(self, step: int, micro: int = 0) -> tuple[BatchShape, Sentences, np.ndarray]:
+    def _read(self, step: int, micro: int) -> tuple[BatchShape, Sentences, np.ndarray]:
         """Returns the shape of a micro-batch, and a text with the indices of its pairs in it."""
         shape, pairs = self.slot(step, micro)
         if self.sampler is None:
             return shape, self.store, pairs
-        return shape, self._drawn(step, micro), np.arange(len(pairs))
-
-    def _draw(self, step: int, micro: int) -> Sentences:
-        assert self.sampler is not None
-        shape, pairs = self.slot(step, micro)
-        index = step * self.accumulation_steps + micro
         most = shape.source_length - 1, shape.target_length - 1
-        return self.sampler.draw(self.store, pairs, most, f"{self.seed} {index}")
+        seed = f"{self.seed} {step * self.accumulation_steps + micro}"
+        return shape, self.sampler.draw(self.store, pairs, most, seed), np.arange(len(pairs))
 
     def _count(self, step: int) -> int:
         texts = [self._text(step, micro)[1:] for micro in range(self.accumulation_steps)]

@@ -64,13 +64,12 @@ class PieceSampler:
         This is at most the number of pieces of the longest sentence in `store`.
         """
         some = np.unique(np.linspace(0, len(store) - 1, _SAMPLE, dtype=np.int64))
-        drawn = self.draw(store, some, [math.inf] * len(SIDES), "room")
-        lengths = [store.lengths(side) for side in SIDES]
-        growth = [drawn.lengths(x, np.arange(len(some))) / store.lengths(x, some) for x in SIDES]
-        return [
-            np.minimum(np.ceil(np.quantile(x, _QUANTILE) * y), y.max()).astype(y.dtype)
-            for x, y in zip(growth, lengths, strict=True)
-        ]
+        drawn = self.draw(store, some, (math.inf, math.inf), "room")
+        places = np.arange(len(some))
+        ratios = [drawn.lengths(side, places) / store.lengths(side, some) for side in SIDES]
+        growth = np.quantile(ratios, _QUANTILE)
+        lengths = (store.lengths(side) for side in SIDES)
+        return [np.minimum(np.ceil(growth * x), x.max()).astype(np.int64) for x in lengths]
 
 
 class _Words:

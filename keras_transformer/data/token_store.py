@@ -26,14 +26,7 @@ _CHUNK = 8_192  # number of pairs that are encoded together; limits the memory t
 
 
 class Sentences:
-    """The pieces of sentence pairs: all ids of each side, and where each sentence begins in them.
-
-    Args:
-        offsets: For each side, int64 (pairs + 1,): the position of each sentence's first piece,
-            then the total number of pieces.
-        ids: For each side, the pieces of all sentences.
-        source_eos: Whether a source ends with eos.
-    """
+    """The pieces of sentence pairs. `ids` has those of all sentences of a side, in a row."""
 
     def __init__(
         self, offsets: dict[str, np.ndarray], ids: dict[str, np.ndarray], source_eos: bool

@@ -221,12 +221,13 @@ class Tokenizer:
         return self._target.id_to_piece(list(range(self.target_vocabulary_size)))
 
     def scores(self, side: Side) -> list[float]:
-        """Returns the score of each piece of the "source" or the "target" model.
+        """Returns the logarithm of the probability of each piece of a unigram model.
 
-        In a unigram model, this is the logarithm of its probability, or 0 for pieces such as unk.
+        Pieces that are not segments of text, such as unk, have 0.
         """
         processor = self._source if side == "source" else self._target
-        return processor.get_score(list(range(processor.get_piece_size())))
+        ids = range(processor.get_piece_size())
+        return [0.0 if processor.is_unused(id) else processor.get_score(id) for id in ids]
 
     @property
     def fingerprint(self) -> str:
