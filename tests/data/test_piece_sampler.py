@@ -11,9 +11,10 @@ from keras_transformer.data.piece_sampler import PieceSampler
 from keras_transformer.data.token_store import SIDES
 
 ALPHA, DRAWS = 0.3, 20_000
+LONG = tuple(" ".join(x) for x in zip(*SENTENCES[:2], strict=True))
 UNKNOWN = ("dog☃s run", "☃ das☃gras ☃")
 FREE = (10**6, 10**6)  # room for all draws
-UNK, PREFIX = 1, "▁w"
+UNK = 1
 
 
 @pytest.fixture(scope="module")
@@ -23,13 +24,14 @@ def plain():
 
 @pytest.fixture(scope="module")
 def tokenizer(plain):
-    return Tokenizer(plain.source_model, target_prefix=[PREFIX])
+    prefix = next(x for x in plain.source_pieces if len(x) > 1 and x[0] == "▁")
+    return Tokenizer(plain.source_model, target_prefix=[prefix])
 
 
 @pytest.fixture(scope="module")
 def store(tokenizer, tmp_path_factory):
     folder = tmp_path_factory.mktemp("pieces") / "store"
-    return TokenStore.build(folder, [*SENTENCES * 20, UNKNOWN], tokenizer, progress=False)
+    return TokenStore.build(folder, [*SENTENCES * 20, LONG, UNKNOWN], tokenizer, progress=False)
 
 
 def sentences(text, side, count):
@@ -77,8 +79,8 @@ def test_all_segmentations_have_the_probabilities_of_the_model(plain, tmp_path):
     processor = plain._source
     theirs = Counter(tuple(processor.encode(sentence, **options)) for _ in range(2 * DRAWS))
     assert chi_square_excess(theirs, expected) < 5
-    wrong = {way: 2 * DRAWS * weight**1.1 for way, weight in weights.items()}
-    wrong = {way: x * 2 * DRAWS / sum(wrong.values()) for way, x in wrong.items()}
+    wrong = {way: weight**1.1 for way, weight in weights.items()}
+    wrong = {way: 2 * DRAWS * weight / sum(wrong.values()) for way, weight in wrong.items()}
     assert chi_square_excess(found, wrong) > 20
 
 
@@ -94,7 +96,8 @@ def test_the_text_prefixes_and_unknown_characters_stay(tokenizer, store):
         for best, other in zip(before, after, strict=True):
             assert "".join(pieces[best]) == "".join(pieces[other])
             assert best.count(UNK) == other.count(UNK)
-            assert side == "source" or (other[0], other.count(prefix)) == (prefix, 1)
+            assert side == "source" or other[0] == prefix
+            assert best.count(prefix) == other.count(prefix) or side == "source"
 
 
 def test_a_large_exponent_or_no_room_gives_the_best_pieces(tokenizer, store):
@@ -103,11 +106,10 @@ def test_a_large_exponent_or_no_room_gives_the_best_pieces(tokenizer, store):
     for drawn in (best.draw(store, every, FREE, "1"), narrow.draw(store, every, (1, 1), "1")):
         for side in SIDES:
             np.testing.assert_array_equal(drawn.pieces(side, every), store.pieces(side, every))
-    longest = store.lengths("source").max()
+    longest, limit = store.lengths("source").max(), 30
     assert narrow.room(store)[0].max() == longest
-    drawn = narrow.draw(store, every, (longest, 40), "1")
-    assert drawn.lengths("source", every).max() == longest
-    assert drawn.lengths("target", every).max() <= 40
+    lengths = narrow.draw(store, every, (limit, limit), "1").lengths("source", every)
+    assert ((lengths <= limit) | (lengths == store.lengths("source"))).all()
 
 
 def batches_of(tokenizer, store, shard=None, steps=range(12), **options):
