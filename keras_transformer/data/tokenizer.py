@@ -226,6 +226,15 @@ class Tokenizer:
         """The target pieces in the order of their ids, including pad, unk, bos and eos."""
         return self._target.id_to_piece(list(range(self.target_vocabulary_size)))
 
+    def scores(self, side: Side) -> list[float]:
+        """Returns the logarithm of the probability of each piece of a unigram model.
+
+        Pieces that are not segments of text, such as unk, have 0.
+        """
+        processor = self._source if side == "source" else self._target
+        ids = range(processor.get_piece_size())
+        return [0.0 if processor.is_unused(id) else processor.get_score(id) for id in ids]
+
     @property
     def fingerprint(self) -> str:
         """SHA-256 of the SentencePiece models, in hex."""

@@ -380,6 +380,10 @@ class Training(_Section):
     other sizes."""
     teacher_weight: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Share of the teacher in the target distribution of each token."""
+    subword_regularization: Annotated[float, Field(ge=0)] | None = None
+    """Draw the pieces of the training text at random, in each pass anew, and raise the
+    probabilities of segmentations to this power, such as 0.2. Default: always the most probable
+    pieces. Needs tokenizer.model_type unigram."""
     adam_beta_1: Rate = 0.9
     """β₁ of Adam (§5.3)."""
     adam_beta_2: Rate = 0.98
@@ -482,6 +486,10 @@ class Recipe(_Section):
             raise ValueError(f"{rule}. Received: {kept} and {averaged}")
         if self.data.both_directions and not self.tokenizer.joint:
             raise ValueError("data.both_directions needs tokenizer.joint. Received: false")
+        kind = self.tokenizer.model_type
+        if self.training.subword_regularization is not None and kind != "unigram":
+            rule = "training.subword_regularization needs tokenizer.model_type: unigram"
+            raise ValueError(f"{rule}. Received: {kind}")
         return self
 
     @property

@@ -14,6 +14,7 @@ from keras_transformer._backend.compile_function import is_on_cpu
 from keras_transformer._files import parse_json, sha256_of
 from keras_transformer.data import BatchPlan, Tokenizer, TokenStore, evaluation_batches
 from keras_transformer.data.batch_plan import Batch
+from keras_transformer.data.piece_sampler import PieceSampler
 from keras_transformer.data.tokenizer import PAD_ID
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
@@ -102,6 +103,7 @@ def _train(run: Run, resume: bool, callbacks: list[Any], distribution: Distribut
     tokenizer, training_text, validation_text = distribution.chief_first(
         lambda: _prepare(run, initial_run, resume, distribution.is_chief)
     )
+    alpha = settings.subword_regularization
     plan = BatchPlan(
         training_text,
         settings.tokens_per_batch,
@@ -109,7 +111,11 @@ def _train(run: Run, resume: bool, callbacks: list[Any], distribution: Distribut
         accumulation_steps=settings.accumulation_steps,
         length_multiple=settings.length_multiple,
         shard=distribution.shard,
+<<<<<<< HEAD
         weights=[corpus.weight for corpus in recipe.data.corpora("train")],
+=======
+        sampler=None if alpha is None else PieceSampler(tokenizer, alpha),
+>>>>>>> q-pieces
     )
     validation_batches = evaluation_batches(
         validation_text, settings.tokens_per_batch, settings.length_multiple

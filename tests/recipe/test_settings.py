@@ -180,6 +180,7 @@ BY_A_RUN = "translated_by: runs/a}"
         (["training.tokens_per_batch=2147483648"], "training.tokens_per_batch: Input should be"),
         (["model.d_model=9223372036854775808"], "model.d_model: Input should be"),
         (["model.attention_dropout_rate=1"], "model.attention_dropout_rate: Input should be"),
+        (["training.subword_regularization=0.2"], "tokenizer.model_type: unigram. Received: bpe"),
         (["tokenizer.vocabulary_size=1e999"], "tokenizer.vocabulary_size: Input should be"),
     ],
 )
