@@ -402,9 +402,24 @@ class TensorFlowReplicas(Distribution):
             values_of = self._strategy.experimental_local_results
             return {name: values_of(value)[0] for name, value in logs.items()}
 
+        def micro_step(batch: Any) -> Any:
+            optimizer = inner_optimizer(model)
+            if not optimizer.gradient_accumulation_steps:
+                return step(batch)
+
+            def branch(is_last: bool) -> Any:
+                apply = functools.partial(_apply_micro_batch, optimizer, is_last)
+                with _replaced(optimizer, {"_backend_apply_gradients": apply}):
+                    return step(batch)
+
+            # Within `strategy.run`, as in Keras, replicas could not communicate in a branch.
+            count = optimizer._iterations + 1
+            is_last = count % optimizer.gradient_accumulation_steps == 0
+            return tf.cond(is_last, lambda: branch(True), lambda: branch(False))
+
         # Traced once, for the shapes that the iterator declares. If the shapes of the first batches
         # mattered, a resumed training would round differently.
-        traced = tf.function(lambda iterator: step(next(iterator)))
+        traced = tf.function(lambda iterator: micro_step(next(iterator)))
 
         def train(iterator: Any) -> Any:
             with self._strategy.scope():  # Metrics get variables before a replica needs them.
@@ -435,6 +450,25 @@ class TensorFlowReplicas(Distribution):
     def _sum_of_replicas(self, number: Any) -> Any:
         numbers = self._strategy.run(self._tf.identity, args=(number,))
         return self._strategy.reduce(self._tf.distribute.ReduceOp.SUM, numbers, axis=None)
+
+
+def _apply_micro_batch(
+    optimizer: Any, is_last: bool, gradients: list[Any], variables: list[Any]
+) -> None:
+    """Accumulates gradients as Keras does, and updates weights after the last micro-batch."""
+    indices = [optimizer._get_variable_index(x) for x in variables]
+    sums = [optimizer._accumulated_gradients[i] for i in indices]
+    for total, gradient in zip(sums, gradients, strict=True):
+        total.assign(total + gradient)
+    if is_last:
+        means = [total / optimizer.gradient_accumulation_steps for total in sums]
+        means = optimizer._clip_gradients(means)
+        optimizer._apply_weight_decay(variables)
+        optimizer._backend_update_step(means, variables, optimizer.learning_rate)
+        for total in sums:
+            total.assign(ops.zeros_like(total))
+    if optimizer.use_ema:
+        optimizer._update_model_variables_moving_average(optimizer._trainable_variables)
 
 
 def _rank(resolver: Any) -> int:
@@ -641,7 +675,6 @@ def _check_model(model: Any) -> None:
     layers = model._flatten_layers()
     on_tensorflow = keras.config.backend() == "tensorflow"
     unsupported = {
-        "gradient_accumulation_steps": on_tensorflow and optimizer.gradient_accumulation_steps,
         "ema_overwrite_frequency": on_tensorflow and optimizer.ema_overwrite_frequency,
         "BatchNormalization": any(
             isinstance(x, keras.layers.BatchNormalization) and x.trainable for x in layers
@@ -674,7 +707,6 @@ def _check(recipe: Recipe, backend: str) -> None:
     on_tensorflow = backend == "tensorflow"
     unsupported = {
         "training.distribution=model_parallel": kind == "model_parallel",
-        "training.accumulation_steps > 1": on_tensorflow and training.accumulation_steps > 1,
         "training.jit_compile=true": on_tensorflow and training.jit_compile is True,
         # Each replica would use the statistics of its own tokens, or a loss scale of its own.
         "model.normalization=batch": recipe.model.normalization == "batch",
