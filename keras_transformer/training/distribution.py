@@ -370,7 +370,7 @@ class TensorFlowReplicas(Distribution):
         replicas = self._strategy.num_replicas_in_sync
         self.shard = Shard(begin, begin + self._devices, replicas)
         self.gradient_parts = replicas
-        self._count = tf.function(self._sum_of_replicas)
+        self._count = tf.function(lambda x: self._strategy.run(self.total, args=(x,)))
 
     def making(self) -> AbstractContextManager[Any]:
         return self._strategy.scope()
@@ -402,24 +402,24 @@ class TensorFlowReplicas(Distribution):
             values_of = self._strategy.experimental_local_results
             return {name: values_of(value)[0] for name, value in logs.items()}
 
-        def micro_step(batch: Any) -> Any:
-            optimizer = inner_optimizer(model)
-            if not optimizer.gradient_accumulation_steps:
+        optimizer = inner_optimizer(model)
+        accumulation = optimizer.gradient_accumulation_steps
+
+        def micro_step(is_last: bool, batch: Any) -> Any:
+            apply = functools.partial(_apply_micro_batch, optimizer, is_last)
+            with _replaced(optimizer, {"_backend_apply_gradients": apply}):
                 return step(batch)
 
-            def branch(is_last: bool) -> Any:
-                apply = functools.partial(_apply_micro_batch, optimizer, is_last)
-                with _replaced(optimizer, {"_backend_apply_gradients": apply}):
-                    return step(batch)
-
-            # Within `strategy.run`, as in Keras, replicas could not communicate in a branch.
-            count = optimizer._iterations + 1
-            is_last = count % optimizer.gradient_accumulation_steps == 0
-            return tf.cond(is_last, lambda: branch(True), lambda: branch(False))
+        def branch(batch: Any) -> Any:
+            # Keras branches within `strategy.run`, where replicas cannot communicate in a branch.
+            is_last = (optimizer._iterations + 1) % accumulation == 0
+            steps = (functools.partial(micro_step, x, batch) for x in (True, False))
+            return tf.cond(is_last, *steps)
 
         # Traced once, for the shapes that the iterator declares. If the shapes of the first batches
         # mattered, a resumed training would round differently.
-        traced = tf.function(lambda iterator: micro_step(next(iterator)))
+        chosen = branch if accumulation else step
+        traced = tf.function(lambda iterator: chosen(next(iterator)))
 
         def train(iterator: Any) -> Any:
             with self._strategy.scope():  # Metrics get variables before a replica needs them.
@@ -429,8 +429,7 @@ class TensorFlowReplicas(Distribution):
         return train
 
     def total(self, number: Any) -> Any:
-        context = self._tf.distribute.get_replica_context()
-        return context.all_reduce(self._tf.distribute.ReduceOp.SUM, number) if context else number
+        return self._sum([number])[0] if self._tf.distribute.get_replica_context() else number
 
     def assign_seed(self, state: Any, seed: int) -> None:
         for replica, part in enumerate(state.value.values, start=self.shard.begin):
@@ -445,11 +444,7 @@ class TensorFlowReplicas(Distribution):
         if self.shard.parts == self._devices:
             return flag
         own = self._tf.constant(float(flag and self.is_chief))
-        return bool(self._count(own).numpy())
-
-    def _sum_of_replicas(self, number: Any) -> Any:
-        numbers = self._strategy.run(self._tf.identity, args=(number,))
-        return self._strategy.reduce(self._tf.distribute.ReduceOp.SUM, numbers, axis=None)
+        return bool(self._strategy.experimental_local_results(self._count(own))[0])
 
 
 def _apply_micro_batch(

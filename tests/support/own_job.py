@@ -41,7 +41,8 @@ def keras_model():
     outputs = keras.layers.Dense(VOCABULARY, "softmax", kernel_regularizer="l2")(x)
     model = keras.Model(inputs, outputs)
     loss = keras.losses.SparseCategoricalCrossentropy(reduction="mean_with_sample_weight")
-    model.compile(keras.optimizers.SGD(0.5, clipnorm=0.1), loss)
+    options = {"weight_decay": 0.01, "use_ema": True, "gradient_accumulation_steps": 2}
+    model.compile(keras.optimizers.SGD(0.5, clipnorm=0.1, **options), loss)
     return model
 
 
