@@ -4,15 +4,16 @@
 On paper: compute is the operations of a step's matrix products over what a device sustains;
 gradients are summed by rings, within each node and then between the nodes; split weights add the
 sums that the layers need within a node; and each replica updates all its weights, at the rate of
-its memory: replicas do not divide that, as `two_devices.py` measures. The simulation passes every message of every ring, each
-accelerator being a little faster or slower in each step than on paper. It is made twice: with one
-message after the backward pass, as on PyTorch here, and with messages that leave during it.
+its memory: replicas do not divide that, as `two_devices.py` measures. The simulation passes every
+message of every ring, each accelerator being a little faster or slower in each step than on paper.
+It is made twice: with one message after the backward pass, as on PyTorch here, and with messages
+that leave during it.
 
 The defaults are DGX H100 nodes. Their rates are those of NVIDIA's data sheet: 989 TFLOP/s bfloat16
-without sparsity; memory 3.35 TB/s; NVLink 900 GB/s, half of it each way; 400 Gb/s InfiniBand for each device. The
-latency of a message of a ring is what NCCL assumes in its tuning model (src/graph/tuning.cc, ring,
-simple: 3.4 and 14 microseconds). That a device sustains 40 % of its rate and that its steps vary by
-2 % are assumptions. Nothing here was measured on such a machine.
+without sparsity; memory 3.35 TB/s; NVLink 900 GB/s, half of it each way; 400 Gb/s InfiniBand for
+each device. The latency of a message of a ring is what NCCL assumes in its tuning model
+(src/graph/tuning.cc, ring, simple: 3.4 and 14 microseconds). That a device sustains 40 % of its
+rate and that its steps vary by 2 % are assumptions. Nothing here was measured on such a machine.
 """
 
 import argparse
