@@ -23,8 +23,8 @@ from keras_transformer.training.distribution import (
     _rank,
     layout_map,
     shard_of,
-    start,
 )
+from keras_transformer.training.train_run import start
 from keras_transformer.translation.open_run import open_model
 
 FIGURES = ("loss", "perplexity", "accuracy", "gradient_norm", "validation/loss")
