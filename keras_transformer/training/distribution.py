@@ -363,7 +363,7 @@ class TensorFlowReplicas(Distribution):
         replicas = self._strategy.num_replicas_in_sync
         self.shard = Shard(begin, begin + self._devices, replicas)
         self.gradient_parts = replicas
-        self._count = tf.function(lambda x: self._strategy.run(self.total, args=(x,)))
+        self._count = tf.function(self._sum_of_replicas)
 
     def making(self) -> AbstractContextManager[Any]:
         return self._strategy.scope()
@@ -437,7 +437,11 @@ class TensorFlowReplicas(Distribution):
         if self.shard.parts == self._devices:
             return flag
         own = self._tf.constant(float(flag and self.is_chief))
-        return bool(self._strategy.experimental_local_results(self._count(own))[0])
+        return bool(self._count(own).numpy())
+
+    def _sum_of_replicas(self, number: Any) -> Any:
+        numbers = self._strategy.run(self._tf.identity, args=(number,))
+        return self._strategy.reduce(self._tf.distribute.ReduceOp.SUM, numbers, axis=None)
 
 
 def _apply_micro_batch(

@@ -49,7 +49,7 @@ def start_workers(backend: str, way: str, port: int) -> list[Worker]:
         "KERAS_BACKEND": backend,
         "OMP_NUM_THREADS": threads,
         "TF_NUM_INTRAOP_THREADS": threads,
-        "TF_NUM_INTEROP_THREADS": str(cores),
+        "TF_NUM_INTEROP_THREADS": "4",  # with one, it would wait for its own data
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices} "
         f"--xla_cpu_multi_thread_eigen={str(threads != '1').lower()}",
     }
