@@ -398,7 +398,7 @@ class TensorFlowReplicas(Distribution):
         optimizer = inner_optimizer(model)
         accumulation = optimizer.gradient_accumulation_steps
 
-        def micro_step(is_last: bool, batch: Any) -> Any:
+        def train_on(is_last: bool, batch: Any) -> Any:
             apply = functools.partial(_apply_micro_batch, optimizer, is_last)
             with _replaced(optimizer, {"_backend_apply_gradients": apply}):
                 return step(batch)
@@ -406,8 +406,7 @@ class TensorFlowReplicas(Distribution):
         def branch(batch: Any) -> Any:
             # Keras branches within `strategy.run`, where replicas cannot communicate in a branch.
             is_last = (optimizer._iterations + 1) % accumulation == 0
-            steps = (functools.partial(micro_step, x, batch) for x in (True, False))
-            return tf.cond(is_last, *steps)
+            return tf.cond(is_last, lambda: train_on(True, batch), lambda: train_on(False, batch))
 
         # Traced once, for the shapes that the iterator declares. If the shapes of the first batches
         # mattered, a resumed training would round differently.
@@ -448,8 +447,7 @@ def _apply_micro_batch(
     optimizer: Any, is_last: bool, gradients: list[Any], variables: list[Any]
 ) -> None:
     """Accumulates gradients as Keras does, and updates weights after the last micro-batch."""
-    indices = [optimizer._get_variable_index(x) for x in variables]
-    sums = [optimizer._accumulated_gradients[i] for i in indices]
+    sums = [optimizer._accumulated_gradients[optimizer._get_variable_index(x)] for x in variables]
     for total, gradient in zip(sums, gradients, strict=True):
         total.assign(total + gradient)
     if is_last:
