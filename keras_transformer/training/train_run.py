@@ -1,6 +1,7 @@
 """Trains and validates a translation model as a recipe describes it."""
 
 import itertools
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
@@ -31,7 +32,7 @@ from keras_transformer.runs.checkpoints import (
 from keras_transformer.runs.run import Run
 from keras_transformer.training.callbacks import CompileAhead
 from keras_transformer.training.checkpoint import average_checkpoints
-from keras_transformer.training.distribution import ONE_DEVICE, Distribution, start
+from keras_transformer.training.distribution import ONE_DEVICE, Distribution
 from keras_transformer.training.fit_loop import evaluation_of, fit
 from keras_transformer.training.made_text import make_text
 from keras_transformer.training.optimizer import TransformerAdam, TransformerSchedule
@@ -48,6 +49,62 @@ _PROJECTED = 10_000
 # Examples of translations, and the most tokens of a sentence whose attention is drawn. With 6
 # layers and 8 heads, the image then has 23 MB before compression.
 _SAMPLES, _MOST_DRAWN = 5, 50
+
+# Variables by which launchers of training processes give their number, or the whole cluster.
+_LAUNCHERS = {
+    "torch": "WORLD_SIZE",
+    "jax": "KERAS_DISTRIBUTION_NUM_PROCESSES",
+    "tensorflow": "TF_CONFIG",
+}
+
+
+def start(recipe: Recipe) -> Distribution:
+    """Sets up the devices and processes for `training.distribution` of a recipe.
+
+    With `none`, one process trains on one device. With `data_parallel`, every device gets a part of
+    each batch. `model_parallel` also splits the weights over `training.model_shards` devices. It
+    works only on JAX. Call `start` before you make a model.
+
+    Raises:
+        UserError: If the backend does not support the recipe's settings, or would train to other
+            weights than one device.
+    """
+    _check(recipe, keras.config.backend())
+    if recipe.training.distribution == "none":
+        return ONE_DEVICE
+    return Distribution.all_devices(recipe.training.model_shards)
+
+
+def _check(recipe: Recipe, backend: str) -> None:
+    training = recipe.training
+    kind, shards = training.distribution, training.model_shards
+    if kind == "none" and os.environ.get(_LAUNCHERS[backend], "1") != "1":
+        raise UserError(
+            "the launcher started several processes, which would all write to the same run folder: "
+            "set training.distribution=data_parallel"
+        )
+    sizes = {**recipe.model.sizes, "vocabulary_size": recipe.tokenizer.vocabulary_size}
+    divided = ("num_heads", "d_model", "d_ff", "vocabulary_size")
+    is_uneven = any(sizes.get(name, 0) % shards for name in divided)
+    if is_uneven or (kind != "model_parallel" and shards > 1):
+        raise UserError(
+            "training.model_shards needs training.distribution=model_parallel, and must divide "
+            f"{', '.join(divided)}. Received: training.model_shards={shards}"
+        )
+    on_tensorflow = backend == "tensorflow"
+    unsupported = {
+        "training.distribution=model_parallel": kind == "model_parallel",
+        "training.jit_compile=true": on_tensorflow and training.jit_compile is True,
+        # Each replica would use the statistics of its own tokens, or a loss scale of its own.
+        "model.normalization=batch": recipe.model.normalization == "batch",
+        "training.dtype_policy=mixed_float16": training.dtype_policy == "mixed_float16",
+    }
+    found = [name for name, is_set in unsupported.items() if is_set]
+    if found and kind != "none" and backend != "jax":
+        raise UserError(
+            f"{backend} cannot train on several devices with {' and '.join(found)}: choose another "
+            "setting, or KERAS_BACKEND=jax"
+        )
 
 
 def train(
@@ -78,8 +135,8 @@ def train(
             model. Its recipe has all settings, including the devices (`training.distribution`).
         resume: Whether to resume from the newest checkpoint in `run`, if there is one.
         callbacks: Keras callbacks to pass to `fit`. Defaults to None, which means no callbacks.
-        distribution: The devices and processes, if `training.distribution.start` has already set
-            them up. Defaults to None, which sets them up.
+        distribution: The devices and processes, if `start` has already set them up. Defaults to
+            None, which sets them up.
 
     Raises:
         UserError: If the recipe, the text or a checkpoint cannot be used. If the text of a resumed

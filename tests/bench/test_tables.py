@@ -30,7 +30,7 @@ LENGTHS = [128, 256, 512, 1024]
 CASE = Case("any", 2, 14, 2, 11, 29, batch_size=3, source_length=5, target_length=7)
 MACHINE = scaling.Machine(
     flops=1e12, utilization=0.5, node_size=4, node_bandwidth=1e9, node_latency=1e-3,
-    network_bandwidth=1e8, network_latency=1e-2,
+    network_bandwidth=1e8, network_latency=1e-2, memory_bandwidth=1e9,
 )  # fmt: skip
 
 
