@@ -152,7 +152,8 @@ def _advice(line: bytes, file: BinaryIO) -> str:
     from charset_normalizer import from_bytes
 
     data = line if file is sys.stdin.buffer else line + file.read(2**16)
-    best = from_bytes(data[: len(data) // 4 * 4 or None]).best()
+    end = len(data) // 4 * 4 if 0 in data else data.rfind(b"\n") + 1  # of whole characters
+    best = from_bytes(data[: end or None]).best()
     if best is None or best.encoding == "utf_8":
         return "The file is damaged, or not text"
     # Much text of Western Europe and Japan can be in several. iconv spells names with hyphens.
