@@ -39,8 +39,6 @@ _PROGRAMS = {
     ".7z": "7z x",
     ".tar .tgz .txz .tbz": "tar -xf",
     ".sgm": "> text.txt sed -n 's/<seg[^>]*> *//; s/ *<.seg>//p'",
-    ".mo": "msgunfmt -o text.po",
-    ".ts": "lconvert -o text.xlf -i",
     ".arrow": "python -c 'import datasets, sys; "
     'datasets.Dataset.from_file(sys.argv[1]).to_json("text.jsonl")\'',
 }

@@ -91,7 +91,6 @@ def test_other_encodings_are_named_with_the_command(tmp_path, encoding, text, co
         ("a.DOCX", "soffice --headless --convert-to txt:Text a.DOCX"),
         ("a.ods", "soffice --headless --convert-to csv a.ods"),
         ("a.rtf", "soffice --headless --convert-to txt:Text a.rtf"),
-        ("de.mo", "msgunfmt -o text.po de.mo"),
         ("data.arrow", """python -c 'import datasets, sys; datasets.Dataset.from_file"""),
         ("en-de.tgz", "tar -xf en-de.tgz"),
         ("en-de.txt.zip", "unzip en-de.txt.zip"),
