@@ -10,15 +10,13 @@ from support.digits import Copier, new_translator
 from support.forking import in_a_child
 from support.small_models import new_model
 
-from keras_transformer import SamplingOptions
-
 # On PyTorch, a child computes if the parent has a single thread, as here.
 REFUSED = {"tensorflow": RuntimeError, "jax": RuntimeError, "torch": type(None)}
 
 
 @pytest.mark.filterwarnings("ignore:os.fork")
 @pytest.mark.parametrize(
-    "use", ["translate", "stream", "sample", "in a thread", "make a model", "predict", "train"]
+    "use", ["translate", "stream", "in a thread", "make a model", "predict", "train"]
 )
 def test_a_forked_child_answers_or_raises_at_once(use):
     translator, model = new_translator(Copier(), beam_size=1), new_model()
@@ -26,7 +24,6 @@ def test_a_forked_child_answers_or_raises_at_once(use):
     uses = {
         "translate": lambda: translator.translate(["12"]),
         "stream": lambda: [*translator.stream(["12"])],
-        "sample": lambda: translator.sample(["12"], SamplingOptions(max_length=4)),
         "in a thread": lambda: ThreadPoolExecutor().submit(translator.translate, ["12"]).result(),
         "make a model": new_model,
         "predict": model.make_predict_function,
