@@ -425,7 +425,9 @@ class Training(_Section):
 
 # The codes of scripts that have no spaces between words.
 _HAN = ("Hani", "Hanb", "Hans", "Hant")
-_UNSPACED = (*_HAN, *"Jpan Hira Hrkt Kana Khmr Lana Laoo Mymr Tale Talu Tavt Thai Tibt".split())
+_UNSPACED = (
+    "Bali Bopo Hira Hrkt Java Jpan Kana Khmr Lana Laoo Mymr Tale Talu Tavt Thai Tibt".split()
+)
 
 
 def bleu_tokenization(language: str) -> str:
@@ -435,7 +437,7 @@ def bleu_tokenization(language: str) -> str:
     tag = langcodes.Language.get(language).maximize()
     if tag.script in _HAN and tag.language != "ja":
         return "zh"
-    return "char" if tag.script in _UNSPACED else "13a"
+    return "char" if tag.script in (*_HAN, *_UNSPACED) else "13a"
 
 
 class Evaluation(SearchOptions):

@@ -86,9 +86,32 @@ def test_a_mode_changes_no_training(mode, options):
     np.testing.assert_allclose(*losses, rtol=1e-4)
 
 
+SCOPES = {
+    "name": lambda: keras.name_scope("outer"),
+    "device": lambda: keras.device("cpu:0"),
+    "custom objects": lambda: keras.saving.custom_object_scope({"own": Data}),
+}
+
+
+@pytest.mark.parametrize("name", SCOPES)
+def test_a_scope_of_keras_changes_no_training(name):
+    losses = []
+    for scope in (contextlib.nullcontext, SCOPES[name]):
+        with scope():
+            model = compiled(slices=False, dropout_rate=0.3)
+            losses.append([model.train_on_batch(*batch(model)) for _ in range(2)])
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     "options",
-    [{"n_best": 2}, {"num_beam_groups": 2, "diversity_penalty": 0.5}, {"no_repeat_ngram_size": 2}],
+    [
+        {"n_best": 2},
+        {"num_beam_groups": 2, "diversity_penalty": 0.5},
+        {"no_repeat_ngram_size": 2},
+        {"min_length": 4, "repetition_penalty": 1.5},
+        {"coverage_penalty": 0.2},
+    ],
     ids=str,
 )
 def test_search_with_64_bits(options):
@@ -100,7 +123,11 @@ def test_search_with_64_bits(options):
     np.testing.assert_array_equal(to_numpy(found.ids), to_numpy(expected.ids))
 
 
-@pytest.mark.parametrize("options", [{}, {"use_ema": True, "global_clipnorm": 1.0}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"use_ema": True, "global_clipnorm": 1.0}, {"weight_decay": 1e-6}, {"amsgrad": True}],
+    ids=str,
+)
 def test_float16_weights_stay_finite(options):
     model = new_model(dtype="float16")
     model.compile(TransformerAdam(1e-3, **options), MaskedCrossentropy())
