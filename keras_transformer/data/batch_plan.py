@@ -18,11 +18,8 @@ Width = tuple[int, int]
 
 _MAX_LEVELS = 48  # most lengths to choose from, per side; limits the time of `choose_buckets`
 _REFINEMENTS = 2  # how many times each width is replaced by a better one
-<<<<<<< HEAD
 _EVENNESS = 0.1  # of the progress of buckets, beside that of corpora
-=======
 _COUNTS = 1_024  # how many steps' numbers of tokens are kept; more than between two reports
->>>>>>> q-pieces
 _TARGET_COST = 2  # of a target token; a source token costs 1, because it needs no logits
 
 
@@ -77,14 +74,11 @@ class BatchPlan:
         max_shapes: Maximum number of batch shapes. Defaults to 8.
         shard: The part of every batch that this process gets, if several processes train together.
             The sample weights are the same as without `shard`. Defaults to all rows.
-<<<<<<< HEAD
         weights: How many times a pass uses each pair, a number for each corpus of the store.
             Defaults to once.
-=======
         sampler: Draws the pieces of each batch, with the seed `seed`. Sentences are then padded to
             lengths with room for more pieces. A sentence whose drawn pieces do not fit keeps those
             of `store`. Defaults to None, which means the pieces of `store`.
->>>>>>> q-pieces
 
     Raises:
         UserError: If the longest sentence does not fit into a batch.
@@ -101,11 +95,8 @@ class BatchPlan:
         shuffle: bool = True,
         max_shapes: int = 8,
         shard: Shard | None = None,
-<<<<<<< HEAD
         weights: Sequence[float] | None = None,
-=======
         sampler: PieceSampler | None = None,
->>>>>>> q-pieces
     ) -> None:
         check_sizes(tokens_per_batch=tokens_per_batch, accumulation_steps=accumulation_steps)
         check_sizes(length_multiple=length_multiple, max_shapes=max_shapes)
@@ -115,17 +106,13 @@ class BatchPlan:
         self.accumulation_steps = accumulation_steps
         self.shuffle = shuffle
         self.shard = shard or Shard()
-<<<<<<< HEAD
         self.weights = weights or [1.0] * len(store.corpora)
         self._ends = np.cumsum(store.corpora)
-        sources, targets = (store.lengths(side) + 1 for side in SIDES)
-=======
         self.sampler = sampler
         self._text = functools.lru_cache(accumulation_steps + 1)(self._read)
         self._tokens = functools.lru_cache(_COUNTS)(self._count)
         rooms = sampler.room(store) if sampler else [store.lengths(side) for side in SIDES]
         sources, targets = (room + 1 for room in rooms)
->>>>>>> q-pieces
         widths, bucket_of_pair = choose_buckets(sources, targets, length_multiple, max_shapes)
         least = max(_tokens_per_sentence(*width) for width in widths)
         if tokens_per_batch < least:

@@ -79,11 +79,7 @@ class TokenStore(Sentences):
         summary = _read_summary(self.directory)
         self.fingerprint: str = summary["fingerprint"]
         self.dropped: dict[str, int] = summary["dropped"]
-<<<<<<< HEAD
-        self.source_eos: bool = summary.get("source_eos", True)
         self.corpora: list[int] = summary.get("corpora", [summary["pairs"]])
-=======
->>>>>>> q-pieces
 
         def mapped(kind: str, dtype: str) -> dict[str, np.ndarray]:
             paths = {side: self.directory / f"{side}.{kind}" for side in SIDES}

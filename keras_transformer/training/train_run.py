@@ -168,11 +168,8 @@ def _train(run: Run, resume: bool, callbacks: list[Any], distribution: Distribut
         accumulation_steps=settings.accumulation_steps,
         length_multiple=settings.length_multiple,
         shard=distribution.shard,
-<<<<<<< HEAD
         weights=[corpus.weight for corpus in recipe.data.corpora("train")],
-=======
         sampler=None if alpha is None else PieceSampler(tokenizer, alpha),
->>>>>>> q-pieces
     )
     validation_batches = evaluation_batches(
         validation_text, settings.tokens_per_batch, settings.length_multiple
