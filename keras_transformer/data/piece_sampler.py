@@ -15,7 +15,7 @@ from keras_transformer.data.tokenizer import Side, Tokenizer
 # A sentence gets room for the growth of its pieces that this fraction of sentences does not exceed,
 # estimated from so many of them.
 _QUANTILE, _SAMPLE = 0.9, 1_000
-_MAX_WORDS = 2**15  # whose segmentations are kept in memory, about 2 kB each, per side
+_MAX_WORDS = 2**15  # whose segmentations are kept in memory, about 2.5 kB each, per side
 
 # For each place in the text of a word: the ids of the pieces that may follow, and the cumulative
 # probabilities of all but the last. Tuples, because Python's garbage collector ignores those.
