@@ -88,7 +88,6 @@ def test_a_mode_changes_no_training(mode, options):
 
 SCOPES = {
     "name": lambda: keras.name_scope("outer"),
-    "device": lambda: keras.device("cpu:0"),
     "custom objects": lambda: keras.saving.custom_object_scope({"own": Data}),
 }
 
