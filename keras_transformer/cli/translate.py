@@ -174,13 +174,13 @@ def _chunks(
 
     if terminal.is_session(file):
         return ([x] for x in lines), 0, None
-    lines, total = terminal.counted(lines, file)
+    found, total = terminal.counted(lines, file)
     if total is None:
-        return available_chunks(lines, STREAMED_LINES), 0, None
+        return available_chunks(found, STREAMED_LINES), 0, None
     number, count = shard or (1, 1)
     starts = range(0, total, STREAMED_LINES)
     starts = starts[len(starts) * (number - 1) // count : len(starts) * number // count]
-    chunks = [lines[start : start + STREAMED_LINES] for start in starts]
+    chunks = [found[start : start + STREAMED_LINES] for start in starts]
     return chunks, starts.start, sum(map(len, chunks))
 
 

@@ -339,7 +339,7 @@ def test_a_stopped_translation_goes_on_and_shards_are_parts(
     options, run, write, few_lines, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    write("p", "eins\n\n" * 4)
+    write("p", "eins\n\n\n\n\n\neins\n\n")
     write("r", "\n\n\ndrei\n\nacht\n\n\n")
     write("f", "\nnull\n" * 4)
     source, out = write("in", SENTENCES), tmp_path / "out"
@@ -357,7 +357,7 @@ def test_a_stopped_translation_goes_on_and_shards_are_parts(
     out.unlink()
     for kept in (len(whole) // 5, len(whole) * 3 // 4):  # The last kept sentence is incomplete.
         with monkeypatch.context() as patch:
-            stop_after(2, patch)
+            stop_after_first_chunk(patch)
             assert invoke(*translate, "--resume").exit_code == 130
         (partial,) = tmp_path.glob(".partial-*")
         assert whole.startswith(partial.read_bytes()) and not out.exists()
@@ -367,16 +367,16 @@ def test_a_stopped_translation_goes_on_and_shards_are_parts(
         out.unlink()
 
 
-def stop_after(count, patch):
-    """Makes the command stop, as by Ctrl-C, when it translates its chunk number `count`."""
+def stop_after_first_chunk(patch):
+    """Makes the command stop, as by Ctrl-C, before its second chunk."""
     from keras_transformer.cli import translate
 
-    original, calls = translate._hypotheses, itertools.count(1)
+    original = translate._hypotheses
 
-    def stopped(*arguments, **settings):
-        if next(calls) == count:
+    def stopped(translator, chunk, first, **settings):
+        if first > 0:
             raise KeyboardInterrupt
-        return original(*arguments, **settings)
+        return original(translator, chunk, first, **settings)
 
     patch.setattr(translate, "_hypotheses", stopped)
 
@@ -385,7 +385,7 @@ def test_only_the_same_translation_is_continued(run, write, few_lines, tmp_path,
     source, out = write("in", SENTENCES), tmp_path / "out"
     translate = ("translate", run, source, "--output", out, "--resume")
     with monkeypatch.context() as patch:
-        stop_after(2, patch)
+        stop_after_first_chunk(patch)
         for change in ((), ("--beam-size", 1), ("--shard", "2/2")):
             invoke(*translate, *change)
         write("in", SENTENCES.replace("ten", "nine"))
