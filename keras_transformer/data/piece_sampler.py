@@ -10,7 +10,7 @@ from random import Random
 import numpy as np
 
 from keras_transformer.data.token_store import SIDES, Sentences, TokenStore
-from keras_transformer.data.tokenizer import Side, Tokenizer
+from keras_transformer.data.tokenizer import Tokenizer
 
 # A sentence gets room for the growth of its pieces that this fraction of sentences does not exceed,
 # estimated from so many of them.
@@ -75,7 +75,7 @@ class PieceSampler:
 class _Words:
     """Draws segmentations of the words of one side, which are independent of each other."""
 
-    def __init__(self, tokenizer: Tokenizer, side: Side, alpha: float) -> None:
+    def __init__(self, tokenizer: Tokenizer, side: str, alpha: float) -> None:
         scores, prefix = tokenizer.scores(side), getattr(tokenizer, f"{side}_prefix_ids")
         self._pieces: list[str] = getattr(tokenizer, f"{side}_pieces")
         self._ids_and_scores = {

@@ -226,7 +226,7 @@ class Tokenizer:
         """The target pieces in the order of their ids, including pad, unk, bos and eos."""
         return self._target.id_to_piece(list(range(self.target_vocabulary_size)))
 
-    def scores(self, side: Side) -> list[float]:
+    def scores(self, side: str) -> list[float]:
         """Returns the logarithm of the probability of each piece of a unigram model.
 
         Pieces that are not segments of text, such as unk, have 0.
