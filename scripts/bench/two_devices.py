@@ -35,7 +35,7 @@ WAYS = {
     "two_devices": (1, 2, 2, 1),
 }
 FORMATS = dict.fromkeys(
-    (*(f"{way}_s" for way in WAYS), "on_paper", "speedup", "to_two_threads"), ".3f"
+    (*(f"{way}_s" for way in WAYS), "on_paper", "free_cores", "speedup", "to_two_threads"), ".3f"
 )
 
 
@@ -83,11 +83,13 @@ def work(way: str, devices: int, cores: int, rank: int) -> None:
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             if not sys.stdin.readline():
                 sys.exit()
-            self.begin = time.perf_counter()
+            self.begin = time.perf_counter(), time.process_time()
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             float(keras.ops.sum(self.model.trainable_variables[0]))  # waits for the last update
-            print(time.perf_counter() - self.begin, file=replies, flush=True)
+            wall, cpu = self.begin
+            taken = [time.perf_counter() - wall, time.process_time() - cpu]
+            print(taken, file=replies, flush=True)
 
     keep_freed_memory()
     if keras.config.backend() == "tensorflow":
@@ -114,34 +116,37 @@ def work(way: str, devices: int, cores: int, rank: int) -> None:
         )  # fmt: skip
 
 
-def take_turn(workers: Sequence[Worker]) -> float:
-    """Returns the seconds of a step, in the slowest of the processes."""
+def take_turn(workers: Sequence[Worker]) -> tuple[float, float]:
+    """Returns the seconds of a step in the slowest process, and of the CPUs in all of them."""
     for worker in workers:
         worker.send("step")
-    return max(worker.receive(300) for worker in workers)
+    walls, cpus = zip(*(worker.receive(300) for worker in workers), strict=True)
+    return max(walls), sum(cpus)
 
 
 def measure(backend: str, turns: int, port: int) -> dict[str, Any]:
-    seconds: dict[str, list[float]] = {way: [] for way in WAYS}
+    taken: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
     with ExitStack() as stack:
         workers = {way: start_workers(backend, way, port) for way in WAYS}
         for worker in itertools.chain.from_iterable(workers.values()):
             stack.enter_context(worker)
-        for way in WAYS:
-            take_turn(workers[way])  # compiles
+        take_turn([*itertools.chain.from_iterable(workers.values())])  # All compile.
         order = list(WAYS)
         for _ in tqdm(range(turns), desc=backend, unit="round"):
             for way in order:
-                seconds[way].append(take_turn(workers[way]))
+                taken[way].append(take_turn(workers[way]))
             order.append(order.pop(0))
-    return row(backend, seconds)
+    return row(backend, taken)
 
 
-def row(backend: str, seconds: dict[str, list[float]]) -> dict[str, Any]:
+def row(backend: str, taken: dict[str, list[tuple[float, float]]]) -> dict[str, Any]:
     """Medians of the seconds and of the ratios, and the ranges of the ratios over the rounds.
 
-    On paper, two devices take the time of half of the batch.
+    On paper, two devices take the time of half of the batch. `free_cores` is the speedup if each
+    device had a core for itself and none waited: twice the CPU time of one, over that of both.
     """
+    seconds = {way: [wall for wall, _ in pairs] for way, pairs in taken.items()}
+    one, two = (median(cpu for _, cpu in taken[way]) for way in ("one_thread", "two_devices"))
 
     def spread(way: str) -> tuple[float, str]:
         ratios = [x / y for x, y in zip(seconds[way], seconds["two_devices"], strict=True)]
@@ -152,6 +157,7 @@ def row(backend: str, seconds: dict[str, list[float]]) -> dict[str, Any]:
         "backend": backend,
         **{f"{way}_s": median(values) for way, values in seconds.items()},
         "on_paper": median(seconds["one_thread"]) / median(seconds["half_batch"]),
+        "free_cores": 2 * one / two,
         "speedup": speedup,
         "of_speedup": of_speedup,
         "to_two_threads": to_threads,
