@@ -55,9 +55,7 @@ print(sum(name.startswith("keras_transformer") for name in sys.modules) <= 80)
 
 
 @pytest.mark.once
-@pytest.mark.parametrize(
-    "imports", ["keras_transformer, keras", "keras, keras_transformer", "keras_transformer.layers"]
-)
+@pytest.mark.parametrize("imports", ["keras, keras_transformer", "keras_transformer.layers"])
 def test_after_the_import_keras_loads_a_compiled_model(imports, tmp_path):
     model = keras_transformer.Transformer(7, num_layers=1, d_model=4, num_heads=2, d_ff=4)
     optimizer = keras_transformer.TransformerAdam(keras_transformer.TransformerSchedule(4))
