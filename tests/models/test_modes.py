@@ -92,6 +92,7 @@ SCOPES = {
 }
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", SCOPES)
 def test_a_scope_of_keras_changes_no_training(name):
     losses = []
@@ -105,15 +106,19 @@ def test_a_scope_of_keras_changes_no_training(name):
 @pytest.mark.parametrize(
     "options",
     [
-        {"n_best": 2},
-        {"num_beam_groups": 2, "diversity_penalty": 0.5},
-        {"no_repeat_ngram_size": 2},
-        {"min_length": 4, "repetition_penalty": 1.5},
-        {"coverage_penalty": 0.2},
+        {
+            "n_best": 2,
+            "num_beam_groups": 2,
+            "diversity_penalty": 0.5,
+            "no_repeat_ngram_size": 2,
+        },
+        {"min_length": 4, "repetition_penalty": 1.5, "coverage_penalty": 0.2},
     ],
     ids=str,
 )
 def test_search_with_64_bits(options):
+    if BACKEND != "jax":
+        return
     model, given = new_model(), SearchOptions(beam_size=4, **options)
     source_ids = inputs_of(model)["source_ids"]
     expected = search(model, source_ids, max_length=8, options=given)
@@ -124,7 +129,13 @@ def test_search_with_64_bits(options):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"use_ema": True, "global_clipnorm": 1.0}, {"weight_decay": 1e-6}, {"amsgrad": True}],
+    [
+        {"use_ema": True, "global_clipnorm": 1.0},
+        *(
+            pytest.param(x, marks=pytest.mark.once)
+            for x in ({}, {"weight_decay": 1e-6}, {"amsgrad": True})
+        ),
+    ],
     ids=str,
 )
 def test_float16_weights_stay_finite(options):
@@ -137,7 +148,8 @@ def test_float16_weights_stay_finite(options):
 
 @pytest.mark.parametrize(
     "method, slices",
-    [("fit", False), ("evaluate", True), ("train_on_batch", True), ("predict", False)],
+    [("fit", False), ("train_on_batch", True)]
+    + [pytest.param(*x, marks=pytest.mark.once) for x in (("evaluate", True), ("predict", False))],
 )
 def test_a_refusal_within_a_step_keeps_the_weights(method, slices):
     model = compiled("learned", slices, optimizer="sgd")
@@ -171,11 +183,13 @@ class Data(keras.utils.PyDataset):
         return {"source_ids": ids, "target_ids": ids}, np.roll(ids, -1, axis=1)
 
 
+@pytest.mark.once
 def test_keras_fits_a_py_dataset_of_several_lengths():
     history = compiled(optimizer="sgd").fit(Data(), epochs=2, verbose=0).history
     assert np.isfinite(history["loss"]).all()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("batches", [Data(), [], iter([])], ids=lambda x: type(x).__name__)
 def test_batches_are_a_function(batches, tmp_path):
     with pytest.raises(ValueError, match=f"`array_batches`.*type {type(batches).__name__}"):
