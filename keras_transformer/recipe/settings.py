@@ -113,7 +113,7 @@ class Corpus(TextPair):
 
 
 OneOrMore = Annotated[
-    Annotated[Corpus, Tag(FORMS[0])] | Annotated[list[Corpus], Tag(FORMS[1])],
+    Annotated[Corpus, Tag(FORMS[0])] | Annotated[list[Corpus], Field(min_length=1), Tag(FORMS[1])],
     Discriminator(lambda value: FORMS[isinstance(value, list)]),
 ]
 
@@ -201,6 +201,7 @@ class Data(_Section):
             raise ValueError(
                 "directory, download and filters have no effect with a generator: remove them"
             )
+<<<<<<< HEAD
         if (
             isinstance(self.train, list)
             and len(self.train) != 1
@@ -212,6 +213,10 @@ class Data(_Section):
                 "with translated_by, give files for validation and test instead of held_out, whose "
                 "text would be a model's"
             )
+=======
+        if self.held_out and len(corpora := self.corpora("train")) > 1:
+            raise ValueError(f"held_out needs one corpus in train. Received: {len(corpora)}")
+>>>>>>> q-corpora
         if "test" not in given and self.source_language == self.target_language:
             raise ValueError("target_language must differ from source_language")
         return self
@@ -545,7 +550,7 @@ def all_keys(
     for name, field in section.model_fields.items():
         kinds = [*_types(field.annotation)]
         inner = next((x for x in kinds if isinstance(x, type) and issubclass(x, BaseModel)), None)
-        section_in_words = "section" + ", or a list of sections" * (list in map(get_origin, kinds))
+        section_in_words = "section" + ", or a list of sections" * (list in [*map(get_origin, kinds)])
         summary = (inspect.getdoc(inner) or "").partition("\n")[0]
         may_change = inherited or field.json_schema_extra == _MAY_CHANGE
         default = "" if inner or field.default is None else str(field.default)
