@@ -201,22 +201,13 @@ class Data(_Section):
             raise ValueError(
                 "directory, download and filters have no effect with a generator: remove them"
             )
-<<<<<<< HEAD
-        if (
-            isinstance(self.train, list)
-            and len(self.train) != 1
-            and (self.held_out or not self.train)
-        ):
-            raise ValueError("held_out needs exactly one corpus in train, and a list at least one")
+        if self.held_out and len(corpora := self.corpora("train")) > 1:
+            raise ValueError(f"held_out needs one corpus in train. Received: {len(corpora)}")
         if self.held_out and self.made_corpora():
             raise ValueError(
                 "with translated_by, give files for validation and test instead of held_out, whose "
                 "text would be a model's"
             )
-=======
-        if self.held_out and len(corpora := self.corpora("train")) > 1:
-            raise ValueError(f"held_out needs one corpus in train. Received: {len(corpora)}")
->>>>>>> q-corpora
         if "test" not in given and self.source_language == self.target_language:
             raise ValueError("target_language must differ from source_language")
         return self
@@ -550,7 +541,8 @@ def all_keys(
     for name, field in section.model_fields.items():
         kinds = [*_types(field.annotation)]
         inner = next((x for x in kinds if isinstance(x, type) and issubclass(x, BaseModel)), None)
-        section_in_words = "section" + ", or a list of sections" * (list in [*map(get_origin, kinds)])
+        may_be_list = any(get_origin(x) is list for x in kinds)
+        section_in_words = "section" + ", or a list of sections" * may_be_list
         summary = (inspect.getdoc(inner) or "").partition("\n")[0]
         may_change = inherited or field.json_schema_extra == _MAY_CHANGE
         default = "" if inner or field.default is None else str(field.default)
