@@ -155,8 +155,7 @@ def _advice(line: bytes, file: BinaryIO) -> str:
     if best is None or best.encoding == "utf_8":
         return "The file is damaged, or not text"
     # Much text of Western Europe and Japan can be in several. iconv spells names with hyphens.
-    possible: list[str] = [*best.could_be_from_charset]
-    common = [x for x in ("cp1252", "euc_jp") if x in possible]
+    common: list[str] = [x for x in ("cp1252", "euc_jp") if x in best.could_be_from_charset]
     encoding = (common or [best.encoding])[0].upper().replace("_", "-")
     encoding = re.sub("(?<=UTF-16|UTF-32)-", "", encoding).replace("ISO2022", "ISO-2022")
     return f"It may be {encoding}, which this converts: iconv -f {encoding} -t UTF-8"
