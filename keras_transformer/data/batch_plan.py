@@ -223,9 +223,8 @@ class BatchPlan:
         if self.shuffle and len(self._ends) == 1:
             turns = rng.permutation(turns)
         elif self.shuffle:
-            turns = _balanced(
-                [self._per_corpus(pairs[x.begin : x.end]) for x in slots], counts, rng
-            )
+            parts = [self._per_corpus(pairs[slot.begin : slot.end]) for slot in slots]
+            turns = _balanced(parts, counts, rng)
         return pairs, [slots[turn] for turn in turns]
 
     def _drawn(self, bucket: int, pass_index: int) -> list[np.ndarray]:
@@ -283,14 +282,10 @@ def _balanced(
 ) -> np.ndarray:
     """Returns an order of batches in which all corpora and buckets progress evenly.
 
-    Corpora differ in the lengths of their sentences, and so buckets in their shares of the corpora.
-    The next batch is that which leaves the shares of the corpora so far nearest to those of the
-    whole pass. A bucket that is behind is preferred, the more the further it is behind.
-
-    Args:
-        parts: The number of pairs of each corpus in each batch, bucket after bucket.
-        counts: The number of batches of each bucket.
-        rng: Random generator.
+    `parts` has the number of pairs of each corpus in each batch, bucket after bucket, and `counts`
+    the number of batches of each bucket. Corpora differ in the lengths of their sentences, and so
+    buckets in their shares of the corpora. The next batch is that which leaves the shares so far
+    nearest to those of the whole pass. The further a bucket is behind, the more it is preferred.
     """
     numbers = np.array(parts)
     excess = numbers - numbers.sum(axis=1, keepdims=True) * (numbers.sum(axis=0) / numbers.sum())

@@ -196,13 +196,9 @@ def _write(
             f"no pair{which} is left for training: {list_reasons(dropped) or 'the text is empty'}. "
             f"Pairs read: {dropped.total():,}"
         )
-    summary = {
-        "pairs": sum(counts),
-        "corpora": counts,
-        "dtype": dtype.str,
-        "fingerprint": digest.hexdigest(),
-    }
-    summary |= {"dropped": dropped, "source_eos": tokenizer.source_eos}
+    summary: dict[str, Any] = {"pairs": sum(counts), "corpora": counts, "dtype": dtype.str}
+    summary |= {"fingerprint": digest.hexdigest(), "dropped": dropped}
+    summary |= {"source_eos": tokenizer.source_eos}
     summary |= {"sha256": {x: sha256_of(directory / x) for x in _FILES}}
     (directory / _SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 

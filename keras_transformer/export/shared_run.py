@@ -107,16 +107,14 @@ def _without_folders(recipe: Recipe) -> Recipe:
     tree["training"].pop("initial_run", None)
     splits = [tree["data"].get(split, {}) for split in ("train", "validation", "test")]
     corpora = [x for split in splits for x in (split if isinstance(split, list) else [split])]
-    places = [
-        (corpus, side) for corpus in corpora for side in ("source", "target") if side in corpus
-    ]
     for corpus in corpora:
         if teacher := corpus.get("translated_by"):
             corpus["translated_by"] = Path(teacher).name
-    paths = {Path(corpus[side]) for corpus, side in places}
+    places = [(files, side) for files in corpora for side in {"source", "target"} & files.keys()]
+    paths = {Path(files[side]) for files, side in places}
     if len({path.name for path in paths}) == len(paths):
-        for corpus, side in places:
-            corpus[side] = Path(corpus[side]).name
+        for files, side in places:
+            files[side] = Path(files[side]).name
     return Recipe.model_validate(tree, context=OF_RUN)
 
 

@@ -113,7 +113,7 @@ class Corpus(TextPair):
 
 
 OneOrMore = Annotated[
-    Annotated[Corpus, Tag(FORMS[0])] | Annotated[list[Corpus], Tag(FORMS[1])],
+    Annotated[Corpus, Tag(FORMS[0])] | Annotated[list[Corpus], Field(min_length=1), Tag(FORMS[1])],
     Discriminator(lambda value: FORMS[isinstance(value, list)]),
 ]
 
@@ -201,16 +201,10 @@ class Data(_Section):
             raise ValueError(
                 "directory, download and filters have no effect with a generator: remove them"
             )
-        if (
-            isinstance(self.train, list)
-            and len(self.train) != 1
-            and (self.held_out or not self.train)
-        ):
-            raise ValueError("held_out needs exactly one corpus in train, and a list at least one")
-        if self.held_out and self.made_corpora():
+        if self.held_out and (len(corpora := self.corpora("train")) > 1 or self.made_corpora()):
             raise ValueError(
-                "with translated_by, give files for validation and test instead of held_out, whose "
-                "text would be a model's"
+                "held_out needs one corpus in train, without translated_by. "
+                f"Received: {len(corpora)}, made by models: {len(self.made_corpora())}"
             )
         if "test" not in given and self.source_language == self.target_language:
             raise ValueError("target_language must differ from source_language")

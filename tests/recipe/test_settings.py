@@ -159,8 +159,11 @@ BY_A_RUN = "translated_by: runs/a}"
         ([LIST, "data.train.1.wait=2"], "unknown key data.train.1.wait; .* data.train.weight"),
         ([LIST, "data.train.2.weight=2"], "2 is not a section. Received: "),
         ([LIST, "data.train.weight=2"], "data.train is a list: give a number. Received: "),
-        ([LIST, "data.train=[]"], "data: .* and a list at least one"),
-        (["data={train: [{source: a}, {source: b}], held_out: {}}"], "held_out needs exactly one"),
+        ([LIST, "data.train=[]"], "data.train: List should have at least 1 item"),
+        (
+            ["data={train: [{source: a}, {source: b}], held_out: {}}"],
+            "held_out needs one corpus in train, without translated_by. Received: 2, made by",
+        ),
         (["data={}"], "data: give files for train, .* Received: none of them"),
         (["data={held_out: {}}"], "data: give files for train, .* Received: held_out"),
         (["data={held_out: {}}", FILE, "data.test={source: b}"], ".* held_out, test, train"),
@@ -170,7 +173,7 @@ BY_A_RUN = "translated_by: runs/a}"
         ([f"data={{train: {{{BY_A_RUN}, held_out: {{}}}}"], "data.train: give source, and"),
         (
             [f"data={{train: {{source: a, {BY_A_RUN}, held_out: {{}}}}"],
-            "instead of held_out, whose",
+            "without translated_by. Received: 1, made by models: 1",
         ),
         (["data.target_language=../de"], "data.target_language: '../de' is not a language code"),
         (["data.target_language=german"], "'german' is not a language code such as en or pt-BR"),
