@@ -201,12 +201,10 @@ class Data(_Section):
             raise ValueError(
                 "directory, download and filters have no effect with a generator: remove them"
             )
-        if self.held_out and len(corpora := self.corpora("train")) > 1:
-            raise ValueError(f"held_out needs one corpus in train. Received: {len(corpora)}")
-        if self.held_out and self.made_corpora():
+        if self.held_out and (len(corpora := self.corpora("train")) > 1 or self.made_corpora()):
             raise ValueError(
-                "with translated_by, give files for validation and test instead of held_out, whose "
-                "text would be a model's"
+                "held_out needs one corpus in train, without translated_by. "
+                f"Received: {len(corpora)}, made by models: {len(self.made_corpora())}"
             )
         if "test" not in given and self.source_language == self.target_language:
             raise ValueError("target_language must differ from source_language")

@@ -164,7 +164,7 @@ BY_A_RUN = "translated_by: runs/a}"
         ([LIST, "data.train=[]"], "data.train: List should have at least 1 item"),
         (
             ["data={train: [{source: a}, {source: b}], held_out: {}}"],
-            "held_out needs one corpus in train. Received: 2",
+            "held_out needs one corpus in train, without translated_by. Received: 2, made by",
         ),
         (["data={}"], "data: give files for train, .* Received: none of them"),
         (["data={held_out: {}}"], "data: give files for train, .* Received: held_out"),
@@ -175,7 +175,7 @@ BY_A_RUN = "translated_by: runs/a}"
         ([f"data={{train: {{{BY_A_RUN}, held_out: {{}}}}"], "data.train: give source, and"),
         (
             [f"data={{train: {{source: a, {BY_A_RUN}, held_out: {{}}}}"],
-            "instead of held_out, whose",
+            "without translated_by. Received: 1, made by models: 1",
         ),
         (["data.target_language=../de"], "data.target_language: '../de' is not a language code"),
         (["data.target_language=german"], "'german' is not a language code such as en or pt-BR"),
