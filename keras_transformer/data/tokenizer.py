@@ -93,6 +93,9 @@ class Tokenizer:
         prefixes = {"source_prefix": [*source_prefix], "target_prefix": [*target_prefix]}
         self.frames = {**prefixes, "source_eos": source_eos}
 
+    def __repr__(self) -> str:
+        return f"<Tokenizer of {self.source_vocabulary_size} and {self.target_vocabulary_size} ids>"
+
     @classmethod
     def train(
         cls,

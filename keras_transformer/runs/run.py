@@ -116,6 +116,9 @@ class Run:
         self.scores = RunScores(self)
         self._is_new = False
 
+    def __repr__(self) -> str:
+        return f"Run({str(self.directory)!r})"
+
     @classmethod
     def create(cls, directory: str | Path, recipe: Recipe) -> "Run":
         """Creates the folder of a new run, with its recipe.

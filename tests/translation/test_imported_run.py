@@ -147,7 +147,9 @@ def test_an_imported_run_is_exported_and_comes_back(imported):
 @pytest.mark.slow
 @pytest.mark.once
 def test_an_imported_run_is_exported_to_a_saved_model(imported):
-    assert "100.0%" in export_run(imported, ExportOptions(format="saved_model")).comparison
+    assert (
+        "100.0%" in export_run(imported.directory, ExportOptions(format="saved_model")).comparison
+    )
 
 
 def assert_same_weights(run, other):
