@@ -55,8 +55,8 @@ def options_of(
             if is_own:
                 settings |= {"metavar": field.title, "is_flag": field.annotation is bool}
                 settings |= {"multiple": get_origin(field.annotation) is tuple}
-                default = None if field.is_required() else field.default or None
-                settings |= {"required": field.is_required(), "default": default}
+                optional = {"default": field.default or None}  # To Click, None is a default, too.
+                settings |= {"required": True} if field.is_required() else optional
             elif field.default is not None:
                 text += f" Default: {field.default}."
             text = text.replace("Default: ", f"Default: {of_recipe}")
@@ -106,6 +106,14 @@ def _complete(module: str, function: str) -> Callable[..., Any]:
         return [CompletionItem(incomplete, type="file"), *found]  # bash needs this order
 
     return complete
+
+
+def shard(value: str) -> tuple[int, int]:
+    """Parses the number of a shard and the number of all shards, such as "2/4"."""
+    number, _, count = value.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise click.BadParameter(f"{value!r} is no shard, such as 2/4: the second of 4.")
+    return int(number), int(count)
 
 
 def _checkpoint(value: str) -> int | str:

@@ -86,9 +86,30 @@ class Corpus(TextPair):
     Or a list of several corpora, each with these keys.
     """
 
+    source: str | None = None  # type: ignore[assignment]
+    """Name or path of the source file, or of the file with both sides: TSV, or by its suffix csv,
+    jsonl, parquet, tmx, xlf or po. Files may be compressed (gz, xz, bz2, zst). Omit this key if a
+    model makes the sources."""
     weight: Annotated[float, Field(gt=0, le=1_000)] = 1.0
     """Number of times that a pass over the data uses each pair. With 0.5, a pass uses half of the
     pairs, and the next pass the other half."""
+    translated_by: Path | None = None
+    """Finished run whose model makes the side that is not given: targets from sources
+    (distillation), or sources from targets (back-translation). The run folder keeps them."""
+    sampled: bool = False
+    """Draw the translations from the distribution of this model. Otherwise they are those of beam
+    search, with the options of its run."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "Corpus":
+        has_source, has_target = self.source is not None, self.target is not None
+        is_complete = has_source and not self.sampled
+        if not (has_source != has_target if self.translated_by else is_complete):
+            raise ValueError(
+                "give source, and target unless the source file has both sides. With translated_by "
+                "(and sampled), give either source or target"
+            )
+        return self
 
 
 OneOrMore = Annotated[
@@ -180,8 +201,11 @@ class Data(_Section):
             raise ValueError(
                 "directory, download and filters have no effect with a generator: remove them"
             )
-        if self.held_out and len(corpora := self.corpora("train")) > 1:
-            raise ValueError(f"held_out needs one corpus in train. Received: {len(corpora)}")
+        if self.held_out and (len(corpora := self.corpora("train")) > 1 or self.made_corpora()):
+            raise ValueError(
+                "held_out needs one corpus in train, without translated_by. "
+                f"Received: {len(corpora)}, made by models: {len(self.made_corpora())}"
+            )
         if "test" not in given and self.source_language == self.target_language:
             raise ValueError("target_language must differ from source_language")
         return self
@@ -193,6 +217,10 @@ class Data(_Section):
         """
         given = getattr(self, split) or (self.held_out and self.train)
         return given if isinstance(given, list) else [given] if given else []
+
+    def made_corpora(self) -> dict[int, Corpus]:
+        """Returns the corpora for training of which a model makes a side, by their numbers."""
+        return {i: x for i, x in enumerate(self.corpora("train")) if x.translated_by}
 
 
 Normalization = Literal["identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"]
@@ -340,6 +368,16 @@ class Training(_Section):
     tokens are cut. Not together with R-Drop."""
     simcut_rate: Rate = 0.05
     """Probability that SimCut cuts a token."""
+    teacher: Path | None = None
+    """Finished run whose predictions are part of the targets (distillation). Training starts with
+    the tokenizer of this run, so keys of the section tokenizer may be omitted. Its model may have
+    other sizes."""
+    teacher_weight: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Share of the teacher in the target distribution of each token."""
+    subword_regularization: Annotated[float, Field(ge=0)] | None = None
+    """Draw the pieces of the training text at random, in each pass anew, and raise the
+    probabilities of segmentations to this power, such as 0.2. Default: always the most probable
+    pieces. Needs tokenizer.model_type unigram."""
     adam_beta_1: Rate = 0.9
     """β₁ of Adam (§5.3)."""
     adam_beta_2: Rate = 0.98
@@ -381,7 +419,9 @@ class Training(_Section):
 
 # The codes of scripts that have no spaces between words.
 _HAN = ("Hani", "Hanb", "Hans", "Hant")
-_UNSPACED = (*_HAN, *"Jpan Hira Hrkt Kana Khmr Lana Laoo Mymr Tale Talu Tavt Thai Tibt".split())
+_UNSPACED = (
+    "Bali Bopo Hira Hrkt Java Jpan Kana Khmr Lana Laoo Mymr Tale Talu Tavt Thai Tibt".split()
+)
 
 
 def bleu_tokenization(language: str) -> str:
@@ -391,7 +431,7 @@ def bleu_tokenization(language: str) -> str:
     tag = langcodes.Language.get(language).maximize()
     if tag.script in _HAN and tag.language != "ja":
         return "zh"
-    return "char" if tag.script in _UNSPACED else "13a"
+    return "char" if tag.script in (*_HAN, *_UNSPACED) else "13a"
 
 
 class Evaluation(SearchOptions):
@@ -442,6 +482,10 @@ class Recipe(_Section):
             raise ValueError(f"{rule}. Received: {kept} and {averaged}")
         if self.data.both_directions and not self.tokenizer.joint:
             raise ValueError("data.both_directions needs tokenizer.joint. Received: false")
+        kind = self.tokenizer.model_type
+        if self.training.subword_regularization is not None and kind != "unigram":
+            rule = "training.subword_regularization needs tokenizer.model_type: unigram"
+            raise ValueError(f"{rule}. Received: {kind}")
         return self
 
     @property

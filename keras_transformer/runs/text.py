@@ -130,6 +130,24 @@ class RunText:
                 self._write(folder, _name("train", number), self._corpus(folder, number))
 
     def files_of_recipe(self, split: Split, number: int = 0) -> TextFiles:
+        """Returns the files of a split, or of a corpus of `data.train`, before filters.
+
+        Raises `UserError` if a model has not yet made a side, see `training.make_text`.
+        """
+        source, target = self.given_files(split, number)
+        if split != "train" or number not in self._run.recipe.data.made_corpora():
+            assert source is not None
+            return source, target
+        if not (made := self.made_file(number)).exists():
+            raise UserError(f"there is no {made} yet: {self._run.resume_command}")
+        return source or made, target or made
+
+    def made_file(self, number: int) -> Path:
+        """Returns the place of the side that a model makes for a corpus of `data.train`."""
+        pair = self._pair(self._run.directory / "translations", _name("train", number))
+        return pair[self._run.recipe.data.corpora("train")[number].source is not None]
+
+    def given_files(self, split: Split, number: int = 0) -> tuple[Path | None, Path | None]:
         """Returns the files that the recipe names for a split, or for a corpus of `data.train`.
 
         Downloads missing files if `data.directory` is not set.
@@ -140,9 +158,11 @@ class RunText:
                 "or fine-tune the model on your text: keras-transformer init --from RUN"
             )
         pair = corpora[number]
-        return self._locate(pair.source), self._locate(pair.target) if pair.target else None
+        return self._locate(pair.source), self._locate(pair.target)
 
-    def _locate(self, name: str) -> Path:
+    def _locate(self, name: str | None) -> Path | None:
+        if name is None:
+            return None
         data = self._run.recipe.data
         folder = data.directory or Path()
         for candidate in (folder / f"{name}{suffix}" for suffix in ("", *COMPRESSED)):
@@ -163,9 +183,9 @@ class RunText:
         except (ValueError, TypeError, OSError) as error:
             raise UserError(f"{path} cannot be read: {error}") from None
 
-    def add_fingerprint(self, split: Split, fingerprint: str) -> None:
-        """Stores the fingerprint of a split in fingerprints.json."""
-        write_json(self._run.fingerprints_path, {**self.fingerprints(), split: fingerprint})
+    def add_fingerprint(self, name: Split | Literal["teacher"], fingerprint: str) -> None:
+        """Stores the fingerprint of a split, or of the teacher's model, in fingerprints.json."""
+        write_json(self._run.fingerprints_path, {**self.fingerprints(), name: fingerprint})
 
     @contextmanager
     def training_store(self, tokenizer: Tokenizer) -> Iterator[TokenStore]:

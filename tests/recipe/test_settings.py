@@ -25,8 +25,10 @@ def test_defaults_are_the_papers_and_cannot_be_changed(path):
 
 
 TOKENIZATIONS = {
-    "zh": "zh zh-CN zh_TW zh-Hans zho_Hant ZH chi cmn yue zh-yue wuu nan lzh zh-Hant-HK",
-    "char": "ja ja-JP jpn jpn_Jpan jpn_Hani th th-TH tha km-KH khm my-MM mya bur lo lao shn bo",
+    "zh": "zh zho zh-CN zh_TW zh-Hans zho_Hant ZH chi cmn yue zh-yue wuu nan lzh zh-Hant-HK zh-cmn "
+    "i-hak und-Hans",
+    "char": "ja ja-JP jpn jpn_Jpan jpn_Hani th th-TH tha km-KH khm my-MM mya bur lo lao shn bo "
+    "dz zh-Bopo jv-Java ban_Bali",
     "13a": "en deu pt-BR ko kor fa vi zh-Latn ja-Latn km-Latn xx tlh",
 }
 
@@ -141,6 +143,9 @@ def test_a_registered_architecture_has_the_settings_of_its_constructor(own_archi
 FILE = "data.train={source: a}"
 
 
+BY_A_RUN = "translated_by: runs/a}"
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -159,11 +164,19 @@ FILE = "data.train={source: a}"
         ([LIST, "data.train=[]"], "data.train: List should have at least 1 item"),
         (
             ["data={train: [{source: a}, {source: b}], held_out: {}}"],
-            "held_out needs one corpus in train. Received: 2",
+            "held_out needs one corpus in train, without translated_by. Received: 2, made by",
         ),
         (["data={}"], "data: give files for train, .* Received: none of them"),
         (["data={held_out: {}}"], "data: give files for train, .* Received: held_out"),
         (["data={held_out: {}}", FILE, "data.test={source: b}"], ".* held_out, test, train"),
+        (["data={train: {target: a}, held_out: {}}"], "data.train: give source, and target unless"),
+        (["data={train: {source: a, sampled: true}, held_out: {}}"], "data.train: give source"),
+        ([f"data={{train: [{{source: a, target: b, {BY_A_RUN}]}}"], "data.train.0: give source"),
+        ([f"data={{train: {{{BY_A_RUN}, held_out: {{}}}}"], "data.train: give source, and"),
+        (
+            [f"data={{train: {{source: a, {BY_A_RUN}, held_out: {{}}}}"],
+            "without translated_by. Received: 1, made by models: 1",
+        ),
         (["data.target_language=../de"], "data.target_language: '../de' is not a language code"),
         (["data.target_language=german"], "'german' is not a language code such as en or pt-BR"),
         (["name=.."], "name: String should match pattern"),
@@ -172,6 +185,7 @@ FILE = "data.train={source: a}"
         (["training.tokens_per_batch=2147483648"], "training.tokens_per_batch: Input should be"),
         (["model.d_model=9223372036854775808"], "model.d_model: Input should be"),
         (["model.attention_dropout_rate=1"], "model.attention_dropout_rate: Input should be"),
+        (["training.subword_regularization=0.2"], "tokenizer.model_type: unigram. Received: bpe"),
         (["tokenizer.vocabulary_size=1e999"], "tokenizer.vocabulary_size: Input should be"),
     ],
 )
