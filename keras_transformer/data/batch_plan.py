@@ -274,7 +274,7 @@ class BatchPlan:
         if len(self._ends) == 1:
             return pairs
         corpora = np.searchsorted(self._ends, pairs, side="right")
-        places = [(np.arange(n) + rng.random(n)) / n for n in np.bincount(corpora)]
+        places = [(np.arange(n) + rng.random(n)) / n for n in self._per_corpus(pairs)]
         turns = np.argsort(np.concatenate(places), kind="stable")
         return pairs[np.argsort(corpora, kind="stable")][turns]
 

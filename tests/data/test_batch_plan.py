@@ -129,6 +129,17 @@ def test_a_pass_uses_each_pair_as_often_as_the_weight_of_its_corpus_says(mixture
     assert all(uses_of_each(rare, 80)[2])  # No pair is never used.
 
 
+def test_a_bucket_of_a_mixture_may_be_empty(tmp_path):
+    lengths = [(1, 1), (7, 1), (1, 7), (7, 7)]  # All pairs of a bucket can move to a wider one.
+    store = store_of_corpora(tmp_path / "store", [lengths, lengths * 2])
+    for pairs in (store, store_of_corpora(tmp_path / "one", [lengths[:1], lengths[:1]])):
+        plan = BatchPlan(pairs, 64, length_multiple=4)
+        plan._members.insert(0, np.zeros(0, np.int32))
+        plan._shapes.insert(0, plan._shapes[0]._replace(batch_size=3))
+        order, _ = plan._order(0)
+        assert sorted(order) == list(range(len(pairs)))
+
+
 def test_after_10_000_sentences_each_corpus_has_its_share(mixture):
     plan = BatchPlan(mixture, 4_096, weights=[1, 2, 0.5])
     for number in (0, 1, 5):
