@@ -9,7 +9,7 @@ import struct
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TextIO
@@ -66,17 +66,61 @@ def write_json(path: Path, value: Any) -> None:
 
 
 @contextmanager
+def _opening(path: str | Path) -> Iterator[None]:
+    """Raises `UserError` if the output file `path`, which the block opens, cannot be written."""
+    try:
+        if os.path.exists(path):
+            open(path, "r+").close()  # raises an error for folders and read-only files
+        yield
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}") from None
+
+
+@contextmanager
 def output_path(path: str | Path) -> Iterator[Path]:
     """Writes a file as `atomic_write` does. Raises `UserError` at once if that is not possible."""
     with ExitStack() as stack:
-        try:
-            if os.path.exists(path):
-                open(path, "r+").close()  # raises an error for folders and read-only files
+        with _opening(path):
             partial = stack.enter_context(atomic_write(path))
             partial.touch()
-        except OSError as error:
-            raise UserError(f"{path} cannot be written: {error.strerror}") from None
         yield partial
+
+
+@contextmanager
+def resumable_file(
+    path: str | Path, block_lines: int, made_from: Any
+) -> Iterator[tuple[Callable[[str], Any], int]]:
+    """Opens an output file whose text a later call continues if this one is stopped.
+
+    The text consists of blocks of `block_lines` lines, the last of which may have fewer. Until all
+    of it is written, it is in a hidden file beside `path`. An error or a killed process leaves this
+    file there, and the next call with the same `made_from` keeps its complete blocks. So this value
+    must have a `repr` that differs between any two texts.
+
+    Yields:
+        A function that writes a block, and the number of the blocks that are already written.
+    """
+    path = Path(os.path.realpath(path))
+    key = hashlib.sha256(repr(made_from).encode()).hexdigest()[:16]
+    partial, done, end = path.with_name(f".partial-{key}-{path.name}"), 0, 0
+    with _opening(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.touch()
+    with partial.open("r+b") as file:
+        for number, line in enumerate(file, 1):
+            if number % block_lines == 0 and line.endswith(b"\n"):
+                done, end = number // block_lines, file.tell()
+        file.truncate(end)
+        file.seek(end)
+
+        def write(block: str) -> None:
+            file.write(block.encode())
+            file.flush()
+
+        yield write, done
+    if path.is_file():
+        shutil.copymode(path, partial)
+    os.replace(partial, path)
 
 
 @contextmanager

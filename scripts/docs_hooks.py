@@ -71,8 +71,8 @@ def _sections(section: type[BaseModel], name: str) -> Iterator[str]:
     rows = ((f"`{_last(key)}`", _escaped(key.value), key.default, _meaning(key)) for key in keys)
     yield f"{heading}\n\n{_table(('key', 'value', 'default', 'meaning'), rows)}"
     for key in keys:
-        # The sections of all splits have the same keys.
-        if key.section and not (key.section is TextPair and _last(key) != "train"):
+        # The section of training text has all keys of the sections of the other splits.
+        if key.section and key.section is not TextPair:
             yield from _sections(key.section, key.name)
 
 

@@ -21,6 +21,7 @@ from keras_transformer._files import (
     parse_json,
     png,
     read_config,
+    resumable_file,
     write_json,
 )
 from keras_transformer.errors import UserError
@@ -78,6 +79,36 @@ def test_a_symbolic_link_stays_and_its_target_keeps_its_permissions(tmp_path):
         target.chmod(0o640)
     assert link.is_symlink()
     assert (target.read_text(), stat.S_IMODE(target.stat().st_mode)) == ("newer", 0o640)
+
+
+def test_a_text_is_continued_after_its_last_complete_block(tmp_path):
+    path, blocks = tmp_path / "new" / "out", ["a\nb\n", "c\nd\n", "é\n"]
+    whole = "".join(blocks).encode()
+    for kept, done in ((0, 0), (1, 0), (3, 0), (4, 1), (7, 1), (8, 2), (9, 2), (11, 2)):
+        with pytest.raises(KeyboardInterrupt), resumable_file(path, 2, "key") as (write, _):
+            (partial,) = path.parent.glob(".partial-*")
+            write("".join(blocks))
+            raise KeyboardInterrupt
+        partial.write_bytes(whole[:kept])
+        with resumable_file(path, 2, "key") as (write, found):
+            assert found == done and not path.exists()
+            for block in blocks[done:]:
+                write(block)
+        assert path.read_bytes() == whole and os.listdir(path.parent) == ["out"]
+        path.unlink()
+
+
+def test_a_text_of_another_key_is_not_continued(tmp_path):
+    with pytest.raises(UserError, match="cannot be written: Is a directory"):
+        resumable_file(tmp_path, 1, "a").__enter__()
+    with pytest.raises(ZeroDivisionError), resumable_file(tmp_path / "out", 1, "a") as (write, _):
+        write("of a\n")
+        raise ZeroDivisionError
+    with resumable_file(tmp_path / "out", 1, "b") as (_, done):
+        assert done == 0
+    with resumable_file(tmp_path / "out", 1, "a") as (_, done):
+        assert done == 1
+    assert (tmp_path / "out").read_text() == "of a\n"
 
 
 @pytest.mark.parametrize("write", [output_path, output_file])

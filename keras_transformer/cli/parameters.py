@@ -108,6 +108,14 @@ def _complete(module: str, function: str) -> Callable[..., Any]:
     return complete
 
 
+def shard(value: str) -> tuple[int, int]:
+    """Parses the number of a shard and the number of all shards, such as "2/4"."""
+    number, _, count = value.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise click.BadParameter(f"{value!r} is no shard, such as 2/4: the second of 4.")
+    return int(number), int(count)
+
+
 def _checkpoint(value: str) -> int | str:
     if value in ("best", "last"):
         return value

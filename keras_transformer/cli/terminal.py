@@ -28,7 +28,7 @@ def input_lines(file: Path | None, language: str = "") -> Iterator[str]:
     return read_lines(file) if file else read_standard_input()
 
 
-def counted(lines: Iterable[Any], file: Path | None) -> tuple[Iterable[Any], int | None]:
+def counted(lines: Iterable[Any], file: Path | None) -> tuple[Any, int | None]:
     """Returns the lines and their number. The number of lines of a stream is not known."""
     if not (file and file.is_file()):
         return lines, None
@@ -101,13 +101,15 @@ def warning_lines() -> Iterator[None]:
 
 
 def progress_bar(
-    desc: str, total: int | None, waiting: str = "", output: Path | None = None
+    desc: str, total: int | None, waiting: str = "", output: Path | None = None, done: int = 0
 ) -> Any:
     """Returns a progress bar for sentences on stderr. For `desc` and `waiting`, see `Bar`.
 
+    It begins with the number of sentences `done` before.
     It is hidden if `total` is None, or if standard output is a terminal and `output` is None.
     """
     from keras_transformer._progress import Bar
 
     is_shown = total is not None and (output is not None or not sys.stdout.isatty())
-    return Bar(desc, waiting, total=total, unit="sentence", disable=not is_shown)
+    settings = {"total": total, "initial": done, "unit": "sentence", "disable": not is_shown}
+    return Bar(desc, waiting, **settings)

@@ -2,14 +2,17 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import click
+from click.types import FuncParamType
 from pydantic import Field
 
-from keras_transformer._files import as_line
+from keras_transformer._files import as_line, resumable_file, sha256_of
 from keras_transformer.cli import parameters, terminal
 from keras_transformer.cli.parameters import ExistingFile, Given, checked, flags
 from keras_transformer.decoding.options import DecodingOptions, SamplingOptions, SearchOptions
@@ -46,6 +49,13 @@ class TranslateOptions(parameters.TextOptions, parameters.TranslatorOptions):
     highest mean chrF against all N translations."""
     seed: int | None = Field(None, ge=0, le=2**64 - 1)
     """Random seed of sampling. Default: 0."""
+    resume: bool = False
+    """Keep the translations that are finished if the command is stopped, and continue with them if
+    it runs again. For FILE and --output."""
+    shard: Annotated[Any, FuncParamType(parameters.shard)] = Field(None, title="NUMBER/COUNT")
+    """Translate only a part of FILE, such as 2/4: the second of 4. The outputs of all parts, one
+    after the other, are the output for the whole file. A part begins at a multiple of 1,024
+    lines."""
 
 
 @click.command("translate")
@@ -84,40 +94,94 @@ def translate_command(
     keras-transformer translate runs/a in.txt --alignments
     keras-transformer translate runs/a in.txt --shortlist
     keras-transformer translate runs/a in.txt --checkpoint best
+    keras-transformer translate runs/a in.txt --output out.txt --resume
+    keras-transformer translate runs/a in.txt --output out.2.txt --shard 2/4
     """
     drawn = _sampling(options, sampling, search)
     constraints = (options.prefix, options.required, options.forbidden)
-    terminal.check_other_file(options.output, file, *constraints)
-    from keras_transformer.data.corpus import available_chunks
+    _check_files(options, file, *constraints)
     from keras_transformer.runs.run import Run
     from keras_transformer.translation.base_translator import STREAMED_LINES
     from keras_transformer.translation.engines import open_translator
 
-    with terminal.writer(options.output) as write:
-        runs = [Run.open(path) for path in (run, *options.ensemble)]
-        recipe = runs[0].recipe
+    runs = [Run.open(path) for path in (run, *options.ensemble)]
+    recipe = runs[0].recipe
+    found = checked(SearchOptions if drawn else recipe.evaluation.search_options, **search)
+    with _output(options, file, runs, drawn or found) as (write, finished):
         sentences = terminal.input_lines(file, recipe.data.source_language)
-        lines, total = terminal.counted(_lines(sentences, *constraints), file)
+        chunks, first, total = _chunks(_lines(sentences, *constraints), file, options.shard)
         if is_session := terminal.is_session(file):
             click.echo(f"Loading {run}.", err=True)
-        found = checked(SearchOptions if drawn else recipe.evaluation.search_options, **search)
         chosen = options.model_dump(include={"overlong", "copy_unknown"})
         arguments = {**options.arguments(), **chosen, "options": found}
         translator = checked(open_translator, runs, **arguments)
         if is_session and translator.waiting:
             hint = "The first translation takes longer, because the search is compiled."
             click.echo(hint, err=True)
-        chunks = ([x] for x in lines) if is_session else available_chunks(lines, STREAMED_LINES)
         settings: Given = {"alignments": options.alignments}
         if drawn:
             sample = translator.translate_mbr if options.mbr else translator.sample
             settings = {"sample": sample, "options": drawn, "seed": options.seed or 0}
-        first = 0
-        with terminal.progress_bar("translating", total, translator.waiting, options.output) as bar:
-            for chunk in chunks:
+        first += (done := finished * STREAMED_LINES)
+        shown = (total, translator.waiting, options.output, done)
+        with terminal.progress_bar("translating", *shown) as bar:
+            for chunk in itertools.islice(chunks, finished, None):
                 results = _hypotheses(translator, chunk, first, progress=bar.update, **settings)
                 write("".join(_text(x, options.scores) for best in results for x in best))
                 first += len(chunk)
+
+
+def _check_files(options: TranslateOptions, file: Path | None, *others: Path | None) -> None:
+    """Raises `UserError` if the options cannot be used with the input and output files."""
+    of_file = [name for name in ("resume", "shard") if getattr(options, name)]
+    if of_file and not (file and file.is_file()):
+        raise UserError(f"{flags(of_file)} can only be used with FILE")
+    if options.resume and options.output is None:
+        raise UserError("--resume can only be used with --output")
+    terminal.check_other_file(options.output, file, *others)
+
+
+@contextmanager
+def _output(
+    options: TranslateOptions, file: Path | None, runs: list[Any], search: DecodingOptions
+) -> Iterator[tuple[Callable[[str], Any], int]]:
+    """Yields a function that writes text, and the number of chunks that are already written."""
+    from keras_transformer.translation.base_translator import STREAMED_LINES
+
+    if not (options.resume and options.output):
+        with terminal.writer(options.output) as write:
+            yield write, 0
+        return
+    inputs = (file, options.prefix, options.required, options.forbidden)
+    texts = [sha256_of(path) for path in inputs if path]
+    models = [run.hashes(options.checkpoint) for run in runs]
+    given = options.model_dump(exclude={"output"})
+    made_from = (given, search, texts, models, os.environ.get("KERAS_BACKEND"))
+    lines = options.sample or (search.n_best if isinstance(search, SearchOptions) else 1)
+    with resumable_file(options.output, lines * STREAMED_LINES, made_from) as opened:
+        yield opened
+
+
+def _chunks(
+    lines: Iterable[_Line], file: Path | None, shard: tuple[int, int] | None
+) -> tuple[Iterable[list[_Line]], int, int | None]:
+    """Returns lists of lines to translate together, the index of the first line, and their number.
+
+    The chunks of a file do not depend on time or `shard`, so the translations are always the same.
+    """
+    from keras_transformer.data.corpus import available_chunks
+    from keras_transformer.translation.base_translator import STREAMED_LINES
+
+    if terminal.is_session(file):
+        return ([x] for x in lines), 0, None
+    found, total = terminal.counted(lines, file)
+    if total is None:
+        return available_chunks(found, STREAMED_LINES), 0, None
+    number, count = shard or (1, 1)
+    starts = range(0, total, STREAMED_LINES)
+    starts = starts[len(starts) * (number - 1) // count : len(starts) * number // count]
+    chunks = [found[start : start + STREAMED_LINES] for start in starts]
+    return chunks, starts.start, sum(map(len, chunks))
 
 
 def _sampling(options: TranslateOptions, sampling: Given, search: Given) -> SamplingOptions | None:

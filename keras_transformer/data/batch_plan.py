@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_transformer.data.token_store import SIDES, TokenStore
+from keras_transformer.data.piece_sampler import PieceSampler
+from keras_transformer.data.token_store import SIDES, Sentences, TokenStore
 from keras_transformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from keras_transformer.errors import UserError, check_ids, check_sizes
 
@@ -17,6 +18,8 @@ Width = tuple[int, int]
 
 _MAX_LEVELS = 48  # most lengths to choose from, per side; limits the time of `choose_buckets`
 _REFINEMENTS = 2  # how many times each width is replaced by a better one
+_EVENNESS = 0.1  # of the progress of buckets, beside that of corpora
+_COUNTS = 1_024  # how many steps' numbers of tokens are kept; more than between two reports
 _TARGET_COST = 2  # of a target token; a source token costs 1, because it needs no logits
 
 
@@ -51,6 +54,9 @@ class BatchPlan:
     the batches of any step, in any order. Each pass over the data uses every sentence exactly once,
     in a new order. Batches have few different shapes, each of which the backend compiles.
 
+    If the store has several corpora, a pass uses the sentences of each as often as its weight says,
+    evenly over the pass. With the weight 0.5, a pass uses half of them, and the next the others.
+
     Example:
 
     >>> plan = BatchPlan(store, tokens_per_batch=4_096, seed=1)
@@ -68,6 +74,11 @@ class BatchPlan:
         max_shapes: Maximum number of batch shapes. Defaults to 8.
         shard: The part of every batch that this process gets, if several processes train together.
             The sample weights are the same as without `shard`. Defaults to all rows.
+        weights: How many times a pass uses each pair, a number for each corpus of the store.
+            Defaults to once.
+        sampler: Draws the pieces of each batch, with the seed `seed`. Sentences are then padded to
+            lengths with room for more pieces. A sentence whose drawn pieces do not fit keeps those
+            of `store`. Defaults to None, which means the pieces of `store`.
 
     Raises:
         UserError: If the longest sentence does not fit into a batch.
@@ -84,6 +95,8 @@ class BatchPlan:
         shuffle: bool = True,
         max_shapes: int = 8,
         shard: Shard | None = None,
+        weights: Sequence[float] | None = None,
+        sampler: PieceSampler | None = None,
     ) -> None:
         check_sizes(tokens_per_batch=tokens_per_batch, accumulation_steps=accumulation_steps)
         check_sizes(length_multiple=length_multiple, max_shapes=max_shapes)
@@ -93,7 +106,13 @@ class BatchPlan:
         self.accumulation_steps = accumulation_steps
         self.shuffle = shuffle
         self.shard = shard or Shard()
-        sources, targets = (store.lengths(side) + 1 for side in SIDES)
+        self.weights = weights or [1.0] * len(store.corpora)
+        self._ends = np.cumsum(store.corpora)
+        self.sampler = sampler
+        self._text = functools.lru_cache(accumulation_steps + 1)(self._read)
+        self._tokens = functools.lru_cache(_COUNTS)(self._count)
+        rooms = sampler.room(store) if sampler else [store.lengths(side) for side in SIDES]
+        sources, targets = (room + 1 for room in rooms)
         widths, bucket_of_pair = choose_buckets(sources, targets, length_multiple, max_shapes)
         least = max(_tokens_per_sentence(*width) for width in widths)
         if tokens_per_batch < least:
@@ -128,8 +147,7 @@ class BatchPlan:
 
     def tokens(self, step: int) -> int:
         """Returns the number of target tokens of a step, including eos but not padding."""
-        slots = [self.slot(step, micro)[1] for micro in range(self.accumulation_steps)]
-        return sum(int(self.store.lengths("target", x).sum()) + len(x) for x in slots)
+        return self._tokens(step)
 
     def batch(self, step: int, micro: int = 0) -> Batch:
         """Returns one micro-batch of an optimizer step.
@@ -146,17 +164,17 @@ class BatchPlan:
             over tokens, the mean gradient of the micro-batches is the gradient of the step's mean
             loss per target token. Rows without a sentence contain only padding.
         """
-        shape, pairs = self.slot(step, micro)
+        shape, text, pairs = self._text(step, micro)
         begin, end, parts = self.shard
         rows = -(-shape.batch_size // parts)
         own = shape._replace(batch_size=(end - begin) * rows)
         weight = self.accumulation_steps / self.tokens(step)
-        return _assemble(self.store, pairs[begin * rows : end * rows], own, weight)
+        return _assemble(text, pairs[begin * rows : end * rows], own, weight)
 
     def unweighted(self, step: int) -> Batch:
         """Returns the first micro-batch of a step, in which each real token has the weight 1."""
-        shape, pairs = self.slot(step)
-        return _assemble(self.store, pairs, shape, 1.0)
+        shape, text, pairs = self._text(step, 0)
+        return _assemble(text, pairs, shape, 1.0)
 
     def micro_batches(self, step: int) -> list[Batch]:
         """Returns all micro-batches of an optimizer step (see `batch`)."""
@@ -174,6 +192,19 @@ class BatchPlan:
         pairs, slots = self._order_of_pass(pass_index)
         shape, begin, end = slots[position]
         return shape, pairs[begin:end]
+
+    def _read(self, step: int, micro: int) -> tuple[BatchShape, Sentences, np.ndarray]:
+        """Returns the shape of a micro-batch, and a text with the indices of its pairs in it."""
+        shape, pairs = self.slot(step, micro)
+        if self.sampler is None:
+            return shape, self.store, pairs
+        most = shape.source_length - 1, shape.target_length - 1
+        seed = f"{self.seed} {step * self.accumulation_steps + micro}"
+        return shape, self.sampler.draw(self.store, pairs, most, seed), np.arange(len(pairs))
+
+    def _count(self, step: int) -> int:
+        texts = [self._text(step, micro)[1:] for micro in range(self.accumulation_steps)]
+        return sum(int(text.lengths("target", x).sum()) + len(x) for text, x in texts)
 
     def _shape(self, source_length: int, target_length: int) -> BatchShape:
         batch_size = self.tokens_per_batch // _tokens_per_sentence(source_length, target_length)
@@ -195,22 +226,62 @@ class BatchPlan:
         If the last batch of a bucket is not full, its pairs move to the next wider bucket.
         """
         rng = np.random.default_rng([self.seed, pass_index])
-        waiting = [[members] for members in self._members]
-        order, slots, begin = [], list[_Slot](), 0
+        moved: list[list[np.ndarray]] = [[] for _ in self._shapes]
+        order, slots, counts, begin = [], list[_Slot](), [], 0
         for bucket, shape in enumerate(self._shapes):
-            pairs = np.concatenate(waiting[bucket])
+            pairs = np.concatenate([*self._drawn(bucket, pass_index), *moved[bucket]])
             if self.shuffle:
-                rng.shuffle(pairs)
+                pairs = self._shuffled(pairs, rng)
             rest = len(pairs) % shape.batch_size if shape != self._shapes[-1] else 0
-            kept, moved = np.split(pairs, [len(pairs) - rest])
+            kept, others = np.split(pairs, [len(pairs) - rest])
             order.append(kept)
-            waiting[self._wider(bucket)].append(moved)
+            moved[self._wider(bucket)].append(others)
             end = begin + len(kept)
             starts = range(begin, end, shape.batch_size)
             slots += [_Slot(shape, start, min(start + shape.batch_size, end)) for start in starts]
+            counts.append(len(starts))
             begin = end
-        turns = rng.permutation(np.arange(len(slots))) if self.shuffle else range(len(slots))
-        return np.concatenate(order), [slots[turn] for turn in turns]
+        pairs, turns = np.concatenate(order), np.arange(len(slots))
+        if self.shuffle and len(self._ends) == 1:
+            turns = rng.permutation(turns)
+        elif self.shuffle:
+            parts = [self._per_corpus(pairs[slot.begin : slot.end]) for slot in slots]
+            turns = _balanced(parts, counts, rng)
+        return pairs, [slots[turn] for turn in turns]
+
+    def _drawn(self, bucket: int, pass_index: int) -> list[np.ndarray]:
+        """Returns the pairs of each corpus in a bucket that a pass uses.
+
+        If that is not each pair once, the passes take the pairs in turn, from one random order of
+        all pairs after the other.
+        """
+        members = self._members[bucket]
+        parts = np.split(members, np.searchsorted(members, self._ends[:-1]))
+        for corpus, (part, weight) in enumerate(zip(parts, self.weights, strict=True)):
+            size, count = len(part), max(1, round(weight * len(part)))
+            if size in (0, count):
+                continue
+            begin, end = pass_index * count, (pass_index + 1) * count
+            orders = range(begin // size, -(-end // size))
+            seeds = ([self.seed, number, corpus, bucket + 1] for number in orders)
+            line = [np.random.default_rng(x).permutation(part) for x in seeds]
+            parts[corpus] = np.concatenate(line)[begin - orders.start * size :][:count]
+        return parts
+
+    def _shuffled(self, pairs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Returns pairs in a random order, in which the pairs of each corpus are spread evenly."""
+        rng.shuffle(pairs)
+        if len(self._ends) == 1:
+            return pairs
+        corpora = np.searchsorted(self._ends, pairs, side="right")
+        places = [(np.arange(n) + rng.random(n)) / n for n in np.bincount(corpora)]
+        turns = np.argsort(np.concatenate(places), kind="stable")
+        return pairs[np.argsort(corpora, kind="stable")][turns]
+
+    def _per_corpus(self, pairs: np.ndarray) -> np.ndarray:
+        """Returns how many of some pairs each corpus has."""
+        corpora = np.searchsorted(self._ends, pairs, side="right")
+        return np.bincount(corpora, minlength=len(self._ends))
 
 
 def evaluation_batches(
@@ -228,14 +299,43 @@ def evaluation_batches(
     return [plan.unweighted(step) for step in range(plan.batches_per_pass)]
 
 
+def _balanced(
+    parts: Sequence[np.ndarray], counts: Sequence[int], rng: np.random.Generator
+) -> np.ndarray:
+    """Returns an order of batches in which all corpora and buckets progress evenly.
+
+    `parts` has the number of pairs of each corpus in each batch, bucket after bucket, and `counts`
+    the number of batches of each bucket. Corpora differ in the lengths of their sentences, and so
+    buckets in their shares of the corpora. The next batch is that which leaves the shares so far
+    nearest to those of the whole pass. The further a bucket is behind, the more it is preferred.
+    """
+    numbers = np.array(parts)
+    excess = numbers - numbers.sum(axis=1, keepdims=True) * (numbers.sum(axis=0) / numbers.sum())
+    impatience = max(1.0, _EVENNESS * (excess**2).sum(axis=1).mean())
+    excess = np.vstack([excess, np.full(excess.shape[1], np.inf)])  # after the last of a bucket
+    sizes, ends = np.array(counts), np.cumsum(counts)
+    place, ahead = ends - sizes, rng.random(len(sizes))  # ahead: of an even pace, in batches
+    order, total = [], np.zeros(excess.shape[1])
+    for _ in parts:
+        ahead -= sizes / len(parts)
+        first = np.where(place < ends, place, len(parts))
+        costs = ((total + excess[first]) ** 2).sum(axis=1) + impatience * ahead
+        bucket = costs.argmin()
+        order.append(first[bucket])
+        total += excess[first[bucket]]
+        place[bucket] += 1
+        ahead[bucket] += 1
+    return np.array(order)
+
+
 def _tokens_per_sentence(source_length: int, target_length: int) -> int:
     """Returns the number of target tokens as which a padded sentence pair counts in a batch."""
     return max(target_length, -(-source_length // 2))
 
 
-def _assemble(store: TokenStore, pairs: np.ndarray, shape: BatchShape, weight: float) -> Batch:
-    source_ids = _pad(store, "source", pairs, (shape.batch_size, shape.source_length))
-    labels = _pad(store, "target", pairs, (shape.batch_size, shape.target_length))
+def _assemble(text: Sentences, pairs: np.ndarray, shape: BatchShape, weight: float) -> Batch:
+    source_ids = _pad(text, "source", pairs, (shape.batch_size, shape.source_length))
+    labels = _pad(text, "target", pairs, (shape.batch_size, shape.target_length))
     target_ids = np.full_like(labels, PAD_ID)
     target_ids[:, 1:] = np.where(labels == EOS_ID, PAD_ID, labels)[:, :-1]
     target_ids[: len(pairs), 0] = BOS_ID
@@ -243,16 +343,16 @@ def _assemble(store: TokenStore, pairs: np.ndarray, shape: BatchShape, weight: f
     return {"source_ids": source_ids, "target_ids": target_ids}, labels, sample_weight
 
 
-def _pad(store: TokenStore, side: str, pairs: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+def _pad(text: Sentences, side: str, pairs: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     """Returns the pieces and eos of one side of `pairs`, padded to `shape`, int32.
 
     Sources have no eos if the tokenizer says so.
     """
     ids = np.full(shape, PAD_ID, np.int32)
-    lengths = store.lengths(side, pairs)
+    lengths = text.lengths(side, pairs)
     rows = ids[: len(pairs)]
-    rows[np.arange(shape[1]) < lengths[:, None]] = store.pieces(side, pairs)
-    if side == "target" or store.source_eos:
+    rows[np.arange(shape[1]) < lengths[:, None]] = text.pieces(side, pairs)
+    if side == "target" or text.source_eos:
         rows[np.arange(len(pairs)), lengths] = EOS_ID
     return ids
 

@@ -4,7 +4,7 @@ import csv
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,6 +86,16 @@ class Rows:
             if isinstance(row, str) or len(row) != 2:
                 raise CorpusError(f"give (source, target) pairs. Received: {row!r:.80}")
             yield tuple(row)
+
+
+@dataclass
+class Corpora:
+    """The pairs of several corpora, one after the other. A `TokenStore` knows where each ends."""
+
+    parts: Sequence[Iterable[Pair]]
+
+    def __iter__(self) -> Iterator[Pair]:
+        return itertools.chain.from_iterable(self.parts)
 
 
 @dataclass
@@ -177,8 +187,8 @@ def _match(column: str, names: list[str]) -> str | None:
 def _table(path: Path, languages: Languages) -> Iterator[Row]:
     names: list[str] = []
     for number, cells in _cells(path):
-        if not names and _choose(cells, languages):
-            names = cells
+        if not names and _choose(header := [x.strip() for x in cells], languages):
+            names = header
             continue
         names = names or [f"{x + 1}" for x in range(len(cells))]
         if len(cells) != len(names):
@@ -224,7 +234,10 @@ def _json_lines(path: Path, _: Languages) -> Iterator[Row]:
     for number, line in enumerate(read_lines(path), start=1):
         try:
             if line:
-                yield _sides(json.loads(line))
+                row = json.loads(line)
+                if "\\u" in line:  # can be half of a character
+                    json.dumps(row, ensure_ascii=False).encode()
+                yield _sides(row)
         except (ValueError, RecursionError, AttributeError):
             rule = "a line must be a JSON object (`jq -c '.[]'` makes lines of a JSON array)"
             raise CorpusError(f"{path}, line {number:,}: {rule}. Received: {line[:40]!r}") from None
@@ -306,7 +319,7 @@ def _unit_row(unit: Any) -> Row:
 _XML = (".tmx", ".xlf", ".xliff", ".sdlxliff", ".mqxliff", ".mxliff", ".xml")
 # What yields the rows of a file, by its suffix. Any other file is a table.
 _READERS = {
-    **{".parquet": _parquet, ".po": _messages},
+    **{".parquet": _parquet, ".po": _messages, ".pot": _messages},
     **dict.fromkeys((".json", ".jsonl", ".ndjson"), _json_lines),
     **dict.fromkeys(_XML, _xml_units),
 }

@@ -5,7 +5,7 @@ import itertools
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import numpy as np
 from keras_transformer._files import atomic_write, parse_json, sha256_of
 from keras_transformer._progress import Bar
 from keras_transformer.data.corpus import Pair
+from keras_transformer.data.parallel_text import Corpora
 from keras_transformer.data.tokenizer import DEFAULT_FRAMES, Tokenizer
 from keras_transformer.errors import UserError
 
@@ -25,7 +26,29 @@ _FILES = [f"{side}.{kind}" for side in SIDES for kind in ("ids", "offsets")]
 _CHUNK = 8_192  # number of pairs that are encoded together; limits the memory that `build` needs
 
 
-class TokenStore:
+class Sentences:
+    """The pieces of sentence pairs. `ids` has those of all sentences of a side, in a row."""
+
+    def __init__(
+        self, offsets: dict[str, np.ndarray], ids: dict[str, np.ndarray], source_eos: bool
+    ) -> None:
+        self._offsets, self._ids, self.source_eos = offsets, ids, source_eos
+
+    def lengths(self, side: str, pairs: np.ndarray | None = None) -> np.ndarray:
+        """Returns the number of pieces of each "source" or "target" in `pairs`: int64 (B,)."""
+        offsets = self._offsets[side]
+        return np.diff(offsets) if pairs is None else offsets[pairs + 1] - offsets[pairs]
+
+    def pieces(self, side: str, pairs: np.ndarray) -> np.ndarray:
+        """Concatenates the pieces of the source or target sentences with indices `pairs`."""
+        lengths = self.lengths(side, pairs)
+        ends = np.cumsum(lengths)
+        starts = self._offsets[side][pairs]
+        places = np.repeat(starts - ends + lengths, lengths) + np.arange(lengths.sum())
+        return self._ids[side][places]
+
+
+class TokenStore(Sentences):
     """The token ids of a parallel corpus, in memory-mapped files that `build` writes.
 
     The files `source.ids` and `target.ids` contain the pieces of all sentences as uint16 or uint32,
@@ -44,6 +67,9 @@ class TokenStore:
     Args:
         directory: A folder that `build` has written.
 
+    Attributes:
+        corpora: Number of pairs of each corpus. The pairs are in the order of the corpora.
+
     Raises:
         UserError: If the folder is not a token store, or a file is damaged.
     """
@@ -53,13 +79,14 @@ class TokenStore:
         summary = _read_summary(self.directory)
         self.fingerprint: str = summary["fingerprint"]
         self.dropped: dict[str, int] = summary["dropped"]
-        self.source_eos: bool = summary.get("source_eos", True)
+        self.corpora: list[int] = summary.get("corpora", [summary["pairs"]])
 
         def mapped(kind: str, dtype: str) -> dict[str, np.ndarray]:
             paths = {side: self.directory / f"{side}.{kind}" for side in SIDES}
             return {x: np.asarray(np.memmap(path, dtype, "r")) for x, path in paths.items()}
 
-        self._offsets, self._ids = mapped("offsets", "<i8"), mapped("ids", summary["dtype"])
+        offsets, ids = mapped("offsets", "<i8"), mapped("ids", summary["dtype"])
+        super().__init__(offsets, ids, summary.get("source_eos", True))
 
     @classmethod
     def build(
@@ -80,15 +107,15 @@ class TokenStore:
         Args:
             directory: Folder of the store.
             pairs: (source, target) sentences that can be iterated over repeatedly, such as the
-                result of `read_parallel`.
+                result of `read_parallel`, or several corpora as `Corpora`.
             tokenizer: The tokenizer.
             max_length: Maximum number of pieces per sentence, without eos. Defaults to 256.
             progress: Whether to show a progress bar on stderr. Defaults to True.
             fingerprint: The `TokenStore.fingerprint` that the store must have. Defaults to any.
 
         Raises:
-            UserError: If no pair is left, the disk is full, the folder contains other files, or the
-                fingerprint of text, tokenizer and `max_length` is not `fingerprint`.
+            UserError: If no pair of a corpus is left, the disk is full, the folder contains other
+                files, or the fingerprint of text, tokenizer and `max_length` is not `fingerprint`.
         """
         if isinstance(pairs, Iterator):
             raise TypeError(f"pairs must be iterable more than once. Received: pairs={pairs}")
@@ -98,7 +125,7 @@ class TokenStore:
             raise UserError(f"{directory} is neither empty nor a token store")
         if store is not None or fingerprint is not None:
             digest = _digest(tokenizer, max_length)
-            for _ in _chunks(pairs, digest):
+            for _ in _chunks(_parts(pairs), digest):
                 pass
             found = digest.hexdigest()
             if fingerprint not in (None, found):
@@ -122,23 +149,12 @@ class TokenStore:
         chosen = np.array([range(len(self))[index]])
         return self.pieces("source", chosen), self.pieces("target", chosen)
 
-    def lengths(self, side: str, pairs: np.ndarray | None = None) -> np.ndarray:
-        """Returns the number of pieces of each "source" or "target" in `pairs`: int64 (B,)."""
-        offsets = self._offsets[side]
-        return np.diff(offsets) if pairs is None else offsets[pairs + 1] - offsets[pairs]
-
-    def pieces(self, side: str, pairs: np.ndarray) -> np.ndarray:
-        """Concatenates the pieces of the source or target sentences with indices `pairs`."""
-        lengths = self.lengths(side, pairs)
-        ends = np.cumsum(lengths)
-        starts = self._offsets[side][pairs]
-        places = np.repeat(starts - ends + lengths, lengths) + np.arange(lengths.sum())
-        return self._ids[side][places]
-
     @property
     def report(self) -> str:
         """One line of text with the number of kept pairs, and of dropped pairs for each reason."""
         kept, dropped = f"{len(self):,} pairs kept", sum(self.dropped.values())
+        if len(self.corpora) > 1:
+            kept += f" ({' + '.join(f'{count:,}' for count in self.corpora)})"
         return f"{kept}, {dropped:,} dropped: {list_reasons(self.dropped)}" if dropped else kept
 
 
@@ -166,13 +182,14 @@ def _write(
     largest = max(tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size)
     dtype = np.dtype("<u4" if largest > 2**16 else "<u2")
     dropped: Counter[str] = Counter()
-    count, ends = 0, dict.fromkeys(SIDES, 0)
+    parts, ends = _parts(pairs), dict.fromkeys(SIDES, 0)
+    counts = [0] * len(parts)
     with ExitStack() as stack:
         files = {name: stack.enter_context((directory / name).open("wb")) for name in _FILES}
         bar = stack.enter_context(Bar("encoding", unit=" pairs", disable=not progress))
         for side in SIDES:
             files[f"{side}.offsets"].write(np.zeros(1, "<i8").data)
-        for chunk in _chunks(pairs, digest):
+        for corpus, chunk in _chunks(parts, digest):
             kept = _encode(chunk, tokenizer, max_length, dropped)
             for side, sentences in zip(SIDES, zip(*kept, strict=True), strict=False):
                 lengths = np.fromiter(map(len, sentences), "<i8", len(sentences))
@@ -180,15 +197,17 @@ def _write(
                 files[f"{side}.ids"].write(ids.data)
                 files[f"{side}.offsets"].write((ends[side] + np.cumsum(lengths)).data)
                 ends[side] += len(ids)
-            count += len(kept)
+            counts[corpus] += len(kept)
             bar.update(len(chunk))
-    if count == 0:
+    if 0 in counts:
+        which = f" of corpus {counts.index(0)}" if len(counts) > 1 else ""
         raise UserError(
-            f"no pair is left for training: {list_reasons(dropped) or 'the text is empty'}. "
+            f"no pair{which} is left for training: {list_reasons(dropped) or 'the text is empty'}. "
             f"Pairs read: {dropped.total():,}"
         )
-    summary = {"pairs": count, "dtype": dtype.str, "fingerprint": digest.hexdigest()}
-    summary |= {"dropped": dropped, "source_eos": tokenizer.source_eos}
+    summary: dict[str, Any] = {"pairs": sum(counts), "corpora": counts, "dtype": dtype.str}
+    summary |= {"fingerprint": digest.hexdigest(), "dropped": dropped}
+    summary |= {"source_eos": tokenizer.source_eos}
     summary |= {"sha256": {x: sha256_of(directory / x) for x in _FILES}}
     (directory / _SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 
@@ -225,9 +244,17 @@ def _digest(tokenizer: Tokenizer, max_length: int) -> "hashlib._Hash":
     return hashlib.sha256(f"{tokenizer.fingerprint} {max_length}{frames}\n".encode())
 
 
-def _chunks(pairs: Iterable[Pair], digest: "hashlib._Hash") -> Iterator[list[Pair]]:
-    """Yields lists of pairs, and adds them to `digest`."""
-    iterator = iter(pairs)
-    while chunk := list(itertools.islice(iterator, _CHUNK)):
-        digest.update("".join(f"{source}\n{target}\n" for source, target in chunk).encode())
-        yield chunk
+def _parts(pairs: Iterable[Pair]) -> Sequence[Iterable[Pair]]:
+    return pairs.parts if isinstance(pairs, Corpora) else [pairs]
+
+
+def _chunks(
+    parts: Sequence[Iterable[Pair]], digest: "hashlib._Hash"
+) -> Iterator[tuple[int, list[Pair]]]:
+    """Yields the number of a corpus and a list of its pairs, and adds them to `digest`."""
+    for corpus, part in enumerate(parts):
+        digest.update(b"\0\n" * (corpus > 0))
+        iterator = iter(part)
+        while chunk := list(itertools.islice(iterator, _CHUNK)):
+            digest.update("".join(f"{source}\n{target}\n" for source, target in chunk).encode())
+            yield corpus, chunk

@@ -105,6 +105,7 @@ class Tokenizer:
         joint: bool = True,
         normalization: str = "nmt_nfkc",
         target_normalization: str | None = None,
+        tags: Iterable[str] = (),
     ) -> "Tokenizer":
         """Trains a tokenizer on parallel text, or on text of one language.
 
@@ -124,6 +125,8 @@ class Tokenizer:
             target_normalization: Normalization of target text. A translation never has a character
                 that it replaces. With "identity", all of a sentence comes back from its ids, but a
                 space at an end or after a space. Defaults to None, which means `normalization`.
+            tags: Words at the beginning of sources, each of which becomes one piece. Defaults to
+                none.
 
         Raises:
             UserError: If the text is empty, or SentencePiece cannot train on it.
@@ -134,9 +137,12 @@ class Tokenizer:
         check_is_list(pairs=pairs)
         options: dict[str, Any] = {"vocab_size": vocabulary_size, "model_type": model_type}
         rules = normalization, target_normalization or normalization
+        spaced = _normalizer(rules[0], spaces=True)
+        symbols = {"user_defined_symbols": [spaced.normalize(tag) for tag in tags]} if tags else {}
         if not joint:
-            source_model = _train((source for source, _ in pairs), rules[0], **options)
+            source_model = _train((source for source, _ in pairs), rules[0], **options, **symbols)
             return cls(source_model, _train((target for _, target in pairs), rules[1], **options))
+        options |= symbols
         if rules[0] == rules[1]:
             lines = (line for x in pairs for line in ((x,) if isinstance(x, str) else x))
             return cls(_train(lines, rules[0], **options))
@@ -222,6 +228,15 @@ class Tokenizer:
     def target_pieces(self) -> list[str]:
         """The target pieces in the order of their ids, including pad, unk, bos and eos."""
         return self._target.id_to_piece(list(range(self.target_vocabulary_size)))
+
+    def scores(self, side: str) -> list[float]:
+        """Returns the logarithm of the probability of each piece of a unigram model.
+
+        Pieces that are not segments of text, such as unk, have 0.
+        """
+        processor = self._source if side == "source" else self._target
+        ids = range(processor.get_piece_size())
+        return [0.0 if processor.is_unused(id) else processor.get_score(id) for id in ids]
 
     @property
     def fingerprint(self) -> str:

@@ -51,7 +51,7 @@ def run_evaluator(
     settings = {"metrics": metrics, **recipe.bleu_settings, **settings}
     if files is not None:
         return Evaluator.from_files(*reversed(files), **settings)
-    pairs = list(run.text.pairs(split))
+    pairs = list(run.text.pairs(split, tagged=False))
     return Evaluator([y for _, y in pairs], [x for x, _ in pairs], **settings)
 
 
@@ -88,6 +88,7 @@ def evaluate_run(
     options = options or run.recipe.evaluation.search_options()
     evaluator = evaluator or run_evaluator(run, split, files)
     sources = list(evaluator.sources or ())
+    inputs = sources if files else [source for source, _ in run.text.pairs(split)]
     folder = None if checkpoint is None else run.checkpoint(checkpoint)
     step = None if folder is None else checkpoint_step(folder)
     try:
@@ -96,7 +97,7 @@ def evaluate_run(
         raise UserError(str(error)) from None
     scored = run.scores.scored_model(folder)  # before a training removes or replaces it
     with output_file(output) if output else nullcontext() as file:
-        hypotheses = [as_line(text) for text in translator.translate(sources, progress=True)]
+        hypotheses = [as_line(text) for text in translator.translate(inputs, progress=True)]
         if file is not None:
             file.writelines(f"{line}\n" for line in hypotheses)
         if files is None:
@@ -118,7 +119,8 @@ def read_baseline(path: Path, evaluator: Evaluator, split: Split | None) -> Sequ
         lines = list(read_lines(path))
     else:
         run = Run.open(path)
-        if [source for source, _ in run.text.pairs(split)] != list(evaluator.sources or ()):
+        sources = [source for source, _ in run.text.pairs(split, tagged=False)]
+        if sources != list(evaluator.sources or ()):
             raise UserError(
                 f"{path} has another {split} text than the evaluated run. Translate the text of "
                 f"the evaluated run with {path}, and give the translations as --baseline"

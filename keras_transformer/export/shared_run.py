@@ -104,12 +104,18 @@ def _without_folders(recipe: Recipe) -> Recipe:
     """Returns the recipe without folders of the user (see `export_shared_run`)."""
     tree = recipe.model_dump(mode="json", exclude_none=True)
     tree["data"].pop("directory", None)
-    tree["training"].pop("initial_run", None)
+    for key in ("initial_run", "teacher"):
+        tree["training"].pop(key, None)
     splits = [tree["data"].get(split, {}) for split in ("train", "validation", "test")]
-    paths = {Path(path) for files in splits for path in files.values()}
+    corpora = [x for split in splits for x in (split if isinstance(split, list) else [split])]
+    for corpus in corpora:
+        if teacher := corpus.get("translated_by"):
+            corpus["translated_by"] = Path(teacher).name
+    places = [(files, side) for files in corpora for side in {"source", "target"} & files.keys()]
+    paths = {Path(files[side]) for files, side in places}
     if len({path.name for path in paths}) == len(paths):
-        for files in splits:
-            files.update({side: Path(path).name for side, path in files.items()})
+        for files, side in places:
+            files[side] = Path(files[side]).name
     return Recipe.model_validate(tree, context=OF_RUN)
 
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from keras_transformer._files import atomic_write, keras_home
 from keras_transformer.errors import UserError
-from keras_transformer.recipe.settings import OF_RUN, Recipe, TokenizerSettings, all_keys
+from keras_transformer.recipe.settings import FORMS, OF_RUN, Recipe, TokenizerSettings, all_keys
 
 _PACKAGE = Path(__file__).parents[1]
 # Installed, and in the source tree.
@@ -37,8 +37,9 @@ def load_recipe(
             then not checked, which needs no Keras. Defaults to False.
 
     Returns:
-        The recipe, with defaults for missing keys. With `training.initial_run`, the defaults of the
-        section `tokenizer` are the settings of that run, if it exists.
+        The recipe, with defaults for missing keys. With `training.initial_run` or
+        `training.teacher`, the defaults of the section `tokenizer` are those of that run, if it
+        exists.
 
     Raises:
         UserError: If the file does not exist, is larger than 256 KiB, is not YAML or contains YAML
@@ -63,16 +64,16 @@ def load_recipe(
     except ValidationError as error:
         problems = "; ".join(_explain(details) for details in error.errors())
         raise UserError(f"{' with '.join([str(path), *overrides])}: {problems}") from None
-    return _with_tokenizer_of_initial_run(recipe)
+    return _with_tokenizer_of_other_run(recipe)
 
 
-def _with_tokenizer_of_initial_run(recipe: Recipe) -> Recipe:
+def _with_tokenizer_of_other_run(recipe: Recipe) -> Recipe:
     given = {key: getattr(recipe.tokenizer, key) for key in recipe.tokenizer.model_fields_set}
-    initial_run = recipe.training.initial_run
-    if initial_run is None or given.keys() == TokenizerSettings.model_fields.keys():
+    other = recipe.training.initial_run or recipe.training.teacher
+    if other is None or given.keys() == TokenizerSettings.model_fields.keys():
         return recipe
     try:
-        tokenizer = load_recipe(find_run(initial_run), is_of_run=True).tokenizer
+        tokenizer = load_recipe(find_run(other), is_of_run=True).tokenizer
     except UserError:  # `Run.create` raises it, and what needs no run can use the recipe.
         return recipe
     return recipe.model_copy(update={"tokenizer": tokenizer.model_copy(update=given)})
@@ -111,17 +112,21 @@ def parse_yaml(text: str) -> Any:
         raise ValueError(" ".join(str(error).split())) from None
 
 
-def _apply(override: str, tree: dict[str, Any]) -> None:
+def _apply(override: str, tree: Any) -> None:
     key, separator, value = override.partition("=")
     *sections, last = key.split(".")
     if not separator or not last:
         raise UserError(f"a setting has the form section.key=value. Received: {override!r}")
     for section in sections:
-        if tree.get(section) is None:
+        if isinstance(tree, dict) and tree.get(section) is None:
             tree[section] = {}
-        tree = tree[section]
-        if not isinstance(tree, dict):
+        if isinstance(tree, list):  # Its parts have numbers: data.train.1.weight=2
+            tree = {str(number): part for number, part in enumerate(tree)}
+        tree = tree.get(section)
+        if not isinstance(tree, dict | list):
             raise UserError(f"{section} is not a section. Received: {override!r}")
+    if isinstance(tree, list):
+        raise UserError(f"{'.'.join(sections)} is a list: give a number. Received: {override!r}")
     try:
         tree[last] = parse_yaml(value)
     except ValueError as error:
@@ -129,7 +134,7 @@ def _apply(override: str, tree: dict[str, Any]) -> None:
 
 
 def _explain(details: Any) -> str:
-    key = ".".join(str(part) for part in details["loc"])
+    key = ".".join(str(part) for part in details["loc"] if part not in FORMS)
     if details["type"] == "extra_forbidden":
         names, last = [each.name for each in all_keys()], key.rpartition(".")[2]
         elsewhere = {name.rpartition(".")[2]: name for name in names}

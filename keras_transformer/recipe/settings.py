@@ -7,14 +7,16 @@ in the JSON schema.
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
     StringConstraints,
+    Tag,
     ValidationInfo,
     model_validator,
 )
@@ -25,6 +27,8 @@ from keras_transformer.decoding.options import SearchOptions, descriptions_on_on
 # The context of validation for the recipe of a run, which does not check the section `model`: its
 # class would be imported, with Keras.
 OF_RUN = "of a run"
+# The forms of `data.train`, which pydantic names in the places of errors.
+FORMS = ("one corpus", "several corpora")
 # Types and ranges of a JSON schema in words.
 _TYPES = {"string": "text", "boolean": "true or false", "object": "mapping"}
 _TYPES |= {name: name for name in ("integer", "number", "path")}
@@ -46,6 +50,8 @@ LearningRate = Annotated[float, Field(gt=0, le=10)]
 Epsilon = Annotated[float, Field(gt=0, le=1)]
 # A file name without a folder, not hidden, and no longer than file systems allow.
 PlainName = Annotated[str, StringConstraints(pattern=r"^[^./\\:\x00-\x1f][^/\\:\x00-\x1f]{0,199}$")]
+# SentencePiece writes "▁" for a space.
+Word = Annotated[str, StringConstraints(pattern=r"^[^\s▁\x00]{1,100}$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F]{64}$", to_lower=True)]
 
 
@@ -69,10 +75,51 @@ class TextPair(_Section):
     jsonl, parquet, tmx, xlf or po. Files may be compressed (gz, xz, bz2, zst)."""
     target: str | None = None
     """Name or path of the target file. Omit this key for a file with both sides."""
+    tag: Word | None = None
+    """Word before every source sentence, such as `<news>`, by which the model knows the kind of
+    text. A tokenizer that the run trains has it as one piece. Default: none."""
+
+
+class Corpus(TextPair):
+    """Text for training: two line-aligned files, or one file with both sides.
+
+    Or a list of several corpora, each with these keys.
+    """
+
+    source: str | None = None  # type: ignore[assignment]
+    """Name or path of the source file, or of the file with both sides: TSV, or by its suffix csv,
+    jsonl, parquet, tmx, xlf or po. Files may be compressed (gz, xz, bz2, zst). Omit this key if a
+    model makes the sources."""
+    weight: Annotated[float, Field(gt=0, le=1_000)] = 1.0
+    """Number of times that a pass over the data uses each pair. With 0.5, a pass uses half of the
+    pairs, and the next pass the other half."""
+    translated_by: Path | None = None
+    """Finished run whose model makes the side that is not given: targets from sources
+    (distillation), or sources from targets (back-translation). The run folder keeps them."""
+    sampled: bool = False
+    """Draw the translations from the distribution of this model. Otherwise they are those of beam
+    search, with the options of its run."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "Corpus":
+        has_source, has_target = self.source is not None, self.target is not None
+        is_complete = has_source and not self.sampled
+        if not (has_source != has_target if self.translated_by else is_complete):
+            raise ValueError(
+                "give source, and target unless the source file has both sides. With translated_by "
+                "(and sampled), give either source or target"
+            )
+        return self
+
+
+OneOrMore = Annotated[
+    Annotated[Corpus, Tag(FORMS[0])] | Annotated[list[Corpus], Field(min_length=1), Tag(FORMS[1])],
+    Discriminator(lambda value: FORMS[isinstance(value, list)]),
+]
 
 
 class Filters(_Section):
-    """Which pairs of `data.train` to drop, before pairs are held out. Default: none."""
+    """Which pairs of each corpus for training to drop, before pairs are held out. Default: none."""
 
     max_length_ratio: Annotated[float, Field(ge=1)] | None = None
     """Drop pairs with a side of more than this number of times the UTF-8 bytes of the other."""
@@ -123,7 +170,7 @@ class Data(_Section):
     """Code of BCP 47 or ISO 639, such as en, zh-Hant or deu."""
     target_language: LanguageCode = "de"
     """Code of BCP 47 or ISO 639, such as en, zh-Hant or deu."""
-    train: TextPair | None = None
+    train: OneOrMore | None = None
     validation: TextPair | None = None
     test: TextPair | None = None
     held_out: HeldOutCounts | None = None
@@ -154,9 +201,26 @@ class Data(_Section):
             raise ValueError(
                 "directory, download and filters have no effect with a generator: remove them"
             )
+        if self.held_out and (len(corpora := self.corpora("train")) > 1 or self.made_corpora()):
+            raise ValueError(
+                "held_out needs one corpus in train, without translated_by. "
+                f"Received: {len(corpora)}, made by models: {len(self.made_corpora())}"
+            )
         if "test" not in given and self.source_language == self.target_language:
             raise ValueError("target_language must differ from source_language")
         return self
+
+    def corpora(self, split: str) -> list[Any]:
+        """Returns each `Corpus` of the training text, or the `TextPair` of another split in a list.
+
+        Held-out text is like the training text. The list is empty for text that is generated.
+        """
+        given = getattr(self, split) or (self.held_out and self.train)
+        return given if isinstance(given, list) else [given] if given else []
+
+    def made_corpora(self) -> dict[int, Corpus]:
+        """Returns the corpora for training of which a model makes a side, by their numbers."""
+        return {i: x for i, x in enumerate(self.corpora("train")) if x.translated_by}
 
 
 Normalization = Literal["identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"]
@@ -304,6 +368,16 @@ class Training(_Section):
     tokens are cut. Not together with R-Drop."""
     simcut_rate: Rate = 0.05
     """Probability that SimCut cuts a token."""
+    teacher: Path | None = None
+    """Finished run whose predictions are part of the targets (distillation). Training starts with
+    the tokenizer of this run, so keys of the section tokenizer may be omitted. Its model may have
+    other sizes."""
+    teacher_weight: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Share of the teacher in the target distribution of each token."""
+    subword_regularization: Annotated[float, Field(ge=0)] | None = None
+    """Draw the pieces of the training text at random, in each pass anew, and raise the
+    probabilities of segmentations to this power, such as 0.2. Default: always the most probable
+    pieces. Needs tokenizer.model_type unigram."""
     adam_beta_1: Rate = 0.9
     """β₁ of Adam (§5.3)."""
     adam_beta_2: Rate = 0.98
@@ -345,7 +419,9 @@ class Training(_Section):
 
 # The codes of scripts that have no spaces between words.
 _HAN = ("Hani", "Hanb", "Hans", "Hant")
-_UNSPACED = (*_HAN, *"Jpan Hira Hrkt Kana Khmr Lana Laoo Mymr Tale Talu Tavt Thai Tibt".split())
+_UNSPACED = (
+    "Bali Bopo Hira Hrkt Java Jpan Kana Khmr Lana Laoo Mymr Tale Talu Tavt Thai Tibt".split()
+)
 
 
 def bleu_tokenization(language: str) -> str:
@@ -355,7 +431,7 @@ def bleu_tokenization(language: str) -> str:
     tag = langcodes.Language.get(language).maximize()
     if tag.script in _HAN and tag.language != "ja":
         return "zh"
-    return "char" if tag.script in _UNSPACED else "13a"
+    return "char" if tag.script in (*_HAN, *_UNSPACED) else "13a"
 
 
 class Evaluation(SearchOptions):
@@ -406,6 +482,10 @@ class Recipe(_Section):
             raise ValueError(f"{rule}. Received: {kept} and {averaged}")
         if self.data.both_directions and not self.tokenizer.joint:
             raise ValueError("data.both_directions needs tokenizer.joint. Received: false")
+        kind = self.tokenizer.model_type
+        if self.training.subword_regularization is not None and kind != "unigram":
+            rule = "training.subword_regularization needs tokenizer.model_type: unigram"
+            raise ValueError(f"{rule}. Received: {kind}")
         return self
 
     @property
@@ -430,10 +510,12 @@ class Recipe(_Section):
         return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(tree: dict[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in tree.items():
         if isinstance(value, dict):
             yield from _leaves(value, f"{prefix}{key}.")
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            yield from _leaves(dict(enumerate(value)), f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 
@@ -455,14 +537,16 @@ def all_keys(
     """Yields all keys of a recipe. The keys of a section follow the section."""
     properties = section.model_json_schema()["properties"]
     for name, field in section.model_fields.items():
-        kinds = (field.annotation, *get_args(field.annotation))
+        kinds = [*_types(field.annotation)]
         inner = next((x for x in kinds if isinstance(x, type) and issubclass(x, BaseModel)), None)
+        may_be_list = any(get_origin(x) is list for x in kinds)
+        section_in_words = "section" + ", or a list of sections" * may_be_list
         summary = (inspect.getdoc(inner) or "").partition("\n")[0]
         may_change = inherited or field.json_schema_extra == _MAY_CHANGE
         default = "" if inner or field.default is None else str(field.default)
         yield Key(
             prefix + name,
-            "section" if inner else _value(properties[name]),
+            section_in_words if inner else _value(properties[name]),
             "required" if field.is_required() else default.lower(),
             " ".join((field.description or summary).split()),
             may_change,
@@ -470,6 +554,13 @@ def all_keys(
         )
         if inner:
             yield from all_keys(inner, f"{prefix}{name}.", may_change)
+
+
+def _types(annotation: Any) -> Iterator[Any]:
+    """Yields a type, and the types of which it is made."""
+    yield annotation
+    for part in get_args(annotation):
+        yield from _types(part)
 
 
 def _value(schema: dict[str, Any]) -> str:

@@ -12,14 +12,23 @@ from typing import Any, Literal, get_args
 
 from filelock import FileLock, Timeout
 
-from keras_transformer._files import read_entries, read_text, remove, write_json, write_text
+from keras_transformer._files import (
+    read_entries,
+    read_text,
+    remove,
+    sha256_of,
+    write_json,
+    write_text,
+)
 from keras_transformer.architectures import command_line
+from keras_transformer.data.languages import same_language
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.errors import UserError
 from keras_transformer.recipe.files import find_run, load_recipe, name_of
-from keras_transformer.recipe.settings import Recipe, all_keys
+from keras_transformer.recipe.settings import Corpus, Recipe, all_keys
 from keras_transformer.runs.checkpoints import (
     CHECKPOINT_MEMBER,
+    CHECKPOINT_MODEL,
     STATE,
     best_checkpoints,
     checkpoint_folders,
@@ -34,8 +43,16 @@ Engine = Literal["keras", "ctranslate2"]
 Checkpoint = Literal["best", "last"] | int
 # What a run writes beside its recipe and its locks.
 _PLACES = (
-    *("text", "tokenizer", "store", "fingerprints.json", "checkpoints", "model.keras", "logs"),
-    *("origin.json", "scores.json", "shortlist.npz", "history.json", "hypotheses"),
+    *("text", "translations", "tokenizer", "store", "fingerprints.json", "checkpoints"),
+    *(
+        "model.keras",
+        "logs",
+        "origin.json",
+        "scores.json",
+        "shortlist.npz",
+        "history.json",
+        "hypotheses",
+    ),
 )
 
 
@@ -44,10 +61,12 @@ class Run:
 
         recipe.yaml       the recipe, with all settings
         history.json      the backend, and changes of backend and settings with their steps
-        text/             the splits, if the recipe has a generator or held_out
+        translations/     the sides of training text that other runs made
+        text/             the splits, if the recipe has a generator, filters or held_out
         tokenizer/        the tokenizer, written by `Tokenizer.save`
         store/            training and validation text as token ids
-        fingerprints.json the SHA-256 of the text and tokenizer of each split in `store/`
+        fingerprints.json the SHA-256 of the text and tokenizer of each split in `store/`, and of
+                          the teacher's model
         checkpoints/      step-00001000, step-00002000, ...
         model.keras       the finished model
         logs/             event files for TensorBoard
@@ -109,10 +128,13 @@ class Run:
                 text file of the recipe is missing. After an error, the folder is unchanged.
         """
         run = cls(directory, recipe)
-        run.initial_run()
+        for key in ("initial_run", "teacher"):
+            run.other_run(key)
         for split in get_args(Split):
-            if getattr(recipe.data, split) is not None:
-                run.text.files_of_recipe(split)
+            for number in range(len(recipe.data.corpora(split))):
+                run.text.given_files(split, number)
+        for corpus in recipe.data.made_corpora().values():
+            run.teacher(corpus)
         if run.recipe_path.exists():
             other = f"continue it ({run.resume_command}), remove it, or choose another folder"
             raise UserError(f"{directory} already holds a run: {other}")
@@ -133,14 +155,15 @@ class Run:
     def training(self) -> Iterator[None]:
         """Locks the run while a process trains it, see `training_lock`.
 
-        If a new run fails before its first checkpoint, its files are removed. An interrupt, such as
-        Ctrl-C, removes nothing.
+        If a new run fails before its first checkpoint, its files are removed, unless it has begun
+        to make text. An interrupt, such as Ctrl-C, removes nothing.
         """
         with training_lock(self.directory):
             try:
                 yield
             except Exception:
-                if self._is_new and not self.checkpoints():
+                has_made = self.checkpoints() or (self.directory / "translations").exists()
+                if self._is_new and not has_made:
                     for name in (self.recipe_path.name, *_PLACES, ".lock", ".write.lock"):
                         remove(self.directory / name)
                     with suppress(OSError):  # The folder has files of the user.
@@ -167,20 +190,39 @@ class Run:
         run._changes()
         return run
 
-    def initial_run(self) -> "Run | None":
-        """Opens the run whose tokenizer and weights this run starts with, if the recipe names one.
+    def other_run(self, role: Literal["initial_run", "teacher"]) -> "Run | None":
+        """Opens the run with whose tokenizer this run starts, if the recipe names one.
 
-        Raises `UserError` if there is no such run, or if its recipe has another `tokenizer`.
+        `role` is the key of the section `training`. Raises `UserError` if there is no such run, or
+        if its recipe has another `tokenizer`.
         """
-        if (name := self.recipe.training.initial_run) is None:
+        if (name := getattr(self.recipe.training, role)) is None:
             return None
         run = Run.open(name)
         for key, (theirs, ours) in run.recipe.differences(self.recipe).items():
             if key.startswith("tokenizer."):
                 raise UserError(
-                    f"training.initial_run: {name} has {key}={theirs}, and the recipe has {ours}. "
+                    f"training.{role}: {name} has {key}={theirs}, and the recipe has {ours}. "
                     f"Remove the section `tokenizer`, or copy it from {run.recipe_path}"
                 )
+        return run
+
+    def teacher(self, corpus: Corpus) -> "Run":
+        """Opens the run whose model makes a side of a corpus for training.
+
+        Raises `UserError` if there is no such model, or if it is for other languages.
+        """
+        run = Run.open(corpus.translated_by or "")
+        ours, theirs = self.recipe.data, run.recipe.data
+        needed = [ours.source_language, ours.target_language][:: 1 if corpus.source else -1]
+        found = [theirs.source_language, theirs.target_language]
+        directions = [found, found[::-1]][: 1 + theirs.both_directions]
+        if not any(all(map(same_language, needed, x)) for x in directions):
+            raise UserError(
+                f"translated_by: {corpus.translated_by} must translate from {needed[0]} to "
+                f"{needed[1]}. Received: a run from {found[0]} to {found[1]}"
+            )
+        run.model_place()
         return run
 
     def _changes(self) -> dict[str, tuple[Any, Any]]:
@@ -266,6 +308,12 @@ class Run:
                 stacklevel=1,  # so that it is shown once
             )
         return self.model_path
+
+    def hashes(self, checkpoint: Checkpoint | None = None) -> list[str]:
+        """Returns the SHA-256 of the files of the model, as in `model_place`, and the tokenizer."""
+        place = self.model_place(checkpoint)
+        model = place / CHECKPOINT_MODEL if place.is_dir() else place
+        return [sha256_of(path) for path in (model, *sorted(self.tokenizer_dir.glob("*")))]
 
     @property
     def resume_command(self) -> str:

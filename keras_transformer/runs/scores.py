@@ -74,7 +74,8 @@ class RunScores:
         if not run.model_path.exists():
             raise run.unfinished()
         path = self._hypotheses_path(split, scored := self.scored_model(None))
-        hashes = self._hashes(scored, (source for source, _ in run.text.pairs(split)))
+        sources = (source for source, _ in run.text.pairs(split, tagged=False))
+        hashes = self._hashes(scored, sources)
         if not path.exists() or read_text(path.with_suffix(".sha256")) != hashes:
             raise UserError(
                 f"no translations {path} of {run.model_path} and of the {split} text. To make "

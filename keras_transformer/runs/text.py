@@ -6,6 +6,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -13,7 +14,7 @@ from keras_transformer._files import atomic_write, parse_json, write_json
 from keras_transformer.data.corpus import COMPRESSED, Pair, download
 from keras_transformer.data.filters import filtered, language_test
 from keras_transformer.data.held_out import hold_out
-from keras_transformer.data.parallel_text import read_parallel
+from keras_transformer.data.parallel_text import Corpora, read_parallel
 from keras_transformer.data.token_store import TokenStore, list_reasons
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.errors import UserError
@@ -32,29 +33,37 @@ class RunText:
     def __init__(self, run: "Run") -> None:
         self._run = run
 
-    def pairs(self, split: Split) -> Iterable[Pair]:
+    def pairs(self, split: Split, tagged: bool = True) -> Corpora:
         """Returns the (source, target) pairs of a split. The result can be iterated repeatedly.
 
-        With `data.both_directions`, the pairs for training follow once more, the sides exchanged.
+        The tags of the recipe precede the sources, unless `tagged` is False. With
+        `data.both_directions`, the pairs of each corpus for training follow once more, the sides
+        exchanged.
         """
-        pairs = read_parallel(*self.files(split), self._languages)
-        both = split == "train" and self._run.recipe.data.both_directions
-        return _BothDirections(pairs) if both else pairs
+        data = self._run.recipe.data
+        both = split == "train" and data.both_directions
+        tags = [corpus.tag for corpus in data.corpora(split)] or [None]
+        parts = []
+        for number, tag in enumerate(tags):
+            pairs = read_parallel(*self.files(split, number), self._languages)
+            parts.append(_Sources(pairs, f"{tag} " if tag and tagged else "", both))
+        return Corpora(parts)
 
     @property
     def _languages(self) -> tuple[str, str]:
         return self._run.recipe.data.source_language, self._run.recipe.data.target_language
 
-    def files(self, split: Split) -> TextFiles:
+    def files(self, split: Split, number: int = 0) -> TextFiles:
         """Returns the source and target file of a split, or its file with both sides and None.
 
+        `number` is that of a corpus in a list of corpora, which only training text can have.
         Generates, filters, splits or downloads the files if needed. Raises `UserError` if that
         fails.
         """
         data = self._run.recipe.data
         is_filtered = split == "train" and data.filters != Filters()
         if data.generator is None and data.held_out is None and not is_filtered:
-            return self.files_of_recipe(split)
+            return self.files_of_recipe(split, number)
         folder = self._run.directory / "text"
         if not folder.is_dir():
             with atomic_write(folder) as partial:
@@ -62,7 +71,7 @@ class RunText:
                 self._write_splits(partial)
                 for path in partial.glob("filtered.*"):
                     path.unlink()
-        source, target = self._pair(folder, split)
+        source, target = self._pair(folder, _name(split, number))
         if split == "train" and not source.exists():
             raise UserError(f"{folder} has no training text. A shared run never has it")
         return source, target
@@ -79,9 +88,9 @@ class RunText:
                 b.write(f"{pair[1]}\n")
         return x, y
 
-    def _corpus(self, folder: Path) -> Iterable[Pair]:
-        """Returns the pairs of `data.train`. Filters are applied once, into files in `folder`."""
-        pairs = read_parallel(*self.files_of_recipe("train"), self._languages)
+    def _corpus(self, folder: Path, number: int = 0) -> Iterable[Pair]:
+        """Returns a corpus of `data.train`. Filters are applied once, into files in `folder`."""
+        pairs = read_parallel(*self.files_of_recipe("train", number), self._languages)
         filters = self._run.recipe.data.filters
         if filters == Filters():
             return pairs
@@ -91,7 +100,8 @@ class RunText:
             settings["wrong_language"] = language_test(self._languages)
         files = self._write(folder, "filtered", filtered(pairs, counts, **settings))
         kept, dropped = counts.pop("kept", 0), list_reasons(counts) or "none"
-        print(f"filters: {kept:,} pairs kept; dropped: {dropped}", file=sys.stderr)
+        which = f" of corpus {number}" if isinstance(self._run.recipe.data.train, list) else ""
+        print(f"filters{which}: {kept:,} pairs kept; dropped: {dropped}", file=sys.stderr)
         return read_parallel(*files)
 
     def _write_splits(self, folder: Path) -> None:
@@ -116,18 +126,43 @@ class RunText:
                 file=sys.stderr,  # Standard output may be that of `translate`.
             )
         else:
-            self._write(folder, "train", self._corpus(folder))
+            for number in range(len(data.corpora("train"))):
+                self._write(folder, _name("train", number), self._corpus(folder, number))
 
-    def files_of_recipe(self, split: Split) -> TextFiles:
-        """Returns the files of a split. Downloads missing files if `data.directory` is not set."""
-        if (pair := getattr(self._run.recipe.data, split)) is None:
+    def files_of_recipe(self, split: Split, number: int = 0) -> TextFiles:
+        """Returns the files of a split, or of a corpus of `data.train`, before filters.
+
+        Raises `UserError` if a model has not yet made a side, see `training.make_text`.
+        """
+        source, target = self.given_files(split, number)
+        if split != "train" or number not in self._run.recipe.data.made_corpora():
+            assert source is not None
+            return source, target
+        if not (made := self.made_file(number)).exists():
+            raise UserError(f"there is no {made} yet: {self._run.resume_command}")
+        return source or made, target or made
+
+    def made_file(self, number: int) -> Path:
+        """Returns the place of the side that a model makes for a corpus of `data.train`."""
+        pair = self._pair(self._run.directory / "translations", _name("train", number))
+        return pair[self._run.recipe.data.corpora("train")[number].source is not None]
+
+    def given_files(self, split: Split, number: int = 0) -> tuple[Path | None, Path | None]:
+        """Returns the files that the recipe names for a split, or for a corpus of `data.train`.
+
+        Downloads missing files if `data.directory` is not set.
+        """
+        if not (corpora := self._run.recipe.data.corpora(split)):
             raise UserError(
                 f"{self._run.recipe_path} names no text, as that of an imported model. Give files, "
                 "or fine-tune the model on your text: keras-transformer init --from RUN"
             )
-        return self._locate(pair.source), self._locate(pair.target) if pair.target else None
+        pair = corpora[number]
+        return self._locate(pair.source), self._locate(pair.target)
 
-    def _locate(self, name: str) -> Path:
+    def _locate(self, name: str | None) -> Path | None:
+        if name is None:
+            return None
         data = self._run.recipe.data
         folder = data.directory or Path()
         for candidate in (folder / f"{name}{suffix}" for suffix in ("", *COMPRESSED)):
@@ -148,9 +183,9 @@ class RunText:
         except (ValueError, TypeError, OSError) as error:
             raise UserError(f"{path} cannot be read: {error}") from None
 
-    def add_fingerprint(self, split: Split, fingerprint: str) -> None:
-        """Stores the fingerprint of a split in fingerprints.json."""
-        write_json(self._run.fingerprints_path, {**self.fingerprints(), split: fingerprint})
+    def add_fingerprint(self, name: Split | Literal["teacher"], fingerprint: str) -> None:
+        """Stores the fingerprint of a split, or of the teacher's model, in fingerprints.json."""
+        write_json(self._run.fingerprints_path, {**self.fingerprints(), name: fingerprint})
 
     @contextmanager
     def training_store(self, tokenizer: Tokenizer) -> Iterator[TokenStore]:
@@ -165,10 +200,26 @@ class RunText:
             yield TokenStore.build(temporary, pairs, tokenizer, length, fingerprint=fingerprint)
 
 
-class _BothDirections:
-    def __init__(self, pairs: Iterable[Pair]) -> None:
-        self._pairs = pairs
+def _name(split: Split, number: int) -> str:
+    """Returns the name, without suffix, of the files of a corpus in the folder `text` of a run."""
+    return f"{split}.{number}" if number else split
+
+
+@dataclass
+class _Sources:
+    """The pairs of a corpus with a prefix before each source, and maybe also in reverse."""
+
+    pairs: Iterable[Pair]
+    prefix: str
+    both_directions: bool
 
     def __iter__(self) -> Iterator[Pair]:
-        yield from self._pairs
-        yield from ((target, source) for source, target in self._pairs)
+        yield from self._prefixed(self.pairs)
+        if self.both_directions:
+            yield from self._prefixed((target, source) for source, target in self.pairs)
+
+    def _prefixed(self, pairs: Iterable[Pair]) -> Iterable[Pair]:
+        if not self.prefix:
+            return pairs
+        # An empty source stays empty, so that `TokenStore.build` drops it.
+        return ((self.prefix + x if x.strip() else x, y) for x, y in pairs)

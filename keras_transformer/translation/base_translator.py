@@ -22,7 +22,7 @@ from keras_transformer.translation.target_constraints import TargetConstraints, 
 
 # A translation may be this many tokens longer than its source (§6.1).
 EXTRA_LENGTH = 50
-# Largest number of lines of a stream that are translated together.
+# Number of lines that are translated together, and the largest number of those of a stream.
 STREAMED_LINES = 1024
 # Invisible characters besides spaces, controls and format characters: fillers and selectors.
 _FILLERS = (0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0, *range(0x180B, 0x1810))

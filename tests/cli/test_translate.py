@@ -126,10 +126,12 @@ def test_invalid_utf8_to_translate(run, tmp_path):
     assert "in.txt, line 2" in fails("translate", run, tmp_path / "in.txt")
 
 
-def test_output_that_cannot_be_written_is_refused_before_the_model_is_loaded(tmp_path):
-    missing = tmp_path / "no run"
-    message = fails("translate", missing, "--output", tmp_path, input="one\n")
-    assert message.startswith(f"{tmp_path} cannot be written: ")
+def test_output_that_cannot_be_written_is_refused_before_the_model_is_loaded(run, tmp_path):
+    (run / "model.keras").write_bytes(b"no model")
+    (tmp_path / "in").write_text("one\n")
+    translate = ("translate", run, tmp_path / "in", "--output", tmp_path)
+    for options in ((), ("--resume",)):
+        assert fails(*translate, *options).startswith(f"{tmp_path} cannot be written: ")
 
 
 OPEN = "keras_transformer.translation.engines.open_translator"
@@ -312,3 +314,95 @@ def test_the_output_must_not_replace_an_input(run, tmp_path):
         arguments = (tmp_path / "in.txt", "--output", tmp_path / output)
         assert "must not be an input file" in fails("translate", run, *arguments)
     assert (tmp_path / "in.txt").read_text() == "one two\n"
+
+
+@pytest.fixture
+def few_lines(monkeypatch):
+    """Makes chunks of three lines."""
+    monkeypatch.setattr("keras_transformer.translation.base_translator.STREAMED_LINES", 3)
+
+
+SENTENCES = "".join(f"{x}\n" for x in ("one", "two three", "", "9", "four", "six", "one", "ten"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--beam-size", 3, "--n-best", 2, "--scores"),
+        ("--sample", 2, "--seed", 7),
+        ("--mbr", 3, "--scores"),
+        ("--prefix", "p", "--required", "r", "--forbidden", "f", "--alignments"),
+    ],
+    ids=lambda options: options[0],
+)
+def test_a_stopped_translation_goes_on_and_shards_are_parts(
+    options, run, write, few_lines, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    write("p", "eins\n\n\n\n\n\neins\n\n")
+    write("r", "\n\n\ndrei\n\nacht\n\n\n")
+    write("f", "\nnull\n" * 4)
+    source, out = write("in", SENTENCES), tmp_path / "out"
+    translate = ("translate", run, source, "--output", out, *options)
+    succeeds(*translate)
+    whole = out.read_bytes()
+    per_sentence = whole.count(b"\n") // 8
+    assert whole.count(b"\n") == 8 * per_sentence
+    parts = b""
+    for number in (1, 2):
+        succeeds(*translate, "--shard", f"{number}/2")
+        assert out.read_bytes().count(b"\n") == (3, 5)[number - 1] * per_sentence
+        parts += out.read_bytes()
+    assert parts == whole
+    out.unlink()
+    for kept in (len(whole) // 5, len(whole) * 3 // 4):  # The last kept sentence is incomplete.
+        with monkeypatch.context() as patch:
+            stop_after_first_chunk(patch)
+            assert invoke(*translate, "--resume").exit_code == 130
+        (partial,) = tmp_path.glob(".partial-*")
+        assert whole.startswith(partial.read_bytes()) and not out.exists()
+        partial.write_bytes(whole[:kept])
+        succeeds(*translate, "--resume")
+        assert out.read_bytes() == whole and not partial.exists()
+        out.unlink()
+
+
+def stop_after_first_chunk(patch):
+    """Makes the command stop, as by Ctrl-C, before its second chunk."""
+    from keras_transformer.cli import translate
+
+    original = translate._hypotheses
+
+    def stopped(translator, chunk, first, **settings):
+        if first > 0:
+            raise KeyboardInterrupt
+        return original(translator, chunk, first, **settings)
+
+    patch.setattr(translate, "_hypotheses", stopped)
+
+
+def test_only_the_same_translation_is_continued(run, write, few_lines, tmp_path, monkeypatch):
+    source, out = write("in", SENTENCES), tmp_path / "out"
+    translate = ("translate", run, source, "--output", out, "--resume")
+    with monkeypatch.context() as patch:
+        stop_after_first_chunk(patch)
+        for change in ((), ("--beam-size", 1), ("--shard", "2/2")):
+            invoke(*translate, *change)
+        write("in", SENTENCES.replace("ten", "nine"))
+        invoke(*translate)
+        shutil.copy(run / "checkpoints" / "step-00000002" / "model.keras", run / "model.keras")
+        invoke(*translate)
+    assert len({*tmp_path.glob(".partial-*")}) == 5
+
+
+def test_what_has_no_file_cannot_be_continued_or_divided(run, write):
+    source = write("in", "one\n")
+    for option, files, message in (
+        (["--resume"], [], "--resume can only be used with FILE"),
+        (["--resume"], [source], "--resume can only be used with --output"),
+        (["--shard", "1/2"], [], "--shard can only be used with FILE"),
+        (["--shard", "3/2"], [source], "Invalid value for '--shard': '3/2' is no shard, such as"),
+        (["--shard", "0/2"], [source], "Invalid value for '--shard': '0/2' is no shard, such as"),
+        (["--shard", "half"], [source], "Invalid value for '--shard': 'half' is no shard, such"),
+    ):
+        assert message in fails("translate", run, *files, *option, input="one\n")

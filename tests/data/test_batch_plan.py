@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.parallel_text import store_of_lengths
+from support.parallel_text import store_of_corpora, store_of_lengths
 
 from keras_transformer.data import (
     BatchPlan,
@@ -101,6 +101,65 @@ def test_a_step_is_a_function_of_seed_and_step_also_after_a_restart(store):
     resumed = other.batches(start_step=40)
     for batch in (batch for step in forward[40:] for batch in step):
         assert_equal(next(resumed), batch)
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory):
+    """16,000 short pairs, 8,000 long ones and 160. Each pair of lengths occurs 4 times or more."""
+    short, long = ([(n, n + 1) for n in range(*x)] * 400 for x in [(1, 41), (21, 41)])
+    corpora = [short, long, [(n, n) for n in range(1, 41)] * 4]
+    return store_of_corpora(tmp_path_factory.mktemp("plan") / "mixture", corpora, FIRST_ID)
+
+
+def uses_of_each(plan, passes):
+    """How often each pair of a store of corpora is used in some passes, by corpora."""
+    steps = range(passes * plan.batches_per_pass)
+    used = np.concatenate([plan.slot(step)[1] for step in steps])
+    return np.split(np.bincount(used, minlength=len(plan.store)), np.cumsum(plan.store.corpora))
+
+
+def test_a_pass_uses_each_pair_as_often_as_the_weight_of_its_corpus_says(mixture):
+    plan = BatchPlan(mixture, 2_048, seed=7, weights=[1, 2, 0.5])
+    for passes in (1, 2, 6):
+        first, second, third, _ = uses_of_each(plan, passes)
+        assert {*first} == {passes} and {*second} == {2 * passes}
+        assert {*third} == ({0, 1} if passes == 1 else {passes // 2})
+        assert third.sum() == 80 * passes
+    rare = BatchPlan(mixture, 2_048, weights=[1, 1, 0.001])
+    assert all(uses_of_each(rare, 80)[2])  # No pair is never used.
+
+
+def test_after_10_000_sentences_each_corpus_has_its_share(mixture):
+    plan = BatchPlan(mixture, 4_096, weights=[1, 2, 0.5])
+    for number in (0, 1, 5):
+        steps = range(number * plan.batches_per_pass, (number + 1) * plan.batches_per_pass)
+        counts = np.cumsum([plan._per_corpus(plan.slot(step)[1]) for step in steps], axis=0)
+        assert counts[-1].tolist() == [16_000, 16_000, 80]
+        sizes = counts.sum(axis=1, keepdims=True)
+        shares = (counts / sizes)[sizes[:, 0] >= 10_000]
+        assert len(shares) > 30 and abs(shares - counts[-1] / sizes[-1]).max() <= 0.01
+
+
+def test_a_mixture_goes_on_in_the_middle_of_a_pass(mixture):
+    weights = [0.3, 1, 1.7]
+    plan = BatchPlan(mixture, 2_048, seed=4, accumulation_steps=2, weights=weights)
+    begin = 5 * plan.batches_per_pass // 4
+    expected = [batch for step in range(begin, begin + 9) for batch in plan.micro_batches(step)]
+    again = BatchPlan(mixture, 2_048, seed=4, accumulation_steps=2, weights=weights)
+    for batch, found in zip(expected, again.batches(begin), strict=False):
+        assert_equal(found, batch)
+    orders = [np.concatenate([x.slot(step)[1] for step in range(9)]) for x in (plan, again)]
+    np.testing.assert_array_equal(*orders)
+    other = BatchPlan(mixture, 2_048, seed=5, accumulation_steps=2, weights=weights)
+    assert any((other.slot(step)[1] != plan.slot(step)[1]).any() for step in range(2))
+
+
+def test_one_corpus_without_a_weight_is_as_with_weight_one(store):
+    plain, weighted = BatchPlan(store, 300, seed=2), BatchPlan(store, 300, seed=2, weights=[1.0])
+    for step in range(2 * plain.batches_per_pass):
+        assert_equal(weighted.batch(step), plain.batch(step))
+    with pytest.raises(ValueError, match="longer"):
+        BatchPlan(store, 300, weights=[1.0, 2.0])
 
 
 @pytest.mark.parametrize("accumulation_steps", [1, 2, 7])

@@ -7,6 +7,7 @@ import pytest
 from support.parallel_text import SENTENCES, RepeatingTokenizer, store_of_lengths
 
 from keras_transformer.data import CorpusError, Tokenizer, TokenStore, read_parallel
+from keras_transformer.data.parallel_text import Corpora
 from keras_transformer.errors import UserError
 
 
@@ -70,6 +71,24 @@ def test_the_same_text_is_not_encoded_again(tmp_path, tokenizer):
     store = build(tmp_path / "store", [("1 7", "2 7")], counting)
     assert counting.calls == 1
     assert store.pair(0)[1].tolist() == [7, 7]
+
+
+def test_it_knows_how_many_pairs_each_corpus_has(tmp_path, tokenizer):
+    parts = [[*SENTENCES[:2], ("", "leer")], SENTENCES[2:]]
+    store = build(tmp_path / "store", Corpora(parts), tokenizer)
+    assert store.corpora == TokenStore(tmp_path / "store").corpora == [2, 4]
+    assert store.report == "6 pairs kept (2 + 4), 1 dropped: 1 with an empty source"
+    moved = Corpora([[*parts[0], SENTENCES[2]], SENTENCES[3:]])
+    assert build(tmp_path / "moved", moved, tokenizer).fingerprint != store.fingerprint
+    with pytest.raises(UserError, match=r"no pair of corpus 1 is left .*: 1 with an empty source"):
+        build(tmp_path / "empty", Corpora([SENTENCES, parts[0][2:]]), tokenizer)
+    single = build(tmp_path / "single", SENTENCES, tokenizer)
+    assert (
+        build(tmp_path / "one", Corpora([SENTENCES]), tokenizer).fingerprint == single.fingerprint
+    )
+    summary = tmp_path / "single" / "meta.json"  # as older ones
+    summary.write_text(summary.read_text().replace('"corpora"', '"others"'))
+    assert TokenStore(tmp_path / "single").corpora == [6]
 
 
 class OtherTokenizer(RepeatingTokenizer):

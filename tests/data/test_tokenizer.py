@@ -244,6 +244,26 @@ def test_a_vocabulary_of_another_size_names_the_possible_size(model_type, size, 
 
 
 @pytest.mark.parametrize(
+    "options",
+    [
+        *({"model_type": kind} for kind in ("bpe", "unigram", "word")),
+        {"joint": False},
+        LOSSLESS_TARGET,
+        {"normalization": "nmt_nfkc_cf"},
+        {"normalization": "identity"},
+    ],
+    ids=str,
+)
+def test_a_tag_is_one_piece_at_the_beginning_of_a_source(options):
+    tags = ("<News>", "２x,y")  # NFKC makes a narrow 2 of the first character.
+    tokenizer = Tokenizer.train(SENTENCES, 60, tags=tags, **options)
+    plain, *tagged = tokenizer.encode_source(["a dog", *(f"{tag} a dog" for tag in tags)])
+    assert tagged == [[4, *plain], [5, *plain]]
+    assert tokenizer.source_pieces[4].lower() == "▁<news>"
+    assert (tokenizer.target_pieces[4] == tokenizer.source_pieces[4]) == tokenizer.joint
+
+
+@pytest.mark.parametrize(
     ("pairs", "size", "message"),
     [
         ([], 100, "empty text"),
@@ -284,10 +304,20 @@ print(json.dumps([encode(model, sentences) for model in sys.argv[1:]]))
 def test_keras_hub_gives_the_same_ids_in_a_tensorflow_graph(tmp_path):
     tokenizers = []
     for normalization in ("identity", "nmt_nfkc"):
-        tokenizers.append(Tokenizer.train(SENTENCES, 120, normalization=normalization))
+        tokenizers.append(
+            Tokenizer.train(SENTENCES, 120, normalization=normalization, tags=["<Ａ>"])
+        )
         tokenizers[-1].save(tmp_path / normalization)
     sentences = [line for pair in SENTENCES for line in pair]
-    sentences += ["", " two  spaces ", "Großer ＨＵＮＤ", "漢字 x\ty", "<s> </s>"]
+    sentences += [
+        "",
+        "<Ａ> a dog",
+        "a <Ａ>dog",
+        " two  spaces ",
+        "Großer ＨＵＮＤ",
+        "漢字 x\ty",
+        "<s> </s>",
+    ]
     models = [str(tmp_path / name / "source.model") for name in ("identity", "nmt_nfkc")]
     child = subprocess.run(
         [sys.executable, "-c", IN_GRAPH, *models],

@@ -32,10 +32,13 @@ def test_tokenization_and_case_follow_the_recipe():
 class Echo:
     """A translator that knows the references, all but the first."""
 
+    received: list[str] = []
+
     def __init__(self, run, options, checkpoint):
         self.options = options
 
     def translate(self, sentences, progress):
+        self.received[:] = sentences
         return ["", *self.references[1:]]
 
 
@@ -100,6 +103,15 @@ def test_a_baseline_is_a_file_of_translations_or_an_evaluated_run(tmp_path, monk
     output.write_text("a\n")
     with pytest.raises(UserError, match="out must have as many lines as the references, .* 1 and"):
         evaluation.read_baseline(output, evaluator, None)
+
+
+def test_only_the_model_reads_the_tag_of_a_split(tmp_path, monkeypatch):
+    run = echoing_run(tmp_path, monkeypatch, TSV.replace("x.tsv}}", "x.tsv, tag: <t>}}"))
+    evaluation.evaluate_run(run)
+    assert Echo.received == ["<t> one", "<t> two"]
+    evaluator = evaluation.run_evaluator(run)
+    assert evaluator.sources == ("one", "two")
+    assert evaluation.read_baseline(run.directory, evaluator, "test") == ["", "zwei"]
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from keras_transformer.models.base import in_float32
 from keras_transformer.runs.loading import load_model
 
 X = np.random.default_rng(0).normal(size=(2, 5, 6)).astype("float32")
+ONCE = pytest.mark.once
 QUIET = pytest.mark.filterwarnings("ignore:.*quantize")
 
 
@@ -147,7 +148,10 @@ def adapted_model(kind):
     return keras.Model(inputs, keras.layers.Dense(1)(x)), layer
 
 
-@pytest.mark.parametrize("kind", [EncoderLayer, DecoderLayer, Encoder, Decoder])
+@pytest.mark.parametrize(
+    "kind",
+    [Encoder, DecoderLayer, *(pytest.param(x, marks=ONCE) for x in (EncoderLayer, Decoder))],
+)
 def test_adapters_of_layers_and_stacks_train_alone_and_are_saved(kind, tmp_path):
     model, layer = adapted_model(kind)
     before = to_numpy(model(X))

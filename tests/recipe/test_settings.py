@@ -25,8 +25,10 @@ def test_defaults_are_the_papers_and_cannot_be_changed(path):
 
 
 TOKENIZATIONS = {
-    "zh": "zh zh-CN zh_TW zh-Hans zho_Hant ZH chi cmn yue zh-yue wuu nan lzh zh-Hant-HK",
-    "char": "ja ja-JP jpn jpn_Jpan jpn_Hani th th-TH tha km-KH khm my-MM mya bur lo lao shn bo",
+    "zh": "zh zho zh-CN zh_TW zh-Hans zho_Hant ZH chi cmn yue zh-yue wuu nan lzh zh-Hant-HK zh-cmn "
+    "i-hak und-Hans",
+    "char": "ja ja-JP jpn jpn_Jpan jpn_Hani th th-TH tha km-KH khm my-MM mya bur lo lao shn bo "
+    "dz zh-Bopo jv-Java ban_Bali",
     "13a": "en deu pt-BR ko kor fa vi zh-Latn ja-Latn km-Latn xx tlh",
 }
 
@@ -48,7 +50,7 @@ def test_yaml_round_trip_keeps_every_value_without_aliases(path, tmp_path):
     shared = {"source": "a.tsv"}
     data = {"train": shared, "validation": shared, "test": shared}
     path.write_text(Recipe.model_validate({"name": "a", "data": data}).to_yaml())
-    assert load_recipe(path).data.train == load_recipe(path).data.test
+    assert load_recipe(path).data.validation == load_recipe(path).data.test
 
 
 def test_differences_have_key_and_both_values(path):
@@ -57,6 +59,25 @@ def test_differences_have_key_and_both_values(path):
     expected = {"training.initial_run": ("here", "there"), "training.steps": (7, 8)}
     assert one.differences(other) == expected
     assert one.differences(one) == {}
+
+
+LIST = "data={train: [{source: a, tag: <a>}, {source: b, weight: 2}], validation: {source: v}, "
+LIST += "test: {source: t}}"
+
+
+def test_training_text_may_be_a_list_of_corpora(path):
+    recipe = load_recipe(path, [LIST])
+    assert [(x.source, x.tag, x.weight) for x in recipe.data.train] == [
+        ("a", "<a>", 1),
+        ("b", None, 2),
+    ]
+    assert recipe.data.corpora("train") == recipe.data.train
+    path.write_text(recipe.to_yaml())
+    assert load_recipe(path) == recipe
+    other = load_recipe(path, ["data.train.1.weight=0.5", "data.train.0.tag=news"])
+    expected = {"data.train.0.tag": ("<a>", "news"), "data.train.1.weight": (2, 0.5)}
+    assert recipe.differences(other) == expected
+    assert load_recipe(path, ["data.train={source: c}"]).data.train.source == "c"
 
 
 def test_a_resumed_run_may_change_only_what_keeps_the_steps_that_are_done():
@@ -90,7 +111,8 @@ def test_types_ranges_and_defaults_in_words():
     assert {name: KEYS[name].value for name in values} == values
     defaults = {"training.steps": "100000", "tokenizer.joint": "true", "name": "required"}
     assert {name: KEYS[name].default for name in defaults} == defaults
-    assert KEYS["data.train"].meaning.startswith("The text of one split")
+    assert KEYS["data.train"].value == "section, or a list of sections"
+    assert KEYS["data.test"].meaning.startswith("The text of one split")
     assert [name for name in KEYS if "." not in name] == list(Recipe.model_fields)
 
 
@@ -121,6 +143,9 @@ def test_a_registered_architecture_has_the_settings_of_its_constructor(own_archi
 FILE = "data.train={source: a}"
 
 
+BY_A_RUN = "translated_by: runs/a}"
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -131,9 +156,27 @@ FILE = "data.train={source: a}"
         (["data.target_language=en"], "data: target_language must differ from source_language"),
         (["data.directory=a"], "data: directory, download and filters have no effect with"),
         ([FILE], "data: give files for train, .* Received: generator, train"),
+        ([LIST, "data.train.1.tag=a b"], "data.train.1.tag: String should match pattern"),
+        ([LIST, "data.train.1.weight=0"], "data.train.1.weight: Input should be greater than 0"),
+        ([LIST, "data.train.1.wait=2"], "unknown key data.train.1.wait; .* data.train.weight"),
+        ([LIST, "data.train.2.weight=2"], "2 is not a section. Received: "),
+        ([LIST, "data.train.weight=2"], "data.train is a list: give a number. Received: "),
+        ([LIST, "data.train=[]"], "data.train: List should have at least 1 item"),
+        (
+            ["data={train: [{source: a}, {source: b}], held_out: {}}"],
+            "held_out needs one corpus in train, without translated_by. Received: 2, made by",
+        ),
         (["data={}"], "data: give files for train, .* Received: none of them"),
         (["data={held_out: {}}"], "data: give files for train, .* Received: held_out"),
         (["data={held_out: {}}", FILE, "data.test={source: b}"], ".* held_out, test, train"),
+        (["data={train: {target: a}, held_out: {}}"], "data.train: give source, and target unless"),
+        (["data={train: {source: a, sampled: true}, held_out: {}}"], "data.train: give source"),
+        ([f"data={{train: [{{source: a, target: b, {BY_A_RUN}]}}"], "data.train.0: give source"),
+        ([f"data={{train: {{{BY_A_RUN}, held_out: {{}}}}"], "data.train: give source, and"),
+        (
+            [f"data={{train: {{source: a, {BY_A_RUN}, held_out: {{}}}}"],
+            "without translated_by. Received: 1, made by models: 1",
+        ),
         (["data.target_language=../de"], "data.target_language: '../de' is not a language code"),
         (["data.target_language=german"], "'german' is not a language code such as en or pt-BR"),
         (["name=.."], "name: String should match pattern"),
@@ -142,6 +185,7 @@ FILE = "data.train={source: a}"
         (["training.tokens_per_batch=2147483648"], "training.tokens_per_batch: Input should be"),
         (["model.d_model=9223372036854775808"], "model.d_model: Input should be"),
         (["model.attention_dropout_rate=1"], "model.attention_dropout_rate: Input should be"),
+        (["training.subword_regularization=0.2"], "tokenizer.model_type: unigram. Received: bpe"),
         (["tokenizer.vocabulary_size=1e999"], "tokenizer.vocabulary_size: Input should be"),
     ],
 )

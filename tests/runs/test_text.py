@@ -137,3 +137,59 @@ def test_both_directions_are_for_training_alone(run):
     backward = [(target, source) for source, target in forward]
     assert list(both.pairs("train")) == list(both.pairs("train")) == forward + backward
     assert list(both.pairs("validation")) == list(run.text.pairs("validation"))
+
+
+@pytest.fixture
+def mixed(tmp_path):
+    """Makes a run with two corpora and with more of its section data."""
+    (tmp_path / "a.tsv").write_text("one\teins\n\tleer\nsame\tsame\n")
+    (tmp_path / "b.tsv").write_text("two\tzwei\n")
+
+    def make(more="", corpora="[{source: a.tsv, tag: <a>}, {source: b.tsv, weight: 2}]"):
+        path = tmp_path / "mixed.yaml"
+        rest = "validation: {source: b.tsv, tag: <b>}, test: {source: a.tsv}"
+        if "held_out" in more:
+            rest = "download: null"
+        data = f"{{train: {corpora}, {rest}, directory: {tmp_path}, {more}}}"
+        path.write_text(f"{{name: mixed, data: {data}}}")
+        return Run.create(tmp_path / f"run{len(more)}", load_recipe(path))
+
+    return make
+
+
+def test_a_tag_precedes_the_sources_of_its_corpus(mixed):
+    text = mixed().text
+    first = [("<a> one", "eins"), ("", "leer"), ("<a> same", "same")]
+    assert [list(part) for part in text.pairs("train").parts] == [first, [("two", "zwei")]]
+    assert list(text.pairs("train")) == list(text.pairs("train")) == [*first, ("two", "zwei")]
+    assert list(text.pairs("validation")) == [("<b> two", "zwei")]
+    assert list(text.pairs("validation", tagged=False)) == [("two", "zwei")]
+    reverse = [("<a> eins", "one"), ("<a> leer", ""), ("<a> same", "same")]
+    parts = mixed("both_directions: true").text.pairs("train").parts
+    assert [list(x) for x in parts] == [first + reverse, [("two", "zwei"), ("zwei", "two")]]
+
+
+def test_each_corpus_is_filtered(mixed, capsys):
+    run = mixed("filters: {identical: true}")
+    assert list(run.text.pairs("train")) == [("<a> one", "eins"), ("", "leer"), ("two", "zwei")]
+    assert capsys.readouterr().err == (
+        "filters of corpus 0: 2 pairs kept; dropped: 1 with equal sides\n"
+        "filters of corpus 1: 1 pairs kept; dropped: none\n"
+    )
+    assert {x.name for x in (run.directory / "text").iterdir()} == {
+        *("train.en", "train.de", "train.1.en", "train.1.de")
+    }
+
+
+def test_held_out_text_has_the_tag_of_its_corpus(mixed, tmp_path):
+    lines = (f"one {n}\teins {n}\n" for n in range(40))
+    (tmp_path / "a.tsv").write_text("".join(lines))
+    run = mixed("held_out: {validation: 5, test: 7}", "[{source: a.tsv, tag: <a>}]")
+    for split in ("train", "validation", "test"):
+        assert all(source.startswith("<a> one") for source, _ in run.text.pairs(split))
+
+
+def test_a_missing_corpus_is_named(mixed, tmp_path):
+    (tmp_path / "b.tsv").unlink()
+    with pytest.raises(UserError, match="no file .*b.tsv"):
+        mixed()

@@ -1,9 +1,11 @@
 """Small parallel texts, and a tokenizer whose ids can be told in advance."""
 
+import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from keras_transformer.data import TokenStore
+from keras_transformer.data.parallel_text import Corpora
 from keras_transformer.data.tokenizer import DEFAULT_FRAMES
 
 SENTENCES = [
@@ -37,8 +39,19 @@ def store_of_lengths(
     directory: Path, lengths: Iterable[tuple[int, int]], first_id: int = 10
 ) -> TokenStore:
     """A store whose pair i has the given numbers of pieces, all of them of the id first_id + i."""
-    pairs = [
-        (f"{source} {first_id + index}", f"{target} {first_id + index}")
-        for index, (source, target) in enumerate(lengths)
+    return store_of_corpora(directory, [lengths], first_id)
+
+
+def store_of_corpora(
+    directory: Path, corpora: Iterable[Iterable[tuple[int, int]]], first_id: int = 10
+) -> TokenStore:
+    """As `store_of_lengths`, for several corpora, whose pairs are numbered on."""
+    ids = itertools.count(first_id)
+    parts = [
+        [
+            (f"{source} {id}", f"{target} {id}")
+            for (source, target), id in zip(lengths, ids, strict=False)
+        ]
+        for lengths in corpora
     ]
-    return TokenStore.build(directory, pairs, RepeatingTokenizer(), progress=False)
+    return TokenStore.build(directory, Corpora(parts), RepeatingTokenizer(), progress=False)

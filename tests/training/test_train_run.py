@@ -18,9 +18,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import metadata
 
 from keras_transformer._backend import compile_function
-from keras_transformer.data import Tokenizer
+from keras_transformer.data import Tokenizer, TokenStore
 from keras_transformer.errors import UserError
 from keras_transformer.recipe.files import load_recipe
+from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.checkpoints import TOKENIZER_MEMBER, read_member
 from keras_transformer.runs.loading import load_checkpoint_model
 from keras_transformer.runs.run import Run
@@ -198,6 +199,33 @@ def test_resume_continues_bit_for_bit(whole, tmp_path):
     assert_same_bits(*(x.checkpoints()[-1] / "model.keras" for x in (run, whole[0])))
 
 
+def test_a_mixture_of_corpora_resumes_bit_for_bit(tmp_path):
+    tiny_run.write_text(tmp_path)
+    tree = tiny_run.recipe_for(tmp_path).model_dump()
+    files = {"source": "text.en", "target": "text.de"}
+    tree["data"]["train"] = [{**files, "tag": "<x>"}, {**files, "weight": 0.3}]
+    tree["data"]["validation"]["tag"] = "<x>"
+    tree["training"] |= {"steps": 4, "validation_bleu_sentences": 0, "tokens_per_batch": 32}
+    recipe = Recipe.model_validate(tree)
+    run = Run.create(tmp_path / "run", recipe)
+    train(run)
+    tokenizer = run.tokenizer()
+    assert tokenizer.source_pieces[4] == "▁<x>"
+    for split, counts in {"train": [60, 0], "validation": [60]}.items():
+        store = TokenStore(run.store_dir / split)
+        parts = np.split(np.arange(len(store)), np.cumsum(store.corpora)[:-1])
+        tags = [sum(store.pair(pair)[0][0] == 4 for pair in part) for part in parts]
+        assert tags == counts and not (store._ids["target"] == 4).any()
+    copy = shutil.copytree(run.directory, tmp_path / "copy")
+    shutil.rmtree(copy / "checkpoints" / "step-00000004")
+    (copy / "model.keras").unlink()
+    train(Run.resume(copy, recipe), resume=True)
+    assert_same_bits(copy / "model.keras", run.model_path)
+    tree["data"]["train"][1]["weight"] = 0.4
+    with pytest.raises(UserError, match=r"differ in data.train.1.weight \(0.3 and 0.4\)"):
+        Run.resume(copy, Recipe.model_validate(tree))
+
+
 @pytest.mark.slow
 def test_training_ends_when_the_validation_loss_has_not_fallen(tmp_path, capsys):
     # A rate of almost 0 leaves the loss as it is after the first step.
@@ -222,6 +250,36 @@ def test_begins_with_the_tokenizer_and_the_weights_of_another_run(whole, tmp_pat
     # One step at the beginning of a slow warm-up moves no weight far.
     for begun, moved in zip(open_model(whole[0]).weights, open_model(run).weights, strict=True):
         np.testing.assert_allclose(to_numpy(moved), to_numpy(begun), atol=1e-4)
+
+
+def run_of_student(teacher: Run, directory: Path) -> Run:
+    directory.mkdir()
+    training = {"teacher": teacher.directory, "steps": 2, "validation_bleu_sentences": 0}
+    return new_run(directory, training=training, model={"d_model": 6, "dropout_rate": 0.3})
+
+
+@pytest.mark.slow
+def test_a_student_of_a_teacher_resumes_bit_for_bit(whole, tmp_path):
+    once, twice = (run_of_student(whole[0], tmp_path / name) for name in ("once", "twice"))
+    train(changed(once, training={"steps": 4}))
+    train(twice)
+    train(changed(twice, training={"steps": 4}), resume=True)
+    assert twice.tokenizer().fingerprint == whole[0].tokenizer().fingerprint
+    assert_same_bits(*(x.checkpoints()[-1] / "model.keras" for x in (once, twice)))
+
+
+@pytest.mark.once
+def test_a_teacher_keeps_its_model_and_its_tokenizer(copy, tmp_path):
+    run = run_of_student(copy, tmp_path / "student")
+    train(run)
+    write_average(copy, copy.checkpoints()[:1])
+    with pytest.raises(UserError, match=r"training\.teacher: .* Received: another model"):
+        train(run, resume=True)
+    shutil.rmtree(run.tokenizer_dir)
+    Tokenizer.train([("a b c", "d e f")], 17).save(run.tokenizer_dir)
+    run.fingerprints_path.unlink()
+    with pytest.raises(UserError, match=r"training\.teacher: .* Received: another tokenizer"):
+        train(run, resume=True)
 
 
 @pytest.mark.once
