@@ -26,7 +26,9 @@ def teacher(tmp_path_factory) -> Run:
     """A run that translates in both directions."""
     directory = tmp_path_factory.mktemp("teacher")
     tiny_run.write_text(directory)
-    return trained(directory, {"both_directions": True}, {"min_length": 3, "average_last": 1})
+    return trained(
+        directory, {"both_directions": True}, {"min_length": 4, "no_repeat_ngram_size": 1}
+    )
 
 
 def recipe_with(directory, data, evaluation=()) -> Recipe:
