@@ -13,7 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import click
-import keras
 import numpy as np
 import pytest
 import yaml
@@ -60,14 +59,17 @@ SLOW = {
     *("own-corpus.md", "conformance.md", "own-model.md", "decoding.md", "fine-tuning.md"),
     *("report.md", "masked-language-model.md", "feature-sequences.md", "sliced-logits.md"),
 }
+EACH_BACKEND = {"README.md", "layers.md", "first-translator.md", "several-devices.md"}
+
+
+def marks_of(page):
+    is_slow, once = page.name in SLOW, page.name not in EACH_BACKEND
+    return [pytest.mark.slow] * is_slow + [pytest.mark.once] * once
 
 
 @pytest.mark.parametrize(
     "page",
-    [
-        pytest.param(page, id=name_of(page), marks=[pytest.mark.slow] * (page.name in SLOW))
-        for page in WITH_PYTHON
-    ],
+    [pytest.param(page, id=name_of(page), marks=marks_of(page)) for page in WITH_PYTHON],
 )
 def test_python_of_a_page_runs(page, quickstart, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -76,8 +78,6 @@ def test_python_of_a_page_runs(page, quickstart, tmp_path, monkeypatch):
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
     namespace: dict = {"__name__": "page"}
     for block in blocks(page, "python"):
-        if "conformance(" in block and keras.config.backend() != "jax":
-            continue  # starts all backends itself, so once is enough
         exec(compile(block, str(page), "exec"), namespace)
 
 

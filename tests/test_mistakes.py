@@ -117,9 +117,25 @@ REFUSED = {
         r"Missing data for input \"source_ids\"",
     ),
     "no targets for a `MaskedLanguageModel`": (without_targets, r"needs labels \(B, M\)"),
-    "text in `predict`": (
+    "wrong keys, in rows": (
+        lambda _: new_model().fit([{"input_ids": [5, 3], "labels": [5, 3]}]),
+        r"Missing data for input \"source_ids\".*\['input_ids'\]",
+    ),
+    "text in `fit` or `predict`": (
         lambda _: new_model().predict(["a b"]),
         r"reads token ids, not text.*`Translator\(model, tokenizer\)\.translate",
+    ),
+    "text in `fit` or `predict`, as pairs": (
+        lambda _: new_model().fit([("a b", "c d")]),
+        r"reads token ids, not text.*`ParallelDataset\(pairs, tokenizer\)`",
+    ),
+    "text in `fit` or `predict`, from a generator": (
+        lambda _: new_model().fit(x for x in [("a b", "c d")]),
+        r"reads token ids, not text",
+    ),
+    "text in `fit` or `predict`, as rows": (
+        lambda _: new_model().fit([{"translation": {"en": "a b", "de": "c d"}}]),
+        r"reads token ids, not text",
     ),
     "a loss or metric of Keras that counts padding": (
         lambda _: new_model("adam", "mse"),
@@ -145,6 +161,10 @@ REFUSED = {
         lambda _: Translator(new_model()),
         r"The model has no tokenizer: give one",
     ),
+    "a translator in a file that is not named x.keras": (
+        lambda path: Translator(new_model(), tokenizer_of("a b", 9)).save(path / "x.h5"),
+        r"the name of the file must end in \.keras",
+    ),
     "sentences in `ParallelDataset` that are no pairs": (
         lambda _: ParallelDataset(["a b", "c d"], tokenizer_of("a b c d", 11)),
         r"give \(source, target\) pairs\. Received: 'a b'",
@@ -160,7 +180,18 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("mistake", REFUSED)
+EACH_BACKEND = {
+    *("an id outside the vocabulary", "an id outside the vocabulary, eagerly"),
+    *("a label outside the vocabulary", "float ids", "no padding mask", "`fit` without targets"),
+}
+
+
+def on_one_backend(mistakes):
+    """Marks what Python finds before the backend computes."""
+    return [pytest.param(x, marks=[pytest.mark.once] * (x not in EACH_BACKEND)) for x in mistakes]
+
+
+@pytest.mark.parametrize("mistake", on_one_backend(REFUSED))
 def test_a_mistake_is_named(mistake, tmp_path):
     act, message = REFUSED[mistake]
     with pytest.raises(Exception, match=f"(?s){message}"):
@@ -211,11 +242,20 @@ RIGHT = {
 }
 
 
-@pytest.mark.parametrize("mistake", RIGHT)
+@pytest.mark.parametrize("mistake", on_one_backend(RIGHT))
 def test_a_mistake_is_none_by_default(mistake):
     RIGHT[mistake]()
 
 
+@pytest.mark.once
+def test_datasets_and_translators_say_what_they_are():
+    tokenizer = tokenizer_of("a b c d", 11)
+    dataset = ParallelDataset([("a b", "c d")], tokenizer)
+    assert repr(dataset) == "<ParallelDataset of 1 pairs in 1 batches>"
+    assert "<Tokenizer of 11 and 11 ids>" in repr(Translator(new_model(), tokenizer))
+
+
+@pytest.mark.once
 def test_rows_of_padding_need_no_bos(recwarn):
     framed = INPUTS["target_ids"].copy()
     framed[-1] = 0  # as in the last batch of a `ParallelDataset`

@@ -55,8 +55,8 @@ def options_of(
             if is_own:
                 settings |= {"metavar": field.title, "is_flag": field.annotation is bool}
                 settings |= {"multiple": get_origin(field.annotation) is tuple}
-                default = None if field.is_required() else field.default or None
-                settings |= {"required": field.is_required(), "default": default}
+                optional = {"default": field.default or None}  # To Click, None is a default, too.
+                settings |= {"required": True} if field.is_required() else optional
             elif field.default is not None:
                 text += f" Default: {field.default}."
             text = text.replace("Default: ", f"Default: {of_recipe}")

@@ -52,7 +52,7 @@ def train_command(recipe: str, options: TrainOptions) -> None:
     from keras_transformer.architectures import command_line
     from keras_transformer.recipe.files import load_recipe
     from keras_transformer.training import train
-    from keras_transformer.training.distribution import start
+    from keras_transformer.training.train_run import start
 
     resume, directory, overrides = options.resume, options.run, [*options.set]
     if options.data_dir:

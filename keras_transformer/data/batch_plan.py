@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_transformer.data.token_store import SIDES, TokenStore
+from keras_transformer.data.piece_sampler import PieceSampler
+from keras_transformer.data.token_store import SIDES, Sentences, TokenStore
 from keras_transformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from keras_transformer.errors import UserError, check_ids, check_sizes
 
@@ -18,6 +19,7 @@ Width = tuple[int, int]
 _MAX_LEVELS = 48  # most lengths to choose from, per side; limits the time of `choose_buckets`
 _REFINEMENTS = 2  # how many times each width is replaced by a better one
 _EVENNESS = 0.1  # of the progress of buckets, beside that of corpora
+_COUNTS = 1_024  # how many steps' numbers of tokens are kept; more than between two reports
 _TARGET_COST = 2  # of a target token; a source token costs 1, because it needs no logits
 
 
@@ -74,6 +76,9 @@ class BatchPlan:
             The sample weights are the same as without `shard`. Defaults to all rows.
         weights: How many times a pass uses each pair, a number for each corpus of the store.
             Defaults to once.
+        sampler: Draws the pieces of each batch, with the seed `seed`. Sentences are then padded to
+            lengths with room for more pieces. A sentence whose drawn pieces do not fit keeps those
+            of `store`. Defaults to None, which means the pieces of `store`.
 
     Raises:
         UserError: If the longest sentence does not fit into a batch.
@@ -91,6 +96,7 @@ class BatchPlan:
         max_shapes: int = 8,
         shard: Shard | None = None,
         weights: Sequence[float] | None = None,
+        sampler: PieceSampler | None = None,
     ) -> None:
         check_sizes(tokens_per_batch=tokens_per_batch, accumulation_steps=accumulation_steps)
         check_sizes(length_multiple=length_multiple, max_shapes=max_shapes)
@@ -102,7 +108,11 @@ class BatchPlan:
         self.shard = shard or Shard()
         self.weights = weights or [1.0] * len(store.corpora)
         self._ends = np.cumsum(store.corpora)
-        sources, targets = (store.lengths(side) + 1 for side in SIDES)
+        self.sampler = sampler
+        self._text = functools.lru_cache(accumulation_steps + 1)(self._read)
+        self._tokens = functools.lru_cache(_COUNTS)(self._count)
+        rooms = sampler.room(store) if sampler else [store.lengths(side) for side in SIDES]
+        sources, targets = (room + 1 for room in rooms)
         widths, bucket_of_pair = choose_buckets(sources, targets, length_multiple, max_shapes)
         least = max(_tokens_per_sentence(*width) for width in widths)
         if tokens_per_batch < least:
@@ -137,8 +147,7 @@ class BatchPlan:
 
     def tokens(self, step: int) -> int:
         """Returns the number of target tokens of a step, including eos but not padding."""
-        slots = [self.slot(step, micro)[1] for micro in range(self.accumulation_steps)]
-        return sum(int(self.store.lengths("target", x).sum()) + len(x) for x in slots)
+        return self._tokens(step)
 
     def batch(self, step: int, micro: int = 0) -> Batch:
         """Returns one micro-batch of an optimizer step.
@@ -155,17 +164,17 @@ class BatchPlan:
             over tokens, the mean gradient of the micro-batches is the gradient of the step's mean
             loss per target token. Rows without a sentence contain only padding.
         """
-        shape, pairs = self.slot(step, micro)
+        shape, text, pairs = self._text(step, micro)
         begin, end, parts = self.shard
         rows = -(-shape.batch_size // parts)
         own = shape._replace(batch_size=(end - begin) * rows)
         weight = self.accumulation_steps / self.tokens(step)
-        return _assemble(self.store, pairs[begin * rows : end * rows], own, weight)
+        return _assemble(text, pairs[begin * rows : end * rows], own, weight)
 
     def unweighted(self, step: int) -> Batch:
         """Returns the first micro-batch of a step, in which each real token has the weight 1."""
-        shape, pairs = self.slot(step)
-        return _assemble(self.store, pairs, shape, 1.0)
+        shape, text, pairs = self._text(step, 0)
+        return _assemble(text, pairs, shape, 1.0)
 
     def micro_batches(self, step: int) -> list[Batch]:
         """Returns all micro-batches of an optimizer step (see `batch`)."""
@@ -183,6 +192,19 @@ class BatchPlan:
         pairs, slots = self._order_of_pass(pass_index)
         shape, begin, end = slots[position]
         return shape, pairs[begin:end]
+
+    def _read(self, step: int, micro: int) -> tuple[BatchShape, Sentences, np.ndarray]:
+        """Returns the shape of a micro-batch, and a text with the indices of its pairs in it."""
+        shape, pairs = self.slot(step, micro)
+        if self.sampler is None:
+            return shape, self.store, pairs
+        most = shape.source_length - 1, shape.target_length - 1
+        seed = f"{self.seed} {step * self.accumulation_steps + micro}"
+        return shape, self.sampler.draw(self.store, pairs, most, seed), np.arange(len(pairs))
+
+    def _count(self, step: int) -> int:
+        texts = [self._text(step, micro)[1:] for micro in range(self.accumulation_steps)]
+        return sum(int(text.lengths("target", x).sum()) + len(x) for text, x in texts)
 
     def _shape(self, source_length: int, target_length: int) -> BatchShape:
         batch_size = self.tokens_per_batch // _tokens_per_sentence(source_length, target_length)
@@ -311,9 +333,9 @@ def _tokens_per_sentence(source_length: int, target_length: int) -> int:
     return max(target_length, -(-source_length // 2))
 
 
-def _assemble(store: TokenStore, pairs: np.ndarray, shape: BatchShape, weight: float) -> Batch:
-    source_ids = _pad(store, "source", pairs, (shape.batch_size, shape.source_length))
-    labels = _pad(store, "target", pairs, (shape.batch_size, shape.target_length))
+def _assemble(text: Sentences, pairs: np.ndarray, shape: BatchShape, weight: float) -> Batch:
+    source_ids = _pad(text, "source", pairs, (shape.batch_size, shape.source_length))
+    labels = _pad(text, "target", pairs, (shape.batch_size, shape.target_length))
     target_ids = np.full_like(labels, PAD_ID)
     target_ids[:, 1:] = np.where(labels == EOS_ID, PAD_ID, labels)[:, :-1]
     target_ids[: len(pairs), 0] = BOS_ID
@@ -321,16 +343,16 @@ def _assemble(store: TokenStore, pairs: np.ndarray, shape: BatchShape, weight: f
     return {"source_ids": source_ids, "target_ids": target_ids}, labels, sample_weight
 
 
-def _pad(store: TokenStore, side: str, pairs: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+def _pad(text: Sentences, side: str, pairs: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     """Returns the pieces and eos of one side of `pairs`, padded to `shape`, int32.
 
     Sources have no eos if the tokenizer says so.
     """
     ids = np.full(shape, PAD_ID, np.int32)
-    lengths = store.lengths(side, pairs)
+    lengths = text.lengths(side, pairs)
     rows = ids[: len(pairs)]
-    rows[np.arange(shape[1]) < lengths[:, None]] = store.pieces(side, pairs)
-    if side == "target" or store.source_eos:
+    rows[np.arange(shape[1]) < lengths[:, None]] = text.pieces(side, pairs)
+    if side == "target" or text.source_eos:
         rows[np.arange(len(pairs)), lengths] = EOS_ID
     return ids
 

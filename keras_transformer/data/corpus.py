@@ -30,11 +30,17 @@ Item = TypeVar("Item")
 
 # The suffixes of compressed files.
 COMPRESSED = (".gz", ".xz", ".bz2", ".zst")
-# Files that have no lines of text, and the program that converts each.
-_CONVERTERS = {
-    **{".xlsx": "soffice --headless --convert-to csv", ".pdf": "pdftotext"},
-    **{".docx": "soffice --headless --convert-to txt:Text", ".zip": "unzip", ".tar": "tar -xf"},
+# The program that converts files without lines of text, by the suffixes of the files.
+_PROGRAMS = {
+    ".xlsx .xls .ods": "soffice --headless --convert-to csv",
+    ".docx .doc .odt .rtf .html": "soffice --headless --convert-to txt:Text",
+    ".pdf": "pdftotext",
+    ".zip": "unzip",
+    ".7z": "7z x",
+    ".tar .tgz .txz .tbz": "tar -xf",
     ".sgm": "> text.txt sed -n 's/<seg[^>]*> *//; s/ *<.seg>//p'",
+    ".arrow": "python -c 'import datasets, sys; "
+    'datasets.Dataset.from_file(sys.argv[1]).to_json("text.jsonl")\'',
 }
 # What opens a compressed file, by a regular expression for its first bytes.
 _OPENERS: dict[bytes, Any] = {
@@ -75,7 +81,8 @@ def open_text(path: str | Path) -> Iterator[BinaryIO]:
 
     Refuses files such as spreadsheets and archives, with the command that converts them.
     """
-    if program := _CONVERTERS.get(suffix_of(path)):
+    suffix = suffix_of(path)
+    if program := next((_PROGRAMS[x] for x in _PROGRAMS if suffix in x.split()), None):
         command = f"{program} {quoted(str(path))}"
         raise CorpusError(f"{path} has no lines of text. A command that converts it: {command}")
     try:
@@ -127,8 +134,9 @@ def _lines(file: BinaryIO, name: str) -> Iterator[str]:
             return
         text = line.removesuffix(b"\r\n").removesuffix(b"\n")
         try:
-            if number == 1 and line.count(0) > max(3, len(line) // 20):
-                raise UnicodeDecodeError("utf-8", line, line.index(0), 1, "of UTF-16 or UTF-32")
+            if number == 1 and (line.count(0) > max(3, len(line) // 20) or b"\x1b$" in line):
+                start = line.index(0 if 0 in line else b"\x1b")
+                raise UnicodeDecodeError("utf-8", line, start, 1, "of UTF-16 or ISO 2022")
             yield text.decode("utf-8")
         except UnicodeDecodeError as error:
             raise CorpusError(
@@ -142,12 +150,14 @@ def _advice(line: bytes, file: BinaryIO) -> str:
     from charset_normalizer import from_bytes
 
     data = line if file is sys.stdin.buffer else line + file.read(2**16)
-    best = from_bytes(data[: len(data) // 4 * 4 or None]).best()
+    end = len(data) // 4 * 4 if 0 in data else data.rfind(b"\n") + 1  # of whole characters
+    best = from_bytes(data[: end or None]).best()
     if best is None or best.encoding == "utf_8":
         return "The file is damaged, or not text"
-    # Much of Western Europe's text can be both; iconv spells names with hyphens.
-    encoding = "cp1252" if "cp1252" in best.could_be_from_charset else best.encoding
-    encoding = encoding.upper().replace("UTF_16_", "UTF_16").replace("_", "-")
+    # Much text of Western Europe and Japan can be in several. iconv spells names with hyphens.
+    common: list[str] = [x for x in ("cp1252", "euc_jp") if x in best.could_be_from_charset]
+    encoding = (common or [best.encoding])[0].upper().replace("_", "-")
+    encoding = re.sub("(?<=UTF-16|UTF-32)-", "", encoding).replace("ISO2022", "ISO-2022")
     return f"It may be {encoding}, which this converts: iconv -f {encoding} -t UTF-8"
 
 

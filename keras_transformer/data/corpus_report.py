@@ -87,17 +87,14 @@ class _Side:
 
 
 def examine(
-    pairs: Iterable[Pair],
-    progress: bool = True,
-    is_wrong_language: Callable[[Pair], bool] | None = None,
+    pairs: Iterable[Pair], is_wrong_language: Callable[[Pair], bool] | None = None
 ) -> CorpusReport:
     """Reads a corpus once. Needs 32 bytes of memory per pair, and the memory of the sample."""
     source_side, target_side, hashes = _Side(), _Side(), array("q")
     rng, sample = random.Random(1), list[Pair]()
     empty = equal = uneven = 0
     first = None
-    bar = Bar("reading", iterable=pairs, unit=" pairs", delay=1, disable=not progress)
-    for source, target in bar:
+    for source, target in Bar("reading", iterable=pairs, unit=" pairs", delay=1):
         if not source.strip() or not target.strip():
             empty += 1
             continue

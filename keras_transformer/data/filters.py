@@ -13,7 +13,7 @@ from keras_transformer.errors import UserError
 # sides are exchanged, nine tenths are.
 _CONFIDENCE = 0.7
 # Languages that the detector confuses count as one.
-_CLOSE = ("bs hr sr", "da nb nn no", "id ms", "yue wuu zh", "ar ary arz")
+_CLOSE = "bs hr sr|da nb nn no|id ms|yue wuu zh|ar ary arz|fil tl|pbt ps|quy quz qu".split("|")
 
 
 def is_uneven(pair: Pair, most: float) -> bool:

@@ -40,7 +40,7 @@ def same_language(name: str, code: str) -> bool:
 
 
 def base_language(code: str) -> str:
-    """Returns the shortest code of a language without script and region: zh for zho_Hans."""
+    """Returns the shortest code of a language without script and region: ar for arb_Arab."""
     from langcodes import Language
 
-    return str(Language.get(code).language)
+    return str(Language.get(code).prefer_macrolanguage().language)

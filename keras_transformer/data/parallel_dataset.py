@@ -72,6 +72,9 @@ class ParallelDataset(keras.utils.PyDataset):
         self.epoch = 0
         self._steps = functools.lru_cache(maxsize=1)(self._steps_of_pass)
 
+    def __repr__(self) -> str:
+        return f"<ParallelDataset of {len(self.plan.store)} pairs in {len(self)} batches>"
+
     def __len__(self) -> int:
         return self.plan.batches_per_pass
 

@@ -187,8 +187,8 @@ def _match(column: str, names: list[str]) -> str | None:
 def _table(path: Path, languages: Languages) -> Iterator[Row]:
     names: list[str] = []
     for number, cells in _cells(path):
-        if not names and _choose(cells, languages):
-            names = cells
+        if not names and _choose(header := [x.strip() for x in cells], languages):
+            names = header
             continue
         names = names or [f"{x + 1}" for x in range(len(cells))]
         if len(cells) != len(names):
@@ -234,7 +234,10 @@ def _json_lines(path: Path, _: Languages) -> Iterator[Row]:
     for number, line in enumerate(read_lines(path), start=1):
         try:
             if line:
-                yield _sides(json.loads(line))
+                row = json.loads(line)
+                if "\\u" in line:  # can be half of a character
+                    json.dumps(row, ensure_ascii=False).encode()
+                yield _sides(row)
         except (ValueError, RecursionError, AttributeError):
             rule = "a line must be a JSON object (`jq -c '.[]'` makes lines of a JSON array)"
             raise CorpusError(f"{path}, line {number:,}: {rule}. Received: {line[:40]!r}") from None
@@ -316,7 +319,7 @@ def _unit_row(unit: Any) -> Row:
 _XML = (".tmx", ".xlf", ".xliff", ".sdlxliff", ".mqxliff", ".mxliff", ".xml")
 # What yields the rows of a file, by its suffix. Any other file is a table.
 _READERS = {
-    **{".parquet": _parquet, ".po": _messages},
+    **{".parquet": _parquet, ".po": _messages, ".pot": _messages},
     **dict.fromkeys((".json", ".jsonl", ".ndjson"), _json_lines),
     **dict.fromkeys(_XML, _xml_units),
 }

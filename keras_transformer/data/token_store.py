@@ -26,7 +26,29 @@ _FILES = [f"{side}.{kind}" for side in SIDES for kind in ("ids", "offsets")]
 _CHUNK = 8_192  # number of pairs that are encoded together; limits the memory that `build` needs
 
 
-class TokenStore:
+class Sentences:
+    """The pieces of sentence pairs. `ids` has those of all sentences of a side, in a row."""
+
+    def __init__(
+        self, offsets: dict[str, np.ndarray], ids: dict[str, np.ndarray], source_eos: bool
+    ) -> None:
+        self._offsets, self._ids, self.source_eos = offsets, ids, source_eos
+
+    def lengths(self, side: str, pairs: np.ndarray | None = None) -> np.ndarray:
+        """Returns the number of pieces of each "source" or "target" in `pairs`: int64 (B,)."""
+        offsets = self._offsets[side]
+        return np.diff(offsets) if pairs is None else offsets[pairs + 1] - offsets[pairs]
+
+    def pieces(self, side: str, pairs: np.ndarray) -> np.ndarray:
+        """Concatenates the pieces of the source or target sentences with indices `pairs`."""
+        lengths = self.lengths(side, pairs)
+        ends = np.cumsum(lengths)
+        starts = self._offsets[side][pairs]
+        places = np.repeat(starts - ends + lengths, lengths) + np.arange(lengths.sum())
+        return self._ids[side][places]
+
+
+class TokenStore(Sentences):
     """The token ids of a parallel corpus, in memory-mapped files that `build` writes.
 
     The files `source.ids` and `target.ids` contain the pieces of all sentences as uint16 or uint32,
@@ -57,14 +79,14 @@ class TokenStore:
         summary = _read_summary(self.directory)
         self.fingerprint: str = summary["fingerprint"]
         self.dropped: dict[str, int] = summary["dropped"]
-        self.source_eos: bool = summary.get("source_eos", True)
         self.corpora: list[int] = summary.get("corpora", [summary["pairs"]])
 
         def mapped(kind: str, dtype: str) -> dict[str, np.ndarray]:
             paths = {side: self.directory / f"{side}.{kind}" for side in SIDES}
             return {x: np.asarray(np.memmap(path, dtype, "r")) for x, path in paths.items()}
 
-        self._offsets, self._ids = mapped("offsets", "<i8"), mapped("ids", summary["dtype"])
+        offsets, ids = mapped("offsets", "<i8"), mapped("ids", summary["dtype"])
+        super().__init__(offsets, ids, summary.get("source_eos", True))
 
     @classmethod
     def build(
@@ -126,19 +148,6 @@ class TokenStore:
         """Returns the source and target pieces of one pair: uint16 or uint32 (length,)."""
         chosen = np.array([range(len(self))[index]])
         return self.pieces("source", chosen), self.pieces("target", chosen)
-
-    def lengths(self, side: str, pairs: np.ndarray | None = None) -> np.ndarray:
-        """Returns the number of pieces of each "source" or "target" in `pairs`: int64 (B,)."""
-        offsets = self._offsets[side]
-        return np.diff(offsets) if pairs is None else offsets[pairs + 1] - offsets[pairs]
-
-    def pieces(self, side: str, pairs: np.ndarray) -> np.ndarray:
-        """Concatenates the pieces of the source or target sentences with indices `pairs`."""
-        lengths = self.lengths(side, pairs)
-        ends = np.cumsum(lengths)
-        starts = self._offsets[side][pairs]
-        places = np.repeat(starts - ends + lengths, lengths) + np.arange(lengths.sum())
-        return self._ids[side][places]
 
     @property
     def report(self) -> str:

@@ -93,6 +93,9 @@ class Tokenizer:
         prefixes = {"source_prefix": [*source_prefix], "target_prefix": [*target_prefix]}
         self.frames = {**prefixes, "source_eos": source_eos}
 
+    def __repr__(self) -> str:
+        return f"<Tokenizer of {self.source_vocabulary_size} and {self.target_vocabulary_size} ids>"
+
     @classmethod
     def train(
         cls,
@@ -225,6 +228,15 @@ class Tokenizer:
     def target_pieces(self) -> list[str]:
         """The target pieces in the order of their ids, including pad, unk, bos and eos."""
         return self._target.id_to_piece(list(range(self.target_vocabulary_size)))
+
+    def scores(self, side: str) -> list[float]:
+        """Returns the logarithm of the probability of each piece of a unigram model.
+
+        Pieces that are not segments of text, such as unk, have 0.
+        """
+        processor = self._source if side == "source" else self._target
+        ids = range(processor.get_piece_size())
+        return [0.0 if processor.is_unused(id) else processor.get_score(id) for id in ids]
 
     @property
     def fingerprint(self) -> str:

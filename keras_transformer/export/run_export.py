@@ -19,7 +19,7 @@ from keras_transformer.export.onnx import export_onnx
 from keras_transformer.export.options import PACKAGES, SEARCH_OPTIONS, ExportOptions
 from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.shared_run import export_shared_run
-from keras_transformer.runs.run import Run
+from keras_transformer.runs.run import Run, opened_runs
 from keras_transformer.translation.comparison import run_sentences
 from keras_transformer.translation.open_run import open_model, open_shortlist
 
@@ -35,7 +35,7 @@ class Exported(NamedTuple):
     comparison: str  # for a SavedModel, also the operations that the server must support
 
 
-def export_run(run: Run, options: ExportOptions) -> Exported:
+def export_run(run: Run | str | Path, options: ExportOptions) -> Exported:
     """Exports the model of a run, and compares the export with the model.
 
     A SavedModel is written by a new process with KERAS_BACKEND=tensorflow, whatever backend this
@@ -46,7 +46,7 @@ def export_run(run: Run, options: ExportOptions) -> Exported:
     >>> export_run(Run.open("runs/quickstart"), ExportOptions(format="onnx", quantization="int8"))
 
     Args:
-        run: A run that has a model, or a checkpoint.
+        run: A run that has a model, or a checkpoint, or its folder or name.
         options: What to export, and where to.
 
     Raises:
@@ -54,6 +54,7 @@ def export_run(run: Run, options: ExportOptions) -> Exported:
             export is not installed. If the results of the export differ from those of the model. If
             the folder is not empty, or the disk is full. After an error, nothing is written.
     """
+    (run,) = opened_runs(run)
     format = options.format
     search = options.search or run.recipe.evaluation.search_options()
     supported = SEARCH_OPTIONS.get(format, SearchOptions.model_fields)

@@ -104,7 +104,8 @@ def _without_folders(recipe: Recipe) -> Recipe:
     """Returns the recipe without folders of the user (see `export_shared_run`)."""
     tree = recipe.model_dump(mode="json", exclude_none=True)
     tree["data"].pop("directory", None)
-    tree["training"].pop("initial_run", None)
+    for key in ("initial_run", "teacher"):
+        tree["training"].pop(key, None)
     splits = [tree["data"].get(split, {}) for split in ("train", "validation", "test")]
     corpora = [x for split in splits for x in (split if isinstance(split, list) else [split])]
     for corpus in corpora:

@@ -43,15 +43,16 @@ class Adaptable:
             lora_alpha: The adapters are multiplied by `lora_alpha / rank`. Defaults to `rank`.
 
         Raises:
-            ValueError: If the layer is not built, or has no linear map.
+            ValueError: If the layer is not built, has no linear map, or has LoRA already.
 
         Source: Hu et al. 2021, LoRA.
         """
         owner: Any = self
         leaves = [layer for layer in owner._flatten_layers() if not layer._layers]
-        if not any(isinstance(layer, keras.layers.Dense) for layer in leaves):
+        linear = [layer for layer in leaves if isinstance(layer, keras.layers.Dense)]
+        if not linear or any(layer.lora_enabled for layer in linear):
             raise ValueError(
-                "LoRA needs a built layer that has linear maps. "
+                "LoRA needs a built layer that has linear maps, and no LoRA yet. "
                 f"Received: {owner.name!r} of class {type(owner).__name__}, built={owner.built}"
             )
         owner.trainable = True

@@ -62,7 +62,7 @@ class FitsTokens:
         if class_weight is not None:
             raise ValueError(
                 "Weight the labels (B, T) by `sample_weight` (B, T): a row of labels has no class. "
-                f"Received: class_weight={class_weight}"
+                f"Received: class_weight={class_weight!s:.100}"
             )
         if not getattr(self, "is_replica", False):
             check_trains_alone()

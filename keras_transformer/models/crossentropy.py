@@ -255,6 +255,8 @@ def sliced_crossentropy(
     slice_size: int,
     label_smoothing: float = 0.0,
     second_pass: SecondPass | None = None,
+    teacher: tuple[Any, ...] = (),
+    teacher_weight: float = 0.0,
     needs_gradient: bool = True,
 ) -> Any:
     """Computes the sum of all token losses, with the logits of only a few tokens in memory.
@@ -271,6 +273,10 @@ def sliced_crossentropy(
         slice_size: Number of tokens per iteration, at least 1.
         label_smoothing: Float ε in [0, 1].
         second_pass: What a second forward pass adds to the loss. Defaults to None.
+        teacher: States (M, D') and output projection (V, D') of a model whose predictions are part
+            of the target distributions, without gradients. Defaults to (), which means no teacher.
+        teacher_weight: Float in [0, 1], the share of the teacher in the target distribution of each
+            token. The smoothed label has the rest.
         needs_gradient: If False, computes no gradients. This saves two matrix products per slice.
 
     Returns:
@@ -280,7 +286,8 @@ def sliced_crossentropy(
     """
     # Without this scaling, weights such as 1 / tokens make logit gradients underflow in float16.
     largest = ops.maximum(ops.max(ops.abs(weights)), scalar(1e-30, "float32"))
-    data = (labels, weights / largest, slice_size, label_smoothing, second_pass)
+    weights = weights / largest
+    data = (labels, weights, slice_size, label_smoothing, second_pass, teacher, teacher_weight)
     if not needs_gradient:
         return largest * _loop(states, embeddings, *data, needs_gradient=False)[0]
 
@@ -306,6 +313,8 @@ def _loop(
     size: int,
     label_smoothing: float,
     second_pass: SecondPass | None,
+    teacher: tuple[Any, ...],
+    teacher_weight: float,
     needs_gradient: bool,
 ) -> tuple[Any, ...]:
     """Returns the sums and, if needed, the float32 gradients of `states` and `embeddings`."""
@@ -316,19 +325,29 @@ def _loop(
     most = max if isinstance(count, int) else ops.maximum
     size = -(-count // most(num_slices, 1))
     added = num_slices * size - count  # padding tokens with weight 0
-    states = ops.reshape(states, (passes, count, states.shape[-1]))
-    states = ops.pad(states, ((0, 0), (0, added), (0, 0)))
+
+    def padded(states: Any) -> Any:
+        states = ops.reshape(states, (passes, count, states.shape[-1]))
+        return ops.pad(states, ((0, 0), (0, added), (0, 0)))
+
+    def at(states: Any, start: Any) -> Any:
+        width = states.shape[-1]
+        x = ops.slice(states, first_indices(start, 1), (passes, size, width))
+        return ops.reshape(x, (passes * size, width))
+
+    states = padded(states)
+    teacher_states = padded(ops.tile(teacher[0], (passes, 1))) if teacher else None
     labels, weights = (ops.pad(x, ((0, added),)) for x in (labels, weights))
     mean_embedding = ops.mean(ops.cast(embeddings, "float32"), axis=0)
 
     def body(index: Any, totals: Any, *gradients: Any) -> tuple[Any, ...]:
         start = index * size
-        x = ops.slice(states, first_indices(start, 1), (passes, size, states.shape[-1]))
-        x = ops.reshape(x, (passes * size, states.shape[-1]))
+        x = at(states, start)
         y, weight = (ops.slice(z, (start,), (size,)) for z in (labels, weights))
         y = ops.tile(y, passes)
         of_slice = (x, embeddings, mean_embedding, y, weight)
-        sums, d_logits = _sums(*of_slice, label_smoothing, second_pass)
+        soft = (teacher_weight, _softmax(at(teacher_states, start), teacher[1])) if teacher else ()
+        sums, d_logits = _sums(*of_slice, label_smoothing, second_pass, soft)
         if needs_gradient:
             d_logits = ops.cast(d_logits, x.dtype)
             d_states = ops.cast(ops.matmul(d_logits, embeddings), "float32")
@@ -349,6 +368,12 @@ def _loop(
     return totals, *gradients
 
 
+def _softmax(states: Any, embeddings: Any) -> Any:
+    logits = ops.cast(ops.matmul(states, ops.transpose(embeddings)), "float32")
+    _, exponentials, total = softmax_parts(logits)
+    return exponentials / total
+
+
 def _sums(
     states: Any,
     embeddings: Any,
@@ -357,8 +382,12 @@ def _sums(
     weights: Any,
     label_smoothing: float,
     second_pass: SecondPass | None,
+    soft: tuple[Any, ...],
 ) -> tuple[Any, Any]:
-    """Returns the three sums for one slice, and the gradient of the loss with respect to logits."""
+    """Returns the three sums for one slice, and the gradient of the loss with respect to logits.
+
+    `soft` is empty, or the share of soft targets and their probabilities, float32 (M, V).
+    """
     logits = ops.cast(ops.matmul(states, ops.transpose(embeddings)), "float32")
     largest, exponentials, total = softmax_parts(logits)
     normalizer = (largest + ops.log(total))[:, 0]
@@ -372,6 +401,11 @@ def _sums(
         shares = ops.concatenate([x * weights for x in (1 - second_pass.share, second_pass.share)])
     weight = shares[:, None]
     smoothed = ops.where(is_label, (1.0 - label_smoothing + spread) * weight, spread * weight)
+    if soft:
+        share, probabilities = soft
+        of_soft = ops.sum(probabilities * logits, axis=-1)
+        loss = (1.0 - share) * loss + share * (normalizer - of_soft)
+        smoothed = (1.0 - share) * smoothed + (share * weight) * probabilities
     d_logits = exponentials * (weight / total) - smoothed
     correct = ops.cast(of_label >= largest[:, 0], "float32")
     sums = [ops.sum(shares * x) for x in (loss, normalizer - of_label, correct)]

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer._backend.fit_data import check_text
 from keras_transformer.errors import check_ids
 from keras_transformer.models.base import ConfiguredModel
 from keras_transformer.models.crossentropy import MaskedAccuracy, MaskedCrossentropy, Perplexity
@@ -19,7 +20,6 @@ from keras_transformer.models.crossentropy import MaskedAccuracy, MaskedCrossent
 _CROSSENTROPY = ("crossentropy", "ce", "sparsecategoricalcrossentropy")
 _ACCURACY = ("accuracy", "acc", "sparsecategoricalaccuracy")
 _TOKENS = ("source_ids", "target_ids", "token_ids", "labels")
-_TEXT = ("U", "S", "O")  # NumPy's kinds of dtypes
 
 
 class TokenPredictor(ConfiguredModel):
@@ -213,14 +213,3 @@ def check_tokens(model: Any, x: Any, y: Any = None, sample_weight: Any = None) -
             f"model does not learn the first token. Received: {np.unique(first)}",
             stacklevel=4,
         )
-
-
-def check_text(data: Any) -> None:
-    """Raises `TypeError` if data for a model is text."""
-    for x in keras.tree.flatten(data):
-        if isinstance(x, str | bytes) or getattr(getattr(x, "dtype", None), "kind", None) in _TEXT:
-            raise TypeError(
-                "The model reads token ids, not text. Encode text with the model's `Tokenizer`; "
-                "`Translator(model, tokenizer).translate(texts)` translates it. "
-                f"Received: {x!r:.100}"
-            )

@@ -37,8 +37,9 @@ def load_recipe(
             then not checked, which needs no Keras. Defaults to False.
 
     Returns:
-        The recipe, with defaults for missing keys. With `training.initial_run`, the defaults of the
-        section `tokenizer` are the settings of that run, if it exists.
+        The recipe, with defaults for missing keys. With `training.initial_run` or
+        `training.teacher`, the defaults of the section `tokenizer` are those of that run, if it
+        exists.
 
     Raises:
         UserError: If the file does not exist, is larger than 256 KiB, is not YAML or contains YAML
@@ -63,16 +64,16 @@ def load_recipe(
     except ValidationError as error:
         problems = "; ".join(_explain(details) for details in error.errors())
         raise UserError(f"{' with '.join([str(path), *overrides])}: {problems}") from None
-    return _with_tokenizer_of_initial_run(recipe)
+    return _with_tokenizer_of_other_run(recipe)
 
 
-def _with_tokenizer_of_initial_run(recipe: Recipe) -> Recipe:
+def _with_tokenizer_of_other_run(recipe: Recipe) -> Recipe:
     given = {key: getattr(recipe.tokenizer, key) for key in recipe.tokenizer.model_fields_set}
-    initial_run = recipe.training.initial_run
-    if initial_run is None or given.keys() == TokenizerSettings.model_fields.keys():
+    other = recipe.training.initial_run or recipe.training.teacher
+    if other is None or given.keys() == TokenizerSettings.model_fields.keys():
         return recipe
     try:
-        tokenizer = load_recipe(find_run(initial_run), is_of_run=True).tokenizer
+        tokenizer = load_recipe(find_run(other), is_of_run=True).tokenizer
     except UserError:  # `Run.create` raises it, and what needs no run can use the recipe.
         return recipe
     return recipe.model_copy(update={"tokenizer": tokenizer.model_copy(update=given)})

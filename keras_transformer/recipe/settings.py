@@ -368,6 +368,16 @@ class Training(_Section):
     tokens are cut. Not together with R-Drop."""
     simcut_rate: Rate = 0.05
     """Probability that SimCut cuts a token."""
+    teacher: Path | None = None
+    """Finished run whose predictions are part of the targets (distillation). Training starts with
+    the tokenizer of this run, so keys of the section tokenizer may be omitted. Its model may have
+    other sizes."""
+    teacher_weight: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Share of the teacher in the target distribution of each token."""
+    subword_regularization: Annotated[float, Field(ge=0)] | None = None
+    """Draw the pieces of the training text at random, in each pass anew, and raise the
+    probabilities of segmentations to this power, such as 0.2. Default: always the most probable
+    pieces. Needs tokenizer.model_type unigram."""
     adam_beta_1: Rate = 0.9
     """β₁ of Adam (§5.3)."""
     adam_beta_2: Rate = 0.98
@@ -409,7 +419,9 @@ class Training(_Section):
 
 # The codes of scripts that have no spaces between words.
 _HAN = ("Hani", "Hanb", "Hans", "Hant")
-_UNSPACED = (*_HAN, *"Jpan Hira Hrkt Kana Khmr Lana Laoo Mymr Tale Talu Tavt Thai Tibt".split())
+_UNSPACED = (
+    "Bali Bopo Hira Hrkt Java Jpan Kana Khmr Lana Laoo Mymr Tale Talu Tavt Thai Tibt".split()
+)
 
 
 def bleu_tokenization(language: str) -> str:
@@ -419,7 +431,7 @@ def bleu_tokenization(language: str) -> str:
     tag = langcodes.Language.get(language).maximize()
     if tag.script in _HAN and tag.language != "ja":
         return "zh"
-    return "char" if tag.script in _UNSPACED else "13a"
+    return "char" if tag.script in (*_HAN, *_UNSPACED) else "13a"
 
 
 class Evaluation(SearchOptions):
@@ -470,6 +482,10 @@ class Recipe(_Section):
             raise ValueError(f"{rule}. Received: {kept} and {averaged}")
         if self.data.both_directions and not self.tokenizer.joint:
             raise ValueError("data.both_directions needs tokenizer.joint. Received: false")
+        kind = self.tokenizer.model_type
+        if self.training.subword_regularization is not None and kind != "unigram":
+            rule = "training.subword_regularization needs tokenizer.model_type: unigram"
+            raise ValueError(f"{rule}. Received: {kind}")
         return self
 
     @property
@@ -523,7 +539,8 @@ def all_keys(
     for name, field in section.model_fields.items():
         kinds = [*_types(field.annotation)]
         inner = next((x for x in kinds if isinstance(x, type) and issubclass(x, BaseModel)), None)
-        section_in_words = "section" + ", or a list of sections" * (list in map(get_origin, kinds))
+        may_be_list = any(get_origin(x) is list for x in kinds)
+        section_in_words = "section" + ", or a list of sections" * may_be_list
         summary = (inspect.getdoc(inner) or "").partition("\n")[0]
         may_change = inherited or field.json_schema_extra == _MAY_CHANGE
         default = "" if inner or field.default is None else str(field.default)

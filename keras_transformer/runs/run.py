@@ -65,7 +65,8 @@ class Run:
         text/             the splits, if the recipe has a generator, filters or held_out
         tokenizer/        the tokenizer, written by `Tokenizer.save`
         store/            training and validation text as token ids
-        fingerprints.json the SHA-256 of the text and tokenizer of each split in `store/`
+        fingerprints.json the SHA-256 of the text and tokenizer of each split in `store/`, and of
+                          the teacher's model
         checkpoints/      step-00001000, step-00002000, ...
         model.keras       the finished model
         logs/             event files for TensorBoard
@@ -115,6 +116,9 @@ class Run:
         self.scores = RunScores(self)
         self._is_new = False
 
+    def __repr__(self) -> str:
+        return f"Run({str(self.directory)!r})"
+
     @classmethod
     def create(cls, directory: str | Path, recipe: Recipe) -> "Run":
         """Creates the folder of a new run, with its recipe.
@@ -124,7 +128,8 @@ class Run:
                 text file of the recipe is missing. After an error, the folder is unchanged.
         """
         run = cls(directory, recipe)
-        run.initial_run()
+        for key in ("initial_run", "teacher"):
+            run.other_run(key)
         for split in get_args(Split):
             for number in range(len(recipe.data.corpora(split))):
                 run.text.given_files(split, number)
@@ -185,18 +190,19 @@ class Run:
         run._changes()
         return run
 
-    def initial_run(self) -> "Run | None":
-        """Opens the run whose tokenizer and weights this run starts with, if the recipe names one.
+    def other_run(self, role: Literal["initial_run", "teacher"]) -> "Run | None":
+        """Opens the run with whose tokenizer this run starts, if the recipe names one.
 
-        Raises `UserError` if there is no such run, or if its recipe has another `tokenizer`.
+        `role` is the key of the section `training`. Raises `UserError` if there is no such run, or
+        if its recipe has another `tokenizer`.
         """
-        if (name := self.recipe.training.initial_run) is None:
+        if (name := getattr(self.recipe.training, role)) is None:
             return None
         run = Run.open(name)
         for key, (theirs, ours) in run.recipe.differences(self.recipe).items():
             if key.startswith("tokenizer."):
                 raise UserError(
-                    f"training.initial_run: {name} has {key}={theirs}, and the recipe has {ours}. "
+                    f"training.{role}: {name} has {key}={theirs}, and the recipe has {ours}. "
                     f"Remove the section `tokenizer`, or copy it from {run.recipe_path}"
                 )
         return run

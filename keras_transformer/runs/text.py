@@ -183,9 +183,9 @@ class RunText:
         except (ValueError, TypeError, OSError) as error:
             raise UserError(f"{path} cannot be read: {error}") from None
 
-    def add_fingerprint(self, split: Split, fingerprint: str) -> None:
-        """Stores the fingerprint of a split in fingerprints.json."""
-        write_json(self._run.fingerprints_path, {**self.fingerprints(), split: fingerprint})
+    def add_fingerprint(self, name: Split | Literal["teacher"], fingerprint: str) -> None:
+        """Stores the fingerprint of a split, or of the teacher's model, in fingerprints.json."""
+        write_json(self._run.fingerprints_path, {**self.fingerprints(), name: fingerprint})
 
     @contextmanager
     def training_store(self, tokenizer: Tokenizer) -> Iterator[TokenStore]:

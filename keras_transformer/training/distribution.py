@@ -27,13 +27,6 @@ from keras_transformer.training.replica_loss import replica_losses
 T = TypeVar("T")
 BATCH, MODEL = "batch", "model"  # the axes of `JaxMesh`
 
-# Variables by which launchers of training processes give their number, or the whole cluster.
-_LAUNCHERS = {
-    "torch": "WORLD_SIZE",
-    "jax": "KERAS_DISTRIBUTION_NUM_PROCESSES",
-    "tensorflow": "TF_CONFIG",
-}
-
 
 class Distribution:
     """The devices and processes that train a model. This class itself stands for one device.
@@ -259,33 +252,43 @@ class JaxMesh(Distribution):
             yield
 
     def crossentropy(
-        self, states: Any, embeddings: Any, labels: Any, weights: Any, **settings: Any
+        self,
+        states: Any,
+        embeddings: Any,
+        labels: Any,
+        weights: Any,
+        teacher: tuple[Any, ...],
+        **settings: Any,
     ) -> Any:
         """Computes `sliced_crossentropy` of each replica's tokens, and sums the results.
 
         Without separate sums, XLA would compute the logits of all tokens in every replica.
         """
         if self._distribution.device_mesh.shape[1] > 1:  # XLA cannot compile the sum.
-            return sliced_crossentropy(states, embeddings, labels, weights, **settings)
+            data = states, embeddings, labels, weights
+            return sliced_crossentropy(*data, teacher=teacher, **settings)
         import jax
         from jax.sharding import PartitionSpec
 
         width = states.shape[-1]
         whole, by_rows = PartitionSpec(), PartitionSpec(BATCH)
+        of_teacher = (by_rows, whole)[: len(teacher)]
 
-        def of_replica(states: Any, embeddings: Any, labels: Any, weights: Any) -> Any:
+        def of_replica(
+            states: Any, embeddings: Any, labels: Any, weights: Any, teacher: Any
+        ) -> Any:
             data = (ops.reshape(states, (-1, width)), embeddings, labels, weights)
-            return jax.lax.psum(sliced_crossentropy(*data, **settings), BATCH)
+            return jax.lax.psum(sliced_crossentropy(*data, teacher=teacher, **settings), BATCH)
 
         in_replicas = jax.shard_map(
             of_replica,
             mesh=self._distribution.device_mesh.backend_mesh,
-            in_specs=(PartitionSpec(None, BATCH), whole, by_rows, by_rows),
+            in_specs=(PartitionSpec(None, BATCH), whole, by_rows, by_rows, of_teacher),
             out_specs=whole,
             check_vma=False,
         )
         passes = (-1, labels.shape[0], width)  # axis 0: the forward passes; two with R-Drop
-        return in_replicas(ops.reshape(states, passes), embeddings, labels, weights)
+        return in_replicas(ops.reshape(states, passes), embeddings, labels, weights, teacher)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -402,9 +405,23 @@ class TensorFlowReplicas(Distribution):
             values_of = self._strategy.experimental_local_results
             return {name: values_of(value)[0] for name, value in logs.items()}
 
+        optimizer = inner_optimizer(model)
+        accumulation = optimizer.gradient_accumulation_steps
+
+        def train_on(is_last: bool, batch: Any) -> Any:
+            apply = functools.partial(_apply_micro_batch, optimizer, is_last)
+            with _replaced(optimizer, {"_backend_apply_gradients": apply}):
+                return step(batch)
+
+        def branch(batch: Any) -> Any:
+            # Keras branches within `strategy.run`, where replicas cannot communicate in a branch.
+            is_last = (optimizer._iterations + 1) % accumulation == 0
+            return tf.cond(is_last, lambda: train_on(True, batch), lambda: train_on(False, batch))
+
         # Traced once, for the shapes that the iterator declares. If the shapes of the first batches
         # mattered, a resumed training would round differently.
-        traced = tf.function(lambda iterator: step(next(iterator)))
+        chosen = branch if accumulation else step
+        traced = tf.function(lambda iterator: chosen(next(iterator)))
 
         def train(iterator: Any) -> Any:
             with self._strategy.scope():  # Metrics get variables before a replica needs them.
@@ -414,8 +431,7 @@ class TensorFlowReplicas(Distribution):
         return train
 
     def total(self, number: Any) -> Any:
-        context = self._tf.distribute.get_replica_context()
-        return context.all_reduce(self._tf.distribute.ReduceOp.SUM, number) if context else number
+        return self._sum([number])[0] if self._tf.distribute.get_replica_context() else number
 
     def assign_seed(self, state: Any, seed: int) -> None:
         for replica, part in enumerate(state.value.values, start=self.shard.begin):
@@ -435,6 +451,24 @@ class TensorFlowReplicas(Distribution):
     def _sum_of_replicas(self, number: Any) -> Any:
         numbers = self._strategy.run(self._tf.identity, args=(number,))
         return self._strategy.reduce(self._tf.distribute.ReduceOp.SUM, numbers, axis=None)
+
+
+def _apply_micro_batch(
+    optimizer: Any, is_last: bool, gradients: list[Any], variables: list[Any]
+) -> None:
+    """Accumulates gradients as Keras does, and updates weights after the last micro-batch."""
+    sums = [optimizer._accumulated_gradients[optimizer._get_variable_index(x)] for x in variables]
+    for total, gradient in zip(sums, gradients, strict=True):
+        total.assign(total + gradient)
+    if is_last:
+        means = [total / optimizer.gradient_accumulation_steps for total in sums]
+        means = optimizer._clip_gradients(means)
+        optimizer._apply_weight_decay(variables)
+        optimizer._backend_update_step(means, variables, optimizer.learning_rate)
+        for total in sums:
+            total.assign(ops.zeros_like(total))
+    if optimizer.use_ema:
+        optimizer._update_model_variables_moving_average(optimizer._trainable_variables)
 
 
 def _rank(resolver: Any) -> int:
@@ -604,23 +638,6 @@ def _reducing(optimizer: Any, reduce: Any) -> AbstractContextManager[Any]:
     return _replaced(optimizer, reduced_first)
 
 
-def start(recipe: Recipe) -> Distribution:
-    """Sets up the devices and processes for `training.distribution` of a recipe.
-
-    With `none`, one process trains on one device. With `data_parallel`, every device gets a part of
-    each batch. `model_parallel` also splits the weights over `training.model_shards` devices. It
-    works only on JAX. Call `start` before you make a model.
-
-    Raises:
-        UserError: If the backend does not support the recipe's settings, or would train to other
-            weights than one device.
-    """
-    _check(recipe, keras.config.backend())
-    if recipe.training.distribution == "none":
-        return ONE_DEVICE
-    return Distribution.all_devices(recipe.training.model_shards)
-
-
 @functools.cache
 def _start(backend: str, model_shards: int, fully_sharded: bool) -> Distribution:
     if (model_shards > 1 and backend != "jax") or (fully_sharded and backend != "torch"):
@@ -641,7 +658,6 @@ def _check_model(model: Any) -> None:
     layers = model._flatten_layers()
     on_tensorflow = keras.config.backend() == "tensorflow"
     unsupported = {
-        "gradient_accumulation_steps": on_tensorflow and optimizer.gradient_accumulation_steps,
         "ema_overwrite_frequency": on_tensorflow and optimizer.ema_overwrite_frequency,
         "BatchNormalization": any(
             isinstance(x, keras.layers.BatchNormalization) and x.trainable for x in layers
@@ -652,37 +668,4 @@ def _check_model(model: Any) -> None:
         raise UserError(
             f"{keras.config.backend()} cannot train on several devices with "
             f"{' and '.join(found)}: use KERAS_BACKEND=jax"
-        )
-
-
-def _check(recipe: Recipe, backend: str) -> None:
-    training = recipe.training
-    kind, shards = training.distribution, training.model_shards
-    if kind == "none" and os.environ.get(_LAUNCHERS[backend], "1") != "1":
-        raise UserError(
-            "the launcher started several processes, which would all write to the same run folder: "
-            "set training.distribution=data_parallel"
-        )
-    sizes = {**recipe.model.sizes, "vocabulary_size": recipe.tokenizer.vocabulary_size}
-    divided = ("num_heads", "d_model", "d_ff", "vocabulary_size")
-    is_uneven = any(sizes.get(name, 0) % shards for name in divided)
-    if is_uneven or (kind != "model_parallel" and shards > 1):
-        raise UserError(
-            "training.model_shards needs training.distribution=model_parallel, and must divide "
-            f"{', '.join(divided)}. Received: training.model_shards={shards}"
-        )
-    on_tensorflow = backend == "tensorflow"
-    unsupported = {
-        "training.distribution=model_parallel": kind == "model_parallel",
-        "training.accumulation_steps > 1": on_tensorflow and training.accumulation_steps > 1,
-        "training.jit_compile=true": on_tensorflow and training.jit_compile is True,
-        # Each replica would use the statistics of its own tokens, or a loss scale of its own.
-        "model.normalization=batch": recipe.model.normalization == "batch",
-        "training.dtype_policy=mixed_float16": training.dtype_policy == "mixed_float16",
-    }
-    found = [name for name, is_set in unsupported.items() if is_set]
-    if found and kind != "none" and backend != "jax":
-        raise UserError(
-            f"{backend} cannot train on several devices with {' and '.join(found)}: choose another "
-            "setting, or KERAS_BACKEND=jax"
         )

@@ -190,8 +190,8 @@ def _check(model: Any, batches: Any, callbacks: Sequence[Any]) -> None:
     """Raises `ValueError` for what `fit` would train or save otherwise than asked."""
     if not callable(batches):
         raise ValueError(
-            "`batches` must be a function that takes the number of batches to skip, and returns an "
-            f"iterable (see `array_batches`). Received: batches of type {type(batches).__name__}"
+            "`batches` must be a function such as the result of `array_batches`, or `plan.batches` "
+            f"of a `ParallelDataset`. Received: batches of type {type(batches).__name__}"
         )
     if not (model.compiled and model.built and model.steps_per_execution == 1):
         raise ValueError(

@@ -77,6 +77,11 @@ class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
             divergence of the second prediction from the first. Not together with `r_drop`. Defaults
             to 0, which means no SimCut.
         simcut_rate: Probability that SimCut cuts a source or target token. Defaults to 0.05.
+        teacher: A trained model with the inputs and the vocabulary of `model`, for distillation
+            (Hinton et al., 2015). Its predictions, without dropout, are part of the targets in
+            training. The trainer freezes the teacher. Defaults to None.
+        teacher_weight: Share of the teacher in the target distribution of each token, in [0, 1].
+            The smoothed label has the rest. Defaults to 0.5.
         gradient_checkpointing: Whether to recompute the activations of encoder and decoder layers
             in the backward pass, to save memory. Defaults to False.
         distribution: The devices and processes, such as `Distribution.all_devices()`. Defaults to
@@ -90,12 +95,15 @@ class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
         shape is (2B, T, D).
 
     Raises:
-        ValueError: If both `r_drop` and `simcut` are given. If no layer of `model` supports
-            `gradient_checkpointing`, or such a layer has batch normalization. `compile` raises it
-            as `model.compile` does, or on PyTorch if `jit_compile` is True, but CUDA graphs are
-            impossible. Training and evaluation raise it if the output matrix of `model` is
-            quantized, and training with `simcut` if the model has no `TokenEmbedding`.
+        ValueError: If both `r_drop` and `simcut` are given. If `teacher` is `model`, or has another
+            `pad_id`. If no layer of `model` supports `gradient_checkpointing`, or such a layer has
+            batch normalization. `compile` raises it as `model.compile` does, or on PyTorch if
+            `jit_compile` is True, but CUDA graphs are impossible. Training and evaluation raise it
+            if an output matrix is quantized, and training with `simcut` if the model has no
+            `TokenEmbedding`.
     """
+
+    teacher: Any = None
 
     def __init__(
         self,
@@ -105,6 +113,8 @@ class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
         r_drop: float = 0.0,
         simcut: float = 0.0,
         simcut_rate: float = 0.05,
+        teacher: Any = None,
+        teacher_weight: float = 0.5,
         gradient_checkpointing: bool = False,
         distribution: Distribution = ONE_DEVICE,
     ) -> None:
@@ -113,6 +123,11 @@ class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
             raise ValueError(
                 "Only one of `r_drop` and `simcut` can be used. "
                 f"Received: r_drop={r_drop}, simcut={simcut}"
+            )
+        if teacher and (teacher is model or teacher.pad_id != model.pad_id):
+            raise ValueError(
+                "`teacher` must be another model than `model`, with the same `pad_id`. "
+                f"Received: pad_id={teacher.pad_id}, pad_id={model.pad_id} of the model"
             )
         if gradient_checkpointing:
             check_checkpointable(model)
@@ -125,6 +140,11 @@ class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
         self._cut = _Cut(simcut_rate) if simcut else None
         if r_drop or simcut:
             self.second_pass = SecondPass.r_drop(r_drop) if r_drop else SecondPass.simcut(simcut)
+        self.teacher_weight = teacher_weight
+        if teacher and teacher_weight:
+            teacher.trainable = False
+            states = keras.Model(teacher.input, teacher.states)
+            self.__dict__.update(teacher=teacher, _teacher_states=states)  # not tracked by Keras
         self.gradient_checkpointing = gradient_checkpointing
         self.distribution = distribution
         self.accuracy, self.perplexity = MaskedAccuracy(loss.pad_id), Perplexity(loss.pad_id)
@@ -154,11 +174,16 @@ class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
     def variables(self) -> list[Any]:
         if not hasattr(self, "model"):
             return super().variables
-        return self.model.variables + (self._cut.variables if self._cut else [])
+        of_teacher = self.teacher.weights if self.teacher else []
+        return self.model.variables + (self._cut.variables if self._cut else []) + of_teacher
 
     @property
     def weights(self) -> list[Any]:
         return self.model.weights if hasattr(self, "model") else super().weights
+
+    @property
+    def non_trainable_weights(self) -> list[Any]:
+        return super().non_trainable_weights + (self.teacher.weights if self.teacher else [])
 
     def make_train_function(self, force: bool = False) -> None:
         if force or self._has_more_variables("train") or not self.train_function:
@@ -228,13 +253,19 @@ class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
         total = ops.sum(weights)
         mean = self.token_loss.reduction != "sum"
         divisor = self.distribution.total(total) if mean else 1.0
+        teacher: tuple[Any, ...] = ()
+        if self.teacher and training:
+            states = self._teacher_states(x, training=False)
+            teacher = tuple(map(ops.stop_gradient, _projection(self.teacher, states)))
         sums = self.distribution.crossentropy(
-            *self._projection(ops.reshape(y_pred, (-1, y_pred.shape[-1]))),
+            *_projection(self.model, y_pred),
             ops.reshape(y, (-1,)),
             ops.reshape(weights, (-1,)),
             slice_size=self.slice_size,
             label_smoothing=self.token_loss.label_smoothing,
             second_pass=self.second_pass if training else None,
+            teacher=teacher,
+            teacher_weight=self.teacher_weight,
             needs_gradient=training,
         )
         metric_sums = ops.stop_gradient(sums)
@@ -246,22 +277,6 @@ class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
             loss += ops.sum(ops.cast(additional, "float32")) / self.distribution.gradient_parts
         self._loss_tracker.add(ops.stop_gradient(loss * divisor), total)
         return loss * self.distribution.scale
-
-    def _projection(self, states: Any) -> tuple[Any, Any]:
-        """Returns states (M, D) and output matrix (V, D), with one more column for a bias."""
-        matrix, bias = self.model.output_weights()
-        dtype = keras.backend.standardize_dtype(matrix.dtype)
-        if not keras.backend.is_float_dtype(dtype):
-            raise ValueError(
-                "`SlicedLogitsTrainer` does not support a quantized output matrix. Compile and "
-                f"evaluate the model itself. Received: an output matrix of dtype {dtype}"
-            )
-        matrix = ops.cast(matrix, states.dtype)
-        if bias is not None:
-            bias = ops.cast(ops.reshape(bias, (-1, 1)), states.dtype)
-            matrix = ops.concatenate([matrix, bias], axis=1)
-            states = ops.pad(states, ((0, 0), (0, 1)), constant_values=1)
-        return states, matrix
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         """Returns the metrics, which `compute_loss` has updated."""
@@ -282,6 +297,24 @@ class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
         copy.compile(optimizer, jit_compile=self.jit_compile)
         copy.optimizer.build(copy.trainable_variables)
         return copy
+
+
+def _projection(model: Any, states: Any) -> tuple[Any, Any]:
+    """Returns states (M, D) and output matrix (V, D), with one more column for a bias."""
+    matrix, bias = model.output_weights()
+    dtype = keras.backend.standardize_dtype(matrix.dtype)
+    if not keras.backend.is_float_dtype(dtype):
+        raise ValueError(
+            "`SlicedLogitsTrainer` does not support a quantized output matrix. Compile and "
+            f"evaluate the model itself. Received: an output matrix of dtype {dtype}"
+        )
+    states = ops.reshape(states, (-1, states.shape[-1]))
+    matrix = ops.cast(matrix, states.dtype)
+    if bias is not None:
+        bias = ops.cast(ops.reshape(bias, (-1, 1)), states.dtype)
+        matrix = ops.concatenate([matrix, bias], axis=1)
+        states = ops.pad(states, ((0, 0), (0, 1)), constant_values=1)
+    return states, matrix
 
 
 class _Cut(Dropout):

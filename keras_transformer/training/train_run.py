@@ -1,6 +1,7 @@
 """Trains and validates a translation model as a recipe describes it."""
 
 import itertools
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
@@ -11,9 +12,10 @@ import keras
 
 from keras_transformer._backend import without_tensorflow
 from keras_transformer._backend.compile_function import is_on_cpu
-from keras_transformer._files import parse_json
+from keras_transformer._files import parse_json, sha256_of
 from keras_transformer.data import BatchPlan, Tokenizer, TokenStore, evaluation_batches
 from keras_transformer.data.batch_plan import Batch
+from keras_transformer.data.piece_sampler import PieceSampler
 from keras_transformer.data.tokenizer import PAD_ID
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
@@ -30,7 +32,7 @@ from keras_transformer.runs.checkpoints import (
 from keras_transformer.runs.run import Run
 from keras_transformer.training.callbacks import CompileAhead
 from keras_transformer.training.checkpoint import average_checkpoints
-from keras_transformer.training.distribution import ONE_DEVICE, Distribution, start
+from keras_transformer.training.distribution import ONE_DEVICE, Distribution
 from keras_transformer.training.fit_loop import evaluation_of, fit
 from keras_transformer.training.made_text import make_text
 from keras_transformer.training.optimizer import TransformerAdam, TransformerSchedule
@@ -47,6 +49,62 @@ _PROJECTED = 10_000
 # Examples of translations, and the most tokens of a sentence whose attention is drawn. With 6
 # layers and 8 heads, the image then has 23 MB before compression.
 _SAMPLES, _MOST_DRAWN = 5, 50
+
+# Variables by which launchers of training processes give their number, or the whole cluster.
+_LAUNCHERS = {
+    "torch": "WORLD_SIZE",
+    "jax": "KERAS_DISTRIBUTION_NUM_PROCESSES",
+    "tensorflow": "TF_CONFIG",
+}
+
+
+def start(recipe: Recipe) -> Distribution:
+    """Sets up the devices and processes for `training.distribution` of a recipe.
+
+    With `none`, one process trains on one device. With `data_parallel`, every device gets a part of
+    each batch. `model_parallel` also splits the weights over `training.model_shards` devices. It
+    works only on JAX. Call `start` before you make a model.
+
+    Raises:
+        UserError: If the backend does not support the recipe's settings, or would train to other
+            weights than one device.
+    """
+    _check(recipe, keras.config.backend())
+    if recipe.training.distribution == "none":
+        return ONE_DEVICE
+    return Distribution.all_devices(recipe.training.model_shards)
+
+
+def _check(recipe: Recipe, backend: str) -> None:
+    training = recipe.training
+    kind, shards = training.distribution, training.model_shards
+    if kind == "none" and os.environ.get(_LAUNCHERS[backend], "1") != "1":
+        raise UserError(
+            "the launcher started several processes, which would all write to the same run folder: "
+            "set training.distribution=data_parallel"
+        )
+    sizes = {**recipe.model.sizes, "vocabulary_size": recipe.tokenizer.vocabulary_size}
+    divided = ("num_heads", "d_model", "d_ff", "vocabulary_size")
+    is_uneven = any(sizes.get(name, 0) % shards for name in divided)
+    if is_uneven or (kind != "model_parallel" and shards > 1):
+        raise UserError(
+            "training.model_shards needs training.distribution=model_parallel, and must divide "
+            f"{', '.join(divided)}. Received: training.model_shards={shards}"
+        )
+    on_tensorflow = backend == "tensorflow"
+    unsupported = {
+        "training.distribution=model_parallel": kind == "model_parallel",
+        "training.jit_compile=true": on_tensorflow and training.jit_compile is True,
+        # Each replica would use the statistics of its own tokens, or a loss scale of its own.
+        "model.normalization=batch": recipe.model.normalization == "batch",
+        "training.dtype_policy=mixed_float16": training.dtype_policy == "mixed_float16",
+    }
+    found = [name for name, is_set in unsupported.items() if is_set]
+    if found and kind != "none" and backend != "jax":
+        raise UserError(
+            f"{backend} cannot train on several devices with {' and '.join(found)}: choose another "
+            "setting, or KERAS_BACKEND=jax"
+        )
 
 
 def train(
@@ -77,8 +135,8 @@ def train(
             model. Its recipe has all settings, including the devices (`training.distribution`).
         resume: Whether to resume from the newest checkpoint in `run`, if there is one.
         callbacks: Keras callbacks to pass to `fit`. Defaults to None, which means no callbacks.
-        distribution: The devices and processes, if `training.distribution.start` has already set
-            them up. Defaults to None, which sets them up.
+        distribution: The devices and processes, if `start` has already set them up. Defaults to
+            None, which sets them up.
 
     Raises:
         UserError: If the recipe, the text or a checkpoint cannot be used. If the text of a resumed
@@ -97,11 +155,12 @@ def _train(run: Run, resume: bool, callbacks: list[Any], distribution: Distribut
             f"{run.model_path} exists, but there is no checkpoint to resume from. To train on with "
             "these weights, start another run with the recipe key training.initial_run"
         )
-    initial_run = None if resume and run.checkpoints() else run.initial_run()
+    initial_run = None if resume and run.checkpoints() else run.other_run("initial_run")
     trainer = _make_trainer(recipe, initial_run, distribution)
     tokenizer, training_text, validation_text = distribution.chief_first(
         lambda: _prepare(run, initial_run, resume, distribution.is_chief)
     )
+    alpha = settings.subword_regularization
     plan = BatchPlan(
         training_text,
         settings.tokens_per_batch,
@@ -110,6 +169,7 @@ def _train(run: Run, resume: bool, callbacks: list[Any], distribution: Distribut
         length_multiple=settings.length_multiple,
         shard=distribution.shard,
         weights=[corpus.weight for corpus in recipe.data.corpora("train")],
+        sampler=None if alpha is None else PieceSampler(tokenizer, alpha),
     )
     validation_batches = evaluation_batches(
         validation_text, settings.tokens_per_batch, settings.length_multiple
@@ -158,12 +218,14 @@ def _make_trainer(recipe: Recipe, initial_run: Run | None, distribution: Distrib
     with distribution.making():
         try:
             trainer = new_trainer(recipe, distribution)
-            length, most = longest_lengths(recipe)[0], _positions(trainer.model)
-            if most is not None and length > most:
-                raise ValueError(
-                    "`data.max_length` with eos and padding must be at most model.max_length="
-                    f"{most}. Received: data.max_length={recipe.data.max_length}: {length} tokens"
-                )
+            length = longest_lengths(recipe)[0]
+            for most in map(_positions, (trainer.model, trainer.teacher)):
+                if most is not None and length > most:
+                    raise ValueError(
+                        "`data.max_length` with eos and padding must be at most model.max_length="
+                        f"{most}, also that of the teacher's run. "
+                        f"Received: data.max_length={recipe.data.max_length}: {length} tokens"
+                    )
         except (TypeError, ValueError) as error:
             raise UserError(f"the recipe {recipe.name} cannot be trained: {error}") from error
         if initial_run:
@@ -177,7 +239,7 @@ def _positions(model: Any) -> int | None:
 
 
 def new_trainer(recipe: Recipe, distribution: Distribution = ONE_DEVICE) -> SlicedLogitsTrainer:
-    """Returns the compiled trainer for a recipe, with random weights."""
+    """Returns the compiled trainer for a recipe, with random weights. Opens the teacher, if any."""
     settings, size = recipe.training, recipe.tokenizer.vocabulary_size
     model = ARCHITECTURES[recipe.model.architecture].of_size(
         recipe.model.preset,
@@ -189,7 +251,9 @@ def new_trainer(recipe: Recipe, distribution: Distribution = ONE_DEVICE) -> Slic
     )
     loss = MaskedCrossentropy(settings.label_smoothing, model.pad_id, reduction="sum")
     names = {"logits_mebibytes", "r_drop", "simcut", "simcut_rate", "gradient_checkpointing"}
-    options = settings.model_dump(include=names)
+    options = settings.model_dump(include=names | {"teacher_weight"})
+    if settings.teacher:
+        options["teacher"] = open_model(Run.open(settings.teacher))
     trainer = SlicedLogitsTrainer(model, loss, distribution=distribution, **options)
     peak, accumulation = settings.peak_learning_rate, settings.accumulation_steps
     warmup = settings.warmup_steps
@@ -246,13 +310,16 @@ def _prepare(run: Run, initial_run: Run | None, resume: bool, is_chief: bool) ->
     """Returns the tokenizer, and the encoded training and validation text. The chief makes them."""
     if is_chief:
         make_text(run)
-    tokenizer = _tokenizer(run, initial_run)
+    teacher = run.other_run("teacher")
+    tokenizer = _tokenizer(run, initial_run or teacher)
     sizes = {tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size}
     if sizes != {run.recipe.tokenizer.vocabulary_size}:
         raise UserError(
             f"{run.tokenizer_dir} must have the recipe's vocabulary sizes. Received: {sizes} and "
             f"tokenizer.vocabulary_size={run.recipe.tokenizer.vocabulary_size}"
         )
+    if teacher:
+        _check_teacher(run, teacher, tokenizer, resume, is_chief)
     stores = []
     for split in ("train", "validation"):
         folder, length = run.store_dir / split, run.recipe.data.max_length
@@ -274,11 +341,27 @@ def _prepare(run: Run, initial_run: Run | None, resume: bool, is_chief: bool) ->
     return tokenizer, *stores
 
 
-def _tokenizer(run: Run, initial_run: Run | None) -> Tokenizer:
+def _check_teacher(
+    run: Run, teacher: Run, tokenizer: Tokenizer, resume: bool, is_chief: bool
+) -> None:
+    """Raises `UserError` if the teacher has another tokenizer, or another model than before."""
+    digest = sha256_of(teacher.model_path)
+    kept = run.text.fingerprints().get("teacher") if resume else None
+    if teacher.tokenizer().fingerprint != tokenizer.fingerprint or kept not in (None, digest):
+        raise UserError(
+            f"training.teacher: {teacher.directory} must have the tokenizer of this run and, when "
+            "the run resumes, the model with which it began. Received: another "
+            f"{'tokenizer' if kept in (None, digest) else 'model'}"
+        )
+    if is_chief:
+        run.text.add_fingerprint("teacher", digest)
+
+
+def _tokenizer(run: Run, other_run: Run | None) -> Tokenizer:
     if run.tokenizer_dir.is_dir():
         return run.tokenizer()
-    if initial_run:
-        tokenizer = initial_run.tokenizer()
+    if other_run:
+        tokenizer = other_run.tokenizer()
     else:
         print("Training the tokenizer.", file=sys.stderr)
         settings = run.recipe.tokenizer.model_dump()

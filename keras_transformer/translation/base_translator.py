@@ -62,6 +62,10 @@ class BaseTranslator(ABC):
         self.overlong = overlong
         self.copy_unknown = copy_unknown
 
+    def __repr__(self) -> str:
+        changed = self.options.model_dump(exclude_defaults=True)
+        return f"<{type(self).__name__} with {self.tokenizer!r} and the options {changed}>"
+
     def translate(
         self,
         sentences: Sequence[str],

@@ -67,7 +67,7 @@ class BeamTree:
     """
 
     source: str
-    nodes: tuple[BeamNode, ...]
+    nodes: tuple[BeamNode, ...] = field(repr=False)
     hypotheses: tuple[Hypothesis, ...]
     options: SearchOptions
 

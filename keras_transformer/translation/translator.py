@@ -203,6 +203,8 @@ class Translator(BaseTranslator):
 
         `load` opens the file on any backend, and `keras.saving.load_model` the model in it.
         """
+        if Path(path).suffix != ".keras":  # The file of Keras's other format has no tokenizer.
+            raise UserError(f"the name of the file must end in .keras. Received: {path}")
         vars(self.model)["tokenizer_files"] = self.tokenizer.files
         with atomic_write(path) as partial, without_tensorflow():
             self.model.save(partial)

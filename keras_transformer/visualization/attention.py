@@ -1,7 +1,7 @@
 """The attention weights of all layers and heads of a model, and what can be computed from them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import keras
@@ -169,7 +169,7 @@ class AttentionExample:
             the numbers of rows and columns.
     """
 
-    maps: Sequence[AttentionMap]
+    maps: Sequence[AttentionMap] = field(repr=False)
     tokens: Mapping[AttentionKind, tuple[Sequence[str], Sequence[str]]]
     texts: Sequence[str] = ()
     special_tokens: Sequence[str] = ()

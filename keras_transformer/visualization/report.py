@@ -16,7 +16,7 @@ from keras_transformer.evaluation.evaluator import Evaluator
 from keras_transformer.evaluation.run_evaluation import run_evaluator
 from keras_transformer.runs.checkpoints import logged_scalars
 from keras_transformer.runs.info import run_info
-from keras_transformer.runs.run import Run
+from keras_transformer.runs.run import Run, opened_runs
 from keras_transformer.translation.open_run import open_model
 from keras_transformer.translation.scoring import Scorer
 
@@ -67,7 +67,7 @@ class System(NamedTuple):
     scorer: Scorer
 
 
-def run_report(run: Run, other: Run | None = None) -> Page:
+def run_report(run: Run | str, other: Run | str | None = None) -> Page:
     """Returns a report of a run as one HTML page that loads nothing else.
 
     The page has the recipe, the curves of the training, the scores, BLEU by sentence length, the
@@ -81,15 +81,15 @@ def run_report(run: Run, other: Run | None = None) -> Page:
     >>> Path("report.html").write_text(run_report(Run.open("runs/quickstart")), "utf-8")
 
     Args:
-        run: A run. It need not be finished.
+        run: A run, or its folder or name. It need not be finished.
         other: A second run. Defaults to None.
 
     Raises:
         UserError: If both are the same run.
     """
-    given = [run] if other is None else [run, other]
-    if other is not None and run.directory.resolve() == other.directory.resolve():
-        raise UserError(f"a report compares two different runs. Received: {run.directory} twice")
+    given = opened_runs([run] if other is None else [run, other])
+    if len({one.directory.resolve() for one in given}) < len(given):
+        raise UserError(f"a report compares two different runs. Received: {given[0]} twice")
     names = [one.directory.name for one in given]
     if len(set(names)) < len(names):
         names = [str(one.directory) for one in given]

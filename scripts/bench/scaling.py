@@ -3,15 +3,17 @@
 
 On paper: compute is the operations of a step's matrix products over what a device sustains;
 gradients are summed by rings, within each node and then between the nodes; split weights add the
-sums that the layers need within a node. The simulation passes every message of every ring, each
-accelerator being a little faster or slower in each step than on paper. It is made twice: with one
-message after the backward pass, as on PyTorch here, and with messages that leave during it.
+sums that the layers need within a node; and each replica updates all its weights, at the rate of
+its memory: replicas do not divide that, as `two_devices.py` measures. The simulation passes every
+message of every ring, each accelerator being a little faster or slower in each step than on paper.
+It is made twice: with one message after the backward pass, as on PyTorch here, and with messages
+that leave during it.
 
 The defaults are DGX H100 nodes. Their rates are those of NVIDIA's data sheet: 989 TFLOP/s bfloat16
-without sparsity; NVLink 900 GB/s, half of it each way; 400 Gb/s InfiniBand for each device. The
-latency of a message of a ring is what NCCL assumes in its tuning model (src/graph/tuning.cc, ring,
-simple: 3.4 and 14 microseconds). That a device sustains 40 % of its rate and that its steps vary by
-2 % are assumptions. Nothing here was measured on such a machine.
+without sparsity; memory 3.35 TB/s; NVLink 900 GB/s, half of it each way; 400 Gb/s InfiniBand for
+each device. The latency of a message of a ring is what NCCL assumes in its tuning model
+(src/graph/tuning.cc, ring, simple: 3.4 and 14 microseconds). That a device sustains 40 % of its
+rate and that its steps vary by 2 % are assumptions. Nothing here was measured on such a machine.
 """
 
 import argparse
@@ -37,6 +39,7 @@ FORMATS = {
     "compute_ms": ".2f",
     "gradients_ms": ".2f",
     "layers_ms": ".2f",
+    "update_ms": ".2f",
     "step_ms": ".2f",
     "overlapped_ms": ".2f",
     "efficiency": ".2f",
@@ -59,10 +62,15 @@ class Machine:
     node_latency: float
     network_bandwidth: float
     network_latency: float
+    memory_bandwidth: float
 
     def compute_seconds(self, case: Case, split: int) -> float:
         """A step of a replica whose weights are split over that many accelerators."""
         return case.flops / split / (self.flops * self.utilization)
+
+    def update_seconds(self, weights: float) -> float:
+        """Adam reads weights, gradients and two moments, and writes all but gradients; float32."""
+        return 7 * 4.0 * weights / self.memory_bandwidth
 
 
 @dataclass(frozen=True)
@@ -187,6 +195,7 @@ def row(preset: str, accelerators: int, split: int, tokens: int, machine: Machin
     size = 4.0 * parameters(case) / split
     compute = machine.compute_seconds(case, split)
     layers = layer_seconds(case, machine, split)
+    update = machine.update_seconds(parameters(case) / split)
     messages = max(1, round(size / options.message_bytes))
     rng = np.random.default_rng(options.seed)
     shape = (options.steps, layout.nodes, layout.in_node)
@@ -194,7 +203,7 @@ def row(preset: str, accelerators: int, split: int, tokens: int, machine: Machin
     factors = np.exp(options.variation * rng.standard_normal((*shape, split)).max(-1))
     steps = compute * factors + layers
     alone, overlapped = (
-        float(np.mean([simulate(step, size, count, machine, layout) for step in steps]))
+        update + float(np.mean([simulate(step, size, count, machine, layout) for step in steps]))
         for count in (1, messages)
     )
     return {
@@ -205,6 +214,7 @@ def row(preset: str, accelerators: int, split: int, tokens: int, machine: Machin
         "compute_ms": 1e3 * compute,
         "gradients_ms": 1e3 * gradient_seconds(size, machine, layout),
         "layers_ms": 1e3 * layers,
+        "update_ms": 1e3 * update,
         "step_ms": 1e3 * alone,
         "overlapped_ms": 1e3 * overlapped,
         "efficiency": compute / overlapped,
@@ -251,6 +261,7 @@ def parse() -> argparse.Namespace:
     add("--node-latency", type=float, default=3.4e-6, help="s a message; default: 3.4e-6")
     add("--network-bandwidth", type=float, default=50e9, help="bytes/s a device; default: 50e9")
     add("--network-latency", type=float, default=14e-6, help="s a message; default: 14e-6")
+    add("--memory-bandwidth", type=float, default=3.35e12, help="bytes/s; default: 3.35e12")
     add("--variation", type=float, default=0.02, help="of a device's steps; default: 0.02")
     add("--message-bytes", type=float, default=25 * 2**20, help="overlapped; default: 25 MiB")
     add("--steps", type=int, default=20, help="steps simulated; default: 20")
@@ -269,6 +280,7 @@ def main() -> None:
     machine = Machine(
         options.flops, options.utilization, options.node_size, options.node_bandwidth,
         options.node_latency, options.network_bandwidth, options.network_latency,
+        options.memory_bandwidth,
     )  # fmt: skip
     cells = [(p, a, s) for p in ("base", "big") for s in options.split for a in ACCELERATORS]
     rows = [

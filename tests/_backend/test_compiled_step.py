@@ -60,6 +60,9 @@ CASES = {
         {"global_clipnorm": 0.1},
     ),
     "SimCut": lambda: translator({}, {"simcut": 3.0, "simcut_rate": 0.3}),
+    "teacher": lambda: translator(
+        {}, {"teacher": models.Transformer(50, **SIZES, norm_first=True)}
+    ),
     "checkpointing, EMA": lambda: translator(
         {}, {"gradient_checkpointing": True}, {"use_ema": True}
     ),

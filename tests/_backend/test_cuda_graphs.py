@@ -34,10 +34,12 @@ def gpu(monkeypatch):
         monkeypatch.setattr(torch.cuda, name, function)
 
 
-def trainer_of(jit_compile, optimizer, dtype="float32", **options):
+def trainer_of(jit_compile, optimizer, dtype="float32", has_teacher=False, **options):
     keras.utils.set_random_seed(5)
     sizes = {"num_layers": 1, "d_model": 8, "num_heads": 2, "d_ff": 16, "dropout_rate": 0.1}
     model = Transformer(20, **sizes, dtype=dtype)
+    if has_teacher:
+        options["teacher"] = Transformer(20, **sizes, norm_first=True)
     trainer = SlicedLogitsTrainer(model, MaskedCrossentropy(0.1), **options)
     trainer.compile(TransformerAdam(0.01, **optimizer), jit_compile=jit_compile)
     return trainer
@@ -67,8 +69,9 @@ def graphs(trainer):
         ({}, {"dtype": "mixed_bfloat16"}),
         ({"global_clipnorm": 0.1}, {"r_drop": 2.0}),
         ({"use_ema": True, "ema_momentum": 0.9}, {"gradient_checkpointing": True}),
+        ({}, {"has_teacher": True}),
     ],
-    ids=["bfloat16", "clipping and R-Drop", "EMA and checkpointing"],
+    ids=["bfloat16", "clipping and R-Drop", "EMA and checkpointing", "teacher"],
 )
 def test_replayed_steps_train_as_others_do(gpu, optimizer, options):
     plain = trainer_of(False, optimizer, **options)

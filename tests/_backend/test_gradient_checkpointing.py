@@ -146,7 +146,9 @@ def trained(name, mode=None):
     return train_three(name, keras.RematScope(mode, **SCOPES[mode]) if mode else nullcontext())
 
 
-@pytest.mark.parametrize("mode", SCOPES)
+@pytest.mark.parametrize(
+    "mode", ["full", *(pytest.param(x, marks=pytest.mark.once) for x in SCOPES if x != "full")]
+)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_remat_scope_changes_no_number(name, mode):
     losses, weights = trained(name)
@@ -165,6 +167,7 @@ def test_a_model_that_keras_would_recompute_is_refused(mode):
     assert is_ours or keras.config.backend() != "torch"  # others cannot recompute any model
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("mode", "options", "expected"),
     [
@@ -205,6 +208,7 @@ def test_only_a_layers_own_call_is_checkpointed():
     assert calls.count(Further) == 1
 
 
+@pytest.mark.once
 def test_xla_does_not_find_that_it_computes_twice():
     """Whatever the backend: the program that XLA compiles for JAX has all products twice."""
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import scaling
 import serving_load
+import two_devices
 import vocabulary_memory
 from _attention_layers import path_length, row as layer_row
 from _attention_memory import exponent
@@ -30,7 +31,7 @@ LENGTHS = [128, 256, 512, 1024]
 CASE = Case("any", 2, 14, 2, 11, 29, batch_size=3, source_length=5, target_length=7)
 MACHINE = scaling.Machine(
     flops=1e12, utilization=0.5, node_size=4, node_bandwidth=1e9, node_latency=1e-3,
-    network_bandwidth=1e8, network_latency=1e-2,
+    network_bandwidth=1e8, network_latency=1e-2, memory_bandwidth=1e9,
 )  # fmt: skip
 
 
@@ -182,10 +183,23 @@ def test_messages_that_leave_early_hide_behind_compute():
     np.testing.assert_allclose(found, 3 + half)
 
 
+def test_ratios_of_two_devices_are_those_of_turns_beside_each_other():
+    taken = {
+        "one_thread": [(4, 4), (9, 4)],
+        "half_batch": [(2, 2), (2, 2)],
+        "two_threads": [(2, 4), (3, 4)],
+        "two_devices": [(2, 5), (3, 5)],
+    }
+    found = two_devices.row("jax", taken)
+    assert (found["speedup"], found["of_speedup"]) == (2.5, "2.00 to 3.00")
+    assert (found["on_paper"], found["free_cores"], found["to_two_threads"]) == (3.25, 1.6, 1)
+
+
 def test_parameters_and_sums_of_split_layers_by_hand():
     model = Transformer(29, num_layers=2, d_model=14, num_heads=2, d_ff=11)
     assert scaling.parameters(CASE) == model.count_params()
     source, target = 3 * 5 * 14 * 2, 3 * 7 * 14 * 2
+    assert MACHINE.update_seconds(1e9) == 28  # 7 numbers of 4 bytes for each weight, 1e9 bytes/s
     # 21 tokens in slices of 14.
     assert scaling.layer_sums(CASE) == [(11, source), (14, target), (4, 4 * 14)]
 

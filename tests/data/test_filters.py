@@ -51,8 +51,9 @@ def test_a_ratio_suits_scripts_with_few_characters():
     assert result(pairs, max_length_ratio=9)[0] == pairs
 
 
-def test_sentences_of_another_language_are_dropped():
-    is_wrong = language_test(("en", "de-AT"))
+@pytest.mark.parametrize("codes", [("en", "de-AT"), ("eng_Latn", "deu_Latn"), ("en-GB", "ger")])
+def test_sentences_of_another_language_are_dropped(codes):
+    is_wrong = language_test(codes)
     english = ("This is an English sentence.", "This is an English sentence, too.")
     french = ("The weather is fine.", "Le temps est très beau aujourd'hui.")
     kept, counts = result([*GOOD, GERMAN, english, french], wrong_language=is_wrong)
@@ -62,6 +63,9 @@ def test_sentences_of_another_language_are_dropped():
 def test_close_and_unknown_languages_are_no_reason():
     norwegian = ("Hva heter du?", "Jeg vet ikke hva jeg skal si til deg.")
     assert result([norwegian], wrong_language=language_test(("nb", "nb")))[0] == [norwegian]
+    for codes in (("arb_Arab", "arb"), ("pes_Arab", "fil"), ("tl", "tgl_Latn"), ("ps", "pbt_Arab")):
+        is_wrong = language_test(codes)
+        assert is_wrong(GERMAN), codes
     klingon = ("nuqneH, jatlh ghaH", "Das ist ein deutscher Satz.")
     assert result([klingon], wrong_language=language_test(("tlh", "de")))[0] == [klingon]
     with pytest.raises(UserError, match="must know one of the languages. Received: tlh, xx"):

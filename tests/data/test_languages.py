@@ -27,7 +27,9 @@ def test_names_of_files_are_languages_only_if_they_are_registered():
     assert {name: language_of(name) for name in names} == names
     assert not any(map(language_of, ("gz", "up", "txt", "eng", "score", "tok_v2", "", "1")))
     assert same_language("eng", "en-GB") and same_language("ZHO_Hans", "zh-TW")
+    assert all(map(same_language, ("arb_Arab", "ar", "iw"), ("ar", "arb", "he")))
     assert not any(
         same_language(*x) for x in (("yue", "zh"), ("score", "sc"), ("source", "source"))
     )
-    assert [*map(base_language, ("zho_Hans", "de-AT", "nb"))] == ["zh", "de", "nb"]
+    codes = "zho_Hans de-AT nb cmn pes_Arab lvs_Latn swh_Latn"
+    assert [*map(base_language, codes.split())] == ["zh", "de", "nb", "zh", "fa", "lv", "sw"]

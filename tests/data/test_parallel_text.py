@@ -80,6 +80,7 @@ def write(path, content):
         ("a.csv", table(",", *QUOTED)),
         ("header.csv", table(",", ("en", "de"), *QUOTED)),
         ("semicolons.csv", table(";", ("source", "target"), *QUOTED)),
+        ("spaces.csv", table(",", (" en", "de "), *QUOTED)),
         ("excel.CSV", "\ufeff" + table(";", ("id", "EN-us", "de"), *[("1", *x) for x in QUOTED])),
         ("iso.tsv", table("\t", ("eng", "deu"), *QUOTED)),
         ("joey.tsv", table("\t", JOEY, *[(*x, "p", "q") for x in QUOTED])),
@@ -95,6 +96,7 @@ def write(path, content):
         ("none.sdlxliff", xliff_1(*ELEMENTS, languages='source-language="en"')),
         ("two.xliff", xliff_2(*ELEMENTS)),
         ("a.po", PO),
+        ("template.pot", PO),
     ],
 )  # fmt: skip
 def test_one_file_with_both_sides_gives_the_pairs(tmp_path, name, content):
@@ -207,6 +209,8 @@ BOMB = '<!ENTITY a "aaaaaaaaaa">' + "".join(
         ("a.tsv", "one\tx\nno tab\n", "a.tsv, line 2: a row must have as many.*: 1"),
         ("a.jsonl", '{"en": "a", "de": "b"}\n{"en": "a"\n', "a.jsonl, line 2: a line must be"),
         ("a.jsonl", '{"en": "a", "de": ["b"]}\n', r"a.jsonl, row 1: no text. Received: \['b'\]"),
+        ("a.jsonl", '{"en": "\\ud800", "de": "b"}\n', "a.jsonl, line 1: a line must be a JSON"),
+        ("a.jsonl", '["a", "b"]\n', "a.jsonl, line 1: a line must be a JSON object"),
         ("a.json", '[{"en": "a"}]', r"a.json, line 1: .*jq -c '\.\[\]'"),
         ("a.json", "[" * 100_000, "a.json, line 1: a line must be a JSON object"),
         ("a.parquet", "en,de\n", "a.parquet: Parquet"),

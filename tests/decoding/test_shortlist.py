@@ -75,7 +75,11 @@ def test_tokens_of_constraints_are_added():
     assert {12, 4} <= set(found.ids[1, 0].tolist())
 
 
-@pytest.mark.parametrize("variant", ["sinusoidal", "logits_bias", "own_output_matrix"])
+@pytest.mark.parametrize(
+    "variant",
+    ["logits_bias"]
+    + [pytest.param(x, marks=pytest.mark.once) for x in ("sinusoidal", "own_output_matrix")],
+)
 def test_all_tokens_give_the_search_of_a_keras_model(variant):
     model = small_model(variant)
     every = np.tile(np.arange(V, dtype="int32"), (2, 1))

@@ -152,6 +152,7 @@ def test_a_missing_package_is_named_with_its_extra(run, format, package, extra, 
 
 
 def test_errors_are_one_line_and_leave_nothing(run, tmp_path):
+    assert "Missing option '--format'" in invoke(run).stderr
     error = fails(tmp_path, "--format", "onnx")
     assert error.startswith(f"{tmp_path} is no run folder: it holds no recipe.yaml")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -118,6 +118,7 @@ def test_every_model_can_be_quantized(name, mode):
     assert [x.dtype for x in again.variables] == [x.dtype for x in model.variables]
 
 
+@pytest.mark.once
 @each_model
 def test_results_do_not_depend_on_floatx(name):
     model = MODELS[name]()

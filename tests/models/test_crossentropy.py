@@ -234,6 +234,35 @@ def test_two_passes_give_losses_and_divergences(slice_size, second_pass, token_l
     np.testing.assert_allclose(slope, (ahead - behind) / (2 * step), rtol=1e-4)
 
 
+@pytest.mark.parametrize("slice_size", [4, TOKENS])
+@pytest.mark.parametrize("second_pass", [None, SecondPass(0.3, ALPHA, 0.0)])
+def test_a_teacher_has_a_share_of_the_targets_of_each_pass(slice_size, second_pass):
+    share, passes = 0.3, 2 if second_pass else 1
+    first, embeddings, labels, weights = problem()
+    generator = np.random.default_rng(1)
+    states = np.concatenate([first, generator.normal(size=first.shape).astype("float32")][:passes])
+    teacher = [generator.normal(size=(n, D + 2)).astype("float32") for n in (TOKENS, V)]
+
+    def loss(teacher_weight):
+        def loss(states, embeddings):
+            data = (ops.convert_to_tensor(labels), ops.convert_to_tensor(weights), slice_size)
+            of_teacher = tuple(map(ops.convert_to_tensor, teacher)) if teacher_weight else ()
+            data += (SMOOTHING, second_pass, of_teacher, teacher_weight)
+            return sliced_crossentropy(states, embeddings, *data)[0]
+
+        return loss
+
+    without, found = (gradients_of(loss(x), states, embeddings) for x in (0.0, share))
+    smoothed = (1 - SMOOTHING) * np.eye(V)[labels] + SMOOTHING / V
+    change = share * (softmax(teacher[0].astype("float64") @ teacher[1].T) - smoothed)
+    parts = [0.7, 0.3] if second_pass else [1.0]
+    change = np.concatenate([(x * weights)[:, None] * change for x in parts])
+    log_p = np.log(softmax(states.astype("float64") @ embeddings.T))
+    expected = -(change * log_p).sum(), -change @ embeddings, -change.T @ states
+    for actual, before, added in zip(found, without, expected, strict=True):
+        np.testing.assert_allclose(actual, before + added, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("needs_gradient", [True, False])
 def test_all_three_sums(needs_gradient):
     arrays = problem()

@@ -60,6 +60,7 @@ def test_a_prompt_and_steps_equal_the_whole_text(variant):
     assert_steps_equal_call(small_model(variant))
 
 
+@pytest.mark.once
 def test_padding_changes_nothing():
     model = small_model()
     (prompt, *_), token_ids = prompts_of(model, [3, 7])
@@ -67,6 +68,7 @@ def test_padding_changes_nothing():
     np.testing.assert_allclose(to_numpy(model(token_ids))[0, :3], expected, atol=1e-5)
 
 
+@pytest.mark.once
 def test_padding_of_prompts_may_be_anywhere():
     model = small_model("rotary")
     _, at_end = prompts_of(model, [3, 5])
@@ -77,6 +79,7 @@ def test_padding_of_prompts_may_be_anywhere():
     np.testing.assert_allclose(to_numpy(found.scores), to_numpy(expected.scores), atol=1e-5)
 
 
+@pytest.mark.once
 def test_initial_weights_are_those_of_gpt2():
     model = LanguageModel(300, num_layers=LAYERS, d_model=60, num_heads=2, d_ff=200)
     for weight in model.trainable_weights:

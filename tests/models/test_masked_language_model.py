@@ -54,6 +54,7 @@ def test_logits_are_those_of_the_reference(num_segments):
     np.testing.assert_allclose(to_numpy(model(inputs)), logits, atol=1e-5)
 
 
+@pytest.mark.once
 def test_padding_changes_nothing():
     model = small_model()
     inputs = inputs_of(model)
@@ -82,6 +83,7 @@ def test_saved_model_and_tagger_on_its_encoder_load_with_safe_mode(tmp_path):
     assert isinstance(loaded.get_layer(model.encoder.name), BertEncoder)
 
 
+@pytest.mark.once
 def test_quantized_model_and_lora_are_saved(tmp_path):
     model = new_model()
     model.encoder.encoder.layers[0].feed_forward.inner.enable_lora(2)

@@ -86,12 +86,39 @@ def test_a_mode_changes_no_training(mode, options):
     np.testing.assert_allclose(*losses, rtol=1e-4)
 
 
+SCOPES = {
+    "name": lambda: keras.name_scope("outer"),
+    "custom objects": lambda: keras.saving.custom_object_scope({"own": Data}),
+}
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", SCOPES)
+def test_a_scope_of_keras_changes_no_training(name):
+    losses = []
+    for scope in (contextlib.nullcontext, SCOPES[name]):
+        with scope():
+            model = compiled(slices=False, dropout_rate=0.3)
+            losses.append([model.train_on_batch(*batch(model)) for _ in range(2)])
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     "options",
-    [{"n_best": 2}, {"num_beam_groups": 2, "diversity_penalty": 0.5}, {"no_repeat_ngram_size": 2}],
+    [
+        {
+            "n_best": 2,
+            "num_beam_groups": 2,
+            "diversity_penalty": 0.5,
+            "no_repeat_ngram_size": 2,
+        },
+        {"min_length": 4, "repetition_penalty": 1.5, "coverage_penalty": 0.2},
+    ],
     ids=str,
 )
 def test_search_with_64_bits(options):
+    if BACKEND != "jax":
+        return
     model, given = new_model(), SearchOptions(beam_size=4, **options)
     source_ids = inputs_of(model)["source_ids"]
     expected = search(model, source_ids, max_length=8, options=given)
@@ -100,7 +127,17 @@ def test_search_with_64_bits(options):
     np.testing.assert_array_equal(to_numpy(found.ids), to_numpy(expected.ids))
 
 
-@pytest.mark.parametrize("options", [{}, {"use_ema": True, "global_clipnorm": 1.0}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"use_ema": True, "global_clipnorm": 1.0},
+        *(
+            pytest.param(x, marks=pytest.mark.once)
+            for x in ({}, {"weight_decay": 1e-6}, {"amsgrad": True})
+        ),
+    ],
+    ids=str,
+)
 def test_float16_weights_stay_finite(options):
     model = new_model(dtype="float16")
     model.compile(TransformerAdam(1e-3, **options), MaskedCrossentropy())
@@ -111,7 +148,8 @@ def test_float16_weights_stay_finite(options):
 
 @pytest.mark.parametrize(
     "method, slices",
-    [("fit", False), ("evaluate", True), ("train_on_batch", True), ("predict", False)],
+    [("fit", False), ("train_on_batch", True)]
+    + [pytest.param(*x, marks=pytest.mark.once) for x in (("evaluate", True), ("predict", False))],
 )
 def test_a_refusal_within_a_step_keeps_the_weights(method, slices):
     model = compiled("learned", slices, optimizer="sgd")
@@ -145,11 +183,13 @@ class Data(keras.utils.PyDataset):
         return {"source_ids": ids, "target_ids": ids}, np.roll(ids, -1, axis=1)
 
 
+@pytest.mark.once
 def test_keras_fits_a_py_dataset_of_several_lengths():
     history = compiled(optimizer="sgd").fit(Data(), epochs=2, verbose=0).history
     assert np.isfinite(history["loss"]).all()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("batches", [Data(), [], iter([])], ids=lambda x: type(x).__name__)
 def test_batches_are_a_function(batches, tmp_path):
     with pytest.raises(ValueError, match=f"`array_batches`.*type {type(batches).__name__}"):

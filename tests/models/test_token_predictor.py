@@ -17,6 +17,7 @@ from keras_transformer import (
 )
 
 V, BOS, EOS = 13, 2, 3
+ONCE = pytest.mark.once
 SIZES = {"num_layers": 1, "d_model": 4, "num_heads": 2, "d_ff": 6}
 # Two sentences and their padding: bos, pieces, eos.
 FRAMED = np.array([[BOS, 5, 6, 7, 8, EOS], [BOS, 9, 4, EOS, 0, 0]], "int32")
@@ -64,7 +65,7 @@ def test_a_model_brings_its_loss_and_metrics_and_keeps_them_when_saved(tmp_path)
     assert np.isfinite(loaded.fit(INPUTS, LABELS, verbose=0).history["loss"]).all()
 
 
-@pytest.mark.parametrize("sliced", [False, True])
+@pytest.mark.parametrize("sliced", [pytest.param(False, marks=ONCE), True])
 def test_labels_may_be_left_out(sliced):
     """The targets are then framed by bos and eos. What comes after eos is padding."""
     model = new_model()
@@ -80,7 +81,7 @@ def test_labels_may_be_left_out(sliced):
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 
-@pytest.mark.parametrize("pad_id", [0, -1])
+@pytest.mark.parametrize("pad_id", [pytest.param(0, marks=ONCE), -1])
 def test_the_labels_of_a_language_model_are_its_tokens(pad_id):
     model = LanguageModel(V, **SIZES, max_length=8, pad_id=pad_id)
     model.compile("adam")
@@ -110,7 +111,11 @@ KERAS_LOSSES = [
 KERAS_METRICS = ["accuracy", "acc", keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
 
-@pytest.mark.parametrize("weights", [1.0, WEIGHTS, WEIGHTS[:, :1]], ids=["none", "tokens", "rows"])
+@pytest.mark.parametrize(
+    "weights",
+    [pytest.param(1.0, marks=ONCE), WEIGHTS, pytest.param(WEIGHTS[:, :1], marks=ONCE)],
+    ids=["none", "tokens", "rows"],
+)
 def test_losses_and_metrics_of_keras_count_real_tokens_from_logits(weights):
     model = new_model()
     expected = by_hand(model, weights)

@@ -60,6 +60,7 @@ def test_cache_does_not_outgrow_learned_positions():
         model.extend_cache(cache, model.max_length + 1)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("variant", ["sinusoidal", "all_at_once"])
 def test_future_tokens_do_not_affect_past(variant):
     model = small_model(variant)
@@ -72,6 +73,7 @@ def test_future_tokens_do_not_affect_past(variant):
     assert np.abs(changed[:, 3:] - whole[:, 3:]).max() > 0.1
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("variant", ["sinusoidal", "all_at_once"])
 def test_padding_changes_nothing(variant):
     model = small_model(variant)
@@ -101,7 +103,9 @@ def test_padding_changes_no_statistics_of_the_batch():
     assert np.abs(short - to_numpy(model(inputs))[is_real]).max() > 0.1
 
 
-@pytest.mark.parametrize("batch, source, target", [(1, 1, 1), (3, 11, 2)])
+@pytest.mark.parametrize(
+    "batch, source, target", [(1, 1, 1), pytest.param(3, 11, 2, marks=pytest.mark.once)]
+)
 def test_takes_other_batch_and_sequence_lengths(batch, source, target):
     model = small_model()
     inputs = inputs_of(model, batch, source, target)
@@ -109,7 +113,11 @@ def test_takes_other_batch_and_sequence_lengths(batch, source, target):
     np.testing.assert_allclose(to_numpy(model(inputs)), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("variant", ["learned", "t5", "all_at_once", "all_of_opennmt"])
+@pytest.mark.parametrize(
+    "variant",
+    ["t5", "all_at_once"]
+    + [pytest.param(x, marks=pytest.mark.once) for x in ("learned", "all_of_opennmt")],
+)
 def test_gradient_flows_to_every_weight(variant):
     model = new_model(variant, num_layers=1, dropout_rate=0.0)
     inputs = inputs_of(model, batch=LENGTH, source=LENGTH, target=LENGTH)

@@ -68,9 +68,10 @@ def test_wrong_text_and_overrides_are_refused_in_one_line(path, text, overrides,
     assert message in found and "\n" not in found and len(found) < 1_000
 
 
-def test_the_tokenizer_of_the_initial_run_is_the_default(path, tmp_path):
+@pytest.mark.parametrize("key", ["initial_run", "teacher"])
+def test_the_tokenizer_of_another_run_is_the_default(path, tmp_path, key):
     first = tmp_path / "first"
-    initial, joint = f"training.initial_run={first}", "tokenizer.joint=true"
+    initial, joint = f"training.{key}={first}", "tokenizer.joint=true"
     assert load_recipe(path, [initial]).tokenizer == load_recipe(path).tokenizer  # no such run yet
     first.mkdir()
     settings = ["tokenizer.vocabulary_size=99", "tokenizer.joint=false"]

@@ -25,8 +25,10 @@ def test_defaults_are_the_papers_and_cannot_be_changed(path):
 
 
 TOKENIZATIONS = {
-    "zh": "zh zh-CN zh_TW zh-Hans zho_Hant ZH chi cmn yue zh-yue wuu nan lzh zh-Hant-HK",
-    "char": "ja ja-JP jpn jpn_Jpan jpn_Hani th th-TH tha km-KH khm my-MM mya bur lo lao shn bo",
+    "zh": "zh zho zh-CN zh_TW zh-Hans zho_Hant ZH chi cmn yue zh-yue wuu nan lzh zh-Hant-HK zh-cmn "
+    "i-hak und-Hans",
+    "char": "ja ja-JP jpn jpn_Jpan jpn_Hani th th-TH tha km-KH khm my-MM mya bur lo lao shn bo "
+    "dz zh-Bopo jv-Java ban_Bali",
     "13a": "en deu pt-BR ko kor fa vi zh-Latn ja-Latn km-Latn xx tlh",
 }
 
@@ -183,6 +185,7 @@ BY_A_RUN = "translated_by: runs/a}"
         (["training.tokens_per_batch=2147483648"], "training.tokens_per_batch: Input should be"),
         (["model.d_model=9223372036854775808"], "model.d_model: Input should be"),
         (["model.attention_dropout_rate=1"], "model.attention_dropout_rate: Input should be"),
+        (["training.subword_regularization=0.2"], "tokenizer.model_type: unigram. Received: bpe"),
         (["tokenizer.vocabulary_size=1e999"], "tokenizer.vocabulary_size: Input should be"),
     ],
 )

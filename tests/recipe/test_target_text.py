@@ -54,7 +54,7 @@ def test_copied_references_have_a_bleu_of_100_with_the_settings_of_init(language
     words = [word for sentence in sentences for word in sentence.split(" ")]
     pairs = [(f"line {n}", sentences[n % len(sentences)]) for n in range(60)]
     pairs += [(f"text {n}", " ".join(rng.choices(words, k=9))) for n in range(400)]
-    settings = choose_settings(examine(pairs, progress=False))
+    settings = choose_settings(examine(pairs))
     assert "345 of 345 target sentences (100.00%) come back unchanged" in settings.round_trip
     path = tmp_path / "recipe.yaml"
     text = Text(tmp_path / "a.en", tmp_path / "a.xx", "en", language[:3])

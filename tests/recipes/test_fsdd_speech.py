@@ -67,6 +67,7 @@ def model(recipe):
     return model
 
 
+@pytest.mark.once
 def test_padding_changes_nothing(model):
     x, ids = spectrograms(), np.random.default_rng(1).integers(2, 14, (2, 5)).astype("int32")
     x[1, 16:] = 0

@@ -41,7 +41,8 @@ def keras_model():
     outputs = keras.layers.Dense(VOCABULARY, "softmax", kernel_regularizer="l2")(x)
     model = keras.Model(inputs, outputs)
     loss = keras.losses.SparseCategoricalCrossentropy(reduction="mean_with_sample_weight")
-    model.compile(keras.optimizers.SGD(0.5, clipnorm=0.1), loss)
+    options = {"weight_decay": 0.01, "use_ema": True, "gradient_accumulation_steps": 2}
+    model.compile(keras.optimizers.SGD(0.5, clipnorm=0.1, **options), loss)
     return model
 
 
@@ -58,7 +59,7 @@ def new_model(kind):
         global_clipnorm=0.5,
         use_ema=True,
         ema_momentum=0.9,
-        gradient_accumulation_steps=2 if kind == "accumulation" else None,
+        gradient_accumulation_steps=3 if kind == "accumulation" else None,
     )
     model.compile(optimizer, MaskedCrossentropy(0.1), weighted_metrics=[Perplexity()])
     return model
@@ -74,7 +75,8 @@ def train(distribution, folder, kind, way, steps, callbacks=()):
         options = {"checkpoint_every": 5, "progress": False, "callbacks": callbacks}
         fit(model, data, folder / "run", steps=steps, distribution=distribution, **options)
     else:
-        options = {"steps_per_epoch": steps, "verbose": 0, "callbacks": callbacks}
+        accumulation = model.optimizer.gradient_accumulation_steps or 1
+        options = {"steps_per_epoch": steps * accumulation, "verbose": 0, "callbacks": callbacks}
         with distribution.fitting(model):
             loss = model.fit(distribution.split(batches(kind)), **options).history["loss"][0]
     distribution.save(model, folder / "model.keras")

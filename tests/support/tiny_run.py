@@ -27,7 +27,11 @@ def recipe_for(directory: Path) -> Recipe:
         {
             "name": "tiny_run",
             "data": {"train": files, "validation": files, "test": files, "directory": directory},
-            "tokenizer": {"vocabulary_size": 17, "target_normalization": "identity"},
+            "tokenizer": {
+                "model_type": "unigram",
+                "vocabulary_size": 17,
+                "target_normalization": "identity",
+            },
             "model": {"preset": "tiny", "num_layers": 1, "d_model": 4, "num_heads": 2, "d_ff": 4},
             "training": {
                 "steps": STEPS,
@@ -37,6 +41,7 @@ def recipe_for(directory: Path) -> Recipe:
                 "warmup_steps": 2,
                 "simcut": 1.0,
                 "simcut_rate": 0.3,
+                "subword_regularization": 0.2,
                 "weight_decay": 0.1,
                 "global_clipnorm": 1.0,
                 "ema_momentum": 0.5,

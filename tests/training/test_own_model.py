@@ -35,8 +35,7 @@ def check_same_training(folder, kind, way, places, atol=1e-5):
 
 
 def test_plain_fit_on_two_devices_equals_one(tmp_path):
-    kind = "ema" if keras.config.backend() == "tensorflow" else "accumulation"
-    check_same_training(tmp_path, kind, "plain", MANY)
+    check_same_training(tmp_path, "accumulation", "plain", MANY)
 
 
 @pytest.mark.slow
@@ -54,6 +53,8 @@ def test_many_equal_one(kind, way, places, tmp_path):
 
 @pytest.mark.slow
 def test_in_bfloat16_many_equal_one_but_for_rounding(tmp_path):
+    # Each device rounds its part of a gradient to bfloat16, as each micro-batch of one device does.
+    # Measured: 1e-3 to 2e-3, micro-batches 2e-3 to 3e-3, bfloat16 against float32 4e-3 to 6e-3.
     check_same_training(tmp_path, "bfloat16", "fit", MANY, atol=5e-3)
 
 

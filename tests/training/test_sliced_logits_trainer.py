@@ -1,5 +1,7 @@
 """Training with sliced logits is training with all of them."""
 
+from types import SimpleNamespace
+
 import keras
 import numpy as np
 import pytest
@@ -175,6 +177,50 @@ def test_simcut_compares_with_a_text_in_which_whole_vectors_are_cut():
     np.testing.assert_allclose(trainer.train_on_batch(inputs, labels)[0], expected, rtol=1e-4)
 
 
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("mixed_bfloat16", 1e-2)])
+def test_a_teacher_of_another_size_has_its_share_of_the_loss(dtype, tolerance, tmp_path):
+    model = new_model(dropout_rate=0.0, num_layers=1, dtype=dtype)
+    sizes = {"d_model": 20, "num_heads": 5, "num_layers": 2, "dropout_rate": 0.5}
+    teacher = new_model(**sizes, use_logits_bias=True, dtype=dtype)
+    inputs = inputs_of(model, batch=3)
+    labels = labels_of(inputs)
+    before, logits = teacher.get_weights(), (to_numpy(x(inputs)) for x in (teacher, model))
+    log_q, log_p = (to_numpy(keras.ops.log_softmax(x.astype("float32"))) for x in logits)
+    soft = -(np.exp(log_q) * log_p).sum(-1)[labels != 0].mean()
+    expected = 0.75 * float(new_loss()(labels, log_p)) + 0.25 * soft
+    trainer = SlicedLogitsTrainer(model, new_loss(), teacher=teacher, teacher_weight=0.25)
+    trainer.compile("sgd")
+    found = trainer.train_on_batch(inputs, labels)[0]
+    np.testing.assert_allclose(found, expected, rtol=tolerance)
+    for own, kept in zip(teacher.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(own, kept)
+    assert len(trainer.trainable_variables) == len(model.trainable_variables)
+    trainer.save(tmp_path / "model.keras")
+    assert keras.saving.load_model(tmp_path / "model.keras").count_params() == model.count_params()
+
+
+def test_a_student_that_equals_its_teacher_stays_as_it_is():
+    model, teacher = (new_model(dropout_rate=x, num_layers=1) for x in (0.0, 0.5))
+    inputs, before = inputs_of(model), model.get_weights()
+    trainer = SlicedLogitsTrainer(model, new_loss(), teacher=teacher, teacher_weight=1.0)
+    trainer.compile(keras.optimizers.SGD(1.0))
+    trainer.train_on_batch(inputs, labels_of(inputs))
+    for own, kept in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_allclose(own, kept, atol=1e-5)
+
+
+def test_a_teacher_without_weight_changes_no_bit():
+    steps = []
+    for options in ({}, {"teacher": new_model(), "teacher_weight": 0.0}):
+        trainer = SlicedLogitsTrainer(new_model(dropout_rate=0.0), new_loss(), **options)
+        trainer.compile(TransformerAdam(0.01))
+        inputs = inputs_of(trainer.model)
+        trainer.train_on_batch(inputs, labels_of(inputs))
+        steps.append(trainer.model.get_weights())
+    for own, other in zip(*steps, strict=True):
+        np.testing.assert_array_equal(own, other)
+
+
 @pytest.mark.once
 def test_cut_vectors_are_zero_and_no_other_vector_changes():
     model = new_model(dropout_rate=0.0, num_layers=1)
@@ -216,6 +262,7 @@ def test_a_step_updates_the_batch_statistics_once():
             "update its moving averages twice",
         ),
         (new_model, {"r_drop": 1.0, "simcut": 1.0}, "Only one of `r_drop` and `simcut`"),
+        (new_model, {"teacher": SimpleNamespace(pad_id=5)}, "Received: pad_id=5, pad_id=0 of"),
     ],
 )
 def test_what_would_count_or_compute_wrongly_is_refused(model, arguments, message):

@@ -252,6 +252,36 @@ def test_begins_with_the_tokenizer_and_the_weights_of_another_run(whole, tmp_pat
         np.testing.assert_allclose(to_numpy(moved), to_numpy(begun), atol=1e-4)
 
 
+def run_of_student(teacher: Run, directory: Path) -> Run:
+    directory.mkdir()
+    training = {"teacher": teacher.directory, "steps": 2, "validation_bleu_sentences": 0}
+    return new_run(directory, training=training, model={"d_model": 6, "dropout_rate": 0.3})
+
+
+@pytest.mark.slow
+def test_a_student_of_a_teacher_resumes_bit_for_bit(whole, tmp_path):
+    once, twice = (run_of_student(whole[0], tmp_path / name) for name in ("once", "twice"))
+    train(changed(once, training={"steps": 4}))
+    train(twice)
+    train(changed(twice, training={"steps": 4}), resume=True)
+    assert twice.tokenizer().fingerprint == whole[0].tokenizer().fingerprint
+    assert_same_bits(*(x.checkpoints()[-1] / "model.keras" for x in (once, twice)))
+
+
+@pytest.mark.once
+def test_a_teacher_keeps_its_model_and_its_tokenizer(copy, tmp_path):
+    run = run_of_student(copy, tmp_path / "student")
+    train(run)
+    write_average(copy, copy.checkpoints()[:1])
+    with pytest.raises(UserError, match=r"training\.teacher: .* Received: another model"):
+        train(run, resume=True)
+    shutil.rmtree(run.tokenizer_dir)
+    Tokenizer.train([("a b c", "d e f")], 17).save(run.tokenizer_dir)
+    run.fingerprints_path.unlink()
+    with pytest.raises(UserError, match=r"training\.teacher: .* Received: another tokenizer"):
+        train(run, resume=True)
+
+
 @pytest.mark.once
 @pytest.mark.parametrize("name, value, trained", [("d_ff", 8, 4), ("activation", "gelu", "relu")])
 def test_another_run_must_have_the_model_of_the_recipe(whole, tmp_path, name, value, trained):

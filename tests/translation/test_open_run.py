@@ -143,7 +143,7 @@ def test_mixed_precision_computes_in_float32_where_that_is_faster(run, dtype):
     assert_same_weights(model, trained)
 
 
-@pytest.mark.parametrize("change", ["lora", "int8", "frozen"])
+@pytest.mark.parametrize("change", [pytest.param("lora", marks=pytest.mark.once), "int8", "frozen"])
 def test_a_changed_model_computes_in_float32_as_its_twin_does(run, change):
     model = tiny_model(dtype="mixed_bfloat16")
     if change == "int8":

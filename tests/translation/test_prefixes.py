@@ -28,7 +28,11 @@ def plain():
     return Tokenizer.train(SENTENCES, vocabulary_size=V)
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["source_eos", "no_source_eos"])
+@pytest.fixture(
+    scope="module",
+    params=[True, pytest.param(False, marks=pytest.mark.once)],
+    ids=["source_eos", "no_source_eos"],
+)
 def tokenizer(plain, request):
     return Tokenizer(plain.source_model, **PREFIXES, source_eos=request.param)
 

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import keras
 import pytest
@@ -14,14 +15,19 @@ REFUSED = {"tensorflow": RuntimeError, "jax": RuntimeError, "torch": type(None)}
 
 
 @pytest.mark.filterwarnings("ignore:os.fork")
-@pytest.mark.parametrize("use", ["translate", "make a model", "predict"])
+@pytest.mark.parametrize(
+    "use", ["translate", "stream", "in a thread", "make a model", "predict", "train"]
+)
 def test_a_forked_child_answers_or_raises_at_once(use):
     translator, model = new_translator(Copier(), beam_size=1), new_model()
     translator.translate(["12"])
     uses = {
         "translate": lambda: translator.translate(["12"]),
+        "stream": lambda: [*translator.stream(["12"])],
+        "in a thread": lambda: ThreadPoolExecutor().submit(translator.translate, ["12"]).result(),
         "make a model": new_model,
         "predict": model.make_predict_function,
+        "train": model.make_train_function,
     }
     expected = REFUSED[keras.config.backend()].__name__
     assert in_a_child(uses[use]).startswith(f"{expected}: ")

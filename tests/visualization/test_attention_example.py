@@ -18,6 +18,7 @@ def tokenizer():
     return Tokenizer.train([("abc de. f", "fed. cba d")] * 9, vocabulary_size=13, model_type="bpe")
 
 
+@pytest.mark.once
 def test_rows_and_columns_are_the_tokens_that_are_read_and_predicted(tokenizer):
     model = small_model()
     found = translation_attention(Translator(model, tokenizer), "de f", "cba d")

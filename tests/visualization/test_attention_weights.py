@@ -34,7 +34,9 @@ def record_results(monkeypatch, name, index):
 
 @pytest.mark.parametrize(
     "variant",
-    ["sinusoidal", "t5", "all_at_once", "local_attention", "strided_attention", "fixed_attention"],
+    ["sinusoidal", "all_at_once", "strided_attention"]
+    + [pytest.param(x, marks=pytest.mark.once) for x in ("t5", "local_attention")]
+    + [pytest.param("fixed_attention", marks=pytest.mark.once)],
 )
 def test_weights_of_a_transformer_are_those_of_the_reference(variant, monkeypatch):
     model = new_model(variant, num_layers=2)

@@ -66,7 +66,7 @@ def test_attention_is_that_of_the_model(page, run):
 
 def test_two_runs_are_compared(run, other):
     with pytest.raises(UserError, match="two different runs"):
-        run_report(run, run)
+        run_report(str(run.directory), run)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         page = read_page(run_report(run, other))

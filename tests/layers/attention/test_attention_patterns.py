@@ -146,6 +146,7 @@ def test_contract(name, x, tmp_path):
     assert_layer_contract(MultiHeadAttention, arguments, {"query": x}, (B, T, D), tmp_path)
 
 
+@pytest.mark.once
 @ALL
 def test_the_result_is_that_of_all_scores_masked(pattern, x):
     """With the weights asked for, all scores are computed by equation 1 and masked."""
@@ -163,6 +164,7 @@ def test_the_result_is_that_of_all_scores_masked(pattern, x):
     np.testing.assert_allclose(to_numpy(masked), to_numpy(output), atol=1e-5)
 
 
+@pytest.mark.once
 @ALL
 def test_padding_before_a_sequence_changes_nothing(pattern, x):
     layer = make_layer(pattern)

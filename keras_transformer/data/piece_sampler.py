@@ -1,0 +1,127 @@
+"""Subword regularization: draws the pieces of each sentence at random."""
+
+import itertools
+import math
+from bisect import bisect
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from random import Random
+
+import numpy as np
+
+from keras_transformer.data.token_store import SIDES, Sentences, TokenStore
+from keras_transformer.data.tokenizer import Tokenizer
+
+# A sentence gets room for the growth of its pieces that this fraction of sentences does not exceed,
+# estimated from so many of them.
+_QUANTILE, _SAMPLE = 0.9, 1_000
+_MAX_WORDS = 2**15  # whose segmentations are kept in memory, about 2.5 kB each, per side
+
+# For each place in the text of a word: the ids of the pieces that may follow, and the cumulative
+# probabilities of all but the last. Tuples, because Python's garbage collector ignores those.
+_Lattice = tuple[tuple[tuple[int, ...], tuple[float, ...]], ...]
+
+
+class PieceSampler:
+    """Draws the pieces of parallel text at random, with the same text (Kudo 2018, §3).
+
+    The probability of a segmentation is proportional to the product of the probabilities of its
+    pieces in the unigram model, to the power of `alpha`. All segmentations of a sentence can be
+    drawn (l = ∞ in the paper). Prefixes, and pieces that are not text, such as unk, stay as they
+    are. SentencePiece draws from the same distribution, but it cannot be given a seed for a call.
+
+    Args:
+        tokenizer: A tokenizer with unigram models.
+        alpha: Exponent of the probabilities, at least 0. With 0, all segmentations are equally
+            probable. The larger it is, the more often the best one is drawn.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, alpha: float) -> None:
+        self._words = {side: _Words(tokenizer, side, alpha) for side in SIDES}
+
+    def draw(
+        self, store: TokenStore, pairs: np.ndarray, most: Sequence[float], seed: str
+    ) -> Sentences:
+        """Returns the sentences with indices `pairs`, a function of the arguments.
+
+        A source or target with more pieces than `most` allows on its side keeps its best
+        segmentation.
+        """
+        random = Random(seed).random
+        offsets, ids = {}, {}
+        for side, limit in zip(SIDES, most, strict=True):
+            pieces = iter(store.pieces(side, pairs).tolist())
+            best = [list(itertools.islice(pieces, x)) for x in store.lengths(side, pairs).tolist()]
+            drawn = [self._words[side].draw(sentence, random) for sentence in best]
+            kept = [x if len(x) <= limit else y for x, y in zip(drawn, best, strict=True)]
+            offsets[side] = np.cumsum([0, *map(len, kept)])
+            ids[side] = np.array([*itertools.chain.from_iterable(kept)], np.int32)
+        return Sentences(offsets, ids, store.source_eos)
+
+    def room(self, store: TokenStore) -> list[np.ndarray]:
+        """Returns for each side the number of pieces to reserve for each sentence: int (pairs,).
+
+        This is at most the number of pieces of the longest sentence in `store`.
+        """
+        some = np.unique(np.linspace(0, len(store) - 1, _SAMPLE, dtype=np.int64))
+        drawn = self.draw(store, some, (math.inf, math.inf), "room")
+        places = np.arange(len(some))
+        ratios = [drawn.lengths(side, places) / store.lengths(side, some) for side in SIDES]
+        growth = np.quantile(ratios, _QUANTILE)
+        lengths = (store.lengths(side) for side in SIDES)
+        return [np.minimum(np.ceil(growth * x), x.max()).astype(np.int64) for x in lengths]
+
+
+class _Words:
+    """Draws segmentations of the words of one side, which are independent of each other."""
+
+    def __init__(self, tokenizer: Tokenizer, side: str, alpha: float) -> None:
+        scores, prefix = tokenizer.scores(side), getattr(tokenizer, f"{side}_prefix_ids")
+        self._pieces: list[str] = getattr(tokenizer, f"{side}_pieces")
+        self._ids_and_scores = {
+            piece: (id, alpha * score)
+            for id, (piece, score) in enumerate(zip(self._pieces, scores, strict=True))
+            if score < 0 and id not in prefix  # The score of pieces that are not text is 0.
+        }
+        self._longest = max(map(len, self._ids_and_scores))
+        self._lengths = list(map(len, self._pieces))
+        self._is_text = [piece in self._ids_and_scores for piece in self._pieces]
+        self._is_inside = [piece[0] != "▁" for piece in self._pieces]
+        self._lattice_of_word = lru_cache(_MAX_WORDS)(self._lattice)
+
+    def draw(self, sentence: list[int], random: Callable[[], float]) -> list[int]:
+        """Returns other pieces of the same text. `random` returns numbers from 0 to 1."""
+        drawn = []
+        inside, is_text = self._is_inside, self._is_text
+        joins = (inside[y] and is_text[x] and is_text[y] for x, y in itertools.pairwise(sentence))
+        begins = [0, *(place for place, join in enumerate(joins, start=1) if not join)]
+        for begin, end in itertools.pairwise([*begins, len(sentence)]):
+            lattice, place = self._lattice_of_word(tuple(sentence[begin:end])), 0
+            while place < len(lattice):
+                ids, cumulative = lattice[place]
+                id = ids[bisect(cumulative, random())]
+                place += self._lengths[id]
+                drawn.append(id)
+        return drawn
+
+    def _lattice(self, word: tuple[int, ...]) -> _Lattice:
+        """Returns all segmentations of a word. A piece that is not text has only itself."""
+        if not self._is_text[word[0]]:
+            return ((word, ()),)
+        text = "".join(self._pieces[id] for id in word)
+        # The logarithm of the sum of the products of probabilities, over all segmentations of the
+        # text from each place on.
+        totals = [-math.inf] * len(text) + [0.0]
+        lattice = []
+        for begin in reversed(range(len(text))):
+            ends = range(begin + 1, min(begin + self._longest, len(text)) + 1)
+            found = [(self._ids_and_scores.get(text[begin:end]), end) for end in ends]
+            ways = [(*x, end) for x, end in found if x and totals[end] > -math.inf]
+            logs = [score + totals[end] for _, score, end in ways]
+            largest = max(logs, default=0.0)
+            sums = list(itertools.accumulate(math.exp(x - largest) for x in logs))
+            if sums:
+                totals[begin] = largest + math.log(sums[-1])
+            ids = tuple(id for id, *_ in ways)
+            lattice.append((ids, tuple(x / sums[-1] for x in sums[:-1])))
+        return tuple(lattice[::-1])
