@@ -1,9 +1,15 @@
 """Shows progress on stderr: a bar on a terminal, lines in a log file."""
 
 import sys
+import warnings
 from typing import Any, TextIO
 
-from tqdm.auto import tqdm
+from tqdm import TqdmWarning
+
+with warnings.catch_warnings():
+    # Without ipywidgets, a notebook shows bars of text. That is no reason to warn.
+    warnings.simplefilter("ignore", TqdmWarning)
+    from tqdm.auto import tqdm
 
 SECONDS_BETWEEN_LINES = 30.0
 
