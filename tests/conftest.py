@@ -54,10 +54,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.once)
 
 
-# Python would look through all objects hundreds of times: once a file does.
-gc.set_threshold(20_000, 50, 100)
-
-
 @pytest.fixture(scope="module", autouse=True)
 def _little_garbage() -> None:
     """Keras collects garbage at every layer that it quantizes, so hide the objects made before."""
