@@ -50,21 +50,22 @@ def dense(**compiling):
 CASES = {
     "base": translator,
     "rotary, pre-norm, float32": lambda: translator(ROTARY, dtype="float32"),
-    "T5": lambda: translator({"position_encoding": "t5", "attention_dropout_rate": 0.1}),
-    "learned positions, local attention": lambda: translator(
-        {"position_encoding": "learned", "attention_pattern": "local", "attention_window": 2}
+    "T5, SimCut": lambda: translator(
+        {"position_encoding": "t5", "attention_dropout_rate": 0.1},
+        {"simcut": 3.0, "simcut_rate": 0.3},
+    ),
+    "learned positions, local attention, checkpointing, EMA": lambda: translator(
+        {"position_encoding": "learned", "attention_pattern": "local", "attention_window": 2},
+        {"gradient_checkpointing": True},
+        {"use_ema": True},
     ),
     "ALiBi, R-Drop, clipping": lambda: translator(
         {"position_encoding": "alibi"},
         {"r_drop": 2.0, "logits_mebibytes": 0},
         {"global_clipnorm": 0.1},
     ),
-    "SimCut": lambda: translator({}, {"simcut": 3.0, "simcut_rate": 0.3}),
     "teacher": lambda: translator(
         {}, {"teacher": models.Transformer(50, **SIZES, norm_first=True)}
-    ),
-    "checkpointing, EMA": lambda: translator(
-        {}, {"gradient_checkpointing": True}, {"use_ema": True}
     ),
     "accumulation, float16": lambda: translator(
         {}, {}, {"gradient_accumulation_steps": 2}, "mixed_float16"

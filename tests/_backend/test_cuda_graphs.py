@@ -162,16 +162,15 @@ def searches(options, monkeypatch, on_gpu):
     return [*found, run(request, strategy, 30, shapes)]
 
 
-@pytest.mark.parametrize("steps_per_look", [1, 4, 100])
 @pytest.mark.parametrize(
-    "options",
+    "options, steps_per_look",
     [
-        SearchOptions(n_best=4),
-        SearchOptions(beam_size=1),
-        SearchOptions(num_beam_groups=2, diversity_penalty=0.5),
-        SamplingOptions(num_samples=2),
+        *((SearchOptions(n_best=4), steps) for steps in (1, 4, 100)),
+        (SearchOptions(beam_size=1), 4),
+        (SearchOptions(num_beam_groups=2, diversity_penalty=0.5), 4),
+        (SamplingOptions(num_samples=2), 4),
     ],
-    ids=["beam", "greedy", "groups", "sampling"],
+    ids=["beam-1", "beam-4", "beam-100", "greedy", "groups", "sampling"],
 )
 def test_replayed_searches_find_what_others_find(gpu, monkeypatch, options, steps_per_look):
     monkeypatch.setattr(cuda_graphs, "_STEPS_PER_LOOK", steps_per_look)

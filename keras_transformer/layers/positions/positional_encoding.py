@@ -90,9 +90,9 @@ class PositionalEncoding(ConfiguredLayer):
     def call(self, embeddings: Any, offset: Any = 0) -> Any:
         return embeddings
 
-    def compute_output_shape(self, embeddings_shape: Any) -> Any:
+    def compute_output_shape(self, input_shape: Any) -> Any:  # The name is that of `build`.
         # Keras would infer the shape by `call`, with a sequence that may exceed the maximum.
-        return embeddings_shape
+        return input_shape
 
     def rotate(self, heads: Any, offset: Any = 0) -> Any:
         """Rotates queries or keys, float `(..., T, K)`, by angles that depend on positions.

@@ -72,6 +72,13 @@ def test_contract(name, tmp_path):
     assert_layer_contract(encoding, arguments, {"embeddings": x}, (B, T, D), tmp_path)
 
 
+def test_the_summary_of_a_subclassed_model_has_its_shape():
+    lines, model = [], keras.Model()
+    model.positions = made("learned")
+    model.summary(print_fn=lines.append)
+    assert f"(None, None, {D})" in "".join(lines)
+
+
 def parts():
     """Offset (a number or a tensor), start and stop of pieces of a sequence of LENGTH tokens."""
     for offset in (0, 3, 7):
