@@ -13,6 +13,8 @@ from keras_transformer.runs.run import Run
 from keras_transformer.training import made_text, train
 from keras_transformer.translation.open_run import open_model
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture(scope="module", autouse=True)
 def few_lines():
@@ -124,7 +126,6 @@ def stop_at(count, patch, error) -> None:
     patch.setattr(made_text, "open_translator", open_translator)
 
 
-@pytest.mark.once
 def test_the_package_s_run_makes_text(tmp_path):
     (tmp_path / "one.en").write_text("Tom sleeps.\n" * 50)
     data = {"train": {"source": "one.en", "translated_by": "tatoeba_en_de"}}
@@ -134,7 +135,6 @@ def test_the_package_s_run_makes_text(tmp_path):
     assert run.text.files("train")[1].read_text("utf-8") == "Tom schläft.\n" * 50
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -209,6 +209,7 @@ def test_a_student_that_equals_its_teacher_stays_as_it_is():
         np.testing.assert_allclose(own, kept, atol=1e-5)
 
 
+@pytest.mark.once
 def test_a_teacher_without_weight_changes_no_bit():
     steps = []
     for options in ({}, {"teacher": new_model(), "teacher_weight": 0.0}):
