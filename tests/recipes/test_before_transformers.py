@@ -82,6 +82,8 @@ def assert_steps_equal_call(model, tolerance=1e-5):
 
 
 @each_architecture
+@pytest.mark.once
+@pytest.mark.once
 @pytest.mark.parametrize(
     "batch, source, target", [(B, 7, T), pytest.param(1, 1, 1, marks=pytest.mark.once)]
 )
