@@ -25,7 +25,8 @@ LONG = tuple(f"--ignore={folder}" for folder in SHORT)
 JOBS = (
     ("jax", EACH, LONG),
     ("tensorflow", EACH, LONG),
-    ("torch", ONCE, ()),
+    ("torch", ONCE, LONG),
+    ("torch", ONCE, SHORT),
     ("torch", EACH, LONG),
     ("tensorflow", EACH, SHORT),
     ("jax", EACH, SHORT),
