@@ -34,6 +34,7 @@ FIGURES = ("loss", "perplexity", "accuracy", "gradient_norm", "validation/loss")
 TEACHER = [
     f"training.teacher={Path(__file__).parents[1] / 'fixtures' / 'trained_run'}",
     *("tokenizer.vocabulary_size=160", "tokenizer.normalization=identity"),
+    *("tokenizer.model_type=bpe", "training.subword_regularization=null"),
     *("tokenizer.target_normalization=null", "training.validation_bleu_sentences=2"),
 ]
 TWO_PROCESSES = dict.fromkeys(("tensorflow", "jax", "torch"), (2, 1, TEACHER))
