@@ -44,15 +44,8 @@ Checkpoint = Literal["best", "last"] | int
 # What a run writes beside its recipe and its locks.
 _PLACES = (
     *("text", "translations", "tokenizer", "store", "fingerprints.json", "checkpoints"),
-    *(
-        "model.keras",
-        "logs",
-        "origin.json",
-        "scores.json",
-        "shortlist.npz",
-        "history.json",
-        "hypotheses",
-    ),
+    *("model.keras", "logs", "origin.json", "scores.json", "shortlist.npz", "history.json"),
+    "hypotheses",
 )
 
 

@@ -32,7 +32,7 @@ def _translate(run: Run, number: int, corpus: Corpus) -> None:
     print(f"Translating {given} with {teacher.directory}.", file=sys.stderr)
     translator, made = open_translator(teacher), run.text.made_file(number)
     total = sum(1 for _ in read_lines(given))
-    made_from = (sha256_of(given), teacher.hashes(), translator.options)
+    made_from = (sha256_of(given), teacher.hashes(), translator.options, corpus.sampled, seed)
     with resumable_file(made, STREAMED_LINES, made_from) as (write, finished):
         done = finished * STREAMED_LINES
         lines = itertools.islice(read_lines(given), done, None)
