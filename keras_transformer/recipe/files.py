@@ -4,6 +4,7 @@ import difflib
 import hashlib
 import shutil
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,24 +60,25 @@ def load_recipe(
         )
     for override in overrides:
         _apply(override, tree)
+    _take_tokenizer_of_other_run(tree)
     try:
-        recipe = Recipe.model_validate(tree, context=OF_RUN if is_of_run else None)
+        return Recipe.model_validate(tree, context=OF_RUN if is_of_run else None)
     except ValidationError as error:
         problems = "; ".join(_explain(details) for details in error.errors())
         raise UserError(f"{' with '.join([str(path), *overrides])}: {problems}") from None
-    return _with_tokenizer_of_other_run(recipe)
 
 
-def _with_tokenizer_of_other_run(recipe: Recipe) -> Recipe:
-    given = {key: getattr(recipe.tokenizer, key) for key in recipe.tokenizer.model_fields_set}
-    other = recipe.training.initial_run or recipe.training.teacher
-    if other is None or given.keys() == TokenizerSettings.model_fields.keys():
-        return recipe
-    try:
+def _take_tokenizer_of_other_run(tree: dict[str, Any]) -> None:
+    training, given = tree.get("training"), tree.get("tokenizer", {})
+    if not (isinstance(training, dict) and isinstance(given, dict)):
+        return
+    other = training.get("initial_run") or training.get("teacher")
+    if not isinstance(other, str) or given.keys() >= TokenizerSettings.model_fields.keys():
+        return
+    # `Run.create` raises the error, and what needs no run can use the recipe.
+    with suppress(UserError):
         tokenizer = load_recipe(find_run(other), is_of_run=True).tokenizer
-    except UserError:  # `Run.create` raises it, and what needs no run can use the recipe.
-        return recipe
-    return recipe.model_copy(update={"tokenizer": tokenizer.model_copy(update=given)})
+        tree["tokenizer"] = {**tokenizer.model_dump(), **given}
 
 
 def find_recipe(path_or_name: str | Path) -> Path:

@@ -74,9 +74,10 @@ def test_the_tokenizer_of_another_run_is_the_default(path, tmp_path, key):
     initial, joint = f"training.{key}={first}", "tokenizer.joint=true"
     assert load_recipe(path, [initial]).tokenizer == load_recipe(path).tokenizer  # no such run yet
     first.mkdir()
-    settings = ["tokenizer.vocabulary_size=99", "tokenizer.joint=false"]
+    kind, drawn = "tokenizer.model_type=unigram", "training.subword_regularization=0.2"
+    settings = ["tokenizer.vocabulary_size=99", "tokenizer.joint=false", kind]
     (first / "recipe.yaml").write_text(load_recipe(path, settings).to_yaml())
-    found = load_recipe(path, [initial, joint]).tokenizer
+    found = load_recipe(path, [initial, joint, drawn]).tokenizer
     assert (found.vocabulary_size, found.joint) == (99, True)
 
 
