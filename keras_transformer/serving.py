@@ -13,7 +13,7 @@ from urllib.parse import quote
 import numpy as np
 import requests
 
-from keras_transformer.data.corpus import available_chunks
+from keras_transformer.data.text_files import available_chunks
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError, check_is_list, check_sizes
 

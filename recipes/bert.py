@@ -50,7 +50,7 @@ from keras_transformer import (
     padding_mask,
 )
 from keras_transformer.data import mask_tokens
-from keras_transformer.data.corpus import download
+from keras_transformer.data.text_files import download
 from keras_transformer.training import check_same_options
 
 # 1. Options. The defaults are those of the table that the program prints.

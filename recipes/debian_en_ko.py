@@ -24,8 +24,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
-from keras_transformer.data.corpus import download
 from keras_transformer.data.held_out import sentence_key
+from keras_transformer.data.text_files import download
 from keras_transformer.errors import UserError
 
 ARCHIVE = "https://snapshot.debian.org/archive/debian/20260801T000000Z/pool/main"

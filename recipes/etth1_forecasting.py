@@ -28,7 +28,7 @@ from keras import layers, ops
 from tabulate import tabulate
 
 from keras_transformer import Encoder, LearnedPositionalEncoding, UserError, array_batches, fit
-from keras_transformer.data.corpus import download
+from keras_transformer.data.text_files import download
 from keras_transformer.training import check_same_options
 
 URL = "https://github.com/zhouhaoyi/ETDataset/raw/main/ETT-small"

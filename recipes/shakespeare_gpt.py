@@ -41,7 +41,7 @@ from keras_transformer import (
     UserError,
     fit,
 )
-from keras_transformer.data.corpus import download
+from keras_transformer.data.text_files import download
 from keras_transformer.training import check_same_options
 
 URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare"

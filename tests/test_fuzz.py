@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from support.time_limit import time_limit
 
 from keras_transformer.data import CorpusError, read_lines, read_parallel
-from keras_transformer.data.corpus import read_standard_input
+from keras_transformer.data.text_files import read_standard_input
 from keras_transformer.errors import UserError
 from keras_transformer.recipe.files import load_recipe
 

@@ -14,7 +14,7 @@ from support.hostile_text import HOSTILE, TEXT, lines_of
 
 from keras_transformer import Run, SearchOptions, Translator
 from keras_transformer.data import CorpusError, read_lines
-from keras_transformer.data.corpus import read_standard_input
+from keras_transformer.data.text_files import read_standard_input
 from keras_transformer.translation.open_run import open_model
 
 pytestmark = pytest.mark.once

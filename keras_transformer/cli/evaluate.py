@@ -228,8 +228,8 @@ def score_command(run: Path, source: Path, target: Path, options: ScoreOptions) 
     keras-transformer score runs/quickstart test.en test.de > scores.tsv
     keras-transformer score runs/quickstart test.en test.de --summary
     """
-    from keras_transformer.data.corpus import available_chunks
     from keras_transformer.data.parallel_text import read_parallel
+    from keras_transformer.data.text_files import available_chunks
     from keras_transformer.translation.base_translator import STREAMED_LINES
     from keras_transformer.translation.open_run import open_model
     from keras_transformer.translation.scoring import Scorer

@@ -21,7 +21,7 @@ def is_session(file: Path | None) -> bool:
 
 def input_lines(file: Path | None, language: str = "") -> Iterator[str]:
     """Yields the lines of a file, of standard input, or those that a user types in a language."""
-    from keras_transformer.data.corpus import read_lines, read_standard_input
+    from keras_transformer.data.text_files import read_lines, read_standard_input
 
     if is_session(file):
         return _prompted_lines(language)

@@ -169,7 +169,7 @@ def _chunks(
 
     The chunks of a file do not depend on time or `shard`, so the translations are always the same.
     """
-    from keras_transformer.data.corpus import available_chunks
+    from keras_transformer.data.text_files import available_chunks
     from keras_transformer.translation.base_translator import STREAMED_LINES
 
     if terminal.is_session(file):
@@ -206,7 +206,7 @@ def _sampling(options: TranslateOptions, sampling: Given, search: Given) -> Samp
 
 def _lines(sentences: Iterable[str], *constraints: Path | None) -> Iterator[_Line]:
     """Yields the sentences with the lines of the files of --prefix, --required and --forbidden."""
-    from keras_transformer.data.corpus import read_lines
+    from keras_transformer.data.text_files import read_lines
 
     columns = [read_lines(path) if path else itertools.repeat("") for path in constraints]
     for sentence in sentences:

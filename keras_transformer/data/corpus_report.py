@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from keras_transformer._progress import Bar
-from keras_transformer.data.corpus import Pair
 from keras_transformer.data.filters import is_uneven
 from keras_transformer.data.held_out import sentence_key
+from keras_transformer.data.text_files import Pair
 
 # Pairs with more than this number of times the bytes of the other side are seldom translations.
 MAX_LENGTH_RATIO = 9

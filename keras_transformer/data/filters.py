@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 
 from keras_transformer._progress import Bar
-from keras_transformer.data.corpus import Pair
 from keras_transformer.data.languages import base_language
+from keras_transformer.data.text_files import Pair
 from keras_transformer.errors import UserError
 
 # Of 10,000 sentences of Tatoeba in English and German, one is wrong at this confidence. If the

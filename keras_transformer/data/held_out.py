@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from keras_transformer._progress import Bar
-from keras_transformer.data.corpus import Pair
+from keras_transformer.data.text_files import Pair
 from keras_transformer.errors import UserError, check_sizes
 
 # Candidates per held-out pair. A candidate that shares its target with the other split is skipped.

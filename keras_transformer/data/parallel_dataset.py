@@ -10,8 +10,8 @@ from typing import Any
 import keras
 
 from keras_transformer.data.batch_plan import Batch, BatchPlan
-from keras_transformer.data.corpus import Pair
 from keras_transformer.data.parallel_text import Languages, Rows, read_parallel
+from keras_transformer.data.text_files import Pair
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.data.tokenizer import Tokenizer
 

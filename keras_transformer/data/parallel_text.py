@@ -11,8 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from keras_transformer._files import as_line
-from keras_transformer.data.corpus import CorpusError, Pair, extra, open_text, read_lines, suffix_of
 from keras_transformer.data.languages import language_of, same_language
+from keras_transformer.data.text_files import (
+    CorpusError,
+    Pair,
+    extra,
+    open_text,
+    read_lines,
+    suffix_of,
+)
 
 Languages = tuple[str | None, str | None]
 # The cells of a row by the name of their column.

@@ -14,8 +14,8 @@ import numpy as np
 
 from keras_transformer._files import atomic_write, parse_json, sha256_of
 from keras_transformer._progress import Bar
-from keras_transformer.data.corpus import Pair
 from keras_transformer.data.parallel_text import Corpora
+from keras_transformer.data.text_files import Pair
 from keras_transformer.data.tokenizer import DEFAULT_FRAMES, Tokenizer
 from keras_transformer.errors import UserError
 

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from sacrebleu.significance import PairedTest
 
-from keras_transformer.data.corpus import read_lines
 from keras_transformer.data.parallel_text import read_parallel
+from keras_transformer.data.text_files import read_lines
 from keras_transformer.errors import UserError
 from keras_transformer.evaluation.metrics import MetricName, new_metric
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from keras_transformer._files import as_line, output_file
-from keras_transformer.data.corpus import read_lines
+from keras_transformer.data.text_files import read_lines
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.evaluation.evaluator import Evaluator, MetricName, Score

@@ -14,9 +14,7 @@ import numpy as np
 
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.data.vocabulary import Vocabulary, word_model
-from keras_transformer.exchange.foreign_model import ForeignModel
-from keras_transformer.exchange.model_files import Arrays, Bytes, read_value, reading
-from keras_transformer.exchange.source_model import (
+from keras_transformer.exchange.exported_model import (
     PLAIN_LAYERS,
     Rule,
     array,
@@ -24,6 +22,8 @@ from keras_transformer.exchange.source_model import (
     check_supported,
     position_table,
 )
+from keras_transformer.exchange.foreign_model import ForeignModel
+from keras_transformer.exchange.model_files import Arrays, Bytes, read_value, reading
 from keras_transformer.exchange.weight_names import CTRANSLATE2, named_weights
 from keras_transformer.layers import RotaryPositionalEncoding
 from keras_transformer.models.base import in_float32

@@ -11,8 +11,8 @@ import numpy as np
 from keras_transformer._backend import without_tensorflow
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.data.vocabulary import NewIds, Vocabulary, converted, new_ids
+from keras_transformer.exchange.exported_model import array
 from keras_transformer.exchange.model_files import Arrays
-from keras_transformer.exchange.source_model import array
 from keras_transformer.exchange.weight_names import Format
 from keras_transformer.layers import SinusoidalPositionalEncoding
 from keras_transformer.layers.positions.positional_encoding import (

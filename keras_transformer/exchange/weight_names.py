@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keras_transformer.exchange.source_model import array
+from keras_transformer.exchange.exported_model import array
 from keras_transformer.models.transformer import Transformer
 
 # Stack, number of the layer, sublayer and weight in the path of a weight of `Transformer`, such as

@@ -11,19 +11,19 @@ from safetensors.numpy import save_file
 from keras_transformer._files import atomic_write, check_is_free
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
+from keras_transformer.exchange.exported_model import (
+    PLAIN_LAYERS,
+    Rule,
+    check_model,
+    check_supported,
+    position_table,
+)
 from keras_transformer.exchange.hugging_face import (
     ACTIVATIONS,
     CLASSES,
     NORM_EPSILON,
     SETTINGS,
     read_hugging_face,
-)
-from keras_transformer.exchange.source_model import (
-    PLAIN_LAYERS,
-    Rule,
-    check_model,
-    check_supported,
-    position_table,
 )
 from keras_transformer.exchange.weight_names import HUGGING_FACE, named_weights
 from keras_transformer.models.base import in_float32

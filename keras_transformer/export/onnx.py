@@ -14,7 +14,7 @@ from keras import ops
 from keras_transformer._files import atomic_write, check_is_free
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
-from keras_transformer.exchange.source_model import check_model, check_supported
+from keras_transformer.exchange.exported_model import check_model, check_supported
 from keras_transformer.export.options import OnnxWeights, check_weights
 from keras_transformer.layers.attention.cache import Cache
 from keras_transformer.models import Transformer

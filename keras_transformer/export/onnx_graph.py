@@ -15,7 +15,7 @@ from keras import ops
 from onnx import TensorProto, helper, numpy_helper
 
 from keras_transformer._backend.operations import MASKED_SCORE
-from keras_transformer.exchange.source_model import Rule, array, position_table
+from keras_transformer.exchange.exported_model import Rule, array, position_table
 from keras_transformer.layers import RotaryPositionalEncoding
 from keras_transformer.layers.normalization import BatchNormalization
 from keras_transformer.layers.positions.positional_encoding import sinusoid_angles

@@ -13,7 +13,7 @@ from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import UserError
-from keras_transformer.exchange.source_model import check_model
+from keras_transformer.exchange.exported_model import check_model
 from keras_transformer.models.base import in_float32
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.translation.comparison import compare_translations, random_sentences

@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_transformer._backend import without_tensorflow
 from keras_transformer._files import atomic_write, check_is_free, write_json
-from keras_transformer.exchange.source_model import check_model
+from keras_transformer.exchange.exported_model import check_model
 from keras_transformer.export.options import RunWeights, check_weights
 from keras_transformer.models.base import in_float32
 from keras_transformer.models.seq2seq import Seq2Seq

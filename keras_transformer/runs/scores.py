@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keras_transformer._files import read_entries, read_text, sha256_of, write_json, write_text
-from keras_transformer.data.corpus import read_lines
+from keras_transformer.data.text_files import read_lines
 from keras_transformer.errors import UserError
 from keras_transformer.runs.text import Split
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from keras_transformer._files import atomic_write, parse_json, write_json
-from keras_transformer.data.corpus import COMPRESSED, Pair, download
 from keras_transformer.data.filters import filtered, language_test
 from keras_transformer.data.held_out import hold_out
 from keras_transformer.data.parallel_text import Corpora, read_parallel
+from keras_transformer.data.text_files import COMPRESSED, Pair, download
 from keras_transformer.data.token_store import TokenStore, list_reasons
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.errors import UserError

@@ -5,7 +5,7 @@ import sys
 
 from keras_transformer._files import as_line, resumable_file, sha256_of
 from keras_transformer._progress import Bar
-from keras_transformer.data.corpus import read_lines
+from keras_transformer.data.text_files import read_lines
 from keras_transformer.decoding.options import SamplingOptions
 from keras_transformer.recipe.settings import Corpus
 from keras_transformer.runs.run import Run

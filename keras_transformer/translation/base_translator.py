@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from keras_transformer._progress import Bar
-from keras_transformer.data.corpus import available_chunks
+from keras_transformer.data.text_files import available_chunks
 from keras_transformer.data.tokenizer import most_pieces
 from keras_transformer.decoding.options import IMPOSSIBLE, DecodingOptions, SearchOptions
 from keras_transformer.errors import check_is_list

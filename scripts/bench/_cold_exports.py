@@ -141,7 +141,7 @@ def marian_weights(model: Any, tokenizer: Any) -> dict[str, np.ndarray]:
     tables of positions, Marian does not scale embeddings, so the scaled ones are stored. They are
     also the matrix of the logits, so the norm before it is divided by the scale.
     """
-    from keras_transformer.exchange.source_model import array, position_table
+    from keras_transformer.exchange.exported_model import array, position_table
     from keras_transformer.models.base import in_float32
 
     model = in_float32(model)

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 from _common import ENVIRONMENT, ROOT, Worker, limit_threads, panels_of, table, write_json
 from tqdm import tqdm
 
-from keras_transformer.data.corpus import read_lines
+from keras_transformer.data.text_files import read_lines
 
 BACKENDS = ("tensorflow", "jax", "torch")
 BENCH = Path(__file__).parent

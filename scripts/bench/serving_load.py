@@ -31,7 +31,7 @@ from _common import ENVIRONMENT, ROOT, Worker, limit_threads, table, write_json
 from _serving_expectations import Expected
 from tqdm import tqdm
 
-from keras_transformer.data.corpus import read_lines
+from keras_transformer.data.text_files import read_lines
 from keras_transformer.errors import UserError
 from keras_transformer.serving import ServedTranslation, connect
 

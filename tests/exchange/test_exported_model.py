@@ -10,7 +10,7 @@ from support.parallel_text import SENTENCES
 from support.small_models import LENGTH, small_model
 
 from keras_transformer.data import Tokenizer
-from keras_transformer.exchange.source_model import (
+from keras_transformer.exchange.exported_model import (
     check_model,
     check_supported,
     position_table,

@@ -15,8 +15,8 @@ from types import SimpleNamespace
 import pytest
 from support.local_server import answer, local_server
 
-from keras_transformer.data import CorpusError, corpus, read_lines, read_parallel
-from keras_transformer.data.corpus import available_chunks, download, read_standard_input
+from keras_transformer.data import CorpusError, read_lines, read_parallel, text_files
+from keras_transformer.data.text_files import available_chunks, download, read_standard_input
 from keras_transformer.errors import UserError
 
 LONGEST = 1024 * 1024
@@ -240,7 +240,7 @@ def test_redirects_are_followed(server, cache):
 def test_a_failure_is_one_line_and_leaves_the_cache_unchanged(
     server, cache, monkeypatch, served, message
 ):
-    monkeypatch.setattr(corpus, "_SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr(text_files, "_SILENCE_SECONDS", 0.3)
     server.answers["/data/train.en"] = served
     with pytest.raises(UserError, match=f"/data/train.en cannot be fetched .*{message}") as caught:
         fetch(server)
