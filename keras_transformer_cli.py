@@ -47,15 +47,17 @@ def choose_backend() -> None:
         os.environ["KERAS_BACKEND"] = given
     installed = [name for name in BACKENDS if importlib.util.find_spec(name)]
     backend, keras = os.environ.get("KERAS_BACKEND"), sys.modules.get("keras")
-    if not backend:
+    if not installed:
+        sys.exit("Error: no backend is installed: pip install 'keras3-transformer[torch]'")
+    elif not backend:
         if len(installed) == 1:
             (os.environ["KERAS_BACKEND"],) = installed
     elif backend not in BACKENDS:
         sys.exit(f"Error: the backend must be one of {', '.join(BACKENDS)}. Received: {backend!r}")
     elif backend not in installed:
         sys.exit(
-            f"Error: the backend {backend} is not installed (installed: "
-            f"{', '.join(installed) or 'none'}): pip install 'keras3-transformer[{backend}]'"
+            f"Error: the backend {backend} is not installed (installed: {', '.join(installed)}): "
+            f"pip install 'keras3-transformer[{backend}]'"
         )
     elif keras is not None and keras.config.backend() != backend:
         sys.exit(

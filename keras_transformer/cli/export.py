@@ -52,7 +52,7 @@ def export_command(run: Path, options: FormatOptions, search: Given) -> None:
     keras-transformer export runs/quickstart --format saved_model
     keras-transformer export runs/quickstart --format ctranslate2 --quantization int8
     keras-transformer export runs/quickstart --format onnx
-    keras-transformer export runs/quickstart --format hugging_face
+    keras-transformer export runs/quickstart --format hugging_face --length-penalty 0
     keras-transformer export runs/quickstart --format run --quantization float16
     echo "twenty-six" | python exports/quickstart/onnx/translate.py
     """

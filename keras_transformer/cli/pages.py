@@ -59,7 +59,7 @@ def attention_command(run: Path, sentence: str, options: AttentionOptions) -> No
     if suffix == ".png":
         pages.check_png()
     with output_path(output) as partial:
-        translator = open_translator(Run.open(run), checkpoint=options.checkpoint)
+        translator = checked(open_translator, Run.open(run), checkpoint=options.checkpoint)
         example = translation_attention(translator, sentence, options.target)
         is_page = suffix == ".html"
         text = pages.attention_page(example) if is_page else pages.attention_svg(example, **shown)

@@ -61,10 +61,14 @@ def export_run(run: Run | str | Path, options: ExportOptions) -> Exported:
     changed = search.model_dump(exclude_defaults=True, exclude={"n_best"})
     if refused := [name for name in changed if name not in supported]:
         received = ", ".join(f"{name}={changed[name]}" for name in refused)
-        flags = (f"--{x.replace('_', '-')} {getattr(SearchOptions(), x)}" for x in refused)
+        unset = ((name, getattr(SearchOptions(), name)) for name in refused)
+        ways = (
+            f"remove evaluation.{x}" if value is None else f"give --{x.replace('_', '-')} {value}"
+            for x, value in unset
+        )
         raise UserError(
             f"the format {format} supports only the search options {', '.join(supported)}. Use the "
-            f"format saved_model, or replace those of the recipe: {' '.join(flags)}. "
+            f"format saved_model, or change those of the recipe: {', '.join(ways)}. "
             f"Received: {received}"
         )
     if format in ("ctranslate2", "onnx", "hugging_face"):
@@ -98,7 +102,8 @@ def _export(run: Run, options: ExportOptions) -> Exported:
     if options.format == "run":
         copied = export_shared_run(run, output, weights, sentences, options.checkpoint)
         return Exported(output, str(copied))
-    model, tokenizer = open_model(run, options.checkpoint), run.tokenizer()
+    tokenizer = run.tokenizer()
+    model = open_model(run, options.checkpoint, tokenizer=tokenizer)
     if options.format == "saved_model":
         shortlist = open_shortlist(run, tokenizer) if options.shortlist else None
         saved = export_saved_model(
@@ -132,7 +137,8 @@ def _in_new_process(run: Run, options: ExportOptions) -> Exported:
     ) as process:
         output, log = process.communicate()
     if process.returncode:
-        raise RuntimeError(f"the export to a SavedModel failed:\n{log}")
+        reason = "".join(log.splitlines()[-1:])
+        raise RuntimeError(f"the export to a SavedModel failed: {reason}\n{log}")
     directory, comparison, error = json.loads(output.splitlines()[-1])
     if error:
         raise UserError(error)

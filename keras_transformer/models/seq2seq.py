@@ -29,7 +29,8 @@ class Seq2Seq(TokenPredictor):
         presets: The constructor arguments of published sizes, by the name of the size.
             `register_architecture` sets both.
         states: The symbolic output of the decoder, before the projection to logits.
-        target_embedding: The `TokenEmbedding` that also computes the logits.
+        source_embedding: The `TokenEmbedding` of the encoder.
+        target_embedding: The `TokenEmbedding` of the decoder, which also computes the logits.
     """
 
     architecture: ClassVar[str]

@@ -34,8 +34,8 @@ def load_recipe(
             `./recipes` or in the package, such as "quickstart".
         overrides: Settings that replace settings of the file, such as "training.steps=100". The
             values are parsed as YAML.
-        is_of_run: Whether a run has already been trained with the recipe. Its section `model` is
-            then not checked, which needs no Keras. Defaults to False.
+        is_of_run: Whether the recipe is that of a run. Its section `model` is then not checked,
+            which needs no Keras, and no other run is opened. Defaults to False.
 
     Returns:
         The recipe, with defaults for missing keys. With `training.initial_run` or
@@ -60,7 +60,8 @@ def load_recipe(
         )
     for override in overrides:
         _apply(override, tree)
-    _take_tokenizer_of_other_run(tree)
+    if not is_of_run:  # The recipe of a run has all settings.
+        _take_tokenizer_of_other_run(tree)
     try:
         return Recipe.model_validate(tree, context=OF_RUN if is_of_run else None)
     except ValidationError as error:

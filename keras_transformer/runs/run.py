@@ -61,7 +61,7 @@ class Run:
         fingerprints.json the SHA-256 of the text and tokenizer of each split in `store/`, and of
                           the teacher's model
         checkpoints/      step-00001000, step-00002000, ...
-        model.keras       the finished model
+        model.keras       the finished model; model.previous.keras is the one before
         logs/             event files for TensorBoard
         .ctranslate2/     the model converted for the engine ctranslate2
         origin.json       where an imported model comes from
@@ -179,7 +179,7 @@ class Run:
         The recipe reference tells which settings may change. `record` writes the changes. Raises
         `UserError` if other settings differ, or if more than `training.steps` steps are finished.
         """
-        run = cls(cls.open(directory).directory, recipe)
+        run = cls(find_run(directory), recipe)
         run._changes()
         return run
 

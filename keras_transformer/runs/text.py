@@ -191,9 +191,10 @@ class RunText:
     def training_store(self, tokenizer: Tokenizer) -> Iterator[TokenStore]:
         """Yields the training text as token ids: the run's store, or a temporary one."""
         folder, fingerprint = self._run.store_dir / "train", self.fingerprints().get("train")
-        if fingerprint and folder.is_dir() and TokenStore(folder).fingerprint == fingerprint:
-            yield TokenStore(folder)
-            return
+        if fingerprint and folder.is_dir():
+            if (store := TokenStore(folder)).fingerprint == fingerprint:
+                yield store
+                return
         with tempfile.TemporaryDirectory() as temporary:
             length = self._run.recipe.data.max_length
             pairs = self.pairs("train")

@@ -437,7 +437,7 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _write_model(run: Run, history: ValidationHistory, tokenizer: Tokenizer) -> None:
-    """Averages checkpoints into `model.keras`, if it is missing or older than a checkpoint."""
+    """Averages checkpoints into `model.keras`, unless it is already their average."""
     averaged = checkpoints.read_member(run.model_path, checkpoints.AVERAGE_LAST_MEMBER)
     if run.has_current_model() and averaged in (None, str(run.recipe.evaluation.average_last)):
         is_over = history.is_over(run.recipe.training.early_stopping_patience)

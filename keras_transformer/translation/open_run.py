@@ -59,7 +59,7 @@ def open_model(
     trained_with = read_member(run.model_path, TOKENIZER_MEMBER)
     if found != needed or trained_with not in (None, tokenizer.fingerprint):
         raise UserError(
-            f"{run.tokenizer_dir} is not the tokenizer that {path} was trained "
+            f"{run.tokenizer_dir} has other pieces than the tokenizer that {path} was trained "
             f"with. The model has vocabularies of {needed} ids. Received: {found} ids"
         )
     vars(model)["tokenizer_files"] = tokenizer.files

@@ -102,10 +102,11 @@ def test_onnx_refuses_search_options_of_the_recipe_that_it_would_lose(run):
     text = text.replace("length_penalty_form: wu", "length_penalty_form: power")
     path.write_text(text)
     error = fails(run, "--format", "onnx")
-    defaults = "--min-length 1 --length-penalty-form wu"
-    assert f"replace those of the recipe: {defaults}. " in error
+    ways = "give --min-length 1, give --length-penalty-form wu"
+    assert f"change those of the recipe: {ways}. " in error
     assert error.endswith("Received: min_length=14, length_penalty_form=power")
-    succeeds(run, "--format", "onnx", *defaults.split())
+    defaults = ("--min-length", "1", "--length-penalty-form", "wu")
+    succeeds(run, "--format", "onnx", *defaults)
 
 
 @pytest.mark.parametrize("format", ["onnx", pytest.param("saved_model", marks=pytest.mark.slow)])
