@@ -13,10 +13,9 @@ from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.data.vocabulary import kind_of
 from keras_transformer.exchange.ctranslate2 import read_ctranslate2
 from keras_transformer.exchange.foreign_model import ForeignModel
-from keras_transformer.exchange.hub import PREFIX, download
 from keras_transformer.exchange.hugging_face import read_hugging_face
 from keras_transformer.exchange.marian import read_marian
-from keras_transformer.exchange.model_files import reading
+from keras_transformer.exchange.model_files import PREFIX, download, reading
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.recipe.settings import OF_RUN, Normalization, Recipe
 from keras_transformer.runs.checkpoints import TOKENIZER_MEMBER, write_members
