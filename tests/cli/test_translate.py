@@ -262,19 +262,20 @@ def test_engine_ctranslate2_gives_the_translations_of_keras(run):
     assert found == succeeds(*translate, input=lines)
 
 
-def test_engine_ctranslate2_starts_without_keras(run, write):
+def test_help_and_engine_ctranslate2_start_without_keras(run, write):
     pytest.importorskip("ctranslate2", reason="ctranslate2 is an optional dependency")
     words = ["translate", str(run), str(write("in", "one two\n")), "--engine", "ctranslate2"]
-    code = f"""
+    succeeds(*words)  # converts the model
+    for given in (words, ["--help"]):
+        code = f"""
 import sys, keras_transformer_cli
-sys.argv[1:] = {words}
+sys.argv[1:] = {given}
 try:
     keras_transformer_cli.main()
 except SystemExit:
     print([x for x in ("keras", "regex", "langcodes") if x in sys.modules])
 """
-    succeeds(*words)  # converts the model
-    assert run_python(code).splitlines()[-1] == "[]"
+        assert run_python(code).splitlines()[-1] == "[]"
 
 
 def test_options_that_ctranslate2_lacks_are_refused(run, tmp_path):
