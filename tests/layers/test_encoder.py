@@ -72,21 +72,6 @@ def test_contract_of_the_stack(x, padding_mask, tmp_path):
     assert_layer_contract(Encoder, arguments, inputs, (B, S, D), tmp_path)
 
 
-@pytest.mark.parametrize("norm_first", [False, True])
-def test_the_stack_agrees_with_reference(x, padding_mask, norm_first):
-    stack = Encoder(2, D, H, F, norm_first=norm_first)
-    stack.build(x.shape)
-    randomize(stack)
-    expected = x
-    for layer in stack.layers:
-        expected = reference.encoder_layer(
-            weights_of(layer), expected, padding_mask[:, None], H, norm_first=norm_first
-        )
-    if norm_first:
-        expected = reference.layer_normalization(weights_of(stack.norm), expected)
-    np.testing.assert_allclose(to_numpy(stack(x, padding_mask=padding_mask)), expected, atol=1e-5)
-
-
 @pytest.mark.once
 def test_every_option_reaches_every_layer():
     options = {**OPTIONS, "normalization": "batch"}
