@@ -12,6 +12,7 @@ from keras_transformer.layers import (
     DecoderLayer,
     Encoder,
     EncoderLayer,
+    LocalAttention,
     RotaryPositionalEncoding,
 )
 
@@ -63,6 +64,7 @@ OPTIONS = {
     "bias_regularizer": "l1",
     "position_encoding": RotaryPositionalEncoding(),
     "use_causal_mask": True,
+    "attention_pattern": LocalAttention(3),
 }
 
 
