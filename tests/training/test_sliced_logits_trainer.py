@@ -46,7 +46,12 @@ def assert_same_weights(trainer, model):
 
 
 @pytest.mark.parametrize(
-    "variant", ["sinusoidal", "all_of_opennmt", pytest.param("all_at_once", marks=pytest.mark.slow)]
+    "variant",
+    [
+        "sinusoidal",
+        pytest.param("all_of_opennmt", marks=pytest.mark.once),
+        pytest.param("all_at_once", marks=pytest.mark.slow),
+    ],
 )
 def test_training_and_saving_are_those_with_all_logits(variant, tmp_path):
     trainer = new_trainer(variant)
@@ -76,7 +81,9 @@ def test_training_and_saving_are_those_with_all_logits(variant, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "is_training, reduction", [(True, "sum"), (False, "sum"), (False, "mean_with_sample_weight")]
+    "is_training, reduction",
+    [(True, "sum")]
+    + [pytest.param(False, x, marks=pytest.mark.once) for x in ("sum", "mean_with_sample_weight")],
 )
 def test_the_reported_loss_is_the_mean_per_token_of_all_batches(is_training, reduction):
     """Keras weights each batch by its rows, so short sentences would count too much."""
