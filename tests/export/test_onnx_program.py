@@ -119,22 +119,6 @@ def test_neighbours_in_a_batch_change_nothing_and_an_overlong_sentence_is_cut(fo
     assert together == alone
 
 
-def test_hypotheses_continue_those_that_parents_name(folder):
-    model = OnnxModel(folder)
-    start = model.encode(np.array([[7, 8, 3]]))
-    _, first = model.step(np.array([[2, 2]]), np.array([[0, 0]]), start, [])
-
-    def logits(parents):
-        _, state = model.step(np.array([[10, 20]]), np.array([[0, 1]]), first, [])
-        (logits,), _ = model.step(np.array([[30, 30]]), np.array([parents]), state, ["logits"])
-        return logits
-
-    kept, swapped, twice = logits([0, 1]), logits([1, 0]), logits([1, 1])
-    assert not np.allclose(kept[0, 0], kept[0, 1])
-    np.testing.assert_allclose(swapped, kept[:, ::-1], atol=1e-6)
-    np.testing.assert_allclose(twice, kept[:, [1, 1]], atol=1e-6)
-
-
 def test_candidates_are_the_most_probable_but_padding_and_bos(folder):
     model = OnnxModel(folder)
     names = ["logits", "candidate_ids", "candidate_log_probabilities"]

@@ -54,15 +54,6 @@ def assert_same_weights(found, expected):
 
 
 @pytest.mark.once
-def test_a_model_comes_back_with_its_weights(run):
-    model = tiny_model()
-    model.save(run.model_path)
-    loaded = open_model(run)
-    assert type(loaded) is Transformer
-    assert_same_weights(loaded, model)
-
-
-@pytest.mark.once
 def test_a_checkpoint_is_best_last_or_has_a_step(unfinished):
     unfinished.model_path.write_bytes(b"damaged")
     for which, step in (("best", 6), ("last", 8), (4, 4)):
