@@ -8,6 +8,8 @@ import time
 
 import pytest
 
+pytestmark = pytest.mark.once
+
 SAVE_AND_SEED = """
 import sys
 import keras
@@ -23,7 +25,6 @@ print(tensorflow.available)
 """
 
 
-@pytest.mark.once
 def test_saving_and_seeding_load_no_tensorflow_and_keras_can_do_so_later(tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "KERAS_BACKEND": "jax"}
     command = [sys.executable, "-c", SAVE_AND_SEED]
@@ -55,7 +56,6 @@ def is_running(process) -> bool:
     return True
 
 
-@pytest.mark.once
 def test_ctrl_c_ends_the_whole_family(tmp_path):
     (tmp_path / "family.py").write_text(FAMILY)
     words = [sys.executable, tmp_path / "family.py", "2"]
@@ -85,7 +85,6 @@ fit(model, array_batches(x, x[:, :1], batch_size=4), sys.argv[1], steps=2, check
 """
 
 
-@pytest.mark.once
 def test_a_script_that_trains_ends_without_an_error_in_its_log(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path / "run")],

@@ -13,7 +13,6 @@ compiled_step = pytest.importorskip("keras_transformer._backend.compiled_step")
 pytestmark = pytest.mark.once  # on PyTorch, whose steps it compiles
 
 SIZES = {"num_layers": 1, "d_model": 16, "num_heads": 2, "d_ff": 32, "dropout_rate": 0.1}
-ROTARY = {"position_encoding": "rotary", "norm_first": True}
 
 
 @pytest.fixture(autouse=True)
@@ -48,15 +47,13 @@ def dense(**compiling):
 
 
 CASES = {
-    "base": translator,
-    "rotary, pre-norm, float32": lambda: translator(ROTARY, dtype="float32"),
     "T5, SimCut": lambda: translator(
         {"position_encoding": "t5", "attention_dropout_rate": 0.1},
         {"simcut": 3.0, "simcut_rate": 0.3},
     ),
-    "learned positions, local attention, checkpointing, EMA": lambda: translator(
+    "learned positions, local attention, checkpointing, EMA, teacher": lambda: translator(
         {"position_encoding": "learned", "attention_pattern": "local", "attention_window": 2},
-        {"gradient_checkpointing": True},
+        {"gradient_checkpointing": True, "teacher": models.Transformer(50, **SIZES)},
         {"use_ema": True},
     ),
     "ALiBi, R-Drop, clipping": lambda: translator(
@@ -64,11 +61,10 @@ CASES = {
         {"r_drop": 2.0, "logits_mebibytes": 0},
         {"global_clipnorm": 0.1},
     ),
-    "teacher": lambda: translator(
-        {}, {"teacher": models.Transformer(50, **SIZES, norm_first=True)}
-    ),
-    "accumulation, float16": lambda: translator(
-        {}, {}, {"gradient_accumulation_steps": 2}, "mixed_float16"
+    "rotary, pre-norm, accumulation, float16": lambda: translator(
+        {"position_encoding": "rotary", "norm_first": True},
+        optimizer={"gradient_accumulation_steps": 2},
+        dtype="mixed_float16",
     ),
     "batch normalization, all scores at once": lambda: translator(
         {"normalization": "batch", "attention_pattern": "full", "attention_dropout_rate": 0.1}
@@ -108,9 +104,10 @@ def test_each_shape_of_batches_is_compiled():
     model.compile("sgd", "mse", jit_compile=False)
     model.train_on_batch(np.ones((1, 6)), np.ones((1, 1)))  # builds the metrics and the optimizer
     step = compiled_step.CompiledStep(model)
-    for rows in range(2, 12):
-        batch = np.ones((rows, 6), "float32"), np.ones((rows, 1), "float32")
-        assert np.isfinite(float(step(batch)["loss"]))
+    with torch._dynamo.config.patch(recompile_limit=2):  # 8, unless the step allows more
+        for rows in range(2, 6):
+            batch = np.ones((rows, 6), "float32"), np.ones((rows, 1), "float32")
+            assert np.isfinite(float(step(batch)["loss"]))
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])

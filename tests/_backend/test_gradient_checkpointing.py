@@ -149,7 +149,10 @@ def trained(name, mode=None):
 @pytest.mark.parametrize(
     "mode", ["full", *(pytest.param(x, marks=pytest.mark.once) for x in SCOPES if x != "full")]
 )
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [*LAYERS, "translation_model", pytest.param("language_model", marks=pytest.mark.once)],
+)
 def test_a_remat_scope_changes_no_number(name, mode):
     losses, weights = trained(name)
     again, others = trained(name, mode)

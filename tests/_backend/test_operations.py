@@ -11,7 +11,6 @@ from support.masked_attention import K, Problem
 from keras_transformer._backend.operations import (
     attend,
     custom_gradient,
-    global_norm,
     of_unknown_shape,
     scale_and_shift,
     sequential_loop,
@@ -79,9 +78,3 @@ def test_unknown_shapes_keep_values_and_free_sizes():
 
         graph = tf.function(of_unknown_shape).get_concrete_function(tf.constant(x))
         assert graph.output_shapes.as_list() == [None, None, 3]
-
-
-def test_the_norm_is_of_all_tensors():
-    parts = [np.array([3.0, 0.0]), np.array([[4.0], [12.0]])]
-    norm = global_norm([ops.convert_to_tensor(x, "float32") for x in parts])
-    np.testing.assert_allclose(to_numpy(norm), 13.0, rtol=1e-6)

@@ -10,8 +10,6 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "bench"))
 
 import gpu_offline  # noqa: E402
 
-pytestmark = pytest.mark.once
-
 PROGRAM = """
 %fused (p: f32[8]) -> f32[8] {
   %p = f32[8]{0} parameter(0)

@@ -56,7 +56,6 @@ def test_batches_are_framed_and_have_few_shapes(tokenizer):
     assert 1 < len(shapes) <= 3
 
 
-@pytest.mark.once
 def test_the_first_two_batches_differ_in_every_length_that_varies(tokenizer):
     """From these, Keras on TensorFlow infers which lengths vary."""
     for seed in range(5):
@@ -92,7 +91,6 @@ def test_any_keras_model_trains_on_it(tokenizer):
     assert len(model.fit(dataset, epochs=2, shuffle=False, verbose=0).history["loss"]) == 2
 
 
-@pytest.mark.once
 def test_pairs_come_from_files_rows_generators_and_a_store(tokenizer, tmp_path):
     for side, name in enumerate(("train.en", "train.de")):
         (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in PAIRS), "utf-8")
@@ -111,7 +109,6 @@ def test_pairs_come_from_files_rows_generators_and_a_store(tokenizer, tmp_path):
     assert dataset.plan.store.report == "24 pairs kept, 1 dropped: 1 with an empty source"
 
 
-@pytest.mark.once
 def test_refusals(tokenizer):
     with pytest.raises(UserError, match=r"two languages. Received: columns fr, de, en"):
         ParallelDataset([{"fr": "a", "de": "b", "en": "c"}], tokenizer)

@@ -7,8 +7,6 @@ from support.parallel_text import SENTENCES
 from keras_transformer import Tokenizer
 from keras_transformer.data.vocabulary import ABSENT, Vocabulary, converted, new_ids, word_model
 
-pytestmark = pytest.mark.once
-
 
 @pytest.fixture(scope="module")
 def model():

@@ -133,8 +133,10 @@ class NumpyModel(PrefixModel):
         return self.table[row], cache._replace(beam=[{"row": row}])
 
 
-@pytest.mark.once  # test_onnx_program.py searches such a model on every backend
-@pytest.mark.parametrize("options", [SearchOptions(n_best=2), SamplingOptions(top_p=0.9)])
+@pytest.mark.parametrize(
+    "options",
+    [SearchOptions(n_best=2), pytest.param(SamplingOptions(top_p=0.9), marks=pytest.mark.once)],
+)
 def test_a_model_that_does_not_compile_is_searched_by_python(options):
     request = Request(sources(), limits())
     if isinstance(options, SamplingOptions):

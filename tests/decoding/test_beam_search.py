@@ -86,23 +86,6 @@ def test_beam_of_one_equals_greedy():
         np.testing.assert_allclose(beam.scores[row, 0], total, rtol=1e-5)
 
 
-def test_a_wide_beam_equals_exhaustive_search():
-    """121 hypotheses: 1, 3 and 9 of up to three tokens, and 27 prefixes with any of 4 tokens."""
-    model = PrefixModel(V)
-    options = {"max_length": 4, "beam_size": 128, "n_best": 128, "length_penalty": 1.0}
-    result = search(model, SOURCES, **options)
-    for row, source in enumerate(SOURCES):
-        expected = all_hypotheses(model, source, 4, 1.0)
-        assert len(expected) == 121
-        np.testing.assert_allclose(result.scores[row, :121], [s for s, _ in expected], rtol=1e-5)
-        found = [tuple(trimmed(ids)) for ids in result.ids[row, :121]]
-        assert set(found) == {ids for _, ids in expected}
-        assert found[0] == expected[0][1]
-        # There are no others.
-        assert np.isneginf(result.scores[row, 121:]).all()
-        assert (result.lengths[row, 121:] == 0).all()
-
-
 def rule_of(options, prefix, forbidden):
     """The rules of options and request, on the log-probabilities of one hypothesis."""
     size = options["no_repeat_ngram_size"]

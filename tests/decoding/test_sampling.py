@@ -172,14 +172,6 @@ def test_score_is_the_log_probability_under_the_model_whatever_drew_the_sample()
         np.testing.assert_allclose(result.scores[row, column], expected, rtol=1e-5)
 
 
-def test_a_sentence_does_not_depend_on_its_batch_nor_on_other_samples():
-    together = draw(PREFIX_MODEL, random_numbers(1, range(4), 3, 8))
-    for row, source in enumerate(SOURCES):
-        alone = draw(PREFIX_MODEL, random_numbers(1, [row], 1, 6), source[None])
-        cut = min(6, together.lengths[row, 0])
-        np.testing.assert_array_equal(alone.ids[0, 0, :cut], together.ids[row, 0, :cut])
-
-
 def test_random_numbers_depend_on_seed_sentence_and_sample_alone():
     numbers = random_numbers(5, [0, 1, 2], 4, 10)
     np.testing.assert_array_equal(random_numbers(5, [2, 0], 2, 7), numbers[[2, 0], :2, :7])

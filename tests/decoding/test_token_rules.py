@@ -12,19 +12,16 @@ from keras_transformer import compile_function
 from keras_transformer.decoding.beam_search import Live
 from keras_transformer.decoding.token_rules import (
     ForbiddenWords,
-    MinLength,
     NoRepeatNgrams,
     RepetitionPenalty,
     allocate_beams,
     banks_of,
     constrained_candidates,
     forbid_sequences,
-    force_prefix,
     next_required_tokens,
 )
 
 B, N, V, L = 3, 5, 7, 11
-SOURCES = np.array([[7, 3], [11, 3], [20, 3], [35, 3]], "int32")
 
 
 def hypotheses(position, seed=0):
@@ -80,15 +77,6 @@ def completions(decoded, sequences):
     }
 
 
-@pytest.mark.parametrize("position", [0, 1, 6, L])
-def test_repetition_penalty_multiplies_what_is_decoded_once(position):
-    def expected(log_probabilities, decoded):
-        for token in set(decoded):
-            log_probabilities[token] *= 1.7
-
-    each(RepetitionPenalty(1.7), position, expected)
-
-
 @pytest.mark.parametrize("position", [0, 2, 8, L])
 @pytest.mark.parametrize("size", [1, 3, L + 1])
 def test_no_ngram_is_repeated(size, position):
@@ -97,14 +85,6 @@ def test_no_ngram_is_repeated(size, position):
         forbids(log_probabilities, completions(decoded, ngrams))
 
     each(NoRepeatNgrams(size), position, expected, seed=size)
-
-
-@pytest.mark.parametrize(("position", "is_forbidden"), [(0, True), (2, True), (3, False)])
-def test_eos_is_the_token_of_the_minimum_length_at_the_earliest(position, is_forbidden):
-    def expected(log_probabilities, decoded):
-        forbids(log_probabilities, [EOS] * is_forbidden)
-
-    each(MinLength(4, EOS), position, expected)
 
 
 WORDS = ((4, 5), (6,), (5, 5, 4), (1, 4, 5, 6))
@@ -132,19 +112,6 @@ def test_each_sentence_has_its_own_forbidden_sequences():
     expected[0, :, 6] = -np.inf
     expected[1, :, EOS] = -np.inf
     np.testing.assert_array_equal(found, expected)
-
-
-def test_a_prefix_is_forced_until_it_is_complete():
-    prefixes = np.array([[5, 6, 4], [6, PAD, PAD], [PAD, PAD, PAD]], "int32")
-    for position in range(5):
-        log_probabilities, ids = hypotheses(position)
-        found = apply(force_prefix, log_probabilities, ids, position, prefixes, PAD)
-        for row, prefix in enumerate(prefixes):
-            prefix = prefix[prefix != PAD]
-            expected = log_probabilities[row].copy()
-            if position < len(prefix):
-                expected[:, np.arange(V) != prefix[position]] = -np.inf
-            np.testing.assert_array_equal(found[row], expected)
 
 
 @pytest.mark.parametrize("rule", [RepetitionPenalty(1.5), NoRepeatNgrams(1), NoRepeatNgrams(2)])

@@ -6,14 +6,11 @@ import pytest
 from support.contract import HALF_PRECISION_TOLERANCE, randomize, to_numpy
 
 from keras_transformer.layers import (
-    Decoder,
     DecoderLayer,
     Encoder,
     EncoderLayer,
     FeedForward,
-    LocalAttention,
     MultiHeadAttention,
-    RotaryPositionalEncoding,
     TokenEmbedding,
 )
 from keras_transformer.layers.base import ConfiguredLayer, Dense
@@ -47,25 +44,6 @@ def test_config_holds_the_arguments_of_all_constructors():
     assert config.keys() == {"name", "trainable", "dtype", "factor", "offset"}
     clone = Shifted.from_config(config)
     assert clone.get_config() == config
-
-
-@pytest.mark.once
-def test_config_of_a_stack_holds_objects_as_configs():
-    decoder = Decoder(
-        2,
-        8,
-        2,
-        4,
-        use_memory=False,
-        position_encoding=RotaryPositionalEncoding(),
-        attention_pattern=LocalAttention(3),
-    )
-    config = decoder.get_config()
-    assert {"num_layers": 2, "d_ff": 4, "use_memory": False}.items() <= config.items()
-    assert config["attention_pattern"]["config"] == {"window": 3}
-    clone = Decoder.from_config(config)
-    assert clone.attention_pattern == LocalAttention(3)
-    assert isinstance(clone.position_encoding, RotaryPositionalEncoding)
 
 
 @pytest.mark.parametrize(

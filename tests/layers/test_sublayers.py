@@ -109,12 +109,6 @@ def test_training_uses_the_statistics_of_real_tokens_and_keeps_their_averages(x)
         np.testing.assert_allclose(to_numpy(average), 0.99 * old + 0.01 * new, atol=1e-5)
 
 
-def test_tokens_of_a_step_get_what_they_get_in_a_sequence(x):
-    layer = new_batch_normalization()
-    step = layer(x[:, 2])
-    np.testing.assert_allclose(to_numpy(step), to_numpy(layer(x))[:, 2], atol=1e-6)
-
-
 def test_a_padding_mask_is_for_this_layer_alone():
     """Otherwise, Keras would warn that the output projection loses it."""
     inputs, mask = keras.Input((T, D)), keras.Input((T,), dtype="bool")

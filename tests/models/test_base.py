@@ -73,18 +73,6 @@ def test_compile_refuses_another_padding(counted):
         model.compile("sgd", **counted)
 
 
-def test_a_loaded_model_goes_on_training(tmp_path):
-    model = LanguageModel(5, 1, 4, 1, 4, 0.0, 0.0, max_length=4, pad_id=-1)
-    model.compile("adam", MaskedCrossentropy(pad_id=-1), weighted_metrics=[Perplexity(pad_id=-1)])
-    ids = np.array([[1, 0, 3]])
-    model.train_on_batch(ids, ids)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    np.testing.assert_allclose(
-        loaded.train_on_batch(ids, ids), model.train_on_batch(ids, ids), rtol=1e-5
-    )
-
-
 MODELS = {
     "transformer": lambda: small_models.new_model(),
     "language_model": lambda: LanguageModel(13, 1, 4, 2, 6, max_length=8),

@@ -61,14 +61,6 @@ def test_a_prompt_and_steps_equal_the_whole_text(variant):
 
 
 @pytest.mark.once
-def test_padding_changes_nothing():
-    model = small_model()
-    (prompt, *_), token_ids = prompts_of(model, [3, 7])
-    expected = to_numpy(model(np.array([prompt])))[0]
-    np.testing.assert_allclose(to_numpy(model(token_ids))[0, :3], expected, atol=1e-5)
-
-
-@pytest.mark.once
 def test_padding_of_prompts_may_be_anywhere():
     model = small_model("rotary")
     _, at_end = prompts_of(model, [3, 5])

@@ -54,17 +54,6 @@ def test_logits_are_those_of_the_reference(num_segments):
     np.testing.assert_allclose(to_numpy(model(inputs)), logits, atol=1e-5)
 
 
-@pytest.mark.once
-def test_padding_changes_nothing():
-    model = small_model()
-    inputs = inputs_of(model)
-    longer = {**inputs, "token_ids": np.pad(inputs["token_ids"], ((0, 0), (0, 4)))}
-    np.testing.assert_allclose(to_numpy(model(longer)), to_numpy(model(inputs)), atol=1e-5)
-    alone = {name: x[:1] for name, x in inputs.items()}
-    alone["token_ids"] = alone["token_ids"][:, : S - 2]
-    np.testing.assert_allclose(to_numpy(model(alone)), to_numpy(model(inputs))[:1], atol=1e-5)
-
-
 def test_saved_model_and_tagger_on_its_encoder_load_with_safe_mode(tmp_path):
     model = new_model(dtype="mixed_bfloat16")
     model.encoder.trainable = False

@@ -62,7 +62,10 @@ def test_a_model_brings_its_loss_and_metrics_and_keeps_them_when_saved(tmp_path)
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     assert check(loaded, (INPUTS, LABELS), by_hand(model)) == expected.keys()
-    assert np.isfinite(loaded.fit(INPUTS, LABELS, verbose=0).history["loss"]).all()
+    for each in (model, loaded):  # with the optimizer's state
+        each.fit(INPUTS, LABELS, verbose=0)
+    for own, other in zip(model.get_weights(), loaded.get_weights(), strict=True):
+        np.testing.assert_allclose(own, other, atol=1e-5)
 
 
 @pytest.mark.parametrize("sliced", [pytest.param(False, marks=ONCE), True])

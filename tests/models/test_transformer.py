@@ -10,7 +10,6 @@ from support import reference
 from support.contract import to_numpy, weights_of
 from support.small_models import (
     LENGTH,
-    TARGET_V,
     VARIANTS,
     B,
     T,
@@ -156,33 +155,18 @@ def test_mixed_precision(dtype):
         assert logits.dtype == dtype
     logits = logits.astype("float32")
     tolerance = {"bfloat16": 2**-3, "float16": 2**-6}[dtype]
-    np.testing.assert_allclose(logits, to_numpy(full(inputs)), rtol=0, atol=tolerance)
+    expected = to_numpy(full(inputs))
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=tolerance)
+
+    cache = half.init_cache(inputs["source_ids"], max_length=T)
+    first, _ = half.step(inputs["target_ids"][:, :1], cache, 0)  # for a search: float32
+    assert keras.backend.standardize_dtype(first.dtype) == "float32"
+    np.testing.assert_allclose(to_numpy(first), expected[:, :1], rtol=0, atol=tolerance)
 
     half.compile("adam", sparse_crossentropy())
     losses = [half.train_on_batch(inputs, inputs["target_ids"]) for _ in range(5)]
     assert losses[-1] < losses[0]
     assert {str(weight.dtype) for weight in half.trainable_weights} == {"float32"}
-
-
-def test_search_gets_float32_logits_under_half_precision():
-    half = new_model(num_layers=1, dtype="mixed_bfloat16")
-    inputs = inputs_of(half)
-    full_logits = to_numpy(new_model(num_layers=1)(inputs))
-    cache = half.init_cache(inputs["source_ids"], max_length=T)
-    logits, _ = half.step(inputs["target_ids"][:, :1], cache, 0)
-    assert keras.backend.standardize_dtype(logits.dtype) == "float32"
-    np.testing.assert_allclose(to_numpy(logits), full_logits[:, :1], rtol=0, atol=2**-3)
-
-
-@pytest.mark.once
-def test_joint_vocabulary_has_one_matrix_and_separate_ones_two():
-    def matrices(variant):
-        weights = small_model(variant).trainable_weights
-        return {weight.shape for weight in weights if weight.shape[0] in (V, TARGET_V)}
-
-    assert matrices("sinusoidal") == {(V, 12)}
-    assert matrices("separate_vocabularies") == {(V, 12), (TARGET_V, 12)}
-    assert sum(weight.shape == (V, 12) for weight in small_model().weights) == 1
 
 
 @pytest.mark.once
@@ -238,16 +222,11 @@ def parameters(num_layers, d_model, d_ff, vocabulary_size):
 
 
 @pytest.mark.once
-def test_tiny_has_as_many_parameters_as_published():
-    model = Transformer.tiny(9728)
-    assert model.count_params() == parameters(4, 128, 256, 9728)
-    assert round(model.count_params() / 1e6, 2) == 2.57
-
-
-@pytest.mark.once
-def test_base_has_63_082_496_parameters():
-    model = Transformer.base(37000)
-    assert model.count_params() == parameters(6, 512, 2048, 37000) == 63_082_496
+def test_presets_have_as_many_parameters_as_published():
+    tiny, base = Transformer.tiny(9728), Transformer.base(37000)
+    assert tiny.count_params() == parameters(4, 128, 256, 9728)
+    assert round(tiny.count_params() / 1e6, 2) == 2.57
+    assert base.count_params() == parameters(6, 512, 2048, 37000) == 63_082_496
 
 
 @pytest.mark.once

@@ -9,8 +9,6 @@ from keras_transformer.data.corpus_report import examine
 from keras_transformer.evaluation.run_evaluation import bleu
 from keras_transformer.recipe.new_recipe import Text, choose_settings
 
-pytestmark = pytest.mark.once
-
 # Own sentences with the characters that normalization replaces.
 SENTENCES = {
     "ar": ["قال النبي ﷺ إنّ العلمَ نورٌ، أليس كذلك؟", "وصلت الرسالة في الساعة ٩:٣٠ مساءً."],

@@ -9,8 +9,6 @@ from keras_transformer.errors import UserError
 from keras_transformer.models import Transformer
 from keras_transformer.runs.checkpoints import (
     ValidationHistory,
-    checkpoint_folders,
-    checkpoint_step,
     load_history,
     logged_scalars,
     read_member,
@@ -19,13 +17,6 @@ from keras_transformer.runs.loading import load_model
 from keras_transformer.training.tensorboard import TensorBoardWriter
 
 FALLS_THEN_RISES = {2: 3.0, 4: 1.0, 6: 1.5, 8: 1.0, 10: 1.2}
-
-
-def test_folders_are_listed_oldest_first_and_only_complete_ones(tmp_path):
-    for name in ("step-00000020", "step-00000003", ".partial-step-00000040", "step-00000005.bak"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "step-00000001").touch()
-    assert [checkpoint_step(path) for path in checkpoint_folders(tmp_path)] == [3, 20]
 
 
 def test_a_damaged_model_is_told_in_one_line_with_the_path(tmp_path):

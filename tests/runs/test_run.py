@@ -104,27 +104,6 @@ def test_a_damaged_history_is_refused_and_kept(run, content):
     assert run.history_path.read_bytes() == content
 
 
-def test_a_checkpoint_is_best_last_or_has_a_step(run):
-    losses = {"2": 1.0, "4": 5.0, "6": 3.0, "8": float("nan")}
-    for step in (4, 6, 8):
-        add_checkpoint(run, step, losses=losses)
-    found = [run.checkpoint(which).name for which in ("best", "last", 4)]
-    assert found == ["step-00000006", "step-00000008", "step-00000004"]
-    for which in (5, "worst"):
-        with pytest.raises(UserError, match=f"no checkpoint {which!r}: .* checkpoints: 4, 6, 8$"):
-            run.checkpoint(which)
-
-
-def test_what_is_missing_is_told_with_the_command_that_makes_it(run):
-    command = f": keras-transformer train {run.directory} --resume$"
-    for use in (run.model_place, run.tokenizer, lambda: run.model_place("last")):
-        with pytest.raises(UserError, match=command):
-            use()
-    add_checkpoint(run, 3)
-    with pytest.raises(UserError, match=r"not finished. To finish it: .* last or a step \(3\)$"):
-        run.model_place()
-
-
 def test_one_process_trains_in_a_run_and_a_kill_leaves_no_lock(run):
     with locked_by_another_process(run.directory):
         for lock in (run.training(), training_lock(run.directory)):

@@ -13,7 +13,14 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from keras_transformer import MaskedCrossentropy, Perplexity, Transformer, TransformerAdam, fit
+from keras_transformer import (
+    LanguageModel,
+    MaskedCrossentropy,
+    Perplexity,
+    Transformer,
+    TransformerAdam,
+    fit,
+)
 from keras_transformer.training import Distribution
 from support.tiny_job import environment_of, free_port, split_cpu
 
@@ -28,7 +35,7 @@ def batches(kind, index=0):
         ids = generator.integers(2, VOCABULARY, (ROWS, 9)).astype("int32")
         ids *= np.arange(9) <= lengths
         index += 1
-        if kind == "keras":
+        if kind in ("keras", "language_model"):
             yield ids[:, :-1], ids[:, 1:], generator.uniform(1, 2, (ROWS, 8)).astype("float32")
         else:
             yield {"source_ids": ids[:, ::-1], "target_ids": ids[:, :-1]}, ids[:, 1:]
@@ -52,14 +59,17 @@ def new_model(kind):
         return keras_model()
     dtype = "mixed_bfloat16" if kind == "bfloat16" else "float32"
     sizes = {"num_layers": 1, "d_model": 8, "num_heads": 2, "d_ff": 12, "dropout_rate": 0.0}
-    model = Transformer(VOCABULARY, **sizes, dtype=dtype)
+    if kind == "language_model":
+        model = LanguageModel(VOCABULARY, **sizes, attention_dropout_rate=0.0, pad_id=0)
+    else:
+        model = Transformer(VOCABULARY, **sizes, dtype=dtype)
     optimizer = TransformerAdam(
         0.01,
         epsilon=0.01,
         global_clipnorm=0.5,
         use_ema=True,
         ema_momentum=0.9,
-        gradient_accumulation_steps=3 if kind == "accumulation" else None,
+        gradient_accumulation_steps=3 if kind in ("accumulation", "language_model") else None,
     )
     model.compile(optimizer, MaskedCrossentropy(0.1), weighted_metrics=[Perplexity()])
     return model

@@ -35,7 +35,7 @@ def check_same_training(folder, kind, way, places, atol=1e-5):
 
 
 def test_plain_fit_on_two_devices_equals_one(tmp_path):
-    check_same_training(tmp_path, "accumulation", "plain", MANY)
+    check_same_training(tmp_path, "language_model", "plain", MANY)
 
 
 @pytest.mark.slow
@@ -43,6 +43,7 @@ def test_plain_fit_on_two_devices_equals_one(tmp_path):
     "kind, way, places",
     [
         pytest.param("keras", "plain", MANY, id="a_model_of_keras"),
+        pytest.param("accumulation", "plain", MANY, id="a_model_of_the_package"),
         pytest.param("ema", "fit", TWO, id="fit_of_the_package"),
         pytest.param("ema", "plain", TWO, id="plain_fit_in_two_processes"),
     ],

@@ -46,7 +46,12 @@ def assert_same_weights(trainer, model):
 
 
 @pytest.mark.parametrize(
-    "variant", ["sinusoidal", "all_of_opennmt", pytest.param("all_at_once", marks=pytest.mark.slow)]
+    "variant",
+    [
+        "sinusoidal",
+        pytest.param("all_of_opennmt", marks=pytest.mark.once),
+        pytest.param("all_at_once", marks=pytest.mark.slow),
+    ],
 )
 def test_training_and_saving_are_those_with_all_logits(variant, tmp_path):
     trainer = new_trainer(variant)
@@ -76,7 +81,9 @@ def test_training_and_saving_are_those_with_all_logits(variant, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "is_training, reduction", [(True, "sum"), (False, "sum"), (False, "mean_with_sample_weight")]
+    "is_training, reduction",
+    [(True, "sum")]
+    + [pytest.param(False, x, marks=pytest.mark.once) for x in ("sum", "mean_with_sample_weight")],
 )
 def test_the_reported_loss_is_the_mean_per_token_of_all_batches(is_training, reduction):
     """Keras weights each batch by its rows, so short sentences would count too much."""
@@ -177,7 +184,10 @@ def test_simcut_compares_with_a_text_in_which_whole_vectors_are_cut():
     np.testing.assert_allclose(trainer.train_on_batch(inputs, labels)[0], expected, rtol=1e-4)
 
 
-@pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("mixed_bfloat16", 1e-2)])
+@pytest.mark.parametrize(
+    "dtype, tolerance",
+    [("float32", 1e-5), pytest.param("mixed_bfloat16", 1e-2, marks=pytest.mark.once)],
+)
 def test_a_teacher_of_another_size_has_its_share_of_the_loss(dtype, tolerance, tmp_path):
     model = new_model(dropout_rate=0.0, num_layers=1, dtype=dtype)
     sizes = {"d_model": 20, "num_heads": 5, "num_layers": 2, "dropout_rate": 0.5}

@@ -20,6 +20,7 @@ from keras_transformer.translation.hypothesis import (
     word_alignment,
 )
 from keras_transformer.translation.long_lines import join_hypotheses
+from keras_transformer.visualization import attention_maps
 
 pytestmark = pytest.mark.once
 
@@ -55,28 +56,11 @@ def test_attention_is_that_of_the_last_layer_over_all_positions_at_once():
     target_ids[..., 0] = BOS
     target_ids[1, 2, 4:] = PAD
     attention = model.source_attention(ops.convert_to_tensor(source_ids), target_ids)
-    pairs = np.repeat(source_ids, 3, axis=0), np.reshape(target_ids, (6, 30))
-    expected = np.reshape(last_cross_attention(model, *pairs), (2, 3, 30, 7))
+    pairs = {"source_ids": np.repeat(source_ids, 3, 0), "target_ids": target_ids.reshape(6, 30)}
+    *_, last = attention_maps(model, pairs)
+    expected = last.weights.mean(axis=1).reshape(2, 3, 30, 7)
     expected[target_ids == PAD] = 0
     np.testing.assert_allclose(ops.convert_to_numpy(attention), expected, atol=1e-5)
-
-
-def last_cross_attention(model, source_ids, target_ids):
-    """Mean over the heads `(B, T, S)`, from whole layers instead of steps."""
-    memory = model.encode(source_ids)
-    mask = ops.convert_to_tensor(source_ids != PAD)
-    y = model.positions(model.target_embedding(target_ids))
-    *layers, last = model.decoder.layers
-    for layer in layers:
-        y = layer(y, memory=memory, memory_padding_mask=mask)
-    attended = last.self_attention(
-        query=last.self_attention_residual.enter(y), use_causal_mask=True
-    )
-    query = last.cross_attention_residual.enter(last.self_attention_residual(y, attended))
-    _, weights = last.cross_attention(
-        query=query, key=memory, padding_mask=mask, return_attention_weights=True
-    )
-    return ops.convert_to_numpy(ops.mean(weights, axis=1))
 
 
 def test_a_target_word_belongs_to_the_source_word_that_gets_most_attention():

@@ -53,14 +53,6 @@ def test_sentences_longer_than_the_model_allows_are_split_and_joined():
     np.testing.assert_allclose(whole.score, sum(part.score for (part,) in parts), rtol=1e-6)
 
 
-def test_a_translation_does_not_depend_on_its_batch():
-    """Nor does its greatest length: the model never ends a sentence of its own accord."""
-    model = BigramModel({BOS: {A: 1.0}, A: {A: 1.0}}, 14)
-    translator = new_translator(model, beam_size=1)
-    translations = translator.translate(["1", "2" * 13])
-    assert [len(text) for text in translations] == [2 + 50, 14 + 50]
-
-
 def test_max_length_counts_eos():
     short = new_translator(Copier(), beam_size=1, max_length=3)
     (complete,), (cut,) = short.translate_nbest(["12", "1234"])

@@ -79,23 +79,6 @@ def test_the_summary_of_a_subclassed_model_has_its_shape():
     assert f"(None, None, {D})" in "".join(lines)
 
 
-def parts():
-    """Offset (a number or a tensor), start and stop of pieces of a sequence of LENGTH tokens."""
-    for offset in (0, 3, 7):
-        yield offset, offset, offset + 4
-    yield keras.ops.convert_to_tensor(3, "int32"), 3, 7
-
-
-@pytest.mark.parametrize("name", ADDING)
-def test_adding_at_an_offset_is_a_slice_of_the_whole(name):
-    encoding = made(name)
-    x = np.random.default_rng(0).normal(size=(B, LENGTH, D)).astype("float32")
-    whole = to_numpy(encoding(x))
-    for offset, start, stop in parts():
-        part = to_numpy(encoding(x[:, start:stop], offset=offset))
-        np.testing.assert_allclose(part, whole[:, start:stop], atol=1e-6)
-
-
 @pytest.mark.parametrize("name", ADDING)
 def test_each_sequence_may_have_an_offset_of_its_own(name):
     encoding = made(name)
@@ -106,15 +89,6 @@ def test_each_sequence_may_have_an_offset_of_its_own(name):
     found = to_numpy(encoding(x[rows, columns], offset=offset))
     np.testing.assert_allclose(found, to_numpy(encoding(x))[rows, columns], atol=1e-6)
     assert np.isfinite(to_numpy(encoding(x, offset=offset - 5))).all()  # positions of padding
-
-
-def test_turning_at_an_offset_is_a_slice_of_the_whole():
-    encoding = made("rotary")
-    heads = np.random.default_rng(0).normal(size=(B, H, LENGTH, K)).astype("float32")
-    whole = to_numpy(encoding.rotate(heads))
-    for offset, start, stop in parts():
-        part = to_numpy(encoding.rotate(heads[:, :, start:stop], offset=offset))
-        np.testing.assert_allclose(part, whole[:, :, start:stop], atol=1e-6)
 
 
 @pytest.mark.once
