@@ -391,5 +391,5 @@ def test_training_does_not_resume_with_another_text_or_tokenizer(copy, is_remove
         Tokenizer.train([pair], size).save(copy.tokenizer_dir)
         with pytest.raises(UserError, match=message):
             train(copy, resume=True)
-    with pytest.raises(UserError, match="is not the tokenizer"):
+    with pytest.raises(UserError, match="has other pieces than the tokenizer"):
         open_model(copy)
