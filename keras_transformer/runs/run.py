@@ -39,7 +39,6 @@ from keras_transformer.runs.checkpoints import (
 from keras_transformer.runs.scores import RunScores
 from keras_transformer.runs.text import RunText, Split
 
-Engine = Literal["keras", "ctranslate2"]
 Checkpoint = Literal["best", "last"] | int
 # What a run writes beside its recipe and its locks.
 _PLACES = (

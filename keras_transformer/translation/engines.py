@@ -1,11 +1,13 @@
 """Opens the translator of a run, on one of two engines."""
 
-from typing import Any
+from typing import Any, Literal
 
 from keras_transformer.decoding.options import SearchOptions
-from keras_transformer.runs.run import Checkpoint, Engine, Runs, opened_runs
-from keras_transformer.translation import ctranslate2_translator as ctranslate2
+from keras_transformer.runs.run import Checkpoint, Runs, opened_runs
+from keras_transformer.translation import ctranslate2_translator
 from keras_transformer.translation.base_translator import CopyUnknown, Overlong
+
+Engine = Literal["keras", "ctranslate2"]
 
 
 def open_translator(
@@ -68,6 +70,6 @@ def open_translator(
             f"use_shortlist={use_shortlist}, tokens_per_batch={tokens_per_batch}"
         )
     run.require_transformer("The engine ctranslate2")
-    ctranslate2.import_ctranslate2(options)  # Raises errors before the slow conversion.
-    folder = ctranslate2.converted(run)
-    return ctranslate2.CTranslate2Translator(folder, options, overlong, copy_unknown)
+    ctranslate2_translator.import_ctranslate2(options)  # Raises errors before the slow conversion.
+    folder = ctranslate2_translator.converted(run)
+    return ctranslate2_translator.CTranslate2Translator(folder, options, overlong, copy_unknown)
