@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 BACKENDS = ("tensorflow", "jax", "torch")
-# Options and commands that start in a fraction of the time, because they need no Keras.
-_WITHOUT_KERAS = {"--help", "--version", "client", "schema"}
 
 
 def main() -> None:
@@ -24,7 +22,9 @@ def main() -> None:
     gc.disable()
     try:
         choose_backend()
-        if not sys.argv[1:] or _WITHOUT_KERAS & {*sys.argv} or _value("--engine") == "ctranslate2":
+        # These start in a fraction of the time, because they need no Keras.
+        is_light = sys.argv[1:2] in ([], ["client"], ["schema"], ["--version"])
+        if is_light or "--help" in sys.argv or _value("--engine") == "ctranslate2":
             os.environ["KERAS_TRANSFORMER_WITHOUT_KERAS"] = "1"
         with _log_lines_hidden():
             from keras_transformer.cli import main as command_line

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from keras_transformer._files import atomic_write, keras_home
 from keras_transformer.errors import UserError
-from keras_transformer.recipe.settings import FORMS, OF_RUN, Recipe, TokenizerSettings, all_keys
+from keras_transformer.recipe.settings import FORMS, OF_RUN, Recipe, all_keys
 
 _PACKAGE = Path(__file__).parents[1]
 # Installed, and in the source tree.
@@ -74,7 +74,7 @@ def _take_tokenizer_of_other_run(tree: dict[str, Any]) -> None:
     if not (isinstance(training, dict) and isinstance(given, dict)):
         return
     other = training.get("initial_run") or training.get("teacher")
-    if not isinstance(other, str) or given.keys() >= TokenizerSettings.model_fields.keys():
+    if not isinstance(other, str):
         return
     # `Run.create` raises the error, and what needs no run can use the recipe.
     with suppress(UserError):
