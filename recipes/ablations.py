@@ -78,9 +78,9 @@ ROWS = {
     # Later regularization: AdamW, R-Drop, and SimCut with training in both directions (Bi-SimCut).
     "weight_decay": ["training.weight_decay=0.05"],
     "r_drop": ["training.r_drop=3.0"],
-    "simcut": ["training.simcut=3.0"],
+    "simcut": ["training.simcut=1.0"],
     "both_directions": ["data.both_directions=true"],
-    "bi_simcut": ["data.both_directions=true", "training.simcut=3.0"],
+    "bi_simcut": ["data.both_directions=true", "training.simcut=1.0"],
 }
 
 
