@@ -2,6 +2,7 @@
 
 import functools
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -23,8 +24,8 @@ class GraphedStep:
     Python takes longer to start the kernels of a step than a GPU takes to run them. A graph starts
     all of them by one call. The first batch of each shape is trained without a graph, which
     compiles the step. The second is recorded, up to 32 shapes. With more, or if Python reads a
-    value from the GPU in a step, all steps run without a graph, or raise a ValueError if
-    `is_required` is True. Numbers that Python computes are constants of the recording.
+    value from the GPU in a step, it warns, and all steps run without a graph, or raises ValueError
+    if `is_required` is True. Numbers that Python computes are constants of the recording.
 
     `step` trains `model` on a batch, a nested structure of arrays and None. It returns a dict of
     tensors, and changes other tensors in place only. A call takes an iterable of a batch.
@@ -74,9 +75,7 @@ class GraphedStep:
     def _record(self, key: str, batch: Any) -> "_Recording | None":
         """Records the step of a batch, but does not make it. Returns None if that fails."""
         graph = torch.cuda.CUDAGraph()
-        batch = keras.tree.map_structure(
-            lambda x: x if x is None else ops.convert_to_tensor(x).clone(), batch
-        )
+        batch = keras.tree.map_structure(lambda x: x if x is None else ops.copy(x), batch)
         try:
             with torch.cuda.graph(graph, self._pool, self._stream):
                 result = self._step(batch)
@@ -96,6 +95,7 @@ class GraphedStep:
                 "`jit_compile=True` records the training step as a CUDA graph on PyTorch, but this "
                 f"step can't be recorded. Use `jit_compile=False`. The reason: {reason}"
             )
+        warnings.warn(f"Training is slow: no CUDA graphs, because {reason}", stacklevel=2)
 
 
 class _Recording(NamedTuple):

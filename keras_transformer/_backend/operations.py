@@ -105,8 +105,9 @@ def attend(
 ) -> Any:
     """Computes attention by a fused kernel of PyTorch or cuDNN, which does not store the scores.
 
-    The mask is finite, so rows of padding have finite results, and it has the dtype of the query,
-    without which PyTorch's kernels are wrong. For the arguments, see `AttentionPattern`.
+    The mask is finite and has the dtype of the query, without which PyTorch's kernels are wrong. On
+    PyTorch, a query that may see no key sees all: masked, its gradient is NaN on an H100 with 64
+    keys (issue 196678 of pytorch/pytorch). For the arguments, see `AttentionPattern`.
 
     Returns a float tensor `(B, H, T, K_v)`, or None where the formula is to be used: on TensorFlow,
     on other devices of JAX, and if values and keys have different widths.
@@ -123,13 +124,13 @@ def attend(
     query, key, value = (ops.convert_to_tensor(x) for x in (query, key, value))
     mask = None
     if padding_mask is not None:
-        score = max(MASKED_SCORE, torch.finfo(query.dtype).min)
-        padding_mask = ops.convert_to_tensor(padding_mask)
-        mask = torch.zeros_like(padding_mask, dtype=query.dtype)
-        mask = mask.masked_fill(~padding_mask, score)[:, None, None, :]
+        visible = ops.convert_to_tensor(padding_mask)[:, None, None, :]
         if use_causal_mask:
-            later = torch.ones(query.shape[2], key.shape[2], device=query.device, dtype=torch.bool)
-            mask = mask.masked_fill(later.triu(1), score)
+            ones = torch.ones(query.shape[2], key.shape[2], device=query.device, dtype=torch.bool)
+            visible = visible & ones.tril()
+        visible = visible | ~visible.any(-1, keepdim=True)
+        score = max(MASKED_SCORE, torch.finfo(query.dtype).min)
+        mask = torch.zeros_like(visible, dtype=query.dtype).masked_fill(~visible, score)
         mask = mask.expand(-1, query.shape[1], query.shape[2], -1)
     is_causal, scale = use_causal_mask and mask is None, None if use_scale else 1.0
     return torch.nn.functional.scaled_dot_product_attention(

@@ -101,7 +101,8 @@ def test_steps_that_decide_in_python_have_no_graphs(gpu, optimizer, options, nee
 def test_batches_of_too_many_shapes_run_without_graphs(gpu, monkeypatch):
     monkeypatch.setattr(cuda_graphs, "_MOST_GRAPHS", 1)
     plain, trainer = trainer_of(False, {}), trainer_of("auto", {})
-    assert train(trainer) == train(plain)
+    with pytest.warns(UserWarning, match="no CUDA graphs, because the batches have more than 1"):
+        assert train(trainer) == train(plain)
     assert not graphs(trainer)
     with pytest.raises(ValueError, match="the batches have more than 1 shapes"):
         train(trainer_of(True, {}), 3)
@@ -112,7 +113,8 @@ def test_a_step_that_cannot_be_recorded_runs_without_a_graph(gpu, monkeypatch):
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr(torch.cuda, "graph", fail)
-    found, expected = (train(trainer_of(x, {}), shapes=1) for x in ("auto", False))
+    with pytest.warns(UserWarning, match="no CUDA graphs, because out of memory"):
+        found, expected = (train(trainer_of(x, {}), shapes=1) for x in ("auto", False))
     assert found == expected
     with pytest.raises(ValueError, match="The reason: out of memory"):
         train(trainer_of(True, {}), shapes=1)

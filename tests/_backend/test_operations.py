@@ -58,6 +58,17 @@ def test_the_kernel_of_pytorch_gives_heads_and_gradients_of_all_scores(is_causal
         assert attend(*problem.inputs, **problem.options()) is None
 
 
+@pytest.mark.once  # on PyTorch
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_a_query_that_sees_no_key_sees_all(is_causal):
+    inputs = Problem(4, 4, d_v=K).inputs
+    given = np.array([[False] * 4, [False, True, True, True]])
+    heads = to_numpy(attend(*inputs, ops.convert_to_tensor(given), is_causal))
+    whole = to_numpy(attend(*inputs))
+    np.testing.assert_allclose(heads[0], whole[0], rtol=1e-5)
+    assert np.allclose(heads[1, :, 0], whole[1, :, 0], rtol=1e-5) == is_causal
+
+
 @pytest.mark.parametrize("count", [0, 1, 7])
 def test_loop_carries_tensors_from_iteration_to_iteration(count):
     def body(index, digits, total):
