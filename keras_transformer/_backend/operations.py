@@ -106,8 +106,8 @@ def attend(
     """Computes attention by a fused kernel of PyTorch or cuDNN, which does not store the scores.
 
     The mask is finite and has the dtype of the query, without which PyTorch's kernels are wrong. On
-    PyTorch, a query that may see no key sees all: masked, its gradient is NaN on an H100 with 64
-    keys (issue 196678 of pytorch/pytorch). For the arguments, see `AttentionPattern`.
+    PyTorch, a query that sees padding only sees it unmasked: otherwise, its gradient is NaN on an
+    H100 with 64 keys (issue 196678 of pytorch/pytorch). For the arguments, see `AttentionPattern`.
 
     Returns a float tensor `(B, H, T, K_v)`, or None where the formula is to be used: on TensorFlow,
     on other devices of JAX, and if values and keys have different widths.
@@ -124,11 +124,10 @@ def attend(
     query, key, value = (ops.convert_to_tensor(x) for x in (query, key, value))
     mask = None
     if padding_mask is not None:
-        visible = ops.convert_to_tensor(padding_mask)[:, None, None, :]
-        if use_causal_mask:
-            ones = torch.ones(query.shape[2], key.shape[2], device=query.device, dtype=torch.bool)
-            visible = visible & ones.tril()
-        visible = visible | ~visible.any(-1, keepdim=True)
+        ones = torch.ones(query.shape[2], key.shape[2], device=query.device, dtype=torch.bool)
+        allowed = ones.tril() if use_causal_mask else ones[:1]
+        visible = ops.convert_to_tensor(padding_mask)[:, None, None, :] & allowed
+        visible = visible | (allowed & ~visible.any(-1, keepdim=True))
         score = max(MASKED_SCORE, torch.finfo(query.dtype).min)
         mask = torch.zeros_like(visible, dtype=query.dtype).masked_fill(~visible, score)
         mask = mask.expand(-1, query.shape[1], query.shape[2], -1)

@@ -60,11 +60,11 @@ def test_the_kernel_of_pytorch_gives_heads_and_gradients_of_all_scores(is_causal
 
 @pytest.mark.once  # on PyTorch
 @pytest.mark.parametrize("is_causal", [False, True])
-def test_a_query_that_sees_no_key_sees_all(is_causal):
+def test_a_query_that_sees_padding_only_sees_it_unmasked(is_causal):
     inputs = Problem(4, 4, d_v=K).inputs
     given = np.array([[False] * 4, [False, True, True, True]])
     heads = to_numpy(attend(*inputs, ops.convert_to_tensor(given), is_causal))
-    whole = to_numpy(attend(*inputs))
+    whole = to_numpy(attend(*inputs, None, is_causal))
     np.testing.assert_allclose(heads[0], whole[0], rtol=1e-5)
     assert np.allclose(heads[1, :, 0], whole[1, :, 0], rtol=1e-5) == is_causal
 
