@@ -21,7 +21,9 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
         rate = scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5).
 
-    With `peak`, the curve has the same shape, and the highest rate is `scale * peak`.
+    With `peak`, the curve has the same shape, and the highest rate is `scale * peak`. With
+    `cosine_steps`, the rate falls along half a cosine instead, as that of Keras's `CosineDecay`.
+    A CUDA graph can record this schedule, but not `CosineDecay` with warm-up, because it branches.
 
     The first update is step 1, so the rate is never zero. For gradient accumulation, use
     `TransformerAdam`, which counts optimizer steps.
@@ -37,6 +39,8 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
         warmup_steps: Integer >= 1, number of steps until the highest rate. Defaults to 4000.
         peak: Float, the highest learning rate, before multiplication by `scale`.
         scale: Float that multiplies the learning rate of every step. Defaults to 1.
+        cosine_steps: Integer, number of steps after warm-up until the rate is 0. Defaults to None,
+            which means inverse square root decay.
 
     Call arguments:
         step: Integer scalar, number of past optimizer updates. At the first update, `step` is 0.
@@ -60,6 +64,7 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
         warmup_steps: int = 4000,
         peak: float | None = None,
         scale: float = 1.0,
+        cosine_steps: int | None = None,
     ) -> None:
         super().__init__()
         if (d_model is None) == (peak is None):
@@ -73,14 +78,20 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
         self.warmup_steps = warmup_steps
         self.peak = peak
         self.scale = scale
+        self.cosine_steps = cosine_steps
 
     def __call__(self, step: Any) -> Any:
         step = ops.cast(step, "float32") + 1.0
-        decay = ops.sqrt(self.warmup_steps / step)
+        if self.cosine_steps:
+            decayed = ops.clip((step - self.warmup_steps) / self.cosine_steps, 0.0, 1.0)
+            decay = 0.5 + 0.5 * ops.cos(math.pi * decayed)
+        else:
+            decay = ops.sqrt(self.warmup_steps / step)
         return self.highest * ops.minimum(step / self.warmup_steps, decay)
 
     def get_config(self) -> dict[str, Any]:
-        return {x: getattr(self, x) for x in ("d_model", "warmup_steps", "peak", "scale")}
+        names = ("d_model", "warmup_steps", "peak", "scale", "cosine_steps")
+        return {x: getattr(self, x) for x in names}
 
 
 # On PyTorch, `keras.optimizers.Adam(...)` returns an instance of a faster subclass.

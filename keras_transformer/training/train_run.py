@@ -256,17 +256,13 @@ def new_trainer(recipe: Recipe, distribution: Distribution = ONE_DEVICE) -> Slic
         options["teacher"] = open_model(Run.open(settings.teacher))
     trainer = SlicedLogitsTrainer(model, loss, distribution=distribution, **options)
     peak, accumulation = settings.peak_learning_rate, settings.accumulation_steps
-    warmup = settings.warmup_steps
-    schedule: Any = TransformerSchedule(
+    schedule = TransformerSchedule(
         d_model=model.d_model if peak is None else None,
-        warmup_steps=warmup,
+        warmup_steps=settings.warmup_steps,
         peak=peak,
         scale=settings.learning_rate_scale,
+        cosine_steps=settings.cosine_steps,
     )
-    if settings.cosine_steps:
-        schedule = keras.optimizers.schedules.CosineDecay(
-            0.0, settings.cosine_steps, warmup_target=schedule.highest, warmup_steps=warmup
-        )
     optimizer = TransformerAdam(
         schedule,
         beta_1=settings.adam_beta_1,

@@ -14,6 +14,7 @@ from keras_transformer.training import (
     MaskedCrossentropy,
     SlicedLogitsTrainer,
     TransformerAdam,
+    TransformerSchedule,
     sliced_logits_trainer,
 )
 
@@ -41,7 +42,7 @@ def trainer_of(jit_compile, optimizer, dtype="float32", has_teacher=False, **opt
     if has_teacher:
         options["teacher"] = Transformer(20, **sizes, norm_first=True)
     trainer = SlicedLogitsTrainer(model, MaskedCrossentropy(0.1), **options)
-    trainer.compile(TransformerAdam(0.01, **optimizer), jit_compile=jit_compile)
+    trainer.compile(TransformerAdam(**{"learning_rate": 0.01} | optimizer), jit_compile=jit_compile)
     return trainer
 
 
@@ -68,10 +69,14 @@ def graphs(trainer):
     [
         ({"global_clipnorm": 0.1}, {"r_drop": 2.0, "dtype": "mixed_bfloat16"}),
         ({"use_ema": True}, {"gradient_checkpointing": True, "has_teacher": True}),
+        ({"weight_decay": 0.1}, {"simcut": 1.0}),
     ],
-    ids=["clipping, R-Drop, bfloat16", "EMA, checkpointing, teacher"],
+    ids=["clipping, R-Drop, bfloat16", "EMA, checkpointing, teacher", "weight decay, SimCut"],
 )
-def test_replayed_steps_train_as_others_do(gpu, optimizer, options):
+@pytest.mark.parametrize("cosine_steps", [None, 3])
+def test_replayed_steps_train_as_others_do(gpu, optimizer, options, cosine_steps):
+    schedule = TransformerSchedule(peak=0.01, warmup_steps=2, cosine_steps=cosine_steps)
+    optimizer = optimizer | {"learning_rate": schedule}
     plain = trainer_of(False, optimizer, **options)
     trainer = trainer_of("auto", optimizer, **options)
     assert train(trainer) == train(plain)
@@ -118,6 +123,12 @@ def test_a_step_that_cannot_be_recorded_runs_without_a_graph(gpu, monkeypatch):
     assert found == expected
     with pytest.raises(ValueError, match="The reason: out of memory"):
         train(trainer_of(True, {}), shapes=1)
+
+
+def test_the_warning_names_what_cannot_be_recorded(gpu):
+    branches = keras.optimizers.schedules.CosineDecay(0.0, 9, warmup_target=0.1, warmup_steps=2)
+    with pytest.warns(UserWarning, match=r"no CUDA graphs, because .* Cond\.call"):
+        train(trainer_of("auto", {"learning_rate": branches}), shapes=1)
 
 
 def test_jit_compile_on_pytorch_needs_a_gpu():

@@ -60,6 +60,8 @@ class Records(TorchDispatchMode):
         super().__exit__(*error)
         for tensor, before in reversed(self.changed):
             tensor.copy_(before)
+        if any(error):
+            raise RuntimeError("operation failed due to a previous error during capture")
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if function in WAITING:

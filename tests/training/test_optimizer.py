@@ -164,6 +164,17 @@ def test_warms_up_linearly_and_decays_with_the_inverse_square_root(arguments, st
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
+def test_the_cosine_is_that_of_keras():
+    schedule = TransformerSchedule(peak=0.002, warmup_steps=3, cosine_steps=8)
+    cosine = keras.optimizers.schedules.CosineDecay(0.0, 8, warmup_target=0.002, warmup_steps=3)
+    for step in range(14):
+        found, expected = (keras.ops.convert_to_numpy(x) for x in (schedule(step), cosine(step + 1)))
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-9)
+    config = keras.optimizers.schedules.serialize(schedule)
+    again = keras.optimizers.schedules.deserialize(config)
+    assert again.get_config() == schedule.get_config()
+
+
 @pytest.mark.once
 @pytest.mark.parametrize("arguments", [{}, {"d_model": 8, "peak": 0.1}])
 def test_takes_exactly_one_of_d_model_and_peak(arguments):
