@@ -22,8 +22,8 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
         rate = scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5).
 
     With `peak`, the curve has the same shape, and the highest rate is `scale * peak`. With
-    `cosine_steps`, the rate falls along half a cosine instead, as that of Keras's `CosineDecay`.
-    A CUDA graph can record this schedule, but not `CosineDecay` with warm-up, because it branches.
+    `cosine_steps`, the rate falls along half a cosine instead. Keras's `CosineDecay` is the same
+    curve, but its warm-up branches, which a CUDA graph cannot record.
 
     The first update is step 1, so the rate is never zero. For gradient accumulation, use
     `TransformerAdam`, which counts optimizer steps.
@@ -39,8 +39,7 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
         warmup_steps: Integer >= 1, number of steps until the highest rate. Defaults to 4000.
         peak: Float, the highest learning rate, before multiplication by `scale`.
         scale: Float that multiplies the learning rate of every step. Defaults to 1.
-        cosine_steps: Integer, number of steps after warm-up until the rate is 0. Defaults to None,
-            which means inverse square root decay.
+        cosine_steps: Integer, steps from warm-up until the rate is 0. Defaults to None: no cosine.
 
     Call arguments:
         step: Integer scalar, number of past optimizer updates. At the first update, `step` is 0.

@@ -37,13 +37,9 @@ def beam_page(tree: "BeamTree") -> Page:
         height=max(box["y"] for box in boxes) + ROW,
         finished=sorted(finished, key=lambda node: -(node.score or 0.0)),
         last_step=max(node.length for node in tree.nodes),
-        probability=_probability,
+        probability=lambda node: min(math.exp(node.token_log_probability), 1.0),
         label=_label,
     )
-
-
-def _probability(node: "BeamNode") -> float:
-    return min(math.exp(node.token_log_probability), 1.0)
 
 
 def _label(node: "BeamNode") -> str:
