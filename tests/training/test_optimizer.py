@@ -168,7 +168,9 @@ def test_the_cosine_is_that_of_keras():
     schedule = TransformerSchedule(peak=0.002, warmup_steps=3, cosine_steps=8)
     cosine = keras.optimizers.schedules.CosineDecay(0.0, 8, warmup_target=0.002, warmup_steps=3)
     for step in range(14):
-        found, expected = (keras.ops.convert_to_numpy(x) for x in (schedule(step), cosine(step + 1)))
+        found, expected = (
+            keras.ops.convert_to_numpy(x) for x in (schedule(step), cosine(step + 1))
+        )
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-9)
     config = keras.optimizers.schedules.serialize(schedule)
     again = keras.optimizers.schedules.deserialize(config)
