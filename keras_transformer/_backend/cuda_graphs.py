@@ -80,7 +80,8 @@ class GraphedStep:
             with torch.cuda.graph(graph, self._pool, self._stream):
                 result = self._step(batch)
         except RuntimeError as error:
-            self._give_up(f"{error.__context__ or error}")  # the first failure, if it has a cause
+            # When `graph` ends after a failure, it raises another error, which says less.
+            self._give_up(f"{error.__context__ or error}")
             return None
         self._model.zero_grad()  # Other graphs can use the memory of the gradients.
         self._recordings[key] = _Recording(graph, batch, result)

@@ -47,14 +47,12 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
     Returns:
         The learning rate, a float32 scalar.
 
-    Attributes:
-        highest: Float, the learning rate after warm-up.
-
     Raises:
         ValueError: If both `d_model` and `peak` are given, or if neither is given.
 
     Source:
-        Vaswani et al., 2017, Attention Is All You Need, §5.3, equation 3.
+        Vaswani et al., 2017, Attention Is All You Need, §5.3, equation 3. The cosine: Loshchilov
+        and Hutter, 2017, SGDR: Stochastic Gradient Descent with Warm Restarts.
     """
 
     def __init__(
@@ -72,7 +70,7 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
                 f"Received: d_model={d_model}, peak={peak}"
             )
         highest: Any = peak if d_model is None else (d_model * warmup_steps) ** -0.5
-        self.highest = float(scale * highest)
+        self._highest = float(scale * highest)
         self.d_model = d_model
         self.warmup_steps = warmup_steps
         self.peak = peak
@@ -86,7 +84,7 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
             decay = 0.5 + 0.5 * ops.cos(math.pi * decayed)
         else:
             decay = ops.sqrt(self.warmup_steps / step)
-        return self.highest * ops.minimum(step / self.warmup_steps, decay)
+        return self._highest * ops.minimum(step / self.warmup_steps, decay)
 
     def get_config(self) -> dict[str, Any]:
         names = ("d_model", "warmup_steps", "peak", "scale", "cosine_steps")
