@@ -48,14 +48,13 @@ def check_is_list(**texts: Any) -> None:
 
 
 def check_ids(end: int, **arrays: Any) -> None:
-    """Raises `ValueError` if values of a NumPy array are not integers, or not in `range(end)`."""
+    """Raises `ValueError` if values of a NumPy array are not in `range(end)`, as fractions are not."""
     for name, array in arrays.items():
         if not array.size:
             continue
-        if array.dtype.kind not in "iu":
-            raise ValueError(f"`{name}` must be integers. Received: dtype={array.dtype}")
-        if array.min() < 0 or array.max() >= end:
+        # NaN has no remainder that equals 0.
+        if array.min() < 0 or array.max() >= end or (array % 1 != 0).any():
             raise ValueError(
-                f"`{name}` must be from 0 to {end - 1}. "
-                f"Received: values from {array.min()} to {array.max()}"
+                f"`{name}` must be integers from 0 to {end - 1}. "
+                f"Received: values from {array.min()} to {array.max()}, dtype={array.dtype}"
             )

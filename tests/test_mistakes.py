@@ -94,15 +94,15 @@ REFUSED = {
     ),
     "an id outside the vocabulary": (
         lambda _: fit(source_ids=instead(LABELS, V)),
-        r"`source_ids` must be from 0 to 12\. Received: values from 3 to 13",
+        r"`source_ids` must be integers from 0 to 12\. Received: values from 3 to 13",
     ),
     "an id outside the vocabulary, eagerly": (
         lambda _: new_model()({**INPUTS, "target_ids": instead(LABELS, V)}),
-        r"`ids` must be from 0 to 12\. Received: values from 3 to 13",
+        r"`ids` must be integers from 0 to 12\. Received: values from 3 to 13",
     ),
     "a label outside the vocabulary": (
         lambda _: fit(instead(LABELS, -100)),
-        r"`labels` must be from 0 to 12\. Received: values from -100",
+        r"`labels` must be integers from 0 to 12\. Received: values from -100",
     ),
     "targets that are not shifted": (
         lambda _: fit(target_ids=LABELS),

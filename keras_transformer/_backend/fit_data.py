@@ -74,7 +74,6 @@ class _Stream(keras.utils.PyDataset):
         self._batches: Iterator[Any] = enumerate(())
         self.data, self._rows = data, batch_size if is_rows else 0
         self._names = {x.name for x in getattr(model, "inputs", None) or ()}
-        self._check = check_text if hasattr(model, "looking_at") else lambda batch: None
         self._reorders, self._pad_id = shuffle, getattr(model, "pad_id", 0)
 
     @property
@@ -98,7 +97,6 @@ class _Stream(keras.utils.PyDataset):
                 names = self._names & batch.keys() or batch.keys() - {"labels", "sample_weight"}
                 given = [batch[x] for x in ("labels", "sample_weight") if x in batch]
                 batch = ({name: x for name, x in batch.items() if name in names}, *given)
-            self._check(batch)
             yield tuple(batch) if isinstance(batch, list | tuple) else (batch,)
 
     def _row_batches(self) -> Iterator[dict[str, np.ndarray]]:
@@ -139,18 +137,6 @@ def _tensorflow_dataset(stream: _Stream, model: Any) -> Any:
     if stream.num_batches is not None:
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(stream.num_batches))
     return dataset.prefetch(tf.data.AUTOTUNE)
-
-
-def check_text(data: Any) -> None:
-    """Raises `TypeError` if data for a model is text, or an array of text or of lists."""
-    for x in keras.tree.flatten(data):
-        if isinstance(x, str | bytes) or getattr(getattr(x, "dtype", None), "kind", "i") in "USO":
-            raise TypeError(
-                "The model reads token ids, not text, and rows padded to one length. "
-                "`ParallelDataset(pairs, tokenizer)` encodes and pads pairs of sentences; "
-                "`Translator(model, tokenizer).translate(texts)` translates. "
-                f"Received: {x!r:.100}"
-            )
 
 
 def end_iteration() -> None:

@@ -47,11 +47,11 @@ def is_eager(x: Any) -> bool:
     if keras.config.backend() == "jax":
         import jax
 
-        return not isinstance(x, jax.core.Tracer)
+        return not isinstance(x, jax.core.Tracer | keras.KerasTensor)
     if keras.config.backend() == "tensorflow":
         import tensorflow as tf
 
-        return bool(tf.executing_eagerly())
+        return tf.executing_eagerly() and not isinstance(x, keras.KerasTensor)
     return False
 
 

@@ -18,6 +18,9 @@ from keras_transformer.layers.base import ConfiguredLayer
 # Names of the scales of quantized matrices, by the names of the matrices.
 _SCALES = {"embeddings": "scale", "output_embeddings": "output_scale"}
 
+# Each dtype holds the integers below this number exactly.
+_EXACT_INTEGERS = {"bfloat16": 2**8, "float16": 2**11}
+
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class TokenEmbedding(ConfiguredLayer):
@@ -46,15 +49,16 @@ class TokenEmbedding(ConfiguredLayer):
             None means no mask.
 
     Call arguments:
-        inputs: int tensor `(B, T)` of ids, or, with `reverse=True`, float tensor `(B, T, D)`.
+        inputs: int tensor `(B, T)` of ids, or, with `reverse=True`, float tensor `(B, T, D)`. As in
+            `keras.layers.Embedding`, ids of another dtype are cast to int32.
         reverse: Whether to project vectors to logits. Defaults to False.
 
     Returns:
         A float tensor in the compute dtype: `(B, T, D)`, or `(B, T, V)` with `reverse=True`.
 
     Raises:
-        ValueError: If the ids are not integers. `keras.Input` makes floats of them by default. If
-            ids are outside the vocabulary, outside of compiled functions.
+        ValueError: If ids have a dtype of 16 bits that rounds some ids of the vocabulary. Outside of
+            compiled functions, also if ids are fractions or outside the vocabulary.
 
     Attributes:
         cut: Function that replaces the vectors `(B, T, D)` during a call, or None.
@@ -124,17 +128,19 @@ class TokenEmbedding(ConfiguredLayer):
         self.embeddings.assign(matrix)
 
     def _output_spec(self, inputs: Any, reverse: bool) -> Any:
-        _check_ids(inputs, reverse)
         shape = inputs.shape[:-1] if reverse else inputs.shape
         width = self.vocabulary_size if reverse else self.d_model
         return keras.KerasTensor((*shape, width), self.compute_dtype)
 
+    def __call__(self, inputs: Any, reverse: bool = False, **kwargs: Any) -> Any:
+        # Here, because Keras would round floats to the compute dtype before `call`.
+        inputs = inputs if reverse else self._ids(inputs)
+        return super().__call__(inputs, reverse=reverse, **kwargs)
+
     def call(self, inputs: Any, reverse: bool = False) -> Any:
-        _check_ids(inputs, reverse)
         if reverse:
             logits = self._logits(inputs)
             return logits if self.bias is None else logits + self.bias
-        inputs = ops.cast(inputs, "int32")  # TensorFlow has no lookup by unsigned integers.
         vectors = ops.cast(self._rows(inputs), self.compute_dtype)
         if self.scale is not None:
             scale = ops.take(self.scale, inputs, axis=0)
@@ -148,14 +154,21 @@ class TokenEmbedding(ConfiguredLayer):
             return previous_mask
         return None if self.pad_id is None else ops.not_equal(inputs, self.pad_id)
 
-    def _rows(self, ids: Any) -> Any:
-        """Returns the vectors of ids. Outside of compiled functions, `check_ids` refuses others.
+    def _ids(self, inputs: Any) -> Any:
+        """Returns ids as int32. Outside of compiled functions, `check_ids` refuses wrong ones."""
+        dtype = keras.backend.standardize_dtype(getattr(inputs, "dtype", "int32"))
+        if self.vocabulary_size > _EXACT_INTEGERS.get(dtype, math.inf):
+            raise ValueError(
+                f"Ids in {dtype} are rounded. In a model, declare them as "
+                f'`keras.Input((None,), dtype="int32")`. Received: dtype={dtype}'
+            )
+        if is_eager(inputs):
+            check_ids(self.vocabulary_size, ids=ops.convert_to_numpy(inputs))
+        return inputs if dtype == "int32" else ops.cast(inputs, "int32")
 
-        PyTorch finds ids without a vector itself, but for negative ones. JAX would return NaN.
-        """
+    def _rows(self, ids: Any) -> Any:
+        """Returns the vectors of ids. PyTorch finds ids without a vector, except negative ones."""
         try:
-            if is_eager(ids):
-                check_ids(self.vocabulary_size, ids=ops.convert_to_numpy(ids))
             return ops.take(self.embeddings, ids, axis=0)
         except IndexError:
             check_ids(self.vocabulary_size, ids=ops.convert_to_numpy(ids))
@@ -198,17 +211,6 @@ class TokenEmbedding(ConfiguredLayer):
         weight = self.add_weight(value.shape, "zeros", dtype, trainable=False, name=name)
         weight.assign(value)
         setattr(self, name, weight)
-
-
-def _check_ids(inputs: Any, reverse: bool) -> None:
-    if hasattr(inputs, "to_tensor"):  # later errors of TensorFlow name no cause
-        raise ValueError("`inputs` must be dense: use `to_tensor(pad_id)`. Received: RaggedTensor")
-    dtype = keras.backend.standardize_dtype(inputs.dtype)
-    if not reverse and "int" not in dtype:
-        raise ValueError(
-            "`inputs` must be ids of an integer dtype. In a model, declare them as "
-            f'`keras.Input((None,), dtype="int32")`. Received: dtype={dtype}'
-        )
 
 
 def _is_default_int8(config: Any) -> bool:

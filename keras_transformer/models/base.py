@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from numbers import Integral
 from pathlib import Path
@@ -42,9 +42,8 @@ class FitsTokens:
     of PyTorch, it would train several models.
     """
 
-    def looking_at(self, x: Any, y: Any, sample_weight: Any) -> AbstractContextManager[Any]:
-        """Returns a context around `fit` and `evaluate`, which may look at their data first."""
-        return nullcontext()
+    def check_data(self, x: Any, y: Any, sample_weight: Any) -> None:
+        """Checks the data of `fit` and `evaluate`. The mixin itself checks nothing."""
 
     def fit(
         self,
@@ -80,16 +79,16 @@ class FitsTokens:
             "shuffle": shuffle and not (is_ours or x is not given or has_own_order(x)),
             "validation_data": prepared(validation_data, self, batch_size),
         }
-        with self.looking_at(x, y, kwargs.get("sample_weight")):
-            return super().fit(x, y, batch_size, epochs, *args, **options, **kwargs)  # type: ignore
+        self.check_data(x, y, kwargs.get("sample_weight"))
+        return super().fit(x, y, batch_size, epochs, *args, **options, **kwargs)  # type: ignore
 
     def evaluate(
         self, x: Any = None, y: Any = None, batch_size: int | None = None, *args: Any, **kwargs: Any
     ) -> Any:
         """Evaluates the model (see `keras.Model.evaluate`)."""
         x = prepared(x, self, batch_size)
-        with self.looking_at(x, y, kwargs.get("sample_weight")):
-            return super().evaluate(x, y, batch_size, *args, **kwargs)  # type: ignore
+        self.check_data(x, y, kwargs.get("sample_weight"))
+        return super().evaluate(x, y, batch_size, *args, **kwargs)  # type: ignore
 
 
 class ConfiguredModel(Adaptable, FitsTokens, Recompiling, Recomputable, keras.Model):

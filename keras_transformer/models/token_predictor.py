@@ -1,16 +1,12 @@
 """The base class of the models that predict tokens, with the loss and metrics of tokens."""
 
-import re
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer._backend.fit_data import check_text
 from keras_transformer.errors import check_ids
 from keras_transformer.models.base import ConfiguredModel
 from keras_transformer.models.crossentropy import MaskedAccuracy, MaskedCrossentropy, Perplexity
@@ -107,32 +103,10 @@ class TokenPredictor(ConfiguredModel):
             )
         return True
 
-    @contextmanager
-    def looking_at(self, x: Any, y: Any, sample_weight: Any) -> Iterator[None]:
-        """Looks at arrays, or at the first batch of a `PyDataset`, before Keras takes them."""
+    def check_data(self, x: Any, y: Any, sample_weight: Any) -> None:
+        """Checks arrays, or the first batch of a `PyDataset`, before Keras takes them."""
         data = x[0] if isinstance(x, keras.utils.PyDataset) else (x, y, sample_weight)
         check_tokens(self, *keras.utils.unpack_x_y_sample_weight(data))
-        try:
-            yield
-        except Exception as error:  # TensorFlow's message has 3,000 characters.
-            if outside := re.search(r"indices\[.*?\] = (-?\d+) is not in \[0, (\d+)\)", str(error)):
-                raise ValueError(
-                    f"Ids must be from 0 to {int(outside[2]) - 1}. Received: {outside[1]}"
-                ) from None
-            raise
-
-    def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        """Computes the logits (see `keras.Model.predict`). For text, use `Translator`."""
-        check_text(x)
-        return super().predict(x, *args, **kwargs)
-
-    def call(self, inputs: Any, training: Any = None, mask: Any = None, **kwargs: Any) -> Any:
-        given = by_name(self, inputs)
-        for expected in self.inputs:  # Keras would round floats.
-            dtype = keras.backend.standardize_dtype(given.get(expected.name, expected).dtype)
-            if "int" in expected.dtype and "int" not in dtype:
-                raise ValueError(f"Ids must be integers. Received: dtype={dtype}")
-        return super().call(inputs, training=training, mask=mask, **kwargs)
 
     def _symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         """Builds loss and metrics from the first batch, as Keras does, after a look at its tokens.
@@ -182,11 +156,10 @@ def next_tokens(model: Any, inputs: Any) -> Any:
 
 
 def check_tokens(model: Any, x: Any, y: Any = None, sample_weight: Any = None) -> None:
-    """Raises an error for text, and for ids and labels outside the vocabulary, in arrays.
+    """Raises `ValueError` for ids and labels outside the vocabulary, in arrays.
 
     Also raises `ValueError` for labels that are the input tokens, and warns of targets without bos.
     """
-    check_text((x, y))
     last, size = model.inputs[-1].name, model.outputs[0].shape[-1]
     arrays = {
         name: ops.convert_to_numpy(array) if ops.is_tensor(array) else np.asarray(array)

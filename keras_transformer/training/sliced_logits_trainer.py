@@ -1,7 +1,7 @@
 """Trains models without the logits of a whole batch in memory."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import keras
@@ -229,9 +229,9 @@ class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
             mebibytes = 16 if is_on_cpu() else of_gpu
         return max(width, mebibytes * 2**20 // (4 * vocabulary_size))
 
-    def looking_at(self, x: Any, y: Any, sample_weight: Any) -> AbstractContextManager[Any]:
-        looker: Any = self.model if isinstance(self.model, TokenPredictor) else super()
-        return looker.looking_at(x, y, sample_weight)
+    def check_data(self, x: Any, y: Any, sample_weight: Any) -> None:
+        if isinstance(self.model, TokenPredictor):
+            self.model.check_data(x, y, sample_weight)
 
     def call(self, inputs: Any, training: bool | None = None, **kwargs: Any) -> Any:
         if training and self.second_pass:

@@ -147,8 +147,8 @@ def test_ids_that_became_floats_are_refused(policy):
         ([], np.ones((0, D)), r"must have the shape \(0, 7\)"),
         ([0], np.zeros((1, D)), "not all 0"),
         ([0], np.full((1, D), np.nan), "be finite"),
-        ([-1], np.ones((1, D)), "`ids` must be from 0 to 12"),
-        ([V], np.ones((1, D)), "`ids` must be from 0 to 12"),
+        ([-1], np.ones((1, D)), "`ids` must be integers from 0 to 12"),
+        ([V], np.ones((1, D)), "`ids` must be integers from 0 to 12"),
     ],
 )
 def test_vectors_that_would_damage_the_matrix_are_refused(ids, vectors, message):
