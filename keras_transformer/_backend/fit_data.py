@@ -73,7 +73,11 @@ class _Stream(keras.utils.PyDataset):
         is_rows = isinstance(first, dict) and all(np.ndim(x) < 2 for x in first.values())
         self._batches: Iterator[Any] = enumerate(())
         self.data, self._rows = data, batch_size if is_rows else 0
-        self._names = {x.name for x in getattr(model, "inputs", None) or ()}
+        inputs = getattr(model, "inputs", None) or ()
+        self._names = {x.name for x in inputs}
+        # Rows may begin with whole numbers where later ones have fractions.
+        self._dtypes = {x.name: x.dtype for x in inputs if "float" in x.dtype}
+        self._dtypes["sample_weight"] = "float32"
         self._reorders, self._pad_id = shuffle, getattr(model, "pad_id", 0)
 
     @property
@@ -104,13 +108,17 @@ class _Stream(keras.utils.PyDataset):
         order = np.random.permutation(count) if self._reorders else np.arange(count)
         for places in np.split(order, range(self._rows, count, self._rows)):
             rows = [self.data[int(place)] for place in places]
-            yield {name: self._padded([row[name] for row in rows]) for name in rows[0]}
+            yield {name: self._padded(name, [row[name] for row in rows]) for name in rows[0]}
 
-    def _padded(self, values: list[Any]) -> np.ndarray:
+    def _padded(self, name: str, values: list[Any]) -> np.ndarray:
+        # At least 32 bits, so that the batches of a column that is all integers have one dtype.
+        widest = np.result_type("int32", *(np.asarray(x).dtype for x in values))
+        dtype = self._dtypes.get(name, widest)
         if np.ndim(values[0]) == 0:
-            return np.asarray(values)
+            column = np.asarray(values, dtype)
+            # With a second axis, because TensorFlow compiles no step for weights of two ranks.
+            return column[:, None] if name == "sample_weight" else column
         width = -(-max(map(len, values)) // 8) * 8  # JAX compiles each width.
-        dtype = np.asarray(values[0]).dtype
         return keras.utils.pad_sequences(values, width, dtype, "post", value=self._pad_id)
 
 
@@ -130,10 +138,19 @@ def _tensorflow_dataset(stream: _Stream, model: Any) -> Any:
         for batch in stream:  # TensorFlow takes a list for one array.
             yield keras.tree.map_structure(np.asarray, keras.tree.lists_to_tuples(batch))
 
+    def cast(x: Any, spec: Any) -> Any:  # TensorFlow would cut off fractions without an error.
+        return x.astype(spec.dtype.as_numpy_dtype, casting="same_kind", copy=False)
+
+    def batches() -> Iterator[Any]:
+        for batch in whole or arrays():
+            yield keras.tree.map_structure(cast, batch, signature)
+
     iterator = arrays()
     signature = keras.tree.map_structure(specification, first := next(iterator))
+    weights = [tf.TensorSpec(x.shape, "float32") for x in keras.tree.flatten(signature[2:])]
+    signature = (*signature[:2], *keras.tree.pack_sequence_as(signature[2:], weights))
     whole = itertools.chain([first], iterator) if isinstance(stream.data, Iterator) else None
-    dataset = tf.data.Dataset.from_generator(lambda: whole or arrays(), output_signature=signature)
+    dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
     if stream.num_batches is not None:
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(stream.num_batches))
     return dataset.prefetch(tf.data.AUTOTUNE)
