@@ -180,7 +180,7 @@ class Encoder(ConfiguredLayer):
     last layer.
 
     Attributes:
-        layers: List of the layers. Each argument of a layer is also an attribute of the stack.
+        layers: Tuple of the layers. Each argument of a layer is also an attribute of the stack.
         norm: The final normalization, or None if the layers are post-norm.
 
     Source: Vaswani et al. 2017, Figure 1 (left); for the final norm, Xiong et al. 2020.
@@ -201,7 +201,8 @@ class Encoder(ConfiguredLayer):
         super().__init__(**{name: options.pop(name) for name in BASE_ARGUMENTS & options.keys()})
         self.num_layers = num_layers
         patterns = cycle(pattern if isinstance(pattern, list) else [pattern])
-        self.layers: list[Any] = [
+        # A tuple, because the graph of a model would keep a layer that is replaced in a list.
+        self.layers: tuple[Any, ...] = tuple(
             self.layer_class(
                 d_model,
                 num_heads,
@@ -212,7 +213,7 @@ class Encoder(ConfiguredLayer):
                 **options,
             )
             for i in range(1, num_layers + 1)
-        ]
+        )
         for option in self.layer_class.argument_names():
             setattr(self, option, getattr(self.layers[0], option))
         self.attention_pattern = pattern

@@ -110,7 +110,7 @@ class LanguageModel(TokenPredictor):
         options = {
             **Decoder.arguments_in(locals()),
             "kernel_initializer": initializer,
-            "position_encoding": encoding,
+            "position_encoding": encoding.for_attention(),
             "attention_pattern": new_attention_pattern(attention_pattern, attention_window),
             "dtype": policy,
         }

@@ -132,12 +132,12 @@ class Transformer(Seq2Seq):
         options = {
             **EncoderLayer.arguments_in(locals()),
             "attention_pattern": new_attention_pattern(attention_pattern, attention_window),
-            "position_encoding": source_positions,
+            "position_encoding": source_positions.for_attention(),
             "dtype": policy,
         }
         encoder = Encoder(num_layers, name="encoder", **options)
         decoder_depth = num_layers if num_decoder_layers is None else num_decoder_layers
-        options["position_encoding"] = positions
+        options["position_encoding"] = positions.for_attention()
         decoder = Decoder(decoder_depth, name="decoder", **options)
         source_embedding, target_embedding = token_embeddings(
             vocabulary_size,

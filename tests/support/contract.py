@@ -82,11 +82,12 @@ def assert_layer_contract(
         folder: Where files may be written.
     """
     assert_config_round_trip(layer_class, arguments)
-    model = functional_model(layer_class(**arguments), inputs)
+    layer = layer_class(**arguments)
+    model = functional_model(layer, inputs)
     randomize(model)
     assert_symbolic_shape_is_eager_shape(model, inputs, output_shape)
     assert_half_precision_is_close(layer_class, arguments, model, inputs)
-    assert_saved_is_loaded(model, inputs, folder)
+    assert_saved_is_loaded(layer, model, inputs, folder)
     assert_compiled_fit_works(model, inputs)
 
 
@@ -141,11 +142,51 @@ def assert_half_precision_is_close(
     np.testing.assert_allclose(output.astype("float32"), expected, rtol=tolerance, atol=tolerance)
 
 
-def assert_saved_is_loaded(model: keras.Model, inputs: dict[str, np.ndarray], folder: Path) -> None:
-    path = folder / "layer.keras"
-    model.save(path)
-    loaded = keras.saving.load_model(path, safe_mode=True)
-    np.testing.assert_array_equal(to_numpy(loaded(inputs)), to_numpy(model(inputs)))
+@keras.saving.register_keras_serializable(package="contract")
+class Subclassed(keras.Model):
+    """A user's own model that holds one layer. Keras builds a loaded one with float tensors."""
+
+    def __init__(self, layer: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.layer = layer
+
+    def call(self, inputs: Any) -> Any:
+        return self.layer(**inputs) if isinstance(inputs, dict) else self.layer(inputs)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"layer": keras.saving.serialize_keras_object(self.layer)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        return cls(keras.saving.deserialize_keras_object(config["layer"]))
+
+
+def assert_saved_is_loaded(
+    layer: Any, model: keras.Model, inputs: dict[str, np.ndarray], folder: Path
+) -> None:
+    """Holds functional, subclassed and Sequential models of the layer to equal outputs."""
+    assert_copies_are_equal(model, inputs, folder)
+    assert_copies_are_equal(Subclassed(layer), inputs, folder)
+    if len(inputs) == 1:  # without an `Input`
+        (array,) = inputs.values()
+        assert_copies_are_equal(keras.Sequential([layer]), array, folder)
+
+
+def assert_copies_are_equal(model: keras.Model, inputs: Any, folder: Path) -> None:
+    """Holds a model that is loaded, cloned, or made of its config to equal outputs."""
+    expected = to_numpy(model(inputs))
+    model.save(folder / "model.keras")
+    model.save_weights(folder / "model.weights.h5")
+    loaded = keras.saving.load_model(folder / "model.keras", safe_mode=True)
+    config = json.loads(json.dumps(model.get_config()))
+    made = type(model).from_config(config)
+    made(inputs)
+    made.load_weights(folder / "model.weights.h5")
+    clone = keras.models.clone_model(model)
+    clone(inputs)
+    clone.set_weights(model.get_weights())
+    for copy in (loaded, made, clone):
+        np.testing.assert_array_equal(to_numpy(copy(inputs)), expected)
 
 
 def assert_compiled_fit_works(model: keras.Model, inputs: dict[str, np.ndarray]) -> None:

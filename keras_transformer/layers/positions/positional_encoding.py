@@ -113,6 +113,11 @@ class PositionalEncoding(ConfiguredLayer):
         """Whether `score_bias` returns a bias."""
         return type(self).score_bias is not PositionalEncoding.score_bias
 
+    def for_attention(self) -> "PositionalEncoding | None":
+        """Returns the encoding, or None if it only changes the embeddings, in `call`."""
+        base, own = PositionalEncoding, type(self)
+        return self if self.has_score_bias or own.rotate is not base.rotate else None
+
     def check_length(self, length: int) -> None:
         """Raises `ValueError` if the encoding has a maximum length and `length` exceeds it."""
 
