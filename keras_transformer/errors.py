@@ -48,7 +48,7 @@ def check_is_list(**texts: Any) -> None:
 
 
 def check_ids(end: int, **arrays: Any) -> None:
-    """Raises `ValueError` if values of a NumPy array are not in `range(end)`, as fractions are not."""
+    """Raises `ValueError` if values of a NumPy array are not integers in `range(end)`."""
     for name, array in arrays.items():
         if not array.size:
             continue

@@ -183,3 +183,24 @@ def test_batches_keep_their_order_or_say_so():
     model = Transformer(13, num_layers=1, d_model=4, num_heads=2, d_ff=6)
     model.compile("adam")
     model.fit(data, epochs=2, verbose=0)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("weights", [([1, 1, 1], [0.5, 0.5]), ([0.5] * 3, [1, 1]), (1, 0.5)])
+def test_weights_may_begin_with_whole_numbers(weights, size, model):
+    """The loss is a weighted mean: twice the weights give the same."""
+    losses = []
+    for factor in (1, 2):
+        rows = [
+            {"source_ids": y, "target_ids": y, "labels": y[::-1], "sample_weight": factor * weight}
+            for y, weight in zip(([6, 5, 3], [9, 3]), map(np.asarray, weights), strict=True)
+        ]
+        losses.append(model.evaluate(rows, batch_size=size, verbose=0)[0])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_column_has_the_dtype_that_holds_all_rows(size):
+    columns = [{"ids": np.array([1], "uint8")}, {"ids": np.array([300], "int32")}]
+    found = np.concatenate([x["ids"] for (x,) in fit_data(columns, None, size, False)])
+    np.testing.assert_array_equal(found[:, 0], [1, 300])

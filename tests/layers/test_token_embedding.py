@@ -122,21 +122,21 @@ def test_while_a_model_is_loaded_many_embeddings_are_quantized():
             layer.quantize("int8", config=keras.quantizers.Int8QuantizationConfig())
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-def test_ids_that_became_floats_are_refused(policy):
+def test_float_ids_are_looked_up_and_masked_as_integers(policy):
     """In bfloat16, 257 is 256."""
-    layer, ids = TokenEmbedding(300, 4, dtype=policy), np.array([[257]])
-    floats = keras.Input((None,))
-    for use in (
-        lambda: layer(ids.astype("float32")),
-        lambda: layer(floats),
-        lambda: keras.Sequential([layer])(ids),
-    ):
-        with pytest.raises(ValueError, match="`inputs` must be ids of an integer dtype"):
-            use()
-    model = keras.Sequential([keras.Input((None,), dtype="int32"), layer])
-    np.testing.assert_array_equal(to_numpy(model(ids)), to_numpy(layer(ids)))
+    layer, ids = TokenEmbedding(300, 4, dtype=policy), np.array([[257, 256, 0]])
+    expected = to_numpy(keras.ops.cast(layer(ids), "float32"))
+    assert (expected[0, 0] != expected[0, 1]).any()
+    floats = keras.Input((None,), dtype="float32")
+    vectors = layer(floats)
+    for found in (layer(ids.astype("float32")), keras.Model(floats, vectors)(ids)):
+        np.testing.assert_array_equal(to_numpy(keras.ops.cast(found, "float32")), expected)
+        np.testing.assert_array_equal(to_numpy(found._keras_mask), ids != 0)
+    assert layer(vectors, reverse=True)._keras_mask is vectors._keras_mask
+    if policy == "mixed_bfloat16":  # Keras declares the input in the compute dtype.
+        with pytest.raises(ValueError, match="Ids in bfloat16 are rounded"):
+            keras.Sequential([layer])(ids)
 
 
 @pytest.mark.once

@@ -172,3 +172,22 @@ def test_class_weights_and_copies_of_a_trainer_are_refused():
             each.fit([], class_weight={1: 2.0})
     with pytest.raises(ValueError, match="copy of its `model`"):
         copy.deepcopy(trainer)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("encoding", ["sinusoidal", "learned", "binary_concatenated", "rotary"])
+def test_a_clone_has_the_same_weights_and_logits(encoding):
+    model = small_models.new_model(position_encoding=encoding)
+    clone = keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    ids = np.array([[5, 6, 3]])
+    inputs = {"source_ids": ids, "target_ids": ids}
+    np.testing.assert_array_equal(to_numpy(clone(inputs)), to_numpy(model(inputs)))
+
+
+@pytest.mark.once
+def test_a_layer_of_a_stack_cannot_be_replaced():
+    model = small_models.new_model()
+    for stack in (model.encoder, model.decoder):
+        with pytest.raises(TypeError, match="does not support item assignment"):
+            stack.layers[0] = stack.layers[-1]

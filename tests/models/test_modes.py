@@ -196,20 +196,13 @@ def test_batches_are_a_function(batches, tmp_path):
         fit(compiled(), batches, tmp_path, steps=1)
 
 
-class Ragged:
-    """As `tf.RaggedTensor`."""
+def test_fit_works_in_a_strategy_of_tensorflow():
+    if BACKEND != "tensorflow":
+        return
+    import tensorflow as tf
 
-    dtype, shape = "int32", (2, None)
-
-    def to_tensor(self, pad_id):
-        pass
-
-
-def test_ragged_ids_are_refused():
-    ids = Ragged()
-    if BACKEND == "tensorflow":
-        import tensorflow as tf
-
-        ids = tf.ragged.constant([[4, 5], [6]])
-    with pytest.raises(ValueError, match=r"use `to_tensor\(pad_id\)`"):
-        new_model().source_embedding.call(ids)
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        model = compiled(slices=False, optimizer="sgd", dropout_rate=0.0)
+    inputs, labels = Data()[0]
+    expected = model.evaluate(inputs, labels, verbose=0)[0]
+    assert model.fit(inputs, labels, verbose=0).history["loss"][0] == pytest.approx(expected)
