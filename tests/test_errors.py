@@ -34,5 +34,7 @@ def test_ids_are_integers_in_a_range_whatever_their_dtype():
     with pytest.raises(ValueError, match="`ids` must be integers. Received: dtype=float64"):
         check_ids(5, ids=np.zeros(1))
     for wrong in ([5], [-1], np.array([2**32], "uint64")):
-        with pytest.raises(ValueError, match="`ids` must be integers from 0 to 4. Received: values from"):
+        with pytest.raises(
+            ValueError, match="`ids` must be integers from 0 to 4. Received: values from"
+        ):
             check_ids(5, ids=np.asarray(wrong))
