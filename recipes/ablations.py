@@ -26,6 +26,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import ablation_layers  # noqa: F401  registers the positions of some rows
 import keras
 
 from keras_transformer import Recipe, Run, Scorer, UserError, load_recipe, train

@@ -30,6 +30,7 @@ import argparse
 import itertools
 from pathlib import Path
 
+import ablation_layers  # noqa: F401  registers the strided and the fixed pattern
 import keras
 import numpy as np
 

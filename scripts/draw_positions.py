@@ -5,6 +5,7 @@
 Needs matplotlib, which the extra `bench` installs. The same versions give the same files.
 """
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from matplotlib import pyplot
 
 from keras_transformer import TransformerSchedule
 from keras_transformer.layers.positions.positional_encoding import new_position_encoding
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "recipes"))
+import ablation_layers  # noqa: E402, F401  registers three of the encodings
 
 LENGTH, WIDTH, HEADS, POSITION = 64, 32, 4, 40
 SIZES = {"max_length": LENGTH, "num_heads": HEADS}

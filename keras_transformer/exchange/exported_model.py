@@ -17,13 +17,19 @@ Rule = tuple[str, Callable[[Transformer], bool], str]
 _FULL_ATTENTION: tuple[Rule, ...] = (
     ("attention_pattern", lambda x: x.attention_pattern not in (None, "full"), "full attention"),
     ("position_encoding", lambda x: x.positions.has_score_bias, "positions without scores"),
+    ("position_encoding", lambda x: not _adds(x.positions, x.d_model), "added positions"),
 )
 # Rules of the formats of toolkits that have the paper's layers.
 PLAIN_LAYERS: tuple[Rule, ...] = (
     ("d_k", lambda x: x.d_k not in (None, x.d_model // x.num_heads), "keys as wide as the values"),
     ("normalization", lambda x: x.normalization != "layer", "layer normalization"),
-    ("position_encoding", lambda x: getattr(x.positions, "concatenate", False), "added positions"),
 )
+
+
+def _adds(positions: PositionalEncoding, d_model: int) -> bool:
+    """Returns whether an encoding adds the same vectors to any embeddings."""
+    zeros, ones = (array(positions(ops.full((1, 2, d_model), x))) for x in (0.0, 1.0))
+    return np.allclose(ones - zeros, 1, atol=1e-2)  # bfloat16 rounds
 
 
 def check_model(model: Seq2Seq, tokenizer: Tokenizer) -> None:
@@ -69,7 +75,6 @@ def array(tensor: Any) -> np.ndarray:
 def position_table(model: Transformer) -> np.ndarray | None:
     """Returns the position table that is added to embeddings, float32 `(model.max_length, D)`.
 
-    If the model concatenates positions and embeddings, the table contains the projected positions.
     The result is None if positions do not change the embeddings. `model` must compute in float32.
     """
     if type(model.positions).call is PositionalEncoding.call:

@@ -223,9 +223,6 @@ class _Graph:
         model = self.model
         x = self.add("Gather", array(embedding.embeddings), ids)
         x = self.add("Mul", x, np.array(math.sqrt(model.d_model), "float32"))
-        if getattr(model.positions, "concatenate", False):
-            # [x; features] W = x W_x + features W_features. `position_table` has the last term.
-            x = self.add("MatMul", x, array(model.positions.projection.kernel)[: model.d_model])
         table = position_table(model)
         x = x if table is None else self.add("Add", x, rows(table))
         if not isinstance(model.positions, RotaryPositionalEncoding):

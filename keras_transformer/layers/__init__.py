@@ -3,10 +3,8 @@
 from keras_transformer._backend.gradient_checkpointing import checkpointable
 from keras_transformer.layers.attention.attention_patterns import (
     AttentionPattern,
-    FixedAttention,
     FullAttention,
     LocalAttention,
-    StridedAttention,
 )
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.attention.scaled_dot_product_attention import (
@@ -20,10 +18,7 @@ from keras_transformer.layers.decoder import Decoder, DecoderLayer
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.encoder import Encoder, EncoderLayer
 from keras_transformer.layers.positions.absolute_positions import (
-    BinaryPositionalEncoding,
-    IndexPositionalEncoding,
     LearnedPositionalEncoding,
-    NormalizedIndexPositionalEncoding,
     SinusoidalPositionalEncoding,
 )
 from keras_transformer.layers.positions.positional_encoding import PositionalEncoding
@@ -38,27 +33,22 @@ from keras_transformer.layers.token_embedding import TokenEmbedding
 __all__ = [
     "ALiBiPositionalEncoding",
     "AttentionPattern",
-    "BinaryPositionalEncoding",
     "Decoder",
     "DecoderLayer",
     "Dropout",
     "Encoder",
     "EncoderLayer",
     "FeedForward",
-    "FixedAttention",
     "FullAttention",
-    "IndexPositionalEncoding",
     "LearnedPositionalEncoding",
     "LocalAttention",
     "MultiHeadAttention",
-    "NormalizedIndexPositionalEncoding",
     "PositionalEncoding",
     "RelativePositionBias",
     "ResidualConnection",
     "RotaryPositionalEncoding",
     "SelfAttention",
     "SinusoidalPositionalEncoding",
-    "StridedAttention",
     "TokenEmbedding",
     "causal_mask",
     "checkpointable",

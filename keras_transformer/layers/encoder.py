@@ -9,13 +9,9 @@ from keras_transformer._backend.gradient_checkpointing import checkpointable
 from keras_transformer.layers.attention.attention_patterns import AttentionPattern
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.base import BASE_ARGUMENTS, OBJECTS, ConfiguredLayer, dense_options
+from keras_transformer.layers.normalization import new_normalization, normalize
 from keras_transformer.layers.positions.positional_encoding import PositionalEncoding
-from keras_transformer.layers.sublayers import (
-    NORMALIZATIONS,
-    FeedForward,
-    ResidualConnection,
-    normalize,
-)
+from keras_transformer.layers.sublayers import FeedForward, ResidualConnection
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -220,7 +216,7 @@ class Encoder(ConfiguredLayer):
         self.norm: Any = None
         if self.norm_first:
             own = {"dtype": self.dtype_policy, "name": f"{self.prefix}_norm"}
-            self.norm = NORMALIZATIONS[self.normalization](self.norm_epsilon, **own)
+            self.norm = new_normalization(self.normalization, self.norm_epsilon, **own)
 
     def build(self, x_shape: Any) -> None:
         for layer in self.layers:

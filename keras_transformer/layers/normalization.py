@@ -1,5 +1,6 @@
-"""Layer normalization, and batch normalization to compare with it."""
+"""Layer normalization, batch normalization to compare with it, and a registry of names."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -8,8 +9,35 @@ from keras import ops
 from keras_transformer._backend.gradient_checkpointing import Recomputable
 from keras_transformer._backend.operations import one_pass_normalization, scale_and_shift
 
+NORMALIZATIONS: dict[str, type[keras.layers.Layer]] = {}  # classes by their names
 
-@keras.saving.register_keras_serializable(package="keras_transformer")
+
+def normalization(name: str) -> Callable[[type], type]:
+    """Returns a decorator that registers a Keras layer as the `normalization` of this name.
+
+    The constructor must take `epsilon`, `dtype` and `name`. Keras registers the class, too, so that
+    saved layers can be loaded.
+    """
+
+    def register(norm: type) -> type:
+        NORMALIZATIONS[name] = norm
+        keras.saving.register_keras_serializable(package="keras_transformer")(norm)
+        return norm
+
+    return register
+
+
+def new_normalization(normalization: str, epsilon: float, **kwargs: Any) -> Any:
+    """Creates the layer of a registered name."""
+    if normalization not in NORMALIZATIONS:
+        raise ValueError(
+            f"`normalization` must be one of {list(NORMALIZATIONS)}. "
+            f"Received: normalization={normalization!r}"
+        )
+    return NORMALIZATIONS[normalization](epsilon=epsilon, **kwargs)
+
+
+@normalization("layer")
 class LayerNormalization(Recomputable, keras.layers.LayerNormalization):
     """`keras.layers.LayerNormalization` that is faster on TensorFlow and on GPUs of JAX."""
 
@@ -30,7 +58,7 @@ class LayerNormalization(Recomputable, keras.layers.LayerNormalization):
         return ops.cast(scale_and_shift(x, gamma, beta, training), self.compute_dtype)
 
 
-@keras.saving.register_keras_serializable(package="keras_transformer")
+@normalization("batch")
 class BatchNormalization(Recomputable, keras.layers.BatchNormalization):
     """Normalizes each feature over all real tokens of a batch, in float32 under every dtype policy.
 
@@ -77,9 +105,6 @@ class BatchNormalization(Recomputable, keras.layers.BatchNormalization):
         if padding_mask is None:
             padding_mask = mask if inputs_mask is None else inputs_mask
         return super().call(inputs, training=training, mask=padding_mask)
-
-
-NORMALIZATIONS: dict[str, Any] = {"layer": LayerNormalization, "batch": BatchNormalization}
 
 
 def normalize(norm: Any, x: Any, padding_mask: Any) -> Any:

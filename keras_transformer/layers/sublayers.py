@@ -10,7 +10,7 @@ from keras_transformer.layers.base import (
     dense_options,
 )
 from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.normalization import NORMALIZATIONS, normalize
+from keras_transformer.layers.normalization import new_normalization, normalize
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -93,7 +93,8 @@ class ResidualConnection(ConfiguredLayer):
         dropout_rate: Rate of the dropout on the sublayer's output, in [0, 1).
         norm_first: True = pre-norm, False = post-norm. Defaults to False.
         norm_epsilon: Constant that the normalization adds to the variance. Defaults to 1e-6.
-        normalization: `"layer"`, or `"batch"` (see `BatchNormalization`). Defaults to `"layer"`.
+        normalization: `"layer"`, `"batch"` (see `BatchNormalization`), or the name of a class that
+            `normalization` in layers/normalization.py registers. Defaults to `"layer"`.
 
     Call arguments:
         x: float tensor `(B, T, D)`, the sublayer's input before normalization.
@@ -119,8 +120,8 @@ class ResidualConnection(ConfiguredLayer):
         super().__init__(**kwargs)
         self.store_arguments(locals())
         self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
-        norm_class = NORMALIZATIONS[normalization]
-        self.norm = norm_class(norm_epsilon, dtype=self.dtype_policy, name="norm")
+        options = {"dtype": self.dtype_policy, "name": "norm"}
+        self.norm = new_normalization(normalization, norm_epsilon, **options)
 
     def build(self, x_shape: Any) -> None:
         self.norm.build(x_shape)

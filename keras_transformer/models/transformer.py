@@ -52,22 +52,21 @@ class Transformer(Seq2Seq):
         attention_dropout_rate: Dropout rate, in [0, 1), for the attention weights. Defaults to 0.
         position_encoding: `"sinusoidal"`, `"sinusoidal_half_split"`, `"sinusoidal_marian"`,
             `"sinusoidal_opennmt"`, `"sinusoidal_fairseq"`, `"learned"`, `"rotary"`, `"alibi"`,
-            `"t5"`, `"none"`, `"index"`, `"normalized_index"` or `"binary"`. The last three names
-            can have the suffix `"_concatenated"`. An encoding with this suffix is concatenated with
-            the embeddings instead of added. Defaults to `"sinusoidal"`.
+            `"t5"`, `"none"`, or a name registered by a program. Defaults to `"sinusoidal"`.
         activation: Activation of the feed-forward networks. Defaults to `"relu"`.
         norm_first: Whether to use pre-norm, with a final norm after each stack, instead of the
             paper's post-norm. Defaults to False.
         norm_epsilon: Constant that the normalization adds to the variance. Defaults to 1e-6.
         max_length: Maximum sequence length in tokens, for search and for position encodings of
-            limited length (learned, normalized index, binary). Defaults to 1024.
+            limited length (learned). Defaults to 1024.
         pad_id: Id of padding. Defaults to 0.
         attention_pattern: Pattern of self-attention for long sequences (§4): `"full"`, `"local"`,
-            `"strided"` or `"fixed"`. With a pattern, cross-attention uses `"full"`. `"full"` gives
-            the same results as no pattern, but does not store all attention scores. Defaults to
-            None, which computes all scores at once (equation 1). This is fastest for short inputs.
-        attention_window: Window of `"local"`, stride of `"strided"` or block size of `"fixed"`, in
-            tokens. Required for these patterns. Must be None otherwise. Defaults to None.
+            or a name registered by a program. With a pattern, cross-attention uses `"full"`.
+            `"full"` gives the same results as no pattern, but does not store all attention scores.
+            Defaults to None, which computes all scores at once (equation 1). This is fastest for
+            short inputs.
+        attention_window: Window of `"local"` in tokens, or the size that another pattern needs.
+            Must be None for patterns without one. Defaults to None.
         d_k: Width K of queries and keys in each head. Values always have the width
             `d_model // num_heads`. Defaults to None, which means the width of the values.
         use_scale: Whether attention scores are divided by sqrt(d_k) (§3.2.1). Defaults to True.

@@ -275,26 +275,27 @@ class ModelSettings(_Section):
     """Divide attention scores by the square root of d_k. Default: true."""
     position_encoding: str | None = None
     """One of sinusoidal, sinusoidal_half_split, sinusoidal_marian, sinusoidal_opennmt,
-    sinusoidal_fairseq, learned, rotary, alibi, t5, index, normalized_index, binary, the last three
-    also with _concatenated, or none. Default: sinusoidal."""
+    sinusoidal_fairseq, learned, rotary, alibi, t5, none, or a name that a program registers.
+    Default: sinusoidal."""
     activation: str | None = None
     """Activation of the feed-forward networks. Default: relu."""
     norm_first: bool | None = None
     """Pre-norm instead of the paper's post-norm. Default: false."""
     norm_epsilon: Epsilon | None = None
     """Added to the variance in the norms. Default: 1e-6."""
-    normalization: Literal["layer", "batch"] | None = None
-    """Batch instead of layer normalization, to compare. Default: layer."""
+    normalization: str | None = None
+    """One of layer, batch, or a name that a program registers. Default: layer."""
     tie_word_embeddings: bool | None = None
     """One matrix for target embedding and output projection. Default: true."""
     use_logits_bias: bool | None = None
     """Add a learned bias to the logits. Default: false."""
     max_length: Size | None = None
     """Maximum tokens per sentence in search and in some position encodings."""
-    attention_pattern: Literal["full", "local", "strided", "fixed"] | None = None
-    """Pattern of attention that saves memory on long sequences. Default: none."""
+    attention_pattern: str | None = None
+    """Pattern of attention that saves memory on long sequences: full, local, or a name that a
+    program registers. Default: none."""
     attention_window: Size | None = None
-    """Window of local, stride of strided or block of fixed attention, in tokens."""
+    """Window of local attention in tokens, or the size that another pattern needs."""
 
     @model_validator(mode="after")
     def _check(self, info: ValidationInfo) -> "ModelSettings":

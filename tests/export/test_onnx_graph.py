@@ -55,7 +55,8 @@ def assert_same_logits(model):
 
 
 REFUSED = ("local_attention", "strided_attention", "fixed_attention", "alibi", "t5")
-QUICK = ("sinusoidal", "all_at_once", "learned", "rotary", "index_concatenated", "all_of_opennmt")
+REFUSED += tuple(f"{name}_concatenated" for name in ("index", "normalized_index", "binary"))
+QUICK = ("sinusoidal", "all_at_once", "learned", "rotary", "binary", "all_of_opennmt")
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,10 @@ import pytest
 from support import reference
 from support.contract import assert_layer_contract, randomize, to_numpy, weights_of
 
-from keras_transformer.layers import FeedForward, ResidualConnection
-from keras_transformer.layers.normalization import BatchNormalization
+from keras_transformer.layers import FeedForward, ResidualConnection, normalization as module
+from keras_transformer.layers.normalization import BatchNormalization, normalization
+from keras_transformer.models import Transformer
+from keras_transformer.recipe.settings import ModelSettings
 
 B, T, D, F = 2, 5, 7, 11
 IS_REAL = np.arange(T) < np.array([[3], [T]])
@@ -115,3 +117,19 @@ def test_a_padding_mask_is_for_this_layer_alone():
     assert not hasattr(BatchNormalization()(inputs, padding_mask=mask), "_keras_mask")
     masked = keras.layers.Masking()(inputs)
     assert BatchNormalization()(masked)._keras_mask is masked._keras_mask
+
+
+@pytest.mark.once
+def test_a_norm_of_ones_own_is_named_in_a_recipe(monkeypatch):
+    monkeypatch.setattr(module, "NORMALIZATIONS", {**module.NORMALIZATIONS})
+
+    @normalization("rms_of_a_program")
+    class RMS(keras.layers.RMSNormalization):
+        pass
+
+    settings = ModelSettings(num_layers=1, d_model=4, num_heads=2, normalization="rms_of_a_program")
+    model = Transformer(vocabulary_size=5, norm_first=True, **settings.overrides)
+    norms = {type(x) for x in model._flatten_layers() if "norm" in x.name}
+    assert norms == {RMS}
+    with pytest.raises(ValueError, match=r"\['layer', 'batch', 'rms.*normalization='instance'"):
+        ResidualConnection(0.0, normalization="instance")

@@ -6,13 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import before_transformers
 import keras
 import numpy as np
 import pytest
 import torch
 from support import older_reference, tiny_run
 from support.contract import to_numpy, weights_of
-from support.older_models import SIZES, before_transformers, new_model, small_model
+from support.older_models import SIZES, new_model, small_model
 from support.searching import eagerly, quick_search
 from support.small_models import TARGET_V, B, T, inputs_of, small_model as small_transformer
 

@@ -2,6 +2,7 @@
 
 import functools
 
+import ablation_layers  # noqa: F401  registers the fixed pattern
 import numpy as np
 
 from keras_transformer import LanguageModel

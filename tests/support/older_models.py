@@ -1,18 +1,14 @@
 """Small models of recipes/before_transformers.py, with random weights."""
 
 import functools
-import sys
-from pathlib import Path
 from typing import Any
 
+import before_transformers  # noqa: F401  registers the models
 import keras
 
 from keras_transformer.models import ARCHITECTURES
 from support.contract import randomize
 from support.small_models import TARGET_V, V
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "recipes"))
-import before_transformers  # noqa: E402, F401
 
 # Sizes that differ, of each architecture of the program.
 SIZES: dict[str, dict[str, Any]] = {

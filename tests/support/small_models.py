@@ -3,6 +3,7 @@
 import functools
 from typing import Any
 
+import ablation_layers  # noqa: F401  registers positions and patterns
 import keras
 import numpy as np
 

@@ -15,10 +15,6 @@ from keras_transformer.errors import check_sizes
 ATTENTION_PATTERNS: dict[str, Any] = {}  # classes by their names
 SMALLEST_BLOCK = 64
 
-# The scores `(..., T, n)` of n keys, and a function that multiplies weights of this shape by the
-# values of these keys.
-Group = tuple[Any, Callable[[Any], Any]]
-
 
 def attention_pattern(name: str) -> Callable[[type], type]:
     """Returns a decorator that registers a subclass of `AttentionPattern` under `name`.
@@ -166,16 +162,16 @@ class FullAttention(AttentionPattern):
             return ops.zeros((*ops.shape(query)[:3], value.shape[-1]), value.dtype)
         queries = split_blocks(query, fitting_size(self.block_size, ops.shape(query)[2]))
         count, size = ops.shape(queries)[2:4]
-        marks = None if padding_mask is None else key_marks(padding_mask)
+        marks = None if padding_mask is None else key_marks(padding_mask, key)
 
         def heads_of(block: Any, queries: Any, seed: Any, key: Any, value: Any) -> Any:
             allowed = None
             if is_causal:
                 rows = ops.arange(size, dtype="int32") + block * size
                 allowed = ops.arange(ops.shape(key)[2], dtype="int32") <= rows[:, None]
-            scores, multiply = _group(allowed, queries, key, value, marks)
+            scores = masked_scores(queries, key, allowed, marks)
             weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
-            return multiply(weights if dropout is None else dropout.drop(weights, seed))
+            return ops.matmul(weights if dropout is None else dropout.drop(weights, seed), value)
 
         recomputed, blocks = remat(heads_of), ops.arange(count, dtype="int32")
         first = ops.zeros((2,), "int32") if dropout is None else dropout.next_seed()
@@ -188,68 +184,9 @@ class FullAttention(AttentionPattern):
         return ops.ones_like(query - key, dtype="bool")
 
 
-class BlockPattern(AttentionPattern):
-    """Base class of sparse patterns for self-attention, which split the sequence into blocks.
-
-    One softmax covers the scores of all groups of keys that a subclass returns.
-    """
-
-    needs_window = True
-
-    def heads(
-        self, query: Any, key: Any, value: Any, padding_mask: Any, is_causal: bool, dropout: Any
-    ) -> Any:
-        if None not in (query.shape[2], key.shape[2]) and query.shape[2] != key.shape[2]:
-            raise ValueError(
-                f"{type(self).__name__} is for self-attention: the numbers of queries and keys "
-                f"must be equal. Received: {query.shape[2]} queries, {key.shape[2]} keys"
-            )
-        if padding_mask is None:
-            padding_mask = ops.ones_like(key[:, 0, :, 0], dtype="bool")
-        size = fitting_size(self.largest_block, ops.shape(key)[2])
-        parts = (query, key, value, key_marks(padding_mask))
-        groups = self._groups(is_causal, *(split_blocks(x, size) for x in parts))
-        scores = ops.concatenate([scores for scores, _ in groups], axis=-1)
-        weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
-        weights = weights if dropout is None else dropout(weights, training=True)
-        num_near = ops.shape(groups[0][0])[-1]
-        heads = groups[0][1](weights[..., :num_near])
-        if len(groups) == 2:
-            heads = heads + groups[1][1](weights[..., num_near:])
-        return join_blocks(heads, ops.shape(query)[2])
-
-    @property
-    def largest_block(self) -> int:
-        """Number of positions of a block, if the sequence is not shorter."""
-        return int(next(iter(self.get_config().values())))
-
-    def _groups(self, use_causal_mask: bool, queries: Any, *keys: Any) -> list[Group]:
-        """Returns one or two groups of keys: the near keys, and possibly the far keys.
-
-        Queries are `(B, H, M, b, K)`. `keys` are the keys of this shape, the values
-        `(B, H, M, b, K_v)`, and the marks `(B, 1, M, b, 1)` (see `key_marks`).
-        """
-        raise NotImplementedError
-
-
-def _group(allowed: Any, queries: Any, keys: Any, values: Any, marks: Any) -> Group:
-    """Returns the scores of `keys` `(..., n, K)`. `marks` and `allowed` may be None."""
-    scores = ops.cast(ops.matmul(queries, ops.swapaxes(keys, -1, -2)), "float32")
-    for mask in (allowed, None if marks is None else ops.swapaxes(marks, -1, -2)):
-        if mask is not None:
-            scores = ops.where(mask, scores, scalar(MASKED_SCORE, scores.dtype))
-    return scores, lambda weights: ops.matmul(weights, values)
-
-
-def _rearranged(group: Group, inward: Callable[[Any], Any], outward: Callable[[Any], Any]) -> Group:
-    """Returns a group in another arrangement: `outward` rearranges, `inward` is the inverse."""
-    scores, multiply = group
-    return outward(scores), lambda weights: outward(multiply(inward(weights)))
-
-
 @attention_pattern("local")
 @dataclass(frozen=True)
-class LocalAttention(BlockPattern):
+class LocalAttention(AttentionPattern):
     """Attends to positions at most `window` positions away (restricted self-attention, §4).
 
     The queries of a block of at least 64 positions are multiplied by the keys of this block and of
@@ -268,152 +205,47 @@ class LocalAttention(BlockPattern):
     """
 
     window: int
+    needs_window = True
 
-    @property
-    def largest_block(self) -> int:
-        return max(self.window, SMALLEST_BLOCK)
-
-    def _groups(self, use_causal_mask: bool, queries: Any, *keys: Any) -> list[Group]:
-        distance = neighbour_distances(ops.shape(queries)[3], use_causal_mask)
+    def heads(
+        self, query: Any, key: Any, value: Any, padding_mask: Any, is_causal: bool, dropout: Any
+    ) -> Any:
+        check_self_attention(self, query, key)
+        size = fitting_size(max(self.window, SMALLEST_BLOCK), ops.shape(key)[2])
+        marks = key_marks(padding_mask, key)
+        queries, *blocks = (split_blocks(x, size) for x in (query, key, value, marks))
+        keys, values, marks = (with_neighbours(x, is_causal) for x in blocks)
+        distance = neighbour_distances(ops.shape(queries)[3], is_causal)
         allowed = ops.logical_and(distance >= 0, self.allows(distance, 0))
-        return [_group(allowed, queries, *(with_neighbours(x, use_causal_mask) for x in keys))]
+        scores = masked_scores(queries, keys, allowed, marks)
+        weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
+        weights = weights if dropout is None else dropout(weights, training=True)
+        return join_blocks(ops.matmul(weights, values), ops.shape(query)[2])
 
     def allows(self, query: Any, key: Any) -> Any:
         return ops.abs(query - key) <= self.window
 
 
-@attention_pattern("strided")
-@dataclass(frozen=True)
-class StridedAttention(BlockPattern):
-    """Attends to neighbours and to positions whose distance is a multiple of the stride.
+def masked_scores(queries: Any, keys: Any, allowed: Any, marks: Any) -> Any:
+    """Returns the float32 scores `(..., T, n)` of `keys` `(..., n, K)`.
 
-    Neighbours are at most `stride` positions away. In every head, one softmax covers neighbours and
-    distant positions ("merged head" in Child et al.). Time and memory for a sequence of length T
-    are proportional to T * (3 * stride + T / stride). With a stride of about sqrt(T), time and
-    memory grow as T^1.5. Two layers together can pass information between any two positions.
-
-    Example:
-
-    >>> MultiHeadAttention(d_model=512, num_heads=8, attention_pattern=StridedAttention(stride=128))
-
-    Args:
-        stride: The stride l in tokens, at least 1.
-
-    Source: Child et al. 2019, "Generating Long Sequences with Sparse Transformers", §4.3.
+    `allowed` is a bool mask for these scores, and `marks` `(..., n, 1)` those of real tokens (see
+    `key_marks`). Both may be None.
     """
-
-    stride: int
-
-    def _groups(self, use_causal_mask: bool, queries: Any, *keys: Any) -> list[Group]:
-        size = ops.shape(queries)[3]
-        distance = neighbour_distances(size, use_causal_mask)
-        # The far keys include those at the distances 0 and `size`.
-        allowed = ops.logical_and(distance > 0, distance < size)
-        allowed = ops.logical_and(allowed, self.allows(distance, 0))
-        near = _group(allowed, queries, *(with_neighbours(x, use_causal_mask) for x in keys))
-        # A column contains the positions that have the same remainder modulo the stride.
-        blocks = ops.arange(ops.shape(queries)[2])
-        is_before = blocks[None, :] <= blocks[:, None] if use_causal_mask else None
-        far = _group(is_before, *(_columns(x) for x in (queries, *keys)))
-        return [near, _rearranged(far, _columns, _columns)]
-
-    def allows(self, query: Any, key: Any) -> Any:
-        distance = query - key
-        is_near = ops.abs(distance) <= self.stride
-        return ops.logical_or(is_near, ops.equal(ops.mod(distance, self.stride), 0))
+    scores = ops.cast(ops.matmul(queries, ops.swapaxes(keys, -1, -2)), "float32")
+    for mask in (allowed, None if marks is None else ops.swapaxes(marks, -1, -2)):
+        if mask is not None:
+            scores = ops.where(mask, scores, scalar(MASKED_SCORE, scores.dtype))
+    return scores
 
 
-def _columns(blocks: Any) -> Any:
-    return ops.swapaxes(blocks, 2, 3)
-
-
-@attention_pattern("fixed")
-@dataclass(frozen=True)
-class FixedAttention(BlockPattern):
-    """Attends to the query's own block and to the last positions of all other blocks.
-
-    Blocks are counted from the first real token. The last positions of a block are its summary:
-    they attend to their whole block, and all later positions attend to them. In every head, one
-    softmax covers the own block and the summaries ("merged head" in Child et al.). Time and memory
-    for a sequence of length T are proportional to T * (block_size + num_summaries * T /
-    block_size). With a block size of about sqrt(num_summaries * T), they grow as T^1.5.
-
-    The pattern is made for causal attention to text and other data without a period, for which
-    `StridedAttention` is made. Without a causal mask, positions also attend to the summaries of
-    later blocks. The last block has no summary if it is too short.
-
-    Example:
-
-    >>> MultiHeadAttention(d_model=512, num_heads=8, attention_pattern=FixedAttention(128))
-
-    Args:
-        block_size: Number l of positions in a block, at least 1.
-        num_summaries: Number c of summary positions at the end of each block, from 1 to
-            `block_size`. Defaults to `block_size // 16`, but at least 1.
-
-    Source: Child et al. 2019, "Generating Long Sequences with Sparse Transformers", §4.3.
-    """
-
-    block_size: int
-    num_summaries: int | None = None
-
-    def __post_init__(self) -> None:
-        check_sizes(block_size=self.block_size, num_summaries=self._summary_size)
-        if self._summary_size > self.block_size:
-            raise ValueError(
-                "`num_summaries` must be at most `block_size`. "
-                f"Received: num_summaries={self.num_summaries}, block_size={self.block_size}"
-            )
-
-    @property
-    def _summary_size(self) -> int:
-        default = max(1, self.block_size // 16)
-        return default if self.num_summaries is None else self.num_summaries
-
-    def heads(
-        self, query: Any, key: Any, value: Any, padding_mask: Any, is_causal: bool, dropout: Any
-    ) -> Any:
-        if padding_mask is None:
-            return super().heads(query, key, value, None, is_causal, dropout)
-        start = sequence_start(padding_mask)
-        query, key, value = (_rotate(x, start) for x in (query, key, value))
-        padding_mask = _rotate(padding_mask[:, None, :, None], start)[:, 0, :, 0]
-        return _rotate(super().heads(query, key, value, padding_mask, is_causal, dropout), -start)
-
-    def _groups(self, use_causal_mask: bool, queries: Any, *keys: Any) -> list[Group]:
-        size = ops.shape(queries)[3]
-        positions = ops.arange(size, dtype="int32")
-        # If JAX does not know the length, the whole sequence is here (see `fitting_size`).
-        allowed = self.allows(positions[:, None], positions)
-        if use_causal_mask:
-            allowed = ops.logical_and(allowed, positions <= positions[:, None])
-        near = _group(allowed, queries, *keys)
-        if size != self.block_size:  # A shorter sequence is a single block.
-            return [near]
-        # The last c positions of the blocks `(B, H, M, l, K)`, as `(B, H, M * c, K)`.
-        summaries = [join_blocks(x[:, :, :, size - self._summary_size :]) for x in keys]
-        # No `ops.repeat`: Keras cannot infer its shape on PyTorch, and would compute with 83 rows.
-        joined = join_blocks(queries)
-        of_queries = ops.arange(ops.shape(joined)[2], dtype="int32")[:, None] // size
-        of_keys = ops.arange(ops.shape(summaries[0])[2], dtype="int32") // self._summary_size
-        is_other = of_keys < of_queries if use_causal_mask else ops.not_equal(of_keys, of_queries)
-
-        def blocks(x: Any) -> Any:
-            return ops.reshape(x, (*ops.shape(queries)[:4], ops.shape(x)[-1]))
-
-        return [near, _rearranged(_group(is_other, joined, *summaries), join_blocks, blocks)]
-
-    def allows(self, query: Any, key: Any) -> Any:
-        is_near = ops.equal(query // self.block_size, key // self.block_size)
-        is_summary = ops.mod(key, self.block_size) >= self.block_size - self._summary_size
-        return ops.logical_or(is_near, is_summary)
-
-
-def _rotate(x: Any, start: Any) -> Any:
-    """Rotates each sequence of `x` `(B, H, T, K)`, so that position `start` `(B, 1)` is first."""
-    length = ops.shape(x)[2]
-    positions = ops.mod(ops.arange(length, dtype="int32") + start, length)
-    return ops.take_along_axis(x, positions[:, None, :, None], axis=2)
+def check_self_attention(pattern: AttentionPattern, query: Any, key: Any) -> None:
+    """Raises `ValueError` if the numbers of queries and keys are known and differ."""
+    if None not in (query.shape[2], key.shape[2]) and query.shape[2] != key.shape[2]:
+        raise ValueError(
+            f"{type(pattern).__name__} is for self-attention: the numbers of queries and keys "
+            f"must be equal. Received: {query.shape[2]} queries, {key.shape[2]} keys"
+        )
 
 
 def fitting_size(size: int, length: Any) -> Any:
@@ -465,11 +297,14 @@ def neighbour_distances(size: Any, use_causal_mask: bool) -> Any:
     return distance if use_causal_mask else ops.abs(distance)
 
 
-def key_marks(padding_mask: Any) -> Any:
+def key_marks(padding_mask: Any, key: Any) -> Any:
     """Returns a padding mask `(B, S)` as `(B, 1, S, 1)`, so that it is split like the keys.
 
-    The zeros that `split_blocks` adds to keys and marks therefore count as padding.
+    The zeros that `split_blocks` adds to keys and marks therefore count as padding. None means that
+    all tokens are real.
     """
+    if padding_mask is None:
+        padding_mask = ops.ones_like(key[:, 0, :, 0], dtype="bool")
     return ops.cast(padding_mask, "bool")[:, None, :, None]
 
 

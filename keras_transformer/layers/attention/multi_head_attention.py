@@ -50,9 +50,9 @@ class MultiHeadAttention(ConfiguredLayer):
             four projections. Default to `"glorot_uniform"`, `"zeros"`, None and None.
         position_encoding: `PositionalEncoding` for self-attention, whose `rotate` is applied to
             queries and keys, and whose `score_bias` is added to the scores. Defaults to None.
-        attention_pattern: `AttentionPattern` for long sequences: `FullAttention()`,
-            `LocalAttention(window)`, `StridedAttention(stride)` or `FixedAttention(block_size)`.
-            Defaults to None, which computes all scores at once (equation 1).
+        attention_pattern: `AttentionPattern` for long sequences: `FullAttention()` or
+            `LocalAttention(window)`. Defaults to None, which computes all scores at once (equation
+            1).
 
     Call arguments:
         query: float tensor `(B, T, D)`.

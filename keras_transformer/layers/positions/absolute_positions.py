@@ -1,4 +1,4 @@
-"""Position encodings that are added to the embeddings, or concatenated with them."""
+"""Position encodings that are added to the embeddings."""
 
 from typing import Any
 
@@ -6,7 +6,6 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.operations import only_where
-from keras_transformer.layers.base import Dense
 from keras_transformer.layers.positions.positional_encoding import (
     PositionalEncoding,
     position_encoding,
@@ -121,97 +120,3 @@ class LearnedPositionalEncoding(PositionalEncoding):
                 "A sequence must have at most `max_length` positions. "
                 f"Received: max_length={self.max_length}, length={length}"
             )
-
-
-@position_encoding("index")
-@position_encoding("index_concatenated", concatenate=True)
-class IndexPositionalEncoding(PositionalEncoding):
-    """Encodes positions as the numbers 0, 1, 2, and so on, which may outweigh the embeddings.
-
-    Example:
-
-    >>> IndexPositionalEncoding(concatenate=True)(np.zeros((1, 50, 64), "float32"))
-
-    Args:
-        concatenate: If False, the index is added to every feature of the embedding. If True, the
-            index is appended to the embedding as another feature, and a learned matrix projects
-            the result back to width D. Defaults to False.
-    """
-
-    num_features = 1  # number of features that encode a position
-
-    def __init__(self, concatenate: bool = False, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.concatenate = concatenate
-
-    def build(self, input_shape: Any) -> None:
-        if self.concatenate:
-            width, options = input_shape[-1], {"dtype": self.dtype_policy, "name": "projection"}
-            self.projection = Dense(width, use_bias=False, **options)
-            self.projection.build((None, None, width + self.num_features))
-
-    def features(self, indices: Any) -> Any:
-        """Returns float32 features `(..., T, num_features)` of int32 positions `(..., T)`."""
-        return ops.cast(indices, "float32")[..., None]
-
-    def call(self, embeddings: Any, offset: Any = 0) -> Any:
-        batch, length, d_model = ops.shape(embeddings)
-        features = self.features(positions(length, offset))
-        features = ops.broadcast_to(features, (batch, length, self.num_features))
-        if self.concatenate:
-            features = ops.cast(features, self.compute_dtype)
-            return self.projection(ops.concatenate([embeddings, features], axis=-1))
-        if self.num_features > 1:  # A single feature is added to every feature of the embedding.
-            added = max(d_model - self.num_features, 0)
-            features = ops.pad(features, ((0, 0), (0, 0), (0, added)))[..., :d_model]
-        return self.add_to(embeddings, features)
-
-
-@position_encoding("normalized_index")
-@position_encoding("normalized_index_concatenated", concatenate=True)
-class NormalizedIndexPositionalEncoding(IndexPositionalEncoding):
-    """Encodes each position as its index divided by `max_length`.
-
-    Example:
-
-    >>> NormalizedIndexPositionalEncoding(max_length=100)(np.zeros((1, 50, 64), "float32"))
-
-    Args:
-        max_length: Divisor of the index, in tokens.
-        concatenate: See `IndexPositionalEncoding`.
-    """
-
-    def __init__(self, max_length: int, concatenate: bool = False, **kwargs: Any) -> None:
-        super().__init__(concatenate=concatenate, **kwargs)
-        self.max_length = max_length
-
-    def features(self, indices: Any) -> Any:
-        return super().features(indices) / self.max_length
-
-
-@position_encoding("binary")
-@position_encoding("binary_concatenated", concatenate=True)
-class BinaryPositionalEncoding(IndexPositionalEncoding):
-    """Uses the binary digits of the position, lowest digit first, as features.
-
-    Digits are bounded, but neighbouring positions can have distant vectors: from position 7 (1110)
-    to position 8 (0001), every digit changes. The paper's sinusoids are a smooth version.
-
-    Example:
-
-    >>> BinaryPositionalEncoding(max_length=128)(np.zeros((1, 50, 64), "float32"))
-
-    Args:
-        max_length: Maximum sequence length in tokens. A position has `ceil(log2(max_length))`
-            digits.
-        concatenate: See `IndexPositionalEncoding`.
-    """
-
-    def __init__(self, max_length: int, concatenate: bool = False, **kwargs: Any) -> None:
-        super().__init__(concatenate=concatenate, **kwargs)
-        self.max_length = max_length
-        self.num_features = max((max_length - 1).bit_length(), 1)
-
-    def features(self, indices: Any) -> Any:
-        powers = 2 ** ops.arange(self.num_features, dtype="int32")
-        return ops.cast((indices[..., None] // powers) % 2, "float32")

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from ablation_layers import FixedAttention, StridedAttention
 from keras import ops
 from support.contract import assert_layer_contract, randomize, to_numpy
 from support.gradients import gradients_of
@@ -11,12 +12,10 @@ from support.masked_attention import K, Problem, assert_finite_without_keys
 from keras_transformer.layers import (
     ALiBiPositionalEncoding,
     Dropout,
-    FixedAttention,
     FullAttention,
     LocalAttention,
     MultiHeadAttention,
     RotaryPositionalEncoding,
-    StridedAttention,
 )
 from keras_transformer.layers.attention import attention_patterns as module
 from keras_transformer.layers.attention.attention_patterns import (

@@ -3,14 +3,13 @@
 import keras
 import numpy as np
 import pytest
+from ablation_layers import FixedAttention, StridedAttention
 from support.contract import randomize, to_numpy
 
 from keras_transformer.layers import (
     Decoder,
-    FixedAttention,
     FullAttention,
     LocalAttention,
-    StridedAttention,
 )
 from keras_transformer.layers.positions.positional_encoding import (
     new_position_encoding,

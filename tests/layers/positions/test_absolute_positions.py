@@ -4,12 +4,12 @@ import math
 
 import numpy as np
 import pytest
+from ablation_layers import BinaryPositionalEncoding
 from support import reference
 from support.contract import to_numpy
 
 from keras_transformer import compile_function
 from keras_transformer.layers import (
-    BinaryPositionalEncoding,
     LearnedPositionalEncoding,
     SinusoidalPositionalEncoding,
 )

@@ -5,14 +5,16 @@ import functools
 import keras
 import numpy as np
 import pytest
+from ablation_layers import (
+    BinaryPositionalEncoding,
+    IndexPositionalEncoding,
+    NormalizedIndexPositionalEncoding,
+)
 from support.contract import assert_layer_contract, randomize, to_numpy
 
 from keras_transformer.layers import (
     ALiBiPositionalEncoding,
-    BinaryPositionalEncoding,
-    IndexPositionalEncoding,
     LearnedPositionalEncoding,
-    NormalizedIndexPositionalEncoding,
     PositionalEncoding,
     RelativePositionBias,
     RotaryPositionalEncoding,
