@@ -6,7 +6,8 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 
-def _checked(code: str) -> str:
+def language_code(code: str) -> str:
+    """Returns the code. Raises `ValueError` if it is none."""
     if not re.fullmatch("[a-z]{2,3}", code):  # Most need no library.
         from langcodes import Language, LanguageTagError
 
@@ -18,7 +19,7 @@ def _checked(code: str) -> str:
 
 
 # A code that a user gives. The files of a run have it as suffix.
-LanguageCode = Annotated[str, AfterValidator(_checked)]
+LanguageCode = Annotated[str, AfterValidator(language_code)]
 
 
 def language_of(name: str) -> str | None:

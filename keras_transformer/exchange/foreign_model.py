@@ -19,7 +19,7 @@ from keras_transformer.layers.positions.positional_encoding import (
     POSITION_ENCODINGS,
     new_position_encoding,
 )
-from keras_transformer.layers.saving import placeholder_weights
+from keras_transformer.layers.saving import check_finite, placeholder_weights
 from keras_transformer.models.transformer import Transformer
 
 
@@ -55,6 +55,9 @@ class ForeignModel:
 
         Raises `ValueError` if a weight is missing, not needed, of another shape, or not finite.
         """
+        kinds = {name: x.dtype.name for name, x in self.weights.items() if x.dtype.kind != "f"}
+        if kinds:
+            raise ValueError(f"weights must be floats, or have scales. Received: {kinds}")
         names, copies = self._matrices()
         ids = self._new_ids(names)
         sides = zip(self.vocabularies, ids, strict=True)
@@ -62,7 +65,10 @@ class ForeignModel:
         tokenizer = Tokenizer(*models, source_prefix=source_prefix, source_eos=self.source_eos)
         has_bias = ids[1].is_absent.any() or np.any(self.weights.get(names.get("bias", ""), 0))
         is_joint = names["source"] == names["target"]
-        with without_tensorflow(), placeholder_weights():
+        # Further rows of embeddings, and their bias.
+        most = sum(x.size for x in self.weights.values())
+        most += sum(len(new.pieces) * (1 + self.weights[names["source"]].shape[-1]) for new in ids)
+        with without_tensorflow(), placeholder_weights(most):
             model = Transformer(
                 len(ids[0].pieces),
                 target_vocabulary_size=None if is_joint else len(ids[1].pieces),
@@ -75,6 +81,7 @@ class ForeignModel:
             raise ValueError(f"a Transformer does not have the weights {sorted(unused)[:8]}")
         for weight, name in named:
             weight.assign(self._converted(weight, name, *ids))
+        check_finite(model, self.path)
         return model, tokenizer
 
     def _matrices(self) -> tuple[dict[str, str], set[str]]:
@@ -144,9 +151,8 @@ class ForeignModel:
                 value = value.T
             elif weight.ndim == 1:
                 value = value.reshape(-1)
-        if not np.isfinite(value).all():
-            raise ValueError(f"{name} has values that are not finite")
-        return value
+        with np.errstate(over="ignore"):  # `convert` finds what is not finite afterwards.
+            return value.astype("float32")
 
 
 def _equal(one: np.ndarray, other: np.ndarray) -> bool:

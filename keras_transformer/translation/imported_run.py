@@ -9,15 +9,17 @@ from typing import Any, get_args
 from keras_transformer import __version__
 from keras_transformer._backend import without_tensorflow
 from keras_transformer._files import atomic_write, check_is_free, read_text, sha256_of
+from keras_transformer.data.languages import language_code
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.data.vocabulary import kind_of
 from keras_transformer.exchange.ctranslate2 import read_ctranslate2
 from keras_transformer.exchange.foreign_model import ForeignModel
 from keras_transformer.exchange.hugging_face import read_hugging_face
 from keras_transformer.exchange.marian import read_marian
-from keras_transformer.exchange.model_files import PREFIX, download, reading
+from keras_transformer.exchange.model_files import PREFIX, download, reading, shards
 from keras_transformer.models.transformer import Transformer
-from keras_transformer.recipe.settings import OF_RUN, Normalization, Recipe
+from keras_transformer.recipe.files import validated
+from keras_transformer.recipe.settings import Normalization
 from keras_transformer.runs.checkpoints import TOKENIZER_MEMBER, write_members
 from keras_transformer.runs.run import Run
 
@@ -68,12 +70,13 @@ def import_run(
     with reading(source):
         files = [Path(x) for x in vocabularies]
         foreign, model, tokenizer = read_preset(source, revision, files, source_prefix)
-        given = zip((source_language, target_language), foreign.languages, strict=True)
-        tree = _recipe(foreign, model, tokenizer, *(one or other for one, other in given))
+        source_language = source_language or _language("source", foreign.languages[0])
+        target_language = target_language or _language("target", foreign.languages[1])
+        tree = _recipe(foreign, model, tokenizer, source_language, target_language)
         name = re.sub(r"[^\w.-]", "_", Path(directory).resolve().name).lstrip(".-") or "imported"
         tree |= {"name": name, "description": f"Imported from {source}"}
-        run = Run(directory, Recipe.model_validate(tree, context=OF_RUN))
-    origin = {"source": str(source), **_facts(foreign, files)}
+        run = Run(directory, validated(tree, source, is_of_run=True))
+        origin = {"source": str(source), **_facts(foreign, files)}
     if str(source).startswith(PREFIX):
         origin["revision"] = foreign.path.parent.name
     with atomic_write(directory) as partial:
@@ -114,6 +117,14 @@ def read_preset(
         return foreign, *foreign.convert(source_prefix)
 
 
+def _language(side: str, name: str) -> str:
+    """Returns the code of a language in the files. Some name several, such as ROMANCE."""
+    try:
+        return language_code(name)
+    except ValueError as error:
+        raise ValueError(f"{error}. Pass the code (--{side}-language)") from None
+
+
 def _recipe(
     foreign: ForeignModel, model: Transformer, tokenizer: Tokenizer, source: str, target: str
 ) -> dict[str, Any]:
@@ -139,8 +150,8 @@ def _facts(foreign: ForeignModel, vocabularies: list[Path]) -> dict[str, Any]:
     """Returns the contents of origin.json that can be read off the files."""
     card = read_text(foreign.path.with_name("README.md"))[:10_000]
     found = re.search(r"^license:\s*(\S+)", card, re.MULTILINE)
-    beside = (x for x in foreign.path.parent.iterdir() if x.suffix in _VOCABULARY)
-    files = [foreign.path, *vocabularies, *beside]
+    beside = (x for x in foreign.path.parent.iterdir() if x.suffix in _VOCABULARY and x.is_file())
+    files = [foreign.path, *shards(foreign.path), *vocabularies, *beside]
     return {
         "sha256": {file.name: sha256_of(file) for file in files},
         "licence": found[1] if found else None,
