@@ -137,7 +137,7 @@ def read_torch(path: Path) -> Arrays:
     except ImportError:
         raise UserError(f"{path} is a pickle: pip install 'keras3-transformer[torch]'") from None
     with reading(path), open_regular(path) as file:
-        if zipfile.is_zipfile(file):
+        if zipfile.is_zipfile(path):
             _check_members(path)
         state = torch.load(file, map_location="cpu", weights_only=True)
         check_count(path, sum(tensor.numel() for tensor in state.values()))

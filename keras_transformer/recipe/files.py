@@ -20,9 +20,9 @@ _PACKAGE = Path(__file__).parents[1]
 # Installed, and in the source tree.
 SHIPPED_RECIPES = (_PACKAGE / "_recipes", _PACKAGE.parent / "recipes")
 _SHIPPED_RUNS = (_PACKAGE / "_saved_models", _PACKAGE.parent / "saved_models")
-# Recipes of the package have about 2 KiB and 3 levels. PyYAML takes seconds to parse 64 KiB, and
+# Recipes of the package have about 2 KiB and 3 levels. PyYAML takes seconds to parse 256 KiB, and
 # minutes if it has thousands of levels.
-_MOST_YAML, _MOST_YAML_LEVELS = 64 * 1024, 100
+_MOST_YAML, _MOST_YAML_LEVELS = 256 * 1024, 100
 _BEGINS = (
     *(yaml.BlockSequenceStartToken, yaml.BlockMappingStartToken),
     *(yaml.FlowSequenceStartToken, yaml.FlowMappingStartToken),
@@ -49,7 +49,7 @@ def load_recipe(
         exists.
 
     Raises:
-        UserError: If the file does not exist, is larger than 64 KiB, is not YAML or contains YAML
+        UserError: If the file does not exist, is larger than 256 KiB, is not YAML or contains YAML
             aliases. If the file or `overrides` contain an unknown key or a value out of range.
     """
     path = find_recipe(path_or_name)
@@ -123,8 +123,7 @@ def parse_yaml(text: str) -> Any:
             depth += isinstance(token, _BEGINS) - isinstance(token, _ENDS)
             # With aliases, a short file can use gigabytes of memory.
             if isinstance(token, yaml.AliasToken) or depth > _MOST_YAML_LEVELS:
-                rule = f"and more than {_MOST_YAML_LEVELS} levels are not allowed"
-                raise ValueError(f"YAML aliases {rule}")
+                raise ValueError(f"YAML aliases are not allowed, nor {_MOST_YAML_LEVELS} levels")
         return yaml.safe_load(text)
     except Exception as error:  # PyYAML also raises errors of Python's type conversions
         raise ValueError(" ".join(str(error).split())) from None
