@@ -140,7 +140,13 @@ def read_torch(path: Path) -> Arrays:
         if zipfile.is_zipfile(path):
             _check_members(path)
         state = torch.load(file, map_location="cpu", weights_only=True)
-        check_count(path, sum(tensor.numel() for tensor in state.values()))
+        parts = [
+            name
+            for name, x in state.items()
+            if not x.is_contiguous() or x.nbytes != x.untyped_storage().nbytes()
+        ]
+        if parts:
+            raise ValueError(f"each tensor must be all of its storage. Received: {parts[:8]}")
         halves = {name: x.float() if x.dtype == torch.bfloat16 else x for name, x in state.items()}
         return {name: x.numpy() for name, x in halves.items()}
 

@@ -1,0 +1,150 @@
+"""Files of models that lie are refused in one line; what is left is loaded as the file has it."""
+
+import json
+import re
+import struct
+import zipfile
+from importlib.util import find_spec
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.foreign_models import hugging_face_folder, marian_files
+from support.time_limit import time_limit
+
+from keras_transformer import Tokenizer, Transformer, UserError, import_run
+from keras_transformer.exchange.ctranslate2 import read_ctranslate2, write_ctranslate2
+from keras_transformer.exchange.hugging_face import read_hugging_face
+from keras_transformer.exchange.marian import read_marian
+from keras_transformer.exchange.model_files import reading
+from keras_transformer.runs.loading import load_model
+
+pytestmark = pytest.mark.once
+
+# What a byte of the value stands for, so that another value is another model, not a damaged one.
+SETTINGS = rb"/(?:num_heads|activation|pre_norm|num_source_embeddings|alignment_\w+)\0\0.(....)"
+
+
+def read(place: Path):
+    """The arrays in the files, the model, and all else that a run would have of it."""
+    if place.suffix == ".keras":
+        model = load_model(place)
+        return {x.path: np.array(x) for x in model.weights}, model, ()
+    readers = {"ctranslate2": read_ctranslate2, "marian": read_marian}
+    with reading(place):
+        foreign = readers.get(place.name, read_hugging_face)(place)
+        model, tokenizer = foreign.convert()
+    others = tokenizer.fingerprint, foreign.source_eos, foreign.evaluation, foreign.languages
+    return foreign.weights, model, others
+
+
+def state(place: Path):
+    _, model, others = read(place)
+    config = {key: x for key, x in model.get_config().items() if key != "name"}
+    return [np.asarray(x) for x in model.get_weights()], (json.dumps(config, default=str), others)
+
+
+def files(name: str, folder: Path) -> tuple[Path, Path]:
+    """A model in a format: what is read, and the file in it that is damaged."""
+    if name in ("npz", "bin"):
+        return marian_files(folder / "marian", name), folder / "marian" / f"model.{name}"
+    place = hugging_face_folder(folder / "model")
+    if name == "vocab":
+        return place, place / "vocab.json"
+    if name == "safetensors":
+        return place, place / "model.safetensors"
+    run = import_run(place, folder / "run")
+    if name == "keras":
+        return run.model_path, run.model_path
+    if name == "torch":
+        torch = pytest.importorskip("torch", reason="PyTorch is an optional dependency")
+        weights = read_hugging_face(place).weights
+        tensors = {key: torch.tensor(np.array(x)) for key, x in weights.items()}
+        torch.save(tensors, place / "pytorch_model.bin")
+        (place / "model.safetensors").unlink()
+        return place, place / "pytorch_model.bin"
+    if not find_spec("ctranslate2"):
+        pytest.skip("ctranslate2 is an optional dependency")
+    write_ctranslate2(load_model(run.model_path), run.tokenizer(), folder / "ctranslate2")
+    return folder / "ctranslate2", folder / "ctranslate2" / "model.bin"
+
+
+def damaged(content: bytes, random: np.random.Generator, kept: np.ndarray) -> bytes:
+    """Another structure: some bytes that are not `kept` are changed, removed, added or doubled."""
+    data, places = bytearray(content), np.flatnonzero(~kept)
+    start = int(random.choice(places))
+    end = start + int(random.choice([1, 1, 2, 8, 64]))
+    while end > start + 1 and kept[start:end].any():
+        end -= 1
+    match random.integers(6):
+        case 0:
+            data[start] ^= 1 << random.integers(8)
+        case 1:
+            data[start:end] = random.bytes(end - start)
+        case 2:
+            del data[start:end]
+        case 3:
+            data[start:start] = random.bytes(end - start)
+        case 4:
+            data[start:start] = data[start:end]
+        case 5:
+            del data[start:]
+    return bytes(data)
+
+
+def changed(content: bytes, value: np.ndarray, random: np.random.Generator) -> tuple[bytes, float]:
+    """The file with another finite number in a weight, and that number. Archives fit again."""
+    old = value.tobytes()
+    new, index = value.copy(), int(random.integers(value.size))
+    new.reshape(-1)[index] = number = np.float32(random.normal() * 10.0 ** random.integers(-30, 30))
+    if content[:2] != b"PK":
+        return content.replace(old, new.tobytes()), number
+    output = BytesIO()
+    with zipfile.ZipFile(BytesIO(content)) as source, zipfile.ZipFile(output, "w") as target:
+        for member in source.namelist():
+            target.writestr(member, source.read(member).replace(old, new.tobytes()))
+    return output.getvalue(), number
+
+
+FORMATS = ["safetensors", "torch", "npz", "bin", "ctranslate2", "keras", "vocab"]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("count", [10, pytest.param(500, marks=pytest.mark.slow)])
+def test_a_damaged_file_is_refused_or_read_as_it_is(name, count, tmp_path):
+    place, path = files(name, tmp_path)
+    content, (weights, others) = path.read_bytes(), state(place)
+    in_file = {key: np.array(x) for key, x in read(place)[0].items() if name != "vocab"}
+    kept = np.zeros(len(content), bool)
+    for array in in_file.values():
+        start = content.index(array.tobytes())
+        kept[start : start + array.nbytes] = True
+    # Another position in a table is a model with another kind of positions.
+    arrays = [x for key, x in in_file.items() if x.size > 1 and "position" not in key]
+    for match in re.finditer(SETTINGS, content, re.DOTALL):
+        kept[match.end() : match.end() + struct.unpack("<I", match[1])[0]] = True
+    random, refused = np.random.default_rng(count), 0
+    for number in range(count):
+        is_payload = number % 5 == 0 and bool(arrays)
+        if is_payload:
+            array = arrays[random.integers(len(arrays))]
+            new, value = changed(content, array, random)
+        else:
+            new = damaged(content, random, kept)
+        path.write_bytes(new)
+        try:
+            with time_limit(60):
+                found, found_others = state(place)
+        except UserError as error:
+            assert str(error).strip() and not is_payload
+            refused += 1
+            continue
+        if name == "vocab":
+            continue
+        assert found_others == others, number
+        differences = [
+            one[one != other] for one, other in zip(found, weights, strict=True)
+        ]
+        assert {*np.concatenate(differences).tolist()} <= ({float(value)} if is_payload else set())
+    assert refused > count // 3
