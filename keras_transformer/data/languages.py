@@ -6,8 +6,7 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 
-def language_code(code: str) -> str:
-    """Returns the code. Raises `ValueError` if it is none."""
+def _checked(code: str) -> str:
     if not re.fullmatch("[a-z]{2,3}", code):  # Most need no library.
         from langcodes import Language, LanguageTagError
 
@@ -19,7 +18,7 @@ def language_code(code: str) -> str:
 
 
 # A code that a user gives. The files of a run have it as suffix.
-LanguageCode = Annotated[str, AfterValidator(language_code)]
+LanguageCode = Annotated[str, AfterValidator(_checked)]
 
 
 def language_of(name: str) -> str | None:

@@ -55,9 +55,6 @@ class ForeignModel:
 
         Raises `ValueError` if a weight is missing, not needed, of another shape, or not finite.
         """
-        kinds = {name: x.dtype.name for name, x in self.weights.items() if x.dtype.kind != "f"}
-        if kinds:
-            raise ValueError(f"weights must be floats, or have scales. Received: {kinds}")
         names, copies = self._matrices()
         ids = self._new_ids(names)
         sides = zip(self.vocabularies, ids, strict=True)
@@ -77,8 +74,11 @@ class ForeignModel:
                 **self._arguments(names),
             )
         named = [(weight, self.format.name(weight.path, names)) for weight in model.weights]
-        if unused := self.weights.keys() - {name for _, name in named} - copies:
-            raise ValueError(f"a Transformer does not have the weights {sorted(unused)[:8]}")
+        unused = self.weights.keys() - {name for _, name in named} - copies
+        kinds = {x.dtype.name for x in self.weights.values() if x.dtype.kind != "f"}
+        if unused or kinds:
+            what = f"{sorted(unused)[:8]}" if unused else f"of {sorted(kinds)}"
+            raise ValueError(f"a Transformer does not have the weights {what}")
         for weight, name in named:
             weight.assign(self._converted(weight, name, *ids))
         check_finite(model, self.path)
@@ -96,18 +96,13 @@ class ForeignModel:
         }
         return names, {name for name, first in same.items() if first in names.values()}
 
-    def _weight(self, name: str) -> np.ndarray:
-        if name not in self.weights:
-            raise ValueError(f"there is no weight {name}")
-        return self.weights[name]
-
     def _arguments(self, names: Mapping[str, str]) -> dict[str, Any]:
         """Returns the arguments with the sizes of the weights, so that no model exceeds its file.
 
         Positions that the file has as tables are sinusoids, if they equal them, else "learned".
         """
         inner = "{}_layer_{}/feed_forward/inner/kernel"
-        kernel = self._weight(self.format.name(inner.format("encoder", 1), {}))
+        kernel = self.weights[self.format.name(inner.format("encoder", 1), {})]
         d_model, d_ff = kernel.T.shape if self.format.is_transposed else kernel.shape
         sizes = {"d_model": d_model, "d_ff": d_ff}
         for key, stack in (("num_layers", "encoder"), ("num_decoder_layers", "decoder")):
@@ -125,7 +120,7 @@ class ForeignModel:
     def _new_ids(self, names: Mapping[str, str]) -> tuple[NewIds, NewIds]:
         sides = []
         for name, side in zip(("source", "target"), self.vocabularies, strict=True):
-            rows = range(len(side.pieces), len(self._weight(names[name])))
+            rows = range(len(side.pieces), len(self.weights[names[name]]))
             unnamed = [f"<unused row {row}>" for row in rows]
             sides.append(side._replace(pieces=[*side.pieces, *unnamed]))
         models = [[side.model] for side in sides]
@@ -143,7 +138,7 @@ class ForeignModel:
         if kind == "bias" and "embedding/" in weight.path:
             value = target.bias(self.weights.get(name))
         else:
-            value = self._weight(name)
+            value = self.weights[name]
             if kind in ("embeddings", "output_embeddings"):
                 is_source = weight.path.startswith("source_")
                 value = (source if is_source else target).gathered(value)

@@ -26,7 +26,7 @@ from keras_transformer.errors import UserError
 Arrays = dict[str, np.ndarray]
 Item = TypeVar("Item")
 _SAFETENSORS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
-_MARIAN_FLOAT32, _MARIAN_INT8 = 0x404, 0x101
+_MARIAN_TYPES = {0x404: "<f4", 0x101: "i1"}
 _MARIAN_UNIT = 256  # Marian rounds the bytes of an array up to a multiple.
 PREFIX = "hf://"
 INDEX = ".index.json"  # after the name of a file: the list of the shards that it consists of
@@ -82,17 +82,20 @@ class Bytes:
     def take(
         self, dtype: str, shape: Sequence[int], size: int | None = None, unit: int = 1
     ) -> np.ndarray:
-        """Returns the next array.
+        """Returns the next array, whose `size` in bytes may be rounded up to a multiple of `unit`.
 
-        Raises `ValueError` if the file is too short for it, or claims another `size` in bytes,
-        which may be rounded up to a multiple of `unit`.
+        Raises `ValueError` if the file is too short for it, or claims another size.
         """
         needed = math.prod(shape) * np.dtype(dtype).itemsize
         size = needed if size is None else size
         start, self.offset = self.offset, self.offset + size
-        if size not in (needed, -(-needed // unit) * unit) or self.offset > len(self._bytes):
-            raise ValueError(f"an array of shape {shape} does not have the bytes that it needs")
+        is_size = size in (needed, -(-needed // unit) * unit)
+        self._check(is_size and self.offset <= len(self._bytes))
         return self._bytes[start : start + needed].view(dtype).reshape(shape)
+
+    def _check(self, fits: bool) -> None:
+        if not fits:
+            raise ValueError("the shapes of its arrays do not fit the bytes of the file")
 
     def numbers(self, format: str) -> tuple[int, ...]:
         """Unpacks the next little-endian numbers, such as "QQ"."""
@@ -104,8 +107,7 @@ class Bytes:
 
     def finish(self) -> None:
         """Raises `ValueError` if bytes are left."""
-        if self.offset != len(self._bytes):
-            raise ValueError("there are bytes after its last array")
+        self._check(self.offset == len(self._bytes))
 
 
 def as_float32(bfloat16: np.ndarray) -> np.ndarray:
@@ -175,13 +177,10 @@ def read_marian_bin(path: Path) -> Arrays:
         shapes = [file.numbers(f"{header[2]}i") for header in headers]
         (padding,) = file.numbers("Q")
         file.offset += padding
-        arrays = []
-        for name, shape, (_, kind, _, size) in zip(names, shapes, headers, strict=True):
-            is_settings = name.startswith("special:")
-            if kind != (_MARIAN_INT8 if is_settings else _MARIAN_FLOAT32):
-                raise ValueError(f"{name} must be of float32. Received: type {kind:#x} of Marian")
-            dtype = "i1" if is_settings else "<f4"
-            arrays.append((name, file.take(dtype, shape, size, _MARIAN_UNIT)))
+        arrays = [
+            (name, file.take(_MARIAN_TYPES[kind], shape, size, _MARIAN_UNIT))
+            for name, shape, (_, kind, _, size) in zip(names, shapes, headers, strict=True)
+        ]
         file.finish()
         return unique(arrays)
 

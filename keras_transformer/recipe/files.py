@@ -117,13 +117,13 @@ def parse_yaml(text: str) -> Any:
     """Parses YAML. Raises a `ValueError` with a one-line message if it is invalid or too large."""
     depth = 0
     try:
-        if len(text) > _MOST_YAML:
-            raise ValueError(f"YAML must have at most {_MOST_YAML:,} characters")
         for token in yaml.scan(text):
             depth += isinstance(token, _BEGINS) - isinstance(token, _ENDS)
             # With aliases, a short file can use gigabytes of memory.
-            if isinstance(token, yaml.AliasToken) or depth > _MOST_YAML_LEVELS:
-                raise ValueError(f"YAML aliases are not allowed, nor {_MOST_YAML_LEVELS} levels")
+            is_alias = isinstance(token, yaml.AliasToken)
+            if is_alias or depth > _MOST_YAML_LEVELS or len(text) > _MOST_YAML:
+                most = f"{_MOST_YAML:,} characters and {_MOST_YAML_LEVELS} levels"
+                raise ValueError(f"YAML must have no aliases, and at most {most}")
         return yaml.safe_load(text)
     except Exception as error:  # PyYAML also raises errors of Python's type conversions
         raise ValueError(" ".join(str(error).split())) from None

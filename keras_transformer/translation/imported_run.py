@@ -9,7 +9,6 @@ from typing import Any, get_args
 from keras_transformer import __version__
 from keras_transformer._backend import without_tensorflow
 from keras_transformer._files import atomic_write, check_is_free, read_text, sha256_of
-from keras_transformer.data.languages import language_code
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.data.vocabulary import kind_of
 from keras_transformer.exchange.ctranslate2 import read_ctranslate2
@@ -23,6 +22,8 @@ from keras_transformer.recipe.settings import Normalization
 from keras_transformer.runs.checkpoints import TOKENIZER_MEMBER, write_members
 from keras_transformer.runs.run import Run
 
+# OPUS-MT also has names of several languages, such as ROMANCE.
+_ADVICE = "(--source-language and --target-language name the languages)"
 # Settings and vocabularies beside the weights.
 _VOCABULARY = (".json", ".yml", ".txt", ".spm", ".model")
 
@@ -70,12 +71,11 @@ def import_run(
     with reading(source):
         files = [Path(x) for x in vocabularies]
         foreign, model, tokenizer = read_preset(source, revision, files, source_prefix)
-        source_language = source_language or _language("source", foreign.languages[0])
-        target_language = target_language or _language("target", foreign.languages[1])
-        tree = _recipe(foreign, model, tokenizer, source_language, target_language)
+        given = zip((source_language, target_language), foreign.languages, strict=True)
+        tree = _recipe(foreign, model, tokenizer, *(one or other for one, other in given))
         name = re.sub(r"[^\w.-]", "_", Path(directory).resolve().name).lstrip(".-") or "imported"
         tree |= {"name": name, "description": f"Imported from {source}"}
-        run = Run(directory, validated(tree, source, is_of_run=True))
+        run = Run(directory, validated(tree, f"{source} {_ADVICE}", is_of_run=True))
         origin = {"source": str(source), **_facts(foreign, files)}
     if str(source).startswith(PREFIX):
         origin["revision"] = foreign.path.parent.name
@@ -115,14 +115,6 @@ def read_preset(
                 ".bin file (Marian). A model of the hub is hf://ORGANIZATION/NAME"
             )
         return foreign, *foreign.convert(source_prefix)
-
-
-def _language(side: str, name: str) -> str:
-    """Returns the code of a language in the files. Some name several, such as ROMANCE."""
-    try:
-        return language_code(name)
-    except ValueError as error:
-        raise ValueError(f"{error}. Pass the code (--{side}-language)") from None
 
 
 def _recipe(

@@ -10,14 +10,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.foreign_models import hugging_face_folder, marian_files
+from support.foreign_models import hugging_face_folder, marian_bin, marian_files
 from support.time_limit import time_limit
 
-from keras_transformer import Tokenizer, Transformer, UserError, import_run
-from keras_transformer.exchange.ctranslate2 import read_ctranslate2, write_ctranslate2
+from keras_transformer import UserError, import_run
+from keras_transformer.exchange.ctranslate2 import _read, read_ctranslate2, write_ctranslate2
 from keras_transformer.exchange.hugging_face import read_hugging_face
 from keras_transformer.exchange.marian import read_marian
-from keras_transformer.exchange.model_files import reading
+from keras_transformer.exchange.model_files import (
+    read_marian_bin,
+    read_npz,
+    read_safetensors,
+    read_torch,
+    reading,
+)
 from keras_transformer.runs.loading import load_model
 
 pytestmark = pytest.mark.once
@@ -143,8 +149,133 @@ def test_a_damaged_file_is_refused_or_read_as_it_is(name, count, tmp_path):
         if name == "vocab":
             continue
         assert found_others == others, number
-        differences = [
-            one[one != other] for one, other in zip(found, weights, strict=True)
-        ]
+        differences = [one[one != other] for one, other in zip(found, weights, strict=True)]
         assert {*np.concatenate(differences).tolist()} <= ({float(value)} if is_payload else set())
     assert refused > count // 3
+
+
+ONE = np.ones((2, 3), "f4")
+
+
+def safetensors(header: str, data: bytes) -> bytes:
+    return struct.pack("<Q", len(header)) + header.encode() + data
+
+
+def entry(shape=(2, 3), start=0, end=24, dtype="F32") -> str:
+    return json.dumps({"dtype": dtype, "shape": shape, "data_offsets": [start, end]})
+
+
+def archive(*members: tuple[str, np.ndarray]) -> bytes:
+    output = BytesIO()
+    with zipfile.ZipFile(output, "w") as file:
+        for name, array in members:
+            content = BytesIO()
+            np.save(content, array)
+            file.writestr(name, content.getvalue())
+    return output.getvalue()
+
+
+def variable(name: str, shape=(2, 3), kind=0, size=24, data=ONE.tobytes()) -> bytes:
+    """A variable of CTranslate2."""
+    text = struct.pack("<H", len(name)) + name.encode()
+    return text + struct.pack(f"<B{len(shape)}IBI", len(shape), *shape, kind, size) + data
+
+
+def ctranslate2(*variables: bytes, aliases: bytes = struct.pack("<I", 0)) -> bytes:
+    start = struct.pack("<IH", 6, 1) + b"x" + struct.pack("<II", 1, len(variables))
+    return start + b"".join(variables) + aliases
+
+
+def alias(*pairs: tuple[str, str]) -> bytes:
+    texts = [x for pair in pairs for x in pair]
+    return struct.pack("<I", len(pairs)) + b"".join(
+        struct.pack("<H", len(x)) + x.encode() for x in texts
+    )
+
+
+BIN = marian_bin({"a": ONE, "b": ONE})
+LIES = [
+    (read_safetensors, safetensors(f'{{"a": {entry()}, "a": {entry()}}}', bytes(24)), "a twice"),
+    (read_safetensors, safetensors(f'{{"a": {entry()}}}', bytes(28)), "do not fit"),
+    (read_safetensors, safetensors(f'{{"a": {entry((3, 3))}}}', bytes(24)), "do not fit"),
+    (read_safetensors, safetensors(f'{{"a": {entry((-2, -3))}}}', bytes(24)), "negative|unknown"),
+    (
+        read_safetensors,
+        safetensors(f'{{"a": {entry()}, "b": {entry(start=12, end=36)}}}', bytes(36)),
+        "do not fit",
+    ),
+    (read_safetensors, safetensors(f'{{"a": {entry(dtype="I32")}}}', bytes(24)), "I32"),
+    (read_npz, archive(("a.npy", ONE), ("a", ONE)), "a twice"),
+    (read_npz, archive(("a.npy", ONE), ("a.npy", ONE)), "a.npy twice"),
+    (read_marian_bin, marian_bin({"a": ONE}) * 2, "do not fit"),
+    (read_marian_bin, BIN.replace(b"b\0", b"a\0"), "a twice"),
+    (read_marian_bin, BIN.replace(struct.pack("<Q", 256), struct.pack("<Q", 255), 1), "do not fit"),
+    (read_marian_bin, BIN.replace(struct.pack("<Q", 256), struct.pack("<Q", 24), 1), "do not fit"),
+    (read_marian_bin, BIN.replace(struct.pack("<2i", 2, 3), struct.pack("<2i", 2**30, 3), 1), ""),
+    (_read, ctranslate2(variable("a"), variable("a")), "a twice"),
+    (_read, ctranslate2(variable("a"), aliases=alias(("a", "a"))), "a twice"),
+    (_read, ctranslate2(variable("a"), aliases=alias(("b", "c"))), "'c'"),
+    (_read, ctranslate2(variable("a", size=20)), "do not fit"),
+    (_read, ctranslate2(variable("a")) + b"\0", "do not fit"),
+    (
+        _read,
+        ctranslate2(variable("a"), aliases=alias(*((f"{x:x}", "a") for x in range(10**4, 10**5)))),
+        "has at most",
+    ),
+]
+
+
+@pytest.mark.parametrize(("reader", "content", "message"), LIES)
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_metadata_that_lies_is_refused(reader, content, message, tmp_path):
+    path = tmp_path / "model"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=message) as caught:
+        reader(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_pickle_has_whole_tensors_alone(tmp_path):
+    torch = pytest.importorskip("torch", reason="PyTorch is an optional dependency")
+    one, path = torch.zeros(2, 3), tmp_path / "model.bin"
+    for part in (torch.zeros(1).expand(10**6, 10**5), one.T, one[1:], torch.zeros(9)[::3]):
+        torch.save({"a": part}, path)
+        with pytest.raises(UserError, match=r"all of its storage. Received: \['a'\]"):
+            read_torch(path)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (np.float64(1e300), "not finite in float32"),
+        (np.float32("nan"), "not finite in float32"),
+        (np.float64("-inf"), "not finite in float32"),
+        (np.complex64(1 + 2j), "does not have the weights of.*complex64"),
+        (np.int32(7), "does not have the weights of.*int32"),
+        (np.float64(1 / 3), None),
+    ],
+)
+def test_weights_are_checked_as_the_model_has_them(value, message, tmp_path):
+    folder = marian_files(tmp_path / "marian")
+    with np.load(folder / "model.npz") as file:
+        arrays = dict(file)
+    arrays["Wemb"] = arrays["Wemb"].astype(value.dtype)
+    arrays["Wemb"][30, 5] = value
+    np.savez(folder / "model.npz", **arrays)
+    if message:
+        with pytest.raises(UserError, match=message):
+            import_run(folder, tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+    else:
+        model, _ = read_marian(folder).convert()
+        assert np.float32(value) in np.array(model.weights[0])
+
+
+def test_two_names_of_a_weight_of_marian_are_refused(tmp_path):
+    folder = marian_files(tmp_path / "marian")
+    with np.load(folder / "model.npz") as file:
+        arrays = dict(file)
+    arrays["encoder_l1_self_Wo_ln_scale_pre"] = arrays["encoder_l1_self_Wo_ln_scale"]
+    np.savez(folder / "model.npz", **arrays)
+    with pytest.raises(UserError, match="encoder_l1_self_Wo_ln_scale twice"):
+        import_run(folder, tmp_path / "run")

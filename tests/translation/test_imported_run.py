@@ -327,13 +327,16 @@ HUGE = json.dumps({"w": {"dtype": "F32", "shape": [2**40, 2**40], "data_offsets"
         ),
         (rename_weight, "does not have the weights ['model.decoder.layers.0.fcX.bias'"),
         (spoil_weight, "not finite"),
-        (truncate, "does not have the bytes that it needs"),
-        (write("model.safetensors", b"\xff" * 8), "does not have the bytes"),
+        (truncate, "do not fit the bytes"),
+        (write("model.safetensors", b"\xff" * 8), "do not fit the bytes"),
         (
             write("model.safetensors", len(HUGE).to_bytes(8, "little") + HUGE),
-            "does not have the bytes",
+            "do not fit the bytes",
         ),
-        (write("config.json", b"[" * 10_000), "config.json cannot be imported: the JSON is nested too deeply"),
+        (
+            write("config.json", b"[" * 10_000),
+            "config.json cannot be imported: the JSON is nested too deeply",
+        ),
         (write("source.spm", b"nothing"), "cannot be imported: DecodeError"),
     ],
 )
