@@ -175,10 +175,10 @@ def archive(*members: tuple[str, np.ndarray]) -> bytes:
     return output.getvalue()
 
 
-def variable(name: str, shape=(2, 3), kind=0, size=24, data=ONE.tobytes()) -> bytes:
+def variable(name: str, shape=(2, 3), kind=0, size=24) -> bytes:
     """A variable of CTranslate2."""
     text = struct.pack("<H", len(name)) + name.encode()
-    return text + struct.pack(f"<B{len(shape)}IBI", len(shape), *shape, kind, size) + data
+    return text + struct.pack(f"<B{len(shape)}IBI", len(shape), *shape, kind, size) + ONE.tobytes()
 
 
 def ctranslate2(*variables: bytes, aliases: bytes = struct.pack("<I", 0)) -> bytes:
