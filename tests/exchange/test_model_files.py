@@ -2,6 +2,7 @@
 
 import json
 import re
+import resource
 import struct
 import zipfile
 from importlib.util import find_spec
@@ -13,8 +14,13 @@ import pytest
 from support.foreign_models import hugging_face_folder, marian_bin, marian_files
 from support.time_limit import time_limit
 
-from keras_transformer import UserError, import_run
-from keras_transformer.exchange.ctranslate2 import _read, read_ctranslate2, write_ctranslate2
+from keras_transformer import Transformer, UserError, import_run
+from keras_transformer.exchange.ctranslate2 import (
+    _as_floats,
+    _read,
+    read_ctranslate2,
+    write_ctranslate2,
+)
 from keras_transformer.exchange.hugging_face import read_hugging_face
 from keras_transformer.exchange.marian import read_marian
 from keras_transformer.exchange.model_files import (
@@ -130,7 +136,7 @@ def test_a_damaged_file_is_refused_or_read_as_it_is(name, count, tmp_path):
     arrays = [x for key, x in in_file.items() if x.size > 1 and "position" not in key]
     for match in re.finditer(SETTINGS, content, re.DOTALL):
         kept[match.end() : match.end() + struct.unpack("<I", match[1])[0]] = True
-    random, refused = np.random.default_rng(count), 0
+    random, refused, before = np.random.default_rng(count), 0, peak_mebibytes()
     for number in range(count):
         is_payload = number % 5 == 0 and bool(arrays)
         if is_payload:
@@ -152,6 +158,11 @@ def test_a_damaged_file_is_refused_or_read_as_it_is(name, count, tmp_path):
         differences = [one[one != other] for one, other in zip(found, weights, strict=True)]
         assert {*np.concatenate(differences).tolist()} <= ({float(value)} if is_payload else set())
     assert refused > count // 3
+    assert peak_mebibytes() < before + 64
+
+
+def peak_mebibytes() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 ONE = np.ones((2, 3), "f4")
@@ -178,7 +189,11 @@ def archive(*members: tuple[str, np.ndarray]) -> bytes:
 def variable(name: str, shape=(2, 3), kind=0, size=24) -> bytes:
     """A variable of CTranslate2."""
     text = struct.pack("<H", len(name)) + name.encode()
-    return text + struct.pack(f"<B{len(shape)}IBI", len(shape), *shape, kind, size) + ONE.tobytes()
+    return (
+        text
+        + struct.pack(f"<B{len(shape)}IBI", len(shape), *shape, kind, size)
+        + bytes(24 if size < 24 else size)
+    )
 
 
 def ctranslate2(*variables: bytes, aliases: bytes = struct.pack("<I", 0)) -> bytes:
@@ -219,7 +234,10 @@ LIES = [
     (_read, ctranslate2(variable("a")) + b"\0", "do not fit"),
     (
         _read,
-        ctranslate2(variable("a"), aliases=alias(*((f"{x:x}", "a") for x in range(10**4, 10**5)))),
+        ctranslate2(
+            variable("a", (100, 100), size=40_000),
+            aliases=alias(*((f"{x}", "a") for x in range(900))),
+        ),
         "has at most",
     ),
 ]
@@ -233,6 +251,28 @@ def test_metadata_that_lies_is_refused(reader, content, message, tmp_path):
     with pytest.raises(UserError, match=message) as caught:
         reader(path)
     assert "\n" not in str(caught.value)
+
+
+def test_small_files_do_not_fill_the_memory(tmp_path):
+    before = peak_mebibytes()
+    row, scales = np.ones((1, 40_000), "i1"), np.ones(40_000, "f4")
+    with pytest.raises(ValueError):
+        _as_floats({"a/weight": row, "a/weight_scale": scales})
+    path = tmp_path / "model.keras"
+    Transformer(11, num_layers=1, d_model=6, num_heads=2, d_ff=7).save(path)
+    bombs = {"config.json": (b'"d_ff": 7', b'"d_ff": 9000000'), "model.weights.h5": (b"", b"")}
+    for bomb, (old, new) in bombs.items():
+        with zipfile.ZipFile(path) as source:
+            members = {x: source.read(x) for x in source.namelist()}
+        members[bomb] = members[bomb].replace(old, new) if old else bytes(2**30 // 4)
+        with zipfile.ZipFile(tmp_path / "bomb.keras", "w", zipfile.ZIP_DEFLATED) as target:
+            for name, content in members.items():
+                target.writestr(name, content)
+        del members
+        before = max(before, peak_mebibytes())
+        with pytest.raises(UserError, match="larger than the file|must have at most"):
+            load_model(tmp_path / "bomb.keras")
+        assert peak_mebibytes() < before + 64
 
 
 def test_a_pickle_has_whole_tensors_alone(tmp_path):
