@@ -5,22 +5,26 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import struct
 import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any, TextIO
 
 import numpy as np
 
 from keras_transformer.errors import UserError
 
-# The configuration of a Keras model with a thousand layers takes about 1 MiB, and so do the
-# validation losses of 25,000 checkpoints.
-_MOST_JSON_BYTES = 4 * 1024 * 1024
+# The most bytes of a file of an unknown source that is read as a whole, unpacked. The largest are
+# vocabularies: that of NLLB, with 256,000 pieces, takes 9 MiB as JSON.
+MOST_BYTES = 16 * 1024 * 1024
+# The most numbers that a byte of a file of weights can stand for.
+NUMBERS_PER_BYTE = 4
 # Each can be a regular file that the shell has opened. It must not be replaced.
 _STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")
 
@@ -159,14 +163,52 @@ def is_disk_full(error: BaseException) -> bool:
     return getattr(error, "errno", None) in codes or any(sign in f"{error}" for sign in signs)
 
 
+def open_regular(path: str | Path) -> BufferedReader:
+    """Opens a file of an unknown source, or what a link names. Opening a pipe could take forever.
+
+    Raises `OSError` if there is no such file, and `UserError` if it is a device or a pipe.
+    """
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise UserError(f"{path} must be a regular file, not a folder, a device or a pipe")
+    return open(path, "rb")
+
+
+def read_bytes(path: Path) -> bytes:
+    """Reads a file of an unknown source as a whole.
+
+    Raises errors as `open_regular` does, and `UserError` if it has more than 16 MiB.
+    """
+    with open_regular(path) as file:
+        return read_all(file, path)
+
+
+def read_all(file: IO[bytes], name: str | Path) -> bytes:
+    """Reads the rest of an open file, which may be compressed. Raises errors as `read_bytes`."""
+    content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise UserError(f"{name} must have at most {MOST_BYTES:,} bytes")
+    return content
+
+
+def read_text(path: Path) -> str:
+    """Returns the beginning of a text, at most 16 MiB, or "" if there is no such file."""
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        return file.read(MOST_BYTES).decode("utf-8", errors="replace")
+
+
 def parse_json(content: bytes) -> Any:
-    """Parses JSON. Raises `ValueError` if it is wrong, too deep or above 4 MiB."""
-    if len(content) > _MOST_JSON_BYTES:
-        raise ValueError(f"the JSON must have at most {_MOST_JSON_BYTES:,} bytes")
+    """Parses JSON. Raises `ValueError` if it is wrong or too deep."""
     try:
         return json.loads(content)
     except RecursionError:
         raise ValueError("the JSON is nested too deeply") from None
+
+
+def read_json(path: Path) -> Any:
+    """Parses a JSON file of an unknown source. Raises errors as `read_bytes` and `parse_json`."""
+    return parse_json(read_bytes(path))
 
 
 def read_entries(path: Path) -> list[dict[str, Any]]:
@@ -174,37 +216,35 @@ def read_entries(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     try:
-        entries = json.loads(path.read_bytes())
+        entries = read_json(path)
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise ValueError("it must contain a list of objects")
-    except (ValueError, RecursionError, OSError) as error:
+    except (ValueError, OSError) as error:
         advice = "Repair or move it: without it, a new list is begun"
         raise UserError(f"{path} cannot be read: {error}. {advice}") from None
     return entries
 
 
-def read_text(path: Path) -> str:
-    """Returns the text of a small file, or "" if there is no such file."""
-    return path.read_text("utf-8", errors="replace") if path.is_file() else ""
-
-
 def read_config(path: str | Path) -> dict[str, Any]:
     """Reads the configuration of a `.keras` file of an unknown source.
 
-    Call this function before `keras.saving.load_model`, which does not limit the memory for JSON.
+    Call this function before `keras.saving.load_model`, which unpacks files of any size.
 
     Raises:
-        UserError: If the archive is damaged or has more than 4 MiB of JSON.
+        UserError: If the archive is damaged, or has a large file other than weights, or weights
+            that take more than four times the bytes of the archive.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             for member in archive.infolist():  # A member never has more bytes than it says.
-                if member.filename.endswith(".json") and member.file_size > _MOST_JSON_BYTES:
+                is_weights = member.filename == "model.weights.h5"
+                most = NUMBERS_PER_BYTE * os.path.getsize(path) if is_weights else MOST_BYTES
+                if member.file_size > most:
                     raise ValueError(
-                        f"{member.filename} must have at most {_MOST_JSON_BYTES:,} bytes. "
+                        f"{member.filename} must have at most {most:,} bytes. "
                         f"Received: {member.file_size:,}"
                     )
-            config = json.loads(archive.read("config.json"))
+            config = parse_json(archive.read("config.json"))
         if not isinstance(config, dict):
             raise ValueError("config.json must be a JSON object")
     except Exception as error:  # zipfile, zlib, struct and json raise different errors
@@ -220,7 +260,7 @@ def damaged_keras_file(path: str | Path, error: Exception) -> UserError:
 
 def sha256_of(path: Path) -> str:
     """Returns the SHA-256 of a file as hex digits, without loading the whole file."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

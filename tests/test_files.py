@@ -126,9 +126,8 @@ def test_places_that_cannot_be_written_are_one_line(tmp_path, write, name, reaso
 def test_json_is_bounded_in_size_and_depth(tmp_path):
     write_json(tmp_path / "state.json", {"a": [1]})
     assert parse_json((tmp_path / "state.json").read_bytes()) == {"a": [1]}
-    for content, message in ((bytes(2**23), "at most 4,194,304"), (b"[" * 10**5, "too deeply")):
-        with pytest.raises(ValueError, match=message):
-            parse_json(content)
+    with pytest.raises(ValueError, match="too deeply"):
+        parse_json(b"[" * 10**5)
 
 
 def test_configuration_of_a_model_is_read(tmp_path):
@@ -140,10 +139,11 @@ def test_configuration_of_a_model_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ({"config.json": " " * 2**26}, "config.json must have at most 4,194,304 bytes. Received"),
+        ({"config.json": " " * 2**26}, "config.json must have at most 16,777,216 bytes. Received"),
         ({"config.json": "{}", "metadata.json": " " * 2**26}, "metadata.json must have at most"),
-        ({"config.json": "[" * 100_000}, "maximum recursion depth"),
+        ({"config.json": "[" * 100_000}, "too deeply"),
         ({"config.json": "[]"}, "config.json must be a JSON object"),
+        ({"model.weights.h5": " " * 2**26}, "model.weights.h5 must have at most"),
         ({}, "no item named 'config.json'"),
         (None, "model.keras is not a complete Keras model file"),
     ],

@@ -38,7 +38,7 @@ TESTED_WITH = {
     "cli/import_run.py": "translation/test_imported_run.py",
     **{
         f"exchange/{name}.py": "translation/test_imported_run.py"
-        for name in ("foreign_model", "hub", "marian", "model_files", "weight_names")
+        for name in ("foreign_model", "marian", "weight_names")
     },
     "serving.py": "serving/test_client.py",
 }

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from keras_transformer._files import as_line
+from keras_transformer._files import as_line, read_all
 from keras_transformer.data.languages import language_of, same_language
 from keras_transformer.data.text_files import (
     CorpusError,
     Pair,
+    beginning,
     extra,
     open_text,
     read_lines,
@@ -150,7 +151,7 @@ def columns_and_rows(path: Path, languages: Languages) -> tuple[tuple[str, str],
         CorpusError: If the columns are not clear. The message shows them.
     """
     rows = _READERS.get(suffix_of(path), _table)(path, languages)
-    head = [*itertools.islice(rows, _SAMPLED_ROWS)]
+    head = beginning(rows, _SAMPLED_ROWS)
     names = [*dict.fromkeys(itertools.chain(*head))]
     columns = _choose(names, languages)
     if names in ([], ["1", "2"]):
@@ -206,7 +207,7 @@ def _table(path: Path, languages: Languages) -> Iterator[Row]:
 
 def _cells(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yields the number of the first line of each row of a TSV or CSV file, and its cells."""
-    head, delimiter = "\n".join(itertools.islice(read_lines(path), 100)), "\t"
+    head, delimiter = "\n".join(beginning(read_lines(path), 100)), "\t"
     if suffix_of(path) == ".csv":
         delimiter = ","
         with suppress(csv.Error):
@@ -263,7 +264,7 @@ def _messages(path: Path, _: Languages) -> Iterator[Row]:
     """Yields the messages of a PO file. A fuzzy translation counts as missing."""
     parse = extra("translate.storage.pypo", path).pofile.parsestring
     with open_text(path) as file:
-        content = file.read()
+        content = read_all(file, path)
     try:
         units = parse(content).units
     except ValueError as error:

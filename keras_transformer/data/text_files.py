@@ -95,6 +95,16 @@ def open_text(path: str | Path) -> Iterator[BinaryIO]:
         raise CorpusError(f"{path}: cannot be read: {reason}") from None
 
 
+def beginning(items: Iterable[Item], most: int) -> list[Item]:
+    """Returns the first items, at most `most`, and of long ones fewer."""
+    found, size = [], 0
+    for item in itertools.islice(items, most):
+        found.append(item)
+        if (size := size + len(str(item))) > _LONGEST_LINE:
+            break
+    return found
+
+
 def suffix_of(path: str | Path) -> str:
     """Returns the suffix of a file before it was compressed: ".tsv" for "a.TSV.gz"."""
     suffixes = [x.lower() for x in Path(path).suffixes if x.lower() not in COMPRESSED]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer._files import atomic_write, parse_json, sha256_of
+from keras_transformer._files import atomic_write, read_json, sha256_of
 from keras_transformer._progress import Bar
 from keras_transformer.data.parallel_text import Corpora
 from keras_transformer.data.text_files import Pair
@@ -164,7 +164,7 @@ def _read_summary(directory: Path) -> dict[str, Any]:
     if not (directory / name).exists():
         raise UserError(f"{directory} is not a token store: it has no {name}")
     try:
-        summary = parse_json((directory / name).read_bytes())
+        summary = read_json(directory / name)
         for name, digest in {file: summary["sha256"][file] for file in _FILES}.items():
             if sha256_of(directory / name) != digest:
                 raise ValueError("the SHA-256 is wrong")

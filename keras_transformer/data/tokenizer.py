@@ -12,7 +12,7 @@ import numpy as np
 import sentencepiece
 from sentencepiece import SentencePieceNormalizer, SentencePieceProcessor
 
-from keras_transformer._files import atomic_write, parse_json
+from keras_transformer._files import atomic_write, parse_json, read_bytes
 from keras_transformer.data.vocabulary import BOS_ID, EOS_ID, PAD_ID, UNK_ID, with_own_ids
 from keras_transformer.errors import UserError, check_is_list
 
@@ -164,7 +164,7 @@ class Tokenizer:
         `Tokenizer`. For a pretrained model with its tokenizer, use `import_run`.
         """
         files = [Path(path) for path in (source, target) if path is not None]
-        return cls(*(with_own_ids(file.read_bytes()) for file in files), **frames)
+        return cls(*(with_own_ids(read_bytes(file)) for file in files), **frames)
 
     @classmethod
     def load(cls, directory: str | Path) -> "Tokenizer":
@@ -174,7 +174,7 @@ class Tokenizer:
             UserError: If a file is missing or damaged.
         """
         paths = [Path(directory) / name for name in (_SUMMARY, *_NAMES)]
-        return cls.from_files({x.name: x.read_bytes() for x in paths if x.is_file()}, directory)
+        return cls.from_files({x.name: read_bytes(x) for x in paths if x.exists()}, directory)
 
     @classmethod
     def from_files(cls, files: Mapping[str, bytes], place: str | Path) -> "Tokenizer":

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_transformer._files import read_bytes
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.data.vocabulary import Vocabulary, word_model
 from keras_transformer.exchange.exported_model import (
@@ -23,7 +24,15 @@ from keras_transformer.exchange.exported_model import (
     position_table,
 )
 from keras_transformer.exchange.foreign_model import ForeignModel
-from keras_transformer.exchange.model_files import Arrays, Bytes, read_value, reading
+from keras_transformer.exchange.model_files import (
+    Arrays,
+    Bytes,
+    as_float32,
+    check_count,
+    read_value,
+    reading,
+    unique,
+)
 from keras_transformer.exchange.weight_names import CTRANSLATE2, named_weights
 from keras_transformer.layers import RotaryPositionalEncoding
 from keras_transformer.models.base import in_float32
@@ -90,6 +99,7 @@ def read_ctranslate2(folder: Path, vocabularies: Sequence[Path] = ()) -> Foreign
     spec, tokens, variables = _read(path)
     arrays, notes = _as_floats(variables)
     config = {**tokens, **read_value(folder / "config.json", missing={})}
+    is_scaled = _take_scale(arrays)
     flags = _flags(arrays, config)
     return ForeignModel(
         path,
@@ -104,13 +114,16 @@ def read_ctranslate2(folder: Path, vocabularies: Sequence[Path] = ()) -> Foreign
             "norm_epsilon": config.get("layer_norm_epsilon") or 1e-5,
         },
         _vocabularies(folder, config, vocabularies, flags.get("start_from_zero_embedding", False)),
-        source_eos=bool(flags.get("with_source_eos", False)),
+        source_eos=is_scaled or bool(flags.get("with_source_eos", False)),
         notes=notes,
     )
 
 
 def _read(path: Path) -> tuple[str, dict[str, str], Arrays]:
-    """Returns the name of the specification, special tokens (of version 5), and all variables."""
+    """Returns the name of the specification, special tokens (of version 5), and all variables.
+
+    Adds the scales of int16 weights, which versions 1 to 3 leave out.
+    """
     with reading(path):
         file = Bytes(path)
 
@@ -123,23 +136,25 @@ def _read(path: Path) -> tuple[str, dict[str, str], Arrays]:
         spec = ""
         if version >= 2:
             spec, _ = text(), file.numbers("I")
-        found: Arrays = {}
+        arrays = []
         for _ in range(*file.numbers("I")):
             name = text()
             shape = file.numbers(f"{file.numbers('B')[0]}I")
-            kind, _ = file.numbers("BI")
+            kind, size = file.numbers("BI")
             if version < 4:
-                kind = _OLD_TYPES[kind]
-            value = file.take(_TYPES[kind], shape)
-            if kind == _BFLOAT16:
-                value = (value.astype("u4") << 16).view("f4")
+                kind, size = _OLD_TYPES[kind], kind * size
+            value = file.take(_TYPES[kind], shape, size)
             for pattern, new in _OLD_NAMES if version == 1 else ():
                 name = re.sub(pattern, new, name)
-            found[name] = value
-        if version >= 3:
-            for _ in range(*file.numbers("I")):
-                alias = text()
-                found[alias] = found[text()]
+            arrays.append((name, as_float32(value) if kind == _BFLOAT16 else value))
+        variables = unique(arrays)
+        aliases = range(*file.numbers("I")) if version >= 3 else ()
+        found = unique([*arrays, *((text(), variables[text()]) for _ in aliases)])
+        file.finish()
+        check_count(path, sum(value.size for value in found.values()))
+        for name, value in [*found.items()] if version < 4 else ():
+            if value.ndim and value.dtype == "int16":
+                found.setdefault(f"{name}_scale", np.array(_OLD_INT16_SCALE, "f4"))
         texts = [x for x in found if x.endswith("_token")]
         return spec, {x: found.pop(x).tobytes().decode() for x in texts}, found
 
@@ -148,15 +163,16 @@ def _as_floats(found: Arrays) -> tuple[Arrays, tuple[str, ...]]:
     """Returns the arrays as floats, with those of joined layers apart, and what they have lost."""
     arrays: Arrays = {}
     notes = {}
-    scales = {name: found.pop(name) for name in [*found] if name.endswith("/weight_scale")}
+    rounded = [x for x in found if found[x].dtype.kind == "i" and f"{x}_scale" in found]
+    scales = {name: found.pop(f"{name}_scale") for name in rounded}
     for name, value in found.items():
-        if value.ndim and value.dtype.kind == "i":
+        if name in scales:
             bits = 8 * value.itemsize
             notes[bits] = (
                 f"the weights are rounded to int{bits}, so scores differ from the original's"
             )
-            scale = scales.get(f"{name}_scale", np.array([_OLD_INT16_SCALE], "f4"))
-            value = (value / scale.reshape(-1, *[1] * (value.ndim - 1))).astype("f4")
+            rows = np.broadcast_to(scales[name].reshape(-1), value.shape[:1])
+            value = (value.T / rows).T.astype("f4")
         layer, _, weight = name.rpartition("/")
         parts = next((_JOINED[x] for x in _JOINED if layer.endswith(f"/{x}")), ())
         for part, own in zip(parts, np.split(value, len(parts)) if parts else (), strict=True):
@@ -164,6 +180,18 @@ def _as_floats(found: Arrays) -> tuple[Arrays, tuple[str, ...]]:
         if not parts:
             arrays[name] = value
     return arrays, tuple(notes.values())
+
+
+def _take_scale(arrays: Arrays) -> bool:
+    """Takes out a scale of embeddings of sqrt(d_model), which others write as a flag.
+
+    The converters of transformers and fairseq write it. Their tokenizers end sources with eos.
+    """
+    root = arrays["decoder/embeddings/weight"].shape[-1] ** 0.5
+    found = [x for x in arrays if x.endswith("/scale_embeddings") and arrays[x].dtype.kind == "f"]
+    for name in found:
+        arrays[name] = np.round(arrays[name] / root, 2)  # It may have 16 bits.
+    return bool(found)
 
 
 def _flags(arrays: Arrays, config: dict[str, Any]) -> dict[str, Any]:
@@ -204,7 +232,7 @@ def _vocabularies(
         pad = next((ids[name] for name in ("<blank>", "<pad>") if name in ids), None)
         special = ids[unk], ids[eos], pad, None if starts_from_zero else ids[start]
         if models:
-            content = models[number].read_bytes()
+            content = read_bytes(models[number])
         else:  # Its pieces are words of texts.
             pieces = [x if id in special else f"▁{x}" for id, x in enumerate(pieces)]
             content = word_model(pieces)
@@ -217,7 +245,7 @@ def _pieces(folder: Path, side: str) -> list[str]:
         if (path := folder / f"{name}.json").is_file():
             return [str(piece) for piece in read_value(path)]
         if (path := folder / f"{name}.txt").is_file():
-            return path.read_bytes().decode().removesuffix("\n").split("\n")
+            return read_bytes(path).decode().removesuffix("\n").split("\n")
     raise ValueError(f"there is no {side}_vocabulary.json or shared_vocabulary.json")
 
 

@@ -19,7 +19,7 @@ from keras_transformer.layers.positions.positional_encoding import (
     POSITION_ENCODINGS,
     new_position_encoding,
 )
-from keras_transformer.layers.saving import placeholder_weights
+from keras_transformer.layers.saving import check_finite, placeholder_weights
 from keras_transformer.models.transformer import Transformer
 
 
@@ -62,7 +62,10 @@ class ForeignModel:
         tokenizer = Tokenizer(*models, source_prefix=source_prefix, source_eos=self.source_eos)
         has_bias = ids[1].is_absent.any() or np.any(self.weights.get(names.get("bias", ""), 0))
         is_joint = names["source"] == names["target"]
-        with without_tensorflow(), placeholder_weights():
+        # Further rows of embeddings, and their bias.
+        most = sum(x.size for x in self.weights.values())
+        most += sum(len(new.pieces) * (1 + self.weights[names["source"]].shape[-1]) for new in ids)
+        with without_tensorflow(), placeholder_weights(most):
             model = Transformer(
                 len(ids[0].pieces),
                 target_vocabulary_size=None if is_joint else len(ids[1].pieces),
@@ -71,10 +74,14 @@ class ForeignModel:
                 **self._arguments(names),
             )
         named = [(weight, self.format.name(weight.path, names)) for weight in model.weights]
-        if unused := self.weights.keys() - {name for _, name in named} - copies:
-            raise ValueError(f"a Transformer does not have the weights {sorted(unused)[:8]}")
+        unused = self.weights.keys() - {name for _, name in named} - copies
+        kinds = {x.dtype.name for x in self.weights.values() if x.dtype.kind != "f"}
+        if unused or kinds:
+            what = f"{sorted(unused)[:8]}" if unused else f"of {sorted(kinds)}"
+            raise ValueError(f"a Transformer does not have the weights {what}")
         for weight, name in named:
             weight.assign(self._converted(weight, name, *ids))
+        check_finite(model, self.path)
         return model, tokenizer
 
     def _matrices(self) -> tuple[dict[str, str], set[str]]:
@@ -89,18 +96,13 @@ class ForeignModel:
         }
         return names, {name for name, first in same.items() if first in names.values()}
 
-    def _weight(self, name: str) -> np.ndarray:
-        if name not in self.weights:
-            raise ValueError(f"there is no weight {name}")
-        return self.weights[name]
-
     def _arguments(self, names: Mapping[str, str]) -> dict[str, Any]:
         """Returns the arguments with the sizes of the weights, so that no model exceeds its file.
 
         Positions that the file has as tables are sinusoids, if they equal them, else "learned".
         """
         inner = "{}_layer_{}/feed_forward/inner/kernel"
-        kernel = self._weight(self.format.name(inner.format("encoder", 1), {}))
+        kernel = self.weights[self.format.name(inner.format("encoder", 1), {})]
         d_model, d_ff = kernel.T.shape if self.format.is_transposed else kernel.shape
         sizes = {"d_model": d_model, "d_ff": d_ff}
         for key, stack in (("num_layers", "encoder"), ("num_decoder_layers", "decoder")):
@@ -118,7 +120,7 @@ class ForeignModel:
     def _new_ids(self, names: Mapping[str, str]) -> tuple[NewIds, NewIds]:
         sides = []
         for name, side in zip(("source", "target"), self.vocabularies, strict=True):
-            rows = range(len(side.pieces), len(self._weight(names[name])))
+            rows = range(len(side.pieces), len(self.weights[names[name]]))
             unnamed = [f"<unused row {row}>" for row in rows]
             sides.append(side._replace(pieces=[*side.pieces, *unnamed]))
         models = [[side.model] for side in sides]
@@ -136,7 +138,7 @@ class ForeignModel:
         if kind == "bias" and "embedding/" in weight.path:
             value = target.bias(self.weights.get(name))
         else:
-            value = self._weight(name)
+            value = self.weights[name]
             if kind in ("embeddings", "output_embeddings"):
                 is_source = weight.path.startswith("source_")
                 value = (source if is_source else target).gathered(value)
@@ -144,9 +146,8 @@ class ForeignModel:
                 value = value.T
             elif weight.ndim == 1:
                 value = value.reshape(-1)
-        if not np.isfinite(value).all():
-            raise ValueError(f"{name} has values that are not finite")
-        return value
+        with np.errstate(over="ignore"):  # `convert` finds what is not finite afterwards.
+            return value.astype("float32")
 
 
 def _equal(one: np.ndarray, other: np.ndarray) -> bool:

@@ -8,14 +8,19 @@ from typing import Any
 
 import numpy as np
 
+from keras_transformer._files import read_bytes
 from keras_transformer.data.vocabulary import Vocabulary
+from keras_transformer.errors import check_ids
 from keras_transformer.exchange.foreign_model import ForeignModel
 from keras_transformer.exchange.model_files import (
+    INDEX,
     Arrays,
     in_order,
     read_safetensors,
     read_torch,
     read_value,
+    shards,
+    unique,
 )
 from keras_transformer.exchange.weight_names import HUGGING_FACE
 
@@ -79,14 +84,16 @@ def read_hugging_face(folder: Path) -> ForeignModel:
             "length_penalty": generation.get("length_penalty", 1.0),
             "length_penalty_form": "power",
         },
-        languages=tuple(tokenizer.get(f"{x}_lang", "und") for x in ("source", "target")),
+        languages=tuple(str(tokenizer.get(f"{x}_lang", "und") or "") for x in ("source", "target")),
     )
 
 
 def _weights(folder: Path) -> tuple[Path, Arrays]:
+    """Returns the file of the weights, or of the list of their shards, and the weights."""
     for name, read in (("model.safetensors", read_safetensors), ("pytorch_model.bin", read_torch)):
-        if (path := folder / name).is_file():
-            return path, read(path)
+        for path in (folder / name, folder / f"{name}{INDEX}"):
+            if path.is_file():
+                return path, unique(x for file in shards(path) for x in read(file).items())
     raise ValueError("there is neither model.safetensors nor pytorch_model.bin")
 
 
@@ -97,7 +104,7 @@ def _vocabularies(
     unk = tokenizer.get("unk_token") or "<unk>"
     found = []
     for side, name in (("source", "vocab.json"), ("target", "target_vocab.json")):
-        file = folder / name if (folder / name).is_file() else folder / "vocab.json"
+        file = folder / name if (folder / name).exists() else folder / "vocab.json"
         ids = read_value(file)
         special = (
             ids[unk["content"] if isinstance(unk, dict) else unk],
@@ -105,6 +112,7 @@ def _vocabularies(
             settings["pad_token_id"],
             settings["decoder_start_token_id"],
         )
-        model = (folder / f"{side}.spm").read_bytes()
+        check_ids(len(ids), token_ids=np.array([x for x in special if x is not None]))
+        model = read_bytes(folder / f"{side}.spm")
         found.append(Vocabulary(in_order(file, ids), model, *special))
     return found

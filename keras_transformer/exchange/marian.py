@@ -9,13 +9,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from keras_transformer._files import read_bytes
 from keras_transformer.data.vocabulary import Vocabulary, pieces_of
 from keras_transformer.exchange.foreign_model import ForeignModel
-from keras_transformer.exchange.model_files import in_order, read_marian_bin, read_npz, reading
+from keras_transformer.exchange.model_files import (
+    in_order,
+    read_marian_bin,
+    read_npz,
+    reading,
+    unique,
+)
 from keras_transformer.exchange.weight_names import MARIAN
 from keras_transformer.recipe.files import parse_yaml
 
-_MOST_YAML_BYTES = 1 << 20
 _OUTPUT = "decoder_ff_logit_out_W"
 _ACTIVATIONS = {"relu": "relu", "swish": "silu", "gelu": "gelu"}
 _POST_NORM = {"transformer-preprocess": "", "transformer-postprocess": "dan"}
@@ -43,16 +49,17 @@ def read_marian(path: Path, vocabularies: Sequence[Path] = ()) -> ForeignModel:
     folder = path if path.is_dir() else path.parent
     names = ["*decoder.yml"] if path.is_dir() else [f"{path.name}.decoder.yml", "decoder.yml"]
     beside = [x for name in names for x in sorted(folder.glob(name))]
-    decoder = _settings(beside[0].read_bytes()) if beside else {}
+    decoder = _settings(read_bytes(beside[0])) if beside else {}
     if path.is_dir():
         named = [folder / str(name) for name in decoder.get("models", [])]
-        found = [x for x in named if x.is_file()] or [*path.glob("*.npz")] or [*path.glob("*.bin")]
+        places = (named, path.glob("*.npz"), path.glob("*.bin"))
+        found = next(filter(None, ([x for x in place if x.is_file()] for place in places)), [])
         if len(found) != 1:
             raise ValueError(f"it must have one model. Received: {[x.name for x in found]}")
         (path,) = found
     weights = (read_marian_bin if path.suffix == ".bin" else read_npz)(path)
     # The norms before a sublayer have another suffix than those after it.
-    weights = {name.removesuffix("_pre"): weight for name, weight in weights.items()}
+    weights = unique((name.removesuffix("_pre"), weight) for name, weight in weights.items())
     arguments = _arguments(_settings(weights.pop("special:model.yml").tobytes()))
     if _OUTPUT in weights:
         weights[_OUTPUT] = weights[_OUTPUT].T
@@ -72,8 +79,6 @@ def read_marian(path: Path, vocabularies: Sequence[Path] = ()) -> ForeignModel:
 
 
 def _settings(content: bytes) -> dict[str, Any]:
-    if len(content) > _MOST_YAML_BYTES:
-        raise ValueError(f"its settings must have at most {_MOST_YAML_BYTES:,} bytes")
     return dict(parse_yaml(content.replace(b"\0", b"").decode()))
 
 
@@ -101,9 +106,9 @@ def _vocabularies(folder: Path, files: Sequence[Path]) -> list[Vocabulary]:
     found = []
     for file, model in zip((files[0], files[-1]), ("source.spm", "target.spm"), strict=True):
         if file.suffix in (".yml", ".yaml", ".json"):
-            pieces, content = _yaml_pieces(file), (folder / model).read_bytes()
+            pieces, content = _yaml_pieces(file), read_bytes(folder / model)
         else:
-            content = file.read_bytes()
+            content = read_bytes(file)
             pieces = pieces_of(content)
         found.append(Vocabulary(pieces, content, pieces.index("<unk>"), pieces.index("</s>")))
     return found
@@ -113,7 +118,7 @@ def _yaml_pieces(file: Path) -> list[str]:
     """Reads lines such as `"▁the": 7`. A YAML parser would take some pieces for other types."""
     ids = {}
     with reading(file):
-        for line in file.read_text("utf-8").split("\n"):
+        for line in read_bytes(file).decode().split("\n"):
             piece, _, number = line.rpartition(":")
             if piece[:1] == piece[-1:] == '"' and len(piece) > 1:
                 piece = json.loads(re.sub(r"\\x([0-9A-Fa-f]{2})", r"\\u00\1", piece))

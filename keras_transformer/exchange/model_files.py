@@ -6,21 +6,34 @@ Each reader returns arrays by name, which are never larger than the file.
 import json
 import math
 import struct
-from collections.abc import Iterator, Mapping
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-from safetensors.numpy import load_file
 
-from keras_transformer._files import keras_home
+from keras_transformer._files import (
+    MOST_BYTES,
+    NUMBERS_PER_BYTE,
+    keras_home,
+    open_regular,
+    read_json,
+)
 from keras_transformer.errors import UserError
 
 Arrays = dict[str, np.ndarray]
-_MARIAN_FLOAT32, _MARIAN_INT8 = 0x404, 0x101
+Item = TypeVar("Item")
+_SAFETENSORS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+_MARIAN_TYPES = {0x404: "<f4", 0x101: "i1"}
+_MARIAN_UNIT = 256  # Marian rounds the bytes of an array up to a multiple.
 PREFIX = "hf://"
-_WEIGHTS = ("model.safetensors", "pytorch_model.bin", "model.bin")  # the first that exists
+INDEX = ".index.json"  # after the name of a file: the list of the shards that it consists of
+_WEIGHTS = (  # the first that exists
+    *("model.safetensors", f"model.safetensors{INDEX}"),
+    *("pytorch_model.bin", f"pytorch_model.bin{INDEX}", "model.bin"),
+)
 _FILES = (
     *("config.json", "generation_config.json", "tokenizer_config.json", "README.md"),
     *("source.spm", "target.spm", "sentencepiece.model", "vocab.json", "target_vocab.json"),
@@ -43,6 +56,22 @@ def reading(path: str | Path) -> Iterator[None]:
         raise UserError(f"{path} cannot be imported: {reason}") from error
 
 
+def unique(pairs: Iterable[tuple[str, Item]]) -> dict[str, Item]:
+    """Returns a dictionary. Raises `ValueError` if a name occurs twice."""
+    found: dict[str, Item] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"it has {name} twice")
+        found[name] = value
+    return found
+
+
+def check_count(path: Path, numbers: int) -> None:
+    """Raises `ValueError` if a file claims more numbers than its bytes can stand for."""
+    if numbers > (most := NUMBERS_PER_BYTE * path.stat().st_size):
+        raise ValueError(f"a file of its size has at most {most:,} numbers. Received: {numbers:,}")
+
+
 class Bytes:
     """The bytes of a mapped file, read from front to back."""
 
@@ -50,13 +79,23 @@ class Bytes:
         self._bytes = np.memmap(path, "u1", "r") if path.stat().st_size else np.zeros(0, "u1")
         self.offset = 0
 
-    def take(self, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
-        """Returns the next array. Raises `ValueError` if the file is too short for it."""
-        end = self.offset + math.prod(shape) * np.dtype(dtype).itemsize
-        if not self.offset <= end <= len(self._bytes):
-            raise ValueError(f"it ends before an array of shape {shape}")
-        self.offset, start = end, self.offset
-        return self._bytes[start:end].view(dtype).reshape(shape)
+    def take(
+        self, dtype: str, shape: Sequence[int], size: int | None = None, unit: int = 1
+    ) -> np.ndarray:
+        """Returns the next array, whose `size` in bytes may be rounded up to a multiple of `unit`.
+
+        Raises `ValueError` if the file is too short for it, or claims another size.
+        """
+        needed = math.prod(shape) * np.dtype(dtype).itemsize
+        size = needed if size is None else size
+        start, self.offset = self.offset, self.offset + size
+        is_size = size in (needed, -(-needed // unit) * unit)
+        self._check(is_size and self.offset <= len(self._bytes))
+        return self._bytes[start : start + needed].view(dtype).reshape(shape)
+
+    def _check(self, fits: bool) -> None:
+        if not fits:
+            raise ValueError("the shapes of its arrays do not fit the bytes of the file")
 
     def numbers(self, format: str) -> tuple[int, ...]:
         """Unpacks the next little-endian numbers, such as "QQ"."""
@@ -66,13 +105,31 @@ class Bytes:
         """Returns the next bytes."""
         return self.take("u1", (length,)).tobytes()
 
+    def finish(self) -> None:
+        """Raises `ValueError` if bytes are left."""
+        self._check(self.offset == len(self._bytes))
+
+
+def as_float32(bfloat16: np.ndarray) -> np.ndarray:
+    """Converts bits of bfloat16, uint16, to float32."""
+    return (bfloat16.astype("u4") << 16).view("f4")
+
 
 def read_safetensors(path: Path) -> Arrays:
-    """Reads a safetensors file as float32."""
-    import ml_dtypes as ml_dtypes  # NumPy knows bfloat16 by its name then
-
+    """Reads a safetensors file of floats."""
     with reading(path):
-        return {name: x.astype("f4", copy=False) for name, x in load_file(path).items()}
+        file = Bytes(path)
+        (length,) = file.numbers("Q")
+        text = file.text(min(length, MOST_BYTES))
+        header = json.loads(text, object_pairs_hook=unique)
+        header.pop("__metadata__", None)
+        start, arrays = file.offset, {}
+        for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+            dtype, size = entry["dtype"], start + entry["data_offsets"][1] - file.offset
+            value = file.take(_SAFETENSORS[dtype], entry["shape"], size)
+            arrays[name] = as_float32(value) if dtype == "BF16" else value
+        file.finish()
+        return arrays
 
 
 def read_torch(path: Path) -> Arrays:
@@ -81,17 +138,33 @@ def read_torch(path: Path) -> Arrays:
         import torch
     except ImportError:
         raise UserError(f"{path} is a pickle: pip install 'keras3-transformer[torch]'") from None
-    with reading(path):
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        return {name: tensor.float().numpy() for name, tensor in state.items()}
+    with reading(path), open_regular(path) as file:
+        if zipfile.is_zipfile(path):
+            _check_members(path)
+        state = torch.load(file, map_location="cpu", weights_only=True)
+        parts = [
+            name
+            for name, x in state.items()
+            if not x.is_contiguous() or x.nbytes != x.untyped_storage().nbytes()
+        ]
+        if parts:
+            raise ValueError(f"each tensor must be all of its storage. Received: {parts[:8]}")
+        halves = {name: x.float() if x.dtype == torch.bfloat16 else x for name, x in state.items()}
+        return {name: x.numpy() for name, x in halves.items()}
 
 
 def read_npz(path: Path) -> Arrays:
-    """Reads an uncompressed `.npz` file, as Marian and `np.savez` write it."""
-    with reading(path), np.load(path, allow_pickle=False) as file:
-        if any(member.compress_type for member in file.zip.infolist()):
-            raise ValueError("its arrays must not be compressed, see `np.savez`")
-        return dict(file)
+    """Reads an `.npz` file, as Marian and `np.savez` write it."""
+    with reading(path), open_regular(path) as raw:
+        _check_members(path)
+        with np.load(raw, allow_pickle=False) as file:
+            return unique((name, file[name]) for name in file.files)
+
+
+def _check_members(path: Path) -> None:
+    with zipfile.ZipFile(path) as archive:
+        sizes = unique((x.filename, x.file_size) for x in archive.infolist())
+    check_count(path, sum(sizes.values()))
 
 
 def read_marian_bin(path: Path) -> Arrays:
@@ -104,15 +177,12 @@ def read_marian_bin(path: Path) -> Arrays:
         shapes = [file.numbers(f"{header[2]}i") for header in headers]
         (padding,) = file.numbers("Q")
         file.offset += padding
-        arrays = {}
-        for name, shape, (_, kind, _, size) in zip(names, shapes, headers, strict=True):
-            is_settings = name.startswith("special:")
-            if kind != (_MARIAN_INT8 if is_settings else _MARIAN_FLOAT32):
-                raise ValueError(f"{name} must be of float32. Received: type {kind:#x} of Marian")
-            end = file.offset + size
-            arrays[name] = file.take("i1" if is_settings else "<f4", shape)
-            file.offset = end
-        return arrays
+        arrays = [
+            (name, file.take(_MARIAN_TYPES[kind], shape, size, _MARIAN_UNIT))
+            for name, shape, (_, kind, _, size) in zip(names, shapes, headers, strict=True)
+        ]
+        file.finish()
+        return unique(arrays)
 
 
 def in_order(path: Path, ids: Mapping[str, int]) -> list[str]:
@@ -125,10 +195,10 @@ def in_order(path: Path, ids: Mapping[str, int]) -> list[str]:
 
 def read_value(path: Path, missing: Any = None) -> Any:
     """Returns the object or list in a JSON file, or `missing` if there is no file."""
-    if missing is not None and not path.is_file():
+    if missing is not None and not path.exists():
         return missing
     with reading(path):
-        return json.loads(path.read_bytes())
+        return read_json(path)
 
 
 def download(source: str, revision: str | None = None) -> Path:
@@ -144,18 +214,30 @@ def download(source: str, revision: str | None = None) -> Path:
             "it needs huggingface_hub: pip install 'keras3-transformer[hub]'"
         ) from None
     cache = keras_home() / "keras_transformer" / "hub"
-    found: dict[str, Path] = {}
-    for file in (*_WEIGHTS, *_FILES):
-        if file in _WEIGHTS and found:
-            continue
+
+    def get(file: str) -> Path | None:
+        kept: Any = hub.try_to_load_from_cache(name, file, cache, revision)
         try:
-            kept: Any = hub.try_to_load_from_cache(name, file, cache, revision)
             if kept is None:
                 kept = hub.hf_hub_download(name, file, revision=revision, cache_dir=cache)
-        except hub.errors.EntryNotFoundError:
-            continue
-        if isinstance(kept, str):
-            found[file] = Path(kept)
-    if not found:
+        except hub.errors.EntryNotFoundError as error:
+            is_local = isinstance(error, hub.errors.LocalEntryNotFoundError)
+            reason = error.__cause__ or error if is_local else error
+            if getattr(getattr(reason, "response", None), "status_code", None) != 404:
+                raise ValueError(f"the hub does not tell whether it has {file}: {reason}") from None
+        return Path(kept) if isinstance(kept, str) else None  # else it is known to be missing
+
+    weights = next(filter(None, map(get, _WEIGHTS)), None)
+    if weights is None:
         raise ValueError("it has none of the files of a translation model")
-    return next(iter(found.values())).parent
+    for file in (*(x.name for x in shards(weights)), *_FILES):
+        get(file)
+    return weights.parent
+
+
+def shards(path: Path) -> list[Path]:
+    """Returns the files that the index of a model's weights names, or the file itself."""
+    if not path.name.endswith(INDEX):
+        return [path]
+    names = {Path(name).name for name in read_value(path)["weight_map"].values()}
+    return [path.with_name(name) for name in sorted(names)]

@@ -5,13 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from keras import ops
-
 from keras_transformer._backend import without_tensorflow
 from keras_transformer._files import atomic_write, check_is_free, write_json
 from keras_transformer.exchange.exported_model import check_model
 from keras_transformer.export.options import RunWeights, check_weights
+from keras_transformer.layers.saving import check_finite
 from keras_transformer.models.base import in_float32
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.recipe.settings import OF_RUN, Recipe
@@ -134,10 +132,6 @@ def _halved(model: Seq2Seq) -> Seq2Seq:
     """Returns a copy whose file has float16 weights, but the configuration of `model`."""
     half = type(model).from_config({**model.get_config(), "dtype": "float16"})
     half.set_weights(model.get_weights())
-    for weight in half.weights:
-        if not np.isfinite(ops.convert_to_numpy(weight)).all():
-            raise ValueError(
-                f"float16 holds only finite weights of at most 65504. Received: {weight.path}"
-            )
+    check_finite(half, "the run")
     half.get_config = model.get_config
     return half

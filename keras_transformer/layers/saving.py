@@ -4,16 +4,21 @@ Configs contain only the arguments of constructors. Without these changes, a loa
 fit the saved weights. `placeholder_weights` saves the time to make random weights for loading.
 """
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_transformer._backend import without_tensorflow
+from keras_transformer.errors import UserError
 
-_CREATES_PLACEHOLDERS = ContextVar("_CREATES_PLACEHOLDERS", default=False)
+# In `placeholder_weights`, how many numbers further weights may have.
+_NUMBERS_LEFT: ContextVar[list[float] | None] = ContextVar("_NUMBERS_LEFT", default=None)
 
 
 def layer_changes(layer: keras.layers.Layer) -> dict[str, dict[str, Any]]:
@@ -78,16 +83,29 @@ def _sublayers(layer: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def placeholder_weights() -> Iterator[None]:
+def placeholder_weights(most: float = math.inf) -> Iterator[None]:
     """Makes the package's layers begin with zeros instead of random weights within this context.
 
     They must be loaded or set afterwards. JAX compiles a program for each shape of random weights.
+
+    Args:
+        most: How many numbers the file of the weights can have. A layer with more raises
+            `ValueError` before it takes memory. Defaults to no limit.
     """
-    token = _CREATES_PLACEHOLDERS.set(True)
+    token = _NUMBERS_LEFT.set([most])
     try:
         yield
     finally:
-        _CREATES_PLACEHOLDERS.reset(token)
+        _NUMBERS_LEFT.reset(token)
+
+
+def check_finite(model: keras.layers.Layer, file: str | Path) -> None:
+    """Raises `UserError` if a loaded weight is infinite or NaN in the dtype of the model."""
+    for weight in model.weights:
+        if not np.isfinite(keras.ops.convert_to_numpy(weight)).all():
+            raise UserError(
+                f"{file} has weights that are not finite in {weight.dtype}: {weight.path}"
+            )
 
 
 class CreatesPlaceholders:
@@ -97,7 +115,11 @@ class CreatesPlaceholders:
         self, shape: Any = None, initializer: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
         """Creates a weight (see `keras.layers.Layer.add_weight`)."""
-        # Random initializers alone have a seed.
-        if _CREATES_PLACEHOLDERS.get() and hasattr(keras.initializers.get(initializer), "seed"):
-            initializer = "zeros"
+        if left := _NUMBERS_LEFT.get():
+            left[0] -= math.prod(shape or ())
+            if left[0] < 0:
+                raise ValueError("the model is larger than the file of its weights")
+            # Random initializers alone have a seed.
+            if hasattr(keras.initializers.get(initializer), "seed"):
+                initializer = "zeros"
         return super().add_weight(shape, initializer, *args, **kwargs)  # type: ignore

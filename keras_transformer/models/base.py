@@ -18,6 +18,7 @@ from keras_transformer._backend import (
 from keras_transformer._backend.compile_function import Recompiling
 from keras_transformer._backend.fit_data import has_own_order, prepared
 from keras_transformer._backend.gradient_checkpointing import Recomputable
+from keras_transformer._files import read_bytes
 from keras_transformer.layers.base import (
     BASE_ARGUMENTS,
     Adaptable,
@@ -132,7 +133,7 @@ class ConfiguredModel(Adaptable, FitsTokens, Recompiling, Recomputable, keras.Mo
 
     def load_assets(self, directory: str | None) -> None:
         files = Path(directory).glob("*") if directory else ()  # There may be no folder.
-        found = {x.name: x.read_bytes() for x in files if x.is_file()}
+        found = {x.name: read_bytes(x) for x in files if x.is_file()}
         self.__dict__["tokenizer_files"] = found or None
 
     def store_arguments(self, values: dict[str, Any]) -> None:

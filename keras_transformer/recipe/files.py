@@ -12,7 +12,7 @@ import yaml
 from filelock import FileLock
 from pydantic import ValidationError
 
-from keras_transformer._files import atomic_write, keras_home
+from keras_transformer._files import atomic_write, keras_home, read_bytes
 from keras_transformer.errors import UserError
 from keras_transformer.recipe.settings import FORMS, OF_RUN, Recipe, all_keys
 
@@ -20,8 +20,14 @@ _PACKAGE = Path(__file__).parents[1]
 # Installed, and in the source tree.
 SHIPPED_RECIPES = (_PACKAGE / "_recipes", _PACKAGE.parent / "recipes")
 _SHIPPED_RUNS = (_PACKAGE / "_saved_models", _PACKAGE.parent / "saved_models")
-# Recipes of the package have about 2 KiB. PyYAML takes seconds to parse a file of 256 KiB.
-_MOST_BYTES = 256 * 1024
+# Recipes of the package have about 2 KiB and 3 levels. PyYAML takes seconds to parse 256 KiB, and
+# minutes if it has thousands of levels.
+_MOST_YAML, _MOST_YAML_LEVELS = 256 * 1024, 100
+_BEGINS = (
+    *(yaml.BlockSequenceStartToken, yaml.BlockMappingStartToken),
+    *(yaml.FlowSequenceStartToken, yaml.FlowMappingStartToken),
+)
+_ENDS = (yaml.BlockEndToken, yaml.FlowSequenceEndToken, yaml.FlowMappingEndToken)
 
 
 def load_recipe(
@@ -48,9 +54,7 @@ def load_recipe(
     """
     path = find_recipe(path_or_name)
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise ValueError(f"a recipe must have at most {_MOST_BYTES:,} bytes")
-        tree = parse_yaml(path.read_text("utf-8"))
+        tree = parse_yaml(read_bytes(path).decode())
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read as YAML: {error}") from None
     if not isinstance(tree, dict):
@@ -62,11 +66,16 @@ def load_recipe(
         _apply(override, tree)
     if not is_of_run:  # The recipe of a run has all settings.
         _take_tokenizer_of_other_run(tree)
+    return validated(tree, " with ".join([str(path), *overrides]), is_of_run)
+
+
+def validated(tree: dict[str, Any], source: str | Path, is_of_run: bool) -> Recipe:
+    """Returns the recipe with the settings of `tree`. Raises `UserError` that names the source."""
     try:
         return Recipe.model_validate(tree, context=OF_RUN if is_of_run else None)
     except ValidationError as error:
         problems = "; ".join(_explain(details) for details in error.errors())
-        raise UserError(f"{' with '.join([str(path), *overrides])}: {problems}") from None
+        raise UserError(f"{source}: {problems}") from None
 
 
 def _take_tokenizer_of_other_run(tree: dict[str, Any]) -> None:
@@ -105,11 +114,16 @@ def recipe_files() -> dict[str, Path]:
 
 
 def parse_yaml(text: str) -> Any:
-    """Parses YAML. Raises a `ValueError` with a one-line message if the text is invalid."""
+    """Parses YAML. Raises a `ValueError` with a one-line message if it is invalid or too large."""
+    depth = 0
     try:
-        # With aliases, a short file can use gigabytes of memory.
-        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
-            raise ValueError("YAML aliases are not allowed")
+        for token in yaml.scan(text):
+            depth += isinstance(token, _BEGINS) - isinstance(token, _ENDS)
+            # With aliases, a short file can use gigabytes of memory.
+            is_alias = isinstance(token, yaml.AliasToken)
+            if is_alias or depth > _MOST_YAML_LEVELS or len(text) > _MOST_YAML:
+                most = f"{_MOST_YAML:,} characters and {_MOST_YAML_LEVELS} levels"
+                raise ValueError(f"YAML must have no aliases, and at most {most}")
         return yaml.safe_load(text)
     except Exception as error:  # PyYAML also raises errors of Python's type conversions
         raise ValueError(" ".join(str(error).split())) from None

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from keras_transformer._files import parse_json, sha256_of
+from keras_transformer._files import read_json, sha256_of
 from keras_transformer.errors import UserError
 
 # The files in the folder of a checkpoint, and the version of such a folder.
@@ -52,7 +52,7 @@ def verify_checkpoint(folder: str | Path) -> int:
     """Returns the step of a checkpoint. Raises `UserError` if a file is missing or damaged."""
     folder = Path(folder)
     try:
-        state = parse_json((folder / STATE).read_bytes())
+        state = read_json(folder / STATE)
         if (version := state["format"]) != CHECKPOINT_FORMAT:
             raise ValueError(f"it must have the format {CHECKPOINT_FORMAT}. Received: {version}")
         if sha256_of(folder / CHECKPOINT_MODEL) != state["sha256"][CHECKPOINT_MODEL]:
@@ -100,7 +100,7 @@ def load_history(path: str | Path) -> ValidationHistory:
     Raises `UserError` if the checkpoint's `state.json` is missing or damaged.
     """
     try:
-        losses = parse_json((Path(path) / STATE).read_bytes()).get("validation_losses", {})
+        losses = read_json(Path(path) / STATE).get("validation_losses", {})
         return ValidationHistory({int(step): float(loss) for step, loss in losses.items()})
     except (AttributeError, OSError, TypeError, ValueError) as error:
         raise UserError(f"checkpoint {path} cannot be loaded: {error}") from None

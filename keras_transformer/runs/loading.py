@@ -10,9 +10,9 @@ from typing import Any
 import keras
 
 from keras_transformer._backend.compile_function import use_compilation_cache
-from keras_transformer._files import damaged_keras_file, read_config
+from keras_transformer._files import NUMBERS_PER_BYTE, damaged_keras_file, read_config
 from keras_transformer.errors import UserError
-from keras_transformer.layers.saving import placeholder_weights
+from keras_transformer.layers.saving import check_finite, placeholder_weights
 from keras_transformer.models.base import loading_in_float32
 from keras_transformer.runs.checkpoints import CHECKPOINT_MODEL, verify_checkpoint
 
@@ -25,12 +25,14 @@ def load_model(path: str | Path) -> Any:
     use_compilation_cache()
     read_config(path)
     try:
-        with placeholder_weights():
-            return keras.saving.load_model(path, compile=False)
+        with placeholder_weights(NUMBERS_PER_BYTE * Path(path).stat().st_size):
+            model = keras.saving.load_model(path, compile=False)
     except Exception as error:  # zipfile, json, h5py and Keras raise different errors
         # The frames hold an open h5py file, which would crash the process at its end.
         traceback.clear_frames(error.__traceback__)
         raise damaged_keras_file(path, error) from error
+    check_finite(model, path)
+    return model
 
 
 def load_checkpoint_model(folder: str | Path) -> Any:
@@ -46,17 +48,17 @@ def load_checkpoint_model(folder: str | Path) -> Any:
     optimizer = (read_config(file).get("compile_config") or {}).get("optimizer", {})
     config = optimizer.get("config", {})
     config = config.get("inner_optimizer", {}).get("config", config)
-    with placeholder_weights():
-        model = keras.saving.load_model(file, compile=False)
-        if config.get("use_ema"):
-            # In float32, the optimizer would lack the loss scale of mixed_float16.
-            with (
-                loading_optimizer(f"the EMA weights of checkpoint {folder} cannot be loaded"),
-                loading_in_float32(active=False),
-            ):
-                compiled = keras.saving.load_model(file)
-            compiled.optimizer.finalize_variable_values(compiled.trainable_variables)
-            model.set_weights(compiled.get_weights())
+    model = load_model(file)
+    if config.get("use_ema"):
+        # In float32, the optimizer would lack the loss scale of mixed_float16.
+        with (
+            placeholder_weights(),
+            loading_optimizer(f"the EMA weights of checkpoint {folder} cannot be loaded"),
+            loading_in_float32(active=False),
+        ):
+            compiled = keras.saving.load_model(file)
+        compiled.optimizer.finalize_variable_values(compiled.trainable_variables)
+        model.set_weights(compiled.get_weights())
     return model
 
 

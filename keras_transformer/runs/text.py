@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from keras_transformer._files import atomic_write, parse_json, write_json
+from keras_transformer._files import atomic_write, read_json, write_json
 from keras_transformer.data.filters import filtered, language_test
 from keras_transformer.data.held_out import hold_out
 from keras_transformer.data.parallel_text import Corpora, read_parallel
@@ -179,7 +179,7 @@ class RunText:
         """Returns the SHA-256 of text, tokenizer and maximum length of each encoded split."""
         path = self._run.fingerprints_path
         try:
-            return dict(parse_json(path.read_bytes())) if path.exists() else {}
+            return dict(read_json(path)) if path.exists() else {}
         except (ValueError, TypeError, OSError) as error:
             raise UserError(f"{path} cannot be read: {error}") from None
 

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from keras_transformer._backend import without_tensorflow
-from keras_transformer._files import atomic_write, parse_json, sha256_of, write_json
+from keras_transformer._files import atomic_write, read_json, sha256_of, write_json
 from keras_transformer.errors import UserError
 from keras_transformer.layers.saving import layer_changes
 from keras_transformer.runs import checkpoints
@@ -162,7 +162,7 @@ def check_same_options(
     given = {name: str(value) for name, value in options.items() if name not in may_change}
     if not path.exists():
         write_json(path, given)
-    kept = parse_json(path.read_bytes())
+    kept = read_json(path)
     pairs = {name: (given.get(name), kept.get(name)) for name in kept | given}
     changes = [f"{name}={new}, before {old}" for name, (new, old) in pairs.items() if new != old]
     if changes:

@@ -12,7 +12,7 @@ import keras
 
 from keras_transformer._backend import without_tensorflow
 from keras_transformer._backend.compile_function import is_on_cpu
-from keras_transformer._files import parse_json, sha256_of
+from keras_transformer._files import read_json, sha256_of
 from keras_transformer.data import BatchPlan, Tokenizer, TokenStore, evaluation_batches
 from keras_transformer.data.batch_plan import Batch
 from keras_transformer.data.piece_sampler import PieceSampler
@@ -456,7 +456,7 @@ def write_average(run: Run, paths: list[Path]) -> Any:
     fingerprint of the tokenizer and, so that a resumed training knows whether they changed, the
     hash of the newest checkpoint and the setting `evaluation.average_last`.
     """
-    newest = parse_json((run.checkpoints()[-1] / checkpoints.STATE).read_bytes())["sha256"]
+    newest = read_json(run.checkpoints()[-1] / checkpoints.STATE)["sha256"]
     fingerprint = checkpoints.read_member(run.model_path, checkpoints.TOKENIZER_MEMBER)
     members = {
         checkpoints.TOKENIZER_MEMBER: fingerprint or run.tokenizer().fingerprint,

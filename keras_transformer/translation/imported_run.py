@@ -15,12 +15,15 @@ from keras_transformer.exchange.ctranslate2 import read_ctranslate2
 from keras_transformer.exchange.foreign_model import ForeignModel
 from keras_transformer.exchange.hugging_face import read_hugging_face
 from keras_transformer.exchange.marian import read_marian
-from keras_transformer.exchange.model_files import PREFIX, download, reading
+from keras_transformer.exchange.model_files import PREFIX, download, reading, shards
 from keras_transformer.models.transformer import Transformer
-from keras_transformer.recipe.settings import OF_RUN, Normalization, Recipe
+from keras_transformer.recipe.files import validated
+from keras_transformer.recipe.settings import Normalization
 from keras_transformer.runs.checkpoints import TOKENIZER_MEMBER, write_members
 from keras_transformer.runs.run import Run
 
+# OPUS-MT also has names of several languages, such as ROMANCE.
+_ADVICE = "(--source-language and --target-language name the languages)"
 # Settings and vocabularies beside the weights.
 _VOCABULARY = (".json", ".yml", ".txt", ".spm", ".model")
 
@@ -72,8 +75,8 @@ def import_run(
         tree = _recipe(foreign, model, tokenizer, *(one or other for one, other in given))
         name = re.sub(r"[^\w.-]", "_", Path(directory).resolve().name).lstrip(".-") or "imported"
         tree |= {"name": name, "description": f"Imported from {source}"}
-        run = Run(directory, Recipe.model_validate(tree, context=OF_RUN))
-    origin = {"source": str(source), **_facts(foreign, files)}
+        run = Run(directory, validated(tree, f"{source} {_ADVICE}", is_of_run=True))
+        origin = {"source": str(source), **_facts(foreign, files)}
     if str(source).startswith(PREFIX):
         origin["revision"] = foreign.path.parent.name
     with atomic_write(directory) as partial:
@@ -139,8 +142,8 @@ def _facts(foreign: ForeignModel, vocabularies: list[Path]) -> dict[str, Any]:
     """Returns the contents of origin.json that can be read off the files."""
     card = read_text(foreign.path.with_name("README.md"))[:10_000]
     found = re.search(r"^license:\s*(\S+)", card, re.MULTILINE)
-    beside = (x for x in foreign.path.parent.iterdir() if x.suffix in _VOCABULARY)
-    files = [foreign.path, *vocabularies, *beside]
+    beside = (x for x in foreign.path.parent.iterdir() if x.suffix in _VOCABULARY and x.is_file())
+    files = [foreign.path, *shards(foreign.path), *vocabularies, *beside]
     return {
         "sha256": {file.name: sha256_of(file) for file in files},
         "licence": found[1] if found else None,

@@ -150,7 +150,7 @@ def test_saved_and_loaded_it_is_the_same(tmp_path, tokenizer, separate_tokenizer
         ("source.model", "cut", r"source\.model is damaged"),
         ("source.model", None, "has no complete tokenizer: 'source.model'"),
         ("tokenizer.json", "[1]", "has no complete tokenizer"),
-        ("tokenizer.json", " " * 2**23, "at most 4,194,304 bytes"),
+        ("tokenizer.json", " " * 2**25, "at most 16,777,216 bytes"),
         ("tokenizer.json", '{"sha256": 3}', "has no complete tokenizer"),
         ("tokenizer.json", '{"sha256": {"../source.model": ""}}', "must name source.model and"),
         (

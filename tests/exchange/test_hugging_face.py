@@ -16,6 +16,7 @@ from keras_transformer import (
     Tokenizer,
     Transformer,
     Translator,
+    UserError,
     import_run,
     open_model,
 )
@@ -107,6 +108,34 @@ def test_logits_and_translations_equal_those_of_transformers(shared, tmp_path):
     texts = tokenizer.batch_decode(answer.sequences, skip_special_tokens=True)
     assert [x.text for x in found] == texts
     np.testing.assert_allclose([x.score for x in found], answer.sequences_scores, atol=1e-5)
+
+
+def test_a_folder_of_the_converter_of_ctranslate2_translates_alike(tmp_path):
+    ctranslate2 = pytest.importorskip("ctranslate2", reason="ctranslate2 is an optional dependency")
+    marian_folder(tmp_path / "marian", shared=True)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "marian")
+    files = ["source.spm", "target.spm"]
+    converter = ctranslate2.converters.TransformersConverter(str(tmp_path / "marian"), None, files)
+    converter.convert(str(tmp_path / "converted"))
+    theirs = ctranslate2.Translator(str(tmp_path / "converted"), intra_threads=1)
+    pieces = [tokenizer.convert_ids_to_tokens(tokenizer.encode(x)) for x in SOURCES]
+    options = {"beam_size": 4, "length_penalty": 0}
+    found = theirs.translate_batch(
+        pieces, max_decoding_length=LENGTH, min_decoding_length=0, return_scores=True, **options
+    )
+    run = import_run(tmp_path / "converted", tmp_path / "run")
+    ours = Translator.from_run(run, SearchOptions(max_length=LENGTH, **options))
+    ids = [tokenizer.convert_tokens_to_ids(x.hypotheses[0]) for x in found]
+    nbest = [x[0] for x in ours.translate_nbest(SOURCES)]
+    assert [x.text for x in nbest] == tokenizer.batch_decode(ids, skip_special_tokens=True)
+    np.testing.assert_allclose([x.score for x in nbest], [x.scores[0] for x in found], atol=1e-4)
+    unscaled = (tmp_path / "converted" / "model.bin").read_bytes()
+    root = np.float32(12**0.5).tobytes()
+    for scale in (1.0, 2.0):
+        content = unscaled.replace(root, np.float32(scale).tobytes())
+        (tmp_path / "converted" / "model.bin").write_bytes(content)
+        with pytest.raises(UserError, match="scale_embeddings"):
+            import_run(tmp_path / "converted", tmp_path / "other")
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def test_a_damaged_model_is_told_in_one_line_with_the_path(tmp_path):
             load_model(path)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("config.json", b" " * 2**26)
-    with pytest.raises(UserError, match="config.json must have at most 4,194,304 bytes"):
+    with pytest.raises(UserError, match="config.json must have at most 16,777,216 bytes"):
         load_model(path)
 
 

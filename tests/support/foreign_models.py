@@ -1,11 +1,16 @@
 """Small models in the formats of other toolkits."""
 
+import math
+import struct
 from importlib.util import find_spec
 from pathlib import Path
 
 import keras
+import numpy as np
+import yaml
 
 from keras_transformer import SearchOptions, Tokenizer, Transformer
+from keras_transformer.exchange.weight_names import MARIAN, named_weights
 from keras_transformer.export import export_hugging_face
 from support.contract import randomize
 from support.parallel_text import SENTENCES
@@ -30,3 +35,43 @@ def hugging_face_folder(folder: Path, **arguments) -> Path:
     export_hugging_face(model, tokenizer, folder, options, ("en", "de"))
     (folder / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n")
     return folder
+
+
+def marian_files(folder: Path, suffix: str = "npz") -> Path:
+    """A model of Marian with random weights as `model.npz` or `model.bin`, and its vocabulary."""
+    keras.utils.set_random_seed(0)
+    model = Transformer(V, **SIZES, use_logits_bias=True, position_encoding="sinusoidal_marian")
+    randomize(model)
+    names = {"source": "Wemb", "target": "Wemb", "bias": "decoder_ff_logit_out_b"}
+    weights = named_weights(model, MARIAN, names)
+    arrays = {
+        key: np.ascontiguousarray(x if key == "Wemb" else np.atleast_2d(x.T))
+        for key, x in weights.items()
+    }
+    settings = {"enc-depth": 1, "dec-depth": 1, "transformer-heads": 3, "type": "transformer"}
+    content = yaml.safe_dump(settings).encode() + b"\0"
+    arrays["special:model.yml"] = np.frombuffer(content, "i1")
+    folder.mkdir()
+    tokenizer = Tokenizer.train(SENTENCES, V)
+    (folder / "vocab.spm").write_bytes(tokenizer.source_model)
+    path = folder / f"model.{suffix}"
+    if suffix == "npz":
+        np.savez(path, **arrays)
+    else:
+        path.write_bytes(marian_bin(arrays))
+    return folder
+
+
+def marian_bin(arrays: dict[str, np.ndarray]) -> bytes:
+    """The content of a `.bin` file of Marian, whose arrays take multiples of 256 bytes."""
+    headers, names, shapes, data = b"", b"", b"", b""
+    for name, x in arrays.items():
+        size = math.ceil(x.nbytes / 256) * 256
+        kind = 0x404 if x.dtype == "float32" else 0x101
+        headers += struct.pack("<QQQQ", len(name) + 1, kind, x.ndim, size)
+        names += name.encode() + b"\0"
+        shapes += struct.pack(f"<{x.ndim}i", *x.shape)
+        data += x.tobytes().ljust(size, b"\0")
+    start = struct.pack("<QQ", 1, len(arrays)) + headers + names + shapes
+    padding = -(len(start) + 8) % 256
+    return start + struct.pack("<Q", padding) + bytes(padding) + data

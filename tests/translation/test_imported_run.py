@@ -2,12 +2,15 @@
 
 import hashlib
 import json
+import os
 import shutil
 import sys
+from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from support.command_line import fails, run_python, succeeds
 from support.contract import to_numpy
 from support.foreign_models import ANY, hugging_face_folder
@@ -17,6 +20,7 @@ from keras_transformer import (
     Run,
     Scorer,
     SearchOptions,
+    Tokenizer,
     Translator,
     UserError,
     import_run,
@@ -25,7 +29,7 @@ from keras_transformer import (
     train,
 )
 from keras_transformer.data.vocabulary import pieces_of
-from keras_transformer.exchange.model_files import read_marian_bin, read_npz
+from keras_transformer.exchange.model_files import read_marian_bin, read_npz, read_safetensors
 from keras_transformer.export import ExportOptions, export_run
 from keras_transformer.runs.checkpoints import logged_scalars
 
@@ -302,6 +306,51 @@ def spoil_weight(folder):
     path.write_bytes(path.read_bytes()[:-4] + np.float32("nan").tobytes())
 
 
+def change_weights(**changes):
+    """Changes the arrays of the safetensors file, by parts of their names."""
+
+    def change(folder):
+        path = folder / "model.safetensors"
+        weights = {name: np.array(x) for name, x in read_safetensors(path).items()}
+        for name in [x for x in weights for part in changes if part in x]:
+            weights[name] = changes[next(part for part in changes if part in name)]
+        save_file(weights, path)
+
+    return change
+
+
+def thin(shape):
+    """Sizes of a model of gigabytes, of which the file has one kernel."""
+
+    def change(folder):
+        change_weights(**{"fc1.weight": np.zeros(shape, "f4")})(folder)
+        change_config(d_model=shape[1], d_ff=shape[0], encoder_ffn_dim=shape[0])(folder)
+
+    return change
+
+
+def pipe(name):
+    def change(folder):
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+
+    return change
+
+
+def link(name):
+    def change(folder):
+        (folder / name).unlink()
+        (folder / name).symlink_to("/dev/zero")
+
+    return change
+
+
+def other_pieces(folder):
+    texts = [f"{x}qx {x}zy {x}{x}" for x in "uvwxyz"]
+    model = Tokenizer.train(texts, 30).source_model
+    (folder / "source.spm").write_bytes(model)
+
+
 HUGE = json.dumps({"w": {"dtype": "F32", "shape": [2**40, 2**40], "data_offsets": [0, 4]}}).encode()
 
 
@@ -323,24 +372,93 @@ HUGE = json.dumps({"w": {"dtype": "F32", "shape": [2**40, 2**40], "data_offsets"
         (change_config(encoder_attention_heads=1), "the same heads. Received: (1, 3)"),
         (
             change_config("generation_config.json", eos_token_id=10**6),
-            "index 1000000 is out of bounds",
+            "must be from 0 to 59. Received: values from 0 to 1000000",
         ),
         (rename_weight, "does not have the weights ['model.decoder.layers.0.fcX.bias'"),
         (spoil_weight, "not finite"),
-        (truncate, "not fully covered"),
-        (write("model.safetensors", b"\xff" * 8), "header too large"),
+        (truncate, "do not fit the bytes"),
+        (write("model.safetensors", b"\xff" * 8), "do not fit the bytes"),
         (
             write("model.safetensors", len(HUGE).to_bytes(8, "little") + HUGE),
-            "overflow computing buffer size",
+            "do not fit the bytes",
         ),
-        (write("config.json", b"[" * 10_000), "config.json cannot be imported: RecursionError"),
+        (
+            write("config.json", b"[" * 10_000),
+            "config.json cannot be imported: the JSON is nested too deeply",
+        ),
         (write("source.spm", b"nothing"), "cannot be imported: DecodeError"),
+        (write("source.spm", b""), "Received: a model with 0 pieces"),
+        (other_pieces, "the vocabulary must have most of the pieces"),
+        (change_config("generation_config.json", eos_token_id=-1), "values from -1 to"),
+        (change_config("generation_config.json", pad_token_id=60), "from 0 to 59"),
+        (change_config("generation_config.json", decoder_start_token_id=-3), "values from -3 to"),
+        (change_config("tokenizer_config.json", source_lang="ROMANCE"), "--source-language"),
+        (change_config("tokenizer_config.json", target_lang="deu+eng+fra"), "--target-language"),
+        (change_config("tokenizer_config.json", source_lang=None), "--source-language"),
+        (
+            change_config("tokenizer_config.json", source_lang="fi_nb_no_nn_ru_sv_en"),
+            "is not a language code",
+        ),
+        (thin((1, 120_000)), "the model is larger than the file of its weights"),
+        (thin((100_000, 3)), "the model is larger than the file of its weights"),
+        (pipe("vocab.json"), "vocab.json must be a regular file"),
+        (pipe("generation_config.json"), "must be a regular file"),
+        (link("source.spm"), "source.spm must be a regular file"),
+        (pipe("model.safetensors"), "there is neither"),
+        (write("vocab.json", b" " * 2**25), "at most 16,777,216 bytes"),
     ],
 )
 def test_what_cannot_be_imported_is_one_line_and_nothing_written(change, message, folder, tmp_path):
     change(folder)
     assert message in fails("import", folder, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.once
+def test_languages_that_the_files_do_not_name_are_given(folder, tmp_path):
+    for name, given in {"one": "it", "other": "pt-BR"}.items():
+        change_config("tokenizer_config.json", source_lang="ROMANCE", target_lang=None)(folder)
+        given = ["--source-language", given, "--target-language", "en"]
+        succeeds("import", folder, tmp_path / name, *given)
+        assert Run.open(tmp_path / name).recipe.data.source_language == given[1]
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_shards_are_one_model(is_damaged, folder, tmp_path):
+    expected = import_run(folder, tmp_path / "whole")
+    weights = {x: np.array(y) for x, y in read_safetensors(folder / "model.safetensors").items()}
+    names = {x: f"model-{number % 2}.safetensors" for number, x in enumerate(weights)}
+    for file in {*names.values()}:
+        kept = {x: y for x, y in weights.items() if names[x] == file}
+        save_file({**kept, **(weights if is_damaged else {})}, folder / file)
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    if is_damaged:
+        assert "twice" in fails("import", folder, tmp_path / "run")
+    else:
+        assert_same_weights(expected, import_run(folder, tmp_path / "run"))
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("status", [403, 500])
+@pytest.mark.parametrize("name", ["generation_config.json", "target_vocab.json"])
+def test_a_request_that_fails_is_not_a_missing_file(status, name, folder, tmp_path, monkeypatch):
+    hub = pytest.importorskip("huggingface_hub", reason="huggingface_hub is an optional dependency")
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path / "home"))
+
+    def answered(repository, file, **_):
+        if (folder / file).is_file() and file != name:
+            return str(folder / file)
+        reason = OSError("no answer")
+        reason.response = SimpleNamespace(status_code=status if file == name else 404)
+        raise hub.errors.LocalEntryNotFoundError("no") from reason
+
+    monkeypatch.setattr(hub, "hf_hub_download", answered)
+    with pytest.raises(UserError, match=f"does not tell whether it has {name}"):
+        import_run("hf://stand-in/model", tmp_path / "run")
+    status = 404
+    import_run("hf://stand-in/model", tmp_path / "run")
 
 
 @pytest.mark.once
