@@ -57,8 +57,8 @@ class TokenEmbedding(ConfiguredLayer):
         A float tensor in the compute dtype: `(B, T, D)`, or `(B, T, V)` with `reverse=True`.
 
     Raises:
-        ValueError: If ids have a dtype of 16 bits that rounds some ids of the vocabulary. If ids are
-            fractions or outside the vocabulary, outside of compiled functions.
+        ValueError: If ids have a dtype of 16 bits that rounds some ids of the vocabulary. If
+            ids are fractions or outside the vocabulary, outside of compiled functions.
 
     Attributes:
         cut: Function that replaces the vectors `(B, T, D)` during a call, or None.

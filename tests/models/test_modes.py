@@ -204,5 +204,5 @@ def test_fit_works_in_a_strategy_of_tensorflow():
     with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
         model = compiled(slices=False, optimizer="sgd", dropout_rate=0.0)
     inputs, labels = Data()[0]
-    expected = model.evaluate(inputs, labels, verbose=0)[0]
+    expected = model.evaluate(inputs, labels, verbose=0)
     assert model.fit(inputs, labels, verbose=0).history["loss"][0] == pytest.approx(expected)
