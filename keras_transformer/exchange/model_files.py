@@ -164,7 +164,9 @@ def read_npz(path: Path) -> Arrays:
 def _check_members(path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         sizes = unique((x.filename, x.file_size) for x in archive.infolist())
-    check_count(path, sum(sizes.values()))
+        check_count(path, sum(sizes.values()))
+        if name := archive.testzip():  # PyTorch does not look at the checksums.
+            raise ValueError(f"{name} is damaged")
 
 
 def read_marian_bin(path: Path) -> Arrays:
