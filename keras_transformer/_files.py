@@ -43,7 +43,7 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
     Raises:
         UserError: If the disk is full, or if another process has written the folder meanwhile.
     """
-    path = Path(path)
+    path = Path(path).absolute()  # The block may change the current directory.
     if path.is_symlink():
         path = Path(os.path.realpath(path))
     partial = path.with_name(f".partial-{path.stem}-{secrets.token_hex(4)}{path.suffix}")
@@ -180,7 +180,9 @@ def keras_home() -> Path:
     """Returns Keras's folder for downloads."""
     home = Path(os.path.expanduser(os.environ.get("KERAS_HOME") or "~/.keras"))
     existing = next(x for x in (home, *home.parents, Path()) if os.path.exists(x))
-    return home if os.access(existing, os.W_OK) else Path(tempfile.gettempdir()) / ".keras"
+    with suppress(FileNotFoundError):  # There is no folder for temporary files.
+        return home if os.access(existing, os.W_OK) else Path(tempfile.gettempdir()) / ".keras"
+    return home
 
 
 def as_line(text: str) -> str:

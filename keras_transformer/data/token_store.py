@@ -75,7 +75,7 @@ class TokenStore(Sentences):
     """
 
     def __init__(self, directory: str | Path) -> None:
-        self.directory = Path(directory)
+        self.directory = Path(directory).absolute()
         summary = _read_summary(self.directory)
         self.fingerprint: str = summary["fingerprint"]
         self.dropped: dict[str, int] = summary["dropped"]
