@@ -275,10 +275,10 @@ class RestEndpoint:
             url, body, headers=plain, timeout=self.timeout, stream=True
         ) as response:
             content = bytearray()
-            while part := response.raw.read(2**16, decode_content=False):
-                content += part[: _MOST_BYTES - len(content)]
-                if len(content) == _MOST_BYTES:
-                    break
+            part = b" "
+            while part and len(content) < _MOST_BYTES:
+                part = response.raw.read(2**16, decode_content=False)
+                content += part
             return response.status_code, bytes(content)
 
 

@@ -228,7 +228,10 @@ def _encode(
             dropped[f"more than {max_length:,} pieces"] += 1
         else:
             kept.append(
-                ([*tokenizer.source_prefix_ids, *source], [*tokenizer.target_prefix_ids, *target])
+                (
+                    tokenizer.frame_source(source)[: -1 if tokenizer.source_eos else None],
+                    [*tokenizer.target_prefix_ids, *target],
+                )
             )
     return kept
 

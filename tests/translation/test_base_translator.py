@@ -22,7 +22,7 @@ class Words:
 
     pad_id, unk_id, bos_id, eos_id = range(4)
     source_prefix_ids, target_prefix_ids, source_eos = [], [], True
-    frame_source = Tokenizer.frame_source
+    frame_source, split_tag, tag_ids = Tokenizer.frame_source, Tokenizer.split_tag, {}
 
     def encode_source(self, texts):
         return [[len(word) for word in text.split() if word != "zwsp"] for text in texts]
