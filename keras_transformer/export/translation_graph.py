@@ -341,7 +341,7 @@ class GraphTokenizer(tf.Module):
         """Returns the id of the tag at the beginning of each text, if any, and the rest."""
         rest = tf.strings.regex_replace(texts, "^(?s:>>.*?<<)", "") if len(self._tags) else texts
         lengths = tf.strings.length(texts) - tf.strings.length(rest)
-        is_tag = tf.strings.substr(texts, 0, lengths)[:, None] == self._tags
+        is_tag = tf.strings.substr(texts, tf.zeros_like(lengths), lengths)[:, None] == self._tags
         ids = tf.reduce_max(tf.where(is_tag, self._tag_ids, self._unk_id), axis=1, keepdims=True)
         return tf.ragged.boolean_mask(ids, lengths[:, None] > 0), rest
 

@@ -177,11 +177,7 @@ class BaseTranslator(ABC):
             message = f"The model has tags such as {known}. Received: {text[:40]!r}"
             warnings.warn(message, stacklevel=6)
         most = most_pieces(self.tokenizer, "source", self.max_length) - len(tag)
-        encode, pieces, begin = (
-            self.tokenizer.encode_source,
-            pieces[len(tag) :],
-            len(text) - len(rest),
-        )
+        encode, pieces = self.tokenizer.encode_source, pieces[len(tag) :]
         sources = [(rest.strip(), pieces)]
         is_whole = len(pieces) <= most or self._is_unknown(pieces)
         if not is_whole and self.overlong == "split":

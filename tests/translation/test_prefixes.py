@@ -131,7 +131,8 @@ def test_a_tag_is_the_piece_that_marian_has_for_it_on_every_engine(plain, tmp_pa
     assert tokenizer.encode_source([*expected]) == [*expected.values()]
     assert plain.encode_source([">>fra<< a dog"])[0] != [fra, *words]
     prefixed = Tokenizer(model, source_prefix=[">>cmn_Hans<<"])
-    framed = [prefixed.frame_source(x) for x in prefixed.encode_source(["a dog", ">>fra<< a dog"])]
+    ids = prefixed.encode_source(["a dog", ">>fra<< a dog"])
+    framed = [prefixed.frame_source(x) for x in ids]
     assert framed == [[hans, *words, 3], [fra, *words, 3]]
     network = Transformer(
         len(pieces), num_layers=1, d_model=12, num_heads=3, d_ff=23, max_length=20
@@ -151,7 +152,7 @@ def test_a_tag_is_the_piece_that_marian_has_for_it_on_every_engine(plain, tmp_pa
             *[("a dog", 1, False)] * 2,
             ("한", 1, True),
         ]
-        long = translator._parts([">>fra<< " + "a dog " * 20])
+        long = translator._parts([">>fra<< " + "a dog " * LONGEST])
         assert len(long) > 1 and {x.ids[0] for x in long} == {fra}
         with pytest.warns(UserWarning, match="copied, not"):
             found = translator.translate_nbest(lines, alignments=True)
