@@ -23,6 +23,10 @@ def main() -> None:
     gc.disable()
     open_closed_streams()
     try:
+        tempfile.gettempdir()
+    except FileNotFoundError:  # Packages ask for this folder on import.
+        tempfile.tempdir = "/"
+    try:
         choose_backend()
         # These start in a fraction of the time, because they need no Keras.
         is_light = sys.argv[1:2] in ([], ["client"], ["schema"], ["--version"])
@@ -96,7 +100,7 @@ def _log_lines_hidden() -> Iterator[None]:
     stderr = os.dup(2)
     try:
         file: IO[bytes] = tempfile.TemporaryFile()
-    except OSError:  # There is no folder for temporary files.
+    except OSError:  # No folder can be written.
         file = open(os.devnull, "w+b")
     with file as hidden:
         os.dup2(hidden.fileno(), 2)

@@ -180,9 +180,7 @@ def keras_home() -> Path:
     """Returns Keras's folder for downloads."""
     home = Path(os.path.expanduser(os.environ.get("KERAS_HOME") or "~/.keras"))
     existing = next(x for x in (home, *home.parents, Path()) if os.path.exists(x))
-    with suppress(FileNotFoundError):  # There is no folder for temporary files.
-        return home if os.access(existing, os.W_OK) else Path(tempfile.gettempdir()) / ".keras"
-    return home
+    return home if os.access(existing, os.W_OK) else Path(tempfile.gettempdir()) / ".keras"
 
 
 def as_line(text: str) -> str:

@@ -68,8 +68,6 @@ def _in_one_line(error: Exception) -> str | None:
             return f"no space left on the disk: {error}"
         if error.errno in _WRONG_PLACE and error.filename is not None:
             return f"{error.filename}: {error.strerror}"
-        if error.errno == errno.ENOENT and error.filename is None:  # of `tempfile`
-            return f"{error.strerror}. Set TMPDIR to a folder in which you can write"
     if is_out_of_memory(error):
         return f"not enough memory: {str(error)[:200]}"
     return str(error) if isinstance(error, UserError) else None
