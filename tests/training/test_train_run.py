@@ -139,6 +139,8 @@ def test_leaves_a_complete_run_folder(whole):
     steps = [path.name for path in run.checkpoints()]
     assert steps == ["step-00000002", "step-00000004", "step-00000005"]
     assert read_member(run.model_path, TOKENIZER_MEMBER) == run.tokenizer().fingerprint
+    kept = load_checkpoint_model(run.checkpoints()[-1]).tokenizer_files
+    assert kept == run.tokenizer().files
     expected = "loaded" if keras.config.backend() == "tensorflow" else "absent"
     assert printed.splitlines()[-1] == f"TensorFlow is {expected}"
 
