@@ -135,7 +135,7 @@ def test_a_tag_is_the_piece_that_marian_has_for_it_on_every_engine(plain, tmp_pa
     framed = [prefixed.frame_source(x) for x in ids]
     assert framed == [[hans, *words, 3], [fra, *words, 3]]
     network = Transformer(
-        len(pieces), num_layers=1, d_model=12, num_heads=3, d_ff=23, max_length=20
+        len(pieces), num_layers=1, d_model=12, num_heads=3, d_ff=23, max_length=LONGEST
     )
     randomize(network)
     for each in (tokenizer, prefixed):
