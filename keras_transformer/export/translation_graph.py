@@ -323,8 +323,7 @@ class GraphTokenizer(tf.Module):
                 tokenizer.target_model, name="target_sentencepiece"
             )
         self._pad_id, self._unk_id = tokenizer.pad_id, tokenizer.unk_id
-        self._tags = tf.constant([*tokenizer.tag_ids], tf.string)
-        self._tag_ids = tf.constant([*tokenizer.tag_ids.values()], tf.int32)
+        self._tags, self._tag_ids = (*tokenizer.tag_ids,), (*tokenizer.tag_ids.values(),)
         wordless = wordless_pieces(tokenizer)
         self._is_word = [id not in wordless for id in range(tokenizer.source_vocabulary_size)]
         self._num_forced = len(tokenizer.target_prefix_ids)
@@ -339,15 +338,16 @@ class GraphTokenizer(tf.Module):
 
     def _split_tags(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor]:
         """Returns the id of the tag at the beginning of each text, if any, and the rest."""
-        rest = tf.strings.regex_replace(texts, "^(?s:>>.*?<<)", "") if len(self._tags) else texts
+        rest = tf.strings.regex_replace(texts, "^(?s:>>.*?<<)", "") if self._tags else texts
         lengths = tf.strings.length(texts) - tf.strings.length(rest)
-        is_tag = tf.strings.substr(texts, tf.zeros_like(lengths), lengths)[:, None] == self._tags
-        ids = tf.reduce_max(tf.where(is_tag, self._tag_ids, self._unk_id), axis=1, keepdims=True)
+        tags = tf.strings.substr(texts, tf.zeros_like(lengths), lengths)[:, None]
+        is_tag, own = tags == tf.constant(self._tags, "string"), tf.constant(self._tag_ids, "int32")
+        ids = tf.reduce_max(tf.where(is_tag, own, self._unk_id), axis=1, keepdims=True)
         return tf.ragged.boolean_mask(ids, lengths[:, None] > 0), rest
 
     def is_tagged(self, first_ids: tf.Tensor) -> tf.Tensor:
         """Returns whether the first ids of sources, int32 `(B, 1)`, are tags."""
-        return tf.reduce_any(first_ids == self._tag_ids, axis=1)
+        return tf.reduce_any(first_ids == tf.constant(self._tag_ids, "int32"), axis=1)
 
     def divide(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the texts to translate, and those to copy, in which no word is known."""
