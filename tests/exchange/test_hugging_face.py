@@ -143,16 +143,16 @@ def test_ids_and_texts_equal_those_of_marian_tokenizer(name, data_dir, tmp_path)
     theirs = transformers.MarianTokenizer.from_pretrained(folder)
     sentences = opus_sentences()
     starts = (">>fra<< ", ">>cmn_Hans<<", ">>xyz<< ", ">> a << ", ">>fra<< >>fra<< ", "a >>fra<< ")
-    sentences += [start + text for start in starts for text in (*sentences[:20], "")]
-    sentences = [text.strip() for text in sentences]
+    tagged = [start + text for start in starts for text in (*sentences[:20], "")]
+    tagged = [*sentences, *(text.strip() for text in tagged)]
     run = import_run(folder, tmp_path / "run")
     tokenizer = run.tokenizer()
     graph = GraphTokenizer(tokenizer)
     old_id = to_numpy(open_model(run).source_embedding.embeddings)[:, 0].astype(int)
-    for side, labels in (("source", {"text": sentences}), ("target", {"text_target": sentences})):
-        ids = getattr(tokenizer, f"encode_{side}")(sentences)
-        assert getattr(graph, f"encode_{side}")(tf.constant(sentences)).to_list() == ids
-        expected = [row[:-1] for row in theirs(**labels)["input_ids"]]  # without eos
+    for side, name, texts in (("source", "text", tagged), ("target", "text_target", sentences)):
+        ids = getattr(tokenizer, f"encode_{side}")(texts)
+        assert getattr(graph, f"encode_{side}")(tf.constant(texts)).to_list() == ids
+        expected = [row[:-1] for row in theirs(**{name: texts})["input_ids"]]  # without eos
         assert [old_id[row].tolist() for row in ids] == expected
     texts = tokenizer.decode_target(ids)
     named = [x.replace("<unk>", " ⁇ ") for x in theirs.batch_decode(expected)]
