@@ -197,7 +197,7 @@ class TranslationGraph:
         pieces = self._tokenizer.encode_source(text)
         before, most = len(self._source_prefix), self._model.max_length
         end = int(self._source_end == self._eos_id)
-        is_tagged = self._tokenizer.is_tagged(pieces.to_tensor(self._pad_id, [None, 1]))
+        is_tagged = self._tokenizer.is_tagged(pieces.to_tensor(self._pad_id, shape=[None, 1]))
         prefixes = tf.tile(tf.constant([self._source_prefix], "int32"), [pieces.nrows(), 1])
         own = tf.RaggedTensor.from_tensor(prefixes, tf.where(is_tagged, 0, before))
         framed = tf.concat([own, pieces], axis=1)
@@ -273,10 +273,11 @@ class TranslationGraph:
 
         Positions do not count the source prefix or the tag.
         """
-        before = tf.constant(self._source_prefix, "int32")
+        before = len(self._source_prefix)
+        prefix = tf.constant(self._source_prefix, "int32")
         is_tag = self._tokenizer.is_tagged(source_ids[:, :1])
-        is_prefix = tf.reduce_all(source_ids[:, : len(before)] == before, axis=1)
-        first = tf.where(is_tag & ~is_prefix, 1, len(before))[:, None]
+        is_prefix = tf.reduce_all(source_ids[:, :before] == prefix, axis=1)
+        first = tf.where(is_tag & ~is_prefix, 1, before)[:, None]
         bos = tf.fill(tf.concat([tf.shape(ids)[:2], [1]], axis=0), self._bos_id)
         target_ids = tf.concat([bos, ids[:, :, :-1]], axis=-1)
         attention = self._model.source_attention(source_ids, target_ids)
