@@ -149,18 +149,17 @@ class StandaloneTranslator:
         """
         config = self.model.config
         before, after = config["source_prefix_ids"], [config["eos_id"]] * config["source_eos"]
-        most = config["max_length"] - len(before) - len(after)
         split = [self._split(sentence.strip()) for sentence in sentences]
         pieces = self._source.encode([text for _, text in split])
-        for sentence, ids in zip(sentences, pieces, strict=True):
-            if len(ids) > most:
-                text = f"Only {most:,} of {len(ids):,} pieces are translated: {sentence[:40]!r}..."
-                warnings.warn(text, stacklevel=2)
         sources = []
-        for (tag, _), ids in zip(split, pieces, strict=True):
+        for (tag, text), ids in zip(split, pieces, strict=True):
             is_known = {*tag} & {*config["tag_ids"].values()}  # It replaces the prefix.
             start = tag if is_known else [*before, *tag]
-            sources.append([*start, *ids[: most - len(tag)], *after])
+            most = config["max_length"] - len(start) - len(after)
+            if len(ids) > most:
+                message = f"Only {most:,} of {len(ids):,} pieces are translated: {text[:40]!r}..."
+                warnings.warn(message, stacklevel=2)
+            sources.append([*start, *ids[:most], *after])
         found = [("", 0.0)] * len(sources)
         for index, ids in enumerate(pieces):
             words = "".join(self._source.id_to_piece([i for i in ids if i != config["unk_id"]]))

@@ -14,7 +14,6 @@ import numpy as np
 
 from keras_transformer._progress import Bar
 from keras_transformer.data.text_files import available_chunks
-from keras_transformer.data.tokenizer import most_pieces
 from keras_transformer.decoding.options import IMPOSSIBLE, DecodingOptions, SearchOptions
 from keras_transformer.errors import check_is_list
 from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis, SourcePart
@@ -176,7 +175,7 @@ class BaseTranslator(ABC):
             known = ", ".join([*self.tokenizer.tag_ids][:8])
             message = f"The model has tags such as {known}. Received: {text[:40]!r}"
             warnings.warn(message, stacklevel=6)
-        most = most_pieces(self.tokenizer, "source", self.max_length) - len(tag)
+        most = self.max_length - len(self.tokenizer.frame_source(tag))
         encode, pieces = self.tokenizer.encode_source, pieces[len(tag) :]
         sources = [(rest.strip(), pieces)]
         is_whole = len(pieces) <= most or self._is_unknown(pieces)
