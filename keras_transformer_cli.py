@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import IO
 
 BACKENDS = ("tensorflow", "jax", "torch")
 
@@ -20,6 +21,11 @@ def main() -> None:
     # Imports create hundreds of thousands of objects and no garbage: looking for it would take a
     # quarter of the time that Keras needs to start.
     gc.disable()
+    open_closed_streams()
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError:  # Packages ask for this folder on import.
+        tempfile.tempdir = "/"
     try:
         choose_backend()
         # These start in a fraction of the time, because they need no Keras.
@@ -34,6 +40,17 @@ def main() -> None:
     gc.freeze()
     gc.enable()
     command_line(prog_name="keras-transformer")
+
+
+def open_closed_streams() -> None:
+    """Opens the null device in place of closed standard streams, as daemons have them.
+
+    Otherwise, the next file that the process opens would get the number of the stream.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
+            os.set_inheritable(getattr(sys, name).fileno(), True)
 
 
 def choose_backend() -> None:
@@ -81,7 +98,11 @@ def _value(option: str) -> str | None:
 def _log_lines_hidden() -> Iterator[None]:
     """Hides what TensorFlow writes to stderr although TF_CPP_MIN_LOG_LEVEL is set."""
     stderr = os.dup(2)
-    with tempfile.TemporaryFile() as hidden:
+    try:
+        file: IO[bytes] = tempfile.TemporaryFile()
+    except OSError:  # No folder can be written.
+        file = open(os.devnull, "w+b")
+    with file as hidden:
         os.dup2(hidden.fileno(), 2)
         try:
             yield

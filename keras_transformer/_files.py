@@ -1,22 +1,26 @@
 """Writes files completely or not at all, reads small files of unknown sources, encodes images."""
 
 import errno
+import glob
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import stat
 import struct
 import tempfile
+import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any, TextIO
 
 import numpy as np
+from filelock import FileLock, Timeout
 
 from keras_transformer.errors import UserError
 
@@ -27,6 +31,7 @@ MOST_BYTES = 16 * 1024 * 1024
 NUMBERS_PER_BYTE = 4
 # Each can be a regular file that the shell has opened. It must not be replaced.
 _STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")
+_DAY = 86_400  # seconds
 
 
 @contextmanager
@@ -35,27 +40,54 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
 
     A symbolic link is kept and its target is replaced. A replaced file keeps its permissions. If
     `path` is an existing folder, the folder must be empty. The temporary path has the suffix of
-    `path`. After any error, the old content of `path` is unchanged.
+    `path`. After any error, the old content of `path` is unchanged. If several processes write the
+    same file, each writes all of it, and the last one counts. What a killed process left is removed
+    by the first call a day later.
 
     Raises:
-        UserError: If the disk is full.
+        UserError: If the disk is full, or if another process has written the folder meanwhile.
     """
-    path = Path(path)
+    path = Path(path).absolute()  # The block may change the current directory.
     if path.is_symlink():
         path = Path(os.path.realpath(path))
-    partial = path.with_name(f".partial-{path.name}")
-    remove(partial)  # A killed process may have left it.
+    partial = path.with_name(f".partial-{path.stem}-{secrets.token_hex(4)}{path.suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(path)
         yield partial
         if path.is_file():
             shutil.copymode(path, partial)
         os.replace(partial, path)
     except BaseException as error:
         remove(partial)
-        if is_disk_full(error):
-            raise UserError(f"no space left on the disk for {path}") from None
+        is_taken = path.is_dir() and getattr(error, "errno", None) == errno.ENOTEMPTY
+        if is_taken or is_disk_full(error):
+            full = UserError(f"no space left on the disk for {path}")
+            raise (not_empty(path) if is_taken else full) from None
         raise
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Removes what processes that were killed a day ago left of writing `path`."""
+    name, suffix = glob.escape(path.stem), glob.escape(path.suffix)
+    for partial in path.parent.glob(f".partial-{name}-{'[0-9a-f]' * 8}{suffix}"):
+        with suppress(OSError):  # Another process may remove or rename it.
+            if time.time() - partial.stat().st_mtime > _DAY:
+                remove(partial)
+
+
+@contextmanager
+def locked(path: Path, message: str) -> Iterator[None]:
+    """Holds a lock, which the system removes if the process is killed.
+
+    A process that already has the lock can take it again. If another process has it for more than a
+    second, raises `UserError` with `message`.
+    """
+    try:
+        with FileLock(path, timeout=1, is_singleton=True):
+            yield
+    except Timeout:
+        raise UserError(message) from None
 
 
 def write_text(path: Path, text: str) -> None:
@@ -110,21 +142,26 @@ def resumable_file(
     with _opening(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         partial.touch()
-    with partial.open("r+b") as file:
-        for number, line in enumerate(file, 1):
-            if number % block_lines == 0 and line.endswith(b"\n"):
-                done, end = number // block_lines, file.tell()
-        file.truncate(end)
-        file.seek(end)
+    lock = path.with_name(f".lock-{key}-{path.name}")
+    with locked(lock, f"another process is writing {path}: wait for it"):
+        try:
+            with partial.open("r+b") as file:
+                for number, line in enumerate(file, 1):
+                    if number % block_lines == 0 and line.endswith(b"\n"):
+                        done, end = number // block_lines, file.tell()
+                file.truncate(end)
+                file.seek(end)
 
-        def write(block: str) -> None:
-            file.write(block.encode())
-            file.flush()
+                def write(block: str) -> None:
+                    file.write(block.encode())
+                    file.flush()
 
-        yield write, done
-    if path.is_file():
-        shutil.copymode(path, partial)
-    os.replace(partial, path)
+                yield write, done
+            if path.is_file():
+                shutil.copymode(path, partial)
+            os.replace(partial, path)
+        finally:
+            lock.unlink()
 
 
 @contextmanager
@@ -276,7 +313,12 @@ def check_is_free(directory: str | Path) -> None:
     """Raises UserError if the path exists and is not an empty folder."""
     path = Path(directory)
     if path.is_file() or (path.is_dir() and any(path.iterdir())):
-        raise UserError(f"{directory} is not empty: remove it, or name another folder")
+        raise not_empty(path)
+
+
+def not_empty(directory: Path) -> UserError:
+    """Returns the error for a folder to write that has files."""
+    return UserError(f"{directory} is not empty: remove it, or name another folder")
 
 
 def png(pixels: np.ndarray) -> bytes:

@@ -5,13 +5,17 @@ import json
 import random
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from threading import Thread
+from typing import Annotated, Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 import numpy as np
 import requests
+from pydantic import AfterValidator, BaseModel
+from urllib3.exceptions import HTTPError
 
 from keras_transformer.data.text_files import available_chunks
 from keras_transformer.decoding.options import SearchOptions
@@ -21,6 +25,8 @@ __all__ = ["ServedTranslation", "ServingClient", "connect"]
 
 Inputs = Mapping[str, Sequence[Any]]  # One value per sentence for each name.
 
+T = TypeVar("T")
+_MOST_BYTES = 2**26  # of an answer
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0  # seconds
 # HTTP status: not found (also while a model is loading), too many requests, bad gateway, service
 # unavailable, gateway timeout.
@@ -29,7 +35,7 @@ _TEMPORARY_CODES = ("NOT_FOUND", "UNAVAILABLE", "RESOURCE_EXHAUSTED", "DEADLINE_
 # By default, gRPC refuses messages over 4 MiB and makes ever longer pauses before it reconnects.
 _CHANNEL_OPTIONS = [
     ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_receive_message_length", _MOST_BYTES),
     ("grpc.min_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 1000),
 ]
@@ -38,6 +44,32 @@ _HINT = (
     " give the `address` of one, usually with port 8501 for REST and 8500 for gRPC; or set "
     "`retries` to a larger number"
 )
+
+
+# JSON can have half of a surrogate pair, which nothing can write.
+_Text = Annotated[str, AfterValidator(lambda text: text.encode().decode())]
+
+
+class _Best(BaseModel, strict=True):
+    """The outputs of the signature `serving_default`."""
+
+    translation: list[_Text]
+    score: list[float]
+
+    @staticmethod
+    def found(text: str, score: float) -> "ServedTranslation":
+        return ServedTranslation(text, score)
+
+
+class _NBest(BaseModel, strict=True):
+    """The outputs of the signature `translate_nbest`."""
+
+    translations: list[list[_Text]]
+    scores: list[list[float]]
+
+    @staticmethod
+    def found(texts: list[str], scores: list[float]) -> "list[ServedTranslation]":
+        return [ServedTranslation(*pair) for pair in zip(texts, scores, strict=True)]
 
 
 class TemporaryError(Exception):
@@ -72,7 +104,7 @@ def connect(
             Defaults to None, which means `localhost:8501` for REST and `localhost:8500` for gRPC.
         protocol: `"rest"`, or `"grpc"`, which needs tensorflow-serving-api and TensorFlow.
         version: Version of the model. Defaults to None, which means the newest version.
-        timeout: Longest wait for a connection, and for an answer, in seconds.
+        timeout: Longest wait for an answer, the connection included, in seconds.
         retries: How many times a request is repeated if the server is unreachable, slow, overloaded
             or does not have the model, because the server may still be loading the model.
     """
@@ -104,8 +136,7 @@ class ServingClient:
                 request, or does not answer with one translation per sentence.
         """
         check_is_list(texts=texts)
-        columns = self._ask("serving_default", {"text": texts}, "translation", "score")
-        return [ServedTranslation(*pair) for pair in columns]
+        return self._ask("serving_default", {"text": texts}, _Best)
 
     def translate_nbest(
         self,
@@ -138,8 +169,7 @@ class ServingClient:
         values = exported | options.model_dump(exclude_unset=True)
         inputs = {"text": texts, **{name: [x] * len(texts) for name, x in values.items()}}
         found = []
-        for row in self._ask("translate_nbest", inputs, "translations", "scores"):
-            best = [ServedTranslation(*pair) for pair in zip(*row, strict=True)]
+        for best in self._ask("translate_nbest", inputs, _NBest):
             if len(best) < max(n_best, beam_size or 1):
                 raise UserError(
                     f"the number of beams on {self._endpoint.address} is {len(best)}. Received: "
@@ -171,20 +201,19 @@ class ServingClient:
             else:
                 yield self.translate_nbest(chunk, n_best, **search)
 
-    def _ask(self, signature: str, inputs: Inputs, *names: str) -> list[tuple[Any, ...]]:
-        """Returns the values of the outputs with these names, for each sentence."""
+    def _ask(self, signature: str, inputs: Inputs, form: type["_Best | _NBest"]) -> list[Any]:
+        """Returns what the server found for each sentence. `form` has the outputs by name."""
         if not inputs["text"]:
             return []
         outputs = self._predict(signature, inputs)
         try:
-            rows = list(zip(*(outputs[name] for name in names), strict=True))
-        except (KeyError, TypeError, ValueError):
-            rows = []
-        if len(rows) != len(inputs["text"]):
-            address, expected = self._endpoint.address, " and ".join(names)
-            message = f"{address} must answer with {expected} of each sentence"
-            raise UserError(f"{message}. Received: {outputs}"[:300])
-        return rows
+            columns = [column for _, column in form.model_validate(outputs)]
+            rows = zip(inputs["text"], *columns, strict=True)
+            return [form.found(*values) for _, *values in rows]
+        except ValueError:
+            expected = " and ".join(form.model_fields)
+            message = f"{self._endpoint.address} must answer with {expected} of each sentence"
+            raise UserError(f"{message}. Received: {outputs}"[:300]) from None
 
     def _predict(self, signature: str, inputs: Inputs) -> dict[str, Any]:
         """Sends a request, again and again after temporary errors."""
@@ -224,20 +253,50 @@ class RestEndpoint:
         try:
             model = quote(self.model, safe="")
             url = f"{server.rstrip('/')}/v1/models/{model}{version}:predict"
-            response = self.session.post(url, body, timeout=self.timeout)
+            status, content = _within(self.timeout, lambda: self._post(url, body))
         except (ValueError, OverflowError) as error:
             raise UserError(f"no request can be sent to {self.address}: {error}") from None
-        except requests.RequestException as error:
-            reason = str(getattr(error.args[0], "reason", error)).rsplit(": ", 1)[-1]
+        except (requests.RequestException, HTTPError, TimeoutError) as error:
+            reason = str(getattr((*error.args, None)[0], "reason", error)).rsplit(": ", 1)[-1]
             raise TemporaryError(f"{self.address} cannot be reached: {reason}") from None
-        text = response.content.decode("utf-8", errors="replace")
-        message = f"{self.address} answers {response.status_code}: {text[:200]}"
-        if response.status_code in _TEMPORARY:
+        text = content.decode("utf-8", errors="replace")
+        message = f"{self.address} answers {status}: {text[:200]}"
+        if status in _TEMPORARY:
             raise TemporaryError(message)
         try:
             return json.loads(text)["outputs"]  # The server also writes NaN and -Infinity.
         except (ValueError, KeyError, TypeError, RecursionError):
             raise UserError(message) from None
+
+    def _post(self, url: str, body: str) -> tuple[int, bytes]:
+        """Returns the status and at most `_MOST_BYTES` of the content."""
+        plain = {"Accept-Encoding": "identity"}  # A small compressed answer could fill the memory.
+        with self.session.post(
+            url, body, headers=plain, timeout=self.timeout, stream=True
+        ) as response:
+            content = bytearray()
+            part = b" "
+            while part and len(content) < _MOST_BYTES:
+                part = response.raw.read(2**16, decode_content=False)
+                content += part
+            return response.status_code, bytes(content)
+
+
+def _within(seconds: float, function: Callable[[], T]) -> T:
+    """Calls a function, which may wait again and again. Raises `TimeoutError` after `seconds`."""
+    found: Future[T] = Future()
+
+    def call() -> None:
+        try:
+            found.set_result(function())
+        except Exception as error:
+            found.set_exception(error)
+
+    Thread(target=call, daemon=True).start()  # The end of the process does not wait for it.
+    try:
+        return found.result(seconds)
+    except TimeoutError:
+        raise TimeoutError(f"timed out after {seconds} s") from None
 
 
 @dataclass
@@ -280,7 +339,10 @@ class GrpcEndpoint:
             code = error.code().name
             message = f"{self.address} answers {code}: {error.details()}"
             raise (TemporaryError if code in _TEMPORARY_CODES else UserError)(message) from None
-        arrays = {name: self._tf.make_ndarray(x) for name, x in response.outputs.items()}
+        try:
+            arrays = {name: self._tf.make_ndarray(x) for name, x in response.outputs.items()}
+        except (TypeError, ValueError) as error:
+            raise UserError(f"{self.address} answers with a wrong tensor: {error}") from None
         text = np.vectorize(lambda x: x.decode("utf-8", errors="replace"), otypes=[object])
         return {
             name: (text(array) if array.dtype == object else array).tolist()

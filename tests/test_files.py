@@ -4,7 +4,10 @@ import io
 import os
 import resource
 import stat
+import subprocess
+import sys
 import tempfile
+import time
 import zipfile
 from pathlib import Path
 
@@ -45,7 +48,9 @@ def test_file_and_folder_appear_only_when_they_are_complete(tmp_path):
 def test_failure_keeps_the_old_file_and_leaves_nothing_behind(tmp_path):
     path = tmp_path / "scores.json"
     path.write_text("old")
-    (tmp_path / ".partial-scores.json").write_text("left by a killed process")
+    left = tmp_path / ".partial-scores-0123abcd.json"
+    left.write_text("left by a killed process")
+    os.utime(left, (0, time.time() - 25 * 3600))
     with pytest.raises(RuntimeError), atomic_write(path) as partial:
         assert not partial.exists()
         partial.write_text("ne")
@@ -68,6 +73,65 @@ def test_full_disk_is_one_line_that_names_the_file_and_keeps_the_old_one(tmp_pat
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["model.keras"]
+
+
+WRITING = """
+import sys
+from pathlib import Path
+from keras_transformer import _files
+from keras_transformer.errors import UserError
+kind, path, text = sys.argv[1:]
+def pause():
+    print("half", flush=True)
+    sys.stdin.readline()
+try:
+    if kind == "folder":
+        with _files.atomic_write(path) as partial:
+            partial.mkdir()
+            (partial / "text").write_text(text)
+            pause()
+    elif kind == "file":
+        with _files.output_file(path) as file:
+            file.write(text[:9])
+            file.flush()
+            pause()
+            file.write(text[9:])
+    else:
+        with _files.resumable_file(path, 1, "key") as (write, done):
+            write(text[:9])
+            pause()
+            write(text[9:])
+except UserError as error:
+    print(error, flush=True)
+"""
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "resumable"])
+def test_two_processes_that_write_one_name_leave_all_of_one(kind, tmp_path):
+    path = tmp_path / "out.txt"
+    texts = [letter * 9 + "\n" + letter * 900 + "\n" for letter in "ab"]
+    settings = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    environment = {"PYTHONPATH": os.pathsep.join(sys.path), "KERAS_BACKEND": "numpy"}
+    command = (sys.executable, "-c", WRITING, kind, str(path))
+    writers = [
+        subprocess.Popen((*command, text), env=os.environ | environment, **settings)
+        for text in texts
+    ]
+    first, *others = sorted((x.stdout.readline().strip() for x in writers), reverse=True)
+    ends = [writer.communicate("\n")[0].strip() for writer in writers]
+    assert first == "half" and [x.returncode for x in writers] == [0, 0]
+    refusals = [x for x in (*others, *ends) if x not in ("half", "")]
+    assert (
+        refusals
+        == {
+            "file": [],
+            "folder": [f"{path} is not empty: remove it, or name another folder"],
+            "resumable": [f"another process is writing {path}: wait for it"],
+        }[kind]
+    )
+    assert os.listdir(tmp_path) == ["out.txt"]
+    written = (path / "text" if kind == "folder" else path).read_text()
+    assert written == texts[1] if kind == "file" else written in texts
 
 
 def test_a_symbolic_link_stays_and_its_target_keeps_its_permissions(tmp_path):

@@ -57,7 +57,7 @@ class _Commands(click.Group):
         except Exception as error:
             if (message := _in_one_line(error)) is None:
                 raise
-        click.echo(f"Error: {' '.join(message.split())}", err=True)
+        click.echo(f"Error: {' '.join(terminal.printable(message).split())}", err=True)
         raise click.exceptions.Exit(2)
 
 

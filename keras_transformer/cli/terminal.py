@@ -76,15 +76,17 @@ def writer(output: Path | None) -> Iterator[Callable[[str], Any]]:
         yield file.write
 
 
+def printable(value: Any) -> Any:
+    """Replaces characters of a string that may control a terminal by spaces."""
+    is_text = isinstance(value, str)
+    return "".join(x if x.isprintable() else " " for x in value) if is_text else value
+
+
 def render(template: str, **values: Any) -> str:
-    """Returns the text of a template. Characters that may control a terminal become spaces."""
+    """Returns the text of a template, with `printable` values."""
     import jinja2
 
-    def shown(value: Any) -> Any:
-        is_text = isinstance(value, str)
-        return "".join(x if x.isprintable() else " " for x in value) if is_text else value
-
-    environment = jinja2.Environment(loader=jinja2.PackageLoader(__package__), finalize=shown)
+    environment = jinja2.Environment(loader=jinja2.PackageLoader(__package__), finalize=printable)
     environment.trim_blocks = environment.lstrip_blocks = True
     return environment.get_template(template).render(values)
 
@@ -93,7 +95,7 @@ def render(template: str, **values: Any) -> str:
 def warning_lines() -> Iterator[None]:
     """Shows each warning once on stderr, without the file and line of the code that caused it."""
     # Python would show a warning again after an import that sets filters.
-    show_once = functools.cache(lambda text: click.echo(f"Warning: {text}", err=True))
+    show_once = functools.cache(lambda text: click.echo(f"Warning: {printable(text)}", err=True))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="You are using a softmax")  # over one token
         warnings.showwarning = lambda message, *_, **__: show_once(str(message))

@@ -271,7 +271,7 @@ class ClientOptions(parameters.TextOptions):
     """Maximum length of a translation in tokens, at least the exported minimum length. Default: the
     exported value."""
     timeout: float = Field(60.0, gt=0)
-    """Longest wait for a connection, and for an answer, in seconds."""
+    """Longest wait for an answer, the connection included, in seconds."""
     retries: int = Field(5, ge=0)
     """Maximum number of retries of a request if the server is unreachable, overloaded or loading
     the model."""

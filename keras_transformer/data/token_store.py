@@ -75,7 +75,7 @@ class TokenStore(Sentences):
     """
 
     def __init__(self, directory: str | Path) -> None:
-        self.directory = Path(directory)
+        self.directory = Path(directory).absolute()
         summary = _read_summary(self.directory)
         self.fingerprint: str = summary["fingerprint"]
         self.dropped: dict[str, int] = summary["dropped"]
@@ -228,7 +228,10 @@ def _encode(
             dropped[f"more than {max_length:,} pieces"] += 1
         else:
             kept.append(
-                ([*tokenizer.source_prefix_ids, *source], [*tokenizer.target_prefix_ids, *target])
+                (
+                    tokenizer.frame_source(source)[: -1 if tokenizer.source_eos else None],
+                    [*tokenizer.target_prefix_ids, *target],
+                )
             )
     return kept
 

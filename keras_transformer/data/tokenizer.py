@@ -21,6 +21,8 @@ Side = Literal["source", "target"]
 
 _SPECIAL_IDS: dict[str, Any] = dict(pad_id=PAD_ID, unk_id=UNK_ID, bos_id=BOS_ID, eos_id=EOS_ID)
 _SUMMARY, _NAMES = "tokenizer.json", ("source.model", "target.model")
+# A word at the beginning of a source that names the target language, such as ">>fra<<".
+TAG = re.compile(r"\s*(>>.*?<<)", re.DOTALL)
 DEFAULT_FRAMES: dict[str, Any] = {"source_prefix": [], "target_prefix": [], "source_eos": True}
 
 
@@ -50,7 +52,8 @@ class Tokenizer:
         target_model: Bytes of the target language's model. Defaults to None, which means the source
             model.
         source_prefix: Pieces before those of every source, such as `[">>por<<"]`, which tells a
-            multilingual model the target language. Defaults to none.
+            multilingual model the target language. Defaults to none. A source that begins with
+            such a tag has this tag instead.
         target_prefix: Pieces that every target begins with, after bos. Search forces them, and
             `decode_target` omits them. Defaults to none.
         source_eos: Whether a source ends with eos. Defaults to True.
@@ -62,6 +65,7 @@ class Tokenizer:
             eos.
         pad_id, unk_id, bos_id, eos_id: 0, 1, 2 and 3.
         source_prefix_ids, target_prefix_ids: The ids of the prefixes.
+        tag_ids: The ids of the source pieces such as `">>por<<"`.
         frames: The arguments `source_prefix`, `target_prefix` and `source_eos`.
 
     Raises:
@@ -90,6 +94,8 @@ class Tokenizer:
         self.source_prefix_ids = _prefix_ids(self._source, "source_prefix", source_prefix)
         self.target_prefix_ids = _prefix_ids(self._target, "target_prefix", target_prefix)
         self.source_eos = source_eos
+        pieces = enumerate(self.source_pieces)
+        self.tag_ids = {piece: id for id, piece in pieces if TAG.fullmatch(piece)}
         prefixes = {"source_prefix": [*source_prefix], "target_prefix": [*target_prefix]}
         self.frames = {**prefixes, "source_eos": source_eos}
 
@@ -271,20 +277,40 @@ class Tokenizer:
         return default if side is None else side == "source"
 
     def encode_source(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Returns the ids of the pieces of each source sentence, without bos and eos."""
-        return _encode(self._source, sentences)
+        """Returns the ids of the pieces of each source sentence, without bos and eos.
+
+        If the vocabulary has pieces such as `">>por<<"`, a tag of this form at the beginning is
+        one piece, unk if the vocabulary lacks it.
+
+        Source: `MarianTokenizer` of Hugging Face transformers
+        """
+        check_is_list(sentences=sentences)
+        split = [self.split_tag(sentence) for sentence in sentences]
+        encoded = _encode(self._source, [text for _, text in split])
+        return [[*tag, *ids] for (tag, _), ids in zip(split, encoded, strict=True)]
+
+    def split_tag(self, sentence: str) -> tuple[list[int], str]:
+        """Returns the id of the tag at the beginning of a source, if it has one, and the rest."""
+        tag = TAG.match(sentence) if self.tag_ids else None
+        if tag is None:
+            return [], sentence
+        return [self.tag_ids.get(tag[1], UNK_ID)], sentence[tag.end() :]
 
     def source_surfaces(self, sentence: str) -> list[str]:
         """Returns the normalized text of each piece of a source sentence, unknown or not."""
-        return [x.replace("▁", " ").strip() for x in self._source.encode(sentence, out_type=str)]
+        tag, text = self.split_tag(sentence)
+        pieces = self._source.encode(text, out_type=str)
+        return [""] * len(tag) + [x.replace("▁", " ").strip() for x in pieces]
 
     def encode_target(self, sentences: Sequence[str]) -> list[list[int]]:
         """Returns the ids of the pieces of each target sentence, without bos and eos."""
         return _encode(self._target, sentences)
 
     def frame_source(self, pieces: Sequence[int]) -> list[int]:
-        """Returns the encoder's input: the source prefix, the pieces, then eos."""
-        return [*self.source_prefix_ids, *pieces, *([EOS_ID] if self.source_eos else [])]
+        """Returns the encoder's input: the source prefix or a tag, the pieces, then eos."""
+        is_tagged = {*pieces[:1]} & {*self.tag_ids.values()}
+        before = [] if is_tagged else self.source_prefix_ids
+        return [*before, *pieces, *([EOS_ID] if self.source_eos else [])]
 
     def frame_target(self, pieces: Sequence[int]) -> tuple[list[int], list[int]]:
         """Returns the decoder's input (bos, then pieces) and the labels (pieces, then eos).

@@ -109,6 +109,7 @@ def export_onnx(
         "source_tokenizer": "source.model",
         "target_tokenizer": "source.model" if has_one_model else "target.model",
         "source_prefix_ids": tokenizer.source_prefix_ids,
+        "tag_ids": tokenizer.tag_ids,
         "target_prefix_ids": tokenizer.target_prefix_ids,
         "source_eos": tokenizer.source_eos,
         "num_layers": model.decoder.num_layers,

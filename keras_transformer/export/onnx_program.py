@@ -149,18 +149,22 @@ class StandaloneTranslator:
         """
         config = self.model.config
         before, after = config["source_prefix_ids"], [config["eos_id"]] * config["source_eos"]
-        most = config["max_length"] - len(before) - len(after)
-        pieces = self._source.encode([sentence.strip() for sentence in sentences])
-        for sentence, ids in zip(sentences, pieces, strict=True):
+        split = [self._split(sentence.strip()) for sentence in sentences]
+        pieces = self._source.encode([text for _, text in split])
+        sources = []
+        for (tag, text), ids in zip(split, pieces, strict=True):
+            is_known = {*tag} & {*config["tag_ids"].values()}  # It replaces the prefix.
+            start = tag if is_known else [*before, *tag]
+            most = config["max_length"] - len(start) - len(after)
             if len(ids) > most:
-                text = f"Only {most:,} of {len(ids):,} pieces are translated: {sentence[:40]!r}..."
-                warnings.warn(text, stacklevel=2)
-        sources = [[*before, *ids[:most], *after] for ids in pieces]
+                message = f"Only {most:,} of {len(ids):,} pieces are translated: {text[:40]!r}..."
+                warnings.warn(message, stacklevel=2)
+            sources.append([*start, *ids[:most], *after])
         found = [("", 0.0)] * len(sources)
         for index, ids in enumerate(pieces):
-            known = "".join(self._source.id_to_piece([i for i in ids if i != config["unk_id"]]))
-            if config["unk_id"] in ids and not any(map(str.isalnum, known)):
-                found[index], pieces[index] = (sentences[index].strip(), 0.0), []
+            words = "".join(self._source.id_to_piece([i for i in ids if i != config["unk_id"]]))
+            if config["unk_id"] in ids and not any(map(str.isalnum, words)):
+                found[index], pieces[index] = (split[index][1].strip(), 0.0), []
                 warnings.warn(f"Copied without translation: {found[index][0][:40]!r}", stacklevel=2)
         order = [index for index, ids in enumerate(pieces) if ids]
         order.sort(key=lambda index: -len(sources[index]))
@@ -180,6 +184,13 @@ class StandaloneTranslator:
                 text = self._target.decode([id for id in ids if id != config["eos_id"]])
                 found[index] = text, score
         return found
+
+    def _split(self, text: str) -> tuple[list[int], str]:
+        """Returns the id of a tag such as ">>fra<<" at the beginning of a text, and the rest."""
+        ids, end = self.model.config["tag_ids"], text.find("<<") + 2
+        if ids and text.startswith(">>") and end > 1:
+            return [ids.get(text[:end], self.model.config["unk_id"])], text[end:]
+        return [], text
 
     def search(self, source_ids: np.ndarray, limits: np.ndarray) -> list[tuple[list[int], float]]:
         """Returns ids and score of the best hypothesis of each source.

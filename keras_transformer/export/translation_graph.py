@@ -195,13 +195,18 @@ class TranslationGraph:
 
     def _sources(self, text: tf.Tensor) -> "_Sources":
         pieces = self._tokenizer.encode_source(text)
-        before, most = self._source_prefix, self._model.max_length
-        around = len(before) + (self._source_end == self._eos_id)
-        counts = tf.cast(pieces.row_lengths(), "int32")
+        before, most = len(self._source_prefix), self._model.max_length
+        end = int(self._source_end == self._eos_id)
+        is_tagged = self._tokenizer.is_tagged(pieces.to_tensor(self._pad_id, shape=[None, 1]))
+        prefixes = tf.tile(tf.constant([self._source_prefix], "int32"), [pieces.nrows(), 1])
+        own = tf.RaggedTensor.from_tensor(prefixes, tf.where(is_tagged, 0, before))
+        framed = tf.concat([own, pieces], axis=1)
+        counts = tf.cast(framed.row_lengths(), "int32")
         # At least one column after the prefix, also for a blank text without eos.
-        all_lengths = tf.maximum(counts + around, len(before) + 1)
-        ids = self._framed(pieces[:, : most - around], before, [self._source_end])
-        return _Sources(ids, tf.minimum(all_lengths, most), all_lengths, counts > 0)
+        all_lengths = tf.maximum(counts + end, before + 1)
+        ids = self._framed(framed[:, : most - end], [], [self._source_end])
+        is_text = pieces.row_lengths() > 0
+        return _Sources(ids, tf.minimum(all_lengths, most), all_lengths, is_text)
 
     def _framed(self, pieces: tf.RaggedTensor, *around: list[int]) -> tf.Tensor:
         """Returns `pieces` between the ids before and after each row, padded."""
@@ -266,16 +271,20 @@ class TranslationGraph:
     def _align(self, source_ids: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
         """Returns the position of the source piece that a target piece attends to most, or -1.
 
-        Positions do not count the source prefix.
+        Positions do not count the source prefix or the tag.
         """
+        before = len(self._source_prefix)
+        prefix = tf.constant(self._source_prefix, "int32")
+        is_tag = self._tokenizer.is_tagged(source_ids[:, :1])
+        is_prefix = tf.reduce_all(source_ids[:, :before] == prefix, axis=1)
+        first = tf.where(is_tag & ~is_prefix, 1, before)[:, None]
         bos = tf.fill(tf.concat([tf.shape(ids)[:2], [1]], axis=0), self._bos_id)
         target_ids = tf.concat([bos, ids[:, :, :-1]], axis=-1)
         attention = self._model.source_attention(source_ids, target_ids)
-        attention = attention[..., len(self._source_prefix) :]
-        source_ids = source_ids[:, len(self._source_prefix) :]
         is_piece = tf.logical_and(source_ids != self._pad_id, source_ids != self._eos_id)
+        is_piece &= tf.range(tf.shape(source_ids)[1]) >= first
         attention = tf.where(is_piece[:, None, None], attention, -1.0)
-        best = tf.argmax(attention, axis=-1, output_type="int32")
+        best = tf.argmax(attention, axis=-1, output_type="int32") - first[:, None]
         return tf.where(ids == self._pad_id, -1, best)
 
 
@@ -315,6 +324,7 @@ class GraphTokenizer(tf.Module):
                 tokenizer.target_model, name="target_sentencepiece"
             )
         self._pad_id, self._unk_id = tokenizer.pad_id, tokenizer.unk_id
+        self._tags, self._tag_ids = (*tokenizer.tag_ids,), (*tokenizer.tag_ids.values(),)
         wordless = wordless_pieces(tokenizer)
         self._is_word = [id not in wordless for id in range(tokenizer.source_vocabulary_size)]
         self._num_forced = len(tokenizer.target_prefix_ids)
@@ -324,15 +334,32 @@ class GraphTokenizer(tf.Module):
 
     def encode_source(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Strips white space from the ends of source texts `(B,)`, and returns their piece ids."""
-        return self._source.tokenize(tf.strings.regex_replace(texts, _ENDS, ""))
+        tags, texts = self._split_tags(tf.strings.regex_replace(texts, _ENDS, ""))
+        return tf.concat([tags, self._source.tokenize(texts)], axis=1)
+
+    def _split_tags(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor]:
+        """Returns the id of the tag at the beginning of each text, if any, and the rest."""
+        rest = tf.strings.regex_replace(texts, "^(?s:>>.*?<<)", "") if self._tags else texts
+        lengths = tf.strings.length(texts) - tf.strings.length(rest)
+        tags = tf.strings.substr(texts, tf.zeros_like(lengths), lengths)[:, None]
+        is_tag, own = tags == tf.constant(self._tags, "string"), tf.constant(self._tag_ids, "int32")
+        ids = tf.reduce_max(tf.where(is_tag, own, self._unk_id), axis=1, keepdims=True)
+        return tf.ragged.boolean_mask(ids, lengths[:, None] > 0), rest
+
+    def is_tagged(self, first_ids: tf.Tensor) -> tf.Tensor:
+        """Returns whether the first ids of sources, int32 `(B, 1)`, are tags."""
+        return tf.reduce_any(first_ids == tf.constant(self._tag_ids, "int32"), axis=1)
 
     def divide(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the texts to translate, and those to copy, in which no word is known."""
         texts = tf.strings.regex_replace(tf.strings.regex_replace(texts, _ENDS, ""), _BLANK, "")
-        pieces = self._source.tokenize(texts)
+        _, rest = self._split_tags(texts)
+        pieces = self._source.tokenize(rest)
         has_word = tf.reduce_any(tf.gather(tf.constant(self._is_word), pieces), axis=1)
         is_copied = tf.reduce_any(pieces == self._unk_id, axis=1) & ~has_word
-        return tf.where(is_copied, "", texts), tf.where(is_copied, texts, "")
+        is_blank = is_copied | (pieces.row_lengths() == 0)
+        rest = tf.strings.regex_replace(rest, _ENDS, "")
+        return tf.where(is_blank, "", texts), tf.where(is_copied, rest, "")
 
     def encode_target(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Does the same with target texts."""

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 from filelock import FileLock, Timeout
 
 from keras_transformer._files import (
+    locked,
     read_entries,
     read_text,
     remove,
@@ -380,17 +381,9 @@ def opened_runs(runs: Runs) -> list[Run]:
 
 @contextmanager
 def training_lock(directory: Path) -> Iterator[None]:
-    """Locks a folder so that only one process trains in it. Creates the folder if needed.
-
-    If a process is killed, the operating system removes its lock. A process that already has the
-    lock can take it again. If another process has the lock, raises `UserError`.
-    """
+    """Locks a folder so that only one process trains in it, as `locked`. Creates the folder."""
     directory.mkdir(parents=True, exist_ok=True)
-    try:
-        # `Run.is_training` holds the lock for an instant.
-        with FileLock(directory / ".lock", timeout=1, is_singleton=True):
-            yield
-    except Timeout:
-        raise UserError(
-            f"another process is training in {directory}: wait for it, or choose another folder"
-        ) from None
+    # `Run.is_training` holds the lock for an instant, and `locked` waits that long.
+    message = f"another process is training in {directory}: wait for it, or choose another folder"
+    with locked(directory / ".lock", message):
+        yield

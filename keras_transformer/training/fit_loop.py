@@ -126,10 +126,11 @@ def fit(
     _check(model, batches, callbacks)
     check_sizes(steps=steps, checkpoint_every=checkpoint_every, keep_checkpoints=keep_checkpoints)
     use_compilation_cache()
-    folder = Path(directory) / "checkpoints"
+    directory = Path(directory).absolute()  # A callback may change the current directory.
+    folder = directory / "checkpoints"
     with ExitStack() as stack:
         if distribution.is_chief:
-            stack.enter_context(training_lock(Path(directory)))
+            stack.enter_context(training_lock(directory))
         step, history = _begin(model, folder, resume, distribution)
         if step > steps:
             raise UserError(
@@ -146,7 +147,7 @@ def fit(
         if distribution.is_chief and progress:
             reporters.append(stack.enter_context(ProgressBar(steps, step)))
         if distribution.is_chief and tensorboard:
-            writer = TensorBoardWriter(Path(directory) / "logs", first_step=step + 1)
+            writer = TensorBoardWriter(directory / "logs", first_step=step + 1)
             reporters.append(stack.enter_context(writer))
             writer.write_hyperparameters(hyperparameters or {})
         counter = Steps(step, accumulation, reporters, seed, tokens, report_every, distribution)

@@ -288,11 +288,9 @@ class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
 
     def local_copy(self) -> "SlicedLogitsTrainer":
         """Returns a compiled trainer for one device, with the same loss but new weights."""
-        copy = SlicedLogitsTrainer(
-            type(self.model).from_config(self.model.get_config()),
-            self.token_loss,
-            self.logits_mebibytes,
-        )
+        model = type(self.model).from_config(self.model.get_config())
+        vars(model)["tokenizer_files"] = getattr(self.model, "tokenizer_files", None)
+        copy = SlicedLogitsTrainer(model, self.token_loss, self.logits_mebibytes)
         optimizer = type(self.optimizer).from_config(self.optimizer.get_config())
         copy.compile(optimizer, jit_compile=self.jit_compile)
         copy.optimizer.build(copy.trainable_variables)

@@ -160,6 +160,7 @@ def _train(run: Run, resume: bool, callbacks: list[Any], distribution: Distribut
     tokenizer, training_text, validation_text = distribution.chief_first(
         lambda: _prepare(run, initial_run, resume, distribution.is_chief)
     )
+    vars(trainer.model)["tokenizer_files"] = tokenizer.files  # Checkpoints keep them.
     alpha = settings.subword_regularization
     plan = BatchPlan(
         training_text,

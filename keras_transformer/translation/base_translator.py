@@ -14,7 +14,6 @@ import numpy as np
 
 from keras_transformer._progress import Bar
 from keras_transformer.data.text_files import available_chunks
-from keras_transformer.data.tokenizer import most_pieces
 from keras_transformer.decoding.options import IMPOSSIBLE, DecodingOptions, SearchOptions
 from keras_transformer.errors import check_is_list
 from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis, SourcePart
@@ -171,13 +170,19 @@ class BaseTranslator(ABC):
         return [x for index, pair in enumerate(encoded) for x in self._parts_of(index, *pair)]
 
     def _parts_of(self, index: int, text: str, pieces: list[int]) -> Iterator[SourcePart]:
-        most = most_pieces(self.tokenizer, "source", self.max_length)
-        encode, sources = self.tokenizer.encode_source, [(text, pieces)]
+        tag, rest = self.tokenizer.split_tag(text)
+        if tag == [self.tokenizer.unk_id]:
+            known = ", ".join([*self.tokenizer.tag_ids][:8])
+            message = f"The model has tags such as {known}. Received: {text[:40]!r}"
+            warnings.warn(message, stacklevel=6)
+        most = self.max_length - len(self.tokenizer.frame_source(tag))
+        encode, pieces = self.tokenizer.encode_source, pieces[len(tag) :]
+        sources = [(rest.strip(), pieces)]
         is_whole = len(pieces) <= most or self._is_unknown(pieces)
         if not is_whole and self.overlong == "split":
             from keras_transformer.translation.long_lines import split_overlong
 
-            split = split_overlong(text, lambda x: len(encode([x])[0]) <= most)
+            split = split_overlong(rest, lambda x: len(encode([x])[0]) <= most)
             split = [part.strip() for part in split]
             sources = list(zip(split, encode(split), strict=True))
         elif not is_whole:
@@ -188,11 +193,14 @@ class BaseTranslator(ABC):
             )
         # The word in which each part begins: the parts have the characters of the text in order.
         words = [number for number, word in enumerate(text.split()) for _ in word]
-        starts = np.cumsum([0, *(len("".join(part.split())) for part, _ in sources)])
+        texts = [text.removesuffix(rest), *(part for part, _ in sources)]
+        starts = np.cumsum([len("".join(part.split())) for part in texts])
         kept = [(*x, start) for x, start in zip(sources, starts, strict=False) if x[1]]
         for number, (part, ids, start) in enumerate(kept):
-            framed = self.tokenizer.frame_source(ids[:most])
-            yield SourcePart(index, number, framed, part, words[start], self._is_unknown(ids))
+            framed = self.tokenizer.frame_source([*tag, *ids[:most]])
+            before = len(framed) - len(ids[:most]) - self.tokenizer.source_eos
+            is_copied = self._is_unknown(ids)
+            yield SourcePart(index, number, framed, part, words[start], is_copied, before)
 
     def _is_unknown(self, pieces: Sequence[int]) -> bool:
         """Returns whether some pieces are unknown, and no other piece has a letter or digit."""

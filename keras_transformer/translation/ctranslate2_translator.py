@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import sys
+import zipfile
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_transformer._backend import check_not_forked
-from keras_transformer._files import atomic_write, remove
+from keras_transformer._files import atomic_write, read_config, remove
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions, length_penalty_base
 from keras_transformer.errors import UserError
@@ -204,12 +205,13 @@ def import_ctranslate2(options: SearchOptions) -> Any:
 def converted(run: Run) -> Path:
     """Converts a run's model for CTranslate2 if needed, and returns the folder of the result.
 
-    Its name depends on sizes (bytes) and times (ns) of the files of the model and tokenizer.
+    Its name depends on the contents of the model and the tokenizer, so copies of the run share it.
     """
-    run.model_place()
-    paths = sorted(filter(Path.is_file, (run.model_path, *run.tokenizer_dir.iterdir())))
-    stamps = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
-    name = hashlib.sha256(repr((VERSION, stamps)).encode()).hexdigest()[:16]
+    read_config(run.model_place())  # Raises an error if the archive is damaged.
+    with zipfile.ZipFile(run.model_path) as archive:
+        parts = [(x.filename, x.file_size, x.CRC) for x in archive.infolist()]
+    content = VERSION, parts, run.tokenizer().files
+    name = hashlib.sha256(repr(content).encode()).hexdigest()[:16]
     folder = run.directory / FOLDER / name
     if not folder.exists():
         with run.writing():

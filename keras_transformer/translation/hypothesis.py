@@ -18,10 +18,11 @@ class SourcePart(NamedTuple):
 
     sentence: int  # index of the sentence
     number: int  # index of the part in its sentence
-    ids: list[int]  # ids of the source pieces, then eos
-    text: str
+    ids: list[int]  # ids of the prefix or tag, the source pieces, then eos
+    text: str  # without the tag
     first_word: int  # index of the word of the sentence in which the part begins
     is_copied: bool = False  # instead of translated, because no word is known
+    before: int = 0  # number of ids before the pieces of the text
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,10 @@ def open_model(
     found = (tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size)
     needed = tuple(x or own for x, own in zip(vocabulary_sizes(model), found, strict=True))
     trained_with = read_member(run.model_path, TOKENIZER_MEMBER)
-    if found != needed or trained_with not in (None, tokenizer.fingerprint):
+    is_trained_with = trained_with in (None, tokenizer.fingerprint) and (
+        getattr(model, "tokenizer_files", None) in (None, tokenizer.files)
+    )
+    if found != needed or not is_trained_with:
         raise UserError(
             f"{run.tokenizer_dir} has other pieces than the tokenizer that {path} was trained "
             f"with. The model has vocabularies of {needed} ids. Received: {found} ids"

@@ -406,16 +406,15 @@ class Translator(BaseTranslator):
                 f"`source_attention`). Received: model={type(self.model).__name__}"
             )
         bos_id, pad_id = self.tokenizer.bos_id, self.tokenizer.pad_id
-        first, forced = len(self.tokenizer.source_prefix_ids), len(self.tokenizer.target_prefix_ids)
+        forced = len(self.tokenizer.target_prefix_ids)
         sources = [part.ids for part in parts]
         targets = [[[bos_id, *hypothesis.ids[:-1]] for hypothesis in of_part] for of_part in found]
         batches = pair_batches(sources, targets, self.tokens_per_batch, self.max_length, pad_id)
         for indices, source_ids, target_ids in batches:
             attention = ops.convert_to_numpy(self._source_attention(source_ids, target_ids))
-            attention = attention[..., forced:, first:]
-            yield from zip(indices, attention, strict=False)
+            for index, weights in zip(indices, attention, strict=False):
+                yield index, weights[:, forced:, parts[index].before :]
 
     def _pieces(self, part: SourcePart) -> Sequence[int]:
         """Returns the ids of a part without the tokenizer's prefix and eos."""
-        first, end = len(self.tokenizer.source_prefix_ids), len(part.ids)
-        return part.ids[first : end - self.tokenizer.source_eos]
+        return part.ids[part.before : len(part.ids) - self.tokenizer.source_eos]

@@ -253,7 +253,8 @@ def translation_attention(
     queries, predicted = ([names[1][id] for id in ids] for ids in (target_ids, labels))
     special = tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id
     attention = model.source_attention(inputs["source_ids"], inputs["target_ids"][:, None])
-    before = len(tokenizer.source_prefix_ids), len(tokenizer.target_prefix_ids)
+    first = len(source_ids) - len(source) - tokenizer.source_eos
+    before = first, len(tokenizer.target_prefix_ids)
     return AttentionExample(
         maps,
         {"encoder": (keys, keys), "decoder": (queries, queries), "cross": (predicted, keys)},

@@ -41,6 +41,7 @@ def outcome_of(monkeypatch, error):
     ("error", "message"),
     [
         (UserError("wrong\n  place"), "Error: wrong place\n"),
+        (UserError("wrong\x1b[2J\x9b31m\rplace\x07"), "Error: wrong [2J 31m place\n"),
         (PermissionError(errno.EACCES, "Permission denied", "/x"), "Error: /x: Permission denied"),
         (OSError(errno.ENOSPC, "No space left on device"), "Error: no space left on the disk: "),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "Error: not enough memory: "),
@@ -81,6 +82,27 @@ def start(code, *words, **variables):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables}
     command = [sys.executable, "-c", code, *map(str, words)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT)
+
+
+ENTRY = "import keras_transformer_cli; keras_transformer_cli.main()"
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+def test_closed_streams_are_like_the_null_device(closed):
+    command = f"'{sys.executable}' -c '{ENTRY}' client m --retries 0 --address localhost:1 {closed}"
+    code = "import subprocess, sys; sys.exit(subprocess.run(['sh', '-c', sys.argv[1]]).returncode)"
+    result = start(code, command)  # With stdin from nowhere, there is nothing to ask the server.
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_help_needs_no_folder_for_temporary_files(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import tempfile\ntempfile._candidate_tempdir_list = lambda: ['/proc/no/such']\n"
+    )
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    for words in (["--version"], ["--help"]):
+        result = start(ENTRY, *words, PYTHONPATH=path)
+        assert (result.returncode, result.stderr) == (0, "") and result.stdout
 
 
 SHOW_BACKEND = """

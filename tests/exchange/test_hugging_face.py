@@ -168,16 +168,20 @@ def test_ids_and_texts_equal_those_of_marian_tokenizer(name, data_dir, tmp_path)
         pytest.skip("KERAS_TRANSFORMER_DATA has no pretrained models")
     from keras_transformer.export.translation_graph import GraphTokenizer, tf
 
-    theirs = transformers.MarianTokenizer.from_pretrained(source)
+    folder = opus_folder(source, tmp_path / name, [">>fra<<", ">>cmn_Hans<<"])
+    theirs = transformers.MarianTokenizer.from_pretrained(folder)
     sentences = opus_sentences()
-    run = import_run(opus_folder(source, tmp_path / name), tmp_path / "run")
+    starts = (">>fra<< ", ">>cmn_Hans<<", ">>xyz<< ", ">> a << ", ">>fra<< >>fra<< ", "a >>fra<< ")
+    tagged = [start + text for start in starts for text in (*sentences[:20], "")]
+    tagged = [*sentences, *(text.strip() for text in tagged)]
+    run = import_run(folder, tmp_path / "run")
     tokenizer = run.tokenizer()
     graph = GraphTokenizer(tokenizer)
     old_id = to_numpy(open_model(run).source_embedding.embeddings)[:, 0].astype(int)
-    for side, labels in (("source", {"text": sentences}), ("target", {"text_target": sentences})):
-        ids = getattr(tokenizer, f"encode_{side}")(sentences)
-        assert getattr(graph, f"encode_{side}")(tf.constant(sentences)).to_list() == ids
-        expected = [row[:-1] for row in theirs(**labels)["input_ids"]]  # without eos
+    for side, name, texts in (("source", "text", tagged), ("target", "text_target", sentences)):
+        ids = getattr(tokenizer, f"encode_{side}")(texts)
+        assert getattr(graph, f"encode_{side}")(tf.constant(texts)).to_list() == ids
+        expected = [row[:-1] for row in theirs(**{name: texts})["input_ids"]]  # without eos
         assert [old_id[row].tolist() for row in ids] == expected
     texts = tokenizer.decode_target(ids)
     named = [x.replace("<unk>", " ⁇ ") for x in theirs.batch_decode(expected)]
@@ -192,14 +196,17 @@ def opus_sentences():
     return [x for file in files for x in file.read_text("utf-8").splitlines()]
 
 
-def opus_folder(source, folder):
+def opus_folder(source, folder, tags=()):
     """An OPUS-MT model with small weights. The embedding of each id begins with the id."""
-    shutil.copytree(source, folder)
+    shutil.copytree(source, folder, copy_function=shutil.copyfile)
     config = json.loads((folder / "config.json").read_text())
     sizes = {f"{x}_{y}": 1 for x in ("encoder", "decoder") for y in ("layers", "attention_heads")}
     sizes |= {"encoder_ffn_dim": 2, "d_model": 2}
     (folder / "config.json").write_text(json.dumps({**config, **sizes}))
-    rows = len(json.loads((folder / "vocab.json").read_text("utf-8")))
+    vocabulary = json.loads((folder / "vocab.json").read_text("utf-8"))
+    rows = len(vocabulary) + len(tags)
+    vocabulary |= dict(zip(tags, range(len(vocabulary), rows), strict=True))
+    (folder / "vocab.json").write_text(json.dumps(vocabulary))
     model = Transformer(rows, num_layers=1, d_model=2, num_heads=1, d_ff=2)
     weights = named_weights(model, HUGGING_FACE, {"target": "model.shared.weight"})
     weights = {name: np.ascontiguousarray(x) for name, x in weights.items()}

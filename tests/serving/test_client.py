@@ -134,11 +134,27 @@ def test_another_search_than_the_exported_goes_by_its_signature():
         {"translation": ["x"]},
         "nonsense",
         {"translation": ["x"], "score": []},
+        {"translation": "x", "score": [-1.0]},
+        {"translation": [None], "score": [-1.0]},
+        {"translation": ["x"], "score": ["-1"]},
+        {"translation": ["\ud800"], "score": [-1.0]},
+        {"translation": ["x"], "score": [10**400]},
+        ["x"],
+        3,
     ],
 )
 def test_an_answer_of_another_form_is_an_error(outputs):
     with pytest.raises(UserError, match="must answer with translation and score of each sentence"):
         ServingClient(Scripted(outputs=outputs)).translate(["a"])
+
+
+@pytest.mark.parametrize(
+    "columns", [("x", "y"), ([["x"]], [-1.0]), ([["x"]], [[-1.0, -2.0]]), (["x"], [[-1.0]])]
+)
+def test_an_answer_with_other_lists_of_translations_is_an_error(columns):
+    outputs = dict(zip(("translations", "scores"), columns, strict=True))
+    with pytest.raises(UserError, match="must answer with translations and scores of each"):
+        ServingClient(Scripted(outputs=outputs)).translate_nbest(["a"])
 
 
 def test_a_string_in_place_of_a_list_is_not_sent():

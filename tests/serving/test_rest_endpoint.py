@@ -8,10 +8,15 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from keras_transformer import serving
 from keras_transformer.errors import UserError
 from keras_transformer.serving import RestEndpoint, TemporaryError
 
 pytestmark = pytest.mark.once
+
+
+class _Drip(bytes):
+    """Bytes that are sent one in a tenth of a second."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -23,7 +28,12 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.send_response(self.server.status)
         self.end_headers()
-        self.wfile.write(self.server.answer)
+        parts = [self.server.answer]
+        if isinstance(self.server.answer, _Drip):
+            parts = [bytes([x]) for x in self.server.answer]
+        for part in parts:
+            self.wfile.write(part)
+            time.sleep(0.1 * (len(parts) > 1))
 
     do_POST = _answer
 
@@ -95,6 +105,18 @@ def test_a_server_that_is_away_or_hangs_up_is_temporary(script):
         RestEndpoint("m", script.address).predict("s", {"text": ["a"]})
     with pytest.raises(TemporaryError, match="^http://localhost:1 .*: .*Connection refused$"):
         RestEndpoint("m", "http://localhost:1").predict("s", {"text": ["a"]})
+
+
+def test_time_and_size_of_an_answer_are_bounded(script, monkeypatch):
+    script.answer = _Drip(b" " * 10)
+    with pytest.raises(TemporaryError, match="timed out after 0.3 s"):
+        RestEndpoint("m", script.address, timeout=0.3).predict("s", {"text": ["a"]})
+    monkeypatch.setattr(serving, "_MOST_BYTES", 1000)
+    script.answer = b'{"outputs": {}}' + b" " * 10**6
+    assert RestEndpoint("m", script.address).predict("s", {"text": ["a"]}) == {}
+    script.answer = b" " * 10**6 + b'{"outputs": {}}'
+    with pytest.raises(UserError, match="answers 200"):
+        RestEndpoint("m", script.address).predict("s", {"text": ["a"]})
 
 
 @pytest.mark.parametrize("answer", [b"<html>Hello</html>", b'{"predictions": []}', b"[" * 100_000])

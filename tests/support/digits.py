@@ -14,7 +14,7 @@ class Digits:
 
     pad_id, unk_id, bos_id, eos_id = PAD, UNK, BOS, EOS
     source_prefix_ids, target_prefix_ids, source_eos = [], [], True
-    frame_source = Tokenizer.frame_source
+    frame_source, split_tag, tag_ids = Tokenizer.frame_source, Tokenizer.split_tag, {}
 
     source_pieces = target_pieces = ["?"] * A + ["▁" + digit for digit in "0123456789"]
 

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from keras_transformer.data import TokenStore
+from keras_transformer.data import Tokenizer, TokenStore
 from keras_transformer.data.parallel_text import Corpora
 from keras_transformer.data.tokenizer import DEFAULT_FRAMES
 
@@ -26,7 +26,8 @@ class RepeatingTokenizer:
     fingerprint = "repeating"
     source_vocabulary_size = target_vocabulary_size = 65_000
     source_prefix_ids, target_prefix_ids, source_eos = [], [], True
-    frames = DEFAULT_FRAMES
+    frames, tag_ids = DEFAULT_FRAMES, {}
+    frame_source = Tokenizer.frame_source
 
     def encode_source(self, sentences: Sequence[str]) -> list[list[int]]:
         counts_and_ids = (map(int, sentence.split()) for sentence in sentences)

@@ -101,7 +101,7 @@ def _die_in_checkpoint(step: int) -> None:
     sha256_of = checkpoint.sha256_of
 
     def die_at_step(path: Path) -> str:
-        if path.parent.name == f".partial-step-{step:08d}":
+        if path.parent.name.startswith(f".partial-step-{step:08d}-"):
             _die()
         return sha256_of(path)
 

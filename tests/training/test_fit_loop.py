@@ -120,6 +120,16 @@ def test_users_callbacks_see_validation_and_come_before_the_checkpoint(tmp_path)
 
 
 @pytest.mark.once
+def test_a_relative_folder_stays_where_it_was(tmp_path, monkeypatch):
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    move = keras.callbacks.LambdaCallback(on_train_begin=lambda logs: os.chdir("other"))
+    fit_quietly(new_model(), "mine", callbacks=[move])
+    assert names(tmp_path / "mine")[-1] == "step-00000005" and (tmp_path / "mine" / "logs").is_dir()
+    assert not os.listdir(tmp_path / "other")
+
+
+@pytest.mark.once
 def test_logs_metrics_and_what_a_function_measures(tmp_path):
     def measure(model, step):
         loss = keras.ops.convert_to_tensor([10.0 - step])

@@ -139,6 +139,8 @@ def test_leaves_a_complete_run_folder(whole):
     steps = [path.name for path in run.checkpoints()]
     assert steps == ["step-00000002", "step-00000004", "step-00000005"]
     assert read_member(run.model_path, TOKENIZER_MEMBER) == run.tokenizer().fingerprint
+    kept = load_checkpoint_model(run.checkpoints()[-1]).tokenizer_files
+    assert kept == run.tokenizer().files
     expected = "loaded" if keras.config.backend() == "tensorflow" else "absent"
     assert printed.splitlines()[-1] == f"TensorFlow is {expected}"
 
@@ -191,7 +193,8 @@ def test_resume_continues_bit_for_bit(whole, tmp_path):
     for place, step in [("step", 0), ("checkpoint", 2), ("step", 3), ("checkpoint", 4)]:
         assert train_in_another_process(tmp_path, place, step).returncode == -9
     left = tmp_path / "run" / "checkpoints"
-    assert {path.name for path in left.iterdir()} == {".partial-step-00000004", "step-00000002"}
+    names = sorted(path.name for path in left.iterdir())
+    assert [name[:22] for name in names] == [".partial-step-00000004", "step-00000002"]
     run = tiny_run.go_on(tmp_path)
     assert not list(left.glob(".*"))
     assert [path.name for path in run.checkpoints()][-1] == whole[0].checkpoints()[-1].name

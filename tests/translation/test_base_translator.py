@@ -22,7 +22,7 @@ class Words:
 
     pad_id, unk_id, bos_id, eos_id = range(4)
     source_prefix_ids, target_prefix_ids, source_eos = [], [], True
-    frame_source = Tokenizer.frame_source
+    frame_source, split_tag, tag_ids = Tokenizer.frame_source, Tokenizer.split_tag, {}
 
     def encode_source(self, texts):
         return [[len(word) for word in text.split() if word != "zwsp"] for text in texts]
@@ -126,9 +126,9 @@ def test_a_translation_has_the_length_of_its_source_plus_50_tokens():
 def test_parts_know_sentence_number_and_words():
     sentences = [" aa bbb ", "", "one two. Three  four five", "zwsp"]
     assert Capitals(Words(), 4)._parts(sentences) == [
-        (0, 0, [2, 3, 3], "aa bbb", 0, False),
-        (2, 0, [3, 4, 3], "one two.", 0, False),
-        (2, 1, [5, 4, 4, 3], "Three  four five", 2, False),
+        (0, 0, [2, 3, 3], "aa bbb", 0, False, 0),
+        (2, 0, [3, 4, 3], "one two.", 0, False, 0),
+        (2, 1, [5, 4, 4, 3], "Three  four five", 2, False, 0),
     ]
     parts = Capitals(Letters(), 5)._parts(["ab cdefghi 你。好 j"])
     texts = ["ab", "cde", "fghi", "你。", "好 j"]
@@ -138,4 +138,4 @@ def test_parts_know_sentence_number_and_words():
 def test_cutting_keeps_the_beginning_and_warns():
     with pytest.warns(UserWarning, match="first 2 of 3 pieces of 'aa bbb cc'... are translated"):
         parts = Capitals(Words(), 3, overlong="truncate")._parts(["aa bbb cc"])
-    assert parts == [(0, 0, [2, 3, 3], "aa bbb cc", 0, False)]
+    assert parts == [(0, 0, [2, 3, 3], "aa bbb cc", 0, False, 0)]

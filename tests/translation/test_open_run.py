@@ -109,6 +109,16 @@ def test_a_tokenizer_of_another_run_is_refused(run):
 
 
 @pytest.mark.once
+def test_a_model_that_keeps_its_tokenizer_refuses_another(run):
+    model = tiny_model(16)
+    vars(model)["tokenizer_files"] = tokenizer_of("a b c d e f g", 16).files
+    model.save(run.model_path)
+    tokenizer_of("h i j k l m n", 16).save(run.tokenizer_dir)
+    with pytest.raises(UserError, match="has other pieces than .*model.keras was trained with"):
+        open_model(run)
+
+
+@pytest.mark.once
 def test_a_model_of_another_kind_is_refused(run):
     keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save(run.model_path)
     with pytest.raises(UserError, match="must contain a model that translates.*class Sequential"):

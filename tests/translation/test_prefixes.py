@@ -15,6 +15,7 @@ from keras_transformer import (
     TokenStore,
     Translator,
 )
+from keras_transformer.data.vocabulary import converted
 from keras_transformer.models import Transformer
 from keras_transformer.visualization.attention import translation_attention
 
@@ -103,3 +104,65 @@ def test_batches_have_the_frames(tokenizer, tmp_path):
     for source, target in encoded:
         frames = tokenizer.frame_source(source), *tokenizer.frame_target(target)
         assert tuple(map(tuple, frames)) in found
+
+
+@pytest.mark.once
+def test_a_tag_is_the_piece_that_marian_has_for_it_on_every_engine(plain, tmp_path):
+    pieces = [*plain.source_pieces, ">>fra<<", ">>cmn_Hans<<"]
+    fra, hans = len(pieces) - 2, len(pieces) - 1
+    model = converted(plain.source_model, pieces)
+    tokenizer = Tokenizer(model)
+    (words,), unk = plain.encode_source(["a dog"]), [tokenizer.unk_id]
+    (target,) = plain.encode_target(TARGETS[:1])
+    (inner,) = plain.encode_source(["a >>fra<< dog"])
+    expected = {
+        ">>fra<< a dog": [fra, *words],
+        ">>fra<<a dog": [fra, *words],
+        "  >>cmn_Hans<<   a dog ": [hans, *words],
+        ">>xyz<< a dog": [*unk, *words],
+        ">> a << a dog": [*unk, *words],
+        ">>fra<< a >>fra<< dog": [fra, *inner],
+        "a >>fra<< dog": inner,
+        ">> a dog": plain.encode_source([">> a dog"])[0],
+        "a dog": words,
+        ">>fra<<": [fra],
+        "": [],
+    }
+    assert tokenizer.encode_source([*expected]) == [*expected.values()]
+    assert plain.encode_source([">>fra<< a dog"])[0] != [fra, *words]
+    prefixed = Tokenizer(model, source_prefix=[">>cmn_Hans<<"])
+    ids = prefixed.encode_source(["a dog", ">>fra<< a dog"])
+    framed = [prefixed.frame_source(x) for x in ids]
+    assert framed == [[hans, *words, 3], [fra, *words, 3]]
+    network = Transformer(
+        len(pieces), num_layers=1, d_model=12, num_heads=3, d_ff=23, max_length=LONGEST
+    )
+    randomize(network)
+    for each in (tokenizer, prefixed):
+        translator = Translator(network, each, SearchOptions(beam_size=2, max_length=6))
+        lines = ["a dog", ">>fra<< a dog", ">>cmn_Hans<< a dog", ">>fra<< ", ">>fra<< 한"]
+        parts = translator._parts(lines)
+        start = [] if each is tokenizer else [hans]
+        assert [x.ids for x in parts[:3]] == [
+            [*start, *words, 3],
+            [fra, *words, 3],
+            [hans, *words, 3],
+        ]
+        assert [(x.text, x.first_word, x.is_copied) for x in parts[1:]] == [
+            *[("a dog", 1, False)] * 2,
+            ("한", 1, True),
+        ]
+        long = translator._parts([">>fra<< " + "a dog " * LONGEST])
+        assert len(long) > 1 and {x.ids[0] for x in long} == {fra}
+        with pytest.warns(UserWarning, match="copied, not"):
+            found = translator.translate_nbest(lines, alignments=True)
+        assert [x[0].text for x in found[3:]] == ["", "한"]
+        assert {source for source, _ in found[1][0].alignment} <= {1, 2}
+        with pytest.warns(UserWarning, match=">>fra<<, >>cmn_Hans<<. Received: '>>fr<< a'"):
+            translator.translate([">>fr<< a"])
+        (score,) = Scorer(network, each).score([">>fra<< a dog"], TARGETS[:1])
+        inputs = {"source_ids": [[fra, *words, 3]], "target_ids": [each.frame_target(target)[0]]}
+        logits = network({name: np.array(ids, "int32") for name, ids in inputs.items()})
+        rows = ops.convert_to_numpy(ops.log_softmax(logits))[0]
+        total = sum(row[id] for row, id in zip(rows, [*target, 3], strict=True))
+        np.testing.assert_allclose(score.log_probability, total, atol=1e-4)
