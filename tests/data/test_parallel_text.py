@@ -220,8 +220,8 @@ BOMB = '<!ENTITY a "aaaaaaaaaa">' + "".join(
         ("a.tmx", tmx({"en": "a", "de": "b", "fr": "c"}), r"en \(a\), de \(b\), fr \(c\)"),
         ("a.tmx", tmx({"en": "&j;"}, header=ENTITY.format(BOMB)), "entity amplification|an entity"),
         ("a.tmx", tmx({"en": "&c;"}, header=ENTITY.format(BOMB)), "line 2: an entity that XML"),
-        ("a.po", 'msgid "a\nmsgstr "b"\n', "a.po: end-of-line within string on line 1"),
-        ("a.po", "not a catalogue\n", "a.po: Syntax error on line 1"),
+        ("a.po", 'msgid "a\nmsgstr "b"\n', r"a.po: Syntax error .*\(line 1\)"),
+        ("a.po", "not a catalogue\n", r"a.po: Syntax error .*\(line 1\)"),
         ("a.po", PO.encode("latin-1", "replace"), "a.po: 'utf-8' codec .*`msgconv -t UTF-8`"),
     ],
 )  # fmt: skip
@@ -259,7 +259,7 @@ def test_memory_is_bounded(tmp_path, monkeypatch):
 
 
 def test_missing_packages_are_named_with_the_extra(tmp_path, monkeypatch):
-    packages = {"a.tmx": "lxml.etree", "a.po": "translate.storage.pypo", "a.tsv.zst": "pyarrow"}
+    packages = {"a.tmx": "lxml.etree", "a.po": "polib", "a.tsv.zst": "pyarrow"}
     for name, package in {**packages, "a.parquet": "pyarrow.parquet"}.items():
         monkeypatch.setitem(sys.modules, package, None)
         with pytest.raises(UserError, match=r"needs .*keras3-transformer\[files\]"):
