@@ -20,6 +20,7 @@ from keras_transformer.data.text_files import (
     open_text,
     read_lines,
     suffix_of,
+    tell_of_lines,
 )
 
 Languages = tuple[str | None, str | None]
@@ -126,6 +127,8 @@ class _ParallelText:
 
 
 def _line_aligned(*paths: str | Path) -> Iterator[Pair]:
+    for path in paths:
+        tell_of_lines(path)
     for source, target in itertools.zip_longest(*map(read_lines, paths)):
         if source is None or target is None:
             counts = (f"{path} with {sum(1 for _ in read_lines(path)):,}" for path in paths)
@@ -393,7 +396,11 @@ def _segments(element: Any) -> dict[Any, str]:
 
 def _text(element: Any) -> str:
     """Returns the text of an element. A line break and the indentation after it are a space."""
-    return "" if element is None else re.sub(r"\s*\n\s*", " ", "".join(element.xpath(_TEXT)))
+    return (
+        ""
+        if element is None
+        else re.sub(r"[ \t\r]*\n[ \t\r\n]*", " ", "".join(element.xpath(_TEXT)))
+    )
 
 
 _XML = (".tmx", ".xlf", ".xliff", ".sdlxliff", ".mqxliff", ".mxliff", ".xml")

@@ -2,6 +2,7 @@
 
 import bz2
 import codecs
+import functools
 import gzip
 import io
 import itertools
@@ -42,6 +43,11 @@ _PROGRAMS = {
     ".arrow": "python -c 'import datasets, sys; "
     'datasets.Dataset.from_file(sys.argv[1]).to_json("text.jsonl")\'',
 }
+# Text in files with these suffixes is seldom one sentence a line.
+_STRUCTURED = (
+    ".json .jsonl .ndjson .strings .srt .vtt .ass .po .pot .tmx .xlf .xliff .xml .yaml .yml "
+    ".properties .resx .arb"
+).split()
 # What opens a compressed file, by a regular expression for its first bytes.
 _OPENERS: dict[bytes, Any] = {
     b"\x1f\x8b": lambda file, path: gzip.GzipFile(fileobj=file),
@@ -93,6 +99,13 @@ def open_text(path: str | Path) -> Iterator[BinaryIO]:
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         reason = getattr(error, "strerror", None) or error
         raise CorpusError(f"{path}: cannot be read: {reason}") from None
+
+
+@functools.cache  # It is said once.
+def tell_of_lines(path: str | Path) -> None:
+    """Says on standard error that lines are taken as sentences, if the suffix is of no such file."""
+    if suffix_of(path) in _STRUCTURED:
+        print(f"notice: each line of {path} is taken as a sentence, as it is", file=sys.stderr)
 
 
 def suffix_of(path: str | Path) -> str:
