@@ -70,7 +70,8 @@ def _likely(code: str) -> "Language":
     """Returns a language with its likely script and region."""
     from langcodes import Language
 
-    return Language.get(code).prefer_macrolanguage().maximize()
+    language = Language.get(code).prefer_macrolanguage()
+    return language.maximize() if language.language else language  # und is no English
 
 
 def base_language(code: str) -> str:

@@ -32,8 +32,6 @@ _SOURCES = ("source", "src", "sentence")
 _TARGETS = ("target", "tgt", "trg", "translation")
 _SAMPLED_ROWS = 1_000
 _SAMPLED_CHARACTERS = 64 * 1024
-# White space of XML, and of no language.
-_SPACES = " \t\r\n"
 _LETTER = re.compile(r"[^\W\d_]")
 # A unit of XML must fit into memory.
 _MOST_UNIT_BYTES = 16 * 1024 * 1024
@@ -147,7 +145,7 @@ def _both_sides(path: Path, languages: Languages) -> Iterator[Pair]:
         cells = [row.get(name) or "" for name in names]
         if wrong := [cell for cell in cells if not isinstance(cell, str)]:
             raise CorpusError(f"{path}, row {number:,}: no text. Received: {wrong[0]!r:.40}")
-        source, target = (as_line(cell).strip(_SPACES) for cell in cells)
+        source, target = (as_line(cell).strip(" \t") for cell in cells)
         yield source, target
 
 
@@ -233,7 +231,7 @@ def _cells(path: Path, languages: Languages) -> Iterator[tuple[int, list[str]]]:
     """Yields the number of the first line of each row of a TSV or CSV file, and its cells."""
     head, delimiter, start = [*itertools.islice(read_lines(path), 100)], "\t", 1
     if suffix_of(path) == ".csv":
-        if first := re.fullmatch('"?sep=(.)"?', "".join(head[:1])):  # Excel's
+        if first := re.fullmatch('"?sep=([\t|;,])"?', "".join(head[:1])):  # Excel's
             delimiter, start = first[1], 2
         else:
             delimiter = _delimiter("\n".join(head)[:_SAMPLED_CHARACTERS].split("\n"), languages)
@@ -396,11 +394,8 @@ def _segments(element: Any) -> dict[Any, str]:
 
 def _text(element: Any) -> str:
     """Returns the text of an element. A line break and the indentation after it are a space."""
-    return (
-        ""
-        if element is None
-        else re.sub(r"[ \t\r]*\n[ \t\r\n]*", " ", "".join(element.xpath(_TEXT)))
-    )
+    text = "" if element is None else "".join(element.xpath(_TEXT))
+    return re.sub(r"[ \t\r]*\n[ \t\r\n]*", " ", text)
 
 
 _XML = (".tmx", ".xlf", ".xliff", ".sdlxliff", ".mqxliff", ".mxliff", ".xml")

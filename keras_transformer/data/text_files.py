@@ -103,7 +103,7 @@ def open_text(path: str | Path) -> Iterator[BinaryIO]:
 
 @functools.cache  # It is said once.
 def tell_of_lines(path: str | Path) -> None:
-    """Says on standard error that lines are taken as sentences, if the suffix is of no such file."""
+    """Says on standard error that lines are taken as sentences, if that is unusual."""
     if suffix_of(path) in _STRUCTURED:
         print(f"notice: each line of {path} is taken as a sentence, as it is", file=sys.stderr)
 

@@ -35,6 +35,7 @@ def test_names_of_files_are_languages_only_if_they_are_registered():
         ("ar", ("arb_Arab",), "arb_Arab"),
         ("he", ("iw",), "iw"),
         ("zh", ("yue",), None),
+        ("en", ("und", ""), None),
         ("sc", ("score",), None),
         ("source", ("x", "Source"), "Source"),
         # Another script never matches.
