@@ -1,9 +1,14 @@
 """Codes of languages, of BCP 47 or ISO 639, with hyphens or underscores: en, zh-Hant, deu_Latn."""
 
+import functools
 import re
-from typing import Annotated
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator
+
+if TYPE_CHECKING:
+    from langcodes import Language
 
 
 def _checked(code: str) -> str:
@@ -31,12 +36,42 @@ def language_of(name: str) -> str | None:
     return standardize_tag(name) if len(name) != 3 and tag_is_valid(name) else None
 
 
-def same_language(name: str, code: str) -> bool:
-    """Returns whether a name is a code of the same language, in any spelling, script and region."""
-    from langcodes import tag_is_valid
+def closest_language(code: str, names: Iterable[str], other_region: bool = False) -> str | None:
+    """Returns the name that is closest to the code of a language, or None.
 
-    valid = tag_is_valid(name) and tag_is_valid(code)
-    return valid and base_language(name) == base_language(code)
+    This is the rule for columns, keys of JSON, and languages of TMX and XLIFF. Language and script
+    must be those of the code. A code without a script has the likely one: zh-TW is zh-Hant, sr is
+    sr-Cyrl. A code without a region allows every region. A code with a region allows only that one,
+    or names without a region that it is likely for: pt-BR allows pt. With `other_region`, it allows
+    all. An equal code comes first, then the nearest region by Unicode's distance.
+    """
+    from langcodes import Language, tag_is_valid
+
+    names = [*names]
+    equal = [name for name in names if _spelled(name) == _spelled(code)]
+    if equal or not tag_is_valid(code):
+        return next(iter(equal), None)
+    wanted, found = _likely(code), dict[str, int]()
+    is_near = other_region or not Language.get(code).territory
+    for name in filter(tag_is_valid, names):
+        full = _likely(name)
+        if (full.language, full.script) == (wanted.language, wanted.script):
+            if is_near or full.territory == wanted.territory:
+                found[name] = wanted.distance(full)
+    return min(found, key=found.__getitem__, default=None)
+
+
+def _spelled(code: str) -> str:
+    return code.lower().replace("_", "-")
+
+
+@functools.cache
+def _likely(code: str) -> "Language":
+    """Returns a language with its likely script and region."""
+    from langcodes import Language
+
+    language = Language.get(code).prefer_macrolanguage()
+    return language.maximize() if language.language else language  # und is no English
 
 
 def base_language(code: str) -> str:

@@ -4,6 +4,7 @@ import csv
 import itertools
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_transformer._files import as_line, read_all
-from keras_transformer.data.languages import language_of, same_language
+from keras_transformer.data.languages import closest_language, language_of
 from keras_transformer.data.text_files import (
     CorpusError,
     Pair,
@@ -20,6 +21,7 @@ from keras_transformer.data.text_files import (
     open_text,
     read_lines,
     suffix_of,
+    tell_of_lines,
 )
 
 Languages = tuple[str | None, str | None]
@@ -30,6 +32,7 @@ Row = dict[str, Any]
 _SOURCES = ("source", "src", "sentence")
 _TARGETS = ("target", "tgt", "trg", "translation")
 _SAMPLED_ROWS = 1_000
+_SAMPLED_CHARACTERS = 64 * 1024
 _LETTER = re.compile(r"[^\W\d_]")
 # A unit of XML must fit into memory.
 _MOST_UNIT_BYTES = 16 * 1024 * 1024
@@ -37,6 +40,10 @@ _MOST_UNIT_BYTES = 16 * 1024 * 1024
 _TEXT = (
     ".//text()[not(ancestor::*[contains('|bpt|ept|it|ph|ut|', concat('|', local-name(), '|'))])]"
 )
+_PO_LINE = re.compile(r'\s*(#.*|(msg(ctxt|id|id_plural|str(\[\d+\])?)\s+)?"([^"\\]|\\.)*")?\s*')
+# The states of a unit and of its target in XLIFF 1.2 and 2, and in memoQ's.
+_STATE = "concat(@state, ' ', @*[local-name() = 'status'])"
+_UNFINISHED = re.compile(r"\b(new|initial|needs-|Draft|Rejected|NotStarted|PartiallyEdited)")
 
 
 def read_parallel(
@@ -90,7 +97,7 @@ class Rows:
                 sides = _sides(row)
                 if (names := _choose([*sides], self.languages)) is None:
                     raise CorpusError(f"give two languages. Received: columns {', '.join(sides)}")
-                row = [sides[name] or "" for name in names]
+                row = [sides[closest_language(name, sides) or name] or "" for name in names]
             if isinstance(row, str) or len(row) != 2:
                 raise CorpusError(f"give (source, target) pairs. Received: {row!r:.80}")
             yield tuple(row)
@@ -119,6 +126,8 @@ class _ParallelText:
 
 
 def _line_aligned(*paths: str | Path) -> Iterator[Pair]:
+    for path in paths:
+        tell_of_lines(path)
     for source, target in itertools.zip_longest(*map(read_lines, paths)):
         if source is None or target is None:
             counts = (f"{path} with {sum(1 for _ in read_lines(path)):,}" for path in paths)
@@ -133,28 +142,36 @@ def _both_sides(path: Path, languages: Languages) -> Iterator[Pair]:
     for number, row in enumerate(rows, start=1):
         if keys != [*row]:
             keys = [*row]
-            names = [_match(column, keys) or column for column in columns]
+            names = [closest_language(column, keys) or column for column in columns]
         cells = [row.get(name) or "" for name in names]
         if wrong := [cell for cell in cells if not isinstance(cell, str)]:
             raise CorpusError(f"{path}, row {number:,}: no text. Received: {wrong[0]!r:.40}")
-        source, target = (as_line(cell) if "\n" in cell else cell for cell in cells)
+        source, target = (as_line(cell).strip(" \t") for cell in cells)
         yield source, target
 
 
 def columns_and_rows(path: Path, languages: Languages) -> tuple[tuple[str, str], Iterator[Row]]:
     """Returns the columns of source and target in a file with both sides, and its rows.
 
-    The columns are found by the languages, or by names such as src and tgt. Those of a table
-    without such a header are numbers.
+    The columns are found by the languages (see `closest_language`), or by names such as src and
+    tgt. Those of a table without such a header are numbers. A column that is a language without
+    region may have several names in the rows, such as en and en-GB.
 
     Raises:
         CorpusError: If the columns are not clear. The message shows them.
     """
-    rows = _READERS.get(suffix_of(path), _table)(path, languages)
+    reader = _READERS.get(suffix_of(path), _table)
+    rows = reader(path, languages)
     head = beginning(rows, _SAMPLED_ROWS)
     names = [*dict.fromkeys(itertools.chain(*head))]
+    regions = (
+        (closest_language(x, names), closest_language(x, names, True)) for x in languages if x
+    )
+    if any(near is None and other for near, other in regions):  # A nearer one may come later.
+        names = [*dict.fromkeys(itertools.chain.from_iterable(reader(path, languages)))]
     columns = _choose(names, languages)
-    if names in ([], ["1", "2"]):
+    ends = {row.get(x) for row in head for x in names[2:]}  # Delimiters at the end of all lines.
+    if not names or (names[:2] == ["1", "2"] and not any(ends)):
         columns = ("1", "2")
     if columns is None:
         cells = {x: " ".join(str(row.get(x) or "") for row in head) for x in names}
@@ -179,23 +196,23 @@ def _choose(names: list[str], languages: Languages) -> tuple[str, str] | None:
     if len(codes) > 2:  # "id" is Indonesian, and often the number of a row.
         codes = [x for x in codes if x.lower() != "id"]
     wanted = codes if len(codes) == 2 and languages == (None, None) else languages
-    source, target = (x and _match(x, names) for x in wanted)
-    if not source or not target or source == target:
+    source, target = (x and _column(x, names) for x in wanted)
+    found = [x and closest_language(x, names) for x in (source, target)]
+    if None in found or found[0] == found[1]:
         known = ((x for x in names if x.lower() in side) for side in (_SOURCES, _TARGETS))
         source, target = (next(found, None) for found in known)
     return (source, target) if source and target else None
 
 
-def _match(column: str, names: list[str]) -> str | None:
-    """Returns the name that a column has in a row, in another case or with a region, or None."""
-    equal = [x for x in names if x.lower() == column.lower()]
-    return next(iter(equal or (x for x in names if same_language(x, column))), None)
+def _column(code: str, names: list[str]) -> str | None:
+    """Returns the code if a file has the language, or the name of the nearest other region."""
+    return code if closest_language(code, names) else closest_language(code, names, True)
 
 
 def _table(path: Path, languages: Languages) -> Iterator[Row]:
     names: list[str] = []
-    for number, cells in _cells(path):
-        if not names and _choose(header := [x.strip() for x in cells], languages):
+    for number, cells in _cells(path, languages):
+        if not names and _is_header(header := [x.strip() for x in cells], languages):
             names = header
             continue
         names = names or [f"{x + 1}" for x in range(len(cells))]
@@ -205,25 +222,56 @@ def _table(path: Path, languages: Languages) -> Iterator[Row]:
         yield dict(zip(names, cells, strict=True))
 
 
-def _cells(path: Path) -> Iterator[tuple[int, list[str]]]:
+def _is_header(cells: list[str], languages: Languages) -> bool:
+    """Returns whether the first row of a table names the sides, or one and other languages."""
+    one = any(x and closest_language(x, cells, True) for x in languages)
+    return _choose(cells, languages) is not None or (one and all(map(language_of, cells)))
+
+
+def _cells(path: Path, languages: Languages) -> Iterator[tuple[int, list[str]]]:
     """Yields the number of the first line of each row of a TSV or CSV file, and its cells."""
-    head, delimiter = "\n".join(beginning(read_lines(path), 100)), "\t"
+    head, delimiter, start = beginning(read_lines(path), 100), "\t", 1
     if suffix_of(path) == ".csv":
-        delimiter = ","
-        with suppress(csv.Error):
-            delimiter = csv.Sniffer().sniff(head[:4096], "\t,;").delimiter  # slow on more
-    elif not _has_quoted_cells(head):
+        if first := re.fullmatch('"?sep=([\t|;,])"?', "".join(head[:1])):  # Excel's
+            delimiter, start = first[1], 2
+        else:
+            delimiter = _delimiter("\n".join(head)[:_SAMPLED_CHARACTERS].split("\n"), languages)
+    elif not _has_quoted_cells("\n".join(head)):
         yield from enumerate((line.split("\t") for line in read_lines(path)), start=1)
         return
-    lines = (f"{line}\n" for line in read_lines(path))
-    rows, start = csv.reader(lines, delimiter=delimiter, strict=True), 1
+    # Spaces between a quote that closes a cell and the delimiter. Quotes inside are doubled.
+    end = re.escape(delimiter)
+    spaces = re.compile(rf'((?<!")"(?:"")*|(?<![^{end}])"") +(?={end}|$)')
+    text = itertools.islice(read_lines(path), start - 1, None)
+    lines, skipped = (spaces.sub(r"\1", line) + "\n" for line in text), start
+    rows = csv.reader(lines, delimiter=delimiter, strict=True, skipinitialspace=True)
     try:
         for row in rows:
             if row:
                 yield start, row
-            start = rows.line_num + 1
+            start = rows.line_num + skipped
     except csv.Error as error:
         raise CorpusError(f"{path}, line {start:,}: {error}") from None
+
+
+def _delimiter(lines: list[str], languages: Languages) -> str:
+    """Returns the delimiter of the first lines of a CSV file.
+
+    That of a header that names the sides comes first. Otherwise it is the one that gives most rows
+    the same number of cells, at least two. Of several, it is the one that spaces follow least
+    often, as they follow the commas of a sentence; then a tab before |, semicolon and comma.
+    """
+
+    def rank(delimiter: str) -> tuple[bool, float, int]:
+        rows = []
+        with suppress(csv.Error):
+            rows = [x for x in csv.reader(lines, delimiter=delimiter) if x]
+        widths = Counter(len(row) for row in rows if len(row) > 1)
+        names_sides = bool(rows) and _choose([x.strip() for x in rows[0]], languages) is not None
+        spaces = sum(cell.startswith(" ") for row in rows for cell in row)
+        return names_sides, max(widths.values(), default=0) / max(1, len(rows)), -spaces
+
+    return max("\t|;,", key=rank)
 
 
 def _has_quoted_cells(text: str) -> bool:
@@ -262,18 +310,20 @@ def _parquet(path: Path, _: Languages) -> Iterator[Row]:
 
 def _messages(path: Path, _: Languages) -> Iterator[Row]:
     """Yields the messages of a PO file. A fuzzy translation counts as missing."""
-    parse = extra("translate.storage.pypo", path).pofile.parsestring
+    parse = extra("polib", path).pofile
     with open_text(path) as file:
         content = read_all(file, path)
     try:
-        units = parse(content).units
-    except ValueError as error:
+        # polib ignores what is wrong in a line, and takes more characters for line breaks.
+        lines = (" ".join(x.splitlines()) for x in content.decode("utf-8-sig").split("\n"))
+        entries = parse("\n".join(x if _PO_LINE.fullmatch(x) else "?" for x in lines) + "\n")
+    except (ValueError, OSError) as error:
         advice = "`msgconv -t UTF-8` converts other encodings"
         raise CorpusError(f"{path}: {as_line(str(error)).strip()}; {advice}") from None
-    for unit in units:
-        if unit.istranslatable():
-            target = str(unit.target) if unit.istranslated() else ""
-            yield {"source": str(unit.source), "target": target}
+    for entry in entries:
+        if not entry.obsolete:
+            target = entry.msgstr or entry.msgstr_plural.get(0, "")
+            yield {"source": entry.msgid, "target": "" if entry.fuzzy else target}
 
 
 def _xml_units(path: Path, _: Languages) -> Iterator[Row]:
@@ -293,7 +343,7 @@ def _xml_units(path: Path, _: Languages) -> Iterator[Row]:
                     if next(unit.iter(etree.Entity), None) is not None:
                         rule = "an entity that XML does not define"
                         raise CorpusError(f"{path}, line {unit.sourceline:,}: {rule}")
-                    yield _unit_row(unit)
+                    yield from _unit_rows(unit)
                     unit.clear()
                     for element in (unit, *unit.iterancestors()):
                         while element.getprevious() is not None:
@@ -305,23 +355,48 @@ def _xml_units(path: Path, _: Languages) -> Iterator[Row]:
         raise CorpusError(f"{path}, line {error.lineno:,}: {as_line(error.msg)}") from None
 
 
-def _unit_row(unit: Any) -> Row:
-    """Returns the text of a unit by language, or as source and target if XLIFF names only one."""
+def _unit_rows(unit: Any) -> Iterator[Row]:
+    """Yields the texts of a unit by language, or as source and target if XLIFF names only one."""
+    sides: dict[str, Any] = {}
     if unit.tag.endswith("tu"):
-        language = "string(@*[local-name() = 'lang'])"
-        sides = {x.xpath(language): x.find("{*}seg") for x in unit.iter("{*}tuv")}
-    else:
-        names = [
-            unit.xpath(f"string(ancestor::*/@{x}-language | ancestor::*/@{y}Lang)")
-            for x, y in (("source", "src"), ("target", "trg"))
-        ]
-        if len({"", *names}) < 3:
-            names = ["source", "target"]
-        source, target = unit.find("{*}source"), unit.find("{*}target")
-        states = [x.get("state", "") for x in (unit, target) if x is not None]
-        is_unfinished = any(x.startswith(("new", "initial", "needs-")) for x in states)
-        sides = dict(zip(names, (source, None if is_unfinished else target), strict=True))
-    return {key: "" if x is None else "".join(x.xpath(_TEXT)) for key, x in sides.items()}
+        for variant in unit.iter("{*}tuv"):
+            # Of several variants in one language, the first counts.
+            language = variant.xpath("string(@*[local-name() = 'lang'])")
+            sides.setdefault(language, variant.find("{*}seg"))
+        yield {key: _text(seg) for key, seg in sides.items()}
+        return
+    names = [
+        unit.xpath(f"string(ancestor::*/@{x}-language | ancestor::*/@{y}Lang)")
+        for x, y in (("source", "src"), ("target", "trg"))
+    ]
+    if len({"", *names}) < 3:
+        names = ["source", "target"]
+    source, target, whole = (unit.find(f"{{*}}{x}") for x in ("source", "target", "seg-source"))
+    states = {x.get("id"): x.get("conf", "new") for x in unit.iterfind("{*}seg-defs/{*}seg")}
+    of_unit = " ".join(x.xpath(_STATE) for x in (unit, target) if x is not None)
+    sources, targets = (_segments(x) for x in (whole, target))
+    if not (sources and targets):
+        sources, targets = {None: _text(source)}, {None: _text(target)}
+        of_unit += " ".join(["", *states.values()])
+    for key, text in sources.items():
+        is_unfinished = _UNFINISHED.search(f"{of_unit} {states.get(key, '')}")
+        texts = (text, "" if is_unfinished else targets.get(key, ""))
+        yield dict(zip(names, texts, strict=True))
+
+
+def _segments(element: Any) -> dict[Any, str]:
+    """Returns the text of each segment of XLIFF 1.2 in a source or target, by its `mid`."""
+    marks = () if element is None else element.iterfind(".//{*}mrk[@mtype='seg']")
+    texts = dict[Any, str]()
+    for mark in marks:  # Inline elements can divide a segment.
+        texts[mark.get("mid")] = texts.get(mark.get("mid"), "") + _text(mark)
+    return texts
+
+
+def _text(element: Any) -> str:
+    """Returns the text of an element. A line break and the indentation after it are a space."""
+    text = "" if element is None else "".join(element.xpath(_TEXT))
+    return re.sub(r"[ \t\r]*\n[ \t\r\n]*", " ", text)
 
 
 _XML = (".tmx", ".xlf", ".xliff", ".sdlxliff", ".mqxliff", ".mxliff", ".xml")

@@ -2,6 +2,7 @@
 
 import bz2
 import codecs
+import functools
 import gzip
 import io
 import itertools
@@ -42,6 +43,11 @@ _PROGRAMS = {
     ".arrow": "python -c 'import datasets, sys; "
     'datasets.Dataset.from_file(sys.argv[1]).to_json("text.jsonl")\'',
 }
+# Text in files with these suffixes is seldom one sentence a line.
+_STRUCTURED = (
+    ".json .jsonl .ndjson .strings .srt .vtt .ass .po .pot .tmx .xlf .xliff .xml .yaml .yml "
+    ".properties .resx .arb"
+).split()
 # What opens a compressed file, by a regular expression for its first bytes.
 _OPENERS: dict[bytes, Any] = {
     b"\x1f\x8b": lambda file, path: gzip.GzipFile(fileobj=file),
@@ -103,6 +109,13 @@ def beginning(items: Iterable[Item], most: int) -> list[Item]:
         if (size := size + len(str(item))) > _LONGEST_LINE:
             break
     return found
+
+
+@functools.cache  # It is said once.
+def tell_of_lines(path: str | Path) -> None:
+    """Says on standard error that lines are taken as sentences, if that is unusual."""
+    if suffix_of(path) in _STRUCTURED:
+        print(f"notice: each line of {path} is taken as a sentence, as it is", file=sys.stderr)
 
 
 def suffix_of(path: str | Path) -> str:

@@ -206,7 +206,7 @@ class Data(_Section):
                 "held_out needs one corpus in train, without translated_by. "
                 f"Received: {len(corpora)}, made by models: {len(self.made_corpora())}"
             )
-        if "test" not in given and self.source_language == self.target_language:
+        if self.generator is not None and self.source_language == self.target_language:
             raise ValueError("target_language must differ from source_language")
         return self
 

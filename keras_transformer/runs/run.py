@@ -22,7 +22,7 @@ from keras_transformer._files import (
     write_text,
 )
 from keras_transformer.architectures import command_line
-from keras_transformer.data.languages import same_language
+from keras_transformer.data.languages import closest_language
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.errors import UserError
 from keras_transformer.recipe.files import find_run, load_recipe, name_of
@@ -210,7 +210,8 @@ class Run:
         needed = [ours.source_language, ours.target_language][:: 1 if corpus.source else -1]
         found = [theirs.source_language, theirs.target_language]
         directions = [found, found[::-1]][: 1 + theirs.both_directions]
-        if not any(all(map(same_language, needed, x)) for x in directions):
+        pairs = (zip(needed, x, strict=True) for x in directions)
+        if not any(all(closest_language(a, [b], True) for a, b in x) for x in pairs):
             raise UserError(
                 f"translated_by: {corpus.translated_by} must translate from {needed[0]} to "
                 f"{needed[1]}. Received: a run from {found[0]} to {found[1]}"

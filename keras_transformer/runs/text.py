@@ -77,7 +77,10 @@ class RunText:
         return source, target
 
     def _pair(self, folder: Path, name: str) -> tuple[Path, Path]:
+        """Returns files of both sides. With one language on both, the names tell the sides too."""
         source, target = self._languages
+        if source.lower() == target.lower():  # Some systems do not tell .en from .EN.
+            source, target = f"source.{source}", f"target.{target}"
         return folder / f"{name}.{source}", folder / f"{name}.{target}"
 
     def _write(self, folder: Path, name: str, pairs: Iterable[Pair]) -> tuple[Path, Path]:

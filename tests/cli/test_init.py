@@ -105,6 +105,16 @@ def test_languages_come_from_names_or_options(folder):
         assert message == f"'{wrong}' is not a language code such as en or pt-BR"
 
 
+def test_the_recipe_of_one_language_keeps_equal_sides(folder):
+    (folder / "clean.en").write_bytes((folder / "my.corpus.en").read_bytes())
+    assert "repeated, above" in succeeds("init", "my.corpus.en", "clean.en")
+    data = load_recipe("my_en_en.yaml").data
+    assert (data.source_language, data.target_language, data.filters.identical) == (
+        *("en", "en"),
+        False,
+    )
+
+
 @pytest.mark.parametrize(
     ("names", "languages"),
     [

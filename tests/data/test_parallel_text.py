@@ -161,6 +161,109 @@ def test_an_empty_file_has_no_pairs(tmp_path, name):
     assert list(read_parallel(write(tmp_path / name, ""))) == []
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Oh, yes;O, ja\nOh, no;O, du\n", [("Oh, yes", "O, ja"), ("Oh, no", "O, du")]),
+        ("Well, yes;Ja\nOh, no;Nein\n", [("Well, yes", "Ja"), ("Oh, no", "Nein")]),
+        ("Well, yes\tJa\nOh, no\tNein\n", [("Well, yes", "Ja"), ("Oh, no", "Nein")]),
+        ("1,5;2,5\n3,5;4,5\n", [("1,5", "2,5"), ("3,5", "4,5")]),
+        ("a; b,ä; b\nc; d,c; ö\n", [("a; b", "ä; b"), ("c; d", "c; ö")]),
+        ("a;b;\r\nc, d;d;\r\n", [("a", "b"), ("c, d", "d")]),
+        ("\ufeffsep=;\r\na, b;c\r\n", [("a, b", "c")]),
+        ('en,de\n"I ""Hi, you"".","Er; ""du, da""."\n', [('I "Hi, you".', 'Er; "du, da".')]),
+        ('"a, b" , "c"\n"say ""x"" ","" \n"" ,"d" \n', [("a, b", "c"), ('say "x"', ""), ("", "d")]),
+        ('"Is it?\nNo, never";"Ja""\n"\nb;c\n', [("Is it? No, never", 'Ja"'), ("b", "c")]),
+        ("a|b, c\nd|e, f\n", [("a", "b, c"), ("d", "e, f")]),
+    ],
+)  # fmt: skip
+def test_csv_is_split_at_the_delimiter_of_its_rows(tmp_path, text, expected):
+    path = write(tmp_path / "a.csv", text)
+    assert list(read_parallel(path, languages=("en", "de"))) == expected
+
+
+@pytest.mark.parametrize(
+    ("units", "language", "expected"),
+    [
+        ([{"en": "a", "zh-TW": "T", "zh-CN": "C"}, {"en": "b", "zh-TW": "U"}], "zh-Hans", "C "),
+        ([{"en": "a", "pt-PT": "P"}, {"en": "b", "pt-BR": "B"}], "pt-BR", " B"),
+        ([{"en": "a", "pt-PT": "P"}] * 1_001 + [{"pt-BR": "B"}], "pt-BR", " " * 1_001 + "B"),
+        ([{"en": "a", "pt-PT": "P"}, {"en": "b"}], "pt-BR", "P "),
+        ([{"en": "a", "de-AT": "A"}, {"en": "b", "de": "D"}], "de", "AD"),
+    ],
+)  # fmt: skip
+def test_a_unit_gives_the_variant_of_the_language_that_is_wanted(
+    tmp_path, units, language, expected
+):
+    for name, content in (("a.tmx", tmx(*units)), ("a.jsonl", lines(units))):
+        found = read_parallel(write(tmp_path / name, content), languages=("en", language))
+        assert [target for _, target in found] == [x.strip() for x in expected]
+
+
+def test_another_script_is_refused_and_the_first_of_two_variants_counts(tmp_path):
+    unit = {"en": "a", "sr": "б"}
+    for name, content in (
+        ("a.tmx", tmx(unit)), ("a.jsonl", lines([unit])), ("a.csv", "en,sr\na,б\n"),
+    ):  # fmt: skip
+        with pytest.raises(CorpusError, match="which columns are source and target.*sr"):
+            list(read_parallel(write(tmp_path / name, content), languages=("en", "sr-Latn")))
+    content = tmx({"en": "a", "de": "eins", "DE2": "zwei"}).replace("DE2", "de")
+    assert list(read_parallel(write(tmp_path / "a.tmx", content))) == [("a", "eins")]
+
+
+def test_white_space_around_segments_is_no_text(tmp_path):
+    unit = "<source>\n   Save\n   all\u00a0\n  </source><target> Save all\u00a0 </target>"
+    path = write(tmp_path / "a.xlf", xliff_1(unit))
+    assert list(read_parallel(path)) == [("Save all\u00a0", "Save all\u00a0")]
+    units = [{"en": " a\r\n", "de": "\n\tä "}]
+    assert list(read_parallel(write(tmp_path / "a.tmx", tmx(*units)))) == [("a", "ä")]
+
+
+SDL = "xmlns:sdl='http://sdl.com/FileTypes/SdlXliff/1.0'"
+
+
+def test_segments_of_xliff_are_pairs_of_their_own(tmp_path):
+    mark = "<mrk mtype='seg' mid='{}'>{}</mrk>"
+    sources, targets = (
+        " ".join(mark.format(*x) for x in enumerate(texts, start=1))
+        for texts in ("One.|Two.|Three.|Four.|Five.|Six.".split("|"),
+                      ["Eins.", "", "Drei.", "Vier.", "Fünf."])
+    )  # fmt: skip
+    states = ("Translated", "Translated", "RejectedTranslation", "ApprovedSignOff", "Draft")
+    seg = "".join(f"<sdl:seg id='{n}' conf='{x}'/>" for n, x in enumerate(states, start=1))
+    unit = f"<source>All.</source><seg-source><g id='1'>{sources}</g></seg-source>"
+    unit += f"<target><g id='1'>{targets}</g></target><sdl:seg-defs {SDL}>{seg}</sdl:seg-defs>"
+    expected = [
+        *(("One.", "Eins."), ("Two.", ""), ("Three.", ""), ("Four.", "Vier.")),
+        *(("Five.", ""), ("Six.", "")),
+    ]
+    assert list(read_parallel(write(tmp_path / "a.sdlxliff", xliff_1(unit)))) == expected
+    memo = xliff_1("<source>a</source><target>b</target>").replace(
+        "<trans-unit", "<trans-unit xmlns:mq='MQXliff' mq:status='{}'"
+    )
+    for state, found in (("NotStarted", ""), ("Rejected", ""), ("ManuallyConfirmed", "b")):
+        path = write(tmp_path / "a.mqxliff", memo.format(state))
+        assert list(read_parallel(path)) == [("a", found)]
+    path = write(
+        tmp_path / "a.xlf", xliff_2(*ELEMENTS).replace("<segment>", "<segment state='initial'>")
+    )
+    assert [target for _, target in read_parallel(path)] == ["", ""]
+
+
+def test_messages_of_gettext_with_contexts_and_odd_characters(tmp_path):
+    more = '\nmsgctxt "menu"\nmsgid ""\n"a\\n"\n"b\u2028c"\nmsgstr "ä\\t\\"ö\\""\r\n'
+    assert list(read_parallel(write(tmp_path / "a.po", PO + more)))[2:] == [("a b c", 'ä\t"ö"')]
+
+
+def test_files_that_are_seldom_lines_are_told_once(tmp_path, capsys):
+    for suffix in ("json", "strings", "SRT", "vtt.gz", "txt"):
+        paths = [write(tmp_path / f"{side}.{suffix}", "a\n") for side in ("en", "de")]
+        pairs = read_parallel(*paths)
+        assert [*pairs] == [*pairs] == [("a", "a")]
+        told = capsys.readouterr().err.count("notice: each line of")
+        assert told == (0 if suffix == "txt" else 2), suffix
+
+
 def test_line_breaks_in_cells_become_spaces(tmp_path):
     path = write(tmp_path / "a.csv", 'en,de\r\n"two\r\nlines","zwei\nZeilen"\r\n\r\n"",\r\n')
     assert list(read_parallel(path)) == [("two lines", "zwei Zeilen"), ("", "")]
@@ -220,8 +323,8 @@ BOMB = '<!ENTITY a "aaaaaaaaaa">' + "".join(
         ("a.tmx", tmx({"en": "a", "de": "b", "fr": "c"}), r"en \(a\), de \(b\), fr \(c\)"),
         ("a.tmx", tmx({"en": "&j;"}, header=ENTITY.format(BOMB)), "entity amplification|an entity"),
         ("a.tmx", tmx({"en": "&c;"}, header=ENTITY.format(BOMB)), "line 2: an entity that XML"),
-        ("a.po", 'msgid "a\nmsgstr "b"\n', "a.po: end-of-line within string on line 1"),
-        ("a.po", "not a catalogue\n", "a.po: Syntax error on line 1"),
+        ("a.po", 'msgid "a\nmsgstr "b"\n', r"a.po: Syntax error .*\(line 1\)"),
+        ("a.po", "not a catalogue\n", r"a.po: Syntax error .*\(line 1\)"),
         ("a.po", PO.encode("latin-1", "replace"), "a.po: 'utf-8' codec .*`msgconv -t UTF-8`"),
     ],
 )  # fmt: skip
@@ -259,7 +362,7 @@ def test_memory_is_bounded(tmp_path, monkeypatch):
 
 
 def test_missing_packages_are_named_with_the_extra(tmp_path, monkeypatch):
-    packages = {"a.tmx": "lxml.etree", "a.po": "translate.storage.pypo", "a.tsv.zst": "pyarrow"}
+    packages = {"a.tmx": "lxml.etree", "a.po": "polib", "a.tsv.zst": "pyarrow"}
     for name, package in {**packages, "a.parquet": "pyarrow.parquet"}.items():
         monkeypatch.setitem(sys.modules, package, None)
         with pytest.raises(UserError, match=r"needs .*keras3-transformer\[files\]"):

@@ -181,6 +181,30 @@ def test_each_corpus_is_filtered(mixed, capsys):
     }
 
 
+@pytest.mark.parametrize("languages", [("en", "en"), ("en_US", "EN_us")])
+def test_one_language_on_both_sides_keeps_every_pair(tmp_path, languages):
+    pairs = [(f"he go {n}", f"he goes {n}") for n in range(40)]
+    (tmp_path / "a.tsv").write_text("".join(f"{x}\t{y}\n" for x, y in pairs))
+    data = {"directory": str(tmp_path), "filters": {"repeated": True}}
+    data |= dict(zip(("source_language", "target_language"), languages, strict=True))
+    corpus, made = {"source": "a.tsv", "tag": "<a>"}, {"target": "a.tsv", "translated_by": "b"}
+    for number, more in enumerate((
+        {"train": corpus, "held_out": {"validation": 5, "test": 7}},
+        {"train": [corpus, corpus], "validation": corpus, "test": corpus},
+    )):  # fmt: skip
+        path = tmp_path / f"{number}.yaml"
+        path.write_text(json.dumps({"name": "a", "data": {**data, **more}}))
+        text = Run.create(tmp_path / f"run{number}", load_recipe(path)).text
+        assert set(text.pairs("train", tagged=False)) <= {*pairs}
+        assert len({x.name.lower() for x in text.files("train")}) == 2
+        splits = [list(text.pairs(x)) for x in ("train", "validation", "test")]
+        assert [len(x) for x in splits] == [[28, 5, 7], [80, 40, 40]][number]
+        assert all(source.startswith("<a> he go ") for source, _ in sum(splits, []))
+    path.write_text(json.dumps({"name": "a", "data": {**data, **more, "train": [corpus, made]}}))
+    text = Run(tmp_path / "run2", load_recipe(path)).text
+    assert text.made_file(1).name == f"train.1.source.{languages[0]}"
+
+
 def test_held_out_text_has_the_tag_of_its_corpus(mixed, tmp_path):
     lines = (f"one {n}\teins {n}\n" for n in range(40))
     (tmp_path / "a.tsv").write_text("".join(lines))
