@@ -25,7 +25,8 @@ from keras_transformer.errors import UserError, is_out_of_memory
 COMMANDS = {
     **{"init": "init", "train": "train", "budget": "train", "translate": "translate"},
     **{"import": "import_run"},
-    **{"client": "translate", "score": "evaluate", "evaluate": "evaluate", "average": "train"},
+    **{"client": "translate", "score": "evaluate", "average": "train"},
+    **dict.fromkeys(("evaluate", "evaluate-file", "compare"), "evaluate"),
     **{"export": "export", "attention": "pages", "report": "pages", "beam": "pages"},
     **{"conformance": "conformance", "info": "info", "recipes": "info", "schema": "info"},
 }
@@ -50,7 +51,7 @@ class _Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"{__name__}.{COMMANDS[cmd_name]}")
-        command: click.Command = getattr(module, f"{cmd_name}_command")
+        command: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
