@@ -4,22 +4,19 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from keras_transformer import __version__
-from keras_transformer._backend import without_tensorflow
 from keras_transformer._files import atomic_write, check_is_free, read_text, sha256_of
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.data.vocabulary import kind_of
 from keras_transformer.exchange.ctranslate2 import read_ctranslate2
 from keras_transformer.exchange.foreign_model import ForeignModel
 from keras_transformer.exchange.hugging_face import read_hugging_face
 from keras_transformer.exchange.marian import read_marian
 from keras_transformer.exchange.model_files import PREFIX, download, reading
 from keras_transformer.models.transformer import Transformer
-from keras_transformer.recipe.settings import OF_RUN, Normalization, Recipe
-from keras_transformer.runs.checkpoints import TOKENIZER_MEMBER, write_members
 from keras_transformer.runs.run import Run
+from keras_transformer.translation.saved_run import recipe_of
 
 # Settings and vocabularies beside the weights.
 _VOCABULARY = (".json", ".yml", ".txt", ".spm", ".model")
@@ -69,24 +66,24 @@ def import_run(
         files = [Path(x) for x in vocabularies]
         foreign, model, tokenizer = read_preset(source, revision, files, source_prefix)
         given = zip((source_language, target_language), foreign.languages, strict=True)
-        tree = _recipe(foreign, model, tokenizer, *(one or other for one, other in given))
-        name = re.sub(r"[^\w.-]", "_", Path(directory).resolve().name).lstrip(".-") or "imported"
-        tree |= {"name": name, "description": f"Imported from {source}"}
-        run = Run(directory, Recipe.model_validate(tree, context=OF_RUN))
+        languages = [one or other for one, other in given]
+        recipe = recipe_of(
+            model,
+            tokenizer,
+            languages,
+            name=directory,
+            description=f"Imported from {source}",
+            evaluation=foreign.evaluation,
+        )
     origin = {"source": str(source), **_facts(foreign, files)}
     if str(source).startswith(PREFIX):
         origin["revision"] = foreign.path.parent.name
     with atomic_write(directory) as partial:
-        partial.mkdir()
-        (partial / run.recipe_path.name).write_text(run.recipe.to_yaml(), "utf-8")
-        tokenizer.save(partial / run.tokenizer_dir.name)
-        path = partial / run.model_path.name
-        with without_tensorflow():
-            model.save(path)
-        write_members(path, {TOKENIZER_MEMBER: tokenizer.fingerprint})
+        run = Run(partial, recipe)
+        run.write(model, tokenizer)
         content = json.dumps(origin, indent=2, ensure_ascii=False)
-        (partial / run.origin_path.name).write_text(content + "\n", "utf-8")
-    return run
+        run.origin_path.write_text(content + "\n", "utf-8")
+    return Run(directory, recipe)
 
 
 def read_preset(
@@ -112,27 +109,6 @@ def read_preset(
                 ".bin file (Marian). A model of the hub is hf://ORGANIZATION/NAME"
             )
         return foreign, *foreign.convert(source_prefix)
-
-
-def _recipe(
-    foreign: ForeignModel, model: Transformer, tokenizer: Tokenizer, source: str, target: str
-) -> dict[str, Any]:
-    """Returns the sections of a recipe that describes the model of two languages."""
-    kind, *rules = kind_of(tokenizer.source_model)
-    rules.append(kind_of(tokenizer.target_model)[1])
-    rules = [rule if rule in get_args(Normalization) else "nmt_nfkc" for rule in rules]
-    return {
-        "data": {"source_language": source, "target_language": target},
-        "tokenizer": {
-            "model_type": kind,
-            "vocabulary_size": tokenizer.target_vocabulary_size,
-            "joint": model.target_vocabulary_size is None,
-            "normalization": rules[0],
-            "target_normalization": rules[1] if rules[1] != rules[0] else None,
-        },
-        "model": {key: getattr(model, key) for key in sorted(Transformer.settings())},
-        "evaluation": foreign.evaluation,
-    }
 
 
 def _facts(foreign: ForeignModel, vocabularies: list[Path]) -> dict[str, Any]:

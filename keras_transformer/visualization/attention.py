@@ -245,7 +245,7 @@ def translation_attention(
         "target_ids": np.array([target_ids], "int32"),
     }
     names = tokenizer.source_pieces, tokenizer.target_pieces
-    keys = [names[0][id] for id in source_ids]
+    keys = source_tokens(tokenizer, sentence, source_ids)
     queries, predicted = ([names[1][id] for id in ids] for ids in (target_ids, labels))
     special = tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id
     before = len(tokenizer.source_prefix_ids), len(tokenizer.target_prefix_ids)
@@ -267,6 +267,16 @@ def translation_attention(
         )
     except ValueError as error:
         raise UserError(str(error)) from None
+
+
+def source_tokens(tokenizer: Any, sentence: str, source_ids: Sequence[int]) -> list[str]:
+    """Returns the tokens of a framed sentence, with the characters of those that are unknown."""
+    prefix, pieces = len(tokenizer.source_prefix_ids), tokenizer.source_pieces
+    shown = dict(enumerate(tokenizer.source_surfaces(sentence), prefix))
+    return [
+        shown.get(place, "") if id == tokenizer.unk_id else pieces[id]
+        for place, id in enumerate(source_ids)
+    ]
 
 
 def _encoded(tokenizer: Any, side: str, text: str, max_length: int) -> list[int]:

@@ -1,0 +1,102 @@
+"""Makes a run of a model that was trained in Python."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from keras_transformer._files import atomic_write, check_is_free
+from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.data.vocabulary import kind_of
+from keras_transformer.decoding.options import SearchOptions
+from keras_transformer.exchange.exported_model import check_model
+from keras_transformer.models.base import in_float32, merge_lora
+from keras_transformer.models.seq2seq import Seq2Seq
+from keras_transformer.recipe.settings import OF_RUN, Normalization, Recipe
+from keras_transformer.runs.run import Run
+from keras_transformer.translation.translator import Translator
+
+
+def save_run(
+    directory: str | Path,
+    model: Any,
+    tokenizer: Tokenizer | None = None,
+    *,
+    source_language: str = "und",
+    target_language: str = "und",
+    options: SearchOptions | None = None,
+) -> Run:
+    """Makes a run folder of a model that was trained in Python, so that every command takes it.
+
+    The run has a recipe without text, the tokenizer and the model. `training.initial_run` trains on
+    from it, and `evaluate` takes the text of `--files`. Its model computes in float32, and its
+    kernels include LoRA.
+
+    Example:
+
+    >>> model.fit(ParallelDataset(pairs, tokenizer))
+    >>> save_run("runs/mine", model, source_language="en", target_language="de")
+
+    Args:
+        directory: A new or empty folder.
+        model: A `Seq2Seq`, such as `Transformer`, that is not quantized, or its
+            `SlicedLogitsTrainer`.
+        tokenizer: The tokenizer that the model was trained with. Defaults to None, which means that
+            of the `ParallelDataset` in `fit`.
+        source_language: Code of BCP 47 or ISO 639. Defaults to "und".
+        target_language: As `source_language`.
+        options: The search options of the recipe. Defaults to None, which means the defaults.
+
+    Raises:
+        UserError: If `directory` is not empty, or there is no tokenizer.
+        ValueError: If the model is no `Seq2Seq` or is quantized, if the tokenizer has another size
+            than the model, or if a language code does not exist.
+    """
+    check_is_free(directory)
+    translator = Translator(model, tokenizer)
+    model, tokenizer = translator.model, translator.tokenizer
+    check_model(model, tokenizer)
+    recipe = recipe_of(
+        model,
+        tokenizer,
+        (source_language, target_language),
+        name=directory,
+        description="Trained in Python",
+        evaluation=options.model_dump() if options else {},
+    )
+    with atomic_write(directory) as partial:
+        Run(partial, recipe).write(merge_lora(in_float32(model)), tokenizer)
+    return Run(directory, recipe)
+
+
+def recipe_of(
+    model: Seq2Seq,
+    tokenizer: Tokenizer,
+    languages: Sequence[str],
+    *,
+    name: str | Path,
+    description: str,
+    evaluation: dict[str, Any],
+) -> Recipe:
+    """Returns a recipe without text that describes a model. `name` is the folder of its run."""
+    kind, *rules = kind_of(tokenizer.source_model)
+    rules.append(kind_of(tokenizer.target_model)[1])
+    rules = [rule if rule in get_args(Normalization) else "nmt_nfkc" for rule in rules]
+    name = re.sub(r"[^\w.-]", "_", Path(name).resolve().name).lstrip(".-") or "run"
+    sizes = {key: getattr(model, key) for key in sorted(type(model).settings())}
+    preset = "base" if "base" in model.presets else next(iter(model.presets))
+    tree = {
+        "name": name,
+        "description": description,
+        "data": dict(zip(("source_language", "target_language"), languages, strict=True)),
+        "tokenizer": {
+            "model_type": kind,
+            "vocabulary_size": tokenizer.target_vocabulary_size,
+            "joint": model.target_vocabulary_size is None,
+            "normalization": rules[0],
+            "target_normalization": rules[1] if rules[1] != rules[0] else None,
+        },
+        "model": {"architecture": model.architecture, "preset": preset, **sizes},
+        "evaluation": evaluation,
+    }
+    return Recipe.model_validate(tree, context=OF_RUN)
