@@ -3,9 +3,11 @@
 import json
 import shutil
 
+import keras
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from support.command_line import succeeds
 from support.contract import to_numpy
 from support.foreign_models import SIZES, V, hugging_face_folder
 from support.parallel_text import SENTENCES
@@ -17,6 +19,7 @@ from keras_transformer import (
     Transformer,
     Translator,
     import_run,
+    load_recipe,
     open_model,
 )
 from keras_transformer.exchange.hugging_face import read_hugging_face
@@ -212,6 +215,30 @@ def test_transformers_opens_exports_and_translates_alike(arguments, tmp_path):
     ids = model.generate(**x, max_length=LENGTH + 1)
     translations = tokenizer.batch_decode(ids, skip_special_tokens=True)
     assert translator.translate(SOURCES) == translations
+
+
+def test_transformers_translates_as_the_model_of_a_new_recipe(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = [f"{a}{b}" for a in "abcdefghijklmnop" for b in "rstuvwxyz"]
+    pairs = [(f"{x} {y}", f"{y[::-1]} {x}") for x, y in zip(words, words[5:] * 2, strict=False)] * 2
+    for side, name in enumerate(("text.en", "text.de")):
+        lines = (f"{number} {pair[side]}\n" for number, pair in enumerate(pairs))
+        (tmp_path / name).write_text("".join(lines))
+    succeeds("init", "text.en", "text.de", "--output", "new.yaml")
+    recipe = load_recipe("new.yaml")
+    tokenizer = Tokenizer.train(pairs, **recipe.tokenizer.model_dump())
+    keras.utils.set_random_seed(3)
+    model = Transformer(tokenizer.target_vocabulary_size, **recipe.model.sizes)
+    options = recipe.evaluation.search_options(max_length=LENGTH)
+    export_hugging_face(model, tokenizer, tmp_path / "out", options, ("en", "de"))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    exported = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
+    sources = [source for source, _ in pairs[:8]]
+    ids = exported.generate(
+        **theirs(sources, return_tensors="pt", padding=True), max_length=LENGTH + 1
+    )
+    expected = theirs.batch_decode(ids, skip_special_tokens=True)
+    assert Translator(model, tokenizer, options).translate(sources) == expected
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ def test_what_no_command_could_open_is_refused(tokenizer, tmp_path):
     quantized.quantize("int8")
     refused = [
         (quantized, tokenizer, {}, ValueError, "must not be quantized"),
-        (language, tokenizer, {}, ValueError, "must be a Seq2Seq"),
+        (language, tokenizer, {}, ValueError, "needs a sequence-to-sequence model"),
         (new_model(17), tokenizer, {}, ValueError, "are .17, 17, 0. in the model"),
         (new_model(15), tokenizer, {}, ValueError, "more source tokens than the model"),
         (new_model(), None, {}, UserError, "The model has no tokenizer"),

@@ -41,6 +41,19 @@ def test_rows_and_columns_are_the_tokens_that_are_read_and_predicted(tokenizer):
         np.testing.assert_array_equal(each.weights, expected.weights)
 
 
+@pytest.mark.once
+def test_an_unknown_source_token_is_shown_by_its_characters(tokenizer):
+    found = translation_attention(Translator(small_model(), tokenizer), "de 龍😀 f", "cba")
+    keys = found.tokens["encoder"][0]
+    assert "<unk>" not in keys and "龍😀" in keys
+    assert len(keys) == len(tokenizer.encode_source(["de 龍😀 f"])[0]) + 1
+    tagged = Tokenizer(tokenizer.source_model, source_prefix=["d"])
+    keys = translation_attention(Translator(small_model(), tagged), "龍 f", "cba").tokens[
+        "encoder"
+    ][0]
+    assert keys[0] == "d" and "龍" in keys
+
+
 class WithoutAlignment:
     """A model with attention layers, but without the optional `source_attention`."""
 
