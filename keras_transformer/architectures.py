@@ -45,10 +45,7 @@ def register_architecture(
     """
 
     def register(model_class: Class) -> Class:
-        from keras_transformer.models.seq2seq import Seq2Seq
-
-        is_seq2seq = inspect.isclass(model_class) and issubclass(model_class, Seq2Seq)
-        if not (is_seq2seq and all(hasattr(model_class, x) for x in ("init_cache", "step"))):
+        if not all(hasattr(model_class, x) for x in ("settings", "init_cache", "step")):
             raise TypeError(
                 "An architecture of recipes must be a subclass of Seq2Seq that defines "
                 f"`init_cache` and `step`. Received: {model_class}"

@@ -26,6 +26,7 @@ from keras_transformer.evaluation.evaluator import (
     Significance,
     SignificanceTest,
 )
+from keras_transformer.evaluation.metrics import is_worse
 from keras_transformer.evaluation.run_evaluation import (
     default_metrics,
     evaluate_run,
@@ -217,7 +218,12 @@ def compare_command(
             found = evaluator.compare(lines, other, test)
             click.echo("\n" + comparison_table(found, str(baseline)))
             report["comparisons"] += map(asdict, found)
-            report["failed"] += evaluator.significant_losses(found, given.fail_if_worse or 0.0)
+            report["failed"] += [
+                f"{x.metric} is {x.score:.4f}, worse than the baseline's {x.baseline:.4f} "
+                f"(p={x.p_value:.4f}, {test})"
+                for name, x in zip(evaluator.metrics, found, strict=True)
+                if is_worse(name, x.score, x.baseline) and x.p_value < (given.fail_if_worse or 0)
+            ]
         write({**facts, **report})
 
 
@@ -243,6 +249,7 @@ def _results_file(path: Path | None, *inputs: Path | None) -> Iterator[Callable[
 def _shown(evaluator: Evaluator, translations: Sequence[str], given: MetricOptions) -> Given:
     """Shows the scores of translations. Returns all that is known of them, as JSON values."""
     scores = evaluator.scores(translations)
+    found = dict(zip(evaluator.metrics, scores, strict=True))
     click.echo(score_lines(scores))
     buckets = evaluator.length_buckets(translations) if given.length_buckets else []
     if buckets:
@@ -255,7 +262,11 @@ def _shown(evaluator: Evaluator, translations: Sequence[str], given: MetricOptio
         "scores": [asdict(x) for x in scores],
         "comparisons": [],
         "length_buckets": [asdict(x) for x in buckets],
-        "failed": evaluator.failed_limits(scores, given.fail_under),
+        "failed": [
+            f"{found[name].metric} is {found[name].score:.4f}, worse than the limit {limit:g}"
+            for name, limit in given.fail_under
+            if is_worse(name, found[name].score, limit)
+        ],
     }
 
 

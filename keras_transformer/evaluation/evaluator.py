@@ -13,7 +13,7 @@ from sacrebleu.significance import PairedTest
 from keras_transformer.data.parallel_text import read_parallel
 from keras_transformer.data.text_files import read_lines
 from keras_transformer.errors import UserError
-from keras_transformer.evaluation.metrics import MetricName, is_worse, new_metric
+from keras_transformer.evaluation.metrics import MetricName, new_metric
 
 SignificanceTest = Literal["bootstrap", "randomization"]
 # The number of words of the longest sentence in each length bucket.
@@ -214,29 +214,6 @@ class Evaluator:
             name = metric._compute_score_from_stats(totals[0]).name
             found.append(ScoreDifference(name, difference, low, high, samples, seed))
         return found
-
-    def failed_limits(
-        self, scores: Sequence[Score], limits: Sequence[tuple[MetricName, float]]
-    ) -> list[str]:
-        """Returns a sentence for each score, as of `scores`, that is worse than its limit.
-
-        A limit, such as `("bleu", 30.0)`, is in percent and for one of `metrics`.
-        """
-        found = dict(zip(self.metrics, scores, strict=True))
-        return [
-            f"{found[name].metric} is {found[name].score:.4f}, worse than the limit {limit:g}"
-            for name, limit in limits
-            if is_worse(name, found[name].score, limit)
-        ]
-
-    def significant_losses(self, comparisons: Sequence[Significance], p_value: float) -> list[str]:
-        """Returns a sentence for each metric, as of `compare`, that is significantly worse."""
-        return [
-            f"{x.metric} is {x.score:.4f}, worse than the baseline's {x.baseline:.4f} "
-            f"(p={x.p_value:.4f}, {x.test})"
-            for name, x in zip(self.metrics, comparisons, strict=True)
-            if is_worse(name, x.score, x.baseline) and x.p_value < p_value
-        ]
 
     def length_buckets(self, hypotheses: Sequence[str]) -> list[LengthBucket]:
         """Returns the scores of short and of long sentences, shortest first.

@@ -4,19 +4,21 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from keras_transformer import __version__
 from keras_transformer._files import atomic_write, check_is_free, read_text, sha256_of
 from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.data.vocabulary import kind_of
 from keras_transformer.exchange.ctranslate2 import read_ctranslate2
 from keras_transformer.exchange.foreign_model import ForeignModel
 from keras_transformer.exchange.hugging_face import read_hugging_face
 from keras_transformer.exchange.marian import read_marian
 from keras_transformer.exchange.model_files import PREFIX, download, reading
+from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.models.transformer import Transformer
+from keras_transformer.recipe.settings import OF_RUN, Normalization, Recipe
 from keras_transformer.runs.run import Run
-from keras_transformer.translation.saved_run import recipe_of
 
 # Settings and vocabularies beside the weights.
 _VOCABULARY = (".json", ".yml", ".txt", ".spm", ".model")
@@ -67,14 +69,8 @@ def import_run(
         foreign, model, tokenizer = read_preset(source, revision, files, source_prefix)
         given = zip((source_language, target_language), foreign.languages, strict=True)
         languages = [one or other for one, other in given]
-        recipe = recipe_of(
-            model,
-            tokenizer,
-            languages,
-            name=directory,
-            description=f"Imported from {source}",
-            evaluation=foreign.evaluation,
-        )
+        what, search = f"Imported from {source}", foreign.evaluation
+        recipe = recipe_of(directory, model, tokenizer, languages, what, search)
     origin = {"source": str(source), **_facts(foreign, files)}
     if str(source).startswith(PREFIX):
         origin["revision"] = foreign.path.parent.name
@@ -109,6 +105,38 @@ def read_preset(
                 ".bin file (Marian). A model of the hub is hf://ORGANIZATION/NAME"
             )
         return foreign, *foreign.convert(source_prefix)
+
+
+def recipe_of(
+    directory: str | Path,
+    model: Seq2Seq,
+    tokenizer: Tokenizer,
+    languages: Sequence[str],
+    description: str,
+    evaluation: dict[str, Any],
+) -> Recipe:
+    """Returns a recipe without text that describes a trained model. A folder names it."""
+    kind, *rules = kind_of(tokenizer.source_model)
+    rules.append(kind_of(tokenizer.target_model)[1])
+    rules = [rule if rule in get_args(Normalization) else "nmt_nfkc" for rule in rules]
+    name = re.sub(r"[^\w.-]", "_", Path(directory).resolve().name).lstrip(".-") or "run"
+    sizes = {key: getattr(model, key) for key in sorted(type(model).settings())}
+    preset = "base" if "base" in model.presets else next(iter(model.presets))
+    tree = {
+        "name": name,
+        "description": description,
+        "data": dict(zip(("source_language", "target_language"), languages, strict=True)),
+        "tokenizer": {
+            "model_type": kind,
+            "vocabulary_size": tokenizer.target_vocabulary_size,
+            "joint": model.target_vocabulary_size is None,
+            "normalization": rules[0],
+            "target_normalization": rules[1] if rules[1] != rules[0] else None,
+        },
+        "model": {"architecture": model.architecture, "preset": preset, **sizes},
+        "evaluation": evaluation,
+    }
+    return Recipe.model_validate(tree, context=OF_RUN)
 
 
 def _facts(foreign: ForeignModel, vocabularies: list[Path]) -> dict[str, Any]:

@@ -1,19 +1,15 @@
 """Makes a run of a model that was trained in Python."""
 
-import re
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from keras_transformer._files import atomic_write, check_is_free
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.data.vocabulary import kind_of
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.exchange.exported_model import check_model
 from keras_transformer.models.base import in_float32, merge_lora
-from keras_transformer.models.seq2seq import Seq2Seq
-from keras_transformer.recipe.settings import OF_RUN, Normalization, Recipe
 from keras_transformer.runs.run import Run
+from keras_transformer.translation.imported_run import recipe_of
 from keras_transformer.translation.translator import Translator
 
 
@@ -56,47 +52,9 @@ def save_run(
     translator = Translator(model, tokenizer)
     model, tokenizer = translator.model, translator.tokenizer
     check_model(model, tokenizer)
-    recipe = recipe_of(
-        model,
-        tokenizer,
-        (source_language, target_language),
-        name=directory,
-        description="Trained in Python",
-        evaluation=options.model_dump() if options else {},
-    )
+    languages = source_language, target_language
+    search = options.model_dump() if options else {}
+    recipe = recipe_of(directory, model, tokenizer, languages, "Trained in Python", search)
     with atomic_write(directory) as partial:
         Run(partial, recipe).write(merge_lora(in_float32(model)), tokenizer)
     return Run(directory, recipe)
-
-
-def recipe_of(
-    model: Seq2Seq,
-    tokenizer: Tokenizer,
-    languages: Sequence[str],
-    *,
-    name: str | Path,
-    description: str,
-    evaluation: dict[str, Any],
-) -> Recipe:
-    """Returns a recipe without text that describes a model. `name` is the folder of its run."""
-    kind, *rules = kind_of(tokenizer.source_model)
-    rules.append(kind_of(tokenizer.target_model)[1])
-    rules = [rule if rule in get_args(Normalization) else "nmt_nfkc" for rule in rules]
-    name = re.sub(r"[^\w.-]", "_", Path(name).resolve().name).lstrip(".-") or "run"
-    sizes = {key: getattr(model, key) for key in sorted(type(model).settings())}
-    preset = "base" if "base" in model.presets else next(iter(model.presets))
-    tree = {
-        "name": name,
-        "description": description,
-        "data": dict(zip(("source_language", "target_language"), languages, strict=True)),
-        "tokenizer": {
-            "model_type": kind,
-            "vocabulary_size": tokenizer.target_vocabulary_size,
-            "joint": model.target_vocabulary_size is None,
-            "normalization": rules[0],
-            "target_normalization": rules[1] if rules[1] != rules[0] else None,
-        },
-        "model": {"architecture": model.architecture, "preset": preset, **sizes},
-        "evaluation": evaluation,
-    }
-    return Recipe.model_validate(tree, context=OF_RUN)
