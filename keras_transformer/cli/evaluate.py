@@ -211,7 +211,8 @@ def compare_command(
             run = Run.open(baseline if translations.is_file() else translations)
             evaluator = run_evaluator(run, split, **given.settings(run))
         lines, other = (read_translations(path, evaluator, split) for path in sides)
-        facts = {"translations": str(translations), "baseline": str(baseline)}
+        text = [*map(str, given.files)] if given.files else split
+        facts = {"translations": str(translations), "baseline": str(baseline), "text": text}
         report = _shown(evaluator, lines, given)
         for test in given.significance:
             click.echo(f"Comparing with {baseline}: {test} test", err=True)

@@ -219,11 +219,11 @@ def test_transformers_opens_exports_and_translates_alike(arguments, tmp_path):
 
 def test_transformers_translates_as_the_model_of_a_new_recipe(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    words = [f"{a}{b}" for a in "abcdefghijklmnop" for b in "rstuvwxyz"]
-    pairs = [(f"{x} {y}", f"{y[::-1]} {x}") for x, y in zip(words, words[5:] * 2, strict=False)] * 2
+    words = [f"{a}{b}" for a in "abcdefghijklmnopqrstuvwxyz" for b in "rstuvwxyz"]
+    lines = enumerate(zip(words, words[5:] + words[:5], strict=True))
+    pairs = [(f"{number} {x} {y}", f"{number} {y[::-1]} {x}") for number, (x, y) in lines] * 2
     for side, name in enumerate(("text.en", "text.de")):
-        lines = (f"{number} {pair[side]}\n" for number, pair in enumerate(pairs))
-        (tmp_path / name).write_text("".join(lines))
+        (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in pairs))
     succeeds("init", "text.en", "text.de", "--output", "new.yaml")
     recipe = load_recipe("new.yaml")
     tokenizer = Tokenizer.train(pairs, **recipe.tokenizer.model_dump())
@@ -234,11 +234,11 @@ def test_transformers_translates_as_the_model_of_a_new_recipe(tmp_path, monkeypa
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     exported = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
     sources = [source for source, _ in pairs[:8]]
-    ids = exported.generate(
-        **theirs(sources, return_tensors="pt", padding=True), max_length=LENGTH + 1
-    )
-    expected = theirs.batch_decode(ids, skip_special_tokens=True)
-    assert Translator(model, tokenizer, options).translate(sources) == expected
+    x = theirs(sources, return_tensors="pt", padding=True)
+    expected = exported.generate(**x, max_length=LENGTH + 1).tolist()
+    found = [x[0].ids for x in Translator(model, tokenizer, options).translate_nbest(sources)]
+    texts = [[[id for id in ids if id not in (0, 2, 3)] for ids in x] for x in (found, expected)]
+    assert texts[0] == texts[1]
 
 
 @pytest.mark.parametrize(

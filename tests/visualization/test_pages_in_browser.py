@@ -10,12 +10,11 @@ from keras_transformer.visualization.report import run_report
 
 pytestmark = [pytest.mark.slow, pytest.mark.once]
 BACKGROUNDS = {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 25, 30)"}
-# The page, and each region of it that can scroll, but for heat maps.
-TOO_WIDE = """[document.documentElement, ...document.querySelectorAll("body *")].filter(
-  (x) => x.scrollWidth > x.clientWidth && x.clientWidth && !x.querySelector(".heat") &&
-  ["auto", "scroll"].includes(getComputedStyle(x).overflowX) ||
-  x.getBoundingClientRect().right > innerWidth + 1 && !x.closest(".heat, .scroll:has(.heat), pre")
-).map((x) => x.outerHTML.slice(0, 200))"""
+# The page, and each part of it that would scroll, but for heat maps and code.
+TOO_WIDE = """[document.documentElement, ...document.querySelectorAll(".scroll, svg, #drawing")]
+  .filter((x) => !x.closest(".heat") && !x.querySelector(".heat") &&
+    (x.scrollWidth > x.clientWidth || x.getBoundingClientRect().right > innerWidth))
+  .map((x) => x.outerHTML.slice(0, 200))"""
 
 
 @pytest.fixture(scope="module")
