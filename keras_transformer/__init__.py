@@ -36,6 +36,7 @@ if TYPE_CHECKING or not os.environ.get("KERAS_TRANSFORMER_WITHOUT_KERAS"):
         LanguageModel as LanguageModel,
         MaskedLanguageModel as MaskedLanguageModel,
         Transformer as Transformer,
+        merge_lora as merge_lora,
     )
     from keras_transformer.training import (
         MaskedAccuracy as MaskedAccuracy,
@@ -92,6 +93,7 @@ if TYPE_CHECKING:
         open_model as open_model,
         open_shortlist as open_shortlist,
         open_translator as open_translator,
+        save_run as save_run,
     )
 
 __version__ = "0.1.0.dev0"
@@ -108,7 +110,7 @@ __getattr__ = lazy_names(
         "training": "SlicedLogitsTrainer array_batches average_checkpoints fit train",
         "translation": """
             Generator Hypothesis Scorer Translator import_run open_model open_shortlist
-            open_translator""",
+            open_translator save_run""",
     },
     "data decoding evaluation exchange export portability recipe runs serving translation "
     "visualization",

@@ -39,9 +39,17 @@ def register_architecture(
         name: The value of `model.architecture`.
         presets: Constructor arguments by the value of `model.preset`. The preset "base" is the
             default of recipes.
+
+    Raises:
+        TypeError: If the class is not a `Seq2Seq`, or does not define `init_cache` and `step`.
     """
 
     def register(model_class: Class) -> Class:
+        if not all(hasattr(model_class, x) for x in ("settings", "init_cache", "step")):
+            raise TypeError(
+                "An architecture of recipes must be a subclass of Seq2Seq that defines "
+                f"`init_cache` and `step`. Received: {model_class}"
+            )
         model_class.architecture, model_class.presets = name, presets
         ARCHITECTURES[name] = model_class
         return model_class

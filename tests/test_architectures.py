@@ -12,7 +12,7 @@ from keras_transformer.architectures import (
     run_program,
 )
 from keras_transformer.errors import UserError
-from keras_transformer.models import Transformer
+from keras_transformer.models import LanguageModel, Seq2Seq, Transformer
 
 pytestmark = pytest.mark.once
 
@@ -53,3 +53,10 @@ def test_a_class_without_a_file_is_refused(registered):
     register_architecture("own", presets={"base": {}})(own)
     with pytest.raises(UserError, match="must import the class of the architecture own from a fi"):
         program_of("own")
+
+
+@pytest.mark.parametrize("wrong", [LanguageModel, Seq2Seq, str, lambda **_: None])
+def test_a_class_that_recipes_cannot_train_is_refused_when_it_is_registered(registered, wrong):
+    with pytest.raises(TypeError, match="a subclass of Seq2Seq that defines `init_cache` and `st"):
+        register_architecture("own", presets={"base": {}})(wrong)
+    assert "own" not in ARCHITECTURES

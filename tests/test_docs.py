@@ -244,7 +244,7 @@ def test_generated_pages_have_all_commands_keys_and_files():
     def generated(name):
         return hooks.on_page_markdown((ROOT / "docs" / "reference" / name).read_text("utf-8"))
 
-    assert re.findall(r"^## (\w+)$", generated("command-line.md"), re.M) == list(COMMANDS)
+    assert re.findall(r"^## ([\w-]+)$", generated("command-line.md"), re.M) == list(COMMANDS)
     keys = generated("recipe.md")
     assert all(f"| `{key.name.rpartition('.')[2]}` |" in keys for key in all_keys())
     assert "|  |\n" not in keys  # a key without a description

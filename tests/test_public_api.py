@@ -20,8 +20,8 @@ PUBLIC = """
     RotaryPositionalEncoding Run SamplingOptions Scorer SearchOptions Shortlist
     SinusoidalPositionalEncoding SlicedLogitsTrainer TokenEmbedding TokenStore Tokenizer Transformer
     TransformerAdam TransformerSchedule Translator UserError array_batches average_checkpoints
-    causal_mask compile_function conformance fit import_run load_recipe open_model open_shortlist
-    open_translator padding_mask scaled_dot_product_attention search train
+    causal_mask compile_function conformance fit import_run load_recipe merge_lora open_model
+    open_shortlist open_translator padding_mask save_run scaled_dot_product_attention search train
 """.split()
 PACKAGES = (
     "data decoding evaluation exchange export layers models portability recipe runs serving "

@@ -7,7 +7,11 @@ import difflib
 import errno
 import importlib
 import io
+import os
 import sys
+import sysconfig
+import traceback
+from pathlib import Path
 from typing import Any
 
 import click
@@ -21,18 +25,24 @@ from keras_transformer.errors import UserError, is_out_of_memory
 COMMANDS = {
     **{"init": "init", "train": "train", "budget": "train", "translate": "translate"},
     **{"import": "import_run"},
-    **{"client": "translate", "score": "evaluate", "evaluate": "evaluate", "average": "train"},
+    **{"client": "translate", "score": "evaluate", "average": "train"},
+    **dict.fromkeys(("evaluate", "evaluate-file", "compare"), "evaluate"),
     **{"export": "export", "attention": "pages", "report": "pages", "beam": "pages"},
     **{"conformance": "conformance", "info": "info", "recipes": "info", "schema": "info"},
 }
 
+# If this environment variable is set, an error that is reported as one line shows its traceback.
+_TRACEBACK = "KERAS_TRANSFORMER_TRACEBACK"
 # Errors of the file system that the user can fix with another path.
 _WRONG_PLACE = {errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ELOOP}
 _WRONG_PLACE |= {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EPERM, errno.EROFS}
 
 
 class _Commands(click.Group):
-    """Imports commands on demand, and reports each `UserError` as one line with exit status 2."""
+    """Imports commands on demand, and reports errors as one line with exit status 2.
+
+    These are each `UserError`, and what code of the user raises, such as a model of its own.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -41,7 +51,7 @@ class _Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"{__name__}.{COMMANDS[cmd_name]}")
-        command: click.Command = getattr(module, f"{cmd_name}_command")
+        command: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
@@ -54,9 +64,13 @@ class _Commands(click.Group):
         try:
             with interrupted_by_signals():
                 return super().invoke(ctx)
+        except click.exceptions.Exit:
+            raise
         except Exception as error:
             if (message := _in_one_line(error)) is None:
                 raise
+            if os.environ.get(_TRACEBACK):
+                traceback.print_exception(error)
         click.echo(f"Error: {' '.join(terminal.printable(message).split())}", err=True)
         raise click.exceptions.Exit(2)
 
@@ -70,7 +84,24 @@ def _in_one_line(error: Exception) -> str | None:
             return f"{error.filename}: {error.strerror}"
     if is_out_of_memory(error):
         return f"not enough memory: {str(error)[:200]}"
-    return str(error) if isinstance(error, UserError) else None
+    if isinstance(error, UserError):
+        return f"{error}{_place_in_other_code(error.__cause__ or error.__context__)}"
+    place = _place_in_other_code(error)
+    return f"{type(error).__name__}: {error}{place}" if place else None
+
+
+def _place_in_other_code(error: BaseException | None) -> str:
+    """Returns where a program or module of the user raised an error, or "" if none did."""
+    stdlib, package = Path(sysconfig.get_path("stdlib")), Path(__file__).parents[1]
+    libraries = {"site-packages", "dist-packages"}
+    while error is not None:
+        for frame in reversed(traceback.extract_tb(error.__traceback__)):
+            path = Path(frame.filename)
+            is_library = {stdlib, package} & {*path.parents} or libraries & {*path.parts}
+            if path.is_file() and not is_library:
+                return f" [{path}, line {frame.lineno}; {_TRACEBACK}=1 shows the traceback]"
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 @click.group(

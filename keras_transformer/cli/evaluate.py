@@ -1,21 +1,22 @@
-"""The commands `evaluate` and `score`."""
+"""The commands `evaluate`, `evaluate-file`, `compare` and `score`."""
 
+import hashlib
 import json
 import math
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Literal, get_args
 
 import click
-from click.core import ParameterSource
-from pydantic import Field
+from click.types import FuncParamType
+from pydantic import Field, model_validator
 from tabulate import tabulate
 
 from keras_transformer._files import output_file
 from keras_transformer.cli import parameters, terminal
-from keras_transformer.cli.parameters import AnyPath, ExistingFile, Given, checked
+from keras_transformer.cli.parameters import AnyPath, ExistingFile, Given, checked, existing_file
 from keras_transformer.errors import UserError
 from keras_transformer.evaluation.evaluator import (
     Evaluator,
@@ -25,146 +26,249 @@ from keras_transformer.evaluation.evaluator import (
     Significance,
     SignificanceTest,
 )
-from keras_transformer.evaluation.run_evaluation import evaluate_run, read_baseline, run_evaluator
+from keras_transformer.evaluation.metrics import is_worse
+from keras_transformer.evaluation.run_evaluation import (
+    default_metrics,
+    evaluate_run,
+    read_translations,
+    run_evaluator,
+)
 from keras_transformer.runs.run import Run
 
-# With --hypotheses, nothing is translated, so other options would have no effect.
-_WITH_HYPOTHESES = {
-    *("hypotheses", "source", "reference", "baseline", "significance", "length_buckets"),
-    *("metric", "comet_model", "tokenize", "lowercase", "json_file"),
-}
-
+# The exit status of a command whose limit is not met.
+_FAILED = 3
 _TEST_NAMES = {
     "bootstrap": "Paired bootstrap resampling",
     "randomization": "Paired approximate randomization",
 }
 
 
-class EvaluateOptions(parameters.TranslatorOptions):
-    """The options of `evaluate`, but for those of search."""
+def _limit(value: str) -> tuple[str, float]:
+    """Parses a limit of a metric, such as "bleu=30"."""
+    name, _, number = value.lower().partition("=")
+    name = {"chrf2": "chrf"}.get(name, name)
+    with suppress(ValueError):
+        if name in get_args(MetricName) and math.isfinite(limit := float(number)):
+            return name, limit
+    known = ", ".join(get_args(MetricName))
+    raise click.BadParameter(f"{value!r} is not such as bleu=30. Metrics: {known}.")
 
-    split: Literal["test", "validation"] | None = None
-    """Which split of the recipe's text to translate. Default: test."""
-    source: ExistingFile = None
-    """File to translate in place of a split, one sentence per line."""
-    reference: ExistingFile = None
-    """File with the reference translations of --source."""
-    hypotheses: ExistingFile = None
-    """Score the translations in this file. RUN is not needed."""
-    metric: tuple[MetricName, ...] = ()
+
+class MetricOptions(parameters.Options):
+    """What is computed of translations."""
+
+    metric: tuple[Literal["bleu", "chrf", "ter", "exact-match"], ...] = ()
     """Metric. Repeatable. Default: bleu and chrf, and exact-match for generated text."""
     comet_model: str | None = Field(None, title="NAME")
-    """COMET model for --metric comet: a checkpoint file, or a name such as
+    """Compute COMET too, with this model: a checkpoint file, or a name such as
     Unbabel/wmt22-comet-da, which is downloaded."""
     tokenize: Literal["13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab"] | None = None
-    """Tokenization of BLEU, as in sacrebleu. Default: that of the recipe, or 13a without RUN."""
+    """Tokenization of BLEU, as in sacrebleu. Default: that of the recipe, or 13a without a run."""
     lowercase: bool = False
     """Ignore case in BLEU."""
-    baseline: AnyPath = None
-    """Compare with these translations: a file, or a run folder whose split was evaluated."""
-    significance: tuple[SignificanceTest, ...] = ()
-    """Significance test for --baseline. Repeatable. Default: bootstrap."""
     length_buckets: bool = False
     """Show scores by sentence length too."""
+    fail_under: Annotated[tuple[tuple[MetricName, float], ...], FuncParamType(_limit)] = Field(
+        (), title="METRIC=VALUE"
+    )
+    """Exit with status 3 if a score is worse, such as bleu=30: below it, or above it for ter.
+    Repeatable. The metric is computed too."""
+
+    def settings(self, of_run: Run | None = None) -> Given:
+        """Returns arguments of `Evaluator`, or of `run_evaluator` for a run."""
+        further = [name for name, _ in self.fail_under] + ["comet"] * bool(self.comet_model)
+        metrics = [*(self.metric or default_metrics(of_run)), *further]
+        given = self.model_dump(include={"comet_model", "tokenize", "lowercase"})
+        return {"metrics": metrics, **{name: x for name, x in given.items() if x}}
+
+
+class TextOptions(MetricOptions):
+    """Which text is translated, and what is computed of the translations."""
+
+    split: Literal["test", "validation"] | None = None
+    """Which split of the recipe's text. Default: test."""
+    files: Annotated[tuple[Path, Path] | None, click.Tuple([existing_file, existing_file])] = Field(
+        None, title="SOURCE REFERENCE"
+    )
+    """Files in place of a split: sentences and their reference translations, line by line."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "TextOptions":
+        if self.split and self.files:
+            raise ValueError("give either --split or --files")
+        return self
+
+
+class EvaluateOptions(TextOptions, parameters.TranslatorOptions):
+    """The options of `evaluate`, but for those of search."""
+
     output: AnyPath = None
     """File for the translations. Default: a file in RUN/hypotheses for a split, else none."""
 
 
+class CompareOptions(TextOptions):
+    """The options of `compare`."""
+
+    significance: tuple[SignificanceTest, ...] = ("bootstrap",)
+    """Significance test. Repeatable."""
+    fail_if_worse: float | None = Field(None, gt=0, le=1, title="P")
+    """Exit with status 3 if TRANSLATIONS are worse by a metric, with a p-value below this number,
+    such as 0.05."""
+
+
+class EvaluateFileOptions(MetricOptions):
+    """The options of `evaluate-file`."""
+
+    source: ExistingFile = None
+    """File with the source sentences, for COMET and --length-buckets."""
+
+
+json_option = click.option(
+    "--json", "json_file", type=parameters.any_path, help="File for all results as JSON."
+)
+
+
 @click.command("evaluate")
-@click.argument("run", metavar="[RUN]", type=parameters.any_path, required=False)
+@parameters.run_argument
 @parameters.options_of(EvaluateOptions, "given")
-@click.option("--json", "json_file", type=parameters.any_path, help="File for all results as JSON.")
+@json_option
 @parameters.best_search_options
 @parameters.backend_option
 def evaluate_command(
-    run: Path | None, given: EvaluateOptions, json_file: Path | None, search: Given
+    run: Path, given: EvaluateOptions, json_file: Path | None, search: Given
 ) -> None:
-    """Score translations with sacrebleu: BLEU, chrF, TER, or COMET.
+    """Translate with RUN, and score the translations with sacrebleu: BLEU, chrF, TER, or COMET.
 
-    The command translates a split of RUN's text, or the file --source. It appends the scores to
-    RUN/scores.json, and writes the translations of a split to RUN/hypotheses. With --hypotheses,
-    it scores a file.
+    The command translates a split of RUN's text, or --files. It appends the scores to
+    RUN/scores.json, and writes the translations of a split to RUN/hypotheses.
 
     \b
     keras-transformer evaluate runs/quickstart
     keras-transformer evaluate runs/multi30k_en_de --split validation --beam-size 5
-    keras-transformer evaluate runs/a --source in.txt --reference reference.txt --metric ter
-    keras-transformer evaluate runs/b --baseline runs/a --length-buckets
-    keras-transformer evaluate --hypotheses b.txt --reference reference.txt --baseline a.txt
+    keras-transformer evaluate runs/a --files in.txt reference.txt --metric ter
+    keras-transformer evaluate runs/a --fail-under bleu=30 --fail-under chrf=55
     """
-    _check_given(given.metric)
-    inputs = (given.source, given.reference, given.hypotheses, given.baseline)
-    for name, path in (("--output", given.output), ("--json", json_file)):
-        terminal.check_other_file(path, *inputs, option=name)
-    if given.output and json_file and given.output.resolve() == json_file.resolve():
-        raise UserError(f"--output and --json must be different files. Received: {json_file}")
-    settings: Given = given.model_dump(include={"comet_model", "tokenize", "lowercase"})
-    settings = {name: x for name, x in {"metrics": given.metric, **settings}.items() if x}
-    split, baseline = given.split or "test", given.baseline
-    with output_file(json_file) if json_file else nullcontext() as json_target:
-        if run is None:
-            assert given.reference and given.hypotheses
-            evaluator = Evaluator.from_files(given.reference, given.source, **settings)
-            translations = read_baseline(given.hypotheses, evaluator, None)
+    terminal.check_other_file(given.output, *given.files or ())
+    with _results_file(json_file, given.output, *given.files or ()) as write:
+        opened, split, files = Run.open(run), given.split or "test", given.files
+        options = checked(opened.recipe.evaluation.search_options, **search)
+        evaluator = run_evaluator(opened, split, files, **given.settings(opened))
+        text = files[0] if files else f"the {split} text {opened.text.files(split)[0]}"
+        click.echo(f"Evaluating {text}: {len(evaluator.sources or ()):,} sentences", err=True)
+        arguments = {**given.arguments(), "options": options, "output": given.output}
+        found = evaluate_run(opened, evaluator, split=split, files=files, **arguments)
+        facts = {"run": str(opened.directory), "search": options.model_dump()}
+        report = _shown(evaluator, found.hypotheses, given) | {"scores": found.entries}
+        write({**facts, **report})
+
+
+@click.command("evaluate-file")
+@click.argument("translations", type=parameters.existing_file)
+@click.argument("reference", type=parameters.existing_file)
+@parameters.options_of(EvaluateFileOptions, "given")
+@json_option
+def evaluate_file_command(
+    translations: Path, reference: Path, given: EvaluateFileOptions, json_file: Path | None
+) -> None:
+    """Score the file TRANSLATIONS, of a run or of another system, with sacrebleu.
+
+    The file REFERENCE has the reference translations, line by line. The command needs no run.
+
+    \b
+    keras-transformer evaluate-file out.txt reference.txt
+    keras-transformer evaluate-file out.txt reference.txt --metric ter --fail-under ter=60
+    """
+    with _results_file(json_file, translations, reference, given.source) as write:
+        evaluator = Evaluator.from_files(reference, given.source, **given.settings())
+        lines = read_translations(translations, evaluator, "test")
+        facts = {"translations": str(translations), "reference": str(reference)}
+        write({**facts, **_shown(evaluator, lines, given)})
+
+
+@click.command("compare")
+@click.argument("translations", type=parameters.any_path)
+@click.argument("baseline", type=parameters.any_path)
+@parameters.options_of(CompareOptions, "given")
+@json_option
+def compare_command(
+    translations: Path, baseline: Path, given: CompareOptions, json_file: Path | None
+) -> None:
+    """Test whether TRANSLATIONS are better or worse than BASELINE.
+
+    Each is a run whose split was evaluated before, or a file of translations. The text is that of
+    the run. Two files need --files.
+
+    \b
+    keras-transformer compare runs/b runs/a
+    keras-transformer compare runs/b runs/a --metric bleu --fail-if-worse 0.05
+    keras-transformer compare b.txt a.txt --files source.txt reference.txt
+    """
+    sides, split = (translations, baseline), given.split or "test"
+    with _results_file(json_file, *sides, *given.files or ()) as write:
+        if given.files:
+            evaluator = Evaluator.from_files(*given.files[::-1], **given.settings())
         else:
-            opened = Run.open(run)
-            files = (given.source, given.reference) if given.source and given.reference else None
-            options = checked(opened.recipe.evaluation.search_options, **search)
-            evaluator = run_evaluator(opened, split, files, **settings)
-            text = given.source or f"the {split} text {opened.text.files(split)[0]}"
-            click.echo(f"Evaluating {text}: {len(evaluator.sources or ()):,} sentences", err=True)
-        if baseline:
-            of_split = None if given.hypotheses or given.source else split
-            other = read_baseline(baseline, evaluator, of_split)
-        if run is None:
-            scores = evaluator.scores(translations)
-        else:
-            arguments = {**given.arguments(), "options": options, "output": given.output}
-            translations, scores = evaluate_run(
-                opened, evaluator, split=split, files=files, **arguments
-            )
-        click.echo(score_lines(scores))
-        comparisons = []
-        for test in given.significance or ("bootstrap",) if baseline else ():
+            run = Run.open(baseline if translations.is_file() else translations)
+            evaluator = run_evaluator(run, split, **given.settings(run))
+        lines, other = (read_translations(path, evaluator, split) for path in sides)
+        text = [*map(str, given.files)] if given.files else split
+        facts = {"translations": str(translations), "baseline": str(baseline), "text": text}
+        report = _shown(evaluator, lines, given)
+        for test in given.significance:
             click.echo(f"Comparing with {baseline}: {test} test", err=True)
-            comparisons += (found := evaluator.compare(translations, other, test))
+            found = evaluator.compare(lines, other, test)
             click.echo("\n" + comparison_table(found, str(baseline)))
-        buckets = evaluator.length_buckets(translations) if given.length_buckets else []
-        if buckets:
-            side = "reference" if evaluator.sources is None else "source"
-            click.echo("\n" + length_table(buckets, side))
-        if json_target:
-            json_target.write(
-                as_json(scores=scores, comparisons=comparisons, length_buckets=buckets)
-            )
+            report["comparisons"] += map(asdict, found)
+            report["failed"] += [
+                f"{x.metric} is {x.score:.4f}, worse than the baseline's {x.baseline:.4f} "
+                f"(p={x.p_value:.4f}, {test})"
+                for name, x in zip(evaluator.metrics, found, strict=True)
+                if is_worse(name, x.score, x.baseline) and x.p_value < (given.fail_if_worse or 0)
+            ]
+        write({**facts, **report})
 
 
-def _check_given(metrics: Sequence[str]) -> None:
-    """Raises `UserError` for options that contradict each other or would have no effect."""
-    context = click.get_current_context()
-    names = {str(x.name): x.opts[0] for x in context.command.params}
-    of_user = ParameterSource.COMMANDLINE
-    given = {name for name in names if context.get_parameter_source(name) == of_user}
-    if len(given & {"run", "hypotheses"}) != 1:
-        raise UserError("give either a RUN or --hypotheses FILE")
-    if "hypotheses" in given:
-        if refused := given - _WITH_HYPOTHESES:
-            listed = ", ".join(sorted(names[name] for name in refused))
-            raise UserError(f"{listed} cannot be used with --hypotheses")
-        if "reference" not in given:
-            raise UserError("--hypotheses needs --reference FILE")
-    elif len(given & {"source", "reference"}) == 1:
-        raise UserError("--source and --reference can only be used together")
-    elif {"source", "split"} <= given:
-        raise UserError("--split cannot be used with --source")
-    if given & {"tokenize", "lowercase"} and "bleu" not in (metrics or ("bleu",)):
-        raise UserError("--tokenize and --lowercase can only be used with --metric bleu")
-    if "significance" in given and "baseline" not in given:
-        raise UserError("--significance can only be used with --baseline")
-    if ("comet" in metrics) != ("comet_model" in given):
-        raise UserError("--metric comet and --comet-model can only be used together")
-    if "comet_model" in given and not given & {"run", "source"}:
-        raise UserError("--metric comet needs --source FILE")
+@contextmanager
+def _results_file(path: Path | None, *inputs: Path | None) -> Iterator[Callable[[Given], None]]:
+    """Yields a function that writes results as JSON. Then exits if one of their limits failed."""
+    terminal.check_other_file(path, *inputs, option="--json")
+    failed: list[str] = []
+
+    def write(results: Given) -> None:
+        failed.extend(results["failed"])
+        if file is not None:
+            file.write(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
+
+    with output_file(path) if path else nullcontext() as file:
+        yield write
+    for text in failed:
+        click.echo(f"Failed: {text}", err=True)
+    if failed:
+        raise click.exceptions.Exit(_FAILED)
+
+
+def _shown(evaluator: Evaluator, translations: Sequence[str], given: MetricOptions) -> Given:
+    """Shows the scores of translations. Returns all that is known of them, as JSON values."""
+    scores = evaluator.scores(translations)
+    found = dict(zip(evaluator.metrics, scores, strict=True))
+    click.echo(score_lines(scores))
+    buckets = evaluator.length_buckets(translations) if given.length_buckets else []
+    if buckets:
+        side = "reference" if evaluator.sources is None else "source"
+        click.echo("\n" + length_table(buckets, side))
+    lines = "".join(f"{line}\n" for line in (*(evaluator.sources or ()), *evaluator.references))
+    return {
+        "sentences": len(evaluator.references),
+        "text_sha256": hashlib.sha256(lines.encode()).hexdigest(),
+        "scores": [asdict(x) for x in scores],
+        "comparisons": [],
+        "length_buckets": [asdict(x) for x in buckets],
+        "failed": [
+            f"{found[name].metric} is {found[name].score:.4f}, worse than the limit {limit:g}"
+            for name, limit in given.fail_under
+            if is_worse(name, found[name].score, limit)
+        ],
+    }
 
 
 def score_lines(scores: Sequence[Score]) -> str:
@@ -192,12 +296,6 @@ def length_table(buckets: Sequence[LengthBucket], side: str) -> str:
 def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     columns = ["left" if x in (heads[0], "signature") else "right" for x in heads]
     return tabulate(rows, heads, tablefmt="plain", disable_numparse=True, colalign=columns)
-
-
-def as_json(**results: Sequence[Any]) -> str:
-    """Returns lists of results, such as of `Score`, as a JSON object."""
-    content = {name: [asdict(entry) for entry in entries] for name, entries in results.items()}
-    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
 class ScoreOptions(parameters.CheckpointOptions):

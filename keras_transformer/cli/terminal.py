@@ -59,10 +59,15 @@ def _prompted_lines(language: str) -> Iterator[str]:
 
 
 def check_other_file(output: Path | None, *inputs: Path | None, option: str = "--output") -> None:
-    """Raises `UserError` if the output would replace one of the input files."""
+    """Raises `UserError` if the output would replace one of the other files of a command."""
     for path in inputs:
-        if path and output and path.is_file() and output.is_file() and output.samefile(path):
-            raise UserError(f"{option} must not be an input file. Received: {output}")
+        if not (path and output):
+            continue
+        is_file = path.is_file() and output.is_file() and output.samefile(path)
+        if is_file or (not output.exists() and path.resolve() == output.resolve()):
+            raise UserError(
+                f"{option} must not be an input file or another output. Received: {output}"
+            )
 
 
 @contextmanager

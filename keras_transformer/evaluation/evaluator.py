@@ -96,6 +96,9 @@ class Evaluator:
         comet_model: A checkpoint file of COMET, or the name of a model that COMET downloads, such
             as `"Unbabel/wmt22-comet-da"`. Defaults to None.
 
+    Attributes:
+        metrics: The names of the metrics, in the order of all results.
+
     Raises:
         UserError: If there are no sentences, if `sources` and `references` differ in their number,
             or if a package or model that a metric needs is missing.
@@ -117,9 +120,10 @@ class Evaluator:
             raise UserError("there must be at least one reference. Received: none")
         if self.sources is not None:
             self.check_aligned("the sources", self.sources)
+        self.metrics = tuple(dict.fromkeys(metrics))
         self._metrics = [
             new_metric(name, tokenize, lowercase, self.sources, comet_model)
-            for name in dict.fromkeys(metrics)
+            for name in self.metrics
         ]
 
     @classmethod

@@ -18,10 +18,17 @@ from keras_transformer.translation.engines import open_translator
 
 
 class Evaluated(NamedTuple):
-    """The translations of a run and their scores."""
+    """The translations of a run, their scores, and the entries of the scores in `scores.json`."""
 
     hypotheses: list[str]
     scores: list[Score]
+    entries: list[dict[str, Any]]
+
+
+def default_metrics(run: Run | None = None) -> tuple[MetricName, ...]:
+    """Returns the metrics for the text of a run, or for other text."""
+    is_generated = run is not None and run.recipe.data.generator is not None
+    return ("bleu", "chrf", "exact-match") if is_generated else ("bleu", "chrf")
 
 
 def run_evaluator(
@@ -45,10 +52,8 @@ def run_evaluator(
     Raises:
         UserError: If the text is missing, empty or not aligned, or if a metric lacks a package.
     """
-    recipe = run.recipe
-    if metrics is None:
-        metrics = ("bleu", "chrf", "exact-match") if recipe.data.generator else ("bleu", "chrf")
-    settings = {"metrics": metrics, **recipe.bleu_settings, **settings}
+    metrics = metrics or default_metrics(run)
+    settings = {"metrics": metrics, **run.recipe.bleu_settings, **settings}
     if files is not None:
         return Evaluator.from_files(*reversed(files), **settings)
     pairs = list(run.text.pairs(split, tagged=False))
@@ -104,26 +109,26 @@ def evaluate_run(
             run.scores.keep_hypotheses(split, sources, hypotheses, scored)
     scores = evaluator.scores(hypotheses)
     made_with = {"options": options, "use_shortlist": settings.get("use_shortlist", False)}
-    for entry in scores:
-        run.scores.add(split=split, files=files, scored=scored, **made_with, **asdict(entry))
-    return Evaluated(hypotheses, scores)
+    made_with |= {"split": split, "files": files, "scored": scored}
+    entries = [run.scores.add(**made_with, **asdict(score)) for score in scores]
+    return Evaluated(hypotheses, scores, entries)
 
 
-def read_baseline(path: Path, evaluator: Evaluator, split: Split | None) -> Sequence[str]:
+def read_translations(path: Path, evaluator: Evaluator, split: Split) -> Sequence[str]:
     """Returns the translations in a file, or those that `evaluate_run` kept in a run folder.
 
     `path` is a file with one translation per line, or a run as in `Run.open`. `split` is the split
-    of the text of `evaluator`, or None. Raises `UserError` for translations of another text.
+    of the run. Raises `UserError` for translations of another text than that of `evaluator`.
     """
-    if split is None or path.is_file():
+    if path.is_file():
         lines = list(read_lines(path))
     else:
         run = Run.open(path)
         sources = [source for source, _ in run.text.pairs(split, tagged=False)]
         if sources != list(evaluator.sources or ()):
             raise UserError(
-                f"{path} has another {split} text than the evaluated run. Translate the text of "
-                f"the evaluated run with {path}, and give the translations as --baseline"
+                f"{path} has another {split} text. Translate the text that is evaluated with "
+                f"{path}, and give the file of translations in place of {path}"
             )
         lines = run.scores.hypotheses(split)
     evaluator.check_aligned(str(path), lines)

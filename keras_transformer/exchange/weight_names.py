@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from keras_transformer.exchange.exported_model import array
+from keras_transformer.layers.saving import merged_weights
 from keras_transformer.models.transformer import Transformer
 
 # Stack, number of the layer, sublayer and weight in the path of a weight of `Transformer`, such as
@@ -122,10 +123,8 @@ def named_weights(
 
     `matrices` are the names of those outside layers; others are left out. Kernels include LoRA.
     """
-    adapted = [x for x in model._flatten_layers() if getattr(x, "lora_enabled", False)]
-    merged = {layer._kernel.path: layer.kernel for layer in adapted}
-    weights = {x.path: merged.get(x.path, x) for x in model.weights if "/lora_" not in x.path}
-    named = [(format.name(path, matrices), path, weight) for path, weight in weights.items()]
+    weights = merged_weights(model)
+    named = [(format.name(path, matrices), path, weight) for path, weight in weights]
     return {
         name: array(weight).T if path.endswith("kernel") else array(weight)
         for name, path, weight in named

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_transformer._backend import without_tensorflow
 from keras_transformer._files import atomic_write, check_is_free, write_json
 from keras_transformer.exchange.exported_model import check_model
 from keras_transformer.export.options import RunWeights, check_weights
@@ -13,7 +12,6 @@ from keras_transformer.layers.saving import check_finite
 from keras_transformer.models.base import in_float32
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.recipe.settings import OF_RUN, Recipe
-from keras_transformer.runs.checkpoints import TOKENIZER_MEMBER, write_members
 from keras_transformer.runs.run import Checkpoint, Run
 from keras_transformer.translation.comparison import (
     Agreement,
@@ -75,19 +73,14 @@ def export_shared_run(
     sentences = sentences or random_sentences(tokenizer)
     exact = in_float32(model)
     with atomic_write(directory) as partial:
-        partial.mkdir()
         copy = Run(partial, _without_folders(run.recipe))
-        copy.recipe_path.write_text(copy.recipe.to_yaml(), encoding="utf-8")
-        shutil.copytree(run.tokenizer_dir, copy.tokenizer_dir)
+        copy.write(exact if quantization == "float32" else _halved(exact), tokenizer)
         if (text := run.directory / "text").is_dir():
             shutil.copytree(text, partial / "text", ignore=shutil.ignore_patterns("train.*"))
         if run.fingerprints_path.exists():
             shutil.copy(run.fingerprints_path, partial)
         if scores := _scores(run, checkpoint):
             write_json(copy.scores_path, scores)
-        with without_tensorflow():
-            (exact if quantization == "float32" else _halved(exact)).save(copy.model_path)
-        write_members(copy.model_path, {TOKENIZER_MEMBER: tokenizer.fingerprint})
         return compare_translations(
             "copy",
             Translator(exact, tokenizer, run.recipe.evaluation.search_options()),

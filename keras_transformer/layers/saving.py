@@ -55,6 +55,28 @@ def apply_layer_changes(layer: keras.layers.Layer, changes: dict[str, dict[str, 
             sublayers[path].enable_lora(own["lora_rank"], lora_alpha=own["lora_alpha"])
 
 
+def merged_weights(model: Any) -> list[tuple[str, Any]]:
+    """Returns the path and value of each weight. Kernels include LoRA, whose weights are left out.
+
+    The order is that of `model.weights`.
+    """
+    merged, adapters = {}, set()
+    for layer in model._flatten_layers():
+        if getattr(layer, "lora_enabled", False):
+            name = "kernel" if hasattr(layer, "_kernel") else "embeddings"
+            merged[id(getattr(layer, f"_{name}"))] = getattr(layer, name)
+            adapters |= {id(getattr(layer, f"lora_{name}_{side}")) for side in "ab"}
+    return [(x.path, merged.get(id(x), x)) for x in model.weights if id(x) not in adapters]
+
+
+def without_lora(config: Any) -> Any:
+    """Returns a configuration without the ranks of LoRA in it."""
+    if isinstance(config, dict):
+        kept = {key: x for key, x in config.items() if key not in ("lora_rank", "lora_alpha")}
+        return {key: without_lora(x) for key, x in kept.items()}
+    return [without_lora(x) for x in config] if isinstance(config, list) else config
+
+
 def _own_changes(layer: Any) -> dict[str, Any]:
     """Returns the quantization and the LoRA of a layer without its sublayers (JSON values)."""
     changes: dict[str, Any] = {}

@@ -2,7 +2,7 @@
 
 from keras_transformer.architectures import ARCHITECTURES, register_architecture
 from keras_transformer.layers.attention.cache import Cache
-from keras_transformer.models.base import ConfiguredModel
+from keras_transformer.models.base import ConfiguredModel, merge_lora
 from keras_transformer.models.language_model import LanguageModel
 from keras_transformer.models.masked_language_model import BertEncoder, MaskedLanguageModel
 from keras_transformer.models.protocol import Searchable, SlicesLogits
@@ -21,6 +21,7 @@ __all__ = [
     "SlicesLogits",
     "Transformer",
     "ids_inputs",
+    "merge_lora",
     "register_architecture",
     "token_embeddings",
 ]

@@ -28,7 +28,9 @@ from keras_transformer.layers.base import (
 from keras_transformer.layers.saving import (
     apply_layer_changes,
     layer_changes,
+    merged_weights,
     placeholder_weights,
+    without_lora,
 )
 from keras_transformer.models.protocol import check_tokenizer
 
@@ -196,6 +198,28 @@ def in_float32(model: Any) -> Any:
         exact = type(model).from_config(config)
     exact.set_weights(model.get_weights())
     return exact
+
+
+def merge_lora(model: Any) -> Any:
+    """Returns a copy of a model in which each kernel is the sum of the kernel and its adapter.
+
+    The copy computes the same as `model` and has no LoRA, so all its layers can be trained.
+
+    Example:
+
+    >>> save_run("runs/adapted", merge_lora(adapted), tokenizer)
+
+    Args:
+        model: A model with `get_config`, after `enable_lora` of the model or of layers in it. It
+            must not be quantized.
+    """
+    if any(getattr(x, "quantization_config", None) for x in model._flatten_layers()):
+        raise ValueError("Merge LoRA before `quantize`. Received: a quantized model")
+    with without_tensorflow(), placeholder_weights():
+        merged = type(model).from_config(without_lora(model.get_config()))
+    merged.set_weights([keras.ops.convert_to_numpy(x) for _, x in merged_weights(model)])
+    vars(merged)["tokenizer_files"] = getattr(model, "tokenizer_files", None)
+    return merged
 
 
 def check_pad_id(pad_id: Any, vocabulary_size: int, minimum: int = 0) -> None:

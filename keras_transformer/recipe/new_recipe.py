@@ -107,7 +107,9 @@ class NewRecipe:
         folder = os.path.commonpath([path.parent for path in paths])
         names = (os.path.relpath(path, folder) for path in paths)
         model: dict[str, Any] = dict(self.scale.model)
-        search: dict[str, Any] = {"beam_size": 5, "length_penalty": 1.5}
+        # A form that exports to Hugging Face have too.
+        search: dict[str, Any] = {"beam_size": 5, "length_penalty": 1.0}
+        search["length_penalty_form"] = "power"
         if initial:
             options = initial[1].evaluation.search_options()
             model = initial[1].model.model_dump(mode="json", exclude_none=True)

@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 
 from filelock import FileLock, Timeout
 
+from keras_transformer._backend import without_tensorflow
 from keras_transformer._files import (
     locked,
     read_entries,
@@ -31,11 +32,13 @@ from keras_transformer.runs.checkpoints import (
     CHECKPOINT_MEMBER,
     CHECKPOINT_MODEL,
     STATE,
+    TOKENIZER_MEMBER,
     best_checkpoints,
     checkpoint_folders,
     checkpoint_step,
     load_history,
     read_member,
+    write_members,
 )
 from keras_transformer.runs.scores import RunScores
 from keras_transformer.runs.text import RunText, Split
@@ -143,6 +146,15 @@ class Run:
             raise UserError(f"{directory} cannot be a run folder: {reason}") from None
         run._is_new = True
         return run
+
+    def write(self, model: Any, tokenizer: Tokenizer) -> None:
+        """Writes recipe, tokenizer and finished model into the run's folder, which is new."""
+        self.directory.mkdir()
+        self.recipe_path.write_text(self.recipe.to_yaml(), "utf-8")
+        tokenizer.save(self.tokenizer_dir)
+        with without_tensorflow():
+            model.save(self.model_path)
+        write_members(self.model_path, {TOKENIZER_MEMBER: tokenizer.fingerprint})
 
     @contextmanager
     def training(self) -> Iterator[None]:

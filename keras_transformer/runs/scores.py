@@ -35,8 +35,8 @@ class RunScores:
         files: tuple[Path, Path] | None = None,
         scored: dict[str, str] | None = None,
         **score: Any,
-    ) -> None:
-        """Appends a score to scores.json.
+    ) -> dict[str, Any]:
+        """Appends a score to scores.json. Returns the new entry.
 
         `score` has `metric`, `score` and `signature`. `files` are the source and reference file, if
         the text is not that of `split`. `scored` is the result of `scored_model` for a checkpoint.
@@ -55,6 +55,7 @@ class RunScores:
         }
         with self._run.writing():
             write_json(self._run.scores_path, [*self.entries(), entry])
+        return entry
 
     def scored_model(self, checkpoint: Path | None) -> dict[str, str]:
         """Returns what identifies a model in scores.json: its hash, and the name of a checkpoint.

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from keras_transformer.translation.generator import Generator
     from keras_transformer.translation.imported_run import import_run
     from keras_transformer.translation.open_run import open_model, open_shortlist
+    from keras_transformer.translation.saved_run import save_run
     from keras_transformer.translation.scoring import Scorer, score_pairs
     from keras_transformer.translation.translator import Translator
 
@@ -26,6 +27,7 @@ __all__ = [
     "open_model",
     "open_shortlist",
     "open_translator",
+    "save_run",
     "score_pairs",
     "word_alignment",
 ]
@@ -36,6 +38,7 @@ __getattr__ = lazy_names(
         "generator": "Generator",
         "imported_run": "import_run",
         "open_run": "open_model open_shortlist",
+        "saved_run": "save_run",
         "scoring": "Scorer score_pairs",
         "translator": "Translator",
     },

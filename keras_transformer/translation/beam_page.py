@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from keras_transformer.translation.beam_tree import BeamNode, BeamTree
 
 ROW, GAP, START = 38, 26, 34  # pixels
+# Widths of the tree, in pixels, on a screen and on a telephone. Steps that do not fit are below.
+WIDTHS = (1080, 360)
 
 
 def beam_page(tree: "BeamTree") -> Page:
@@ -24,17 +26,15 @@ def beam_page(tree: "BeamTree") -> Page:
     options = tree.options.model_dump(exclude_defaults=True, exclude={"beam_size"})
     options = {"length_penalty": tree.options.length_penalty, **options}
     finished = [node for node in tree.nodes if node.outcome == "finished" and node.length > 0]
-    boxes = _boxes(tree)
     return render(
         "beam.html",
         title=f"Beam search: {tree.source}",
         tree=tree,
         search=", ".join(f"{name} {x}" for name, x in options.items()),
         start=ROW / 2,
-        boxes=boxes,
+        drawings=[_boxes(tree, width) for width in WIDTHS],
+        row=ROW,
         gap=GAP,
-        width=max(box["x"] + box["width"] for box in boxes) + 4,
-        height=max(box["y"] for box in boxes) + ROW,
         finished=sorted(finished, key=lambda node: -(node.score or 0.0)),
         last_step=max(node.length for node in tree.nodes),
         probability=lambda node: min(math.exp(node.token_log_probability), 1.0),
@@ -46,27 +46,34 @@ def _label(node: "BeamNode") -> str:
     return node.piece if node.score is None else f"{node.piece} {node.score:.2f}"
 
 
-def _boxes(tree: "BeamTree") -> list[dict[str, Any]]:
+def _boxes(tree: "BeamTree", most: int) -> list[dict[str, Any]]:
     """Returns a box for each hypothesis that was live or finished.
 
     `x` is its left end, `y` its vertical middle, and `begin` and `parent_y` are where its edge
-    begins. A step is a column: the live hypotheses first, then those that finished.
+    begins. A step is a column: the live hypotheses first, then those that finished. Columns that
+    exceed the width `most` go on below, and the edges to them begin at the left.
     """
     boxes: dict[int, dict[str, Any]] = {0: {"x": 0.0, "y": ROW / 2, "width": float(START)}}
     best = next((node for node in tree.nodes if node.result == 1), tree.nodes[0])
     on_path = {id(node) for node in tree.path(best)}
     shown = [i for i, node in enumerate(tree.nodes) if i and node.outcome != "dropped"]
-    left = float(START + GAP)
+    left, top, before = float(START + GAP), 0.0, 0.0
     for length in range(1, 1 + max(tree.nodes[index].length for index in shown)):
         column = [index for index in shown if tree.nodes[index].length == length]
         column.sort(key=lambda index: (tree.nodes[index].outcome == "finished", index))
         live = sum(tree.nodes[index].outcome != "finished" for index in column)
         width = 18 + max(text_width(_label(tree.nodes[index])) for index in column)
+        is_below = length > 1 and left + width > most
+        if is_below:
+            left, before = float(GAP), top
+            top = max(box["y"] for box in boxes.values()) + ROW
         for row, index in enumerate(column):
             node, parent = tree.nodes[index], boxes[tree.nodes[index].parent or 0]
             below = max(tree.options.beam_size - live, 0) if row >= live else 0
-            place = {"x": left, "y": ROW * (row + below + 0.5), "width": width}
+            place = {"x": left, "y": top + ROW * (row + below + 0.5), "width": width}
             edge = {"begin": parent["x"] + parent["width"], "parent_y": parent["y"]}
+            if is_below:
+                edge = {"begin": 0.0, "parent_y": parent["y"] - before + top}
             boxes[index] = {**place, **edge, "node": node, "is_best": id(node) in on_path}
         left += width + GAP
     del boxes[0]

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 from keras_transformer import __version__
-from keras_transformer._backend import without_tensorflow
 from keras_transformer._files import atomic_write, check_is_free, read_text, sha256_of
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.data.vocabulary import kind_of
@@ -16,10 +15,10 @@ from keras_transformer.exchange.foreign_model import ForeignModel
 from keras_transformer.exchange.hugging_face import read_hugging_face
 from keras_transformer.exchange.marian import read_marian
 from keras_transformer.exchange.model_files import PREFIX, download, reading, shards
+from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.recipe.files import validated
-from keras_transformer.recipe.settings import Normalization
-from keras_transformer.runs.checkpoints import TOKENIZER_MEMBER, write_members
+from keras_transformer.recipe.settings import Normalization, Recipe
 from keras_transformer.runs.run import Run
 
 # OPUS-MT also has names of several languages, such as ROMANCE.
@@ -72,24 +71,18 @@ def import_run(
         files = [Path(x) for x in vocabularies]
         foreign, model, tokenizer = read_preset(source, revision, files, source_prefix)
         given = zip((source_language, target_language), foreign.languages, strict=True)
-        tree = _recipe(foreign, model, tokenizer, *(one or other for one, other in given))
-        name = re.sub(r"[^\w.-]", "_", Path(directory).resolve().name).lstrip(".-") or "imported"
-        tree |= {"name": name, "description": f"Imported from {source}"}
-        run = Run(directory, validated(tree, f"{source} {_ADVICE}", is_of_run=True))
+        languages, what = [one or other for one, other in given], f"Imported from {source}"
+        place, search = f"{source} {_ADVICE}", foreign.evaluation
+        recipe = recipe_of(directory, model, tokenizer, languages, what, search, place)
         origin = {"source": str(source), **_facts(foreign, files)}
     if str(source).startswith(PREFIX):
         origin["revision"] = foreign.path.parent.name
     with atomic_write(directory) as partial:
-        partial.mkdir()
-        (partial / run.recipe_path.name).write_text(run.recipe.to_yaml(), "utf-8")
-        tokenizer.save(partial / run.tokenizer_dir.name)
-        path = partial / run.model_path.name
-        with without_tensorflow():
-            model.save(path)
-        write_members(path, {TOKENIZER_MEMBER: tokenizer.fingerprint})
+        run = Run(partial, recipe)
+        run.write(model, tokenizer)
         content = json.dumps(origin, indent=2, ensure_ascii=False)
-        (partial / run.origin_path.name).write_text(content + "\n", "utf-8")
-    return run
+        run.origin_path.write_text(content + "\n", "utf-8")
+    return Run(directory, recipe)
 
 
 def read_preset(
@@ -117,15 +110,29 @@ def read_preset(
         return foreign, *foreign.convert(source_prefix)
 
 
-def _recipe(
-    foreign: ForeignModel, model: Transformer, tokenizer: Tokenizer, source: str, target: str
-) -> dict[str, Any]:
-    """Returns the sections of a recipe that describes the model of two languages."""
+def recipe_of(
+    directory: str | Path,
+    model: Seq2Seq,
+    tokenizer: Tokenizer,
+    languages: Sequence[str],
+    description: str,
+    evaluation: dict[str, Any],
+    place: str,
+) -> Recipe:
+    """Returns a recipe without text that describes a trained model. A folder names it.
+
+    Raises `UserError`, which begins with `place`, if a setting is wrong, such as a language.
+    """
     kind, *rules = kind_of(tokenizer.source_model)
     rules.append(kind_of(tokenizer.target_model)[1])
     rules = [rule if rule in get_args(Normalization) else "nmt_nfkc" for rule in rules]
-    return {
-        "data": {"source_language": source, "target_language": target},
+    name = re.sub(r"[^\w.-]", "_", Path(directory).resolve().name).lstrip(".-") or "run"
+    sizes = {key: getattr(model, key) for key in sorted(type(model).settings())}
+    preset = "base" if "base" in model.presets else next(iter(model.presets))
+    tree = {
+        "name": name,
+        "description": description,
+        "data": dict(zip(("source_language", "target_language"), languages, strict=True)),
         "tokenizer": {
             "model_type": kind,
             "vocabulary_size": tokenizer.target_vocabulary_size,
@@ -133,9 +140,10 @@ def _recipe(
             "normalization": rules[0],
             "target_normalization": rules[1] if rules[1] != rules[0] else None,
         },
-        "model": {key: getattr(model, key) for key in sorted(Transformer.settings())},
-        "evaluation": foreign.evaluation,
+        "model": {"architecture": model.architecture, "preset": preset, **sizes},
+        "evaluation": evaluation,
     }
+    return validated(tree, place, is_of_run=True)
 
 
 def _facts(foreign: ForeignModel, vocabularies: list[Path]) -> dict[str, Any]:

@@ -228,7 +228,7 @@ def translation_attention(
 
     Raises:
         UserError: If the sentence or the target has no token or too many tokens for the model, or
-            if the model has no attention.
+            if the model has no attention between its tokens.
     """
     model, tokenizer = translator.model, translator.tokenizer
     source = _encoded(tokenizer, "source", sentence, translator.max_length)
@@ -244,28 +244,40 @@ def translation_attention(
         "source_ids": np.array([source_ids], "int32"),
         "target_ids": np.array([target_ids], "int32"),
     }
-    try:
-        maps = attention_maps(model, inputs)
-    except ValueError as error:
-        raise UserError(str(error)) from None
     names = tokenizer.source_pieces, tokenizer.target_pieces
-    keys = [names[0][id] for id in source_ids]
+    keys = source_tokens(tokenizer, sentence, source_ids)
     queries, predicted = ([names[1][id] for id in ids] for ids in (target_ids, labels))
     special = tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id
-    attention = model.source_attention(inputs["source_ids"], inputs["target_ids"][:, None])
     first = len(source_ids) - len(source) - tokenizer.source_eos
     before = first, len(tokenizer.target_prefix_ids)
-    return AttentionExample(
-        maps,
-        {"encoder": (keys, keys), "decoder": (queries, queries), "cross": (predicted, keys)},
-        (sentence, target),
-        tuple(names[0][id] for id in special),
-        align_words(
+    alignment: tuple[tuple[int, int], ...] = ()
+    if hasattr(model, "source_attention"):
+        attention = model.source_attention(inputs["source_ids"], inputs["target_ids"][:, None])
+        alignment = align_words(
             ops.convert_to_numpy(attention)[0, 0, before[1] :, before[0] :],
             source_word_indices(tokenizer, sentence, source),
             target_word_indices(tokenizer, pieces),
-        ),
-    )
+        )
+    try:
+        return AttentionExample(
+            attention_maps(model, inputs),
+            {"encoder": (keys, keys), "decoder": (queries, queries), "cross": (predicted, keys)},
+            (sentence, target),
+            tuple(names[0][id] for id in special),
+            alignment,
+        )
+    except ValueError as error:
+        raise UserError(str(error)) from None
+
+
+def source_tokens(tokenizer: Any, sentence: str, source_ids: Sequence[int]) -> list[str]:
+    """Returns the tokens of a framed sentence, with the characters of those that are unknown."""
+    pieces, surfaces = tokenizer.source_pieces, tokenizer.source_surfaces(sentence)
+    shown = dict(enumerate(surfaces, len(source_ids) - len(surfaces) - tokenizer.source_eos))
+    return [
+        shown.get(place, "") if id == tokenizer.unk_id else pieces[id]
+        for place, id in enumerate(source_ids)
+    ]
 
 
 def _encoded(tokenizer: Any, side: str, text: str, max_length: int) -> list[int]:

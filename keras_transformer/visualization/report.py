@@ -19,6 +19,7 @@ from keras_transformer.runs.info import run_info
 from keras_transformer.runs.run import Run, opened_runs
 from keras_transformer.translation.open_run import open_model
 from keras_transformer.translation.scoring import Scorer
+from keras_transformer.visualization.attention import source_tokens
 
 # Title, unit and name of each curve.
 CURVES = (
@@ -277,7 +278,7 @@ def attention_of_sentences(system: System, sources: Sequence[str]) -> list[dict[
         target_ids, labels = tokenizer.frame_target(of_targets[index])
         attention = model.source_attention(np.array([source_ids]), np.array([[target_ids]]))
         weights = ops.convert_to_numpy(attention)[0, 0].tolist()
-        keys = [tokenizer.source_pieces[id] for id in source_ids]
+        keys = source_tokens(tokenizer, sources[index], source_ids)
         rows = [
             (tokenizer.target_pieces[id], list(zip(keys, row, strict=True)))
             for id, row in zip(labels, weights, strict=True)

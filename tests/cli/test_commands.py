@@ -1,6 +1,8 @@
 """The group of commands: help, errors as one line, and the choice of the backend."""
 
 import errno
+import functools
+import inspect
 import os
 import signal
 import subprocess
@@ -8,6 +10,7 @@ import sys
 from pathlib import Path
 
 import click
+import keras
 import pytest
 from click.testing import CliRunner
 from support.command_line import invoke, succeeds
@@ -55,8 +58,38 @@ def test_what_the_user_can_fix_is_one_line(monkeypatch, error, message):
 
 
 def test_other_errors_keep_their_traceback(monkeypatch):
-    error = FileNotFoundError(errno.ENOENT, "No such file", "/x")
-    assert outcome_of(monkeypatch, error).exception is error
+    missing = click.Command("train", callback=functools.partial(os.stat, "/x"))
+    monkeypatch.setattr("keras_transformer.cli.train.train_command", missing)
+    assert isinstance(CliRunner().invoke(main, ["train"]).exception, FileNotFoundError)
+
+
+def raised_by_other_code(wrapped: bool):
+    """What the package raises if a layer of another file fails within a call of Keras."""
+    try:
+        keras.layers.Lambda(lambda x: x.nothing)(keras.ops.zeros(1))
+    except AttributeError as error:
+        if wrapped:
+            raise UserError("the recipe x cannot be trained") from error
+        raise
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "message"), [(True, "the recipe x cannot be trained"), (False, "AttributeError: ")]
+)
+@pytest.mark.parametrize("shows_all", ["", "1"])
+def test_an_error_of_other_code_is_one_line_that_names_its_place(
+    monkeypatch, wrapped, message, shows_all
+):
+    monkeypatch.setenv("KERAS_TRANSFORMER_TRACEBACK", shows_all)
+    command = click.Command("train", callback=functools.partial(raised_by_other_code, wrapped))
+    monkeypatch.setattr("keras_transformer.cli.train.train_command", command)
+    result = CliRunner().invoke(main, ["train"])
+    *before, line = result.stderr.splitlines()
+    number = inspect.getsourcelines(raised_by_other_code)[1] + 3
+    assert result.exit_code == 2 and line.startswith(f"Error: {message}")
+    end = f" [{__file__}, line {number}; KERAS_TRANSFORMER_TRACEBACK=1 shows the traceback]"
+    assert line.endswith(end)
+    assert before[:1] == ["Traceback (most recent call last):"] * bool(shows_all)
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -5,15 +5,15 @@ import json
 import math
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 from support.command_line import fails, invoke, succeeds
 from support.fake_comet import fake_comet
 from support.few_samples import SAMPLES, draw_few_samples
 
-from keras_transformer.cli.evaluate import as_json, comparison_table, length_table, score_lines
+from keras_transformer.cli.evaluate import comparison_table, length_table, score_lines
 from keras_transformer.evaluation.evaluator import LengthBucket, Score, Significance
-from keras_transformer.runs.run import Run
 from keras_transformer.translation.translator import Translator
 
 
@@ -47,37 +47,47 @@ def test_the_checkpoint_is_recorded(run):
 def test_files_are_evaluated_and_compared_with_a_baseline(run, finished, tmp_path, monkeypatch):
     draw_few_samples(monkeypatch)
     reference = finished / "data" / ".." / "data" / "val.de"
-    text = ["--source", finished / "data" / "val.en", "--reference", reference]
+    text = ["--files", finished / "data" / "val.en", reference]
     baseline, output, report = (tmp_path / name for name in ("baseline", "out", "report.json"))
     succeeds("evaluate", run, *text, "--output", baseline, "--beam-size", 1)
-    tests = ["--significance", "bootstrap", "--significance", "randomization"]
     kept = ["--output", output, "--json", report]
-    options = [*text, "--metric", "chrf", "--length-buckets", "--baseline", baseline, *tests, *kept]
-    shown = succeeds("evaluate", run, *options)
+    succeeds("evaluate", run, *text, "--metric", "chrf", "--length-buckets", *kept)
     found = json.loads(report.read_text())
-    (score,), (bootstrap, randomization) = found["scores"], found["comparisons"]
-    (bucket,) = found["length_buckets"]
+    (score,), (bucket,) = found["scores"], found["length_buckets"]
     assert score["metric"] == "chrF2" and bucket["scores"] == {"chrF2": score["score"]}
+    assert score == json.loads((run / "scores.json").read_text())[-1]
+    assert score["reference"] == str(reference.resolve())
+    assert (
+        score["checkpoint_sha256"] == hashlib.sha256((run / "model.keras").read_bytes()).hexdigest()
+    )
+    lines = [x for path in text[1:] for x in path.read_text().splitlines()]
+    digest = hashlib.sha256("".join(f"{x}\n" for x in lines).encode()).hexdigest()
+    assert (found["run"], found["sentences"], found["text_sha256"]) == (str(run), 10, digest)
+    assert (found["search"]["beam_size"], found["search"]["length_penalty"]) == (2, 0.6)
+    assert not (run / "hypotheses").exists() and len(output.read_text().splitlines()) == 10
+
+    tests = ["--significance", "bootstrap", "--significance", "randomization"]
+    options = ["--metric", "chrf", *tests, "--json", report]
+    shown = succeeds("compare", output, baseline, *text, *options)
+    found = json.loads(report.read_text())
+    bootstrap, randomization = found["comparisons"]
+    assert found["scores"][0]["score"] == score["score"] and found["failed"] == []
     assert [bootstrap["samples"], randomization["samples"]] == [*SAMPLES.values()]
     assert f"Paired approximate randomization, 200 samples, seed 12345, against {baseline}" in shown
-    assert "words of the source" in shown and not (run / "hypotheses").exists()
-    assert len(output.read_text().splitlines()) == len(baseline.read_text().splitlines()) == 10
-    entry = json.loads((run / "scores.json").read_text())[-1]
-    assert entry["reference"] == str(reference.resolve()) and entry["score"] == score["score"]
 
 
-def test_a_run_is_the_baseline_of_another(run, tmp_path, monkeypatch):
+def test_a_run_is_compared_with_another(run, tmp_path, monkeypatch):
     draw_few_samples(monkeypatch)
     other = shutil.copytree(run, tmp_path / "other")
-    evaluate = f"keras-transformer evaluate {other} --split test"
-    told = invoke("evaluate", run, "--baseline", other).stderr.strip()
-    assert told.endswith(evaluate)
-    assert told.startswith(f"Evaluating the test text {Run.open(run).text.files('test')[0]}: ")
-    assert not (run / "scores.json").exists()
-    succeeds("evaluate", other)
-    shown = succeeds("evaluate", run, "--baseline", other)
+    told = fails("compare", run, other)
+    assert told.endswith(f"keras-transformer evaluate {run} --split test")
+    for folder in (run, other):
+        succeeds("evaluate", folder)
+    shown = succeeds("compare", run, other, "--fail-if-worse", 1)
     assert f"against {other}:" in shown
     assert shown.count(" 1.0000 ") == 2  # the same model
+    succeeds("compare", run / "hypotheses" / "test.txt", other, "--metric", "ter")
+    assert "other.txt is no run folder" in fails("compare", run / "recipe.yaml", "other.txt")
 
 
 FILES = {"ref": b"eins zwei drei vier\n", "hyp": b"eins zwei drei\n", "src": b"one two\n"}
@@ -91,61 +101,90 @@ def files(tmp_path, monkeypatch):
 
 
 def test_a_file_of_translations_is_scored(files):
-    words = "--hypotheses hyp --reference ref --source src --baseline hyp --length-buckets"
-    metrics = "--metric ter --metric bleu --lowercase"
-    shown = succeeds("evaluate", *words.split(), *metrics.split())
+    words = "hyp ref --source src --length-buckets --metric ter --metric bleu --lowercase"
+    shown = succeeds("evaluate-file", *words.split())
     assert shown.startswith("TER\t25.00\t") and "case:lc" in shown
 
 
+# "eins zwei drei" lacks one of four words, so TER is 25, and no translation equals its reference.
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("limits", "failed"),
     [
-        ("", "give either a RUN or --hypotheses FILE"),
-        ("--hypotheses hyp", "--hypotheses needs --reference FILE"),
+        ("ter=25 exact-match=0", []),
+        ("TER=24.9", ["TER is 25.0000, worse than the limit 24.9"]),
+        ("ter=30 exact-match=0.1", ["exact match is 0.0000, worse than the limit 0.1"]),
+        ("chrF2=101 chrf=1", ["chrF2 is"]),
+    ],
+)
+def test_a_score_that_is_worse_than_its_limit_ends_with_status_3(files, limits, failed):
+    options = [word for limit in limits.split() for word in ("--fail-under", limit)]
+    result = invoke("evaluate-file", "hyp", "ref", *options, "--json", "report.json")
+    assert result.exit_code == (3 if failed else 0), result.output
+    told = result.stderr.splitlines()
+    found = json.loads(Path("report.json").read_text())
+    assert told == [f"Failed: {text}" for text in found["failed"]]
+    assert len(told) == len(failed)
+    assert all(x.startswith(y) for x, y in zip(found["failed"], failed, strict=True))
+    assert found["translations"] == "hyp" and found["sentences"] == 1
+
+
+def test_a_significant_loss_ends_with_status_3(files, monkeypatch):
+    draw_few_samples(monkeypatch)
+    right = [f"eins zwei drei vier fünf sechs {x}" for x in "abcdefghijklmnopqrstuvwxyz" * 2]
+    for name, lines in {"good": right, "bad": [x[10:] for x in right]}.items():
+        Path(name).write_text("".join(f"{line}\n" for line in lines))
+    text = ["--files", "good", "good", "--metric", "ter", "--metric", "bleu"]
+    worse = invoke("compare", "bad", "good", *text, "--fail-if-worse", 0.05)
+    assert worse.exit_code == 3
+    assert [x.split()[1] for x in worse.stderr.splitlines() if "Failed" in x] == ["TER", "BLEU"]
+    for pair, limit in ((("good", "bad"), [0.05]), (("bad", "good"), []), (("bad", "bad"), [1])):
+        options = [word for x in limit for word in ("--fail-if-worse", x)]
+        succeeds("compare", *pair, *text, *options)
+
+
+def test_a_run_below_its_limit_keeps_its_scores(run):
+    result = invoke("evaluate", run, "--metric", "bleu", "--fail-under", "ter=0.5")
+    assert result.exit_code == 3 and "Failed: TER is " in result.stderr
+    found = [entry["metric"] for entry in json.loads((run / "scores.json").read_text())]
+    assert found == ["BLEU", "TER"]
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("evaluate run --files src ref --split test", "give either --split or --files"),
+        ("compare hyp hyp --files src ref --split test", "give either --split or --files"),
+        ("evaluate-file hyp ref --fail-under comet=80", "the metric comet needs the source sente"),
+        ("evaluate-file hyp ref --comet-model a", "the metric comet needs the source sentences"),
         (
-            "--hypotheses hyp --reference ref --split test --beam-size 2 --output out",
-            "--beam-size, --output, --split cannot be used with --hypotheses",
-        ),
-        ("run --source src", "--source and --reference can only be used together"),
-        (
-            "run --source src --reference ref --split test",
-            "--split cannot be used with --source",
-        ),
-        ("run --significance bootstrap", "--significance can only be used with --baseline"),
-        ("run --metric comet", "--metric comet and --comet-model can only be used together"),
-        (
-            "--hypotheses hyp --reference ref --metric comet --comet-model a",
-            "--metric comet needs --source FILE",
-        ),
-        (
-            "--hypotheses hyp --reference ref --metric chrf --lowercase",
-            "--tokenize and --lowercase can only be used with --metric bleu",
-        ),
-        (
-            "--hypotheses two --reference ref",
+            "evaluate-file two ref",
             "two must have as many lines as the references, in the same order. "
             "Received: 2 and 1 lines",
         ),
-        (
-            "--hypotheses empty --reference empty",
-            "there must be at least one reference. Received: none",
+        ("evaluate-file empty empty", "there must be at least one reference. Received: none"),
+        ("evaluate-file hyp ref --json hyp", "--json must not be an input file"),
+        *(
+            (f"evaluate-file hyp ref --fail-under {limit}", "is not such as bleu=30. Metrics: bleu")
+            for limit in ("bleu", "bleu=", "bleu=x", "bleu=nan", "rouge=3", "=3", "ter=-inf")
         ),
+        ("compare hyp ref --fail-if-worse 0", "Invalid value for '--fail-if-worse'"),
     ],
 )
-def test_what_contradicts_or_has_no_effect_is_refused(files, options, message):
-    assert fails("evaluate", *options.split()) == message
+def test_what_contradicts_or_is_wrong_is_refused(files, command, message):
+    assert message in fails(*command.split())
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--baseline two", "two must have as many lines as the references, in the same order"),
         ("--output .", ". cannot be written: Is a directory"),
-        ("--source src --reference ref --output ref", "--output must not be an input file"),
-        ("--source src --reference ref --json src", "--json must not be an input file"),
-        ("--baseline two --output ./two", "--output must not be an input file"),
-        ("--source src --reference two", "src with 1 and two with 2"),
-        ("--metric comet --comet-model a", "the metric comet needs the package unbabel-comet, "),
+        ("--files src ref --output ref", "--output must not be an input file"),
+        ("--files src ref --json src", "--json must not be an input file"),
+        ("--output two --json ./two", "--json must not be an input file"),
+        ("--output new --json ./new", "--json must not be an input file or another output"),
+        ("--files src two", "src with 1 and two with 2"),
+        ("--comet-model a", "the metric comet needs the package unbabel-comet, "),
+        ("--fail-under comet=1", "the metric comet needs the source sentences and a COMET model"),
     ],
 )
 def test_errors_come_before_the_translation(run, files, monkeypatch, options, message):
@@ -157,11 +196,11 @@ def test_errors_come_before_the_translation(run, files, monkeypatch, options, me
 
 def test_comet_scores_a_file(files, monkeypatch):
     fake_comet(monkeypatch)
-    text = ["--hypotheses", "hyp", "--reference", "ref", "--source", "src"]
-    shown = succeeds(
-        "evaluate", *text, "--metric", "comet", "--comet-model", "Unbabel/wmt22-comet-da"
-    )
-    assert shown == "COMET\t25.00\tnrefs:1|model:Unbabel/wmt22-comet-da|version:2.2.7\n"
+    text = ["hyp", "ref", "--source", "src", "--comet-model", "Unbabel/wmt22-comet-da"]
+    *_, shown = succeeds("evaluate-file", *text, "--fail-under", "comet=25").splitlines()
+    assert shown == "COMET\t25.00\tnrefs:1|model:Unbabel/wmt22-comet-da|version:2.2.7"
+    result = invoke("evaluate-file", *text, "--fail-under", "comet=25.1")
+    assert result.exit_code == 3 and "COMET is 25.0000, worse than the limit 25.1" in result.stderr
 
 
 def test_score_gives_a_line_a_pair_and_the_figures_of_all(run, tmp_path):
@@ -201,7 +240,3 @@ def test_results_are_tables_and_json():
         "0-5                              7   50.00",
         "51+                              1   10.00",
     ]
-    content = json.loads(as_json(scores=scores, comparisons=[], length_buckets=buckets))
-    assert content["scores"][0] == {"metric": "BLEU", "score": 41.234, "signature": "nrefs:1"}
-    assert content["length_buckets"][0]["scores"] == {"BLEU": 50.0}
-    assert content["comparisons"] == []

@@ -68,10 +68,11 @@ TSV = "{train: {source: x.tsv}, validation: {source: x.tsv}, test: {source: x.ts
 def test_every_score_is_returned_and_kept(tmp_path, monkeypatch, data, metrics):
     run = echoing_run(tmp_path, monkeypatch, data)
     options = run.recipe.evaluation.search_options(beam_size=3)
-    hypotheses, scores = evaluation.evaluate_run(run, options=options)
+    hypotheses, scores, entries = evaluation.evaluate_run(run, options=options)
     assert run.scores.hypotheses("test") == hypotheses == ["", *Echo.references[1:]]
     assert [score.metric for score in scores] == metrics
     assert [entry["metric"] for entry in run.scores.entries()] == metrics
+    assert run.scores.entries() == entries
     found = {(entry["beam_size"], entry["length_penalty"]) for entry in run.scores.entries()}
     assert found == {(3, 0.6)}
     if "exact match" in metrics:
@@ -97,12 +98,12 @@ def test_a_baseline_is_a_file_of_translations_or_an_evaluated_run(tmp_path, monk
     run = echoing_run(tmp_path, monkeypatch, TSV)
     evaluator, output = evaluation.run_evaluator(run), tmp_path / "out"
     evaluation.evaluate_run(run)
-    assert evaluation.read_baseline(run.directory, evaluator, "test") == ["", "zwei"]
+    assert evaluation.read_translations(run.directory, evaluator, "test") == ["", "zwei"]
     output.write_text("a\nb\n")
-    assert evaluation.read_baseline(output, evaluator, None) == ["a", "b"]
+    assert evaluation.read_translations(output, evaluator, "test") == ["a", "b"]
     output.write_text("a\n")
     with pytest.raises(UserError, match="out must have as many lines as the references, .* 1 and"):
-        evaluation.read_baseline(output, evaluator, None)
+        evaluation.read_translations(output, evaluator, "test")
 
 
 def test_only_the_model_reads_the_tag_of_a_split(tmp_path, monkeypatch):
@@ -111,7 +112,7 @@ def test_only_the_model_reads_the_tag_of_a_split(tmp_path, monkeypatch):
     assert Echo.received == ["<t> one", "<t> two"]
     evaluator = evaluation.run_evaluator(run)
     assert evaluator.sources == ("one", "two")
-    assert evaluation.read_baseline(run.directory, evaluator, "test") == ["", "zwei"]
+    assert evaluation.read_translations(run.directory, evaluator, "test") == ["", "zwei"]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +122,7 @@ def test_only_the_model_reads_the_tag_of_a_split(tmp_path, monkeypatch):
         ("model", "no translations .* To make them: .* --split test"),
         ("text", "no translations .* To make them: .* --split test"),
         ("no model", "no model .* To finish it: .* --resume"),
-        ("other run", "has another test text than the evaluated run.*as --baseline"),
+        ("other run", "has another test text. .*in place of"),
     ],
 )
 def test_translations_of_something_else_are_no_baseline(tmp_path, monkeypatch, change, message):
@@ -139,4 +140,4 @@ def test_translations_of_something_else_are_no_baseline(tmp_path, monkeypatch, c
         if change == "text":
             evaluator = evaluation.run_evaluator(run)
     with pytest.raises(UserError, match=message):
-        evaluation.read_baseline(run.directory, evaluator, "test")
+        evaluation.read_translations(run.directory, evaluator, "test")

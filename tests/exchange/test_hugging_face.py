@@ -3,9 +3,11 @@
 import json
 import shutil
 
+import keras
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from support.command_line import succeeds
 from support.contract import to_numpy
 from support.foreign_models import SIZES, V, hugging_face_folder
 from support.parallel_text import SENTENCES
@@ -18,6 +20,7 @@ from keras_transformer import (
     Translator,
     UserError,
     import_run,
+    load_recipe,
     open_model,
 )
 from keras_transformer.exchange.hugging_face import read_hugging_face
@@ -248,6 +251,30 @@ def test_transformers_opens_exports_and_translates_alike(arguments, tmp_path):
     ids = model.generate(**x, max_length=LENGTH + 1)
     translations = tokenizer.batch_decode(ids, skip_special_tokens=True)
     assert translator.translate(SOURCES) == translations
+
+
+def test_transformers_translates_as_the_model_of_a_new_recipe(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = [f"{a}{b}" for a in "abcdefghijklmnopqrstuvwxyz" for b in "rstuvwxyz"]
+    lines = enumerate(zip(words, words[5:] + words[:5], strict=True))
+    pairs = [(f"{number} {x} {y}", f"{number} {y[::-1]} {x}") for number, (x, y) in lines] * 2
+    for side, name in enumerate(("text.en", "text.de")):
+        (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in pairs))
+    succeeds("init", "text.en", "text.de", "--output", "new.yaml")
+    recipe = load_recipe("new.yaml")
+    tokenizer = Tokenizer.train(pairs, **recipe.tokenizer.model_dump())
+    keras.utils.set_random_seed(3)
+    model = Transformer(tokenizer.target_vocabulary_size, **recipe.model.sizes)
+    options = recipe.evaluation.search_options(max_length=LENGTH)
+    export_hugging_face(model, tokenizer, tmp_path / "out", options, ("en", "de"))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    exported = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
+    sources = [source for source, _ in pairs[:8]]
+    x = theirs(sources, return_tensors="pt", padding=True)
+    expected = exported.generate(**x, max_length=LENGTH + 1).tolist()
+    found = [x[0].ids for x in Translator(model, tokenizer, options).translate_nbest(sources)]
+    texts = [[[id for id in ids if id not in (0, 2, 3)] for ids in x] for x in (found, expected)]
+    assert texts[0] == texts[1]
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,8 @@ def own_architecture():
         def __init__(self, vocabulary_size, d_model: int = 8, kernel_size: int = 3, **kwargs):
             raise NotImplementedError
 
+        init_cache = step = None
+
     register_architecture("own", presets={"base": {"d_model": 4}, "wide": {"d_model": 6}})(Own)
     yield
     del ARCHITECTURES["own"]

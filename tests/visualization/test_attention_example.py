@@ -41,6 +41,50 @@ def test_rows_and_columns_are_the_tokens_that_are_read_and_predicted(tokenizer):
         np.testing.assert_array_equal(each.weights, expected.weights)
 
 
+@pytest.mark.once
+def test_an_unknown_source_token_is_shown_by_its_characters(tokenizer):
+    found = translation_attention(Translator(small_model(), tokenizer), "de 龍😀 f", "cba")
+    keys = found.tokens["encoder"][0]
+    assert "<unk>" not in keys and "龍😀" in keys
+    assert len(keys) == len(tokenizer.encode_source(["de 龍😀 f"])[0]) + 1
+    tagged = Tokenizer(tokenizer.source_model, source_prefix=["d"])
+    keys = translation_attention(Translator(small_model(), tagged), "龍 f", "cba").tokens[
+        "encoder"
+    ][0]
+    assert keys[0] == "d" and "龍" in keys
+
+
+class WithoutAlignment:
+    """A model with attention layers, but without the optional `source_attention`."""
+
+    def __init__(self, model):
+        self.built, self.call, self.max_length, self.pad_id = True, model, 10, model.pad_id
+        self.variables, self.init_cache, self.step = model.variables, model.init_cache, model.step
+
+    def __call__(self, *inputs, **options):
+        return self.call(*inputs, **options)
+
+
+class OtherLengths(WithoutAlignment):
+    """Its layers attend to other sequences than the tokens."""
+
+    def __call__(self, inputs, **options):
+        return self.call({name: x[:, :1] for name, x in inputs.items()}, **options)
+
+
+@pytest.mark.once
+def test_an_alignment_is_optional(tokenizer):
+    model = small_model()
+    found = translation_attention(Translator(WithoutAlignment(model), tokenizer), "de f", "cba d")
+    assert found.alignment == ()
+    expected = translation_attention(Translator(model, tokenizer), "de f", "cba d")
+    for one, other in zip(found.maps, expected.maps, strict=True):
+        np.testing.assert_array_equal(one.weights, other.weights)
+    other = Translator(OtherLengths(model), tokenizer)
+    with pytest.raises(UserError, match="with T tokens of queries"):
+        translation_attention(other, "de f", "cba d")
+
+
 def test_what_has_no_attention_is_refused_in_one_line(tokenizer):
     translator = Translator(small_model(), tokenizer)
     for sentence, target in (("", "d"), ("d", ""), ("d " * 20, "d")):

@@ -1,7 +1,6 @@
 """What the page of `attention_page` draws in headless Chromium, for pointer and keyboard."""
 
 import json
-import shutil
 import struct
 
 import numpy as np
@@ -11,21 +10,7 @@ from support.attention_examples import SOURCE, TARGET, attention_example
 from keras_transformer.visualization.attention_pages import attention_page
 
 pytestmark = [pytest.mark.slow, pytest.mark.once]
-playwright = pytest.importorskip(
-    "playwright.sync_api", reason="playwright is an optional dependency"
-)
 CROSS = -1  # the map of the last layer
-
-
-@pytest.fixture(scope="module")
-def browser():
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("there is no Chromium")
-    with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import pytest
 from support.html_page import read_page
 
 from keras_transformer import SearchOptions
+from keras_transformer.translation.beam_page import WIDTHS, _boxes
 from keras_transformer.translation.engines import open_translator
 from keras_transformer.visualization import beam_page
 
@@ -19,10 +20,30 @@ def test_the_page_has_every_hypothesis_and_the_results_of_the_search(run):
     page = read_page(beam_page(tree))
     assert page.texts("h1") == ["a <b>"]
     drawn = [node for node in tree.nodes[1:] if node.outcome != "dropped"]
-    assert len(page.texts("g")) == len(drawn)
+    assert len(page.texts("g")) == 2 * len(drawn)  # for wide and for narrow screens
     cells = page.texts("td")
     for rank, hypothesis in enumerate(found, 1):
         assert f"{hypothesis.score:.2f}" in cells
         assert any(cell.startswith(f"result {rank}, ") for cell in cells)
     candidates = sum("candidates" in x for x in page.texts("summary"))
     assert candidates == max(node.length for node in tree.nodes)
+
+
+def test_steps_that_do_not_fit_go_on_below(run):
+    tree = open_translator(run, SearchOptions(beam_size=3, min_length=9, max_length=12)).beam_tree(
+        "a b"
+    )
+    wide, narrow = (_boxes(tree, width) for width in WIDTHS)
+    assert [box["node"] for box in wide] == [box["node"] for box in narrow]
+    for boxes, most in zip((wide, narrow), WIDTHS, strict=True):
+        assert max(box["x"] + box["width"] for box in boxes) <= most
+        places = [(box["x"], box["y"]) for box in boxes]
+        assert len({*places}) == len(places)
+    by_node = {id(box["node"]): box for box in narrow}
+    below = [box for box in narrow if box["begin"] == 0]
+    assert below and max(box["y"] for box in narrow) > max(box["y"] for box in wide)
+    for box in narrow:
+        parent = by_node.get(id(tree.nodes[box["node"].parent]))
+        if parent and box not in below:
+            assert box["begin"] == parent["x"] + parent["width"] < box["x"]
+            assert box["parent_y"] == parent["y"]
