@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 import requests
-from _common import ENVIRONMENT, ROOT, Worker, limit_threads, table, write_json
+from _common import ENVIRONMENT, ROOT, Parser, Worker, limit_threads, show
 from _serving_expectations import Expected
 from tqdm import tqdm
 
@@ -204,11 +204,7 @@ def measure(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[s
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(__doc__, EXAMPLES)
     parser.add_argument("run", type=Path, help="folder of the run")
     parser.add_argument("model", type=Path, help="its export: a folder with a folder per version")
     parser.add_argument("text", type=Path, help="sentences, one a line, plain or .gz")
@@ -221,23 +217,18 @@ def main() -> int:
     parser.add_argument(
         "--batching", type=Path, help="batching parameters; default: MODEL/batching_parameters.txt"
     )
-    parser.add_argument("--json", type=Path, help="file to write the table's rows to")
-    arguments = parser.parse_args()
+    arguments = parser.parse()
     if min(arguments.clients) < 1:
         parser.error(f"--clients must be at least 1. Received: {min(arguments.clients)}")
-    if arguments.json and not arguments.json.parent.is_dir():
-        parser.error(f"--json must name a file in an existing folder. Received: {arguments.json}")
     arguments.batching = arguments.batching or arguments.model / "batching_parameters.txt"
     if not arguments.batching.is_file():
         parser.error(f"--batching must name a file. Received: {arguments.batching}")
 
     limit_threads()
     rows, problems = measure(arguments)
-    print(f"\n{table(rows, FORMATS)}")
+    show(rows, FORMATS, arguments.json)
     for problem in problems[:10]:
         print(problem)
-    if arguments.json:
-        write_json(arguments.json, rows)
     return int(bool(problems))
 
 
