@@ -90,8 +90,8 @@ def test_every_answer_of_every_client_is_counted(monkeypatch, kind):
             return [ServedTranslation("ein Hund", -1.0)]
 
     monkeypatch.setattr(serving_load, "connect", lambda *_, **__: Client())
-    server, sentences = serving_load.Server("http://x:1", "x:2"), [("a dog", [("ein Hund", -1.0)])]
-    load, seconds = serving_load.put_under_load(server, "rest", sentences, 3, 0.05)
+    sentences = [("a dog", [("ein Hund", -1.0)])]
+    load, seconds = serving_load.put_under_load("http://x:1", "rest", sentences, 3, 0.05)
     assert load.outcomes == {kind: len(asked)}
     assert len(load.seconds) == len(asked) > 0 and seconds >= 0.05
     assert load.problems == ["away"] * len(asked) * (kind == "failed")
