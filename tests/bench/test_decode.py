@@ -75,6 +75,7 @@ def test_special_tokens_can_never_win():
 
 def load(engine, folder, case=WIDE):
     """An engine with the weights of `new_model(WIDE)`, on the backend of the test."""
+    folder.mkdir(exist_ok=True)
     engines.SAVE[engine](engines.new_model(WIDE), WIDE, folder)
     return engines.LOAD[engine](case, Setting(engine, keras.config.backend()), folder)
 
