@@ -9,7 +9,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 folder, file = sys.argv[1:]
 lines = Path(file).read_text("utf-8").splitlines()
-pieces = sentencepiece.SentencePieceProcessor(model_file=f"{folder}/source.model")
+pieces = sentencepiece.SentencePieceProcessor(model_file=f"{folder}/source.spm")
 model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
 sources = [torch.tensor(ids) for ids in pieces.encode(lines, add_eos=True)]
 order = sorted(range(len(lines)), key=lambda row: len(sources[row]))

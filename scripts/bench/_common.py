@@ -1,5 +1,6 @@
-"""What the benchmarks share: workers that are timed in turn, tables and JSON files."""
+"""What the benchmarks share: arguments, workers that are timed in turn, tables and JSON files."""
 
+import argparse
 import json
 import os
 import select
@@ -10,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+BACKENDS = ("tensorflow", "jax", "torch")
 THREADS = min(2, len(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else 2)
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {
@@ -26,6 +28,33 @@ def limit_threads() -> None:
     """Keep this process and its workers on `THREADS` cores; JAX knows no other way."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:THREADS])
+
+
+class Parser(argparse.ArgumentParser):
+    """The arguments of a benchmark; all can write the rows of their table with `--json`."""
+
+    def __init__(self, description: str, examples: str) -> None:
+        layout = argparse.RawDescriptionHelpFormatter
+        super().__init__(description=description, epilog=examples, formatter_class=layout)
+        self.add_argument("--json", type=Path, help="file to write the table's rows to")
+
+    def add_backends(self) -> None:
+        names = {"choices": BACKENDS, "default": BACKENDS}
+        self.add_argument("--backends", nargs="+", **names, help="default: all three")
+
+    def add_rounds(self, default: int) -> None:
+        self.add_argument("--rounds", type=int, default=default, help=f"default: {default}")
+
+    def parse(self) -> argparse.Namespace:
+        """Parses and checks what was given on the command line."""
+        arguments = self.parse_args()
+        if getattr(arguments, "rounds", 1) < 1:
+            self.error(f"--rounds must be at least 1. Received: --rounds {arguments.rounds}")
+        for name in ("json", "plot"):
+            path = getattr(arguments, name, None)
+            if path and not path.parent.is_dir():
+                self.error(f"--{name} must name a file in an existing folder. Received: {path}")
+        return arguments
 
 
 class Worker:
@@ -109,6 +138,13 @@ def table(rows: Sequence[Mapping[str, Any]], formats: Mapping[str, str]) -> str:
     sides = [">" if key in formats else "<" for key in rows[0]]
     layout = "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True))
     return "\n".join(layout.format(*line).rstrip() for line in lines)
+
+
+def show(rows: Sequence[Mapping[str, Any]], formats: Mapping[str, str], json: Path | None) -> None:
+    """Print the table, and write it to a file if one is named."""
+    print(f"\n{table(rows, formats)}")
+    if json:
+        write_json(json, rows)
 
 
 def panels_of(backends: Sequence[str], rows: int, height: float, **options: Any) -> tuple[Any, Any]:

@@ -5,6 +5,7 @@ names. The random weights come from one seed, so both decode the same model.
 """
 
 import json
+import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -14,7 +15,8 @@ from typing import Any
 
 import _common
 import numpy as np
-from _decoding_engines import OURS, Case
+from _decoding_engines import Case
+from _engines import OURS
 from tqdm import tqdm
 
 SECONDS_PER_TURN = 0.5
@@ -23,23 +25,22 @@ FORMATS = {"ours": ",.4f", "baseline": ",.4f", "ratio": ".3f", "same": ".1%"}
 
 
 def measure_baseline_cases(
-    checkout: Path, cases: Sequence[Case], backends: Sequence[str], rounds: int, folder: Path
+    checkout: Path, cases: Sequence[Case], backends: Sequence[str], rounds: int
 ) -> list[dict[str, Any]]:
     """One row per case and backend, with the median seconds of a search in float32.
 
-    `PAIRS` pairs of fresh processes make all rounds each.
+    `PAIRS` pairs of fresh processes make all rounds each; each pair begins a round in turn.
 
     Args:
         checkout: The root of the other checkout.
-        folder: For the files that the workers load.
     """
     rows = []
     total = len(cases) * len(backends) * PAIRS * rounds
-    with tqdm(total=total, unit="round") as progress:
+    with tempfile.TemporaryDirectory() as folder, tqdm(total=total, unit="round") as progress:
         for case in cases:
             for backend in backends:
                 progress.set_description(f"{case.name} on {backend}")
-                rows.append(_measure(checkout, case, backend, rounds, folder, progress))
+                rows.append(_measure(checkout, case, backend, rounds, Path(folder), progress))
     return rows
 
 
@@ -47,6 +48,7 @@ def _measure(
     checkout: Path, case: Case, backend: str, rounds: int, folder: Path, progress: tqdm
 ) -> dict[str, Any]:
     seconds: list[list[float]] = [[], []]  # of ours and of the baseline
+    request = ("seconds_per_search", case.target_length, SECONDS_PER_TURN)
     for _ in range(PAIRS):
         with ExitStack() as stack:
             workers = [
@@ -54,40 +56,20 @@ def _measure(
                 for root in (_common.ROOT, checkout)
             ]
             tokens = [worker.ask("tokens", case.target_length) for worker in workers]
-            request = ("seconds_per_search", case.target_length, SECONDS_PER_TURN)
-            for kept, new in zip(
-                seconds, take_turns(workers, request, rounds, progress), strict=True
-            ):
-                kept += new
-    same = float(np.mean([a == b for a, b in zip(*tokens, strict=True)]))
-    return {"case": case.name, "backend": backend, **compared(seconds), "same": same}
-
-
-def take_turns(
-    workers: Sequence[_common.Worker], request: Sequence[Any], rounds: int, progress: tqdm
-) -> list[list[float]]:
-    """Seconds of each worker, one figure a round; the workers begin a round in turn.
-
-    Args:
-        request: What a worker is asked for: the name of its action, and the arguments.
-    """
-    seconds: list[list[float]] = [[] for _ in workers]
-    order = list(range(len(workers)))
-    for _ in range(rounds):
-        for i in order:
-            seconds[i].append(workers[i].ask(*request))
-        order.reverse()
-        progress.update()
-    return seconds
-
-
-def compared(seconds: Sequence[Sequence[float]]) -> dict[str, float]:
-    """The median seconds of ours and of the baseline, and the median of their ratios."""
+            order = [0, 1]
+            for _ in range(rounds):
+                for i in order:
+                    seconds[i].append(workers[i].ask(*request))
+                order.reverse()
+                progress.update()
     ours, baseline = map(median, seconds)
     return {
+        "case": case.name,
+        "backend": backend,
         "ours": round(ours, 5),
         "baseline": round(baseline, 5),
         "ratio": round(median(b / a for a, b in zip(*seconds, strict=True)), 3),
+        "same": float(np.mean([a == b for a, b in zip(*tokens, strict=True)])),
     }
 
 

@@ -12,7 +12,6 @@ of the sampler here, so that at least this is not reordered. CTranslate2 takes a
 
 import dataclasses
 import json
-import math
 import resource
 import sys
 import time
@@ -24,55 +23,45 @@ from typing import Any
 
 import _common
 import numpy as np
+from _engines import (
+    BOS_ID,
+    EOS_ID,
+    OURS,
+    PAD_ID,
+    UNK_ID,
+    Setting,
+    Sizes,
+    bytes_per_s,
+    keras_hub_embed,
+    keras_hub_model,
+    matmul_flops,
+    new_transformer,
+)
 
-PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)
 MAX_POSITIONS = 1024
-MATRIX_SIZE = 2048
-WIDE_SIZE = 8192  # 256 MiB, more than any cache
 SCORED_AT_ONCE = 16
 LAYER_NORM_EPSILON = 1e-6
 # CTranslate2's 0 is off as well, but goes with another rule when to stop.
 CTRANSLATE2_NO_PENALTY = 1e-9
+ENGINES = (OURS, "keras_hub", "marian", "ctranslate2")
+HUB_JIT = {"tensorflow": (True, False), "jax": (True,), "torch": (False,)}
 
 
 @dataclass(frozen=True)
-class Case:
-    """Sizes of a model and of what is decoded with it; a beam of 1 is greedy search."""
+class Case(Sizes):
+    """Sizes of a model, named `model`, and of a search; a beam of 1 is greedy search."""
 
-    name: str
-    model: str
-    num_layers: int
-    d_model: int
-    num_heads: int
-    d_ff: int
-    vocabulary_size: int
-    source_length: int
-    batch_size: int
-    beam_size: int
-    target_length: int
-
-    @property
-    def target_tokens(self) -> int:
-        return self.batch_size * self.target_length
+    model: str = "base"
+    beam_size: int = 1
 
     @property
     def flops(self) -> int:
         """Floating point operations of the matrix products of one search.
 
-        The encoder reads each sentence once; every hypothesis pays for each of its tokens the
-        decoder's layers and the projection, and for attention 2 D for each position seen so far
-        and each of the source. A multiply-add is 2 operations. Nothing else is counted.
+        A token sees each position so far. A multiply-add is 2 operations.
         """
-        d, source, target = self.d_model, self.source_length, self.target_length
-        feed_forward = 2 * d * self.d_ff
-        encoder = source * (4 * d * d + feed_forward + 2 * source * d)
-        memory = source * 2 * d * d  # cross-attention's keys and values
-        seen = target * (target + 1) // 2
-        decoder = target * (6 * d * d + feed_forward + 2 * source * d) + 2 * seen * d
-        projection = target * d * self.vocabulary_size
-        of_sentence = self.num_layers * (encoder + memory)
-        of_hypothesis = self.num_layers * decoder + projection
-        return 2 * self.batch_size * (of_sentence + self.beam_size * of_hypothesis)
+        seen = self.target_length * (self.target_length + 1) // 2
+        return 2 * self.multiply_adds(seen, self.beam_size)
 
     @property
     def weight_bytes(self) -> int:
@@ -82,44 +71,19 @@ class Case:
         return 4 * (self.num_layers * of_layer + d * self.vocabulary_size)
 
 
-_TINY = ("tiny", 4, 128, 4, 256, 10_000, 16)
-_BASE = ("base", 6, 512, 8, 2048, 32_000, 32)
-CASES = {
+_TINY = {"num_layers": 4, "d_model": 128, "num_heads": 4, "d_ff": 256, "vocabulary_size": 10_000}
+_TINY |= {"model": "tiny", "source_length": 16, "target_length": 24}
+_BASE = {"num_layers": 6, "d_model": 512, "num_heads": 8, "d_ff": 2048, "vocabulary_size": 32_000}
+_BASE |= {"model": "base", "source_length": 32, "target_length": 32}
+CASES: dict[str, Case] = {
     case.name: case
     for case in (
-        Case("tiny-32x4", *_TINY, batch_size=32, beam_size=4, target_length=24),
-        Case("tiny-1x1", *_TINY, batch_size=1, beam_size=1, target_length=24),
-        Case("base-16x4", *_BASE, batch_size=16, beam_size=4, target_length=32),
-        Case("base-1x1", *_BASE, batch_size=1, beam_size=1, target_length=32),
+        Case("tiny-32x4", **_TINY, batch_size=32, beam_size=4),
+        Case("tiny-1x1", **_TINY, batch_size=1),
+        Case("base-16x4", **_BASE, batch_size=16, beam_size=4),
+        Case("base-1x1", **_BASE, batch_size=1),
     )
 }
-
-
-@dataclass(frozen=True)
-class Setting:
-    """An engine and how it is run."""
-
-    engine: str
-    backend: str | None = None
-    dtype: str = "float32"
-    jit_compile: bool = False
-    threads: int = _common.THREADS
-    shortlist: bool = False
-
-    def __str__(self) -> str:
-        where = f" on {self.backend}" if self.backend else ""
-        jit = ", jit" if self.jit_compile else ""
-        shortlist = ", shortlist" if self.shortlist else ""
-        return f"{self.engine}{where}, {self.dtype}{jit}{shortlist}, {self.threads} threads"
-
-
-def comparable(ours: Setting, peer: Setting) -> bool:
-    """8-bit weights are compared with 8-bit weights only, float32 with everything."""
-    return ours.dtype in ("float32", peer.dtype)
-
-
-OURS = "keras_transformer"
-ENGINES = (OURS, "keras_hub", "marian", "ctranslate2")
 
 
 def groups_of(engines: Sequence[str], backends: Sequence[str]) -> list[list[Setting]]:
@@ -130,7 +94,7 @@ def groups_of(engines: Sequence[str], backends: Sequence[str]) -> list[list[Sett
     groups = {
         OURS: [[Setting(OURS, b, dtype)] for b in backends for dtype in ("float32", "int8")],
         "keras_hub": [
-            [Setting("keras_hub", backend, jit_compile=jit) for jit in _HUB_JIT[backend]]
+            [Setting("keras_hub", backend, jit_compile=jit) for jit in HUB_JIT[backend]]
             for backend in backends
         ],
         "marian": [[Setting("marian", "torch")]],
@@ -140,9 +104,6 @@ def groups_of(engines: Sequence[str], backends: Sequence[str]) -> list[list[Sett
         ],
     }
     return [group for engine in engines for group in groups[engine]]
-
-
-_HUB_JIT = {"tensorflow": (True, False), "jax": (True,), "torch": (False,)}
 
 
 @dataclass(frozen=True)
@@ -176,18 +137,9 @@ def new_model(case: Case) -> Any:
     """
     import keras
 
-    from keras_transformer.models import Transformer
-
     keras.utils.set_random_seed(0)
-    model = Transformer(
-        case.vocabulary_size,
-        num_layers=case.num_layers,
-        d_model=case.d_model,
-        num_heads=case.num_heads,
-        d_ff=case.d_ff,
-        position_encoding="sinusoidal_half_split",
-        max_length=MAX_POSITIONS,
-    )
+    half_split = {"position_encoding": "sinusoidal_half_split", "max_length": MAX_POSITIONS}
+    model = new_transformer(case, **half_split)
     # A fresh norm's output sums to 0, so a constant row meets nothing but the norm's shift: its
     # logit is -D / 4.
     embeddings = keras.ops.convert_to_numpy(model.target_embedding.embeddings).copy()
@@ -227,8 +179,8 @@ def load_keras_transformer(case: Case, setting: Setting, folder: Path) -> Engine
 
     actions = {
         "log_probabilities": log_probabilities,
-        "matmul_flops": keras_matmul_flops,
-        "bytes_per_s": keras_bytes_per_s,
+        "matmul_flops": matmul_flops,
+        "bytes_per_s": bytes_per_s,
     }
     return Engine(decode, actions)
 
@@ -268,61 +220,14 @@ def padded(sentences: Sequence[list[int]]) -> np.ndarray:
     return ids
 
 
-def keras_matmul_flops(repeats: int) -> float:
-    """Operations per second of the backend's best product of two float32 matrices."""
-    shape = (MATRIX_SIZE, MATRIX_SIZE)
-    return 2 * MATRIX_SIZE**3 / _seconds_of_product(shape, shape, repeats)
-
-
-def keras_bytes_per_s(repeats: int) -> float:
-    """Bytes per second that the backend's best product of a vector and a large matrix reads."""
-    shape = (WIDE_SIZE, WIDE_SIZE)
-    return 4 * WIDE_SIZE**2 / _seconds_of_product((1, WIDE_SIZE), shape, repeats)
-
-
-def _seconds_of_product(left: tuple[int, int], right: tuple[int, int], repeats: int) -> float:
-    """Of the fastest of several, after a first one."""
-    from keras import ops
-
-    matrices = [ops.ones(shape) for shape in (left, right)]
-    seconds = []
-    for _ in range(1 + repeats):
-        start = time.perf_counter()
-        ops.convert_to_numpy(ops.matmul(*matrices)[0, 0])  # JAX waits only so
-        seconds.append(time.perf_counter() - start)
-    return min(seconds)
-
-
 # --- KerasHub ------------------------------------------------------------------------------------
 
 
-def keras_hub_model(case: Case) -> Any:
-    """The same model from KerasHub's layers."""
-    import keras
+def hub_model(case: Case) -> Any:
     from keras_hub import layers as hub
 
-    sizes = {
-        "intermediate_dim": case.d_ff,
-        "num_heads": case.num_heads,
-        "layer_norm_epsilon": LAYER_NORM_EPSILON,
-    }
-    embedding = hub.ReversibleEmbedding(case.vocabulary_size, case.d_model, name="embedding")
     positions = hub.PositionEmbedding(MAX_POSITIONS, name="positions")
-    source = keras.Input((case.source_length,), dtype="int32")
-    target = keras.Input((case.target_length,), dtype="int32")
-    mask = keras.ops.not_equal(source, PAD_ID)
-    memory, x = (_hub_embed(embedding, positions, ids) for ids in (source, target))
-    for i in range(case.num_layers):
-        memory = hub.TransformerEncoder(**sizes, name=f"encoder_{i}")(memory, padding_mask=mask)
-    for i in range(case.num_layers):
-        layer = hub.TransformerDecoder(**sizes, name=f"decoder_{i}")
-        x = layer(x, memory, encoder_padding_mask=mask)
-    return keras.Model([source, target], embedding(x, reverse=True))
-
-
-def _hub_embed(embedding: Any, positions: Any, ids: Any, start: Any = 0) -> Any:
-    vectors = embedding(ids) * math.sqrt(embedding.output_dim)
-    return vectors + positions(vectors, start_index=start)
+    return keras_hub_model(case, positions, layer_norm_epsilon=LAYER_NORM_EPSILON)
 
 
 class KerasHubSearch:
@@ -333,7 +238,7 @@ class KerasHubSearch:
         self.beam_size = case.beam_size
         self.heads = (case.num_heads, case.d_model // case.num_heads)
         self.embedding = model.get_layer("embedding")
-        self.embed = partial(_hub_embed, self.embedding, model.get_layer("positions"))
+        self.embed = partial(keras_hub_embed, self.embedding, model.get_layer("positions"))
         self.encoder = [model.get_layer(f"encoder_{i}") for i in range(case.num_layers)]
         self.decoder = [model.get_layer(f"decoder_{i}") for i in range(case.num_layers)]
 
@@ -405,7 +310,7 @@ class KerasHubSearch:
 def save_keras_hub(model: Any, case: Case, folder: Path) -> None:
     from keras import ops
 
-    hub = keras_hub_model(case)
+    hub = hub_model(case)
     copy_weights(hub.get_layer("embedding"), model.target_embedding)
     table = model.positions(ops.zeros((1, MAX_POSITIONS, case.d_model)))
     hub.get_layer("positions").set_weights([ops.convert_to_numpy(table)[0]])
@@ -437,7 +342,7 @@ def load_keras_hub(case: Case, setting: Setting, folder: Path) -> Engine:
 
     from keras_transformer import compile_function
 
-    model = keras_hub_model(case)
+    model = hub_model(case)
     model.load_weights(folder / "keras_hub.weights.h5")
     search = KerasHubSearch(model, case)
     if setting.backend == "tensorflow":
@@ -454,107 +359,16 @@ def load_keras_hub(case: Case, setting: Setting, folder: Path) -> Engine:
     return Engine(decode)
 
 
-# --- Hugging Face Marian -------------------------------------------------------------------------
-
-
-def marian_config(case: Case) -> Any:
-    from transformers import MarianConfig
-
-    return MarianConfig(
-        vocab_size=case.vocabulary_size,
-        d_model=case.d_model,
-        encoder_layers=case.num_layers,
-        decoder_layers=case.num_layers,
-        encoder_attention_heads=case.num_heads,
-        decoder_attention_heads=case.num_heads,
-        encoder_ffn_dim=case.d_ff,
-        decoder_ffn_dim=case.d_ff,
-        max_position_embeddings=MAX_POSITIONS,
-        activation_function="relu",
-        scale_embedding=True,
-        share_encoder_decoder_embeddings=True,
-        pad_token_id=PAD_ID,
-        eos_token_id=EOS_ID,
-        decoder_start_token_id=BOS_ID,
-        forced_eos_token_id=None,
-    )
-
-
-def save_marian(model: Any, case: Case, folder: Path) -> None:
-    from transformers import MarianMTModel
-
-    marian = MarianMTModel(marian_config(case))
-    _fill(marian.model.shared, [model.target_embedding.embeddings])
-    for i in range(case.num_layers):
-        _fill_layer(marian.model.encoder.layers[i], model.get_layer(f"encoder_layer_{i + 1}"))
-        layer, ours = marian.model.decoder.layers[i], model.decoder.layers[i]
-        _fill_layer(layer, ours)
-        _fill_attention(layer.encoder_attn, ours.cross_attention)
-        _fill(layer.encoder_attn_layer_norm, ours.cross_attention_residual.norm.weights)
-    marian.save_pretrained(folder / "marian")
-
-
-def _fill_layer(marian: Any, ours: Any) -> None:
-    _fill_attention(marian.self_attn, ours.self_attention)
-    _fill(marian.self_attn_layer_norm, ours.self_attention_residual.norm.weights)
-    _fill(marian.fc1, ours.feed_forward.inner.weights)
-    _fill(marian.fc2, ours.feed_forward.outer.weights)
-    _fill(marian.final_layer_norm, ours.feed_forward_residual.norm.weights)
-
-
-def _fill_attention(marian: Any, ours: Any) -> None:
-    _fill(marian.q_proj, ours.query_projection.weights)
-    _fill(marian.k_proj, ours.key_projection.weights)
-    _fill(marian.v_proj, ours.value_projection.weights)
-    _fill(marian.out_proj, ours.output_projection.weights)
-
-
-def _fill(module: Any, weights: Sequence[Any]) -> None:
-    """Weight, then bias; PyTorch stores the matrix of a linear map as (out, in)."""
-    import torch
-    from keras import ops
-
-    for parameter, weight in zip(module.parameters(), weights, strict=True):
-        array = ops.convert_to_numpy(weight)
-        if isinstance(module, torch.nn.Linear) and array.ndim == 2:
-            array = array.T
-        parameter.data.copy_(torch.from_numpy(array.copy()))
-
-
-def load_marian(case: Case, setting: Setting, folder: Path) -> Engine:
-    """`generate` with PyTorch, eager, its caches on."""
-    import torch
-    from transformers import MarianMTModel
-
-    torch.set_num_threads(setting.threads)
-    model = MarianMTModel.from_pretrained(folder / "marian").eval()
-    for module in model.modules():
-        if isinstance(module, torch.nn.LayerNorm):
-            module.eps = LAYER_NORM_EPSILON
-    sources = torch.from_numpy(source_ids(case)).long()
-    mask = torch.ones_like(sources)
-    options = {"num_beams": case.beam_size, "do_sample": False}
-    if case.beam_size > 1:
-        options["length_penalty"] = 0.0
-
-    def decode(length: int) -> np.ndarray:
-        with torch.inference_mode():
-            ids = model.generate(
-                input_ids=sources, attention_mask=mask, max_new_tokens=length, **options
-            )
-        return ids[:, 1:].numpy()
-
-    return Engine(decode)
-
-
-# --- CTranslate2 ---------------------------------------------------------------------------------
+# --- Files of other engines ----------------------------------------------------------------------
 
 
 class NumberedPieces:
-    """What `export_ctranslate2` asks of a tokenizer; piece 17 is called "17"."""
+    """What exports ask of a tokenizer; piece 17 is called "17"."""
 
     pad_id, unk_id, bos_id, eos_id = PAD_ID, UNK_ID, BOS_ID, EOS_ID
-    source_eos = True
+    source_eos, joint = True, True
+    source_model = target_model = b""
+    source_prefix_ids = target_prefix_ids = ()
 
     def __init__(self, size: int) -> None:
         self.source_vocabulary_size = self.target_vocabulary_size = size
@@ -565,19 +379,60 @@ class NumberedPieces:
         pass
 
 
+# --- Hugging Face Marian -------------------------------------------------------------------------
+
+
+def save_marian(model: Any, case: Case, folder: Path) -> None:
+    from keras_transformer.export import export_hugging_face
+
+    tokenizer: Any = NumberedPieces(case.vocabulary_size)
+    export_hugging_face(model, tokenizer, folder / "marian")
+
+
+def load_marian(case: Case, setting: Setting, folder: Path, device: str = "cpu") -> Engine:
+    """`generate` with PyTorch, eager, its caches on."""
+    import torch
+    from transformers import MarianMTModel
+
+    torch.set_num_threads(setting.threads)
+    dtype = getattr(torch, setting.dtype)
+    model = MarianMTModel.from_pretrained(folder / "marian").to(device, dtype).eval()
+    model.generation_config.bad_words_ids = None  # these weights never choose them
+    for module in model.modules():
+        if isinstance(module, torch.nn.LayerNorm):
+            module.eps = LAYER_NORM_EPSILON
+    sources = torch.from_numpy(source_ids(case)).long().to(device)
+    mask = torch.ones_like(sources)
+    options = {"num_beams": case.beam_size, "do_sample": False}
+    if case.beam_size > 1:
+        options["length_penalty"] = 0.0
+
+    def decode(length: int) -> np.ndarray:
+        with torch.inference_mode():
+            ids = model.generate(
+                input_ids=sources, attention_mask=mask, max_new_tokens=length, **options
+            )
+        return ids[:, 1:].cpu().numpy()
+
+    return Engine(decode)
+
+
+# --- CTranslate2 ---------------------------------------------------------------------------------
+
+
 def save_ctranslate2(model: Any, case: Case, folder: Path) -> None:
     from keras_transformer.export import export_ctranslate2
 
     tokenizer: Any = NumberedPieces(case.vocabulary_size)
-    for dtype in ("float32", "int8"):
-        export_ctranslate2(model, tokenizer, folder / f"ctranslate2_{dtype}", dtype)
+    export_ctranslate2(model, tokenizer, folder / "ctranslate2")
 
 
 def load_ctranslate2(case: Case, setting: Setting, folder: Path, device: str = "cpu") -> Engine:
+    """CTranslate2 converts the weights to the setting's dtype when it loads them."""
     import ctranslate2
 
     translator = ctranslate2.Translator(
-        str(folder / f"ctranslate2_{setting.dtype}"),
+        str(folder / "ctranslate2"),
         device=device,
         compute_type=setting.dtype,
         inter_threads=1,
@@ -622,7 +477,7 @@ def prepare(case: Case, engines: Sequence[str], folder: Path, backend: str) -> N
         worker.ask("prepare", dataclasses.asdict(case), list(engines))
 
 
-def start_worker(case: Case, setting: Setting, folder: Path) -> _common.Worker:
+def start_worker(case: Case, folder: Path, setting: Setting) -> _common.Worker:
     """Start a worker with the actions of `_decoding`."""
     specification = json.dumps([dataclasses.asdict(case), dataclasses.asdict(setting)])
     return _start("decode", folder, specification, KERAS_BACKEND=setting.backend or "torch")

@@ -11,25 +11,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import _common
 import numpy as np
+from _contest import Contest, Entrant, Measurement, pairs_of, turns_of
 from _decoding_engines import (
     CTRANSLATE2_NO_PENALTY,
-    OURS,
-    Setting,
-    comparable,
     groups_of,
     model_log_probabilities,
     peak_memory_mib,
 )
+from _engines import OURS, Setting
 from tqdm import tqdm
 
 from keras_transformer.translation.open_run import open_model, open_shortlist
@@ -50,17 +46,6 @@ FORMATS = {
 Translation = tuple[str, list[int]]
 
 
-@dataclass(frozen=True)
-class Translated:
-    """What one engine made of the file, and how long it took, at first and then once a round."""
-
-    setting: Setting
-    translations: list[Translation]
-    first_seconds: float
-    seconds: list[float]
-    peak_memory_mib: float
-
-
 def measure_file(
     run: Path,
     text: Path,
@@ -69,87 +54,52 @@ def measure_file(
     rounds: int,
     shortlist: bool = False,
 ) -> list[dict[str, Any]]:
-    """Translate, also with the run's shortlist if wanted, print the table and return its rows."""
+    """A row for this package in each setting against each peer, and one for each peer.
+
+    Args:
+        shortlist: Whether this package also translates with the run's shortlist.
+    """
     groups = groups_of([e for e in engines if e in (OURS, "ctranslate2")], backends)
     if shortlist:
         groups += [[Setting(OURS, backend, shortlist=True)] for backend in backends]
-    settings = list(chain.from_iterable(groups))
-    total = len(settings) * (1 + rounds)
     with (
         tempfile.TemporaryDirectory() as folder,
-        ExitStack() as stack,
-        tqdm(total=total, unit="file") as progress,
+        tqdm(total=turns_of(groups, rounds), unit="file") as progress,
     ):
         with _start(run, text, folder, "export", KERAS_BACKEND=backends[0]) as worker:
             worker.ask("export")
-        workers = {
-            setting: stack.enter_context(_start_translator(run, text, folder, setting))
-            for setting in settings
-        }
-        translated = translate(workers, rounds, progress)
-        best = [
-            min((translated[s] for s in group), key=lambda t: min(t.seconds)) for group in groups
-        ]
-        rows = report(best, workers)
-    print(f"\n{_common.table(rows, FORMATS)}")
-    return rows
+        start = partial(_start_translator, run, text, folder)
+        contest = Contest(run.name, start, ("translate",), ("seconds",), progress)
+        with contest.best(groups) as entrants:
+            seconds = contest.take_turns(entrants, rounds)
+            measured = [
+                Measurement(text, setting, seconds[setting], entrant.worker.ask("peak_memory_mib"))
+                for setting, entrant in entrants.items()
+            ]
+            return [row(*pair, entrants) for pair in pairs_of([measured])]
 
 
-def translate(
-    workers: Mapping[Setting, _common.Worker], rounds: int, progress: tqdm
-) -> dict[Setting, Translated]:
-    firsts, seconds = {}, {setting: [] for setting in workers}
-    for setting, worker in workers.items():
-        progress.set_description(f"{setting}, first time")
-        firsts[setting] = worker.ask("translate")
-        progress.update()
-    turns = list(workers.items())
-    for _ in range(rounds):
-        for setting, worker in turns:
-            progress.set_description(str(setting))
-            seconds[setting].append(worker.ask("translate")["seconds"])
-            progress.update()
-        turns.append(turns.pop(0))  # so that no engine always has the first turn
+def row(
+    measured: Measurement, peer: Measurement | None, entrants: Mapping[Setting, Entrant]
+) -> dict[str, Any]:
+    seconds, setting = median(measured.seconds), measured.setting
+    mine = entrants[setting]
+    comparison: dict[str, Any] = dict.fromkeys(COMPARISON)
+    if peer:
+        theirs = entrants[peer.setting].first["translations"]
+        score = partial(mine.worker.ask, "log_probabilities")
+        comparison = compare(mine.first["translations"], theirs, score)
     return {
-        setting: Translated(
-            setting,
-            translations=firsts[setting]["translations"],
-            first_seconds=firsts[setting]["seconds"],
-            seconds=seconds[setting],
-            peak_memory_mib=worker.ask("peak_memory_mib"),
-        )
-        for setting, worker in workers.items()
-    }
-
-
-def report(
-    translated: Sequence[Translated], workers: Mapping[Setting, _common.Worker]
-) -> list[dict[str, Any]]:
-    """A row for this package in each setting against each peer, and one for each peer."""
-    ours = [t for t in translated if t.setting.engine == OURS]
-    peers = [t for t in translated if t.setting.engine != OURS]
-    rows = []
-    for mine in ours:
-        for peer in (p for p in peers if comparable(mine.setting, p.setting)):
-            score = partial(workers[mine.setting].ask, "log_probabilities")
-            compared = compare(mine.translations, peer.translations, score)
-            rows.append({**row(mine, peer), **compared})
-    alone = peers if ours else translated
-    return rows + [{**row(t, None), **dict.fromkeys(COMPARISON)} for t in alone or ours]
-
-
-def row(measured: Translated, peer: Translated | None) -> dict[str, Any]:
-    seconds = median(measured.seconds)
-    return {
-        "engine": measured.setting.engine,
-        "backend": measured.setting.backend,
-        "dtype": measured.setting.dtype,
-        "shortlist": measured.setting.shortlist,
-        "first_seconds": round(measured.first_seconds, 3),
+        "engine": setting.engine,
+        "backend": setting.backend,
+        "dtype": setting.dtype,
+        "shortlist": setting.shortlist,
+        "first_seconds": round(mine.first["seconds"], 3),
         "seconds": round(seconds, 3),
         "ratio_to": peer and f"{peer.setting.engine} {peer.setting.dtype}",
         "ratio": peer and round(median(peer.seconds) / seconds, 3),
         "peak_memory_mib": round(measured.peak_memory_mib),
+        **comparison,
     }
 
 
@@ -226,6 +176,7 @@ def _translating(
 
     return {
         "translate": translate,
+        "seconds": lambda: translate()["seconds"],
         "log_probabilities": log_probabilities_of,
         "peak_memory_mib": peak_memory_mib,
     }

@@ -21,17 +21,10 @@ from typing import Any
 
 import _common
 import numpy as np
-from _decoding_engines import (
-    Case as DecodingCase,
-    NumberedPieces,
-    Setting,
-    load_ctranslate2,
-    marian_config,
-    new_model,
-    source_ids,
-)
+from _decoding_engines import LOAD, SAVE, Case as DecodingCase, new_model, source_ids
+from _engines import PAD_ID, Setting
 from _gpu_ceilings import ceilings
-from _training_engines import PAD_ID, Case, keras_hub_model, our_trainer, torch_step
+from _training_engines import Case, keras_hub_trainer, our_trainer, torch_step
 
 DTYPE = "mixed_bfloat16"
 STEPS, WINDOWS = 10, 6  # the first window is not counted
@@ -114,7 +107,7 @@ def fit_runner(check: Check) -> tuple[Callable[[int, int], list[float]], Any]:
     from keras_transformer._backend.compile_function import use_compilation_cache
 
     use_compilation_cache()
-    make = our_trainer if check.engine == "ours" else keras_hub_model
+    make = our_trainer if check.engine == "ours" else keras_hub_trainer
     jit_compile = check.jit_compile if check.engine == "ours" else check.backend == "jax"
     model, inputs, labels = make(check.cases[0], DTYPE, jit_compile)
 
@@ -281,7 +274,8 @@ def on_cpu_of_jax(is_wanted: Any) -> Any:
 
 def decoding(check: Check) -> Actions:
     """Seconds of searches; every hypothesis is as long as is allowed."""
-    searches = {case.name: SEARCHES[check.engine](case, check) for case in check.cases}
+    search_of = our_search if check.engine == "ours" else peer_search
+    searches = {case.name: search_of(case, check) for case in check.cases}
 
     def prepare() -> dict[str, Any]:
         for search in searches.values():
@@ -340,47 +334,18 @@ def same_as_eager(case: DecodingCase, decode: Any) -> float:
     return float((found.ids[:, 0].cpu().numpy() == decode()).mean())
 
 
-def marian_search(case: DecodingCase, check: Check) -> Callable[[], np.ndarray]:
-    """Hugging Face's `generate`, with random weights in bfloat16."""
-    import torch
-    from transformers import MarianMTModel
-
-    device = "cpu" if check.on_cpu else "cuda"
-    model = MarianMTModel(marian_config(case)).to(device, torch.bfloat16).eval()
-    sources = torch.from_numpy(source_ids(case)).long().to(device)
-    length = case.target_length
-    options = {"num_beams": case.beam_size, "do_sample": False}
-    options |= {"min_new_tokens": length, "max_new_tokens": length}
-
-    def decode() -> np.ndarray:
-        with torch.inference_mode():
-            ids = model.generate(
-                input_ids=sources, attention_mask=torch.ones_like(sources), **options
-            )
-        return ids[:, 1:].cpu().numpy()
-
-    return decode
-
-
-def ctranslate2_search(case: DecodingCase, check: Check) -> Callable[[], np.ndarray]:
-    """CTranslate2, with random weights in bfloat16. Its wheel needs CUDA 12's cuBLAS."""
-    from keras_transformer.export import export_ctranslate2
-
+def peer_search(case: DecodingCase, check: Check) -> Callable[[], np.ndarray]:
+    """A peer with random weights in bfloat16. CTranslate2's wheel needs CUDA 12's cuBLAS."""
     device, dtype = ("cpu", "float32") if check.on_cpu else ("cuda", "bfloat16")
+    setting = Setting(check.engine, dtype=dtype)
     with tempfile.TemporaryDirectory() as folder:
-        tokenizer: Any = NumberedPieces(case.vocabulary_size)
-        export_ctranslate2(new_model(case), tokenizer, Path(folder, f"ctranslate2_{dtype}"), dtype)
+        SAVE[check.engine](new_model(case), case, Path(folder))
         try:
-            engine = load_ctranslate2(
-                case, Setting("ctranslate2", None, dtype), Path(folder), device
-            )
+            engine = LOAD[check.engine](case, setting, Path(folder), device)
             engine.decode(1)
         except RuntimeError as error:
-            sys.exit(f"not loaded: CTranslate2 on {device}, {error}")
+            sys.exit(f"not loaded: {check.engine} on {device}, {error}")
     return lambda: engine.decode(case.target_length)
-
-
-SEARCHES = {"ours": our_search, "transformers": marian_search, "ctranslate2": ctranslate2_search}
 
 
 # --- A recipe ------------------------------------------------------------------------------------

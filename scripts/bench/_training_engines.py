@@ -17,48 +17,25 @@ from typing import Any
 
 import _common
 import numpy as np
+from _engines import OURS, PAD_ID, Setting, Sizes, keras_hub_model, matmul_flops, new_transformer
 
 DROPOUT_RATE = 0.1
 LABEL_SMOOTHING = 0.1
 ADAM = {"learning_rate": 1e-4, "beta_1": 0.9, "beta_2": 0.98, "epsilon": 1e-9}
-PAD_ID = 0
-MATRIX_SIZE = 2048
 
 
 @dataclass(frozen=True)
-class Case:
+class Case(Sizes):
     """Sizes of a model and of its batch."""
-
-    name: str
-    num_layers: int
-    d_model: int
-    num_heads: int
-    d_ff: int
-    vocabulary_size: int
-    batch_size: int
-    source_length: int
-    target_length: int
-
-    @property
-    def target_tokens(self) -> int:
-        return self.batch_size * self.target_length
 
     @property
     def flops(self) -> int:
         """Floating point operations of one training step's matrix products.
 
-        Forward, each weight of a matrix makes one multiply-add a token, and attention 2 D for each
-        query and key (QK^T, and the weights times V), masked or not. Backward takes twice as many.
-        A multiply-add is 2 operations. Biases, norms, softmax, dropout and Adam are not counted.
+        All queries see all keys, masked or not. The backward pass takes twice as many as the
+        forward pass. A multiply-add is 2 operations. Nothing else is counted.
         """
-        d, source, target = self.d_model, self.source_length, self.target_length
-        feed_forward = 2 * d * self.d_ff
-        encoder = source * (4 * d * d + feed_forward + 2 * source * d)
-        memory = source * 2 * d * d  # cross-attention's keys and values
-        decoder = target * (6 * d * d + feed_forward + 2 * (target + source) * d)
-        projection = target * d * self.vocabulary_size
-        multiply_adds = self.num_layers * (encoder + memory + decoder) + projection
-        return 2 * 3 * self.batch_size * multiply_adds
+        return 2 * 3 * self.multiply_adds(seen=self.target_length**2)
 
 
 CASES = {
@@ -68,47 +45,11 @@ CASES = {
 
 
 @dataclass(frozen=True)
-class Setting:
-    """An engine and how it is run.
-
-    mixed_bfloat16 means float32 weights and products in bfloat16. `keeps_memory` is for
-    `keep_freed_memory`.
-    """
-
-    engine: str
-    backend: str
-    dtype: str = "float32"
-    jit_compile: bool = False
-    keeps_memory: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.engine} on {self.backend}, {self.dtype}{', jit' if self.jit_compile else ''}"
-
-
-@dataclass(frozen=True)
 class Engine:
-    """What a worker times.
-
-    `step` makes a training step and returns its loss; `matmul` multiplies two square float32
-    matrices.
-    """
+    """What a worker times: `step` makes a training step and returns its loss."""
 
     step: Callable[[], float]
-    matmul: Callable[[], Any]
     num_parameters: int
-
-
-def new_transformer(case: Case) -> Any:
-    from keras_transformer.models import Transformer
-
-    return Transformer(
-        case.vocabulary_size,
-        num_layers=case.num_layers,
-        d_model=case.d_model,
-        num_heads=case.num_heads,
-        d_ff=case.d_ff,
-        dropout_rate=DROPOUT_RATE,
-    )
 
 
 def our_trainer(case: Case, dtype: str, jit_compile: bool | str) -> tuple[Any, Any, np.ndarray]:
@@ -123,41 +64,21 @@ def our_trainer(case: Case, dtype: str, jit_compile: bool | str) -> tuple[Any, A
 
     keras.config.set_dtype_policy(dtype)
     trainer = SlicedLogitsTrainer(
-        new_transformer(case), MaskedCrossentropy(LABEL_SMOOTHING, PAD_ID)
+        new_transformer(case, dropout_rate=DROPOUT_RATE),
+        MaskedCrossentropy(LABEL_SMOOTHING, PAD_ID),
     )
     trainer.compile(TransformerAdam(**ADAM), jit_compile=jit_compile)
     source_ids, target_ids, labels = batch_of(case)
     return trainer, {"source_ids": source_ids, "target_ids": target_ids}, labels
 
 
-def keras_hub_model(case: Case, dtype: str, jit_compile: bool) -> tuple[Any, Any, np.ndarray]:
+def keras_hub_trainer(case: Case, dtype: str, jit_compile: bool) -> tuple[Any, Any, np.ndarray]:
     """A model of KerasHub's encoder and decoder layers, compiled, its inputs and labels."""
     import keras
     from keras_hub import layers as hub
 
     keras.config.set_dtype_policy(dtype)
-    embedding = hub.ReversibleEmbedding(
-        case.vocabulary_size,
-        case.d_model,
-        embeddings_initializer=keras.initializers.RandomNormal(stddev=case.d_model**-0.5),
-    )
-    positions = hub.SinePositionEncoding()
-    dropout = keras.layers.Dropout(DROPOUT_RATE)
-
-    def embed(ids: Any) -> Any:
-        vectors = embedding(ids) * math.sqrt(case.d_model)
-        return dropout(vectors + positions(vectors))
-
-    source = keras.Input((case.source_length,), dtype="int32")
-    target = keras.Input((case.target_length,), dtype="int32")
-    mask = keras.ops.not_equal(source, PAD_ID)
-    sizes = {"intermediate_dim": case.d_ff, "num_heads": case.num_heads, "dropout": DROPOUT_RATE}
-    memory, x = embed(source), embed(target)
-    for _ in range(case.num_layers):
-        memory = hub.TransformerEncoder(**sizes)(memory, padding_mask=mask)
-    for _ in range(case.num_layers):
-        x = hub.TransformerDecoder(**sizes)(x, memory, encoder_padding_mask=mask)
-    model = keras.Model([source, target], embedding(x, reverse=True))
+    model = keras_hub_model(case, hub.SinePositionEncoding(), DROPOUT_RATE)
     model.compile(keras.optimizers.Adam(**ADAM), keras_loss, jit_compile=jit_compile)
     source_ids, target_ids, labels = batch_of(case)
     return model, [source_ids, target_ids], labels
@@ -204,7 +125,7 @@ def keras_transformer_engine(case: Case, setting: Setting) -> Engine:
 
 
 def keras_hub_engine(case: Case, setting: Setting) -> Engine:
-    return keras_engine(*keras_hub_model(case, setting.dtype, setting.jit_compile))
+    return keras_engine(*keras_hub_trainer(case, setting.dtype, setting.jit_compile))
 
 
 def torch_engine(case: Case, setting: Setting) -> Engine:
@@ -212,13 +133,12 @@ def torch_engine(case: Case, setting: Setting) -> Engine:
 
     torch.set_num_threads(_common.THREADS)
     step, model = torch_step(case, setting.dtype)
-    matrix = torch.randn(MATRIX_SIZE, MATRIX_SIZE)
     num_parameters = sum(weight.numel() for weight in model.parameters())
-    return Engine(lambda: step().item(), lambda: (matrix @ matrix)[0, 0].item(), num_parameters)
+    return Engine(lambda: step().item(), num_parameters)
 
 
 ENGINES = {
-    "keras_transformer": keras_transformer_engine,
+    OURS: keras_transformer_engine,
     "keras_hub": keras_hub_engine,
     "torch.nn.Transformer": torch_engine,
 }
@@ -234,7 +154,7 @@ def settings_of(engine: str, backend: str, keep_memory: bool = False) -> list[Se
         "jax": [{"jit_compile": True}],
         "torch": [{"dtype": "float32"}, {"dtype": "mixed_bfloat16"}],
     }
-    keeps_memory = keep_memory or engine == "keras_transformer"
+    keeps_memory = keep_memory or engine == OURS
     return [Setting(engine, backend, keeps_memory=keeps_memory, **way) for way in ways[backend]]
 
 
@@ -252,20 +172,11 @@ def batch_of(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def keras_engine(model: Any, inputs: Any, labels: np.ndarray) -> Engine:
     """Steps through `train_on_batch`."""
-    import keras
-
-    random = np.random.default_rng(0)
-    matrix = keras.ops.convert_to_tensor(
-        random.standard_normal((MATRIX_SIZE, MATRIX_SIZE), dtype="float32")
-    )
-
-    def matmul() -> None:
-        float(keras.ops.matmul(matrix, matrix)[0, 0])  # JAX waits only so
 
     def step() -> float:
         return float(model.train_on_batch(inputs, labels, return_dict=True)["loss"])
 
-    return Engine(step, matmul, model.count_params())
+    return Engine(step, model.count_params())
 
 
 def keras_loss(labels: Any, logits: Any) -> Any:
@@ -336,20 +247,12 @@ def _actions(case: Case, setting: Setting) -> dict[str, Callable[..., Any]]:
         return {"loss": engine.step(), "num_parameters": engine.num_parameters}
 
     def seconds_per_step(steps: int) -> float:
-        return _seconds(engine.step, steps) / steps
-
-    def matmul_flops(repeats: int) -> float:
-        fastest = min(_seconds(engine.matmul, 1) for _ in range(repeats))
-        return 2 * MATRIX_SIZE**3 / fastest
+        start = time.perf_counter()
+        for _ in range(steps):
+            engine.step()
+        return (time.perf_counter() - start) / steps
 
     return {action.__name__: action for action in (first_step, seconds_per_step, matmul_flops)}
-
-
-def _seconds(action: Callable[[], Any], times: int) -> float:
-    start = time.perf_counter()
-    for _ in range(times):
-        action()
-    return time.perf_counter() - start
 
 
 def start_worker(case: Case, setting: Setting) -> _common.Worker:

@@ -6,19 +6,18 @@ The model is that of `_training_engines`, small in all but the vocabulary.
 import json
 import sys
 
+from _engines import PAD_ID, Setting, new_transformer
 from _peak_memory import measure_step
 from _training_engines import (
     ADAM,
+    DROPOUT_RATE,
     LABEL_SMOOTHING,
-    PAD_ID,
     Case,
     Engine,
-    Setting,
     batch_of,
     keras_engine,
     keras_hub_engine,
     keras_transformer_engine,
-    new_transformer,
     torch_engine,
 )
 
@@ -36,7 +35,7 @@ def full_logits_engine(case: Case, setting: Setting) -> Engine:
     """`Transformer` itself, compiled with the loss over its logits."""
     from keras_transformer.training import MaskedCrossentropy, TransformerAdam
 
-    model = new_transformer(case)
+    model = new_transformer(case, dropout_rate=DROPOUT_RATE)
     loss = MaskedCrossentropy(LABEL_SMOOTHING, PAD_ID)
     model.compile(TransformerAdam(**ADAM), loss, jit_compile=setting.jit_compile)
     source_ids, target_ids, labels = batch_of(case)

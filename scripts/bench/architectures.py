@@ -10,7 +10,6 @@ The architectures of recipes/before_transformers.py are known. The JSON file als
 each range of source lengths with at least 20 sentences, which scripts/draw_architectures.py draws.
 """
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from _common import limit_threads, table, write_json
+from _common import Parser, limit_threads, show, write_json
 from tqdm import tqdm
 
 from keras_transformer.translation.open_run import open_model
@@ -142,21 +141,14 @@ def compare(directories: Sequence[Path], rounds: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(__doc__, EXAMPLES)
     parser.add_argument("runs", nargs="+", type=Path, help="folders of finished runs")
-    parser.add_argument("--rounds", type=int, default=3, help="default: 3")
-    parser.add_argument("--json", type=Path, help="file for the table's rows")
-    arguments = parser.parse_args()
-    if arguments.rounds < 1:
-        parser.error(f"--rounds must be at least 1. Received: --rounds {arguments.rounds}")
+    parser.add_rounds(3)
+    arguments = parser.parse()
     limit_threads()
     rows = compare(arguments.runs, arguments.rounds)
     shown = [{key: value for key, value in row.items() if key != "by_length"} for row in rows]
-    print(f"\n{table(shown, FORMATS)}")
+    show(shown, FORMATS, None)
     if arguments.json:
         write_json(arguments.json, rows)
 

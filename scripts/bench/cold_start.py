@@ -2,7 +2,7 @@
 """Whole processes from start to exit: what a user waits who types `translate`, and its peers'.
 
 The first lines of a text are translated with beam 5 and no length penalty, by `keras-transformer
-translate` on each backend, and by short scripts with CTranslate2, Hugging Face and Marian, all
+translate` on each backend, and by short scripts with CTranslate2 and Hugging Face, all
 with the weights of the same run. `first_s`: the process starts with empty caches and a new copy of
 the run. `second_s`: it finds what the first process has left. The peers keep nothing, so they have
 only `second_s`, like the imports of Keras. Figures are medians over rounds, in which all take
@@ -10,9 +10,6 @@ turns, on 2 CPU threads. `times_imports` is `second_s` divided by that of the ba
 `times_ctranslate2` divided by that of CTranslate2's process. `same` is the share of lines equal to
 CTranslate2's. A process that fails or writes another number of lines has a note, no figures, and
 so has a peer whose package is missing (Marian's: `pip install pymarian`).
-
-With --notebook, the table has the seconds to load a `Translator`, and the seconds of its first
-three calls, with one sentence of about 5, 12 and 25 words.
 """
 
 import argparse
@@ -28,17 +25,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from _common import ENVIRONMENT, ROOT, Worker, limit_threads, panels_of, table, write_json
+from _common import ENVIRONMENT, ROOT, Parser, Worker, limit_threads, panels_of, show
 from tqdm import tqdm
 
 from keras_transformer.data.text_files import read_lines
 
-BACKENDS = ("tensorflow", "jax", "torch")
 BENCH = Path(__file__).parent
 CACHES = ("XDG_CACHE_HOME", "KERAS_HOME")
 NOT_COPIED = ("checkpoints", "logs", "store", "text")
 SEARCH = ("--beam-size", "5", "--length-penalty", "0")
-SENTENCE_LENGTHS = (5, 12, 25)
 FORMATS = {
     "lines": ",d",
     "first_s": ".2f",
@@ -47,12 +42,10 @@ FORMATS = {
     "times_ctranslate2": ".2f",
     "same": ".1%",
 }
-PEERS = ["ctranslate2", "hugging_face", "marian"]
-CALLS = [f"{words}_words_s" for words in SENTENCE_LENGTHS]
+PEERS = ["ctranslate2", "hugging_face"]
 EXAMPLES = """examples:
   scripts/bench/cold_start.py runs/multi30k_en_de --json cold_start.json --plot cold_start.png
   scripts/bench/cold_start.py runs/multi30k_en_de --lines 1 --backends jax --rounds 5
-  scripts/bench/cold_start.py runs/multi30k_en_de --notebook
 """
 
 
@@ -235,31 +228,6 @@ def median_seconds(processes: Sequence[Process]) -> float:
     return median(process.seconds for process in processes)
 
 
-def notebook_ways(backends: Sequence[str]) -> list[Way]:
-    command = (sys.executable, str(BENCH / "_cold_notebook.py"), "RUN")
-    return [Way("notebook", command, backend, caches=True) for backend in backends]
-
-
-def sentences_like(sentences: Sequence[str], lengths: Sequence[int]) -> list[str]:
-    """For each length the first sentence whose number of words is nearest to it."""
-    return [min(sentences, key=lambda s: abs(len(s.split()) - length)) for length in lengths]
-
-
-def report_calls(found: Mapping[tuple[Way, Path | None], Measured]) -> list[dict[str, Any]]:
-    """Medians of the seconds that the processes of `notebook_ways` printed."""
-    rows = []
-    for (way, _), measured in found.items():
-        for name, processes in (("first", measured.first), ("second", measured.second)):
-            row: dict[str, Any] = {"backend": way.backend, "process": name}
-            row |= dict.fromkeys(["load_s", *CALLS])
-            if not measured.problem:
-                columns = zip(*(process.output for process in processes), strict=True)
-                medians = (round(median(map(float, column)), 3) for column in columns)
-                row |= dict(zip(["load_s", *CALLS], medians, strict=True))
-            rows.append({**row, "note": measured.problem})
-    return rows
-
-
 def plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Bars of each number of lines, first and second time, and lines at the imports."""
     counts = sorted({row["lines"] for row in rows if row["lines"]})
@@ -300,45 +268,18 @@ def measure(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]
     return report(take_turns(ways, files, arguments.run, arguments.rounds), arguments.lines)
 
 
-def measure_calls(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
-    """All rows of the notebook."""
-    with Worker(BENCH / "_cold_exports.py", str(arguments.run), str(folder)) as worker:
-        sentences = list(read_lines(Path(worker.ask("text"))))
-    file = folder / "sentences.txt"
-    chosen = sentences_like(sentences, SENTENCE_LENGTHS)
-    file.write_text("".join(f"{line}\n" for line in chosen), "utf-8")
-    ways = notebook_ways(arguments.backends)
-    return report_calls(take_turns(ways, [file], arguments.run, arguments.rounds))
-
-
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(__doc__, EXAMPLES)
     parser.add_argument("run", type=Path, help="folder of a finished run with a joint vocabulary")
     parser.add_argument(
         "--lines", type=int, nargs="+", default=[1, 100, 1000], help="default: 1 100 1000"
     )
-    parser.add_argument(
-        "--backends", nargs="+", choices=BACKENDS, default=BACKENDS, help="default: all three"
-    )
-    parser.add_argument("--rounds", type=int, default=3, help="default: 3")
-    parser.add_argument("--notebook", action="store_true", help="measure single calls instead")
-    parser.add_argument("--json", type=Path, help="file to write the table's rows to")
+    parser.add_backends()
+    parser.add_rounds(3)
     parser.add_argument("--plot", type=Path, help="file to draw the table in")
-    arguments = parser.parse_args()
-    if arguments.rounds < 1:
-        parser.error(f"--rounds must be at least 1. Received: --rounds {arguments.rounds}")
+    arguments = parser.parse()
     if min(arguments.lines) < 1:
         parser.error(f"--lines must be at least 1. Received: {min(arguments.lines)}")
-    if arguments.plot and arguments.notebook:
-        parser.error("--plot cannot be used with --notebook")
-    for name in ("json", "plot"):
-        path = getattr(arguments, name)
-        if path and not path.parent.is_dir():
-            parser.error(f"--{name} must name a file in an existing folder. Received: {path}")
     return arguments
 
 
@@ -346,14 +287,8 @@ def main() -> None:
     arguments = parse_arguments()
     limit_threads()
     with tempfile.TemporaryDirectory() as folder:
-        if arguments.notebook:
-            rows = measure_calls(arguments, Path(folder))
-            print(f"\n{table(rows, dict.fromkeys(['load_s', *CALLS], '.2f'))}")
-        else:
-            rows = measure(arguments, Path(folder))
-            print(f"\n{table(rows, FORMATS)}")
-    if arguments.json:
-        write_json(arguments.json, rows)
+        rows = measure(arguments, Path(folder))
+    show(rows, FORMATS, arguments.json)
     if arguments.plot:
         plot(rows, arguments.plot)
 

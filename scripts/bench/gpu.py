@@ -38,7 +38,7 @@ CASES = (
 TINY = Case("tiny", 4, 128, 4, 256, 10_000, 256, 16, 16)
 SMALL = Case("small", 2, 64, 2, 128, 500, 8, 64, 64)  # some kernels fail for 64 keys only
 DECODING = tuple(
-    DecodingCase(name, "base", 6, 512, 8, 2048, 37_000, 32, batch_size, beam_size, 64)
+    DecodingCase(name, 6, 512, 8, 2048, 37_000, batch_size, 32, 64, beam_size=beam_size)
     for name, batch_size, beam_size in (("beam 64x4", 64, 4), ("greedy 64x1", 64, 1), ("1x1", 1, 1))
 )
 TRAINING_GB = {"base": 8.6, "big": 16.0}
@@ -66,7 +66,7 @@ def all_checks(backends: Sequence[str], data: Path | None = None) -> Iterator[Ch
     yield Check("train nn.Transformer base", torch_peer, "torch", (base,), False, 18)
     for backend in backends:
         yield Check(f"decode {backend}", "ours", backend, DECODING)
-    yield Check("decode hugging_face", "transformers", "torch", DECODING)
+    yield Check("decode hugging_face", "marian", "torch", DECODING)
     yield Check("decode ctranslate2", "ctranslate2", "torch", DECODING)
     yield Check("train keras_hub big", "keras_hub", "jax", (big,), True, 30)
     yield Check("train nn.Transformer compiled big", torch_peer, "torch", (big,), True, 24)
@@ -241,11 +241,8 @@ class Bench:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, epilog=EXAMPLES, formatter_class=layout)
     parser.add_argument("--out", type=Path, required=True, help="folder for gpu.json")
     parser.add_argument(
         "--only", nargs="+", metavar="PATTERN", help="names of checks to run, in this order"

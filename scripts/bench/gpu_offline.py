@@ -26,7 +26,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from _common import Worker, table
+from _common import Parser, Worker, table, write_json
 from gpu import CASES
 
 EXAMPLES = """examples:
@@ -63,19 +63,14 @@ def has_compiler(backend: str) -> bool:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(__doc__, EXAMPLES)
     names = [case.name for case in CASES]
     parser.add_argument("--cases", nargs="+", choices=names, default=names)
     found = [backend for backend in COMPILERS if has_compiler(backend)]
     help_text = "default: those whose compiler for GPUs is installed"
     parser.add_argument("--backends", nargs="+", choices=COMPILERS, default=found, help=help_text)
     parser.add_argument("--layers", type=int, help="of encoder and decoder; default: 6")
-    parser.add_argument("--json", type=Path, help="also write the counts to this file")
-    options = parser.parse_args()
+    options = parser.parse()
     if not options.backends:
         parser.error("no compiler for GPUs is installed here, neither triton nor jax[cuda13]")
     return options
@@ -89,7 +84,7 @@ def main() -> None:
         for backend in options.backends if case.name in options.cases else ():
             rows.append(count(backend, dataclasses.replace(case, num_layers=layers)))
             if options.json:
-                options.json.write_text(json.dumps(rows, indent=1))
+                write_json(options.json, rows)
     print(table(rows, FORMATS))
 
 

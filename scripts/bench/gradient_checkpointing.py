@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import limit_threads, table, write_json
+from _common import Parser, limit_threads, show
 from _peak_memory import in_new_process, measure_step
 from tqdm import tqdm
 
-BACKENDS = ("tensorflow", "jax", "torch")
 VOCABULARY_SIZE = 37_000
 EXAMPLES = """examples:
   scripts/bench/gradient_checkpointing.py
@@ -38,16 +37,13 @@ def step_of(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=BACKENDS)
+    parser = Parser(__doc__, EXAMPLES)
+    parser.add_backends()
     parser.add_argument("--preset", choices=("tiny", "base", "big"), default="base")
     parser.add_argument("--batch-size", type=int, default=32, help="sentences; default: 32")
     parser.add_argument("--length", type=int, default=64, help="tokens of each; default: 64")
-    parser.add_argument("--json", type=Path, help="file to write the table's rows to")
     parser.add_argument("--step", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    arguments = parser.parse()
     if arguments.step:
         print(json.dumps(measure_step(step_of(*json.loads(arguments.step)))))
         return
@@ -59,9 +55,7 @@ def main() -> None:
         step = json.dumps([arguments.preset, on, arguments.batch_size, arguments.length])
         figures = in_new_process(Path(__file__), "--step", step, backend=backend)
         rows.append({"backend": backend, "gradient_checkpointing": "yes" if on else "no"} | figures)
-    print(table(rows, {"mb": ",.0f", "seconds": ".2f"}))
-    if arguments.json:
-        write_json(arguments.json, rows)
+    show(rows, {"mb": ",.0f", "seconds": ".2f"}, arguments.json)
 
 
 if __name__ == "__main__":

@@ -10,24 +10,18 @@ the server ran. Server, clients and the run's model share 2 CPU threads.
 """
 
 import argparse
-import json
-import os
-import subprocess
 import sys
-import tempfile
 import threading
 import time
-import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import requests
-from _common import ENVIRONMENT, ROOT, Worker, limit_threads, table, write_json
+from _common import ENVIRONMENT, ROOT, Parser, Worker, limit_threads, show
 from _serving_expectations import Expected
 from tqdm import tqdm
 
@@ -35,7 +29,9 @@ from keras_transformer.data.text_files import read_lines
 from keras_transformer.errors import UserError
 from keras_transformer.serving import ServedTranslation, connect
 
-MODEL_NAME = "model"
+sys.path.insert(0, str(ROOT / "tests"))
+from support.served_model import Server, serving  # noqa: E402
+
 TIE, SCORE_TOLERANCE = 1e-4, 1e-3  # of scores, nats over the length penalty
 OUTCOMES = ("identical", "tied", "wrong", "failed")
 FORMATS = {
@@ -62,55 +58,6 @@ class Load:
     problems: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Server:
-    """Where the stand-in listens."""
-
-    rest: str
-    grpc: str
-
-    def address(self, protocol: str) -> str:
-        return self.rest if protocol == "rest" else self.grpc
-
-    def batch_sizes(self) -> list[int]:
-        return requests.get(f"{self.rest}/stand_in/batch_sizes").json()
-
-
-@contextmanager
-def running_server(base_path: Path, batching: Path | None) -> Iterator[Server]:
-    command: list[Any] = [
-        sys.executable,
-        "-m",
-        "support.stand_in_server",
-        "--port",
-        "0",
-        "--rest_api_port",
-        "0",
-    ]
-    command += ["--model_name", MODEL_NAME, "--model_base_path", base_path]
-    if batching:
-        command += ["--batching_parameters_file", batching]
-    with tempfile.TemporaryFile("w+", errors="replace") as errors:
-        search_path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-        process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            env={**os.environ, **ENVIRONMENT, "PYTHONPATH": search_path},
-        )
-        try:
-            assert process.stdout
-            line = process.stdout.readline()
-            if not line:
-                errors.seek(0)
-                raise RuntimeError(f"the server died:\n{errors.read()[-2000:]}")
-            ports = json.loads(line)
-            yield Server(f"http://localhost:{ports['rest_api_port']}", f"localhost:{ports['port']}")
-        finally:
-            process.kill()
-            process.wait()
-
-
 def outcome(answer: ServedTranslation, expected: Expected) -> str:
     """Whether an answer is what the sentence must get."""
     best_score = expected[0][1]
@@ -123,7 +70,7 @@ def outcome(answer: ServedTranslation, expected: Expected) -> str:
 
 
 def put_under_load(
-    server: Server,
+    address: str,
     protocol: str,
     expectations: Sequence[tuple[str, Expected]],
     clients: int,
@@ -134,7 +81,7 @@ def put_under_load(
     begin = threading.Barrier(clients + 1)
 
     def ask(seed: int) -> None:
-        client = connect(MODEL_NAME, server.address(protocol), protocol=protocol)
+        client = connect("model", address, protocol=protocol)
         rng = np.random.default_rng(seed)
         begin.wait()
         deadline = time.perf_counter() + seconds
@@ -180,6 +127,10 @@ def row(
     }
 
 
+def batch_sizes(server: Server) -> list[int]:
+    return requests.get(f"{server.rest}/stand_in/batch_sizes").json()
+
+
 def measure(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]:
     """A row for each number of clients, and the answers that were not right."""
     sentences = [line for line in read_lines(arguments.text) if line.strip()]
@@ -189,26 +140,21 @@ def measure(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[s
         expected = worker.ask("translate_nbest", sentences)
     expectations = list(zip(sentences, expected, strict=True))
     rows, problems = [], []
-    with running_server(arguments.model, arguments.batching) as server:
+    with serving(arguments.model, arguments.batching, **ENVIRONMENT) as server:
+        address = server.rest if arguments.protocol == "rest" else server.grpc
         for clients in tqdm(arguments.clients, unit="load"):
-            with warnings.catch_warnings(action="ignore"):  # that it is loading
-                connect(MODEL_NAME, server.rest, retries=20).translate(sentences[:1])
-            ran = len(server.batch_sizes())
+            ran = len(batch_sizes(server))
             load, seconds = put_under_load(
-                server, arguments.protocol, expectations, clients, arguments.seconds
+                address, arguments.protocol, expectations, clients, arguments.seconds
             )
-            sizes = server.batch_sizes()[ran:]
+            sizes = batch_sizes(server)[ran:]
             rows.append(row(clients, arguments.protocol, load, seconds, sizes))
             problems += load.problems
     return rows, problems
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(__doc__, EXAMPLES)
     parser.add_argument("run", type=Path, help="folder of the run")
     parser.add_argument("model", type=Path, help="its export: a folder with a folder per version")
     parser.add_argument("text", type=Path, help="sentences, one a line, plain or .gz")
@@ -221,23 +167,18 @@ def main() -> int:
     parser.add_argument(
         "--batching", type=Path, help="batching parameters; default: MODEL/batching_parameters.txt"
     )
-    parser.add_argument("--json", type=Path, help="file to write the table's rows to")
-    arguments = parser.parse_args()
+    arguments = parser.parse()
     if min(arguments.clients) < 1:
         parser.error(f"--clients must be at least 1. Received: {min(arguments.clients)}")
-    if arguments.json and not arguments.json.parent.is_dir():
-        parser.error(f"--json must name a file in an existing folder. Received: {arguments.json}")
     arguments.batching = arguments.batching or arguments.model / "batching_parameters.txt"
     if not arguments.batching.is_file():
         parser.error(f"--batching must name a file. Received: {arguments.batching}")
 
     limit_threads()
     rows, problems = measure(arguments)
-    print(f"\n{table(rows, FORMATS)}")
+    show(rows, FORMATS, arguments.json)
     for problem in problems[:10]:
         print(problem)
-    if arguments.json:
-        write_json(arguments.json, rows)
     return int(bool(problems))
 
 

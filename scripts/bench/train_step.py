@@ -6,54 +6,34 @@ that whatever else happens on the machine meets all alike. Of its settings (floa
 compiled or not) each keeps the one that is fastest in the first rounds. A rate, in target tokens,
 is that of the median round; a ratio is this package's rate over a peer's in the same rounds; a
 share is the rate of a step's matrix products, counted from the sizes, over that of the best
-float32 matrix product of any engine in the run. `base` needs 18 GiB of memory. Marian takes part
-where `pymarian` is installed; its seconds are those of its log.
+float32 matrix product of any engine in the run. `base` needs 18 GiB of memory.
 """
 
-import argparse
-import importlib.util
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import chain
-from pathlib import Path
-from statistics import median
-from typing import Any
 
-from _common import Worker, limit_threads, table, write_json
-from _training_engines import CASES, ENGINES, Case, Setting, settings_of, start_worker
-from _training_marian import marian_worker
+from _common import Parser, limit_threads, show
+from _contest import Contest, Entrant, Measurement, pairs_of, row, turns_of
+from _engines import OURS, Setting
+from _training_engines import CASES, Case, settings_of, start_worker
 from tqdm import tqdm
 
-BACKENDS = ("tensorflow", "jax", "torch")
-QUALIFYING_ROUNDS = 2
 STEPS_PER_TURN = {"tiny": 2, "base": 1}
+FORMATS = {"tokens_per_s": ",.0f", "ratio": ".2f", "share": ".2f"}
 EXAMPLES = """examples:
   scripts/bench/train_step.py --json train_step.json
   scripts/bench/train_step.py --case tiny --backends jax torch --rounds 9
 """
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """Seconds per training step, one figure a round, and the best float32 matrix product."""
-
-    case: Case
-    setting: Setting
-    seconds: list[float]
-    matmul_flops: float
-
-    @property
-    def tokens_per_s(self) -> float:
-        return self.case.target_tokens / median(self.seconds)
+def groups_of(backend: str, keep_memory: bool) -> list[list[Setting]]:
+    """The settings of this package and of KerasHub's layers on a backend."""
+    return [settings_of(engine, backend, keep_memory) for engine in (OURS, "keras_hub")]
 
 
 def compete(
-    case: Case,
-    backends: Sequence[str],
-    rounds: int,
-    progress: tqdm,
-    keep_memory: bool = False,
+    case: Case, backends: Sequence[str], rounds: int, progress: tqdm, keep_memory: bool = False
 ) -> list[list[Measurement]]:
     """For each backend this package's measurement and its peers', made in the same rounds.
 
@@ -64,186 +44,60 @@ def compete(
         progress: Counts turns.
         keep_memory: As for `settings_of`.
     """
+    turn = ("seconds_per_step", STEPS_PER_TURN.get(case.name, 1))
+    contest = Contest(case.name, partial(start_worker, case), ("first_step",), turn, progress)
     contests = []
-    with (
-        best_worker(case, "torch.nn.Transformer", "torch", progress, keep_memory) as plain_torch,
-        marian(case, progress) if has_marian() else nullcontext({}) as with_marian,
-    ):
+    with contest.best([settings_of("torch.nn.Transformer", "torch", keep_memory)]) as plain_torch:
         for backend in backends:
-            with (
-                best_worker(case, "keras_transformer", backend, progress, keep_memory) as ours,
-                best_worker(case, "keras_hub", backend, progress, keep_memory) as keras_hub,
-            ):
-                workers = {**ours, **keras_hub, **plain_torch, **with_marian}
-                contests.append(take_turns(workers, case, rounds, progress))
+            with contest.best(groups_of(backend, keep_memory)) as of_backend:
+                contests.append(measure(case, contest, {**of_backend, **plain_torch}, rounds))
     return contests
 
 
-@contextmanager
-def best_worker(
-    case: Case, engine: str, backend: str, progress: tqdm, keep_memory: bool
-) -> Iterator[dict[Setting, Worker]]:
-    """Try all settings of an engine and keep the worker with the fastest turn."""
-    with ExitStack() as stack:
-        workers = {
-            setting: stack.enter_context(start_worker(case, setting))
-            for setting in settings_of(engine, backend, keep_memory)
-        }
-        make_first_steps(workers, case, progress)
-        trial = take_turns(workers, case, QUALIFYING_ROUNDS, progress)
-        for measurement in trial:
-            rate = case.target_tokens / min(measurement.seconds)
-            progress.write(f"{case.name}: {measurement.setting}: {rate:,.0f} tokens/s at first")
-        best = fastest(trial).setting
-        for setting in workers.keys() - {best}:
-            workers[setting].close()
-        yield {best: workers[best]}
-
-
-def has_marian() -> bool:
-    return importlib.util.find_spec("_pymarian") is not None
-
-
-@contextmanager
-def marian(case: Case, progress: tqdm) -> Iterator[dict[Setting, Worker]]:
-    """Start Marian's worker."""
-    with marian_worker(case) as worker:
-        workers = {Setting("marian", "marian"): worker}
-        make_first_steps(workers, case, progress)
-        yield workers
-
-
-def make_first_steps(workers: Mapping[Setting, Worker], case: Case, progress: tqdm) -> None:
-    """Compile, all at the same time, and show that all do the same work."""
-    for worker in workers.values():
-        worker.send("first_step")
-    for setting, worker in workers.items():
-        progress.set_description(f"{case.name}: {setting}, first step")
-        first = worker.receive()
-        progress.write(
-            f"{case.name}: {setting}: {first['num_parameters']:,} parameters, "
-            f"first loss {first['loss']:.2f} nats"
-        )
-        progress.update()
-
-
-def fastest(measurements: Sequence[Measurement]) -> Measurement:
-    """The one with the fastest turn: so few turns have no meaningful median."""
-    return min(measurements, key=lambda measurement: min(measurement.seconds))
-
-
-def take_turns(
-    workers: Mapping[Setting, Worker], case: Case, rounds: int, progress: tqdm
+def measure(
+    case: Case, contest: Contest, entrants: Mapping[Setting, Entrant], rounds: int
 ) -> list[Measurement]:
-    seconds: dict[Setting, list[float]] = {setting: [] for setting in workers}
-    matmul_flops = dict.fromkeys(workers, 0.0)
-    turns = list(workers.items())
-    for _ in range(rounds):
-        for setting, worker in turns:
-            progress.set_description(f"{case.name}: {setting}")
-            steps = STEPS_PER_TURN[case.name]
-            seconds[setting].append(worker.ask("seconds_per_step", steps))
-            matmul_flops[setting] = max(matmul_flops[setting], worker.ask("matmul_flops", 3))
-            progress.update()
-        turns.append(turns.pop(0))  # so that no engine always has the first turn
-    return [Measurement(case, s, seconds[s], matmul_flops[s]) for s in workers]
-
-
-def pool(measurements: Sequence[Measurement]) -> list[Measurement]:
-    """Join what was measured of one setting in the rounds of several backends."""
-    pooled: dict[tuple[Case, Setting], list[Measurement]] = {}
-    for measurement in measurements:
-        pooled.setdefault((measurement.case, measurement.setting), []).append(measurement)
-    return [
-        Measurement(
-            *key,
-            seconds=list(chain.from_iterable(m.seconds for m in same)),
-            matmul_flops=max(m.matmul_flops for m in same),
+    """Show that all do the same work, then time it."""
+    for setting, entrant in entrants.items():
+        contest.progress.write(
+            f"{case.name}: {setting}: {entrant.first['num_parameters']:,} parameters, "
+            f"first loss {entrant.first['loss']:.2f} nats"
         )
-        for key, same in pooled.items()
+    seconds = contest.take_turns(entrants, rounds)
+    return [
+        Measurement(case, setting, seconds[setting], matmul_flops=best)
+        for setting, entrant in entrants.items()
+        for best in [entrant.worker.ask("matmul_flops", 3 * rounds)]
     ]
 
 
-def report(contests: Sequence[Sequence[Measurement]], limit_flops: float) -> list[dict[str, Any]]:
-    """A row for this package against each peer, and one for each peer.
-
-    Args:
-        contests: What `compete` returned, of all cases.
-        limit_flops: What shares are of, in floating point operations a second.
-    """
-    peers = pool([peer for _, *peers in contests for peer in peers])
-    pairs: list[tuple[Measurement, Measurement | None]]
-    pairs = [(ours, peer) for ours, *peers in contests for peer in peers]
-    pairs += [(peer, None) for peer in peers]
-    return [row(measured, peer, limit_flops) for measured, peer in pairs]
-
-
-def row(measured: Measurement, peer: Measurement | None, limit_flops: float) -> dict[str, Any]:
-    rate = measured.tokens_per_s
-    flops_per_token = measured.case.flops / measured.case.target_tokens
-    return {
-        "case": measured.case.name,
-        "engine": measured.setting.engine,
-        "backend": measured.setting.backend,
-        "dtype": measured.setting.dtype,
-        "tokens_per_s": round(rate, 1),
-        "ratio_to": peer and f"{peer.setting.engine} {peer.setting.dtype}",
-        "ratio": peer and round(rate / peer.tokens_per_s, 3),
-        "share": round(rate * flops_per_token / limit_flops, 3),
-    }
-
-
-def turns_of_case(backends: Sequence[str], rounds: int) -> int:
+def turns_of_case(backends: Sequence[str], rounds: int, keep_memory: bool) -> int:
     """Turns, first steps included, that `compete` will take."""
-    pairs = [("torch.nn.Transformer", "torch")]
-    pairs += [(engine, b) for engine in ("keras_transformer", "keras_hub") for b in backends]
-    settings = sum(len(settings_of(*pair)) for pair in pairs)
-    of_marian = int(has_marian())
-    engines = len(ENGINES) + of_marian
-    return settings * (1 + QUALIFYING_ROUNDS) + of_marian + len(backends) * engines * rounds
+    plain_torch = [settings_of("torch.nn.Transformer", "torch", keep_memory)]
+    own = sum(turns_of(groups_of(backend, keep_memory), rounds) for backend in backends)
+    return own + turns_of(plain_torch, rounds * len(backends))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(__doc__, EXAMPLES)
     parser.add_argument("--case", choices=list(CASES), help="default: all")
+    parser.add_backends()
+    parser.add_rounds(5)
     parser.add_argument(
-        "--backends", nargs="+", choices=BACKENDS, default=BACKENDS, help="default: all three"
+        "--keep-memory", action="store_true", help="peers keep freed memory too, as `train` does"
     )
-    parser.add_argument("--rounds", type=int, default=5, help="timed rounds; default: 5")
-    parser.add_argument(
-        "--keep-memory",
-        action="store_true",
-        help="peers keep freed memory too, see docs/benchmarks",
-    )
-    parser.add_argument("--json", type=Path, help="file to write the table's rows to")
-    arguments = parser.parse_args()
-    if arguments.rounds < 1:
-        parser.error(f"--rounds must be at least 1. Received: --rounds {arguments.rounds}")
-    if arguments.json and not arguments.json.parent.is_dir():
-        parser.error(f"--json must name a file in an existing folder. Received: {arguments.json}")
-
+    arguments = parser.parse()
     limit_threads()
     chosen = [CASES[arguments.case]] if arguments.case else list(CASES.values())
-    turns = turns_of_case(arguments.backends, arguments.rounds)
-    with tqdm(total=len(chosen) * turns, unit="turn") as progress:
-        contests = [
-            contest
-            for case in chosen
-            for contest in compete(
-                case, arguments.backends, arguments.rounds, progress, arguments.keep_memory
-            )
-        ]
+    options = (arguments.backends, arguments.rounds)
+    total = len(chosen) * turns_of_case(*options, arguments.keep_memory)
+    contests = []
+    with tqdm(total=total, unit="turn") as progress:
+        for case in chosen:
+            contests += compete(case, *options, progress, arguments.keep_memory)
     best_matmul = max(m.matmul_flops for m in chain.from_iterable(contests))
-    rows = report(contests, best_matmul)
-    formats = {"tokens_per_s": ",.0f", "ratio": ".2f", "share": ".2f"}
-    print(f"\n{table(rows, formats)}")
+    show([row(*pair, best_matmul) for pair in pairs_of(contests)], FORMATS, arguments.json)
     print(f"best float32 matrix product: {best_matmul / 1e9:,.0f} GFLOP/s")
-    if arguments.json:
-        write_json(arguments.json, rows)
 
 
 if __name__ == "__main__":

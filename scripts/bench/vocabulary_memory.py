@@ -9,18 +9,16 @@ grows with the vocabulary from the rest; `logits` is its slope in float32 tensor
 which the gradient of the embeddings takes 0.03.
 """
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from _common import limit_threads, panels_of, table, write_json
+from _common import Parser, limit_threads, panels_of, show
 from _peak_memory import in_new_process
 from _vocabulary_engines import ENGINES, TARGET_TOKENS, TORCH
 from tqdm import tqdm
 
-BACKENDS = ("tensorflow", "jax", "torch")
 FLOAT32_BYTES = 4
 EXAMPLES = """examples:
   scripts/bench/vocabulary_memory.py --json vocabulary.json --plot vocabulary.png
@@ -84,23 +82,16 @@ def plot(rows: Sequence[dict[str, Any]], sizes: Sequence[int], path: Path) -> No
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=BACKENDS)
+    parser = Parser(__doc__, EXAMPLES)
+    parser.add_backends()
     parser.add_argument("--sizes", nargs="+", type=int, default=[8_000, 16_000, 32_000, 64_000])
-    parser.add_argument("--json", type=Path, help="file to write the table's rows to")
     parser.add_argument("--plot", type=Path, help="PNG file; needs matplotlib")
-    arguments = parser.parse_args()
+    arguments = parser.parse()
     if len(set(arguments.sizes)) < 2:
         parser.error(f"--sizes must be two or more. Received: --sizes {arguments.sizes}")
     limit_threads()
     rows = measure(arguments.backends, arguments.sizes)
-    print(f"\n{table(rows, {key: ',' for key in rows[0] if key not in Curve._fields})}")
-    if arguments.json:
-        write_json(arguments.json, rows)
+    show(rows, {key: "," for key in rows[0] if key not in Curve._fields}, arguments.json)
     if arguments.plot:
         plot(rows, arguments.sizes, arguments.plot)
 

@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 
+import _contest as contest
 import _decoding_engines as engines
 import _decoding_file as file_part
 import _training_engines as training
@@ -11,7 +12,7 @@ import gpu
 import keras
 import numpy as np
 import pytest
-import train_step
+from _engines import BOS_ID, EOS_ID, PAD_ID, Setting
 from support.contract import to_numpy
 from support.searching import beam_search
 
@@ -19,7 +20,7 @@ from keras_transformer.models import ARCHITECTURES
 
 SIZES = {"num_layers": 2, "d_model": 14, "num_heads": 2, "d_ff": 11, "vocabulary_size": 23}
 SIZES |= {"source_length": 5, "target_length": 7, "batch_size": 3}
-CASE = engines.Case("small", "small", **SIZES, beam_size=4)
+CASE = engines.Case("small", **SIZES, beam_size=4)
 TRAINING_CASE = training.Case("tiny", **SIZES)
 WIDE = replace(CASE, d_model=48, num_heads=3)  # wide enough for the special tokens to lose
 
@@ -68,14 +69,15 @@ def test_special_tokens_can_never_win():
     model = engines.new_model(CASE)
     inputs = {"source_ids": engines.source_ids(CASE), "target_ids": np.array([[2, 9, 7]] * 3)}
     logits = to_numpy(model(inputs))
-    special = [engines.PAD_ID, engines.BOS_ID, engines.EOS_ID]
+    special = [PAD_ID, BOS_ID, EOS_ID]
     np.testing.assert_allclose(logits[..., special], -CASE.d_model / 4, atol=1e-4)
 
 
 def load(engine, folder, case=WIDE):
     """An engine with the weights of `new_model(WIDE)`, on the backend of the test."""
+    folder.mkdir(exist_ok=True)
     engines.SAVE[engine](engines.new_model(WIDE), WIDE, folder)
-    return engines.LOAD[engine](case, engines.Setting(engine, keras.config.backend()), folder)
+    return engines.LOAD[engine](case, Setting(engine, keras.config.backend()), folder)
 
 
 PACKAGES = {"ctranslate2": "ctranslate2", "keras_hub": "keras_hub", "marian": "transformers"}
@@ -114,57 +116,93 @@ class Scorer:
 
 
 def test_agreement_counts_ties():
-    ours = decode.Decoder(Scorer(), [[4, 5], [6, 7], [8, 9], [10, 11]])
-    assert decode.agreement(ours, ours.tokens) == 1
+    ours = contest.Entrant(Scorer(), [[4, 5], [6, 7], [8, 9], [10, 11]])
+    assert decode.agreement(ours, ours.first) == 1
     assert decode.agreement(ours, [[4, 5], [7, 6], [8, 10], [10, 11]]) == 0.75
 
 
-RATIOS = [("jax", 2.0), ("jax", 4.0), ("torch", 2.0), ("jax", None)]
+PEER = "torch.nn.Transformer"
+PEAKS = {"matmul_flops": CASE.flops * 10.0, "bytes_per_s": CASE.weight_bytes * 70.0}
 
 
-def test_decoding_report_compares_within_a_contest_and_pools_a_peer_of_several():
-    def measured(engine, *seconds, memory=100.0, further=(), **setting):
-        setting = engines.Setting(engine, **setting)
-        return decode.Measurement(CASE, setting, list(seconds), memory, **dict(further))
+def measured(engine, *seconds, case=CASE, further=None, **setting):
+    return contest.Measurement(case, Setting(engine, **setting), list(seconds), **(further or {}))
 
-    int8, peak = {"dtype": "int8", "threads": 1}, {"matmul_flops": CASE.flops * 10.0}
-    peak["bytes_per_s"] = CASE.weight_bytes * 70.0
+
+def test_a_report_compares_within_a_contest_and_pools_a_peer_of_several():
+    int8 = {"dtype": "int8", "threads": 1}
     on_jax = [
-        measured("keras_transformer", 1.0, 1.0, backend="jax", further=peak),
+        measured("keras_transformer", 1.0, 1.0, backend="jax", further=PEAKS),
         measured("keras_hub", 2.0, 2.0, backend="jax", jit_compile=True, further={"same": 1.0}),
-        measured("ctranslate2", 4.0, memory=50.0, further={"same": 0.5}, **int8),
+        measured("ctranslate2", 4.0, **int8, further={"same": 0.5, "peak_memory_mib": 50}),
     ]
     on_torch = [
         measured("keras_transformer", 3.0, backend="torch"),
-        measured("ctranslate2", 6.0, memory=60.0, **int8),
+        measured("ctranslate2", 6.0, **int8, further={"peak_memory_mib": 60}),
     ]
     rows = decode.report([on_jax, on_torch])
-    assert [(row["backend"], row["ratio"]) for row in rows] == [*RATIOS, (None, None)]
+    ratios = [("jax", 2.0), ("jax", 4.0), ("torch", 2.0), ("jax", None), (None, None)]
+    assert [(row["backend"], row["ratio"]) for row in rows] == ratios
     assert [row["ratio_to"] for row in rows[:2]] == ["keras_hub float32", "ctranslate2 int8"]
     assert [row["tokens_per_s"] for row in rows] == [21.0, 21.0, 7.0, 10.5, 4.2]
     assert [row["share"] for row in rows] == [0.1, 0.1, 0.033, 0.05, 0.02]
     assert [row["read"] for row in rows] == [0.1, 0.1, 0.033, 0.05, None]
     assert [row["same"] for row in rows] == [1.0, 0.5, None, None, None]
-    assert [row["peak_memory_mib"] for row in rows] == [100, 100, 100, 100, 60]
+    assert [row["peak_memory_mib"] for row in rows] == [0, 0, 0, 0, 60]
 
 
-def test_training_report_compares_within_a_contest_and_pools_a_peer_of_several():
-    def measured(engine, backend, *seconds, flops=1.0):
-        setting = training.Setting(engine, backend)
-        return train_step.Measurement(TRAINING_CASE, setting, list(seconds), flops)
+def test_8_bit_weights_are_compared_with_8_bit_weights_only():
+    dtypes = ("float32", "int8", "mixed_bfloat16")
+    ours, peers = (
+        [measured(name, 1.0, dtype=dtype) for dtype in dtypes[:2]]
+        for name in ("keras_transformer", "ctranslate2")
+    )
+    pairs = contest.pairs_of([[*ours, *peers]])
+    found = [(one.setting.dtype, peer and peer.setting.dtype) for one, peer in pairs]
+    against = [("float32", "float32"), ("float32", "int8"), ("int8", "int8")]
+    assert found == [*against, ("float32", None), ("int8", None)]
+    assert contest.comparable(Setting("ours", dtype=dtypes[2]), Setting(PEER))
 
-    peak, peer = TRAINING_CASE.flops * 10.0, "torch.nn.Transformer"
-    on_jax = [
-        measured("keras_transformer", "jax", 1.0, 1.0),
-        measured("keras_hub", "jax", 2.0, 2.0),
-        measured(peer, "torch", 4.0, flops=peak),
-    ]
-    on_torch = [measured("keras_transformer", "torch", 3.0), measured(peer, "torch", 6.0)]
-    rows = train_step.report([on_jax, on_torch], peak)
-    assert [(row["backend"], row["ratio"]) for row in rows] == [*RATIOS, ("torch", None)]
-    assert [row["ratio_to"] for row in rows[:2]] == ["keras_hub float32", f"{peer} float32"]
-    assert [row["tokens_per_s"] for row in rows] == [21.0, 21.0, 7.0, 10.5, 4.2]
-    assert [row["share"] for row in rows] == [0.1, 0.1, 0.033, 0.05, 0.02]
+
+class Clock:
+    """A worker whose turns take what its setting says."""
+
+    def __init__(self, setting):
+        self.setting, self.asked, self.is_closed = setting, [], False
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def ask(self, *request):
+        self.asked.append(request)
+        return float(self.setting.threads)
+
+    def close(self):
+        self.is_closed = True
+
+
+class Silent:
+    def set_description(self, text): ...
+    def update(self): ...
+
+
+def test_the_fastest_setting_of_a_group_makes_all_rounds_and_the_others_are_closed():
+    clocks, groups = {}, [[Setting("a", threads=n) for n in (2, 1)], [Setting("b", threads=3)]]
+
+    def start(setting):
+        return clocks.setdefault(setting, Clock(setting))
+
+    race = contest.Contest("race", start, ("first",), ("turn", 7), Silent())
+    with race.best(groups) as entrants:
+        assert list(entrants) == [groups[0][1], groups[1][0]]
+        seconds = race.take_turns(entrants, rounds=3)
+        assert [clock.is_closed for clock in clocks.values()] == [True, False, False]
+    assert list(seconds.values()) == [[1.0] * 3, [3.0] * 3]
+    assert [len(clock.asked) for clock in clocks.values()] == [3, 6, 4]
+    assert contest.turns_of(groups, rounds=3) == 3 + 6 + 4
 
 
 def test_differing_translations_are_ties_or_better_on_one_side():

@@ -10,7 +10,6 @@ import before_transformers
 import keras
 import numpy as np
 import pytest
-import torch
 from support import older_reference, tiny_run
 from support.contract import to_numpy, weights_of
 from support.older_models import SIZES, new_model, small_model
@@ -20,7 +19,6 @@ from support.small_models import TARGET_V, B, T, inputs_of, small_model as small
 from keras_transformer import (
     Ensemble,
     MaskedCrossentropy,
-    Scorer,
     SearchOptions,
     UserError,
     load_recipe,
@@ -34,12 +32,9 @@ from keras_transformer.models.protocol import Searchable, SlicesLogits
 from keras_transformer.recipe.settings import ModelSettings
 from keras_transformer.runs.run import Run
 from keras_transformer.training import train
-from keras_transformer.translation.engines import open_translator
-from keras_transformer.translation.open_run import open_model
 from keras_transformer.visualization import attention_maps
 
 N, LONGEST = 3, 7
-S, D, U = 7, 5, 3  # sizes of the layers of PyTorch
 PROGRAM = Path(before_transformers.__file__)
 REFERENCES = {
     "recurrent": older_reference.recurrent_seq2seq,
@@ -251,44 +246,6 @@ def test_recorded_attention_is_that_of_the_reference(name, module, function, ind
             assert not each.weights[row, 0, :, weights.shape[-1] :].any()
 
 
-def torch_layer(kind, parts, **options):
-    """A layer of PyTorch. `parts`: input kernel, recurrent kernel, input bias, recurrent bias."""
-    layer = kind(D, U, dtype=torch.float64, **options)
-    names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
-    tensors = [torch.from_numpy(part.T.copy()) for part in parts]
-    layer.load_state_dict(dict(zip(names, tensors, strict=True)))
-    return layer
-
-
-@pytest.mark.once
-def test_the_lstm_of_the_reference_is_that_of_pytorch():
-    rng = np.random.default_rng(0)
-    x, state = rng.normal(size=(S, D)), (rng.normal(size=U), rng.normal(size=U))
-    shapes = {"kernel": (D, 4 * U), "recurrent_kernel": (U, 4 * U), "bias": (4 * U,)}
-    weights = {name: rng.normal(size=shape) for name, shape in shapes.items()}
-    layer = torch_layer(torch.nn.LSTM, (*weights.values(), np.zeros(4 * U)))
-    with torch.no_grad():
-        begin = tuple(torch.from_numpy(part)[None] for part in state)
-        expected, ends = layer(torch.from_numpy(x), begin)
-    found, (hidden, cell) = older_reference.lstm(weights, x, state)
-    np.testing.assert_allclose(found, expected.numpy(), atol=1e-12)
-    np.testing.assert_allclose([hidden, cell], [end[0].numpy() for end in ends], atol=1e-12)
-
-
-@pytest.mark.once
-def test_the_gru_of_the_reference_is_that_of_pytorch():
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(S, D))
-    shapes = {"kernel": (D, 3 * U), "recurrent_kernel": (U, 3 * U), "bias": (2, 3 * U)}
-    weights = {name: rng.normal(size=shape) for name, shape in shapes.items()}
-    order = [*range(U, 2 * U), *range(U), *range(2 * U, 3 * U)]  # PyTorch: reset before update
-    parts = (weights["kernel"], weights["recurrent_kernel"], *weights["bias"])
-    layer = torch_layer(torch.nn.GRU, [part[..., order] for part in parts])
-    with torch.no_grad():
-        expected = layer(torch.from_numpy(x))[0].numpy()
-    np.testing.assert_allclose(older_reference.gru(weights, x), expected, atol=1e-12)
-
-
 @pytest.mark.filterwarnings("ignore:Model doesn't support `jit_compile=True`")
 def test_training_asks_for_no_program_that_cannot_be_compiled():
     """On TensorFlow, XLA cannot compile the gradient of the loop over target tokens."""
@@ -319,44 +276,6 @@ def recipe_for(directory, name, **training):
             "training": recipe.training.model_copy(update=changes),
         }
     )
-
-
-@pytest.mark.slow
-@each_architecture
-def test_resume_continues_bit_for_bit(name, tmp_path):
-    tiny_run.write_text(tmp_path)
-    settings = {"steps": 4, "checkpoint_every": 2}
-    whole = Run.create(tmp_path / "whole", recipe_for(tmp_path, name, **settings))
-    train(whole)
-    half = Run.create(tmp_path / "half", recipe_for(tmp_path, name, **{**settings, "steps": 2}))
-    train(half)
-    half = Run.resume(half.directory, whole.recipe)
-    train(half, resume=True)
-    for own, other in zip(open_model(half).weights, open_model(whole).weights, strict=True):
-        np.testing.assert_array_equal(to_numpy(own), to_numpy(other))
-
-
-@pytest.mark.slow
-@each_architecture
-def test_learns_to_reverse(name, tmp_path):
-    """Sentences of one to five letters, backwards: half of those of the training text at least."""
-    tiny_run.write_text(tmp_path)
-    settings = {"steps": 400, "checkpoint_every": 200, "ema_momentum": None, "warmup_steps": 20}
-    recipe = recipe_for(tmp_path, name, **settings, peak_learning_rate=0.02, tokens_per_batch=256)
-    wide = recipe.model.model_copy(update={"d_model": 32, "d_embedding": 16})
-    evaluation = recipe.evaluation.model_copy(update={"average_last": 1})
-    run = Run.create(
-        tmp_path / "run", recipe.model_copy(update={"model": wide, "evaluation": evaluation})
-    )
-    train(run)
-    sources, targets = zip(*list(run.text.pairs("train"))[:20], strict=True)
-    translator = open_translator(run)
-    assert type(translator.model).architecture == name
-    found = translator.translate([*sources, ""])
-    assert found.pop() == ""
-    assert sum(x == y for x, y in zip(found, targets, strict=True)) >= 10
-    right, wrong = Scorer(translator.model, run.tokenizer()).score(["a b c"] * 2, ["c b a", "a a"])
-    assert right.log_probability > wrong.log_probability
 
 
 @pytest.mark.once

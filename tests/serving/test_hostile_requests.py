@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import requests
 from support.hostile_text import TEXT, lines_of
@@ -32,12 +31,6 @@ def is_same(found, expected):
     return found.text == expected.text and abs(found.score - expected.score) < TIE
 
 
-def mixed_sentences(count):
-    rng = np.random.default_rng(0)
-    words = "bad cab fed deaf face xyz 안녕".split()
-    return [" ".join(rng.choice(words, rng.integers(0, 30))) for _ in range(count)]
-
-
 def test_each_hostile_text_gets_in_a_batch_what_it_gets_alone(client):
     texts = list(HOSTILE.values())
     together = client.translate(texts)
@@ -52,38 +45,6 @@ def test_blank_texts_have_an_empty_and_certain_translation(client):
         assert found == ("", 0.0)
 
 
-def test_a_thousand_sentences_of_all_lengths_get_what_they_get_alone(client):
-    sentences = mixed_sentences(1000)
-    together = client.translate(sentences)
-    assert len(together) == 1000
-    for number in range(0, 1000, 40):
-        assert is_same(together[number], *client.translate([sentences[number]])), number
-
-
-def test_rows_of_other_searches_do_not_disturb_each_other(server):
-    """Each row with settings of its own, in a batch and alone."""
-    url = f"{server.rest}/v1/models/model:predict"
-    rows = {
-        "text": ["bad cab", "bad cab", "", "fed", "xyz", "deaf"],
-        "beam_size": [1, -1, 5, 4, 1_000_000, 0],
-        "length_penalty": [0.0, -1.0, 1.0, 0.6, 0.0, 0.0],
-        "max_length": [5, -1, 3, 1000, 1, 0],
-    }
-
-    def ask(inputs):
-        body = {"signature_name": "translate_nbest", "inputs": inputs}
-        return requests.post(url, json=body).json()["outputs"]
-
-    together = ask(rows)
-    for row in range(6):
-        alone = ask({name: values[row : row + 1] for name, values in rows.items()})
-        scores, found = alone["scores"][0], together["scores"][row]
-        assert found[len(scores) :] == [-math.inf] * (len(found) - len(scores))
-        for i, score in enumerate(scores):
-            assert found[i] == pytest.approx(score, abs=TIE) or score == -math.inf
-        assert together["translations"][row][0] == alone["translations"][0][0]
-
-
 def test_a_request_of_no_sentences_gets_no_translations(server):
     url = f"{server.rest}/v1/models/model:predict"
     answer = requests.post(url, json={"inputs": []})
@@ -95,34 +56,6 @@ def test_a_request_of_no_sentences_gets_no_translations(server):
     assert requests.post(url, json=body).json() == {
         "outputs": {"log_probability": [], "length": []}
     }
-
-
-@pytest.mark.parametrize(
-    ("source", "target"),
-    [("", ""), ("bad", ""), ("", "dab"), ("xyz", "안녕"), ("bad " * 5000, "dab")],
-)
-def test_odd_pairs_have_a_score_or_none(server, source, target):
-    url = f"{server.rest}/v1/models/model:predict"
-    inputs = {"source": [source, "bad"], "target": [target, "dab"]}
-    answer = requests.post(url, json={"signature_name": "score", "inputs": inputs})
-    outputs = answer.json()["outputs"]
-    odd, ordinary = outputs["log_probability"]
-    assert math.isnan(odd) == (len(source) > 1000)
-    assert ordinary < 0
-    assert outputs["length"][0] >= 1
-
-
-@pytest.mark.parametrize("ids", [[-1], [40], [2_000_000_000]])
-def test_ids_outside_of_the_vocabulary_do_not_stop_the_server(server, client, ids):
-    url = f"{server.rest}/v1/models/model:predict"
-    body = {
-        "signature_name": "encode_tokens",
-        "inputs": {"source_ids": [ids], "target_ids": [[2]]},
-    }
-    answer = requests.post(url, json=body)
-    assert answer.status_code == 400
-    assert "source_ids must be from 0 to 39" in answer.json()["error"]
-    assert client.translate(["bad"])[0].score < 0
 
 
 @pytest.mark.parametrize("name", TEXT)

@@ -1,8 +1,12 @@
-"""The models from before the Transformer in NumPy, one sentence at a time and without padding."""
+"""The models from before the Transformer, one sentence at a time and without padding.
+
+In NumPy, with the recurrent layers of PyTorch.
+"""
 
 import math
 
 import numpy as np
+import torch
 
 from support.reference import (
     attention_weights,
@@ -29,36 +33,34 @@ def sigmoid(x):
     return 1.0 / (1.0 + np.exp(-x))
 
 
-def gru_step(weights, x, state):
-    """(D), (U) to (U). Cho et al. 2014; the reset gate comes after the product, as in cuDNN."""
-    of_input = x @ weights["kernel"] + weights["bias"][0]
-    of_state = state @ weights["recurrent_kernel"] + weights["bias"][1]
-    z_x, r_x, h_x = np.split(of_input, 3)
-    z_s, r_s, h_s = np.split(of_state, 3)
-    update, reset = sigmoid(z_x + z_s), sigmoid(r_x + r_s)
-    return update * state + (1 - update) * np.tanh(h_x + reset * h_s)
+def torch_layer(kind, weights, gates):
+    """A recurrent layer of PyTorch with Keras's weights, whose gates are in another order."""
+    kernel, recurrent = weights["kernel"], weights["recurrent_kernel"]
+    biases = np.broadcast_to(weights["bias"], (2, kernel.shape[1])).copy()
+    biases[1] *= weights["bias"].ndim - 1  # Keras's LSTM has one bias
+    layer = kind(len(kernel), len(recurrent), dtype=torch.float64, device="cpu")
+    order = np.arange(kernel.shape[1]).reshape(len(gates), -1)[list(gates)].ravel()
+    for parameter, part in zip(layer.parameters(), (kernel, recurrent, *biases), strict=True):
+        parameter.data = torch.from_numpy(np.float64(part[..., order].T.copy()))
+    return layer
 
 
-def gru(weights, x):
-    """(S, D) to (S, U)."""
-    state, states = np.zeros(len(weights["recurrent_kernel"])), []
-    for vector in x:
-        state = gru_step(weights, vector, state)
-        states.append(state)
-    return np.stack(states)
+def gru(weights, x, state=None):
+    """(S, D) and a state (U) to (S, U). Cho et al. 2014; the reset gate after the product."""
+    begin = np.zeros(len(weights["recurrent_kernel"])) if state is None else state
+    layer = torch_layer(torch.nn.GRU, weights, (1, 0, 2))  # PyTorch: reset before update
+    with torch.no_grad():
+        states, _ = layer(torch.tensor(x.copy()).double(), torch.tensor(begin[None]).double())
+    return states.numpy()
 
 
 def lstm(weights, x, state):
     """(S, D) and two states (U) to (S, U) and two states (U). Hochreiter and Schmidhuber 1997."""
-    hidden, cell = state
-    states = []
-    for vector in x:
-        gates = vector @ weights["kernel"] + hidden @ weights["recurrent_kernel"] + weights["bias"]
-        write, keep, new, read = np.split(gates, 4)
-        cell = sigmoid(keep) * cell + sigmoid(write) * np.tanh(new)
-        hidden = sigmoid(read) * np.tanh(cell)
-        states.append(hidden)
-    return np.stack(states), (hidden, cell)
+    begin = tuple(torch.tensor(part[None]).double() for part in state)
+    with torch.no_grad():
+        layer = torch_layer(torch.nn.LSTM, weights, (0, 1, 2, 3))
+        states, ends = layer(torch.tensor(x.copy()).double(), begin)
+    return states.numpy(), tuple(end[0].numpy() for end in ends)
 
 
 def attentional_gru(weights, x, state, memory):
@@ -69,7 +71,7 @@ def attentional_gru(weights, x, state, memory):
             result[0, 0]
             for result in additive_attention(weights, state[None, None], memory[None], memory[None])
         )
-        state = gru_step(weights["cell"], np.concatenate([vector, context]), state)
+        state = gru(weights["cell"], np.concatenate([vector, context])[None], state)[0]
         found.append((state, context, probabilities))
     return tuple(map(np.stack, zip(*found, strict=True)))
 

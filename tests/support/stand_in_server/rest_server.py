@@ -12,13 +12,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from google.protobuf import json_format
 from support.stand_in_server.servable import DEFAULT_SIGNATURE, Model, RequestError, invalid
-from tensorflow_serving.apis import get_model_status_pb2
 
-_PATH = re.compile(
-    r"/v1/models/(?P<model>[^/:]+)(?:/versions/(?P<version>\d+))?(?P<predict>:predict)?"
-)
+_PATH = re.compile(r"/v1/models/(?P<model>[^/:]+)(?:/versions/(?P<version>\d+))?:predict")
 _HTTP_STATUS = {
     tf.errors.INVALID_ARGUMENT: 400,
     tf.errors.FAILED_PRECONDITION: 400,
@@ -74,17 +70,10 @@ def _answer(model: Model, path: str, body: bytes) -> str:
     if path == "/stand_in/batch_sizes":  # of this server alone
         return json.dumps(model.batch_sizes())
     match = _PATH.fullmatch(path)
-    if not match or bool(match["predict"]) != bool(body):
+    if not match:
         raise invalid(f"Malformed request: {path}")
-    if match["predict"]:
-        version = int(match["version"]) if match["version"] else None
-        return _predict(model.servable(match["model"], version), body)
-    statuses = model.statuses(match["model"])
-    return json_format.MessageToJson(
-        get_model_status_pb2.GetModelStatusResponse(model_version_status=statuses),
-        preserving_proto_field_name=True,
-        always_print_fields_with_no_presence=True,
-    )
+    version = int(match["version"]) if match["version"] else None
+    return _predict(model.servable(match["model"], version), body)
 
 
 def _predict(servable: Any, body: bytes) -> str:

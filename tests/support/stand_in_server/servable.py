@@ -11,7 +11,6 @@ import tensorflow_text  # noqa: F401  (its operations, which TensorFlow Serving 
 from support.stand_in_server.batching import BatchingParameters, BatchScheduler, Tensors
 from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow_serving.apis import prediction_log_pb2
-from tensorflow_serving.apis.get_model_status_pb2 import ModelVersionStatus
 
 DEFAULT_SIGNATURE = "serving_default"
 
@@ -19,7 +18,6 @@ DEFAULT_SIGNATURE = "serving_default"
 class Code(IntEnum):
     """The codes that TensorFlow and gRPC share."""
 
-    UNKNOWN = 2
     INVALID_ARGUMENT = 3
     NOT_FOUND = 5
     FAILED_PRECONDITION = 9
@@ -111,40 +109,20 @@ class Model:
 
     def __init__(self, name: str, base_path: Path, batching: BatchingParameters | None) -> None:
         self.name = name
-        versions = [int(path.name) for path in base_path.iterdir() if path.name.isdecimal()]
-        self.version = max(versions)
-        self.status = ModelVersionStatus(version=self.version, state=ModelVersionStatus.LOADING)
-        self.status.status.SetInParent()
-        self._path, self._batching = base_path / str(self.version), batching
-        self._servable: Servable | None = None
-
-    def load(self) -> None:
-        try:
-            self._servable = Servable(self._path, self._batching)
-            self.status.state = ModelVersionStatus.AVAILABLE
-        except Exception as error:  # whatever is wrong with it, the server goes on
-            self.status.status.error_code = getattr(error, "code", Code.UNKNOWN)
-            self.status.status.error_message = str(error)
-            self.status.state = ModelVersionStatus.END
+        self.version = max(int(path.name) for path in base_path.iterdir() if path.name.isdecimal())
+        self._servable = Servable(base_path / str(self.version), batching)
 
     def servable(self, name: str, version: int | None) -> Servable:
         """Returns the version that a request names. None means the newest."""
-        if self._servable is None or name != self.name or version not in (None, self.version):
+        if name != self.name or version not in (None, self.version):
             wanted = f"Latest({name})" if version is None else f"Specific({name}, {version})"
-            message = f"Servable not found for request: {wanted}"
-            raise RequestError(Code.NOT_FOUND, message)
+            raise RequestError(Code.NOT_FOUND, f"Servable not found for request: {wanted}")
         return self._servable
-
-    def statuses(self, name: str) -> list[ModelVersionStatus]:
-        if name != self.name:
-            message = f"Could not find any versions of model {name}"
-            raise RequestError(Code.NOT_FOUND, message)
-        return [self.status]
 
     def batch_sizes(self) -> list[int]:
         """Returns the sizes of the batches that have been run."""
-        has_scheduler = self._servable and self._servable.scheduler
-        return list(self._servable.scheduler.sizes) if has_scheduler else []
+        scheduler = self._servable.scheduler
+        return list(scheduler.sizes) if scheduler else []
 
 
 def arrays(protos: Mapping[str, Any]) -> dict[str, np.ndarray]:
