@@ -160,12 +160,10 @@ def measured(function: Function, model: keras.Model, inputs: Any) -> Measured:
     tensors = [*before, *tensors_in(inputs)]
     terms = max([1, *(math.prod(x.shape[:-1] if is_float(x) else x.shape) for x in tensors)])
 
-    def perturbed(x: Any) -> Any:
+    def perturbed(x: np.ndarray) -> np.ndarray:
         """Changes each float at random by one unit in the last place, up or down."""
-        if not is_float(x):
-            return x
-        x = as_array(x)
-        return (x * (1 + epsilon * random.choice([-1.0, 1.0], x.shape))).astype("float32")
+        signs = random.choice([-1.0, 1.0], x.shape)
+        return (x * (1 + epsilon * signs)).astype("float32") if is_float(x) else x
 
     values = function(inputs)
     changes = {name: differences(x, x) for name, x in values.items()}
@@ -198,7 +196,7 @@ def differences(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     is_same = (one == other) | ((one != one) & (other != other))
     if one.dtype.kind != "f":
         rows = np.atleast_1d(is_same)
-        return 1.0 - rows.all(axis=tuple(range(1, rows.ndim)))
+        return np.asarray(1.0 - rows.all(axis=tuple(range(1, rows.ndim))))
     with np.errstate(invalid="ignore"):
         found = np.where(is_same, 0.0, np.abs(one.astype("float64") - other))
     return np.nan_to_num(found, nan=math.inf, posinf=math.inf)
@@ -220,7 +218,8 @@ def run(folder: str, modules: Iterable[str], checks: Iterable[str]) -> None:
         try:
             for module in modules:
                 importlib.import_module(module)
-            model = model or keras.saving.load_model(f"{folder}/model.keras", compile=False)
+            if model is None:
+                model = keras.saving.load_model(f"{folder}/model.keras", compile=False)
             answer: Measured | str = measured(CHECKS[check](model, inputs), model, inputs)
         except Exception as error:
             answer = f"{type(error).__name__}: {error}"

@@ -161,8 +161,8 @@ def conformance(
     return Conformance(largest, _failures(answers, largest, calls), notes)
 
 
-def _model_of_layer(layer: keras.layers.Layer, inputs: Any) -> tuple[keras.Model, Any]:
-    """Returns a functional model that calls a layer, and the tensors among its arguments."""
+def _model_of_layer(layer: keras.layers.Layer, inputs: Any) -> tuple[keras.Model, list[Any]]:
+    """Returns a functional model that calls a layer, and the tensors among its inputs."""
     named = inputs if isinstance(inputs, dict) else {}
     tensors = {name: x for name, x in named.items() if tensors_in(x)} or inputs
 
@@ -171,7 +171,8 @@ def _model_of_layer(layer: keras.layers.Layer, inputs: Any) -> tuple[keras.Model
 
     symbols = keras.tree.map_structure(symbol, tensors)
     outputs = layer(**{**named, **symbols}) if named else layer(symbols)
-    return keras.Model(symbols, tensors_in(outputs), name="model"), tensors
+    flatten = keras.tree.flatten
+    return keras.Model(flatten(symbols), tensors_in(outputs), name="model"), flatten(tensors)
 
 
 def _modules(model: keras.Model, imports: Iterable[str]) -> list[str]:

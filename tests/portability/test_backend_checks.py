@@ -1,4 +1,4 @@
-"""The checks on one backend: a training step by hand, order of calls, rounding noise, tolerances."""
+"""The checks on one backend: a training step by hand, order of calls, tolerances."""
 
 from functools import partial
 

@@ -137,12 +137,12 @@ def test_a_layer_becomes_a_model_of_the_tensors_among_its_arguments():
     x = np.ones((2, 3, 8), "float32")
     given = {"query": x, "use_causal_mask": True, "padding_mask": None}
     model, inputs = comparison._model_of_layer(MultiHeadAttention(8, 2), given)
-    assert list(inputs) == ["query"]
+    assert len(inputs) == 1 and inputs[0] is x
     x[:, -1] = 5.0
     (outputs,) = keras.tree.flatten(model.predict_on_batch(inputs))
     np.testing.assert_allclose(outputs[:, :2], outputs[:, :1].repeat(2, axis=1), rtol=1e-5)
     model, inputs = comparison._model_of_layer(keras.layers.Dense(2), x)
-    assert inputs is x and model.outputs[0].shape == (2, 3, 2)
+    assert model.outputs[0].shape == (2, 3, 2) and len(inputs) == 1
 
 
 def test_a_difference_above_the_tolerance_of_both_backends_is_an_error():
