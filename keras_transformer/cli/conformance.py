@@ -22,21 +22,13 @@ from keras_transformer.errors import UserError
     help="Python module that defines custom classes of the model. The module may be in the current "
     "folder. Repeatable.",
 )
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path, file_okay=False),
-    default="conformance",
-    help="Folder for the scripts that reproduce failures.",
-)
-def conformance_command(run: Path, imports: Sequence[str], output: Path) -> None:
+def conformance_command(run: Path, imports: Sequence[str]) -> None:
     """Compare RUN's model on all installed backends.
 
-    RUN is a run folder or the .keras file of any functional Keras model. The command runs each
-    backend in its own process. It compares outputs, gradients, a training step, search and saved
-    files on random inputs. For each pair of backends, it prints the largest difference. It also
-    prints the tolerance: the largest difference that rounding errors can explain. If outputs
-    exceed the tolerance, the command prints the first layer that makes them differ. It also writes
-    a script that reproduces the difference, and exits with status 1.
+    RUN is a run folder or the .keras file of any functional Keras model. The command compares
+    outputs, gradients, a training step, search and saved files on random inputs. For each pair of
+    backends, it prints the largest difference, and the largest that rounding errors can explain. If
+    backends differ, it prints the first layer whose outputs differ, and exits with status 1.
 
     \b
     keras-transformer conformance runs/quickstart
@@ -49,25 +41,13 @@ def conformance_command(run: Path, imports: Sequence[str], output: Path) -> None
         except (Exception, SystemExit) as error:
             text = f"{type(error).__name__}: {error}"
             raise UserError(f"--import {module!r} fails: {text}") from error
-    from keras_transformer._progress import Bar
     from keras_transformer.portability import conformance
     from keras_transformer.runs.loading import load_model
     from keras_transformer.runs.run import Run
     from keras_transformer.translation.open_run import open_model
 
     model = load_model(run) if run.suffix == ".keras" else open_model(Run.open(run))
-    if not getattr(model, "inputs", None):
-        raise UserError(
-            f"{run} is not a functional model, so the shapes of its inputs are unknown. "
-            "Call `conformance(model, inputs)` in Python"
-        )
-    with Bar("checking", unit="check", leave=False) as progress:
-
-        def report(total: int) -> None:
-            progress.total = total
-            progress.update()
-
-        result = conformance(model, imports=imports, directory=output, report=report)
-    click.echo(str(result))
+    result = conformance(model, imports=imports)
+    click.echo(result)
     if not result.conforms:
         raise click.exceptions.Exit(1)

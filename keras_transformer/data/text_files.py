@@ -236,6 +236,7 @@ def download(name: str, folder_url: str, sha256: str) -> Path:
     The cache is the folder `keras_transformer/<first 16 digits of the SHA-256>` in `KERAS_HOME`, by
     default in `~/.keras`. A file is moved into the cache after its download is complete and
     verified. Every call verifies the file in the cache, and downloads a damaged file again.
+    (`keras.utils.get_file` has no timeout, and other processes see its incomplete file.)
 
     Raises:
         UserError: If the download fails, if the server is silent for a minute, or if the SHA-256 of

@@ -133,7 +133,7 @@ def logged_scalars(directory: str | Path, prefix: str = "") -> dict[str, dict[in
 
 
 def _events(path: Path) -> Iterator[Any]:
-    """Yields the events in a file.
+    """Yields the events in a file, without TensorFlow, which TensorBoard's own reader imports.
 
     A record is its length in 8 bytes, a checksum in 4 bytes, an `Event` and a checksum in 4 bytes.
     The last record may be incomplete.

@@ -1,4 +1,4 @@
-"""Writes files for TensorBoard without TensorFlow."""
+"""Writes files for TensorBoard without TensorFlow, which TensorBoard's own writer imports."""
 
 import os
 import socket
@@ -13,6 +13,7 @@ import numpy as np
 from keras_transformer._files import output_file, png, write_text
 
 
+# tensorboardX 2.6 imports PyTorch, needs Pillow, and writes two runs of one second into one file.
 class TensorBoardWriter(AbstractContextManager):
     """Writes scalars, texts and images to a new TensorBoard event file in `directory`.
 

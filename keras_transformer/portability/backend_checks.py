@@ -1,0 +1,226 @@
+"""The checks of a model on one backend, and the process that runs them."""
+
+import importlib
+import math
+import pickle
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+SCALE = 2.0**-60  # of gradients
+SEARCH_LENGTH = 12  # tokens
+RUNS = 3  # with slightly changed weights and inputs, to measure the effect of rounding
+# Distance of 1 to the next number. float64 is treated as float32, because Keras computes float64
+# in float32 on two of the backends.
+EPSILON = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23}
+Arrays = dict[str, np.ndarray]
+Function = Callable[[Any], Arrays]  # from the inputs of a model
+# An array, and for each number the difference to another backend that rounding can explain.
+Measured = dict[str, tuple[np.ndarray, np.ndarray]]
+
+
+def is_float(x: Any) -> bool:
+    """Returns whether a value is a tensor, array or variable of floats."""
+    return hasattr(x, "shape") and "float" in keras.backend.standardize_dtype(x.dtype)
+
+
+def as_array(x: Any) -> np.ndarray:
+    """Converts a tensor, variable or array to an array. All float dtypes become float32."""
+    array = np.array(ops.convert_to_numpy(x))
+    return array.astype("float32") if is_float(x) else array
+
+
+def tensors_in(structure: Any) -> list[Any]:
+    """Returns the tensors, arrays and variables of a structure."""
+    return [x for x in keras.tree.flatten(structure) if hasattr(x, "shape")]
+
+
+def draws_random_numbers(model: keras.layers.Layer) -> bool:
+    """Returns whether a model draws random numbers, which differ between backends, in training."""
+    return any(x.name == "seed_generator_state" for x in model.variables)
+
+
+def predict(model: keras.Model, inputs: Any) -> Arrays:
+    """Returns the outputs of the compiled model."""
+    outputs = keras.tree.flatten(model.predict_on_batch(inputs))
+    return {f"output {i}": as_array(x) for i, x in enumerate(outputs)}
+
+
+class TrainingStep(keras.Model):
+    """A training step of a model.
+
+    Each float output is multiplied by fixed random numbers and averaged. The loss is the sum of
+    these averages and the model's own losses. (If the loss were a mean of squares, the gradients
+    before a layer normalization would be zero.)
+    """
+
+    def __init__(self, model: keras.Model, inputs: Any) -> None:
+        super().__init__()
+        self.model, self.is_training = model, not draws_random_numbers(model)
+        random, outputs = np.random.default_rng(0), predict(model, inputs).values()
+        factors = [random.normal(size=x.shape) for x in outputs if is_float(x)]
+        self.factors = [x.astype("float32") for x in factors]
+        self.built = True
+        # The momentum becomes the gradient times -SCALE, and the trainable variables do not change.
+        self.compile(keras.optimizers.SGD(SCALE, momentum=SCALE))
+
+    def run(self, inputs: Any) -> Arrays:
+        """Returns the gradients and the variables after the step, and restores the variables."""
+        trained = self.model.trainable_variables
+        if not (self.factors and trained):
+            return {}
+        before = self.model.get_weights()
+        self.train_on_batch(inputs)
+        pairs = enumerate(zip(trained, self.optimizer.momentums, strict=True))
+        found = {f"gradient {i} {x.name}": as_array(y) / -SCALE for i, (x, y) in pairs}
+        found |= {f"variable {i} {x.name}": as_array(x) for i, x in enumerate(self.model.weights)}
+        self.model.set_weights(before)
+        return found
+
+    def call(self, inputs: Any) -> Any:
+        return self.model(inputs, training=self.is_training)
+
+    def compute_loss(self, x: Any, y: Any, y_pred: Any, *_: Any, **__: Any) -> Any:
+        outputs = [ops.cast(x, "float32") for x in keras.tree.flatten(y_pred) if is_float(x)]
+        pairs = zip(outputs, self.factors, strict=True)
+        return sum([*(ops.mean(ops.multiply(*pair)) for pair in pairs), *self.model.losses])
+
+
+def search(model: Any) -> Function:
+    """Returns a function that computes ids and scores of beam search with 3 beams."""
+    from keras_transformer._backend.compile_function import compile_function
+    from keras_transformer.decoding import decoding_loop
+    from keras_transformer.decoding.options import SearchOptions
+
+    compiled = compile_function(decoding_loop.search, model)
+    options = SearchOptions(beam_size=3, n_best=3)
+
+    def run(inputs: Any) -> Arrays:
+        ids, length = keras.tree.flatten(inputs)[0], model.max_length
+        if getattr(model, "reads_prompt", False):  # prompt and continuation share `max_length`
+            length += 1 - ids.shape[1]
+        result = compiled(ids, max_length=min(length, SEARCH_LENGTH), options=options)
+        return {"ids": as_array(result.ids), "scores": as_array(result.scores)}
+
+    return run
+
+
+def layer_calls(model: keras.Model, inputs: Any) -> Arrays:
+    """Returns inputs and outputs of all layer calls. A layer comes after its sublayers.
+
+    A name is the path of a call, such as "model/block/dense", and "input 0" or "output 0".
+    """
+    original, path, counts = keras.Operation.__call__, list[str](), Counter[str]()
+    found: Arrays = {}
+
+    def call(layer: keras.Operation, /, *arguments: Any, **named: Any) -> Any:
+        path.append(layer.name)
+        name = "/".join(path)
+        counts[name] += 1
+        name += f" (call {counts[name]})" if counts[name] > 1 else ""
+        given = _arrays(f"{name} input", (arguments, named))
+        outputs = original(layer, *arguments, **named)
+        path.pop()
+        found.update({**given, **_arrays(f"{name} output", outputs)})
+        return outputs
+
+    keras.Operation.__call__ = call
+    try:
+        model(inputs, training=False)
+    finally:
+        keras.Operation.__call__ = original
+    return found
+
+
+def _arrays(name: str, structure: Any) -> Arrays:
+    """Returns the tensors of a structure as arrays, or {} in a compiled loop."""
+    try:
+        return {f"{name} {i}": as_array(x) for i, x in enumerate(tensors_in(structure))}
+    except Exception:  # a tensor in a compiled loop has no value; each backend has its own error
+        return {}
+
+
+def measured(function: Function, model: keras.Model, inputs: Any) -> Measured:
+    """Calls `function` on the inputs, and again with slightly changed weights and inputs.
+
+    Floats may differ by 2 sqrt(n) times the array's largest change, which is at least one unit in
+    the last place of its largest number. n is the number of terms of the model's longest sum,
+    estimated from shapes. The rounding error of n additions grows with sqrt(n) (Higham and Mary
+    2019), and each of two backends has such an error. Numbers above 1 / epsilon, such as -1e9 in a
+    mask, have a tolerance of their own. Rows of integers must be equal, except rows that change.
+    """
+    epsilon = max(EPSILON.get(x.compute_dtype, 2.0**-23) for x in model._flatten_layers())
+    before = model.get_weights()
+    tensors = [*before, *tensors_in(inputs)]
+    terms = max([1, *(math.prod(x.shape[:-1] if is_float(x) else x.shape) for x in tensors)])
+
+    def perturbed(x: np.ndarray) -> np.ndarray:
+        """Changes each float at random by one unit in the last place, up or down."""
+        signs = random.choice([-1.0, 1.0], x.shape)
+        return (x * (1 + epsilon * signs)).astype("float32") if is_float(x) else x
+
+    values = function(inputs)
+    changes = {name: differences(x, x) for name, x in values.items()}
+    for seed in range(RUNS):
+        random = np.random.default_rng(seed)
+        model.set_weights([perturbed(x) for x in before])
+        changed = function(keras.tree.map_structure(perturbed, inputs))
+        for name, x in values.items():
+            changes[name] = np.maximum(changes[name], differences(changed[name], x))
+    model.set_weights(before)
+    factor = 2 * math.sqrt(terms)
+    return {name: (x, tolerance(x, changes[name], epsilon, factor)) for name, x in values.items()}
+
+
+def tolerance(value: np.ndarray, change: np.ndarray, epsilon: float, factor: float) -> np.ndarray:
+    """Returns the tolerance of each number of a float array, or of each row of integers."""
+    if value.dtype.kind != "f":
+        return change
+    size, change = (np.where(np.isfinite(x), np.abs(x), 0.0) for x in (value, change))
+    change, is_large = np.maximum(change, epsilon * size), size > 1 / epsilon
+    largest = (np.max(change, initial=0.0, where=part) for part in (is_large, ~is_large))
+    return np.asarray(factor * np.where(is_large, *largest))
+
+
+def differences(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Returns the differences of two float arrays, infinite if only one number is NaN.
+
+    For other dtypes, returns 1 for each row that differs, and 0 for other rows.
+    """
+    is_same = (one == other) | ((one != one) & (other != other))
+    if one.dtype.kind != "f":
+        rows = np.atleast_1d(is_same)
+        return np.asarray(1.0 - rows.all(axis=tuple(range(1, rows.ndim))))
+    with np.errstate(invalid="ignore"):
+        found = np.where(is_same, 0.0, np.abs(one.astype("float64") - other))
+    return np.nan_to_num(found, nan=math.inf, posinf=math.inf)
+
+
+# Each gives the function that a check calls on inputs.
+CHECKS: dict[str, Callable[[keras.Model, Any], Function]] = {
+    "outputs": lambda model, inputs: partial(predict, model),
+    "training step": lambda model, inputs: TrainingStep(model, inputs).run,
+    "search": lambda model, inputs: search(model),
+    "layer calls": lambda model, inputs: partial(layer_calls, model),
+}
+
+
+def run(folder: str, modules: Iterable[str], checks: Iterable[str]) -> None:
+    """Runs checks on a saved model. Writes their results, or the texts of errors, to files."""
+    inputs, model = pickle.loads(Path(folder, "inputs").read_bytes()), None
+    for check in checks:
+        try:
+            for module in modules:
+                importlib.import_module(module)
+            if model is None:
+                model = keras.saving.load_model(f"{folder}/model.keras", compile=False)
+            answer: Measured | str = measured(CHECKS[check](model, inputs), model, inputs)
+        except Exception as error:
+            answer = f"{type(error).__name__}: {error}"
+        Path(folder, f"{check} {keras.config.backend()}").write_bytes(pickle.dumps(answer))
