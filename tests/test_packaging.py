@@ -27,6 +27,7 @@ TESTED_WITH = {
     "cli/process.py": "cli/test_train.py",
     "decoding/request.py": "decoding/test_decoding_loop.py",
     "layers/normalization.py": "layers/test_sublayers.py",
+    "runs/folder.py": "runs/test_run.py",
     "runs/loading.py": "runs/test_checkpoints.py",
     "translation/beam_page.py": "visualization/test_beam.py",
     "translation/engines.py": "translation/test_open_run.py",

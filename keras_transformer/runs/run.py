@@ -1,7 +1,6 @@
 """Reads and writes the folder of a run: recipe, tokenizer, checkpoints, model, logs and scores."""
 
 import os
-import shlex
 import warnings
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -20,11 +19,10 @@ from keras_transformer._files import (
     write_json,
     write_text,
 )
-from keras_transformer.architectures import command_line
 from keras_transformer.data.languages import same_language
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.errors import UserError
-from keras_transformer.recipe.files import find_run, load_recipe, name_of
+from keras_transformer.recipe.files import find_run, load_recipe
 from keras_transformer.recipe.settings import Corpus, Recipe, all_keys
 from keras_transformer.runs.checkpoints import (
     CHECKPOINT_MEMBER,
@@ -36,6 +34,7 @@ from keras_transformer.runs.checkpoints import (
     load_history,
     read_member,
 )
+from keras_transformer.runs.folder import run_command, training_lock, writing_lock
 from keras_transformer.runs.scores import RunScores
 from keras_transformer.runs.text import RunText, Split
 
@@ -104,8 +103,8 @@ class Run:
         self.hypotheses_dir = self.directory / "hypotheses"
         self.origin_path = self.directory / "origin.json"
         self.shortlist_path = self.directory / "shortlist.npz"
-        self.text = RunText(self)
-        self.scores = RunScores(self)
+        self.text = RunText(self.directory, recipe)
+        self.scores = RunScores(self.directory, self.text)
         self._is_new = False
 
     def __repr__(self) -> str:
@@ -314,8 +313,7 @@ class Run:
 
     def command(self, name: str, *options: str) -> str:
         """Returns a command line for this run, to show to the user."""
-        program = command_line(self.recipe.model.architecture)
-        return " ".join((program, name, shlex.quote(name_of(self.directory)), *options))
+        return run_command(self.directory, self.recipe.model.architecture, name, *options)
 
     def unfinished(self) -> UserError:
         """Returns the error for a run without a finished model, with a command that helps."""
@@ -361,12 +359,7 @@ class Run:
 
         Raises `UserError` if the folder is read-only.
         """
-        if not os.access(self.directory, os.W_OK):
-            raise UserError(
-                f"{self.directory} is read-only: copy it to a folder in which you can write, and "
-                "use the copy"
-            )
-        return FileLock(self.directory / ".write.lock")
+        return writing_lock(self.directory)
 
 
 Runs = Run | str | Path | Sequence[Run | str | Path]
@@ -376,21 +369,3 @@ def opened_runs(runs: Runs) -> list[Run]:
     """Returns the `Run` of each run, run folder or name."""
     names = [runs] if isinstance(runs, Run | str | Path) else runs
     return [run if isinstance(run, Run) else Run.open(run) for run in names]
-
-
-@contextmanager
-def training_lock(directory: Path) -> Iterator[None]:
-    """Locks a folder so that only one process trains in it. Creates the folder if needed.
-
-    If a process is killed, the operating system removes its lock. A process that already has the
-    lock can take it again. If another process has the lock, raises `UserError`.
-    """
-    directory.mkdir(parents=True, exist_ok=True)
-    try:
-        # `Run.is_training` holds the lock for an instant.
-        with FileLock(directory / ".lock", timeout=1, is_singleton=True):
-            yield
-    except Timeout:
-        raise UserError(
-            f"another process is training in {directory}: wait for it, or choose another folder"
-        ) from None
