@@ -64,6 +64,12 @@ def has_own_order(data: Any) -> bool:
     return isinstance(data, _Stream) or hasattr(data, "element_spec")
 
 
+class ReadsTokens:
+    """Mixin of models that read token ids, in which `pad_id` is padding."""
+
+    pad_id: int = 0
+
+
 class _Stream(keras.utils.PyDataset):
     """The batches of an iterable or of rows as tuples, in their order, for each epoch anew."""
 
@@ -74,8 +80,9 @@ class _Stream(keras.utils.PyDataset):
         self._batches: Iterator[Any] = enumerate(())
         self.data, self._rows = data, batch_size if is_rows else 0
         self._names = {x.name for x in getattr(model, "inputs", None) or ()}
-        self._check = check_text if hasattr(model, "looking_at") else lambda batch: None
-        self._reorders, self._pad_id = shuffle, getattr(model, "pad_id", 0)
+        self._reads_tokens = isinstance(model, ReadsTokens)
+        self._pad_id = model.pad_id if isinstance(model, ReadsTokens) else 0
+        self._reorders = shuffle
 
     @property
     def num_batches(self) -> int | None:
@@ -98,7 +105,8 @@ class _Stream(keras.utils.PyDataset):
                 names = self._names & batch.keys() or batch.keys() - {"labels", "sample_weight"}
                 given = [batch[x] for x in ("labels", "sample_weight") if x in batch]
                 batch = ({name: x for name, x in batch.items() if name in names}, *given)
-            self._check(batch)
+            if self._reads_tokens:
+                check_text(batch)
             yield tuple(batch) if isinstance(batch, list | tuple) else (batch,)
 
     def _row_batches(self) -> Iterator[dict[str, np.ndarray]]:

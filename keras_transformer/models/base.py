@@ -16,7 +16,7 @@ from keras_transformer._backend import (
     without_tensorflow,
 )
 from keras_transformer._backend.compile_function import Recompiling
-from keras_transformer._backend.fit_data import has_own_order, prepared
+from keras_transformer._backend.fit_data import ReadsTokens, has_own_order, prepared
 from keras_transformer._backend.gradient_checkpointing import Recomputable
 from keras_transformer.layers.base import (
     BASE_ARGUMENTS,
@@ -34,7 +34,7 @@ from keras_transformer.models.protocol import check_tokenizer
 _LOADS_IN_FLOAT32 = ContextVar("_LOADS_IN_FLOAT32", default=False)
 
 
-class FitsTokens:
+class FitsTokens(ReadsTokens):
     """Mixin of models whose `fit` and `evaluate` take all that `fit_data` does.
 
     `fit` keeps the tokenizer of the data, and refuses what Keras would train otherwise. With
@@ -42,8 +42,10 @@ class FitsTokens:
     of PyTorch, it would train several models.
     """
 
-    def looking_at(self, x: Any, y: Any, sample_weight: Any) -> AbstractContextManager[Any]:
-        """Returns a context around `fit` and `evaluate`, which may look at their data first."""
+    is_replica = False  # True while it is one of the replicas of `Distribution.fitting`
+
+    def data_checked(self, x: Any, y: Any, sample_weight: Any) -> AbstractContextManager[Any]:
+        """Returns a context for `fit` or `evaluate`, which may check the first batch of data."""
         return nullcontext()
 
     def fit(
@@ -64,7 +66,7 @@ class FitsTokens:
                 "Weight the labels (B, T) by `sample_weight` (B, T): a row of labels has no class. "
                 f"Received: class_weight={class_weight!s:.100}"
             )
-        if not getattr(self, "is_replica", False):
+        if not self.is_replica:
             check_trains_alone()
         is_ours = hasattr(x, "tokenizer_files")  # a `ParallelDataset`
         if is_ours:
@@ -80,7 +82,7 @@ class FitsTokens:
             "shuffle": shuffle and not (is_ours or x is not given or has_own_order(x)),
             "validation_data": prepared(validation_data, self, batch_size),
         }
-        with self.looking_at(x, y, kwargs.get("sample_weight")):
+        with self.data_checked(x, y, kwargs.get("sample_weight")):
             return super().fit(x, y, batch_size, epochs, *args, **options, **kwargs)  # type: ignore
 
     def evaluate(
@@ -88,7 +90,7 @@ class FitsTokens:
     ) -> Any:
         """Evaluates the model (see `keras.Model.evaluate`)."""
         x = prepared(x, self, batch_size)
-        with self.looking_at(x, y, kwargs.get("sample_weight")):
+        with self.data_checked(x, y, kwargs.get("sample_weight")):
             return super().evaluate(x, y, batch_size, *args, **kwargs)  # type: ignore
 
 

@@ -108,8 +108,8 @@ class TokenPredictor(ConfiguredModel):
         return True
 
     @contextmanager
-    def looking_at(self, x: Any, y: Any, sample_weight: Any) -> Iterator[None]:
-        """Looks at arrays, or at the first batch of a `PyDataset`, before Keras takes them."""
+    def data_checked(self, x: Any, y: Any, sample_weight: Any) -> Iterator[None]:
+        """Checks arrays, or the first batch of a `PyDataset`, before Keras takes them."""
         data = x[0] if isinstance(x, keras.utils.PyDataset) else (x, y, sample_weight)
         check_tokens(self, *keras.utils.unpack_x_y_sample_weight(data))
         try:

@@ -106,6 +106,7 @@ class Run:
         self.text = RunText(self.directory, recipe)
         self.scores = RunScores(self.directory, self.text)
         self._is_new = False
+        self._other_runs: dict[str, Run] = {}
 
     def __repr__(self) -> str:
         return f"Run({str(self.directory)!r})"
@@ -182,13 +183,15 @@ class Run:
         return run
 
     def other_run(self, role: Literal["initial_run", "teacher"]) -> "Run | None":
-        """Opens the run with whose tokenizer this run starts, if the recipe names one.
+        """Opens, once, the run from which this run takes its tokenizer, if the recipe names one.
 
         `role` is the key of the section `training`. Raises `UserError` if there is no such run, or
         if its recipe has another `tokenizer`.
         """
         if (name := getattr(self.recipe.training, role)) is None:
             return None
+        if role in self._other_runs:
+            return self._other_runs[role]
         run = Run.open(name)
         for key, (theirs, ours) in run.recipe.differences(self.recipe).items():
             if key.startswith("tokenizer."):
@@ -196,6 +199,7 @@ class Run:
                     f"training.{role}: {name} has {key}={theirs}, and the recipe has {ours}. "
                     f"Remove the section `tokenizer`, or copy it from {run.recipe_path}"
                 )
+        self._other_runs[role] = run
         return run
 
     def teacher(self, corpus: Corpus) -> "Run":

@@ -21,11 +21,11 @@ class RunScores:
 
     def __init__(self, directory: Path, text: RunText) -> None:
         self._directory, self._text = directory, text
-        self._path, self._model_path = directory / "scores.json", directory / "model.keras"
+        self._scores_path, self._model_path = directory / "scores.json", directory / "model.keras"
 
     def entries(self) -> list[dict[str, Any]]:
         """Returns all entries of scores.json, oldest first. `UserError` if it is damaged."""
-        return read_entries(self._path)
+        return read_entries(self._scores_path)
 
     def add(
         self,
@@ -55,7 +55,7 @@ class RunScores:
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         with writing_lock(self._directory):
-            write_json(self._path, [*self.entries(), entry])
+            write_json(self._scores_path, [*self.entries(), entry])
 
     def scored_model(self, checkpoint: Path | None) -> dict[str, str]:
         """Returns what identifies a model in scores.json: its hash, and the name of a checkpoint.

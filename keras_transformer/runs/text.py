@@ -155,8 +155,8 @@ class RunText:
         """
         if not (corpora := self.recipe.data.corpora(split)):
             raise UserError(
-                f"{self.directory / 'recipe.yaml'} names no text, as that of an imported model. Give "
-                "files, or fine-tune the model on your text: keras-transformer init --from RUN"
+                f"{self.directory / 'recipe.yaml'} names no text, as that of an imported model. "
+                "Give files, or fine-tune the model on your text: keras-transformer init --from RUN"
             )
         pair = corpora[number]
         return self._locate(pair.source), self._locate(pair.target)

@@ -24,7 +24,7 @@ Step = Callable[[Batch], float]
 
 def trainer_step(run: Any, tokenizer: Any) -> Step:
     """What `keras-transformer train` makes of the recipe."""
-    from keras_transformer.training.train_run import new_trainer
+    from keras_transformer.training.run.trainer import new_trainer
 
     trainer = new_trainer(run.recipe)
     draw_weights(trainer.model)
