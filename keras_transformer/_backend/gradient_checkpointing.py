@@ -69,18 +69,11 @@ class Recomputable:
 
 
 class RepeatableDropout:
-    """Mixin of a dropout layer that can draw the same mask again.
-
-    Attributes:
-        fixed_seed: int32 tensor `(2,)` that replaces the numbers of `seed_generator`, or None.
-    """
+    """Mixin of a dropout layer whose `next_seed` returns `fixed_seed`, if that is set."""
 
     rate: float
     fixed_seed: Tensor | None = None
-
-    def next_seed(self) -> Tensor:
-        """Returns an int32 seed `(2,)`: `fixed_seed` if it is set, otherwise two new numbers."""
-        raise NotImplementedError
+    next_seed: Callable[[], Tensor]
 
 
 def _is_in_scope(layer: Any, *inputs: Any) -> bool:

@@ -123,7 +123,7 @@ def budget_command(recipe: str, options: BudgetOptions) -> None:
     keras-transformer budget wmt14_en_de_big --memory 12 --set training.gradient_checkpointing=true
     """
     from keras_transformer.recipe.files import load_recipe
-    from keras_transformer.training.token_budget import available_mebibytes, find_token_budget
+    from keras_transformer.training.run.token_budget import available_mebibytes, find_token_budget
 
     keep_freed_memory()
     loaded = load_recipe(recipe, options.set)

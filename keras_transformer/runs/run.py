@@ -106,7 +106,7 @@ class Run:
         self.text = RunText(self.directory, recipe)
         self.scores = RunScores(self.directory, self.text)
         self._is_new = False
-        self._other_runs: dict[str, Run] = {}
+        self._other_runs: dict[str | Path, Run] = {}
 
     def __repr__(self) -> str:
         return f"Run({str(self.directory)!r})"
@@ -183,23 +183,20 @@ class Run:
         return run
 
     def other_run(self, role: Literal["initial_run", "teacher"]) -> "Run | None":
-        """Opens, once, the run from which this run takes its tokenizer, if the recipe names one.
+        """Opens the run from which this run takes its tokenizer, if the recipe names one.
 
         `role` is the key of the section `training`. Raises `UserError` if there is no such run, or
         if its recipe has another `tokenizer`.
         """
         if (name := getattr(self.recipe.training, role)) is None:
             return None
-        if role in self._other_runs:
-            return self._other_runs[role]
-        run = Run.open(name)
+        run = self._opened(name)
         for key, (theirs, ours) in run.recipe.differences(self.recipe).items():
             if key.startswith("tokenizer."):
                 raise UserError(
                     f"training.{role}: {name} has {key}={theirs}, and the recipe has {ours}. "
                     f"Remove the section `tokenizer`, or copy it from {run.recipe_path}"
                 )
-        self._other_runs[role] = run
         return run
 
     def teacher(self, corpus: Corpus) -> "Run":
@@ -207,7 +204,7 @@ class Run:
 
         Raises `UserError` if there is no such model, or if it is for other languages.
         """
-        run = Run.open(corpus.translated_by or "")
+        run = self._opened(corpus.translated_by or "")
         ours, theirs = self.recipe.data, run.recipe.data
         needed = [ours.source_language, ours.target_language][:: 1 if corpus.source else -1]
         found = [theirs.source_language, theirs.target_language]
@@ -219,6 +216,12 @@ class Run:
             )
         run.model_place()
         return run
+
+    def _opened(self, name: str | Path) -> "Run":
+        """Opens another run that the recipe names, once."""
+        if name not in self._other_runs:
+            self._other_runs[name] = Run.open(name)
+        return self._other_runs[name]
 
     def _changes(self) -> dict[str, tuple[Any, Any]]:
         """Returns the settings that differ from `recipe.yaml`, if they may: old and new values."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from keras_transformer._lazy import lazy_names
 from keras_transformer.models.crossentropy import MaskedAccuracy, MaskedCrossentropy, Perplexity
-from keras_transformer.training.optimizer import TransformerAdam, TransformerSchedule
+from keras_transformer.training.step.optimizer import TransformerAdam, TransformerSchedule
 from keras_transformer.training.tensorboard import TensorBoardWriter, write_projector
 
 if TYPE_CHECKING:

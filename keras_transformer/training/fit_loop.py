@@ -22,7 +22,7 @@ from keras_transformer.runs.folder import training_lock
 from keras_transformer.training.callbacks import ProgressBar, Steps, StopAfter, diverged
 from keras_transformer.training.checkpoint import clean_up, load_checkpoint, save_checkpoint
 from keras_transformer.training.devices.base import ONE_DEVICE, Distribution
-from keras_transformer.training.optimizer import ema_as_weights, inner_optimizer
+from keras_transformer.training.step.optimizer import ema_as_weights, inner_optimizer
 from keras_transformer.training.tensorboard import TensorBoardWriter
 
 Measure = Callable[[Any, int], Mapping[str, Any]]

@@ -8,8 +8,8 @@ import pytest
 from support.command_line import fails, invoke, succeeds
 from support.locking_process import locked_by_another_process
 
-from keras_transformer.training import token_budget
 from keras_transformer.training.devices.base import Distribution
+from keras_transformer.training.run import token_budget
 from keras_transformer.training.run.validate import TranslationValidation
 
 

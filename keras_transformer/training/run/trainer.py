@@ -12,8 +12,8 @@ from keras_transformer.models.crossentropy import MaskedCrossentropy
 from keras_transformer.recipe.settings import Recipe, longest_lengths
 from keras_transformer.runs.run import Run
 from keras_transformer.training.devices.base import ONE_DEVICE, Distribution
-from keras_transformer.training.optimizer import TransformerAdam, TransformerSchedule
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
+from keras_transformer.training.step.optimizer import TransformerAdam, TransformerSchedule
 from keras_transformer.translation.open_run import open_model
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Literal
 import keras
 
 from keras_transformer._backend.compile_function import is_on_cuda
-from keras_transformer.training.optimizer import inner_optimizer
+from keras_transformer.training.step.optimizer import inner_optimizer
 
 if TYPE_CHECKING:
     from keras_transformer.training.step.graphed_step import GraphedStep

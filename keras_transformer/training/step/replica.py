@@ -11,7 +11,7 @@ from keras import ops
 
 from keras_transformer._backend.types import Tensor
 from keras_transformer.errors import UserError
-from keras_transformer.training.optimizer import inner_optimizer
+from keras_transformer.training.step.optimizer import inner_optimizer
 
 # Takes the gradients of a replica, and returns those of the whole batch.
 Reduce = Callable[[list[Tensor]], list[Tensor]]

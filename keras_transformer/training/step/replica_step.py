@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.types import Tensor
-from keras_transformer.training.optimizer import inner_optimizer
+from keras_transformer.training.step.optimizer import inner_optimizer
 from keras_transformer.training.step.replica import replaced
 
 Logs = dict[str, Tensor]

@@ -1,7 +1,7 @@
 """Searches for the largest number of tokens per batch that fits into memory.
 
-`python -m keras_transformer.training.token_budget RECIPE TOKENS [PROGRAM]` runs optimizer steps of
-a recipe in JSON, and writes their memory and time as JSON. PROGRAM registers the recipe's
+`python -m keras_transformer.training.run.token_budget RECIPE TOKENS [PROGRAM]` runs optimizer steps
+of a recipe in JSON, and writes their memory and time as JSON. PROGRAM registers the recipe's
 architecture (see `program_of`).
 """
 
