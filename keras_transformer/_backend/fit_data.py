@@ -65,9 +65,7 @@ def has_own_order(data: Any) -> bool:
 
 
 class ReadsTokens:
-    """Mixin of models that read token ids, in which `pad_id` is padding."""
-
-    pad_id: int = 0
+    """Mixin of models that read token ids, so text among their data is refused."""
 
 
 class _Stream(keras.utils.PyDataset):
@@ -81,8 +79,7 @@ class _Stream(keras.utils.PyDataset):
         self.data, self._rows = data, batch_size if is_rows else 0
         self._names = {x.name for x in getattr(model, "inputs", None) or ()}
         self._reads_tokens = isinstance(model, ReadsTokens)
-        self._pad_id = model.pad_id if isinstance(model, ReadsTokens) else 0
-        self._reorders = shuffle
+        self._reorders, self._pad_id = shuffle, getattr(model, "pad_id", 0)
 
     @property
     def num_batches(self) -> int | None:
