@@ -33,7 +33,7 @@ def check_sizes(**sizes: Any) -> None:
             raise ValueError(f"`{name}` must be an integer of at least 1. Received: {name}={size}")
 
 
-def agree(shape: Sequence[int | None], expected: Sequence[int | None]) -> bool:
+def may_be_equal(shape: Sequence[int | None], expected: Sequence[int | None]) -> bool:
     """Returns whether two shapes may be equal. None stands for any size."""
     return len(shape) == len(expected) and all(
         None in sizes or sizes[0] == sizes[1] for sizes in zip(shape, expected, strict=True)

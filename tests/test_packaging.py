@@ -16,17 +16,25 @@ PACKAGE = ROOT / "keras_transformer"
 # The graph of a SavedModel, which its exporter imports in a process of the TensorFlow backend, and
 # the CUDA graphs of PyTorch, which are imported only on a GPU of the PyTorch backend.
 OF_ONE_BACKEND = {"translation_graph.py", "cuda_graphs.py", "compiled_step.py", "jax_kernels.py"}
-OF_ONE_BACKEND |= {"fully_sharded.py"}
+OF_ONE_BACKEND |= {"fully_sharded.py", "graphed_step.py"}
 
 # Files that are tested with those that use them.
 TESTED_WITH = {
     "_backend/jax_kernels.py": "_backend/test_gpu_formulas.py",
     "_backend/fully_sharded.py": "training/test_own_model.py",
-    "training/replica_loss.py": "training/test_own_model.py",
+    "_backend/types.py": "models/test_equivalence.py",
+    "training/run/finish.py": "training/run/test_train.py",
+    "training/run/prepare.py": "training/run/test_train.py",
+    "training/run/trainer.py": "training/run/test_train.py",
+    "training/step/choice.py": "training/step/test_graphed_step.py",
+    "training/step/compile_ahead.py": "training/run/test_train.py",
+    "training/step/replica.py": "training/test_own_model.py",
+    "training/step/replica_step.py": "training/test_own_model.py",
     "cli/parameters.py": "cli/test_commands.py",
     "cli/process.py": "cli/test_train.py",
     "decoding/request.py": "decoding/test_decoding_loop.py",
     "layers/normalization.py": "layers/test_sublayers.py",
+    "runs/folder.py": "runs/test_run.py",
     "runs/loading.py": "runs/test_checkpoints.py",
     "translation/beam_page.py": "visualization/test_beam.py",
     "translation/engines.py": "translation/test_open_run.py",

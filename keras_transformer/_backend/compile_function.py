@@ -5,8 +5,7 @@ import hashlib
 import os
 import platform
 import threading
-from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Collection
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -309,27 +308,6 @@ def use_compilation_cache() -> None:
     config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     config.update("jax_compilation_cache_dir", str(folder))
     compilation_cache.reset_cache()  # JAX looks for the folder only before it first compiles.
-
-
-def compile_ahead(model: Any, batches: Sequence[Any], advance: Callable[[], Any]) -> Any:
-    """Compiles the training step of a Keras model on JAX for each batch's shapes, in parallel.
-
-    Otherwise, Keras compiles a step when a batch with new shapes comes. While the result of this
-    function exists, the step that Keras makes in `fit` finds these programs in JAX's memory. Only
-    XLA works in parallel: Python traces one step at a time. `advance` is called after each program.
-    """
-    import jax
-
-    step = jax.jit(model.train_step, donate_argnums=0)  # as Keras makes it
-    weights = model.trainable_variables, model.non_trainable_variables
-    groups = *weights, model.optimizer.variables, model.metrics_variables
-    state = tuple([variable.value for variable in group] for group in groups)
-    with ThreadPoolExecutor() as pool:
-        programs = [pool.submit(step.lower(state, batch).compile) for batch in batches]
-        for program in as_completed(programs):
-            program.result()
-            advance()
-    return step
 
 
 def _processor() -> str:

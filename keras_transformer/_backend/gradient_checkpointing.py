@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 import keras
 from keras import ops
 
+from keras_transformer._backend.types import Tensor
+
 Call = TypeVar("Call", bound=Callable[..., Any])
 
 
@@ -66,6 +68,14 @@ class Recomputable:
         return layer_call
 
 
+class RepeatableDropout:
+    """Mixin of a dropout layer whose `next_seed` returns `fixed_seed`, if that is set."""
+
+    rate: float
+    fixed_seed: Tensor | None = None
+    next_seed: Callable[[], Tensor]
+
+
 def _is_in_scope(layer: Any, *inputs: Any) -> bool:
     """Returns whether this call is one that the layer's `keras.RematScope` wants recomputed."""
     scope = layer._remat_mode
@@ -111,7 +121,7 @@ def check_checkpointable(model: keras.Model) -> None:
 
 def _has_state(layer: Any) -> bool:
     """Returns whether a second pass would update the layer's own state or draw other numbers."""
-    is_random = getattr(layer, "seed_generator", None) and not hasattr(layer, "fixed_seed")
+    is_random = getattr(layer, "seed_generator", None) and not isinstance(layer, RepeatableDropout)
     return bool(is_random) or isinstance(layer, keras.layers.BatchNormalization)
 
 
@@ -120,7 +130,8 @@ def _recomputed(layer: Any, *structure: Any) -> Any:
     flat = keras.tree.flatten(structure)
     dtypes = {i: x.dtype for i, x in enumerate(flat) if ops.is_tensor(x)}
     floats = [i for i, dtype in dtypes.items() if "float" in keras.backend.standardize_dtype(dtype)]
-    dropouts = [d for d in layer._flatten_layers() if hasattr(d, "fixed_seed") and d.rate > 0]
+    layers = layer._flatten_layers()
+    dropouts = [x for x in layers if isinstance(x, RepeatableDropout) and x.rate > 0]
     seeds = [dropout.next_seed() for dropout in dropouts]
 
     # TensorFlow would read them again in the backward pass, possibly after the optimizer's update.
@@ -141,7 +152,9 @@ def _recomputed(layer: Any, *structure: Any) -> Any:
 
 
 @contextmanager
-def _fixed(dropouts: Sequence[Any], seeds: Sequence[Any], x: Any) -> Iterator[None]:
+def _fixed(
+    dropouts: Sequence[RepeatableDropout], seeds: Sequence[Tensor], x: Tensor
+) -> Iterator[None]:
     if keras.config.backend() == "tensorflow":
         # The seeds depend on a tensor, so that TensorFlow does not store the dropout masks.
         is_nan = ops.isnan(ops.reshape(x, (-1,))[0])

@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.compile_function import is_on_cpu
+from keras_transformer._backend.types import Mask, Tensor
 
 # XLA multiplies a single row by a matrix in a slow loop, but eight rows by a fast matrix product.
 _ROWS = 8
@@ -318,10 +319,10 @@ def label_logits(logits: Any, labels: Any) -> Any:
     """
     known = (labels >= 0) & (labels < ops.shape(logits)[-1])
     indices = ops.expand_dims(ops.where(known, labels, scalar(0, labels.dtype)), -1)
-    return only_where(known, ops.squeeze(ops.take_along_axis(logits, indices, axis=-1), axis=-1))
+    return nan_outside(known, ops.squeeze(ops.take_along_axis(logits, indices, axis=-1), axis=-1))
 
 
-def only_where(known: Any, x: Any) -> Any:
+def nan_outside(known: Mask, x: Tensor) -> Tensor:
     """Returns `x` where `known`, a bool tensor, is True, and NaN elsewhere.
 
     NaN is computed there: a constant would stop programs that check all tensors for NaN.

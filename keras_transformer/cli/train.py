@@ -52,7 +52,7 @@ def train_command(recipe: str, options: TrainOptions) -> None:
     from keras_transformer.architectures import command_line
     from keras_transformer.recipe.files import load_recipe
     from keras_transformer.training import train
-    from keras_transformer.training.train_run import start
+    from keras_transformer.training.run.start import open_run, start
 
     resume, directory, overrides = options.resume, options.run, [*options.set]
     if options.data_dir:
@@ -66,7 +66,7 @@ def train_command(recipe: str, options: TrainOptions) -> None:
         raise UserError(f"{directory} holds no run to continue. To start one, omit --resume")
     keep_freed_memory()
     distribution = start(loaded)
-    opened = distribution.open_run(directory, loaded, resume)
+    opened = open_run(distribution, directory, loaded, resume)
     try:
         # Other processes would wait for this one.
         callbacks = [stop_after_step()] if loaded.training.distribution == "none" else []
@@ -123,7 +123,7 @@ def budget_command(recipe: str, options: BudgetOptions) -> None:
     keras-transformer budget wmt14_en_de_big --memory 12 --set training.gradient_checkpointing=true
     """
     from keras_transformer.recipe.files import load_recipe
-    from keras_transformer.training.token_budget import available_mebibytes, find_token_budget
+    from keras_transformer.training.run.token_budget import available_mebibytes, find_token_budget
 
     keep_freed_memory()
     loaded = load_recipe(recipe, options.set)
@@ -158,7 +158,7 @@ def average_command(run: Path, last: int) -> None:
     keras-transformer average runs/quickstart --last 3
     """
     from keras_transformer.runs.run import Run
-    from keras_transformer.training.train_run import write_average
+    from keras_transformer.training.run.finish import write_average
 
     opened = Run.open(run)
     paths = opened.checkpoints()[-last:]

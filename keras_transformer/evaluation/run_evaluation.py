@@ -124,6 +124,7 @@ def read_translations(path: Path, evaluator: Evaluator, split: Split) -> Sequenc
         lines = list(read_lines(path))
     else:
         run = Run.open(path)
+        run.model_place()  # raises an error without a model
         sources = [source for source, _ in run.text.pairs(split, tagged=False)]
         if sources != list(evaluator.sources or ()):
             raise UserError(

@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_transformer._backend.gradient_checkpointing import (
     Recomputable,
+    RepeatableDropout,
     check_not_recomputed_by_keras,
 )
 from keras_transformer._backend.operations import scalar
@@ -20,7 +21,7 @@ OFFSETS = (0x05EBCA6B, 0x0BD794D6)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Dropout(Recomputable, keras.layers.Dropout):
+class Dropout(RepeatableDropout, Recomputable, keras.layers.Dropout):
     """Sets random elements to 0 and scales up the other elements (§5.4).
 
     The dropout mask is a hash of each element's index and two numbers from the layer's
@@ -49,8 +50,6 @@ class Dropout(Recomputable, keras.layers.Dropout):
     Source: Srivastava et al. 2014. The hash function is from Wellons 2018, "Prospecting for Hash
     Functions".
     """
-
-    fixed_seed: Any = None
 
     def call(self, inputs: Any, training: bool = False) -> Any:
         if not training or self.rate == 0:

@@ -45,6 +45,8 @@ class FitsTokens:
     of PyTorch, it would train several models.
     """
 
+    is_replica = False  # True while it is one of the replicas of `Distribution.fitting`
+
     def check_data(self, x: Any, y: Any, sample_weight: Any) -> None:
         """Checks the data of `fit` and `evaluate`. The mixin itself checks nothing."""
 
@@ -66,7 +68,7 @@ class FitsTokens:
                 "Weight the labels (B, T) by `sample_weight` (B, T): a row of labels has no class. "
                 f"Received: class_weight={class_weight!s:.100}"
             )
-        if not getattr(self, "is_replica", False):
+        if not self.is_replica:
             check_trains_alone()
         is_ours = hasattr(x, "tokenizer_files")  # a `ParallelDataset`
         if is_ours:

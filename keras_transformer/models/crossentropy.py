@@ -14,7 +14,7 @@ from keras_transformer._backend.operations import (
     sequential_loop,
     softmax_parts,
 )
-from keras_transformer.errors import agree
+from keras_transformer.errors import may_be_equal
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -192,7 +192,7 @@ def labels_and_weights(
     0 may be outside the vocabulary, and are set to 0.
     """
     labels = ops.cast(labels, "int32")  # in an unsigned dtype, -1 would be the largest label
-    if not agree(labels.shape, shape):
+    if not may_be_equal(labels.shape, shape):
         raise ValueError(
             f"`y_true` must have one label for each token, and so the shape {tuple(shape)}. "
             f"Received: shape={tuple(labels.shape)}"

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer._backend.operations import only_where, scale_and_shift
+from keras_transformer._backend.operations import nan_outside, scale_and_shift
 from keras_transformer.layers import (
     Dropout,
     Encoder,
@@ -193,7 +193,7 @@ class _TakePositions(ConfiguredLayer):
     def call(self, vectors: Any, positions: Any) -> Any:
         exists = ops.logical_and(positions >= 0, positions < ops.shape(vectors)[1])[..., None]
         indices = ops.where(exists, positions[..., None], 0)
-        return only_where(exists, ops.take_along_axis(vectors, indices, axis=1))
+        return nan_outside(exists, ops.take_along_axis(vectors, indices, axis=1))
 
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> None:
         """The mask of the vectors is not one of the positions."""

@@ -1,7 +1,6 @@
 """Reads and writes the folder of a run: recipe, tokenizer, checkpoints, model, logs and scores."""
 
 import os
-import shlex
 import warnings
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -14,7 +13,6 @@ from filelock import FileLock, Timeout
 
 from keras_transformer._backend import without_tensorflow
 from keras_transformer._files import (
-    locked,
     read_entries,
     read_text,
     remove,
@@ -22,11 +20,10 @@ from keras_transformer._files import (
     write_json,
     write_text,
 )
-from keras_transformer.architectures import command_line
 from keras_transformer.data.languages import closest_language
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.errors import UserError
-from keras_transformer.recipe.files import find_run, load_recipe, name_of
+from keras_transformer.recipe.files import find_run, load_recipe
 from keras_transformer.recipe.settings import Corpus, Recipe, all_keys
 from keras_transformer.runs.checkpoints import (
     CHECKPOINT_MEMBER,
@@ -40,6 +37,7 @@ from keras_transformer.runs.checkpoints import (
     read_member,
     write_members,
 )
+from keras_transformer.runs.folder import run_command, training_lock, writing_lock
 from keras_transformer.runs.scores import RunScores
 from keras_transformer.runs.text import RunText, Split
 
@@ -108,9 +106,10 @@ class Run:
         self.hypotheses_dir = self.directory / "hypotheses"
         self.origin_path = self.directory / "origin.json"
         self.shortlist_path = self.directory / "shortlist.npz"
-        self.text = RunText(self)
-        self.scores = RunScores(self)
+        self.text = RunText(self.directory, recipe)
+        self.scores = RunScores(self.directory, self.text)
         self._is_new = False
+        self._other_runs: dict[str | Path, Run] = {}
 
     def __repr__(self) -> str:
         return f"Run({str(self.directory)!r})"
@@ -196,14 +195,14 @@ class Run:
         return run
 
     def other_run(self, role: Literal["initial_run", "teacher"]) -> "Run | None":
-        """Opens the run with whose tokenizer this run starts, if the recipe names one.
+        """Opens the run from which this run takes its tokenizer, if the recipe names one.
 
         `role` is the key of the section `training`. Raises `UserError` if there is no such run, or
         if its recipe has another `tokenizer`.
         """
         if (name := getattr(self.recipe.training, role)) is None:
             return None
-        run = Run.open(name)
+        run = self._opened(name)
         for key, (theirs, ours) in run.recipe.differences(self.recipe).items():
             if key.startswith("tokenizer."):
                 raise UserError(
@@ -217,7 +216,7 @@ class Run:
 
         Raises `UserError` if there is no such model, or if it is for other languages.
         """
-        run = Run.open(corpus.translated_by or "")
+        run = self._opened(corpus.translated_by or "")
         ours, theirs = self.recipe.data, run.recipe.data
         needed = [ours.source_language, ours.target_language][:: 1 if corpus.source else -1]
         found = [theirs.source_language, theirs.target_language]
@@ -230,6 +229,12 @@ class Run:
             )
         run.model_place()
         return run
+
+    def _opened(self, name: str | Path) -> "Run":
+        """Opens another run that the recipe names, once."""
+        if name not in self._other_runs:
+            self._other_runs[name] = Run.open(name)
+        return self._other_runs[name]
 
     def _changes(self) -> dict[str, tuple[Any, Any]]:
         """Returns the settings that differ from `recipe.yaml`, if they may: old and new values."""
@@ -328,8 +333,7 @@ class Run:
 
     def command(self, name: str, *options: str) -> str:
         """Returns a command line for this run, to show to the user."""
-        program = command_line(self.recipe.model.architecture)
-        return " ".join((program, name, shlex.quote(name_of(self.directory)), *options))
+        return run_command(self.directory, self.recipe.model.architecture, name, *options)
 
     def unfinished(self) -> UserError:
         """Returns the error for a run without a finished model, with a command that helps."""
@@ -375,12 +379,7 @@ class Run:
 
         Raises `UserError` if the folder is read-only.
         """
-        if not os.access(self.directory, os.W_OK):
-            raise UserError(
-                f"{self.directory} is read-only: copy it to a folder in which you can write, and "
-                "use the copy"
-            )
-        return FileLock(self.directory / ".write.lock")
+        return writing_lock(self.directory)
 
 
 Runs = Run | str | Path | Sequence[Run | str | Path]
@@ -390,13 +389,3 @@ def opened_runs(runs: Runs) -> list[Run]:
     """Returns the `Run` of each run, run folder or name."""
     names = [runs] if isinstance(runs, Run | str | Path) else runs
     return [run if isinstance(run, Run) else Run.open(run) for run in names]
-
-
-@contextmanager
-def training_lock(directory: Path) -> Iterator[None]:
-    """Locks a folder so that only one process trains in it, as `locked`. Creates the folder."""
-    directory.mkdir(parents=True, exist_ok=True)
-    # `Run.is_training` holds the lock for an instant, and `locked` waits that long.
-    message = f"another process is training in {directory}: wait for it, or choose another folder"
-    with locked(directory / ".lock", message):
-        yield

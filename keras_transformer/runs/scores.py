@@ -9,22 +9,23 @@ from typing import TYPE_CHECKING, Any
 from keras_transformer._files import read_entries, read_text, sha256_of, write_json, write_text
 from keras_transformer.data.text_files import read_lines
 from keras_transformer.errors import UserError
-from keras_transformer.runs.text import Split
+from keras_transformer.runs.folder import run_command, writing_lock
+from keras_transformer.runs.text import RunText, Split
 
 if TYPE_CHECKING:
     from keras_transformer.decoding.options import SearchOptions
-    from keras_transformer.runs.run import Run
 
 
 class RunScores:
     """Reads and writes `scores.json` and the folder `hypotheses` of a run."""
 
-    def __init__(self, run: "Run") -> None:
-        self._run = run
+    def __init__(self, directory: Path, text: RunText) -> None:
+        self._directory, self._text = directory, text
+        self._scores_path, self._model_path = directory / "scores.json", directory / "model.keras"
 
     def entries(self) -> list[dict[str, Any]]:
         """Returns all entries of scores.json, oldest first. `UserError` if it is damaged."""
-        return read_entries(self._run.scores_path)
+        return read_entries(self._scores_path)
 
     def add(
         self,
@@ -53,8 +54,8 @@ class RunScores:
             **({"shortlist": True} if use_shortlist else {}),
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
         }
-        with self._run.writing():
-            write_json(self._run.scores_path, [*self.entries(), entry])
+        with writing_lock(self._directory):
+            write_json(self._scores_path, [*self.entries(), entry])
         return entry
 
     def scored_model(self, checkpoint: Path | None) -> dict[str, str]:
@@ -62,7 +63,7 @@ class RunScores:
 
         `checkpoint` is a folder, or None for `model.keras`.
         """
-        folder = checkpoint or self._run.directory
+        folder = checkpoint or self._directory
         found = {"checkpoint_sha256": sha256_of(folder / "model.keras")}
         return {"checkpoint": checkpoint.name, **found} if checkpoint else found
 
@@ -71,18 +72,20 @@ class RunScores:
 
         Raises `UserError` if there are none, or if model or source text have changed since.
         """
-        run = self._run
-        if not run.model_path.exists():
-            raise run.unfinished()
-        path = self._hypotheses_path(split, scored := self.scored_model(None))
-        sources = (source for source, _ in run.text.pairs(split, tagged=False))
-        hashes = self._hashes(scored, sources)
-        if not path.exists() or read_text(path.with_suffix(".sha256")) != hashes:
+        path = self._directory / "hypotheses" / f"{split}.txt"
+        if not (path.exists() and self._model_path.exists() and self._is_current(split, path)):
+            name = self._text.recipe.model.architecture
+            command = run_command(self._directory, name, "evaluate", f"--split {split}")
             raise UserError(
-                f"no translations {path} of {run.model_path} and of the {split} text. To make "
-                f"them: {run.command('evaluate', f'--split {split}')}"
+                f"no translations {path} of {self._model_path} and of the {split} text. To make "
+                f"them: {command}"
             )
         return list(read_lines(path))
+
+    def _is_current(self, split: Split, path: Path) -> bool:
+        sources = (source for source, _ in self._text.pairs(split, tagged=False))
+        hashes = self._hashes(self.scored_model(None), sources)
+        return read_text(path.with_suffix(".sha256")) == hashes
 
     def keep_hypotheses(
         self,
@@ -95,14 +98,11 @@ class RunScores:
 
         `scored` is the result of `scored_model` for the model that translated.
         """
-        path = self._hypotheses_path(split, scored)
-        with self._run.writing():
+        name = f"{split}.{scored['checkpoint']}" if "checkpoint" in scored else split
+        path = self._directory / "hypotheses" / f"{name}.txt"
+        with writing_lock(self._directory):
             write_text(path, "".join(f"{line}\n" for line in hypotheses))
             write_text(path.with_suffix(".sha256"), self._hashes(scored, sources))
-
-    def _hypotheses_path(self, split: Split, scored: dict[str, str]) -> Path:
-        name = f"{split}.{scored['checkpoint']}" if "checkpoint" in scored else split
-        return self._run.hypotheses_dir / f"{name}.txt"
 
     @staticmethod
     def _hashes(scored: dict[str, str], sources: Iterable[str]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from keras_transformer._files import atomic_write, read_json, write_json
 from keras_transformer.data.filters import filtered, language_test
@@ -18,10 +18,8 @@ from keras_transformer.data.text_files import COMPRESSED, Pair, download
 from keras_transformer.data.token_store import TokenStore, list_reasons
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.errors import UserError
-from keras_transformer.recipe.settings import Filters
-
-if TYPE_CHECKING:
-    from keras_transformer.runs.run import Run
+from keras_transformer.recipe.settings import Filters, Recipe
+from keras_transformer.runs.folder import run_command
 
 Split = Literal["train", "validation", "test"]
 TextFiles = tuple[Path, Path | None]
@@ -30,8 +28,9 @@ TextFiles = tuple[Path, Path | None]
 class RunText:
     """Reads the text of a run, and makes it first if the recipe generates or splits it."""
 
-    def __init__(self, run: "Run") -> None:
-        self._run = run
+    def __init__(self, directory: Path, recipe: Recipe) -> None:
+        self.directory, self.recipe = directory, recipe
+        self._fingerprints_path = directory / "fingerprints.json"
 
     def pairs(self, split: Split, tagged: bool = True) -> Corpora:
         """Returns the (source, target) pairs of a split. The result can be iterated repeatedly.
@@ -40,7 +39,7 @@ class RunText:
         `data.both_directions`, the pairs of each corpus for training follow once more, the sides
         exchanged.
         """
-        data = self._run.recipe.data
+        data = self.recipe.data
         both = split == "train" and data.both_directions
         tags = [corpus.tag for corpus in data.corpora(split)] or [None]
         parts = []
@@ -51,7 +50,7 @@ class RunText:
 
     @property
     def _languages(self) -> tuple[str, str]:
-        return self._run.recipe.data.source_language, self._run.recipe.data.target_language
+        return self.recipe.data.source_language, self.recipe.data.target_language
 
     def files(self, split: Split, number: int = 0) -> TextFiles:
         """Returns the source and target file of a split, or its file with both sides and None.
@@ -60,11 +59,11 @@ class RunText:
         Generates, filters, splits or downloads the files if needed. Raises `UserError` if that
         fails.
         """
-        data = self._run.recipe.data
+        data = self.recipe.data
         is_filtered = split == "train" and data.filters != Filters()
         if data.generator is None and data.held_out is None and not is_filtered:
             return self.files_of_recipe(split, number)
-        folder = self._run.directory / "text"
+        folder = self.directory / "text"
         if not folder.is_dir():
             with atomic_write(folder) as partial:
                 partial.mkdir()
@@ -94,7 +93,7 @@ class RunText:
     def _corpus(self, folder: Path, number: int = 0) -> Iterable[Pair]:
         """Returns a corpus of `data.train`. Filters are applied once, into files in `folder`."""
         pairs = read_parallel(*self.files_of_recipe("train", number), self._languages)
-        filters = self._run.recipe.data.filters
+        filters = self.recipe.data.filters
         if filters == Filters():
             return pairs
         counts: Counter[str] = Counter()
@@ -103,13 +102,13 @@ class RunText:
             settings["wrong_language"] = language_test(self._languages)
         files = self._write(folder, "filtered", filtered(pairs, counts, **settings))
         kept, dropped = counts.pop("kept", 0), list_reasons(counts) or "none"
-        which = f" of corpus {number}" if isinstance(self._run.recipe.data.train, list) else ""
+        which = f" of corpus {number}" if isinstance(self.recipe.data.train, list) else ""
         print(f"filters{which}: {kept:,} pairs kept; dropped: {dropped}", file=sys.stderr)
         return read_parallel(*files)
 
     def _write_splits(self, folder: Path) -> None:
         """Writes the text that is generated, filtered or held out, and prints what is dropped."""
-        data, seed = self._run.recipe.data, self._run.recipe.seed
+        data, seed = self.recipe.data, self.recipe.seed
         if sizes := data.generator:
             from keras_transformer.data.numbers_and_dates import generate_pairs
 
@@ -138,27 +137,29 @@ class RunText:
         Raises `UserError` if a model has not yet made a side, see `training.make_text`.
         """
         source, target = self.given_files(split, number)
-        if split != "train" or number not in self._run.recipe.data.made_corpora():
+        if split != "train" or number not in self.recipe.data.made_corpora():
             assert source is not None
             return source, target
         if not (made := self.made_file(number)).exists():
-            raise UserError(f"there is no {made} yet: {self._run.resume_command}")
+            name = self.recipe.model.architecture
+            command = run_command(self.directory, name, "train", "--resume")
+            raise UserError(f"there is no {made} yet: {command}")
         return source or made, target or made
 
     def made_file(self, number: int) -> Path:
         """Returns the place of the side that a model makes for a corpus of `data.train`."""
-        pair = self._pair(self._run.directory / "translations", _name("train", number))
-        return pair[self._run.recipe.data.corpora("train")[number].source is not None]
+        pair = self._pair(self.directory / "translations", _name("train", number))
+        return pair[self.recipe.data.corpora("train")[number].source is not None]
 
     def given_files(self, split: Split, number: int = 0) -> tuple[Path | None, Path | None]:
         """Returns the files that the recipe names for a split, or for a corpus of `data.train`.
 
         Downloads missing files if `data.directory` is not set.
         """
-        if not (corpora := self._run.recipe.data.corpora(split)):
+        if not (corpora := self.recipe.data.corpora(split)):
             raise UserError(
-                f"{self._run.recipe_path} names no text, as that of an imported model. Give files, "
-                "or fine-tune the model on your text: keras-transformer init --from RUN"
+                f"{self.directory / 'recipe.yaml'} names no text, as that of an imported model. "
+                "Give files, or fine-tune the model on your text: keras-transformer init --from RUN"
             )
         pair = corpora[number]
         return self._locate(pair.source), self._locate(pair.target)
@@ -166,7 +167,7 @@ class RunText:
     def _locate(self, name: str | None) -> Path | None:
         if name is None:
             return None
-        data = self._run.recipe.data
+        data = self.recipe.data
         folder = data.directory or Path()
         for candidate in (folder / f"{name}{suffix}" for suffix in ("", *COMPRESSED)):
             if candidate.is_file():
@@ -180,7 +181,7 @@ class RunText:
 
     def fingerprints(self) -> dict[str, str]:
         """Returns the SHA-256 of text, tokenizer and maximum length of each encoded split."""
-        path = self._run.fingerprints_path
+        path = self._fingerprints_path
         try:
             return dict(read_json(path)) if path.exists() else {}
         except (ValueError, TypeError, OSError) as error:
@@ -188,18 +189,18 @@ class RunText:
 
     def add_fingerprint(self, name: Split | Literal["teacher"], fingerprint: str) -> None:
         """Stores the fingerprint of a split, or of the teacher's model, in fingerprints.json."""
-        write_json(self._run.fingerprints_path, {**self.fingerprints(), name: fingerprint})
+        write_json(self._fingerprints_path, {**self.fingerprints(), name: fingerprint})
 
     @contextmanager
     def training_store(self, tokenizer: Tokenizer) -> Iterator[TokenStore]:
         """Yields the training text as token ids: the run's store, or a temporary one."""
-        folder, fingerprint = self._run.store_dir / "train", self.fingerprints().get("train")
+        folder, fingerprint = self.directory / "store" / "train", self.fingerprints().get("train")
         if fingerprint and folder.is_dir():
             if (store := TokenStore(folder)).fingerprint == fingerprint:
                 yield store
                 return
         with tempfile.TemporaryDirectory() as temporary:
-            length = self._run.recipe.data.max_length
+            length = self.recipe.data.max_length
             pairs = self.pairs("train")
             yield TokenStore.build(temporary, pairs, tokenizer, length, fingerprint=fingerprint)
 

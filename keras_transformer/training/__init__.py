@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from keras_transformer._lazy import lazy_names
 from keras_transformer.models.crossentropy import MaskedAccuracy, MaskedCrossentropy, Perplexity
-from keras_transformer.training.optimizer import TransformerAdam, TransformerSchedule
+from keras_transformer.training.step.optimizer import TransformerAdam, TransformerSchedule
 from keras_transformer.training.tensorboard import TensorBoardWriter, write_projector
 
 if TYPE_CHECKING:
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
         load_checkpoint,
         save_checkpoint,
     )
-    from keras_transformer.training.distribution import Distribution
+    from keras_transformer.training.devices.base import Distribution
     from keras_transformer.training.fit_loop import array_batches, fit
+    from keras_transformer.training.run.train import train
     from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
-    from keras_transformer.training.train_run import train
 
 __all__ = [
     "Distribution",
@@ -45,9 +45,9 @@ __getattr__ = lazy_names(
     __name__,
     {
         "checkpoint": "average_checkpoints check_same_options load_checkpoint save_checkpoint",
-        "distribution": "Distribution",
+        "devices.base": "Distribution",
         "fit_loop": "array_batches fit",
         "sliced_logits_trainer": "SlicedLogitsTrainer",
-        "train_run": "train",
+        "run.train": "train",
     },
 )

@@ -9,11 +9,12 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer._backend.compile_function import compile_ahead, compiling
+from keras_transformer._backend.compile_function import compiling
 from keras_transformer._progress import Bar
 from keras_transformer.errors import UserError
-from keras_transformer.training.distribution import ONE_DEVICE, Distribution
-from keras_transformer.training.optimizer import inner_optimizer
+from keras_transformer.training.devices.base import ONE_DEVICE, Distribution
+from keras_transformer.training.step.compile_ahead import compile_ahead
+from keras_transformer.training.step.optimizer import inner_optimizer
 
 
 @dataclass(eq=False)

@@ -18,11 +18,11 @@ from keras_transformer._backend.operations import whole_tensor
 from keras_transformer.errors import UserError, check_sizes
 from keras_transformer.layers.base import check_lora_is_kept
 from keras_transformer.runs.checkpoints import ValidationHistory, checkpoint_folders, load_history
-from keras_transformer.runs.run import training_lock
+from keras_transformer.runs.folder import training_lock
 from keras_transformer.training.callbacks import ProgressBar, Steps, StopAfter, diverged
 from keras_transformer.training.checkpoint import clean_up, load_checkpoint, save_checkpoint
-from keras_transformer.training.distribution import ONE_DEVICE, Distribution
-from keras_transformer.training.optimizer import ema_as_weights, inner_optimizer
+from keras_transformer.training.devices.base import ONE_DEVICE, Distribution
+from keras_transformer.training.step.optimizer import ema_as_weights, inner_optimizer
 from keras_transformer.training.tensorboard import TensorBoardWriter
 
 Measure = Callable[[Any, int], Mapping[str, Any]]

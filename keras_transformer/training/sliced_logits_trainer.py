@@ -2,17 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import keras
 from keras import ops
 
-from keras_transformer._backend.compile_function import (
-    Recompiling,
-    device_memory,
-    is_on_cpu,
-    is_on_cuda,
-)
+from keras_transformer._backend.compile_function import Recompiling, device_memory, is_on_cpu
 from keras_transformer._backend.gradient_checkpointing import (
     Recomputable,
     check_checkpointable,
@@ -31,8 +26,8 @@ from keras_transformer.models.crossentropy import (
     labels_and_weights,
 )
 from keras_transformer.models.token_predictor import TokenPredictor, next_tokens
-from keras_transformer.training.distribution import ONE_DEVICE, Distribution
-from keras_transformer.training.optimizer import inner_optimizer
+from keras_transformer.training.devices.base import ONE_DEVICE, Distribution
+from keras_transformer.training.step.choice import graphed_step, uses_graphs
 
 
 class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
@@ -152,7 +147,11 @@ class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
             self.__dict__[name] = getattr(model, name)
 
     def compile(
-        self, optimizer: Any = "rmsprop", *, jit_compile: bool | str = "auto", **kwargs: Any
+        self,
+        optimizer: Any = "rmsprop",
+        *,
+        jit_compile: bool | Literal["auto"] = "auto",
+        **kwargs: Any,
     ) -> None:
         """Compiles the trainer and its model, with accuracy and perplexity as metrics.
 
@@ -164,7 +163,8 @@ class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
         on_torch = keras.config.backend() == "torch"
         kwargs["jit_compile"] = False if on_torch else jit_compile
         super().compile(optimizer, **kwargs)
-        self._uses_graphs = on_torch and self._checked_graphs(jit_compile)
+        one_device = self.distribution.is_one_device
+        self._uses_graphs = on_torch and uses_graphs(self, jit_compile, one_device)
         self.__dict__["_loss_tracker"] = _LossMean(0, "loss")  # not tracked by Keras
         own = [metric(self.model.pad_id) for metric in (MaskedAccuracy, Perplexity)]
         self.model.compile(self.optimizer, self.token_loss, weighted_metrics=own, **kwargs)
@@ -188,34 +188,9 @@ class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
     def make_train_function(self, force: bool = False) -> None:
         if force or self._has_more_variables("train") or not self.train_function:
             self.train_function: Any = None
-            if self._uses_graphs and type(self.distribution) is Distribution:
-                from keras_transformer._backend.compiled_step import CompiledStep
-                from keras_transformer._backend.cuda_graphs import GraphedStep, recordable
-
-                is_required = self._uses_graphs is True
-                compiles = is_required or self.count_params() >= 20_000_000
-                step = CompiledStep(self) if compiles else recordable(self.train_step)
-                self.train_function = GraphedStep(step, self, is_required)
+            if self._uses_graphs and self.distribution.is_one_device:
+                self.train_function = graphed_step(self, is_required=self._uses_graphs is True)
         super().make_train_function()  # does nothing if `train_function` is set
-
-    def _checked_graphs(self, jit_compile: bool | str) -> bool | str:
-        """Returns whether PyTorch uses CUDA graphs: True, False or "auto"."""
-        needs = {
-            "a GPU of CUDA": is_on_cuda(),
-            "Triton": not is_on_cuda() or _has_triton(),
-            "training on one device": type(self.distribution) is Distribution,
-            "no gradient accumulation": not inner_optimizer(self).gradient_accumulation_steps,
-            "no loss scaling, as in mixed_float16": inner_optimizer(self) is self.optimizer,
-            "no ema_overwrite_frequency": not inner_optimizer(self).ema_overwrite_frequency,
-            "run_eagerly=False": not self.run_eagerly,
-        }
-        lacking = [name for name, is_given in needs.items() if not is_given]
-        if jit_compile is True and lacking:
-            raise ValueError(
-                "On PyTorch, jit_compile=True records CUDA graphs, which needs "
-                f"{' and '.join(lacking)}: use jit_compile=auto. Received: jit_compile=True"
-            )
-        return False if lacking else jit_compile
 
     @property
     def slice_size(self) -> int:
@@ -228,6 +203,10 @@ class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
             of_gpu = min(4096, memory // 2**20 // 12) if memory else 4096
             mebibytes = 16 if is_on_cpu() else of_gpu
         return max(width, mebibytes * 2**20 // (4 * vocabulary_size))
+
+    @property
+    def pad_id(self) -> int:
+        return self.model.pad_id
 
     def check_data(self, x: Any, y: Any, sample_weight: Any) -> None:
         if isinstance(self.model, TokenPredictor):
@@ -343,9 +322,3 @@ class _LossMean(TokenMean):
 
     def update_state(self, *_: Any, **__: Any) -> None:
         pass
-
-
-def _has_triton() -> bool:
-    from torch.utils._triton import has_triton
-
-    return has_triton()

@@ -123,6 +123,7 @@ def _on_test_text(runs: Sequence[_Reported]) -> dict[str, Any]:
     missing: list[str] = []
     for one in runs:
         try:
+            one.run.model_place()  # raises an error without a model
             hypotheses = one.run.scores.hypotheses("test")
             own = run_evaluator(one.run, metrics=["bleu", "chrf"])
             scorer = Scorer(open_model(one.run, for_inference=True), one.run.tokenizer())

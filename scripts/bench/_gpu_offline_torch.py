@@ -32,8 +32,9 @@ from torch.utils._triton import has_triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
-from keras_transformer._backend import compiled_step, operations
+from keras_transformer._backend import operations
 from keras_transformer.training import sliced_logits_trainer
+from keras_transformer.training.step import compiled_step
 
 GPU = torch.device("cuda:0")
 H100 = {

@@ -8,9 +8,9 @@ import pytest
 from support.command_line import fails, invoke, succeeds
 from support.locking_process import locked_by_another_process
 
-from keras_transformer.training import token_budget
-from keras_transformer.training.distribution import Distribution
-from keras_transformer.training.train_run import TranslationValidation
+from keras_transformer.training.devices.base import Distribution
+from keras_transformer.training.run import token_budget
+from keras_transformer.training.run.validate import TranslationValidation
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_a_second_signal_interrupts_at_once(train, monkeypatch, distribution, si
 
     sent = []
     monkeypatch.setattr("keras_transformer.training.train", train_and_send)
-    monkeypatch.setattr("keras_transformer.training.train_run.start", lambda _: Distribution())
+    monkeypatch.setattr("keras_transformer.training.run.start.start", lambda _: Distribution())
     result = invoke(*train, "--set", f"training.distribution={distribution}")
     assert (result.exit_code, len(sent)) == (128 + sent[-1], signals)
 

@@ -12,7 +12,7 @@ WAITING = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.lift_fresh
 
 
 def cuda_on_cpu():
-    """Returns the part of `torch.cuda` that `cuda_graphs` uses."""
+    """Returns the part of `torch.cuda` that CUDA graphs of steps and loops use."""
     return SimpleNamespace(
         CUDAGraph=CUDAGraph,
         Stream=Stream,

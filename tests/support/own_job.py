@@ -1,13 +1,15 @@
 """A user's own model, trained by several processes and devices together.
 
 `python -m support.own_job FOLDER KIND WAY STEPS` is one of the processes that `run_own` starts. It
-leaves the model in `FOLDER/model.keras`. With `DIES=N`, it dies after N batches.
+leaves the model in `FOLDER/model.keras`. With `DIES=N`, it dies after N batches. With
+`LATER_KERAS`, Keras has the trainer of 3.16 on PyTorch. WAY `unfitted` is Keras without us.
 """
 
 import os
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import keras
@@ -83,11 +85,12 @@ def train(distribution, folder, kind, way, steps, callbacks=()):
     if way == "fit":
         data = distribution.split(lambda skipped: batches(kind, skipped))
         options = {"checkpoint_every": 5, "progress": False, "callbacks": callbacks}
+        options["validation"] = [next(batches(kind))]
         fit(model, data, folder / "run", steps=steps, distribution=distribution, **options)
     else:
         accumulation = model.optimizer.gradient_accumulation_steps or 1
         options = {"steps_per_epoch": steps * accumulation, "verbose": 0, "callbacks": callbacks}
-        with distribution.fitting(model):
+        with nullcontext() if way == "unfitted" else distribution.fitting(model):
             loss = model.fit(distribution.split(batches(kind)), **options).history["loss"][0]
     distribution.save(model, folder / "model.keras")
     return loss
@@ -143,6 +146,10 @@ def run_own(folder, kind, way, steps, processes, devices=1, dies=None):
 def main(folder, kind, way, steps):
     if devices := os.environ.get("TINY_JOB_DEVICES"):
         split_cpu(int(devices))
+    if "LATER_KERAS" in os.environ:
+        from support import later_keras
+
+        later_keras.install()
     callbacks = [Dies(int(os.environ["DIES"]))] if "DIES" in os.environ else []
     _, sharded, way = way.rpartition("sharded_")
     split = {"fully_sharded": True} if keras.config.backend() == "torch" else {"model_shards": 2}

@@ -14,7 +14,7 @@ from keras_transformer.training import (
 )
 from keras_transformer.training.callbacks import Steps
 from keras_transformer.training.fit_loop import _measuring
-from keras_transformer.training.optimizer import averaged_weights
+from keras_transformer.training.step.optimizer import averaged_weights
 
 V, T = 5, 3
 

@@ -15,7 +15,7 @@ from keras_transformer.training.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
-from keras_transformer.training.optimizer import averaged_weights
+from keras_transformer.training.step.optimizer import averaged_weights
 
 pytestmark = pytest.mark.once
 

@@ -17,7 +17,7 @@ from keras_transformer.errors import UserError
 from keras_transformer.runs.checkpoints import checkpoint_folders
 from keras_transformer.runs.loading import load_checkpoint_model
 from keras_transformer.training import TransformerAdam, array_batches, fit
-from keras_transformer.training.distribution import Distribution
+from keras_transformer.training.devices.base import Distribution
 
 X = np.arange(20, dtype="float32").reshape(10, 2) / 20
 Y = X.sum(axis=1, keepdims=True)

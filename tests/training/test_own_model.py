@@ -8,8 +8,7 @@ from support.small_models import new_model
 
 from keras_transformer.errors import UserError
 from keras_transformer.training import Distribution, MaskedCrossentropy
-from keras_transformer.training.distribution import TorchProcesses
-from keras_transformer.training.replica_loss import ReplicaLoss
+from keras_transformer.training.step.replica import ReplicaLoss
 
 STEPS = 20
 # Processes, and devices in each.
@@ -74,6 +73,23 @@ def test_processes_that_hold_half_of_the_weights_equal_one(kind, way, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind, way", [("keras", "plain"), ("ema", "fit"), ("ema", "sharded_fit")])
+def test_the_wrapper_of_a_later_keras_reduces_nothing_twice(kind, way, tmp_path, monkeypatch):
+    if keras.config.backend() == "torch":
+        monkeypatch.setenv("LATER_KERAS", "1")
+        logs = check_same_training(tmp_path, kind, way, TWO)
+        assert not any("wrapped by Keras" in log for log in logs)
+
+
+@pytest.mark.slow
+def test_without_us_a_later_keras_wraps_models(tmp_path, monkeypatch):
+    if keras.config.backend() == "torch":
+        monkeypatch.setenv("LATER_KERAS", "1")
+        codes, logs = own_job.run_own(tmp_path, "keras", "unfitted", 2, 2)
+        assert codes == [0, 0] and all("wrapped by Keras" in log for log in logs), logs
+
+
+@pytest.mark.slow
 def test_if_a_process_dies_the_others_say_so_and_a_job_of_another_size_resumes(tmp_path):
     codes, logs = own_job.run_own(tmp_path, "ema", "fit", STEPS, 2, dies=7)
     assert codes[0] not in (0, None)
@@ -102,17 +118,6 @@ def test_what_an_engine_cannot_split_is_refused(options, monkeypatch):
     monkeypatch.setattr(keras.config, "backend", lambda: "tensorflow")
     with pytest.raises(UserError, match="Received: backend=tensorflow"):
         Distribution.all_devices(**options)
-
-
-@pytest.mark.once
-def test_a_model_without_weights_is_refused_by_processes():
-    model = keras.Sequential([keras.layers.Dense(1)])
-    model.compile("adam", "mse")
-    with (
-        pytest.raises(ValueError, match="The model must be built"),
-        TorchProcesses.fitting(object(), model),
-    ):
-        pass
 
 
 class Half(Distribution):

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer._backend.operations import only_where
+from keras_transformer._backend.operations import nan_outside
 from keras_transformer.layers.positions.positional_encoding import (
     PositionalEncoding,
     position_encoding,
@@ -111,7 +111,7 @@ class LearnedPositionalEncoding(PositionalEncoding):
         indices = positions(ops.shape(embeddings)[1], offset)
         last = self.max_length - 1
         rows = ops.take(self.position_embeddings, ops.clip(indices, 0, last), axis=0)
-        rows = only_where(indices[..., None] <= last, ops.cast(rows, "float32"))
+        rows = nan_outside(indices[..., None] <= last, ops.cast(rows, "float32"))
         return self.add_to(embeddings, rows)
 
     def check_length(self, length: int) -> None:

@@ -1,7 +1,7 @@
 """Implements Adam, its learning-rate schedule and moving averages of the weights (§5.3)."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,6 +11,7 @@ from keras import ops
 
 from keras_transformer._backend.compile_function import is_on_cuda
 from keras_transformer._backend.operations import fused_adam, global_norm
+from keras_transformer._backend.types import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -105,8 +106,6 @@ class TransformerAdam(_BackendAdam):
     - The variable `gradient_norm` is the global norm of the last step's gradient before clipping.
     - If a batch contains a token twice, the two gradients of the token's embedding are first
       summed. Then the sum is squared. Keras on TensorFlow squares the two gradients separately.
-    - If `reduce_gradients` is set, the replicas sum their gradients. Clipping and `gradient_norm`
-      then use the summed gradients.
     - With `use_ema`, the moving averages of the weights are updated once per optimizer step. After
       t steps, an average is the weighted mean of the values after steps 1 to t, without the initial
       one. The weight of the value after step i is `ema_momentum ** (t - i)`. Before the first step,
@@ -124,15 +123,9 @@ class TransformerAdam(_BackendAdam):
         epsilon: Float, added to the square root of the second moment.
         **kwargs: Other arguments of `keras.optimizers.Adam`.
 
-    Attributes:
-        reduce_gradients: Function that takes a list of gradients and returns the sum of each
-            gradient over all replicas. Defaults to None.
-
     Source:
         Kingma and Ba, 2015, Adam: A Method for Stochastic Optimization.
     """
-
-    reduce_gradients: Callable[[list[Any]], list[Any]] | None = None
 
     def __init__(
         self,
@@ -163,13 +156,11 @@ class TransformerAdam(_BackendAdam):
             return self._learning_rate(self.iterations)
         return super()._get_current_learning_rate()
 
-    def _clip_gradients(self, grads: list[Any]) -> list[Any]:
-        """Sums gradients over replicas, stores the norm of the sums, and returns the clipped sums.
+    def _clip_gradients(self, grads: list[Tensor]) -> list[Tensor]:
+        """Stores the norm of the gradients, and returns the clipped gradients.
 
-        Keras uses the clipped sums once per optimizer step, after gradient accumulation.
+        Keras uses them once per optimizer step, after gradient accumulation.
         """
-        if self.reduce_gradients:
-            grads = self.reduce_gradients(grads)
         # `reshape` makes a sparse gradient of TensorFlow dense.
         dense = [ops.cast(ops.reshape(x, ops.shape(x)), "float32") for x in grads]
         norm = global_norm(dense)
@@ -178,11 +169,6 @@ class TransformerAdam(_BackendAdam):
             return super()._clip_gradients(grads)
         scale = self.global_clipnorm / ops.maximum(norm, self.global_clipnorm)
         return [gradient * scale for gradient in dense]
-
-    def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
-        if self.reduce_gradients:  # They are summed.
-            return grads_and_vars
-        return super()._all_reduce_sum_gradients(grads_and_vars)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         # A sparse gradient of TensorFlow may contain a row of the matrix twice. `reshape` makes the

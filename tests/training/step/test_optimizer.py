@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.training import MaskedCrossentropy, TransformerAdam, TransformerSchedule
-from keras_transformer.training.optimizer import ema_as_weights
+from keras_transformer.training.step.optimizer import ema_as_weights
 
 V, T = 7, 6
 

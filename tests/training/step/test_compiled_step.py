@@ -8,7 +8,7 @@ from keras_transformer import models
 from keras_transformer.training import MaskedCrossentropy, SlicedLogitsTrainer, TransformerAdam
 
 torch = pytest.importorskip("torch")
-compiled_step = pytest.importorskip("keras_transformer._backend.compiled_step")
+compiled_step = pytest.importorskip("keras_transformer.training.step.compiled_step")
 
 pytestmark = pytest.mark.once  # on PyTorch, whose steps it compiles
 

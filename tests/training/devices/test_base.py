@@ -1,10 +1,8 @@
 """Several processes and devices train as one does."""
 
 import functools
-import re
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -14,25 +12,17 @@ from support.small_models import new_model
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from keras_transformer.errors import UserError
-from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.loading import load_checkpoint_model
 from keras_transformer.runs.run import Run
 from keras_transformer.training import MaskedCrossentropy, SlicedLogitsTrainer, TransformerAdam
-from keras_transformer.training.distribution import (
-    Distribution,
-    TorchProcesses,
-    _rank,
-    layout_map,
-    shard_of,
-)
-from keras_transformer.training.train_run import start
+from keras_transformer.training.devices.base import Distribution
 from keras_transformer.translation.open_run import open_model
 
 FIGURES = ("loss", "perplexity", "accuracy", "gradient_norm", "validation/loss")
 
 # Processes, devices in each, settings: what each engine can do in so many ways.
 TEACHER = [
-    f"training.teacher={Path(__file__).parents[1] / 'fixtures' / 'trained_run'}",
+    f"training.teacher={Path(__file__).parents[2] / 'fixtures' / 'trained_run'}",
     *("tokenizer.vocabulary_size=160", "tokenizer.normalization=identity"),
     *("tokenizer.model_type=bpe", "training.subword_regularization=null"),
     *("tokenizer.target_normalization=null", "training.validation_bleu_sentences=2"),
@@ -200,129 +190,3 @@ def test_a_job_that_lost_a_worker_goes_on_from_its_newest_checkpoint(tmp_path):
         open_model(run).get_weights(), open_model(whole).get_weights(), strict=True
     ):
         np.testing.assert_array_equal(own, other)
-
-
-TEXT = {"source": "text.en", "target": "text.de"}
-
-
-def recipe_with(normalization: str | None = None, **training) -> Recipe:
-    sections = {
-        "data": {"train": TEXT, "validation": TEXT, "test": TEXT},
-        "model": {"normalization": normalization},
-        "training": training,
-    }
-    return Recipe.model_validate({"name": "any", **sections})
-
-
-# What tells a process that it is one of many.
-OF_MANY = {
-    "torch": ("WORLD_SIZE", "2"),
-    "jax": ("KERAS_DISTRIBUTION_NUM_PROCESSES", "2"),
-    "tensorflow": ("TF_CONFIG", "{}"),
-}
-
-
-@pytest.mark.once
-@pytest.mark.parametrize(
-    "backend, training, message",
-    [
-        ("torch", {"distribution": "model_parallel"}, "with .*=model_parallel: .* or .*=jax"),
-        ("tensorflow", {"jit_compile": True}, "tensorflow cannot .* training.jit_compile=true"),
-        ("tensorflow", {"dtype_policy": "mixed_float16"}, "mixed_float16"),
-        ("torch", {"dtype_policy": "mixed_float16"}, "mixed_float16"),
-        ("torch", {"normalization": "batch"}, "model.normalization=batch"),
-        ("torch", {"model_shards": 2}, "model_shards needs training.distribution=model_parallel"),
-        (
-            "jax",
-            {"distribution": "model_parallel", "model_shards": 3},
-            "must divide num_heads, .*model_shards=3",
-        ),
-        *[(each, {"distribution": "none"}, "set .*=data_parallel") for each in OF_MANY],
-    ],
-)
-def test_what_an_engine_cannot_do_is_refused(backend, training, message, monkeypatch):
-    monkeypatch.setattr(keras.config, "backend", lambda: backend)
-    monkeypatch.setenv(*OF_MANY[backend])
-    with pytest.raises(UserError, match=message):
-        start(recipe_with(**{"distribution": "data_parallel", **training}))
-
-
-@pytest.mark.once
-@pytest.mark.parametrize(
-    "processes, devices, model_shards, expected",
-    [
-        (1, 1, 1, [(0, 1, 1)]),
-        (1, 4, 1, [(0, 4, 4)]),
-        (1, 4, 2, [(0, 2, 2)]),
-        (2, 2, 1, [(0, 2, 4), (2, 4, 4)]),
-        (2, 2, 2, [(0, 1, 2), (1, 2, 2)]),
-        # One copy of the weights over two processes: both have all rows.
-        (2, 2, 4, [(0, 1, 1), (0, 1, 1)]),
-        (4, 1, 2, [(0, 1, 2), (0, 1, 2), (1, 2, 2), (1, 2, 2)]),
-    ],
-)
-def test_rows_of_every_process_by_hand(processes, devices, model_shards, expected):
-    found = [shard_of(process, processes, devices, model_shards) for process in range(processes)]
-    assert found == expected
-
-
-@pytest.mark.once
-@pytest.mark.parametrize("processes, devices, model_shards", [(1, 4, 3), (1, 2, 4), (2, 3, 2)])
-def test_weights_over_devices_that_do_not_divide_are_refused(processes, devices, model_shards):
-    with pytest.raises(UserError, match=f"model_shards={model_shards}"):
-        shard_of(0, processes, devices, model_shards)
-
-
-@pytest.mark.once
-def test_heads_inner_units_and_embeddings_are_divided_and_nothing_else():
-    mesh = keras.distribution.DeviceMesh((1, 2), ("batch", "model"), ["cpu:0", "cpu:1"])
-    layouts = layout_map(mesh)
-    found = {}
-    for weight in new_model("all_of_opennmt").weights:
-        name = re.sub(r"\w+_layer_\d+/", "", weight.path)
-        if layout := layouts[weight.path]:
-            found[re.sub("self_|cross_", "", name)] = layout.axes
-    split_columns, split_rows = (None, "model"), ("model", None)
-    assert found == {
-        "source_embedding/embeddings": split_rows,
-        "target_embedding/embeddings": split_rows,
-        "target_embedding/output_embeddings": split_rows,
-        "target_embedding/bias": ("model",),
-        **{f"attention/{name}/kernel": split_columns for name in ("query", "key", "value")},
-        **{f"attention/{name}/bias": ("model",) for name in ("query", "key", "value")},
-        "attention/output/kernel": split_rows,
-        "feed_forward/inner/kernel": split_columns,
-        "feed_forward/inner/bias": ("model",),
-        "feed_forward/outer/kernel": split_rows,
-    }
-
-
-@pytest.mark.once
-@pytest.mark.parametrize(
-    "cluster, task_type, task_id, expected",
-    [
-        ({"worker": ["a:1", "b:1"]}, "worker", 0, 0),
-        ({"worker": ["a:1", "b:1"]}, "worker", 1, 1),
-        ({"chief": ["a:1"], "worker": ["b:1", "c:1"]}, "chief", 0, 0),
-        ({"chief": ["a:1"], "worker": ["b:1", "c:1"]}, "worker", 1, 2),
-    ],
-)
-def test_a_chief_comes_before_the_workers(cluster, task_type, task_id, expected):
-    specification = SimpleNamespace(as_dict=lambda: cluster)
-    resolver = SimpleNamespace(
-        cluster_spec=lambda: specification, task_type=task_type, task_id=task_id
-    )
-    assert _rank(resolver) == expected
-
-
-@pytest.mark.once
-def test_a_single_process_needs_no_launcher_and_sums_keep_their_shapes():
-    torch = pytest.importorskip("torch")
-    alone = TorchProcesses()
-    assert alone.is_chief
-    assert alone.shard == (0, 1, 1)
-    assert alone.of_chief(True)
-    tensors = [torch.arange(6.0).reshape(2, 3), torch.tensor(7.0), torch.ones(0)]
-    found = alone._sum(tensors)
-    torch.distributed.destroy_process_group()
-    torch.testing.assert_close(list(found), tensors)

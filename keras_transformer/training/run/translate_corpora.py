@@ -1,4 +1,4 @@
-"""Makes the sides of training text that a recipe leaves to the model of another run."""
+"""Translates training text by the models of other runs: distillation and back-translation."""
 
 import itertools
 import sys
@@ -13,7 +13,7 @@ from keras_transformer.translation.base_translator import STREAMED_LINES
 from keras_transformer.translation.engines import open_translator
 
 
-def make_text(run: Run) -> None:
+def translate_corpora(run: Run) -> None:
     """Translates each corpus of a run that names another run as `translated_by`, once.
 
     If it is stopped, the next call continues. The text is then the same.

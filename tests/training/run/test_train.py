@@ -17,7 +17,6 @@ from support.contract import to_numpy
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata
 
-from keras_transformer._backend import compile_function
 from keras_transformer.data import Tokenizer, TokenStore
 from keras_transformer.errors import UserError
 from keras_transformer.recipe.files import load_recipe
@@ -25,8 +24,10 @@ from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.checkpoints import TOKENIZER_MEMBER, read_member
 from keras_transformer.runs.loading import load_checkpoint_model
 from keras_transformer.runs.run import Run
-from keras_transformer.training import callbacks, train, train_run
-from keras_transformer.training.train_run import write_average
+from keras_transformer.training import callbacks, train
+from keras_transformer.training.run.finish import write_average
+from keras_transformer.training.run.trainer import new_trainer
+from keras_transformer.training.step import compile_ahead as step_compile_ahead
 from keras_transformer.translation.open_run import open_model
 
 
@@ -117,7 +118,7 @@ def test_weight_decay_shrinks_matrices_and_the_cosine_ends_at_zero(tmp_path):
     for decay in (0.0, 0.5):
         keras.utils.set_random_seed(1)
         training = recipe.training.model_copy(update=settings | {"weight_decay": decay})
-        trainer = train_run.new_trainer(recipe.model_copy(update={"training": training}))
+        trainer = new_trainer(recipe.model_copy(update={"training": training}))
         before = [to_numpy(x) for x in trainer.trainable_variables]
         rate = float(trainer.optimizer.learning_rate)
         trainer.train_on_batch({"source_ids": ids, "target_ids": ids}, ids)
@@ -153,12 +154,12 @@ def test_on_a_gpu_jax_compiles_all_shapes_before_the_first_step(tmp_path, monkey
         return sum("XLA compilation of jit(train_step)" in x for x in caplog.messages)
 
     def compile_ahead(model, batches, advance):
-        kept = compile_function.compile_ahead(model, batches, advance)
+        kept = step_compile_ahead.compile_ahead(model, batches, advance)
         counts.extend([len(batches), programs()])
         return kept
 
     counts: list[int] = []
-    monkeypatch.setattr(train_run, "is_on_cpu", lambda: False)
+    monkeypatch.setattr(sys.modules[train.__module__], "is_on_cpu", lambda: False)
     monkeypatch.setattr(callbacks, "compile_ahead", compile_ahead)
     with caplog.at_level("DEBUG", "jax"):
         several_shapes = {"length_multiple": 2, "subword_regularization": None}

@@ -5,8 +5,8 @@ from support import tiny_run
 
 from keras_transformer.errors import UserError
 from keras_transformer.recipe.settings import longest_lengths
-from keras_transformer.training import token_budget
-from keras_transformer.training.token_budget import (
+from keras_transformer.training.run import token_budget
+from keras_transformer.training.run.token_budget import (
     Try,
     find_token_budget,
     largest_that_fits,

@@ -9,8 +9,8 @@ from support import tiny_run
 from support.attention_examples import attention_example
 
 from keras_transformer.runs.run import Run
-from keras_transformer.training import train_run
-from keras_transformer.training.train_run import TranslationValidation
+from keras_transformer.training.run import validate as validate_module
+from keras_transformer.training.run.validate import TranslationValidation
 
 pytestmark = pytest.mark.once
 
@@ -33,8 +33,8 @@ def run(tmp_path):
 def validate(translate, run, monkeypatch, attention=lambda *_: attention_example()):
     """With a translator that knows the answers, or does not."""
     translator = SimpleNamespace(translate=translate)
-    monkeypatch.setattr(train_run, "Translator", lambda *_, **__: translator)
-    monkeypatch.setattr(train_run, "translation_attention", attention)
+    monkeypatch.setattr(validate_module, "Translator", lambda *_, **__: translator)
+    monkeypatch.setattr(validate_module, "translation_attention", attention)
     trainer = SimpleNamespace(
         model=None,
         evaluate=lambda *_, **__: {"loss": 99.0, "perplexity": math.inf},

@@ -1,7 +1,7 @@
 """Searches for the largest number of tokens per batch that fits into memory.
 
-`python -m keras_transformer.training.token_budget RECIPE TOKENS [PROGRAM]` runs optimizer steps of
-a recipe in JSON, and writes their memory and time as JSON. PROGRAM registers the recipe's
+`python -m keras_transformer.training.run.token_budget RECIPE TOKENS [PROGRAM]` runs optimizer steps
+of a recipe in JSON, and writes their memory and time as JSON. PROGRAM registers the recipe's
 architecture (see `program_of`).
 """
 
@@ -132,7 +132,7 @@ def measure(recipe: Recipe, tokens: int, limit: float) -> Try:
 
 def step(recipe: Recipe, tokens: int) -> dict[str, Any]:
     """Runs optimizer steps on random sentences. Returns the memory and time of a step."""
-    from keras_transformer.training.train_run import new_trainer
+    from keras_transformer.training.run.trainer import new_trainer
 
     trainer = new_trainer(recipe)
     rows, source, target = worst_shape(recipe, tokens)

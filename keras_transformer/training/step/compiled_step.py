@@ -35,7 +35,7 @@ class CompiledStep:
     the gradients. A call does what `model.train_step` does with a batch of arrays and None.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: keras.Model) -> None:
         self._model = model
         self._trainable = list(model.trainable_variables)
         known = {id(variable) for variable in self._trainable}
@@ -43,7 +43,7 @@ class CompiledStep:
         self._others = list({id(x): x for x in candidates if id(x) not in known}.values())
         self._programs: dict[str, Callable[..., Any]] = {}  # by the structure of batches
 
-    def __call__(self, batch: Any) -> dict[str, Any]:
+    def __call__(self, batch: Any) -> dict[str, torch.Tensor]:
         is_given = keras.tree.map_structure(lambda x: x is not None, batch)
         arrays = [ops.convert_to_tensor(x) for x in keras.tree.flatten(batch) if x is not None]
         program = self._programs.get(f"{is_given}") or self._compile(is_given)
@@ -62,7 +62,9 @@ class CompiledStep:
     def _compile(self, is_given: Any) -> Callable[..., Any]:
         """Compiles the step for batches with arrays where `is_given`, as Dynamo gives no None."""
 
-        def forward(weights: Any, values: Any, arrays: Any) -> Any:
+        def forward(
+            weights: list[torch.Tensor], values: list[torch.Tensor], arrays: list[torch.Tensor]
+        ) -> Any:
             rest = iter(arrays)
             batch = keras.tree.map_structure(lambda x: next(rest) if x else None, is_given)
             return self._forward(weights, values, batch)
@@ -70,7 +72,9 @@ class CompiledStep:
         self._programs[f"{is_given}"] = _compiled(forward)
         return self._programs[f"{is_given}"]
 
-    def _forward(self, weights: Any, values: Any, batch: Any) -> tuple[Any, list[Any], Any]:
+    def _forward(
+        self, weights: list[torch.Tensor], values: list[torch.Tensor], batch: Any
+    ) -> tuple[torch.Tensor, list[torch.Tensor], dict[str, torch.Tensor]]:
         """Returns the loss, the new values of the other variables, and the metrics."""
         model = self._model
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
@@ -113,7 +117,7 @@ def _backend(graph: Any, inputs: Any) -> Any:
         return lookup_backend(BACKEND)(graph, inputs, **options)
 
 
-def _assign(tensors: list[Any], values: list[Any]) -> None:
+def _assign(tensors: list[torch.Tensor], values: list[torch.Tensor]) -> None:
     """Copies `values` to `tensors`, except those that a step has left as they were."""
     pairs = [(a, b) for a, b in zip(tensors, values, strict=True) if a.data_ptr() != b.data_ptr()]
     if pairs:

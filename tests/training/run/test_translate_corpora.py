@@ -10,7 +10,8 @@ from keras_transformer import SamplingOptions, Translator
 from keras_transformer.errors import UserError
 from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.run import Run
-from keras_transformer.training import made_text, train
+from keras_transformer.training import train
+from keras_transformer.training.run import translate_corpora as module
 from keras_transformer.translation.open_run import open_model
 
 pytestmark = pytest.mark.once
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.once
 @pytest.fixture(scope="module", autouse=True)
 def few_lines():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(made_text, "STREAMED_LINES", 25)
+        patch.setattr(module, "STREAMED_LINES", 25)
         yield
 
 
@@ -107,7 +108,7 @@ def test_text_that_was_stopped_goes_on_with_the_same_bytes(
 
 def stop_at(count, patch, error) -> None:
     """Raises an error in place of the chunk number `count` that is translated."""
-    opened, calls = made_text.open_translator, itertools.count(1)
+    opened, calls = module.open_translator, itertools.count(1)
 
     def stopping(original):
         def translate(*arguments, **settings):
@@ -123,7 +124,7 @@ def stop_at(count, patch, error) -> None:
         translator.sample = stopping(translator.sample)
         return translator
 
-    patch.setattr(made_text, "open_translator", open_translator)
+    patch.setattr(module, "open_translator", open_translator)
 
 
 def test_the_package_s_run_makes_text(tmp_path):
@@ -131,7 +132,7 @@ def test_the_package_s_run_makes_text(tmp_path):
     data = {"train": {"source": "one.en", "translated_by": "tatoeba_en_de"}}
     tiny_run.write_text(tmp_path)
     run = Run.create(tmp_path / "run", recipe_with(tmp_path, data))
-    made_text.make_text(run)
+    module.translate_corpora(run)
     assert run.text.files("train")[1].read_text("utf-8") == "Tom schläft.\n" * 50
 
 

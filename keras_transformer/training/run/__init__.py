@@ -1,0 +1,1 @@
+"""Trains by a recipe: `train` starts, prepares, fits with validation, and finishes."""

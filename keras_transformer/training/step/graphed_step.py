@@ -1,0 +1,114 @@
+"""The training step of PyTorch on one GPU, as CUDA graphs."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import keras
+import torch
+from keras import ops
+
+from keras_transformer._backend.cuda_graphs import MOST_GRAPHS, Recordable, shape_and_dtype
+
+Logs = dict[str, torch.Tensor]
+
+
+def recordable(step: Callable[[Any], Logs]) -> Callable[[Any], Logs]:
+    """Makes a step that runs eagerly one that `GraphedStep` can record."""
+
+    def run(batch: Any) -> Logs:
+        with Recordable():
+            return step(batch)
+
+    return run
+
+
+class GraphedStep:
+    """Runs training steps on PyTorch by CUDA graphs, which are recordings of a step's kernels.
+
+    Python takes longer to start the kernels of a step than a GPU takes to run them. A graph starts
+    all of them by one call. The first batch of each shape is trained without a graph, which
+    compiles the step. The second is recorded, up to 32 shapes. With more, or if Python reads a
+    value from the GPU in a step, it warns, and all steps run without a graph, or raises ValueError
+    if `is_required` is True. Numbers that Python computes are constants of the recording.
+
+    `step` trains `model` on a batch, a nested structure of arrays and None. It returns a dict of
+    tensors, and changes other tensors in place only. A call takes an iterable of a batch.
+
+    Source: "CUDA Graphs" in PyTorch's documentation.
+    """
+
+    def __init__(
+        self, step: Callable[[Any], Logs], model: keras.Model, is_required: bool = False
+    ) -> None:
+        self._step = step
+        self._model = model
+        self._is_required = is_required
+        self._reason: str | None = None  # why steps can't be recorded
+        self._recordings: dict[str, _Recording | None] = {}  # None after a shape's first batch
+        self._stream = torch.cuda.Stream()
+        # The graphs share their memory, because they never run at the same time.
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, data: Any) -> Logs:
+        batch = next(iter(data))
+        if self._reason is not None:
+            return self._step(batch)
+        key = f"{keras.tree.map_structure(shape_and_dtype, batch)}"
+        if key not in self._recordings:
+            return self._first_step(key, batch)
+        recording = self._recordings[key] or self._record(key, batch)
+        if recording is None:
+            return self._step(batch)
+        for own, given in zip(*map(keras.tree.flatten, (recording.batch, batch)), strict=True):
+            if own is not None:
+                own.copy_(ops.convert_to_tensor(given))
+        recording.graph.replay()
+        return {name: value.clone() for name, value in recording.result.items()}
+
+    def _first_step(self, key: str, batch: Any) -> Logs:
+        """Trains without a graph on the first batch of a shape."""
+        if len(self._recordings) == MOST_GRAPHS:
+            self._give_up(f"the batches have more than {MOST_GRAPHS} shapes")
+            return self._step(batch)
+        self._recordings[key] = None
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            result = self._step(batch)
+        torch.cuda.current_stream().wait_stream(self._stream)
+        self._model.zero_grad()
+        return result
+
+    def _record(self, key: str, batch: Any) -> "_Recording | None":
+        """Records the step of a batch, but does not make it. Returns None if that fails."""
+        graph = torch.cuda.CUDAGraph()
+        batch = keras.tree.map_structure(lambda x: x if x is None else ops.copy(x), batch)
+        try:
+            with torch.cuda.graph(graph, self._pool, self._stream):
+                result = self._step(batch)
+        except RuntimeError as error:
+            # When `graph` ends after a failure, it raises another error, which says less.
+            self._give_up(f"{error.__context__ or error}")
+            return None
+        self._model.zero_grad()  # Other graphs can use the memory of the gradients.
+        self._recordings[key] = _Recording(graph, batch, result)
+        return self._recordings[key]
+
+    def _give_up(self, reason: str) -> None:
+        self._reason = reason
+        self._recordings.clear()
+        self._model.zero_grad()
+        if self._is_required:
+            raise ValueError(
+                "`jit_compile=True` records the training step as a CUDA graph on PyTorch, but this "
+                f"step can't be recorded. Use `jit_compile=False`. The reason: {reason}"
+            )
+        warnings.warn(f"Training is slow: no CUDA graphs, because {reason}", stacklevel=2)
+
+
+class _Recording(NamedTuple):
+    """The graph of a training step, with the tensors that it reads and those that it makes."""
+
+    graph: Any
+    batch: Any
+    result: Logs
