@@ -132,10 +132,10 @@ class TokenEmbedding(ConfiguredLayer):
         width = self.vocabulary_size if reverse else self.d_model
         return keras.KerasTensor((*shape, width), self.compute_dtype)
 
-    def __call__(self, inputs: Any, reverse: bool = False, **kwargs: Any) -> Any:
+    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         # Here, because Keras would round floats to the compute dtype before `call`.
-        inputs = inputs if reverse else self._ids(inputs)
-        return super().__call__(inputs, reverse=reverse, **kwargs)
+        is_reverse = any(x is True for x in (*args[:1], kwargs.get("reverse")))
+        return super().__call__(inputs if is_reverse else self._ids(inputs), *args, **kwargs)
 
     def call(self, inputs: Any, reverse: bool = False) -> Any:
         if reverse:

@@ -108,7 +108,7 @@ def test_a_saved_run_translates_as_its_model(tokenizer, tmp_path, kind):
     assert opened.recipe.evaluation.beam_size == 3
     loaded = open_model(opened)
     assert loaded.dtype_policy.name == "float32"
-    tolerance = 1e-6 if model.dtype_policy.name == "float32" else 0.05
+    tolerance = 1e-6 if model.dtype_policy.name == "float32" else 0.1  # bfloat16 has 8 bits
     np.testing.assert_allclose(logits(loaded), logits(model), rtol=0, atol=tolerance)
     if tolerance < 0.05:
         expected = Translator(model, tokenizer, options).translate(SENTENCES)
