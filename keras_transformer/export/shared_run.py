@@ -62,9 +62,9 @@ def export_shared_run(
 
     Raises:
         UserError: If the run has no model, if its scores cannot be read, or if `directory` is not
-            empty. If the weights are float32 and a translation of the copy differs.
-        ValueError: If `quantization` is unknown, if the model is quantized, or if a weight exceeds
-            the range of float16.
+            empty. If the weights are float32 and a translation of the copy differs, or if a weight
+            exceeds the range of float16.
+        ValueError: If `quantization` is unknown, or if the model is quantized.
     """
     check_weights("run", quantization)
     check_is_free(directory)
