@@ -25,7 +25,7 @@ BASE_ARGUMENTS = {"name", "dtype", "trainable"}
 OBJECTS = ("position_encoding", "attention_pattern")
 
 # While a model is cloned, the clones of its layers, by the ids of the layers.
-CLONES: ContextVar[dict[int, Any]] = ContextVar("CLONES", default={})
+CLONES: ContextVar[dict[int, Any] | None] = ContextVar("CLONES", default=None)
 
 
 class Adaptable:
@@ -91,7 +91,7 @@ class ConfiguredLayer(Adaptable, Recomputable, CreatesPlaceholders, keras.layers
         # A subclass may store an argument under another name and override `get_config`.
         names = [name for name in self.argument_names() if hasattr(self, name)]
         config = {name: getattr(self, name) for name in names}
-        clones = CLONES.get()
+        clones = CLONES.get() or {}
         for name in config.keys() & OBJECTS:
             if id(config[name]) in clones:  # The layers of the clone share it, too.
                 config[name] = clones[id(config[name])]
