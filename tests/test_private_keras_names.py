@@ -44,6 +44,7 @@ WATCHED = {
     "_model_variables_moving_average": "training/step/test_optimizer.py fit_ends_with_the_averages",
     "_purge_model_variables": "models/test_modes.py a_refusal_within_a_step_keeps_the_weights",
     "_remat_mode": "_backend/test_gradient_checkpointing.py a_remat_scope_changes_no_number",
+    "_run_through_graph": "models/test_base.py a_clone_has_the_same_weights_and_logits",
     "_torch_params": "training/test_own_model.py processes_that_hold_half_of",
     "_track_variables": "training/test_own_model.py processes_that_hold_half_of",
     "_symbolic_build": "models/test_token_predictor.py the_first_batch_of_any_data_is_looked_at",

@@ -1,6 +1,7 @@
 """The base class of most layers, and Keras layers with faster gradients and kept LoRA."""
 
 import inspect
+from contextvars import ContextVar
 from typing import Any
 
 import keras
@@ -22,6 +23,9 @@ from keras_transformer.layers.saving import (
 BASE_ARGUMENTS = {"name", "dtype", "trainable"}
 # Constructor arguments that are objects with configs.
 OBJECTS = ("position_encoding", "attention_pattern")
+
+# While a model is cloned, the clones of its layers, by the ids of the layers.
+CLONES: ContextVar[dict[int, Any] | None] = ContextVar("CLONES", default=None)
 
 
 class Adaptable:
@@ -87,7 +91,11 @@ class ConfiguredLayer(Adaptable, Recomputable, CreatesPlaceholders, keras.layers
         # A subclass may store an argument under another name and override `get_config`.
         names = [name for name in self.argument_names() if hasattr(self, name)]
         config = {name: getattr(self, name) for name in names}
+        clones = CLONES.get() or {}
         for name in config.keys() & OBJECTS:
+            if id(config[name]) in clones:  # The layers of the clone share it, too.
+                config[name] = clones[id(config[name])]
+                continue
             # If a model is being saved, Keras adds the id of a shared object to the second config.
             keras.saving.serialize_keras_object(config[name])
             config[name] = keras.saving.serialize_keras_object(config[name])
@@ -98,6 +106,7 @@ class ConfiguredLayer(Adaptable, Recomputable, CreatesPlaceholders, keras.layers
         objects = {
             name: keras.saving.deserialize_keras_object(config[name])
             for name in config.keys() & OBJECTS
+            if isinstance(config[name], dict)
         }
         return cls(**{**config, **objects})
 

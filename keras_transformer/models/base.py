@@ -21,6 +21,7 @@ from keras_transformer._backend.gradient_checkpointing import Recomputable
 from keras_transformer._files import read_bytes
 from keras_transformer.layers.base import (
     BASE_ARGUMENTS,
+    CLONES,
     Adaptable,
     argument_names,
     store_arguments,
@@ -122,6 +123,25 @@ class ConfiguredModel(Adaptable, FitsTokens, Recompiling, Recomputable, keras.Mo
                 f"{', '.join(unknown)}"
             )
         super().__init__(inputs, outputs, **kwargs)
+
+    def _run_through_graph(
+        self, inputs: Any, operation_fn: Any = lambda layer: layer, call_fn: Any = None
+    ) -> Any:
+        """Calls the layers or, for `keras.models.clone_model`, their clones.
+
+        Without `CLONES`, each layer of a clone would have a position encoding of its own.
+        """
+        clones: dict[int, Any] = {}
+
+        def operation(layer: Any) -> Any:
+            clones[id(layer)] = operation_fn(layer)
+            return clones[id(layer)]
+
+        token = CLONES.set(clones)
+        try:
+            return super()._run_through_graph(inputs, operation, call_fn)
+        finally:
+            CLONES.reset(token)
 
     def _repr_html_(self) -> str:
         """Lists the layers in a notebook."""

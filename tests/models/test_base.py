@@ -175,7 +175,9 @@ def test_class_weights_and_copies_of_a_trainer_are_refused():
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("encoding", ["sinusoidal", "learned", "binary_concatenated", "rotary"])
+@pytest.mark.parametrize(
+    "encoding", ["sinusoidal", "learned", "binary_concatenated", "rotary", "t5"]
+)
 def test_a_clone_has_the_same_weights_and_logits(encoding):
     model = small_models.new_model(position_encoding=encoding)
     clone = keras.models.clone_model(model)
