@@ -139,29 +139,28 @@ def resumable_file(
     path = Path(os.path.realpath(path))
     key = hashlib.sha256(repr(made_from).encode()).hexdigest()[:16]
     partial, done, end = path.with_name(f".partial-{key}-{path.name}"), 0, 0
-    with _opening(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.touch()
     lock = path.with_name(f".lock-{key}-{path.name}")
-    with locked(lock, f"another process is writing {path}: wait for it"):
-        try:
-            with partial.open("r+b") as file:
-                for number, line in enumerate(file, 1):
-                    if number % block_lines == 0 and line.endswith(b"\n"):
-                        done, end = number // block_lines, file.tell()
-                file.truncate(end)
-                file.seek(end)
+    with ExitStack() as stack:
+        with _opening(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(lock, f"another process is writing {path}: wait for it"))
+            stack.callback(lock.unlink)
+            file = partial.open("a+b")
+        with file:
+            file.seek(0)
+            for number, line in enumerate(file, 1):
+                if number % block_lines == 0 and line.endswith(b"\n"):
+                    done, end = number // block_lines, file.tell()
+            file.truncate(end)
 
-                def write(block: str) -> None:
-                    file.write(block.encode())
-                    file.flush()
+            def write(block: str) -> None:
+                file.write(block.encode())
+                file.flush()
 
-                yield write, done
-            if path.is_file():
-                shutil.copymode(path, partial)
-            os.replace(partial, path)
-        finally:
-            lock.unlink()
+            yield write, done
+        if path.is_file():
+            shutil.copymode(path, partial)
+        os.replace(partial, path)
 
 
 @contextmanager
