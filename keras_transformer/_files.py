@@ -96,7 +96,7 @@ def write_text(path: Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8")
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: object) -> None:
     """Writes a JSON file, as `atomic_write` does."""
     write_text(path, json.dumps(value, indent=2) + "\n")
 
@@ -124,7 +124,7 @@ def output_path(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def resumable_file(
-    path: str | Path, block_lines: int, made_from: Any
+    path: str | Path, block_lines: int, made_from: object
 ) -> Iterator[tuple[Callable[[str], Any], int]]:
     """Opens an output file whose text a later call continues if this one is stopped.
 

@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_transformer._backend.compile_function import compile_function
 from keras_transformer._backend.gradient_checkpointing import gradient_checkpointing
-from keras_transformer.data.tokenizer import check_utf8, most_pieces
+from keras_transformer.data.tokenizer import Tokenizer, check_utf8, most_pieces
 from keras_transformer.errors import UserError
 from keras_transformer.layers.attention.scaled_dot_product_attention import (
     AttentionRecord,
@@ -23,7 +23,7 @@ from keras_transformer.translation.hypothesis import (
 from keras_transformer.visualization.attention_pages import AttentionExample, AttentionMap
 
 
-def attention_maps(model: Any, inputs: Any) -> list[AttentionMap]:
+def attention_maps(model: keras.Model, inputs: Any) -> list[AttentionMap]:
     """Returns the attention weights of all layers and heads of a model.
 
     The model can be any Keras model with layers that call `record_attention`, such as
@@ -54,7 +54,7 @@ def attention_maps(model: Any, inputs: Any) -> list[AttentionMap]:
         model(inputs)  # Keras may trace layers to build them. Only the call after that is recorded.
     calls: list[AttentionRecord] = []
 
-    def run(model: Any, inputs: Any) -> list[Any]:
+    def run(model: keras.Model, inputs: Any) -> list[Any]:
         with gradient_checkpointing(False), recorded_attention() as records:
             model(inputs, training=False)
         calls[:] = records
@@ -173,7 +173,7 @@ def translation_attention(
         raise UserError(str(error)) from None
 
 
-def source_tokens(tokenizer: Any, sentence: str, source_ids: Sequence[int]) -> list[str]:
+def source_tokens(tokenizer: Tokenizer, sentence: str, source_ids: Sequence[int]) -> list[str]:
     """Returns the tokens of a framed sentence, with the characters of those that are unknown."""
     pieces, surfaces = tokenizer.source_pieces, tokenizer.source_surfaces(sentence)
     shown = dict(enumerate(surfaces, len(source_ids) - len(surfaces) - tokenizer.source_eos))
@@ -183,7 +183,7 @@ def source_tokens(tokenizer: Any, sentence: str, source_ids: Sequence[int]) -> l
     ]
 
 
-def _encoded(tokenizer: Any, side: str, text: str, max_length: int) -> list[int]:
+def _encoded(tokenizer: Tokenizer, side: str, text: str, max_length: int) -> list[int]:
     """Returns the pieces of a text, without special tokens."""
     check_utf8(text)
     pieces: list[int] = getattr(tokenizer, f"encode_{side}")([text])[0]
