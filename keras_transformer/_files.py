@@ -96,7 +96,7 @@ def write_text(path: Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8")
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: object) -> None:
     """Writes a JSON file, as `atomic_write` does."""
     write_text(path, json.dumps(value, indent=2) + "\n")
 
@@ -124,7 +124,7 @@ def output_path(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def resumable_file(
-    path: str | Path, block_lines: int, made_from: Any
+    path: str | Path, block_lines: int, made_from: object
 ) -> Iterator[tuple[Callable[[str], Any], int]]:
     """Opens an output file whose text a later call continues if this one is stopped.
 
@@ -139,29 +139,28 @@ def resumable_file(
     path = Path(os.path.realpath(path))
     key = hashlib.sha256(repr(made_from).encode()).hexdigest()[:16]
     partial, done, end = path.with_name(f".partial-{key}-{path.name}"), 0, 0
-    with _opening(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.touch()
     lock = path.with_name(f".lock-{key}-{path.name}")
-    with locked(lock, f"another process is writing {path}: wait for it"):
-        try:
-            with partial.open("r+b") as file:
-                for number, line in enumerate(file, 1):
-                    if number % block_lines == 0 and line.endswith(b"\n"):
-                        done, end = number // block_lines, file.tell()
-                file.truncate(end)
-                file.seek(end)
+    with ExitStack() as stack:
+        with _opening(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(lock, f"another process is writing {path}: wait for it"))
+            stack.callback(lock.unlink)
+            file = partial.open("a+b")
+        with file:
+            file.seek(0)
+            for number, line in enumerate(file, 1):
+                if number % block_lines == 0 and line.endswith(b"\n"):
+                    done, end = number // block_lines, file.tell()
+            file.truncate(end)
 
-                def write(block: str) -> None:
-                    file.write(block.encode())
-                    file.flush()
+            def write(block: str) -> None:
+                file.write(block.encode())
+                file.flush()
 
-                yield write, done
-            if path.is_file():
-                shutil.copymode(path, partial)
-            os.replace(partial, path)
-        finally:
-            lock.unlink()
+            yield write, done
+        if path.is_file():
+            shutil.copymode(path, partial)
+        os.replace(partial, path)
 
 
 @contextmanager

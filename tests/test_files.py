@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 import zipfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import keras
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from keras_transformer import _files
 from keras_transformer._files import (
     atomic_write,
     keras_home,
@@ -160,6 +162,22 @@ def test_a_text_is_continued_after_its_last_complete_block(tmp_path):
                 write(block)
         assert path.read_bytes() == whole and os.listdir(path.parent) == ["out"]
         path.unlink()
+
+
+def test_a_process_that_waited_for_another_writes_its_own_text(tmp_path, monkeypatch):
+    path = tmp_path / "out"
+
+    @contextmanager
+    def waited(lock, message):
+        lock.touch()
+        for left in tmp_path.glob(".partial-*"):
+            left.rename(path)  # The other process has finished.
+        yield
+
+    monkeypatch.setattr(_files, "locked", waited)
+    with resumable_file(path, 1, "key") as (write, done):
+        write("a\n")
+    assert (done, path.read_text(), os.listdir(tmp_path)) == (0, "a\n", ["out"])
 
 
 def test_a_text_of_another_key_is_not_continued(tmp_path):

@@ -73,13 +73,15 @@ class MetricOptions(parameters.Options):
     )
     """Exit with status 3 if a score is worse, such as bleu=30: below it, or above it for ter.
     Repeatable. The metric is computed too."""
+    json_: AnyPath = None
+    """File for all results as JSON."""
 
     def settings(self, of_run: Run | None = None) -> Given:
         """Returns arguments of `Evaluator`, or of `run_evaluator` for a run."""
         further = [name for name, _ in self.fail_under] + ["comet"] * bool(self.comet_model)
         metrics = [*(self.metric or default_metrics(of_run)), *further]
-        given = self.model_dump(include={"comet_model", "tokenize", "lowercase"})
-        return {"metrics": metrics, **{name: x for name, x in given.items() if x}}
+        settings = {"comet_model", "tokenize", "lowercase"}
+        return {"metrics": metrics, **self.model_dump(include=settings, exclude_unset=True)}
 
 
 class TextOptions(MetricOptions):
@@ -123,20 +125,12 @@ class EvaluateFileOptions(MetricOptions):
     """File with the source sentences, for COMET and --length-buckets."""
 
 
-json_option = click.option(
-    "--json", "json_file", type=parameters.any_path, help="File for all results as JSON."
-)
-
-
 @click.command("evaluate")
 @parameters.run_argument
 @parameters.options_of(EvaluateOptions, "given")
-@json_option
 @parameters.best_search_options
 @parameters.backend_option
-def evaluate_command(
-    run: Path, given: EvaluateOptions, json_file: Path | None, search: Given
-) -> None:
+def evaluate_command(run: Path, given: EvaluateOptions, search: Given) -> None:
     """Translate with RUN, and score the translations with sacrebleu: BLEU, chrF, TER, or COMET.
 
     The command translates a split of RUN's text, or --files. It appends the scores to
@@ -149,7 +143,7 @@ def evaluate_command(
     keras-transformer evaluate runs/a --fail-under bleu=30 --fail-under chrf=55
     """
     terminal.check_other_file(given.output, *given.files or ())
-    with _results_file(json_file, given.output, *given.files or ()) as write:
+    with _results_file(given.json_, given.output, *given.files or ()) as write:
         opened, split, files = Run.open(run), given.split or "test", given.files
         options = checked(opened.recipe.evaluation.search_options, **search)
         evaluator = run_evaluator(opened, split, files, **given.settings(opened))
@@ -166,10 +160,7 @@ def evaluate_command(
 @click.argument("translations", type=parameters.existing_file)
 @click.argument("reference", type=parameters.existing_file)
 @parameters.options_of(EvaluateFileOptions, "given")
-@json_option
-def evaluate_file_command(
-    translations: Path, reference: Path, given: EvaluateFileOptions, json_file: Path | None
-) -> None:
+def evaluate_file_command(translations: Path, reference: Path, given: EvaluateFileOptions) -> None:
     """Score the file TRANSLATIONS, of a run or of another system, with sacrebleu.
 
     The file REFERENCE has the reference translations, line by line. The command needs no run.
@@ -178,7 +169,7 @@ def evaluate_file_command(
     keras-transformer evaluate-file out.txt reference.txt
     keras-transformer evaluate-file out.txt reference.txt --metric ter --fail-under ter=60
     """
-    with _results_file(json_file, translations, reference, given.source) as write:
+    with _results_file(given.json_, translations, reference, given.source) as write:
         evaluator = Evaluator.from_files(reference, given.source, **given.settings())
         lines = read_translations(translations, evaluator, "test")
         facts = {"translations": str(translations), "reference": str(reference)}
@@ -189,10 +180,7 @@ def evaluate_file_command(
 @click.argument("translations", type=parameters.any_path)
 @click.argument("baseline", type=parameters.any_path)
 @parameters.options_of(CompareOptions, "given")
-@json_option
-def compare_command(
-    translations: Path, baseline: Path, given: CompareOptions, json_file: Path | None
-) -> None:
+def compare_command(translations: Path, baseline: Path, given: CompareOptions) -> None:
     """Test whether TRANSLATIONS are better or worse than BASELINE.
 
     Each is a run whose split was evaluated before, or a file of translations. The text is that of
@@ -204,7 +192,7 @@ def compare_command(
     keras-transformer compare b.txt a.txt --files source.txt reference.txt
     """
     sides, split = (translations, baseline), given.split or "test"
-    with _results_file(json_file, *sides, *given.files or ()) as write:
+    with _results_file(given.json_, *sides, *given.files or ()) as write:
         if given.files:
             evaluator = Evaluator.from_files(*given.files[::-1], **given.settings())
         else:

@@ -1,9 +1,9 @@
 """Arguments and options that commands share."""
 
 import functools
-import importlib
 import re
 from collections.abc import Callable, Collection
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -79,12 +79,8 @@ def _type(field: FieldInfo) -> click.ParamType:
             return click.Choice(get_args(kind))
     if not {int, float} & {*kinds}:
         return click.BOOL if bool in kinds else click.STRING
-    bounds = {
-        key: getattr(x, key)
-        for x in field.metadata
-        for key in ("ge", "gt", "le")
-        if hasattr(x, key)
-    }
+    limits = map(asdict, filter(is_dataclass, field.metadata))
+    bounds = {name: bound for limit in limits for name, bound in limit.items()}
     minimum, maximum = bounds.get("ge", bounds.get("gt")), bounds.get("le")
     range_type = click.FloatRange if float in kinds else click.IntRange
     return range_type(min=minimum, max=maximum, min_open="gt" in bounds)
@@ -95,13 +91,15 @@ def flags(names: Collection[str]) -> str:
     return ", ".join(f"--{name.replace('_', '-')}" for name in sorted(names))
 
 
-def _complete(module: str, function: str) -> Callable[..., Any]:
+def _complete(function: str) -> Callable[..., Any]:
     """Returns a function that completes files, and the names that a function returns."""
 
     def complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[Any]:
         from click.shell_completion import CompletionItem
 
-        names = getattr(importlib.import_module(f"keras_transformer.recipe.{module}"), function)()
+        from keras_transformer.recipe import files
+
+        names = getattr(files, function)()
         found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
         return [CompletionItem(incomplete, type="file"), *found]  # bash needs this order
 
@@ -128,8 +126,8 @@ existing_file = click.Path(path_type=Path, exists=True, dir_okay=False)
 any_path = click.Path(path_type=Path)
 ExistingFile = Annotated[Path | None, existing_file]
 AnyPath = Annotated[Path | None, any_path]
-complete_recipe = _complete("files", "recipe_files")
-complete_run = _complete("files", "shipped_runs")
+complete_recipe = _complete("recipe_files")
+complete_run = _complete("shipped_runs")
 run_argument = click.argument("run", metavar="RUN", type=any_path, shell_complete=complete_run)
 recipe_argument = click.argument("recipe", shell_complete=complete_recipe)
 file_argument = click.argument("file", type=existing_file, required=False)

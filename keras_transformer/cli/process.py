@@ -4,7 +4,7 @@ import ctypes
 import os
 import platform
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,11 +32,11 @@ def keep_freed_memory() -> bool:
     return all([libc.mallopt(parameter, value) for parameter, value in _MEMORY_SETTINGS.values()])
 
 
-def _interrupt(number: int, _: Any) -> None:
+def _interrupt(number: int, _: object) -> None:
     raise KeyboardInterrupt(number)
 
 
-def _handle(handler: Any) -> None:
+def _handle(handler: Callable[[int, object], None] | signal.Handlers) -> None:
     """Sets the handler of Ctrl-C and SIGTERM, unless ignored, as in background jobs of scripts."""
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) != signal.SIG_IGN:
@@ -63,7 +63,7 @@ def stop_after_step() -> Any:
 
     received: list[int] = []
 
-    def receive(number: int, _: Any) -> None:
+    def receive(number: int, _: object) -> None:
         if received:
             raise KeyboardInterrupt(number)
         received.append(number)
@@ -75,7 +75,7 @@ def stop_after_step() -> Any:
         if received:
             raise KeyboardInterrupt(received[0])
 
-    def end(logs: Any = None) -> None:
+    def end(logs: object = None) -> None:
         _handle(_interrupt)
         stop()
 

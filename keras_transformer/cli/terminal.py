@@ -81,10 +81,11 @@ def writer(output: Path | None) -> Iterator[Callable[[str], Any]]:
         yield file.write
 
 
-def printable(value: Any) -> Any:
+def printable(value: object) -> Any:
     """Replaces characters of a string that may control a terminal by spaces."""
-    is_text = isinstance(value, str)
-    return "".join(x if x.isprintable() else " " for x in value) if is_text else value
+    if not isinstance(value, str):
+        return value
+    return "".join(x if x.isprintable() else " " for x in value)
 
 
 def render(template: str, **values: Any) -> str:

@@ -3,7 +3,7 @@
 import json
 import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import click
 from pydantic import Field
@@ -13,6 +13,9 @@ from keras_transformer.cli import parameters
 from keras_transformer.cli.parameters import AnyPath
 from keras_transformer.cli.process import keep_freed_memory, stop_after_step
 from keras_transformer.errors import UserError
+
+if TYPE_CHECKING:
+    from keras_transformer.training.run.token_budget import Try
 
 _DATA_DIR = click.Path(path_type=Path, exists=True, file_okay=False, resolve_path=True)
 
@@ -135,7 +138,7 @@ def budget_command(recipe: str, options: BudgetOptions) -> None:
     )
 
 
-def _show_try(tried: Any) -> None:
+def _show_try(tried: "Try") -> None:
     shape, figures = " x ".join(map(str, tried.shape)), f"{'too much':>10}"
     if tried.mebibytes is not None and tried.seconds is not None:
         figures = f"{tried.mebibytes:>10,.0f}{tried.seconds:>12.2f}{tried.tokens_per_s:>12,.0f}"

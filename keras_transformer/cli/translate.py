@@ -133,7 +133,7 @@ def translate_command(
 
 def _check_files(options: TranslateOptions, file: Path | None, *others: Path | None) -> None:
     """Raises `UserError` if the options cannot be used with the input and output files."""
-    of_file = [name for name in ("resume", "shard") if getattr(options, name)]
+    of_file = options.model_fields_set & {"resume", "shard"}
     if of_file and not (file and file.is_file()):
         raise UserError(f"{flags(of_file)} can only be used with FILE")
     if options.resume and options.output is None:
@@ -187,15 +187,15 @@ def _chunks(
 def _sampling(options: TranslateOptions, sampling: Given, search: Given) -> SamplingOptions | None:
     """Returns how to draw translations, or None for beam search. Refuses options without effect."""
     count = options.sample or options.mbr
-    given = [x for x in ("prefix", "required", "forbidden", "alignments") if getattr(options, x)]
-    drawn = [x for x in ("sample", "mbr") if getattr(options, x)]
+    given = options.model_fields_set & {"prefix", "required", "forbidden", "alignments"}
+    drawn = options.model_fields_set & {"sample", "mbr"}
     if len(drawn) == 2:
         raise UserError("--sample and --mbr cannot be used together")
-    if not drawn and (refused := [*sampling, *["seed"] * (options.seed is not None)]):
+    if not drawn and (refused := {*sampling, *options.model_fields_set & {"seed"}}):
         raise UserError(f"{flags(refused)} can only be used with --sample or --mbr")
-    if drawn and (refused := [*given, *(search.keys() - DecodingOptions.model_fields)]):
+    if drawn and (refused := given | (search.keys() - DecodingOptions.model_fields)):
         raise UserError(f"{flags(refused)} cannot be used with --sample or --mbr")
-    given += ["copy_unknown characters"] * (options.copy_unknown == "characters")
+    given |= {"copy_unknown characters"} if options.copy_unknown == "characters" else set()
     if options.engine == "ctranslate2" and (refused := given or drawn):
         raise UserError(
             f"{flags(refused)} cannot be used with --engine ctranslate2: use --engine keras"

@@ -13,6 +13,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer._backend.types import Tensor
+from keras_transformer.models.protocol import Searchable
+
 SCALE = 2.0**-60  # of gradients
 SEARCH_LENGTH = 12  # tokens
 RUNS = 3  # with slightly changed weights and inputs, to measure the effect of rounding
@@ -25,12 +28,12 @@ Function = Callable[[Any], Arrays]  # from the inputs of a model
 Measured = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
-def is_float(x: Any) -> bool:
+def is_float(x: Tensor) -> bool:
     """Returns whether a value is a tensor, array or variable of floats."""
     return hasattr(x, "shape") and "float" in keras.backend.standardize_dtype(x.dtype)
 
 
-def as_array(x: Any) -> np.ndarray:
+def as_array(x: Tensor) -> np.ndarray:
     """Converts a tensor, variable or array to an array. All float dtypes become float32."""
     array = np.array(ops.convert_to_numpy(x))
     return array.astype("float32") if is_float(x) else array
@@ -92,7 +95,7 @@ class TrainingStep(keras.Model):
         return sum([*(ops.mean(ops.multiply(*pair)) for pair in pairs), *self.model.losses])
 
 
-def search(model: Any) -> Function:
+def search(model: Searchable) -> Function:
     """Returns a function that computes ids and scores of beam search with 3 beams."""
     from keras_transformer._backend.compile_function import compile_function
     from keras_transformer.decoding import decoding_loop

@@ -17,6 +17,7 @@ import keras
 import numpy as np
 
 from keras_transformer._backend import BACKENDS, child_process, installed_backends
+from keras_transformer._backend.types import Tensor
 from keras_transformer._progress import Bar
 from keras_transformer.errors import UserError
 from keras_transformer.models.protocol import Searchable
@@ -166,7 +167,7 @@ def _model_of_layer(layer: keras.layers.Layer, inputs: Any) -> tuple[keras.Model
     named = inputs if isinstance(inputs, dict) else {}
     tensors = {name: x for name, x in named.items() if tensors_in(x)} or inputs
 
-    def symbol(x: Any) -> keras.KerasTensor:
+    def symbol(x: Tensor) -> keras.KerasTensor:
         return keras.Input(batch_shape=x.shape, dtype=keras.backend.standardize_dtype(x.dtype))
 
     symbols = keras.tree.map_structure(symbol, tensors)

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from filelock import FileLock
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from keras_transformer._files import atomic_write, keras_home, read_bytes
 from keras_transformer.errors import UserError
@@ -150,7 +151,7 @@ def _apply(override: str, tree: Any) -> None:
         raise UserError(f"{key} must be YAML. Received: {override!r} ({error})") from None
 
 
-def _explain(details: Any) -> str:
+def _explain(details: ErrorDetails) -> str:
     key = ".".join(str(part) for part in details["loc"] if part not in FORMS)
     if details["type"] == "extra_forbidden":
         names, last = [each.name for each in all_keys()], key.rpartition(".")[2]

@@ -557,7 +557,7 @@ def all_keys(
             yield from all_keys(inner, f"{prefix}{name}.", may_change)
 
 
-def _types(annotation: Any) -> Iterator[Any]:
+def _types(annotation: object) -> Iterator[Any]:
     """Yields a type, and the types of which it is made."""
     yield annotation
     for part in get_args(annotation):

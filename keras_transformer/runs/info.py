@@ -61,7 +61,7 @@ def _parameters(run: Run) -> int | None:
     if model is None:
         return None
 
-    def add(name: str, item: Any) -> None:
+    def add(name: str, item: h5py.HLObject) -> None:
         is_weight = isinstance(item, h5py.Dataset) and not name.startswith("optimizer/")
         if is_weight and item.dtype.kind != "u":  # Unsigned integers are states of dropout.
             counts.append(math.prod(item.shape))

@@ -329,11 +329,7 @@ class Run:
     @property
     def resume_command(self) -> str:
         """The command that continues the training."""
-        return self.command("train", "--resume")
-
-    def command(self, name: str, *options: str) -> str:
-        """Returns a command line for this run, to show to the user."""
-        return run_command(self.directory, self.recipe.model.architecture, name, *options)
+        return run_command(self.directory, self.recipe.model.architecture, "train", "--resume")
 
     def unfinished(self) -> UserError:
         """Returns the error for a run without a finished model, with a command that helps."""
@@ -375,10 +371,7 @@ class Run:
         return digest is not None and f'"{digest}"' in read_text(paths[-1] / STATE)
 
     def writing(self) -> FileLock:
-        """Returns the lock for writing the model, its conversion, the shortlist or the scores.
-
-        Raises `UserError` if the folder is read-only.
-        """
+        """Returns the `writing_lock` of the folder."""
         return writing_lock(self.directory)
 
 

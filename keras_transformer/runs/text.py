@@ -70,10 +70,7 @@ class RunText:
                 self._write_splits(partial)
                 for path in partial.glob("filtered.*"):
                     path.unlink()
-        source, target = self._pair(folder, _name(split, number))
-        if split == "train" and not source.exists():
-            raise UserError(f"{folder} has no training text. A shared run never has it")
-        return source, target
+        return self._pair(folder, _name(split, number))
 
     def _pair(self, folder: Path, name: str) -> tuple[Path, Path]:
         """Returns files of both sides. With one language on both, the names tell the sides too."""

@@ -2,16 +2,16 @@
 
 from keras_transformer.translation.beam_page import beam_page
 from keras_transformer.visualization.attention import (
-    AttentionExample,
-    AttentionMap,
     attention_maps,
     attention_rollout,
-    head_entropy,
     translation_attention,
 )
 from keras_transformer.visualization.attention_pages import (
+    AttentionExample,
+    AttentionMap,
     attention_page,
     attention_svg,
+    head_entropy,
     png_from_svg,
 )
 from keras_transformer.visualization.report import run_report

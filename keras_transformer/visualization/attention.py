@@ -1,7 +1,6 @@
-"""The attention weights of all layers and heads of a model, and what can be computed from them."""
+"""Reads the attention weights of all layers and heads of a model."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -10,10 +9,9 @@ from keras import ops
 
 from keras_transformer._backend.compile_function import compile_function
 from keras_transformer._backend.gradient_checkpointing import gradient_checkpointing
-from keras_transformer.data.tokenizer import check_utf8, most_pieces
+from keras_transformer.data.tokenizer import Tokenizer, check_utf8, most_pieces
 from keras_transformer.errors import UserError
 from keras_transformer.layers.attention.scaled_dot_product_attention import (
-    AttentionKind,
     AttentionRecord,
     recorded_attention,
 )
@@ -22,26 +20,10 @@ from keras_transformer.translation.hypothesis import (
     source_word_indices,
     target_word_indices,
 )
+from keras_transformer.visualization.attention_pages import AttentionExample, AttentionMap
 
 
-@dataclass(frozen=True)
-class AttentionMap:
-    """The attention weights of all heads of one layer.
-
-    Attributes:
-        name: Path of the layer in the model, such as `"encoder_layer_1/self_attention"`.
-        kind: `"encoder"` (self-attention to all positions), `"decoder"` (causal self-attention) or
-            `"cross"` (attention to another sequence).
-        weights: float32 array `(B, H, T, S)`. Row t, column s is the weight of key s for query t.
-            A layer without heads has H = 1.
-    """
-
-    name: str
-    kind: AttentionKind
-    weights: np.ndarray
-
-
-def attention_maps(model: Any, inputs: Any) -> list[AttentionMap]:
+def attention_maps(model: keras.Model, inputs: Any) -> list[AttentionMap]:
     """Returns the attention weights of all layers and heads of a model.
 
     The model can be any Keras model with layers that call `record_attention`, such as
@@ -72,7 +54,7 @@ def attention_maps(model: Any, inputs: Any) -> list[AttentionMap]:
         model(inputs)  # Keras may trace layers to build them. Only the call after that is recorded.
     calls: list[AttentionRecord] = []
 
-    def run(model: Any, inputs: Any) -> list[Any]:
+    def run(model: keras.Model, inputs: Any) -> list[Any]:
         with gradient_checkpointing(False), recorded_attention() as records:
             model(inputs, training=False)
         calls[:] = records
@@ -125,85 +107,6 @@ def attention_rollout(maps: Sequence[AttentionMap]) -> np.ndarray:
         mean = each.weights.mean(axis=1, dtype="float64")
         rollout = (mean + np.eye(mean.shape[-1])) / 2 @ rollout
     return rollout
-
-
-def head_entropy(weights: np.ndarray, query_mask: np.ndarray | None = None) -> np.ndarray:
-    """Returns the mean entropy of the rows of each head, in nats.
-
-    The entropy is 0 if each query attends to one key, and ln(S) if all weights are equal.
-
-    Args:
-        weights: float array `(B, H, T, S)`, such as `AttentionMap.weights`.
-        query_mask: bool array `(B, T)`, True where a query is a real token. At least one query of
-            each example must be real. Defaults to None, which means that all queries are real.
-
-    Returns:
-        float64 array `(B, H)`.
-    """
-    weights = np.asarray(weights, "float64")
-    entropies = -(weights * np.log(np.where(weights > 0, weights, 1.0))).sum(axis=-1)
-    is_query = np.ones_like(entropies) if query_mask is None else np.asarray(query_mask)[:, None]
-    counted = np.broadcast_to(is_query, entropies.shape)
-    return np.average(entropies, axis=-1, weights=counted)
-
-
-@dataclass(frozen=True)
-class AttentionExample:
-    """Attention maps of one example, and the tokens of their rows and columns.
-
-    Example:
-
-    >>> tokens = ["<s>", "▁to", "▁be"]
-    >>> maps = attention_maps(language_model, token_ids)                # token_ids: int (1, 3)
-    >>> page = attention_page(AttentionExample(maps, {"decoder": (tokens, tokens)}))
-
-    Args:
-        maps: The result of `attention_maps` for a batch of one example.
-        tokens: For each kind in `maps`, the tokens of the queries (rows) and of the keys (columns).
-        texts: Titles of the page, such as the sentence and its translation. Defaults to none.
-        special_tokens: Tokens that are not part of the text. They are marked. Defaults to none.
-        alignment: Pairs of word indices (source, target). Defaults to none.
-
-    Raises:
-        ValueError: If `maps` has a batch of several examples, or if the numbers of tokens are not
-            the numbers of rows and columns.
-    """
-
-    maps: Sequence[AttentionMap] = field(repr=False)
-    tokens: Mapping[AttentionKind, tuple[Sequence[str], Sequence[str]]]
-    texts: Sequence[str] = ()
-    special_tokens: Sequence[str] = ()
-    alignment: tuple[tuple[int, int], ...] = ()
-
-    def __post_init__(self) -> None:
-        for each in self.maps:
-            queries, keys = map(len, self.tokens[each.kind])
-            shape = each.weights.shape
-            if (shape[0], *shape[2:]) != (1, queries, keys):
-                raise ValueError(
-                    "`weights` of each map must have the shape (1, H, T, S), with T tokens of "
-                    f"queries and S tokens of keys. Received: weights of shape {shape}, {queries} "
-                    f"and {keys} tokens of kind {each.kind!r}"
-                )
-
-    @property
-    def kinds(self) -> list[AttentionKind]:
-        """The kinds of the maps, in their order."""
-        return list(dict.fromkeys(each.kind for each in self.maps))
-
-    def layers(self, kind: AttentionKind) -> list[np.ndarray]:
-        """Returns the weights `(H, T, S)` of each layer of a kind."""
-        return [each.weights[0] for each in self.maps if each.kind == kind]
-
-    def entropies(self, kind: AttentionKind) -> list[list[float]]:
-        """Returns `head_entropy` of each layer of a kind."""
-        return [head_entropy(each.weights)[0].tolist() for each in self.maps if each.kind == kind]
-
-    def _repr_html_(self) -> str:
-        """Shows the attention in a notebook."""
-        from keras_transformer.visualization.attention_pages import attention_page
-
-        return attention_page(self)._repr_html_()
 
 
 def translation_attention(
@@ -270,7 +173,7 @@ def translation_attention(
         raise UserError(str(error)) from None
 
 
-def source_tokens(tokenizer: Any, sentence: str, source_ids: Sequence[int]) -> list[str]:
+def source_tokens(tokenizer: Tokenizer, sentence: str, source_ids: Sequence[int]) -> list[str]:
     """Returns the tokens of a framed sentence, with the characters of those that are unknown."""
     pieces, surfaces = tokenizer.source_pieces, tokenizer.source_surfaces(sentence)
     shown = dict(enumerate(surfaces, len(source_ids) - len(surfaces) - tokenizer.source_eos))
@@ -280,7 +183,7 @@ def source_tokens(tokenizer: Any, sentence: str, source_ids: Sequence[int]) -> l
     ]
 
 
-def _encoded(tokenizer: Any, side: str, text: str, max_length: int) -> list[int]:
+def _encoded(tokenizer: Tokenizer, side: str, text: str, max_length: int) -> list[int]:
     """Returns the pieces of a text, without special tokens."""
     check_utf8(text)
     pieces: list[int] = getattr(tokenizer, f"encode_{side}")([text])[0]

@@ -1,11 +1,12 @@
-"""Draws the attention of one example: as an HTML page, or as SVG and PNG pictures."""
+"""The attention of one example, which is drawn as an HTML page, or as SVG and PNG pictures."""
 
 import base64
 import importlib.util
 import json
 import re
 import zlib
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -13,9 +14,6 @@ from keras_transformer._files import png
 from keras_transformer._pages import Page, render, text_width
 from keras_transformer.errors import UserError
 from keras_transformer.layers.attention.scaled_dot_product_attention import AttentionKind
-
-if TYPE_CHECKING:
-    from keras_transformer.visualization.attention import AttentionExample
 
 _TITLES = {
     "encoder": "Encoder self-attention",
@@ -28,7 +26,101 @@ _COLOURS = np.array([[255, 255, 255], [158, 202, 225], [49, 130, 189], [8, 48, 1
 _SQUARE = 8  # pixels
 
 
-def attention_page(example: "AttentionExample") -> Page:
+@dataclass(frozen=True)
+class AttentionMap:
+    """The attention weights of all heads of one layer.
+
+    Attributes:
+        name: Path of the layer in the model, such as `"encoder_layer_1/self_attention"`.
+        kind: `"encoder"` (self-attention to all positions), `"decoder"` (causal self-attention) or
+            `"cross"` (attention to another sequence).
+        weights: float32 array `(B, H, T, S)`. Row t, column s is the weight of key s for query t.
+            A layer without heads has H = 1.
+    """
+
+    name: str
+    kind: AttentionKind
+    weights: np.ndarray
+
+
+def head_entropy(weights: np.ndarray, query_mask: np.ndarray | None = None) -> np.ndarray:
+    """Returns the mean entropy of the rows of each head, in nats.
+
+    The entropy is 0 if each query attends to one key, and ln(S) if all weights are equal.
+
+    Args:
+        weights: float array `(B, H, T, S)`, such as `AttentionMap.weights`.
+        query_mask: bool array `(B, T)`, True where a query is a real token. At least one query of
+            each example must be real. Defaults to None, which means that all queries are real.
+
+    Returns:
+        float64 array `(B, H)`.
+    """
+    weights = np.asarray(weights, "float64")
+    entropies = -(weights * np.log(np.where(weights > 0, weights, 1.0))).sum(axis=-1)
+    is_query = np.ones_like(entropies) if query_mask is None else np.asarray(query_mask)[:, None]
+    counted = np.broadcast_to(is_query, entropies.shape)
+    return np.average(entropies, axis=-1, weights=counted)
+
+
+@dataclass(frozen=True)
+class AttentionExample:
+    """Attention maps of one example, and the tokens of their rows and columns.
+
+    Example:
+
+    >>> tokens = ["<s>", "▁to", "▁be"]
+    >>> maps = attention_maps(language_model, token_ids)                # token_ids: int (1, 3)
+    >>> page = attention_page(AttentionExample(maps, {"decoder": (tokens, tokens)}))
+
+    Args:
+        maps: The result of `attention_maps` for a batch of one example.
+        tokens: For each kind in `maps`, the tokens of the queries (rows) and of the keys (columns).
+        texts: Titles of the page, such as the sentence and its translation. Defaults to none.
+        special_tokens: Tokens that are not part of the text. They are marked. Defaults to none.
+        alignment: Pairs of word indices (source, target). Defaults to none.
+
+    Raises:
+        ValueError: If `maps` has a batch of several examples, or if the numbers of tokens are not
+            the numbers of rows and columns.
+    """
+
+    maps: Sequence[AttentionMap] = field(repr=False)
+    tokens: Mapping[AttentionKind, tuple[Sequence[str], Sequence[str]]]
+    texts: Sequence[str] = ()
+    special_tokens: Sequence[str] = ()
+    alignment: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        for each in self.maps:
+            queries, keys = map(len, self.tokens[each.kind])
+            shape = each.weights.shape
+            if (shape[0], *shape[2:]) != (1, queries, keys):
+                raise ValueError(
+                    "`weights` of each map must have the shape (1, H, T, S), with T tokens of "
+                    f"queries and S tokens of keys. Received: weights of shape {shape}, {queries} "
+                    f"and {keys} tokens of kind {each.kind!r}"
+                )
+
+    @property
+    def kinds(self) -> list[AttentionKind]:
+        """The kinds of the maps, in their order."""
+        return list(dict.fromkeys(each.kind for each in self.maps))
+
+    def layers(self, kind: AttentionKind) -> list[np.ndarray]:
+        """Returns the weights `(H, T, S)` of each layer of a kind."""
+        return [each.weights[0] for each in self.maps if each.kind == kind]
+
+    def entropies(self, kind: AttentionKind) -> list[list[float]]:
+        """Returns `head_entropy` of each layer of a kind."""
+        return [head_entropy(each.weights)[0].tolist() for each in self.maps if each.kind == kind]
+
+    def _repr_html_(self) -> str:
+        """Shows the attention in a notebook."""
+        return attention_page(self)._repr_html_()
+
+
+def attention_page(example: AttentionExample) -> Page:
     """Returns an HTML page that shows the attention of all layers and heads.
 
     The page opens from a file and loads nothing else. It contains the weights, rounded by less than
@@ -59,7 +151,7 @@ def attention_page(example: "AttentionExample") -> Page:
 
 
 def attention_svg(
-    example: "AttentionExample",
+    example: AttentionExample,
     kind: AttentionKind | None = None,
     layer: int | None = None,
     head: int | None = None,
@@ -114,7 +206,7 @@ def attention_svg(
     )
 
 
-def attention_image(example: "AttentionExample", kind: AttentionKind) -> np.ndarray:
+def attention_image(example: AttentionExample, kind: AttentionKind) -> np.ndarray:
     """Draws small heat maps of all heads of one kind, without text: a layer a row, a head a column.
 
     Each weight is a square of 8 pixels.

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from keras_transformer.visualization.attention import AttentionExample, AttentionMap
+from keras_transformer.visualization import AttentionExample, AttentionMap
 from support.reference import softmax
 
 SOURCE = ["▁나는", "▁<script>", "alert(1)", "</script>", "▁&amp;", "</s>"]

@@ -5,7 +5,7 @@ import pytest
 from support.small_models import small_model
 
 from keras_transformer import Tokenizer, Translator, UserError
-from keras_transformer.visualization.attention import (
+from keras_transformer.visualization import (
     AttentionExample,
     AttentionMap,
     attention_maps,

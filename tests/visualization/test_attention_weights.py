@@ -9,7 +9,7 @@ from support.small_models import inputs_of, new_model
 
 from keras_transformer._backend.gradient_checkpointing import gradient_checkpointing
 from keras_transformer.layers import DecoderLayer, EncoderLayer, padding_mask
-from keras_transformer.visualization.attention import (
+from keras_transformer.visualization import (
     AttentionMap,
     attention_maps,
     attention_rollout,
