@@ -13,6 +13,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.capabilities import Capabilities
+
 SCALE = 2.0**-60  # of gradients
 SEARCH_LENGTH = 12  # tokens
 RUNS = 3  # with slightly changed weights and inputs, to measure the effect of rounding
@@ -103,7 +105,7 @@ def search(model: Any) -> Function:
 
     def run(inputs: Any) -> Arrays:
         ids, length = keras.tree.flatten(inputs)[0], model.max_length
-        if getattr(model, "reads_prompt", False):  # prompt and continuation share `max_length`
+        if Capabilities.of(model).reads_prompt:  # prompt and continuation share `max_length`
             length += 1 - ids.shape[1]
         result = compiled(ids, max_length=min(length, SEARCH_LENGTH), options=options)
         return {"ids": as_array(result.ids), "scores": as_array(result.scores)}
