@@ -14,6 +14,7 @@ import keras
 from keras import ops
 
 from keras_transformer._backend import check_not_forked
+from keras_transformer.capabilities import Capabilities
 
 # Largest size of JAX's cache on CPUs, which looks at all its programs when it writes one. Programs
 # for GPUs are larger, and get 8 times as much.
@@ -55,7 +56,7 @@ def compile_function(
     Returns:
         A function that takes `tensors` (or arrays) by position and hashable `options` by name.
     """
-    backend = keras.config.backend() if getattr(model, "compiles", True) else "none"
+    backend = keras.config.backend() if Capabilities.of(model).compiles else "none"
     layers = [layer for layer in _layers(model) if hasattr(layer, "quantization_config")]
     lock = threading.Lock()
 
@@ -149,8 +150,8 @@ def device_memory() -> int | None:
 
 def _layers(model: Any) -> list[Any]:
     """Returns the layers of a model, or of the models of an `Ensemble`, which may be ensembles."""
-    if hasattr(model, "models"):
-        return [layer for part in model.models for layer in _layers(part)]
+    if models := Capabilities.of(model).models:
+        return [layer for part in models for layer in _layers(part)]
     return list(getattr(model, "_flatten_layers", list)())
 
 

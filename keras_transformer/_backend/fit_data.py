@@ -8,6 +8,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_transformer.capabilities import Capabilities
+
 
 def fit_data(
     batches: Iterable[Any], model: Any = None, batch_size: int = 32, shuffle: bool = True
@@ -73,12 +75,13 @@ class _Stream(keras.utils.PyDataset):
         is_rows = isinstance(first, dict) and all(np.ndim(x) < 2 for x in first.values())
         self._batches: Iterator[Any] = enumerate(())
         self.data, self._rows = data, batch_size if is_rows else 0
-        inputs = getattr(model, "inputs", None) or ()
+        model = Capabilities.of(model)
+        inputs = model.inputs or ()
         self._names = {x.name for x in inputs}
         # Rows may begin with whole numbers where later ones have fractions.
         self._dtypes = {x.name: x.dtype for x in inputs if "float" in x.dtype}
         self._dtypes["sample_weight"] = "float32"
-        self._reorders, self._pad_id = shuffle, getattr(model, "pad_id", 0)
+        self._reorders, self._pad_id = shuffle, model.pad_id
 
     @property
     def num_batches(self) -> int | None:
@@ -126,7 +129,7 @@ def _tensorflow_dataset(stream: _Stream, model: Any) -> Any:
     import tensorflow as tf
 
     varying: set[int] | None = None if model is None else {0}
-    if inputs := getattr(model, "inputs", None):
+    if inputs := Capabilities.of(model).inputs:
         shapes = [x.shape for x in (*inputs, *model.outputs)]
         varying = {0} | {i for shape in shapes for i, size in enumerate(shape) if size is None}
 

@@ -10,6 +10,7 @@ from keras_transformer._backend.compile_function import (
     compiles_each_shape,
     makes_graphs,
 )
+from keras_transformer.capabilities import Capabilities
 from keras_transformer.decoding.batches import (
     FEW_SHAPES,
     IN_GRAPH,
@@ -51,7 +52,7 @@ class BatchSearch:
         self._begin, self._resize = (compile_function(x, model) for x in (begin, resize))
         self._advance = compile_function(advance, model, donated=(1, 2))
         self._run_stages = compile_function(run_stages, model, any_shape=True)
-        self._accepts_any_shape = makes_graphs() and getattr(model, "accepts_any_shape", False)
+        self._accepts_any_shape = makes_graphs() and Capabilities.of(model).accepts_any_shape
         self.num_sentences = 0
 
     def shapes(self, num_sentences: int, strategy: Strategy) -> Shapes:

@@ -13,6 +13,7 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.compile_function import while_loop
+from keras_transformer.capabilities import Capabilities
 from keras_transformer.decoding.beam_search import BeamSearch
 from keras_transformer.decoding.next_tokens import TokenRule
 from keras_transformer.decoding.options import SamplingOptions, SearchOptions
@@ -90,7 +91,7 @@ def make_strategy(
     beam_size: Any = None,
 ) -> Strategy:
     """Returns a `BeamSearch` or a `Sampling`. For the arguments, see `search`."""
-    usual = (NO_ID, NO_ID) if getattr(model, "reads_prompt", False) else (2, 3)
+    usual = (NO_ID, NO_ID) if Capabilities.of(model).reads_prompt else (2, 3)
     bos_id, eos_id = (y if x is None else x for x, y in zip((bos_id, eos_id), usual, strict=True))
     if eos_id == model.pad_id != NO_ID:
         raise ValueError(
@@ -101,7 +102,7 @@ def make_strategy(
     rules = (*rules_of_options(options, eos_id), *rules)
     if isinstance(options, SamplingOptions):
         return Sampling(options, rules, options.num_samples, options.num_samples, **ids)
-    if options.coverage_penalty and not hasattr(model, "source_attention"):
+    if options.coverage_penalty and Capabilities.of(model).source_attention is None:
         raise ValueError(
             "`coverage_penalty` needs a model with attention (a method `source_attention`). "
             f"Received: coverage_penalty={options.coverage_penalty}, model={type(model).__name__}"
@@ -134,7 +135,7 @@ def stages(model: Any, max_length: int, first: int, factor: int = 2) -> list[int
 
     A model without `extend_cache` has a single stage.
     """
-    if not hasattr(model, "extend_cache"):
+    if Capabilities.of(model).extend_cache is None:
         return [max_length]
     lengths = (first * factor**exponent for exponent in range(max_length.bit_length()))
     return [*(length for length in lengths if length < max_length), max_length]
@@ -165,8 +166,8 @@ def resize(
             lambda x: x if x is None or x is state.position else ops.take(x, rows, axis=0),
             (request, state),
         )
-    if hasattr(model, "extend_cache"):
-        cache = model.extend_cache(cache, length)
+    if extend_cache := Capabilities.of(model).extend_cache:
+        cache = extend_cache(cache, length)
     return request, strategy.widen(state, length), cache
 
 
@@ -192,7 +193,7 @@ def advance(
         return ops.cast(num_open > max_open, "int32") * (length - state.position)
 
     step = functools.partial(strategy.advance, model)
-    if in_python or not getattr(model, "compiles", True):
+    if in_python or not Capabilities.of(model).compiles:
         while ops.convert_to_numpy(steps_left(state, cache)):
             state, cache = step(request, state, cache)
     else:

@@ -2,13 +2,13 @@
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from keras import ops
 
+from keras_transformer.capabilities import Capabilities
 from keras_transformer.layers.attention.cache import Cache
-from keras_transformer.models.protocol import vocabulary_sizes
 
 
 class Ensemble:
@@ -34,29 +34,28 @@ class Ensemble:
 
     def __init__(self, models: Sequence[Any]) -> None:
         self.models = list(models)
-        for name, of_models in {
-            "pad_id": {model.pad_id for model in models},
-            "reads_prompt": {getattr(model, "reads_prompt", False) for model in models},
-            "target vocabulary": {vocabulary_sizes(model)[1] for model in models} - {None},
-        }.items():
+        parts = [Capabilities.of(model) for model in models]
+        shared: dict[str, set[Any]] = {
+            "pad_id": {x.pad_id for x in parts},
+            "reads_prompt": {x.reads_prompt for x in parts},
+            "target vocabulary": {x.vocabulary_sizes[1] for x in parts} - {None},
+        }
+        for name, of_models in shared.items():
             if len(of_models) > 1:
                 raise ValueError(
                     f"All models must have the same {name}. Received: {sorted(of_models)}"
                 )
-        self.pad_id: int = models[0].pad_id
+        self.pad_id = parts[0].pad_id
         self.max_length: int = min(model.max_length for model in models)
-        self.reads_prompt: bool = getattr(models[0], "reads_prompt", False)
-        self.accepts_any_shape = all(getattr(x, "accepts_any_shape", False) for x in models)
-        self.compiles = all(getattr(model, "compiles", True) for model in models)
-        source_sizes = [size for size, _ in map(vocabulary_sizes, models) if size is not None]
+        self.reads_prompt = parts[0].reads_prompt
+        self.accepts_any_shape = all(x.accepts_any_shape for x in parts)
+        self.compiles = all(x.compiles for x in parts)
+        source_sizes = [x.vocabulary_size for x in parts if x.vocabulary_size is not None]
         self.vocabulary_size: int | None = min(source_sizes, default=None)
-        self.target_vocabulary_size: int | None = vocabulary_sizes(models[0])[1]
-        # Methods that not every model has.
-        if all(hasattr(model, "source_attention") for model in models):
-            self.source_attention = self._mean_source_attention
-        for name in ("extend_cache", "limit_vocabulary"):
-            if all(hasattr(model, name) for model in models):
-                setattr(self, name, functools.partial(self._on_parts, name))
+        self.target_vocabulary_size = parts[0].vocabulary_sizes[1]
+        self.extend_cache = _of_all(_on_parts, [x.extend_cache for x in parts])
+        self.limit_vocabulary = _of_all(_on_parts, [x.limit_vocabulary for x in parts])
+        self.source_attention = _of_all(_mean, [x.source_attention for x in parts])
 
     @property
     def variables(self) -> list[Any]:
@@ -78,14 +77,20 @@ class Ensemble:
         mean_weights = [sum(of_models) / len(of_models) for of_models in weights]
         return total - math.log(len(logits)), _join(parts), *mean_weights
 
-    def _mean_source_attention(self, source_ids: Any, target_ids: Any) -> Any:
-        attentions = [model.source_attention(source_ids, target_ids) for model in self.models]
-        return sum(attentions) / len(attentions)
 
-    def _on_parts(self, method: str, cache: Cache, argument: Any) -> Cache:
-        """Calls a method of each model with the model's part of the cache."""
-        pairs = zip(self.models, _split(cache), strict=True)
-        return _join([getattr(model, method)(part, argument) for model, part in pairs])
+def _of_all(function: Callable[..., Any], methods: Sequence[Any]) -> Callable[..., Any] | None:
+    """Returns `function` of the methods of all models, or None if a model lacks the method."""
+    return functools.partial(function, methods) if all(methods) else None
+
+
+def _mean(methods: Sequence[Callable[..., Any]], *arguments: Any) -> Any:
+    return sum(method(*arguments) for method in methods) / len(methods)
+
+
+def _on_parts(methods: Sequence[Callable[..., Cache]], cache: Cache, argument: Any) -> Cache:
+    """Calls the method of each model with the model's part of the cache."""
+    pairs = zip(methods, _split(cache), strict=True)
+    return _join([method(part, argument) for method, part in pairs])
 
 
 def _join(caches: Sequence[Cache]) -> Cache:

@@ -101,7 +101,7 @@ def limit_request(request: Request, num_specials: int, pad_id: int) -> Request:
     In the fields `_IDS`, ids are replaced by columns of the shortlist.
     """
     batch = ops.shape(request.source_ids)[0]
-    fields = {name: x for name in _IDS if (x := getattr(request, name)) is not None}
+    fields = {name: x for name, x in request._asdict().items() if name in _IDS and x is not None}
     specials = ops.arange(num_specials, dtype="int32") + ops.zeros((batch, 1), "int32")
     # Reshapes only sequences, of which only B may be known at run time alone.
     rows = [

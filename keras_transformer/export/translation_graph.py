@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_text
 
+from keras_transformer.capabilities import Capabilities
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.decoding_loop import search
 from keras_transformer.decoding.options import IMPOSSIBLE, LARGEST_LENGTH_PENALTY, SearchOptions
@@ -115,7 +116,7 @@ class TranslationGraph:
             return self._search(source_ids, limits, beam_size=most, **own)
 
         given = [limits, beam_sizes, penalties]
-        align = hasattr(self._model, "source_attention")
+        align = Capabilities.of(self._model).source_attention is not None
         ids, scores, alignments = self._decode(search, sources, given, most, most, align)
         # Not [-1, ...]: TensorFlow would not infer 0 rows for an empty batch without tokens.
         shape = [tf.reduce_prod(tf.shape(scores)), tf.shape(ids)[-1]]

@@ -19,6 +19,7 @@ from keras_transformer._backend.compile_function import Recompiling
 from keras_transformer._backend.fit_data import has_own_order, prepared
 from keras_transformer._backend.gradient_checkpointing import Recomputable
 from keras_transformer._files import read_bytes
+from keras_transformer.capabilities import Capabilities
 from keras_transformer.layers.base import (
     BASE_ARGUMENTS,
     CLONES,
@@ -240,7 +241,7 @@ def merge_lora(model: Any) -> Any:
     with without_tensorflow(), placeholder_weights():
         merged = type(model).from_config(without_lora(model.get_config()))
     merged.set_weights([keras.ops.convert_to_numpy(x) for _, x in merged_weights(model)])
-    vars(merged)["tokenizer_files"] = getattr(model, "tokenizer_files", None)
+    vars(merged)["tokenizer_files"] = Capabilities.of(model).tokenizer_files
     return merged
 
 

@@ -7,6 +7,7 @@ cache.
 import math
 from typing import Any, Protocol, runtime_checkable
 
+from keras_transformer.capabilities import Capabilities
 from keras_transformer.layers.attention.cache import Cache
 
 
@@ -90,18 +91,13 @@ class SlicesLogits(Protocol):
         """Returns the output matrix `(V, D)` and the bias `(V,)`. The bias can be None."""
 
 
-def vocabulary_sizes(model: Any) -> tuple[int | None, int | None]:
-    """Returns the sizes of the source and target vocabulary, or None if the model does not tell."""
-    size = getattr(model, "vocabulary_size", None)
-    return size, getattr(model, "target_vocabulary_size", None) or size
-
-
 def check_tokenizer(model: Any, tokenizer: Any) -> None:
     """Raises `ValueError` if a model has another tokenizer, or fewer tokens than the tokenizer."""
-    own = getattr(model, "tokenizer_files", None)
+    known = Capabilities.of(model)
+    own = known.tokenizer_files
     if own is not None and own != getattr(tokenizer, "files", None):
         raise ValueError("The model was trained with another tokenizer than the given one.")
-    for side, of_model in zip(("source", "target"), vocabulary_sizes(model), strict=True):
+    for side, of_model in zip(("source", "target"), known.vocabulary_sizes, strict=True):
         # TensorFlow would take another token for such an id, and JAX would compute NaN.
         of_tokenizer = getattr(tokenizer, f"{side}_vocabulary_size", 0)
         if of_tokenizer > (of_model or math.inf):

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.capabilities import Capabilities
 from keras_transformer.errors import check_ids
 from keras_transformer.models.base import ConfiguredModel
 from keras_transformer.models.crossentropy import MaskedAccuracy, MaskedCrossentropy, Perplexity
@@ -170,7 +171,7 @@ def check_tokens(model: Any, x: Any, y: Any = None, sample_weight: Any = None) -
     if sample_weight is not None:  # A label of weight 0 may have any value.
         arrays.pop("labels", None)
     for name, array in arrays.items():
-        end = getattr(model, "vocabulary_size", size) if name == "source_ids" else size
+        end = Capabilities.of(model).vocabulary_size or size if name == "source_ids" else size
         check_ids(end, **{name: array if model.pad_id >= 0 else array[array != model.pad_id]})
     if not (labels is None or inputs is None) and np.array_equal(labels, inputs):
         raise ValueError(

@@ -14,6 +14,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer._backend.types import Tensor
+from keras_transformer.capabilities import Capabilities
 from keras_transformer.models.protocol import Searchable
 
 SCALE = 2.0**-60  # of gradients
@@ -106,7 +107,7 @@ def search(model: Searchable) -> Function:
 
     def run(inputs: Any) -> Arrays:
         ids, length = keras.tree.flatten(inputs)[0], model.max_length
-        if getattr(model, "reads_prompt", False):  # prompt and continuation share `max_length`
+        if Capabilities.of(model).reads_prompt:  # prompt and continuation share `max_length`
             length += 1 - ids.shape[1]
         result = compiled(ids, max_length=min(length, SEARCH_LENGTH), options=options)
         return {"ids": as_array(result.ids), "scores": as_array(result.scores)}

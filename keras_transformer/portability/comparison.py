@@ -19,6 +19,7 @@ import numpy as np
 from keras_transformer._backend import BACKENDS, child_process, installed_backends
 from keras_transformer._backend.types import Tensor
 from keras_transformer._progress import Bar
+from keras_transformer.capabilities import Capabilities
 from keras_transformer.errors import UserError
 from keras_transformer.models.protocol import Searchable
 from keras_transformer.portability import backend_checks
@@ -268,7 +269,7 @@ def random_inputs(model: keras.layers.Layer) -> Any:
     embedding. If the name of an input ends in "positions", they are positions of the other inputs.
     In a matrix of more than two columns, the first row of ids ends with padding, if it is valid.
     """
-    if not getattr(model, "inputs", None):
+    if not Capabilities.of(model).inputs:
         raise UserError(
             "the shapes of the inputs of a model that is not functional are unknown: call "
             f"`conformance(model, inputs)` in Python. Received: model={model!r}"
@@ -276,7 +277,7 @@ def random_inputs(model: keras.layers.Layer) -> Any:
     structure = model.inputs[0] if isinstance(model, keras.Sequential) else model.input
     layers = list(model._flatten_layers())
     length = min([LENGTH, *(x.max_length for x in layers if hasattr(x, "max_length"))])
-    random, pad_id = np.random.default_rng(0), getattr(model, "pad_id", 0)
+    random, pad_id = np.random.default_rng(0), Capabilities.of(model).pad_id
 
     def make(spec: keras.KerasTensor) -> np.ndarray:
         batch, *rest = spec.shape

@@ -14,6 +14,7 @@ from keras_transformer._backend.gradient_checkpointing import (
     gradient_checkpointing,
 )
 from keras_transformer._backend.operations import scalar
+from keras_transformer.capabilities import Capabilities
 from keras_transformer.layers.dropout import Dropout, keep_mask
 from keras_transformer.layers.token_embedding import TokenEmbedding
 from keras_transformer.models.base import FitsTokens
@@ -268,7 +269,7 @@ class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
     def local_copy(self) -> "SlicedLogitsTrainer":
         """Returns a compiled trainer for one device, with the same loss but new weights."""
         model = type(self.model).from_config(self.model.get_config())
-        vars(model)["tokenizer_files"] = getattr(self.model, "tokenizer_files", None)
+        vars(model)["tokenizer_files"] = Capabilities.of(self.model).tokenizer_files
         copy = SlicedLogitsTrainer(model, self.token_loss, self.logits_mebibytes)
         optimizer = type(self.optimizer).from_config(self.optimizer.get_config())
         copy.compile(optimizer, jit_compile=self.jit_compile)

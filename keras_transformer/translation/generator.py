@@ -6,6 +6,7 @@ from typing import Any
 
 from keras_transformer._backend.compile_function import compiling
 from keras_transformer._progress import Bar
+from keras_transformer.capabilities import Capabilities
 from keras_transformer.decoding.decoding_loop import NO_ID
 from keras_transformer.decoding.options import SamplingOptions, SearchOptions
 from keras_transformer.errors import check_is_list
@@ -81,7 +82,7 @@ class Generator:
         length = options.max_length or max(DEFAULT_LENGTH, options.min_length)
         longest = self.model.max_length - length + 1
         ids = [list(self.tokenizer.encode(prompt)) for prompt in prompts]
-        pad_id, size = self.model.pad_id, getattr(self.model, "vocabulary_size", math.inf)
+        pad_id, size = self.model.pad_id, Capabilities.of(self.model).vocabulary_size or math.inf
         for index, prompt in enumerate(ids):
             is_known = all(0 <= id < size and id != pad_id for id in prompt)
             if not (1 <= len(prompt) <= longest and is_known):

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_transformer.capabilities import Capabilities
 from keras_transformer.decoding.batch_search import BatchSearch
 from keras_transformer.decoding.batches import LengthBatch, length_batches, padded
 from keras_transformer.decoding.decoding_loop import NO_ID, Strategy, make_strategy
@@ -27,7 +28,7 @@ class ListSearch:
     def __init__(
         self, model: Any, bos_id: int, eos_id: int, decode: Callable[[list[list[int]]], list[str]]
     ) -> None:
-        if getattr(model, "reads_prompt", False) != (bos_id == NO_ID):
+        if Capabilities.of(model).reads_prompt != (bos_id == NO_ID):
             raise ValueError(
                 "`Translator` needs a sequence-to-sequence model, `Generator` a language model. "
                 f"Received: model={type(model).__name__}"

@@ -4,11 +4,11 @@ import sys
 from typing import Any
 
 from keras_transformer._backend.compile_function import prefers_float32
+from keras_transformer.capabilities import Capabilities
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import UserError
 from keras_transformer.models.base import loading_in_float32
-from keras_transformer.models.protocol import vocabulary_sizes
 from keras_transformer.runs.checkpoints import TOKENIZER_MEMBER, read_member
 from keras_transformer.runs.loading import load_checkpoint_model, load_model
 from keras_transformer.runs.run import Checkpoint, Run
@@ -45,7 +45,8 @@ def open_model(
     load = load_model if checkpoint is None else load_checkpoint_model
     with loading_in_float32(for_inference and prefers_float32()):
         model = load(path)
-    if not hasattr(model, "init_cache"):
+    capabilities = Capabilities.of(model)
+    if capabilities.init_cache is None:
         raise UserError(
             f"{path} must contain a model that translates, such as a Transformer. "
             f"Received: a model of the class {type(model).__name__}"
@@ -55,10 +56,10 @@ def open_model(
             return model
         tokenizer = run.tokenizer()
     found = (tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size)
-    needed = tuple(x or own for x, own in zip(vocabulary_sizes(model), found, strict=True))
+    needed = tuple(x or own for x, own in zip(capabilities.vocabulary_sizes, found, strict=True))
     trained_with = read_member(run.model_path, TOKENIZER_MEMBER)
     is_trained_with = trained_with in (None, tokenizer.fingerprint) and (
-        getattr(model, "tokenizer_files", None) in (None, tokenizer.files)
+        capabilities.tokenizer_files in (None, tokenizer.files)
     )
     if found != needed or not is_trained_with:
         raise UserError(

@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_transformer._backend.compile_function import compile_function
 from keras_transformer._backend.operations import label_logits
+from keras_transformer.capabilities import Capabilities
 from keras_transformer.data.tokenizer import most_pieces
 from keras_transformer.decoding.batches import pair_batches
 from keras_transformer.errors import UserError, check_is_list
@@ -46,7 +47,7 @@ def score_pairs(
         change those of beam search. A label outside the vocabulary gives NaN.
     """
     if pad_id is None:
-        pad_id = getattr(model, "pad_id", 0)
+        pad_id = Capabilities.of(model).pad_id
     given = (source_ids, target_ids, labels)
     source_ids, target_ids, labels = (ops.convert_to_tensor(x, dtype="int32") for x in given)
     inputs = {"source_ids": source_ids, "target_ids": target_ids}

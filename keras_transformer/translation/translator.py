@@ -15,6 +15,7 @@ from keras_transformer._backend.compile_function import (
     prefers_float32,
 )
 from keras_transformer._files import atomic_write
+from keras_transformer.capabilities import Capabilities
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.batches import (
     LengthBatch,
@@ -119,9 +120,9 @@ class Translator(BaseTranslator):
         shortlist: Shortlist | None = None,
         copy_unknown: CopyUnknown = "lines",
     ) -> None:
-        if not hasattr(model, "init_cache"):  # a `SlicedLogitsTrainer`
+        if Capabilities.of(model).init_cache is None:  # a `SlicedLogitsTrainer`
             model = getattr(model, "model", model)
-        files = getattr(model, "tokenizer_files", None) or {}
+        files = Capabilities.of(model).tokenizer_files or {}
         if not (tokenizer or files):
             raise UserError("The model has no tokenizer: give one, or train on a `ParallelDataset`")
         tokenizer = tokenizer or Tokenizer.from_files(files, "the model")
@@ -400,7 +401,7 @@ class Translator(BaseTranslator):
 
         The attention begins after the prefixes of the tokenizer.
         """
-        if not hasattr(self.model, "source_attention"):
+        if Capabilities.of(self.model).source_attention is None:
             raise UserError(
                 "Alignments and copied characters need a model with attention (a method "
                 f"`source_attention`). Received: model={type(self.model).__name__}"

@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_transformer._backend.compile_function import compile_function
 from keras_transformer._backend.gradient_checkpointing import gradient_checkpointing
+from keras_transformer.capabilities import Capabilities
 from keras_transformer.data.tokenizer import Tokenizer, check_utf8, most_pieces
 from keras_transformer.errors import UserError
 from keras_transformer.layers.attention.scaled_dot_product_attention import (
@@ -154,7 +155,7 @@ def translation_attention(
     first = len(source_ids) - len(source) - tokenizer.source_eos
     before = first, len(tokenizer.target_prefix_ids)
     alignment: tuple[tuple[int, int], ...] = ()
-    if hasattr(model, "source_attention"):
+    if Capabilities.of(model).source_attention is not None:
         attention = model.source_attention(inputs["source_ids"], inputs["target_ids"][:, None])
         alignment = align_words(
             ops.convert_to_numpy(attention)[0, 0, before[1] :, before[0] :],

@@ -10,6 +10,7 @@ from keras import ops
 from sacrebleu.metrics import CHRF
 
 from keras_transformer._pages import Page, bar_chart, line_chart, render
+from keras_transformer.capabilities import Capabilities
 from keras_transformer.data.tokenizer import most_pieces
 from keras_transformer.errors import UserError
 from keras_transformer.evaluation.evaluator import Evaluator
@@ -266,7 +267,7 @@ def attention_of_sentences(system: System, sources: Sequence[str]) -> list[dict[
     result is None.
     """
     tokenizer, model = system.scorer.tokenizer, system.scorer.model
-    if not hasattr(model, "source_attention"):
+    if Capabilities.of(model).source_attention is None:
         return None
     short, of_sources, of_targets = _encoded(system, sources, system.hypotheses)
     short = [index for index in short if 0 < len(sources[index]) <= MOST_CHARACTERS]
