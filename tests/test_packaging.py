@@ -36,7 +36,7 @@ TESTED_WITH = {
     "layers/normalization.py": "layers/test_sublayers.py",
     "runs/folder.py": "runs/test_run.py",
     "runs/loading.py": "runs/test_checkpoints.py",
-    "translation/beam_page.py": "visualization/test_beam.py",
+    "translation/beam_tree.py": "visualization/test_beam.py",
     "translation/engines.py": "translation/test_open_run.py",
     "visualization/attention.py": "visualization/test_attention_example.py",
     "visualization/attention_pages.py": "visualization/test_attention_html.py",

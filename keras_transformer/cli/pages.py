@@ -96,7 +96,7 @@ def beam_command(run: Path, sentence: str, options: BeamOptions, search: Given) 
     opened = Run.open(run)
     found = checked(opened.recipe.evaluation.search_options, **search)
     with output_file(options.output) as file:
-        from keras_transformer.translation.beam_page import beam_page
+        from keras_transformer.translation.beam_tree import beam_page
 
         translator = checked(open_translator, opened, found, checkpoint=options.checkpoint)
         file.write(beam_page(translator.beam_tree(sentence)))

@@ -1,22 +1,17 @@
-"""Records which hypotheses a beam search continued, finished and dropped, and why."""
+"""The tree of all hypotheses that a beam search considered, and how it is drawn."""
 
-import itertools
-from collections.abc import Iterator, Sequence
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import numpy as np
-from keras import ops
-
-from keras_transformer.decoding.beam_search import BeamSearch, BeamState
-from keras_transformer.decoding.decoding_loop import run_stages
-from keras_transformer.decoding.options import IMPOSSIBLE, SearchOptions
-from keras_transformer.decoding.request import Request, SearchResult
-from keras_transformer.decoding.token_rules import Candidates
+from keras_transformer._pages import Page, render, text_width
+from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.translation.hypothesis import WORD_BEGIN, Hypothesis
 
 Outcome = Literal["continued", "finished", "dropped"]
-Ids = tuple[int, ...]
+ROW, GAP, START = 38, 26, 34  # pixels
+# Widths of the tree, in pixels, on a screen and on a telephone. Steps that do not fit are below.
+WIDTHS = (1080, 360)
 
 
 @dataclass
@@ -86,110 +81,71 @@ class BeamTree:
 
     def _repr_html_(self) -> str:
         """Shows the tree in a notebook."""
-        from keras_transformer.translation.beam_page import beam_page
-
         return beam_page(self)._repr_html_()
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class _RecordingBeamSearch(BeamSearch):
-    """A beam search of one sentence that appends a `BeamNode` for each candidate of each step."""
+def beam_page(tree: BeamTree) -> Page:
+    """Returns a beam tree as one HTML page that loads nothing else.
 
-    pieces: Sequence[str]  # target pieces in the order of their ids
-    groups: Iterator[int]  # the beam group of each step
-    nodes: list[BeamNode] = field(
-        default_factory=lambda: [BeamNode(None, 0, 0, 0, "", 0.0, 0.0, 1, "continued")]
-    )
-    # Index of each node by its group and token ids.
-    indices: dict[tuple[int, Ids], int] = field(default_factory=dict)
-    # The model's log-probabilities (V,) of the next token, for each beam.
-    own: list[np.ndarray] = field(default_factory=list)
+    The page has the results, the tree of all hypotheses that were live or finished, a table that
+    tells why each finished hypothesis won or lost, and the candidates of each step.
 
-    def _select_groups(
-        self, state: BeamState, logits: Any, bonus: Any, request: Request
-    ) -> tuple[BeamState, Any]:
-        self.own[:] = _first(ops.log_softmax(logits))
-        return super()._select_groups(state, logits, bonus, request)
+    Example:
 
-    def _select(self, state: BeamState, *rest: Any) -> tuple[BeamState, Any]:
-        return self._recorded(super()._select(state, *rest), *rest)
-
-    def _select_single(self, state: BeamState, *rest: Any) -> tuple[BeamState, Any]:
-        return self._recorded(super()._select_single(state, *rest), *rest)
-
-    def _recorded(
-        self, found: tuple[BeamState, Any], candidates: Candidates, bonus: Any, request: Request
-    ) -> tuple[BeamState, Any]:
-        state, group, length = found[0], next(self.groups), int(found[0].position)
-        ends = self._ends(candidates, state.position, request)
-        ended = self._ended(candidates, ends, state.position, bonus, request)
-        live = [tuple(ids[1 : 1 + length]) for ids in _first(state.live.ids).tolist()]
-        own = self.own[group * len(live) : (group + 1) * len(live)]
-        columns = (*candidates[:3], ends, ended.scores)
-        rows = zip(*(_first(column).tolist() for column in columns), strict=True)
-        for rank, (row, total, beam, is_end, score) in enumerate(rows, 1):
-            if total == IMPOSSIBLE:
-                continue
-            ids = tuple(row[1 : 1 + length])
-            node = BeamNode(
-                parent=self.indices.get((group, ids[:-1]), 0),
-                length=length,
-                group=group,
-                token_id=ids[-1],
-                piece=self.pieces[ids[-1]],
-                log_probability=total,
-                token_log_probability=float(own[beam][ids[-1]]),
-                rank=rank,
-            )
-            self.indices[group, ids] = len(self.nodes)
-            self.nodes.append(node)
-            if score > IMPOSSIBLE:
-                node.outcome, node.score = "finished", score
-            elif is_end or ids not in live:
-                node.reason = f"rank {rank} of the step, but there are {len(live)} beams"
-            elif _first(self.is_open(state)):
-                node.outcome = "continued"
-            else:
-                node.reason = self._why_ended(total, state, request)
-        return found
-
-    def _why_ended(self, log_probability: float, state: BeamState, request: Request) -> str:
-        finished = int(_first(state.num_finished)[0])
-        if finished >= ops.shape(state.live.ids)[1]:
-            return f"the search ended, because {finished} hypotheses were finished"
-        divisor = float(_first(self._divisor(request, request.max_lengths)))
-        return f"the search ended: the score could become at most {log_probability / divisor:.3f}"
-
-
-def _first(tensor: Any) -> Any:
-    """Returns the row of the only sentence as a NumPy array."""
-    return ops.convert_to_numpy(tensor)[0]
-
-
-def record(
-    model: Any, request: Request, max_length: int, strategy: Any, pieces: Sequence[str]
-) -> tuple[tuple[BeamNode, ...], SearchResult]:
-    """Searches one sentence without compiling. Returns all nodes, and the result as NumPy arrays.
-
-    `strategy` is a `BeamSearch`. The steps call the same functions as the compiled search.
+    >>> Path("beam.html").write_text(beam_page(translator.beam_tree("A man sleeps.")), "utf-8")
     """
-    groups = itertools.cycle(range(strategy.options.num_beam_groups))
-    search = _RecordingBeamSearch(**vars(strategy), pieces=pieces, groups=groups)
-    found = run_stages(model, request, max_length, strategy=search, in_python=True)
-    result = SearchResult(*map(ops.convert_to_numpy, found))
-    nodes = search.nodes
-    for rank, (ids, length) in enumerate(zip(result.ids[0], result.lengths[0], strict=True), 1):
-        found_ids = tuple(ids[:length].tolist())
-        of_groups = [nodes[i] for (_, own), i in search.indices.items() if own == found_ids]
-        for node in [node for node in of_groups if node.result is None][:1]:
-            node.result = rank
-    best = max((node.score for node in nodes if node.score is not None), default=0.0)
-    parents = {node.parent for node in nodes if node.outcome != "dropped"}
-    for index, node in enumerate(nodes):
-        if node.result == 1:
-            node.reason = "the best score"
-        elif node.score is not None:
-            node.reason = f"the score is {best - node.score:.3f} lower than the best score"
-        elif node.outcome == "continued" and index not in parents:
-            node.reason = "none of its continuations was among the best of the next step"
-    return tuple(nodes), result
+    options = tree.options.model_dump(exclude_defaults=True, exclude={"beam_size"})
+    options = {"length_penalty": tree.options.length_penalty, **options}
+    finished = [node for node in tree.nodes if node.outcome == "finished" and node.length > 0]
+    return render(
+        "beam.html",
+        title=f"Beam search: {tree.source}",
+        tree=tree,
+        search=", ".join(f"{name} {x}" for name, x in options.items()),
+        start=ROW / 2,
+        drawings=[_boxes(tree, width) for width in WIDTHS],
+        row=ROW,
+        gap=GAP,
+        finished=sorted(finished, key=lambda node: -(node.score or 0.0)),
+        last_step=max(node.length for node in tree.nodes),
+        probability=lambda node: min(math.exp(node.token_log_probability), 1.0),
+        label=_label,
+    )
+
+
+def _label(node: BeamNode) -> str:
+    return node.piece if node.score is None else f"{node.piece} {node.score:.2f}"
+
+
+def _boxes(tree: BeamTree, most: int) -> list[dict[str, Any]]:
+    """Returns a box for each hypothesis that was live or finished.
+
+    `x` is its left end, `y` its vertical middle, and `begin` and `parent_y` are where its edge
+    begins. A step is a column: the live hypotheses first, then those that finished. Columns that
+    exceed the width `most` go on below, and the edges to them begin at the left.
+    """
+    boxes: dict[int, dict[str, Any]] = {0: {"x": 0.0, "y": ROW / 2, "width": float(START)}}
+    best = next((node for node in tree.nodes if node.result == 1), tree.nodes[0])
+    on_path = {id(node) for node in tree.path(best)}
+    shown = [i for i, node in enumerate(tree.nodes) if i and node.outcome != "dropped"]
+    left, top, before = float(START + GAP), 0.0, 0.0
+    for length in range(1, 1 + max(tree.nodes[index].length for index in shown)):
+        column = [index for index in shown if tree.nodes[index].length == length]
+        column.sort(key=lambda index: (tree.nodes[index].outcome == "finished", index))
+        live = sum(tree.nodes[index].outcome != "finished" for index in column)
+        width = 18 + max(text_width(_label(tree.nodes[index])) for index in column)
+        is_below = length > 1 and left + width > most
+        if is_below:
+            left, before = float(GAP), top
+            top = max(box["y"] for box in boxes.values()) + ROW
+        for row, index in enumerate(column):
+            node, parent = tree.nodes[index], boxes[tree.nodes[index].parent or 0]
+            below = max(tree.options.beam_size - live, 0) if row >= live else 0
+            place = {"x": left, "y": top + ROW * (row + below + 0.5), "width": width}
+            edge = {"begin": parent["x"] + parent["width"], "parent_y": parent["y"]}
+            if is_below:
+                edge = {"begin": 0.0, "parent_y": parent["y"] - before + top}
+            boxes[index] = {**place, **edge, "node": node, "is_best": id(node) in on_path}
+        left += width + GAP
+    del boxes[0]
+    return list(boxes.values())

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from keras import ops
@@ -42,7 +42,6 @@ from keras_transformer.translation.base_translator import (
     counted_progress,
     whole_sentences,
 )
-from keras_transformer.translation.beam_tree import BeamTree, record
 from keras_transformer.translation.hypothesis import (
     Hypothesis,
     SourcePart,
@@ -55,6 +54,9 @@ from keras_transformer.translation.hypothesis import (
 from keras_transformer.translation.list_search import ListSearch
 from keras_transformer.translation.open_run import open_model, open_shortlist
 from keras_transformer.translation.target_constraints import TargetConstraints
+
+if TYPE_CHECKING:
+    from keras_transformer.translation.beam_tree import BeamTree
 
 # Part k of sentence i uses the random numbers of the index i + k * PART_STRIDE.
 PART_STRIDE = 2**40
@@ -332,7 +334,7 @@ class Translator(BaseTranslator):
             chosen.append([replace(best, score=utilities[best.text])])
         return chosen
 
-    def beam_tree(self, sentence: str) -> BeamTree:
+    def beam_tree(self, sentence: str) -> "BeamTree":
         """Translates a sentence, and returns all hypotheses that the beam search considered.
 
         The search runs without compiling, so it is slow. Its results are those of
@@ -349,6 +351,9 @@ class Translator(BaseTranslator):
         Raises:
             UserError: If the sentence is blank or too long, or the translator has a shortlist.
         """
+        from keras_transformer.translation.beam_recorder import record
+        from keras_transformer.translation.beam_tree import BeamTree
+
         parts = self._parts([sentence])
         if len(parts) != 1 or self.shortlist is not None:
             raise UserError(

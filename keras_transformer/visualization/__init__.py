@@ -1,6 +1,6 @@
 """Shows what a model does: pages and pictures of attention, search and training."""
 
-from keras_transformer.translation.beam_page import beam_page
+from keras_transformer.translation.beam_tree import beam_page
 from keras_transformer.visualization.attention import (
     attention_maps,
     attention_rollout,

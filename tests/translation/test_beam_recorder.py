@@ -8,7 +8,8 @@ from support.searching import eagerly, quick_search
 from keras_transformer import SearchOptions
 from keras_transformer.decoding import Request
 from keras_transformer.decoding.decoding_loop import make_strategy
-from keras_transformer.translation.beam_tree import BeamTree, record
+from keras_transformer.translation.beam_recorder import record
+from keras_transformer.translation.beam_tree import BeamTree
 
 pytestmark = pytest.mark.once
 
