@@ -79,7 +79,7 @@ def _type(field: FieldInfo) -> click.ParamType:
             return click.Choice(get_args(kind))
     if not {int, float} & {*kinds}:
         return click.BOOL if bool in kinds else click.STRING
-    limits = map(asdict, filter(is_dataclass, field.metadata))
+    limits = [asdict(x) for x in field.metadata if is_dataclass(x) and not isinstance(x, type)]
     bounds = {name: bound for limit in limits for name, bound in limit.items()}
     minimum, maximum = bounds.get("ge", bounds.get("gt")), bounds.get("le")
     range_type = click.FloatRange if float in kinds else click.IntRange
