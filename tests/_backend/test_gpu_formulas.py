@@ -8,7 +8,8 @@ from keras_transformer._backend import operations
 from keras_transformer.layers import MultiHeadAttention
 from keras_transformer.layers.base import Dense
 from keras_transformer.layers.normalization import LayerNormalization
-from keras_transformer.training import TransformerAdam, optimizer
+from keras_transformer.training import TransformerAdam
+from keras_transformer.training.step import optimizer
 
 
 @pytest.fixture
