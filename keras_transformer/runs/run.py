@@ -329,7 +329,11 @@ class Run:
     @property
     def resume_command(self) -> str:
         """The command that continues the training."""
-        return run_command(self.directory, self.recipe.model.architecture, "train", "--resume")
+        return self.command("train", "--resume")
+
+    def command(self, name: str, *options: str) -> str:
+        """Returns a command line for this run, to show to the user (also in pages)."""
+        return run_command(self.directory, self.recipe.model.architecture, name, *options)
 
     def unfinished(self) -> UserError:
         """Returns the error for a run without a finished model, with a command that helps."""
