@@ -66,6 +66,7 @@ OWN = {
     "_resize",
     "_select",
     "_shape",
+    "_split",
 }
 
 TESTS = Path(__file__).parent

@@ -40,7 +40,7 @@ def test_a_text_that_is_too_long_for_the_model_is_not_shaded():
         return [[1, 2, 3]] * len(texts)
 
     scorer = SimpleNamespace(
-        model=SimpleNamespace(max_length=3, source_attention=None),
+        model=SimpleNamespace(max_length=3, source_attention=encode),
         tokenizer=SimpleNamespace(
             encode_source=encode,
             encode_target=encode,
