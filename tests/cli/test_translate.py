@@ -251,7 +251,7 @@ def test_a_refused_line_is_numbered_through_the_whole_text(run, echo, write):
 
     echo(Refusing())
     source = write("in", "a\n" * 1500 + "b\n")
-    assert fails("translate", run, source) == "line 1501: impossible"
+    assert fails("translate", run, source).startswith("line 1501: impossible")
 
 
 def test_engine_ctranslate2_gives_the_translations_of_keras(run):

@@ -5,6 +5,7 @@ import pytest
 from support.parallel_text import SENTENCES
 
 from keras_transformer import Tokenizer
+from keras_transformer.data import vocabulary
 from keras_transformer.data.vocabulary import ABSENT, Vocabulary, converted, new_ids, word_model
 
 
@@ -13,7 +14,8 @@ def model():
     return Tokenizer.train(SENTENCES, 60).source_model
 
 
-def test_special_ids_come_first_and_rows_are_those_of_the_original():
+def test_special_ids_come_first_and_rows_are_those_of_the_original(monkeypatch):
+    monkeypatch.setattr(vocabulary, "_MOST_UNKNOWN", 0.5)  # of a model with three pieces
     model = word_model(["▁a", "▁b", "▁new"])
     old = Vocabulary(["▁a", "</s>", "<unk>", "<s>", "▁b"], model, unk=2, eos=1)
     ids = new_ids(old, [model], size=9)

@@ -372,7 +372,7 @@ HUGE = json.dumps({"w": {"dtype": "F32", "shape": [2**40, 2**40], "data_offsets"
         (change_config(encoder_attention_heads=1), "the same heads. Received: (1, 3)"),
         (
             change_config("generation_config.json", eos_token_id=10**6),
-            "must be from 0 to 59. Received: values from 0 to 1000000",
+            "must be integers from 0 to 59. Received: values from 0 to 1000000",
         ),
         (rename_weight, "does not have the weights ['model.decoder.layers.0.fcX.bias'"),
         (spoil_weight, "not finite"),

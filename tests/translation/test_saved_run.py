@@ -142,7 +142,7 @@ def test_what_no_command_could_open_is_refused(tokenizer, tmp_path):
         (new_model(17), tokenizer, {}, ValueError, "are .17, 17, 0. in the model"),
         (new_model(15), tokenizer, {}, ValueError, "more source tokens than the model"),
         (new_model(), None, {}, UserError, "The model has no tokenizer"),
-        (new_model(), tokenizer, {"source_language": "Klingon!"}, ValueError, "source_language"),
+        (new_model(), tokenizer, {"source_language": "Klingon!"}, UserError, "source_language"),
     ]
     for model, given, languages, error, message in refused:
         with pytest.raises(error, match=message):
