@@ -51,8 +51,7 @@ if TYPE_CHECKING:
         data as data,
         decoding as decoding,
         evaluation as evaluation,
-        exchange as exchange,
-        export as export,
+        formats as formats,
         portability as portability,
         recipe as recipe,
         runs as runs,
@@ -73,6 +72,11 @@ if TYPE_CHECKING:
         Shortlist as Shortlist,
         search as search,
     )
+    from keras_transformer.formats import (
+        import_run as import_run,
+        open_translator as open_translator,
+        save_run as save_run,
+    )
     from keras_transformer.portability import conformance as conformance
     from keras_transformer.recipe.files import load_recipe as load_recipe
     from keras_transformer.recipe.settings import Recipe as Recipe
@@ -89,11 +93,8 @@ if TYPE_CHECKING:
         Hypothesis as Hypothesis,
         Scorer as Scorer,
         Translator as Translator,
-        import_run as import_run,
         open_model as open_model,
         open_shortlist as open_shortlist,
-        open_translator as open_translator,
-        save_run as save_run,
     )
 
 __version__ = "0.1.0.dev0"
@@ -103,15 +104,13 @@ __getattr__ = lazy_names(
     {
         "data": "BatchPlan ParallelDataset TokenStore Tokenizer",
         "decoding": "Ensemble SamplingOptions SearchOptions Shortlist search",
+        "formats": "import_run open_translator save_run",
         "portability": "conformance",
         "recipe.files": "load_recipe",
         "recipe.settings": "Recipe",
         "runs.run": "Run",
         "training": "SlicedLogitsTrainer array_batches average_checkpoints fit train",
-        "translation": """
-            Generator Hypothesis Scorer Translator import_run open_model open_shortlist
-            open_translator save_run""",
+        "translation": "Generator Hypothesis Scorer Translator open_model open_shortlist",
     },
-    "data decoding evaluation exchange export portability recipe runs serving translation "
-    "visualization",
+    "data decoding evaluation formats portability recipe runs serving translation visualization",
 )

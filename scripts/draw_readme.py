@@ -18,8 +18,8 @@ from matplotlib.patches import FancyBboxPatch
 from matplotlib.ticker import MaxNLocator
 
 from keras_transformer import Run
+from keras_transformer.formats.engines import open_translator
 from keras_transformer.runs.checkpoints import logged_scalars
-from keras_transformer.translation.engines import open_translator
 
 INK, MUTED, GRID = "#1d2b3a", "#5d6b7a", "#e3e8ee"
 # Edge and fill of the boxes.

@@ -37,16 +37,14 @@ TESTED_WITH = {
     "runs/folder.py": "runs/test_run.py",
     "runs/loading.py": "runs/test_checkpoints.py",
     "translation/beam_tree.py": "visualization/test_beam.py",
-    "translation/engines.py": "translation/test_open_run.py",
+    "formats/engines.py": "translation/test_open_run.py",
     "visualization/attention.py": "visualization/test_attention_example.py",
     "visualization/attention_pages.py": "visualization/test_attention_html.py",
     "_lazy.py": "test_public_api.py",
-    "export/options.py": "export/test_run_export.py",
-    "export/hugging_face.py": "translation/test_imported_run.py",
-    "cli/import_run.py": "translation/test_imported_run.py",
+    "cli/import_run.py": "formats/test_imported_run.py",
     **{
-        f"exchange/{name}.py": "translation/test_imported_run.py"
-        for name in ("foreign_model", "marian", "weight_names")
+        f"formats/{name}.py": "formats/test_imported_run.py"
+        for name in ("foreign_model", "marian", "weight_names", "run_folder")
     },
     "serving.py": "serving/test_client.py",
 }

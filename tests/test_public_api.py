@@ -24,7 +24,7 @@ PUBLIC = """
     open_shortlist open_translator padding_mask save_run scaled_dot_product_attention search train
 """.split()
 PACKAGES = (
-    "data decoding evaluation exchange export layers models portability recipe runs serving "
+    "data decoding evaluation formats layers models portability recipe runs serving "
     "training translation visualization"
 ).split()
 
@@ -82,7 +82,7 @@ def test_the_import_spares_tensorflow():
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("package", ["", "data", "decoding", "training", "translation"])
+@pytest.mark.parametrize("package", ["", "data", "decoding", "formats", "training", "translation"])
 def test_what_type_checkers_see_is_imported_on_first_use(package):
     """The names under `TYPE_CHECKING` and those of `lazy_names` are the same."""
     module = importlib.import_module(f"keras_transformer.{package}".rstrip("."))

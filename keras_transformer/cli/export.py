@@ -56,8 +56,7 @@ def export_command(run: Path, options: FormatOptions, search: Given) -> None:
     keras-transformer export runs/quickstart --format run --quantization float16
     echo "twenty-six" | python exports/quickstart/onnx/translate.py
     """
-    from keras_transformer.export.options import ExportOptions
-    from keras_transformer.export.run_export import export_run
+    from keras_transformer.formats.run_export import ExportOptions, export_run
     from keras_transformer.runs.run import Run
 
     opened = Run.open(run)

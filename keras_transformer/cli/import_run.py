@@ -43,7 +43,7 @@ def import_command(source: str, run: Path, options: ImportOptions) -> None:
     echo "Hello." | keras-transformer translate runs/opus_en_de
     keras-transformer init corpus.en corpus.de --from runs/opus_en_de
     """
-    from keras_transformer.translation.imported_run import import_run
+    from keras_transformer.formats.run_folder import import_run
 
     given = options.model_dump()
     imported = import_run(source, run, vocabularies=given.pop("vocabulary"), **given)

@@ -52,8 +52,8 @@ def attention_command(run: Path, sentence: str, options: AttentionOptions) -> No
     shown = options.model_dump(include={"kind", "layer", "head"}, exclude_none=True)
     if suffix == ".html" and shown:
         raise UserError(f"--{[*shown][0]} is for .svg and .png files: choose it in the HTML page")
+    from keras_transformer.formats.engines import open_translator
     from keras_transformer.runs.run import Run
-    from keras_transformer.translation.engines import open_translator
     from keras_transformer.visualization import attention_pages as pages, translation_attention
 
     if suffix == ".png":
@@ -90,8 +90,8 @@ def beam_command(run: Path, sentence: str, options: BeamOptions, search: Given) 
     keras-transformer beam runs/quickstart "twenty-six"
     keras-transformer beam runs/multi30k_en_de "A man sleeps." --beam-size 8 --output beam8.html
     """
+    from keras_transformer.formats.engines import open_translator
     from keras_transformer.runs.run import Run
-    from keras_transformer.translation.engines import open_translator
 
     opened = Run.open(run)
     found = checked(opened.recipe.evaluation.search_options, **search)

@@ -100,9 +100,9 @@ def translate_command(
     drawn = _sampling(options, sampling, search)
     constraints = (options.prefix, options.required, options.forbidden)
     _check_files(options, file, *constraints)
+    from keras_transformer.formats.engines import open_translator
     from keras_transformer.runs.run import Run
     from keras_transformer.translation.base_translator import STREAMED_LINES
-    from keras_transformer.translation.engines import open_translator
 
     runs = [Run.open(path) for path in (run, *options.ensemble)]
     recipe = runs[0].recipe

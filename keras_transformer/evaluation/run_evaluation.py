@@ -11,10 +11,10 @@ from keras_transformer.data.text_files import read_lines
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.evaluation.evaluator import Evaluator, MetricName, Score
+from keras_transformer.formats.engines import open_translator
 from keras_transformer.runs.checkpoints import checkpoint_step
 from keras_transformer.runs.run import Checkpoint, Run
 from keras_transformer.runs.text import Split
-from keras_transformer.translation.engines import open_translator
 
 
 class Evaluated(NamedTuple):

@@ -29,7 +29,6 @@ from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import UserError
 from keras_transformer.models.base import loading_in_float32
 from keras_transformer.models.protocol import check_tokenizer
-from keras_transformer.recipe.files import shipped_runs
 from keras_transformer.runs.checkpoints import read_member, write_members
 from keras_transformer.runs.loading import load_model
 from keras_transformer.runs.run import Checkpoint, Runs, opened_runs
@@ -174,32 +173,6 @@ class Translator(BaseTranslator):
         options = options or run.recipe.evaluation.search_options()
         shortlist = open_shortlist(run, tokenizer) if use_shortlist else None
         return cls(model, tokenizer, options, overlong, tokens_per_batch, shortlist, copy_unknown)
-
-    @classmethod
-    def from_preset(
-        cls,
-        preset: str | Path,
-        options: SearchOptions | None = None,
-        *,
-        revision: str | None = None,
-        **arguments: Any,
-    ) -> "Translator":
-        """Opens the translator of a run, or of a model that `import_run` reads.
-
-        A model of the hub is downloaded once. `**arguments` are those of `from_run`, or, of a model
-        that is no run, of the constructor.
-
-        Example:
-
-        >>> Translator.from_preset("hf://Helsinki-NLP/opus-mt-en-de").translate(["How are you?"])
-        """
-        from keras_transformer.translation.imported_run import read_preset
-
-        if (Path(preset) / "recipe.yaml").is_file() or str(preset) in shipped_runs():
-            return cls.from_run(preset, options, **arguments)
-        foreign, model, tokenizer = read_preset(preset, revision)
-        options = options or SearchOptions(**foreign.evaluation)
-        return cls(model, tokenizer, options, **arguments)
 
     def save(self, path: str | Path) -> None:
         """Writes the model, its tokenizer and the options of search as one file, such as `x.keras`.

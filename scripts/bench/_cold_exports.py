@@ -15,7 +15,7 @@ from keras_transformer.translation.open_run import open_model
 
 
 def _exporting(run: Path, folder: Path) -> dict[str, Callable[..., Any]]:
-    from keras_transformer.export import export_ctranslate2, export_hugging_face
+    from keras_transformer.formats import export_ctranslate2, export_hugging_face
     from keras_transformer.runs.run import Run
 
     opened = Run.open(run)

@@ -383,7 +383,7 @@ class NumberedPieces:
 
 
 def save_marian(model: Any, case: Case, folder: Path) -> None:
-    from keras_transformer.export import export_hugging_face
+    from keras_transformer.formats import export_hugging_face
 
     tokenizer: Any = NumberedPieces(case.vocabulary_size)
     export_hugging_face(model, tokenizer, folder / "marian")
@@ -421,7 +421,7 @@ def load_marian(case: Case, setting: Setting, folder: Path, device: str = "cpu")
 
 
 def save_ctranslate2(model: Any, case: Case, folder: Path) -> None:
-    from keras_transformer.export import export_ctranslate2
+    from keras_transformer.formats import export_ctranslate2
 
     tokenizer: Any = NumberedPieces(case.vocabulary_size)
     export_ctranslate2(model, tokenizer, folder / "ctranslate2")

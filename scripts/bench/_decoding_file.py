@@ -146,7 +146,7 @@ def _start(run: Path, text: Path, folder: str, *arguments: str, **env: str) -> _
 
 
 def _exporting(run: Path, folder: Path) -> dict[str, Callable[..., Any]]:
-    from keras_transformer.export import export_ctranslate2
+    from keras_transformer.formats import export_ctranslate2
     from keras_transformer.runs.run import Run
     from keras_transformer.translation.base_translator import EXTRA_LENGTH
 

@@ -9,7 +9,7 @@ from cold_start import Measured, Process, Way, report, take_turns
 from support.parallel_text import SENTENCES
 
 from keras_transformer.data import Tokenizer
-from keras_transformer.export import export_ctranslate2, export_hugging_face
+from keras_transformer.formats import export_ctranslate2, export_hugging_face
 from keras_transformer.models import Transformer
 
 BENCH = Path(__file__).parents[2] / "scripts" / "bench"

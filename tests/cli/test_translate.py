@@ -20,7 +20,7 @@ from keras_transformer_cli import _log_lines_hidden
 
 with _log_lines_hidden():
     from keras_transformer import cli
-    from keras_transformer.translation import engines
+    from keras_transformer.formats import engines
     from keras_transformer.translation.hypothesis import Hypothesis
 
 class Shouter:
@@ -134,7 +134,7 @@ def test_output_that_cannot_be_written_is_refused_before_the_model_is_loaded(run
         assert fails(*translate, *options).startswith(f"{tmp_path} cannot be written: ")
 
 
-OPEN = "keras_transformer.translation.engines.open_translator"
+OPEN = "keras_transformer.formats.engines.open_translator"
 
 
 class Echo:
@@ -288,7 +288,7 @@ def test_options_that_ctranslate2_lacks_are_refused(run, tmp_path):
         assert fails(*translate, *words, input="one\n") == expected
     for option in (("--shortlist",), ("--checkpoint", "last"), ("--ensemble", run)):
         message = fails(*translate, *option, input="one\n")
-        assert message.startswith("The engine ctranslate2 translates with the finished model of")
+        assert message.startswith("CTranslate2 does not have these options")
     assert not (run / ".ctranslate2").exists()
 
 

@@ -26,7 +26,7 @@ from keras_transformer import (
 from keras_transformer._backend.compile_function import compile_function, makes_graphs
 from keras_transformer.decoding import Request
 from keras_transformer.decoding.decoding_loop import make_strategy, run_stages
-from keras_transformer.export.saved_model import run_signatures
+from keras_transformer.formats.saved_model import run_signatures
 from keras_transformer.models import ARCHITECTURES
 from keras_transformer.models.protocol import Searchable, SlicesLogits
 from keras_transformer.recipe.settings import ModelSettings

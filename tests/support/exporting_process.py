@@ -22,9 +22,9 @@ from keras_transformer import SearchOptions
 from keras_transformer.data import Tokenizer
 from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import UserError
-from keras_transformer.export import saved_model
-from keras_transformer.export.saved_model import run_signatures
-from keras_transformer.export.translation_graph import (
+from keras_transformer.formats import saved_model
+from keras_transformer.formats.saved_model import run_signatures
+from keras_transformer.formats.translation_graph import (
     GraphTokenizer,
     TranslationGraph,
     map_length_chunks,

@@ -10,8 +10,8 @@ import numpy as np
 import yaml
 
 from keras_transformer import SearchOptions, Tokenizer, Transformer
-from keras_transformer.exchange.weight_names import MARIAN, named_weights
-from keras_transformer.export import export_hugging_face
+from keras_transformer.formats import export_hugging_face
+from keras_transformer.formats.weight_names import MARIAN, named_weights
 from support.contract import randomize
 from support.parallel_text import SENTENCES
 

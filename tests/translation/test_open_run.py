@@ -10,6 +10,7 @@ from support.contract import to_numpy
 
 from keras_transformer.data import Tokenizer
 from keras_transformer.errors import UserError
+from keras_transformer.formats.engines import open_translator
 from keras_transformer.layers.base import Dense
 from keras_transformer.models import Transformer
 from keras_transformer.models.base import in_float32
@@ -18,7 +19,6 @@ from keras_transformer.runs.checkpoints import TOKENIZER_MEMBER, ValidationHisto
 from keras_transformer.runs.loading import load_checkpoint_model
 from keras_transformer.runs.run import Run
 from keras_transformer.training.checkpoint import save_checkpoint
-from keras_transformer.translation.engines import open_translator
 from keras_transformer.translation.open_run import open_model, open_shortlist
 
 
@@ -70,9 +70,9 @@ def test_what_an_unfinished_run_has_is_named(unfinished):
     for which in (5, "worst"):
         with pytest.raises(UserError, match=f"no checkpoint {which!r}: .* checkpoints: 4, 6, 8$"):
             open_model(unfinished, which)
-    with pytest.raises(ValueError, match="finished model of one run.*checkpoint='best'"):
+    with pytest.raises(UserError, match="use the engine keras. Received: checkpoint=best"):
         open_translator(unfinished, engine="ctranslate2", checkpoint="best")
-    with pytest.raises(ValueError, match="Received: 2 runs"):
+    with pytest.raises(UserError, match="Received: ensemble="):
         open_translator([unfinished] * 2, engine="ctranslate2")
 
 

@@ -4,8 +4,8 @@ import pytest
 from support.html_page import read_page
 
 from keras_transformer import SearchOptions
+from keras_transformer.formats.engines import open_translator
 from keras_transformer.translation.beam_tree import WIDTHS, _boxes
-from keras_transformer.translation.engines import open_translator
 from keras_transformer.visualization import beam_page
 
 pytestmark = pytest.mark.once

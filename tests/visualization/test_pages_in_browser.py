@@ -4,7 +4,7 @@ import pytest
 from support.attention_examples import attention_example
 
 from keras_transformer import SearchOptions
-from keras_transformer.translation.engines import open_translator
+from keras_transformer.formats.engines import open_translator
 from keras_transformer.visualization import attention_page, beam_page
 from keras_transformer.visualization.report import run_report
 

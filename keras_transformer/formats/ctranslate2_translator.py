@@ -1,0 +1,185 @@
+"""Translates strings with CTranslate2, without Keras."""
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from keras_transformer._backend import check_not_forked
+from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.decoding.options import SearchOptions, length_penalty_base
+from keras_transformer.errors import UserError
+from keras_transformer.translation.base_translator import (
+    Advance,
+    BaseTranslator,
+    CopyUnknown,
+    Overlong,
+)
+from keras_transformer.translation.hypothesis import Hypothesis, SourcePart
+from keras_transformer.translation.target_constraints import TargetConstraints
+
+# CTranslate2 lacks the other options, or applies them to logits, before the softmax.
+SUPPORTED = ("beam_size", "n_best", "length_penalty", "length_penalty_form", "max_length")
+# Sentences that CTranslate2 translates together.
+BATCH_SIZE = 32
+# Batches at the same time, each with one thread, which is faster than several threads for each.
+NUM_WORKERS = min(os.cpu_count() or 1, 8)
+# Divides all log-probabilities by 1. With a length penalty of 0, CTranslate2 would search longer.
+NO_PENALTY = 1e-9
+
+
+class CTranslate2Translator(BaseTranslator):
+    """Translates lists of sentences on the CPU with a model that `export_ctranslate2` wrote.
+
+    The methods `translate`, `translate_nbest` and `stream` work as in `Translator`, but without
+    constraints and alignments. They find the same translations and scores, except for ties,
+    rounding errors, and a difference in the probabilities. `export_ctranslate2` describes this
+    difference. `open_translator(run, engine="ctranslate2")` converts a run's model and returns a
+    `CTranslate2Translator`.
+
+    CTranslate2 returns `beam_size` finished hypotheses. The best is among them, and with the form
+    `"power"` of the length penalty also the `n_best` best. Its scores leave out
+    the log-probability of the tokenizer's target prefix.
+
+    Example:
+
+    >>> translator = CTranslate2Translator("runs/quickstart/ctranslate2-int8")
+    >>> translator.translate(["A man sleeps.", "Two dogs play in the snow."])
+
+    Args:
+        directory: Folder that `export_ctranslate2` wrote.
+        options: As for `Translator`. Options other than `beam_size`, `n_best`, `length_penalty`,
+            `length_penalty_form` and `max_length` must have their default values. If `n_best` is
+            above 1, `length_penalty_form` must be `"power"`, or `length_penalty` must be 0.
+        overlong: As for `Translator`.
+        copy_unknown: `"lines"` or `"never"`, as for `Translator`.
+
+    Raises:
+        UserError: If ctranslate2 is not installed or cannot load the folder, or if CTranslate2 does
+            not support the given options.
+        ValueError: If `options.max_length` exceeds the maximum length of the model.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        options: SearchOptions | None = None,
+        overlong: Overlong = "split",
+        copy_unknown: CopyUnknown = "lines",
+    ) -> None:
+        engine = import_ctranslate2(options or SearchOptions(), copy_unknown)
+        check_not_forked("ctranslate2")
+        directory = Path(directory)
+        try:
+            max_length = json.loads((directory / "config.json").read_bytes())["max_length"]
+            tokenizer = Tokenizer.load(directory / "tokenizer")
+            self._model = engine.Translator(
+                str(directory), inter_threads=NUM_WORKERS, intra_threads=1
+            )
+        except (OSError, KeyError, TypeError, ValueError, RuntimeError, UserError) as error:
+            raise UserError(f"{directory} is not an export for CTranslate2: {error}") from None
+        super().__init__(tokenizer, max_length, options, overlong, copy_unknown)
+        self._source_pieces, pieces = tokenizer.source_pieces, tokenizer.target_pieces
+        self._target_ids = {piece: id for id, piece in enumerate(pieces)}
+        self._target_prefix = [pieces[id] for id in tokenizer.target_prefix_ids]
+
+    def _search_parts(
+        self,
+        parts: list[SourcePart],
+        options: SearchOptions,
+        constraints: TargetConstraints,
+        advance: Advance,
+    ) -> list[list[Hypothesis]]:
+        _refuse(["prefixes, required or forbidden words"] * bool(constraints))
+        check_not_forked("ctranslate2")
+        # CTranslate2 takes one maximum length for all sentences of a call.
+        indices_of_length = defaultdict(list)
+        for index, part in enumerate(parts):
+            indices_of_length[len(part.ids)].append(index)
+        limit = self._limit(options)
+        running: list[tuple[int, Any]] = []
+        for length, indices in sorted(indices_of_length.items(), reverse=True):
+            end = length - self.tokenizer.source_eos  # CTranslate2 adds eos.
+            results = self._model.translate_batch(
+                [[self._source_pieces[id] for id in parts[i].ids[:end]] for i in indices],
+                target_prefix=[self._target_prefix] * len(indices) if self._target_prefix else None,
+                max_batch_size=BATCH_SIZE,
+                asynchronous=True,
+                beam_size=options.beam_size,
+                num_hypotheses=options.beam_size,
+                length_penalty=_penalty(options),
+                min_decoding_length=0,
+                max_decoding_length=limit(length),
+                max_input_length=0,
+                return_end_token=True,
+                return_scores=True,
+            )
+            running += zip(indices, results, strict=True)
+        found: list[list[Hypothesis]] = [[]] * len(parts)
+        for index, result in running:
+            found[index] = self._hypotheses(result.result(), options)
+            advance([index])
+        return found
+
+    def _hypotheses(self, result: Any, options: SearchOptions) -> list[Hypothesis]:
+        """Returns the best hypotheses, ranked by the length penalty of this package."""
+        found = []
+        for pieces, score in zip(result.hypotheses, result.scores, strict=True):
+            ids = tuple(self._target_ids[piece] for piece in pieces)
+            kept = tuple(id for id in ids if id != self.tokenizer.eos_id)
+            total = score * len(ids) ** _penalty(options)
+            divisor = length_penalty_base(len(ids), options.length_penalty_form)
+            score = total / divisor**options.length_penalty
+            found.append(Hypothesis("", kept, score, total, len(ids)))
+        best = sorted(found, key=lambda x: -x.score)[: options.n_best]
+        texts = self.tokenizer.decode_target([x.ids for x in best])
+        return [replace(x, text=text) for x, text in zip(best, texts, strict=True)]
+
+    def _align(
+        self, parts: list[SourcePart], found: list[list[Hypothesis]]
+    ) -> list[list[Hypothesis]]:
+        _refuse(["alignments"])  # CTranslate2 returns the attention of one head.
+        return found
+
+
+def _penalty(options: SearchOptions) -> float:
+    """Returns the length penalty for CTranslate2, which has only the form "power"."""
+    is_power = options.length_penalty_form == "power"
+    return (options.length_penalty if is_power else 0.0) or NO_PENALTY
+
+
+def _refuse(given: Iterable[str]) -> None:
+    """Raises `UserError` if something is given that only the engine keras supports."""
+    if received := ", ".join(given):
+        raise UserError(
+            "CTranslate2 does not have these options, or defines them in another way: change them, "
+            f"or use the engine keras. Received: {received}"
+        )
+
+
+def import_ctranslate2(
+    options: SearchOptions, copy_unknown: CopyUnknown, **others: Any
+) -> ModuleType:
+    """Returns the package ctranslate2, if it is installed and supports the options.
+
+    `others` are arguments of `open_translator` that only the engine keras has, if they are not 0.
+    """
+    changed = options.model_dump(exclude_defaults=True, exclude={*SUPPORTED})
+    if options.n_best > 1 and options.length_penalty and options.length_penalty_form == "wu":
+        names = ("n_best", "length_penalty", "length_penalty_form")
+        changed |= {name: getattr(options, name) for name in names}
+    changed |= {"copy_unknown": copy_unknown} if copy_unknown == "characters" else {}
+    changed |= {name: value for name, value in others.items() if value}
+    _refuse(f"{name}={value}" for name, value in changed.items())
+    try:
+        import ctranslate2
+    except ImportError as error:
+        raise UserError(
+            "the engine ctranslate2 needs another package: "
+            "pip install 'keras3-transformer[ctranslate2]'"
+        ) from error
+    return ctranslate2

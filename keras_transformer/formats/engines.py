@@ -1,0 +1,112 @@
+"""Opens a translator, on one of two engines."""
+
+import hashlib
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any, Literal
+
+from keras_transformer._files import read_config, remove
+from keras_transformer.decoding.options import SearchOptions
+from keras_transformer.errors import UserError
+from keras_transformer.formats.comparison import run_sentences
+from keras_transformer.formats.ctranslate2_translator import (
+    CTranslate2Translator,
+    import_ctranslate2,
+)
+from keras_transformer.runs.run import Checkpoint, Run, Runs, opened_runs
+from keras_transformer.translation.base_translator import CopyUnknown, Overlong
+
+Engine = Literal["keras", "ctranslate2"]
+FOLDER = ".ctranslate2"
+VERSION = 3  # Raise it if the conversion changes.
+SENTENCES = 32  # Number of sentences that conversion and model translate for the comparison.
+
+
+def open_translator(
+    runs: Runs,
+    options: SearchOptions | None = None,
+    *,
+    overlong: Overlong = "split",
+    engine: Engine = "keras",
+    use_shortlist: bool = False,
+    checkpoint: Checkpoint | None = None,
+    tokens_per_batch: int | None = None,
+    copy_unknown: CopyUnknown = "lines",
+) -> Any:
+    """Returns the translator of a run, or of an ensemble of several runs.
+
+    Example:
+
+    >>> translator = open_translator(Run.open("runs/quickstart"), engine="ctranslate2")
+    >>> translator.translate(["twenty-six"])
+
+    Args:
+        runs: A `Run`, a run folder, or the name of a run in the package. For the engine `"keras"`,
+            also several runs with equal tokenizers, which translate as an ensemble.
+        options: The options of beam search. Defaults to those of the (first) run's recipe.
+        overlong: As for `Translator`.
+        engine: `"keras"` returns a `Translator`. `"ctranslate2"` returns a
+            `CTranslate2Translator`, which starts and translates faster on CPUs, but does not
+            support all options. The first call with `"ctranslate2"` converts the model and keeps
+            the conversion in the run's folder.
+        use_shortlist: Whether to translate with `open_shortlist` of the (first) run, which is
+            faster. This and the next two arguments are only for the engine `"keras"`.
+        checkpoint: As in `open_model`.
+        tokens_per_batch: As for `Translator`.
+        copy_unknown: As for `Translator`. The engine ctranslate2 cannot copy characters.
+
+    Raises:
+        UserError: If a run or its model is missing, if the tokenizers of the runs differ, or if the
+            engine does not support the model or an option.
+    """
+    opened = opened_runs(runs)
+    of_keras: dict[str, Any] = {
+        "use_shortlist": use_shortlist,
+        "checkpoint": checkpoint,
+        "tokens_per_batch": tokens_per_batch,
+    }
+    if engine == "keras":
+        # The other engine starts without Keras.
+        from keras_transformer.translation.translator import Translator
+
+        return Translator.from_run(
+            opened, options, overlong=overlong, copy_unknown=copy_unknown, **of_keras
+        )
+    run = opened[0]
+    options = options or run.recipe.evaluation.search_options()
+    run.require_transformer("The engine ctranslate2")
+    # Raises errors before the slow conversion.
+    import_ctranslate2(options, copy_unknown, ensemble=opened[1:], **of_keras)
+    return CTranslate2Translator(converted(run), options, overlong, copy_unknown)
+
+
+def converted(run: Run) -> Path:
+    """Converts a run's model for CTranslate2 if needed, and returns the folder of the result.
+
+    Its name depends on the contents of the model and the tokenizer, so copies of the run share it.
+    """
+    read_config(run.model_place())  # Raises an error if the archive is damaged.
+    with zipfile.ZipFile(run.model_path) as archive:
+        parts = [(x.filename, x.file_size, x.CRC) for x in archive.infolist()]
+    content = VERSION, parts, run.tokenizer().files
+    name = hashlib.sha256(repr(content).encode()).hexdigest()[:16]
+    folder = run.directory / FOLDER / name
+    if not folder.exists():
+        with run.writing():
+            if not folder.exists():  # Another process may have converted the model.
+                _convert(run, folder)
+    return folder
+
+
+def _convert(run: Run, folder: Path) -> None:
+    from keras_transformer.formats.ctranslate2 import export_ctranslate2
+    from keras_transformer.translation.open_run import open_model
+
+    print(f"Converting {run.model_path} for CTranslate2; this is done once.", file=sys.stderr)
+    model, tokenizer = open_model(run), run.tokenizer()
+    remove(folder.parent)  # Conversions of former models.
+    try:
+        export_ctranslate2(model, tokenizer, folder, None, run_sentences(run, SENTENCES))
+    except ValueError as error:
+        raise UserError(f"{error}; use the engine keras") from error

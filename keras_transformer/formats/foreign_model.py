@@ -1,0 +1,165 @@
+"""A trained model of another toolkit as its files have it, and how it becomes a `Transformer`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count, takewhile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_transformer._backend import without_tensorflow
+from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.data.vocabulary import NewIds, Vocabulary, converted, new_ids
+from keras_transformer.formats.exported_model import array
+from keras_transformer.formats.model_files import Arrays
+from keras_transformer.formats.weight_names import Format
+from keras_transformer.layers import SinusoidalPositionalEncoding
+from keras_transformer.layers.positions.positional_encoding import (
+    POSITION_ENCODINGS,
+    new_position_encoding,
+)
+from keras_transformer.layers.saving import check_finite, placeholder_weights
+from keras_transformer.models.transformer import Transformer
+
+
+@dataclass(frozen=True)
+class ForeignModel:
+    """What the files of another toolkit say about a trained Transformer.
+
+    Attributes:
+        path: The file of the weights.
+        format: The names of the weights.
+        weights: All weights by the names of the file. Embeddings are `(V, D)`.
+        arguments: Constructor arguments of `Transformer`. Sizes that the weights show may be left
+            out.
+        vocabularies: Those of source and target.
+        source_eos: Whether the encoder's input ends with eos.
+        evaluation: Search options of the toolkit's own configuration.
+        languages: Source and target language, or "und" if they are not known.
+        notes: What the conversion to this format has lost.
+    """
+
+    path: Path
+    format: Format
+    weights: Arrays
+    arguments: dict[str, Any]
+    vocabularies: Sequence[Vocabulary]
+    source_eos: bool = True
+    evaluation: dict[str, Any] = field(default_factory=dict)
+    languages: tuple[str, ...] = ("und", "und")
+    notes: tuple[str, ...] = ()
+
+    def convert(self, source_prefix: Sequence[str] = ()) -> tuple[Transformer, Tokenizer]:
+        """Returns the model and its tokenizer (see `Tokenizer`), with the ids of this package.
+
+        Raises `ValueError` if a weight is missing, not needed, of another shape, or not finite.
+        """
+        names, copies = self._matrices()
+        ids = self._new_ids(names)
+        sides = zip(self.vocabularies, ids, strict=True)
+        models = dict.fromkeys(converted(side.model, new.pieces) for side, new in sides)
+        tokenizer = Tokenizer(*models, source_prefix=source_prefix, source_eos=self.source_eos)
+        has_bias = ids[1].is_absent.any() or np.any(self.weights.get(names.get("bias", ""), 0))
+        is_joint = names["source"] == names["target"]
+        # Further rows of embeddings, and their bias.
+        most = sum(x.size for x in self.weights.values())
+        most += sum(len(new.pieces) * (1 + self.weights[names["source"]].shape[-1]) for new in ids)
+        with without_tensorflow(), placeholder_weights(most):
+            model = Transformer(
+                len(ids[0].pieces),
+                target_vocabulary_size=None if is_joint else len(ids[1].pieces),
+                use_logits_bias=bool(has_bias),
+                tie_word_embeddings=names.get("output_embeddings") in (None, names["target"]),
+                **self._arguments(names),
+            )
+        named = [(weight, self.format.name(weight.path, names)) for weight in model.weights]
+        unused = self.weights.keys() - {name for _, name in named} - copies
+        kinds = {x.dtype.name for x in self.weights.values() if x.dtype.kind != "f"}
+        if unused or kinds:
+            what = f"{sorted(unused)[:8]}" if unused else f"of {sorted(kinds)}"
+            raise ValueError(f"a Transformer does not have the weights {what}")
+        for weight, name in named:
+            weight.assign(self._converted(weight, name, *ids))
+        check_finite(model, self.path)
+        return model, tokenizer
+
+    def _matrices(self) -> tuple[dict[str, str], set[str]]:
+        """Returns the names of what is not in a layer, and all names of the same matrices."""
+        weights, candidates = self.weights, self.format.matrices
+        there = [name for names in candidates.values() for name in names if name in weights]
+        same = {x: next(y for y in there if _equal(weights[x], weights[y])) for x in there}
+        names = {
+            role: next((same[name] for name in names if name in same), names[0])
+            for role, names in candidates.items()
+            if role in ("source", "target") or same.keys() & {*names}
+        }
+        return names, {name for name, first in same.items() if first in names.values()}
+
+    def _arguments(self, names: Mapping[str, str]) -> dict[str, Any]:
+        """Returns the arguments with the sizes of the weights, so that no model exceeds its file.
+
+        Positions that the file has as tables are sinusoids, if they equal them, else "learned".
+        """
+        inner = "{}_layer_{}/feed_forward/inner/kernel"
+        kernel = self.weights[self.format.name(inner.format("encoder", 1), {})]
+        d_model, d_ff = kernel.T.shape if self.format.is_transposed else kernel.shape
+        sizes = {"d_model": d_model, "d_ff": d_ff}
+        for key, stack in (("num_layers", "encoder"), ("num_decoder_layers", "decoder")):
+            layers = (self.format.name(inner.format(stack, x), {}) for x in count(1))
+            sizes[key] = sum(1 for _ in takewhile(self.weights.__contains__, layers))
+        given = {key: self.arguments.get(key, size) for key, size in sizes.items()}
+        if given != sizes:
+            raise ValueError(f"the sizes of the weights are {sizes}, those of settings {given}")
+        arguments = {**self.arguments, **sizes}
+        if "position_embeddings" in names:
+            table = self.weights[names["position_embeddings"]]
+            arguments |= {"max_length": len(table), "position_encoding": _encoding_of(table)}
+        return arguments
+
+    def _new_ids(self, names: Mapping[str, str]) -> tuple[NewIds, NewIds]:
+        sides = []
+        for name, side in zip(("source", "target"), self.vocabularies, strict=True):
+            rows = range(len(side.pieces), len(self.weights[names[name]]))
+            unnamed = [f"<unused row {row}>" for row in rows]
+            sides.append(side._replace(pieces=[*side.pieces, *unnamed]))
+        models = [[side.model] for side in sides]
+        if sides[0]._replace(model=b"") == sides[1]._replace(model=b""):  # one id space
+            models = [models[0] + models[1]] * 2
+        elif names["source"] == names["target"]:
+            raise ValueError("there is one embedding, but the vocabularies differ")
+        # A recipe has one vocabulary size for both.
+        size = max(len(new_ids(*x).pieces) for x in zip(sides, models, strict=True))
+        source, target = (new_ids(*x, size) for x in zip(sides, models, strict=True))
+        return source, target
+
+    def _converted(self, weight: Any, name: str, source: NewIds, target: NewIds) -> np.ndarray:
+        kind = weight.path.rpartition("/")[2]
+        if kind == "bias" and "embedding/" in weight.path:
+            value = target.bias(self.weights.get(name))
+        else:
+            value = self.weights[name]
+            if kind in ("embeddings", "output_embeddings"):
+                is_source = weight.path.startswith("source_")
+                value = (source if is_source else target).gathered(value)
+            elif kind == "kernel" and self.format.is_transposed:
+                value = value.T
+            elif weight.ndim == 1:
+                value = value.reshape(-1)
+        with np.errstate(over="ignore"):  # `convert` finds what is not finite afterwards.
+            return value.astype("float32")
+
+
+def _equal(one: np.ndarray, other: np.ndarray) -> bool:
+    return one is other or np.array_equal(one, other)
+
+
+def _encoding_of(table: np.ndarray) -> str:
+    """Returns the name of the sinusoids in a table `(T, D)`, or "learned"."""
+    zeros = np.zeros((1, *table.shape), "float32")
+    for name, (kind, _) in POSITION_ENCODINGS.items():
+        if issubclass(kind, SinusoidalPositionalEncoding):
+            known = array(new_position_encoding(name, {})(zeros))[0]
+            if np.allclose(known, table, atol=1e-3):
+                return name
+    return "learned"

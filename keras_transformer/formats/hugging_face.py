@@ -1,0 +1,295 @@
+"""Reads, writes and compares MarianMT models of Hugging Face, without transformers or torch.
+
+A pre-norm model has the type Pegasus, whose network is that of MarianMT with pre-norm.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from keras_transformer._files import atomic_write, check_is_free, read_bytes
+from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.data.vocabulary import Vocabulary
+from keras_transformer.decoding.options import SearchOptions
+from keras_transformer.errors import check_ids
+from keras_transformer.formats.comparison import (
+    Agreement,
+    compare_translations,
+    scored_translations,
+)
+from keras_transformer.formats.exported_model import (
+    PLAIN_LAYERS,
+    Rule,
+    check_model,
+    check_supported,
+    position_table,
+)
+from keras_transformer.formats.foreign_model import ForeignModel
+from keras_transformer.formats.model_files import (
+    INDEX,
+    Arrays,
+    in_order,
+    read_safetensors,
+    read_torch,
+    read_value,
+    shards,
+    unique,
+)
+from keras_transformer.formats.weight_names import HUGGING_FACE, named_weights
+from keras_transformer.models.base import in_float32
+from keras_transformer.models.transformer import Transformer
+from keras_transformer.translation.translator import Translator
+
+CLASSES = {"marian": "MarianMTModel", "pegasus": "PegasusForConditionalGeneration"}
+ACTIVATIONS = {
+    "relu": "relu",
+    **dict.fromkeys(("swish", "silu"), "silu"),
+    "gelu": "gelu",
+    **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh"), "gelu_approximate"),
+}
+NORM_EPSILON = "norm_epsilon"  # What our exports have. transformers ignores it, and takes
+_EPSILON = 1e-5
+_OTHERS = {  # Other types, and why they are refused.
+    **dict.fromkeys(("bart", "mbart"), "normalizes embeddings, and has positions for each side"),
+    **dict.fromkeys(("t5", "mt5"), "has RMS norms, no biases and relative positions"),
+    "m2m_100": "has another tokenizer",
+}
+SETTINGS = {
+    "num_layers": "encoder_layers",
+    "num_decoder_layers": "decoder_layers",
+    "d_model": "d_model",
+    "num_heads": "encoder_attention_heads",
+    "d_ff": "encoder_ffn_dim",
+    "dropout_rate": "dropout",
+    "attention_dropout_rate": "attention_dropout",
+    "max_length": "max_position_embeddings",
+}
+_OUR_ACTIVATIONS = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
+RULES: tuple[Rule, ...] = (
+    (
+        "activation",
+        lambda x: x.activation not in _OUR_ACTIVATIONS,
+        f"activations {[*_OUR_ACTIVATIONS]}",
+    ),
+    *PLAIN_LAYERS,
+    ("use_scale", lambda x: not x.use_scale, "scaled scores"),
+    ("position_encoding", lambda x: position_table(x) is None, "added positions"),
+    (
+        "norm_first",
+        lambda x: x.norm_first and x.target_vocabulary_size,
+        "post-norm with two vocabularies",
+    ),
+)
+
+
+def read_hugging_face(folder: Path) -> ForeignModel:
+    """Reads the folder of a MarianMT model: weights, `config.json` and the tokenizer.
+
+    Raises an error, see `reading`, if it has another type, or if a file is missing or damaged.
+    """
+    config = read_value(folder / "config.json")
+    if (kind := config.get("model_type")) not in CLASSES:
+        reason = _OTHERS.get(str(kind), "is not known")
+        raise ValueError(
+            f"its type must be marian, as of OPUS-MT. Received: {kind}, which {reason}"
+        )
+    heads = config["encoder_attention_heads"], config["decoder_attention_heads"]
+    if not config.get("scale_embedding") or heads[0] != heads[1]:
+        raise ValueError(f"it must scale embeddings, and have the same heads. Received: {heads}")
+    generation = {**config, **read_value(folder / "generation_config.json", missing={})}
+    tokenizer = read_value(folder / "tokenizer_config.json", missing={})
+    path, weights = _weights(folder)
+    return ForeignModel(
+        path,
+        HUGGING_FACE,
+        weights,
+        {
+            **{ours: config[theirs] for ours, theirs in SETTINGS.items()},
+            "position_encoding": "sinusoidal_half_split",
+            "activation": ACTIVATIONS[config["activation_function"]],
+            "norm_first": kind == "pegasus",
+            "norm_epsilon": config.get(NORM_EPSILON, _EPSILON),
+        },
+        _vocabularies(folder, generation, tokenizer),
+        evaluation={
+            "beam_size": generation.get("num_beams", 1),
+            "length_penalty": generation.get("length_penalty", 1.0),
+            "length_penalty_form": "power",
+        },
+        languages=tuple(str(tokenizer.get(f"{x}_lang", "und") or "") for x in ("source", "target")),
+    )
+
+
+def _weights(folder: Path) -> tuple[Path, Arrays]:
+    """Returns the file of the weights, or of the list of their shards, and the weights."""
+    for name, read in (("model.safetensors", read_safetensors), ("pytorch_model.bin", read_torch)):
+        for path in (folder / name, folder / f"{name}{INDEX}"):
+            if path.is_file():
+                return path, unique(x for file in shards(path) for x in read(file).items())
+    raise ValueError("there is neither model.safetensors nor pytorch_model.bin")
+
+
+def _vocabularies(
+    folder: Path, settings: dict[str, Any], tokenizer: dict[str, Any]
+) -> list[Vocabulary]:
+    """Returns those of source and target. `target_vocab.json` is there if they differ."""
+    unk = tokenizer.get("unk_token") or "<unk>"
+    found = []
+    for side, name in (("source", "vocab.json"), ("target", "target_vocab.json")):
+        file = folder / name if (folder / name).exists() else folder / "vocab.json"
+        ids = read_value(file)
+        special = (
+            ids[unk["content"] if isinstance(unk, dict) else unk],
+            int(np.ravel(settings["eos_token_id"])[0]),
+            settings["pad_token_id"],
+            settings["decoder_start_token_id"],
+        )
+        check_ids(len(ids), token_ids=np.array([x for x in special if x is not None]))
+        model = read_bytes(folder / f"{side}.spm")
+        found.append(Vocabulary(in_order(file, ids), model, *special))
+    return found
+
+
+def export_hugging_face(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    directory: str | Path,
+    options: SearchOptions | None = None,
+    languages: tuple[str, str] = ("und", "und"),
+    sentences: Sequence[str] | None = None,
+) -> Agreement | None:
+    """Writes a folder that `AutoTokenizer` and `AutoModelForSeq2SeqLM` of transformers open.
+
+    Neither transformers nor PyTorch is needed. Models of Hugging Face add 1e-5 to the variance in
+    the norms, whatever `norm_epsilon` is. A pre-norm model has the type Pegasus.
+
+    Example:
+
+    >>> export_hugging_face(open_model(run), run.tokenizer(), "exports/quickstart")
+    >>> model = transformers.AutoModelForSeq2SeqLM.from_pretrained("exports/quickstart")
+
+    Args:
+        model: A `Transformer` with full attention and with positions that are added to embeddings.
+        tokenizer: The `Tokenizer` that the model was trained with.
+        directory: A new or empty folder. If the export fails, nothing is written.
+        options: Beam size and length penalty of `generate`. Default to greedy search.
+        languages: Codes of the source and the target language.
+        sentences: Source sentences, which the model and the imported export translate.
+
+    Returns:
+        An `Agreement`, or None without `sentences`.
+
+    Raises:
+        UserError: If `directory` is not empty, or the disk is full. If a translation differs.
+        ValueError: If Hugging Face has no such model, or the model is quantized.
+    """
+    check_is_free(directory)
+    options = options or SearchOptions(beam_size=1, length_penalty=0)
+    _check(model, tokenizer, options)
+    files = {
+        "config.json": _configuration(model, tokenizer),
+        "generation_config.json": {
+            "num_beams": options.beam_size,
+            "length_penalty": options.length_penalty,
+            "early_stopping": True,
+            "max_length": model.max_length,
+            # Never predicted, as in our search.
+            "bad_words_ids": [[tokenizer.pad_id], [tokenizer.bos_id]],
+            **_ids(tokenizer),
+        },
+        "tokenizer_config.json": {
+            "tokenizer_class": "MarianTokenizer",
+            **dict(zip(("source_lang", "target_lang"), languages, strict=True)),
+            "bos_token": "<s>",
+            "model_max_length": model.max_length,
+            "separate_vocabs": not tokenizer.joint,
+            "clean_up_tokenization_spaces": False,
+        },
+        "vocab.json": {piece: id for id, piece in enumerate(tokenizer.source_pieces)},
+    }
+    if not tokenizer.joint:
+        pieces = enumerate(tokenizer.target_pieces)
+        files["target_vocab.json"] = {piece: id for id, piece in pieces}
+    with atomic_write(directory) as partial:
+        partial.mkdir()
+        for name, value in files.items():
+            (partial / name).write_text(json.dumps(value, indent=1, ensure_ascii=False), "utf-8")
+        (partial / "source.spm").write_bytes(tokenizer.source_model)
+        (partial / "target.spm").write_bytes(tokenizer.target_model)
+        save_file(
+            _exported_weights(in_float32(model)), partial / "model.safetensors", {"format": "pt"}
+        )
+        if not sentences:
+            return None
+        copy = Translator(*read_hugging_face(partial).convert(), options)
+        return compare_translations(
+            "export",
+            Translator(model, tokenizer, options),
+            sentences,
+            scored_translations(copy, sentences),
+            tolerance=1e-3,
+        )
+
+
+def _check(model: Transformer, tokenizer: Tokenizer, options: SearchOptions) -> None:
+    check_model(model, tokenizer)
+    check_supported(model, "Hugging Face", RULES)
+    if options.length_penalty and options.length_penalty_form != "power":
+        raise ValueError(
+            "Hugging Face's `generate` divides scores by n ** length_penalty: set "
+            "`length_penalty_form` to power, or `length_penalty` to 0. Received: "
+            f"{options.length_penalty_form} and {options.length_penalty}"
+        )
+    if tokenizer.source_prefix_ids or tokenizer.target_prefix_ids or not tokenizer.source_eos:
+        raise ValueError(
+            "The tokenizer of a MarianMT model adds no prefix, and always adds eos. Received: a "
+            "tokenizer with a prefix, or with source_eos=False"
+        )
+
+
+def _ids(tokenizer: Tokenizer) -> dict[str, Any]:
+    return {
+        "pad_token_id": tokenizer.pad_id,
+        "bos_token_id": tokenizer.bos_id,
+        "eos_token_id": tokenizer.eos_id,
+        "decoder_start_token_id": tokenizer.bos_id,
+        "forced_eos_token_id": None,
+    }
+
+
+def _configuration(model: Transformer, tokenizer: Tokenizer) -> dict[str, Any]:
+    kind = "pegasus" if model.norm_first else "marian"
+    return {
+        "model_type": kind,
+        "architectures": [CLASSES[kind]],
+        "vocab_size": model.vocabulary_size,
+        "decoder_vocab_size": model.target_vocabulary_size or model.vocabulary_size,
+        "share_encoder_decoder_embeddings": model.target_vocabulary_size is None,
+        "tie_word_embeddings": model.tie_word_embeddings,
+        **{theirs: getattr(model, ours) for ours, theirs in SETTINGS.items()},
+        "decoder_layers": model.decoder.num_layers,
+        "decoder_attention_heads": model.num_heads,
+        "decoder_ffn_dim": model.d_ff,
+        "activation_function": _OUR_ACTIVATIONS[model.activation],
+        "scale_embedding": True,
+        NORM_EPSILON: model.norm_epsilon,
+        **_ids(tokenizer),
+    }
+
+
+def _exported_weights(model: Transformer) -> dict[str, np.ndarray]:
+    """Returns the weights by the names of Hugging Face."""
+    which = 0 if model.target_vocabulary_size is None else -1
+    matrices = {role: names[which] for role, names in HUGGING_FACE.matrices.items()}
+    target_size = model.target_vocabulary_size or model.vocabulary_size
+    zeros = np.zeros(target_size, "float32")
+    found = {matrices["bias"]: zeros, **named_weights(model, HUGGING_FACE, matrices)}
+    found[matrices["bias"]] = found[matrices["bias"]].reshape(1, -1)
+    table = position_table(model)
+    if table is not None and model.position_encoding != "sinusoidal_half_split":
+        found |= dict.fromkeys(HUGGING_FACE.matrices["position_embeddings"], table)
+    return {name: np.ascontiguousarray(value) for name, value in found.items()}

@@ -1,0 +1,238 @@
+"""Exports the model of a run to other formats, or the run to a small folder."""
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Self, get_args
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from keras_transformer._backend import child_process
+from keras_transformer._files import check_is_free
+from keras_transformer.architectures import program_of, run_program
+from keras_transformer.decoding.options import SearchOptions
+from keras_transformer.errors import UserError
+from keras_transformer.formats.comparison import run_sentences
+from keras_transformer.formats.ctranslate2 import QUANTIZATIONS, export_ctranslate2
+from keras_transformer.formats.exported_model import check_quantization
+from keras_transformer.formats.hugging_face import export_hugging_face
+from keras_transformer.formats.onnx import OnnxWeights, export_onnx
+from keras_transformer.formats.run_folder import RunWeights, export_shared_run
+from keras_transformer.formats.saved_model import export_saved_model
+from keras_transformer.recipe.settings import OF_RUN, Recipe
+from keras_transformer.runs.run import Checkpoint, Run, opened_runs
+from keras_transformer.translation.open_run import open_model, open_shortlist
+
+SENTENCES = 32  # maximum number of sentences that export and model translate for the comparison
+
+_CHILD = "import sys; from keras_transformer.formats.run_export import main; main(*sys.argv[1:])"
+
+
+class _Format(NamedTuple):
+    """The types of weights and the search options of a format, and the packages that it needs."""
+
+    quantizations: tuple[str, ...] = ("float32",)
+    search: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+
+
+FORMATS = {
+    "saved_model": _Format(
+        search=tuple(SearchOptions.model_fields), packages=("tensorflow", "tensorflow_text")
+    ),
+    "ctranslate2": _Format(QUANTIZATIONS, packages=("ctranslate2",)),
+    "onnx": _Format(
+        get_args(OnnxWeights),
+        ("beam_size", "length_penalty", "max_length"),
+        ("onnx", "onnxruntime"),
+    ),
+    "hugging_face": _Format(search=("beam_size", "length_penalty", "length_penalty_form")),
+    "run": _Format(get_args(RunWeights)),
+}
+
+
+class ExportOptions(BaseModel):
+    """The options of `export_run`.
+
+    Example:
+
+    >>> ExportOptions(format="onnx", quantization="int8", search=SearchOptions(beam_size=5))
+
+    Args:
+        format: `"saved_model"`, `"ctranslate2"`, `"onnx"`, `"hugging_face"` or `"run"`. See
+            `export_saved_model`, `export_ctranslate2`, `export_onnx`, `export_hugging_face` and
+            `export_shared_run`.
+        output: A new or empty folder. For a SavedModel, the folder that contains all versions of
+            the model. Defaults to None, which means `exports/<run>` for a SavedModel. For other
+            formats, None means a folder in it, such as `exports/quickstart/onnx-int8`.
+        quantization: Type of the weights. A SavedModel has float32 only. Defaults to `"float32"`.
+        shortlist: Whether a SavedModel translates with `open_shortlist(run)`. Defaults to False.
+        checkpoint: The checkpoint to export, see `open_model`. Defaults to None, which means the
+            finished model.
+        search: The search options of a SavedModel, except `n_best`, which each request sets. ONNX
+            has only `beam_size`, `length_penalty` and `max_length`, Hugging Face only `beam_size`
+            and `length_penalty`, of the form `"power"`. The other formats have no search options.
+            Defaults to None, which means the search options of the recipe.
+
+    Raises:
+        ValueError: If the format does not support an option.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal["saved_model", "ctranslate2", "onnx", "hugging_face", "run"]
+    output: Path | None = None
+    quantization: str = "float32"
+    shortlist: bool = False
+    checkpoint: Checkpoint | None = None
+    search: SearchOptions | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        check_quantization(self.format, self.quantization, FORMATS[self.format].quantizations)
+        if self.shortlist and self.format != "saved_model":
+            raise ValueError(f"only saved_model supports a shortlist. Received: {self.format}")
+        if self.search is not None and not FORMATS[self.format].search:
+            others = ", ".join(name for name, x in FORMATS.items() if x.search)
+            raise ValueError(
+                f"only {others} support search options. Received: format={self.format!r}"
+            )
+        return self
+
+
+class Exported(NamedTuple):
+    """Result of `export_run`. Contains the new folder and a text that compares export and model."""
+
+    directory: Path
+    comparison: str  # for a SavedModel, also the operations that the server must support
+
+
+def export_run(run: Run | str | Path, options: ExportOptions) -> Exported:
+    """Exports the model of a run, and compares the export with the model.
+
+    A SavedModel is written by a new process with KERAS_BACKEND=tensorflow, whatever backend this
+    process has.
+
+    Example:
+
+    >>> export_run(Run.open("runs/quickstart"), ExportOptions(format="onnx", quantization="int8"))
+
+    Args:
+        run: A run that has a model, or a checkpoint, or its folder or name.
+        options: What to export, and where to.
+
+    Raises:
+        UserError: If the format does not support the model or a search option. If a package for the
+            export is not installed. If the results of the export differ from those of the model. If
+            the folder is not empty, or the disk is full. After an error, nothing is written.
+    """
+    (run,) = opened_runs(run)
+    format, is_saved_model = options.format, options.format == "saved_model"
+    search = options.search or run.recipe.evaluation.search_options()
+    _check_search(format, search)
+    if format in ("ctranslate2", "onnx", "hugging_face"):
+        run.require_transformer(f"The format {format}")
+    directory = options.output or Path("exports", run.directory.resolve().name)
+    if not is_saved_model:
+        kind = "" if options.quantization == "float32" else f"-{options.quantization}"
+        directory = options.output or directory / f"{format}{kind}"
+        check_is_free(directory)
+    run.model_place(options.checkpoint)
+    if missing := [name for name in FORMATS[format].packages if not find_spec(name)]:
+        raise UserError(
+            f"the format {format} needs {' and '.join(missing)}: "
+            f"pip install 'keras3-transformer[{'tensorflow' if is_saved_model else format}]'"
+        )
+    complete = options.model_copy(update={"search": search, "output": directory})
+    print("Exporting the model, and comparing the export with the model.", file=sys.stderr)
+    try:
+        return (_in_new_process if is_saved_model else _export)(run, complete)
+    except (ImportError, ValueError) as error:
+        raise UserError(str(error)) from error
+
+
+def _check_search(format: str, search: SearchOptions) -> None:
+    supported = FORMATS[format].search or tuple(SearchOptions.model_fields)
+    changed = search.model_dump(exclude_defaults=True, exclude={"n_best", *supported})
+    if not changed:
+        return
+    ways = (
+        f"remove evaluation.{x}" if value is None else f"give --{x.replace('_', '-')} {value}"
+        for x, value in SearchOptions().model_dump(include={*changed}).items()
+    )
+    raise UserError(
+        f"the format {format} supports only the search options {', '.join(supported)}. Use the "
+        f"format saved_model, or change those of the recipe: {', '.join(ways)}. "
+        f"Received: {', '.join(f'{name}={value}' for name, value in changed.items())}"
+    )
+
+
+def _export(run: Run, options: ExportOptions) -> Exported:
+    """Exports in this process. `options` have all values."""
+    weights: Any = options.quantization
+    output, search = options.output, options.search
+    assert output and search
+    sentences = run_sentences(run, SENTENCES)
+    found: Any
+    if options.format == "run":
+        found = export_shared_run(run, output, weights, sentences, options.checkpoint)
+        return Exported(output, str(found))
+    tokenizer = run.tokenizer()
+    model = open_model(run, options.checkpoint, tokenizer=tokenizer)
+    if options.format == "saved_model":
+        shortlist = open_shortlist(run, tokenizer) if options.shortlist else None
+        sentences = sentences[: SENTENCES // 2]  # Its beams are compared, too.
+        saved = export_saved_model(
+            model, tokenizer, output, options=search, sentences=sentences, shortlist=shortlist
+        )
+        needs = f"needs a server that reads GraphDef version {saved.min_consumer} or newer"
+        return Exported(saved.directory, f"{saved.comparison}\n{needs}")
+    if options.format == "ctranslate2":
+        found = export_ctranslate2(model, tokenizer, output, weights, sentences)
+    elif options.format == "hugging_face":
+        languages = run.recipe.data.source_language, run.recipe.data.target_language
+        found = export_hugging_face(model, tokenizer, output, search, languages, sentences)
+    else:
+        own = search.model_dump(include={*FORMATS["onnx"].search})
+        found = export_onnx(model, tokenizer, output, weights, sentences, **own)
+    return Exported(output, str(found))
+
+
+def _in_new_process(run: Run, options: ExportOptions) -> Exported:
+    given = (
+        str(run.directory),
+        run.recipe.model_dump_json(exclude_none=True),
+        options.model_dump_json(),
+    )
+    with child_process(
+        [sys.executable, "-c", _CHILD, *given, *program_of(run.recipe.model.architecture)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        env={**os.environ, "KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"},
+    ) as process:
+        output, log = process.communicate()
+    if process.returncode:
+        reason = "".join(log.splitlines()[-1:])
+        raise RuntimeError(f"the export to a SavedModel failed: {reason}\n{log}")
+    directory, comparison, error = json.loads(output.splitlines()[-1])
+    if error:
+        raise UserError(error)
+    return Exported(Path(directory), comparison)
+
+
+def main(directory: str, recipe: str, options: str, *program: str) -> None:
+    """Exports a SavedModel in a new process. Prints an `Exported` and an error, as JSON.
+
+    Recipe and options are JSON, and `program` registers the architecture (`program_of`).
+    """
+    try:
+        run_program(*program)
+        run = Run(directory, Recipe.model_validate_json(recipe, context=OF_RUN))
+        answer = [*map(str, _export(run, ExportOptions.model_validate_json(options))), None]
+    except (ImportError, OSError, UserError, ValueError) as error:
+        answer = [None, None, str(error)]
+    print(json.dumps(answer))

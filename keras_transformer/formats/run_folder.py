@@ -1,0 +1,357 @@
+"""Makes run folders of other runs, of models trained in Python, and of other toolkits' models."""
+
+import json
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from keras_transformer import __version__
+from keras_transformer._files import (
+    atomic_write,
+    check_is_free,
+    read_text,
+    sha256_of,
+    write_json,
+)
+from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.data.vocabulary import kind_of
+from keras_transformer.decoding.options import SearchOptions
+from keras_transformer.formats.comparison import (
+    Agreement,
+    compare_translations,
+    random_sentences,
+    scored_translations,
+)
+from keras_transformer.formats.ctranslate2 import read_ctranslate2
+from keras_transformer.formats.exported_model import check_model, check_quantization
+from keras_transformer.formats.foreign_model import ForeignModel
+from keras_transformer.formats.hugging_face import read_hugging_face
+from keras_transformer.formats.marian import read_marian
+from keras_transformer.formats.model_files import PREFIX, download, reading, shards
+from keras_transformer.layers.saving import check_finite
+from keras_transformer.models.base import in_float32, merge_lora
+from keras_transformer.models.seq2seq import Seq2Seq
+from keras_transformer.models.transformer import Transformer
+from keras_transformer.recipe.files import shipped_runs, validated
+from keras_transformer.recipe.settings import OF_RUN, Normalization, Recipe
+from keras_transformer.runs.run import Checkpoint, Run
+from keras_transformer.translation.open_run import open_model
+from keras_transformer.translation.translator import Translator
+
+RunWeights = Literal["float32", "float16"]
+_SCORE_TOLERANCE = 1e-3  # nats
+# OPUS-MT also has names of several languages, such as ROMANCE.
+_ADVICE = "(--source-language and --target-language name the languages)"
+# Settings and vocabularies beside the weights.
+_VOCABULARY = (".json", ".yml", ".txt", ".spm", ".model")
+
+
+def import_run(
+    source: str | Path,
+    directory: str | Path,
+    *,
+    revision: str | None = None,
+    vocabularies: Sequence[str | Path] = (),
+    source_prefix: Sequence[str] = (),
+    source_language: str | None = None,
+    target_language: str | None = None,
+) -> Run:
+    """Makes a run folder of a trained model of Marian, Hugging Face or CTranslate2.
+
+    The run has a recipe without text, the tokenizer and the model, so that it translates, scores
+    and exports as any other. `training.initial_run` trains on from it. Its `origin.json` has the
+    source, the revision, the SHA-256 of each file, the licence, and what the files had lost.
+
+    Example:
+
+    >>> import_run("hf://Helsinki-NLP/opus-mt-en-de", "runs/opus_en_de")
+
+    Args:
+        source: A folder or file, or "hf://ORGANIZATION/NAME" for a model of the Hugging Face hub.
+            Its files are downloaded once. A MarianMT folder has `config.json`, `model.safetensors`
+            (or `pytorch_model.bin`, which needs PyTorch), `vocab.json`, `source.spm` and
+            `target.spm`. A Marian model is a `.npz` or float32 `.bin` file or its folder. A
+            CTranslate2 folder has `model.bin`.
+        directory: A new or empty folder.
+        revision: Branch, tag or commit of the hub. Defaults to None, which means the newest at the
+            time of the first download.
+        vocabularies: SentencePiece model, or the models of source and target, of a Marian or
+            CTranslate2 model. Defaults to those that lie beside it.
+        source_prefix: Pieces that begin every source, such as `[">>por<<"]`, which tells a
+            multilingual model the target language. Defaults to none.
+        source_language: ISO 639-1 code. Defaults to that in the files, or "und".
+        target_language: As `source_language`.
+
+    Raises:
+        UserError: If the model cannot be imported. Then nothing is written.
+    """
+    check_is_free(directory)
+    with reading(source):
+        files = [Path(x) for x in vocabularies]
+        foreign, model, tokenizer = read_preset(source, revision, files, source_prefix)
+        given = zip((source_language, target_language), foreign.languages, strict=True)
+        languages, what = [one or other for one, other in given], f"Imported from {source}"
+        place, search = f"{source} {_ADVICE}", foreign.evaluation
+        recipe = recipe_of(directory, model, tokenizer, languages, what, search, place)
+        origin = {"source": str(source), **_facts(foreign, files)}
+    if str(source).startswith(PREFIX):
+        origin["revision"] = foreign.path.parent.name
+    with atomic_write(directory) as partial:
+        run = Run(partial, recipe)
+        run.write(model, tokenizer)
+        content = json.dumps(origin, indent=2, ensure_ascii=False)
+        run.origin_path.write_text(content + "\n", "utf-8")
+    return Run(directory, recipe)
+
+
+def open_preset(
+    preset: str | Path,
+    options: SearchOptions | None = None,
+    *,
+    revision: str | None = None,
+    **arguments: Any,
+) -> Translator:
+    """Opens the translator of a run, or of a model that `import_run` reads.
+
+    A model of the hub is downloaded once. `**arguments` are those of `Translator.from_run`, or, of
+    a model that is no run, of `Translator`.
+
+    Example:
+
+    >>> open_preset("hf://Helsinki-NLP/opus-mt-en-de").translate(["How are you?"])
+    """
+    if (Path(preset) / "recipe.yaml").is_file() or str(preset) in shipped_runs():
+        return Translator.from_run(preset, options, **arguments)
+    foreign, model, tokenizer = read_preset(preset, revision)
+    options = options or SearchOptions(**foreign.evaluation)
+    return Translator(model, tokenizer, options, **arguments)
+
+
+def read_preset(
+    source: str | Path,
+    revision: str | None = None,
+    vocabularies: Sequence[Path] = (),
+    source_prefix: Sequence[str] = (),
+) -> tuple[ForeignModel, Transformer, Tokenizer]:
+    """Reads a model of the format that its files show. The arguments are those of `import_run`."""
+    with reading(source):
+        hub = str(source).startswith(PREFIX)
+        place = download(str(source), revision) if hub else Path(source)
+        files = [place, *(place.iterdir() if place.is_dir() else ())]
+        if (place / "model.bin").is_file():
+            foreign = read_ctranslate2(place, vocabularies)
+        elif (place / "config.json").is_file():
+            foreign = read_hugging_face(place)
+        elif any(x.is_file() and x.suffix in (".npz", ".bin") for x in files):
+            foreign = read_marian(place, vocabularies)
+        else:
+            raise ValueError(
+                "a folder needs config.json (Hugging Face), model.bin (CTranslate2) or a .npz or "
+                ".bin file (Marian). A model of the hub is hf://ORGANIZATION/NAME"
+            )
+        return foreign, *foreign.convert(source_prefix)
+
+
+def _facts(foreign: ForeignModel, vocabularies: list[Path]) -> dict[str, Any]:
+    """Returns the contents of origin.json that can be read off the files."""
+    card = read_text(foreign.path.with_name("README.md"))[:10_000]
+    found = re.search(r"^license:\s*(\S+)", card, re.MULTILINE)
+    beside = (x for x in foreign.path.parent.iterdir() if x.suffix in _VOCABULARY and x.is_file())
+    files = [foreign.path, *shards(foreign.path), *vocabularies, *beside]
+    return {
+        "sha256": {file.name: sha256_of(file) for file in files},
+        "licence": found[1] if found else None,
+        "notes": list(foreign.notes),
+        "imported_with": f"keras3-transformer {__version__}",
+    }
+
+
+def save_run(
+    directory: str | Path,
+    model: Any,
+    tokenizer: Tokenizer | None = None,
+    *,
+    source_language: str = "und",
+    target_language: str = "und",
+    options: SearchOptions | None = None,
+) -> Run:
+    """Makes a run folder of a model that was trained in Python, so that every command takes it.
+
+    The run has a recipe without text, the tokenizer and the model. `training.initial_run` trains on
+    from it, and `evaluate` takes the text of `--files`. Its model computes in float32, and its
+    kernels include LoRA.
+
+    Example:
+
+    >>> model.fit(ParallelDataset(pairs, tokenizer))
+    >>> save_run("runs/mine", model, source_language="en", target_language="de")
+
+    Args:
+        directory: A new or empty folder.
+        model: A `Seq2Seq`, such as `Transformer`, that is not quantized, or its
+            `SlicedLogitsTrainer`.
+        tokenizer: The tokenizer that the model was trained with. Defaults to None, which means that
+            of the `ParallelDataset` in `fit`.
+        source_language: Code of BCP 47 or ISO 639. Defaults to "und".
+        target_language: As `source_language`.
+        options: The search options of the recipe. Defaults to None, which means the defaults.
+
+    Raises:
+        UserError: If `directory` is not empty, if there is no tokenizer, or if a language code does
+            not exist.
+        ValueError: If the model is no `Seq2Seq` or is quantized, or if the tokenizer has another
+            size than the model.
+    """
+    check_is_free(directory)
+    translator = Translator(model, tokenizer)
+    model, tokenizer = translator.model, translator.tokenizer
+    check_model(model, tokenizer)
+    languages = source_language, target_language
+    search = options.model_dump() if options else {}
+    what, place = "Trained in Python", f"{directory}"
+    recipe = recipe_of(directory, model, tokenizer, languages, what, search, place)
+    with atomic_write(directory) as partial:
+        Run(partial, recipe).write(merge_lora(in_float32(model)), tokenizer)
+    return Run(directory, recipe)
+
+
+def recipe_of(
+    directory: str | Path,
+    model: Seq2Seq,
+    tokenizer: Tokenizer,
+    languages: Sequence[str],
+    description: str,
+    evaluation: dict[str, Any],
+    place: str,
+) -> Recipe:
+    """Returns a recipe without text that describes a trained model. A folder names it.
+
+    Raises `UserError`, which begins with `place`, if a setting is wrong, such as a language.
+    """
+    kind, *rules = kind_of(tokenizer.source_model)
+    rules.append(kind_of(tokenizer.target_model)[1])
+    rules = [rule if rule in get_args(Normalization) else "nmt_nfkc" for rule in rules]
+    name = re.sub(r"[^\w.-]", "_", Path(directory).resolve().name).lstrip(".-") or "run"
+    sizes = {key: getattr(model, key) for key in sorted(type(model).settings())}
+    preset = "base" if "base" in model.presets else next(iter(model.presets))
+    tree = {
+        "name": name,
+        "description": description,
+        "data": dict(zip(("source_language", "target_language"), languages, strict=True)),
+        "tokenizer": {
+            "model_type": kind,
+            "vocabulary_size": tokenizer.target_vocabulary_size,
+            "joint": model.target_vocabulary_size is None,
+            "normalization": rules[0],
+            "target_normalization": rules[1] if rules[1] != rules[0] else None,
+        },
+        "model": {"architecture": model.architecture, "preset": preset, **sizes},
+        "evaluation": evaluation,
+    }
+    return validated(tree, place, is_of_run=True)
+
+
+def export_shared_run(
+    run: Run,
+    directory: str | Path,
+    quantization: RunWeights = "float32",
+    sentences: Sequence[str] | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> Agreement:
+    """Writes a copy of a run with all that evaluation and translation need.
+
+    The copy has the recipe without folders of the user, the tokenizer and the finished model. If
+    text files in different folders have the same name, these folders stay in the recipe. If the run
+    has a folder `text`, the copy has its validation and test text. The copy has the scores of the
+    exported model on validation and test text, with the hash of the run's model file. It has no
+    training text, checkpoints and logs. Its model computes in float32, also if it was trained in
+    mixed precision.
+
+    Example:
+
+    >>> export_shared_run(Run.open("runs/quickstart"), "quickstart", "float16")
+
+    Args:
+        run: A run with a finished model that is not quantized.
+        directory: A new or empty folder.
+        quantization: Type of the weights in the file: `"float32"`, or `"float16"`, which takes half
+            the space. Keras converts float16 weights to float32 when it loads them. Defaults to
+            `"float32"`.
+        sentences: Sentences that both models translate for the comparison. Defaults to None, which
+            means 16 random ones.
+        checkpoint: The checkpoint to copy instead of the finished model, see `open_model`. Defaults
+            to None, which means the finished model.
+
+    Returns:
+        An `Agreement` of the copy's translations with those of the run.
+
+    Raises:
+        UserError: If the run has no model, if its scores cannot be read, or if `directory` is not
+            empty. If the weights are float32 and a translation of the copy differs, or if a weight
+            exceeds the range of float16.
+        ValueError: If `quantization` is unknown, or if the model is quantized.
+    """
+    check_quantization("run", quantization, get_args(RunWeights))
+    check_is_free(directory)
+    model, tokenizer = open_model(run, checkpoint), run.tokenizer()
+    check_model(model, tokenizer)
+    sentences = sentences or random_sentences(tokenizer)
+    exact = in_float32(model)
+    with atomic_write(directory) as partial:
+        copy = Run(partial, _without_folders(run.recipe))
+        copy.write(exact if quantization == "float32" else _halved(exact), tokenizer)
+        if (text := run.directory / "text").is_dir():
+            shutil.copytree(text, partial / "text", ignore=shutil.ignore_patterns("train.*"))
+        if run.fingerprints_path.exists():
+            shutil.copy(run.fingerprints_path, partial)
+        if scores := _scores(run, checkpoint):
+            write_json(copy.scores_path, scores)
+        return compare_translations(
+            "copy",
+            Translator(exact, tokenizer, run.recipe.evaluation.search_options()),
+            sentences,
+            scored_translations(Translator.from_run(copy), sentences),
+            tolerance=_SCORE_TOLERANCE,
+            is_exact=quantization == "float32",
+        )
+
+
+def _without_folders(recipe: Recipe) -> Recipe:
+    """Returns the recipe without folders of the user (see `export_shared_run`)."""
+    tree = recipe.model_dump(mode="json", exclude_none=True)
+    tree["data"].pop("directory", None)
+    for key in ("initial_run", "teacher"):
+        tree["training"].pop(key, None)
+    splits = [tree["data"].get(split, {}) for split in ("train", "validation", "test")]
+    corpora = [x for split in splits for x in (split if isinstance(split, list) else [split])]
+    for corpus in corpora:
+        if teacher := corpus.get("translated_by"):
+            corpus["translated_by"] = Path(teacher).name
+    places = [(files, side) for files in corpora for side in {"source", "target"} & files.keys()]
+    paths = {Path(files[side]) for files, side in places}
+    if len({path.name for path in paths}) == len(paths):
+        for files, side in places:
+            files[side] = Path(files[side]).name
+    return Recipe.model_validate(tree, context=OF_RUN)
+
+
+def _scores(run: Run, checkpoint: Checkpoint | None) -> list[dict[str, Any]]:
+    """Returns the scores of the exported model on the splits, without folders of the user."""
+    folder = None if checkpoint is None else run.checkpoint(checkpoint)
+    model = run.scores.scored_model(folder)["checkpoint_sha256"]
+    return [
+        {name: value for name, value in entry.items() if name != "checkpoint"}
+        for entry in run.scores.entries()
+        if entry.get("checkpoint_sha256") == model and "split" in entry
+    ]
+
+
+def _halved(model: Seq2Seq) -> Seq2Seq:
+    """Returns a copy whose file has float16 weights, but the configuration of `model`."""
+    half = type(model).from_config({**model.get_config(), "dtype": "float16"})
+    half.set_weights(model.get_weights())
+    check_finite(half, "the run")
+    half.get_config = model.get_config
+    return half

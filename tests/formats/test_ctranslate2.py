@@ -1,0 +1,193 @@
+"""CTranslate2 as a witness: it reads what was written and computes the same."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from support.contract import randomize, to_numpy
+from support.parallel_text import SENTENCES
+from support.small_models import VARIANTS as MODELS, make_token_likelier
+
+from keras_transformer import import_run, open_model
+from keras_transformer.data import Tokenizer
+from keras_transformer.formats.ctranslate2 import export_ctranslate2
+from keras_transformer.models import Transformer
+
+ctranslate2 = pytest.importorskip("ctranslate2", reason="ctranslate2 is an optional dependency")
+
+FIXTURES = Path(__file__).parent.parent / "fixtures"
+V, LENGTH = 60, 19
+SIZES = {"num_layers": 2, "d_model": 12, "num_heads": 3, "d_ff": 23, "max_length": LENGTH}
+VARIANTS = {
+    "sinusoidal": {},
+    "sinusoidal_half_split": {"position_encoding": "sinusoidal_half_split"},
+    "learned": {"position_encoding": "learned"},
+    "rotary": {"position_encoding": "rotary"},
+    "none": {"position_encoding": "none"},
+    "binary": {"position_encoding": "binary"},
+    "pre_norm": {"norm_first": True},
+    "gelu": {"activation": "gelu"},
+    "silu": {"activation": "silu"},
+    "unscaled": {"use_scale": False},
+    "tanh": {"activation": "tanh"},
+    "gelu_approximate": {"activation": "gelu_approximate"},
+    "separate_vocabularies": {"target_vocabulary_size": V},
+    "logits_bias": {"use_logits_bias": True},
+    "all_of_opennmt": {**MODELS["all_of_opennmt"], "target_vocabulary_size": V},
+}
+# What the docstring of `export_ctranslate2` recommends.
+SEARCH = {"length_penalty": 1e-9, "min_decoding_length": 0, "max_decoding_length": LENGTH}
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer.train(SENTENCES, vocabulary_size=V)
+
+
+@pytest.fixture(scope="module")
+def separate_tokenizer():
+    return Tokenizer.train(SENTENCES, vocabulary_size=V, joint=False)
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Exports a model and loads what was written."""
+
+    def export_and_load(model, tokenizer, **options):
+        export_ctranslate2(model, tokenizer, tmp_path / "model", **options)
+        return ctranslate2.Translator(str(tmp_path / "model"), intra_threads=1)
+
+    return export_and_load
+
+
+def new_model(**arguments):
+    model = Transformer(V, **{**SIZES, **arguments})
+    randomize(model)
+    return model
+
+
+def random_sentences(*lengths, seed=1):
+    """Ids of ordinary pieces."""
+    generator = np.random.default_rng(seed)
+    return [generator.integers(4, V, length).tolist() for length in lengths]
+
+
+def padded(sentences):
+    ids = np.zeros((len(sentences), max(map(len, sentences))), "int32")
+    for row, sentence in enumerate(sentences):
+        ids[row, : len(sentence)] = sentence
+    return ids
+
+
+def strings(pieces, sentences):
+    return [[pieces[id] for id in sentence] for sentence in sentences]
+
+
+def expected_log_probabilities(model, sources, targets, tokenizer):
+    """Of each target's tokens and its eos, padding and bos excluded, by NumPy."""
+    source_ids = padded([[*source, tokenizer.eos_id] for source in sources])
+    target_ids = padded([[tokenizer.bos_id, *target] for target in targets])
+    logits = to_numpy(model({"source_ids": source_ids, "target_ids": target_ids}))
+    logits = logits.astype("float64")
+    logits[..., [tokenizer.pad_id, tokenizer.bos_id]] = -np.inf
+    all_of_them = logits - np.log(np.sum(np.exp(logits), axis=-1, keepdims=True))
+    return [
+        rows[np.arange(len(target) + 1), [*target, tokenizer.eos_id]]
+        for rows, target in zip(all_of_them, targets, strict=True)
+    ]
+
+
+def assert_same_log_probabilities(model, translator, tokenizer, atol):
+    sources, targets = random_sentences(3, LENGTH - 1, 8), random_sentences(4, 9, LENGTH - 1)
+    scored = translator.score_batch(
+        strings(tokenizer.source_pieces, sources), strings(tokenizer.target_pieces, targets)
+    )
+    expected = expected_log_probabilities(model, sources, targets, tokenizer)
+    for theirs, ours in zip(scored, expected, strict=True):
+        np.testing.assert_allclose(theirs.log_probs, ours, atol=atol)
+
+
+ON_EACH_BACKEND = ("sinusoidal", "pre_norm")  # The other variants need the same operations.
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        name if name in ON_EACH_BACKEND else pytest.param(name, marks=pytest.mark.once)
+        for name in VARIANTS
+    ],
+)
+def test_log_probabilities_are_those_of_the_model(variant, tokenizer, separate_tokenizer, load):
+    model = new_model(**VARIANTS[variant])
+    tokenizer = separate_tokenizer if model.target_vocabulary_size else tokenizer
+    assert_same_log_probabilities(model, load(model, tokenizer), tokenizer, atol=1e-5)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("version", [4, 5])
+def test_files_of_older_releases_are_read(version, tmp_path):
+    """Random weights, written by `specs` of ctranslate2 1.20.1 and 2.24.0."""
+    folder = FIXTURES / f"ctranslate2_v{version}"
+    run = import_run(folder, tmp_path / "run")
+    translator = ctranslate2.Translator(str(folder), intra_threads=1)
+    pieces = (folder / "shared_vocabulary.txt").read_text().split("\n")
+    names = SimpleNamespace(
+        source_pieces=pieces, target_pieces=pieces, pad_id=0, bos_id=2, eos_id=3
+    )
+    assert_same_log_probabilities(open_model(run), translator, names, atol=1e-5)
+
+
+@pytest.mark.once
+def test_positions_of_a_half_precision_model_are_exported_in_float32(tokenizer, load):
+    model = new_model()
+    half = Transformer(V, **SIZES, dtype="mixed_bfloat16")
+    half.set_weights(model.get_weights())
+    assert_same_log_probabilities(model, load(half, tokenizer), tokenizer, atol=1e-5)
+
+
+@pytest.mark.once
+def test_padding_and_bos_are_never_chosen(tokenizer, load):
+    model = new_model()
+    for id in (tokenizer.pad_id, tokenizer.bos_id):
+        make_token_likelier(model, id, 20.0)
+    translator = load(model, tokenizer)
+    sources = strings(tokenizer.source_pieces, random_sentences(3, 5, 8))
+    for result in translator.translate_batch(sources, beam_size=2, **SEARCH):
+        assert result.hypotheses[0]
+        assert not {"<pad>", "<s>"} & set(result.hypotheses[0])
+
+
+@pytest.mark.once
+@pytest.mark.slow
+@pytest.mark.parametrize("quantization", ["int8", "int16", "float16", "bfloat16"])
+def test_quantized_models_are_close_and_smaller(quantization, tokenizer, tmp_path):
+    if quantization == "bfloat16":
+        pytest.importorskip("torch", reason="CTranslate2 needs PyTorch to write bfloat16")
+    model = new_model()
+    for name, how in [("whole", None), ("quantized", quantization)]:
+        export_ctranslate2(model, tokenizer, tmp_path / name, how)
+    size, whole_size = (
+        (tmp_path / name / "model.bin").stat().st_size for name in ("quantized", "whole")
+    )
+    assert size < 0.8 * whole_size
+    translator = ctranslate2.Translator(str(tmp_path / "quantized"), intra_threads=1)
+    assert_same_log_probabilities(model, translator, tokenizer, atol=0.3)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"position_encoding": "index_concatenated"}, "'index_concatenated'"),
+        ({"attention_pattern": "local", "attention_window": 3}, "attention_pattern='local'"),
+        ({"d_k": 5}, "only keys as wide as the values.*d_k=5"),
+        ({"normalization": "batch"}, "only layer normalization.*normalization='batch'"),
+        ({"activation": "softplus"}, "supports only the activations.*'softplus'"),
+        ({"pad_id": 5}, "must be the model's tokenizer"),
+    ],
+)
+def test_what_ctranslate2_cannot_express_is_refused(arguments, message, tokenizer, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        export_ctranslate2(new_model(**arguments), tokenizer, tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []

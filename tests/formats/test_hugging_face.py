@@ -1,0 +1,293 @@
+"""transformers as a witness: imports compute the same here, and exports there."""
+
+import json
+import shutil
+
+import keras
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+from support.command_line import succeeds
+from support.contract import to_numpy
+from support.foreign_models import SIZES, V, hugging_face_folder
+from support.parallel_text import SENTENCES
+
+from keras_transformer import (
+    Run,
+    SearchOptions,
+    Tokenizer,
+    Transformer,
+    Translator,
+    UserError,
+    import_run,
+    load_recipe,
+    open_model,
+)
+from keras_transformer.formats import export_hugging_face
+from keras_transformer.formats.hugging_face import read_hugging_face
+from keras_transformer.formats.model_files import read_torch
+from keras_transformer.formats.weight_names import HUGGING_FACE, named_weights
+
+torch = pytest.importorskip("torch", reason="PyTorch is an optional dependency")
+transformers = pytest.importorskip("transformers", reason="transformers is an optional dependency")
+
+pytestmark = pytest.mark.once
+SOURCES, TARGETS = (list(side) for side in zip(*SENTENCES, strict=True))
+POWER = {"length_penalty": 1.0, "length_penalty_form": "power"}
+LENGTH = 20
+
+
+def marian_folder(folder, shared):
+    """A MarianMT model of transformers with random weights: its ids are not ours."""
+    tokenizer = Tokenizer.train(SENTENCES, vocabulary_size=V, joint=shared)
+    folder.mkdir()
+    for name, model, pieces in (
+        ("vocab.json", tokenizer.source_model, tokenizer.source_pieces),
+        ("target_vocab.json", tokenizer.target_model, tokenizer.target_pieces),
+    ):
+        side = "source" if name == "vocab.json" else "target"
+        (folder / f"{side}.spm").write_bytes(model)
+        order = ["</s>", "<unk>", *pieces[:3:-1], "<pad>"]
+        if side == "source" or not shared:
+            (folder / name).write_text(json.dumps({x: id for id, x in enumerate(order)}))
+    settings = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": not shared}
+    settings |= {"source_lang": "en", "target_lang": "de"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    ids = {"eos_token_id": 0, "pad_token_id": V - 2, "decoder_start_token_id": V - 2}
+    sides = ("encoder", "decoder")
+    config = transformers.MarianConfig(
+        vocab_size=V - 1,
+        d_model=12,
+        **{f"{side}_layers": 2 - (side == "decoder") for side in sides},
+        **{f"{side}_attention_heads": 3 for side in sides},
+        **{f"{side}_ffn_dim": 23 for side in sides},
+        activation_function="swish",
+        scale_embedding=True,
+        max_position_embeddings=64,
+        share_encoder_decoder_embeddings=shared,
+        forced_eos_token_id=None,
+        init_std=0.3,
+        **ids,
+    )
+    torch.manual_seed(0)
+    model = transformers.MarianMTModel(config).eval()
+    # So that the epsilon of the last norm counts.
+    model.model.decoder.layers[-1].encoder_attn_layer_norm.weight.data *= 0.05
+    model.final_logits_bias.copy_(torch.randn_like(model.final_logits_bias))
+    model.generation_config = transformers.GenerationConfig(
+        num_beams=4, length_penalty=1.0, bad_words_ids=[[V - 2]], **ids
+    )
+    model.save_pretrained(folder)
+    return model
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_logits_and_translations_equal_those_of_transformers(shared, tmp_path):
+    theirs = marian_folder(tmp_path / "marian", shared)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "marian")
+    run = import_run(tmp_path / "marian", tmp_path / "run")
+    ours, own = open_model(run), run.tokenizer()
+    with torch.inference_mode():
+        for source, target in SENTENCES:
+            x = tokenizer([source], text_target=[target], return_tensors="pt")
+            start = torch.full((1, 1), theirs.config.decoder_start_token_id)
+            labels = x.pop("labels")
+            expected = theirs(**x, decoder_input_ids=torch.cat([start, labels[:, :-1]], 1)).logits
+            inputs, _ = own.frame_target(own.encode_target([target])[0])
+            source_ids = np.array([own.frame_source(own.encode_source([source])[0])], "int32")
+            logits = ours({"source_ids": source_ids, "target_ids": np.array([inputs], "int32")})
+            # The ids 4 and on are all but the special ones, in their order.
+            names = [tokenizer.convert_tokens_to_ids(piece) for piece in own.target_pieces[4:]]
+            if not shared:
+                names = [*range(2, V - 2)]
+            found = to_numpy(logits)[0, :, 4 : 4 + len(names)]
+            np.testing.assert_allclose(found, expected[0][:, names], atol=1e-5)
+    x = tokenizer(SOURCES, return_tensors="pt", padding=True)
+    answer = theirs.generate(
+        **x, max_length=LENGTH + 1, return_dict_in_generate=True, output_scores=True
+    )
+    options = SearchOptions(beam_size=4, max_length=LENGTH, **POWER)
+    found = [x[0] for x in Translator(ours, own, options).translate_nbest(SOURCES)]
+    texts = tokenizer.batch_decode(answer.sequences, skip_special_tokens=True)
+    assert [x.text for x in found] == texts
+    np.testing.assert_allclose([x.score for x in found], answer.sequences_scores, atol=1e-5)
+
+
+def test_a_folder_of_the_converter_of_ctranslate2_translates_alike(tmp_path):
+    ctranslate2 = pytest.importorskip("ctranslate2", reason="ctranslate2 is an optional dependency")
+    marian_folder(tmp_path / "marian", shared=True)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "marian")
+    files = ["source.spm", "target.spm"]
+    converter = ctranslate2.converters.TransformersConverter(str(tmp_path / "marian"), None, files)
+    converter.convert(str(tmp_path / "converted"))
+    theirs = ctranslate2.Translator(str(tmp_path / "converted"), intra_threads=1)
+    pieces = [tokenizer.convert_ids_to_tokens(tokenizer.encode(x)) for x in SOURCES]
+    options = {"beam_size": 4, "length_penalty": 0}
+    found = theirs.translate_batch(
+        pieces, max_decoding_length=LENGTH, min_decoding_length=0, return_scores=True, **options
+    )
+    run = import_run(tmp_path / "converted", tmp_path / "run")
+    ours = Translator.from_run(run, SearchOptions(max_length=LENGTH, **options))
+    ids = [tokenizer.convert_tokens_to_ids(x.hypotheses[0]) for x in found]
+    nbest = [x[0] for x in ours.translate_nbest(SOURCES)]
+    assert [x.text for x in nbest] == tokenizer.batch_decode(ids, skip_special_tokens=True)
+    np.testing.assert_allclose([x.score for x in nbest], [x.scores[0] for x in found], atol=1e-4)
+    unscaled = (tmp_path / "converted" / "model.bin").read_bytes()
+    root = np.float32(12**0.5).tobytes()
+    for scale in (1.0, 2.0):
+        content = unscaled.replace(root, np.float32(scale).tobytes())
+        (tmp_path / "converted" / "model.bin").write_bytes(content)
+        with pytest.raises(UserError, match="scale_embeddings"):
+            import_run(tmp_path / "converted", tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    "defect",
+    [{"norm_epsilon": 1e-6}, {"position_encoding": "sinusoidal_marian"}, {"activation": "relu"}]
+    + ["bias", "scale"],
+    ids=str,
+)
+def test_the_logits_would_show_a_defect(defect, tmp_path):
+    marian_folder(tmp_path / "marian", shared=True)
+    read = read_hugging_face(tmp_path / "marian")
+    right, tokenizer = read.convert()
+    if isinstance(defect, dict):
+        wrong = Transformer.from_config({**right.get_config(), **defect})
+        wrong.set_weights(right.get_weights())
+    else:
+        wrong, _ = read.convert()
+        name = "bias" if defect == "bias" else "embeddings"
+        weight = getattr(wrong.target_embedding, name)
+        weight.assign(to_numpy(weight) * 1.1)
+    source, target = (np.array([x[0]], "int32") for x in ids_of(tokenizer))
+    inputs = {"source_ids": source, "target_ids": target}
+    assert abs(to_numpy(right(inputs)) - to_numpy(wrong(inputs))).max() > 3e-5
+
+
+@pytest.mark.parametrize("name", ["en-mg", "tc-big-fr-en"])
+def test_ids_and_texts_equal_those_of_marian_tokenizer(name, data_dir, tmp_path):
+    pytest.importorskip("tensorflow_text", reason="tensorflow-text is an optional dependency")
+    if not (source := data_dir / "pretrained" / "opus_tokenizers" / name).is_dir():
+        pytest.skip("KERAS_TRANSFORMER_DATA has no pretrained models")
+    from keras_transformer.formats.translation_graph import GraphTokenizer, tf
+
+    folder = opus_folder(source, tmp_path / name, [">>fra<<", ">>cmn_Hans<<"])
+    theirs = transformers.MarianTokenizer.from_pretrained(folder)
+    sentences = opus_sentences()
+    starts = (">>fra<< ", ">>cmn_Hans<<", ">>xyz<< ", ">> a << ", ">>fra<< >>fra<< ", "a >>fra<< ")
+    tagged = [start + text for start in starts for text in (*sentences[:20], "")]
+    tagged = [*sentences, *(text.strip() for text in tagged)]
+    run = import_run(folder, tmp_path / "run")
+    tokenizer = run.tokenizer()
+    graph = GraphTokenizer(tokenizer)
+    old_id = to_numpy(open_model(run).source_embedding.embeddings)[:, 0].astype(int)
+    for side, name, texts in (("source", "text", tagged), ("target", "text_target", sentences)):
+        ids = getattr(tokenizer, f"encode_{side}")(texts)
+        assert getattr(graph, f"encode_{side}")(tf.constant(texts)).to_list() == ids
+        expected = [row[:-1] for row in theirs(**{name: texts})["input_ids"]]  # without eos
+        assert [old_id[row].tolist() for row in ids] == expected
+    texts = tokenizer.decode_target(ids)
+    named = [x.replace("<unk>", " ⁇ ") for x in theirs.batch_decode(expected)]
+    assert [x.split() for x in texts] == [x.split() for x in named]
+    rows = tf.ragged.constant(ids, dtype="int32").to_tensor()
+    assert [x.decode() for x in graph.decode_target(rows).numpy()] == texts
+
+
+def opus_sentences():
+    text = Run.open("tatoeba_en_de").directory / "text"
+    files = [text / f"validation.{side}" for side in ("en", "de")]
+    return [x for file in files for x in file.read_text("utf-8").splitlines()]
+
+
+def opus_folder(source, folder, tags=()):
+    """An OPUS-MT model with small weights. The embedding of each id begins with the id."""
+    shutil.copytree(source, folder, copy_function=shutil.copyfile)
+    config = json.loads((folder / "config.json").read_text())
+    sizes = {f"{x}_{y}": 1 for x in ("encoder", "decoder") for y in ("layers", "attention_heads")}
+    sizes |= {"encoder_ffn_dim": 2, "d_model": 2}
+    (folder / "config.json").write_text(json.dumps({**config, **sizes}))
+    vocabulary = json.loads((folder / "vocab.json").read_text("utf-8"))
+    rows = len(vocabulary) + len(tags)
+    vocabulary |= dict(zip(tags, range(len(vocabulary), rows), strict=True))
+    (folder / "vocab.json").write_text(json.dumps(vocabulary))
+    model = Transformer(rows, num_layers=1, d_model=2, num_heads=1, d_ff=2)
+    weights = named_weights(model, HUGGING_FACE, {"target": "model.shared.weight"})
+    weights = {name: np.ascontiguousarray(x) for name, x in weights.items()}
+    weights["model.shared.weight"][:, 0] = range(rows)
+    save_file(weights, folder / "model.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize("is_zip", [True, False])
+def test_a_pickle_of_weights_equals_safetensors(is_zip, tmp_path):
+    expected = read_hugging_face(hugging_face_folder(tmp_path / "model")).weights
+    state = {name: torch.from_numpy(x) for name, x in expected.items()}
+    path = tmp_path / "pytorch_model.bin"
+    torch.save(state, path, _use_new_zipfile_serialization=is_zip)
+    found = read_torch(path)
+    assert found.keys() == expected.keys()
+    for name in expected:
+        np.testing.assert_array_equal(found[name], expected[name])
+
+
+def ids_of(tokenizer):
+    sources, targets = tokenizer.encode_source(SOURCES), tokenizer.encode_target(TARGETS)
+    framed = [tokenizer.frame_target(x)[0] for x in targets]
+    return [tokenizer.frame_source(x) for x in sources], framed
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"position_encoding": "learned"}, {"target_vocabulary_size": V}]
+    + [{"norm_first": True, "position_encoding": "sinusoidal_marian", "activation": "gelu"}],
+)
+def test_transformers_opens_exports_and_translates_alike(arguments, tmp_path):
+    folder = hugging_face_folder(tmp_path / "export", **arguments)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
+    run = import_run(folder, tmp_path / "run")
+    translator = Translator.from_run(run, SearchOptions(beam_size=4, max_length=LENGTH, **POWER))
+    x = tokenizer(SOURCES, return_tensors="pt", padding=True)
+    ids = model.generate(**x, max_length=LENGTH + 1)
+    translations = tokenizer.batch_decode(ids, skip_special_tokens=True)
+    assert translator.translate(SOURCES) == translations
+
+
+def test_transformers_translates_as_the_model_of_a_new_recipe(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = [f"{a}{b}" for a in "abcdefghijklmnopqrstuvwxyz" for b in "rstuvwxyz"]
+    lines = enumerate(zip(words, words[5:] + words[:5], strict=True))
+    pairs = [(f"{number} {x} {y}", f"{number} {y[::-1]} {x}") for number, (x, y) in lines] * 2
+    for side, name in enumerate(("text.en", "text.de")):
+        (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in pairs))
+    succeeds("init", "text.en", "text.de", "--output", "new.yaml")
+    recipe = load_recipe("new.yaml")
+    tokenizer = Tokenizer.train(pairs, **recipe.tokenizer.model_dump())
+    keras.utils.set_random_seed(3)
+    model = Transformer(tokenizer.target_vocabulary_size, **recipe.model.sizes)
+    options = recipe.evaluation.search_options(max_length=LENGTH)
+    export_hugging_face(model, tokenizer, tmp_path / "out", options, ("en", "de"))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    exported = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
+    sources = [source for source, _ in pairs[:8]]
+    x = theirs(sources, return_tensors="pt", padding=True)
+    expected = exported.generate(**x, max_length=LENGTH + 1).tolist()
+    found = [x[0].ids for x in Translator(model, tokenizer, options).translate_nbest(sources)]
+    texts = [[[id for id in ids if id not in (0, 2, 3)] for ids in x] for x in (found, expected)]
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"position_encoding": "rotary"}, "added positions"),
+        ({"normalization": "batch"}, "layer normalization"),
+        ({"d_k": 5}, "keys as wide"),
+        ({"norm_first": True, "target_vocabulary_size": V}, "post-norm with two vocabularies"),
+    ],
+)
+def test_what_hugging_face_does_not_have_is_refused(arguments, message, tmp_path):
+    model = Transformer(V, **{**SIZES, **arguments})
+    tokenizer = Tokenizer.train(SENTENCES, V, joint="target_vocabulary_size" not in arguments)
+    with pytest.raises(ValueError, match=message):
+        export_hugging_face(model, tokenizer, tmp_path / "out", SearchOptions(), ("en", "de"))

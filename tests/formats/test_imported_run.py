@@ -1,0 +1,476 @@
+"""Models of other toolkits become runs that compute the same, or one line says why they cannot."""
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+from support.command_line import fails, run_python, succeeds
+from support.contract import to_numpy
+from support.foreign_models import ANY, hugging_face_folder
+from support.local_server import answer, local_server
+
+from keras_transformer import (
+    Run,
+    Scorer,
+    SearchOptions,
+    Tokenizer,
+    Translator,
+    UserError,
+    import_run,
+    load_recipe,
+    open_model,
+    train,
+)
+from keras_transformer.data.vocabulary import pieces_of
+from keras_transformer.formats import ExportOptions, export_run, open_preset
+from keras_transformer.formats.model_files import read_marian_bin, read_npz, read_safetensors
+from keras_transformer.runs.checkpoints import logged_scalars
+
+BEAM = SearchOptions(beam_size=4, length_penalty=0)
+
+
+@pytest.fixture(scope="session")
+def pretrained(data_dir):
+    if not (folder := data_dir / "pretrained").is_dir():
+        pytest.skip("KERAS_TRANSFORMER_DATA has no pretrained models")
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return hugging_face_folder(tmp_path / "opus-mt-en-de")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["post_swish_joint", "pre_gelu_two"]
+    + [pytest.param(x, marks=pytest.mark.once) for x in ("post_relu_joint", "post_untied")],
+)
+def test_scores_equal_marians(name, pretrained, tmp_path):
+    marian = pretrained / "marian"
+    pairs = [(marian / f"pairs.{x}").read_text().splitlines() for x in ("en", "de")]
+    expected = json.loads((marian / name / "witness.json").read_text())["log_probabilities"]
+    run = import_run(marian / name / "model.npz", tmp_path / "run")
+    model, tokenizer = open_model(run), run.tokenizer()
+    scores = [x.log_probability for x in Scorer(model, tokenizer).score(*pairs)]
+    np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-3)
+    other = type(model).from_config(
+        {**model.get_config(), "position_encoding": "sinusoidal_half_split"}
+    )
+    other.set_weights(model.get_weights())
+    wrong = [x.log_probability for x in Scorer(other, tokenizer).score(*pairs)]
+    assert max(abs(np.subtract(wrong, expected))) > 0.1
+
+
+@pytest.mark.once
+def test_a_folder_of_opus_has_a_vocabulary_of_lines_and_two_tokenizers(pretrained, tmp_path):
+    marian, folder = pretrained / "marian", tmp_path / "opus"
+    folder.mkdir()
+    shutil.copy(marian / "post_relu_joint" / "model.npz", folder / "best.npz")
+    for name in ("source.spm", "target.spm"):
+        shutil.copy(marian / "joint300.spm", folder / name)
+    pieces = enumerate(pieces_of((marian / "joint300.spm").read_bytes()))
+    lines = [f"{json.dumps(piece, ensure_ascii=False)}: {id}" for id, piece in pieces]
+    (folder / "opus.vocab.yml").write_text("\n".join(lines) + "\n", "utf-8")
+    settings = "models: [best.npz]\nvocabs: [opus.vocab.yml, opus.vocab.yml]\nbeam-size: 6\n"
+    (folder / "decoder.yml").write_text(f"{settings}normalize: 1\n")
+    run = import_run(folder, tmp_path / "run")
+    plain = import_run(marian / "post_relu_joint", tmp_path / "plain")
+    assert run.tokenizer().fingerprint == plain.tokenizer().fingerprint
+    assert (run.recipe.evaluation.beam_size, run.recipe.evaluation.length_penalty) == (6, 1)
+
+
+@pytest.mark.once
+def test_both_files_of_marian_have_the_same_weights(pretrained):
+    student = pretrained / "marian" / "student_ssru"
+    binary, npz = read_marian_bin(student / "model.float32.bin"), read_npz(student / "model.npz")
+    assert binary.keys() == npz.keys()
+    for name in npz.keys() - {"special:model.yml"}:
+        np.testing.assert_array_equal(binary[name], npz[name])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("v1/aren-transliteration", marks=pytest.mark.once), "v2/aren-transliteration"],
+)
+def test_translations_equal_those_of_ctranslate2(name, pretrained, tmp_path):
+    witness = (pretrained / "ctranslate2" / "witness_aren_beam4.tsv").read_text("utf-8")
+    words, expected, scores = zip(*(x.split("\t") for x in witness.splitlines()), strict=True)
+    run = import_run(pretrained / "ctranslate2" / name, tmp_path / "run")
+    found = Translator.from_run(run, BEAM).translate_nbest([" ".join(word) for word in words])
+    assert [x[0].text.replace(" ", "") for x in found] == [*expected]
+    np.testing.assert_allclose([x[0].score for x in found], [*map(float, scores)], atol=1e-4)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("name", "bits"),
+    [("v1/aren-transliteration-i16", 16), ("v2/aren-transliteration-i16", 16)]
+    + [("v2/aren-transliteration-i8", 8)],
+)
+def test_rounded_weights_are_told(name, bits, pretrained, tmp_path):
+    run = import_run(pretrained / "ctranslate2" / name, tmp_path / "run")
+    (note,) = json.loads(run.origin_path.read_text())["notes"]
+    assert f"int{bits}" in note
+
+
+@pytest.fixture
+def imported(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    succeeds("import", folder, "imported")
+    return Run.open("imported")
+
+
+EXPORTS = {"hugging_face": True, "ctranslate2": ANY("ctranslate2"), "onnx": ANY("onnxruntime")}
+
+
+@pytest.mark.once
+def test_an_imported_run_is_exported_and_comes_back(imported):
+    for format in ["run", *(name for name, is_installed in EXPORTS.items() if is_installed)]:
+        search = BEAM if format in ("hugging_face", "onnx") else None
+        found = export_run(imported, ExportOptions(format=format, search=search))
+        assert "100.0%" in found.comparison
+    if EXPORTS["ctranslate2"]:  # version 6
+        again = import_run("exports/imported/ctranslate2", "again")
+        texts = ["a dog runs", "the man is in the park", "two men"]
+        translations = (Translator.from_run(x, BEAM).translate(texts) for x in (imported, again))
+        assert next(translations) == next(translations)
+    assert_same_weights(imported, import_run("exports/imported/hugging_face", "back"))
+    assert "names no text" in fails("evaluate", "imported")
+    with pytest.raises(UserError, match="give files"):
+        load_recipe("imported")
+
+
+@pytest.mark.slow
+@pytest.mark.once
+def test_an_imported_run_is_exported_to_a_saved_model(imported):
+    assert (
+        "100.0%" in export_run(imported.directory, ExportOptions(format="saved_model")).comparison
+    )
+
+
+def assert_same_weights(run, other):
+    for one, another in zip(open_model(run).weights, open_model(other).weights, strict=True):
+        np.testing.assert_array_equal(to_numpy(one), to_numpy(another))
+
+
+@pytest.mark.once
+def test_training_begins_with_the_imported_loss_and_resumes_bit_for_bit(imported, tmp_path):
+    words = "zero one two three four five six seven eight nine".split()
+    texts = [" ".join((a, b, c)) for a in words for b in words for c in words[:3]]
+    for language, end in (("en", ""), ("de", " ten")):
+        (tmp_path / f"own.{language}").write_text("".join(f"{x}{end}\n" for x in texts))
+    succeeds("init", "own.en", "own.de", "--from", "imported", "--output", "own.yaml")
+    common = ["model.dropout_rate=0", "evaluation.average_last=1", "training.warmup_steps=1"]
+    common += ["training.early_stopping_patience=null", "training.length_multiple=32"]
+    steps = ["training.steps=20", "training.checkpoint_every=10"]
+    whole = Run.create("whole", load_recipe("own.yaml", [*common, *steps]))
+    train(whole)
+    assert whole.tokenizer().fingerprint == imported.tokenizer().fingerprint
+    shutil.copytree("whole", "part")
+    shutil.rmtree("part/checkpoints/step-00000020")
+    (tmp_path / "part" / "model.keras").unlink()
+    part = Run.open("part")
+    train(part, resume=True)
+    assert_same_weights(whole, part)
+
+    one = ["training.steps=1", "training.checkpoint_every=1", "training.peak_learning_rate=1e-12"]
+    first = Run.create("first", load_recipe("own.yaml", [*common, *one]))
+    train(first)
+    pairs = (x.read_text().splitlines() for x in first.text.files("validation"))
+    scores = Scorer(open_model(imported), imported.tokenizer()).score(*pairs)
+    loss = -sum(x.log_probability for x in scores) / sum(x.length for x in scores)
+    ours = logged_scalars(first.directory / "logs", "validation/loss")["validation/loss"][1]
+    assert abs(ours - loss) < 1e-6  # about two steps of float32
+
+
+@pytest.mark.once
+def test_adapters_are_merged_in_the_export(folder, tmp_path):
+    run = import_run(folder, tmp_path / "run")
+    model = open_model(run)
+    model.decoder.enable_lora(2)
+    for layer in model.decoder._flatten_layers():
+        if isinstance(layer, keras.layers.Dense):
+            layer.lora_kernel_b.assign(np.ones(layer.lora_kernel_b.shape))
+    model.save(run.model_path)
+    search = BEAM.replace(length_penalty_form="power")
+    found = export_run(
+        run, ExportOptions(format="hugging_face", search=search, output=tmp_path / "x")
+    )
+    assert "100.0%" in found.comparison
+
+
+@pytest.mark.once
+def test_a_prefix_begins_every_source(folder, tmp_path):
+    succeeds("import", folder, tmp_path / "run", "--source-prefix", "▁a", "--target-language", "pt")
+    run = Run.open(tmp_path / "run")
+    tokenizer = run.tokenizer()
+    first, *others = tokenizer.frame_source(tokenizer.encode_source(["dog"])[0])
+    assert tokenizer.source_pieces[first] == "▁a" and others[-1] == tokenizer.eos_id
+    assert run.recipe.data.target_language == "pt"
+    assert "prefix must be pieces" in fails(
+        "import", folder, tmp_path / "other", "--source-prefix", ">>por<<"
+    )
+
+
+@pytest.mark.once
+def test_a_preset_is_a_model_of_another_toolkit_or_a_run(folder, imported):
+    preset = open_preset(folder)
+    assert preset.options == Translator.from_run(imported).options
+    translations = {open_preset(x).translate(["a dog"])[0] for x in (folder, "imported")}
+    assert translations == {preset.translate(["a dog"])[0]}
+
+
+@pytest.mark.once
+def test_a_model_of_the_hub_is_downloaded_once(folder, tmp_path):
+    pytest.importorskip("huggingface_hub", reason="huggingface_hub is an optional dependency")
+    code = (
+        "from keras_transformer import UserError\n"
+        "from keras_transformer import import_run\n"
+        "for run, name in dict(one='opus-mt-en-de', two='opus-mt-en-de', three='none').items():\n"
+        "    try: import_run(f'hf://stand-in/{name}', run)\n"
+        "    except UserError as error: print(error)\n"
+        "    print(run)"
+    )
+    with local_server() as server:
+        server.answers = HubAnswers()
+        for file in folder.iterdir():
+            server.answers[f"/stand-in/opus-mt-en-de/resolve/main/{file.name}"] = hub_answer(
+                file.read_bytes()
+            )
+        environment = {"HF_ENDPOINT": server.url, "KERAS_HOME": str(tmp_path / "home")}
+        lines = run_python(code, cwd=tmp_path, **environment).splitlines()
+        paths = [path for path, _ in server.requests if "opus" in path]
+    assert lines[:2] == ["one", "two"] and "none" in lines[2] and lines[3] == "three"
+    assert sum("model.safetensors" in x for x in paths) == 2  # HEAD and GET
+    assert not (tmp_path / "three").exists()
+    origin = json.loads((tmp_path / "one" / "origin.json").read_text())
+    assert origin["revision"] == "0" * 40 and origin["licence"] == "cc-by-4.0"
+
+
+class HubAnswers(dict):
+    def get(self, path, default):
+        return super().get(path, answer(b"", 404, X_Error_Code="EntryNotFound"))
+
+
+def hub_answer(body):
+    headers = {"ETag": f'"{hashlib.sha256(body).hexdigest()}"', "X_Repo_Commit": "0" * 40}
+    return answer(body, **headers)
+
+
+@pytest.mark.once
+def test_nothing_of_other_backends_is_imported(folder, tmp_path):
+    code = (
+        "import sys; from keras_transformer import import_run\n"
+        f"import_run({str(folder)!r}, {str(tmp_path / 'run')!r})\n"
+        "print([x for x in ('tensorflow', 'torch') if x in sys.modules])"
+    )
+    assert run_python(code, KERAS_BACKEND="jax") == "[]"
+
+
+def change_config(name="config.json", **changes):
+    def change(folder):
+        path = folder / name
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+    return change
+
+
+def remove(name):
+    return lambda folder: (folder / name).unlink()
+
+
+def write(name, content):
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+def truncate(folder):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-4])
+
+
+def rename_weight(folder):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes().replace(b"layers.0.fc1.bias", b"layers.0.fcX.bias"))
+
+
+def spoil_weight(folder):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-4] + np.float32("nan").tobytes())
+
+
+def change_weights(**changes):
+    """Changes the arrays of the safetensors file, by parts of their names."""
+
+    def change(folder):
+        path = folder / "model.safetensors"
+        weights = {name: np.array(x) for name, x in read_safetensors(path).items()}
+        for name in [x for x in weights for part in changes if part in x]:
+            weights[name] = changes[next(part for part in changes if part in name)]
+        save_file(weights, path)
+
+    return change
+
+
+def thin(shape):
+    """Sizes of a model of gigabytes, of which the file has one kernel."""
+
+    def change(folder):
+        change_weights(**{"fc1.weight": np.zeros(shape, "f4")})(folder)
+        change_config(d_model=shape[1], d_ff=shape[0], encoder_ffn_dim=shape[0])(folder)
+
+    return change
+
+
+def pipe(name):
+    def change(folder):
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+
+    return change
+
+
+def link(name):
+    def change(folder):
+        (folder / name).unlink()
+        (folder / name).symlink_to("/dev/zero")
+
+    return change
+
+
+def other_pieces(folder):
+    texts = [f"{x}qx {x}zy {x}{x}" for x in "uvwxyz"]
+    model = Tokenizer.train(texts, 30).source_model
+    (folder / "source.spm").write_bytes(model)
+
+
+HUGE = json.dumps({"w": {"dtype": "F32", "shape": [2**40, 2**40], "data_offsets": [0, 4]}}).encode()
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (remove("config.json"), "a folder needs config.json"),
+        (remove("model.safetensors"), "there is neither model.safetensors nor pytorch_model.bin"),
+        (remove("vocab.json"), "vocab.json cannot be imported: FileNotFoundError"),
+        (change_config(model_type="t5"), "Received: t5, which has RMS norms"),
+        (change_config(scale_embedding=False), "it must scale embeddings"),
+        (
+            change_config(activation_function="mish"),
+            "cannot be imported: missing or not supported: 'mish'",
+        ),
+        (change_config(d_model=10**9), "those of settings {'d_model': 1000000000"),
+        (change_config(encoder_layers=10**9), "'num_layers': 1000000000"),
+        (change_config(encoder_attention_heads=1), "the same heads. Received: (1, 3)"),
+        (
+            change_config("generation_config.json", eos_token_id=10**6),
+            "must be integers from 0 to 59. Received: values from 0 to 1000000",
+        ),
+        (rename_weight, "does not have the weights ['model.decoder.layers.0.fcX.bias'"),
+        (spoil_weight, "not finite"),
+        (truncate, "do not fit the bytes"),
+        (write("model.safetensors", b"\xff" * 8), "do not fit the bytes"),
+        (
+            write("model.safetensors", len(HUGE).to_bytes(8, "little") + HUGE),
+            "do not fit the bytes",
+        ),
+        (
+            write("config.json", b"[" * 10_000),
+            "config.json cannot be imported: the JSON is nested too deeply",
+        ),
+        (write("source.spm", b"nothing"), "cannot be imported: DecodeError"),
+        (write("source.spm", b""), "Received: a model with 0 pieces"),
+        (other_pieces, "the vocabulary must have most of the pieces"),
+        (change_config("generation_config.json", eos_token_id=-1), "values from -1 to"),
+        (change_config("generation_config.json", pad_token_id=60), "from 0 to 59"),
+        (change_config("generation_config.json", decoder_start_token_id=-3), "values from -3 to"),
+        (change_config("tokenizer_config.json", source_lang="ROMANCE"), "--source-language"),
+        (change_config("tokenizer_config.json", target_lang="deu+eng+fra"), "--target-language"),
+        (change_config("tokenizer_config.json", source_lang=None), "--source-language"),
+        (
+            change_config("tokenizer_config.json", source_lang="fi_nb_no_nn_ru_sv_en"),
+            "is not a language code",
+        ),
+        (thin((1, 120_000)), "the model is larger than the file of its weights"),
+        (thin((100_000, 3)), "the model is larger than the file of its weights"),
+        (pipe("vocab.json"), "vocab.json must be a regular file"),
+        (pipe("generation_config.json"), "must be a regular file"),
+        (link("source.spm"), "source.spm must be a regular file"),
+        (pipe("model.safetensors"), "there is neither"),
+        (write("vocab.json", b" " * 2**25), "at most 16,777,216 bytes"),
+    ],
+)
+def test_what_cannot_be_imported_is_one_line_and_nothing_written(change, message, folder, tmp_path):
+    change(folder)
+    assert message in fails("import", folder, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.once
+def test_languages_that_the_files_do_not_name_are_given(folder, tmp_path):
+    for name, given in {"one": "it", "other": "pt-BR"}.items():
+        change_config("tokenizer_config.json", source_lang="ROMANCE", target_lang=None)(folder)
+        given = ["--source-language", given, "--target-language", "en"]
+        succeeds("import", folder, tmp_path / name, *given)
+        assert Run.open(tmp_path / name).recipe.data.source_language == given[1]
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_shards_are_one_model(is_damaged, folder, tmp_path):
+    expected = import_run(folder, tmp_path / "whole")
+    weights = {x: np.array(y) for x, y in read_safetensors(folder / "model.safetensors").items()}
+    names = {x: f"model-{number % 2}.safetensors" for number, x in enumerate(weights)}
+    for file in {*names.values()}:
+        kept = {x: y for x, y in weights.items() if names[x] == file}
+        save_file({**kept, **(weights if is_damaged else {})}, folder / file)
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    if is_damaged:
+        assert "twice" in fails("import", folder, tmp_path / "run")
+    else:
+        assert_same_weights(expected, import_run(folder, tmp_path / "run"))
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("status", [403, 500])
+@pytest.mark.parametrize("name", ["generation_config.json", "target_vocab.json"])
+def test_a_request_that_fails_is_not_a_missing_file(status, name, folder, tmp_path, monkeypatch):
+    hub = pytest.importorskip("huggingface_hub", reason="huggingface_hub is an optional dependency")
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path / "home"))
+
+    def answered(repository, file, **_):
+        if (folder / file).is_file() and file != name:
+            return str(folder / file)
+        reason = OSError("no answer")
+        reason.response = SimpleNamespace(status_code=status if file == name else 404)
+        raise hub.errors.LocalEntryNotFoundError("no") from reason
+
+    monkeypatch.setattr(hub, "hf_hub_download", answered)
+    with pytest.raises(UserError, match=f"does not tell whether it has {name}"):
+        import_run("hf://stand-in/model", tmp_path / "run")
+    status = 404
+    import_run("hf://stand-in/model", tmp_path / "run")
+
+
+@pytest.mark.once
+def test_students_of_marian_are_refused(pretrained, tmp_path):
+    student = pretrained / "marian" / "student_ssru"
+    assert "'self-attention'. Received: 'rnn'" in fails("import", student, tmp_path / "run")
+
+
+@pytest.mark.once
+def test_a_pickle_needs_torch(folder, tmp_path, monkeypatch):
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    if ANY("torch"):
+        assert "pytorch_model.bin cannot be imported" in fails("import", folder, tmp_path / "run")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert "is a pickle: pip install" in fails("import", folder, tmp_path / "run")

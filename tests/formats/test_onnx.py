@@ -1,0 +1,134 @@
+"""The folder as a whole: complete and compared, or not there at all."""
+
+import json
+
+import numpy as np
+import pytest
+from support.contract import randomize
+from support.parallel_text import LOSSLESS_TARGET, SENTENCES
+from support.small_models import VARIANTS
+
+from keras_transformer.data import Tokenizer
+from keras_transformer.errors import UserError
+from keras_transformer.models import Transformer
+
+pytest.importorskip("onnx", reason="onnx is an optional dependency")
+pytest.importorskip("onnxruntime", reason="onnxruntime is an optional dependency")
+
+from keras_transformer.formats import export_onnx, onnx_graph  # noqa: E402
+from keras_transformer.formats.onnx_program import OnnxModel  # noqa: E402
+
+pytestmark = pytest.mark.once
+V = 60
+SOURCES = [source for source, _ in SENTENCES]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer.train(SENTENCES, vocabulary_size=V)
+
+
+def new_model(**arguments):
+    """Wide enough for matrices of more than a page."""
+    sizes = {"num_layers": 1, "d_model": 24, "num_heads": 4, "d_ff": 67, "max_length": 19}
+    model = Transformer(V, **{**sizes, **arguments})
+    randomize(model)
+    return model
+
+
+def size_of(folder):
+    return sum(path.stat().st_size for path in [*folder.glob("*.onnx"), folder / "weights.bin"])
+
+
+def next_tokens(folder):
+    """The most probable tokens after each token of random targets, `(16, 9)`."""
+    exported, random = OnnxModel(folder), np.random.default_rng(0)
+    targets, parents = random.integers(4, V, (16, 9)), np.zeros((16, 1), "int64")
+    state, found = exported.encode(random.integers(4, V, (16, 7))), []
+    for tokens in targets.T:
+        (ids,), state = exported.step(tokens[:, None], parents, state, ["candidate_ids"])
+        found.append(ids[:, 0, 0])
+    return np.stack(found, axis=1)
+
+
+def test_folder_holds_what_is_documented(tokenizer, tmp_path):
+    folder = tmp_path / "model"
+    found = export_onnx(new_model(), tokenizer, folder, sentences=SOURCES, beam_size=7)
+    assert found.identical == found.sentences == len(SOURCES)
+    assert found.largest_difference < 1e-4
+    names = "config.json encoder.onnx step.onnx tokenizer translate.py weights.bin".split()
+    assert sorted(path.name for path in folder.iterdir()) == names
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    config = json.loads((folder / "config.json").read_text())
+    expected = {"eos_id": 3, "beam_size": 7, "d_k": 6, "max_length": 19}
+    assert config.items() >= expected.items()
+    loaded = Tokenizer.load(folder / "tokenizer")
+    assert loaded.fingerprint == tokenizer.fingerprint
+
+
+def test_constants_of_both_graphs_are_stored_once(tokenizer, tmp_path):
+    """The embeddings (60 x 24 x 4 bytes) are in encoder, step and output projection."""
+    model = new_model()
+    export_onnx(model, tokenizer, tmp_path / "model")
+    embeddings = np.asarray(model.target_embedding.embeddings.numpy(), "float32").tobytes()
+    assert (tmp_path / "model" / "weights.bin").read_bytes().count(embeddings) == 1
+    assert embeddings not in (tmp_path / "model" / "step.onnx").read_bytes()
+
+
+def test_prefixes_and_all_that_models_of_opennmt_have_are_exported(tmp_path):
+    plain = Tokenizer.train(SENTENCES, V, joint=False)
+    frames = {"source_prefix": ["b"], "target_prefix": ["▁", "s"], "source_eos": False}
+    tokenizer = Tokenizer(plain.source_model, plain.target_model, **frames)
+    model = new_model(**{**VARIANTS["all_of_opennmt"], "target_vocabulary_size": V})
+    found = export_onnx(model, tokenizer, tmp_path / "model")
+    assert found.identical == found.sentences == 16
+
+
+@pytest.mark.parametrize("options", [{"joint": False}, LOSSLESS_TARGET], ids=("separate", "joint"))
+def test_half_precision_models_and_two_tokenizer_models_are_exported(options, tmp_path):
+    tokenizer = Tokenizer.train(SENTENCES, V, **options)
+    sizes = {} if tokenizer.joint else {"target_vocabulary_size": V}
+    model = new_model(dtype="mixed_bfloat16", **sizes)
+    found = export_onnx(model, tokenizer, tmp_path / "model")
+    assert found.identical == found.sentences == 16
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert config["target_tokenizer"] == "target.model"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_lora_is_merged_in_float32(dtype, tokenizer, tmp_path):
+    model = new_model(dtype=dtype)
+    model.enable_lora(2)
+    randomize(model)
+    assert export_onnx(model, tokenizer, tmp_path / "model").identical == 16
+
+
+def test_quantized_model_is_smaller_and_mostly_agrees(tokenizer, tmp_path):
+    model = new_model(d_model=64)
+    export_onnx(model, tokenizer, tmp_path / "whole")
+    assert export_onnx(model, tokenizer, tmp_path / "quantized", "int8").sentences == 16
+    best = [next_tokens(tmp_path / name) for name in ("whole", "quantized")]
+    assert 0.8 < np.mean(best[0] == best[1]) <= 1
+    assert size_of(tmp_path / "quantized") < 0.8 * size_of(tmp_path / "whole")
+
+
+def test_export_that_computes_something_else_is_not_kept(tokenizer, tmp_path, monkeypatch):
+    table = onnx_graph.position_table
+    monkeypatch.setattr(onnx_graph, "position_table", lambda model: table(model)[::-1])
+    with pytest.raises(UserError, match="the ONNX model translates .*nothing was written"):
+        export_onnx(new_model(), tokenizer, tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "arguments, options, message",
+    [
+        ({"position_encoding": "alibi"}, {}, "only positions without scores.*'alibi'"),
+        ({"activation": "mish"}, {}, "supports only the activations.*'mish'"),
+        ({"pad_id": 5}, {}, "must be the model's tokenizer"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused(arguments, options, message, tokenizer, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        export_onnx(new_model(**arguments), tokenizer, tmp_path / "model", **options)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,116 @@
+"""The graphs alone: what is in them, and that they compute what the layers compute."""
+
+import numpy as np
+import pytest
+from support.contract import to_numpy
+from support.small_models import LENGTH, VARIANTS, inputs_of, new_model, small_model
+
+onnx = pytest.importorskip("onnx", reason="onnx is an optional dependency")
+onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is an optional dependency")
+
+from keras_transformer.formats.onnx_graph import (  # noqa: E402
+    ACTIVATIONS,
+    encoder_graph,
+    step_graph,
+)
+
+pytestmark = pytest.mark.once
+BOS_ID = 2
+
+
+def session(graph):
+    return onnxruntime.InferenceSession(graph.SerializeToString())
+
+
+def forced_logits(model, source_ids, target_ids):
+    """Teacher-forced, one hypothesis a sentence, as the interface is documented."""
+    encoder, step = session(encoder_graph(model)), session(step_graph(model, BOS_ID))
+    names = [output.name for output in encoder.get_outputs()]
+    feed = dict(zip(names, encoder.run(None, {"source_ids": source_ids}), strict=True))
+    batch, heads = len(source_ids), model.num_heads
+    d_v = model.d_model // heads
+    for i in range(model.decoder.num_layers):
+        for name, width in (("key", model.d_k or d_v), ("value", d_v)):
+            feed[f"past_{name}_{i + 1}"] = np.zeros((batch, 1, heads, 0, width), "float32")
+    logits = []
+    for token_ids in target_ids.T:
+        feed |= {
+            "token_ids": token_ids[:, None],
+            "parents": np.zeros((batch, 1), "int64"),
+            "num_candidates": np.array([1]),
+        }
+        outputs = [output.name for output in step.get_outputs()]
+        found = dict(zip(outputs, step.run(None, feed), strict=True))
+        logits.append(found["logits"][:, 0])
+        feed |= {f"past_{name}": found[name] for name in found if name[-1].isdigit()}
+    return np.stack(logits, axis=1)
+
+
+def assert_same_logits(model):
+    inputs = inputs_of(model)
+    ids = {name: ids.astype("int64") for name, ids in inputs.items()}
+    is_real = inputs["target_ids"] != model.pad_id
+    found, expected = forced_logits(model, **ids)[is_real], to_numpy(model(inputs))[is_real]
+    np.testing.assert_allclose(found, expected, atol=1e-5, rtol=1e-5)
+
+
+REFUSED = ("local_attention", "strided_attention", "fixed_attention", "alibi", "t5")
+REFUSED += tuple(f"{name}_concatenated" for name in ("index", "normalized_index", "binary"))
+QUICK = ("sinusoidal", "all_at_once", "learned", "rotary", "binary", "all_of_opennmt")
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
+        for name in VARIANTS
+        if name not in REFUSED
+    ],
+)
+def test_forced_logits_are_those_of_the_model(variant):
+    assert_same_logits(small_model(variant))
+
+
+@pytest.mark.slow
+def test_activations_are_those_of_keras():
+    for activation in ACTIVATIONS:
+        assert_same_logits(new_model(num_layers=1, activation=activation))
+
+
+def test_witness_notices_another_epsilon():
+    model = new_model(num_layers=1)
+    model.decoder.layers[0].feed_forward_residual.norm.epsilon = 1e-3
+    nodes = step_graph(model, BOS_ID).graph.node
+    epsilons = [x.f for node in nodes for x in node.attribute if x.name == "epsilon"]
+    np.testing.assert_allclose(epsilons, [1e-6, 1e-6, 1e-3], rtol=1e-6)
+
+
+@pytest.mark.parametrize("graph_of", [encoder_graph, lambda model: step_graph(model, BOS_ID)])
+def test_graphs_are_valid_and_without_control_flow(graph_of):
+    graph = graph_of(small_model("all_at_once"))
+    onnx.checker.check_model(graph, full_check=True)
+    assert not {"If", "Loop", "Scan"} & {node.op_type for node in graph.graph.node}
+    assert {entry.domain for entry in graph.opset_import} == {""}
+
+
+def shapes(values):
+    axes = {value.name: value.type.tensor_type.shape.dim for value in values}
+    return {name: [axis.dim_param or axis.dim_value for axis in dim] for name, dim in axes.items()}
+
+
+def test_axes_that_vary_have_names():
+    model = small_model("two_layers")
+    encoder, step = encoder_graph(model).graph, step_graph(model, BOS_ID).graph
+    memory, inputs, outputs = shapes(encoder.output), shapes(step.input), shapes(step.output)
+    assert memory["memory_key_2"] == ["batch", 3, 4, "source_length"]
+    assert memory.items() <= inputs.items()
+    assert inputs["past_key_1"] == ["batch", "past_beams", 3, "past_length", 4]
+    assert outputs["key_1"] == ["batch", "beams", 3, "length", 4]
+
+
+def test_positions_end_with_the_model():
+    model = small_model()
+    source_ids = inputs_of(model)["source_ids"].astype("int64")
+    target_ids = np.full((len(source_ids), LENGTH + 1), 5)
+    with pytest.raises(Exception, match="out of|bounds"):
+        forced_logits(model, source_ids, target_ids)
