@@ -37,6 +37,12 @@ WEIGHTS = "weights.bin"
 # Offsets in this file are multiples of `PAGE`, so that the constants can be memory-mapped.
 PAGE = 4096
 
+# What `config.json` has of the tokenizer.
+_OF_TOKENIZER = (
+    *("pad_id", "unk_id", "bos_id", "eos_id", "source_vocabulary_size", "target_vocabulary_size"),
+    *("source_prefix_ids", "tag_ids", "target_prefix_ids", "source_eos"),
+)
+
 # Scores count as equal if they differ by at most this number of nats. On GPUs, matrix products can
 # have relative errors of 1e-3.
 TOLERANCE = 1e-2
@@ -70,8 +76,7 @@ def export_onnx(
     >>> onnx_translator("exports/quickstart/onnx").translate(["twenty-six"])
 
     Args:
-        model: A `Transformer` with full attention. With mixed precision, the float32 weights are
-            exported.
+        model: A `Transformer` with full attention.
         tokenizer: The `Tokenizer` that the model was trained with.
         directory: A new or empty folder. If export or comparison fails, nothing is written.
         quantization: `"float32"` for no quantization, or `"int8"` for dynamic quantization of
@@ -81,15 +86,14 @@ def export_onnx(
             sentences.
         beam_size: Default beam size of `translate.py` and `onnx_translator`. Defaults to 4.
         length_penalty: Their default length penalty. Defaults to 0.6.
-        max_length: Their default maximum length. Defaults to None, which means 50 tokens more than
-            the source.
+        max_length: Their default maximum length. None means 50 tokens more than the source.
 
     Raises:
         ImportError: If onnx or onnxruntime is not installed.
         UserError: If `directory` is not empty, if the disk is full, or if the float32 export gives
             other translations or scores than the model.
-        ValueError: If the activation, the attention, the position encoding or `quantization` is not
-            supported. If the model is quantized, or the tokenizer belongs to another model.
+        ValueError: If a part of the model or `quantization` is not supported. If the model is
+            quantized, or the tokenizer belongs to another model.
     """
     from keras_transformer.formats import onnx_graph
     from keras_transformer.formats.onnx_program import StandaloneTranslator
@@ -107,15 +111,9 @@ def export_onnx(
         graphs = {name: _quantized(graph) for name, graph in graphs.items()}
     has_one_model = tokenizer.source_model == tokenizer.target_model
     config = {
-        **{name: getattr(tokenizer, name) for name in ("pad_id", "unk_id", "bos_id", "eos_id")},
-        "source_vocabulary_size": tokenizer.source_vocabulary_size,
-        "target_vocabulary_size": tokenizer.target_vocabulary_size,
+        **{name: getattr(tokenizer, name) for name in _OF_TOKENIZER},
         "source_tokenizer": "source.model",
         "target_tokenizer": "source.model" if has_one_model else "target.model",
-        "source_prefix_ids": tokenizer.source_prefix_ids,
-        "tag_ids": tokenizer.tag_ids,
-        "target_prefix_ids": tokenizer.target_prefix_ids,
-        "source_eos": tokenizer.source_eos,
         "num_layers": model.decoder.num_layers,
         "num_heads": model.num_heads,
         "d_k": model.decoder.layers[0].self_attention.d_k,
@@ -209,10 +207,9 @@ def onnx_translator(
     Args:
         directory: A folder written by `export_onnx`.
         options: The search options. Defaults to None, which means the exported options.
-        overlong: As for `Translator`. Defaults to `"split"`.
-        tokens_per_batch: As for `Translator`. Defaults to None.
-        num_threads: Number of threads per operation. Defaults to 0, which means one thread per
-            core.
+        overlong: As for `Translator`.
+        tokens_per_batch: As for `Translator`.
+        num_threads: Number of threads per operation. Defaults to 0, which means one per core.
 
     Raises:
         OSError: If the folder does not exist.

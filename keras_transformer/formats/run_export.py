@@ -72,10 +72,8 @@ class ExportOptions(BaseModel):
         shortlist: Whether a SavedModel translates with `open_shortlist(run)`. Defaults to False.
         checkpoint: The checkpoint to export, see `open_model`. Defaults to None, which means the
             finished model.
-        search: The search options of a SavedModel, except `n_best`, which each request sets. ONNX
-            has only `beam_size`, `length_penalty` and `max_length`, Hugging Face only `beam_size`
-            and `length_penalty`, of the form `"power"`. The other formats have no search options.
-            Defaults to None, which means the search options of the recipe.
+        search: The default search options of the export, as far as the format has them. Defaults to
+            None, which means the search options of the recipe.
 
     Raises:
         ValueError: If the format does not support an option.

@@ -262,12 +262,10 @@ def export_shared_run(
 ) -> Agreement:
     """Writes a copy of a run with all that evaluation and translation need.
 
-    The copy has the recipe without folders of the user, the tokenizer and the finished model. If
-    text files in different folders have the same name, these folders stay in the recipe. If the run
-    has a folder `text`, the copy has its validation and test text. The copy has the scores of the
-    exported model on validation and test text, with the hash of the run's model file. It has no
-    training text, checkpoints and logs. Its model computes in float32, also if it was trained in
-    mixed precision.
+    The copy has the recipe without folders of the user, the tokenizer, the finished model in
+    float32, the text of validation and test if the run keeps it, and the model's scores on them,
+    with the hash of the run's model file. It has no training text, checkpoints and logs. If text
+    files in different folders have the same name, these folders stay in the recipe.
 
     Example:
 
@@ -277,20 +275,17 @@ def export_shared_run(
         run: A run with a finished model that is not quantized.
         directory: A new or empty folder.
         quantization: Type of the weights in the file: `"float32"`, or `"float16"`, which takes half
-            the space. Keras converts float16 weights to float32 when it loads them. Defaults to
-            `"float32"`.
+            the space and which Keras converts to float32 as it loads them.
         sentences: Sentences that both models translate for the comparison. Defaults to None, which
             means 16 random ones.
-        checkpoint: The checkpoint to copy instead of the finished model, see `open_model`. Defaults
-            to None, which means the finished model.
+        checkpoint: The checkpoint to copy, see `open_model`. Defaults to the finished model.
 
     Returns:
         An `Agreement` of the copy's translations with those of the run.
 
     Raises:
         UserError: If the run has no model, if its scores cannot be read, or if `directory` is not
-            empty. If the weights are float32 and a translation of the copy differs, or if a weight
-            exceeds the range of float16.
+            empty. If a translation of a float32 copy differs, or a weight exceeds float16.
         ValueError: If `quantization` is unknown, or if the model is quantized.
     """
     check_quantization("run", quantization, get_args(RunWeights))

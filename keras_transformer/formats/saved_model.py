@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_transformer._files import atomic_write
+from keras_transformer._files import atomic_write, write_text
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.shortlist import Shortlist
@@ -24,40 +24,8 @@ TOLERANCE = 1e-3  # scores count as equal if they differ by at most this number 
 # Operations of tensorflow-text that are in every tensorflow_model_server.
 SENTENCEPIECE = {"SentencepieceOp", "SentencepieceTokenizeOp", "SentencepieceDetokenizeOp"}
 
-_FILES = {
-    "models.config": """\
-model_config_list {
-  config {
-    name: "NAME"
-    base_path: "/models/NAME"
-    model_platform: "tensorflow"
-  }
-}
-""",
-    "batching_parameters.txt": """\
-# Requests that arrive within 5 ms run together. The graph sorts them by length and decodes a
-# bounded number of tokens at a time, so large batches need no more memory.
-max_batch_size { value: 1024 }
-batch_timeout_micros { value: 5000 }
-max_enqueued_batches { value: 256 }
-num_batch_threads { value: 2 }
-""",
-    "docker-compose.yml": """\
-# docker compose up
-services:
-  "NAME":
-    image: tensorflow/serving
-    ports:
-      - "8500:8500" # gRPC
-      - "8501:8501" # REST
-    volumes:
-      - .:/models/NAME:ro
-    command:
-      - --model_config_file=/models/NAME/models.config
-      - --enable_batching
-      - --batching_parameters_file=/models/NAME/batching_parameters.txt
-""",
-}
+# Files for a server, with NAME for the model's name.
+_TEMPLATES = Path(__file__).with_name("templates")
 
 
 class SavedModelExport(NamedTuple):
@@ -82,19 +50,17 @@ def export_saved_model(
     """Writes a model as the next version of a SavedModel that takes and returns strings.
 
     The graph contains the tokenizer, the model and the beam search, for any batch size and length.
-    It computes in float32, also if the model was trained in mixed precision. It sorts the sentences
-    of a request by length and decodes a limited number of tokens at a time. Before the version gets
-    its name, it is loaded and translates a few sentences as `Translator` does.
+    It computes in float32, and decodes a limited number of tokens at a time. Before the version
+    gets its name, it is loaded and translates a few sentences as `Translator` does.
 
     The signatures are `serving_default` and `translate_nbest`, which translate, `score` for pairs
     of texts, and `encode_tokens`, which returns logits. The page "Export to SavedModel" of the
     documentation has their inputs and outputs.
 
-    A text of more than `model.max_length - 1` pieces is truncated, as by
-    `Translator(overlong="truncate")`. A blank text has one empty translation with score 0. Text
-    without a known word is copied, as by `Translator(copy_unknown="lines")`, with score 0. The
-    graph uses the nearest possible value of an option: `beam_size` from 1 to `max_beam_size`,
-    `length_penalty` up to 10, `max_length` from `options.min_length` to `model.max_length`.
+    A text of more than `model.max_length - 1` pieces is truncated. A blank text has one empty
+    translation with score 0. Text without a known word is copied, with score 0. The graph uses the
+    nearest possible value of an option: `beam_size` from 1 to `max_beam_size`, `length_penalty` up
+    to 10, `max_length` from `options.min_length` to `model.max_length`.
 
     Example:
 
@@ -103,9 +69,9 @@ def export_saved_model(
     Args:
         model: A `Transformer` or a model of another architecture, on the TensorFlow backend.
         tokenizer: The `Tokenizer` that the model was trained with.
-        directory: A folder that contains one folder per version of the model, numbered from 1. The
-            files `models.config`, `batching_parameters.txt` and `docker-compose.yml` are also
-            written to `directory` if they do not exist.
+        directory: A folder that contains one folder per version of the model, numbered from 1. It
+            also gets `models.config`, `batching_parameters.txt` and `docker-compose.yml`, unless
+            they exist.
         name: The model's name on the server. Defaults to None, which means the name of `directory`.
         options: The default search options. If `options.max_length` is None, a translation can be
             50 tokens longer than its source. Defaults to None, which means `SearchOptions()`.
@@ -117,9 +83,9 @@ def export_saved_model(
             `Translator`). Defaults to None, which allows all tokens.
 
     Raises:
-        UserError: If `name` has other characters than letters without accents, digits, ".", "_" and
-            "-". If the graph needs an operation that a stock server lacks, if translations differ
-            from the model's, or if the disk is full. The folder then has no new version.
+        UserError: If `name` cannot be a name on the server, if the graph needs an operation that a
+            stock server lacks, if translations differ from the model's, or if the disk is full. The
+            folder then has no new version.
         ValueError: If the backend is not TensorFlow, an option is out of range, the model is
             quantized, or the tokenizer belongs to another model.
         ImportError: If TensorFlow or tensorflow-text is not installed.
@@ -192,18 +158,16 @@ def check_name(name: str) -> None:
 
 
 def write_serving_files(directory: Path, name: str) -> None:
-    """Writes the files of `_FILES`. Keeps existing ones, because the user may have edited them.
+    """Writes the files of `templates`. Keeps existing ones, because the user may have edited them.
 
     Source: https://www.tensorflow.org/tfx/serving/serving_config
     """
-    for file, content in _FILES.items():
-        if not (directory / file).exists():
-            with atomic_write(directory / file) as partial:
-                partial.write_text(content.replace("NAME", name), encoding="utf-8")
+    for template in _TEMPLATES.iterdir():
+        if not (path := directory / template.name).exists():
+            write_text(path, template.read_text("utf-8").replace("NAME", name))
 
 
 def _compare(version: Path, translator: Translator, sentences: list[str]) -> str:
-    """Compares the translations of the saved version with those of the model."""
     calls = [(name, {"text": sentences}) for name in ("serving_default", "translate_nbest")]
     best, nbest = run_signatures(version, calls)
     rows = zip(nbest["translations"], nbest["scores"], strict=True)
@@ -211,8 +175,10 @@ def _compare(version: Path, translator: Translator, sentences: list[str]) -> str
         [[pair] for pair in zip(best["translation"], best["score"], strict=True)],
         [list(zip(*row, strict=True)) for row in rows],
     )
-    parts = "SavedModel", translator, sentences, *answers
-    return str(compare_translations(*parts, tolerance=TOLERANCE))
+    agreement = compare_translations(
+        "SavedModel", translator, sentences, *answers, tolerance=TOLERANCE
+    )
+    return str(agreement)
 
 
 def run_signatures(
@@ -244,9 +210,8 @@ def _write_warmup_requests(version: Path, name: str, sentences: Sequence[str]) -
 
     Each is a PredictionLog with a PredictRequest, written without tensorflow-serving-api.
 
-    Source: https://www.tensorflow.org/tfx/serving/saved_model_warmup, and prediction_log.proto,
-    predict.proto and model.proto in tensorflow_serving/apis of
-    https://github.com/tensorflow/serving
+    Source: https://www.tensorflow.org/tfx/serving/saved_model_warmup, and the messages in
+    https://github.com/tensorflow/serving/tree/master/tensorflow_serving/apis
     """
     import tensorflow as tf
 

@@ -18,8 +18,8 @@ from keras_transformer import Transformer, UserError, import_run
 from keras_transformer.formats.ctranslate2 import (
     _as_floats,
     _read,
+    export_ctranslate2,
     read_ctranslate2,
-    write_ctranslate2,
 )
 from keras_transformer.formats.hugging_face import read_hugging_face
 from keras_transformer.formats.marian import read_marian
@@ -78,7 +78,7 @@ def files(name: str, folder: Path) -> tuple[Path, Path]:
         return place, place / "pytorch_model.bin"
     if not find_spec("ctranslate2"):
         pytest.skip("ctranslate2 is an optional dependency")
-    write_ctranslate2(load_model(run.model_path), run.tokenizer(), folder / "ctranslate2")
+    export_ctranslate2(load_model(run.model_path), run.tokenizer(), folder / "ctranslate2")
     return folder / "ctranslate2", folder / "ctranslate2" / "model.bin"
 
 
