@@ -116,9 +116,8 @@ def connect(
 class ServingClient:
     """Sends sentences to a model server and repeats requests after temporary errors.
 
-    `connect` returns a client. The pauses between attempts grow from 0.5 to 30 seconds. Each pause
-    is randomly shortened by up to half, so that clients do not all retry together. A warning
-    announces each pause.
+    `connect` returns a client. The pauses between attempts grow from 0.5 to 30 seconds, randomly
+    shortened by up to half, so that clients do not all retry together. A warning announces each.
     """
 
     def __init__(self, endpoint: "RestEndpoint | GrpcEndpoint", retries: int = 5) -> None:
@@ -152,14 +151,12 @@ class ServingClient:
         Args:
             texts: As in `translate`.
             n_best: Maximum number of translations per sentence, at most the beam size.
-            beam_size: Number of beams. The default of this and the following arguments is None,
-                which means the exported value.
+            beam_size: Number of beams. None, also for the next arguments, means the exported value.
             length_penalty: Exponent of the length penalty, from 0 to 10.
             max_length: Maximum number of tokens per translation, including eos.
 
         Raises:
-            UserError: In the same cases as `translate`, if `n_best` exceeds the beam size, and if
-                `beam_size` exceeds the largest that the exported model allows.
+            UserError: As `translate`, and if `n_best` or `beam_size` exceeds the number of beams.
         """
         check_is_list(texts=texts)
         check_sizes(n_best=n_best)
@@ -182,17 +179,10 @@ class ServingClient:
     def stream(
         self, lines: Iterable[str], batch_size: int = 32, n_best: int = 1, **search: Any
     ) -> Iterator[list[list[ServedTranslation]]]:
-        """Translates lines as they arrive. Each request contains the lines that are available.
+        """Translates lines as they arrive, at most `batch_size` that are available in a request.
 
-        Args:
-            lines: Sentences. The iterator may block until a line is available.
-            batch_size: Maximum number of sentences per request, at most the server's
-                `max_batch_size`.
-            n_best: As in `translate_nbest`.
-            **search: Search options of `translate_nbest`.
-
-        Yields:
-            The translations of each request, as `translate_nbest` returns them.
+        `batch_size` must be at most the server's `max_batch_size`. `n_best` and `search` are the
+        arguments of `translate_nbest`. Yields the translations of each request as it returns them.
         """
         is_default = n_best == 1 and all(value is None for value in search.values())
         for chunk in available_chunks(lines, batch_size):

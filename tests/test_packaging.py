@@ -38,13 +38,14 @@ TESTED_WITH = {
     "runs/loading.py": "runs/test_checkpoints.py",
     "translation/beam_tree.py": "visualization/test_beam.py",
     "formats/engines.py": "translation/test_open_run.py",
+    "formats/exported_model.py": "formats/test_run_folder.py",
     "visualization/attention.py": "visualization/test_attention_example.py",
     "visualization/attention_pages.py": "visualization/test_attention_html.py",
     "_lazy.py": "test_public_api.py",
     "cli/import_run.py": "formats/test_imported_run.py",
     **{
         f"formats/{name}.py": "formats/test_imported_run.py"
-        for name in ("foreign_model", "marian", "weight_names", "run_folder")
+        for name in ("foreign_model", "marian", "weight_names")
     },
     "serving.py": "serving/test_client.py",
 }

@@ -37,13 +37,9 @@ class CTranslate2Translator(BaseTranslator):
 
     The methods `translate`, `translate_nbest` and `stream` work as in `Translator`, but without
     constraints and alignments. They find the same translations and scores, except for ties,
-    rounding errors, and a difference in the probabilities. `export_ctranslate2` describes this
-    difference. `open_translator(run, engine="ctranslate2")` converts a run's model and returns a
-    `CTranslate2Translator`.
-
-    CTranslate2 returns `beam_size` finished hypotheses. The best is among them, and with the form
-    `"power"` of the length penalty also the `n_best` best. Its scores leave out
-    the log-probability of the tokenizer's target prefix.
+    rounding errors, and the probabilities that `export_ctranslate2` describes. Scores leave out the
+    tokenizer's target prefix. `open_translator(run, engine="ctranslate2")` converts a run's model
+    and returns a `CTranslate2Translator`.
 
     Example:
 
@@ -52,9 +48,10 @@ class CTranslate2Translator(BaseTranslator):
 
     Args:
         directory: Folder that `export_ctranslate2` wrote.
-        options: As for `Translator`. Options other than `beam_size`, `n_best`, `length_penalty`,
-            `length_penalty_form` and `max_length` must have their default values. If `n_best` is
-            above 1, `length_penalty_form` must be `"power"`, or `length_penalty` must be 0.
+        options: As for `Translator`, of which only `beam_size`, `n_best`, `length_penalty`,
+            `length_penalty_form` and `max_length` may differ from their defaults. If `n_best` is
+            above 1, `length_penalty_form` must be `"power"`, or `length_penalty` 0: CTranslate2
+            returns the `beam_size` best by its own penalty.
         overlong: As for `Translator`.
         copy_unknown: `"lines"` or `"never"`, as for `Translator`.
 

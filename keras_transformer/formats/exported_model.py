@@ -1,11 +1,11 @@
 """Checks the model that a writer of another format reads, and reads its weights."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from keras import ops
 
+from keras_transformer._backend.types import Tensor
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.layers import PositionalEncoding
 from keras_transformer.layers.saving import layer_changes
@@ -76,7 +76,7 @@ def check_quantization(format: str, quantization: str, supported: Sequence[str])
         )
 
 
-def array(tensor: Any) -> np.ndarray:
+def array(tensor: Tensor) -> np.ndarray:
     """Converts a weight or tensor of any dtype and backend to a float32 NumPy array."""
     return ops.convert_to_numpy(ops.cast(tensor, "float32"))
 

@@ -1,6 +1,6 @@
 """Exchanges the weights of BERT's encoder and of GPT-2 with KerasHub, if it is installed."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -44,11 +44,12 @@ _GPT2: dict[str, Any] = {
 Pairs = list[tuple[Any, Any]]  # a weight of the package, and the same weight of KerasHub
 
 
-def bert_from_keras_hub(backbone: Any) -> tuple[BertEncoder, keras.layers.Dense]:
+def bert_from_keras_hub(backbone: keras.Model | str) -> tuple[BertEncoder, keras.layers.Dense]:
     """Creates a `BertEncoder` and a pooler with the weights of a `keras_hub.models.BertBackbone`.
 
-    `encoder(...)` equals the backbone's `sequence_output`, and `pooler(encoder(...)[:, 0])` its
-    `pooled_output`. The encoder computes the padding mask itself, from the id 0 of padding.
+    `encoder(...)` equals the backbone's `sequence_output`, and `pooler(encoder(...)[:, 0])`, a
+    dense layer with tanh, its `pooled_output`. The encoder computes the padding mask itself, from
+    the id 0 of padding.
 
     Example:
 
@@ -58,9 +59,6 @@ def bert_from_keras_hub(backbone: Any) -> tuple[BertEncoder, keras.layers.Dense]
     Args:
         backbone: A `BertBackbone`, or the name of one of its presets.
 
-    Returns:
-        The encoder, and the pooler, which is a dense layer with tanh.
-
     Raises:
         ValueError: If `backbone` is not a `BertBackbone`, is quantized or has LoRA.
     """
@@ -69,13 +67,17 @@ def bert_from_keras_hub(backbone: Any) -> tuple[BertEncoder, keras.layers.Dense]
     d_model, dtype = encoder.d_model, encoder.dtype_policy
     pooler = keras.layers.Dense(d_model, activation="tanh", dtype=dtype, name="pooler")
     pooler.build((None, d_model))
-    pairs = _bert_pairs(encoder, backbone) + _layer_pairs(pooler, "pooled_dense", backbone)
+    pairs = _bert_pairs(encoder, backbone, pooler)
     _copy("backbone", backbone.weights, [(other, own) for own, other in pairs])
     return encoder, pooler
 
 
-def bert_to_keras_hub(encoder: BertEncoder, pooler: keras.layers.Dense | None = None) -> Any:
+def bert_to_keras_hub(
+    encoder: BertEncoder, pooler: keras.layers.Dense | None = None
+) -> keras.Model:
     """Creates a `keras_hub.models.BertBackbone` with the weights of a `BertEncoder`.
+
+    The backbone's `padding_mask` must be `token_ids != encoder.pad_id`.
 
     Example:
 
@@ -85,25 +87,21 @@ def bert_to_keras_hub(encoder: BertEncoder, pooler: keras.layers.Dense | None = 
         encoder: The encoder. Without segments, the backbone has one, whose embedding is 0.
         pooler: A dense layer with tanh. Defaults to None, for random weights of the pooler.
 
-    Returns:
-        The backbone. Its `padding_mask` must be `token_ids != encoder.pad_id`.
-
     Raises:
         ValueError: If `encoder` or `pooler` differs from BERT's, is quantized, or has LoRA.
     """
     if pooler and not (pooler.built and pooler.activation is keras.activations.tanh):
         raise ValueError(f"`pooler` must be built, with activation tanh. Received: pooler={pooler}")
     backbone = _new_backbone("BertBackbone", encoder, _BERT, num_segments=encoder.num_segments or 1)
-    _copy("encoder", encoder.weights, _bert_pairs(encoder, backbone))
-    if pooler is not None:
-        _copy("pooler", pooler.weights, _layer_pairs(pooler, "pooled_dense", backbone))
+    weights = [*encoder.weights, *(pooler.weights if pooler else ())]
+    _copy("encoder", weights, _bert_pairs(encoder, backbone, pooler))
     if not encoder.num_segments:
         segments = backbone.segment_embedding.embeddings
         segments.assign(ops.zeros(segments.shape))
     return backbone
 
 
-def gpt2_from_keras_hub(backbone: Any) -> LanguageModel:
+def gpt2_from_keras_hub(backbone: keras.Model | str) -> LanguageModel:
     """Creates a `LanguageModel` with the weights of a `keras_hub.models.GPT2Backbone`.
 
     The model's `states` equal the backbone's output at all tokens that are not padding. The model
@@ -127,7 +125,7 @@ def gpt2_from_keras_hub(backbone: Any) -> LanguageModel:
     return model
 
 
-def gpt2_to_keras_hub(model: LanguageModel) -> Any:
+def gpt2_to_keras_hub(model: LanguageModel) -> keras.Model:
     """Creates a `keras_hub.models.GPT2Backbone` with the weights of a `LanguageModel`.
 
     Example:
@@ -157,7 +155,7 @@ def _backbone_class(name: str) -> Any:
     return getattr(keras_hub.models, name)
 
 
-def _opened(backbone: Any, class_name: str) -> Any:
+def _opened(backbone: keras.Model | str, class_name: str) -> Any:
     """Returns `backbone`, or the backbone of the preset with this name."""
     backbone_class = _backbone_class(class_name)
     if isinstance(backbone, str):
@@ -175,7 +173,7 @@ def _sizes_of(backbone: Any) -> dict[str, Any]:
     return {**sizes, "attention_dropout_rate": backbone.dropout, "dtype": backbone.dtype_policy}
 
 
-def _new_backbone(class_name: str, model: Any, fixed: dict[str, Any], **others: Any) -> Any:
+def _new_backbone(class_name: str, model: keras.Model, fixed: dict[str, Any], **others: int) -> Any:
     needed = {**fixed, "attention_dropout_rate": model.dropout_rate}
     received = {name: getattr(model, name) for name in needed}
     if received != needed:
@@ -186,40 +184,41 @@ def _new_backbone(class_name: str, model: Any, fixed: dict[str, Any], **others: 
     return _backbone_class(class_name)(**sizes, dtype=model.dtype_policy, **others)
 
 
-def _bert_pairs(encoder: BertEncoder, backbone: Any) -> Pairs:
-    pairs = _pairs(encoder, encoder.encoder.layers, backbone)
-    if encoder.segment_embedding is not None:
-        pairs += _layer_pairs(encoder.segment_embedding, "segment_embedding", backbone)
-    return pairs + _layer_pairs(encoder.embedding_norm, "embeddings_layer_norm", backbone)
+def _bert_pairs(encoder: BertEncoder, backbone: Any, pooler: keras.Layer | None) -> Pairs:
+    others = {"embeddings_layer_norm": encoder.embedding_norm, "pooled_dense": pooler}
+    others["segment_embedding"] = encoder.segment_embedding
+    return _pairs(encoder, encoder.encoder.layers, backbone, others)
 
 
 def _gpt2_pairs(model: LanguageModel, backbone: Any) -> Pairs:
-    pairs = _pairs(model, model.decoder.layers, backbone)
-    return pairs + _layer_pairs(model.decoder.norm, "layer_norm", backbone)
+    return _pairs(model, model.decoder.layers, backbone, {"layer_norm": model.decoder.norm})
 
 
-def _pairs(model: Any, layers: Iterable[Any], backbone: Any) -> Pairs:
+def _pairs(
+    model: keras.Model, layers: Iterable[keras.Layer], backbone: Any, others: Mapping[str, Any]
+) -> Pairs:
+    """Pairs all weights. `others` are layers of the model, or None, by their names in KerasHub."""
     positions = backbone.position_embedding.position_embeddings
     pairs = [(model.positions.position_embeddings, positions)]
-    pairs += _layer_pairs(model.embedding, "token_embedding", backbone)
+    for name, layer in {"token_embedding": model.embedding, **others}.items():
+        pairs += _layer_pairs(layer, name, backbone)
     for own, other in zip(layers, backbone.transformer_layers, strict=True):
         for path, name in _SUBLAYERS.items():
             pairs += _layer_pairs(attrgetter(path)(own), name, other)
     return pairs
 
 
-def _layer_pairs(own: Any, name: str, parent: Any) -> Pairs:
-    """Pairs the weights of a layer with those of the layer `name` in a layer of KerasHub."""
+def _layer_pairs(own: keras.Layer | None, name: str, parent: keras.Layer) -> Pairs:
+    """Pairs the weights of a layer, if there is one, with those of `name` in one of KerasHub."""
     named = {"/".join(weight.path.split("/")[-2:]): weight for weight in parent.weights}
-    keys = [(weight, f"{name}/{weight.name}") for weight in own.weights]
+    keys = [(weight, f"{name}/{weight.name}") for weight in (own.weights if own else ())]
     return [(weight, named[key]) for weight, key in keys if key in named]
 
 
-def _copy(name: str, weights: Iterable[Any], pairs: Iterable[tuple[Any, Any]]) -> None:
+def _copy(name: str, weights: Iterable[keras.Variable], pairs: Pairs) -> None:
     """Assigns the first weight of each pair to the second, which may have another shape.
 
-    Raises:
-        ValueError: If one of the `weights` would be lost, such as a weight of LoRA.
+    Raises `ValueError` if one of the `weights` would be lost, such as a weight of LoRA.
     """
     known = {id(value) for value, _ in pairs}
     if lost := [weight.path for weight in weights if id(weight) not in known]:

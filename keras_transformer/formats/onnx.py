@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from keras import ops
 
+from keras_transformer._backend.types import Ids, Tensor
 from keras_transformer._files import atomic_write, check_is_free
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
@@ -235,7 +236,7 @@ class OnnxSearchable:
         self.vocabulary_size = self.config["source_vocabulary_size"]
         self.target_vocabulary_size = self.config["target_vocabulary_size"]
 
-    def init_cache(self, source_ids: Any, max_length: int | None, beam_size: int = 1) -> Cache:
+    def init_cache(self, source_ids: Ids, max_length: int | None, beam_size: int = 1) -> Cache:
         """Returns the cache. Search reorders only the parents of the hypotheses in it.
 
         `step.onnx` then reorders the keys and values.
@@ -244,7 +245,7 @@ class OnnxSearchable:
         parents = np.zeros((len(source_ids), beam_size), "int32")
         return Cache(beam=parents, sentence=self._model.encode(source_ids))
 
-    def step(self, token_ids: Any, cache: Cache, position: Any) -> tuple[Any, Cache]:
+    def step(self, token_ids: Ids, cache: Cache, position: Tensor | int) -> tuple[Any, Cache]:
         """Returns the logits, float32 `(B, N, V)`, and the cache."""
         state = {name: ops.convert_to_numpy(x) for name, x in cache.sentence.items()}
         token_ids, parents = map(ops.convert_to_numpy, (token_ids, cache.beam))

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 import onnx
 from keras import ops
@@ -16,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from keras_transformer._backend.operations import MASKED_SCORE
 from keras_transformer.formats.exported_model import Rule, array, position_table
-from keras_transformer.layers import RotaryPositionalEncoding
+from keras_transformer.layers import DecoderLayer, MultiHeadAttention, RotaryPositionalEncoding
 from keras_transformer.layers.normalization import BatchNormalization
 from keras_transformer.layers.positions.positional_encoding import sinusoid_angles
 from keras_transformer.models import Transformer
@@ -107,7 +108,7 @@ def step_graph(model: Transformer, bos_id: int) -> onnx.ModelProto:
 def _decoder_layer(
     graph: "_Graph",
     x: str,
-    layer: Any,
+    layer: DecoderLayer,
     past: Sequence[str],
     memory: Sequence[str],
     mask: str,
@@ -217,7 +218,7 @@ class _Graph:
         return [(name, ("batch", *shape)) for name, shape in zip(names, (key, value), strict=True)]
 
     def embed(
-        self, ids: str, embedding: Any, rows: Callable[[np.ndarray], str]
+        self, ids: str, embedding: keras.Layer, rows: Callable[[np.ndarray], str]
     ) -> tuple[str, Rotation]:
         """Returns embeddings plus positions, and the rotation. `rows` selects rows of a table."""
         model = self.model
@@ -240,7 +241,7 @@ class _Graph:
         partners = self.add("Gather", heads, np.arange(self.d_k) ^ 1, axis=-1)
         return self.add("Add", self.add("Mul", heads, cosines), self.add("Mul", partners, sines))
 
-    def project(self, x: str, attention: Any) -> list[str]:
+    def project(self, x: str, attention: MultiHeadAttention) -> list[str]:
         """Returns queries, keys and values `(..., H * K)`, computed by one matrix product."""
         projections = [getattr(attention, f"{x}_projection") for x in ("query", "key", "value")]
         widths = np.array([projection.units for projection in projections])
@@ -252,7 +253,7 @@ class _Graph:
         return self.add("Transpose", self.add("Reshape", x, shape), perm=(0, 2, 1, 3))
 
     def attend(
-        self, queries: str, keys: str, values: str, attention: Any, mask: str | None = None
+        self, queries: str, keys: str, values: str, attention: keras.Layer, mask: str | None = None
     ) -> str:
         """Returns multi-head attention. `keys` have the shape `(..., K, S)`.
 
@@ -271,7 +272,7 @@ class _Graph:
         joined = self.add("Reshape", heads, np.array([0, 0, attention.d_model]))
         return self.linear(joined, attention.output_projection)
 
-    def feed_forward(self, x: str, layer: Any) -> str:
+    def feed_forward(self, x: str, layer: keras.Layer) -> str:
         entered = self.sublayer_input(x, layer.feed_forward_residual)
         inner = activated = self.linear(entered, layer.feed_forward.inner)
         for operator in ACTIVATIONS[layer.activation]:
@@ -279,14 +280,14 @@ class _Graph:
         outer = self.linear(activated, layer.feed_forward.outer)
         return self.add_residual(x, outer, layer.feed_forward_residual)
 
-    def sublayer_input(self, x: str, residual: Any) -> str:
+    def sublayer_input(self, x: str, residual: keras.Layer) -> str:
         return self.norm(x, residual.norm) if residual.norm_first else x
 
-    def add_residual(self, x: str, output: str, residual: Any) -> str:
+    def add_residual(self, x: str, output: str, residual: keras.Layer) -> str:
         total = self.add("Add", x, output)
         return total if residual.norm_first else self.norm(total, residual.norm)
 
-    def norm(self, x: str, layer: Any) -> str:
+    def norm(self, x: str, layer: keras.Layer) -> str:
         if isinstance(layer, BatchNormalization):
             scale = array(layer.gamma) / np.sqrt(array(layer.moving_variance) + layer.epsilon)
             shift = array(layer.beta) - scale * array(layer.moving_mean)

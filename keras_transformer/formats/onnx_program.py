@@ -100,14 +100,8 @@ class OnnxModel:
 class StandaloneTranslator:
     """Translates lists of sentences by beam search, as `keras_transformer.Translator` does.
 
-    Args:
-        directory: A folder written by `export_onnx`.
-        beam_size: As the option of the program. The other arguments, too, but for the next one.
-        tokens_per_batch: Maximum number of source tokens in a batch, padding included.
-
-    Raises:
-        OSError: If the folder does not exist.
-        ValueError: If an option is out of range.
+    The arguments are the options of the program, and the maximum number of source tokens in a
+    batch. Raises `OSError` if the folder does not exist, `ValueError` if an option is out of range.
     """
 
     def __init__(
@@ -143,9 +137,8 @@ class StandaloneTranslator:
     def translate(self, sentences: Sequence[str]) -> list[tuple[str, float]]:
         """Returns the best translation of each sentence, and its score.
 
-        The translation of a blank sentence is "". A sentence without a known word is copied with
-        a warning. A sentence with more tokens than the model supports is truncated with a warning.
-        Sentences of similar length form a batch.
+        The translation of a blank sentence is "". A sentence without a known word is copied, and
+        one with more tokens than the model supports is truncated, with a warning.
         """
         config = self.model.config
         before, after = config["source_prefix_ids"], [config["eos_id"]] * config["source_eos"]
@@ -193,14 +186,10 @@ class StandaloneTranslator:
         return [], text
 
     def search(self, source_ids: np.ndarray, limits: np.ndarray) -> list[tuple[list[int], float]]:
-        """Returns ids and score of the best hypothesis of each source.
+        """Returns ids and score of the best hypothesis of each source, int `(B, S)`, padded.
 
         The search of a sentence ends if it has `beam_size` finished hypotheses, or if no unfinished
-        hypothesis can reach a higher score than the best finished one.
-
-        Args:
-            source_ids: int `(B, S)`, pieces and eos, padded at the end.
-            limits: int `(B,)`, the maximum number of tokens of each translation.
+        hypothesis can reach a higher score. `limits`, int `(B,)`, are the maximum lengths.
         """
         config, beams, batch = self.model.config, self.beam_size, len(source_ids)
         shape = (batch, beams, 1 + int(limits.max()))

@@ -60,20 +60,20 @@ def import_run(
 ) -> Run:
     """Makes a run folder of a trained model of Marian, Hugging Face or CTranslate2.
 
-    The run has a recipe without text, the tokenizer and the model, so that it translates, scores
-    and exports as any other. `training.initial_run` trains on from it. Its `origin.json` has the
-    source, the revision, the SHA-256 of each file, the licence, and what the files had lost.
+    The run has a recipe without text, the tokenizer and the model. `training.initial_run` trains on
+    from it. Its `origin.json` has the source, the revision, the SHA-256 of each file, the licence,
+    and what the files had lost.
 
     Example:
 
     >>> import_run("hf://Helsinki-NLP/opus-mt-en-de", "runs/opus_en_de")
 
     Args:
-        source: A folder or file, or "hf://ORGANIZATION/NAME" for a model of the Hugging Face hub.
-            Its files are downloaded once. A MarianMT folder has `config.json`, `model.safetensors`
-            (or `pytorch_model.bin`, which needs PyTorch), `vocab.json`, `source.spm` and
-            `target.spm`. A Marian model is a `.npz` or float32 `.bin` file or its folder. A
-            CTranslate2 folder has `model.bin`.
+        source: A folder or file, or "hf://ORGANIZATION/NAME" for a model of the Hugging Face hub,
+            which is downloaded once. A MarianMT folder has `config.json`, `model.safetensors` (or
+            `pytorch_model.bin`, which needs PyTorch), `vocab.json`, `source.spm` and `target.spm`.
+            A Marian model is a `.npz` or float32 `.bin` file or its folder. A CTranslate2 folder
+            has `model.bin`.
         directory: A new or empty folder.
         revision: Branch, tag or commit of the hub. Defaults to None, which means the newest at the
             time of the first download.
@@ -192,17 +192,16 @@ def save_run(
         directory: A new or empty folder.
         model: A `Seq2Seq`, such as `Transformer`, that is not quantized, or its
             `SlicedLogitsTrainer`.
-        tokenizer: The tokenizer that the model was trained with. Defaults to None, which means that
-            of the `ParallelDataset` in `fit`.
+        tokenizer: The model's. Defaults to None, which means that of the `ParallelDataset` in
+            `fit`.
         source_language: Code of BCP 47 or ISO 639. Defaults to "und".
         target_language: As `source_language`.
-        options: The search options of the recipe. Defaults to None, which means the defaults.
+        options: The search options of the recipe.
 
     Raises:
         UserError: If `directory` is not empty, if there is no tokenizer, or if a language code does
             not exist.
-        ValueError: If the model is no `Seq2Seq` or is quantized, or if the tokenizer has another
-            size than the model.
+        ValueError: If the model is no `Seq2Seq` or is quantized, or is not the tokenizer's.
     """
     check_is_free(directory)
     translator = Translator(model, tokenizer)

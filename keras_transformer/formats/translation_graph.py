@@ -169,8 +169,8 @@ class TranslationGraph:
     def encode_tokens(self, source_ids: tf.Tensor, target_ids: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns the logits of the model, NaN for a row with an id outside the vocabulary.
 
-        The server puts rows of several clients into one batch, and an error affects all of them. So
-        only too long rows, or a batch of nothing but such rows, raise an error.
+        An error would affect all clients whose rows are in the batch. So only too long rows, or a
+        batch of nothing but invalid rows, raise an error.
         """
         model, longest = self._model, self._model.max_length
         sizes = (model.vocabulary_size, model.target_vocabulary_size or model.vocabulary_size)
@@ -216,7 +216,7 @@ class TranslationGraph:
         )
         return tf.concat([before, pieces, after], axis=1).to_tensor(self._pad_id)
 
-    def _limits(self, sources: "_Sources", max_length: Any) -> tf.Tensor:
+    def _limits(self, sources: "_Sources", max_length: tf.Tensor | int) -> tf.Tensor:
         """Returns the maximum length of each translation. For a blank source, it is 1 (eos)."""
         default = self._options.max_length
         if default is None:
@@ -231,15 +231,14 @@ class TranslationGraph:
         search: Callable[..., SearchResult],
         sources: "_Sources",
         options: Sequence[tf.Tensor],
-        beam_size: Any,
-        n_best: Any,
+        beam_size: tf.Tensor | int,
+        n_best: tf.Tensor | int,
         align: bool = False,
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Returns pieces `(B, N, T)`, scores `(B, N)` and alignments `(B, N, T)` of the best N.
 
-        Calls `search` for a few sources at a time, with the ids and the `options` of these sources.
-        Each option is a tensor `(B,)`. The first option is the maximum length of each translation.
-        A blank text has one empty hypothesis with the score 0. No column has only padding.
+        Calls `search` for a few sources at a time, with their ids and `options`, tensors `(B,)`, of
+        which the first are the maximum lengths. A blank text has one empty hypothesis with score 0.
         """
         most = tf.reduce_max(tf.concat([options[0], [1]], axis=0))
 
@@ -387,21 +386,11 @@ def map_length_chunks(
     tokens_per_chunk: int | tf.Tensor,
     empty: Sequence[tf.Tensor],
 ) -> tuple[tf.Tensor, ...]:
-    """Sorts rows by length, and applies a function to a few rows (a chunk) at a time.
+    """Applies a function to rows of similar length at a time (a chunk), the longest first.
 
-    The longest rows come first. Only one chunk and the results are in memory at a time.
-
-    Args:
-        function: Takes R rows of each of `tensors`, and the largest length of these rows, int32
-            `()`. Returns tensors `(R, ...)`, whose other axes are those of `empty`.
-        tensors: Tensors `(B, ...)`.
-        lengths: The length of each row, int32 `(B,)`, at least 1.
-        tokens_per_chunk: Maximum number of tokens in a chunk, R times the length of its longest
-            row. A row that is longer than the maximum forms a chunk alone.
-        empty: The results for no rows, `(0, ...)`.
-
-    Returns:
-        The results, with rows in the same order as the rows of `tensors`.
+    `function` takes R rows of each of `tensors`, `(B, ...)`, and the largest of their `lengths`. It
+    returns tensors `(R, ...)`, which are joined in the order of the rows, and are `empty` for none.
+    R times the largest length is at most `tokens_per_chunk`, but R is at least 1.
     """
     order = tf.argsort(lengths, direction="DESCENDING", stable=True)
 

@@ -57,11 +57,10 @@ def predict(model: keras.Model, inputs: Any) -> Arrays:
 
 
 class TrainingStep(keras.Model):
-    """A training step of a model.
+    """A training step. The loss is the mean of each float output times fixed random numbers.
 
-    Each float output is multiplied by fixed random numbers and averaged. The loss is the sum of
-    these averages and the model's own losses. (If the loss were a mean of squares, the gradients
-    before a layer normalization would be zero.)
+    (If it were a mean of squares, the gradients before a layer normalization would be zero.) The
+    model's own losses are added.
     """
 
     def __init__(self, model: keras.Model, inputs: Any) -> None:

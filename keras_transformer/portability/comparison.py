@@ -123,10 +123,8 @@ def conformance(
         model: A `keras.Model` or a layer. The processes import the modules of the classes of all
             its layers.
         inputs: A small batch, in the structure that the model takes. For a layer, a dict maps names
-            of call arguments to values. Defaults to None, which means random inputs and requires a
-            functional model.
-        imports: Names of further modules to import, for example for a custom activation. Defaults
-            to ().
+            of call arguments to values. Defaults to None, for random inputs of a functional model.
+        imports: Names of further modules to import, for example for a custom activation.
 
     Raises:
         UserError: If fewer than two backends are installed, or if `inputs` is None although `model`

@@ -1,4 +1,4 @@
-"""CTranslate2 as a witness: it reads what was written and computes the same."""
+"""CTranslate2 as a witness: it reads what was written, and computes the same."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -6,32 +6,39 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from support.contract import randomize, to_numpy
-from support.parallel_text import SENTENCES
+from support.parallel_text import LOSSLESS_TARGET, SENTENCES
 from support.small_models import VARIANTS as MODELS, make_token_likelier
 
-from keras_transformer import import_run, open_model
-from keras_transformer.data import Tokenizer
-from keras_transformer.formats.ctranslate2 import export_ctranslate2
-from keras_transformer.models import Transformer
+from keras_transformer import (
+    SearchOptions,
+    Tokenizer,
+    Transformer,
+    Translator,
+    UserError,
+    import_run,
+    open_model,
+)
+from keras_transformer.formats import (
+    CTranslate2Translator,
+    ctranslate2 as writer,
+    export_ctranslate2,
+)
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="ctranslate2 is an optional dependency")
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 V, LENGTH = 60, 19
+TEXTS = [source for source, _ in SENTENCES]
 SIZES = {"num_layers": 2, "d_model": 12, "num_heads": 3, "d_ff": 23, "max_length": LENGTH}
 VARIANTS = {
     "sinusoidal": {},
-    "sinusoidal_half_split": {"position_encoding": "sinusoidal_half_split"},
-    "learned": {"position_encoding": "learned"},
-    "rotary": {"position_encoding": "rotary"},
-    "none": {"position_encoding": "none"},
-    "binary": {"position_encoding": "binary"},
+    **{
+        name: {"position_encoding": name}
+        for name in ("sinusoidal_half_split", "learned", "rotary", "none", "binary")
+    },
+    **{name: {"activation": name} for name in ("gelu", "silu", "tanh", "gelu_approximate")},
     "pre_norm": {"norm_first": True},
-    "gelu": {"activation": "gelu"},
-    "silu": {"activation": "silu"},
     "unscaled": {"use_scale": False},
-    "tanh": {"activation": "tanh"},
-    "gelu_approximate": {"activation": "gelu_approximate"},
     "separate_vocabularies": {"target_vocabulary_size": V},
     "logits_bias": {"use_logits_bias": True},
     "all_of_opennmt": {**MODELS["all_of_opennmt"], "target_vocabulary_size": V},
@@ -42,7 +49,7 @@ SEARCH = {"length_penalty": 1e-9, "min_decoding_length": 0, "max_decoding_length
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return Tokenizer.train(SENTENCES, vocabulary_size=V)
+    return Tokenizer.train(SENTENCES, vocabulary_size=V, **LOSSLESS_TARGET)
 
 
 @pytest.fixture(scope="module")
@@ -190,4 +197,55 @@ def test_quantized_models_are_close_and_smaller(quantization, tokenizer, tmp_pat
 def test_what_ctranslate2_cannot_express_is_refused(arguments, message, tokenizer, tmp_path):
     with pytest.raises(ValueError, match=message):
         export_ctranslate2(new_model(**arguments), tokenizer, tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("source_eos", [True, False])
+def test_prefixes_and_a_missing_source_eos_are_exported(source_eos, tokenizer, tmp_path):
+    prefixes = {"source_prefix": ["b"], "target_prefix": ["▁", "s"], "source_eos": source_eos}
+    framed = Tokenizer(tokenizer.source_model, **prefixes)
+    model, options = (
+        new_model(num_layers=1),
+        SearchOptions(beam_size=2, n_best=2, length_penalty=0.0),
+    )
+    found = export_ctranslate2(model, framed, tmp_path / "model", None, TEXTS)
+    assert found.identical == len(TEXTS)
+    translators = (
+        Translator(model, framed, options),
+        CTranslate2Translator(tmp_path / "model", options),
+    )
+    expected, found = (x.translate_nbest(TEXTS) for x in translators)
+    for ours, theirs in zip(expected, found, strict=True):
+        assert [x.ids for x in theirs] == [x.ids for x in ours]
+        between = [second.score - first.score for first, second in (ours, theirs)]
+        np.testing.assert_allclose(*between, atol=1e-3)  # CTranslate2 does not count the prefix.
+
+
+@pytest.mark.once
+def test_every_sentence_is_compared_but_spaces_around_it_are_not(tokenizer, tmp_path):
+    sentences = ["", " \t ", *TEXTS, f"{TEXTS[0]}\t\t", "漢"]
+    found = export_ctranslate2(
+        new_model(num_layers=1), tokenizer, tmp_path / "model", None, sentences
+    )
+    assert found.identical == found.sentences == len(sentences)
+    assert Tokenizer.load(tmp_path / "model" / "tokenizer").fingerprint == tokenizer.fingerprint
+
+
+@pytest.mark.once
+def test_sentences_longer_than_the_default_of_ctranslate2_are_compared(tokenizer, tmp_path):
+    model = new_model(num_layers=1, max_length=1_300, position_encoding="none", norm_first=True)
+    make_token_likelier(model, tokenizer.eos_id, 3.0)
+    sentence = "a " * 1_050 + " ".join(TEXTS)
+    assert len(tokenizer.encode_source([sentence])[0]) > 1_100
+    found = export_ctranslate2(model, tokenizer, tmp_path / "model", None, [sentence])
+    assert found.largest_difference < 0.1  # 0.2 if it reads 1,024 pieces
+
+
+@pytest.mark.once
+def test_an_export_that_translates_otherwise_is_not_kept(tokenizer, tmp_path, monkeypatch):
+    table = writer.position_table
+    monkeypatch.setattr(writer, "position_table", lambda model: 1 - table(model))
+    with pytest.raises(UserError, match="the CTranslate2 model translates "):
+        export_ctranslate2(new_model(num_layers=1), tokenizer, tmp_path / "model", None, TEXTS)
     assert list(tmp_path.iterdir()) == []

@@ -151,9 +151,8 @@ def test_an_imported_run_is_exported_and_comes_back(imported):
 @pytest.mark.slow
 @pytest.mark.once
 def test_an_imported_run_is_exported_to_a_saved_model(imported):
-    assert (
-        "100.0%" in export_run(imported.directory, ExportOptions(format="saved_model")).comparison
-    )
+    found = export_run(imported.directory, ExportOptions(format="saved_model"))
+    assert "100.0%" in found.comparison
 
 
 def assert_same_weights(run, other):
@@ -201,10 +200,8 @@ def test_adapters_are_merged_in_the_export(folder, tmp_path):
             layer.lora_kernel_b.assign(np.ones(layer.lora_kernel_b.shape))
     model.save(run.model_path)
     search = BEAM.replace(length_penalty_form="power")
-    found = export_run(
-        run, ExportOptions(format="hugging_face", search=search, output=tmp_path / "x")
-    )
-    assert "100.0%" in found.comparison
+    options = ExportOptions(format="hugging_face", search=search, output=tmp_path / "x")
+    assert "100.0%" in export_run(run, options).comparison
 
 
 @pytest.mark.once
@@ -291,19 +288,14 @@ def write(name, content):
     return lambda folder: (folder / name).write_bytes(content)
 
 
-def truncate(folder):
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-4])
+def change_bytes(change):
+    """Changes the bytes of the safetensors file."""
 
+    def changed(folder):
+        path = folder / "model.safetensors"
+        path.write_bytes(change(path.read_bytes()))
 
-def rename_weight(folder):
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes().replace(b"layers.0.fc1.bias", b"layers.0.fcX.bias"))
-
-
-def spoil_weight(folder):
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-4] + np.float32("nan").tobytes())
+    return changed
 
 
 def change_weights(**changes):
@@ -329,18 +321,12 @@ def thin(shape):
     return change
 
 
-def pipe(name):
+def replace(name, make):
+    """Makes something else of a file, such as a pipe."""
+
     def change(folder):
         (folder / name).unlink()
-        os.mkfifo(folder / name)
-
-    return change
-
-
-def link(name):
-    def change(folder):
-        (folder / name).unlink()
-        (folder / name).symlink_to("/dev/zero")
+        make(folder / name)
 
     return change
 
@@ -374,9 +360,12 @@ HUGE = json.dumps({"w": {"dtype": "F32", "shape": [2**40, 2**40], "data_offsets"
             change_config("generation_config.json", eos_token_id=10**6),
             "must be integers from 0 to 59. Received: values from 0 to 1000000",
         ),
-        (rename_weight, "does not have the weights ['model.decoder.layers.0.fcX.bias'"),
-        (spoil_weight, "not finite"),
-        (truncate, "do not fit the bytes"),
+        (
+            change_bytes(lambda x: x.replace(b"layers.0.fc1.bias", b"layers.0.fcX.bias")),
+            "does not have the weights ['model.decoder.layers.0.fcX.bias'",
+        ),
+        (change_bytes(lambda x: x[:-4] + np.float32("nan").tobytes()), "not finite"),
+        (change_bytes(lambda x: x[:-4]), "do not fit the bytes"),
         (write("model.safetensors", b"\xff" * 8), "do not fit the bytes"),
         (
             write("model.safetensors", len(HUGE).to_bytes(8, "little") + HUGE),
@@ -401,10 +390,13 @@ HUGE = json.dumps({"w": {"dtype": "F32", "shape": [2**40, 2**40], "data_offsets"
         ),
         (thin((1, 120_000)), "the model is larger than the file of its weights"),
         (thin((100_000, 3)), "the model is larger than the file of its weights"),
-        (pipe("vocab.json"), "vocab.json must be a regular file"),
-        (pipe("generation_config.json"), "must be a regular file"),
-        (link("source.spm"), "source.spm must be a regular file"),
-        (pipe("model.safetensors"), "there is neither"),
+        (replace("vocab.json", os.mkfifo), "vocab.json must be a regular file"),
+        (replace("generation_config.json", os.mkfifo), "must be a regular file"),
+        (
+            replace("source.spm", lambda x: x.symlink_to("/dev/zero")),
+            "source.spm must be a regular file",
+        ),
+        (replace("model.safetensors", os.mkfifo), "there is neither"),
         (write("vocab.json", b" " * 2**25), "at most 16,777,216 bytes"),
     ],
 )
