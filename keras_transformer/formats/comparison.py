@@ -54,13 +54,12 @@ def compare_translations(
         format: Name of the format, for the message.
         translator: The translator of the model, with the search options of the export.
         sentences: Source sentences.
-        *answers: Translations by the export, one argument per signature.
-            `Agreement.identical` counts only the first of these arguments.
+        *answers: Translations by the export, one argument per signature. `identical` counts the
+            first.
         tolerance: Scores count as equal if they differ by at most this number of nats.
         is_exact: Whether to raise an error if results differ. Pass False for quantized weights.
-        compares_scores: Whether text and score must both equal the model's. If several hypotheses
-            have equal scores, another of their texts is accepted. If False, an equal score or an
-            equal text is enough.
+        compares_scores: Whether text and score must both equal the model's, where hypotheses of
+            equal scores may change places. If False, an equal score or an equal text is enough.
 
     Raises:
         UserError: If `is_exact` is True and a result does not equal the model's result.
@@ -72,18 +71,17 @@ def compare_translations(
         for row in rows:
             scored = row if sentence.strip() else row[:1]  # a blank text has one translation
             for own, found in zip(hypotheses, scored, strict=False):
-                is_right = _difference(own, found) <= tolerance
-                if compares_scores:
-                    is_right = is_right and _is_among(hypotheses, found, tolerance)
-                elif found[0] == own[0]:
-                    is_right = True
+                is_same, is_near = found[0] == own[0], _difference(own, found) <= tolerance
+                is_right = is_near and _is_among(hypotheses, found, tolerance)
+                if not compares_scores:
+                    is_right = is_near or is_same
                 if is_exact and not is_right:
                     raise UserError(
                         f"the {format} translates {sentence!r} to {found[0]!r} with score "
                         f"{found[1]:.4f}, but the model translates it to {own[0]!r} with score "
                         f"{own[1]:.4f}; nothing was written"
                     )
-                if found[0] == own[0]:
+                if is_same:
                     differences.append(_difference(own, found))
     return Agreement(len(sentences), identical, max(differences))
 
@@ -94,7 +92,7 @@ def _difference(one: tuple[str, float], other: tuple[str, float]) -> float:
 
 
 def _is_among(hypotheses: Scored, found: tuple[str, float], tolerance: float) -> bool:
-    """Returns whether `found` is one of `hypotheses`, or ties with the last, as a dropped one."""
+    """Returns whether `found` is one of `hypotheses`, or has the score of the last of them."""
     near = [_difference(x, found) <= tolerance for x in hypotheses]
     same = any(x[0] == found[0] and is_near for x, is_near in zip(hypotheses, near, strict=True))
     return same or (len(near) > 1 and near[-1])

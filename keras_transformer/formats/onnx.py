@@ -241,9 +241,9 @@ class OnnxSearchable:
 
         `step.onnx` then reorders the keys and values.
         """
-        source_ids = ops.convert_to_numpy(source_ids)
-        parents = np.zeros((len(source_ids), beam_size), "int32")
-        return Cache(beam=parents, sentence=self._model.encode(source_ids))
+        ids = ops.convert_to_numpy(source_ids)
+        parents = np.zeros((len(ids), beam_size), "int32")
+        return Cache(beam=parents, sentence=self._model.encode(ids))
 
     def step(self, token_ids: Ids, cache: Cache, position: Tensor | int) -> tuple[Any, Cache]:
         """Returns the logits, float32 `(B, N, V)`, and the cache."""

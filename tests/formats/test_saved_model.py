@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import yaml
 from support.command_line import run_python
-from support.contract import randomize, to_numpy
+from support.contract import randomize
 from support.small_models import small_model
 
 from keras_transformer.data import Tokenizer
@@ -16,7 +16,6 @@ from keras_transformer.errors import UserError
 from keras_transformer.formats import ExportOptions, export_run, export_saved_model
 from keras_transformer.formats.saved_model import check_name, write_serving_files
 from keras_transformer.models import Transformer
-from keras_transformer.runs.loading import load_model
 from keras_transformer.runs.run import Run
 
 pytestmark = pytest.mark.once
@@ -74,12 +73,6 @@ def test_it_is_written_on_tensorflow_alone(exporting, tmp_path):
     with pytest.raises(ValueError, match=rule):
         export_saved_model(small_model(), tokenizer, tmp_path / "model")
     assert not (tmp_path / "model").exists()
-
-
-def test_keras_exports_the_bare_model(exporting):
-    answers, model = exporting.answers["keras"], load_model(exporting.folder / "model.keras")
-    inputs = {name: np.array(ids, "int32") for name, ids in answers["inputs"].items()}
-    np.testing.assert_allclose(answers["logits"], to_numpy(model(inputs)), atol=1e-4)
 
 
 def test_a_server_is_told_where_the_model_lies_and_how_to_batch(tmp_path):

@@ -116,21 +116,15 @@ def test_a_process_reports_an_error_or_its_end(tmp_path):
     assert answers["outputs"][name] == "the process ended with status 1: EOFError: Ran out of input"
 
 
-def test_says_that_one_backend_is_not_enough(monkeypatch):
-    monkeypatch.setattr(comparison, "installed_backends", lambda: ["torch"])
-    with pytest.raises(UserError, match=r"two backends: pip install .*\[tensorflow\]"):
-        conformance(model_of())
-
-
-def test_a_class_of_the_main_script_is_refused(monkeypatch):
+def test_what_cannot_be_compared_is_refused(monkeypatch):
+    with pytest.raises(UserError, match=r"not functional .* Received: model=<Dense"):
+        conformance(keras.layers.Dense(2))
     monkeypatch.setattr(custom_layers.Round, "__module__", "__main__")
     with pytest.raises(ValueError, match="not in the main script"):
         conformance(model_of(custom_layers.Round()))
-
-
-def test_a_layer_needs_inputs():
-    with pytest.raises(UserError, match=r"not functional .* Received: model=<Dense"):
-        conformance(keras.layers.Dense(2))
+    monkeypatch.setattr(comparison, "installed_backends", lambda: ["torch"])
+    with pytest.raises(UserError, match=r"two backends: pip install .*\[tensorflow\]"):
+        conformance(model_of())
 
 
 def test_a_layer_becomes_a_model_of_the_tensors_among_its_arguments():
@@ -177,13 +171,10 @@ def test_ids_are_below_each_vocabulary_size_and_end_with_padding():
     assert all((ids[0, -2:] == 0).all() and ids[1:].all() for ids in inputs.values())
 
 
-def test_a_transformer_gets_ids_of_both_vocabularies_and_its_own_padding():
+def test_inputs_of_a_transformer_and_of_bert_are_valid():
     inputs = random_inputs(new_model("all_at_once"))
     assert all(ids.max() < min(V, TARGET_V) for ids in inputs.values())
     assert (inputs["source_ids"][0, -2:] == 5).all() and (inputs["source_ids"] == 5).sum() == 2
-
-
-def test_positions_segments_and_padding_of_bert_are_valid():
     encoder = BertEncoder(20, 1, 8, 2, 16, max_length=9, num_segments=2, pad_id=5)
     inputs = random_inputs(MaskedLanguageModel(encoder))
     assert inputs["token_ids"].max() > 10 and (inputs["token_ids"][0, -2:] == 5).all()

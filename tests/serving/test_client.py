@@ -61,19 +61,16 @@ def test_settings_that_are_not_given_are_sent_as_minus_one_for_each_row():
     assert all(isinstance(value, float) for value in inputs["length_penalty"])
 
 
-def test_padding_of_short_rows_is_left_out():
+def test_padding_of_short_rows_is_left_out_and_more_than_all_beams_are_refused():
     rows = {
         "translations": [["x", "", ""], ["y", "z", "w"]],
         "scores": [[-1.0, -math.inf, -math.inf], [-2.0, -3.0, -4.0]],
     }
-    found = ServingClient(Scripted(outputs=rows)).translate_nbest(["a", "b"], 2, beam_size=3)
+    client = ServingClient(Scripted(outputs=rows))
+    found = client.translate_nbest(["a", "b"], 2, beam_size=3)
     assert [[t.text for t in best] for best in found] == [["x"], ["y", "z"]]
-
-
-def test_more_best_than_the_search_has_beams_are_refused():
-    rows = {"translations": [["x"]], "scores": [[-1.0]]}
-    with pytest.raises(UserError, match="number of beams on here is 1. .* n_best=2"):
-        ServingClient(Scripted(outputs=rows)).translate_nbest(["a"], 2)
+    with pytest.raises(UserError, match="number of beams on here is 3. .* n_best=4"):
+        client.translate_nbest(["a", "b"], 4)
 
 
 @pytest.mark.parametrize(
@@ -110,51 +107,36 @@ def test_a_refusal_is_final(pauses):
     assert pauses == []
 
 
-def test_a_stream_is_cut_into_requests():
+def test_a_stream_is_cut_into_requests_and_another_search_goes_by_its_signature():
     endpoint = Scripted()
     found = list(ServingClient(endpoint).stream(iter("abcde"), batch_size=2, beam_size=None))
     assert [best[0].text for part in found for best in part] == list("ABCDE")
     assert [signature for signature, _ in endpoint.requests] == ["serving_default"] * 3
     assert max(len(inputs["text"]) for _, inputs in endpoint.requests) == 2
-
-
-def test_another_search_than_the_exported_goes_by_its_signature():
-    rows = {"translations": [["x", "y"]], "scores": [[-1.0, -2.0]]}
-    endpoint = Scripted(outputs=rows)
+    endpoint = Scripted(outputs={"translations": [["x", "y"]], "scores": [[-1.0, -2.0]]})
     for arguments in ({"n_best": 2}, {"beam_size": 2}, {"length_penalty": 0.0}):
         list(ServingClient(endpoint).stream(["a"], **arguments))
     assert [signature for signature, _ in endpoint.requests] == ["translate_nbest"] * 3
 
 
 @pytest.mark.parametrize(
-    "outputs",
-    [
-        {"translation": ["x"] * 2, "score": [-1.0] * 2},
-        {"translation": [], "score": []},
-        {"translation": ["x"]},
-        "nonsense",
-        {"translation": ["x"], "score": []},
-        {"translation": "x", "score": [-1.0]},
-        {"translation": [None], "score": [-1.0]},
-        {"translation": ["x"], "score": ["-1"]},
-        {"translation": ["\ud800"], "score": [-1.0]},
-        {"translation": ["x"], "score": [10**400]},
-        ["x"],
-        3,
+    "answer",
+    ["nonsense", ["x"], 3]
+    + [{"translation": x, "score": y} for x, y in ((["x"] * 2, [-1.0] * 2), ([], []), (["x"], []))]
+    + [{"translation": x, "score": [-1.0]} for x in ("x", [None], ["\ud800"])]
+    + [{"translation": ["x"], "score": x} for x in (["-1"], [10**400])]
+    + [{"translation": ["x"]}]
+    + [
+        {"translations": x, "scores": y}
+        for x, y in (("x", "y"), ([["x"]], [-1.0]), ([["x"]], [[-1.0, -2.0]]), (["x"], [[-1.0]]))
     ],
 )
-def test_an_answer_of_another_form_is_an_error(outputs):
-    with pytest.raises(UserError, match="must answer with translation and score of each sentence"):
-        ServingClient(Scripted(outputs=outputs)).translate(["a"])
-
-
-@pytest.mark.parametrize(
-    "columns", [("x", "y"), ([["x"]], [-1.0]), ([["x"]], [[-1.0, -2.0]]), (["x"], [[-1.0]])]
-)
-def test_an_answer_with_other_lists_of_translations_is_an_error(columns):
-    outputs = dict(zip(("translations", "scores"), columns, strict=True))
-    with pytest.raises(UserError, match="must answer with translations and scores of each"):
-        ServingClient(Scripted(outputs=outputs)).translate_nbest(["a"])
+def test_an_answer_of_another_form_is_an_error(answer):
+    client = ServingClient(Scripted(outputs=answer))
+    is_nbest = isinstance(answer, dict) and "translations" in answer
+    names = "translations and scores" if is_nbest else "translation and score"
+    with pytest.raises(UserError, match=f"must answer with {names} of each sentence"):
+        (client.translate_nbest if is_nbest else client.translate)(["a"])
 
 
 def test_a_string_in_place_of_a_list_is_not_sent():

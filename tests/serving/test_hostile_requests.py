@@ -40,11 +40,6 @@ def test_each_hostile_text_gets_in_a_batch_what_it_gets_alone(client):
         assert is_same(found, alone), name
 
 
-def test_blank_texts_have_an_empty_and_certain_translation(client):
-    for found in client.translate([HOSTILE["nothing"], HOSTILE["white space"]]):
-        assert found == ("", 0.0)
-
-
 def test_a_request_of_no_sentences_gets_no_translations(server):
     url = f"{server.rest}/v1/models/model:predict"
     answer = requests.post(url, json={"inputs": []})

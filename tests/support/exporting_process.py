@@ -183,15 +183,6 @@ def least_answers(model, tokenizer):
     return {"found": found, "expected": translator.translate(SENTENCES)}
 
 
-def keras_answers(model, folder):
-    """Logits by the SavedModel that Keras's own `model.export` makes."""
-    model.export(folder / "keras", format="tf_saved_model", verbose=False)
-    inputs = {"source_ids": [[5, 9, 3]], "target_ids": [[2, 6]]}
-    given = {name: tf.constant(ids) for name, ids in inputs.items()}
-    loaded = tf.saved_model.load(str(folder / "keras"))
-    return {"inputs": inputs, "logits": loaded.serve(given).numpy().tolist()}
-
-
 def refused_answers(version):
     """The messages of requests for logits that fail."""
     request = tf.saved_model.load(str(version)).signatures["encode_tokens"]
@@ -230,7 +221,6 @@ def main(folder: Path) -> None:
         "signatures": signature_answers(exported.directory),
         "defaults": default_answers(exported.directory),
         "served": served_answers(exported.directory),
-        "keras": keras_answers(model, folder),
         "failing": failing_answers(model, joint, folder),
         "refused": refused_answers(exported.directory),
         "other": other_answers(separate, folder),
