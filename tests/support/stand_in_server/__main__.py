@@ -19,10 +19,8 @@ It prints its ports as one line of JSON once it listens.
 
 def main() -> None:
     arguments = _arguments()
-    from support.stand_in_server.batching import BatchingParameters
-    from support.stand_in_server.grpc_server import start_grpc_server
-    from support.stand_in_server.rest_server import RestServer
-    from support.stand_in_server.servable import Model
+    from support.stand_in_server.servable import BatchingParameters, Model
+    from support.stand_in_server.servers import RestServer, start_grpc_server
 
     batching = BatchingParameters() if arguments.enable_batching else None
     if arguments.batching_parameters_file:
