@@ -5,12 +5,17 @@ import shutil
 import pytest
 from support.contract import randomize
 from support.exporting import exporting_fixture  # noqa: F401
-from support.parallel_text import LOSSLESS_TARGET
+from support.parallel_text import LOSSLESS_TARGET, SENTENCES
 from support.tiny_run import recipe_for, write_text
 
 from keras_transformer.data import Tokenizer
 from keras_transformer.models import Transformer
 from keras_transformer.runs.run import Run
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    return Tokenizer.train(SENTENCES, vocabulary_size=60)
 
 
 @pytest.fixture(scope="module")

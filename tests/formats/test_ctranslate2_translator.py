@@ -9,7 +9,7 @@ from support.forking import in_a_child
 from support.parallel_text import SENTENCES
 from support.small_models import make_token_likelier
 
-from keras_transformer import Run, SearchOptions, Tokenizer, Transformer, Translator, UserError
+from keras_transformer import Run, SearchOptions, Transformer, Translator, UserError
 from keras_transformer.formats import (
     ctranslate2 as writer,
     export_ctranslate2,
@@ -40,11 +40,6 @@ def new_model(num_layers, seed=0, **arguments):
 @pytest.fixture(scope="module")
 def model():
     return new_model(2)
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return Tokenizer.train(SENTENCES, vocabulary_size=V)
 
 
 @pytest.fixture(scope="module")

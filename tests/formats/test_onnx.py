@@ -23,11 +23,6 @@ V = 60
 SOURCES = [source for source, _ in SENTENCES]
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return Tokenizer.train(SENTENCES, vocabulary_size=V)
-
-
 def new_model(**arguments):
     """Wide enough for matrices of more than a page."""
     sizes = {"num_layers": 1, "d_model": 24, "num_heads": 4, "d_ff": 67, "max_length": 19}

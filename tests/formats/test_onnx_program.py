@@ -12,7 +12,6 @@ from support.searching import beam_search
 from support.small_models import make_token_likelier
 
 from keras_transformer import SamplingOptions, SearchOptions, Translator
-from keras_transformer.data import Tokenizer
 from keras_transformer.models import Transformer
 
 pytest.importorskip("onnx", reason="onnx is an optional dependency")
@@ -28,11 +27,6 @@ from keras_transformer.formats.onnx_program import (  # noqa: E402
 V, LENGTH = 60, 9
 SOURCES = [source[:7] for source, _ in SENTENCES]
 TEXTS = ["a dog", "", "a", " men ", "漢"]  # 漢 has no piece
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return Tokenizer.train(SENTENCES, vocabulary_size=V)
 
 
 @pytest.fixture(scope="module")

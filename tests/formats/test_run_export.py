@@ -5,9 +5,8 @@ import resource
 import sys
 
 import pytest
-from click.testing import CliRunner
+from support.command_line import fails, invoke, succeeds
 
-from keras_transformer.cli import main
 from keras_transformer.errors import UserError
 from keras_transformer.formats.engines import open_translator
 from keras_transformer.models import ARCHITECTURES, Transformer
@@ -26,36 +25,21 @@ from keras_transformer.formats.saved_model import run_signatures  # noqa: E402
 pytestmark = pytest.mark.once
 
 
-def invoke(*arguments):
-    return CliRunner().invoke(main, ["export", *map(str, arguments)])
-
-
-def succeeds(*arguments):
-    result = invoke(*arguments)
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
-def fails(*arguments):
-    """The one line that it says."""
-    result = invoke(*arguments)
-    assert result.exit_code == 2, result.output
-    *_, line = result.stderr.splitlines()
-    assert line.startswith("Error: ")
-    return line.removeprefix("Error: ")
-
-
 def test_exports_go_to_a_folder_of_the_run_and_are_compared(run, tmp_path):
     equal = "100.0% of 32 translations equal the model's; their scores "
-    assert succeeds(run, "--format", "onnx").startswith(f"exports/run/onnx: {equal}")
+    assert succeeds("export", run, "--format", "onnx").startswith(f"exports/run/onnx: {equal}")
     translator = StandaloneTranslator("exports/run/onnx")
     assert (translator.beam_size, translator.length_penalty) == (4, 0.6)  # the recipe's
-    assert succeeds(run, "--format", "ctranslate2").startswith(f"exports/run/ctranslate2: {equal}")
+    assert succeeds("export", run, "--format", "ctranslate2").startswith(
+        f"exports/run/ctranslate2: {equal}"
+    )
     assert ctranslate2.contains_model("exports/run/ctranslate2")
     path = run / "recipe.yaml"
     path.write_text(path.read_text().replace("evaluation:", "evaluation:\n  max_length: 2"))
     options = ("--beam-size", 2, "--length-penalty", 1, "--quantization", "int8")
-    assert succeeds(run, "--format", "onnx", *options).startswith("exports/run/onnx-int8: ")
+    assert succeeds("export", run, "--format", "onnx", *options).startswith(
+        "exports/run/onnx-int8: "
+    )
     found = StandaloneTranslator("exports/run/onnx-int8")
     assert (found.beam_size, found.length_penalty, found.max_length) == (2, 1.0, 2)
 
@@ -63,7 +47,7 @@ def test_exports_go_to_a_folder_of_the_run_and_are_compared(run, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("quantization", ["int8", "float16", "bfloat16"])
 def test_ctranslate2_in_fewer_bits_says_how_many_translations_stay(run, quantization):
-    shown = succeeds(run, "--format", "ctranslate2", "--quantization", quantization)
+    shown = succeeds("export", run, "--format", "ctranslate2", "--quantization", quantization)
     assert shown.startswith(f"exports/run/ctranslate2-{quantization}: ")
     assert "% of 32 translations equal the model's; " in shown
 
@@ -71,7 +55,7 @@ def test_ctranslate2_in_fewer_bits_says_how_many_translations_stay(run, quantiza
 @pytest.mark.slow
 def test_saved_model_is_the_next_version(run):
     for version in (1, 2):
-        shown = succeeds(run, "--format", "saved_model", "--beam-size", 2)
+        shown = succeeds("export", run, "--format", "saved_model", "--beam-size", 2)
         assert shown.startswith(f"exports/run/{version}: ")
         assert re.search("needs a server that reads GraphDef version [0-9]+ or newer", shown)
     opened, texts = Run.open(run), ["a b c", "f e"]
@@ -90,7 +74,7 @@ def test_formats_for_transformers_refuse_other_models_before_they_load_them(
     other = "model: {architecture: own, preset: tiny}\n"
     (run / "recipe.yaml").write_text(recipe.replace(model, other))
     (run / "model.keras").write_text("not read")
-    line = fails(run, "--format", format)
+    line = fails("export", run, "--format", format)
     assert line.startswith(f"The format {format} supports only the architecture transformer")
     with pytest.raises(UserError, match="The engine ctranslate2 supports only .*=own"):
         open_translator(Run.open(run), engine="ctranslate2")
@@ -101,12 +85,12 @@ def test_onnx_refuses_search_options_of_the_recipe_that_it_would_lose(run):
     text = path.read_text().replace("min_length: 1", "min_length: 14")
     text = text.replace("length_penalty_form: wu", "length_penalty_form: power")
     path.write_text(text)
-    error = fails(run, "--format", "onnx")
+    error = fails("export", run, "--format", "onnx")
     ways = "give --min-length 1, give --length-penalty-form wu"
     assert f"change those of the recipe: {ways}. " in error
     assert error.endswith("Received: min_length=14, length_penalty_form=power")
     defaults = ("--min-length", "1", "--length-penalty-form", "wu")
-    succeeds(run, "--format", "onnx", *defaults)
+    succeeds("export", run, "--format", "onnx", *defaults)
 
 
 @pytest.mark.parametrize("format", ["onnx", pytest.param("saved_model", marks=pytest.mark.slow)])
@@ -115,9 +99,9 @@ def test_a_checkpoint_is_exported(run, format):
     model.compile("sgd")
     save_checkpoint(run / "checkpoints", model, step=2, keep=1)
     (run / "model.keras").unlink()
-    assert "a step (2)" in fails(run, "--format", format)
-    assert "no checkpoint 3" in fails(run, "--format", format, "--checkpoint", 3)
-    assert "100.0%" in succeeds(run, "--format", format, "--checkpoint", "last")
+    assert "a step (2)" in fails("export", run, "--format", format)
+    assert "no checkpoint 3" in fails("export", run, "--format", format, "--checkpoint", 3)
+    assert "100.0%" in succeeds("export", run, "--format", format, "--checkpoint", "last")
 
 
 @pytest.mark.parametrize(
@@ -148,21 +132,21 @@ def test_options_that_a_format_lacks_are_refused(options, message):
 )
 def test_a_missing_package_is_named_with_its_extra(run, format, package, extra, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
-    error = fails(run, "--format", format)
+    error = fails("export", run, "--format", format)
     assert re.search(rf"needs .*{package}.*keras3-transformer\[{extra}\]", error)
 
 
 def test_errors_are_one_line_and_leave_nothing(run, tmp_path):
-    assert "Missing option '--format'" in invoke(run).stderr
-    error = fails(tmp_path, "--format", "onnx")
+    assert "Missing option '--format'" in invoke("export", run).stderr
+    error = fails("export", tmp_path, "--format", "onnx")
     assert error.startswith(f"{tmp_path} is no run folder: it holds no recipe.yaml")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))
     try:
-        error = fails(run, "--format", "onnx")
+        error = fails("export", run, "--format", "onnx")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert error.startswith("no space left on the disk")
     (run / "model.keras").unlink()
-    assert f"keras-transformer train {run} --resume" in fails(run, "--format", "onnx")
+    assert f"keras-transformer train {run} --resume" in fails("export", run, "--format", "onnx")
     assert not list((tmp_path / "exports").rglob("*.*"))
