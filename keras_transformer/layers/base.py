@@ -9,10 +9,8 @@ from keras import ops
 
 from keras_transformer._backend import without_tensorflow
 from keras_transformer._backend.gradient_checkpointing import Recomputable
-from keras_transformer._backend.operations import (
-    affine_relu,
-    scale_and_shift,
-)
+from keras_transformer._backend.operations import affine_relu, scale_and_shift
+from keras_transformer._backend.types import Mask
 from keras_transformer.layers.saving import (
     CreatesPlaceholders,
     apply_layer_changes,
@@ -222,6 +220,15 @@ def config_of(value: Any) -> Any:
         return value
     with without_tensorflow():
         return keras.saving.serialize_keras_object(value)
+
+
+def given_mask(*masks: Mask | None) -> Mask | None:
+    """Returns the first of the masks that is not None, otherwise None.
+
+    The last ones are Keras's: it sets the argument `mask` of a `call` if the first argument, such
+    as `x`, is the only tensor, otherwise `x_mask`.
+    """
+    return next((mask for mask in masks if mask is not None), None)
 
 
 def dense_options(layer: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import keras
 from keras_transformer._backend.gradient_checkpointing import checkpointable
 from keras_transformer.layers.attention.attention_patterns import FullAttention
 from keras_transformer.layers.attention.decoding_step import DecodingStep
+from keras_transformer.layers.base import given_mask
 from keras_transformer.layers.encoder import EncoderLayer
 
 
@@ -103,17 +104,15 @@ class DecoderLayer(EncoderLayer):
         x_mask: Any = None,
         memory_mask: Any = None,
     ) -> Any:
-        # Keras sets the last three arguments: `mask` if `x` is the only tensor, else the others.
         self.check_memory(memory)
-        if padding_mask is None:
-            padding_mask = mask if x_mask is None else x_mask
+        padding_mask = given_mask(padding_mask, x_mask, mask)
         needs_own_weights = return_attention_weights and not self.use_memory
         x, weights = self._attend(x, padding_mask, attention_mask, needs_own_weights)
         if self.use_memory:
             attended = self.cross_attention(
                 query=self.cross_attention_residual.enter(x, padding_mask),
                 key=memory,
-                padding_mask=memory_mask if memory_padding_mask is None else memory_padding_mask,
+                padding_mask=given_mask(memory_padding_mask, memory_mask),
                 attention_mask=memory_attention_mask,
                 return_attention_weights=return_attention_weights,
             )
@@ -177,15 +176,10 @@ class Decoder(DecodingStep):
         x_mask: Any = None,
         memory_mask: Any = None,
     ) -> Any:
-        # Keras sets the last three arguments, as for `DecoderLayer`.
-        if padding_mask is None:
-            padding_mask = mask if x_mask is None else x_mask
-        if memory_padding_mask is None:
-            memory_padding_mask = memory_mask
         inputs = {
             "memory": memory,
-            "padding_mask": padding_mask,
-            "memory_padding_mask": memory_padding_mask,
+            "padding_mask": given_mask(padding_mask, x_mask, mask),
+            "memory_padding_mask": given_mask(memory_padding_mask, memory_mask),
             "attention_mask": attention_mask,
             "memory_attention_mask": memory_attention_mask,
         }

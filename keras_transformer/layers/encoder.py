@@ -8,7 +8,13 @@ import keras
 from keras_transformer._backend.gradient_checkpointing import checkpointable
 from keras_transformer.layers.attention.attention_patterns import AttentionPattern
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
-from keras_transformer.layers.base import BASE_ARGUMENTS, OBJECTS, ConfiguredLayer, dense_options
+from keras_transformer.layers.base import (
+    BASE_ARGUMENTS,
+    OBJECTS,
+    ConfiguredLayer,
+    dense_options,
+    given_mask,
+)
 from keras_transformer.layers.normalization import new_normalization, normalize
 from keras_transformer.layers.positions.positional_encoding import PositionalEncoding
 from keras_transformer.layers.sublayers import FeedForward, ResidualConnection
@@ -130,9 +136,7 @@ class EncoderLayer(ConfiguredLayer):
         mask: Any = None,
         x_mask: Any = None,
     ) -> Any:
-        # Keras sets the last two arguments: `mask` if `x` is the only tensor, else `x_mask`.
-        if padding_mask is None:
-            padding_mask = mask if x_mask is None else x_mask
+        padding_mask = given_mask(padding_mask, x_mask, mask)
         x, weights = self._attend(x, padding_mask, attention_mask, return_attention_weights)
         x = self.transform(x, padding_mask)
         return (x, weights) if return_attention_weights else x
@@ -236,8 +240,7 @@ class Encoder(ConfiguredLayer):
         mask: Any = None,
         x_mask: Any = None,
     ) -> Any:
-        if padding_mask is None:  # Keras sets the last two arguments, as for `EncoderLayer`.
-            padding_mask = mask if x_mask is None else x_mask
+        padding_mask = given_mask(padding_mask, x_mask, mask)
         masks = {"padding_mask": padding_mask, "attention_mask": attention_mask}
         return self._apply_layers(x, masks, return_attention_weights)
 

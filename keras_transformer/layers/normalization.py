@@ -1,5 +1,7 @@
-"""Layer normalization, batch normalization to compare with it, and a registry of names."""
+"""Layer normalization, and a registry of names."""
 
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +10,7 @@ from keras import ops
 
 from keras_transformer._backend.gradient_checkpointing import Recomputable
 from keras_transformer._backend.operations import one_pass_normalization, scale_and_shift
+from keras_transformer._backend.types import Mask, Tensor
 
 NORMALIZATIONS: dict[str, type[keras.layers.Layer]] = {}  # classes by their names
 
@@ -15,7 +18,8 @@ NORMALIZATIONS: dict[str, type[keras.layers.Layer]] = {}  # classes by their nam
 def normalization(name: str) -> Callable[[type], type]:
     """Returns a decorator that registers a Keras layer as the `normalization` of this name.
 
-    The constructor must take `epsilon`, `dtype` and `name`. Keras registers the class, too, so that
+    The constructor must take `epsilon`, `dtype` and `name`. If `call` takes `padding_mask`, it gets
+    the bool tensor `(B, T)`, True = real token, or None. Keras registers the class, too, so that
     saved layers can be loaded.
     """
 
@@ -58,57 +62,12 @@ class LayerNormalization(Recomputable, keras.layers.LayerNormalization):
         return ops.cast(scale_and_shift(x, gamma, beta, training), self.compute_dtype)
 
 
-@normalization("batch")
-class BatchNormalization(Recomputable, keras.layers.BatchNormalization):
-    """Normalizes each feature over all real tokens of a batch, in float32 under every dtype policy.
-
-    Without training, it uses moving averages, so a token's result does not depend on other tokens.
-    Unlike `keras.layers.BatchNormalization`, the layer also accepts the tokens `(B * N, D)` of a
-    decoding step after it was built for sequences `(B, T, D)`.
-
-    Example:
-
-    >>> y = BatchNormalization()(x, padding_mask=ids != 0, training=True)
-
-    Args:
-        epsilon: Constant that is added to the variance. Defaults to 1e-6.
-        **kwargs: Other arguments of `keras.layers.BatchNormalization`.
-
-    Call arguments:
-        inputs: float tensor `(B, T, D)`, or `(B * N, D)` without training.
-        padding_mask: bool tensor `(B, T)`, True = real token. Defaults to None, which means the
-            Keras mask of `inputs`, if any.
-        training: Whether to use the statistics of the batch. Defaults to False.
-
-    Returns:
-        A float tensor of the shape of `inputs`.
-
-    Source: Ioffe and Szegedy 2015, "Batch Normalization".
-    """
-
-    def __init__(self, epsilon: float = 1e-6, **kwargs: Any) -> None:
-        super().__init__(epsilon=epsilon, **kwargs)
-
-    def build(self, input_shape: Any) -> None:
-        super().build(input_shape)
-        self.input_spec = None
-
-    def call(
-        self,
-        inputs: Any,
-        padding_mask: Any = None,
-        training: bool = False,
-        mask: Any = None,
-        inputs_mask: Any = None,
-    ) -> Any:
-        # Keras sets the last two arguments, and hands on only masks with these names.
-        if padding_mask is None:
-            padding_mask = mask if inputs_mask is None else inputs_mask
-        return super().call(inputs, training=training, mask=padding_mask)
+@functools.cache
+def takes_padding_mask(norm: Any) -> bool:
+    """Returns whether the `call` of a class of norms has the argument `padding_mask`."""
+    return "padding_mask" in inspect.signature(norm.call).parameters
 
 
-def normalize(norm: Any, x: Any, padding_mask: Any) -> Any:
+def normalize(norm: keras.layers.Layer, x: Tensor, padding_mask: Mask | None) -> Tensor:
     """Applies a layer of one of the `NORMALIZATIONS`."""
-    if isinstance(norm, BatchNormalization):
-        return norm(x, padding_mask=padding_mask)
-    return norm(x)
+    return norm(x, padding_mask=padding_mask) if takes_padding_mask(type(norm)) else norm(x)

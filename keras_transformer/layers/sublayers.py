@@ -8,6 +8,7 @@ from keras_transformer.layers.base import (
     ConfiguredLayer,
     Dense,
     dense_options,
+    given_mask,
 )
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.normalization import new_normalization, normalize
@@ -93,15 +94,15 @@ class ResidualConnection(ConfiguredLayer):
         dropout_rate: Rate of the dropout on the sublayer's output, in [0, 1).
         norm_first: True = pre-norm, False = post-norm. Defaults to False.
         norm_epsilon: Constant that the normalization adds to the variance. Defaults to 1e-6.
-        normalization: `"layer"`, `"batch"` (see `BatchNormalization`), or the name of a class that
-            `normalization` in layers/normalization.py registers. Defaults to `"layer"`.
+        normalization: `"layer"`, or the name of a class that `normalization` in
+            layers/normalization.py registers. Defaults to `"layer"`.
 
     Call arguments:
         x: float tensor `(B, T, D)`, the sublayer's input before normalization.
         output: float tensor `(B, T, D)`, the sublayer's output for the input `enter(x)`.
-        padding_mask: bool tensor `(B, T)`, True = real token. Only batch normalization uses it.
-            Defaults to None, which means the Keras mask of `x`, if any.
-        training: Whether to apply dropout, and batch statistics. Defaults to False.
+        padding_mask: bool tensor `(B, T)`, True = real token, for norms that take it. Defaults
+            to None, which means the Keras mask of `x`, if any.
+        training: Whether to apply dropout. Defaults to False.
 
     Returns:
         A float tensor `(B, T, D)`.
@@ -139,8 +140,8 @@ class ResidualConnection(ConfiguredLayer):
         training: bool = False,
         x_mask: Any = None,
     ) -> Any:
-        # Keras sets `x_mask`. A layer that does nothing takes as long as a small matrix product.
+        # A layer that does nothing takes as long as a small matrix product.
         total = x + (self.dropout(output, training=True) if training else output)
         if self.norm_first:
             return total
-        return normalize(self.norm, total, x_mask if padding_mask is None else padding_mask)
+        return normalize(self.norm, total, given_mask(padding_mask, x_mask))

@@ -9,6 +9,7 @@ from keras_transformer.architectures import register_architecture
 from keras_transformer.layers import Decoder, Dropout, Encoder, EncoderLayer, padding_mask
 from keras_transformer.layers.attention.attention_patterns import new_attention_pattern
 from keras_transformer.layers.attention.cache import Cache
+from keras_transformer.layers.normalization import takes_padding_mask
 from keras_transformer.layers.positions.positional_encoding import new_position_encoding
 from keras_transformer.models.seq2seq import Seq2Seq, ids_inputs, token_embeddings
 
@@ -70,8 +71,8 @@ class Transformer(Seq2Seq):
         d_k: Width K of queries and keys in each head. Values always have the width
             `d_model // num_heads`. Defaults to None, which means the width of the values.
         use_scale: Whether attention scores are divided by sqrt(d_k) (§3.2.1). Defaults to True.
-        normalization: `"layer"`, or `"batch"` to normalize each feature over the real tokens of a
-            batch, for comparison. Defaults to `"layer"`, as in the paper.
+        normalization: `"layer"`, or a name registered by a program. Defaults to `"layer"`, as in
+            the paper.
         tie_word_embeddings: Whether the output projection shares the matrix of the target
             embedding. If False, it has a matrix of its own. Defaults to True, as in the paper.
         use_logits_bias: Whether a learned bias is added to the logits. Defaults to False.
@@ -156,8 +157,9 @@ class Transformer(Seq2Seq):
         x = dropout(source_positions(source_embedding(source_ids)))
         memory = encoder.call(x, padding_mask=source_mask)
         y = dropout(positions(target_embedding(target_ids)))
-        # Padding at the end of the target needs a mask only in the statistics of a batch.
-        target_mask = padding_mask(target_ids, pad_id) if normalization == "batch" else None
+        # Padding at the end of the target needs a mask only for the statistics of some norms.
+        norm = type(decoder.layers[0].feed_forward_residual.norm)
+        target_mask = padding_mask(target_ids, pad_id) if takes_padding_mask(norm) else None
         states = decoder.call(y, memory, target_mask, memory_padding_mask=source_mask)
         encoder.built = decoder.built = True  # or `train_on_batch` would try to build them again
         logits = target_embedding(states, reverse=True)

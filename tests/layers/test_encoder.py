@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import ablation_layers  # noqa: F401  registers batch normalization
 import keras
 import numpy as np
 import pytest

@@ -3,11 +3,12 @@
 import keras
 import numpy as np
 import pytest
+from ablation_layers import BatchNormalization
 from support import reference
 from support.contract import assert_layer_contract, randomize, to_numpy, weights_of
 
 from keras_transformer.layers import FeedForward, ResidualConnection, normalization as module
-from keras_transformer.layers.normalization import BatchNormalization, normalization
+from keras_transformer.layers.normalization import normalization
 from keras_transformer.models import Transformer
 from keras_transformer.recipe.settings import ModelSettings
 

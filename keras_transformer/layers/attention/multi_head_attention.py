@@ -19,7 +19,7 @@ from keras_transformer.layers.attention.scaled_dot_product_attention import (
     record_attention,
     scaled_dot_product_attention,
 )
-from keras_transformer.layers.base import ConfiguredLayer, Dense, dense_options
+from keras_transformer.layers.base import ConfiguredLayer, Dense, dense_options, given_mask
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.positions.positional_encoding import PositionalEncoding
 
@@ -153,10 +153,8 @@ class MultiHeadAttention(ConfiguredLayer):
         query_mask: Any = None,
         key_mask: Any = None,
     ) -> Any:
-        # Keras sets the last 3 arguments: `mask` if `query` is the only tensor, else the others.
-        if padding_mask is None:
-            query_mask = mask if query_mask is None else query_mask
-            padding_mask = query_mask if key is None else key_mask
+        of_keys = given_mask(query_mask, mask) if key is None else key_mask
+        padding_mask = given_mask(padding_mask, of_keys)
         is_cross_attention = key is not None and key is not query
         key = query if key is None else key
         queries, keys, values = self._project(query, key, key if value is None else value)
