@@ -34,6 +34,10 @@ TESTED_WITH = {
     "cli/process.py": "cli/test_train.py",
     "decoding/request.py": "decoding/test_decoding_loop.py",
     "layers/normalization.py": "layers/test_sublayers.py",
+    **{
+        f"layers/positions/{name}.py": "layers/positions/test_positional_encoding.py"
+        for name in ("alibi", "learned", "rotary", "sinusoidal", "t5")
+    },
     "runs/folder.py": "runs/test_run.py",
     "runs/loading.py": "runs/test_checkpoints.py",
     "translation/beam_tree.py": "visualization/test_beam.py",

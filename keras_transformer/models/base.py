@@ -10,23 +10,13 @@ from typing import Any
 
 import keras
 
-from keras_transformer._backend import (
-    check_not_forked,
-    check_trains_alone,
-    without_tensorflow,
-)
+from keras_transformer._backend import check_not_forked, check_trains_alone, without_tensorflow
 from keras_transformer._backend.compile_function import Recompiling
 from keras_transformer._backend.fit_data import has_own_order, prepared
 from keras_transformer._backend.gradient_checkpointing import Recomputable
 from keras_transformer._files import read_bytes
 from keras_transformer.capabilities import Capabilities
-from keras_transformer.layers.base import (
-    BASE_ARGUMENTS,
-    CLONES,
-    Adaptable,
-    argument_names,
-    store_arguments,
-)
+from keras_transformer.layers.base import CLONES, Adaptable, StoresArguments
 from keras_transformer.layers.saving import (
     apply_layer_changes,
     layer_changes,
@@ -98,7 +88,9 @@ class FitsTokens:
         return super().evaluate(x, y, batch_size, *args, **kwargs)  # type: ignore
 
 
-class ConfiguredModel(Adaptable, FitsTokens, Recompiling, Recomputable, keras.Model):
+class ConfiguredModel(
+    StoresArguments, Adaptable, FitsTokens, Recompiling, Recomputable, keras.Model
+):
     """Base class of functional models, which saves and loads them.
 
     A subclass creates its layers and calls `super().__init__(inputs, outputs, **kwargs)`. For each
@@ -161,14 +153,9 @@ class ConfiguredModel(Adaptable, FitsTokens, Recompiling, Recomputable, keras.Mo
         found = {x.name: read_bytes(x) for x in files if x.is_file()}
         self.__dict__["tokenizer_files"] = found or None
 
-    def store_arguments(self, values: dict[str, Any]) -> None:
-        """Stores the constructor's arguments, which are in its `locals()`, except `dtype`."""
-        store_arguments(self, ConfiguredModel, values)
-
     def get_config(self) -> dict[str, Any]:
-        names = argument_names(type(self), ConfiguredModel)
-        config = {x: _serialized(getattr(self, x)) for x in names if x not in BASE_ARGUMENTS}
-        if "dtype" in names:
+        config = {name: _serialized(getattr(self, name)) for name in self.argument_names()}
+        if "dtype" in self.all_arguments():
             config["dtype"] = keras.dtype_policies.serialize(self.dtype_policy)
         config |= {"name": self.name, "trainable": self.trainable}
         if changes := layer_changes(self):

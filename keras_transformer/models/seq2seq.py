@@ -7,7 +7,6 @@ from keras import ops
 
 from keras_transformer.layers import TokenEmbedding, padding_mask
 from keras_transformer.layers.attention.cache import Cache, LimitedVocabulary
-from keras_transformer.layers.base import argument_names
 from keras_transformer.models.base import check_pad_id
 from keras_transformer.models.token_predictor import TokenPredictor
 
@@ -63,7 +62,7 @@ class Seq2Seq(TokenPredictor):
     @classmethod
     def settings(cls) -> set[str]:
         """Returns the constructor arguments that the section `model` of a recipe can set."""
-        return set(argument_names(cls, Seq2Seq)) - _FROM_ELSEWHERE
+        return set(cls.argument_names()) - _FROM_ELSEWHERE
 
     def limit_vocabulary(self, cache: Cache, token_ids: Any) -> Cache:
         """Limits `step` to some tokens (see `Searchable`)."""

@@ -1,4 +1,4 @@
-"""Position encodings that change queries, keys or scores, so that only distances have an effect."""
+"""The learned bias of T5, which is added to the scores."""
 
 import functools
 from typing import Any
@@ -9,74 +9,7 @@ from keras import ops
 from keras_transformer.layers.positions.positional_encoding import (
     PositionalEncoding,
     position_encoding,
-    sinusoid_angles,
 )
-
-
-@position_encoding("rotary")
-class RotaryPositionalEncoding(PositionalEncoding):
-    """Rotates pairs of features of queries and keys by angles proportional to the position.
-
-    The dot product of a query and a key then depends on the distance between them, but not on their
-    absolute positions. The width K of a head must be even. The rotation is computed in float32.
-
-    Example:
-
-    >>> rotary = RotaryPositionalEncoding()
-    >>> attention = MultiHeadAttention(d_model=64, num_heads=4, position_encoding=rotary)
-
-    Source: Su et al. 2021, RoFormer, eq. 34 (features 2i and 2i+1 form a pair).
-    """
-
-    def rotate(self, heads: Any, offset: Any = 0) -> Any:
-        width = heads.shape[-1]
-        shape = ops.shape(heads)
-        angles = sinusoid_angles(shape[-2], width, offset)
-        pairs = ops.reshape(ops.cast(heads, "float32"), (*shape[:-1], width // 2, 2))
-        even, odd = pairs[..., 0], pairs[..., 1]
-        sine, cosine = ops.sin(angles), ops.cos(angles)
-        rotated = ops.stack([even * cosine - odd * sine, even * sine + odd * cosine], axis=-1)
-        return ops.cast(ops.reshape(rotated, shape), heads.dtype)
-
-
-@position_encoding("alibi")
-class ALiBiPositionalEncoding(PositionalEncoding):
-    """Lowers the scores of each head in proportion to the distance between query and key.
-
-    For a query at position i and a key at position j, the bias of head h is -m_h |i - j|. If the
-    number of heads H is a power of two, the slopes m_1, ..., m_H are 2^(-8/H), 2^(-16/H), ...,
-    2^-8. Otherwise, let P be the largest power of two below H. The first P heads have the slopes of
-    a layer with P heads, and the others the slopes m_1, m_3, m_5, ... of a layer with 2P heads. The
-    ALiBi paper covers only causal attention: an encoder cannot distinguish a sentence from its
-    reverse.
-
-    Example:
-
-    >>> alibi = ALiBiPositionalEncoding(num_heads=8)
-    >>> attention = MultiHeadAttention(d_model=64, num_heads=8, position_encoding=alibi)
-
-    Args:
-        num_heads: Number of attention heads H.
-
-    Source: Press, Smith and Lewis 2022, "Train Short, Test Long".
-    """
-
-    def __init__(self, num_heads: int, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.num_heads = num_heads
-
-    def score_bias(self, distance: Any) -> Any:
-        slopes = ops.convert_to_tensor(_slopes(self.num_heads), "float32")
-        slopes = ops.reshape(slopes, (-1, *(1 for _ in distance.shape)))
-        return -slopes * ops.cast(ops.abs(distance), "float32")
-
-
-def _slopes(num_heads: int) -> np.ndarray:
-    power = 2 ** (num_heads.bit_length() - 1)
-    slopes = 2.0 ** (-8.0 / power * np.arange(1, power + 1))
-    if power == num_heads:
-        return slopes
-    return np.concatenate([slopes, _slopes(2 * power)[::2][: num_heads - power]])
 
 
 @position_encoding("t5")
