@@ -48,7 +48,7 @@ class LayerNormalization(Recomputable, keras.layers.LayerNormalization):
     def __init__(self, epsilon: float = 1e-6, **kwargs: Any) -> None:
         super().__init__(epsilon=epsilon, **kwargs)
 
-    def call(self, inputs: Any, training: bool = False) -> Any:
+    def call(self, inputs: Tensor, training: bool = False) -> Any:
         is_of_tokens = self.axis == [-1] and not self.rms_scaling
         if is_of_tokens:
             x = one_pass_normalization(inputs, self.gamma, self.beta, self.epsilon)

@@ -4,12 +4,8 @@ from typing import Any
 
 import keras
 
-from keras_transformer.layers.base import (
-    ConfiguredLayer,
-    Dense,
-    dense_options,
-    given_mask,
-)
+from keras_transformer._backend.types import Mask, Tensor
+from keras_transformer.layers.base import ConfiguredLayer, Dense, dense_options, given_mask
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.normalization import new_normalization, normalize
 
@@ -30,11 +26,7 @@ class FeedForward(ConfiguredLayer):
         kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer: Those of both
             linear maps. Default to `"glorot_uniform"`, `"zeros"`, None and None.
 
-    Call arguments:
-        x: float tensor `(B, T, D)`.
-
-    Returns:
-        A float tensor `(B, T, D)`.
+    The layer maps a float tensor `(B, T, D)` to another one.
 
     Source: Vaswani et al. 2017, eq. 2.
     """
@@ -69,11 +61,11 @@ class FeedForward(ConfiguredLayer):
         self.outer.build((*x_shape[:-1], self.d_ff))
         self.built = True
 
-    def call(self, x: Any) -> Any:
+    def call(self, x: Tensor) -> Any:
         return self.outer(self.inner(x))
 
 
-def gelu_approximate(x: Any) -> Any:
+def gelu_approximate(x: Tensor) -> Any:
     """Returns the approximation of GELU that GPT-2 uses (Hendrycks and Gimpel 2016, §2)."""
     return keras.activations.gelu(x, approximate=True)
 
@@ -104,8 +96,7 @@ class ResidualConnection(ConfiguredLayer):
             to None, which means the Keras mask of `x`, if any.
         training: Whether to apply dropout. Defaults to False.
 
-    Returns:
-        A float tensor `(B, T, D)`.
+    The result is a float tensor `(B, T, D)`.
 
     Source: Vaswani et al. 2017, §3.1 and §5.4; for pre-norm, Xiong et al. 2020.
     """
@@ -128,17 +119,17 @@ class ResidualConnection(ConfiguredLayer):
         self.norm.build(x_shape)
         self.built = True
 
-    def enter(self, x: Any, padding_mask: Any = None) -> Any:
+    def enter(self, x: Tensor, padding_mask: Mask | None = None) -> Any:
         """Returns the sublayer's input: normalized `x` for pre-norm, `x` itself for post-norm."""
         return normalize(self.norm, x, padding_mask) if self.norm_first else x
 
     def call(
         self,
-        x: Any,
-        output: Any,
-        padding_mask: Any = None,
+        x: Tensor,
+        output: Tensor,
+        padding_mask: Mask | None = None,
         training: bool = False,
-        x_mask: Any = None,
+        x_mask: Mask | None = None,
     ) -> Any:
         # A layer that does nothing takes as long as a small matrix product.
         total = x + (self.dropout(output, training=True) if training else output)

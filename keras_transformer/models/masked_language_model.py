@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.operations import nan_outside, scale_and_shift
+from keras_transformer._backend.types import Ids, Tensor
 from keras_transformer.layers import (
     Dropout,
     Encoder,
@@ -42,7 +43,7 @@ class BertEncoder(ConfiguredModel):
         vocabulary_size: As for `LanguageModel`, as are `num_layers`, `d_model`, `num_heads`,
             `d_ff`, `dropout_rate`, `attention_dropout_rate`, `activation` and `dtype`, with the
             same defaults.
-        norm_epsilon: Constant that layer normalization adds to the variance. Defaults to 1e-12.
+        norm_epsilon: See `ResidualConnection`. Defaults to 1e-12.
         max_length: Number of position embeddings, the maximum length in tokens. Defaults to 512.
         num_segments: Number of segments. BERT has two, for pairs of texts. Defaults to 0, which
             means no segment embeddings.
@@ -190,7 +191,7 @@ def _initializer() -> Any:
 class _TakePositions(ConfiguredLayer):
     """Takes from `(B, S, D)` the vectors at positions `(B, M)`: `(B, M, D)`, NaN outside of S."""
 
-    def call(self, vectors: Any, positions: Any) -> Any:
+    def call(self, vectors: Tensor, positions: Ids) -> Any:
         exists = ops.logical_and(positions >= 0, positions < ops.shape(vectors)[1])[..., None]
         indices = ops.where(exists, positions[..., None], 0)
         return nan_outside(exists, ops.take_along_axis(vectors, indices, axis=1))
@@ -207,5 +208,5 @@ class _Bias(ConfiguredLayer):
         self.bias = self.add_weight(name="bias", shape=(input_shape[-1],), initializer="zeros")
         self.built = True
 
-    def call(self, inputs: Any, training: bool = False) -> Any:
+    def call(self, inputs: Tensor, training: bool = False) -> Any:
         return scale_and_shift(inputs, shift=self.bias, training=training)

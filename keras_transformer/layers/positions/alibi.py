@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from keras_transformer._backend.types import Tensor
 from keras_transformer.layers.positions.positional_encoding import (
     PositionalEncoding,
     position_encoding,
@@ -37,7 +38,7 @@ class ALiBiPositionalEncoding(PositionalEncoding):
         super().__init__(**kwargs)
         self.num_heads = num_heads
 
-    def score_bias(self, distance: Any) -> Any:
+    def score_bias(self, distance: Tensor) -> Any:
         slopes = ops.convert_to_tensor(_slopes(self.num_heads), "float32")
         slopes = ops.reshape(slopes, (-1, *(1 for _ in distance.shape)))
         return -slopes * ops.cast(ops.abs(distance), "float32")

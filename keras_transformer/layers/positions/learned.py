@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.operations import nan_outside
+from keras_transformer._backend.types import Tensor
 from keras_transformer.layers.positions.positional_encoding import (
     PositionalEncoding,
     position_encoding,
@@ -27,8 +28,8 @@ class LearnedPositionalEncoding(PositionalEncoding):
             with standard deviation d_model^-1/2.
 
     Raises:
-        ValueError: If `offset` + T exceeds `max_length`. In a graph that does not know T or
-            `offset`, positions from `max_length` on get NaN instead.
+        ValueError: If `offset` + T exceeds `max_length`. In a graph that does not know these
+            numbers, positions from `max_length` on get NaN instead.
 
     Source: Gehring et al. 2017, Convolutional Sequence to Sequence Learning.
     """
@@ -45,7 +46,7 @@ class LearnedPositionalEncoding(PositionalEncoding):
             initializer=self.initializer or keras.initializers.RandomNormal(stddev=d_model**-0.5),
         )
 
-    def call(self, embeddings: Any, offset: Any = 0) -> Any:
+    def call(self, embeddings: Tensor, offset: Any = 0) -> Any:
         if isinstance(embeddings.shape[1], int) and isinstance(offset, int):
             self.check_length(offset + embeddings.shape[1])
         indices = positions(ops.shape(embeddings)[1], offset)

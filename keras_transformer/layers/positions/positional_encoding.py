@@ -8,6 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer._backend.types import Tensor
 from keras_transformer.layers.base import ConfiguredLayer
 
 # Maps names to classes and constructor arguments.
@@ -17,8 +18,7 @@ POSITION_ENCODINGS: dict[str, tuple[type["PositionalEncoding"], dict[str, Any]]]
 def position_encoding(name: str, **arguments: Any) -> Callable[[type], type]:
     """Returns a decorator that registers a subclass of `PositionalEncoding` under `name`.
 
-    `arguments` are passed to the constructor of the subclass. Keras registers the class, too, so
-    that saved layers can be loaded.
+    `arguments` are those of its constructor. Keras registers the class, too, for saved layers.
     """
 
     def register(encoding: type) -> type:
@@ -87,21 +87,18 @@ class PositionalEncoding(ConfiguredLayer):
         # Attention layers do not use `call`, and Keras quantizes no model with a layer not built.
         self.built = type(self).build is keras.layers.Layer.build
 
-    def call(self, embeddings: Any, offset: Any = 0) -> Any:
+    def call(self, embeddings: Tensor, offset: Any = 0) -> Any:
         return embeddings
 
     def compute_output_shape(self, input_shape: Any) -> Any:  # The name is that of `build`.
         # Keras would infer the shape by `call`, with a sequence that may exceed the maximum.
         return input_shape
 
-    def rotate(self, heads: Any, offset: Any = 0) -> Any:
-        """Rotates queries or keys, float `(..., T, K)`, by angles that depend on positions.
-
-        `offset` is the position of the first token, an int or a 0-d int tensor.
-        """
+    def rotate(self, heads: Tensor, offset: Any = 0) -> Any:
+        """Rotates queries or keys, float `(..., T, K)`. The first has the position `offset`."""
         return heads
 
-    def score_bias(self, distance: Any) -> Any:
+    def score_bias(self, distance: Tensor) -> Any:
         """Returns the bias of the scaled scores, float32 `(H, ...)`, or None if there is no bias.
 
         `distance` is an int32 tensor `(...)`, the query position minus the key position.
@@ -122,10 +119,10 @@ class PositionalEncoding(ConfiguredLayer):
         """Raises `ValueError` if the encoding has a maximum length and `length` exceeds it."""
 
     def for_decoder(self) -> "PositionalEncoding":
-        """Returns the encoding for the decoder. The base class returns `self`."""
+        """Returns the encoding for the decoder, by default `self`."""
         return self
 
-    def add_to(self, embeddings: Any, encoding: Any) -> Any:
+    def add_to(self, embeddings: Tensor, encoding: Tensor) -> Any:
         """Adds `encoding` `(T, D)` or `(B, T, D)` to `embeddings` `(B, T, D)` in float32."""
         total = ops.cast(embeddings, "float32") + encoding
         return ops.cast(total, self.compute_dtype)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from keras_transformer._backend.types import Tensor
 from keras_transformer.layers.positions.positional_encoding import (
     PositionalEncoding,
     position_encoding,
@@ -16,10 +17,10 @@ from keras_transformer.layers.positions.positional_encoding import (
 class RelativePositionBias(PositionalEncoding):
     """Adds a learned bias to the attention scores, as in T5.
 
-    Distances between query and key are grouped into buckets. Each head learns one bias per bucket.
-    Each short distance has its own bucket. Longer distances share buckets, whose ranges grow
-    geometrically. An encoder uses half of the buckets for keys after the query, a decoder none. The
-    layers of an encoder share one `RelativePositionBias`, and the layers of a decoder another.
+    Distances between query and key are grouped into buckets, and each head learns one bias per
+    bucket. Each short distance has its own bucket. Longer distances share buckets, whose ranges
+    grow geometrically. An encoder uses half of the buckets for keys after the query, a decoder
+    none. The layers of an encoder share one `RelativePositionBias`, those of a decoder another.
 
     Example:
 
@@ -34,8 +35,7 @@ class RelativePositionBias(PositionalEncoding):
         max_distance: Distances of at least this many tokens share the last bucket. This number must
             be more than `num_buckets / 2`. Defaults to 128.
 
-    Source: Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified
-    Text-to-Text Transformer", §2.1.
+    Source: Raffel et al. 2020, "Exploring the Limits of Transfer Learning", §2.1.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class RelativePositionBias(PositionalEncoding):
             autocast=False,
         )
 
-    def score_bias(self, distance: Any) -> Any:
+    def score_bias(self, distance: Tensor) -> Any:
         count = self.num_buckets // 2 if self.bidirectional else self.num_buckets
         table = ops.convert_to_tensor(_buckets(count, self.max_distance), "int32")
         size = ops.abs(distance) if self.bidirectional else ops.maximum(distance, 0)
