@@ -23,9 +23,8 @@ _is_on: ContextVar[bool | None] = ContextVar("gradient_checkpointing", default=N
 def gradient_checkpointing(is_on: bool = True) -> Iterator[None]:
     """Makes `checkpointable` layers store only their inputs and outputs within this context.
 
-    The backward pass recomputes all other activations. The results do not change, because forward
-    and backward pass use the same dropout masks. If `is_on` is False, no layer recomputes anything,
-    not even in a `keras.RematScope`.
+    The backward pass recomputes all other activations, with the same dropout masks. If `is_on` is
+    False, no layer recomputes anything, not even in a `keras.RematScope`.
 
     Source: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost".
     """

@@ -1,6 +1,7 @@
 """The base class of most layers, and Keras layers with faster gradients and kept LoRA."""
 
 import inspect
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
@@ -102,6 +103,29 @@ class StoresArguments:
                     with without_tensorflow():
                         value = keras.saving.serialize_keras_object(value)
                 setattr(self, name, value)
+
+
+class Registry(dict[str, tuple[Any, dict[str, Any]]]):
+    """Classes and arguments of their constructors, by the names that models and recipes use."""
+
+    def __init__(self, setting: str) -> None:
+        super().__init__()
+        self.setting = setting
+
+    def register(self, name: str, **arguments: Any) -> Callable[[type], type]:
+        """Returns a decorator that registers a class, for Keras's saved layers, too."""
+
+        def decorator(registered: type) -> type:
+            self[name] = registered, arguments
+            keras.saving.register_keras_serializable(package="keras_transformer")(registered)
+            return registered
+
+        return decorator
+
+    def __missing__(self, name: str) -> Any:
+        raise ValueError(
+            f"`{self.setting}` must be one of {list(self)}. Received: {self.setting}={name!r}"
+        )
 
 
 class ConfiguredLayer(

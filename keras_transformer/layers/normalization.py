@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -11,34 +10,17 @@ from keras import ops
 from keras_transformer._backend.gradient_checkpointing import Recomputable
 from keras_transformer._backend.operations import one_pass_normalization, scale_and_shift
 from keras_transformer._backend.types import Mask, Tensor
+from keras_transformer.layers.base import Registry
 
-NORMALIZATIONS: dict[str, type[keras.layers.Layer]] = {}  # classes by their names
-
-
-def normalization(name: str) -> Callable[[type], type]:
-    """Returns a decorator that registers a Keras layer as the `normalization` of this name.
-
-    The constructor must take `epsilon`, `dtype` and `name`. If `call` takes `padding_mask`, it gets
-    the bool tensor `(B, T)`, True = real token, or None. Keras registers the class, too, so that
-    saved layers can be loaded.
-    """
-
-    def register(norm: type) -> type:
-        NORMALIZATIONS[name] = norm
-        keras.saving.register_keras_serializable(package="keras_transformer")(norm)
-        return norm
-
-    return register
+# A class is a Keras layer with the arguments `epsilon`, `dtype` and `name`. If its `call` takes
+# `padding_mask`, it gets the bool tensor `(B, T)`, True = real token, or None.
+NORMALIZATIONS = Registry("normalization")
+normalization = NORMALIZATIONS.register
 
 
 def new_normalization(normalization: str, epsilon: float, **kwargs: Any) -> Any:
     """Creates the layer of a registered name."""
-    if normalization not in NORMALIZATIONS:
-        raise ValueError(
-            f"`normalization` must be one of {list(NORMALIZATIONS)}. "
-            f"Received: normalization={normalization!r}"
-        )
-    return NORMALIZATIONS[normalization](epsilon=epsilon, **kwargs)
+    return NORMALIZATIONS[normalization][0](epsilon=epsilon, **kwargs)
 
 
 @normalization("layer")

@@ -1,35 +1,21 @@
 """Attention patterns for long sequences: a base class, a registry of names, and the patterns."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import keras
 from keras import ops
 
 from keras_transformer._backend.gradient_checkpointing import remat
 from keras_transformer._backend.operations import MASKED_SCORE, attend, scalar
 from keras_transformer._backend.types import Mask, Tensor
 from keras_transformer.errors import check_sizes
+from keras_transformer.layers.base import Registry
 from keras_transformer.layers.dropout import Dropout
 
-ATTENTION_PATTERNS: dict[str, Any] = {}  # classes by their names
+ATTENTION_PATTERNS = Registry("attention_pattern")  # subclasses of `AttentionPattern`
+attention_pattern = ATTENTION_PATTERNS.register
 SMALLEST_BLOCK = 64
-
-
-def attention_pattern(name: str) -> Callable[[type], type]:
-    """Returns a decorator that registers a subclass of `AttentionPattern` under `name`.
-
-    Keras registers the class, too, so that saved layers with the pattern can be loaded.
-    """
-
-    def register(pattern: type) -> type:
-        ATTENTION_PATTERNS[name] = pattern
-        keras.saving.register_keras_serializable(package="keras_transformer")(pattern)
-        return pattern
-
-    return register
 
 
 def new_attention_pattern(name: Any, window: int | None) -> Any:
@@ -44,7 +30,7 @@ def new_attention_pattern(name: Any, window: int | None) -> Any:
             f"`attention_pattern` must be None, one of {known[1:]}, or a list of these. "
             f"Received: attention_pattern={name!r}"
         )
-    classes = [ATTENTION_PATTERNS.get(each) for each in names]
+    classes = [each and ATTENTION_PATTERNS[each][0] for each in names]
     if any(each and each.needs_window for each in classes) != (window is not None):
         raise ValueError(
             "`attention_window` is required for patterns with a window, stride or block size, and "

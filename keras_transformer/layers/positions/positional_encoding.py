@@ -2,31 +2,17 @@
 
 import inspect
 import math
-from collections.abc import Callable
 from typing import Any
 
 import keras
 from keras import ops
 
 from keras_transformer._backend.types import Tensor
-from keras_transformer.layers.base import ConfiguredLayer
+from keras_transformer.layers.base import ConfiguredLayer, Registry
 
-# Maps names to classes and constructor arguments.
-POSITION_ENCODINGS: dict[str, tuple[type["PositionalEncoding"], dict[str, Any]]] = {}
-
-
-def position_encoding(name: str, **arguments: Any) -> Callable[[type], type]:
-    """Returns a decorator that registers a subclass of `PositionalEncoding` under `name`.
-
-    `arguments` are those of its constructor. Keras registers the class, too, for saved layers.
-    """
-
-    def register(encoding: type) -> type:
-        POSITION_ENCODINGS[name] = (encoding, arguments)
-        keras.saving.register_keras_serializable(package="keras_transformer")(encoding)
-        return encoding
-
-    return register
+# Each subclass of `PositionalEncoding` with arguments of its constructor.
+POSITION_ENCODINGS = Registry("position_encoding")
+position_encoding = POSITION_ENCODINGS.register
 
 
 def new_position_encoding(
@@ -37,11 +23,6 @@ def new_position_encoding(
     `options` are `max_length`, `num_heads` and possibly `initializer`, of which each encoding gets
     those that its constructor takes.
     """
-    if encoding not in POSITION_ENCODINGS:
-        raise ValueError(
-            f"`position_encoding` must be one of {list(POSITION_ENCODINGS)}. "
-            f"Received: position_encoding={encoding!r}"
-        )
     constructor, arguments = POSITION_ENCODINGS[encoding]
     taken = inspect.signature(constructor).parameters
     needed = {name: value for name, value in options.items() if name in taken}
