@@ -52,4 +52,4 @@ def takes_padding_mask(norm: Any) -> bool:
 
 def normalize(norm: keras.layers.Layer, x: Tensor, padding_mask: Mask | None) -> Tensor:
     """Applies a layer of one of the `NORMALIZATIONS`."""
-    return norm(x, padding_mask=padding_mask) if takes_padding_mask(type(norm)) else norm(x)
+    return norm(x, padding_mask=padding_mask) if takes_padding_mask(norm.__class__) else norm(x)

@@ -145,7 +145,7 @@ class Transformer(Seq2Seq):
         memory = encoder.call(x, padding_mask=source_mask)
         y = dropout(positions(target_embedding(target_ids)))
         # Padding at the end of the target needs a mask only for the statistics of some norms.
-        norm = type(decoder.layers[0].feed_forward_residual.norm)
+        norm = decoder.layers[0].feed_forward_residual.norm.__class__
         target_mask = padding_mask(target_ids, pad_id) if takes_padding_mask(norm) else None
         states = decoder.call(y, memory, target_mask, memory_padding_mask=source_mask)
         encoder.built = decoder.built = True  # or `train_on_batch` would try to build them again

@@ -294,8 +294,9 @@ def sequence_start(padding_mask: Mask) -> Any:
 
 def check_mask_length(padding_mask: Mask | None, num_keys: Any) -> None:
     """Raises `ValueError` if the length of the mask and the number of keys are known and differ."""
-    length = None if padding_mask is None else padding_mask.shape[1]
-    if isinstance(length, int) and isinstance(num_keys, int) and length != num_keys:
+    if padding_mask is None or not isinstance(num_keys, int):
+        return
+    if isinstance(padding_mask.shape[1], int) and padding_mask.shape[1] != num_keys:
         raise ValueError(
             "`padding_mask` must have as many columns as there are keys. "
             f"Received: shape={tuple(padding_mask.shape)}, {num_keys} keys"

@@ -158,7 +158,10 @@ class MultiHeadAttention(ConfiguredLayer):
         key = query if key is None else key
         queries, keys, values = self._project(query, key, key if value is None else value)
         dropout = self.dropout if self.dropout_rate else None
-        masks = {"padding_mask": padding_mask, "use_causal_mask": use_causal_mask}
+        masks: dict[str, Any] = {
+            "padding_mask": padding_mask,
+            "use_causal_mask": use_causal_mask,
+        }
         check_mask_length(padding_mask, key.shape[1])
         heads = weights = None
         if not (attention_mask is not None or return_attention_weights or is_recorded()):
