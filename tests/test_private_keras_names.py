@@ -17,14 +17,14 @@ pytestmark = pytest.mark.once
 # Why each name is used, and the test that fails if Keras gives the name another meaning.
 REASONS = {
     "Keras lists layers within layers nowhere else": {
-        "_flatten_layers": "_backend/test_gradient_checkpointing.py gradients_are_the_same",
+        "_flatten_layers": "_backend/test_gradient_checkpointing.py recomputing_changes_no_number",
     },
     "a scope of recomputation is seen only in the layers made in it, and in their calls": {
-        "_get_call_context": "_backend/test_gradient_checkpointing.py a_remat_scope_changes_no",
-        "_remat_mode": "_backend/test_gradient_checkpointing.py a_remat_scope_changes_no_number",
+        "_get_call_context": "_backend/test_gradient_checkpointing.py recomputing_changes_no",
+        "_remat_mode": "_backend/test_gradient_checkpointing.py recomputing_changes_no_number",
     },
     "`value` is a copy in another dtype, or checks the shape that a shard has not": {
-        "_value": "_backend/test_gradient_checkpointing.py a_remat_scope_changes_no_number",
+        "_value": "_backend/test_gradient_checkpointing.py recomputing_changes_no_number",
     },
     "Keras would import TensorFlow to see whether it is installed": {
         "_available": "_backend/test_backend.py saving_and_seeding_load_no_tensorflow",

@@ -233,3 +233,18 @@ def test_presets_have_as_many_parameters_as_published():
 def test_arguments_replace_those_of_the_published_size():
     model = Transformer.tiny(13, num_layers=1, d_ff=11)
     assert (model.num_layers, model.d_ff, model.d_model) == (1, 11, 128)
+
+
+@pytest.mark.once
+def test_a_recipe_sets_the_sizes_of_a_model_and_not_what_the_tokenizer_says():
+    settings, presets = Transformer.settings(), Transformer.presets
+    assert {"d_model", "dropout_rate", "max_length"} <= settings
+    assert not settings & {"self", "vocabulary_size", "target_vocabulary_size", "pad_id", "kwargs"}
+    assert all(sizes.keys() <= settings for sizes in presets.values())
+
+
+@pytest.mark.once
+def test_the_defaults_are_the_base_preset():
+    arguments = inspect.signature(Transformer.__init__).parameters
+    base = Transformer.presets["base"]
+    assert {size: arguments[size].default for size in base} == base
