@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.compile_function import is_on_cpu
-from keras_transformer._backend.types import Mask, Tensor
+from keras_transformer._backend.types import Mask, Size, Tensor
 
 # XLA multiplies a single row by a matrix in a slow loop, but eight rows by a fast matrix product.
 _ROWS = 8
@@ -191,7 +191,7 @@ def _affine_relu() -> Callable[..., Any]:
     return AffineRelu.apply
 
 
-def sequential_loop(count: Any, body: Callable[..., Any], begin: Sequence[Any]) -> tuple[Any, ...]:
+def sequential_loop(count: Size, body: Callable[..., Any], begin: Sequence[Any]) -> tuple[Any, ...]:
     """Calls `body` with the indices 0, 1, ..., `count` - 1, one call at a time.
 
     On TensorFlow without XLA, the loops of Keras run up to ten iterations in parallel and store all
@@ -216,7 +216,7 @@ def sequential_loop(count: Any, body: Callable[..., Any], begin: Sequence[Any]) 
     return tuple(state[1:])
 
 
-def write_slots(x: Tensor, axis: int, start: Any, values: Tensor) -> Any:
+def write_slots(x: Tensor, axis: int, start: Size, values: Tensor) -> Any:
     """Returns the 3-D tensor `x` with `values` from index `start` of an axis on.
 
     In inference mode, PyTorch changes `x` itself. Elsewhere, PyTorch copies `x`.
@@ -230,7 +230,7 @@ def write_slots(x: Tensor, axis: int, start: Any, values: Tensor) -> Any:
     return ops.slice_update(x, first_indices(start, axis), values)
 
 
-def first_indices(start: Any, axis: int) -> list[Any]:
+def first_indices(start: Size, axis: int) -> list[Any]:
     """Returns the indices at which a slice of a 3-D tensor begins: `start` at `axis`, else 0.
 
     All have the type of `start`, an int or an int32 tensor, as JAX with 64-bit numbers requires.

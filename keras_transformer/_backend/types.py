@@ -1,5 +1,6 @@
 """Names for the tensors that flow through a model, for readers, editors and type checkers."""
 
+from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
 
@@ -28,3 +29,12 @@ Ids: TypeAlias = Tensor
 
 # Booleans. True = may attend, or is a real token.
 Mask: TypeAlias = Tensor
+
+# A number of tokens, rows or positions, or a position: an int, or a 0-d int tensor.
+Size: TypeAlias = Any
+
+# The sizes of a tensor's axes, None where unknown.
+Shape: TypeAlias = tuple[Any, ...]
+
+# An initializer or a regularizer, its name or its config.
+Rule: TypeAlias = str | dict[str, Any] | Callable[..., Any] | None

@@ -79,7 +79,7 @@ def without_lora(config: Any) -> Any:
     return [without_lora(x) for x in config] if isinstance(config, list) else config
 
 
-def _own_changes(layer: Any) -> dict[str, Any]:
+def _own_changes(layer: keras.layers.Layer) -> dict[str, Any]:
     """Returns the quantization and the LoRA of a layer without its sublayers (JSON values)."""
     changes: dict[str, Any] = {}
     quantization = getattr(layer, "quantization_config", None)
@@ -91,7 +91,7 @@ def _own_changes(layer: Any) -> dict[str, Any]:
     return changes
 
 
-def _sublayers(layer: Any) -> dict[str, Any]:
+def _sublayers(layer: keras.layers.Layer) -> dict[str, Any]:
     """Returns each sublayer once, by its path of layer names, and a layer before its sublayers."""
     found: dict[str, Any] = {}
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import keras
 
-from keras_transformer._backend.types import Mask, Tensor
+from keras_transformer._backend.types import Mask, Rule, Shape, Tensor
 from keras_transformer.layers.base import ConfiguredLayer, Dense, dense_options, given_mask
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.normalization import new_normalization, normalize
@@ -36,10 +36,10 @@ class FeedForward(ConfiguredLayer):
         d_model: int | None = None,
         d_ff: int = 2048,
         activation: str = "relu",
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
-        kernel_regularizer: Any = None,
-        bias_regularizer: Any = None,
+        kernel_initializer: Rule = "glorot_uniform",
+        bias_initializer: Rule = "zeros",
+        kernel_regularizer: Rule = None,
+        bias_regularizer: Rule = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -54,7 +54,7 @@ class FeedForward(ConfiguredLayer):
         self.inner = Dense(self.d_ff, activation=activation, name="inner", **options)
         self.outer = Dense(d_model, name="outer", **options)
 
-    def build(self, x_shape: Any) -> None:
+    def build(self, x_shape: Shape) -> None:
         if self.d_model is None:
             self._create_sublayers(x_shape[-1])
         self.inner.build(x_shape)
@@ -115,7 +115,7 @@ class ResidualConnection(ConfiguredLayer):
         options = {"dtype": self.dtype_policy, "name": "norm"}
         self.norm = new_normalization(normalization, norm_epsilon, **options)
 
-    def build(self, x_shape: Any) -> None:
+    def build(self, x_shape: Shape) -> None:
         self.norm.build(x_shape)
         self.built = True
 

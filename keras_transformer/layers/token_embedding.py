@@ -12,7 +12,7 @@ from keras import ops
 
 from keras_transformer._backend import without_tensorflow
 from keras_transformer._backend.operations import is_eager
-from keras_transformer._backend.types import Ids, Mask, Tensor
+from keras_transformer._backend.types import Ids, Mask, Rule, Shape, Tensor
 from keras_transformer.errors import check_ids
 from keras_transformer.layers.base import ConfiguredLayer
 
@@ -71,7 +71,7 @@ class TokenEmbedding(ConfiguredLayer):
         vocabulary_size: int,
         d_model: int,
         use_scale: bool = True,
-        initializer: Any = None,
+        initializer: Rule = None,
         tie_weights: bool = True,
         use_bias: bool = False,
         pad_id: int | None = 0,
@@ -84,7 +84,7 @@ class TokenEmbedding(ConfiguredLayer):
         self.bias: Any = None
         self.quantization_config = None
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Shape) -> None:
         for name in _SCALES if not self.tie_weights else ["embeddings"]:
             matrix = self.add_weight(
                 name=name,

@@ -197,7 +197,7 @@ def loading_in_float32(active: bool = True) -> Iterator[None]:
         _LOADS_IN_FLOAT32.reset(token)
 
 
-def in_float32(model: Any) -> Any:
+def in_float32(model: keras.Model) -> Any:
     """Returns `model` if it computes in float32, otherwise a float32 copy of `model`."""
     if model.dtype_policy.compute_dtype == "float32":
         return model
@@ -210,7 +210,7 @@ def in_float32(model: Any) -> Any:
     return exact
 
 
-def merge_lora(model: Any) -> Any:
+def merge_lora(model: keras.Model) -> Any:
     """Returns a copy of a model in which each kernel is the sum of the kernel and its adapter.
 
     The copy computes the same as `model` and has no LoRA, so all its layers can be trained.

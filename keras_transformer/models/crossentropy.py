@@ -14,7 +14,7 @@ from keras_transformer._backend.operations import (
     sequential_loop,
     softmax_parts,
 )
-from keras_transformer._backend.types import Tensor
+from keras_transformer._backend.types import Size, Tensor
 from keras_transformer.errors import may_be_equal
 
 
@@ -309,7 +309,7 @@ def _loop(
         states = ops.reshape(states, (passes, count, states.shape[-1]))
         return ops.pad(states, ((0, 0), (0, added), (0, 0)))
 
-    def at(states: Tensor, start: Any) -> Tensor:
+    def at(states: Tensor, start: Size) -> Tensor:
         width = states.shape[-1]
         x = ops.slice(states, first_indices(start, 1), (passes, size, width))
         return ops.reshape(x, (passes * size, width))
@@ -319,7 +319,7 @@ def _loop(
     labels, weights = (ops.pad(x, ((0, added),)) for x in (labels, weights))
     mean_embedding = ops.mean(ops.cast(embeddings, "float32"), axis=0)
 
-    def body(index: Any, totals: Tensor, *gradients: Tensor) -> tuple[Any, ...]:
+    def body(index: Size, totals: Tensor, *gradients: Tensor) -> tuple[Any, ...]:
         start = index * size
         x = at(states, start)
         y, weight = (ops.slice(z, (start,), (size,)) for z in (labels, weights))

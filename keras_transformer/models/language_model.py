@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer._backend.types import Ids, Tensor
+from keras_transformer._backend.types import Ids, Size, Tensor
 from keras_transformer.errors import check_sizes
 from keras_transformer.layers import Decoder, Dropout, TokenEmbedding, padding_mask
 from keras_transformer.layers.attention.attention_patterns import new_attention_pattern
@@ -81,7 +81,7 @@ class LanguageModel(TokenPredictor):
         pad_id: int = 0,
         attention_pattern: str | list[str | None] | None = None,
         attention_window: int | None = None,
-        dtype: Any = None,
+        dtype: str | keras.DTypePolicy | None = None,
         **kwargs: Any,
     ) -> None:
         policy = keras.dtype_policies.get(dtype)
@@ -126,7 +126,7 @@ class LanguageModel(TokenPredictor):
         """Returns the output matrix `(V, D)` and None, because there is no bias."""
         return self.embedding.embeddings, None
 
-    def init_cache(self, source_ids: Ids, max_length: int | None, beam_size: Any = 1) -> Cache:
+    def init_cache(self, source_ids: Ids, max_length: int | None, beam_size: Size = 1) -> Cache:
         """Reads prompts in one pass and returns the cache (see `Searchable.init_cache`).
 
         The prompts `source_ids` are padded at any place. The first step reads the last token of
@@ -157,7 +157,7 @@ class LanguageModel(TokenPredictor):
         self.positions.check_length(cache.sentence["prompt_mask"].shape[1] - 2 + max_length)
         return self.decoder.extend_cache(cache, max_length)
 
-    def step(self, token_ids: Ids, cache: Cache, position: Any) -> tuple[Any, Cache]:
+    def step(self, token_ids: Ids, cache: Cache, position: Size) -> tuple[Any, Cache]:
         """Predicts the next token of every beam, at position 0 that after the prompts."""
         shape, last = ops.shape(token_ids), cache.sentence
         token_ids = ops.where(ops.equal(position, 0), last["last_tokens"], token_ids)
@@ -167,7 +167,7 @@ class LanguageModel(TokenPredictor):
         logits = ops.cast(self.embedding(x, reverse=True), "float32")
         return ops.reshape(logits, (*shape, self.vocabulary_size)), cache
 
-    def _embed(self, token_ids: Ids, offset: Any) -> Any:
+    def _embed(self, token_ids: Ids, offset: Size) -> Any:
         return self.positions(self.embedding(ops.maximum(token_ids, 0)), offset=offset)
 
 

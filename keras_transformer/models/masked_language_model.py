@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.operations import nan_outside, scale_and_shift
-from keras_transformer._backend.types import Ids, Tensor
+from keras_transformer._backend.types import Ids, Shape, Tensor
 from keras_transformer.layers import (
     Dropout,
     Encoder,
@@ -79,7 +79,7 @@ class BertEncoder(ConfiguredModel):
         max_length: int = 512,
         num_segments: int = 0,
         pad_id: int = 0,
-        dtype: Any = None,
+        dtype: str | keras.DTypePolicy | None = None,
         **kwargs: Any,
     ) -> None:
         policy = keras.dtype_policies.get(dtype)
@@ -204,7 +204,7 @@ class _TakePositions(ConfiguredLayer):
 class _Bias(ConfiguredLayer):
     """Adds a bias to the last axis."""
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Shape) -> None:
         self.bias = self.add_weight(name="bias", shape=(input_shape[-1],), initializer="zeros")
         self.built = True
 

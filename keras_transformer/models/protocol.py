@@ -7,7 +7,7 @@ cache.
 import math
 from typing import Any, Protocol, runtime_checkable
 
-from keras_transformer._backend.types import Ids
+from keras_transformer._backend.types import Ids, Size
 from keras_transformer.capabilities import Capabilities
 from keras_transformer.layers.attention.cache import Cache
 
@@ -58,7 +58,7 @@ class Searchable(Protocol):
         """
 
     def step(
-        self, token_ids: Ids, cache: Cache, position: Any, return_attention_weights: bool = False
+        self, token_ids: Ids, cache: Cache, position: Size, return_attention_weights: bool = False
     ) -> tuple[Any, ...]:
         """Predicts the next token of every beam.
 

@@ -5,7 +5,7 @@ from typing import Any, Self
 import keras
 from keras import ops
 
-from keras_transformer._backend.types import Ids
+from keras_transformer._backend.types import Ids, Size
 from keras_transformer.architectures import register_architecture
 from keras_transformer.layers import Decoder, Dropout, Encoder, EncoderLayer, padding_mask
 from keras_transformer.layers.attention.attention_patterns import new_attention_pattern
@@ -107,7 +107,7 @@ class Transformer(Seq2Seq):
         normalization: str = "layer",
         tie_word_embeddings: bool = True,
         use_logits_bias: bool = False,
-        dtype: Any = None,
+        dtype: str | keras.DTypePolicy | None = None,
         **kwargs: Any,
     ) -> None:
         policy = keras.dtype_policies.get(dtype)
@@ -171,7 +171,7 @@ class Transformer(Seq2Seq):
         """Returns the encoder's output, float `(B, S, D)`, for `source_ids`, int `(B, S)`."""
         return self._encode(source_ids)
 
-    def init_cache(self, source_ids: Ids, max_length: int | None, beam_size: Any = 1) -> Cache:
+    def init_cache(self, source_ids: Ids, max_length: int | None, beam_size: Size = 1) -> Cache:
         """Encodes the sources and returns the cache (see `Searchable.init_cache`).
 
         Raises `ValueError` if `max_length` exceeds the number of learned positions.
@@ -187,7 +187,7 @@ class Transformer(Seq2Seq):
         return self.decoder.extend_cache(cache, max_length)
 
     def step(
-        self, token_ids: Ids, cache: Cache, position: Any, return_attention_weights: bool = False
+        self, token_ids: Ids, cache: Cache, position: Size, return_attention_weights: bool = False
     ) -> tuple[Any, ...]:
         """Predicts the next token of every beam (see `Searchable.step` and `source_attention`)."""
         x = self.positions(self.embed_step(token_ids, cache), offset=position)

@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_transformer._backend.gradient_checkpointing import remat
 from keras_transformer._backend.operations import MASKED_SCORE, attend, scalar
-from keras_transformer._backend.types import Mask, Tensor
+from keras_transformer._backend.types import Mask, Size, Tensor
 from keras_transformer.errors import check_sizes
 from keras_transformer.layers.base import Registry
 from keras_transformer.layers.dropout import Dropout
@@ -143,7 +143,7 @@ class FullAttention(AttentionPattern):
         count, size = ops.shape(queries)[2:4]
         marks = None if mask is None else key_marks(mask, key)
 
-        def heads_of(block: Any, queries: Tensor, seed: Tensor, key: Tensor, value: Tensor) -> Any:
+        def heads_of(block: Size, queries: Tensor, seed: Tensor, key: Tensor, value: Tensor) -> Any:
             allowed = None
             if is_causal:
                 rows = ops.arange(size, dtype="int32") + block * size
@@ -226,7 +226,7 @@ def check_self_attention(pattern: AttentionPattern, query: Tensor, key: Tensor) 
         )
 
 
-def fitting_size(size: int, length: Any) -> Any:
+def fitting_size(size: int, length: Size) -> Any:
     """Returns the number of positions per block: `size`, or `length` if the sequence is shorter.
 
     When JAX infers shapes, `length` is a symbol. The whole sequence then is one block.
@@ -236,7 +236,7 @@ def fitting_size(size: int, length: Any) -> Any:
     return size if ops.is_tensor(length) else length
 
 
-def split_blocks(x: Tensor, size: Any) -> Any:
+def split_blocks(x: Tensor, size: Size) -> Any:
     """Splits `x` `(B, H, T, K)` into M blocks `(B, H, M, size, K)`. Zero-pads the last block."""
     batch, heads, length, width = ops.shape(x)
     # A symbolic length is that of a single block (see `fitting_size`).
@@ -245,7 +245,7 @@ def split_blocks(x: Tensor, size: Any) -> Any:
     return ops.reshape(x, (batch, heads, (length + added) // size, size, width))
 
 
-def join_blocks(blocks: Tensor, length: Any = None) -> Any:
+def join_blocks(blocks: Tensor, length: Size = None) -> Any:
     """Joins M blocks `(B, H, M, b, K)` to a sequence `(B, H, length, K)`, of M * b by default."""
     batch, heads, count, size, width = ops.shape(blocks)
     return ops.reshape(blocks, (batch, heads, count * size, width))[:, :, :length]
@@ -264,7 +264,7 @@ def with_neighbours(blocks: Tensor, use_causal_mask: bool) -> Any:
     return ops.concatenate(parts, axis=3)
 
 
-def neighbour_distances(size: Any, use_causal_mask: bool) -> Any:
+def neighbour_distances(size: Size, use_causal_mask: bool) -> Any:
     """Returns the distances of queries and keys, int32 `(b, 2 b)` or `(b, 3 b)`.
 
     The queries are those of one block of b = `size`, and the keys those of `with_neighbours`. With
@@ -292,7 +292,7 @@ def sequence_start(padding_mask: Mask) -> Any:
     return ops.sum(ops.cast(ops.equal(seen, 0), "int32"), axis=-1, keepdims=True)
 
 
-def check_mask_length(padding_mask: Mask | None, num_keys: Any) -> None:
+def check_mask_length(padding_mask: Mask | None, num_keys: Size) -> None:
     """Raises `ValueError` if the length of the mask and the number of keys are known and differ."""
     if padding_mask is None or not isinstance(num_keys, int):
         return

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.operations import of_unknown_shape, write_slots
-from keras_transformer._backend.types import Ids, Tensor
+from keras_transformer._backend.types import Ids, Size, Tensor
 
 
 class Cache(NamedTuple):
@@ -72,7 +72,7 @@ class LimitedVocabulary(NamedTuple):
         """Converts `columns` of the logits, int `(B, N)`, to token ids, int32 `(B, N)`."""
         return take_columns(self.token_ids, columns)
 
-    def logits(self, states: Tensor, num_beams: Any) -> Any:
+    def logits(self, states: Tensor, num_beams: Size) -> Any:
         """Returns the logits, float32 `(B, N, K)`, of `(B * N, D)`. Padding has minus infinity."""
         states = ops.reshape(states, (-1, num_beams, self.weights.shape[1]))
         return ops.cast(ops.matmul(states, self.weights) + self.bias, "float32")
@@ -90,7 +90,7 @@ class FixedKeyValues(NamedTuple):
     key: Any  # float `(B * H, K, L * N)`
     value: Any  # float `(B * H, L * N, K_v)`
 
-    def write(self, keys: Tensor, values: Tensor, start: Any) -> "FixedKeyValues":
+    def write(self, keys: Tensor, values: Tensor, start: Size) -> "FixedKeyValues":
         """Writes keys `(B * H, N, K)` and values `(B * H, N, K_v)` from slot `start` on."""
         return FixedKeyValues(
             write_slots(self.key, 2, start, ops.swapaxes(keys, -1, -2)),
@@ -112,7 +112,7 @@ class GrowingKeyValues(NamedTuple):
     key: Any  # float `(B * H, L * N, K)`
     value: Any  # float `(B * H, L * N, K_v)`
 
-    def write(self, keys: Tensor, values: Tensor, start: Any) -> "GrowingKeyValues":
+    def write(self, keys: Tensor, values: Tensor, start: Size) -> "GrowingKeyValues":
         """Appends the keys and values. `start` is not used."""
         pairs = (self.key, keys), (self.value, values)
         return GrowingKeyValues(*(ops.concatenate(pair, axis=1) for pair in pairs))
@@ -126,7 +126,7 @@ KeyValues = FixedKeyValues | GrowingKeyValues
 
 
 def empty_key_values(
-    rows: Any, d_k: int, d_v: int, beam_size: Any, max_length: int | None, dtype: str
+    rows: Size, d_k: int, d_v: int, beam_size: Size, max_length: int | None, dtype: str
 ) -> KeyValues:
     """Returns B * H `rows` of keys and values for `max_length` positions, or that grow if None."""
     if max_length is None:
@@ -138,13 +138,13 @@ def empty_key_values(
     )
 
 
-def empty_slots(batch: Any, beam_size: Any, max_length: int | None) -> Any:
+def empty_slots(batch: Size, beam_size: Size, max_length: int | None) -> Any:
     """Returns the initial `slots` for `take_slots`, int32 `(B, N, max_length or 0)`, all -1."""
     slots = ops.full((batch, beam_size, max_length or 0), -1, dtype="int32")
     return of_unknown_shape(slots) if max_length is None else slots
 
 
-def take_slots(slots: Tensor, position: Any, num_heads: int) -> tuple[Any, Any]:
+def take_slots(slots: Tensor, position: Size, num_heads: int) -> tuple[Any, Any]:
     """Assigns slot n at `position`, an int or a 0-d int tensor, to hypothesis n.
 
     `slots`, int32 `(B, N, L)`, contains the number of the slot (see `FixedKeyValues`) that each

@@ -8,7 +8,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_transformer._backend.types import Mask, Tensor
+from keras_transformer._backend.types import Mask, Size, Tensor
 from keras_transformer.layers.attention.cache import FixedKeyValues, KeyValues
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.attention.scaled_dot_product_attention import (
@@ -21,9 +21,9 @@ def self_attention_step(
     query: Tensor,
     cache: KeyValues,
     projections: dict[str, Tensor],
-    position: Any,
+    position: Size,
     mask: Mask,
-    prompt_length: Any = 0,
+    prompt_length: Size = 0,
 ) -> tuple[Tensor, KeyValues]:
     """Computes causal self-attention for one new token per hypothesis, `query` `(B * N, D)`.
 
@@ -48,7 +48,7 @@ def self_attention_step(
 
 
 def cross_attention_step(
-    attention: MultiHeadAttention, query: Tensor, memory: KeyValues, is_real: Mask, beams: Any
+    attention: MultiHeadAttention, query: Tensor, memory: KeyValues, is_real: Mask, beams: Size
 ) -> tuple[Tensor, Tensor]:
     """Returns the output `(B * N, D)` for a `query` of this shape, and the weights `(B, H, N, S)`.
 
@@ -80,9 +80,9 @@ def _projections(attention: MultiHeadAttention) -> tuple[Any, Any, Any]:
 def _project(
     attention: MultiHeadAttention,
     query: Tensor,
-    beams: Any,
+    beams: Size,
     projections: dict[str, Tensor],
-    position: Any,
+    position: Size,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the queries, keys and values `(B * H, N, K)` of one position."""
     if projections:
@@ -116,7 +116,7 @@ def _attend(
     )
 
 
-def _split_beams(attention: MultiHeadAttention, x: Tensor, beams: Any) -> Tensor:
+def _split_beams(attention: MultiHeadAttention, x: Tensor, beams: Size) -> Tensor:
     """Reshapes `(B * N, H * K)` to `(B, H, N, K)`."""
     return attention.split_heads(ops.reshape(x, (-1, beams, x.shape[-1])))
 

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.operations import attend, is_fused, joined_affine
-from keras_transformer._backend.types import Mask, Tensor
+from keras_transformer._backend.types import Mask, Rule, Shape, Size, Tensor
 from keras_transformer.layers.attention.attention_patterns import (
     AttentionPattern,
     check_mask_length,
@@ -91,12 +91,12 @@ class MultiHeadAttention(ConfiguredLayer):
         dropout_rate: float = 0.0,
         use_bias: bool = True,
         use_scale: bool = True,
-        kernel_initializer: Any = "glorot_uniform",
+        kernel_initializer: Rule = "glorot_uniform",
         position_encoding: PositionalEncoding | None = None,
         attention_pattern: AttentionPattern | None = None,
-        bias_initializer: Any = "zeros",
-        kernel_regularizer: Any = None,
-        bias_regularizer: Any = None,
+        bias_initializer: Rule = "zeros",
+        kernel_regularizer: Rule = None,
+        bias_regularizer: Rule = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -127,7 +127,9 @@ class MultiHeadAttention(ConfiguredLayer):
         self.output_projection = Dense(d_model, name="output", **options)
         self.dropout = Dropout(self.dropout_rate, dtype=self.dtype_policy, name="dropout")
 
-    def build(self, query_shape: Any, key_shape: Any = None, value_shape: Any = None) -> None:
+    def build(
+        self, query_shape: Shape, key_shape: Shape | None = None, value_shape: Shape | None = None
+    ) -> None:
         if self.d_model is None:
             self._create_sublayers(query_shape[-1])
         key_shape = key_shape or query_shape
@@ -192,7 +194,7 @@ class MultiHeadAttention(ConfiguredLayer):
         queries, keys, values = map(self.split_heads, joined)
         return self.rotate(queries), self.rotate(keys), values
 
-    def project_key_value(self, key: Tensor, value: Tensor, offset: Any = 0) -> tuple[Any, Any]:
+    def project_key_value(self, key: Tensor, value: Tensor, offset: Size = 0) -> tuple[Any, Any]:
         """Projects `key` and `value` `(B, S, D)` to heads `(B, H, S, K)` and `(B, H, S, K_v)`.
 
         `offset` is the position of the first key.
@@ -204,7 +206,7 @@ class MultiHeadAttention(ConfiguredLayer):
         keys, values = map(self.split_heads, parts)
         return self.rotate(keys, offset), values
 
-    def rotate(self, heads: Tensor, offset: Any = 0) -> Any:
+    def rotate(self, heads: Tensor, offset: Size = 0) -> Any:
         """Rotates queries or keys by their positions, if the `position_encoding` does so."""
         if self.position_encoding is None:
             return heads

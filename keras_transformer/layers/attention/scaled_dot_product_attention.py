@@ -14,7 +14,7 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.operations import MASKED_SCORE, scalar
-from keras_transformer._backend.types import Ids, Mask, Tensor
+from keras_transformer._backend.types import Ids, Mask, Shape, Size, Tensor
 from keras_transformer.layers.base import ConfiguredLayer, Dense, given_mask
 
 
@@ -25,7 +25,7 @@ def padding_mask(ids: Ids, pad_id: int = 0) -> Any:
     return ops.not_equal(ids, pad_id)
 
 
-def causal_mask(length: Any, key_length: Any = None) -> Any:
+def causal_mask(length: Size, key_length: Size = None) -> Any:
     """Returns a mask that lets each position attend to itself and to earlier positions (§3.2.3).
 
     The bool tensor `(1, T, S)` is True where the key (column) is not later than the query (row). T
@@ -92,7 +92,7 @@ AttentionKind = Literal["encoder", "decoder", "cross"]  # see `record_attention`
 class AttentionRecord(NamedTuple):
     """The attention weights of one call of a layer."""
 
-    layer: Any
+    layer: keras.layers.Layer
     kind: AttentionKind
     weights: Any  # float `(B, H, T, S)` or, if the layer has no heads, `(B, T, S)`
 
@@ -169,7 +169,7 @@ class SelfAttention(ConfiguredLayer):
         self.key_projection = Dense(self.d_k, dtype=dtype, name="key")
         self.value_projection = Dense(self.d_v, dtype=dtype, name="value")
 
-    def build(self, x_shape: Any) -> None:
+    def build(self, x_shape: Shape) -> None:
         for projection in (self.query_projection, self.key_projection, self.value_projection):
             projection.build(x_shape)
         self.built = True

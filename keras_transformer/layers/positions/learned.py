@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.operations import nan_outside
-from keras_transformer._backend.types import Tensor
+from keras_transformer._backend.types import Rule, Shape, Size, Tensor
 from keras_transformer.layers.positions.positional_encoding import (
     PositionalEncoding,
     position_encoding,
@@ -34,11 +34,11 @@ class LearnedPositionalEncoding(PositionalEncoding):
     Source: Gehring et al. 2017, Convolutional Sequence to Sequence Learning.
     """
 
-    def __init__(self, max_length: int, initializer: Any = None, **kwargs: Any) -> None:
+    def __init__(self, max_length: int, initializer: Rule = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.store_arguments(locals())
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Shape) -> None:
         d_model = input_shape[-1]
         self.position_embeddings = self.add_weight(
             name="position_embeddings",
@@ -46,7 +46,7 @@ class LearnedPositionalEncoding(PositionalEncoding):
             initializer=self.initializer or keras.initializers.RandomNormal(stddev=d_model**-0.5),
         )
 
-    def call(self, embeddings: Tensor, offset: Any = 0) -> Any:
+    def call(self, embeddings: Tensor, offset: Size = 0) -> Any:
         if isinstance(embeddings.shape[1], int) and isinstance(offset, int):
             self.check_length(offset + embeddings.shape[1])
         indices = positions(ops.shape(embeddings)[1], offset)

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer._backend.types import Tensor
+from keras_transformer._backend.types import Shape, Size, Tensor
 from keras_transformer.layers.base import ConfiguredLayer, Registry
 
 # Each subclass of `PositionalEncoding` with arguments of its constructor.
@@ -29,13 +29,13 @@ def new_position_encoding(
     return constructor(**needed, **arguments, **kwargs)
 
 
-def positions(length: Any, offset: Any = 0) -> Any:
+def positions(length: Size, offset: Size = 0) -> Any:
     """Returns int32 positions from `offset` on, `(length,)`, or `(B, length)` for `(B, 1)`."""
     offset = offset if isinstance(offset, int) else ops.cast(offset, "int32")
     return ops.arange(length, dtype="int32") + offset
 
 
-def sinusoid_angles(length: Any, width: int, offset: Any = 0, timescales: str = "paper") -> Any:
+def sinusoid_angles(length: Size, width: int, offset: Size = 0, timescales: str = "paper") -> Any:
     """Returns the float32 angles `position / 10000^(2i / width)`, `(..., T, ceil(width / 2))`.
 
     In bfloat16, positions 256 and 257 would be equal. For `timescales`, see
@@ -68,14 +68,14 @@ class PositionalEncoding(ConfiguredLayer):
         # Attention layers do not use `call`, and Keras quantizes no model with a layer not built.
         self.built = type(self).build is keras.layers.Layer.build
 
-    def call(self, embeddings: Tensor, offset: Any = 0) -> Any:
+    def call(self, embeddings: Tensor, offset: Size = 0) -> Any:
         return embeddings
 
-    def compute_output_shape(self, input_shape: Any) -> Any:  # The name is that of `build`.
+    def compute_output_shape(self, input_shape: Shape) -> Any:  # The name is that of `build`.
         # Keras would infer the shape by `call`, with a sequence that may exceed the maximum.
         return input_shape
 
-    def rotate(self, heads: Tensor, offset: Any = 0) -> Any:
+    def rotate(self, heads: Tensor, offset: Size = 0) -> Any:
         """Rotates queries or keys, float `(..., T, K)`. The first has the position `offset`."""
         return heads
 

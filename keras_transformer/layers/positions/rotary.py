@@ -4,7 +4,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_transformer._backend.types import Tensor
+from keras_transformer._backend.types import Size, Tensor
 from keras_transformer.layers.positions.positional_encoding import (
     PositionalEncoding,
     position_encoding,
@@ -27,7 +27,7 @@ class RotaryPositionalEncoding(PositionalEncoding):
     Source: Su et al. 2021, RoFormer, eq. 34 (features 2i and 2i+1 form a pair).
     """
 
-    def rotate(self, heads: Tensor, offset: Any = 0) -> Any:
+    def rotate(self, heads: Tensor, offset: Size = 0) -> Any:
         width = heads.shape[-1]
         shape = ops.shape(heads)
         angles = sinusoid_angles(shape[-2], width, offset)

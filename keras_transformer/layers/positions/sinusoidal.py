@@ -4,7 +4,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_transformer._backend.types import Tensor
+from keras_transformer._backend.types import Size, Tensor
 from keras_transformer.layers.positions.positional_encoding import (
     PositionalEncoding,
     position_encoding,
@@ -59,7 +59,7 @@ class SinusoidalPositionalEncoding(PositionalEncoding):
             )
         self.store_arguments(locals())
 
-    def call(self, embeddings: Tensor, offset: Any = 0) -> Any:
+    def call(self, embeddings: Tensor, offset: Size = 0) -> Any:
         length, d_model = ops.shape(embeddings)[1], embeddings.shape[-1]
         angles = sinusoid_angles(length, d_model, offset + self.first_position, self.timescales)
         waves = [ops.sin(angles), ops.cos(angles)]

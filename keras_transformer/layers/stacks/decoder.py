@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.gradient_checkpointing import checkpointable
-from keras_transformer._backend.types import Mask, Tensor
+from keras_transformer._backend.types import Mask, Shape, Size, Tensor
 from keras_transformer.layers.attention.attention_patterns import FullAttention
 from keras_transformer.layers.attention.cache import (
     Cache,
@@ -89,7 +89,7 @@ class DecoderLayer(EncoderLayer):
             self.cross_attention = self._attention("cross_attention", attention_pattern=pattern)
             self.cross_attention_residual = self._residual("cross_attention_residual")
 
-    def build(self, x_shape: Any, memory_shape: Any = None) -> None:
+    def build(self, x_shape: Shape, memory_shape: Shape | None = None) -> None:
         super().build(x_shape)
         if self.use_memory:
             self.cross_attention.build(x_shape, memory_shape)
@@ -164,7 +164,7 @@ class Decoder(Encoder):
     layer_class = DecoderLayer
     prefix = "decoder"
 
-    def build(self, x_shape: Any, memory_shape: Any = None) -> None:
+    def build(self, x_shape: Shape, memory_shape: Shape | None = None) -> None:
         for layer in self.layers:
             if not layer.built:
                 layer.build(x_shape, memory_shape)
@@ -194,8 +194,8 @@ class Decoder(Encoder):
 
     def init_cache(
         self,
-        batch: Any,
-        beam_size: Any,
+        batch: Size,
+        beam_size: Size,
         max_length: int | None,
         memory: Tensor | None = None,
         memory_padding_mask: Mask | None = None,
@@ -267,7 +267,7 @@ class Decoder(Encoder):
             beam=pad(cache.beam, 2, added, -1), sentence={**cache.sentence, "decoded": decoded}
         )
 
-    def step(self, x: Tensor, cache: Cache, position: Any) -> tuple[Tensor, Cache, Tensor | None]:
+    def step(self, x: Tensor, cache: Cache, position: Size) -> tuple[Tensor, Cache, Tensor | None]:
         """Decodes one new token per hypothesis.
 
         Args:

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from keras_transformer._backend.gradient_checkpointing import checkpointable
-from keras_transformer._backend.types import Mask, Tensor
+from keras_transformer._backend.types import Mask, Rule, Shape, Tensor
 from keras_transformer.layers.attention.attention_patterns import AttentionPattern
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.base import (
@@ -72,10 +72,10 @@ class EncoderLayer(ConfiguredLayer):
         norm_first: bool = False,
         norm_epsilon: float = 1e-6,
         normalization: str = "layer",
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
-        kernel_regularizer: Any = None,
-        bias_regularizer: Any = None,
+        kernel_initializer: Rule = "glorot_uniform",
+        bias_initializer: Rule = "zeros",
+        kernel_regularizer: Rule = None,
+        bias_regularizer: Rule = None,
         position_encoding: PositionalEncoding | None = None,
         attention_pattern: AttentionPattern | None = None,
         use_causal_mask: bool = False,
@@ -106,7 +106,7 @@ class EncoderLayer(ConfiguredLayer):
         options = self.dropout_rate, self.norm_first, self.norm_epsilon, self.normalization
         return ResidualConnection(*options, dtype=self.dtype_policy, name=name)
 
-    def build(self, x_shape: Any) -> None:
+    def build(self, x_shape: Shape) -> None:
         if self.d_model is None:
             self._create_sublayers(x_shape[-1])
         self.self_attention.build(x_shape)
@@ -222,7 +222,7 @@ class Encoder(ConfiguredLayer):
             own = {"dtype": self.dtype_policy, "name": f"{self.prefix}_norm"}
             self.norm = new_normalization(self.normalization, self.norm_epsilon, **own)
 
-    def build(self, x_shape: Any) -> None:
+    def build(self, x_shape: Shape) -> None:
         for layer in self.layers:
             if not layer.built:
                 layer.build(x_shape)
