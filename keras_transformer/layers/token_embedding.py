@@ -58,8 +58,8 @@ class TokenEmbedding(ConfiguredLayer):
         A float tensor in the compute dtype: `(B, T, D)`, or `(B, T, V)` with `reverse=True`.
 
     Raises:
-        ValueError: If ids have a dtype of 16 bits that rounds some ids of the vocabulary. If
-            ids are fractions or outside the vocabulary, outside of compiled functions.
+        ValueError: If ids have a dtype of 16 bits that rounds some ids of the vocabulary, or are
+            fractions or outside the vocabulary, outside of compiled functions.
 
     Source: Vaswani et al. 2017, §3.4; for the shared matrix, Press and Wolf 2017.
     """
@@ -181,10 +181,7 @@ class TokenEmbedding(ConfiguredLayer):
         return logits / math.prod(scales)
 
     def quantize(self, mode: str, type_check: bool = True, config: Any = None) -> None:
-        """Replaces each matrix with 8-bit integers and one scale per token.
-
-        `keras.Model.quantize` skips layers that raise `NotImplementedError`.
-        """
+        """Replaces each matrix with 8-bit integers and one scale per token, in mode "int8"."""
         if not _is_default_int8(config):
             raise NotImplementedError(
                 f"The token embedding '{self.name}' stays in {self.variable_dtype}: it supports "

@@ -32,9 +32,8 @@ _LOADS_IN_FLOAT32 = ContextVar("_LOADS_IN_FLOAT32", default=False)
 class FitsTokens:
     """Mixin of models whose `fit` and `evaluate` take all that `fit_data` does.
 
-    `fit` keeps the tokenizer of the data, and refuses what Keras would train otherwise. With
-    `class_weight`, Keras would choose one token as the class of a whole row. In several processes
-    of PyTorch, it would train several models.
+    `fit` keeps the tokenizer of the data. It refuses `class_weight`, with which Keras would choose
+    one token as the class of a row, and processes of PyTorch that would train several models.
     """
 
     is_replica = False  # True while it is one of the replicas of `Distribution.fitting`
@@ -213,15 +212,12 @@ def in_float32(model: keras.Model) -> Any:
 def merge_lora(model: keras.Model) -> Any:
     """Returns a copy of a model in which each kernel is the sum of the kernel and its adapter.
 
-    The copy computes the same as `model` and has no LoRA, so all its layers can be trained.
+    The copy computes the same as `model`, which must not be quantized, and has no LoRA, so all its
+    layers can be trained.
 
     Example:
 
     >>> save_run("runs/adapted", merge_lora(adapted), tokenizer)
-
-    Args:
-        model: A model with `get_config`, after `enable_lora` of the model or of layers in it. It
-            must not be quantized.
     """
     if any(getattr(x, "quantization_config", None) for x in model._flatten_layers()):
         raise ValueError("Merge LoRA before `quantize`. Received: a quantized model")

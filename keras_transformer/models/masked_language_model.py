@@ -24,9 +24,9 @@ from keras_transformer.models.token_predictor import TokenPredictor
 class BertEncoder(ConfiguredModel):
     """The encoder of BERT: a vector for each token, from the tokens on both sides of it (§3).
 
-    The embeddings are the sum of token, position and, optionally, segment embeddings. Layer
-    normalization and dropout follow. The sizes default to those of BERT base. As in BERT, initial
-    matrices are drawn from a truncated normal distribution with standard deviation 0.02.
+    Layer normalization and dropout follow the sum of token, position and, optionally, segment
+    embeddings. The sizes default to those of BERT base, and initial matrices are drawn from a
+    truncated normal distribution with standard deviation 0.02.
 
     Call it in a functional model of your own, and add layers for your task. `MaskedLanguageModel`
     pretrains it.
@@ -57,12 +57,7 @@ class BertEncoder(ConfiguredModel):
         A float tensor `(B, S, D)` in the compute dtype, with a Keras mask that is False for
         padding.
 
-    Raises:
-        ValueError: If the sequence is longer than `max_length`, if `num_heads` does not divide
-            `d_model`, or if `pad_id` is not in the vocabulary.
-
-    Source: Devlin et al. 2019, BERT: Pre-training of Deep Bidirectional Transformers for Language
-    Understanding.
+    Source: Devlin et al. 2019, BERT.
     """
 
     def __init__(

@@ -64,15 +64,15 @@ class MultiHeadAttention(ConfiguredLayer):
         attention_mask: bool tensor, True = may attend. A 3-D mask has the shape `(B, T, S)`. A 2-D
             or 4-D mask must be broadcastable to `(B, H, T, S)`. Defaults to None.
         use_causal_mask: Whether position t attends only to positions up to t. Defaults to False.
-        return_attention_weights: Whether to also return the attention weights. Defaults to False.
+        return_attention_weights: Whether to return a tuple of the output and the attention weights
+            `(B, H, T, S)`. Defaults to False.
         training: Whether to apply dropout. Defaults to False.
 
     With `attention_mask` or `return_attention_weights`, the layer computes all scores and applies
     the `attention_pattern` as a mask. The pattern then saves no time or memory.
 
     Returns:
-        A float tensor `(B, T, D)`. With `return_attention_weights`, the layer returns a tuple of
-        this tensor and the attention weights `(B, H, T, S)`.
+        A float tensor `(B, T, D)`.
 
     Raises:
         ValueError: If `d_k` is not given and `num_heads` does not divide `d_model`, if an

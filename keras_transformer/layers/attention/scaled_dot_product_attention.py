@@ -149,11 +149,11 @@ class SelfAttention(ConfiguredLayer):
         padding_mask: bool tensor `(B, T)`, True = real token. Defaults to the Keras mask of `x`, if
             any.
         use_causal_mask: Whether position t attends only to positions up to t. Defaults to False.
-        return_attention_weights: Whether to also return the attention weights. Defaults to False.
+        return_attention_weights: Whether to return a tuple of the output and the attention weights
+            `(B, T, T)`. Defaults to False.
 
     Returns:
-        A float tensor `(B, T, d_v)`. With `return_attention_weights`, the layer returns a tuple of
-        this tensor and the attention weights `(B, T, T)`.
+        A float tensor `(B, T, d_v)`.
 
     Source: Vaswani et al. 2017, §3.2.1.
     """

@@ -18,10 +18,10 @@ position_encoding = POSITION_ENCODINGS.register
 def new_position_encoding(
     encoding: str, options: dict[str, Any], **kwargs: Any
 ) -> "PositionalEncoding":
-    """Creates a position encoding from its registered name.
+    """Creates the position encoding of a registered name.
 
-    `options` are `max_length`, `num_heads` and possibly `initializer`, of which each encoding gets
-    those that its constructor takes.
+    Each encoding gets those of the `options` (`max_length`, `num_heads`, `initializer`) that its
+    constructor takes.
     """
     constructor, arguments = POSITION_ENCODINGS[encoding]
     taken = inspect.signature(constructor).parameters
@@ -55,12 +55,9 @@ class PositionalEncoding(ConfiguredLayer):
     and `score_bias` returns a bias for the scores. The base class itself encodes no positions.
 
     Call arguments:
-        embeddings: float tensor `(B, T, D)`.
+        embeddings: float tensor `(B, T, D)`, also the shape of the result.
         offset: Position of the first token, an int or a 0-d int tensor, or an int tensor `(B, 1)`
             with one position per sequence. Positions below 0 are those of padding. Defaults to 0.
-
-    Returns:
-        A float tensor `(B, T, D)` in the compute dtype.
     """
 
     def __init__(self, **kwargs: Any) -> None:

@@ -56,12 +56,12 @@ class DecoderLayer(EncoderLayer):
             mask of `memory`, if any.
         attention_mask: bool tensor `(B, T, T)`, True = may attend in self-attention.
         memory_attention_mask: bool tensor `(B, T, S)`, True = may attend in cross-attention.
-        return_attention_weights: Whether to also return the attention weights. Defaults to False.
+        return_attention_weights: Whether to return a tuple of the output and the cross-attention
+            weights, float `(B, H, T, S)`. If `use_memory` is False, the weights are those of
+            self-attention, `(B, H, T, T)`. Defaults to False.
 
     Returns:
-        A float tensor `(B, T, D)`. With `return_attention_weights`, the layer returns a tuple of
-        this tensor and the cross-attention weights, float `(B, H, T, S)`. If `use_memory` is False,
-        the weights are those of self-attention, `(B, H, T, T)`.
+        A float tensor `(B, T, D)`.
 
     Source: Vaswani et al. 2017, Figure 1 (right); for decoders without cross-attention, Radford et
     al. 2018.
@@ -200,20 +200,13 @@ class Decoder(Encoder):
         memory: Tensor | None = None,
         memory_padding_mask: Mask | None = None,
     ) -> Cache:
-        """Returns the cache for the first decoding step. Only causal decoders have a cache.
+        """Returns the cache for the first decoding step of B = `batch` sentences.
 
-        Args:
-            batch: Number of sentences B.
-            beam_size: Number of hypotheses N per sentence.
-            max_length: Maximum number of positions L to decode. If None, the cache grows by one
-                position per step.
-            memory: float tensor `(B, S, D_m)`. Required if `use_memory` is True.
-            memory_padding_mask: bool tensor `(B, S)`, True = real source token. Defaults to None,
-                which means that all tokens are real.
-
-        Returns:
-            A `Cache`: `beam` for `take_slots`, `sentence` with each layer's keys and values and the
-            padding mask of the memory, and `shared` with each layer's joined projections.
+        There are N = `beam_size` hypotheses per sentence and L = `max_length` positions to decode.
+        If `max_length` is None, the cache grows by one position per step. For `memory` and
+        `memory_padding_mask`, see `DecoderLayer`. Only causal decoders have a cache: `beam` is for
+        `take_slots`, `sentence` has each layer's keys and values and the padding mask of the
+        memory, and `shared` has each layer's joined projections.
         """
         if not self.use_causal_mask:
             raise ValueError("Only causal decoders have a cache. Received: use_causal_mask=False")
@@ -268,16 +261,11 @@ class Decoder(Encoder):
         )
 
     def step(self, x: Tensor, cache: Cache, position: Size) -> tuple[Tensor, Cache, Tensor | None]:
-        """Decodes one new token per hypothesis.
+        """Decodes one new token per hypothesis, whose vectors are `x`, float `(B * N, D)`.
 
-        Args:
-            x: float tensor `(B * N, D)`, one vector for the new token of each hypothesis.
-            cache: The cache that `init_cache`, `extend_cache` or the previous `step` returned.
-            position: Position of the new tokens, an int or a 0-d int tensor.
-
-        Returns:
-            A tuple of the output `(B * N, D)`, the updated cache, and the last layer's
-            cross-attention weights, float `(B, H, N, S)`, or None if `use_memory` is False.
+        `cache` is what `init_cache`, `extend_cache` or the previous `step` returned, and `position`
+        that of the new tokens. Returns the output `(B * N, D)`, the updated cache, and the last
+        layer's cross-attention weights, float `(B, H, N, S)`, or None if `use_memory` is False.
         """
         sentence, slots, decoded, weights = cache.sentence, cache.beam, [], None
         if isinstance(sentence["decoded"][0], GrowingKeyValues):

@@ -49,11 +49,11 @@ class EncoderLayer(ConfiguredLayer):
             any.
         attention_mask: bool tensor `(B, S, S)`, True = may attend. See `MultiHeadAttention` for
             other shapes. Defaults to None.
-        return_attention_weights: Whether to also return the attention weights. Defaults to False.
+        return_attention_weights: Whether to return a tuple of the output and the attention weights,
+            float `(B, H, S, S)`. Defaults to False.
 
     Returns:
-        A float tensor `(B, S, D)`. With `return_attention_weights`, the layer returns a tuple of
-        this tensor and the attention weights, float `(B, H, S, S)`.
+        A float tensor `(B, S, D)`.
 
     Source: Vaswani et al. 2017, Figure 1 (left).
     """
