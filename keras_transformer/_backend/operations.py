@@ -96,7 +96,7 @@ def is_fused(x: Tensor) -> bool:
 
 
 def attend(
-    query: Tensor,
+    query: Any,
     key: Tensor,
     value: Tensor,
     padding_mask: Mask | None = None,
@@ -216,7 +216,7 @@ def sequential_loop(count: Size, body: Callable[..., Any], begin: Sequence[Any])
     return tuple(state[1:])
 
 
-def write_slots(x: Tensor, axis: int, start: Size, values: Tensor) -> Any:
+def write_slots(x: Any, axis: int, start: Size, values: Any) -> Any:
     """Returns the 3-D tensor `x` with `values` from index `start` of an axis on.
 
     In inference mode, PyTorch changes `x` itself. Elsewhere, PyTorch copies `x`.
