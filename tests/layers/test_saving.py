@@ -54,8 +54,7 @@ def test_changes_are_json_by_path():
 )
 def test_layers_in_a_model_of_the_users_are_saved_quantized(mode, tmp_path):
     inputs = keras.Input((None, 6))
-    model = keras.Model(inputs, EncoderLayer(d_model=6, num_heads=2, d_ff=8)(inputs))
-    randomize(model)
+    model = randomize(keras.Model(inputs, EncoderLayer(d_model=6, num_heads=2, d_ff=8)(inputs)))
     model.quantize(mode)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")

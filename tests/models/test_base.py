@@ -97,8 +97,7 @@ def test_every_model_can_be_quantized(name, mode):
 @pytest.mark.once
 @each_model
 def test_results_do_not_depend_on_floatx(name):
-    model = MODELS[name]()
-    randomize(model)
+    model = randomize(MODELS[name]())
     inputs = random_inputs(model)
     expected = to_numpy(model(inputs))
     floatx = keras.config.floatx()

@@ -16,9 +16,7 @@ SIZES = {"num_layers": 2, "d_model": 12, "num_heads": 3, "d_ff": 23, "max_length
 
 def new_model(**overrides):
     encoder = BertEncoder(V, **{**SIZES, "norm_epsilon": 1e-6, **overrides})
-    model = MaskedLanguageModel(encoder)
-    randomize(model)
-    return model
+    return randomize(MaskedLanguageModel(encoder))
 
 
 @functools.cache

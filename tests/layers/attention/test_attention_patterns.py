@@ -42,10 +42,9 @@ def x():
 
 
 def make_layer(pattern, **arguments):
-    layer = MultiHeadAttention(D, H, attention_pattern=pattern, **arguments)
-    layer.build((B, T, D))
-    randomize(layer)
-    return layer
+    return randomize(
+        MultiHeadAttention(D, H, attention_pattern=pattern, **arguments), shape=(B, T, D)
+    )
 
 
 def in_window(window):

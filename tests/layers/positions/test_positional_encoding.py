@@ -62,10 +62,7 @@ ADDING = ["sinusoidal", "learned", "index_concatenated", "binary"]
 
 def made(name):
     encoding_class, arguments = ENCODINGS[name]
-    encoding = encoding_class(**arguments)
-    encoding.build((None, None, D))
-    randomize(encoding)
-    return encoding
+    return randomize(encoding_class(**arguments), shape=(None, None, D))
 
 
 # The weights of T5's bias are used in attention alone (see `test_contract_of_t5s_bias`).

@@ -31,10 +31,7 @@ def padding_mask():
 
 
 def make_layer(**arguments):
-    layer = EncoderLayer(D, H, F, **arguments)
-    layer.build((B, S, D))
-    randomize(layer)
-    return layer
+    return randomize(EncoderLayer(D, H, F, **arguments), shape=(B, S, D))
 
 
 @pytest.mark.parametrize("rotary", [False, True])
