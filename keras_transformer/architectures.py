@@ -35,10 +35,8 @@ def register_architecture(
     ... @keras.saving.register_keras_serializable(package="my_package")
     ... class MyModel(Seq2Seq): ...
 
-    Args:
-        name: The value of `model.architecture`.
-        presets: Constructor arguments by the value of `model.preset`. The preset "base" is the
-            default of recipes.
+    `name` is the value of `model.architecture`. `presets` are constructor arguments by the value of
+    `model.preset`, of which "base" is the default.
 
     Raises:
         TypeError: If the class is not a `Seq2Seq`, or does not define `init_cache` and `step`.

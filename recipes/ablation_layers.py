@@ -1,10 +1,11 @@
-"""Position encodings and attention patterns that only comparisons use.
+"""Position encodings, attention patterns and a norm that only comparisons use.
 
 `import ablation_layers` registers them, so that recipes, models and `.keras` files can have them:
 the position encodings "index", "normalized_index" and "binary", each also with the suffix
-"_concatenated", and the attention patterns "strided" and "fixed".
+"_concatenated", the attention patterns "strided" and "fixed", and the normalization "batch".
 
-`ablations.py` measures the position encodings, and docs/explanation/positions.md explains them.
+`ablations.py` measures the position encodings and the norm, and docs/explanation/positions.md
+explains the encodings.
 `shakespeare_sparse.py` measures the attention patterns.
 """
 
@@ -12,8 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import keras
 from keras import ops
 
+from keras_transformer._backend.gradient_checkpointing import Recomputable
 from keras_transformer.errors import check_sizes
 from keras_transformer.layers import AttentionPattern, PositionalEncoding
 from keras_transformer.layers.attention.attention_patterns import (
@@ -28,7 +31,8 @@ from keras_transformer.layers.attention.attention_patterns import (
     split_blocks,
     with_neighbours,
 )
-from keras_transformer.layers.base import Dense
+from keras_transformer.layers.base import Dense, given_mask
+from keras_transformer.layers.normalization import normalization
 from keras_transformer.layers.positions.positional_encoding import position_encoding, positions
 
 # 1. Position encodings that are worse than sinusoids.
@@ -312,3 +316,53 @@ def _rotate(x: Any, start: Any) -> Any:
     length = ops.shape(x)[2]
     positions = ops.mod(ops.arange(length, dtype="int32") + start, length)
     return ops.take_along_axis(x, positions[:, None, :, None], axis=2)
+
+
+# 3. A norm that is worse than layer normalization.
+
+
+@normalization("batch")
+class BatchNormalization(Recomputable, keras.layers.BatchNormalization):
+    """Normalizes each feature over all real tokens of a batch, in float32 under every dtype policy.
+
+    Without training, it uses moving averages, so a token's result does not depend on other tokens.
+    Unlike `keras.layers.BatchNormalization`, the layer also accepts the tokens `(B * N, D)` of a
+    decoding step after it was built for sequences `(B, T, D)`.
+
+    Example:
+
+    >>> y = BatchNormalization()(x, padding_mask=ids != 0, training=True)
+
+    Args:
+        epsilon: Constant that is added to the variance. Defaults to 1e-6.
+        **kwargs: Other arguments of `keras.layers.BatchNormalization`.
+
+    Call arguments:
+        inputs: float tensor `(B, T, D)`, or `(B * N, D)` without training.
+        padding_mask: bool tensor `(B, T)`, True = real token. Defaults to None, which means the
+            Keras mask of `inputs`, if any.
+        training: Whether to use the statistics of the batch. Defaults to False.
+
+    Returns:
+        A float tensor of the shape of `inputs`.
+
+    Source: Ioffe and Szegedy 2015, "Batch Normalization".
+    """
+
+    def __init__(self, epsilon: float = 1e-6, **kwargs: Any) -> None:
+        super().__init__(epsilon=epsilon, **kwargs)
+
+    def build(self, input_shape: Any) -> None:
+        super().build(input_shape)
+        self.input_spec = None
+
+    def call(
+        self,
+        inputs: Any,
+        padding_mask: Any = None,
+        training: bool = False,
+        mask: Any = None,
+        inputs_mask: Any = None,
+    ) -> Any:
+        mask = given_mask(padding_mask, inputs_mask, mask)  # Keras gives a mask no other name.
+        return super().call(inputs, training=training, mask=mask)

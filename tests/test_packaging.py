@@ -33,7 +33,14 @@ TESTED_WITH = {
     "cli/parameters.py": "cli/test_commands.py",
     "cli/process.py": "cli/test_train.py",
     "decoding/request.py": "decoding/test_decoding_loop.py",
+    "capabilities.py": "models/test_base.py",
+    "models/protocol.py": "models/test_base.py",
+    "models/seq2seq.py": "models/test_transformer.py",
     "layers/normalization.py": "layers/test_sublayers.py",
+    **{
+        f"layers/positions/{name}.py": "layers/positions/test_positional_encoding.py"
+        for name in ("alibi", "learned", "rotary", "sinusoidal", "t5")
+    },
     "runs/folder.py": "runs/test_run.py",
     "runs/loading.py": "runs/test_checkpoints.py",
     "translation/beam_tree.py": "visualization/test_beam.py",

@@ -14,45 +14,68 @@ import keras_transformer
 
 pytestmark = pytest.mark.once
 
-# Each name, and the test that fails if Keras gives the name another meaning.
-WATCHED = {
-    "_call_has_training_arg": "training/step/test_compiled_step.py compiled_steps_equal_eager",
-    "_compile_loss": "models/test_token_predictor.py the_first_batch_of_any_data_is_looked_at",
-    "_compute_loss": "training/step/test_compiled_step.py compiled_steps_equal_eager",
-    "_momentums": "_backend/test_gpu_formulas.py fused_adam_equals_that_of_keras",
-    "_velocities": "_backend/test_gpu_formulas.py fused_adam_equals_that_of_keras",
-    "_accumulated_gradients": "training/test_own_model.py plain_fit_on_two_devices_equals_one",
-    "_apply_weight_decay": "training/test_own_model.py plain_fit_on_two_devices_equals_one",
-    "_all_reduce_sum_gradients": "training/devices/test_base.py many_train_to",
-    "_available": "_backend/test_backend.py saving_and_seeding_load_no_tensorflow",
-    "_backend_apply_gradients": "training/test_own_model.py plain_fit_on_two_devices_equals_one",
-    "_backend_update_step": "training/step/test_optimizer.py averages_count_optimizer_steps",
-    "_clip_gradients": "training/step/test_optimizer.py the_whole_gradient_of_a_step_is_clipped",
-    "_distribute_strategy": "training/devices/test_base.py many_train_to",
-    "_flatten_layers": "_backend/test_gradient_checkpointing.py gradients_are_the_same",
-    "_flat_losses": "training/test_own_model.py plain_fit_on_two_devices_equals_one",
-    "_get_call_context": "_backend/test_gradient_checkpointing.py a_remat_scope_changes_no_number",
-    "_get_current_learning_rate": "training/step/test_optimizer.py schedule_sees_optimizer_steps",
-    "_get_variable_index": "training/step/test_optimizer.py averages_count_optimizer_steps",
-    "_is_quantized": "layers/test_token_embedding.py embedding_keeps_its_vectors",
-    "_iterations": "training/test_own_model.py plain_fit_on_two_devices_equals_one",
-    "_kernel": "layers/test_saving.py a_loaded_dense_goes_on_with_lora",
-    "_layers": "layers/test_saving.py changes_are_json_by_path",
-    "_learning_rate": "training/step/test_optimizer.py schedule_sees_optimizer_steps",
-    "_loss_tracker": "training/devices/test_base.py many_train_to",
-    "_losses_override": "training/test_sliced_logits_trainer.py a_bias_and_additional_losses",
-    "_model_variables_moving_average": "training/step/test_optimizer.py fit_ends_with_the_averages",
-    "_purge_model_variables": "models/test_modes.py a_refusal_within_a_step_keeps_the_weights",
-    "_remat_mode": "_backend/test_gradient_checkpointing.py a_remat_scope_changes_no_number",
-    "_run_through_graph": "models/test_base.py a_clone_has_the_same_weights_and_logits",
-    "_torch_params": "training/test_own_model.py processes_that_hold_half_of",
-    "_track_variables": "training/test_own_model.py processes_that_hold_half_of",
-    "_symbolic_build": "models/test_token_predictor.py the_first_batch_of_any_data_is_looked_at",
-    "_tracker": "layers/test_token_embedding.py embedding_keeps_its_vectors",
-    "_trainable_variables": "training/step/test_optimizer.py fit_ends_with_the_averages",
-    "_update_model_variables_moving_average": "training/step/test_optimizer.py averages_count",
-    "_value": "_backend/test_gradient_checkpointing.py a_remat_scope_changes_no_number",
+# Why each name is used, and the test that fails if Keras gives the name another meaning.
+REASONS = {
+    "Keras lists layers within layers nowhere else": {
+        "_flatten_layers": "_backend/test_gradient_checkpointing.py recomputing_changes_no_number",
+    },
+    "a scope of recomputation is seen only in the layers made in it, and in their calls": {
+        "_get_call_context": "_backend/test_gradient_checkpointing.py recomputing_changes_no",
+        "_remat_mode": "_backend/test_gradient_checkpointing.py recomputing_changes_no_number",
+    },
+    "`value` is a copy in another dtype, or checks the shape that a shard has not": {
+        "_value": "_backend/test_gradient_checkpointing.py recomputing_changes_no_number",
+    },
+    "Keras would import TensorFlow to see whether it is installed": {
+        "_available": "_backend/test_backend.py saving_and_seeding_load_no_tensorflow",
+    },
+    "on JAX, an error in a step would lose the weights": {
+        "_purge_model_variables": "models/test_modes.py a_refusal_within_a_step_keeps_the_weights",
+    },
+    "clones share what the layers of a model share": {
+        "_run_through_graph": "models/test_base.py a_clone_has_the_same_weights_and_logits",
+    },
+    "a first batch is checked before Keras compiles for it": {
+        "_compile_loss": "models/test_token_predictor.py the_first_batch_of_any_data_is_looked_at",
+        "_symbolic_build": "models/test_token_predictor.py the_first_batch_of_any_data_is_looked",
+    },
+    "a layer of one's own is quantized as Keras's are": {
+        "_is_quantized": "layers/test_token_embedding.py embedding_keeps_its_vectors",
+        "_tracker": "layers/test_token_embedding.py embedding_keeps_its_vectors",
+    },
+    "PyTorch's FSDP holds the weights": {
+        "_torch_params": "training/test_own_model.py processes_that_hold_half_of",
+        "_track_variables": "training/test_own_model.py processes_that_hold_half_of",
+    },
+    "the step is compiled whole on PyTorch": {
+        "_call_has_training_arg": "training/step/test_compiled_step.py compiled_steps_equal_eager",
+        "_compute_loss": "training/step/test_compiled_step.py compiled_steps_equal_eager",
+        "_losses_override": "training/test_sliced_logits_trainer.py a_bias_and_additional_losses",
+    },
+    "replicas add gradients and losses": {
+        "_accumulated_gradients": "training/test_own_model.py plain_fit_on_two_devices_equals_one",
+        "_apply_weight_decay": "training/test_own_model.py plain_fit_on_two_devices_equals_one",
+        "_all_reduce_sum_gradients": "training/devices/test_base.py many_train_to",
+        "_backend_apply_gradients": "training/test_own_model.py plain_fit_on_two_devices_equals",
+        "_distribute_strategy": "training/devices/test_base.py many_train_to",
+        "_flat_losses": "training/test_own_model.py plain_fit_on_two_devices_equals_one",
+        "_iterations": "training/test_own_model.py plain_fit_on_two_devices_equals_one",
+        "_loss_tracker": "training/devices/test_base.py many_train_to",
+    },
+    "the optimizer clips, averages and counts whole steps, by one kernel on a GPU": {
+        "_backend_update_step": "training/step/test_optimizer.py averages_count_optimizer_steps",
+        "_clip_gradients": "training/step/test_optimizer.py the_whole_gradient_of_a_step_is_clipp",
+        "_get_current_learning_rate": "training/step/test_optimizer.py schedule_sees_optimizer",
+        "_get_variable_index": "training/step/test_optimizer.py averages_count_optimizer_steps",
+        "_learning_rate": "training/step/test_optimizer.py schedule_sees_optimizer_steps",
+        "_model_variables_moving_average": "training/step/test_optimizer.py fit_ends_with_the",
+        "_momentums": "_backend/test_gpu_formulas.py fused_adam_equals_that_of_keras",
+        "_trainable_variables": "training/step/test_optimizer.py fit_ends_with_the_averages",
+        "_update_model_variables_moving_average": "training/step/test_optimizer.py averages_count",
+        "_velocities": "_backend/test_gpu_formulas.py fused_adam_equals_that_of_keras",
+    },
 }
+WATCHED = {name: test for names in REASONS.values() for name, test in names.items()}
 
 # Names of our own that Keras also uses, in classes that have nothing to do with ours.
 OWN = {

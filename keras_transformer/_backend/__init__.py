@@ -21,11 +21,10 @@ def installed_backends() -> list[str]:
 
 @contextmanager
 def without_tensorflow() -> Iterator[None]:
-    """Prevents Keras from importing TensorFlow within this context.
+    """Prevents Keras from importing TensorFlow, if it is not imported, within this context.
 
-    The context has no effect if TensorFlow is the backend or is already imported. When Keras saves
-    a model or sets the random seed, it imports TensorFlow to find out whether TensorFlow is
-    installed, which takes seconds and hundreds of megabytes of memory.
+    When Keras saves a model or sets the random seed, it imports TensorFlow to find out whether it
+    is installed, which takes seconds and hundreds of megabytes of memory.
     """
     import keras
     from keras.src.utils.module_utils import tensorflow
@@ -75,9 +74,8 @@ def check_trains_alone() -> None:
 def child_process(words: Sequence[str], **options: Any) -> Iterator[subprocess.Popen]:
     """Starts a process for a `with` block, and ends it if an error or Ctrl-C ends the block.
 
-    The process has its own session, so that Ctrl-C in a terminal reaches only this process. This
-    process then sends SIGINT, after which a Python process also ends the processes that it has
-    started, and SIGKILL if the process goes on for 5 seconds. `options` are arguments of `Popen`.
+    The process has its own session, which Ctrl-C in a terminal does not reach. It gets SIGINT,
+    after which a Python process ends those that it has started, and SIGKILL after 5 seconds.
     """
     with subprocess.Popen(words, start_new_session=True, **options) as child:
         try:

@@ -33,11 +33,10 @@ def compile_function(
 ) -> Callable[..., Any]:
     """Compiles `function(model, *tensors, **options)` once per combination of shapes and options.
 
-    TensorFlow and JAX compile the function. PyTorch runs the function eagerly in inference mode,
-    except `while_loop` on a GPU. If `model.compiles` is False (see `Searchable`), the function runs
-    eagerly on every backend. Every call reads the model's current weights, so training does not
-    require recompilation. `quantize` and `enable_lora` replace or add weights, so the next call
-    recompiles the function.
+    TensorFlow and JAX compile the function. PyTorch runs it eagerly in inference mode, except
+    `while_loop` on a GPU. If `model.compiles` is False (see `Searchable`), every backend runs it
+    eagerly. Every call reads the model's current weights. The first call after `quantize` or
+    `enable_lora` recompiles the function.
 
     Example:
 
@@ -158,8 +157,8 @@ def _layers(model: Any) -> list[Any]:
 class Recompiling:
     """Mixin that recompiles a Keras model after `quantize` or `enable_lora` added variables.
 
-    Without this mixin, `fit`, `evaluate` and `predict` would still use the old weights on
-    TensorFlow. On JAX, they would lose the weights if a step raises an error.
+    Otherwise, `fit`, `evaluate` and `predict` would still use the old weights on TensorFlow. The
+    mixin also keeps the weights on JAX if a step raises an error.
     """
 
     variables: Any
@@ -281,11 +280,9 @@ def _torch(bound: Callable[..., Any]) -> Callable[..., Any]:
 def use_compilation_cache() -> None:
     """Lets JAX, if it is the backend, keep compiled programs in the user's cache folder.
 
-    The programs are in `keras_transformer/jax` of `XDG_CACHE_HOME` or `~/.cache`. Each type of
-    processor has its own subfolder, because a program for one processor may crash on another. If
-    the process cannot write to the folder, the cache stays off. The function changes nothing if a
-    setting of JAX names a cache folder (`JAX_COMPILATION_CACHE_DIR`) or turns the cache off
-    (`JAX_ENABLE_COMPILATION_CACHE=false`).
+    The folder is `keras_transformer/jax/<processor>` of `XDG_CACHE_HOME` or `~/.cache`, because a
+    program for one processor may crash on another. The cache stays off if the process cannot write
+    there. Settings of JAX win: `JAX_COMPILATION_CACHE_DIR`, `JAX_ENABLE_COMPILATION_CACHE=false`.
     """
     if keras.config.backend() != "jax":
         return

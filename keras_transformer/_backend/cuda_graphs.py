@@ -21,8 +21,7 @@ class GraphedLoops:
 
     The first step of a loop with new shapes runs without a graph. Then one step is recorded, with
     tensors of its own, and all other steps replay it. A step that can't be recorded always runs
-    without a graph. Weights that are cast to another dtype are cast once per loop. One object
-    serves one function of one model, in one thread at a time.
+    without a graph. One object serves one function of one model, in one thread at a time.
     """
 
     def __init__(self) -> None:

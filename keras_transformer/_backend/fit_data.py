@@ -18,7 +18,7 @@ def fit_data(
 
     The models of this package do it themselves, so they take all these data as they are. For other
     models, Keras on TensorFlow infers the shapes of all batches from the first two, so a later
-    batch of another length may fail. A `tf.data.Dataset` can declare that lengths vary.
+    batch of another length may fail.
 
     Example:
 
@@ -30,10 +30,9 @@ def fit_data(
             a dict of the inputs and `labels`, of arrays or tensors of any backend. All batches have
             the same nested structure, dtypes and ranks. Or a sequence of rows, as a Hugging Face
             dataset is: dicts of lists of ids, which are padded to a multiple of 8.
-        model: The functional model that takes the batches. If a model is given, only two kinds of
-            axes may vary in size: the batch axis, and axes whose size is None in an input or output
-            of the model. Keys that are no inputs are left out. Defaults to None, which lets all
-            axes vary.
+        model: The functional model that takes the batches. Only the batch axis, and axes whose size
+            is None in an input or output of the model, may then vary in size, and keys that are no
+            inputs are left out. Defaults to None, which lets all axes vary.
         batch_size: Number of rows per batch. Defaults to 32.
         shuffle: Whether each epoch has the rows in another order. Defaults to True.
 

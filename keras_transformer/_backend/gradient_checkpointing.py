@@ -23,9 +23,8 @@ _is_on: ContextVar[bool | None] = ContextVar("gradient_checkpointing", default=N
 def gradient_checkpointing(is_on: bool = True) -> Iterator[None]:
     """Makes `checkpointable` layers store only their inputs and outputs within this context.
 
-    The backward pass recomputes all other activations. The results do not change, because forward
-    and backward pass use the same dropout masks. If `is_on` is False, no layer recomputes anything,
-    not even in a `keras.RematScope`.
+    The backward pass recomputes all other activations, with the same dropout masks. If `is_on` is
+    False, no layer recomputes anything, not even in a `keras.RematScope`.
 
     Source: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost".
     """
@@ -44,7 +43,7 @@ def checkpointable(call: Call) -> Call:
     """
 
     @functools.wraps(call)
-    def checkpointable_call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+    def checkpointable_call(layer: keras.layers.Layer, *args: Any, **kwargs: Any) -> Any:
         # False if the `call` of a subclass calls this method.
         is_own = getattr(type(layer).call, "__wrapped__", None) is call
         is_on = _is_on.get()
@@ -76,7 +75,7 @@ class RepeatableDropout:
     next_seed: Callable[[], Tensor]
 
 
-def _is_in_scope(layer: Any, *inputs: Any) -> bool:
+def _is_in_scope(layer: keras.layers.Layer, *inputs: Any) -> bool:
     """Returns whether this call is one that the layer's `keras.RematScope` wants recomputed."""
     scope = layer._remat_mode
     if not scope or not layer._get_call_context().get_value("training"):
@@ -91,7 +90,7 @@ def _is_in_scope(layer: Any, *inputs: Any) -> bool:
     return is_wanted.get(scope.mode, False) and not any(map(_has_state, layer._flatten_layers()))
 
 
-def check_not_recomputed_by_keras(layer: Any) -> None:
+def check_not_recomputed_by_keras(layer: keras.layers.Layer) -> None:
     """Raises `ValueError` if the outermost layer of this call is one that Keras recomputes."""
     outermost = layer._get_call_context().entry_layer
     mode = outermost._remat_mode and outermost._remat_mode.mode
@@ -119,13 +118,13 @@ def check_checkpointable(model: keras.Model) -> None:
         )
 
 
-def _has_state(layer: Any) -> bool:
+def _has_state(layer: keras.layers.Layer) -> bool:
     """Returns whether a second pass would update the layer's own state or draw other numbers."""
     is_random = getattr(layer, "seed_generator", None) and not isinstance(layer, RepeatableDropout)
     return bool(is_random) or isinstance(layer, keras.layers.BatchNormalization)
 
 
-def _recomputed(layer: Any, *structure: Any) -> Any:
+def _recomputed(layer: keras.layers.Layer, *structure: Any) -> Any:
     """Calls a layer with the positional and named inputs of `structure`, and stores only those."""
     flat = keras.tree.flatten(structure)
     dtypes = {i: x.dtype for i, x in enumerate(flat) if ops.is_tensor(x)}

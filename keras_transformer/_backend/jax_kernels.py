@@ -44,11 +44,7 @@ def attend(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def layer_normalization(x: Any, gain: Any, bias: Any, epsilon: float) -> Any:
-    """Normalizes each token of `x` `(..., D)`. One pass computes its mean and its variance.
-
-    `gain` and `bias` are vectors `(D,)` of the dtype in which to compute. The result has the dtype
-    of `x`.
-    """
+    """Normalizes tokens `(..., D)` in the dtype of `gain` and `bias` `(D,)`, in one pass."""
     return _forward(x, gain, bias, epsilon)[0]
 
 

@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.compile_function import is_on_cpu
-from keras_transformer._backend.types import Mask, Tensor
+from keras_transformer._backend.types import Mask, Size, Tensor
 
 # XLA multiplies a single row by a matrix in a slow loop, but eight rows by a fast matrix product.
 _ROWS = 8
@@ -44,7 +44,7 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_eager(x: Any) -> bool:
-    """Returns whether `x` has values now, on TensorFlow and JAX, which do not train so."""
+    """Returns whether `x` has values, outside of compiled functions. On PyTorch, always False."""
     if keras.config.backend() == "jax":
         import jax
 
@@ -57,11 +57,10 @@ def is_eager(x: Any) -> bool:
 
 
 def scale_and_shift(x: Any, scale: Any = None, shift: Any = None, training: bool = False) -> Any:
-    """Computes x * scale + shift. On CPUs of TensorFlow, matrix products compute the gradients.
+    """Computes x * scale + shift for `(..., D)` and `(D,)` or None.
 
-    The gradients of `scale` and `shift`, `(D,)` or None, are sums over all tokens of `x`, which is
-    `(..., D)`. On TensorFlow, XLA takes six times as long for such a sum as for the product with a
-    matrix of ones, or 5 % of a training step of the paper's base model on a CPU.
+    On CPUs of TensorFlow, XLA takes six times as long for the gradients, sums over all tokens, as
+    for products with a matrix of ones: 5 % of a training step of the paper's base model.
     """
     if not training or keras.config.backend() != "tensorflow" or not is_on_cpu():
         x = x if scale is None else ops.multiply(x, scale)
@@ -72,22 +71,22 @@ def scale_and_shift(x: Any, scale: Any = None, shift: Any = None, training: bool
 
 
 @ops.custom_gradient
-def _scale(x: Any, scale: Any) -> Any:
+def _scale(x: Tensor, scale: Tensor) -> Any:
     return x * scale, lambda upstream: (upstream * scale, _sum_tokens(upstream * x))
 
 
 @ops.custom_gradient
-def _shift(x: Any, shift: Any) -> Any:
+def _shift(x: Tensor, shift: Tensor) -> Any:
     return x + shift, lambda upstream: (upstream, _sum_tokens(upstream))
 
 
-def _sum_tokens(x: Any) -> Any:
+def _sum_tokens(x: Tensor) -> Any:
     """Sums `x`, `(..., D)`, over all axes except the last."""
     x = ops.reshape(x, (-1, x.shape[-1]))
     return ops.matmul(ops.ones((_ROWS, ops.shape(x)[0]), x.dtype), x)[0]
 
 
-def is_fused(x: Any) -> bool:
+def is_fused(x: Tensor) -> bool:
     """Returns whether `x`, or JAX, is on one of the `FUSED_DEVICES`."""
     if keras.config.backend() == "jax":
         from keras_transformer._backend.jax_kernels import device_type
@@ -98,20 +97,19 @@ def is_fused(x: Any) -> bool:
 
 def attend(
     query: Any,
-    key: Any,
-    value: Any,
-    padding_mask: Any = None,
+    key: Tensor,
+    value: Tensor,
+    padding_mask: Mask | None = None,
     use_causal_mask: bool = False,
     use_scale: bool = True,
 ) -> Any:
     """Computes attention by a fused kernel of PyTorch or cuDNN, which does not store the scores.
 
-    The mask is finite and has the dtype of the query, without which PyTorch's kernels are wrong. On
-    PyTorch, a query that sees padding only sees it unmasked: otherwise, its gradient is NaN on an
-    H100 with 64 keys (issue 196678 of pytorch/pytorch). For the arguments, see `AttentionPattern`.
-
-    Returns a float tensor `(B, H, T, K_v)`, or None where the formula is to be used: on TensorFlow,
-    on other devices of JAX, and if values and keys have different widths.
+    The mask is finite and has the dtype of the query, without which PyTorch's kernels are wrong.
+    There, a query whose keys are all padding attends to all of them: otherwise, its gradient is NaN
+    on an H100 with 64 keys (issue 196678 of pytorch/pytorch). For the arguments and the result, see
+    `AttentionPattern`. The result is None where the formula is to be used: on TensorFlow, on other
+    devices of JAX, and if values and keys have different widths.
     """
     if keras.config.backend() == "tensorflow" or query.shape[-1] != value.shape[-1]:
         return None
@@ -138,11 +136,8 @@ def attend(
     )
 
 
-def joined_affine(x: Any, layers: Sequence[Any]) -> list[Any] | None:
-    """Computes several `Dense` layers of one input by one matrix product on a GPU.
-
-    Returns a list of their results, or None where each layer is to be called.
-    """
+def joined_affine(x: Tensor, layers: Sequence[Any]) -> list[Any] | None:
+    """Computes `Dense` layers of one input by one product on a GPU. Otherwise, returns None."""
     if not is_fused(x) or any(layer.quantization_config or layer.lora_enabled for layer in layers):
         return None
     kernels, widths = [layer.kernel for layer in layers], [layer.units for layer in layers]
@@ -156,10 +151,7 @@ def joined_affine(x: Any, layers: Sequence[Any]) -> list[Any] | None:
 
 
 def one_pass_normalization(x: Any, gain: Any, bias: Any, epsilon: float) -> Any:
-    """Normalizes the tokens of `x` `(..., D)` in one pass on a GPU of JAX, otherwise None.
-
-    `gain` and `bias` can be None. Then the result is None.
-    """
+    """Normalizes tokens `(..., D)` in one pass on a GPU of JAX. Otherwise, returns None."""
     if keras.config.backend() != "jax" or not is_fused(x) or gain is None or bias is None:
         return None
     from keras_transformer._backend.jax_kernels import layer_normalization
@@ -168,7 +160,7 @@ def one_pass_normalization(x: Any, gain: Any, bias: Any, epsilon: float) -> Any:
     return layer_normalization(x, ops.cast(gain, dtype), ops.cast(bias, dtype), epsilon)
 
 
-def affine_relu(x: Any, kernel: Any, bias: Any) -> Any:
+def affine_relu(x: Tensor, kernel: Tensor, bias: Tensor) -> Any:
     """Computes the ReLU of an affine map in one product on a GPU of PyTorch, otherwise None."""
     if keras.config.backend() != "torch" or not is_fused(x):
         return None
@@ -199,12 +191,12 @@ def _affine_relu() -> Callable[..., Any]:
     return AffineRelu.apply
 
 
-def sequential_loop(count: Any, body: Callable[..., Any], begin: Sequence[Any]) -> tuple[Any, ...]:
+def sequential_loop(count: Size, body: Callable[..., Any], begin: Sequence[Any]) -> tuple[Any, ...]:
     """Calls `body` with the indices 0, 1, ..., `count` - 1, one call at a time.
 
-    On TensorFlow without XLA, the loops of Keras run up to ten iterations in parallel and store the
-    tensors of all of them. `body` is a function of the index (on PyTorch an int, otherwise an int32
-    tensor) and the loop's tensors, at first `begin`. It returns the loop's new tensors.
+    On TensorFlow without XLA, the loops of Keras run up to ten iterations in parallel and store all
+    their tensors. `body` is a function of the index (on PyTorch an int, otherwise an int32 tensor)
+    and the loop's tensors, at first `begin`. It returns new ones.
     """
     if keras.config.backend() == "torch":
         carried = tuple(begin)
@@ -224,7 +216,7 @@ def sequential_loop(count: Any, body: Callable[..., Any], begin: Sequence[Any]) 
     return tuple(state[1:])
 
 
-def write_slots(x: Any, axis: int, start: Any, values: Any) -> Any:
+def write_slots(x: Any, axis: int, start: Size, values: Any) -> Any:
     """Returns the 3-D tensor `x` with `values` from index `start` of an axis on.
 
     In inference mode, PyTorch changes `x` itself. Elsewhere, PyTorch copies `x`.
@@ -238,7 +230,7 @@ def write_slots(x: Any, axis: int, start: Any, values: Any) -> Any:
     return ops.slice_update(x, first_indices(start, axis), values)
 
 
-def first_indices(start: Any, axis: int) -> list[Any]:
+def first_indices(start: Size, axis: int) -> list[Any]:
     """Returns the indices at which a slice of a 3-D tensor begins: `start` at `axis`, else 0.
 
     All have the type of `start`, an int or an int32 tensor, as JAX with 64-bit numbers requires.
@@ -246,7 +238,7 @@ def first_indices(start: Any, axis: int) -> list[Any]:
     return [start if i == axis else start * 0 for i in range(3)]
 
 
-def of_unknown_shape(tensor: Any) -> Any:
+def of_unknown_shape(tensor: Tensor) -> Any:
     """In a TensorFlow graph, makes the sizes of the first axis and of axes of size 0 unknown.
 
     TensorFlow lets a loop change only unknown sizes. Other backends return the tensor unchanged.
@@ -297,7 +289,7 @@ def fused_adam(
     torch._fused_adam_(weights, gradients, first, second, [], late, **rates, **options)
 
 
-def softmax_parts(logits: Any) -> tuple[Any, Any, Any]:
+def softmax_parts(logits: Tensor) -> tuple[Any, Any, Any]:
     """Returns the largest logit of each row, exp(logits - largest), and the sum of each row of it.
 
     A GPU of JAX computes largest and sum in one pass over the logits.
@@ -312,7 +304,7 @@ def softmax_parts(logits: Any) -> tuple[Any, Any, Any]:
     return largest, exponentials, ops.sum(exponentials, axis=-1, keepdims=True)
 
 
-def label_logits(logits: Any, labels: Any) -> Any:
+def label_logits(logits: Tensor, labels: Tensor) -> Any:
     """Returns the logit of each label (...), and NaN for labels outside the vocabulary.
 
     Without NaN, backends would differ: PyTorch raises an error, and JAX reads another logit.

@@ -1,5 +1,6 @@
 """Names for the tensors that flow through a model, for readers, editors and type checkers."""
 
+from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
 
@@ -11,6 +12,10 @@ class Tensor(Protocol):
     @property
     def dtype(self) -> Any: ...
     def __getitem__(self, key: Any, /) -> Any: ...
+    def __lt__(self, other: Any, /) -> Any: ...
+    def __le__(self, other: Any, /) -> Any: ...
+    def __gt__(self, other: Any, /) -> Any: ...
+    def __ge__(self, other: Any, /) -> Any: ...
     def __add__(self, other: Any, /) -> Any: ...
     def __radd__(self, other: Any, /) -> Any: ...
     def __sub__(self, other: Any, /) -> Any: ...
@@ -24,3 +29,12 @@ Ids: TypeAlias = Tensor
 
 # Booleans. True = may attend, or is a real token.
 Mask: TypeAlias = Tensor
+
+# A number of tokens, rows or positions, or a position: an int, or a 0-d int tensor.
+Size: TypeAlias = Any
+
+# The sizes of a tensor's axes, None where unknown.
+Shape: TypeAlias = tuple[Any, ...]
+
+# An initializer or a regularizer, its name or its config.
+Rule: TypeAlias = str | dict[str, Any] | Callable[..., Any] | None

@@ -18,7 +18,6 @@ from onnx import TensorProto, helper, numpy_helper
 from keras_transformer._backend.operations import MASKED_SCORE
 from keras_transformer.formats.exported_model import Rule, array, position_table
 from keras_transformer.layers import DecoderLayer, MultiHeadAttention, RotaryPositionalEncoding
-from keras_transformer.layers.normalization import BatchNormalization
 from keras_transformer.layers.positions.positional_encoding import sinusoid_angles
 from keras_transformer.models import Transformer
 
@@ -288,7 +287,7 @@ class _Graph:
         return total if residual.norm_first else self.norm(total, residual.norm)
 
     def norm(self, x: str, layer: keras.Layer) -> str:
-        if isinstance(layer, BatchNormalization):
+        if isinstance(layer, keras.layers.BatchNormalization):
             scale = array(layer.gamma) / np.sqrt(array(layer.moving_variance) + layer.epsilon)
             shift = array(layer.beta) - scale * array(layer.moving_mean)
             return self.add("Add", self.add("Mul", x, scale), shift)

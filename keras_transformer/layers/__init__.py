@@ -14,19 +14,15 @@ from keras_transformer.layers.attention.scaled_dot_product_attention import (
     record_attention,
     scaled_dot_product_attention,
 )
-from keras_transformer.layers.decoder import Decoder, DecoderLayer
 from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.encoder import Encoder, EncoderLayer
-from keras_transformer.layers.positions.absolute_positions import (
-    LearnedPositionalEncoding,
-    SinusoidalPositionalEncoding,
-)
+from keras_transformer.layers.positions.alibi import ALiBiPositionalEncoding
+from keras_transformer.layers.positions.learned import LearnedPositionalEncoding
 from keras_transformer.layers.positions.positional_encoding import PositionalEncoding
-from keras_transformer.layers.positions.relative_positions import (
-    ALiBiPositionalEncoding,
-    RelativePositionBias,
-    RotaryPositionalEncoding,
-)
+from keras_transformer.layers.positions.rotary import RotaryPositionalEncoding
+from keras_transformer.layers.positions.sinusoidal import SinusoidalPositionalEncoding
+from keras_transformer.layers.positions.t5 import RelativePositionBias
+from keras_transformer.layers.stacks.decoder import Decoder, DecoderLayer
+from keras_transformer.layers.stacks.encoder import Encoder, EncoderLayer
 from keras_transformer.layers.sublayers import FeedForward, ResidualConnection
 from keras_transformer.layers.token_embedding import TokenEmbedding
 

@@ -1,6 +1,7 @@
 """The base class of most layers, and Keras layers with faster gradients and kept LoRA."""
 
 import inspect
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
@@ -9,10 +10,8 @@ from keras import ops
 
 from keras_transformer._backend import without_tensorflow
 from keras_transformer._backend.gradient_checkpointing import Recomputable
-from keras_transformer._backend.operations import (
-    affine_relu,
-    scale_and_shift,
-)
+from keras_transformer._backend.operations import affine_relu, scale_and_shift
+from keras_transformer._backend.types import Mask, Tensor
 from keras_transformer.layers.saving import (
     CreatesPlaceholders,
     apply_layer_changes,
@@ -23,6 +22,9 @@ from keras_transformer.layers.saving import (
 BASE_ARGUMENTS = {"name", "dtype", "trainable"}
 # Constructor arguments that are objects with configs.
 OBJECTS = ("position_encoding", "attention_pattern")
+
+# The weights from which Keras makes the merged kernel of a `Dense` with LoRA.
+UNMERGED = ("kernel", "kernel_scale", "kernel_zero", "lora_kernel_a", "lora_kernel_b")
 
 # While a model is cloned, the clones of its layers, by the ids of the layers.
 CLONES: ContextVar[dict[int, Any] | None] = ContextVar("CLONES", default=None)
@@ -52,7 +54,7 @@ class Adaptable:
         Source: Hu et al. 2021, LoRA.
         """
         owner: Any = self
-        leaves = [layer for layer in owner._flatten_layers() if not layer._layers]
+        leaves = [x for x in owner._flatten_layers() if not x._flatten_layers(include_self=False)]
         linear = [layer for layer in leaves if isinstance(layer, keras.layers.Dense)]
         if not linear or any(layer.lora_enabled for layer in linear):
             raise ValueError(
@@ -61,26 +63,79 @@ class Adaptable:
             )
         owner.trainable = True
         for layer in leaves:
-            layer.trainable = isinstance(layer, keras.layers.Dense)
-            if layer.trainable:
-                layer.enable_lora(rank, lora_alpha=lora_alpha)
+            layer.trainable = layer in linear
+        for layer in linear:
+            layer.enable_lora(rank, lora_alpha=lora_alpha)
 
 
-class ConfiguredLayer(Adaptable, Recomputable, CreatesPlaceholders, keras.layers.Layer):
+class StoresArguments:
+    """Mixin of layers and models with an attribute of equal name for each constructor argument."""
+
+    @classmethod
+    def all_arguments(cls) -> list[str]:
+        """Returns the names of the constructor's arguments, including those of superclasses.
+
+        Superclasses are those below the class that has this mixin as a base.
+        """
+        names: dict[str, None] = {}
+        for owner in reversed(cls.__mro__):
+            is_own = issubclass(owner, StoresArguments) and StoresArguments not in owner.__bases__
+            if is_own and "__init__" in vars(owner):
+                _, *parameters = inspect.signature(vars(owner)["__init__"]).parameters.values()
+                names |= {x.name: None for x in parameters if x.kind is not x.VAR_KEYWORD}
+        return list(names)
+
+    @classmethod
+    def argument_names(cls) -> list[str]:
+        """Returns the names of all arguments that not every Keras layer has."""
+        return [x for x in cls.all_arguments() if x not in BASE_ARGUMENTS]
+
+    def store_arguments(self, values: dict[str, Any]) -> None:
+        """Stores the constructor's arguments, which are in its `locals()`.
+
+        Initializers are stored as configs: sublayers that share an object would get equal weights.
+        """
+        for name in self.argument_names():
+            if name in values:
+                value = values[name]
+                is_rule = name.endswith(("initializer", "regularizer"))
+                if is_rule and not (value is None or isinstance(value, str | dict)):
+                    with without_tensorflow():
+                        value = keras.saving.serialize_keras_object(value)
+                setattr(self, name, value)
+
+
+class Registry(dict[str, tuple[Any, dict[str, Any]]]):
+    """Classes and arguments of their constructors, by the names that models and recipes use."""
+
+    def __init__(self, setting: str) -> None:
+        super().__init__()
+        self.setting = setting
+
+    def register(self, name: str, **arguments: Any) -> Callable[[type], type]:
+        """Returns a decorator that registers a class, for Keras's saved layers, too."""
+
+        def decorator(registered: type) -> type:
+            self[name] = registered, arguments
+            keras.saving.register_keras_serializable(package="keras_transformer")(registered)
+            return registered
+
+        return decorator
+
+    def __missing__(self, name: str) -> Any:
+        raise ValueError(
+            f"`{self.setting}` must be one of {list(self)}. Received: {self.setting}={name!r}"
+        )
+
+
+class ConfiguredLayer(
+    StoresArguments, Adaptable, Recomputable, CreatesPlaceholders, keras.layers.Layer
+):
     """Base class of layers that store each constructor argument in an attribute of equal name."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
-
-    def store_arguments(self, values: dict[str, Any]) -> None:
-        """Stores the constructor's arguments, which are in its `locals()`."""
-        store_arguments(self, ConfiguredLayer, values)
-
-    @classmethod
-    def argument_names(cls) -> list[str]:
-        """Returns the names of the constructor's arguments, including those of superclasses."""
-        return [x for x in argument_names(cls, ConfiguredLayer) if x not in BASE_ARGUMENTS]
 
     @classmethod
     def arguments_in(cls, values: dict[str, Any]) -> dict[str, Any]:
@@ -141,27 +196,6 @@ def _dense(x: Any) -> Any:
     return x
 
 
-def argument_names(cls: type, base: type) -> list[str]:
-    """Returns the names of the constructor arguments of a class that is derived from `base`."""
-    names: dict[str, None] = {}
-    for owner in reversed(cls.__mro__):
-        if issubclass(owner, base) and owner is not base and "__init__" in vars(owner):
-            _, *parameters = inspect.signature(vars(owner)["__init__"]).parameters.values()
-            names |= {x.name: None for x in parameters if x.kind is not x.VAR_KEYWORD}
-    return list(names)
-
-
-def store_arguments(owner: Any, base: type, values: dict[str, Any]) -> None:
-    """Stores constructor arguments in attributes of equal name. `values` may contain other names.
-
-    Initializers are stored as configs: sublayers that share an object would get equal weights.
-    """
-    for name in argument_names(type(owner), base):
-        if name in values and name not in BASE_ARGUMENTS:
-            is_rule = name.endswith(("initializer", "regularizer"))
-            setattr(owner, name, config_of(values[name]) if is_rule else values[name])
-
-
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Dense(Recomputable, CreatesPlaceholders, keras.layers.Dense):
     """`keras.layers.Dense` that computes bias gradients faster on TensorFlow, and saves LoRA.
@@ -169,7 +203,7 @@ class Dense(Recomputable, CreatesPlaceholders, keras.layers.Dense):
     The layer of Keras saves the merged kernel only, and its loaded LoRA would never change again.
     """
 
-    def call(self, inputs: Any, training: bool = False) -> Any:
+    def call(self, inputs: Tensor, training: bool = False) -> Tensor:
         if self.bias is not None and self.activation is keras.activations.relu:
             x = affine_relu(inputs, self.kernel, self.bias)
             if x is not None:
@@ -186,25 +220,23 @@ class Dense(Recomputable, CreatesPlaceholders, keras.layers.Dense):
     def save_own_variables(self, store: Any) -> None:
         """Saves the merged kernel, as Keras does, and with LoRA also the unmerged weights."""
         super().save_own_variables(store)
-        for name in self._unmerged_names():
-            store[name] = getattr(self, name)
+        for name, weight in self._unmerged().items():
+            store[name] = weight
 
     def load_own_variables(self, store: Any) -> None:
         """Loads the unmerged weights if the layer uses LoRA, otherwise the merged kernel."""
         merged = {name: store[name] for name in store.keys() if name.isdigit()}
         super().load_own_variables(merged)
-        for name in self._unmerged_names():
+        for name, weight in self._unmerged().items():
             if name in store.keys():
-                getattr(self, name).assign(store[name])
+                weight.assign(store[name])
 
-    def _unmerged_names(self) -> list[str]:
-        if not (self.built and self.lora_enabled):
-            return []
-        names = ("_kernel", "kernel_scale", "kernel_zero", "lora_kernel_a", "lora_kernel_b")
-        return [name for name in names if hasattr(self, name)]
+    def _unmerged(self) -> dict[str, Any]:
+        is_adapted = self.built and self.lora_enabled
+        return {x.name: x for x in self.weights if is_adapted and x.name in UNMERGED}
 
 
-def check_lora_is_kept(model: Any) -> None:
+def check_lora_is_kept(model: keras.Model) -> None:
     """Raises `ValueError` if a layer of Keras has LoRA, because a saved model would lose it."""
     for layer in model._flatten_layers():
         if getattr(layer, "lora_enabled", False) and not isinstance(layer, Dense):
@@ -216,15 +248,16 @@ def check_lora_is_kept(model: Any) -> None:
             )
 
 
-def config_of(value: Any) -> Any:
-    """Returns an initializer or regularizer as its name or config, or None for None."""
-    if value is None or isinstance(value, str | dict):
-        return value
-    with without_tensorflow():
-        return keras.saving.serialize_keras_object(value)
+def given_mask(*masks: Mask | None) -> Mask | None:
+    """Returns the first of the masks that is not None, otherwise None.
+
+    The last ones are Keras's: it sets the argument `mask` of a `call` if the first argument, such
+    as `x`, is the only tensor, otherwise `x_mask`.
+    """
+    return next((mask for mask in masks if mask is not None), None)
 
 
-def dense_options(layer: Any) -> dict[str, Any]:
+def dense_options(layer: keras.layers.Layer) -> dict[str, Any]:
     """Returns the initializers, regularizers and dtype policy of a layer for its `Dense` layers."""
     names = ("kernel_initializer", "bias_initializer", "kernel_regularizer", "bias_regularizer")
     return {**{name: getattr(layer, name) for name in names}, "dtype": layer.dtype_policy}

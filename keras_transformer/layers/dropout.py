@@ -1,6 +1,7 @@
 """Dropout with masks that are fast to compute."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -12,6 +13,7 @@ from keras_transformer._backend.gradient_checkpointing import (
     check_not_recomputed_by_keras,
 )
 from keras_transformer._backend.operations import scalar
+from keras_transformer._backend.types import Tensor
 
 # The int32 of 0x9E3779B1. Multiplication by this odd number, about 2 ** 32 / golden ratio, moves
 # close indices apart.
@@ -41,23 +43,20 @@ class Dropout(RepeatableDropout, Recomputable, keras.layers.Dropout):
         inputs: float tensor of fewer than 2 ** 31 elements.
         training: Whether to apply dropout. Defaults to False.
 
-    Returns:
-        A float tensor of the same shape and dtype as `inputs`.
-
-    Attributes:
-        fixed_seed: int32 tensor `(2,)` that replaces the numbers of `seed_generator`, or None.
+    The result has the shape and dtype of `inputs`. If the attribute `fixed_seed`, an int32 tensor
+    `(2,)`, is set, it replaces the numbers of `seed_generator`.
 
     Source: Srivastava et al. 2014. The hash function is from Wellons 2018, "Prospecting for Hash
     Functions".
     """
 
-    def call(self, inputs: Any, training: bool = False) -> Any:
+    def call(self, inputs: Tensor, training: bool = False) -> Any:
         if not training or self.rate == 0:
             return inputs
         check_not_recomputed_by_keras(self)
         return self.drop(inputs, self.next_seed())
 
-    def drop(self, inputs: Any, seed: Any) -> Any:
+    def drop(self, inputs: Tensor, seed: Tensor) -> Any:
         """Applies the dropout mask of an int32 seed `(2,)`."""
         given = self.noise_shape or (None,) * len(inputs.shape)
         shape = [own if x is None else x for x, own in zip(given, ops.shape(inputs), strict=True)]
@@ -77,7 +76,7 @@ class Dropout(RepeatableDropout, Recomputable, keras.layers.Dropout):
         return ops.cast(seed, "int32")
 
 
-def keep_mask(seed: Any, rate: float, shape: Any) -> Any:
+def keep_mask(seed: Tensor, rate: float, shape: Sequence[Any]) -> Any:
     """Computes a bool mask of `shape` from an int32 `seed` `(2,)`. True = keep the element."""
     # Mixes the seed first; otherwise, neighbouring seeds would give similar masks.
     first, second = OFFSETS

@@ -55,7 +55,7 @@ def apply_layer_changes(layer: keras.layers.Layer, changes: dict[str, dict[str, 
             sublayers[path].enable_lora(own["lora_rank"], lora_alpha=own["lora_alpha"])
 
 
-def merged_weights(model: Any) -> list[tuple[str, Any]]:
+def merged_weights(model: keras.Model) -> list[tuple[str, Any]]:
     """Returns the path and value of each weight. Kernels include LoRA, whose weights are left out.
 
     The order is that of `model.weights`.
@@ -63,9 +63,11 @@ def merged_weights(model: Any) -> list[tuple[str, Any]]:
     merged, adapters = {}, set()
     for layer in model._flatten_layers():
         if getattr(layer, "lora_enabled", False):
-            name = "kernel" if hasattr(layer, "_kernel") else "embeddings"
-            merged[id(getattr(layer, f"_{name}"))] = getattr(layer, name)
-            adapters |= {id(getattr(layer, f"lora_{name}_{side}")) for side in "ab"}
+            for weight in layer.weights:
+                if weight.name in ("kernel", "embeddings"):
+                    merged[id(weight)] = getattr(layer, weight.name)
+                elif weight.name.startswith("lora_"):
+                    adapters.add(id(weight))
     return [(x.path, merged.get(id(x), x)) for x in model.weights if id(x) not in adapters]
 
 
@@ -77,7 +79,7 @@ def without_lora(config: Any) -> Any:
     return [without_lora(x) for x in config] if isinstance(config, list) else config
 
 
-def _own_changes(layer: Any) -> dict[str, Any]:
+def _own_changes(layer: keras.layers.Layer) -> dict[str, Any]:
     """Returns the quantization and the LoRA of a layer without its sublayers (JSON values)."""
     changes: dict[str, Any] = {}
     quantization = getattr(layer, "quantization_config", None)
@@ -89,12 +91,12 @@ def _own_changes(layer: Any) -> dict[str, Any]:
     return changes
 
 
-def _sublayers(layer: Any) -> dict[str, Any]:
-    """Returns each sublayer once, by its path of layer names. A layer is before its sublayers."""
+def _sublayers(layer: keras.layers.Layer) -> dict[str, Any]:
+    """Returns each sublayer once, by its path of layer names, and a layer before its sublayers."""
     found: dict[str, Any] = {}
 
     def visit(parent: Any, prefix: str) -> None:
-        for sublayer in parent._layers:
+        for sublayer in parent._flatten_layers(include_self=False, recursive=False):
             if not any(sublayer is other for other in found.values()):
                 found[prefix + sublayer.name] = sublayer
                 visit(sublayer, f"{prefix}{sublayer.name}/")
@@ -110,9 +112,8 @@ def placeholder_weights(most: float = math.inf) -> Iterator[None]:
 
     They must be loaded or set afterwards. JAX compiles a program for each shape of random weights.
 
-    Args:
-        most: How many numbers the file of the weights can have. A layer with more raises
-            `ValueError` before it takes memory. Defaults to no limit.
+    `most` is how many numbers the file of the weights can have. A layer with more raises
+    `ValueError` before it takes memory.
     """
     token = _NUMBERS_LEFT.set([most])
     try:

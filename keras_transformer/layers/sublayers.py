@@ -4,11 +4,8 @@ from typing import Any
 
 import keras
 
-from keras_transformer.layers.base import (
-    ConfiguredLayer,
-    Dense,
-    dense_options,
-)
+from keras_transformer._backend.types import Mask, Rule, Shape, Tensor
+from keras_transformer.layers.base import ConfiguredLayer, Dense, dense_options, given_mask
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.normalization import new_normalization, normalize
 
@@ -29,11 +26,7 @@ class FeedForward(ConfiguredLayer):
         kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer: Those of both
             linear maps. Default to `"glorot_uniform"`, `"zeros"`, None and None.
 
-    Call arguments:
-        x: float tensor `(B, T, D)`.
-
-    Returns:
-        A float tensor `(B, T, D)`.
+    The layer maps a float tensor `(B, T, D)` to another one.
 
     Source: Vaswani et al. 2017, eq. 2.
     """
@@ -43,10 +36,10 @@ class FeedForward(ConfiguredLayer):
         d_model: int | None = None,
         d_ff: int = 2048,
         activation: str = "relu",
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
-        kernel_regularizer: Any = None,
-        bias_regularizer: Any = None,
+        kernel_initializer: Rule = "glorot_uniform",
+        bias_initializer: Rule = "zeros",
+        kernel_regularizer: Rule = None,
+        bias_regularizer: Rule = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -61,18 +54,18 @@ class FeedForward(ConfiguredLayer):
         self.inner = Dense(self.d_ff, activation=activation, name="inner", **options)
         self.outer = Dense(d_model, name="outer", **options)
 
-    def build(self, x_shape: Any) -> None:
+    def build(self, x_shape: Shape) -> None:
         if self.d_model is None:
             self._create_sublayers(x_shape[-1])
         self.inner.build(x_shape)
         self.outer.build((*x_shape[:-1], self.d_ff))
         self.built = True
 
-    def call(self, x: Any) -> Any:
+    def call(self, x: Tensor) -> Any:
         return self.outer(self.inner(x))
 
 
-def gelu_approximate(x: Any) -> Any:
+def gelu_approximate(x: Tensor) -> Any:
     """Returns the approximation of GELU that GPT-2 uses (Hendrycks and Gimpel 2016, §2)."""
     return keras.activations.gelu(x, approximate=True)
 
@@ -93,18 +86,17 @@ class ResidualConnection(ConfiguredLayer):
         dropout_rate: Rate of the dropout on the sublayer's output, in [0, 1).
         norm_first: True = pre-norm, False = post-norm. Defaults to False.
         norm_epsilon: Constant that the normalization adds to the variance. Defaults to 1e-6.
-        normalization: `"layer"`, `"batch"` (see `BatchNormalization`), or the name of a class that
-            `normalization` in layers/normalization.py registers. Defaults to `"layer"`.
+        normalization: `"layer"`, or the name of a class that `normalization` in
+            layers/normalization.py registers. Defaults to `"layer"`.
 
     Call arguments:
         x: float tensor `(B, T, D)`, the sublayer's input before normalization.
         output: float tensor `(B, T, D)`, the sublayer's output for the input `enter(x)`.
-        padding_mask: bool tensor `(B, T)`, True = real token. Only batch normalization uses it.
-            Defaults to None, which means the Keras mask of `x`, if any.
-        training: Whether to apply dropout, and batch statistics. Defaults to False.
+        padding_mask: bool tensor `(B, T)`, True = real token, for norms that take it. Defaults
+            to None, which means the Keras mask of `x`, if any.
+        training: Whether to apply dropout. Defaults to False.
 
-    Returns:
-        A float tensor `(B, T, D)`.
+    The result is a float tensor `(B, T, D)`.
 
     Source: Vaswani et al. 2017, §3.1 and §5.4; for pre-norm, Xiong et al. 2020.
     """
@@ -123,24 +115,24 @@ class ResidualConnection(ConfiguredLayer):
         options = {"dtype": self.dtype_policy, "name": "norm"}
         self.norm = new_normalization(normalization, norm_epsilon, **options)
 
-    def build(self, x_shape: Any) -> None:
+    def build(self, x_shape: Shape) -> None:
         self.norm.build(x_shape)
         self.built = True
 
-    def enter(self, x: Any, padding_mask: Any = None) -> Any:
+    def enter(self, x: Tensor, padding_mask: Mask | None = None) -> Any:
         """Returns the sublayer's input: normalized `x` for pre-norm, `x` itself for post-norm."""
         return normalize(self.norm, x, padding_mask) if self.norm_first else x
 
     def call(
         self,
-        x: Any,
-        output: Any,
-        padding_mask: Any = None,
+        x: Tensor,
+        output: Tensor,
+        padding_mask: Mask | None = None,
         training: bool = False,
-        x_mask: Any = None,
+        x_mask: Mask | None = None,
     ) -> Any:
-        # Keras sets `x_mask`. A layer that does nothing takes as long as a small matrix product.
+        # A layer that does nothing takes as long as a small matrix product.
         total = x + (self.dropout(output, training=True) if training else output)
         if self.norm_first:
             return total
-        return normalize(self.norm, total, x_mask if padding_mask is None else padding_mask)
+        return normalize(self.norm, total, given_mask(padding_mask, x_mask))

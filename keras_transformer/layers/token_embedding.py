@@ -12,6 +12,7 @@ from keras import ops
 
 from keras_transformer._backend import without_tensorflow
 from keras_transformer._backend.operations import is_eager
+from keras_transformer._backend.types import Ids, Mask, Rule, Shape, Tensor
 from keras_transformer.errors import check_ids
 from keras_transformer.layers.base import ConfiguredLayer
 
@@ -57,23 +58,20 @@ class TokenEmbedding(ConfiguredLayer):
         A float tensor in the compute dtype: `(B, T, D)`, or `(B, T, V)` with `reverse=True`.
 
     Raises:
-        ValueError: If ids have a dtype of 16 bits that rounds some ids of the vocabulary. If
-            ids are fractions or outside the vocabulary, outside of compiled functions.
-
-    Attributes:
-        cut: Function that replaces the vectors `(B, T, D)` during a call, or None.
+        ValueError: If ids have a dtype of 16 bits that rounds some ids of the vocabulary, or are
+            fractions or outside the vocabulary, outside of compiled functions.
 
     Source: Vaswani et al. 2017, §3.4; for the shared matrix, Press and Wolf 2017.
     """
 
-    cut: Callable[[Any], Any] | None = None
+    cut: Callable[[Tensor], Tensor] | None = None  # replaces the vectors `(B, T, D)` of a call
 
     def __init__(
         self,
         vocabulary_size: int,
         d_model: int,
         use_scale: bool = True,
-        initializer: Any = None,
+        initializer: Rule = None,
         tie_weights: bool = True,
         use_bias: bool = False,
         pad_id: int | None = 0,
@@ -86,7 +84,7 @@ class TokenEmbedding(ConfiguredLayer):
         self.bias: Any = None
         self.quantization_config = None
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Shape) -> None:
         for name in _SCALES if not self.tie_weights else ["embeddings"]:
             matrix = self.add_weight(
                 name=name,
@@ -104,15 +102,12 @@ class TokenEmbedding(ConfiguredLayer):
         """Returns the output matrix `(V, D)`, and the bias `(V,)` of the logits or None."""
         return self.embeddings if self.tie_weights else self.output_embeddings, self.bias
 
-    def set_vectors(self, ids: Any, vectors: Any) -> None:
+    def set_vectors(self, ids: Ids, vectors: Tensor) -> None:
         """Replaces the vectors of some tokens, for example with word vectors, before training.
 
-        All new vectors are multiplied by one number, after which the mean square of their values is
-        that of the layer's matrix. The vectors of the other tokens stay.
-
-        Args:
-            ids: Ids of the tokens, int `(N,)`.
-            vectors: The new vectors, float `(N, D)`, finite and not all 0.
+        `vectors`, float `(N, D)`, are finite and not all 0. They are multiplied by one number,
+        after which their mean square is that of the layer's matrix. The vectors of other tokens
+        than `ids`, int `(N,)`, stay.
         """
         ids, vectors = np.asarray(ids), np.asarray(ops.convert_to_numpy(vectors), "float32")
         check_ids(self.vocabulary_size, ids=ids)
@@ -127,17 +122,17 @@ class TokenEmbedding(ConfiguredLayer):
         matrix[ids] = vectors * np.sqrt(np.mean(matrix**2) / size)
         self.embeddings.assign(matrix)
 
-    def _output_spec(self, inputs: Any, reverse: bool) -> Any:
+    def _output_spec(self, inputs: Tensor, reverse: bool) -> Any:
         shape = inputs.shape[:-1] if reverse else inputs.shape
         width = self.vocabulary_size if reverse else self.d_model
         return keras.KerasTensor((*shape, width), self.compute_dtype)
 
-    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Any:
         # Here, because Keras would round floats to the compute dtype before `call`.
         is_reverse = any(x is True for x in (*args[:1], kwargs.get("reverse")))
         return super().__call__(inputs if is_reverse else self._ids(inputs), *args, **kwargs)
 
-    def call(self, inputs: Any, reverse: bool = False) -> Any:
+    def call(self, inputs: Tensor, reverse: bool = False) -> Any:
         if reverse:
             logits = self._logits(inputs)
             return logits if self.bias is None else logits + self.bias
@@ -148,13 +143,13 @@ class TokenEmbedding(ConfiguredLayer):
         vectors = vectors * math.sqrt(self.d_model) if self.use_scale else vectors
         return self.cut(vectors) if self.cut else vectors
 
-    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
+    def compute_mask(self, inputs: Tensor, previous_mask: Mask | None = None) -> Any:
         """Returns the Keras mask of the result: that of the ids, or with `reverse` as given."""
         if "int" not in keras.backend.standardize_dtype(inputs.dtype):
             return previous_mask
         return None if self.pad_id is None else ops.not_equal(inputs, self.pad_id)
 
-    def _ids(self, inputs: Any) -> Any:
+    def _ids(self, inputs: Ids) -> Any:
         """Returns ids as int32. Outside of compiled functions, `check_ids` refuses wrong ones."""
         dtype = keras.backend.standardize_dtype(getattr(inputs, "dtype", "int32"))
         if self.vocabulary_size > _EXACT_INTEGERS.get(dtype, math.inf):
@@ -166,7 +161,7 @@ class TokenEmbedding(ConfiguredLayer):
             check_ids(self.vocabulary_size, ids=ops.convert_to_numpy(inputs))
         return inputs if dtype == "int32" else ops.cast(inputs, "int32")
 
-    def _rows(self, ids: Any) -> Any:
+    def _rows(self, ids: Ids) -> Any:
         """Returns the vectors of ids. PyTorch finds ids without a vector, except negative ones."""
         try:
             return ops.take(self.embeddings, ids, axis=0)
@@ -174,7 +169,7 @@ class TokenEmbedding(ConfiguredLayer):
             check_ids(self.vocabulary_size, ids=ops.convert_to_numpy(ids))
             raise
 
-    def _logits(self, inputs: Any) -> Any:
+    def _logits(self, inputs: Tensor) -> Any:
         """Returns the logits without the bias."""
         kernel = ops.transpose(self.output_weights()[0])
         if self.scale is None:
@@ -186,10 +181,7 @@ class TokenEmbedding(ConfiguredLayer):
         return logits / math.prod(scales)
 
     def quantize(self, mode: str, type_check: bool = True, config: Any = None) -> None:
-        """Replaces each matrix with 8-bit integers and one scale per token.
-
-        `keras.Model.quantize` skips layers that raise `NotImplementedError`.
-        """
+        """Replaces each matrix with 8-bit integers and one scale per token, in mode "int8"."""
         if not _is_default_int8(config):
             raise NotImplementedError(
                 f"The token embedding '{self.name}' stays in {self.variable_dtype}: it supports "

@@ -10,23 +10,13 @@ from typing import Any
 
 import keras
 
-from keras_transformer._backend import (
-    check_not_forked,
-    check_trains_alone,
-    without_tensorflow,
-)
+from keras_transformer._backend import check_not_forked, check_trains_alone, without_tensorflow
 from keras_transformer._backend.compile_function import Recompiling
 from keras_transformer._backend.fit_data import has_own_order, prepared
 from keras_transformer._backend.gradient_checkpointing import Recomputable
 from keras_transformer._files import read_bytes
 from keras_transformer.capabilities import Capabilities
-from keras_transformer.layers.base import (
-    BASE_ARGUMENTS,
-    CLONES,
-    Adaptable,
-    argument_names,
-    store_arguments,
-)
+from keras_transformer.layers.base import CLONES, Adaptable, StoresArguments
 from keras_transformer.layers.saving import (
     apply_layer_changes,
     layer_changes,
@@ -42,9 +32,8 @@ _LOADS_IN_FLOAT32 = ContextVar("_LOADS_IN_FLOAT32", default=False)
 class FitsTokens:
     """Mixin of models whose `fit` and `evaluate` take all that `fit_data` does.
 
-    `fit` keeps the tokenizer of the data, and refuses what Keras would train otherwise. With
-    `class_weight`, Keras would choose one token as the class of a whole row. In several processes
-    of PyTorch, it would train several models.
+    `fit` keeps the tokenizer of the data. It refuses `class_weight`, with which Keras would choose
+    one token as the class of a row, and processes of PyTorch that would train several models.
     """
 
     is_replica = False  # True while it is one of the replicas of `Distribution.fitting`
@@ -98,7 +87,9 @@ class FitsTokens:
         return super().evaluate(x, y, batch_size, *args, **kwargs)  # type: ignore
 
 
-class ConfiguredModel(Adaptable, FitsTokens, Recompiling, Recomputable, keras.Model):
+class ConfiguredModel(
+    StoresArguments, Adaptable, FitsTokens, Recompiling, Recomputable, keras.Model
+):
     """Base class of functional models, which saves and loads them.
 
     A subclass creates its layers and calls `super().__init__(inputs, outputs, **kwargs)`. For each
@@ -161,14 +152,9 @@ class ConfiguredModel(Adaptable, FitsTokens, Recompiling, Recomputable, keras.Mo
         found = {x.name: read_bytes(x) for x in files if x.is_file()}
         self.__dict__["tokenizer_files"] = found or None
 
-    def store_arguments(self, values: dict[str, Any]) -> None:
-        """Stores the constructor's arguments, which are in its `locals()`, except `dtype`."""
-        store_arguments(self, ConfiguredModel, values)
-
     def get_config(self) -> dict[str, Any]:
-        names = argument_names(type(self), ConfiguredModel)
-        config = {x: _serialized(getattr(self, x)) for x in names if x not in BASE_ARGUMENTS}
-        if "dtype" in names:
+        config = {name: _serialized(getattr(self, name)) for name in self.argument_names()}
+        if "dtype" in self.all_arguments():
             config["dtype"] = keras.dtype_policies.serialize(self.dtype_policy)
         config |= {"name": self.name, "trainable": self.trainable}
         if changes := layer_changes(self):
@@ -210,7 +196,7 @@ def loading_in_float32(active: bool = True) -> Iterator[None]:
         _LOADS_IN_FLOAT32.reset(token)
 
 
-def in_float32(model: Any) -> Any:
+def in_float32(model: keras.Model) -> Any:
     """Returns `model` if it computes in float32, otherwise a float32 copy of `model`."""
     if model.dtype_policy.compute_dtype == "float32":
         return model
@@ -223,18 +209,15 @@ def in_float32(model: Any) -> Any:
     return exact
 
 
-def merge_lora(model: Any) -> Any:
+def merge_lora(model: keras.Model) -> Any:
     """Returns a copy of a model in which each kernel is the sum of the kernel and its adapter.
 
-    The copy computes the same as `model` and has no LoRA, so all its layers can be trained.
+    The copy computes the same as `model`, which must not be quantized, and has no LoRA, so all its
+    layers can be trained.
 
     Example:
 
     >>> save_run("runs/adapted", merge_lora(adapted), tokenizer)
-
-    Args:
-        model: A model with `get_config`, after `enable_lora` of the model or of layers in it. It
-            must not be quantized.
     """
     if any(getattr(x, "quantization_config", None) for x in model._flatten_layers()):
         raise ValueError("Merge LoRA before `quantize`. Received: a quantized model")

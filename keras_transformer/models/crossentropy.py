@@ -14,6 +14,7 @@ from keras_transformer._backend.operations import (
     sequential_loop,
     softmax_parts,
 )
+from keras_transformer._backend.types import Size, Tensor
 from keras_transformer.errors import may_be_equal
 
 
@@ -32,9 +33,7 @@ class MaskedCrossentropy(keras.losses.Loss):
 
     Example:
 
-    ```python
-    model.compile(optimizer, loss=MaskedCrossentropy(label_smoothing=0.1))
-    ```
+    >>> model.compile(optimizer, loss=MaskedCrossentropy(label_smoothing=0.1))
 
     Args:
         label_smoothing: Float ε in [0, 1]. Defaults to 0; the paper uses 0.1.
@@ -51,11 +50,7 @@ class MaskedCrossentropy(keras.losses.Loss):
     Returns:
         float32 scalar or, with `reduction=None`, tensor (B, T), in nats.
 
-    Raises:
-        ValueError: If `reduction` is not supported, or labels have another shape than (B, T).
-
-    Source:
-        Szegedy et al., 2016, Rethinking the Inception Architecture for Computer Vision, §7.
+    Source: Szegedy et al. 2016, Rethinking the Inception Architecture for Computer Vision, §7.
     """
 
     def __init__(
@@ -74,11 +69,11 @@ class MaskedCrossentropy(keras.losses.Loss):
         self.label_smoothing = label_smoothing
         self.pad_id = pad_id
 
-    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+    def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> Any:
         labels, weights = labels_and_weights(y_true, y_pred.shape[:-1], self.pad_id, sample_weight)
         return super().__call__(labels, y_pred, weights)
 
-    def call(self, y_true: Any, y_pred: Any) -> Any:
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Any:
         """Returns the losses of all tokens, including padding, as a float32 tensor (B, T)."""
         return _token_crossentropy(y_true, y_pred, self.label_smoothing)
 
@@ -99,12 +94,14 @@ class TokenMean(keras.metrics.Metric):
         self.total = self.add_variable((), "zeros", dtype="float32", name="total")
         self.count = self.add_variable((), "zeros", dtype="float32", name="count")
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    def update_state(
+        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> None:
         y_pred = ops.stop_gradient(ops.convert_to_tensor(y_pred))
         labels, weights = labels_and_weights(y_true, y_pred.shape[:-1], self.pad_id, sample_weight)
         self.add(ops.sum(weights * self.token_values(labels, y_pred)), ops.sum(weights))
 
-    def add(self, total: Any, count: Any) -> None:
+    def add(self, total: Tensor, count: Tensor) -> None:
         """Updates the mean with a weighted sum of values, `total`, and the sum of the weights."""
         self.total.assign_add(total)
         self.count.assign_add(count)
@@ -120,27 +117,17 @@ class TokenMean(keras.metrics.Metric):
 class MaskedAccuracy(TokenMean):
     """Computes the share of real target tokens whose label has the highest logit, or 0 of none.
 
+    For `pad_id` and the call arguments, see `MaskedCrossentropy`. The result is a float32 scalar.
+
     Example:
 
-    ```python
-    model.compile(optimizer, loss=MaskedCrossentropy(), metrics=[MaskedAccuracy()])
-    ```
-
-    Args:
-        pad_id: Integer, the label of padding.
-        name: String, default `"accuracy"`.
-
-    Call arguments:
-        See `MaskedCrossentropy`.
-
-    Returns:
-        float32 scalar in [0, 1].
+    >>> model.compile(optimizer, MaskedCrossentropy(), metrics=[MaskedAccuracy(), Perplexity()])
     """
 
     def __init__(self, pad_id: int = 0, name: str = "accuracy") -> None:
         super().__init__(pad_id, name)
 
-    def token_values(self, y_true: Any, y_pred: Any) -> Any:
+    def token_values(self, y_true: Tensor, y_pred: Tensor) -> Any:
         prediction = ops.cast(ops.argmax(y_pred, axis=-1), "int32")
         return ops.cast(ops.equal(prediction, y_true), "float32")
 
@@ -149,29 +136,15 @@ class MaskedAccuracy(TokenMean):
 class Perplexity(TokenMean):
     """Computes the exponential of the mean cross-entropy over real target tokens.
 
-    The cross-entropy has no label smoothing. The result is 1 if there are no tokens.
-
-    Example:
-
-    ```python
-    model.compile(optimizer, loss=MaskedCrossentropy(label_smoothing=0.1), metrics=[Perplexity()])
-    ```
-
-    Args:
-        pad_id: Integer, the label of padding.
-        name: String, default `"perplexity"`.
-
-    Call arguments:
-        See `MaskedCrossentropy`.
-
-    Returns:
-        float32 scalar, at least 1; NaN if a label that counts is outside the vocabulary.
+    The cross-entropy has no label smoothing. The result is a float32 scalar: 1 if there are no
+    tokens, and NaN if a label that counts is outside the vocabulary. For `pad_id` and the call
+    arguments, see `MaskedCrossentropy`.
     """
 
     def __init__(self, pad_id: int = 0, name: str = "perplexity") -> None:
         super().__init__(pad_id, name)
 
-    def token_values(self, y_true: Any, y_pred: Any) -> Any:
+    def token_values(self, y_true: Tensor, y_pred: Tensor) -> Any:
         return _token_crossentropy(y_true, y_pred)
 
     def crossentropy(self) -> Any:
@@ -183,7 +156,7 @@ class Perplexity(TokenMean):
 
 
 def labels_and_weights(
-    labels: Any, shape: Sequence[int | None], pad_id: int, sample_weight: Any = None
+    labels: Tensor, shape: Sequence[int | None], pad_id: int, sample_weight: Tensor | None = None
 ) -> tuple[Any, Any]:
     """Returns the label and the weight of each token, int32 and float32 tensors (B, T).
 
@@ -211,7 +184,7 @@ def labels_and_weights(
     return ops.where(weights != 0, labels, scalar(0, "int32")), weights
 
 
-def _token_crossentropy(labels: Any, logits: Any, label_smoothing: float = 0.0) -> Any:
+def _token_crossentropy(labels: Tensor, logits: Tensor, label_smoothing: float = 0.0) -> Any:
     """Computes the cross-entropy of each token in nats, a float32 tensor (B, T).
 
     In the smoothed target distribution, the label y has the probability 1 - ε + ε/V. Every other
@@ -247,15 +220,24 @@ class SecondPass(NamedTuple):
         return cls(0.0, alpha, 0.0)
 
 
+class _Targets(NamedTuple):
+    """What the distributions of the logits are compared with (see `sliced_crossentropy`)."""
+
+    label_smoothing: float
+    second_pass: SecondPass | None
+    teacher: tuple[Tensor, ...]
+    teacher_weight: float
+
+
 def sliced_crossentropy(
-    states: Any,
-    embeddings: Any,
-    labels: Any,
-    weights: Any,
+    states: Tensor,
+    embeddings: Tensor,
+    labels: Tensor,
+    weights: Tensor,
     slice_size: int,
     label_smoothing: float = 0.0,
     second_pass: SecondPass | None = None,
-    teacher: tuple[Any, ...] = (),
+    teacher: tuple[Tensor, ...] = (),
     teacher_weight: float = 0.0,
     needs_gradient: bool = True,
 ) -> Any:
@@ -272,9 +254,9 @@ def sliced_crossentropy(
         weights: float32 tensor (M,), the weight of each token's loss, without a gradient.
         slice_size: Number of tokens per iteration, at least 1.
         label_smoothing: Float ε in [0, 1].
-        second_pass: What a second forward pass adds to the loss. Defaults to None.
+        second_pass: What a second forward pass adds to the loss.
         teacher: States (M, D') and output projection (V, D') of a model whose predictions are part
-            of the target distributions, without gradients. Defaults to (), which means no teacher.
+            of the target distributions, without gradients.
         teacher_weight: Float in [0, 1], the share of the teacher in the target distribution of each
             token. The smoothed label has the rest.
         needs_gradient: If False, computes no gradients. This saves two matrix products per slice.
@@ -286,14 +268,14 @@ def sliced_crossentropy(
     """
     # Without this scaling, weights such as 1 / tokens make logit gradients underflow in float16.
     largest = ops.maximum(ops.max(ops.abs(weights)), scalar(1e-30, "float32"))
-    weights = weights / largest
-    data = (labels, weights, slice_size, label_smoothing, second_pass, teacher, teacher_weight)
+    targets = _Targets(label_smoothing, second_pass, teacher, teacher_weight)
+    data = labels, weights / largest, slice_size, targets, needs_gradient
     if not needs_gradient:
-        return largest * _loop(states, embeddings, *data, needs_gradient=False)[0]
+        return largest * _loop(states, embeddings, *data)[0]
 
     @custom_gradient
-    def sums(states: Any, embeddings: Any) -> Any:
-        totals, d_states, d_embeddings = _loop(states, embeddings, *data, needs_gradient=True)
+    def sums(states: Tensor, embeddings: Tensor) -> Any:
+        totals, d_states, d_embeddings = _loop(states, embeddings, *data)
 
         def gradient(*arguments: Any, upstream: Any = None) -> Any:
             upstream = arguments[-1] if upstream is None else upstream
@@ -306,19 +288,16 @@ def sliced_crossentropy(
 
 
 def _loop(
-    states: Any,
-    embeddings: Any,
-    labels: Any,
-    weights: Any,
+    states: Tensor,
+    embeddings: Tensor,
+    labels: Tensor,
+    weights: Tensor,
     size: int,
-    label_smoothing: float,
-    second_pass: SecondPass | None,
-    teacher: tuple[Any, ...],
-    teacher_weight: float,
+    targets: _Targets,
     needs_gradient: bool,
 ) -> tuple[Any, ...]:
     """Returns the sums and, if needed, the float32 gradients of `states` and `embeddings`."""
-    passes = 2 if second_pass else 1
+    passes = 2 if targets.second_pass else 1
     count = ops.shape(labels)[0]
     num_slices = -(-count // size)
     # Slices of nearly equal size have less padding. TensorFlow may know `count` only at run time.
@@ -326,28 +305,27 @@ def _loop(
     size = -(-count // most(num_slices, 1))
     added = num_slices * size - count  # padding tokens with weight 0
 
-    def padded(states: Any) -> Any:
+    def padded(states: Tensor) -> Tensor:
         states = ops.reshape(states, (passes, count, states.shape[-1]))
         return ops.pad(states, ((0, 0), (0, added), (0, 0)))
 
-    def at(states: Any, start: Any) -> Any:
+    def at(states: Tensor, start: Size) -> Tensor:
         width = states.shape[-1]
         x = ops.slice(states, first_indices(start, 1), (passes, size, width))
         return ops.reshape(x, (passes * size, width))
 
     states = padded(states)
-    teacher_states = padded(ops.tile(teacher[0], (passes, 1))) if teacher else None
+    teacher = padded(ops.tile(targets.teacher[0], (passes, 1))) if targets.teacher else None
     labels, weights = (ops.pad(x, ((0, added),)) for x in (labels, weights))
     mean_embedding = ops.mean(ops.cast(embeddings, "float32"), axis=0)
 
-    def body(index: Any, totals: Any, *gradients: Any) -> tuple[Any, ...]:
+    def body(index: Size, totals: Tensor, *gradients: Tensor) -> tuple[Any, ...]:
         start = index * size
         x = at(states, start)
         y, weight = (ops.slice(z, (start,), (size,)) for z in (labels, weights))
+        of_teacher = None if teacher is None else at(teacher, start)
         y = ops.tile(y, passes)
-        of_slice = (x, embeddings, mean_embedding, y, weight)
-        soft = (teacher_weight, _softmax(at(teacher_states, start), teacher[1])) if teacher else ()
-        sums, d_logits = _sums(*of_slice, label_smoothing, second_pass, soft)
+        sums, d_logits = _sums(x, embeddings, mean_embedding, y, weight, targets, of_teacher)
         if needs_gradient:
             d_logits = ops.cast(d_logits, x.dtype)
             d_states = ops.cast(ops.matmul(d_logits, embeddings), "float32")
@@ -368,44 +346,44 @@ def _loop(
     return totals, *gradients
 
 
-def _softmax(states: Any, embeddings: Any) -> Any:
-    logits = ops.cast(ops.matmul(states, ops.transpose(embeddings)), "float32")
-    _, exponentials, total = softmax_parts(logits)
-    return exponentials / total
+def _logits(states: Tensor, embeddings: Tensor) -> Any:
+    return ops.cast(ops.matmul(states, ops.transpose(embeddings)), "float32")
 
 
 def _sums(
-    states: Any,
-    embeddings: Any,
-    mean_embedding: Any,
-    labels: Any,
-    weights: Any,
-    label_smoothing: float,
-    second_pass: SecondPass | None,
-    soft: tuple[Any, ...],
+    states: Tensor,
+    embeddings: Tensor,
+    mean_embedding: Tensor,
+    labels: Tensor,
+    weights: Tensor,
+    targets: _Targets,
+    teacher: Tensor | None,
 ) -> tuple[Any, Any]:
     """Returns the three sums for one slice, and the gradient of the loss with respect to logits.
 
-    `soft` is empty, or the share of soft targets and their probabilities, float32 (M, V).
+    `teacher` has the teacher's states for the slice, if there is a teacher.
     """
-    logits = ops.cast(ops.matmul(states, ops.transpose(embeddings)), "float32")
+    smoothing, second_pass = targets.label_smoothing, targets.second_pass
+    logits = _logits(states, embeddings)
     largest, exponentials, total = softmax_parts(logits)
     normalizer = (largest + ops.log(total))[:, 0]
     of_label = label_logits(logits, labels)
     mean_logit = ops.matmul(ops.cast(states, "float32"), mean_embedding)
-    loss = normalizer - (1.0 - label_smoothing) * of_label - label_smoothing * mean_logit
-    spread = label_smoothing / embeddings.shape[0]
+    loss = normalizer - (1.0 - smoothing) * of_label - smoothing * mean_logit
+    spread = smoothing / embeddings.shape[0]
     is_label = ops.arange(embeddings.shape[0], dtype="int32") == labels[:, None]
     shares = weights
     if second_pass:
         shares = ops.concatenate([x * weights for x in (1 - second_pass.share, second_pass.share)])
     weight = shares[:, None]
-    smoothed = ops.where(is_label, (1.0 - label_smoothing + spread) * weight, spread * weight)
-    if soft:
-        share, probabilities = soft
-        of_soft = ops.sum(probabilities * logits, axis=-1)
+    smoothed = ops.where(is_label, (1.0 - smoothing + spread) * weight, spread * weight)
+    if teacher is not None:
+        share = targets.teacher_weight
+        _, soft, total_of_soft = softmax_parts(_logits(teacher, targets.teacher[1]))
+        soft = soft / total_of_soft
+        of_soft = ops.sum(soft * logits, axis=-1)
         loss = (1.0 - share) * loss + share * (normalizer - of_soft)
-        smoothed = (1.0 - share) * smoothed + (share * weight) * probabilities
+        smoothed = (1.0 - share) * smoothed + (share * weight) * soft
     d_logits = exponentials * (weight / total) - smoothed
     correct = ops.cast(of_label >= largest[:, 0], "float32")
     sums = [ops.sum(shares * x) for x in (loss, normalizer - of_label, correct)]
@@ -419,7 +397,7 @@ def _sums(
 
 
 def _divergence(
-    log_p: Any, log_q: Any, p: Any, q: Any, second_pass: SecondPass
+    log_p: Tensor, log_q: Tensor, p: Tensor, q: Tensor, second_pass: SecondPass
 ) -> tuple[Any, tuple[Any, Any]]:
     """Returns the weighted divergences, and their gradients with respect to both logits."""
     _, forward, reverse = second_pass

@@ -5,14 +5,12 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer._backend.types import Ids, Size, Tensor
 from keras_transformer.errors import check_sizes
 from keras_transformer.layers import Decoder, Dropout, TokenEmbedding, padding_mask
 from keras_transformer.layers.attention.attention_patterns import new_attention_pattern
 from keras_transformer.layers.attention.cache import Cache
-from keras_transformer.layers.positions.positional_encoding import (
-    new_position_encoding,
-    positions,
-)
+from keras_transformer.layers.positions.positional_encoding import new_position_encoding, positions
 from keras_transformer.models.base import check_pad_id
 from keras_transformer.models.token_predictor import TokenPredictor
 
@@ -37,26 +35,17 @@ class LanguageModel(TokenPredictor):
 
     Args:
         vocabulary_size: Number of tokens V.
-        num_layers: Number of layers. Defaults to 12.
-        d_model: Width D. Defaults to 768.
-        num_heads: Number of attention heads H. Defaults to 12.
-        d_ff: Width F of the feed-forward networks. Defaults to 3072.
-        dropout_rate: Dropout rate, in [0, 1), for sublayer outputs and for the sums of embeddings
-            and position encodings. Defaults to 0.1.
-        attention_dropout_rate: Dropout rate, in [0, 1), for the attention weights. Defaults to 0.1.
-        position_encoding: See `Transformer`. Defaults to `"learned"`.
-        activation: Activation of the feed-forward networks. Defaults to `"gelu_approximate"`.
-        norm_first: Whether to use pre-norm, with a final norm, instead of post-norm. Defaults to
-            True.
-        norm_epsilon: Constant that layer normalization adds to the variance. Defaults to 1e-5.
+        num_layers, d_model, num_heads, d_ff, dropout_rate, attention_dropout_rate: See
+            `Transformer`. Default to 12, 768, 12, 3072, 0.1 and 0.1.
+        position_encoding, activation, norm_first, norm_epsilon: See `Transformer`. Default to
+            `"learned"`, `"gelu_approximate"`, True and 1e-5.
         max_length: Maximum length of prompt and continuation in tokens for `Generator`, and the
             number of learned positions. Defaults to 1024.
         pad_id: Id of padding, in the vocabulary or -1. With -1, every token of the vocabulary can
             occur in texts. Defaults to 0.
         attention_pattern: See `Transformer`. A list of patterns is repeated over the layers:
             `[None, "local"]` alternates, as in GPT-3. Defaults to None.
-        attention_window: See `Transformer`. Defaults to None.
-        dtype: Dtype policy of all layers. Defaults to the global policy.
+        attention_window, dtype: See `Transformer`.
 
     Call arguments:
         inputs: int tensor `(B, T)` of token ids, padded with `pad_id` at the end.
@@ -92,7 +81,7 @@ class LanguageModel(TokenPredictor):
         pad_id: int = 0,
         attention_pattern: str | list[str | None] | None = None,
         attention_window: int | None = None,
-        dtype: Any = None,
+        dtype: str | keras.DTypePolicy | None = None,
         **kwargs: Any,
     ) -> None:
         policy = keras.dtype_policies.get(dtype)
@@ -137,7 +126,7 @@ class LanguageModel(TokenPredictor):
         """Returns the output matrix `(V, D)` and None, because there is no bias."""
         return self.embedding.embeddings, None
 
-    def init_cache(self, source_ids: Any, max_length: int | None, beam_size: Any = 1) -> Cache:
+    def init_cache(self, source_ids: Ids, max_length: int | None, beam_size: Size = 1) -> Cache:
         """Reads prompts in one pass and returns the cache (see `Searchable.init_cache`).
 
         The prompts `source_ids` are padded at any place. The first step reads the last token of
@@ -168,7 +157,7 @@ class LanguageModel(TokenPredictor):
         self.positions.check_length(cache.sentence["prompt_mask"].shape[1] - 2 + max_length)
         return self.decoder.extend_cache(cache, max_length)
 
-    def step(self, token_ids: Any, cache: Cache, position: Any) -> tuple[Any, Cache]:
+    def step(self, token_ids: Ids, cache: Cache, position: Size) -> tuple[Any, Cache]:
         """Predicts the next token of every beam, at position 0 that after the prompts."""
         shape, last = ops.shape(token_ids), cache.sentence
         token_ids = ops.where(ops.equal(position, 0), last["last_tokens"], token_ids)
@@ -178,10 +167,10 @@ class LanguageModel(TokenPredictor):
         logits = ops.cast(self.embedding(x, reverse=True), "float32")
         return ops.reshape(logits, (*shape, self.vocabulary_size)), cache
 
-    def _embed(self, token_ids: Any, offset: Any) -> Any:
+    def _embed(self, token_ids: Ids, offset: Size) -> Any:
         return self.positions(self.embedding(ops.maximum(token_ids, 0)), offset=offset)
 
 
-def _take(ids: Any, indices: Any) -> Any:
+def _take(ids: Ids, indices: Tensor) -> Any:
     """Takes `ids` `(B, S)` at `indices` `(B, M)` of each row, and any at negative indices."""
     return ops.take_along_axis(ids, ops.maximum(indices, 0), axis=1)

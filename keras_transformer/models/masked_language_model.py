@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.operations import nan_outside, scale_and_shift
+from keras_transformer._backend.types import Ids, Shape, Tensor
 from keras_transformer.layers import (
     Dropout,
     Encoder,
@@ -23,9 +24,9 @@ from keras_transformer.models.token_predictor import TokenPredictor
 class BertEncoder(ConfiguredModel):
     """The encoder of BERT: a vector for each token, from the tokens on both sides of it (§3).
 
-    The embeddings are the sum of token, position and, optionally, segment embeddings. Layer
-    normalization and dropout follow. The sizes default to those of BERT base. As in BERT, initial
-    matrices are drawn from a truncated normal distribution with standard deviation 0.02.
+    Layer normalization and dropout follow the sum of token, position and, optionally, segment
+    embeddings. The sizes default to those of BERT base, and initial matrices are drawn from a
+    truncated normal distribution with standard deviation 0.02.
 
     Call it in a functional model of your own, and add layers for your task. `MaskedLanguageModel`
     pretrains it.
@@ -42,7 +43,7 @@ class BertEncoder(ConfiguredModel):
         vocabulary_size: As for `LanguageModel`, as are `num_layers`, `d_model`, `num_heads`,
             `d_ff`, `dropout_rate`, `attention_dropout_rate`, `activation` and `dtype`, with the
             same defaults.
-        norm_epsilon: Constant that layer normalization adds to the variance. Defaults to 1e-12.
+        norm_epsilon: See `ResidualConnection`. Defaults to 1e-12.
         max_length: Number of position embeddings, the maximum length in tokens. Defaults to 512.
         num_segments: Number of segments. BERT has two, for pairs of texts. Defaults to 0, which
             means no segment embeddings.
@@ -56,12 +57,7 @@ class BertEncoder(ConfiguredModel):
         A float tensor `(B, S, D)` in the compute dtype, with a Keras mask that is False for
         padding.
 
-    Raises:
-        ValueError: If the sequence is longer than `max_length`, if `num_heads` does not divide
-            `d_model`, or if `pad_id` is not in the vocabulary.
-
-    Source: Devlin et al. 2019, BERT: Pre-training of Deep Bidirectional Transformers for Language
-    Understanding.
+    Source: Devlin et al. 2019, BERT.
     """
 
     def __init__(
@@ -78,7 +74,7 @@ class BertEncoder(ConfiguredModel):
         max_length: int = 512,
         num_segments: int = 0,
         pad_id: int = 0,
-        dtype: Any = None,
+        dtype: str | keras.DTypePolicy | None = None,
         **kwargs: Any,
     ) -> None:
         policy = keras.dtype_policies.get(dtype)
@@ -190,7 +186,7 @@ def _initializer() -> Any:
 class _TakePositions(ConfiguredLayer):
     """Takes from `(B, S, D)` the vectors at positions `(B, M)`: `(B, M, D)`, NaN outside of S."""
 
-    def call(self, vectors: Any, positions: Any) -> Any:
+    def call(self, vectors: Tensor, positions: Ids) -> Any:
         exists = ops.logical_and(positions >= 0, positions < ops.shape(vectors)[1])[..., None]
         indices = ops.where(exists, positions[..., None], 0)
         return nan_outside(exists, ops.take_along_axis(vectors, indices, axis=1))
@@ -203,9 +199,9 @@ class _TakePositions(ConfiguredLayer):
 class _Bias(ConfiguredLayer):
     """Adds a bias to the last axis."""
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Shape) -> None:
         self.bias = self.add_weight(name="bias", shape=(input_shape[-1],), initializer="zeros")
         self.built = True
 
-    def call(self, inputs: Any, training: bool = False) -> Any:
+    def call(self, inputs: Tensor, training: bool = False) -> Any:
         return scale_and_shift(inputs, shift=self.bias, training=training)

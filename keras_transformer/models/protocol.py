@@ -7,6 +7,7 @@ cache.
 import math
 from typing import Any, Protocol, runtime_checkable
 
+from keras_transformer._backend.types import Ids, Size
 from keras_transformer.capabilities import Capabilities
 from keras_transformer.layers.attention.cache import Cache
 
@@ -47,37 +48,30 @@ class Searchable(Protocol):
     pad_id: int
     variables: Any
 
-    def init_cache(self, source_ids: Any, max_length: int | None, beam_size: int = 1) -> Cache:
+    def init_cache(self, source_ids: Ids, max_length: int | None, beam_size: int = 1) -> Cache:
         """Reads the sources and returns the cache for the first step.
 
-        Args:
-            source_ids: int32 tensor `(B, S)`, padded at the end.
-            max_length: Maximum number of positions L to decode. If None, the cache grows by one
-                position per step. Search uses None only in TensorFlow graphs for all shapes.
-            beam_size: Number of beams N per sentence. Defaults to 1.
+        `source_ids` is an int32 tensor `(B, S)`, padded at the end, `max_length` the maximum number
+        of positions L to decode, and `beam_size` the number of beams N per sentence. With the
+        `max_length` None, which search uses only in TensorFlow graphs for all shapes, the cache
+        grows by one position per step.
         """
 
     def step(
-        self,
-        token_ids: Any,
-        cache: Cache,
-        position: Any,
-        return_attention_weights: bool = False,
+        self, token_ids: Ids, cache: Cache, position: Size, return_attention_weights: bool = False
     ) -> tuple[Any, ...]:
         """Predicts the next token of every beam.
 
         Args:
             token_ids: int32 tensor `(B, N)`, the tokens at `position`.
             cache: The cache that `init_cache`, `extend_cache` or the previous `step` returned.
-            position: Position of the tokens, an int or a 0-d int tensor. The first position is 0.
+            position: Position of the tokens, an int or a 0-d int tensor, 0 for the first.
             return_attention_weights: Whether to also return the attention weights over the source.
-                A model without attention may omit this argument, which only a coverage penalty
-                needs.
+                Only a coverage penalty needs this argument, which a model may omit.
 
         Returns:
-            A tuple of the logits for `position + 1`, float32 `(B, N, V)`, and the updated cache.
-            With `return_attention_weights`, the tuple also contains the attention weights, float32
-            `(B, N, S)`.
+            A tuple of the logits for `position + 1`, float32 `(B, N, V)`, the updated cache and, if
+            asked for, the attention weights, float32 `(B, N, S)`.
         """
 
 

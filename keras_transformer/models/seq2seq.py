@@ -5,9 +5,9 @@ from typing import Any, ClassVar, Self
 import keras
 from keras import ops
 
+from keras_transformer._backend.types import Ids, Tensor
 from keras_transformer.layers import TokenEmbedding, padding_mask
 from keras_transformer.layers.attention.cache import Cache, LimitedVocabulary
-from keras_transformer.layers.base import argument_names
 from keras_transformer.models.base import check_pad_id
 from keras_transformer.models.token_predictor import TokenPredictor
 
@@ -21,16 +21,11 @@ class Seq2Seq(TokenPredictor):
     The class has published sizes, the output projection and a limited vocabulary. A subclass
     creates its layers, calls `super().__init__(inputs, logits)`, stores each constructor argument
     in an attribute of equal name, and defines `init_cache` and `step` (see `Searchable` in
-    `models/protocol.py`), which call `embed_step` and `step_logits`. `register_architecture` makes
-    the class known to recipes.
-
-    Attributes:
-        architecture: The value of a recipe's `model.architecture` that stands for the class.
-        presets: The constructor arguments of published sizes, by the name of the size.
-            `register_architecture` sets both.
-        states: The symbolic output of the decoder, before the projection to logits.
-        source_embedding: The `TokenEmbedding` of the encoder.
-        target_embedding: The `TokenEmbedding` of the decoder, which also computes the logits.
+    `models/protocol.py`), which call `embed_step` and `step_logits`. It also sets `states`, the
+    symbolic output of the decoder before the projection to logits, and the `TokenEmbedding` layers
+    `source_embedding` and `target_embedding`, of which the last computes the logits.
+    `register_architecture` makes the class known to recipes, and sets `architecture`, its name
+    there, and `presets`, the constructor arguments of published sizes.
     """
 
     architecture: ClassVar[str]
@@ -63,9 +58,9 @@ class Seq2Seq(TokenPredictor):
     @classmethod
     def settings(cls) -> set[str]:
         """Returns the constructor arguments that the section `model` of a recipe can set."""
-        return set(argument_names(cls, Seq2Seq)) - _FROM_ELSEWHERE
+        return set(cls.argument_names()) - _FROM_ELSEWHERE
 
-    def limit_vocabulary(self, cache: Cache, token_ids: Any) -> Cache:
+    def limit_vocabulary(self, cache: Cache, token_ids: Ids) -> Cache:
         """Limits `step` to some tokens (see `Searchable`)."""
         if self.target_embedding.scale is not None:
             raise ValueError(
@@ -77,14 +72,14 @@ class Seq2Seq(TokenPredictor):
         )
         return cache._replace(sentence={**cache.sentence, "vocabulary": vocabulary})
 
-    def embed_step(self, token_ids: Any, cache: Cache) -> Any:
+    def embed_step(self, token_ids: Ids, cache: Cache) -> Any:
         """Returns the embeddings `(B * N, 1, E)` of the `token_ids` `(B, N)` of a step."""
         vocabulary = cache.sentence.get("vocabulary")
         if vocabulary is not None:
             token_ids = vocabulary.ids(token_ids)
         return self.target_embedding(ops.reshape(token_ids, (-1, 1)))
 
-    def step_logits(self, states: Any, token_ids: Any, cache: Cache) -> Any:
+    def step_logits(self, states: Tensor, token_ids: Ids, cache: Cache) -> Any:
         """Returns the logits of a step, float32 `(B, N, V)`, of the hidden states `(B * N, E)`."""
         vocabulary, beams = cache.sentence.get("vocabulary"), ops.shape(token_ids)[1]
         if vocabulary is not None:
@@ -92,7 +87,7 @@ class Seq2Seq(TokenPredictor):
         logits = self.target_embedding(states, reverse=True)
         return ops.reshape(ops.cast(logits, "float32"), (-1, beams, logits.shape[-1]))
 
-    def without_padding(self, weights: Any, source_ids: Any, target_ids: Any) -> Any:
+    def without_padding(self, weights: Tensor, source_ids: Ids, target_ids: Ids) -> Any:
         """Returns attention weights `(B * N, T, S)` as float32 `(B, N, T, S)`, 0 for padding."""
         _, beams, length = ops.shape(target_ids)
         weights = ops.cast(weights, "float32")

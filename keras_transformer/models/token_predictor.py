@@ -23,11 +23,9 @@ class TokenPredictor(ConfiguredModel):
     """Base class of the models whose output is the logits `(B, T, V)` of tokens.
 
     `compile("adam")` is enough: the loss is `MaskedCrossentropy()` and the metrics are
-    `MaskedAccuracy()` and `Perplexity()`, with the model's padding. If `fit` or `evaluate` gets no
-    labels, the label of each token is the next one. `target_ids` are then bos, pieces and eos.
-
-    Attributes:
-        pad_id: Id of padding in the labels.
+    `MaskedAccuracy()` and `Perplexity()`, with the `pad_id` of the model. If `fit` or `evaluate`
+    gets no labels, the label of each token is the next one. `target_ids` are then bos, pieces and
+    eos.
     """
 
     pad_id: int

@@ -5,10 +5,12 @@ from typing import Any, Self
 import keras
 from keras import ops
 
+from keras_transformer._backend.types import Ids, Size
 from keras_transformer.architectures import register_architecture
 from keras_transformer.layers import Decoder, Dropout, Encoder, EncoderLayer, padding_mask
 from keras_transformer.layers.attention.attention_patterns import new_attention_pattern
 from keras_transformer.layers.attention.cache import Cache
+from keras_transformer.layers.normalization import takes_padding_mask
 from keras_transformer.layers.positions.positional_encoding import new_position_encoding
 from keras_transformer.models.seq2seq import Seq2Seq, ids_inputs, token_embeddings
 
@@ -38,42 +40,31 @@ class Transformer(Seq2Seq):
     Args:
         vocabulary_size: Size V of the joint vocabulary, or of the source vocabulary if
             `target_vocabulary_size` is given.
-        target_vocabulary_size: Size of the target vocabulary. With two vocabularies, the source
-            embedding has its own matrix, and the target embedding shares a matrix with the output
-            projection. Defaults to None, which means a joint vocabulary. Both embeddings and the
-            output projection then share one matrix (see `tie_word_embeddings`).
+        target_vocabulary_size: Size of the target vocabulary. The source embedding then has its own
+            matrix. Defaults to None, which means a joint vocabulary: both embeddings and the output
+            projection share one matrix (see `tie_word_embeddings`).
         num_layers: Number of encoder layers. Defaults to 6.
         num_decoder_layers: Number of decoder layers. Defaults to `num_layers`.
         d_model: Width D. Defaults to 512.
-        num_heads: Number of attention heads H. Defaults to 8.
-        d_ff: Width F of the feed-forward networks. Defaults to 2048.
         dropout_rate: Dropout rate, in [0, 1), for sublayer outputs and for the sums of embeddings
             and position encodings (§5.4). Defaults to 0.1.
-        attention_dropout_rate: Dropout rate, in [0, 1), for the attention weights. Defaults to 0.
+        num_heads, d_ff, d_k, attention_dropout_rate, use_scale, activation: See `EncoderLayer`.
+        norm_first, norm_epsilon, normalization: See `ResidualConnection`. With `norm_first`, each
+            stack ends with a norm.
         position_encoding: `"sinusoidal"`, `"sinusoidal_half_split"`, `"sinusoidal_marian"`,
             `"sinusoidal_opennmt"`, `"sinusoidal_fairseq"`, `"learned"`, `"rotary"`, `"alibi"`,
             `"t5"`, `"none"`, or a name registered by a program. Defaults to `"sinusoidal"`.
-        activation: Activation of the feed-forward networks. Defaults to `"relu"`.
-        norm_first: Whether to use pre-norm, with a final norm after each stack, instead of the
-            paper's post-norm. Defaults to False.
-        norm_epsilon: Constant that the normalization adds to the variance. Defaults to 1e-6.
         max_length: Maximum sequence length in tokens, for search and for position encodings of
             limited length (learned). Defaults to 1024.
         pad_id: Id of padding. Defaults to 0.
         attention_pattern: Pattern of self-attention for long sequences (§4): `"full"`, `"local"`,
-            or a name registered by a program. With a pattern, cross-attention uses `"full"`.
-            `"full"` gives the same results as no pattern, but does not store all attention scores.
-            Defaults to None, which computes all scores at once (equation 1). This is fastest for
-            short inputs.
+            or a name registered by a program. `"full"` gives the same results as no pattern, but
+            does not store all attention scores. Cross-attention then uses `"full"`. Defaults to
+            None, which computes all scores at once. This is fastest for short inputs.
         attention_window: Window of `"local"` in tokens, or the size that another pattern needs.
             Must be None for patterns without one. Defaults to None.
-        d_k: Width K of queries and keys in each head. Values always have the width
-            `d_model // num_heads`. Defaults to None, which means the width of the values.
-        use_scale: Whether attention scores are divided by sqrt(d_k) (§3.2.1). Defaults to True.
-        normalization: `"layer"`, or `"batch"` to normalize each feature over the real tokens of a
-            batch, for comparison. Defaults to `"layer"`, as in the paper.
         tie_word_embeddings: Whether the output projection shares the matrix of the target
-            embedding. If False, it has a matrix of its own. Defaults to True, as in the paper.
+            embedding. Defaults to True, as in the paper.
         use_logits_bias: Whether a learned bias is added to the logits. Defaults to False.
         dtype: Dtype policy of all layers. Defaults to the global policy.
 
@@ -83,9 +74,6 @@ class Transformer(Seq2Seq):
 
     Returns:
         The logits, a float tensor `(B, T, V)` in the compute dtype. Row t predicts token t + 1.
-
-    Attributes:
-        states: The decoder's symbolic output `(B, T, D)`, before the projection to logits.
 
     Raises:
         ValueError: If `position_encoding` or `attention_pattern` is unknown or the two are
@@ -119,7 +107,7 @@ class Transformer(Seq2Seq):
         normalization: str = "layer",
         tie_word_embeddings: bool = True,
         use_logits_bias: bool = False,
-        dtype: Any = None,
+        dtype: str | keras.DTypePolicy | None = None,
         **kwargs: Any,
     ) -> None:
         policy = keras.dtype_policies.get(dtype)
@@ -156,8 +144,9 @@ class Transformer(Seq2Seq):
         x = dropout(source_positions(source_embedding(source_ids)))
         memory = encoder.call(x, padding_mask=source_mask)
         y = dropout(positions(target_embedding(target_ids)))
-        # Padding at the end of the target needs a mask only in the statistics of a batch.
-        target_mask = padding_mask(target_ids, pad_id) if normalization == "batch" else None
+        # Padding at the end of the target needs a mask only for the statistics of some norms.
+        norm = decoder.layers[0].feed_forward_residual.norm.__class__
+        target_mask = padding_mask(target_ids, pad_id) if takes_padding_mask(norm) else None
         states = decoder.call(y, memory, target_mask, memory_padding_mask=source_mask)
         encoder.built = decoder.built = True  # or `train_on_batch` would try to build them again
         logits = target_embedding(states, reverse=True)
@@ -178,11 +167,11 @@ class Transformer(Seq2Seq):
         """Creates a model of the big size of the paper, with random weights (see `of_size`)."""
         return cls.of_size("big", vocabulary_size, **changes)
 
-    def encode(self, source_ids: Any) -> Any:
+    def encode(self, source_ids: Ids) -> Any:
         """Returns the encoder's output, float `(B, S, D)`, for `source_ids`, int `(B, S)`."""
         return self._encode(source_ids)
 
-    def init_cache(self, source_ids: Any, max_length: int | None, beam_size: Any = 1) -> Cache:
+    def init_cache(self, source_ids: Ids, max_length: int | None, beam_size: Size = 1) -> Cache:
         """Encodes the sources and returns the cache (see `Searchable.init_cache`).
 
         Raises `ValueError` if `max_length` exceeds the number of learned positions.
@@ -198,7 +187,7 @@ class Transformer(Seq2Seq):
         return self.decoder.extend_cache(cache, max_length)
 
     def step(
-        self, token_ids: Any, cache: Cache, position: Any, return_attention_weights: bool = False
+        self, token_ids: Ids, cache: Cache, position: Size, return_attention_weights: bool = False
     ) -> tuple[Any, ...]:
         """Predicts the next token of every beam (see `Searchable.step` and `source_attention`)."""
         x = self.positions(self.embed_step(token_ids, cache), offset=position)
@@ -208,7 +197,7 @@ class Transformer(Seq2Seq):
             return logits, cache, ops.mean(ops.cast(weights, "float32"), axis=1)
         return logits, cache
 
-    def source_attention(self, source_ids: Any, target_ids: Any) -> Any:
+    def source_attention(self, source_ids: Ids, target_ids: Ids) -> Any:
         """Returns the attention weights from target to source tokens (see `Searchable`).
 
         They are from the last layer's cross-attention, averaged over heads. For each real target

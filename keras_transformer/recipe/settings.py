@@ -284,7 +284,7 @@ class ModelSettings(_Section):
     norm_epsilon: Epsilon | None = None
     """Added to the variance in the norms. Default: 1e-6."""
     normalization: str | None = None
-    """One of layer, batch, or a name that a program registers. Default: layer."""
+    """Norm: layer, or a name that a program registers. Default: layer."""
     tie_word_embeddings: bool | None = None
     """One matrix for target embedding and output projection. Default: true."""
     use_logits_bias: bool | None = None

@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import ablation_layers  # noqa: F401  registers batch normalization
 import keras
 import numpy as np
 import pytest

@@ -14,10 +14,7 @@ from support.contract import randomize, to_numpy
 from keras_transformer import Transformer
 from keras_transformer.layers import Decoder, DecoderLayer, Encoder, EncoderLayer, TokenEmbedding
 from keras_transformer.layers.base import Dense
-from keras_transformer.layers.saving import (
-    layer_changes,
-    placeholder_weights,
-)
+from keras_transformer.layers.saving import layer_changes, placeholder_weights
 from keras_transformer.models.base import in_float32
 from keras_transformer.runs.loading import load_model
 
@@ -57,8 +54,7 @@ def test_changes_are_json_by_path():
 )
 def test_layers_in_a_model_of_the_users_are_saved_quantized(mode, tmp_path):
     inputs = keras.Input((None, 6))
-    model = keras.Model(inputs, EncoderLayer(d_model=6, num_heads=2, d_ff=8)(inputs))
-    randomize(model)
+    model = randomize(keras.Model(inputs, EncoderLayer(d_model=6, num_heads=2, d_ff=8)(inputs)))
     model.quantize(mode)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
@@ -116,26 +112,48 @@ def freeze_in_turn(layer):
     frozen(layer.layers[0].feed_forward, layer.layers[0].feed_forward.inner)
 
 
+def users_model(kind, freeze, **sizes):
+    layer = kind(**sizes, d_model=6, num_heads=2, d_ff=8)
+    inputs = keras.Input((None, 6))
+    model = keras.Model(inputs, keras.layers.Dense(1)(layer(inputs)))
+    freeze(layer)
+    return model
+
+
+def frozen_transformer(freeze):
+    """Its encoder layers are sublayers of the model, and of the encoder too."""
+    model = small_transformer()
+    freeze(model)
+    return model
+
+
 FREEZINGS = {
-    "all_but_one_below": (EncoderLayer, lambda x: frozen(x, x.feed_forward.inner)),
-    "unfrozen_again": (EncoderLayer, lambda x: (frozen(x), setattr(x, "trainable", True))),
-    "stack_in_turn": (Encoder, freeze_in_turn),
-    "lora_in_unfrozen": (
-        EncoderLayer,
-        lambda x: frozen(x, x.feed_forward).feed_forward.inner.enable_lora(2),
+    "all_but_one_below": lambda: users_model(
+        EncoderLayer, lambda x: frozen(x, x.feed_forward.inner)
+    ),
+    "unfrozen_again": lambda: users_model(
+        EncoderLayer, lambda x: (frozen(x), setattr(x, "trainable", True))
+    ),
+    "stack_in_turn": lambda: users_model(Encoder, freeze_in_turn, num_layers=3),
+    "lora_in_unfrozen": lambda: users_model(
+        EncoderLayer, lambda x: frozen(x, x.feed_forward).feed_forward.inner.enable_lora(2)
+    ),
+    "transformer": lambda: frozen_transformer(lambda x: frozen(x, x.decoder, x.source_embedding)),
+    "transformer_in_turn": lambda: frozen_transformer(
+        lambda x: (freeze_in_turn(x.encoder), frozen(x.decoder.layers[-1]))
     ),
 }
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("kind, freeze", FREEZINGS.values(), ids=FREEZINGS)
-def test_what_is_frozen_stays_so_in_a_model_of_the_users(kind, freeze, tmp_path):
-    layer = kind(**({"num_layers": 3} if kind is Encoder else {}), d_model=6, num_heads=2, d_ff=8)
-    inputs = keras.Input((None, 6))
-    model = keras.Model(inputs, keras.layers.Dense(1)(layer(inputs)))
-    freeze(layer)
+@pytest.mark.parametrize("name", FREEZINGS)
+def test_what_is_frozen_stays_so(name, tmp_path):
+    model = FREEZINGS[name]()
     model.save(tmp_path / "model.keras")
-    for other in (keras.saving.load_model(tmp_path / "model.keras"), copy.deepcopy(model)):
+    copies = [keras.saving.load_model(tmp_path / "model.keras"), copy.deepcopy(model)]
+    if isinstance(model, Transformer):
+        copies.append(Transformer.from_config(json.loads(json.dumps(model.get_config()))))
+    for other in copies:
         assert trainable_flags(other) == trainable_flags(model)
 
 
@@ -191,26 +209,6 @@ def test_a_second_call_of_enable_lora_changes_nothing():
 
 def small_transformer():
     return Transformer(9, num_layers=2, d_model=6, num_heads=2, d_ff=8, norm_first=True)
-
-
-@pytest.mark.once
-@pytest.mark.parametrize(
-    "freeze",
-    [
-        lambda x: frozen(x, x.decoder, x.source_embedding),
-        lambda x: (freeze_in_turn(x.encoder), frozen(x.decoder.layers[-1])),
-    ],
-    ids=["model", "in_turn"],
-)
-def test_what_is_frozen_in_a_transformer_stays_so(freeze, tmp_path):
-    """Its encoder layers are sublayers of the model, and of the encoder too."""
-    model = small_transformer()
-    freeze(model)
-    model.save(tmp_path / "model.keras")
-    of_config = Transformer.from_config(json.loads(json.dumps(model.get_config())))
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    for other in (of_config, loaded, copy.deepcopy(model)):
-        assert trainable_flags(other) == trainable_flags(model)
 
 
 # --- Weights of zeros where loading replaces them -------------------------------------------------

@@ -3,11 +3,12 @@
 import keras
 import numpy as np
 import pytest
+from ablation_layers import BatchNormalization
 from support import reference
 from support.contract import assert_layer_contract, randomize, to_numpy, weights_of
 
-from keras_transformer.layers import FeedForward, ResidualConnection, normalization as module
-from keras_transformer.layers.normalization import BatchNormalization, normalization
+from keras_transformer.layers import FeedForward, ResidualConnection
+from keras_transformer.layers.normalization import NORMALIZATIONS, normalization
 from keras_transformer.models import Transformer
 from keras_transformer.recipe.settings import ModelSettings
 
@@ -33,9 +34,7 @@ def test_contract_of_the_network(inputs, tmp_path):
 
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_approximate"])
 def test_the_network_agrees_with_reference(x, activation):
-    layer = FeedForward(D, F, activation)
-    layer.build(x.shape)
-    randomize(layer)
+    layer = randomize(FeedForward(D, F, activation), shape=x.shape)
     expected = reference.feed_forward(weights_of(layer), x, activation)
     np.testing.assert_allclose(to_numpy(layer(x)), expected, atol=1e-4)
 
@@ -47,9 +46,7 @@ def test_contract_of_the_connection(inputs, tmp_path):
 
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_the_connection_agrees_with_reference(inputs, norm_first):
-    layer = ResidualConnection(0.5, norm_first)
-    layer.build((B, T, D))
-    randomize(layer)
+    layer = randomize(ResidualConnection(0.5, norm_first), shape=(B, T, D))
     x = inputs["x"]
     expected = reference.residual(weights_of(layer), x, lambda x: x * x, norm_first)
     entered = to_numpy(layer.enter(x))
@@ -87,10 +84,7 @@ def test_normalizes_in_float32_under_half_precision():
 
 
 def new_batch_normalization():
-    layer = BatchNormalization()
-    layer.build((B, T, D))
-    randomize(layer)
-    return layer
+    return randomize(BatchNormalization(), shape=(B, T, D))
 
 
 def test_contract_of_batch_normalization(x, tmp_path):
@@ -121,7 +115,7 @@ def test_a_padding_mask_is_for_this_layer_alone():
 
 @pytest.mark.once
 def test_a_norm_of_ones_own_is_named_in_a_recipe(monkeypatch):
-    monkeypatch.setattr(module, "NORMALIZATIONS", {**module.NORMALIZATIONS})
+    monkeypatch.setitem(NORMALIZATIONS, "rms_of_a_program", None)  # is deleted after the test
 
     @normalization("rms_of_a_program")
     class RMS(keras.layers.RMSNormalization):

@@ -31,10 +31,7 @@ def ids():
 
 @pytest.fixture
 def layer(ids):
-    layer = TokenEmbedding(V, D)
-    layer.build(ids.shape)
-    randomize(layer)
-    return layer
+    return randomize(TokenEmbedding(V, D), shape=ids.shape)
 
 
 OUTPUTS = [
@@ -50,9 +47,7 @@ def test_contract(ids, tmp_path):
 
 @pytest.mark.parametrize("output", OUTPUTS)
 def test_agrees_with_reference(output, ids):
-    layer = TokenEmbedding(V, D, **output)
-    layer.build(ids.shape)
-    randomize(layer)
+    layer = randomize(TokenEmbedding(V, D, **output), shape=ids.shape)
     weights = weights_of(layer)
     vectors = layer(ids)
     np.testing.assert_allclose(
@@ -68,8 +63,7 @@ def test_agrees_with_reference(output, ids):
 def test_embedding_keeps_its_vectors_to_half_a_step(output):
     layer = TokenEmbedding(vocabulary_size=7, d_model=11, **output)
     ids = np.arange(7)[None]
-    layer.build(ids.shape)
-    randomize(layer)
+    randomize(layer, shape=ids.shape)
     before = to_numpy(layer(ids))
     logits = to_numpy(layer(before, reverse=True))
     layer.quantize("int8")
@@ -103,8 +97,7 @@ def test_ids_of_any_integers_are_looked_up(layer, dtype):
 def test_a_quantized_embedding_in_ones_own_model_is_loaded(output, tmp_path):
     ids = keras.Input((3,), dtype="int32")
     layer = TokenEmbedding(7, 4, **output)
-    model = keras.Model(ids, layer(layer(ids), reverse=True))
-    randomize(model)
+    model = randomize(keras.Model(ids, layer(layer(ids), reverse=True)))
     model.quantize("int8")
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")

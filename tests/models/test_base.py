@@ -1,7 +1,9 @@
 """What all models have in common; test_equivalence.py and test_seq2seq.py have the rest."""
 
 import copy
+import inspect
 import json
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -9,18 +11,19 @@ import pytest
 from support import small_models
 from support.command_line import run_python
 from support.contract import randomize, to_numpy
+from support.fake_models import BigramModel
 from support.html_page import Page
 
 from keras_transformer import (
     BertEncoder,
+    Ensemble,
     LanguageModel,
-    MaskedAccuracy,
-    MaskedCrossentropy,
     MaskedLanguageModel,
-    Perplexity,
 )
+from keras_transformer.capabilities import Capabilities
 from keras_transformer.models import Transformer
 from keras_transformer.models.base import in_float32
+from keras_transformer.models.protocol import Searchable, SlicesLogits
 from keras_transformer.portability.comparison import random_inputs
 from keras_transformer.training import SlicedLogitsTrainer
 
@@ -56,21 +59,6 @@ def test_config_contains_the_model_that_is_an_argument_and_all_changes_once():
     loaded = MaskedLanguageModel.from_config(config)
     assert json.loads(json.dumps(loaded.get_config())) == config
     assert not loaded.encoder.embedding.trainable
-
-
-@pytest.mark.once
-@pytest.mark.parametrize(
-    "counted",
-    [
-        {"loss": MaskedCrossentropy()},
-        {"metrics": ["accuracy", MaskedAccuracy()]},
-        {"weighted_metrics": [Perplexity()]},
-    ],
-)
-def test_compile_refuses_another_padding(counted):
-    model = LanguageModel(5, 1, 4, 1, 4, 0.0, 0.0, max_length=4, pad_id=-1)
-    with pytest.raises(ValueError, match=r"pad_id=0 of \w+, pad_id=-1 of the model"):
-        model.compile("sgd", **counted)
 
 
 MODELS = {
@@ -109,8 +97,7 @@ def test_every_model_can_be_quantized(name, mode):
 @pytest.mark.once
 @each_model
 def test_results_do_not_depend_on_floatx(name):
-    model = MODELS[name]()
-    randomize(model)
+    model = randomize(MODELS[name]())
     inputs = random_inputs(model)
     expected = to_numpy(model(inputs))
     floatx = keras.config.floatx()
@@ -125,10 +112,16 @@ def test_results_do_not_depend_on_floatx(name):
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("pad_id", [13, -2])
-def test_padding_of_a_language_model_is_in_the_vocabulary_or_is_minus_1(pad_id):
-    with pytest.raises(ValueError, match=f"`pad_id` must be an integer from -1.*pad_id={pad_id}"):
-        LanguageModel(13, 1, 4, 2, 6, pad_id=pad_id)
+@pytest.mark.parametrize("pad_id", [-2, -1, 13])
+def test_padding_is_in_the_vocabulary_or_for_a_language_model_minus_1(pad_id):
+    message = f"`pad_id` must be an integer from .*pad_id={pad_id}"
+    with pytest.raises(ValueError, match=message):
+        Transformer(99, target_vocabulary_size=13, pad_id=pad_id)
+    with pytest.raises(ValueError, match=message):
+        BertEncoder(13, pad_id=pad_id)
+    if pad_id != -1:
+        with pytest.raises(ValueError, match=message):
+            LanguageModel(13, 1, 4, 2, 6, pad_id=pad_id)
 
 
 @pytest.mark.once
@@ -193,3 +186,31 @@ def test_a_layer_of_a_stack_cannot_be_replaced():
     for stack in (model.encoder, model.decoder):
         with pytest.raises(TypeError, match="does not support item assignment"):
             stack.layers[0] = stack.layers[-1]
+
+
+@pytest.mark.once
+def test_what_a_model_lacks_has_a_default():
+    assert Capabilities.of(object()) == Capabilities()
+    found = Capabilities.of(SimpleNamespace(compiles=False, vocabulary_size=7))
+    assert found == Capabilities(compiles=False, vocabulary_size=7)
+    assert found.vocabulary_sizes == (7, 7)
+
+
+@pytest.mark.once
+def test_an_ensemble_has_the_methods_that_all_its_models_have():
+    transformer, other = small_models.new_model(num_layers=1), BigramModel({}, 13)
+    for name in ("extend_cache", "limit_vocabulary", "source_attention"):
+        of_one, of_both = (Ensemble([transformer, x]) for x in (transformer, other))
+        assert callable(getattr(Capabilities.of(of_one), name))
+        assert getattr(Capabilities.of(of_both), name) is None
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("protocol", [Searchable, SlicesLogits])
+@pytest.mark.parametrize("model", [LanguageModel, Transformer])
+def test_a_model_has_the_methods_with_their_arguments(model, protocol):
+    for method, function in inspect.getmembers(protocol, inspect.isfunction):
+        if not method.startswith("_"):
+            optional = [] if hasattr(model, "source_attention") else ["return_attention_weights"]
+            expected = [x for x in inspect.signature(function).parameters if x not in optional]
+            assert list(inspect.signature(getattr(model, method)).parameters) == expected

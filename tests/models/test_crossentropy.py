@@ -84,20 +84,23 @@ def test_half_precision_logits_are_summed_in_float32(labels, logits):
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("shape", [(B, T, 1), (B, 1, 1), ()])
-def test_weights_with_other_axes_are_refused(labels, logits, shape):
-    for made in (MaskedCrossentropy(), MaskedAccuracy(), Perplexity()):
-        with pytest.raises(ValueError, match="`sample_weight` must have a weight for each token"):
-            made(labels, logits, np.ones(shape, "float32"))
-
-
-@pytest.mark.once
-@pytest.mark.parametrize("shape", [(B, 1), (B, T, 1), (B,), (B, T - 1)])
-def test_one_label_a_row_is_refused(labels, logits, shape):
-    few = np.resize(labels, shape)
-    for made in (MaskedCrossentropy(), MaskedAccuracy(), Perplexity()):
-        with pytest.raises(ValueError, match=r"`y_true` must have one label .* shape \(3, 5\)"):
-            made(few, logits)
+@pytest.mark.parametrize(
+    "labels, weights, message",
+    [
+        *(
+            ((B, T), shape, "`sample_weight` must have a weight for each token")
+            for shape in ((B, T, 1), (B, 1, 1), ())
+        ),
+        *(
+            (shape, (B, T), r"`y_true` must have one label .* shape \(3, 5\)")
+            for shape in ((B, 1), (B, T, 1), (B,), (B, T - 1))
+        ),
+    ],
+)
+@pytest.mark.parametrize("made", [MaskedCrossentropy(), MaskedAccuracy(), Perplexity()])
+def test_labels_and_weights_of_other_shapes_are_refused(made, labels, weights, message, logits):
+    with pytest.raises(ValueError, match=message):
+        made(np.ones(labels, "int32"), logits, np.ones(weights, "float32"))
 
 
 @pytest.mark.parametrize("label", [V, -1])

@@ -49,9 +49,7 @@ def new_model(change):
     sizes = {"num_layers": 1, "d_model": 12, "num_heads": 3, "d_ff": 23, "max_length": 11}
     if change.startswith("own_output"):
         sizes |= {"tie_word_embeddings": False, "use_logits_bias": True}
-    model = Transformer(V, **sizes, dropout_rate=0.0, dtype=dtype)
-    randomize(model)
-    return model
+    return randomize(Transformer(V, **sizes, dropout_rate=0.0, dtype=dtype))
 
 
 def enable_lora(model):

@@ -149,6 +149,20 @@ def test_other_losses_and_metrics_of_keras_are_refused(counted):
 
 
 @pytest.mark.once
+@pytest.mark.parametrize(
+    "counted",
+    [
+        {"loss": MaskedCrossentropy()},
+        {"metrics": ["accuracy", MaskedAccuracy()]},
+        {"weighted_metrics": [Perplexity()]},
+    ],
+)
+def test_another_padding_is_refused(counted):
+    with pytest.raises(ValueError, match=r"pad_id=0 of \w+, pad_id=5 of the model"):
+        new_model(pad_id=5).compile("sgd", **counted)
+
+
+@pytest.mark.once
 def test_own_losses_and_metrics_are_left_alone():
     def accuracy(y_true, y_pred):
         return y_true

@@ -8,16 +8,7 @@ import numpy as np
 import pytest
 from support import reference
 from support.contract import to_numpy, weights_of
-from support.small_models import (
-    LENGTH,
-    VARIANTS,
-    B,
-    T,
-    V,
-    inputs_of,
-    new_model,
-    small_model,
-)
+from support.small_models import LENGTH, VARIANTS, B, T, V, inputs_of, new_model, small_model
 
 from keras_transformer.models import Transformer
 
@@ -61,7 +52,7 @@ def test_cache_does_not_outgrow_learned_positions():
 
 @pytest.mark.once
 @pytest.mark.parametrize("variant", ["sinusoidal", "all_at_once"])
-def test_future_tokens_do_not_affect_past(variant):
+def test_neither_future_tokens_nor_padding_change_a_logit(variant):
     model = small_model(variant)
     inputs = inputs_of(model)
     whole = to_numpy(model(inputs))
@@ -70,18 +61,11 @@ def test_future_tokens_do_not_affect_past(variant):
     changed = to_numpy(model({**inputs, "target_ids": target_ids}))
     np.testing.assert_allclose(changed[:, :3], whole[:, :3], atol=1e-6)
     assert np.abs(changed[:, 3:] - whole[:, 3:]).max() > 0.1
-
-
-@pytest.mark.once
-@pytest.mark.parametrize("variant", ["sinusoidal", "all_at_once"])
-def test_padding_changes_nothing(variant):
-    model = small_model(variant)
-    inputs = inputs_of(model)
     padded = {
         name: np.pad(ids, ((0, 0), (0, 3)), constant_values=model.pad_id)
         for name, ids in inputs.items()
     }
-    np.testing.assert_allclose(to_numpy(model(padded))[:, :T], to_numpy(model(inputs)), atol=1e-5)
+    np.testing.assert_allclose(to_numpy(model(padded))[:, :T], whole, atol=1e-5)
 
 
 def test_padding_changes_no_statistics_of_the_batch():
@@ -89,15 +73,10 @@ def test_padding_changes_no_statistics_of_the_batch():
     inputs = inputs_of(model)
     is_real = inputs["target_ids"] != model.pad_id
     outputs = [
-        to_numpy(
-            model(
-                {name: np.pad(ids, ((0, 0), (0, more))) for name, ids in inputs.items()},
-                training=True,
-            )
-        )
+        model({name: np.pad(x, ((0, 0), (0, more))) for name, x in inputs.items()}, training=True)
         for more in (0, 3)
     ]
-    short, long = (output[:, :T][is_real] for output in outputs)
+    short, long = (to_numpy(output)[:, :T][is_real] for output in outputs)
     np.testing.assert_allclose(long, short, atol=1e-5)
     assert np.abs(short - to_numpy(model(inputs))[is_real]).max() > 0.1
 
@@ -226,10 +205,21 @@ def test_presets_have_as_many_parameters_as_published():
     tiny, base = Transformer.tiny(9728), Transformer.base(37000)
     assert tiny.count_params() == parameters(4, 128, 256, 9728)
     assert round(tiny.count_params() / 1e6, 2) == 2.57
+    own = Transformer.tiny(13, num_layers=1, d_ff=11)
+    assert (own.num_layers, own.d_ff, own.d_model) == (1, 11, 128)
     assert base.count_params() == parameters(6, 512, 2048, 37000) == 63_082_496
 
 
 @pytest.mark.once
-def test_arguments_replace_those_of_the_published_size():
-    model = Transformer.tiny(13, num_layers=1, d_ff=11)
-    assert (model.num_layers, model.d_ff, model.d_model) == (1, 11, 128)
+def test_a_recipe_sets_the_sizes_of_a_model_and_not_what_the_tokenizer_says():
+    settings, presets = Transformer.settings(), Transformer.presets
+    assert {"d_model", "dropout_rate", "max_length"} <= settings
+    assert not settings & {"self", "vocabulary_size", "target_vocabulary_size", "pad_id", "kwargs"}
+    assert all(sizes.keys() <= settings for sizes in presets.values())
+
+
+@pytest.mark.once
+def test_the_defaults_are_the_base_preset():
+    arguments = inspect.signature(Transformer.__init__).parameters
+    base = Transformer.presets["base"]
+    assert {size: arguments[size].default for size in base} == base

@@ -36,11 +36,13 @@ def to_numpy(tensor: Any) -> np.ndarray:
     return keras.ops.convert_to_numpy(tensor)
 
 
-def randomize(layer: keras.layers.Layer, seed: int = 0) -> None:
+def randomize(layer: Any, seed: int = 0, shape: Any = None) -> Any:
     """Draws every weight anew, biases and gains too: a zero bias hides what is done with it.
 
-    The same numbers on every backend.
+    The same numbers on every backend. With `shape`, builds the layer first. Returns the layer.
     """
+    if shape:
+        layer.build(shape)
     generator = np.random.default_rng(seed)
     for weight in layer.weights:
         noise = generator.normal(size=weight.shape)
@@ -53,6 +55,7 @@ def randomize(layer: keras.layers.Layer, seed: int = 0) -> None:
         else:
             value = noise * weight.shape[0 if weight.name == "kernel" else -1] ** -0.5
         weight.assign(value.astype("float32"))
+    return layer
 
 
 def weights_of(layer: keras.layers.Layer) -> dict[str, Any]:

@@ -25,9 +25,7 @@ def new_model(variant="learned", **changes):
     """A model with random weights; its norms have the epsilon of the NumPy reference."""
     sizes = {"num_layers": LAYERS, "d_model": D, "num_heads": H, "d_ff": F, "max_length": LONGEST}
     options = {**sizes, "norm_epsilon": 1e-6, "pad_id": -1, **VARIANTS[variant], **changes}
-    model = LanguageModel(V, **options)
-    randomize(model)
-    return model
+    return randomize(LanguageModel(V, **options))
 
 
 small_model = functools.cache(new_model)

@@ -53,9 +53,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 def new_model(variant: str = "sinusoidal", **overrides: Any) -> Transformer:
     """A model with random weights, the same on every backend."""
-    model = Transformer(V, **{**SIZES, **VARIANTS[variant], **overrides})
-    randomize(model)
-    return model
+    return randomize(Transformer(V, **{**SIZES, **VARIANTS[variant], **overrides}))
 
 
 @functools.cache

@@ -11,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import ablation_layers  # noqa: F401  registers batch normalization
+
 from keras_transformer.recipe.files import load_recipe
 from keras_transformer.recipe.settings import Recipe
 from keras_transformer.training import train

@@ -1,33 +1,21 @@
 """Attention patterns for long sequences: a base class, a registry of names, and the patterns."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import keras
 from keras import ops
 
 from keras_transformer._backend.gradient_checkpointing import remat
 from keras_transformer._backend.operations import MASKED_SCORE, attend, scalar
+from keras_transformer._backend.types import Mask, Size, Tensor
 from keras_transformer.errors import check_sizes
+from keras_transformer.layers.base import Registry
+from keras_transformer.layers.dropout import Dropout
 
-ATTENTION_PATTERNS: dict[str, Any] = {}  # classes by their names
+ATTENTION_PATTERNS = Registry("attention_pattern")  # subclasses of `AttentionPattern`
+attention_pattern = ATTENTION_PATTERNS.register
 SMALLEST_BLOCK = 64
-
-
-def attention_pattern(name: str) -> Callable[[type], type]:
-    """Returns a decorator that registers a subclass of `AttentionPattern` under `name`.
-
-    Keras registers the class, too, so that saved layers with the pattern can be loaded.
-    """
-
-    def register(pattern: type) -> type:
-        ATTENTION_PATTERNS[name] = pattern
-        keras.saving.register_keras_serializable(package="keras_transformer")(pattern)
-        return pattern
-
-    return register
 
 
 def new_attention_pattern(name: Any, window: int | None) -> Any:
@@ -42,7 +30,7 @@ def new_attention_pattern(name: Any, window: int | None) -> Any:
             f"`attention_pattern` must be None, one of {known[1:]}, or a list of these. "
             f"Received: attention_pattern={name!r}"
         )
-    classes = [ATTENTION_PATTERNS.get(each) for each in names]
+    classes = [each and ATTENTION_PATTERNS[each][0] for each in names]
     if any(each and each.needs_window for each in classes) != (window is not None):
         raise ValueError(
             "`attention_window` is required for patterns with a window, stride or block size, and "
@@ -59,12 +47,12 @@ class AttentionPattern:
     A pattern says by positions which keys a query attends to, and computes attention without
     storing the scores of all pairs. It has no weights, so the weights of a `MultiHeadAttention` fit
     any pattern. Each pattern is a dataclass whose fields are sizes in tokens, at least 1. Padding
-    before a sequence changes no result. A subclass defines `allows`, and `heads`.
+    before a sequence changes no result. A subclass defines `allows`, and `heads`. If it has a
+    window, stride or block size, this is its first field, without a default, and `needs_window` is
+    True.
 
     Call arguments:
-        query: float tensor `(B, H, T, K)`.
-        key: float tensor `(B, H, S, K)`.
-        value: float tensor `(B, H, S, K_v)`.
+        query, key, value: float tensors `(B, H, T, K)`, `(B, H, S, K)` and `(B, H, S, K_v)`.
         padding_mask: bool tensor `(B, S)`, True where a key is a real token. Defaults to None.
         use_causal_mask: Whether position t attends only to positions up to t. Defaults to False.
         use_scale: Whether scores are divided by sqrt(K). Defaults to True.
@@ -73,13 +61,6 @@ class AttentionPattern:
 
     Returns:
         A float tensor `(B, H, T, K_v)`, finite even for queries whose keys are all masked.
-
-    Raises:
-        ValueError: If `padding_mask` has another number of columns than there are keys.
-
-    Attributes:
-        needs_window: Whether the pattern has a window, stride or block size. It must be the
-            dataclass's first field and must have no default.
     """
 
     needs_window = False
@@ -89,13 +70,13 @@ class AttentionPattern:
 
     def __call__(
         self,
-        query: Any,
-        key: Any,
-        value: Any,
-        padding_mask: Any = None,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        padding_mask: Mask | None = None,
         use_causal_mask: bool = False,
         use_scale: bool = True,
-        dropout: Any = None,
+        dropout: Dropout | None = None,
         training: bool = False,
     ) -> Any:
         check_mask_length(padding_mask, key.shape[2])
@@ -105,17 +86,15 @@ class AttentionPattern:
         return self.heads(query, key, value, padding_mask, use_causal_mask, dropout)
 
     def heads(
-        self, query: Any, key: Any, value: Any, padding_mask: Any, is_causal: bool, dropout: Any
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Any, is_causal: bool, dropout: Any
     ) -> Any:
-        """Computes the call for a scaled `query`. `dropout` is None if nothing is dropped."""
+        """Computes the call for a scaled `query`. `mask` is the padding mask or None."""
         raise NotImplementedError
 
-    def allows(self, query: Any, key: Any) -> Any:
+    def allows(self, query: Tensor, key: Any) -> Any:
         """Returns a bool tensor, True where the pattern lets a query attend to a key.
 
-        Args:
-            query: int tensor, the positions of queries. The first real token has position 0.
-            key: int tensor, the positions of keys. Its shape must broadcast to that of `query`.
+        Both are int tensors of positions that broadcast. The first real token has position 0.
         """
         raise NotImplementedError
 
@@ -133,9 +112,9 @@ class FullAttention(AttentionPattern):
     """Attends to all positions (§3.2.1). Memory is linear in the sequence length.
 
     `MultiHeadAttention` gives the same result with this pattern as without a pattern. On PyTorch, a
-    fused kernel computes the result without storing the scores, unless weights are dropped or both
-    masks are given. Otherwise, the result is computed for one block of queries at a time, and the
-    backward pass recomputes the scores of each block. The time is quadratic in the sequence length.
+    fused kernel is used, unless weights are dropped or both masks are given. Otherwise, the result
+    is computed for one block of queries at a time, and the backward pass recomputes the scores of
+    each block. The time is quadratic in the sequence length.
 
     Example:
 
@@ -151,20 +130,20 @@ class FullAttention(AttentionPattern):
     block_size: int = 512
 
     def heads(
-        self, query: Any, key: Any, value: Any, padding_mask: Any, is_causal: bool, dropout: Any
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Any, is_causal: bool, dropout: Any
     ) -> Any:
         # The kernel would need a mask for all pairs of query and key if both masks are given.
-        if dropout is None and not (is_causal and padding_mask is not None):
-            heads = attend(query, key, value, padding_mask, is_causal, use_scale=False)
+        if dropout is None and not (is_causal and mask is not None):
+            heads = attend(query, key, value, mask, is_causal, use_scale=False)
             if heads is not None:
                 return heads
         if query.shape[2] == 0:
             return ops.zeros((*ops.shape(query)[:3], value.shape[-1]), value.dtype)
         queries = split_blocks(query, fitting_size(self.block_size, ops.shape(query)[2]))
         count, size = ops.shape(queries)[2:4]
-        marks = None if padding_mask is None else key_marks(padding_mask, key)
+        marks = None if mask is None else key_marks(mask, key)
 
-        def heads_of(block: Any, queries: Any, seed: Any, key: Any, value: Any) -> Any:
+        def heads_of(block: Size, queries: Tensor, seed: Tensor, key: Tensor, value: Tensor) -> Any:
             allowed = None
             if is_causal:
                 rows = ops.arange(size, dtype="int32") + block * size
@@ -180,7 +159,7 @@ class FullAttention(AttentionPattern):
         heads = ops.map(lambda xs: recomputed(*xs, key, value), given)
         return join_blocks(ops.moveaxis(heads, 0, 2), ops.shape(query)[2])
 
-    def allows(self, query: Any, key: Any) -> Any:
+    def allows(self, query: Tensor, key: Any) -> Any:
         return ops.ones_like(query - key, dtype="bool")
 
 
@@ -208,11 +187,11 @@ class LocalAttention(AttentionPattern):
     needs_window = True
 
     def heads(
-        self, query: Any, key: Any, value: Any, padding_mask: Any, is_causal: bool, dropout: Any
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Any, is_causal: bool, dropout: Any
     ) -> Any:
         check_self_attention(self, query, key)
         size = fitting_size(max(self.window, SMALLEST_BLOCK), ops.shape(key)[2])
-        marks = key_marks(padding_mask, key)
+        marks = key_marks(mask, key)
         queries, *blocks = (split_blocks(x, size) for x in (query, key, value, marks))
         keys, values, marks = (with_neighbours(x, is_causal) for x in blocks)
         distance = neighbour_distances(ops.shape(queries)[3], is_causal)
@@ -222,15 +201,14 @@ class LocalAttention(AttentionPattern):
         weights = weights if dropout is None else dropout(weights, training=True)
         return join_blocks(ops.matmul(weights, values), ops.shape(query)[2])
 
-    def allows(self, query: Any, key: Any) -> Any:
+    def allows(self, query: Tensor, key: Any) -> Any:
         return ops.abs(query - key) <= self.window
 
 
-def masked_scores(queries: Any, keys: Any, allowed: Any, marks: Any) -> Any:
-    """Returns the float32 scores `(..., T, n)` of `keys` `(..., n, K)`.
+def masked_scores(queries: Tensor, keys: Tensor, allowed: Mask | None, marks: Mask | None) -> Any:
+    """Returns the float32 scores `(..., T, n)` of `keys` `(..., n, K)`, masked by `allowed`.
 
-    `allowed` is a bool mask for these scores, and `marks` `(..., n, 1)` those of real tokens (see
-    `key_marks`). Both may be None.
+    `marks` `(..., n, 1)` are those of real tokens (see `key_marks`).
     """
     scores = ops.cast(ops.matmul(queries, ops.swapaxes(keys, -1, -2)), "float32")
     for mask in (allowed, None if marks is None else ops.swapaxes(marks, -1, -2)):
@@ -239,7 +217,7 @@ def masked_scores(queries: Any, keys: Any, allowed: Any, marks: Any) -> Any:
     return scores
 
 
-def check_self_attention(pattern: AttentionPattern, query: Any, key: Any) -> None:
+def check_self_attention(pattern: AttentionPattern, query: Tensor, key: Tensor) -> None:
     """Raises `ValueError` if the numbers of queries and keys are known and differ."""
     if None not in (query.shape[2], key.shape[2]) and query.shape[2] != key.shape[2]:
         raise ValueError(
@@ -248,7 +226,7 @@ def check_self_attention(pattern: AttentionPattern, query: Any, key: Any) -> Non
         )
 
 
-def fitting_size(size: int, length: Any) -> Any:
+def fitting_size(size: int, length: Size) -> Any:
     """Returns the number of positions per block: `size`, or `length` if the sequence is shorter.
 
     When JAX infers shapes, `length` is a symbol. The whole sequence then is one block.
@@ -258,7 +236,7 @@ def fitting_size(size: int, length: Any) -> Any:
     return size if ops.is_tensor(length) else length
 
 
-def split_blocks(x: Any, size: Any) -> Any:
+def split_blocks(x: Tensor, size: Size) -> Any:
     """Splits `x` `(B, H, T, K)` into M blocks `(B, H, M, size, K)`. Zero-pads the last block."""
     batch, heads, length, width = ops.shape(x)
     # A symbolic length is that of a single block (see `fitting_size`).
@@ -267,17 +245,17 @@ def split_blocks(x: Any, size: Any) -> Any:
     return ops.reshape(x, (batch, heads, (length + added) // size, size, width))
 
 
-def join_blocks(blocks: Any, length: Any = None) -> Any:
+def join_blocks(blocks: Tensor, length: Size = None) -> Any:
     """Joins M blocks `(B, H, M, b, K)` to a sequence `(B, H, length, K)`, of M * b by default."""
     batch, heads, count, size, width = ops.shape(blocks)
     return ops.reshape(blocks, (batch, heads, count * size, width))[:, :, :length]
 
 
-def with_neighbours(blocks: Any, use_causal_mask: bool) -> Any:
-    """Joins each block with the block before it and, without a causal mask, the block after it.
+def with_neighbours(blocks: Tensor, use_causal_mask: bool) -> Any:
+    """Joins each block with the one before it and, without a causal mask, the one after it.
 
-    Blocks `(B, H, M, b, K)` give `(B, H, M, 2 b, K)` or `(B, H, M, 3 b, K)`. Zeros replace the
-    missing blocks.
+    Blocks `(B, H, M, b, K)` give `(B, H, M, 2 b, K)` or `(B, H, M, 3 b, K)`, where missing blocks
+    are zeros.
     """
     sides = 2 if use_causal_mask else 3
     padded = ops.pad(blocks, [(0, 0), (0, 0), (1, sides - 2), (0, 0), (0, 0)])
@@ -286,7 +264,7 @@ def with_neighbours(blocks: Any, use_causal_mask: bool) -> Any:
     return ops.concatenate(parts, axis=3)
 
 
-def neighbour_distances(size: Any, use_causal_mask: bool) -> Any:
+def neighbour_distances(size: Size, use_causal_mask: bool) -> Any:
     """Returns the distances of queries and keys, int32 `(b, 2 b)` or `(b, 3 b)`.
 
     The queries are those of one block of b = `size`, and the keys those of `with_neighbours`. With
@@ -297,7 +275,7 @@ def neighbour_distances(size: Any, use_causal_mask: bool) -> Any:
     return distance if use_causal_mask else ops.abs(distance)
 
 
-def key_marks(padding_mask: Any, key: Any) -> Any:
+def key_marks(padding_mask: Mask | None, key: Tensor) -> Any:
     """Returns a padding mask `(B, S)` as `(B, 1, S, 1)`, so that it is split like the keys.
 
     The zeros that `split_blocks` adds to keys and marks therefore count as padding. None means that
@@ -308,16 +286,17 @@ def key_marks(padding_mask: Any, key: Any) -> Any:
     return ops.cast(padding_mask, "bool")[:, None, :, None]
 
 
-def sequence_start(padding_mask: Any) -> Any:
+def sequence_start(padding_mask: Mask) -> Any:
     """Returns the position of the first token of a mask `(..., S)`, int32 `(..., 1)`, at most S."""
     seen = ops.cumsum(ops.cast(padding_mask, "int32"), axis=-1)
     return ops.sum(ops.cast(ops.equal(seen, 0), "int32"), axis=-1, keepdims=True)
 
 
-def check_mask_length(padding_mask: Any, num_keys: Any) -> None:
+def check_mask_length(padding_mask: Mask | None, num_keys: Size) -> None:
     """Raises `ValueError` if the length of the mask and the number of keys are known and differ."""
-    length = None if padding_mask is None else padding_mask.shape[1]
-    if isinstance(length, int) and isinstance(num_keys, int) and length != num_keys:
+    if padding_mask is None or not isinstance(num_keys, int):
+        return
+    if isinstance(padding_mask.shape[1], int) and padding_mask.shape[1] != num_keys:
         raise ValueError(
             "`padding_mask` must have as many columns as there are keys. "
             f"Received: shape={tuple(padding_mask.shape)}, {num_keys} keys"

@@ -6,29 +6,25 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.operations import of_unknown_shape, write_slots
+from keras_transformer._backend.types import Ids, Size, Tensor
 
 
 class Cache(NamedTuple):
-    """The decoding cache of a model. Each field is a nested structure of tensors.
-
-    Attributes:
-        beam: Tensors `(B, N, ...)`, one row per hypothesis. Search reorders these tensors along
-            axis 1.
-        sentence: Tensors `(B * m, ...)` with any number m of rows per sentence. Reordering
-            hypotheses does not change these tensors.
-        shared: Tensors that are the same for all sentences. Search does not change these tensors.
-    """
+    """The decoding cache of a model. Each field is a nested structure of tensors."""
 
     beam: Any = ()
+    """`(B, N, ...)`, one row per hypothesis. Search reorders these tensors along axis 1."""
     sentence: Any = ()
+    """`(B * m, ...)`, any number m of rows per sentence. Reordering does not change them."""
     shared: Any = ()
+    """The same for all sentences. Search does not change these tensors."""
 
-    def reorder(self, beams: Any) -> "Cache":
+    def reorder(self, beams: Ids) -> "Cache":
         """Returns a cache whose beam n is the old beam `beams[:, n]`, for int `beams` `(B, N)`."""
         beam = keras.tree.map_structure(lambda x: take_columns(x, beams), self.beam)
         return self._replace(beam=beam)
 
-    def take_sentences(self, rows: Any, batch: int) -> "Cache":
+    def take_sentences(self, rows: Ids, batch: int) -> "Cache":
         """Returns a cache with only the sentences at `rows`, int `(M,)`, of `batch` sentences."""
 
         def take(x: Any) -> Any:
@@ -41,7 +37,7 @@ class Cache(NamedTuple):
         )
 
 
-def take_columns(x: Any, columns: Any) -> Any:
+def take_columns(x: Tensor, columns: Ids) -> Any:
     """Takes `columns` `(B, M)` along axis 1 of `x` `(B, N, ...)`, and returns `(B, M, ...)`."""
     if x.shape[1] == columns.shape[1] == 1:
         return x
@@ -64,26 +60,20 @@ class LimitedVocabulary(NamedTuple):
 
     @classmethod
     def of(
-        cls, token_ids: Any, matrix: Any, bias: Any, pad_id: int, dtype: str
+        cls, token_ids: Ids, matrix: Tensor, bias: Tensor | None, pad_id: int, dtype: str
     ) -> "LimitedVocabulary":
-        """Takes `token_ids` from the output matrix `(V, D)` and from the bias `(V,)` or None.
-
-        `dtype` is that of the result.
-        """
+        """Takes `token_ids` from the output matrix `(V, D)` and the bias `(V,)`, in `dtype`."""
         weights = ops.cast(ops.take(matrix, token_ids, axis=0), dtype)
-        bias = 0.0 if bias is None else ops.cast(ops.take(bias, token_ids, axis=0), dtype)
-        bias = ops.cast(ops.where(token_ids != pad_id, bias, float("-inf")), dtype)
-        return cls(token_ids, ops.swapaxes(weights, 1, 2), bias[:, None])
+        own = 0.0 if bias is None else ops.cast(ops.take(bias, token_ids, axis=0), dtype)
+        own = ops.cast(ops.where(token_ids != pad_id, own, float("-inf")), dtype)
+        return cls(token_ids, ops.swapaxes(weights, 1, 2), own[:, None])
 
-    def ids(self, columns: Any) -> Any:
+    def ids(self, columns: Ids) -> Any:
         """Converts `columns` of the logits, int `(B, N)`, to token ids, int32 `(B, N)`."""
         return take_columns(self.token_ids, columns)
 
-    def logits(self, states: Any, num_beams: Any) -> Any:
-        """Returns the logits, float32 `(B, N, K)`, of hidden states `(B * N, D)`.
-
-        The logits of padding are minus infinity.
-        """
+    def logits(self, states: Tensor, num_beams: Size) -> Any:
+        """Returns the logits, float32 `(B, N, K)`, of `(B * N, D)`. Padding has minus infinity."""
         states = ops.reshape(states, (-1, num_beams, self.weights.shape[1]))
         return ops.cast(ops.matmul(states, self.weights) + self.bias, "float32")
 
@@ -91,16 +81,16 @@ class LimitedVocabulary(NamedTuple):
 class FixedKeyValues(NamedTuple):
     """Keys and values with room for a fixed number of positions.
 
-    Each position has N slots, one for the key and value of each hypothesis. They stay in their
-    slots when search reorders hypotheses (see `take_slots`). The shapes let XLA update them in
-    place and multiply them without transposing. In cross-attention, `key` is `(B, H, K, S)` and
-    `value` is `(B, H, S, K_v)`.
+    Each position has N slots, one for the key and value of each hypothesis, which stay there when
+    search reorders hypotheses (see `take_slots`). The shapes let XLA update them in place and
+    multiply them without transposing. In cross-attention, they are `(B, H, K, S)` and
+    `(B, H, S, K_v)`.
     """
 
     key: Any  # float `(B * H, K, L * N)`
     value: Any  # float `(B * H, L * N, K_v)`
 
-    def write(self, keys: Any, values: Any, start: Any) -> "FixedKeyValues":
+    def write(self, keys: Tensor, values: Tensor, start: Size) -> "FixedKeyValues":
         """Writes keys `(B * H, N, K)` and values `(B * H, N, K_v)` from slot `start` on."""
         return FixedKeyValues(
             write_slots(self.key, 2, start, ops.swapaxes(keys, -1, -2)),
@@ -122,7 +112,7 @@ class GrowingKeyValues(NamedTuple):
     key: Any  # float `(B * H, L * N, K)`
     value: Any  # float `(B * H, L * N, K_v)`
 
-    def write(self, keys: Any, values: Any, start: Any) -> "GrowingKeyValues":
+    def write(self, keys: Tensor, values: Tensor, start: Size) -> "GrowingKeyValues":
         """Appends the keys and values. `start` is not used."""
         pairs = (self.key, keys), (self.value, values)
         return GrowingKeyValues(*(ops.concatenate(pair, axis=1) for pair in pairs))
@@ -136,7 +126,7 @@ KeyValues = FixedKeyValues | GrowingKeyValues
 
 
 def empty_key_values(
-    rows: Any, d_k: int, d_v: int, beam_size: Any, max_length: int | None, dtype: str
+    rows: Size, d_k: int, d_v: int, beam_size: Size, max_length: int | None, dtype: str
 ) -> KeyValues:
     """Returns B * H `rows` of keys and values for `max_length` positions, or that grow if None."""
     if max_length is None:
@@ -148,13 +138,13 @@ def empty_key_values(
     )
 
 
-def empty_slots(batch: Any, beam_size: Any, max_length: int | None) -> Any:
+def empty_slots(batch: Size, beam_size: Size, max_length: int | None) -> Any:
     """Returns the initial `slots` for `take_slots`, int32 `(B, N, max_length or 0)`, all -1."""
     slots = ops.full((batch, beam_size, max_length or 0), -1, dtype="int32")
     return of_unknown_shape(slots) if max_length is None else slots
 
 
-def take_slots(slots: Any, position: Any, num_heads: int) -> tuple[Any, Any]:
+def take_slots(slots: Tensor, position: Size, num_heads: int) -> tuple[Any, Any]:
     """Assigns slot n at `position`, an int or a 0-d int tensor, to hypothesis n.
 
     `slots`, int32 `(B, N, L)`, contains the number of the slot (see `FixedKeyValues`) that each
@@ -173,7 +163,7 @@ def take_slots(slots: Any, position: Any, num_heads: int) -> tuple[Any, Any]:
     return slots, ops.reshape(mask, (-1, beams, length * beams))
 
 
-def pad(x: Any, axis: int, count: int, value: int = 0) -> Any:
+def pad(x: Tensor, axis: int, count: int, value: int = 0) -> Any:
     """Appends `count` entries of `value` along an axis."""
     widths = [(0, 0)] * len(x.shape)
     widths[axis] = (0, count)

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.operations import attend, is_fused, joined_affine
+from keras_transformer._backend.types import Mask, Rule, Shape, Size, Tensor
 from keras_transformer.layers.attention.attention_patterns import (
     AttentionPattern,
     check_mask_length,
@@ -19,7 +20,7 @@ from keras_transformer.layers.attention.scaled_dot_product_attention import (
     record_attention,
     scaled_dot_product_attention,
 )
-from keras_transformer.layers.base import ConfiguredLayer, Dense, dense_options
+from keras_transformer.layers.base import ConfiguredLayer, Dense, dense_options, given_mask
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.positions.positional_encoding import PositionalEncoding
 
@@ -48,37 +49,35 @@ class MultiHeadAttention(ConfiguredLayer):
         use_scale: Whether scores are divided by sqrt(d_k). Defaults to True.
         kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer: Those of the
             four projections. Default to `"glorot_uniform"`, `"zeros"`, None and None.
-        position_encoding: `PositionalEncoding` for self-attention, whose `rotate` is applied to
-            queries and keys, and whose `score_bias` is added to the scores. Defaults to None.
+        position_encoding: `PositionalEncoding` for self-attention. Its `rotate` is applied to
+            queries and keys, and its `score_bias` is added to the scores. Defaults to None.
         attention_pattern: `AttentionPattern` for long sequences: `FullAttention()` or
-            `LocalAttention(window)`. Defaults to None, which computes all scores at once (equation
-            1).
+            `LocalAttention(window)`. Defaults to None, which computes all scores at once.
 
     Call arguments:
         query: float tensor `(B, T, D)`.
         key: float tensor `(B, S, D)`, keyword-only, because `keras.layers.MultiHeadAttention`
             takes `value` before `key`. Defaults to `query`.
         value: float tensor `(B, S, D)`, keyword-only. Defaults to `key`.
-        padding_mask: bool tensor `(B, S)`, True where a key is a real token. Defaults to None,
-            which means the Keras mask of `key`, if any.
+        padding_mask: bool tensor `(B, S)`, True where a key is a real token. Defaults to the Keras
+            mask of `key`, if any.
         attention_mask: bool tensor, True = may attend. A 3-D mask has the shape `(B, T, S)`. A 2-D
             or 4-D mask must be broadcastable to `(B, H, T, S)`. Defaults to None.
         use_causal_mask: Whether position t attends only to positions up to t. Defaults to False.
-        return_attention_weights: Whether to also return the attention weights. Defaults to False.
+        return_attention_weights: Whether to return a tuple of the output and the attention weights
+            `(B, H, T, S)`. Defaults to False.
         training: Whether to apply dropout. Defaults to False.
 
     With `attention_mask` or `return_attention_weights`, the layer computes all scores and applies
     the `attention_pattern` as a mask. The pattern then saves no time or memory.
 
     Returns:
-        A float tensor `(B, T, D)`. With `return_attention_weights`, the layer returns a tuple of
-        this tensor and the attention weights `(B, H, T, S)`.
+        A float tensor `(B, T, D)`.
 
     Raises:
-        ValueError: If `d_k` is not given and `num_heads` does not divide `d_model`, or if an
-            `attention_pattern` is combined with a position encoding that has a `score_bias`.
-        ValueError: If `padding_mask` has another number of columns than there are keys, or if
-            `attention_mask` is a float tensor.
+        ValueError: If `d_k` is not given and `num_heads` does not divide `d_model`, if an
+            `attention_pattern` is combined with a `score_bias`, if `padding_mask` has another
+            number of columns than there are keys, or if `attention_mask` is a float tensor.
 
     Source: Vaswani et al. 2017, §3.2.2.
     """
@@ -92,12 +91,12 @@ class MultiHeadAttention(ConfiguredLayer):
         dropout_rate: float = 0.0,
         use_bias: bool = True,
         use_scale: bool = True,
-        kernel_initializer: Any = "glorot_uniform",
+        kernel_initializer: Rule = "glorot_uniform",
         position_encoding: PositionalEncoding | None = None,
         attention_pattern: AttentionPattern | None = None,
-        bias_initializer: Any = "zeros",
-        kernel_regularizer: Any = None,
-        bias_regularizer: Any = None,
+        bias_initializer: Rule = "zeros",
+        kernel_regularizer: Rule = None,
+        bias_regularizer: Rule = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -128,7 +127,9 @@ class MultiHeadAttention(ConfiguredLayer):
         self.output_projection = Dense(d_model, name="output", **options)
         self.dropout = Dropout(self.dropout_rate, dtype=self.dtype_policy, name="dropout")
 
-    def build(self, query_shape: Any, key_shape: Any = None, value_shape: Any = None) -> None:
+    def build(
+        self, query_shape: Shape, key_shape: Shape | None = None, value_shape: Shape | None = None
+    ) -> None:
         if self.d_model is None:
             self._create_sublayers(query_shape[-1])
         key_shape = key_shape or query_shape
@@ -140,28 +141,29 @@ class MultiHeadAttention(ConfiguredLayer):
 
     def call(
         self,
-        query: Any,
+        query: Tensor,
         *,
-        key: Any = None,
-        value: Any = None,
-        padding_mask: Any = None,
-        attention_mask: Any = None,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        padding_mask: Mask | None = None,
+        attention_mask: Mask | None = None,
         use_causal_mask: bool = False,
         return_attention_weights: bool = False,
         training: bool = False,
-        mask: Any = None,
-        query_mask: Any = None,
-        key_mask: Any = None,
+        mask: Mask | None = None,
+        query_mask: Mask | None = None,
+        key_mask: Mask | None = None,
     ) -> Any:
-        # Keras sets the last 3 arguments: `mask` if `query` is the only tensor, else the others.
-        if padding_mask is None:
-            query_mask = mask if query_mask is None else query_mask
-            padding_mask = query_mask if key is None else key_mask
+        of_keys = given_mask(query_mask, mask) if key is None else key_mask
+        padding_mask = given_mask(padding_mask, of_keys)
         is_cross_attention = key is not None and key is not query
         key = query if key is None else key
         queries, keys, values = self._project(query, key, key if value is None else value)
         dropout = self.dropout if self.dropout_rate else None
-        masks = {"padding_mask": padding_mask, "use_causal_mask": use_causal_mask}
+        masks: dict[str, Any] = {
+            "padding_mask": padding_mask,
+            "use_causal_mask": use_causal_mask,
+        }
         check_mask_length(padding_mask, key.shape[1])
         heads = weights = None
         if not (attention_mask is not None or return_attention_weights or is_recorded()):
@@ -182,7 +184,7 @@ class MultiHeadAttention(ConfiguredLayer):
         output = self.output_projection(self.join_heads(heads))
         return (output, weights) if return_attention_weights else output
 
-    def _project(self, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
+    def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Any, Any, Any]:
         """Returns queries, keys and values as heads. Equal inputs are projected together."""
         layers = self.query_projection, self.key_projection, self.value_projection
         joined = joined_affine(query, layers) if query is key is value else None
@@ -192,7 +194,7 @@ class MultiHeadAttention(ConfiguredLayer):
         queries, keys, values = map(self.split_heads, joined)
         return self.rotate(queries), self.rotate(keys), values
 
-    def project_key_value(self, key: Any, value: Any, offset: Any = 0) -> tuple[Any, Any]:
+    def project_key_value(self, key: Tensor, value: Tensor, offset: Size = 0) -> tuple[Any, Any]:
         """Projects `key` and `value` `(B, S, D)` to heads `(B, H, S, K)` and `(B, H, S, K_v)`.
 
         `offset` is the position of the first key.
@@ -204,7 +206,7 @@ class MultiHeadAttention(ConfiguredLayer):
         keys, values = map(self.split_heads, parts)
         return self.rotate(keys, offset), values
 
-    def rotate(self, heads: Any, offset: Any = 0) -> Any:
+    def rotate(self, heads: Tensor, offset: Size = 0) -> Any:
         """Rotates queries or keys by their positions, if the `position_encoding` does so."""
         if self.position_encoding is None:
             return heads
@@ -217,15 +219,13 @@ class MultiHeadAttention(ConfiguredLayer):
         has_score_bias = encoding is not None and encoding.has_score_bias
         return self.attention_pattern is not None or has_score_bias
 
-    def by_position(self, queries: Any, keys: Any, is_real: Any, mask: Any) -> tuple[Any, Any]:
+    def by_position(
+        self, queries: Tensor, keys: Tensor, is_real: Mask | None, mask: Mask | None
+    ) -> tuple[Any, Any]:
         """Returns `mask` with the attention pattern's mask, and the score bias, or None for each.
 
-        Args:
-            queries: int32 tensor `(T, 1)` or `()`, the positions of the queries.
-            keys: int32 tensor `(S,)`, the positions of the keys.
-            is_real: bool tensor `(..., 1, P)`, True where one of the first P keys is a real token.
-                None if all keys are.
-            mask: A bool mask, or None.
+        `queries`, int32 `(T, 1)` or `()`, and `keys`, int32 `(S,)`, are positions. `is_real`, bool
+        `(..., 1, P)`, is True where one of the first P keys is a real token, or None if all are.
         """
         if self.attention_pattern is not None:
             start = 0 if is_real is None else sequence_start(is_real)
@@ -234,7 +234,7 @@ class MultiHeadAttention(ConfiguredLayer):
         return mask, None if encoding is None else encoding.score_bias(queries - keys)
 
     def _mask_and_bias(
-        self, shape: tuple[Any, Any], mask: Any, padding_mask: Any, use_causal_mask: bool
+        self, shape: tuple[Any, Any], mask: Any, padding_mask: Mask | None, use_causal_mask: bool
     ) -> tuple[Any, Any]:
         """Returns the combined mask and the score bias for `shape` `(T, S)`, or None for each."""
         bias = None
@@ -254,13 +254,13 @@ class MultiHeadAttention(ConfiguredLayer):
             mask = both_masks(mask, causal_mask(*shape))
         return mask if is_real is None else both_masks(mask, is_real), bias
 
-    def split_heads(self, x: Any) -> Any:
+    def split_heads(self, x: Tensor) -> Any:
         """Reshapes `(B, T, H * K)` to `(B, H, T, K)`."""
         batch, length, width = ops.shape(x)
         x = ops.reshape(x, (batch, length, self.num_heads, width // self.num_heads))
         return ops.transpose(x, (0, 2, 1, 3))
 
-    def join_heads(self, heads: Any) -> Any:
+    def join_heads(self, heads: Tensor) -> Any:
         """Reshapes `(B, H, T, K)` to `(B, T, H * K)`."""
         heads = ops.transpose(heads, (0, 2, 1, 3))
         batch, length = ops.shape(heads)[:2]

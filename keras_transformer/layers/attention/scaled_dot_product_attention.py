@@ -14,47 +14,41 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.operations import MASKED_SCORE, scalar
-from keras_transformer.layers.base import ConfiguredLayer, Dense
+from keras_transformer._backend.types import Ids, Mask, Shape, Size, Tensor
+from keras_transformer.layers.base import ConfiguredLayer, Dense, given_mask
 
 
-def padding_mask(ids: Any, pad_id: int = 0) -> Any:
-    """Returns a bool tensor `(B, S)`, True where `ids`, int `(B, S)`, is a real token.
-
-    `pad_id` is the id of padding. Defaults to 0.
-    """
+def padding_mask(ids: Ids, pad_id: int = 0) -> Any:
+    """Returns a bool tensor `(B, S)`, True where `ids`, int `(B, S)`, is not `pad_id`."""
     if keras.backend.standardize_dtype(getattr(ids, "dtype", "int32")).startswith("uint"):
         ids = ops.cast(ids, "int32")  # as an unsigned integer, -1 would be a large number
     return ops.not_equal(ids, pad_id)
 
 
-def causal_mask(length: Any, key_length: Any = None) -> Any:
+def causal_mask(length: Size, key_length: Size = None) -> Any:
     """Returns a mask that lets each position attend to itself and to earlier positions (§3.2.3).
 
-    Args:
-        length: Number of queries T, an int or a 0-d int tensor.
-        key_length: Number of keys S, an int or a 0-d int tensor. Defaults to None: T.
-
-    Returns:
-        A bool tensor `(1, T, S)`, True where the key (column) is not later than the query (row).
+    The bool tensor `(1, T, S)` is True where the key (column) is not later than the query (row). T
+    is `length`, and S is `key_length`, by default T. Each is an int or a 0-d int tensor.
     """
     keys = ops.arange(length if key_length is None else key_length)
     return ops.expand_dims(keys[None, :] <= ops.arange(length)[:, None], 0)
 
 
-def both_masks(mask: Any, other: Any) -> Any:
+def both_masks(mask: Mask | None, other: Mask) -> Any:
     """Returns the logical AND of two masks, or `other` if `mask` is None."""
     return other if mask is None else ops.logical_and(mask, other)
 
 
 def scaled_dot_product_attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    attention_mask: Any = None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Mask | None = None,
     use_scale: bool = True,
-    dropout: Callable[[Any], Any] | None = None,
+    dropout: Callable[[Tensor], Tensor] | None = None,
     key_is_transposed: bool = False,
-    score_bias: Any = None,
+    score_bias: Tensor | None = None,
 ) -> tuple[Any, Any]:
     """Computes softmax(QK^T / sqrt(d_k)) V (§3.2.1).
 
@@ -92,15 +86,13 @@ def scaled_dot_product_attention(
     return ops.matmul(weights if dropout is None else dropout(weights), value), weights
 
 
-# "encoder": self-attention to all positions; "decoder": causal self-attention; "cross": attention
-# to another sequence.
-AttentionKind = Literal["encoder", "decoder", "cross"]
+AttentionKind = Literal["encoder", "decoder", "cross"]  # see `record_attention`
 
 
 class AttentionRecord(NamedTuple):
     """The attention weights of one call of a layer."""
 
-    layer: Any
+    layer: keras.layers.Layer
     kind: AttentionKind
     weights: Any  # float `(B, H, T, S)` or, if the layer has no heads, `(B, T, S)`
 
@@ -127,16 +119,13 @@ def is_recorded() -> bool:
     return _RECORDS.get() is not None
 
 
-def record_attention(layer: Any, kind: AttentionKind, weights: Any) -> None:
+def record_attention(layer: keras.layers.Layer, kind: AttentionKind, weights: Tensor) -> None:
     """Records the attention weights of a call, if `attention_maps` runs the model.
 
-    An attention layer of your own calls this function at the end of its `call`.
-
-    Args:
-        layer: The layer.
-        kind: `"encoder"` for self-attention to all positions, `"decoder"` for causal
-            self-attention, `"cross"` for attention to another sequence.
-        weights: float tensor `(B, H, T, S)` or, if the layer has no heads, `(B, T, S)`.
+    An attention layer of your own calls this function at the end of its `call`. `kind` is
+    `"encoder"` for self-attention to all positions, `"decoder"` for causal self-attention, and
+    `"cross"` for attention to another sequence. `weights` is a float tensor `(B, H, T, S)` or, if
+    the layer has no heads, `(B, T, S)`.
     """
     if (records := _RECORDS.get()) is not None:
         records.append(AttentionRecord(layer, kind, weights))
@@ -157,14 +146,14 @@ class SelfAttention(ConfiguredLayer):
 
     Call arguments:
         x: float tensor `(B, T, D)`.
-        padding_mask: bool tensor `(B, T)`, True = real token. Defaults to None, which means the
-            Keras mask of `x`, if any.
+        padding_mask: bool tensor `(B, T)`, True = real token. Defaults to the Keras mask of `x`, if
+            any.
         use_causal_mask: Whether position t attends only to positions up to t. Defaults to False.
-        return_attention_weights: Whether to also return the attention weights. Defaults to False.
+        return_attention_weights: Whether to return a tuple of the output and the attention weights
+            `(B, T, T)`. Defaults to False.
 
     Returns:
-        A float tensor `(B, T, d_v)`. With `return_attention_weights`, the layer returns a tuple of
-        this tensor and the attention weights `(B, T, T)`.
+        A float tensor `(B, T, d_v)`.
 
     Source: Vaswani et al. 2017, §3.2.1.
     """
@@ -180,20 +169,20 @@ class SelfAttention(ConfiguredLayer):
         self.key_projection = Dense(self.d_k, dtype=dtype, name="key")
         self.value_projection = Dense(self.d_v, dtype=dtype, name="value")
 
-    def build(self, x_shape: Any) -> None:
+    def build(self, x_shape: Shape) -> None:
         for projection in (self.query_projection, self.key_projection, self.value_projection):
             projection.build(x_shape)
         self.built = True
 
     def call(
         self,
-        x: Any,
-        padding_mask: Any = None,
+        x: Tensor,
+        padding_mask: Mask | None = None,
         use_causal_mask: bool = False,
         return_attention_weights: bool = False,
-        mask: Any = None,
+        mask: Mask | None = None,
     ) -> Any:
-        padding_mask = mask if padding_mask is None else padding_mask
+        padding_mask = given_mask(padding_mask, mask)
         attention_mask = causal_mask(ops.shape(x)[1]) if use_causal_mask else None
         if padding_mask is not None:
             attention_mask = both_masks(attention_mask, padding_mask[:, None, :])

@@ -2,59 +2,40 @@
 
 import inspect
 import math
-from collections.abc import Callable
 from typing import Any
 
 import keras
 from keras import ops
 
-from keras_transformer.layers.base import ConfiguredLayer
+from keras_transformer._backend.types import Shape, Size, Tensor
+from keras_transformer.layers.base import ConfiguredLayer, Registry
 
-# Maps names to classes and constructor arguments.
-POSITION_ENCODINGS: dict[str, tuple[type["PositionalEncoding"], dict[str, Any]]] = {}
-
-
-def position_encoding(name: str, **arguments: Any) -> Callable[[type], type]:
-    """Returns a decorator that registers a subclass of `PositionalEncoding` under `name`.
-
-    `arguments` are passed to the constructor of the subclass. Keras registers the class, too, so
-    that saved layers can be loaded.
-    """
-
-    def register(encoding: type) -> type:
-        POSITION_ENCODINGS[name] = (encoding, arguments)
-        keras.saving.register_keras_serializable(package="keras_transformer")(encoding)
-        return encoding
-
-    return register
+# Each subclass of `PositionalEncoding` with arguments of its constructor.
+POSITION_ENCODINGS = Registry("position_encoding")
+position_encoding = POSITION_ENCODINGS.register
 
 
 def new_position_encoding(
     encoding: str, options: dict[str, Any], **kwargs: Any
 ) -> "PositionalEncoding":
-    """Creates a position encoding from its registered name.
+    """Creates the position encoding of a registered name.
 
-    `options` are `max_length`, `num_heads` and possibly `initializer`, of which each encoding gets
-    those that its constructor takes.
+    Each encoding gets those of the `options` (`max_length`, `num_heads`, `initializer`) that its
+    constructor takes.
     """
-    if encoding not in POSITION_ENCODINGS:
-        raise ValueError(
-            f"`position_encoding` must be one of {list(POSITION_ENCODINGS)}. "
-            f"Received: position_encoding={encoding!r}"
-        )
     constructor, arguments = POSITION_ENCODINGS[encoding]
     taken = inspect.signature(constructor).parameters
     needed = {name: value for name, value in options.items() if name in taken}
     return constructor(**needed, **arguments, **kwargs)
 
 
-def positions(length: Any, offset: Any = 0) -> Any:
+def positions(length: Size, offset: Size = 0) -> Any:
     """Returns int32 positions from `offset` on, `(length,)`, or `(B, length)` for `(B, 1)`."""
     offset = offset if isinstance(offset, int) else ops.cast(offset, "int32")
     return ops.arange(length, dtype="int32") + offset
 
 
-def sinusoid_angles(length: Any, width: int, offset: Any = 0, timescales: str = "paper") -> Any:
+def sinusoid_angles(length: Size, width: int, offset: Size = 0, timescales: str = "paper") -> Any:
     """Returns the float32 angles `position / 10000^(2i / width)`, `(..., T, ceil(width / 2))`.
 
     In bfloat16, positions 256 and 257 would be equal. For `timescales`, see
@@ -74,12 +55,9 @@ class PositionalEncoding(ConfiguredLayer):
     and `score_bias` returns a bias for the scores. The base class itself encodes no positions.
 
     Call arguments:
-        embeddings: float tensor `(B, T, D)`.
+        embeddings: float tensor `(B, T, D)`, also the shape of the result.
         offset: Position of the first token, an int or a 0-d int tensor, or an int tensor `(B, 1)`
             with one position per sequence. Positions below 0 are those of padding. Defaults to 0.
-
-    Returns:
-        A float tensor `(B, T, D)` in the compute dtype.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -87,21 +65,18 @@ class PositionalEncoding(ConfiguredLayer):
         # Attention layers do not use `call`, and Keras quantizes no model with a layer not built.
         self.built = type(self).build is keras.layers.Layer.build
 
-    def call(self, embeddings: Any, offset: Any = 0) -> Any:
+    def call(self, embeddings: Tensor, offset: Size = 0) -> Any:
         return embeddings
 
-    def compute_output_shape(self, input_shape: Any) -> Any:  # The name is that of `build`.
+    def compute_output_shape(self, input_shape: Shape) -> Any:  # The name is that of `build`.
         # Keras would infer the shape by `call`, with a sequence that may exceed the maximum.
         return input_shape
 
-    def rotate(self, heads: Any, offset: Any = 0) -> Any:
-        """Rotates queries or keys, float `(..., T, K)`, by angles that depend on positions.
-
-        `offset` is the position of the first token, an int or a 0-d int tensor.
-        """
+    def rotate(self, heads: Tensor, offset: Size = 0) -> Any:
+        """Rotates queries or keys, float `(..., T, K)`. The first has the position `offset`."""
         return heads
 
-    def score_bias(self, distance: Any) -> Any:
+    def score_bias(self, distance: Tensor) -> Any:
         """Returns the bias of the scaled scores, float32 `(H, ...)`, or None if there is no bias.
 
         `distance` is an int32 tensor `(...)`, the query position minus the key position.
@@ -122,10 +97,10 @@ class PositionalEncoding(ConfiguredLayer):
         """Raises `ValueError` if the encoding has a maximum length and `length` exceeds it."""
 
     def for_decoder(self) -> "PositionalEncoding":
-        """Returns the encoding for the decoder. The base class returns `self`."""
+        """Returns the encoding for the decoder, by default `self`."""
         return self
 
-    def add_to(self, embeddings: Any, encoding: Any) -> Any:
+    def add_to(self, embeddings: Tensor, encoding: Tensor) -> Any:
         """Adds `encoding` `(T, D)` or `(B, T, D)` to `embeddings` `(B, T, D)` in float32."""
         total = ops.cast(embeddings, "float32") + encoding
         return ops.cast(total, self.compute_dtype)

@@ -42,10 +42,9 @@ def x():
 
 
 def make_layer(pattern, **arguments):
-    layer = MultiHeadAttention(D, H, attention_pattern=pattern, **arguments)
-    layer.build((B, T, D))
-    randomize(layer)
-    return layer
+    return randomize(
+        MultiHeadAttention(D, H, attention_pattern=pattern, **arguments), shape=(B, T, D)
+    )
 
 
 def in_window(window):
@@ -221,7 +220,7 @@ def test_a_causal_mask_hides_later_keys_of_another_sequence(num_keys, x):
 @pytest.mark.once
 def test_every_name_makes_its_pattern():
     assert new_attention_pattern(None, None) is None
-    for name, pattern in ATTENTION_PATTERNS.items():
+    for name, (pattern, _) in ATTENTION_PATTERNS.items():
         window = 7 if pattern.needs_window else None
         assert type(new_attention_pattern(name, window)) is pattern
     patterns = [FullAttention(), FixedAttention(7), None]

@@ -3,17 +3,10 @@
 import keras
 import numpy as np
 import pytest
-from ablation_layers import FixedAttention, StridedAttention
 from support.contract import randomize, to_numpy
 
-from keras_transformer.layers import (
-    Decoder,
-    FullAttention,
-    LocalAttention,
-)
-from keras_transformer.layers.positions.positional_encoding import (
-    new_position_encoding,
-)
+from keras_transformer.layers import Decoder
+from keras_transformer.layers.positions.positional_encoding import new_position_encoding
 
 B, N, S, T, H, D, F, K, K_V = 2, 2, 7, 5, 3, 12, 11, 4, 13
 
@@ -75,21 +68,6 @@ def test_a_decoder_with_memory_decodes_what_it_computes_at_once(memory, padding_
     np.testing.assert_array_equal(
         weights > 0, np.broadcast_to(padding_mask[:, None, None], weights.shape)
     )
-
-
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        LocalAttention(2),
-        *(
-            pytest.param(pattern, marks=pytest.mark.slow)
-            for pattern in (FullAttention(3), StridedAttention(3), FixedAttention(3))
-        ),
-    ],
-    ids=str,
-)
-def test_a_pattern_holds_in_every_step(pattern):
-    assert_steps_equal_the_whole(make_decoder(use_memory=False, attention_pattern=pattern), T)
 
 
 @pytest.mark.once

@@ -32,10 +32,7 @@ def padding_mask():
 
 
 def make_layer(**arguments):
-    layer = MultiHeadAttention(D, H, **arguments)
-    layer.build((B, T, D))
-    randomize(layer)
-    return layer
+    return randomize(MultiHeadAttention(D, H, **arguments), shape=(B, T, D))
 
 
 @pytest.mark.parametrize(

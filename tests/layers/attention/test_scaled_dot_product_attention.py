@@ -77,10 +77,7 @@ def real_tokens():
 
 
 def make_layer(**arguments):
-    layer = SelfAttention(K, K_V, **arguments)
-    layer.build((B, T, D))
-    randomize(layer)
-    return layer
+    return randomize(SelfAttention(K, K_V, **arguments), shape=(B, T, D))
 
 
 def test_contract(x, real_tokens, tmp_path):

@@ -1,6 +1,7 @@
-"""What all position encodings have in common: two hooks that take an offset."""
+"""All position encodings, what they have in common first."""
 
 import functools
+import math
 
 import keras
 import numpy as np
@@ -10,24 +11,32 @@ from ablation_layers import (
     IndexPositionalEncoding,
     NormalizedIndexPositionalEncoding,
 )
+from keras import ops
+from support import reference
 from support.contract import assert_layer_contract, randomize, to_numpy
 
+from keras_transformer import compile_function
 from keras_transformer.layers import (
     ALiBiPositionalEncoding,
+    EncoderLayer,
     LearnedPositionalEncoding,
+    MultiHeadAttention,
     PositionalEncoding,
     RelativePositionBias,
     RotaryPositionalEncoding,
     SinusoidalPositionalEncoding,
 )
-from keras_transformer.layers.positions import positional_encoding as module
 from keras_transformer.layers.positions.positional_encoding import (
     POSITION_ENCODINGS,
     new_position_encoding,
     position_encoding,
 )
 
-B, H, T, D, K, LENGTH = 2, 3, 5, 7, 6, 11
+B, H, T, D, D_MODEL, LENGTH = 2, 3, 5, 7, 12, 11
+TABLES = {
+    "interleaved": reference.sinusoids,
+    "half_split": reference.half_split_sinusoids,
+}
 
 ENCODINGS = {
     "base": (PositionalEncoding, {}),
@@ -53,13 +62,10 @@ ADDING = ["sinusoidal", "learned", "index_concatenated", "binary"]
 
 def made(name):
     encoding_class, arguments = ENCODINGS[name]
-    encoding = encoding_class(**arguments)
-    encoding.build((None, None, D))
-    randomize(encoding)
-    return encoding
+    return randomize(encoding_class(**arguments), shape=(None, None, D))
 
 
-# The weights of T5's bias are used in attention alone (see test_relative_positions.py).
+# The weights of T5's bias are used in attention alone (see `test_contract_of_t5s_bias`).
 @pytest.mark.parametrize(
     "name",
     [
@@ -87,7 +93,7 @@ def test_each_sequence_may_have_an_offset_of_its_own(name):
     x = np.random.default_rng(0).normal(size=(B, LENGTH, D)).astype("float32")
     rows, starts = np.arange(B)[:, None], 3 * np.arange(B)[:, None]
     columns = starts + np.arange(4)
-    offset = keras.ops.convert_to_tensor(starts, "int32")
+    offset = ops.convert_to_tensor(starts, "int32")
     found = to_numpy(encoding(x[rows, columns], offset=offset))
     np.testing.assert_allclose(found, to_numpy(encoding(x))[rows, columns], atol=1e-6)
     assert np.isfinite(to_numpy(encoding(x, offset=offset - 5))).all()  # positions of padding
@@ -106,7 +112,7 @@ def test_every_name_makes_an_encoding_with_the_sizes_that_it_needs():
 
 @pytest.mark.once
 def test_a_file_registers_its_own_encoding(monkeypatch):
-    monkeypatch.setattr(module, "POSITION_ENCODINGS", {})
+    monkeypatch.setitem(POSITION_ENCODINGS, "mine", None)  # is deleted after the test
 
     @position_encoding("mine", answer=42)
     class Mine(PositionalEncoding):
@@ -115,7 +121,9 @@ def test_a_file_registers_its_own_encoding(monkeypatch):
             self.answer = answer
 
     assert new_position_encoding("mine", {"max_length": LENGTH}).answer == 42
-    with pytest.raises(ValueError, match="one of .'mine'.*Received: position_encoding='yours'"):
+    with pytest.raises(
+        ValueError, match="one of .'none', .*'mine'.*Received: position_encoding='yours'"
+    ):
         new_position_encoding("yours", {})
 
 
@@ -123,7 +131,7 @@ def test_a_file_registers_its_own_encoding(monkeypatch):
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_only_some_have_a_bias_or_a_longest_position(name):
     encoding = made(name)
-    distance = keras.ops.convert_to_tensor([[0, 1, -1]], "int32")
+    distance = ops.convert_to_tensor([[0, 1, -1]], "int32")
     bias = encoding.score_bias(distance)
     assert (bias is not None) == encoding.has_score_bias
     if bias is not None:
@@ -134,3 +142,136 @@ def test_only_some_have_a_bias_or_a_longest_position(name):
             encoding.check_length(LENGTH + 1)
     else:
         encoding.check_length(10 * LENGTH)
+
+
+# Sinusoids, learned positions and binary digits
+
+
+@pytest.mark.parametrize("d_model", [D, 6])
+@pytest.mark.parametrize("layout", TABLES)
+def test_sinusoids_agree_with_reference(layout, d_model):
+    x = np.random.default_rng(0).normal(size=(B, T, d_model)).astype("float32")
+    encoded = to_numpy(SinusoidalPositionalEncoding(layout)(x))
+    np.testing.assert_allclose(encoded, x + TABLES[layout](T, d_model), atol=1e-5)
+
+
+@pytest.mark.parametrize("first_position", [0, 1, 2])
+def test_timescales_of_tensor2tensor_end_at_10000(first_position):
+    layer = SinusoidalPositionalEncoding("half_split", "tensor2tensor", first_position)
+    encoded = to_numpy(layer(np.zeros((1, 2, 6), "float32"), offset=3))[0]
+    expected = reference.tensor2tensor_sinusoids(2, 6, 3, first_position)
+    np.testing.assert_allclose(encoded, expected, atol=1e-6)
+    np.testing.assert_allclose(encoded[0, 2], math.sin((3 + first_position) / 10_000), atol=1e-7)
+
+
+@pytest.mark.parametrize("layout", TABLES)
+def test_sinusoids_are_not_rounded_in_half_precision(layout):
+    # bfloat16 has 8 bits and takes 1000 and 1001 for one position; their sines differ by 0.1.
+    layer = SinusoidalPositionalEncoding(layout, dtype="mixed_bfloat16")
+    encoded = layer(np.zeros((1, 2, 6), "float32"), offset=1000)
+    encoded = to_numpy(encoded).astype("float32")[0]
+    expected = TABLES[layout](2, 6, offset=1000)
+    np.testing.assert_allclose(encoded, expected, atol=2.0**-8)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("argument", ["layout", "timescales"])
+def test_unknown_layout_or_timescales_are_refused(argument):
+    with pytest.raises(ValueError, match=f"Received: .*{argument}='diagonal'"):
+        SinusoidalPositionalEncoding(**{argument: "diagonal"})
+
+
+def test_positions_beyond_the_maximum_are_nan_if_compiled_for_any_offset():
+    """XLA can't raise an error, and would take the last vector."""
+    layer, x = LearnedPositionalEncoding(max_length=T + 1), np.zeros((B, T, D), "float32")
+    layer.build(x.shape)
+    compiled = compile_function(lambda layer, *inputs: layer(inputs[0], offset=inputs[1]), layer)
+    is_nan = np.isnan(to_numpy(compiled(x, np.array(3, "int32"))))
+    assert is_nan.all(axis=(0, 2)).tolist() == [False] * 3 + [True] * 2
+    assert is_nan.any(axis=(0, 2)).tolist() == [False] * 3 + [True] * 2
+
+
+def test_digits_are_added_lowest_first_and_are_no_more_than_needed():
+    encoded = to_numpy(BinaryPositionalEncoding(max_length=8)(np.zeros((1, 8, 5), "float32")))[0]
+    expected = [[0, 0, 0], [1, 0, 0], [0, 1, 0], [1, 1, 0], [0, 0, 1], [1, 0, 1], [0, 1, 1]]
+    np.testing.assert_array_equal(encoded[:7, :3], expected)
+    np.testing.assert_array_equal(encoded[7], [1, 1, 1, 0, 0])
+
+
+# Rotations, ALiBi and the bias of T5
+
+
+def test_rotations_agree_with_reference():
+    heads = np.random.default_rng(0).normal(size=(B, H, T, 14)).astype("float32")
+    turned = to_numpy(RotaryPositionalEncoding().rotate(heads, offset=3))
+    np.testing.assert_allclose(turned, reference.rotate(heads, offset=3), atol=1e-5)
+
+
+def test_rotations_are_not_rounded_in_half_precision():
+    heads = np.eye(2, 14, dtype="float32")
+    turned = RotaryPositionalEncoding(dtype="mixed_bfloat16").rotate(heads, offset=1000)
+    np.testing.assert_allclose(to_numpy(turned), reference.rotate(heads, 1000), atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "num_heads, slopes",
+    [
+        (1, [2**-8]),
+        (2, [2**-4, 2**-8]),
+        (8, [2.0**-n for n in range(1, 9)]),
+        # Those of 2 heads, then every second one of 4 heads.
+        (3, [2**-4, 2**-8, 2**-2]),
+        (6, [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3]),
+    ],
+)
+def test_slopes_are_those_of_the_publication(num_heads, slopes):
+    bias = ALiBiPositionalEncoding(num_heads).score_bias(ops.convert_to_tensor([1], "int32"))
+    np.testing.assert_allclose(-to_numpy(bias)[:, 0], slopes, rtol=1e-6)
+    np.testing.assert_allclose(reference.alibi_slopes(num_heads), slopes, rtol=1e-6)
+
+
+def test_contract_of_t5s_bias(tmp_path):
+    """Of the attention that it is for: the layer itself returns the embeddings."""
+    x = np.random.default_rng(0).normal(size=(B, T, D_MODEL)).astype("float32")
+    arguments = {"d_model": D_MODEL, "num_heads": H, "position_encoding": RelativePositionBias(H)}
+    assert_layer_contract(MultiHeadAttention, arguments, {"query": x}, (B, T, D_MODEL), tmp_path)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("num_buckets, max_distance", [(32, 128), (12, 50)])
+def test_buckets_are_those_of_t5(bidirectional, num_buckets, max_distance):
+    layer = RelativePositionBias(1, bidirectional, num_buckets, max_distance)
+    layer.relative_attention_bias.assign(np.arange(num_buckets)[:, None])
+    distance = np.arange(-300, 301)
+    found = to_numpy(layer.score_bias(ops.convert_to_tensor(distance, "int32")))[0]
+    expected = [reference.t5_bucket(-d, bidirectional, num_buckets, max_distance) for d in distance]
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_decoder_gets_a_table_of_its_own():
+    encoder = RelativePositionBias(H, name="positions")
+    decoder = encoder.for_decoder()
+    assert not decoder.bidirectional
+    assert decoder.relative_attention_bias is not encoder.relative_attention_bias
+    bias = to_numpy(decoder.score_bias(ops.convert_to_tensor([0, -1, -7], "int32")))
+    np.testing.assert_array_equal(bias, np.repeat(bias[:, :1], 3, axis=1))
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("num_buckets, max_distance", [(31, 128), (2, 128), (32, 16)])
+def test_buckets_that_cannot_be_are_refused(num_buckets, max_distance):
+    with pytest.raises(ValueError, match=f"num_buckets={num_buckets}, max_distance={max_distance}"):
+        RelativePositionBias(H, num_buckets=num_buckets, max_distance=max_distance)
+
+
+def test_layers_that_share_a_table_share_it_when_loaded(tmp_path):
+    bias, inputs = RelativePositionBias(H), keras.Input((None, D_MODEL))
+    x = inputs
+    for _ in range(3):
+        x = EncoderLayer(D_MODEL, H, 4, position_encoding=bias)(x)
+    model = keras.Model(inputs, x)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert len({id(layer.position_encoding) for layer in loaded.layers[1:]}) == 1
+    x = np.random.default_rng(0).normal(size=(B, T, D_MODEL)).astype("float32")
+    np.testing.assert_array_equal(to_numpy(loaded(x)), to_numpy(model(x)))

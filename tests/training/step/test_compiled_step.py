@@ -1,5 +1,6 @@
 """The compiled step of PyTorch equals the eager one bit for bit, but for Inductor's fusions."""
 
+import ablation_layers  # noqa: F401  registers batch normalization
 import keras
 import numpy as np
 import pytest

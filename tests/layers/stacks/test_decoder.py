@@ -29,10 +29,10 @@ def memory_padding_mask():
 
 def make_layer(norm_first=False, rotary=False, **arguments):
     encoding = RotaryPositionalEncoding() if rotary else None
-    layer = DecoderLayer(D, H, F, norm_first=norm_first, position_encoding=encoding, **arguments)
-    layer.build((B, T, D))
-    randomize(layer)
-    return layer
+    return randomize(
+        DecoderLayer(D, H, F, norm_first=norm_first, position_encoding=encoding, **arguments),
+        shape=(B, T, D),
+    )
 
 
 @pytest.mark.parametrize("rotary", [False, True])

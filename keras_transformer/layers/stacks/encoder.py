@@ -6,9 +6,16 @@ from typing import Any
 import keras
 
 from keras_transformer._backend.gradient_checkpointing import checkpointable
+from keras_transformer._backend.types import Mask, Rule, Shape, Tensor
 from keras_transformer.layers.attention.attention_patterns import AttentionPattern
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
-from keras_transformer.layers.base import BASE_ARGUMENTS, OBJECTS, ConfiguredLayer, dense_options
+from keras_transformer.layers.base import (
+    BASE_ARGUMENTS,
+    OBJECTS,
+    ConfiguredLayer,
+    dense_options,
+    given_mask,
+)
 from keras_transformer.layers.normalization import new_normalization, normalize
 from keras_transformer.layers.positions.positional_encoding import PositionalEncoding
 from keras_transformer.layers.sublayers import FeedForward, ResidualConnection
@@ -30,25 +37,23 @@ class EncoderLayer(ConfiguredLayer):
             `d_model // num_heads`, which is also the default of `d_k`.
         dropout_rate: Dropout rate of the output of each sublayer, in [0, 1). Defaults to 0.1.
         attention_dropout_rate: Dropout rate of the attention weights, in [0, 1). Defaults to 0.
-        use_scale: Whether attention scores are divided by sqrt(d_k). Defaults to True.
-        activation: Activation of the feed-forward network. Defaults to `"relu"`.
+        use_scale: Whether attention scores are divided by sqrt(d_k) (§3.2.1). Defaults to True.
+        activation: See `FeedForward`, also for initializers and regularizers of all linear maps.
         norm_first, norm_epsilon, normalization: See `ResidualConnection`.
-        kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer: Those of all
-            linear maps. Default to `"glorot_uniform"`, `"zeros"`, None and None.
         position_encoding, attention_pattern: Used in self-attention. See `MultiHeadAttention`.
         use_causal_mask: Whether position t attends only to positions up to t. Defaults to False.
 
     Call arguments:
         x: float tensor `(B, S, D)`.
-        padding_mask: bool tensor `(B, S)`, True = real token. Defaults to None, which means the
-            Keras mask of `x`, if any.
+        padding_mask: bool tensor `(B, S)`, True = real token. Defaults to the Keras mask of `x`, if
+            any.
         attention_mask: bool tensor `(B, S, S)`, True = may attend. See `MultiHeadAttention` for
             other shapes. Defaults to None.
-        return_attention_weights: Whether to also return the attention weights. Defaults to False.
+        return_attention_weights: Whether to return a tuple of the output and the attention weights,
+            float `(B, H, S, S)`. Defaults to False.
 
     Returns:
-        A float tensor `(B, S, D)`. With `return_attention_weights`, the layer returns a tuple of
-        this tensor and the attention weights, float `(B, H, S, S)`.
+        A float tensor `(B, S, D)`.
 
     Source: Vaswani et al. 2017, Figure 1 (left).
     """
@@ -67,10 +72,10 @@ class EncoderLayer(ConfiguredLayer):
         norm_first: bool = False,
         norm_epsilon: float = 1e-6,
         normalization: str = "layer",
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
-        kernel_regularizer: Any = None,
-        bias_regularizer: Any = None,
+        kernel_initializer: Rule = "glorot_uniform",
+        bias_initializer: Rule = "zeros",
+        kernel_regularizer: Rule = None,
+        bias_regularizer: Rule = None,
         position_encoding: PositionalEncoding | None = None,
         attention_pattern: AttentionPattern | None = None,
         use_causal_mask: bool = False,
@@ -101,7 +106,7 @@ class EncoderLayer(ConfiguredLayer):
         options = self.dropout_rate, self.norm_first, self.norm_epsilon, self.normalization
         return ResidualConnection(*options, dtype=self.dtype_policy, name=name)
 
-    def build(self, x_shape: Any) -> None:
+    def build(self, x_shape: Shape) -> None:
         if self.d_model is None:
             self._create_sublayers(x_shape[-1])
         self.self_attention.build(x_shape)
@@ -111,7 +116,7 @@ class EncoderLayer(ConfiguredLayer):
         self.built = True
 
     def _output_spec(
-        self, x: Any, return_attention_weights: bool, memory: Any = None, **_: Any
+        self, x: Tensor, return_attention_weights: bool, memory: Tensor | None = None, **_: Any
     ) -> Any:
         output = keras.KerasTensor(x.shape, dtype=self.compute_dtype)
         if not return_attention_weights:
@@ -123,22 +128,24 @@ class EncoderLayer(ConfiguredLayer):
     @checkpointable
     def call(
         self,
-        x: Any,
-        padding_mask: Any = None,
-        attention_mask: Any = None,
+        x: Tensor,
+        padding_mask: Mask | None = None,
+        attention_mask: Mask | None = None,
         return_attention_weights: bool = False,
-        mask: Any = None,
-        x_mask: Any = None,
+        mask: Mask | None = None,
+        x_mask: Mask | None = None,
     ) -> Any:
-        # Keras sets the last two arguments: `mask` if `x` is the only tensor, else `x_mask`.
-        if padding_mask is None:
-            padding_mask = mask if x_mask is None else x_mask
+        padding_mask = given_mask(padding_mask, x_mask, mask)
         x, weights = self._attend(x, padding_mask, attention_mask, return_attention_weights)
         x = self.transform(x, padding_mask)
         return (x, weights) if return_attention_weights else x
 
     def _attend(
-        self, x: Any, padding_mask: Any, attention_mask: Any, return_attention_weights: bool
+        self,
+        x: Tensor,
+        padding_mask: Mask | None,
+        attention_mask: Mask | None,
+        return_attention_weights: bool,
     ) -> tuple[Any, Any]:
         """Applies the first sublayer. Returns its output, and the attention weights or None."""
         attended = self.self_attention(
@@ -151,7 +158,7 @@ class EncoderLayer(ConfiguredLayer):
         attended, weights = attended if return_attention_weights else (attended, None)
         return self.self_attention_residual(x, attended, padding_mask), weights
 
-    def transform(self, x: Any, padding_mask: Any = None) -> Any:
+    def transform(self, x: Tensor, padding_mask: Mask | None = None) -> Any:
         """Applies the last sublayer, the feed-forward network."""
         transformed = self.feed_forward(self.feed_forward_residual.enter(x, padding_mask))
         return self.feed_forward_residual(x, transformed, padding_mask)
@@ -173,11 +180,8 @@ class Encoder(ConfiguredLayer):
             `attention_pattern` is a list, layer i has its entry i modulo the length of the list.
 
     For call arguments and result, see `EncoderLayer`. The returned attention weights are from the
-    last layer.
-
-    Attributes:
-        layers: Tuple of the layers. Each argument of a layer is also an attribute of the stack.
-        norm: The final normalization, or None if the layers are post-norm.
+    last layer. `layers` is the tuple of the layers, and each argument of a layer is also an
+    attribute of the stack. `norm` is the final norm, or None for post-norm.
 
     Source: Vaswani et al. 2017, Figure 1 (left); for the final norm, Xiong et al. 2020.
     """
@@ -218,7 +222,7 @@ class Encoder(ConfiguredLayer):
             own = {"dtype": self.dtype_policy, "name": f"{self.prefix}_norm"}
             self.norm = new_normalization(self.normalization, self.norm_epsilon, **own)
 
-    def build(self, x_shape: Any) -> None:
+    def build(self, x_shape: Shape) -> None:
         for layer in self.layers:
             if not layer.built:
                 layer.build(x_shape)
@@ -229,19 +233,20 @@ class Encoder(ConfiguredLayer):
 
     def call(
         self,
-        x: Any,
-        padding_mask: Any = None,
-        attention_mask: Any = None,
+        x: Tensor,
+        padding_mask: Mask | None = None,
+        attention_mask: Mask | None = None,
         return_attention_weights: bool = False,
-        mask: Any = None,
-        x_mask: Any = None,
+        mask: Mask | None = None,
+        x_mask: Mask | None = None,
     ) -> Any:
-        if padding_mask is None:  # Keras sets the last two arguments, as for `EncoderLayer`.
-            padding_mask = mask if x_mask is None else x_mask
+        padding_mask = given_mask(padding_mask, x_mask, mask)
         masks = {"padding_mask": padding_mask, "attention_mask": attention_mask}
         return self._apply_layers(x, masks, return_attention_weights)
 
-    def _apply_layers(self, x: Any, inputs: dict[str, Any], return_attention_weights: bool) -> Any:
+    def _apply_layers(
+        self, x: Tensor, inputs: dict[str, Any], return_attention_weights: bool
+    ) -> Any:
         for layer in self.layers[:-1]:
             x = layer(x, **inputs)
         x = self.layers[-1](x, **inputs, return_attention_weights=return_attention_weights)
@@ -249,7 +254,7 @@ class Encoder(ConfiguredLayer):
             return self.normalize(x, inputs["padding_mask"])
         return self.normalize(x[0], inputs["padding_mask"]), x[1]
 
-    def normalize(self, x: Any, padding_mask: Any = None) -> Any:
+    def normalize(self, x: Tensor, padding_mask: Mask | None = None) -> Any:
         """Applies the final norm, if the stack has one."""
         return x if self.norm is None else normalize(self.norm, x, padding_mask)
 

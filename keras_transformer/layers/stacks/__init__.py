@@ -1,0 +1,1 @@
+"""Stacks of layers: the encoder and the decoder of Figure 1."""

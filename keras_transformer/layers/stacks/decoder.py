@@ -1,0 +1,302 @@
+"""Decoder layer and stack of decoder layers (right half of Figure 1)."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer._backend.gradient_checkpointing import checkpointable
+from keras_transformer._backend.types import Mask, Shape, Size, Tensor
+from keras_transformer.layers.attention.attention_patterns import FullAttention
+from keras_transformer.layers.attention.cache import (
+    Cache,
+    FixedKeyValues,
+    GrowingKeyValues,
+    empty_key_values,
+    empty_slots,
+    pad,
+    take_slots,
+)
+from keras_transformer.layers.attention.decoding_step import (
+    cross_attention_step,
+    fuse_projections,
+    self_attention_step,
+)
+from keras_transformer.layers.base import given_mask
+from keras_transformer.layers.stacks.encoder import Encoder, EncoderLayer
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class DecoderLayer(EncoderLayer):
+    """Applies causal self-attention, cross-attention and a feed-forward network (§3.1).
+
+    With `use_memory=False`, the layer has no cross-attention, as in GPT.
+
+    Example:
+
+    >>> layer = DecoderLayer(d_model=64, num_heads=4, d_ff=256)
+    >>> y = layer(y, memory=memory, memory_padding_mask=source_ids != 0)
+
+    Args:
+        d_model, num_heads, d_ff: See `EncoderLayer`.
+        use_memory: Whether the layer has cross-attention to the encoder's output. Defaults to True.
+        use_causal_mask: Whether position t attends only to positions up to t. Decoding with a cache
+            requires True. Defaults to True.
+        **options: Other arguments of `EncoderLayer`. With an `attention_pattern`, cross-attention
+            uses `FullAttention()`, which does not store all attention scores.
+
+    Call arguments:
+        x: float tensor `(B, T, D)`.
+        memory: float tensor `(B, S, D_m)`, the encoder's output, whose width D_m may differ from D.
+            Required if `use_memory` is True, and refused by `ValueError` otherwise.
+        padding_mask: bool tensor `(B, T)`, True = real target token. Padding at the end needs no
+            padding mask, because the causal mask hides the end from real tokens. Defaults to the
+            Keras mask of `x`, if any.
+        memory_padding_mask: bool tensor `(B, S)`, True = real source token. Defaults to the Keras
+            mask of `memory`, if any.
+        attention_mask: bool tensor `(B, T, T)`, True = may attend in self-attention.
+        memory_attention_mask: bool tensor `(B, T, S)`, True = may attend in cross-attention.
+        return_attention_weights: Whether to return a tuple of the output and the cross-attention
+            weights, float `(B, H, T, S)`. If `use_memory` is False, the weights are those of
+            self-attention, `(B, H, T, T)`. Defaults to False.
+
+    Returns:
+        A float tensor `(B, T, D)`.
+
+    Source: Vaswani et al. 2017, Figure 1 (right); for decoders without cross-attention, Radford et
+    al. 2018.
+    """
+
+    def __init__(
+        self,
+        d_model: int | None = None,
+        num_heads: int = 8,
+        d_ff: int = 2048,
+        *,
+        use_memory: bool = True,
+        use_causal_mask: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(None, num_heads, d_ff, use_causal_mask=use_causal_mask, **options)
+        self.use_memory = use_memory
+        if d_model is not None:
+            self._create_sublayers(d_model)
+
+    def _create_sublayers(self, d_model: int) -> None:
+        super()._create_sublayers(d_model)
+        if self.use_memory:
+            pattern = self.attention_pattern and FullAttention()
+            self.cross_attention = self._attention("cross_attention", attention_pattern=pattern)
+            self.cross_attention_residual = self._residual("cross_attention_residual")
+
+    def build(self, x_shape: Shape, memory_shape: Shape | None = None) -> None:
+        super().build(x_shape)
+        if self.use_memory:
+            self.cross_attention.build(x_shape, memory_shape)
+            self.cross_attention_residual.build(x_shape)
+
+    def _output_spec(self, x: Tensor, memory: Tensor | None, **options: Any) -> Any:
+        self.check_memory(memory)
+        return super()._output_spec(x, memory=memory, **options)
+
+    @checkpointable
+    def call(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        padding_mask: Mask | None = None,
+        memory_padding_mask: Mask | None = None,
+        attention_mask: Mask | None = None,
+        memory_attention_mask: Mask | None = None,
+        return_attention_weights: bool = False,
+        mask: Mask | None = None,
+        x_mask: Mask | None = None,
+        memory_mask: Mask | None = None,
+    ) -> Any:
+        self.check_memory(memory)
+        padding_mask = given_mask(padding_mask, x_mask, mask)
+        needs_own_weights = return_attention_weights and not self.use_memory
+        x, weights = self._attend(x, padding_mask, attention_mask, needs_own_weights)
+        if self.use_memory:
+            attended = self.cross_attention(
+                query=self.cross_attention_residual.enter(x, padding_mask),
+                key=memory,
+                padding_mask=given_mask(memory_padding_mask, memory_mask),
+                attention_mask=memory_attention_mask,
+                return_attention_weights=return_attention_weights,
+            )
+            attended, weights = attended if return_attention_weights else (attended, None)
+            x = self.cross_attention_residual(x, attended, padding_mask)
+        x = self.transform(x, padding_mask)
+        return (x, weights) if return_attention_weights else x
+
+    def check_memory(self, memory: Tensor | None) -> None:
+        """Raises `ValueError` if `memory` is missing, or given to a layer that does not use it."""
+        if (memory is not None) != self.use_memory:
+            raise ValueError(
+                "`memory` must be given if and only if `use_memory` is True. "
+                f"Received: use_memory={self.use_memory}, memory={memory}"
+            )
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Decoder(Encoder):
+    """Stack of decoder layers, with a final norm if the layers are pre-norm (§3.1).
+
+    `init_cache` and `step` decode one token at a time, for models with and without an encoder.
+
+    Example:
+
+    >>> decoder = Decoder(num_layers=6, d_model=512, num_heads=8, d_ff=2048)
+    >>> y = decoder(y, memory=memory, memory_padding_mask=source_ids != 0)          # (B, T, 512)
+    >>> gpt = Decoder(12, 768, 12, 3072, use_memory=False, norm_first=True, activation="gelu")
+
+    Args:
+        num_layers, d_model, num_heads, d_ff: See `Encoder`.
+        **options: Other arguments of `DecoderLayer`, as for `Encoder`.
+
+    For call arguments, result and errors, see `DecoderLayer`. The returned attention weights are
+    from the last layer.
+
+    Source: Vaswani et al. 2017, Figure 1 (right); for the final norm, Xiong et al. 2020.
+    """
+
+    layer_class = DecoderLayer
+    prefix = "decoder"
+
+    def build(self, x_shape: Shape, memory_shape: Shape | None = None) -> None:
+        for layer in self.layers:
+            if not layer.built:
+                layer.build(x_shape, memory_shape)
+        super().build(x_shape)
+
+    def call(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        padding_mask: Mask | None = None,
+        memory_padding_mask: Mask | None = None,
+        attention_mask: Mask | None = None,
+        memory_attention_mask: Mask | None = None,
+        return_attention_weights: bool = False,
+        mask: Mask | None = None,
+        x_mask: Mask | None = None,
+        memory_mask: Mask | None = None,
+    ) -> Any:
+        inputs = {
+            "memory": memory,
+            "padding_mask": given_mask(padding_mask, x_mask, mask),
+            "memory_padding_mask": given_mask(memory_padding_mask, memory_mask),
+            "attention_mask": attention_mask,
+            "memory_attention_mask": memory_attention_mask,
+        }
+        return self._apply_layers(x, inputs, return_attention_weights)
+
+    def init_cache(
+        self,
+        batch: Size,
+        beam_size: Size,
+        max_length: int | None,
+        memory: Tensor | None = None,
+        memory_padding_mask: Mask | None = None,
+    ) -> Cache:
+        """Returns the cache for the first decoding step of B = `batch` sentences.
+
+        There are N = `beam_size` hypotheses per sentence and L = `max_length` positions to decode.
+        If `max_length` is None, the cache grows by one position per step. For `memory` and
+        `memory_padding_mask`, see `DecoderLayer`. Only causal decoders have a cache: `beam` is for
+        `take_slots`, `sentence` has each layer's keys and values and the padding mask of the
+        memory, and `shared` has each layer's joined projections.
+        """
+        if not self.use_causal_mask:
+            raise ValueError("Only causal decoders have a cache. Received: use_causal_mask=False")
+        self.layers[0].check_memory(memory)
+        of_memory: list[Any] = [()] * self.num_layers
+        if memory is not None:
+            for i, layer in enumerate(self.layers):  # any number of queries can use these
+                keys, values = layer.cross_attention.project_key_value(memory, memory)
+                of_memory[i] = FixedKeyValues(ops.swapaxes(keys, -1, -2), values)
+            if memory_padding_mask is None:
+                memory_padding_mask = ops.ones(ops.shape(memory)[:2], "bool")
+        attentions = [layer.self_attention for layer in self.layers]
+        size, rows = (beam_size, max_length), batch * self.num_heads
+        return Cache(
+            beam=empty_slots(batch, *size),
+            sentence={
+                "decoded": [
+                    empty_key_values(rows, x.d_k, x.d_v, *size, x.compute_dtype) for x in attentions
+                ],
+                "memory": of_memory,
+                "padding_mask": () if memory is None else memory_padding_mask,
+            },
+            shared=[fuse_projections(x) for x in attentions],
+        )
+
+    def prefill(self, cache: Cache, x: Tensor, padding_mask: Mask) -> Cache:
+        """Adds the keys and values of prompts to a cache that `init_cache` made.
+
+        The next call of `step` has position 0, and its token follows the prompt. The decoder must
+        have no cross-attention. The prompts `x`, float `(B, P, D)`, are padded at the beginning,
+        and `padding_mask`, bool `(B, P)`, is True for real tokens.
+        """
+        length, written = ops.shape(x)[1], []
+        for layer, own in zip(self.layers, cache.sentence["decoded"], strict=True):
+            entered = layer.self_attention_residual.enter(x)
+            # The first step has position 0. Only differences of positions have an effect.
+            heads = layer.self_attention.project_key_value(entered, entered, offset=-length)
+            keys, values = (ops.reshape(x, (-1, *ops.shape(x)[2:])) for x in heads)
+            written.append(own.extend(length).write(keys, values, 0))
+            if layer is not self.layers[-1]:
+                x = layer(x, padding_mask=padding_mask)
+        prompt = {"decoded": written, "prompt_mask": padding_mask}
+        return cache._replace(sentence={**cache.sentence, **prompt})
+
+    def extend_cache(self, cache: Cache, max_length: int) -> Cache:
+        """Returns a cache with the same contents, but with room for `max_length` positions."""
+        beams, length = cache.beam.shape[1:]
+        added = max_length - length
+        decoded = [own.extend(added * beams) for own in cache.sentence["decoded"]]
+        return cache._replace(
+            beam=pad(cache.beam, 2, added, -1), sentence={**cache.sentence, "decoded": decoded}
+        )
+
+    def step(self, x: Tensor, cache: Cache, position: Size) -> tuple[Tensor, Cache, Tensor | None]:
+        """Decodes one new token per hypothesis, whose vectors are `x`, float `(B * N, D)`.
+
+        `cache` is what `init_cache`, `extend_cache` or the previous `step` returned, and `position`
+        that of the new tokens. Returns the output `(B * N, D)`, the updated cache, and the last
+        layer's cross-attention weights, float `(B, H, N, S)`, or None if `use_memory` is False.
+        """
+        sentence, slots, decoded, weights = cache.sentence, cache.beam, [], None
+        if isinstance(sentence["decoded"][0], GrowingKeyValues):
+            slots = pad(slots, 2, 1, -1)
+        slots, mask = take_slots(slots, position, self.num_heads)
+        rows, beams = ops.shape(mask)[:2]
+        tokens: tuple[Any, ...] = position, mask
+        if "prompt_mask" in sentence:
+            batch, length = ops.shape(sentence["prompt_mask"])
+            of_prompt = ops.repeat(sentence["prompt_mask"][:, None], rows // batch, axis=0)
+            of_prompt = ops.broadcast_to(of_prompt, (rows, beams, length))
+            tokens = position, ops.concatenate([of_prompt, mask], axis=-1), length
+        for layer, own, memory, projections in zip(
+            self.layers, sentence["decoded"], sentence["memory"], cache.shared, strict=True
+        ):
+            residual = layer.self_attention_residual
+            attended, own = self_attention_step(
+                layer.self_attention, residual.enter(x), own, projections, *tokens
+            )
+            x = residual(x, attended)
+            if layer.use_memory:
+                residual = layer.cross_attention_residual
+                attended, weights = cross_attention_step(
+                    layer.cross_attention,
+                    residual.enter(x),
+                    memory,
+                    sentence["padding_mask"],
+                    beams,
+                )
+                x = residual(x, attended)
+            x = layer.transform(x)
+            decoded.append(own)
+        cache = cache._replace(beam=slots, sentence={**sentence, "decoded": decoded})
+        return self.normalize(x), cache, weights
