@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import keras
 
@@ -20,18 +19,16 @@ from keras_transformer.training.run.trainer import make_trainer
 from keras_transformer.training.run.translate_corpora import translate_corpora
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
 
-
-class Prepared(NamedTuple):
-    """What a training starts with."""
-
-    trainer: SlicedLogitsTrainer
-    tokenizer: Tokenizer
-    plan: BatchPlan
-    validation_batches: Sequence[Batch]
+SPLITS: tuple[Split, ...] = ("train", "validation")
 
 
-def prepare(run: Run, resume: bool, distribution: Distribution) -> Prepared:
-    """Makes the trainer, then the tokenizer and the encoded text, which the chief makes first."""
+def prepare(
+    run: Run, resume: bool, distribution: Distribution
+) -> tuple[SlicedLogitsTrainer, Tokenizer, BatchPlan, Sequence[Batch]]:
+    """Returns the trainer, the tokenizer, the plan of batches, and the batches for validation.
+
+    The chief makes the tokenizer and the encoded text, before the others read them.
+    """
     has_begun = resume and bool(run.checkpoints())
     if resume and run.model_path.exists() and not has_begun:
         raise UserError(
@@ -43,26 +40,41 @@ def prepare(run: Run, resume: bool, distribution: Distribution) -> Prepared:
     trainer = make_trainer(run.recipe, initial_run, teacher, distribution)
     is_chief = distribution.is_chief
 
-    def make_text() -> tuple[Tokenizer, TokenStore, TokenStore]:
+    def make_text() -> tuple[Tokenizer, list[TokenStore]]:
         if is_chief:
             translate_corpora(run)
         tokenizer = _tokenizer(run, initial_run or teacher)
+        # A resumed run must have the teacher and the text with which it began.
+        kept = run.text.fingerprints() if resume else {}
         if teacher:
-            _check_teacher(run, teacher, tokenizer, resume, is_chief)
-        training_text = _encoded(run, "train", tokenizer, resume, is_chief)
-        validation_text = _encoded(run, "validation", tokenizer, resume, is_chief)
+            digest = _checked_teacher(teacher, tokenizer, kept.get("teacher"))
+            if is_chief:
+                run.text.add_fingerprint("teacher", digest)
+        stores = []
+        for split in SPLITS:
+            store = TokenStore.build(
+                run.store_dir / split,
+                run.text.pairs(split),
+                tokenizer,
+                run.recipe.data.max_length,
+                fingerprint=kept.get(split),
+            )
+            if is_chief:
+                run.text.add_fingerprint(split, store.fingerprint)
+                print(f"{split}: {store.report}")
+            stores.append(store)
         if is_chief and (resume or not run.checkpoints()):  # otherwise, `fit` raises an error
             _record(run)
-        return tokenizer, training_text, validation_text
+        return tokenizer, stores
 
-    tokenizer, training_text, validation_text = distribution.chief_first(make_text)
+    tokenizer, (training_text, validation_text) = distribution.chief_first(make_text)
     vars(trainer.model)["tokenizer_files"] = tokenizer.files  # Checkpoints keep them.
     plan = _plan(run.recipe, training_text, tokenizer, distribution.shard)
     settings = run.recipe.training
     validation_batches = evaluation_batches(
         validation_text, settings.tokens_per_batch, settings.length_multiple
     )
-    return Prepared(trainer, tokenizer, plan, validation_batches)
+    return trainer, tokenizer, plan, validation_batches
 
 
 def _plan(recipe: Recipe, text: TokenStore, tokenizer: Tokenizer, shard: Shard) -> BatchPlan:
@@ -102,33 +114,17 @@ def _trained_tokenizer(run: Run) -> Tokenizer:
     return Tokenizer.train(run.text.pairs("train", tagged=False), **settings, tags=tags)
 
 
-def _check_teacher(
-    run: Run, teacher: Run, tokenizer: Tokenizer, resume: bool, is_chief: bool
-) -> None:
-    """Raises `UserError` if the teacher has another tokenizer, or another model than before."""
+def _checked_teacher(teacher: Run, tokenizer: Tokenizer, kept: str | None) -> str:
+    """Returns the hash of the teacher's model, which must be `kept`, if that is known."""
     digest = sha256_of(teacher.model_path)
-    kept = run.text.fingerprints().get("teacher") if resume else None
-    if teacher.tokenizer().fingerprint != tokenizer.fingerprint or kept not in (None, digest):
+    is_same = kept in (None, digest)
+    if teacher.tokenizer().fingerprint != tokenizer.fingerprint or not is_same:
         raise UserError(
             f"training.teacher: {teacher.directory} must have the tokenizer of this run and, when "
             "the run resumes, the model with which it began. Received: another "
-            f"{'tokenizer' if kept in (None, digest) else 'model'}"
+            f"{'tokenizer' if is_same else 'model'}"
         )
-    if is_chief:
-        run.text.add_fingerprint("teacher", digest)
-
-
-def _encoded(
-    run: Run, split: Split, tokenizer: Tokenizer, resume: bool, is_chief: bool
-) -> TokenStore:
-    """Returns a split as token ids. A resumed run must have the text with which it began."""
-    folder, length = run.store_dir / split, run.recipe.data.max_length
-    kept = run.text.fingerprints().get(split) if resume else None
-    store = TokenStore.build(folder, run.text.pairs(split), tokenizer, length, fingerprint=kept)
-    if is_chief:
-        run.text.add_fingerprint(split, store.fingerprint)
-        print(f"{split}: {store.report}")
-    return store
+    return digest
 
 
 def _record(run: Run) -> None:

@@ -55,9 +55,6 @@ def _check_supported(recipe: Recipe, backend: str) -> None:
     unsupported = {
         "training.distribution=model_parallel": kind == "model_parallel",
         "training.jit_compile=true": on_tensorflow and training.jit_compile is True,
-        # Each replica would use the statistics of its own tokens, or a loss scale of its own.
-        "model.normalization=batch": recipe.model.normalization == "batch",
-        "training.dtype_policy=mixed_float16": training.dtype_policy == "mixed_float16",
     }
     found = [name for name, is_set in unsupported.items() if is_set]
     if found and kind != "none" and backend != "jax":

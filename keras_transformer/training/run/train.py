@@ -7,7 +7,6 @@ import keras
 from keras_transformer._backend.compile_function import is_on_cpu
 from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.run import Run
-from keras_transformer.training.callbacks import CompileAhead
 from keras_transformer.training.devices.base import Distribution
 from keras_transformer.training.fit_loop import fit
 from keras_transformer.training.run.finish import finish
@@ -15,6 +14,7 @@ from keras_transformer.training.run.prepare import prepare
 from keras_transformer.training.run.start import start
 from keras_transformer.training.run.validate import TranslationValidation
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
+from keras_transformer.training.step.compile_ahead import CompileAhead
 
 
 def train(

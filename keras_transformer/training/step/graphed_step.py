@@ -2,15 +2,21 @@
 
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import keras
 import torch
 from keras import ops
+from torch.utils._triton import has_triton
 
+from keras_transformer._backend.compile_function import is_on_cuda
 from keras_transformer._backend.cuda_graphs import MOST_GRAPHS, Recordable, shape_and_dtype
+from keras_transformer.training.step.optimizer import inner_optimizer
 
 Logs = dict[str, torch.Tensor]
+
+# Compiling takes up to a minute for each shape of batches, so smaller models run without.
+_LARGE = 20_000_000
 
 
 def recordable(step: Callable[[Any], Logs]) -> Callable[[Any], Logs]:
@@ -112,3 +118,38 @@ class _Recording(NamedTuple):
     graph: Any
     batch: Any
     result: Logs
+
+
+def uses_graphs(
+    model: keras.Model, jit_compile: bool | Literal["auto"], one_device: bool
+) -> bool | Literal["auto"]:
+    """Returns whether a compiled model trains by CUDA graphs on PyTorch: True, False or "auto".
+
+    Raises `ValueError` if `jit_compile` is True, but graphs are impossible.
+    """
+    optimizer = inner_optimizer(model)
+    needs = {
+        "a GPU of CUDA": is_on_cuda(),
+        "Triton": not is_on_cuda() or has_triton(),
+        "training on one device": one_device,
+        "no gradient accumulation": not optimizer.gradient_accumulation_steps,
+        "no loss scaling, as in mixed_float16": optimizer is model.optimizer,
+        "no ema_overwrite_frequency": not optimizer.ema_overwrite_frequency,
+        "run_eagerly=False": not model.run_eagerly,
+    }
+    lacking = [name for name, is_given in needs.items() if not is_given]
+    if jit_compile is True and lacking:
+        raise ValueError(
+            "On PyTorch, jit_compile=True records CUDA graphs, which needs "
+            f"{' and '.join(lacking)}: use jit_compile=auto. Received: jit_compile=True"
+        )
+    return False if lacking else jit_compile
+
+
+def graphed_step(model: keras.Model, is_required: bool) -> GraphedStep:
+    """Returns the step by CUDA graphs, compiled if the model is large or graphs are required."""
+    from keras_transformer.training.step.compiled_step import CompiledStep
+
+    is_compiled = is_required or model.count_params() >= _LARGE
+    step = CompiledStep(model) if is_compiled else recordable(model.train_step)
+    return GraphedStep(step, model, is_required)

@@ -10,13 +10,9 @@ from keras_transformer.training.run.start import start
 TEXT = {"source": "text.en", "target": "text.de"}
 
 
-def recipe_with(normalization: str | None = None, **training) -> Recipe:
-    sections = {
-        "data": {"train": TEXT, "validation": TEXT, "test": TEXT},
-        "model": {"normalization": normalization},
-        "training": training,
-    }
-    return Recipe.model_validate({"name": "any", **sections})
+def recipe_with(**training) -> Recipe:
+    data = {"train": TEXT, "validation": TEXT, "test": TEXT}
+    return Recipe.model_validate({"name": "any", "data": data, "training": training})
 
 
 # What tells a process that it is one of many.
@@ -33,9 +29,6 @@ OF_MANY = {
     [
         ("torch", {"distribution": "model_parallel"}, "with .*=model_parallel: .* or .*=jax"),
         ("tensorflow", {"jit_compile": True}, "tensorflow cannot .* training.jit_compile=true"),
-        ("tensorflow", {"dtype_policy": "mixed_float16"}, "mixed_float16"),
-        ("torch", {"dtype_policy": "mixed_float16"}, "mixed_float16"),
-        ("torch", {"normalization": "batch"}, "model.normalization=batch"),
         ("torch", {"model_shards": 2}, "model_shards needs training.distribution=model_parallel"),
         (
             "jax",
