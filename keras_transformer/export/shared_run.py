@@ -11,7 +11,8 @@ from keras_transformer.export.options import RunWeights, check_weights
 from keras_transformer.layers.saving import check_finite
 from keras_transformer.models.base import in_float32
 from keras_transformer.models.seq2seq import Seq2Seq
-from keras_transformer.recipe.settings import OF_RUN, Recipe
+from keras_transformer.recipe.sections import OF_RUN
+from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.run import Checkpoint, Run
 from keras_transformer.translation.comparison import (
     Agreement,

@@ -18,7 +18,8 @@ from keras_transformer.exchange.model_files import PREFIX, download, reading, sh
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.recipe.files import validated
-from keras_transformer.recipe.settings import Normalization, Recipe
+from keras_transformer.recipe.sections import Normalization
+from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.run import Run
 
 # OPUS-MT also has names of several languages, such as ROMANCE.

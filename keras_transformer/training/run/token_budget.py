@@ -24,7 +24,7 @@ import numpy as np
 from keras_transformer._backend import child_process
 from keras_transformer.architectures import program_of, run_program
 from keras_transformer.errors import UserError, is_out_of_memory
-from keras_transformer.recipe.settings import Recipe, longest_lengths
+from keras_transformer.recipe.settings import Recipe
 
 _FIRST_TRY = 1_024
 _MEBIBYTE = 2**20
@@ -60,7 +60,7 @@ def find_token_budget(recipe: Recipe, limit: float, report: Callable[[Try], Any]
         report(tries[tokens])
         return tries[tokens].mebibytes is not None
 
-    found = largest_that_fits(fits, smallest=longest_lengths(recipe)[1])
+    found = largest_that_fits(fits, smallest=recipe.longest_lengths[1])
     if found is None:
         raise UserError(
             f"a single sentence of data.max_length={recipe.data.max_length} does not fit into "
@@ -85,7 +85,7 @@ def largest_that_fits(fits: Callable[[int], bool], smallest: int) -> int | None:
 
 def worst_shape(recipe: Recipe, tokens: int) -> tuple[int, int, int]:
     """Returns batch size, source length and target length of the batch that needs most memory."""
-    source, target = longest_lengths(recipe)
+    source, target = recipe.longest_lengths
     rows = tokens // target
     return (rows - rows % 8 if rows > 8 else rows), source, target
 

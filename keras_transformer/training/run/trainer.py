@@ -9,7 +9,7 @@ from keras_transformer.data.tokenizer import PAD_ID
 from keras_transformer.errors import UserError
 from keras_transformer.models import ARCHITECTURES
 from keras_transformer.models.crossentropy import MaskedCrossentropy
-from keras_transformer.recipe.settings import Recipe, longest_lengths
+from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.run import Run
 from keras_transformer.training.devices.base import ONE_DEVICE, Distribution
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
@@ -26,7 +26,7 @@ def make_trainer(
     with distribution.making():
         try:
             trainer = new_trainer(recipe, distribution, teacher)
-            length = longest_lengths(recipe)[0]
+            length = recipe.longest_lengths[0]
             for most in map(_positions, (trainer.model, trainer.teacher)):
                 if most is not None and length > most:
                     raise ValueError(

@@ -7,7 +7,7 @@ from keras_transformer._files import as_line, resumable_file, sha256_of
 from keras_transformer._progress import Bar
 from keras_transformer.data.text_files import read_lines
 from keras_transformer.decoding.options import SamplingOptions
-from keras_transformer.recipe.settings import Corpus
+from keras_transformer.recipe.sections import Corpus
 from keras_transformer.runs.run import Run
 from keras_transformer.translation.base_translator import STREAMED_LINES
 from keras_transformer.translation.engines import open_translator
