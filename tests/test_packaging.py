@@ -26,7 +26,6 @@ TESTED_WITH = {
     "recipe/sections.py": "recipe/test_settings.py",
     "training/run/finish.py": "training/run/test_train.py",
     "training/run/prepare.py": "training/run/test_train.py",
-    "training/run/trainer.py": "training/run/test_train.py",
     "training/step/compile_ahead.py": "training/run/test_train.py",
     "training/devices/replica.py": "training/test_own_model.py",
     "cli/parameters.py": "cli/test_commands.py",

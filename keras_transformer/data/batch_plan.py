@@ -120,7 +120,7 @@ class BatchPlan:
                 f"a batch (tokens_per_batch) needs at least {least} tokens, so that the longest "
                 f"sentence fits. Received: {tokens_per_batch}"
             )
-        self._shapes = [self._shape(*width) for width in widths]
+        self._shapes = [batch_shape(tokens_per_batch, *width) for width in widths]
         buckets = range(len(widths))
         self._members = [np.flatnonzero(bucket_of_pair == x).astype(np.int32) for x in buckets]
         # Keeps the orders of two passes, because the micro-batches of a step can be in two passes.
@@ -205,12 +205,6 @@ class BatchPlan:
     def _count(self, step: int) -> int:
         texts = [self._text(step, micro)[1:] for micro in range(self.accumulation_steps)]
         return sum(int(text.lengths("target", x).sum()) + len(x) for text, x in texts)
-
-    def _shape(self, source_length: int, target_length: int) -> BatchShape:
-        batch_size = self.tokens_per_batch // _tokens_per_sentence(source_length, target_length)
-        if batch_size > 8:
-            batch_size -= batch_size % 8
-        return BatchShape(batch_size, source_length, target_length)
 
     def _wider(self, bucket: int) -> int:
         """Returns the next wider bucket into which all pairs of `bucket` fit."""
@@ -326,6 +320,14 @@ def _balanced(
         place[bucket] += 1
         ahead[bucket] += 1
     return np.array(order)
+
+
+def batch_shape(tokens_per_batch: int, source_length: int, target_length: int) -> BatchShape:
+    """Returns the shape of the batches of sentence pairs that are padded to these lengths."""
+    batch_size = tokens_per_batch // _tokens_per_sentence(source_length, target_length)
+    if batch_size > 8:
+        batch_size -= batch_size % 8
+    return BatchShape(batch_size, source_length, target_length)
 
 
 def _tokens_per_sentence(source_length: int, target_length: int) -> int:

@@ -26,7 +26,8 @@ from keras_transformer.runs.loading import load_checkpoint_model
 from keras_transformer.runs.run import Run
 from keras_transformer.training import train
 from keras_transformer.training.run.finish import write_average
-from keras_transformer.training.run.trainer import new_trainer
+from keras_transformer.training.run.prepare import new_trainer
+from keras_transformer.training.run.train import start
 from keras_transformer.training.step.compile_ahead import CompileAhead
 from keras_transformer.translation.open_run import open_model
 
@@ -395,3 +396,35 @@ def test_training_does_not_resume_with_another_text_or_tokenizer(copy, is_remove
             train(copy, resume=True)
     with pytest.raises(UserError, match="has other pieces than the tokenizer"):
         open_model(copy)
+
+
+# What tells a process that it is one of many.
+OF_MANY = {
+    "torch": ("WORLD_SIZE", "2"),
+    "jax": ("KERAS_DISTRIBUTION_NUM_PROCESSES", "2"),
+    "tensorflow": ("TF_CONFIG", "{}"),
+}
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "backend, training, message",
+    [
+        ("torch", {"distribution": "model_parallel"}, "with .*=model_parallel: .* or .*=jax"),
+        ("tensorflow", {"jit_compile": True}, "tensorflow cannot .* training.jit_compile=true"),
+        ("torch", {"model_shards": 2}, "model_shards needs training.distribution=model_parallel"),
+        (
+            "jax",
+            {"distribution": "model_parallel", "model_shards": 3},
+            "must divide num_heads, .*model_shards=3",
+        ),
+        *[(each, {"distribution": "none"}, "set .*=data_parallel") for each in OF_MANY],
+    ],
+)
+def test_what_an_engine_cannot_do_is_refused(backend, training, message, monkeypatch):
+    monkeypatch.setattr(keras.config, "backend", lambda: backend)
+    monkeypatch.setenv(*OF_MANY[backend])
+    files = {split: {"source": "a.tsv"} for split in ("train", "validation", "test")}
+    settings = {"distribution": "data_parallel", **training}
+    with pytest.raises(UserError, match=message):
+        start(Recipe.model_validate({"name": "any", "data": files, "training": settings}))
