@@ -169,8 +169,7 @@ class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
         if on_torch:
             from keras_transformer.training.step.graphed_step import uses_graphs
 
-            one_device = self.distribution.is_one_device
-            self._uses_graphs = uses_graphs(self, jit_compile, one_device)
+            self._uses_graphs = uses_graphs(self, jit_compile)
         self.__dict__["_loss_tracker"] = _LossMean(0, "loss")  # not tracked by Keras
         own = [metric(self.model.pad_id) for metric in (MaskedAccuracy, Perplexity)]
         self.model.compile(self.optimizer, self.token_loss, weighted_metrics=own, **kwargs)

@@ -118,7 +118,7 @@ class Distribution:
             return lambda skipped: map(self._rows, batches(skipped))
         return fit_data(map(self._rows, batches))
 
-    def _rows(self, batch: Any) -> Any:
+    def _rows(self, batch: object) -> Any:
         x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
         size = len(keras.tree.flatten(x)[0])
         begin, end, parts = self.shard

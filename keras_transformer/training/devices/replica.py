@@ -47,7 +47,7 @@ def as_replica(
 
 
 @contextmanager
-def replaced(owner: Any, attributes: dict[str, Any]) -> Iterator[None]:
+def replaced(owner: object, attributes: dict[str, Any]) -> Iterator[None]:
     """Replaces attributes of an object, untracked by Keras, in the `with` block."""
     before = dict(vars(owner))
     vars(owner).update(attributes)
@@ -128,10 +128,10 @@ def replica_losses(model: keras.Model, replicas: Distribution) -> Iterator[None]
         yield
         return
 
-    def exchange(change: Any) -> None:
+    def exchange(change: Callable[[Any], object]) -> None:
         compiled._flat_losses = [x._replace(loss=change(x.loss)) for x in compiled._flat_losses]
 
-    def build(*arguments: Any) -> None:
+    def build(*arguments: object) -> None:
         type(compiled).build(compiled, *arguments)
         exchange(lambda loss: ReplicaLoss(loss, replicas))
 

@@ -68,12 +68,12 @@ class TensorFlowReplicas(Distribution):
         tf, optimizer = self._tf, inner_optimizer(model)
         accumulation = optimizer.gradient_accumulation_steps
 
-        def micro_step(is_last: bool, batch: Any) -> Logs:
+        def micro_step(is_last: bool, batch: object) -> Logs:
             apply = functools.partial(_apply_micro_batch, optimizer, is_last)
             with replaced(optimizer, {"_backend_apply_gradients": apply}):
                 return self._step(model, batch)
 
-        def step(batch: Any) -> Logs:
+        def step(batch: object) -> Logs:
             if not accumulation:
                 return self._step(model, batch)
             # Keras branches within `strategy.run`, where replicas cannot communicate in a branch.
@@ -93,11 +93,11 @@ class TensorFlowReplicas(Distribution):
 
         return train
 
-    def _step(self, model: keras.Model, batch: Any) -> Logs:
+    def _step(self, model: keras.Model, batch: object) -> Logs:
         """Calls `model.train_step` in each local replica with its rows of a batch."""
         tf = self._tf
 
-        def replica_step(batch: Any) -> Logs:
+        def replica_step(batch: object) -> Logs:
             index = tf.distribute.get_replica_context().replica_id_in_sync_group
 
             def rows(x: Tensor) -> Tensor:

@@ -78,14 +78,14 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
         self.scale = scale
         self.cosine_steps = cosine_steps
 
-    def __call__(self, step: Any) -> Tensor:
-        step = ops.cast(step, "float32") + 1.0
+    def __call__(self, step: int | Tensor) -> Tensor:
+        update = ops.cast(step, "float32") + 1.0
         if self.cosine_steps:
-            decayed = ops.clip((step - self.warmup_steps) / self.cosine_steps, 0.0, 1.0)
+            decayed = ops.clip((update - self.warmup_steps) / self.cosine_steps, 0.0, 1.0)
             decay = 0.5 + 0.5 * ops.cos(math.pi * decayed)
         else:
-            decay = ops.sqrt(self.warmup_steps / step)
-        return self._highest * ops.minimum(step / self.warmup_steps, decay)
+            decay = ops.sqrt(self.warmup_steps / update)
+        return self._highest * ops.minimum(update / self.warmup_steps, decay)
 
     def get_config(self) -> dict[str, Any]:
         names = ("d_model", "warmup_steps", "peak", "scale", "cosine_steps")
@@ -129,7 +129,7 @@ class TransformerAdam(_BackendAdam):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
+        learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 0.001,
         beta_1: float = 0.9,
         beta_2: float = 0.98,
         epsilon: float = 1e-9,
