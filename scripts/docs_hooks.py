@@ -13,7 +13,8 @@ from pydantic import BaseModel
 
 from keras_transformer.cli import COMMANDS, main
 from keras_transformer.models import ARCHITECTURES
-from keras_transformer.recipe.settings import Key, Recipe, TextPair, all_keys
+from keras_transformer.recipe.sections import TextPair
+from keras_transformer.recipe.settings import Key, Recipe, all_keys
 from keras_transformer.runs.run import Run
 
 

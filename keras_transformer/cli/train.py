@@ -55,7 +55,7 @@ def train_command(recipe: str, options: TrainOptions) -> None:
     from keras_transformer.architectures import command_line
     from keras_transformer.recipe.files import load_recipe
     from keras_transformer.training import train
-    from keras_transformer.training.run.start import open_run, start
+    from keras_transformer.training.run.train import open_run, start
 
     resume, directory, overrides = options.resume, options.run, [*options.set]
     if options.data_dir:

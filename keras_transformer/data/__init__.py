@@ -3,9 +3,10 @@
 from typing import TYPE_CHECKING
 
 from keras_transformer._lazy import lazy_names
-from keras_transformer.data.batch_plan import BatchPlan, Shard, evaluation_batches, mask_tokens
+from keras_transformer.data.batch_plan import BatchPlan, Shard, evaluation_batches
 from keras_transformer.data.parallel_text import read_parallel
 from keras_transformer.data.text_files import CorpusError, read_lines
+from keras_transformer.data.token_masks import mask_tokens
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.data.tokenizer import Tokenizer
 

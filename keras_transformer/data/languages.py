@@ -1,24 +1,18 @@
 """Codes of languages, of BCP 47 or ISO 639, with hyphens or underscores: en, zh-Hant, deu_Latn."""
 
 import functools
-import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+from langcodes import Language, LanguageTagError, standardize_tag, tag_is_valid
 from pydantic import AfterValidator
-
-if TYPE_CHECKING:
-    from langcodes import Language
 
 
 def _checked(code: str) -> str:
-    if not re.fullmatch("[a-z]{2,3}", code):  # Most need no library.
-        from langcodes import Language, LanguageTagError
-
-        try:
-            Language.get(code)
-        except LanguageTagError:
-            raise ValueError(f"{code!r} is not a language code such as en or pt-BR") from None
+    try:
+        Language.get(code)
+    except LanguageTagError:
+        raise ValueError(f"{code!r} is not a language code such as en or pt-BR") from None
     return code
 
 
@@ -31,8 +25,6 @@ def language_of(name: str) -> str | None:
 
     Three letters alone are no language there: txt and raw are codes too.
     """
-    from langcodes import standardize_tag, tag_is_valid
-
     return standardize_tag(name) if len(name) != 3 and tag_is_valid(name) else None
 
 
@@ -45,8 +37,6 @@ def closest_language(code: str, names: Iterable[str], other_region: bool = False
     or names without a region that it is likely for: pt-BR allows pt. With `other_region`, it allows
     all. An equal code comes first, then the nearest region by Unicode's distance.
     """
-    from langcodes import Language, tag_is_valid
-
     names = [*names]
     equal = [name for name in names if _spelled(name) == _spelled(code)]
     if equal or not tag_is_valid(code):
@@ -66,16 +56,27 @@ def _spelled(code: str) -> str:
 
 
 @functools.cache
-def _likely(code: str) -> "Language":
+def _likely(code: str) -> Language:
     """Returns a language with its likely script and region."""
-    from langcodes import Language
-
     language = Language.get(code).prefer_macrolanguage()
     return language.maximize() if language.language else language  # und is no English
 
 
 def base_language(code: str) -> str:
     """Returns the shortest code of a language without script and region: ar for arb_Arab."""
-    from langcodes import Language
-
     return str(Language.get(code).prefer_macrolanguage().language)
+
+
+# The codes of scripts that have no spaces between words.
+_HAN = ("Hani", "Hanb", "Hans", "Hant")
+_UNSPACED = (
+    "Bali Bopo Hira Hrkt Java Jpan Kana Khmr Lana Laoo Mymr Tale Talu Tavt Thai Tibt".split()
+)
+
+
+def bleu_tokenization(language: str) -> str:
+    """Returns the tokenization of BLEU for a language: "char" for "tha", as for "th-TH"."""
+    tag = Language.get(language).maximize()
+    if tag.script in _HAN and tag.language != "ja":
+        return "zh"
+    return "char" if tag.script in (*_HAN, *_UNSPACED) else "13a"

@@ -6,6 +6,7 @@ import re
 from contextlib import suppress
 
 import numpy as np
+from langcodes import Language
 
 from keras_transformer.errors import UserError
 
@@ -69,8 +70,6 @@ class _Writer:
     """Writes numbers and dates as words of one language."""
 
     def __init__(self, language: str) -> None:
-        import langcodes
-
         try:
             from babel import Locale, UnknownLocaleError
             from num2words import CONVERTER_CLASSES
@@ -79,7 +78,7 @@ class _Writer:
                 f"{error.name} is missing: pip install 'keras3-transformer[quickstart]'"
             ) from None
         try:
-            tag = langcodes.Language.get(language)  # "deu" and "de_DE" are German, too
+            tag = Language.get(language)  # "deu" and "de_DE" are German, too
             name, base = str(tag).replace("-", "_"), str(tag.language)
             self._locale = Locale.parse(name)
             converter = copy.copy(CONVERTER_CLASSES[name if name in CONVERTER_CLASSES else base])

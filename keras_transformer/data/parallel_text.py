@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -160,15 +161,12 @@ def columns_and_rows(path: Path, languages: Languages) -> tuple[tuple[str, str],
     Raises:
         CorpusError: If the columns are not clear. The message shows them.
     """
-    reader = _READERS.get(suffix_of(path), _table)
-    rows = reader(path, languages)
+    read = _READERS.get(suffix_of(path)) or partial(_table, languages=languages)
+    rows = read(path)
     head = beginning(rows, _SAMPLED_ROWS)
     names = [*dict.fromkeys(itertools.chain(*head))]
-    regions = (
-        (closest_language(x, names), closest_language(x, names, True)) for x in languages if x
-    )
-    if any(near is None and other for near, other in regions):  # A nearer one may come later.
-        names = [*dict.fromkeys(itertools.chain.from_iterable(reader(path, languages)))]
+    if any(_column(x, names) not in (None, x) for x in languages if x):  # A nearer one may follow.
+        names = [*dict.fromkeys(itertools.chain.from_iterable(read(path)))]
     columns = _choose(names, languages)
     ends = {row.get(x) for row in head for x in names[2:]}  # Delimiters at the end of all lines.
     if not names or (names[:2] == ["1", "2"] and not any(ends)):
@@ -286,7 +284,7 @@ def _sides(row: Row) -> Row:
     return inner if isinstance(inner, dict) else row
 
 
-def _json_lines(path: Path, _: Languages) -> Iterator[Row]:
+def _json_lines(path: Path) -> Iterator[Row]:
     for number, line in enumerate(read_lines(path), start=1):
         try:
             if line:
@@ -299,7 +297,7 @@ def _json_lines(path: Path, _: Languages) -> Iterator[Row]:
             raise CorpusError(f"{path}, line {number:,}: {rule}. Received: {line[:40]!r}") from None
 
 
-def _parquet(path: Path, _: Languages) -> Iterator[Row]:
+def _parquet(path: Path) -> Iterator[Row]:
     try:
         with extra("pyarrow.parquet", path).ParquetFile(path) as file:
             for batch in file.iter_batches(1_024):
@@ -308,7 +306,7 @@ def _parquet(path: Path, _: Languages) -> Iterator[Row]:
         raise CorpusError(f"{path}: {as_line(str(error))}") from None
 
 
-def _messages(path: Path, _: Languages) -> Iterator[Row]:
+def _messages(path: Path) -> Iterator[Row]:
     """Yields the messages of a PO file. A fuzzy translation counts as missing."""
     parse = extra("polib", path).pofile
     with open_text(path) as file:
@@ -326,7 +324,7 @@ def _messages(path: Path, _: Languages) -> Iterator[Row]:
             yield {"source": entry.msgid, "target": "" if entry.fuzzy else target}
 
 
-def _xml_units(path: Path, _: Languages) -> Iterator[Row]:
+def _xml_units(path: Path) -> Iterator[Row]:
     """Yields the units of TMX and XLIFF. Opens no other file, and expands no entities."""
     etree = extra("lxml.etree", path)
     safe = {"resolve_entities": False, "load_dtd": False, "no_network": True, "huge_tree": False}

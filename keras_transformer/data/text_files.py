@@ -198,7 +198,7 @@ def available_chunks(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
     is_abandoned = threading.Event()
     errors: list[BaseException] = []
 
-    def put(item: Any) -> None:
+    def put(item: object) -> None:
         while not is_abandoned.is_set():
             with suppress(queue.Full):
                 return arrived.put(item, timeout=1)

@@ -331,7 +331,7 @@ class Tokenizer:
         )
 
 
-def most_pieces(tokenizer: Any, side: str, max_length: int) -> int:
+def most_pieces(tokenizer: Tokenizer, side: str, max_length: int) -> int:
     """Returns how many pieces of a "source" or a "target" fit into `max_length` tokens."""
     framed = tokenizer.frame_source([]) if side == "source" else tokenizer.frame_target([])[0]
     return max_length - len(framed)

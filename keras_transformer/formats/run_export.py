@@ -22,7 +22,8 @@ from keras_transformer.formats.hugging_face import export_hugging_face
 from keras_transformer.formats.onnx import OnnxWeights, export_onnx
 from keras_transformer.formats.run_folder import RunWeights, export_shared_run
 from keras_transformer.formats.saved_model import export_saved_model
-from keras_transformer.recipe.settings import OF_RUN, Recipe
+from keras_transformer.recipe.sections import OF_RUN
+from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.run import Checkpoint, Run, opened_runs
 from keras_transformer.translation.open_run import open_model, open_shortlist
 

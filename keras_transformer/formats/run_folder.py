@@ -35,7 +35,8 @@ from keras_transformer.models.base import in_float32, merge_lora
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.recipe.files import shipped_runs, validated
-from keras_transformer.recipe.settings import OF_RUN, Normalization, Recipe
+from keras_transformer.recipe.sections import OF_RUN, Normalization
+from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.run import Checkpoint, Run
 from keras_transformer.translation.open_run import open_model
 from keras_transformer.translation.translator import Translator

@@ -15,7 +15,8 @@ from pydantic_core import ErrorDetails
 
 from keras_transformer._files import atomic_write, keras_home, read_bytes
 from keras_transformer.errors import UserError
-from keras_transformer.recipe.settings import FORMS, OF_RUN, Recipe, all_keys
+from keras_transformer.recipe.sections import FORMS, OF_RUN
+from keras_transformer.recipe.settings import Recipe, all_keys
 
 _PACKAGE = Path(__file__).parents[1]
 # Installed, and in the source tree.

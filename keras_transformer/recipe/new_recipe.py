@@ -17,10 +17,11 @@ import numpy as np
 import yaml
 
 from keras_transformer.data.corpus_report import MAX_LENGTH_RATIO, CorpusReport
+from keras_transformer.data.languages import bleu_tokenization
 from keras_transformer.data.text_files import Pair
 from keras_transformer.data.tokenizer import Tokenizer, VocabularySizeError
 from keras_transformer.errors import UserError
-from keras_transformer.recipe.settings import Recipe, bleu_tokenization
+from keras_transformer.recipe.settings import Recipe
 
 _FEWEST_PAIRS = 200
 _CHECKPOINTS = 20

@@ -24,7 +24,8 @@ from keras_transformer.data.languages import closest_language
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.errors import UserError
 from keras_transformer.recipe.files import find_run, load_recipe
-from keras_transformer.recipe.settings import Corpus, Recipe, all_keys
+from keras_transformer.recipe.sections import Corpus
+from keras_transformer.recipe.settings import Recipe, all_keys
 from keras_transformer.runs.checkpoints import (
     CHECKPOINT_MEMBER,
     CHECKPOINT_MODEL,

@@ -18,7 +18,8 @@ from keras_transformer.data.text_files import COMPRESSED, Pair, download
 from keras_transformer.data.token_store import TokenStore, list_reasons
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.errors import UserError
-from keras_transformer.recipe.settings import Filters, Recipe
+from keras_transformer.recipe.sections import Filters
+from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.folder import run_command
 
 Split = Literal["train", "validation", "test"]

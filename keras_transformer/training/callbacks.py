@@ -13,8 +13,9 @@ from keras_transformer._backend.compile_function import compiling
 from keras_transformer._progress import Bar
 from keras_transformer.errors import UserError
 from keras_transformer.training.devices.base import ONE_DEVICE, Distribution
-from keras_transformer.training.step.compile_ahead import compile_ahead
-from keras_transformer.training.step.optimizer import inner_optimizer
+from keras_transformer.training.step.optimizer import TransformerAdam, inner_optimizer
+
+Logs = dict[str, Any] | None
 
 
 @dataclass(eq=False)
@@ -46,10 +47,10 @@ class Steps(keras.callbacks.Callback):
         self.step = self._first = self.start_step
         self.bars = [reporter for reporter in self.reporters if isinstance(reporter, Bar)]
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         self._first, self._begin = self.step, time.perf_counter()
 
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
         if batch == 0:  # PyTorch's DataLoader draws a random number after `on_epoch_begin`.
             self._reseed()
         if batch % self.accumulation_steps == 0:
@@ -61,7 +62,7 @@ class Steps(keras.callbacks.Callback):
                 self.on_epoch_begin(0)
             self.step += 1
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         self._report()
         for bar in self.bars:
             bar.update(self.step - bar.n)
@@ -90,7 +91,7 @@ class Steps(keras.callbacks.Callback):
         # TensorFlow converts a variable of several devices only to a tensor.
         rate = keras.ops.convert_to_tensor(optimizer.learning_rate)
         values["learning_rate"] = float(keras.ops.convert_to_numpy(rate))
-        if hasattr(optimizer, "gradient_norm"):
+        if isinstance(optimizer, TransformerAdam):
             values["gradient_norm"] = float(keras.ops.convert_to_numpy(optimizer.gradient_norm))
         if self.tokens:
             tokens = sum(self.tokens(step) for step in range(self._first, self.step))
@@ -139,18 +140,6 @@ class ProgressBar(Bar):
             self.set_postfix_str(f"{name} {value:.3f}{speed}", refresh=False)
 
 
-class CompileAhead(keras.callbacks.Callback):
-    """Compiles the training step on JAX for the shapes of `batches` before the first step."""
-
-    def __init__(self, batches: Sequence[Any]) -> None:
-        super().__init__()
-        self.batches = batches
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        with Bar("compiling", total=len(self.batches), unit="shape", leave=False) as bar:
-            self.programs = compile_ahead(self.model, self.batches, bar.update)
-
-
 class StopAfter(keras.callbacks.Callback):
     """Ends training after `steps` optimizer steps, even in the middle of an epoch.
 
@@ -160,20 +149,20 @@ class StopAfter(keras.callbacks.Callback):
 
     async_safe = True  # otherwise, Keras would wait for the device after each batch
 
-    def __init__(self, steps: int, counter: Steps, model: Any) -> None:
+    def __init__(self, steps: int, counter: Steps, model: keras.Model) -> None:
         super().__init__()
         self.steps = steps
         self.counter = counter
         self.trained = model  # on JAX, `self.model` also copies the training state to the model
         self._completes = self._stops = False
 
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
         self._completes = (batch + 1) % self.counter.accumulation_steps == 0
         if self._completes and (self._stops or self.counter.step == self.steps):
             self.trained.stop_training = True
         self.on_train_batch_end(batch)
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Postpones a stop. Keras may call it in a thread, when the next batch has begun."""
         if self.trained.stop_training and not self._completes:
             self._stops, self.trained.stop_training = True, False

@@ -21,7 +21,7 @@ from keras_transformer.runs.loading import load_checkpoint_model, loading_optimi
 
 def save_checkpoint(
     directory: str | Path,
-    model: Any,
+    model: keras.Model,
     step: int,
     keep: int,
     history: ValidationHistory | None = None,
@@ -57,7 +57,7 @@ def save_checkpoint(
     return path
 
 
-def load_checkpoint(path: str | Path, model: Any) -> int:
+def load_checkpoint(path: str | Path, model: keras.Model) -> int:
     """Loads a checkpoint into a compiled model with the same architecture and optimizer.
 
     Returns the optimizer step of the checkpoint. Raises `UserError` if the checkpoint is incomplete
@@ -81,7 +81,7 @@ def average_checkpoints(
     output: str | Path,
     previous: str | Path | None = None,
     members: Mapping[str, str] | None = None,
-) -> Any:
+) -> keras.Model:
     """Writes a model whose weights are the mean of the weights of several checkpoints (§6.1).
 
     The mean is computed in float64. Weights of integers, such as counters, are those of the last

@@ -25,11 +25,11 @@ from keras_transformer.training.devices.base import ONE_DEVICE, Distribution
 from keras_transformer.training.step.optimizer import ema_as_weights, inner_optimizer
 from keras_transformer.training.tensorboard import TensorBoardWriter
 
-Measure = Callable[[Any, int], Mapping[str, Any]]
+Measure = Callable[[keras.Model, int], Mapping[str, Any]]
 
 
 def fit(
-    model: Any,
+    model: keras.Model,
     batches: Callable[[int], Iterable[Any]],
     directory: str | Path,
     *,
@@ -156,12 +156,12 @@ def fit(
         measure = _measuring(validation, [*reporters, history], needs_loss)
         local = distribution.local(model)
 
-        def validate(epoch: int, logs: Any) -> None:
+        def validate(epoch: int, logs: dict[str, Any]) -> None:
             _check_weights(counter.model, counter.step)
             action = functools.partial(measure, step=counter.step, logs=logs)
             distribution.on_chief(action, counter.model, local)
 
-        def save_and_stop(epoch: int, logs: Any) -> None:
+        def save_and_stop(epoch: int, logs: dict[str, Any]) -> None:
             kept: Any = {"keep": keep_checkpoints, "history": history, "keep_best": keep_best}
             action = functools.partial(save_checkpoint, folder, step=counter.step, **kept)
             distribution.on_chief(action, counter.model, local)
@@ -187,7 +187,7 @@ def fit(
     return history
 
 
-def _check(model: Any, batches: Any, callbacks: Sequence[Any]) -> None:
+def _check(model: keras.Model, batches: object, callbacks: Sequence[object]) -> None:
     """Raises `ValueError` for what `fit` would train or save otherwise than asked."""
     if not callable(batches):
         raise ValueError(
@@ -211,7 +211,7 @@ def _check(model: Any, batches: Any, callbacks: Sequence[Any]) -> None:
 
 
 def _begin(
-    model: Any, folder: Path, resume: bool, distribution: Distribution
+    model: keras.Model, folder: Path, resume: bool, distribution: Distribution
 ) -> tuple[int, ValidationHistory]:
     """Loads the newest checkpoint, if any. Returns its step and all validation losses so far."""
     if distribution.is_chief:
@@ -240,7 +240,7 @@ def _measuring(
     """Returns a function that validates a model, with its EMA weights if it has any."""
     measure = validation if callable(validation) else evaluation_of(validation or [])
 
-    def action(model: Any, step: int, logs: dict[str, Any]) -> None:
+    def action(model: keras.Model, step: int, logs: dict[str, Any]) -> None:
         found: dict[str, Any] = {}
         if validation is not None:
             with ema_as_weights(model):
@@ -265,7 +265,7 @@ def _result(value: Any) -> float | str | np.ndarray:
     return float(np.asarray(ops.convert_to_numpy(value)).item())
 
 
-def _check_weights(model: Any, step: int) -> None:
+def _check_weights(model: keras.Model, step: int) -> None:
     """Raises `UserError` if a weight is infinite or NaN. All processes must call this function."""
     # Each sum is awaited. On JAX, several at a time over many processes would block each other.
     zeros = (ops.sum(ops.cast(weight, "float32") * 0.0) for weight in model.weights)

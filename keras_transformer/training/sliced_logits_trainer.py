@@ -14,6 +14,7 @@ from keras_transformer._backend.gradient_checkpointing import (
     gradient_checkpointing,
 )
 from keras_transformer._backend.operations import scalar
+from keras_transformer._backend.types import Ids, Tensor
 from keras_transformer.capabilities import Capabilities
 from keras_transformer.layers.dropout import Dropout, keep_mask
 from keras_transformer.layers.token_embedding import TokenEmbedding
@@ -26,9 +27,9 @@ from keras_transformer.models.crossentropy import (
     TokenMean,
     labels_and_weights,
 )
+from keras_transformer.models.protocol import SlicesLogits
 from keras_transformer.models.token_predictor import TokenPredictor, next_tokens
 from keras_transformer.training.devices.base import ONE_DEVICE, Distribution
-from keras_transformer.training.step.choice import graphed_step, uses_graphs
 
 
 class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
@@ -149,7 +150,7 @@ class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
 
     def compile(
         self,
-        optimizer: Any = "rmsprop",
+        optimizer: str | keras.Optimizer = "rmsprop",
         *,
         jit_compile: bool | Literal["auto"] = "auto",
         **kwargs: Any,
@@ -164,8 +165,11 @@ class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
         on_torch = keras.config.backend() == "torch"
         kwargs["jit_compile"] = False if on_torch else jit_compile
         super().compile(optimizer, **kwargs)
-        one_device = self.distribution.is_one_device
-        self._uses_graphs = on_torch and uses_graphs(self, jit_compile, one_device)
+        self._uses_graphs: bool | Literal["auto"] = False
+        if on_torch:
+            from keras_transformer.training.step.graphed_step import uses_graphs
+
+            self._uses_graphs = uses_graphs(self, jit_compile)
         self.__dict__["_loss_tracker"] = _LossMean(0, "loss")  # not tracked by Keras
         own = [metric(self.model.pad_id) for metric in (MaskedAccuracy, Perplexity)]
         self.model.compile(self.optimizer, self.token_loss, weighted_metrics=own, **kwargs)
@@ -190,6 +194,8 @@ class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
         if force or self._has_more_variables("train") or not self.train_function:
             self.train_function: Any = None
             if self._uses_graphs and self.distribution.is_one_device:
+                from keras_transformer.training.step.graphed_step import graphed_step
+
                 self.train_function = graphed_step(self, is_required=self._uses_graphs is True)
         super().make_train_function()  # does nothing if `train_function` is set
 
@@ -224,8 +230,13 @@ class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
             return super().call(inputs, training=training, **kwargs)
 
     def compute_loss(
-        self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None, training: bool = True
-    ) -> Any:
+        self,
+        x: Any,
+        y: Ids | None,
+        y_pred: Tensor,
+        sample_weight: Tensor | None = None,
+        training: bool = True,
+    ) -> Tensor:
         """Computes the loss, a float32 scalar, and updates the metrics."""
         y = next_tokens(self.model, x) if y is None else y
         shape = (None, *y_pred.shape[1:-1])  # With two passes, `y_pred` has each row twice.
@@ -258,7 +269,9 @@ class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
         self._loss_tracker.add(ops.stop_gradient(loss * divisor), total)
         return loss * self.distribution.scale
 
-    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+    def compute_metrics(
+        self, x: Any, y: Ids | None, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> dict[str, Tensor]:
         """Returns the metrics, which `compute_loss` has updated."""
         return self.get_metrics_result()
 
@@ -277,7 +290,7 @@ class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
         return copy
 
 
-def _projection(model: Any, states: Any) -> tuple[Any, Any]:
+def _projection(model: SlicesLogits, states: Tensor) -> tuple[Tensor, Tensor]:
     """Returns states (M, D) and output matrix (V, D), with one more column for a bias."""
     matrix, bias = model.output_weights()
     dtype = keras.backend.standardize_dtype(matrix.dtype)
@@ -299,7 +312,7 @@ class _Cut(Dropout):
     """Sets random vectors to 0, in the second half of a batch."""
 
     @contextmanager
-    def cutting(self, model: Any) -> Iterator[None]:
+    def cutting(self, model: keras.Model) -> Iterator[None]:
         """Cuts the results of the model's token embeddings in the `with` block."""
         embeddings = [x for x in model._flatten_layers() if isinstance(x, TokenEmbedding)]
         if not embeddings:
@@ -312,7 +325,7 @@ class _Cut(Dropout):
             for embedding in embeddings:
                 embedding.cut = None
 
-    def drop(self, inputs: Any, seed: Any) -> Any:
+    def drop(self, inputs: Tensor, seed: Tensor) -> Tensor:
         whole, cut = ops.split(inputs, 2)
         is_kept = keep_mask(seed, self.rate, (*ops.shape(cut)[:-1], 1))
         return ops.concatenate([whole, ops.where(is_kept, cut, scalar(0, cut.dtype))])
@@ -321,5 +334,5 @@ class _Cut(Dropout):
 class _LossMean(TokenMean):
     """The mean loss per real target token, which `compute_loss` updates. Keras would count rows."""
 
-    def update_state(self, *_: Any, **__: Any) -> None:
+    def update_state(self, *_: object, **__: object) -> None:
         pass

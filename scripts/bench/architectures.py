@@ -53,7 +53,7 @@ class Contestant:
     def __init__(self, directory: Path) -> None:
         from keras_transformer import Run, Translator
         from keras_transformer.data import BatchPlan, TokenStore
-        from keras_transformer.training.run.trainer import new_trainer
+        from keras_transformer.training.run.prepare import new_trainer
 
         self.run = Run.open(directory)
         recipe, tokenizer = self.run.recipe, self.run.tokenizer()

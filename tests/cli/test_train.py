@@ -102,7 +102,7 @@ def test_a_second_signal_interrupts_at_once(train, monkeypatch, distribution, si
 
     sent = []
     monkeypatch.setattr("keras_transformer.training.train", train_and_send)
-    monkeypatch.setattr("keras_transformer.training.run.start.start", lambda _: Distribution())
+    monkeypatch.setattr("keras_transformer.training.run.train.start", lambda _: Distribution())
     result = invoke(*train, "--set", f"training.distribution={distribution}")
     assert (result.exit_code, len(sent)) == (128 + sent[-1], signals)
 

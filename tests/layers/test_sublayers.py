@@ -10,7 +10,7 @@ from support.contract import assert_layer_contract, randomize, to_numpy, weights
 from keras_transformer.layers import FeedForward, ResidualConnection
 from keras_transformer.layers.normalization import NORMALIZATIONS, normalization
 from keras_transformer.models import Transformer
-from keras_transformer.recipe.settings import ModelSettings
+from keras_transformer.recipe.sections import ModelSettings
 
 B, T, D, F = 2, 5, 7, 11
 IS_REAL = np.arange(T) < np.array([[3], [T]])

@@ -29,7 +29,7 @@ from keras_transformer.decoding.decoding_loop import make_strategy, run_stages
 from keras_transformer.formats.saved_model import run_signatures
 from keras_transformer.models import ARCHITECTURES
 from keras_transformer.models.protocol import Searchable, SlicesLogits
-from keras_transformer.recipe.settings import ModelSettings
+from keras_transformer.recipe.sections import ModelSettings
 from keras_transformer.runs.run import Run
 from keras_transformer.training import train
 from keras_transformer.visualization import attention_maps

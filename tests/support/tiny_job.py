@@ -16,7 +16,7 @@ import ablation_layers  # noqa: F401  registers batch normalization
 from keras_transformer.recipe.files import load_recipe
 from keras_transformer.recipe.settings import Recipe
 from keras_transformer.training import train
-from keras_transformer.training.run.start import open_run, start
+from keras_transformer.training.run.train import open_run, start
 from support import tiny_run
 
 # With an ε far above rounding, steps are as wrong as gradients are. With 1e-9, Adam's first steps

@@ -10,11 +10,7 @@ from keras_transformer.errors import UserError
 from keras_transformer.runs.checkpoints import ValidationHistory, checkpoint_folders, load_history
 from keras_transformer.runs.loading import load_checkpoint_model
 from keras_transformer.training import TransformerAdam, average_checkpoints, check_same_options
-from keras_transformer.training.checkpoint import (
-    clean_up,
-    load_checkpoint,
-    save_checkpoint,
-)
+from keras_transformer.training.checkpoint import clean_up, load_checkpoint, save_checkpoint
 from keras_transformer.training.step.optimizer import averaged_weights
 
 pytestmark = pytest.mark.once

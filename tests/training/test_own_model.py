@@ -8,7 +8,7 @@ from support.small_models import new_model
 
 from keras_transformer.errors import UserError
 from keras_transformer.training import Distribution, MaskedCrossentropy
-from keras_transformer.training.step.replica import ReplicaLoss
+from keras_transformer.training.devices.replica import ReplicaLoss, as_replica
 
 STEPS = 20
 # Processes, and devices in each.
@@ -118,6 +118,22 @@ def test_what_an_engine_cannot_split_is_refused(options, monkeypatch):
     monkeypatch.setattr(keras.config, "backend", lambda: "tensorflow")
     with pytest.raises(UserError, match="Received: backend=tensorflow"):
         Distribution.all_devices(**options)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "layer, message",
+    [
+        (keras.layers.BatchNormalization(), "with BatchNormalization: use .*=jax"),
+        (keras.layers.Dense(2, dtype="mixed_float16"), "with mixed_float16: use .*=jax"),
+    ],
+)
+def test_what_replicas_would_train_to_other_weights_is_refused(layer, message):
+    model = keras.Sequential([keras.Input((2,)), layer])
+    model.dtype_policy = layer.dtype_policy  # Keras reads it to scale the loss in float16.
+    model.compile("sgd", "mse")
+    with pytest.raises(UserError, match=message), as_replica(model, Half(0), list, {}):
+        pass
 
 
 class Half(Distribution):

@@ -15,7 +15,6 @@ from keras_transformer._backend.types import Tensor
 from keras_transformer.data import Shard
 from keras_transformer.errors import UserError
 from keras_transformer.models.crossentropy import sliced_crossentropy
-from keras_transformer.training.step.replica import Reduce, as_replica
 
 T = TypeVar("T")
 
@@ -93,14 +92,6 @@ class Distribution:
         """
         return nullcontext()
 
-    def _as_replica(
-        self, model: keras.Model, reduce: Reduce, changes: dict[str, Any]
-    ) -> AbstractContextManager[None]:
-        """Returns the context in which a model is a replica, with the attributes `changes`."""
-        if isinstance(getattr(model, "distribution", None), Distribution):
-            changes = {**changes, "distribution": self}  # a `SlicedLogitsTrainer`
-        return as_replica(model, self, reduce, changes)
-
     def alone(self) -> AbstractContextManager[Any]:
         """Returns the context, within `fitting`, in which the chief works on one device."""
         return nullcontext()
@@ -127,7 +118,7 @@ class Distribution:
             return lambda skipped: map(self._rows, batches(skipped))
         return fit_data(map(self._rows, batches))
 
-    def _rows(self, batch: Any) -> Any:
+    def _rows(self, batch: object) -> Any:
         x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
         size = len(keras.tree.flatten(x)[0])
         begin, end, parts = self.shard
@@ -172,11 +163,14 @@ class Distribution:
         self.on_chief(lambda whole: whole.save(path), model, self.local(model))
 
     def on_chief(
-        self, action: Callable[[Any], Any], trainer: keras.Model, local: keras.Model | None
+        self,
+        action: Callable[[keras.Model], object],
+        trainer: keras.Model,
+        local: keras.Model | None,
     ) -> None:
         """Calls `action(local)` in the chief. All processes must call this."""
 
-        def copied(model: Any) -> list[keras.Variable]:
+        def copied(model: keras.Model) -> list[keras.Variable]:
             return [*model.weights, *model.optimizer.variables] if self.needs_copy else []
 
         values = [self.read(variable) for variable in copied(trainer)]
@@ -221,10 +215,8 @@ def _all_devices(backend: str, model_shards: int, fully_sharded: bool) -> Distri
             "`model_shards` needs KERAS_BACKEND=jax, and `fully_sharded` KERAS_BACKEND=torch. "
             f"Received: backend={backend}"
         )
-    options: dict[str, list[Any]] = {
-        "jax": [model_shards],
-        "tensorflow": [],
-        "torch": [fully_sharded],
-    }
+    options: dict[str, Any] = {"jax": [model_shards], "torch": [fully_sharded]}
     # The backend's file extends this one, so it is imported only here.
-    return importlib.import_module(f"{__package__}.{backend}").all_devices(*options[backend])
+    return importlib.import_module(f"{__package__}.{backend}").all_devices(
+        *options.get(backend, [])
+    )

@@ -14,7 +14,7 @@ from keras_transformer.data import Shard
 from keras_transformer.errors import UserError
 from keras_transformer.models.crossentropy import sliced_crossentropy
 from keras_transformer.training.devices.base import Distribution
-from keras_transformer.training.step.replica import lost_processes_reported, replica_losses
+from keras_transformer.training.devices.replica import lost_processes_reported, replica_losses
 
 BATCH, MODEL = "batch", "model"  # the axes of `JaxMesh`
 

@@ -1,16 +1,21 @@
 """Trains on all devices of TensorFlow, with `tf.distribute`."""
 
+import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_transformer._backend.types import Tensor
 from keras_transformer.data import Shard
 from keras_transformer.training.devices.base import Distribution
-from keras_transformer.training.step.replica_step import replica_train_function
+from keras_transformer.training.devices.replica import as_replica, replaced
+from keras_transformer.training.step.optimizer import inner_optimizer
+
+Logs = dict[str, Tensor]
 
 
 def all_devices() -> Distribution:
@@ -52,11 +57,59 @@ class TensorFlowReplicas(Distribution):
     def fitting(self, model: keras.Model) -> Iterator[None]:
         changes = {
             "_distribute_strategy": None,
-            "train_function": replica_train_function(model, self._strategy, self.shard.begin),
+            "train_function": self._train_function(model),
             "make_train_function": lambda force=False: None,
         }
-        with self._as_replica(model, self._sum, changes):
+        with as_replica(model, self, self._sum, changes):
             yield
+
+    def _train_function(self, model: keras.Model) -> Callable[[Iterator[Any]], Logs]:
+        """Returns a `train_function` for `model.fit`, which trains a replica on each device."""
+        tf, optimizer = self._tf, inner_optimizer(model)
+        accumulation = optimizer.gradient_accumulation_steps
+
+        def micro_step(is_last: bool, batch: object) -> Logs:
+            apply = functools.partial(_apply_micro_batch, optimizer, is_last)
+            with replaced(optimizer, {"_backend_apply_gradients": apply}):
+                return self._step(model, batch)
+
+        def step(batch: object) -> Logs:
+            if not accumulation:
+                return self._step(model, batch)
+            # Keras branches within `strategy.run`, where replicas cannot communicate in a branch.
+            is_last = (optimizer._iterations + 1) % accumulation == 0
+            return tf.cond(
+                is_last, lambda: micro_step(True, batch), lambda: micro_step(False, batch)
+            )
+
+        # Traced once, for the shapes that the iterator declares. If the shapes of the first batches
+        # mattered, a resumed training would round differently.
+        traced = tf.function(lambda iterator: step(next(iterator)))
+
+        def train(iterator: Iterator[Any]) -> Logs:
+            with self._strategy.scope():  # Metrics get variables before a replica needs them.
+                model._symbolic_build(data_batch=iterator.element_spec)  # type: ignore[attr-defined]
+            return traced(iterator)
+
+        return train
+
+    def _step(self, model: keras.Model, batch: object) -> Logs:
+        """Calls `model.train_step` in each local replica with its rows of a batch."""
+        tf = self._tf
+
+        def replica_step(batch: object) -> Logs:
+            index = tf.distribute.get_replica_context().replica_id_in_sync_group
+
+            def rows(x: Tensor) -> Tensor:
+                count = tf.shape(x)[0] // self._devices
+                first = (index - self.shard.begin) * count
+                return x[first : first + count]
+
+            return model.train_step(tf.nest.map_structure(rows, batch))
+
+        logs = self._strategy.run(replica_step, args=(batch,))
+        values_of = self._strategy.experimental_local_results
+        return {name: values_of(value)[0] for name, value in logs.items()}
 
     def total(self, number: Tensor) -> Tensor:
         return self._sum([number])[0] if self._tf.distribute.get_replica_context() else number
@@ -85,3 +138,21 @@ def _rank(resolver: Any) -> int:
     """Returns the rank of this process. If `TF_CONFIG` has a `chief`, worker 0 has rank 1."""
     chiefs = resolver.cluster_spec().as_dict().get("chief", [])
     return resolver.task_id + (len(chiefs) if resolver.task_type == "worker" else 0)
+
+
+def _apply_micro_batch(
+    optimizer: keras.Optimizer, is_last: bool, gradients: list[Tensor], variables: list[Any]
+) -> None:
+    """Accumulates gradients as Keras does, and updates weights after the last micro-batch."""
+    sums = [optimizer._accumulated_gradients[optimizer._get_variable_index(x)] for x in variables]
+    for total, gradient in zip(sums, gradients, strict=True):
+        total.assign(total + gradient)
+    if is_last:
+        means = [total / optimizer.gradient_accumulation_steps for total in sums]
+        means = optimizer._clip_gradients(means)
+        optimizer._apply_weight_decay(variables)
+        optimizer._backend_update_step(means, variables, optimizer.learning_rate)
+        for total in sums:
+            total.assign(ops.zeros_like(total))
+    if optimizer.use_ema:
+        optimizer._update_model_variables_moving_average(optimizer._trainable_variables)

@@ -14,6 +14,7 @@ from keras_transformer._backend.types import Tensor
 from keras_transformer.data import Shard
 from keras_transformer.layers import DecoderLayer, EncoderLayer
 from keras_transformer.training.devices.base import Distribution
+from keras_transformer.training.devices.replica import as_replica
 
 
 def all_devices(fully_sharded: bool) -> Distribution:
@@ -56,7 +57,7 @@ class TorchProcesses(Distribution):
         for variable in [*model.variables, *model.optimizer.variables]:
             self._distributed.broadcast(variable.value.data, src=0)
         changes = {"train_function": None, **self._in_place_of_keras(model)}
-        with self._as_replica(model, self._mean, changes):
+        with as_replica(model, self, self._mean, changes):
             yield
 
     def _in_place_of_keras(self, model: keras.Model) -> dict[str, Any]:

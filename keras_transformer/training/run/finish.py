@@ -1,18 +1,13 @@
 """Finishes a training: averages checkpoints into the model, and shows its embeddings (§6.1)."""
 
 from pathlib import Path
-from typing import Any
 
 import keras
 
 from keras_transformer._files import read_json
 from keras_transformer.data import Tokenizer
 from keras_transformer.runs import checkpoints
-from keras_transformer.runs.checkpoints import (
-    ValidationHistory,
-    best_checkpoints,
-    checkpoint_step,
-)
+from keras_transformer.runs.checkpoints import ValidationHistory
 from keras_transformer.runs.run import Run
 from keras_transformer.training.checkpoint import average_checkpoints
 from keras_transformer.training.tensorboard import write_projector
@@ -38,7 +33,7 @@ def finish(run: Run, history: ValidationHistory, tokenizer: Tokenizer) -> None:
     print(f"{run.model_path} is the {average} of {_names(chosen)}")
 
 
-def write_average(run: Run, paths: list[Path]) -> Any:
+def write_average(run: Run, paths: list[Path]) -> keras.Model:
     """Writes and returns the average of checkpoints as the finished model of a run.
 
     An earlier finished model is copied to `model.previous.keras`. The file also holds the
@@ -57,7 +52,7 @@ def write_average(run: Run, paths: list[Path]) -> Any:
         return average_checkpoints(paths, run.model_path, previous, members)
 
 
-def _write_embeddings(run: Run, model: Any, tokenizer: Tokenizer) -> None:
+def _write_embeddings(run: Run, model: keras.Model, tokenizer: Tokenizer) -> None:
     """Writes the embeddings of the first tokens of the vocabularies for TensorBoard."""
     source = (model.source_embedding, tokenizer.source_pieces)
     target = (model.target_embedding, tokenizer.target_pieces)
@@ -76,16 +71,16 @@ def _chosen(run: Run, history: ValidationHistory) -> list[Path]:
     count = run.recipe.evaluation.average_last
     chosen, kept = paths[-count:], paths[-1]
     if (patience := settings.early_stopping_patience) is not None:
-        chosen = best_checkpoints(paths, history, count)
-        (kept,) = best_checkpoints(paths, history, 1)
+        chosen = checkpoints.best_checkpoints(paths, history, count)
+        (kept,) = checkpoints.best_checkpoints(paths, history, 1)
         reason = f"{patience} checkpoints without a lower validation loss, "
         print(
             f"Training ended after {reason if history.is_over(patience) else ''}{paths[-1].name}. "
             f"The best checkpoint is {kept.name}, with a validation loss of "
-            f"{history.losses[checkpoint_step(kept)]:.4f} nats per token"
+            f"{history.losses[checkpoints.checkpoint_step(kept)]:.4f} nats per token"
         )
     warmup = settings.warmup_steps
-    early = [path for path in chosen if checkpoint_step(path) < warmup and path != kept]
+    early = [path for path in chosen if checkpoints.checkpoint_step(path) < warmup and path != kept]
     if early:
         print(f"not averaged, because training.warmup_steps={warmup:,}: {_names(early)}")
     return [path for path in chosen if path not in early]

@@ -2,36 +2,39 @@
 
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any
 
 import keras
 
+from keras_transformer._backend import without_tensorflow
 from keras_transformer._files import sha256_of
 from keras_transformer.data import BatchPlan, Shard, Tokenizer, TokenStore, evaluation_batches
 from keras_transformer.data.batch_plan import Batch
 from keras_transformer.data.piece_sampler import PieceSampler
+from keras_transformer.data.tokenizer import PAD_ID
 from keras_transformer.errors import UserError
+from keras_transformer.models import ARCHITECTURES
+from keras_transformer.models.crossentropy import MaskedCrossentropy
 from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.checkpoints import checkpoint_step
 from keras_transformer.runs.run import Run
 from keras_transformer.runs.text import Split
-from keras_transformer.training.devices.base import Distribution
-from keras_transformer.training.run.trainer import make_trainer
+from keras_transformer.training.devices.base import ONE_DEVICE, Distribution
 from keras_transformer.training.run.translate_corpora import translate_corpora
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
+from keras_transformer.training.step.optimizer import TransformerAdam, TransformerSchedule
+from keras_transformer.translation.open_run import open_model
+
+SPLITS: tuple[Split, ...] = ("train", "validation")
 
 
-class Prepared(NamedTuple):
-    """What a training starts with."""
+def prepare(
+    run: Run, resume: bool, distribution: Distribution
+) -> tuple[SlicedLogitsTrainer, Tokenizer, BatchPlan, Sequence[Batch]]:
+    """Returns the trainer, the tokenizer, the plan of batches, and the batches for validation.
 
-    trainer: SlicedLogitsTrainer
-    tokenizer: Tokenizer
-    plan: BatchPlan
-    validation_batches: Sequence[Batch]
-
-
-def prepare(run: Run, resume: bool, distribution: Distribution) -> Prepared:
-    """Makes the trainer, then the tokenizer and the encoded text, which the chief makes first."""
+    The chief makes the tokenizer and the encoded text, before the others read them.
+    """
     has_begun = resume and bool(run.checkpoints())
     if resume and run.model_path.exists() and not has_begun:
         raise UserError(
@@ -40,29 +43,42 @@ def prepare(run: Run, resume: bool, distribution: Distribution) -> Prepared:
         )
     initial_run = None if has_begun else run.other_run("initial_run")
     teacher = run.other_run("teacher")
-    trainer = make_trainer(run.recipe, initial_run, teacher, distribution)
-    is_chief = distribution.is_chief
-
-    def make_text() -> tuple[Tokenizer, TokenStore, TokenStore]:
-        if is_chief:
-            translate_corpora(run)
-        tokenizer = _tokenizer(run, initial_run or teacher)
-        if teacher:
-            _check_teacher(run, teacher, tokenizer, resume, is_chief)
-        training_text = _encoded(run, "train", tokenizer, resume, is_chief)
-        validation_text = _encoded(run, "validation", tokenizer, resume, is_chief)
-        if is_chief and (resume or not run.checkpoints()):  # otherwise, `fit` raises an error
-            _record(run)
-        return tokenizer, training_text, validation_text
-
-    tokenizer, training_text, validation_text = distribution.chief_first(make_text)
+    trainer = _trainer(run.recipe, initial_run, teacher, distribution)
+    tokenizer, (training_text, validation_text) = distribution.chief_first(
+        lambda: _text(run, initial_run or teacher, teacher, resume, distribution.is_chief)
+    )
     vars(trainer.model)["tokenizer_files"] = tokenizer.files  # Checkpoints keep them.
     plan = _plan(run.recipe, training_text, tokenizer, distribution.shard)
     settings = run.recipe.training
     validation_batches = evaluation_batches(
         validation_text, settings.tokens_per_batch, settings.length_multiple
     )
-    return Prepared(trainer, tokenizer, plan, validation_batches)
+    return trainer, tokenizer, plan, validation_batches
+
+
+def _text(
+    run: Run, other_run: Run | None, teacher: Run | None, resume: bool, is_chief: bool
+) -> tuple[Tokenizer, list[TokenStore]]:
+    """Returns the tokenizer, and the encoded text of `SPLITS`. The chief makes what is missing."""
+    if is_chief:
+        translate_corpora(run)
+    tokenizer, length, stores = _tokenizer(run, other_run), run.recipe.data.max_length, []
+    # A resumed run must have the teacher and the text with which it began.
+    kept = run.text.fingerprints() if resume else {}
+    if teacher:
+        digest = _checked_teacher(teacher, tokenizer, kept.get("teacher"))
+        if is_chief:
+            run.text.add_fingerprint("teacher", digest)
+    for split in SPLITS:
+        folder, pairs = run.store_dir / split, run.text.pairs(split)
+        store = TokenStore.build(folder, pairs, tokenizer, length, fingerprint=kept.get(split))
+        if is_chief:
+            run.text.add_fingerprint(split, store.fingerprint)
+            print(f"{split}: {store.report}")
+        stores.append(store)
+    if is_chief and (resume or not run.checkpoints()):  # otherwise, `fit` raises an error
+        _record(run)
+    return tokenizer, stores
 
 
 def _plan(recipe: Recipe, text: TokenStore, tokenizer: Tokenizer, shard: Shard) -> BatchPlan:
@@ -102,33 +118,17 @@ def _trained_tokenizer(run: Run) -> Tokenizer:
     return Tokenizer.train(run.text.pairs("train", tagged=False), **settings, tags=tags)
 
 
-def _check_teacher(
-    run: Run, teacher: Run, tokenizer: Tokenizer, resume: bool, is_chief: bool
-) -> None:
-    """Raises `UserError` if the teacher has another tokenizer, or another model than before."""
+def _checked_teacher(teacher: Run, tokenizer: Tokenizer, kept: str | None) -> str:
+    """Returns the hash of the teacher's model, which must be `kept`, if that is known."""
     digest = sha256_of(teacher.model_path)
-    kept = run.text.fingerprints().get("teacher") if resume else None
-    if teacher.tokenizer().fingerprint != tokenizer.fingerprint or kept not in (None, digest):
+    is_same = kept in (None, digest)
+    if teacher.tokenizer().fingerprint != tokenizer.fingerprint or not is_same:
         raise UserError(
             f"training.teacher: {teacher.directory} must have the tokenizer of this run and, when "
             "the run resumes, the model with which it began. Received: another "
-            f"{'tokenizer' if kept in (None, digest) else 'model'}"
+            f"{'tokenizer' if is_same else 'model'}"
         )
-    if is_chief:
-        run.text.add_fingerprint("teacher", digest)
-
-
-def _encoded(
-    run: Run, split: Split, tokenizer: Tokenizer, resume: bool, is_chief: bool
-) -> TokenStore:
-    """Returns a split as token ids. A resumed run must have the text with which it began."""
-    folder, length = run.store_dir / split, run.recipe.data.max_length
-    kept = run.text.fingerprints().get(split) if resume else None
-    store = TokenStore.build(folder, run.text.pairs(split), tokenizer, length, fingerprint=kept)
-    if is_chief:
-        run.text.add_fingerprint(split, store.fingerprint)
-        print(f"{split}: {store.report}")
-    return store
+    return digest
 
 
 def _record(run: Run) -> None:
@@ -140,3 +140,101 @@ def _record(run: Run) -> None:
         changes = {"the backend": (history[-1]["backend"], backend), **changes}
     for key, (before, after) in changes.items():
         print(f"changed from step {step:,} on: {key} was {before!r} and is now {after!r}")
+
+
+def _trainer(
+    recipe: Recipe, initial_run: Run | None, teacher: Run | None, distribution: Distribution
+) -> SlicedLogitsTrainer:
+    """Returns the trainer for a recipe, with random weights or those of `initial_run`."""
+    with without_tensorflow():
+        keras.utils.set_random_seed(recipe.seed)
+    with distribution.making():
+        try:
+            trainer = new_trainer(recipe, distribution, teacher)
+            length = recipe.longest_lengths[0]
+            for most in map(_positions, (trainer.model, trainer.teacher)):
+                if most is not None and length > most:
+                    raise ValueError(
+                        "`data.max_length` with eos and padding must be at most model.max_length="
+                        f"{most}, also that of the teacher's run. "
+                        f"Received: data.max_length={recipe.data.max_length}: {length} tokens"
+                    )
+        except (TypeError, ValueError) as error:
+            raise UserError(f"the recipe {recipe.name} cannot be trained: {error}") from error
+        if initial_run:
+            _load_initial_weights(initial_run, trainer.model)
+    return trainer
+
+
+def _positions(model: keras.Model) -> int | None:
+    """Returns the number of positions of a model with learned positions, otherwise None."""
+    return getattr(getattr(model, "positions", None), "max_length", None)
+
+
+def new_trainer(
+    recipe: Recipe, distribution: Distribution = ONE_DEVICE, teacher: Run | None = None
+) -> SlicedLogitsTrainer:
+    """Returns the compiled trainer for a recipe, with random weights.
+
+    `teacher` is the run that the recipe names as `training.teacher`, if it is already open.
+    """
+    settings, size = recipe.training, recipe.tokenizer.vocabulary_size
+    model = ARCHITECTURES[recipe.model.architecture].of_size(
+        recipe.model.preset,
+        size,
+        target_vocabulary_size=None if recipe.tokenizer.joint else size,
+        pad_id=PAD_ID,
+        dtype=settings.dtype_policy,
+        **recipe.model.overrides,
+    )
+    loss = MaskedCrossentropy(settings.label_smoothing, model.pad_id, reduction="sum")
+    names = {"logits_mebibytes", "r_drop", "simcut", "simcut_rate", "gradient_checkpointing"}
+    options = settings.model_dump(include=names | {"teacher_weight"})
+    if settings.teacher:
+        options["teacher"] = open_model(teacher or Run.open(settings.teacher))
+    trainer = SlicedLogitsTrainer(model, loss, distribution=distribution, **options)
+    peak, accumulation = settings.peak_learning_rate, settings.accumulation_steps
+    schedule = TransformerSchedule(
+        d_model=model.d_model if peak is None else None,
+        warmup_steps=settings.warmup_steps,
+        peak=peak,
+        scale=settings.learning_rate_scale,
+        cosine_steps=settings.cosine_steps,
+    )
+    optimizer = TransformerAdam(
+        schedule,
+        beta_1=settings.adam_beta_1,
+        beta_2=settings.adam_beta_2,
+        epsilon=settings.adam_epsilon,
+        global_clipnorm=settings.global_clipnorm,
+        use_ema=settings.ema_momentum is not None,
+        ema_momentum=settings.ema_momentum or 0.0,
+        gradient_accumulation_steps=accumulation if accumulation > 1 else None,
+        weight_decay=settings.weight_decay or None,
+    )
+    vectors = [x for x in model.trainable_variables if len(x.shape) < 2]
+    optimizer.exclude_from_weight_decay(vectors)
+    trainer.compile(optimizer, jit_compile=settings.jit_compile)
+    return trainer
+
+
+def _load_initial_weights(run: Run, model: keras.Model) -> None:
+    initial = open_model(run)
+    trained, given = _settings(initial), _settings(model)
+    for name in {**trained, **given}:
+        if trained.get(name) != given.get(name):
+            raise UserError(
+                f"training.initial_run: {run.model_path} was trained with {name}="
+                f"{trained.get(name)}, and the recipe has {name}={given.get(name)}. Copy the "
+                f"section `model` from {run.recipe_path}"
+            )
+    model.set_weights(initial.get_weights())
+
+
+def _settings(model: keras.Model) -> dict[str, Any]:
+    """Returns the settings that change the weights of a model or what it computes with them."""
+    others = {"name", "trainable", "dtype", "dropout_rate", "attention_dropout_rate"}
+    others |= {"num_decoder_layers", "d_k"}  # None means the value of another setting.
+    if _positions(model) is None:
+        others.add("max_length")
+    return {name: value for name, value in model.get_config().items() if name not in others}

@@ -23,22 +23,23 @@ import numpy as np
 
 from keras_transformer._backend import child_process
 from keras_transformer.architectures import program_of, run_program
+from keras_transformer.data.batch_plan import BatchShape, batch_shape
 from keras_transformer.errors import UserError, is_out_of_memory
-from keras_transformer.recipe.settings import Recipe, longest_lengths
+from keras_transformer.recipe.settings import Recipe
 
 _FIRST_TRY = 1_024
 _MEBIBYTE = 2**20
 
 
 class Try(NamedTuple):
-    """Memory and time of a step with `tokens` per batch, of (rows, source length, target length).
+    """Memory and time of a step with `tokens` per batch.
 
     The peak memory is that of the process or, on a GPU, of the device. The seconds are those of an
     optimizer step, and the tokens per second target tokens. All are None if it did not fit.
     """
 
     tokens: int
-    shape: tuple[int, int, int]
+    shape: BatchShape
     mebibytes: float | None = None
     seconds: float | None = None
     tokens_per_s: float | None = None
@@ -60,7 +61,7 @@ def find_token_budget(recipe: Recipe, limit: float, report: Callable[[Try], Any]
         report(tries[tokens])
         return tries[tokens].mebibytes is not None
 
-    found = largest_that_fits(fits, smallest=longest_lengths(recipe)[1])
+    found = largest_that_fits(fits, smallest=recipe.longest_lengths[1])
     if found is None:
         raise UserError(
             f"a single sentence of data.max_length={recipe.data.max_length} does not fit into "
@@ -83,13 +84,6 @@ def largest_that_fits(fits: Callable[[int], bool], smallest: int) -> int | None:
     return good or None
 
 
-def worst_shape(recipe: Recipe, tokens: int) -> tuple[int, int, int]:
-    """Returns batch size, source length and target length of the batch that needs most memory."""
-    source, target = longest_lengths(recipe)
-    rows = tokens // target
-    return (rows - rows % 8 if rows > 8 else rows), source, target
-
-
 def available_mebibytes() -> float:
     """Returns the available memory in MiB of the machine, or of its container if that is less."""
     meminfo, group = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
@@ -107,7 +101,7 @@ def available_mebibytes() -> float:
 
 def measure(recipe: Recipe, tokens: int, limit: float) -> Try:
     """Runs training steps in a new process. Kills the process if it uses more than `limit` MiB."""
-    tried = Try(tokens, worst_shape(recipe, tokens))
+    tried = Try(tokens, batch_shape(tokens, *recipe.longest_lengths))
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         words = [recipe.model_dump_json(), str(tokens), *program_of(recipe.model.architecture)]
         command = [sys.executable, "-m", __spec__.name, *words]
@@ -132,10 +126,10 @@ def measure(recipe: Recipe, tokens: int, limit: float) -> Try:
 
 def step(recipe: Recipe, tokens: int) -> dict[str, Any]:
     """Runs optimizer steps on random sentences. Returns the memory and time of a step."""
-    from keras_transformer.training.run.trainer import new_trainer
+    from keras_transformer.training.run.prepare import new_trainer
 
     trainer = new_trainer(recipe)
-    rows, source, target = worst_shape(recipe, tokens)
+    rows, source, target = batch_shape(tokens, *recipe.longest_lengths)
     rng, size = np.random.default_rng(recipe.seed), recipe.tokenizer.vocabulary_size
     target_ids = rng.integers(4, size, (rows, target), "int32")
     source_ids = rng.integers(4, size, (rows, source), "int32")

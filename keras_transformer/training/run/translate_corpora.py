@@ -8,7 +8,7 @@ from keras_transformer._progress import Bar
 from keras_transformer.data.text_files import read_lines
 from keras_transformer.decoding.options import SamplingOptions
 from keras_transformer.formats.engines import open_translator
-from keras_transformer.recipe.settings import Corpus
+from keras_transformer.recipe.sections import Corpus
 from keras_transformer.runs.run import Run
 from keras_transformer.translation.base_translator import STREAMED_LINES
 

@@ -39,9 +39,8 @@ class TranslationValidation:
         count = run.recipe.training.validation_bleu_sentences
         self.pairs = list(itertools.islice(run.text.pairs("validation"), count))
         if self.pairs:
-            bleu(
-                ["a"], ["a"], **self.bleu_settings
-            )  # raises `UserError` if its tokenizer is missing
+            # Raises `UserError` if its tokenizer is missing.
+            bleu(["a"], ["a"], **self.bleu_settings)
         self._evaluate = evaluation_of(batches)
         self._translator: Translator | None = None
 

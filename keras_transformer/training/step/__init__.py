@@ -8,13 +8,13 @@ holds what runs it otherwise than Keras does by itself.
 | JAX        | any               | Keras, compiled by XLA, which splits it over a mesh           |
 | JAX        | one GPU, a recipe | the same; `compile_ahead` compiles all shapes at the start    |
 | TensorFlow | one               | Keras, as a graph, which XLA compiles on a GPU                |
-| TensorFlow | several           | `replica_step`, as a graph, in each replica                   |
+| TensorFlow | several           | Keras, as a graph, in each replica (`devices.tensorflow`)     |
 | PyTorch    | one               | Keras, eagerly                                                |
-| PyTorch    | one GPU of CUDA   | `graphed_step` of it, or of `compiled_step` (see `choice`)    |
+| PyTorch    | one GPU of CUDA   | `graphed_step` of it, or of `compiled_step`                   |
 | PyTorch    | several processes | Keras, eagerly, in each process                               |
 
-With several replicas on TensorFlow and PyTorch, `replica` changes two things in the step: the loss
-is that of a part of the batch, and the gradients are reduced before they are clipped.
+With several replicas on TensorFlow and PyTorch, `devices.replica` changes two things in the step:
+the loss is that of a part of the batch, and the gradients are reduced before they are clipped.
 
 Gradients take one way in all rows: Keras accumulates them over the micro-batches, then calls the
 optimizer's `_clip_gradients`, then updates the weights.

@@ -43,7 +43,7 @@ class CompiledStep:
         self._others = list({id(x): x for x in candidates if id(x) not in known}.values())
         self._programs: dict[str, Callable[..., Any]] = {}  # by the structure of batches
 
-    def __call__(self, batch: Any) -> dict[str, torch.Tensor]:
+    def __call__(self, batch: object) -> dict[str, torch.Tensor]:
         is_given = keras.tree.map_structure(lambda x: x is not None, batch)
         arrays = [ops.convert_to_tensor(x) for x in keras.tree.flatten(batch) if x is not None]
         program = self._programs.get(f"{is_given}") or self._compile(is_given)
@@ -59,7 +59,7 @@ class CompiledStep:
             self._model.optimizer.apply([x.grad for x in weights], self._trainable)
         return logs
 
-    def _compile(self, is_given: Any) -> Callable[..., Any]:
+    def _compile(self, is_given: object) -> Callable[..., Any]:
         """Compiles the step for batches with arrays where `is_given`, as Dynamo gives no None."""
 
         def forward(
@@ -73,7 +73,7 @@ class CompiledStep:
         return self._programs[f"{is_given}"]
 
     def _forward(
-        self, weights: list[torch.Tensor], values: list[torch.Tensor], batch: Any
+        self, weights: list[torch.Tensor], values: list[torch.Tensor], batch: object
     ) -> tuple[torch.Tensor, list[torch.Tensor], dict[str, torch.Tensor]]:
         """Returns the loss, the new values of the other variables, and the metrics."""
         model = self._model
@@ -99,7 +99,7 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compiles a function for each combination of shapes."""
     traced = nonstrict_trace(function)
 
-    def call(*arguments: Any) -> Any:
+    def call(*arguments: object) -> Any:
         return traced(*arguments)
 
     # Dynamo keeps its programs with the code of a function. Without a copy of its own, a model with

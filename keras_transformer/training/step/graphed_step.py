@@ -1,26 +1,22 @@
 """The training step of PyTorch on one GPU, as CUDA graphs."""
 
 import warnings
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, NamedTuple
 
 import keras
 import torch
 from keras import ops
+from torch.utils._triton import has_triton
 
+from keras_transformer._backend.compile_function import is_on_cuda
 from keras_transformer._backend.cuda_graphs import MOST_GRAPHS, Recordable, shape_and_dtype
+from keras_transformer.training.step.optimizer import inner_optimizer
 
 Logs = dict[str, torch.Tensor]
 
-
-def recordable(step: Callable[[Any], Logs]) -> Callable[[Any], Logs]:
-    """Makes a step that runs eagerly one that `GraphedStep` can record."""
-
-    def run(batch: Any) -> Logs:
-        with Recordable():
-            return step(batch)
-
-    return run
+# Compiling takes up to a minute for each shape of batches, so smaller models run without.
+_LARGE = 20_000_000
 
 
 class GraphedStep:
@@ -50,7 +46,7 @@ class GraphedStep:
         # The graphs share their memory, because they never run at the same time.
         self._pool = torch.cuda.graph_pool_handle()
 
-    def __call__(self, data: Any) -> Logs:
+    def __call__(self, data: Iterable[Any]) -> Logs:
         batch = next(iter(data))
         if self._reason is not None:
             return self._step(batch)
@@ -66,7 +62,7 @@ class GraphedStep:
         recording.graph.replay()
         return {name: value.clone() for name, value in recording.result.items()}
 
-    def _first_step(self, key: str, batch: Any) -> Logs:
+    def _first_step(self, key: str, batch: object) -> Logs:
         """Trains without a graph on the first batch of a shape."""
         if len(self._recordings) == MOST_GRAPHS:
             self._give_up(f"the batches have more than {MOST_GRAPHS} shapes")
@@ -79,7 +75,7 @@ class GraphedStep:
         self._model.zero_grad()
         return result
 
-    def _record(self, key: str, batch: Any) -> "_Recording | None":
+    def _record(self, key: str, batch: object) -> "_Recording | None":
         """Records the step of a batch, but does not make it. Returns None if that fails."""
         graph = torch.cuda.CUDAGraph()
         batch = keras.tree.map_structure(lambda x: x if x is None else ops.copy(x), batch)
@@ -112,3 +108,41 @@ class _Recording(NamedTuple):
     graph: Any
     batch: Any
     result: Logs
+
+
+def uses_graphs(
+    trainer: keras.Model, jit_compile: bool | Literal["auto"]
+) -> bool | Literal["auto"]:
+    """Returns whether a `SlicedLogitsTrainer` uses CUDA graphs: True, False or "auto".
+
+    Raises `ValueError` if `jit_compile` is True, but graphs are impossible.
+    """
+    optimizer = inner_optimizer(trainer)
+    needs = {
+        "a GPU of CUDA": is_on_cuda(),
+        "Triton": not is_on_cuda() or has_triton(),
+        "training on one device": trainer.distribution.is_one_device,
+        "no gradient accumulation": not optimizer.gradient_accumulation_steps,
+        "no loss scaling, as in mixed_float16": optimizer is trainer.optimizer,
+        "no ema_overwrite_frequency": not optimizer.ema_overwrite_frequency,
+        "run_eagerly=False": not trainer.run_eagerly,
+    }
+    lacking = [name for name, is_given in needs.items() if not is_given]
+    if jit_compile is True and lacking:
+        raise ValueError(
+            "On PyTorch, jit_compile=True records CUDA graphs, which needs "
+            f"{' and '.join(lacking)}: use jit_compile=auto. Received: jit_compile=True"
+        )
+    return False if lacking else jit_compile
+
+
+def graphed_step(model: keras.Model, is_required: bool) -> GraphedStep:
+    """Returns the step by CUDA graphs, compiled if the model is large or graphs are required."""
+    from keras_transformer.training.step.compiled_step import CompiledStep
+
+    def eager_step(batch: object) -> Logs:
+        with Recordable():
+            return model.train_step(batch)
+
+    is_compiled = is_required or model.count_params() >= _LARGE
+    return GraphedStep(CompiledStep(model) if is_compiled else eager_step, model, is_required)

@@ -78,14 +78,14 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
         self.scale = scale
         self.cosine_steps = cosine_steps
 
-    def __call__(self, step: Any) -> Any:
-        step = ops.cast(step, "float32") + 1.0
+    def __call__(self, step: int | Tensor) -> Tensor:
+        update = ops.cast(step, "float32") + 1.0
         if self.cosine_steps:
-            decayed = ops.clip((step - self.warmup_steps) / self.cosine_steps, 0.0, 1.0)
+            decayed = ops.clip((update - self.warmup_steps) / self.cosine_steps, 0.0, 1.0)
             decay = 0.5 + 0.5 * ops.cos(math.pi * decayed)
         else:
-            decay = ops.sqrt(self.warmup_steps / step)
-        return self._highest * ops.minimum(step / self.warmup_steps, decay)
+            decay = ops.sqrt(self.warmup_steps / update)
+        return self._highest * ops.minimum(update / self.warmup_steps, decay)
 
     def get_config(self) -> dict[str, Any]:
         names = ("d_model", "warmup_steps", "peak", "scale", "cosine_steps")
@@ -129,7 +129,7 @@ class TransformerAdam(_BackendAdam):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
+        learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 0.001,
         beta_1: float = 0.9,
         beta_2: float = 0.98,
         epsilon: float = 1e-9,
@@ -170,13 +170,18 @@ class TransformerAdam(_BackendAdam):
         scale = self.global_clipnorm / ops.maximum(norm, self.global_clipnorm)
         return [gradient * scale for gradient in dense]
 
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+    def update_step(
+        self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor
+    ) -> None:
         # A sparse gradient of TensorFlow may contain a row of the matrix twice. `reshape` makes the
         # gradient dense, which sums these two. Then `update_step` squares the sum.
         super().update_step(ops.reshape(gradient, variable.shape), variable, learning_rate)
 
     def _backend_update_step(
-        self, grads: Any, trainable_variables: Any, learning_rate: Any
+        self,
+        grads: list[Tensor],
+        trainable_variables: list[keras.Variable],
+        learning_rate: Tensor,
     ) -> None:
         # On JAX, Keras calls this method for every micro-batch. Keras keeps only the updates after
         # the last micro-batch of an optimizer step.
@@ -203,17 +208,19 @@ class TransformerAdam(_BackendAdam):
             difference = ops.stop_gradient(variable - average)
             average.assign(average + difference / ops.cast(total, average.dtype))
 
-    def _update_model_variables_moving_average(self, trainable_variables: Any) -> None:
+    def _update_model_variables_moving_average(
+        self, trainable_variables: list[keras.Variable]
+    ) -> None:
         """Does nothing, because Keras calls this method for each micro-batch, not for each step."""
 
-    def finalize_variable_values(self, var_list: list[Any]) -> None:
+    def finalize_variable_values(self, var_list: list[keras.Variable]) -> None:
         """Sets the weights to copies of the averages. JAX would donate a shared buffer twice."""
         for variable, average in averaged_weights(self):
             variable.assign(ops.copy(average))
 
 
 @contextmanager
-def ema_as_weights(model: Any) -> Iterator[None]:
+def ema_as_weights(model: keras.Model) -> Iterator[None]:
     """Gives the model its EMA weights inside the `with` block, if its optimizer has `use_ema`."""
 
     def exchange() -> None:
@@ -229,7 +236,9 @@ def ema_as_weights(model: Any) -> Iterator[None]:
         exchange()
 
 
-def averaged_weights(optimizer: Any) -> list[tuple[Any, Any]]:
+def averaged_weights(
+    optimizer: keras.Optimizer,
+) -> list[tuple[keras.Variable, keras.Variable]]:
     """Returns the pairs of a weight and its moving average. There are none without `use_ema`."""
     if not optimizer.use_ema:
         return []
@@ -237,6 +246,7 @@ def averaged_weights(optimizer: Any) -> list[tuple[Any, Any]]:
     return list(zip(optimizer._trainable_variables, averages, strict=True))
 
 
-def inner_optimizer(model: Any) -> Any:
+def inner_optimizer(model: keras.Model) -> Any:
     """Returns the optimizer of a compiled model, without the `LossScaleOptimizer` around it."""
-    return getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    is_scaled = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+    return model.optimizer.inner_optimizer if is_scaled else model.optimizer

@@ -3,15 +3,14 @@
 import pytest
 from support import tiny_run
 
+from keras_transformer.data.batch_plan import batch_shape
 from keras_transformer.errors import UserError
-from keras_transformer.recipe.settings import longest_lengths
 from keras_transformer.training.run import token_budget
 from keras_transformer.training.run.token_budget import (
     Try,
     find_token_budget,
     largest_that_fits,
     measure,
-    worst_shape,
 )
 
 
@@ -39,9 +38,9 @@ def test_the_number_found_fits_and_a_tenth_more_does_not(largest):
 @pytest.mark.once
 def test_worst_batch_has_sources_twice_as_long_as_targets(recipe):
     # 19 pieces and eos are 20 tokens: 24 positions, and 16 hold half of them.
-    assert longest_lengths(recipe) == (24, 16)
-    assert worst_shape(recipe, 100) == (6, 24, 16)
-    assert worst_shape(recipe, 250) == (8, 24, 16)  # of 15 rows a multiple of 8
+    assert recipe.longest_lengths == (24, 16)
+    assert batch_shape(100, *recipe.longest_lengths) == (6, 24, 16)
+    assert batch_shape(250, *recipe.longest_lengths) == (8, 24, 16)  # of 15 rows a multiple of 8
 
 
 @pytest.mark.once

@@ -24,10 +24,11 @@ from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.checkpoints import TOKENIZER_MEMBER, read_member
 from keras_transformer.runs.loading import load_checkpoint_model
 from keras_transformer.runs.run import Run
-from keras_transformer.training import callbacks, train
+from keras_transformer.training import train
 from keras_transformer.training.run.finish import write_average
-from keras_transformer.training.run.trainer import new_trainer
-from keras_transformer.training.step import compile_ahead as step_compile_ahead
+from keras_transformer.training.run.prepare import new_trainer
+from keras_transformer.training.run.train import start
+from keras_transformer.training.step.compile_ahead import CompileAhead
 from keras_transformer.translation.open_run import open_model
 
 
@@ -153,14 +154,14 @@ def test_on_a_gpu_jax_compiles_all_shapes_before_the_first_step(tmp_path, monkey
     def programs() -> int:
         return sum("XLA compilation of jit(train_step)" in x for x in caplog.messages)
 
-    def compile_ahead(model, batches, advance):
-        kept = step_compile_ahead.compile_ahead(model, batches, advance)
-        counts.extend([len(batches), programs()])
-        return kept
+    def on_train_begin(callback, logs=None):
+        compile_all(callback, logs)
+        counts.extend([len(callback.batches), programs()])
 
+    compile_all = CompileAhead.on_train_begin
     counts: list[int] = []
     monkeypatch.setattr(sys.modules[train.__module__], "is_on_cpu", lambda: False)
-    monkeypatch.setattr(callbacks, "compile_ahead", compile_ahead)
+    monkeypatch.setattr(CompileAhead, "on_train_begin", on_train_begin)
     with caplog.at_level("DEBUG", "jax"):
         several_shapes = {"length_multiple": 2, "subword_regularization": None}
         train(new_run(tmp_path, training={**several_shapes, "validation_bleu_sentences": 0}))
@@ -395,3 +396,35 @@ def test_training_does_not_resume_with_another_text_or_tokenizer(copy, is_remove
             train(copy, resume=True)
     with pytest.raises(UserError, match="has other pieces than the tokenizer"):
         open_model(copy)
+
+
+# What tells a process that it is one of many.
+OF_MANY = {
+    "torch": ("WORLD_SIZE", "2"),
+    "jax": ("KERAS_DISTRIBUTION_NUM_PROCESSES", "2"),
+    "tensorflow": ("TF_CONFIG", "{}"),
+}
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "backend, training, message",
+    [
+        ("torch", {"distribution": "model_parallel"}, "with .*=model_parallel: .* or .*=jax"),
+        ("tensorflow", {"jit_compile": True}, "tensorflow cannot .* training.jit_compile=true"),
+        ("torch", {"model_shards": 2}, "model_shards needs training.distribution=model_parallel"),
+        (
+            "jax",
+            {"distribution": "model_parallel", "model_shards": 3},
+            "must divide num_heads, .*model_shards=3",
+        ),
+        *[(each, {"distribution": "none"}, "set .*=data_parallel") for each in OF_MANY],
+    ],
+)
+def test_what_an_engine_cannot_do_is_refused(backend, training, message, monkeypatch):
+    monkeypatch.setattr(keras.config, "backend", lambda: backend)
+    monkeypatch.setenv(*OF_MANY[backend])
+    files = {split: {"source": "a.tsv"} for split in ("train", "validation", "test")}
+    settings = {"distribution": "data_parallel", **training}
+    with pytest.raises(UserError, match=message):
+        start(Recipe.model_validate({"name": "any", "data": files, "training": settings}))

@@ -11,7 +11,6 @@ from keras_transformer.training import (
     TransformerAdam,
     TransformerSchedule,
 )
-from keras_transformer.training.step import choice
 
 torch = pytest.importorskip("torch")
 compiled_step = pytest.importorskip("keras_transformer.training.step.compiled_step")
@@ -24,8 +23,8 @@ pytestmark = pytest.mark.once  # on PyTorch
 @pytest.fixture
 def gpu(monkeypatch):
     monkeypatch.setattr(compiled_step, "BACKEND", "aot_eager")
-    monkeypatch.setattr(choice, "is_on_cuda", lambda: True)
-    monkeypatch.setattr(choice, "_has_triton", lambda: True)
+    monkeypatch.setattr(graphed_step, "is_on_cuda", lambda: True)
+    monkeypatch.setattr(graphed_step, "has_triton", lambda: True)
     for name, function in vars(cuda_on_cpu()).items():
         monkeypatch.setattr(torch.cuda, name, function)
 

@@ -4,30 +4,23 @@ import copy
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 from keras import ops
 
 from keras_transformer._backend.types import Tensor
 from keras_transformer.errors import UserError
+from keras_transformer.training.devices.base import Distribution
 from keras_transformer.training.step.optimizer import inner_optimizer
-
-# Takes the gradients of a replica, and returns those of the whole batch.
-Reduce = Callable[[list[Tensor]], list[Tensor]]
-
-
-class Replicas(Protocol):
-    """What the loss of a replica needs to know of all replicas, see `Distribution`."""
-
-    @property
-    def scale(self) -> int: ...
-    def total(self, number: Tensor) -> Tensor: ...
 
 
 @contextmanager
 def as_replica(
-    model: keras.Model, replicas: Replicas, reduce: Reduce, changes: dict[str, Any]
+    model: keras.Model,
+    replicas: Distribution,
+    reduce: Callable[[list[Tensor]], list[Tensor]],
+    changes: dict[str, Any],
 ) -> Iterator[None]:
     """Makes a model train as one of several replicas in the `with` block.
 
@@ -42,6 +35,8 @@ def as_replica(
         "_clip_gradients": lambda gradients: clip(reduce(gradients)),
         "_all_reduce_sum_gradients": lambda pairs: pairs,
     }
+    if isinstance(getattr(model, "distribution", None), Distribution):
+        changes = {**changes, "distribution": replicas}  # a `SlicedLogitsTrainer`
     with (
         lost_processes_reported(),
         replaced(model, {"is_replica": True, **changes}),
@@ -52,7 +47,7 @@ def as_replica(
 
 
 @contextmanager
-def replaced(owner: Any, attributes: dict[str, Any]) -> Iterator[None]:
+def replaced(owner: object, attributes: dict[str, Any]) -> Iterator[None]:
     """Replaces attributes of an object, untracked by Keras, in the `with` block."""
     before = dict(vars(owner))
     vars(owner).update(attributes)
@@ -87,7 +82,7 @@ class ReplicaLoss(keras.losses.Loss):
     with fewer tokens would weight each token more.
     """
 
-    def __init__(self, loss: Any, replicas: Replicas) -> None:
+    def __init__(self, loss: Any, replicas: Distribution) -> None:
         super().__init__(name=loss.name, reduction=loss.reduction)
         self.own, self.replicas = loss, replicas
         self.sums, self.counts = copy.copy(loss), copy.copy(loss)
@@ -126,17 +121,17 @@ def _of_values(weights: Tensor | None, y_pred: Tensor) -> Tensor | None:
 
 
 @contextmanager
-def replica_losses(model: keras.Model, replicas: Replicas) -> Iterator[None]:
+def replica_losses(model: keras.Model, replicas: Distribution) -> Iterator[None]:
     """Makes the losses of a compiled model `ReplicaLoss` objects in the `with` block."""
     compiled = model._compile_loss
     if compiled is None:  # The model computes its loss itself, as a `SlicedLogitsTrainer` does.
         yield
         return
 
-    def exchange(change: Any) -> None:
+    def exchange(change: Callable[[Any], object]) -> None:
         compiled._flat_losses = [x._replace(loss=change(x.loss)) for x in compiled._flat_losses]
 
-    def build(*arguments: Any) -> None:
+    def build(*arguments: object) -> None:
         type(compiled).build(compiled, *arguments)
         exchange(lambda loss: ReplicaLoss(loss, replicas))
 
@@ -158,6 +153,7 @@ def _check_model(model: keras.Model) -> None:
     on_tensorflow = keras.config.backend() == "tensorflow"
     unsupported = {
         "ema_overwrite_frequency": on_tensorflow and optimizer.ema_overwrite_frequency,
+        # Each replica would use the statistics of its own tokens, or a loss scale of its own.
         "BatchNormalization": any(
             isinstance(x, keras.layers.BatchNormalization) and x.trainable for x in layers
         ),
