@@ -81,14 +81,13 @@ class BeamSearch(SearchStrategy):
         2016, algorithm 1, for groups.
     """
 
-    def check(self, request: Request, max_length: Any) -> None:
-        """Raises a ValueError if beam search does not support a field of the request."""
-        if request.random_numbers is not None:
-            raise ValueError("`random_numbers` are for sampling, not for beam search.")
-        if request.required_ids is not None and request.beam_sizes is not None:
-            raise ValueError("`required_ids` and `beam_sizes` can't be combined.")
-        if request.beam_sizes is not None and self.options.num_beam_groups > 1:
-            raise ValueError("`beam_sizes` can't be combined with `num_beam_groups`.")
+    needs = "no `random_numbers`, and no `beam_sizes` with `required_ids` or `num_beam_groups`"
+
+    def supports(self, request: Request, max_length: Any) -> bool:
+        """Returns whether the request has what beam search `needs`."""
+        shares_beams = request.required_ids is not None or self.options.num_beam_groups > 1
+        has_sizes = request.beam_sizes is not None
+        return request.random_numbers is None and not (shares_beams and has_sizes)
 
     def start(self, request: Request, max_length: Any) -> BeamState:
         """Returns the state before the first token, with room for `max_length` tokens."""

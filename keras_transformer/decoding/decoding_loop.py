@@ -146,7 +146,12 @@ def begin(
 ) -> tuple[Request, Any, Cache]:
     """Returns the request as tensors, and the state and cache before the first token."""
     request = request.as_tensors(max_length, strategy.options.max_length)
-    strategy.check(request, max_length)
+    if not strategy.supports(request, max_length):
+        shapes = {name: tuple(x.shape) for name, x in request._asdict().items() if x is not None}
+        raise ValueError(
+            f"{type(strategy).__name__} needs {strategy.needs}. "
+            f"Received: max_length={max_length}, {strategy.options!r}, shapes of fields {shapes}"
+        )
     room = length if isinstance(length, int) else None
     cache = model.init_cache(request.source_ids, room, strategy.num_beams)
     if request.shortlist is not None:

@@ -53,17 +53,17 @@ class Sampling(SearchStrategy):
     `SamplingOptions`.
     """
 
-    def check(self, request: Request, max_length: int) -> None:
-        """Raises a ValueError if sampling does not support a field of the request."""
-        for name in ("required_ids", "beam_sizes", "length_penalties"):
-            if getattr(request, name) is not None:
-                raise ValueError(f"`{name}` is for beam search, not for sampling.")
-        shape = tuple(getattr(request.random_numbers, "shape", ()))
-        if shape[1:] != (self.num_beams, max_length):
-            raise ValueError(
-                "`random_numbers` must have the shape (B, num_samples, max_length). Received: "
-                f"{shape}, num_samples={self.num_beams}, max_length={max_length}"
-            )
+    needs = (
+        "`random_numbers` of the shape (B, num_samples, max_length), and no `required_ids`, "
+        "`beam_sizes` or `length_penalties`"
+    )
+
+    def supports(self, request: Request, max_length: int) -> bool:
+        """Returns whether the request has what sampling `needs`."""
+        of_beams = (request.required_ids, request.beam_sizes, request.length_penalties)
+        numbers = request.random_numbers
+        is_drawn = numbers is not None and tuple(numbers.shape)[1:] == (self.num_beams, max_length)
+        return is_drawn and all(x is None for x in of_beams)
 
     def start(self, request: Request, max_length: int) -> SampleState:
         """Returns the state before the first token, with room for `max_length` tokens."""

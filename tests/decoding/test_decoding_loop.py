@@ -38,16 +38,21 @@ WORDS, NUMBERS = np.ones((2, 1, 1), "int32"), np.zeros((2, 1, 4), "float32")
 @pytest.mark.parametrize(
     ("options", "request_", "name"),
     [
-        (SearchOptions(), {"random_numbers": NUMBERS}, "random_numbers"),
-        (SearchOptions(), {"required_ids": WORDS, "beam_sizes": [1, 2]}, "beam_sizes"),
+        (SearchOptions(), {"random_numbers": NUMBERS}, "no `random_numbers`"),
+        (SearchOptions(), {"required_ids": WORDS, "beam_sizes": [1, 2]}, "no `beam_sizes` with"),
         (
             SearchOptions(num_beam_groups=2, diversity_penalty=1.0),
             {"beam_sizes": [1, 2]},
-            "can't be combined with `num_beam_groups`",
+            "no `beam_sizes` with .*num_beam_groups=2",
         ),
         (SearchOptions(coverage_penalty=0.2), {}, "needs a model with attention"),
         (SamplingOptions(), {"random_numbers": NUMBERS, "required_ids": WORDS}, "required_ids"),
-        (SamplingOptions(), {}, "`random_numbers` must have the shape.* num_samples=1"),
+        (SamplingOptions(), {}, "`random_numbers` of the shape.* num_samples=1"),
+        (
+            SamplingOptions(),
+            {"random_numbers": NUMBERS[..., 1:]},
+            r"max_length=4.*'random_numbers': \(2, 1, 3\)",
+        ),
     ],
 )
 def test_what_a_search_cannot_do_is_refused(options, request_, name):
