@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from keras_transformer._backend.types import Mask, Tensor
 from keras_transformer.decoding.next_tokens import (
     apply_rules,
     best_token,
@@ -139,7 +140,7 @@ class BeamSearch(SearchStrategy):
         return state, cache.reorder(beams)
 
     def _select_groups(
-        self, state: BeamState, logits: Any, bonus: Any, request: Request
+        self, state: BeamState, logits: Tensor, bonus: Tensor, request: Request
     ) -> tuple[BeamState, Any]:
         """Calls `_candidates` and `_select` for each group of beams, and joins the results."""
         groups, position = self.options.num_beam_groups, state.position
@@ -164,7 +165,7 @@ class BeamSearch(SearchStrategy):
         return joined._replace(position=position + 1), ops.concatenate(beams, axis=1)
 
     def _count_chosen(
-        self, candidates: Candidates, position: Any, size: int, vocabulary_size: int
+        self, candidates: Candidates, position: Tensor, size: int, vocabulary_size: int
     ) -> Any:
         """Counts each token in the `size` best candidates without eos, float32 `(B, 1, V)`."""
         tokens = ops.take(candidates.ids, position, axis=-1)
@@ -182,13 +183,18 @@ class BeamSearch(SearchStrategy):
         log_probabilities, scores = (_mask_unused_beams(x, request.beam_sizes) for x in values)
         return search_result(ids, scores, log_probabilities, state.position, self.pad_id)
 
-    def _divisor(self, request: Request, length: Any) -> Any:
+    def _divisor(self, request: Request, length: Tensor) -> Any:
         own = request.length_penalties
         penalty = self.options.length_penalty if own is None else own[:, None]
         return length_divisor(length, penalty, self.options.length_penalty_form)
 
     def _candidates(
-        self, live: Live, logits: Any, position: Any, request: Request, penalties: Any = None
+        self,
+        live: Live,
+        logits: Tensor,
+        position: Tensor,
+        request: Request,
+        penalties: Tensor | None = None,
     ) -> Candidates:
         """Returns the best continuations of the live hypotheses by one token.
 
@@ -220,7 +226,7 @@ class BeamSearch(SearchStrategy):
         return Candidates(ids, log_probabilities, parents)
 
     def _select_single(
-        self, state: BeamState, candidates: Candidates, bonus: Any, request: Request
+        self, state: BeamState, candidates: Candidates, bonus: Tensor, request: Request
     ) -> tuple[BeamState, Any]:
         """Does the same as `_select` for one beam, whose first finished hypothesis is final."""
         position, totals, before = state.position + 1, candidates.log_probabilities, state.finished
@@ -236,7 +242,7 @@ class BeamSearch(SearchStrategy):
         return state._replace(position=position, live=live, finished=finished), candidates.parents
 
     def _select(
-        self, state: BeamState, candidates: Candidates, bonus: Any, request: Request
+        self, state: BeamState, candidates: Candidates, bonus: Tensor, request: Request
     ) -> tuple[BeamState, Any]:
         """Chooses the next live hypotheses and the finished hypotheses from the candidates.
 
@@ -264,11 +270,11 @@ class BeamSearch(SearchStrategy):
         live = Live(ids, log_probabilities, take_columns(coverage, parents))
         return BeamState(position, live, finished, num_finished), parents
 
-    def _ends(self, candidates: Candidates, position: Any, request: Request) -> Any:
+    def _ends(self, candidates: Candidates, position: Tensor, request: Request) -> Any:
         return self.ends(ops.take(candidates.ids, position, axis=-1), position, request)
 
     def _ended(
-        self, candidates: Candidates, ends: Any, position: Any, bonus: Any, request: Request
+        self, candidates: Candidates, ends: Mask, position: Tensor, bonus: Tensor, request: Request
     ) -> Finished:
         """Returns all candidates as `Finished`. Only those that finish now have finite scores.
 
@@ -285,7 +291,7 @@ class BeamSearch(SearchStrategy):
         return Finished(candidates.ids, log_probabilities, scores)
 
 
-def length_divisor(length: Any, length_penalty: float, form: LengthPenaltyForm = "wu") -> Any:
+def length_divisor(length: Tensor, length_penalty: float, form: LengthPenaltyForm = "wu") -> Any:
     """Returns the length penalty of a hypothesis with `length` tokens (eos included), float32.
 
     The form `"wu"` is ((5 + length) / 6) ** length_penalty, and `"power"` length ** length_penalty.
@@ -294,7 +300,7 @@ def length_divisor(length: Any, length_penalty: float, form: LengthPenaltyForm =
     return ops.power(length_penalty_base(length, form), ops.cast(length_penalty, "float32"))
 
 
-def coverage_score(coverage: Any, padding_mask: Any) -> Any:
+def coverage_score(coverage: Tensor, padding_mask: Mask) -> Any:
     """Returns the coverage score of each hypothesis, float32 `(B, N)`, at most 0.
 
     The score is the sum of log(min(coverage, 1)) over the source tokens. `coverage` `(B, N, S)` is
@@ -304,7 +310,9 @@ def coverage_score(coverage: Any, padding_mask: Any) -> Any:
     return ops.sum(ops.where(padding_mask[:, None, :], logarithms, 0.0), axis=-1)
 
 
-def _top_candidates(log_probabilities: Any, banks: Any, beam_size: int) -> tuple[Any, Any]:
+def _top_candidates(
+    log_probabilities: Tensor, banks: Tensor | None, beam_size: int
+) -> tuple[Any, Any]:
     """Chooses N candidates. Returns their log-probabilities, descending, and their indices."""
     if banks is None:
         return ops.top_k(log_probabilities, beam_size)
@@ -330,7 +338,7 @@ def _best_finished(finished: Finished, n_best: Any) -> Finished:
     return Finished(ids, log_probabilities, scores)
 
 
-def _mask_unused_beams(log_probabilities: Any, beam_sizes: Any) -> Any:
+def _mask_unused_beams(log_probabilities: Tensor, beam_sizes: Tensor | None) -> Any:
     """Sets the values of unused beams, from beam `beam_sizes` on, to minus infinity."""
     if beam_sizes is None:
         return log_probabilities

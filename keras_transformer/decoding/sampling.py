@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from keras import ops
 
+from keras_transformer._backend.types import Tensor
 from keras_transformer.decoding.next_tokens import (
     apply_rules,
     empty_ids,
@@ -148,7 +149,7 @@ def random_numbers(
     return numbers
 
 
-def _weights(log_probabilities: Any, top_k: int, top_p: float) -> Any:
+def _weights(log_probabilities: Tensor, top_k: int, top_p: float) -> Any:
     """Returns unnormalized probabilities `(B, N, V)`: at most 1, and 0 for excluded tokens."""
     highest = ops.max(log_probabilities, axis=-1, keepdims=True)
     weights = ops.exp(log_probabilities - ops.where(highest > IMPOSSIBLE, highest, 0.0))
@@ -164,7 +165,7 @@ def _weights(log_probabilities: Any, top_k: int, top_p: float) -> Any:
     return weights
 
 
-def _nucleus_border(weights: Any, top_p: float) -> Any:
+def _nucleus_border(weights: Tensor, top_p: float) -> Any:
     """Returns the smallest weight in the nucleus, `(B, N, 1)`, with float32 precision.
 
     `weights` `(B, N, K)` are unnormalized probabilities in [0, 1], in any order. Sorting them
@@ -183,7 +184,7 @@ def _nucleus_border(weights: Any, top_p: float) -> Any:
     return ops.exp(ops.fori_loop(0, NUCLEUS_BISECTIONS, bisect, limits)[0])
 
 
-def _draw(weights: Any, numbers: Any) -> Any:
+def _draw(weights: Tensor, numbers: Tensor) -> Any:
     """Returns the first tokens, int32 `(B, N)`, whose cumulative probabilities exceed `numbers`.
 
     Adds up the sums of blocks of `weights` `(B, N, V)`, and then the weights in the block of the
@@ -204,7 +205,7 @@ def _draw(weights: Any, numbers: Any) -> Any:
     return block * BLOCK_SIZE + _first_above(chosen, ops.cumsum(chosen, axis=-1), target - below)
 
 
-def _first_above(weights: Any, cumulative: Any, target: Any) -> Any:
+def _first_above(weights: Tensor, cumulative: Tensor, target: Tensor) -> Any:
     """Returns the index `(B, N)` of the first weight above 0 where `cumulative` exceeds `target`.
 
     If rounding errors leave no such weight, returns the index of the last weight above 0.

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from keras import ops
 
+from keras_transformer._backend.types import Ids
 from keras_transformer._files import atomic_write
 from keras_transformer.data.token_store import SIDES
 from keras_transformer.decoding.request import Request, SearchResult
@@ -113,7 +114,7 @@ def limit_request(request: Request, num_specials: int, pad_id: int) -> Request:
     return request._replace(shortlist=shortlist, **columns)
 
 
-def unique_ids(ids: Any, pad_id: int) -> Any:
+def unique_ids(ids: Ids, pad_id: int) -> Any:
     """Sorts each row of `ids`, int32 `(B, K)`, and replaces duplicates by padding at the end."""
     ids = ops.sort(ids, axis=1)
     is_new = ops.concatenate([ops.ones_like(ids[:, :1], "bool"), ids[:, 1:] != ids[:, :-1]], axis=1)
@@ -121,14 +122,14 @@ def unique_ids(ids: Any, pad_id: int) -> Any:
     return ops.where(ids == _LARGEST, pad_id, ids)
 
 
-def with_token_ids(result: SearchResult, shortlist: Any) -> SearchResult:
+def with_token_ids(result: SearchResult, shortlist: Ids) -> SearchResult:
     """Returns `result` with token ids instead of columns of the shortlist."""
     shape = ops.shape(result.ids)
     ids = take_columns(shortlist, ops.reshape(result.ids, (shape[0], -1)))
     return result._replace(ids=ops.reshape(ids, shape))
 
 
-def _columns(ids: Any, shortlist: Any) -> Any:
+def _columns(ids: Ids, shortlist: Ids) -> Any:
     """Returns the first column of each of the `ids` `(B, ...)` in `shortlist` `(B, K)`, int32."""
     count = ops.shape(shortlist)[1]
     is_id = ids[..., None] == ops.expand_dims(shortlist, tuple(range(1, len(ids.shape))))

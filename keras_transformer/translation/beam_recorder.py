@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from keras_transformer._backend.types import Tensor
 from keras_transformer.decoding.beam_search import BeamSearch, BeamState
 from keras_transformer.decoding.decoding_loop import run_stages
 from keras_transformer.decoding.options import IMPOSSIBLE
@@ -31,7 +32,7 @@ class _RecordingBeamSearch(BeamSearch):
     own: list[np.ndarray] = field(default_factory=list)
 
     def _select_groups(
-        self, state: BeamState, logits: Any, bonus: Any, request: Request
+        self, state: BeamState, logits: Tensor, bonus: Tensor, request: Request
     ) -> tuple[BeamState, Any]:
         self.own[:] = _first(ops.log_softmax(logits))
         return super()._select_groups(state, logits, bonus, request)
@@ -43,7 +44,7 @@ class _RecordingBeamSearch(BeamSearch):
         return self._recorded(super()._select_single(state, *rest), *rest)
 
     def _recorded(
-        self, found: tuple[BeamState, Any], candidates: Candidates, bonus: Any, request: Request
+        self, found: tuple[BeamState, Any], candidates: Candidates, bonus: Tensor, request: Request
     ) -> tuple[BeamState, Any]:
         state, group, length = found[0], next(self.groups), int(found[0].position)
         ends = self._ends(candidates, state.position, request)

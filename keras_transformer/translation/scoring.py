@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_transformer._backend.compile_function import compile_function
 from keras_transformer._backend.operations import label_logits
+from keras_transformer._backend.types import Ids
 from keras_transformer.capabilities import Capabilities
 from keras_transformer.data.tokenizer import most_pieces
 from keras_transformer.decoding.batches import pair_batches
@@ -22,7 +23,7 @@ class PairScores(NamedTuple):
 
 
 def score_pairs(
-    model: Any, source_ids: Any, target_ids: Any, labels: Any, *, pad_id: int | None = None
+    model: Any, source_ids: Ids, target_ids: Ids, labels: Ids, *, pad_id: int | None = None
 ) -> PairScores:
     """Scores all tokens of existing translations in a single pass (teacher forcing).
 
