@@ -8,6 +8,7 @@ from pydantic import Field
 
 from keras_transformer.cli import parameters
 from keras_transformer.cli.parameters import AnyPath, Given, checked
+from keras_transformer.runs.run import Run
 
 
 class FormatOptions(parameters.ShortlistOptions):
@@ -58,7 +59,6 @@ def export_command(run: Path, options: FormatOptions, search: Given) -> None:
     """
     from keras_transformer.export.options import ExportOptions
     from keras_transformer.export.run_export import export_run
-    from keras_transformer.runs.run import Run
 
     opened = Run.open(run)
     found = checked(opened.recipe.evaluation.search_options, **search) if search else None

@@ -28,6 +28,7 @@ from keras_transformer.decoding.token_rules import (
     rules_of_request,
 )
 from keras_transformer.layers.attention.cache import Cache, take_columns
+from keras_transformer.models.protocol import Searchable
 
 # Subtracted from the score of a hypothesis for each required token that is missing.
 MISSING_TOKEN_PENALTY = 1000.0
@@ -123,7 +124,7 @@ class BeamSearch(SearchStrategy):
         return ops.any(state.live.log_probabilities > IMPOSSIBLE, axis=-1)
 
     def advance(
-        self, model: Any, request: Request, state: BeamState, cache: Cache
+        self, model: Searchable, request: Request, state: BeamState, cache: Cache
     ) -> tuple[BeamState, Cache]:
         """Decodes one token per hypothesis, and returns the new state and the model's new cache."""
         live, coverage_penalty = state.live, self.options.coverage_penalty

@@ -22,6 +22,7 @@ from keras_transformer.decoding.sampling import Sampling
 from keras_transformer.decoding.shortlist import limit_request, with_token_ids
 from keras_transformer.decoding.token_rules import rules_of_options
 from keras_transformer.layers.attention.cache import Cache
+from keras_transformer.models.protocol import Searchable
 
 Strategy = BeamSearch | Sampling
 
@@ -33,7 +34,7 @@ NO_ID = -1
 
 
 def search(
-    model: Any,
+    model: Searchable,
     request: Any,
     *,
     max_length: Any,
@@ -83,7 +84,7 @@ def search(
 
 
 def make_strategy(
-    model: Any,
+    model: Searchable,
     options: SearchOptions | SamplingOptions,
     rules: Sequence[TokenRule] = (),
     bos_id: int | None = None,
@@ -112,7 +113,12 @@ def make_strategy(
 
 
 def run_stages(
-    model: Any, request: Request, max_length: Any, *, strategy: Strategy, in_python: bool = False
+    model: Searchable,
+    request: Request,
+    max_length: Any,
+    *,
+    strategy: Strategy,
+    in_python: bool = False,
 ) -> SearchResult:
     """Runs all stages of a search: one if `max_length` is known only at run time or `in_python`.
 
@@ -130,7 +136,7 @@ def run_stages(
     return result
 
 
-def stages(model: Any, max_length: int, first: int, factor: int = 2) -> list[int]:
+def stages(model: Searchable, max_length: int, first: int, factor: int = 2) -> list[int]:
     """Returns the lengths `first`, `first * factor`, ... and `max_length` that stages end with.
 
     A model without `extend_cache` has a single stage.
@@ -162,7 +168,14 @@ def begin(
 
 
 def resize(
-    model: Any, request: Request, state: Any, cache: Cache, rows: Any, *, strategy: Any, length: int
+    model: Searchable,
+    request: Request,
+    state: Any,
+    cache: Cache,
+    rows: Any,
+    *,
+    strategy: Any,
+    length: int,
 ) -> tuple[Request, Any, Cache]:
     """Keeps the sentences with indices `rows` (None = all), and makes room for `length` tokens."""
     if rows is not None:
@@ -177,7 +190,7 @@ def resize(
 
 
 def advance(
-    model: Any,
+    model: Searchable,
     request: Request,
     state: Any,
     cache: Cache,

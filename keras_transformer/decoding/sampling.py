@@ -20,6 +20,7 @@ from keras_transformer.decoding.options import IMPOSSIBLE
 from keras_transformer.decoding.request import Request, SearchResult, SearchStrategy, search_result
 from keras_transformer.decoding.token_rules import rules_of_request
 from keras_transformer.layers.attention.cache import Cache
+from keras_transformer.models.protocol import Searchable
 
 # Sampling first chooses a block of this many tokens, and then a token of this block.
 BLOCK_SIZE = 256
@@ -85,7 +86,7 @@ class Sampling(SearchStrategy):
         return ops.any(state.is_open, axis=-1)
 
     def advance(
-        self, model: Any, request: Request, state: SampleState, cache: Cache
+        self, model: Searchable, request: Request, state: SampleState, cache: Cache
     ) -> tuple[SampleState, Cache]:
         """Draws one token per sample, and returns the new state and the model's new cache."""
         options, rules = self.options, (*self.rules, *rules_of_request(request, self.pad_id))

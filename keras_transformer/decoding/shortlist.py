@@ -15,7 +15,8 @@ from keras import ops
 
 from keras_transformer._backend.types import Ids
 from keras_transformer._files import atomic_write
-from keras_transformer.data.token_store import SIDES
+from keras_transformer.data.token_store import SIDES, TokenStore
+from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.request import Request, SearchResult
 from keras_transformer.errors import UserError
 from keras_transformer.layers.attention.cache import take_columns
@@ -49,7 +50,11 @@ class Shortlist(NamedTuple):
 
     @classmethod
     def learn(
-        cls, store: Any, tokenizer: Any, num_frequent: int = 100, num_translations: int = 30
+        cls,
+        store: TokenStore,
+        tokenizer: Tokenizer,
+        num_frequent: int = 100,
+        num_translations: int = 30,
     ) -> "Shortlist":
         """Learns the translations of tokens from parallel text, by IBM model 1.
 
@@ -64,7 +69,7 @@ class Shortlist(NamedTuple):
         frequent = np.argsort(-counts, kind="stable")[:num_frequent].astype("int32")
         return cls(frequent, translations, tokenizer.fingerprint)
 
-    def check(self, tokenizer: Any) -> None:
+    def check(self, tokenizer: Tokenizer) -> None:
         """Raises a ValueError if the shortlist was learned with another tokenizer."""
         if self.fingerprint != tokenizer.fingerprint:
             raise ValueError(
@@ -137,7 +142,10 @@ def _columns(ids: Ids, shortlist: Ids) -> Any:
 
 
 def lexical_table(
-    store: Any, source_vocabulary_size: int, target_vocabulary_size: int, num_translations: int
+    store: TokenStore,
+    source_vocabulary_size: int,
+    target_vocabulary_size: int,
+    num_translations: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Estimates p(target token | source token) with IBM model 1 (Brown et al. 1993, §4.1).
 
@@ -164,7 +172,7 @@ def lexical_table(
     return np.bincount(pieces, minlength=target_vocabulary_size), table[:-1]  # no empty word
 
 
-def _token_pairs(store: Any, empty_id: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _token_pairs(store: TokenStore, empty_id: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns the source id, target id and target position of each pair of tokens, int64 `(P,)`.
 
     The empty source word `empty_id` explains target tokens that translate no source token.

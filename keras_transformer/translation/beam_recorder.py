@@ -10,10 +10,11 @@ from keras import ops
 
 from keras_transformer._backend.types import Tensor
 from keras_transformer.decoding.beam_search import BeamSearch, BeamState
-from keras_transformer.decoding.decoding_loop import run_stages
+from keras_transformer.decoding.decoding_loop import Strategy, run_stages
 from keras_transformer.decoding.options import IMPOSSIBLE
 from keras_transformer.decoding.request import Request, SearchResult
 from keras_transformer.decoding.token_rules import Candidates
+from keras_transformer.models.protocol import Searchable
 from keras_transformer.translation.beam_tree import BeamNode
 
 
@@ -93,7 +94,7 @@ def _first(tensor: Any) -> Any:
 
 
 def record(
-    model: Any, request: Request, max_length: int, strategy: Any, pieces: Sequence[str]
+    model: Searchable, request: Request, max_length: int, strategy: Strategy, pieces: Sequence[str]
 ) -> tuple[tuple[BeamNode, ...], SearchResult]:
     """Searches one sentence without compiling. Returns all nodes, and the result as NumPy arrays.
 

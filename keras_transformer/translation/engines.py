@@ -48,21 +48,17 @@ def open_translator(
             engine does not support the model or an option.
     """
     opened = opened_runs(runs)
+    run = opened[0]
+    options = options or run.recipe.evaluation.search_options()
+    shared: dict[str, Any] = {"overlong": overlong, "copy_unknown": copy_unknown}
     if engine == "keras":
         # The other engine starts without Keras.
         from keras_transformer.translation.translator import Translator
 
+        model: dict[str, Any] = {"use_shortlist": use_shortlist, "checkpoint": checkpoint}
         return Translator.from_run(
-            opened,
-            options,
-            overlong=overlong,
-            use_shortlist=use_shortlist,
-            checkpoint=checkpoint,
-            tokens_per_batch=tokens_per_batch,
-            copy_unknown=copy_unknown,
+            opened, options, tokens_per_batch=tokens_per_batch, **model, **shared
         )
-    run = opened[0]
-    options = options or run.recipe.evaluation.search_options()
     if use_shortlist or checkpoint is not None or tokens_per_batch or len(opened) > 1:
         raise ValueError(
             "The engine ctranslate2 translates with the finished model of one run, and has no "
@@ -72,4 +68,4 @@ def open_translator(
     run.require_transformer("The engine ctranslate2")
     ctranslate2_translator.import_ctranslate2(options)  # Raises errors before the slow conversion.
     folder = ctranslate2_translator.converted(run)
-    return ctranslate2_translator.CTranslate2Translator(folder, options, overlong, copy_unknown)
+    return ctranslate2_translator.CTranslate2Translator(folder, options, **shared)

@@ -4,10 +4,11 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import IMPOSSIBLE
 
 WORD_BEGIN = "▁"
@@ -103,7 +104,7 @@ def expected_utilities(samples: Sequence[str]) -> dict[str, float]:
     return {x: total / len(samples) for x, total in sums.items()}
 
 
-def source_word_indices(tokenizer: Any, text: str, pieces: Sequence[int]) -> np.ndarray:
+def source_word_indices(tokenizer: Tokenizer, text: str, pieces: Sequence[int]) -> np.ndarray:
     """Returns the index of the word in `text` of each of its first `pieces`.
 
     The tokenizer can change white space. So each word is encoded separately to count its pieces.
@@ -115,7 +116,7 @@ def source_word_indices(tokenizer: Any, text: str, pieces: Sequence[int]) -> np.
     return np.repeat(np.arange(len(encoded)), [*map(len, encoded)])[: len(pieces)]
 
 
-def target_word_indices(tokenizer: Any, pieces: Sequence[int]) -> np.ndarray:
+def target_word_indices(tokenizer: Tokenizer, pieces: Sequence[int]) -> np.ndarray:
     """Returns the index of each piece's word in the decoded text.
 
     A piece "▁" belongs to the word that follows.
@@ -146,7 +147,7 @@ def word_indices(pieces: Sequence[str]) -> np.ndarray:
 
 
 def with_copies(
-    tokenizer: Any, ids: Sequence[int], attention: np.ndarray, copies: Sequence[str | None]
+    tokenizer: Tokenizer, ids: Sequence[int], attention: np.ndarray, copies: Sequence[str | None]
 ) -> str:
     """Returns a translation in which words are replaced by unknown characters of the source.
 

@@ -9,7 +9,7 @@ from keras_transformer._backend.compile_function import compile_function
 from keras_transformer._backend.operations import label_logits
 from keras_transformer._backend.types import Ids
 from keras_transformer.capabilities import Capabilities
-from keras_transformer.data.tokenizer import most_pieces
+from keras_transformer.data.tokenizer import Tokenizer, most_pieces
 from keras_transformer.decoding.batches import pair_batches
 from keras_transformer.errors import UserError, check_is_list
 
@@ -92,7 +92,9 @@ class Scorer:
 
     TOKENS_PER_BATCH = 1024
 
-    def __init__(self, model: Any, tokenizer: Any, tokens_per_batch: int | None = None) -> None:
+    def __init__(
+        self, model: Any, tokenizer: Tokenizer, tokens_per_batch: int | None = None
+    ) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.tokens_per_batch = tokens_per_batch or self.TOKENS_PER_BATCH

@@ -84,25 +84,16 @@ def test_a_quantized_model_is_not_merged():
 
 @pytest.mark.parametrize("kind", ["fitted", "trainer", "adapted", "float16", "mixed_bfloat16"])
 def test_a_saved_run_translates_as_its_model(tokenizer, tmp_path, kind):
-    model = (
-        adapted_model()
-        if kind == "adapted"
-        else new_model(dtype=kind if "16" in kind else "float32")
-    )
+    dtype = kind if "16" in kind else "float32"
+    model = adapted_model() if kind == "adapted" else new_model(dtype=dtype)
     given = SlicedLogitsTrainer(model) if kind == "trainer" else model
     if kind == "fitted":
         model.compile("adam")
         model.fit(ParallelDataset(PAIRS, tokenizer), verbose=0)
-    options = SearchOptions(beam_size=3)
+    options, languages = SearchOptions(beam_size=3), {"source_language": "en"}
+    languages |= {"target_language": "de"}
     of_fit = None if kind == "fitted" else tokenizer
-    run = save_run(
-        tmp_path / "my run",
-        given,
-        of_fit,
-        source_language="en",
-        target_language="de",
-        options=options,
-    )
+    run = save_run(tmp_path / "my run", given, of_fit, options=options, **languages)
     opened = Run.open(run.directory)
     assert opened.recipe == run.recipe and opened.recipe.name == "my_run"
     assert opened.recipe.evaluation.beam_size == 3
