@@ -85,13 +85,13 @@ class BeamSearch(SearchStrategy):
 
     needs = "no `random_numbers`, and no `beam_sizes` with `required_ids` or `num_beam_groups`"
 
-    def supports(self, request: Request, max_length: Any) -> bool:
+    def supports(self, request: Request, max_length: int | Tensor) -> bool:
         """Returns whether the request has what beam search `needs`."""
         shares_beams = request.required_ids is not None or self.options.num_beam_groups > 1
         has_sizes = request.beam_sizes is not None
         return request.random_numbers is None and not (shares_beams and has_sizes)
 
-    def start(self, request: Request, max_length: Any) -> BeamState:
+    def start(self, request: Request, max_length: int | Tensor) -> BeamState:
         """Returns the state before the first token, with room for `max_length` tokens."""
         batch, source_length = ops.shape(request.source_ids)[:2]
         groups = self.options.num_beam_groups
@@ -321,7 +321,7 @@ def _top_candidates(
     return take_columns(log_probabilities, chosen), chosen
 
 
-def _may_finish(candidates: Candidates, beams: Any) -> Any:
+def _may_finish(candidates: Candidates, beams: int | Tensor) -> Any:
     """Returns a bool mask `(B, M)`, True for the best N candidates of each sentence.
 
     If all could finish, N improbable hypotheses could end the search too early.
@@ -333,7 +333,7 @@ def _may_finish(candidates: Candidates, beams: Any) -> Any:
     return ops.any(chosen[:, :, None] == columns, axis=1)
 
 
-def _best_finished(finished: Finished, n_best: Any) -> Finished:
+def _best_finished(finished: Finished, n_best: int | Tensor) -> Finished:
     scores, chosen = ops.top_k(finished.scores, n_best)
     ids, log_probabilities = (take_columns(x, chosen) for x in finished[:2])
     return Finished(ids, log_probabilities, scores)

@@ -13,6 +13,7 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.compile_function import while_loop
+from keras_transformer._backend.types import Ids, Tensor
 from keras_transformer.capabilities import Capabilities
 from keras_transformer.decoding.beam_search import BeamSearch
 from keras_transformer.decoding.next_tokens import TokenRule
@@ -35,14 +36,14 @@ NO_ID = -1
 
 def search(
     model: Searchable,
-    request: Any,
+    request: Request | Ids,
     *,
     max_length: Any,
     options: SearchOptions | SamplingOptions | None = None,
     rules: Sequence[TokenRule] = (),
     bos_id: int | None = None,
     eos_id: int | None = None,
-    beam_size: Any = None,
+    beam_size: Tensor | None = None,
 ) -> SearchResult:
     """Finds translations by beam search or by random sampling.
 
@@ -89,7 +90,7 @@ def make_strategy(
     rules: Sequence[TokenRule] = (),
     bos_id: int | None = None,
     eos_id: int | None = None,
-    beam_size: Any = None,
+    beam_size: Tensor | None = None,
 ) -> Strategy:
     """Returns a `BeamSearch` or a `Sampling`. For the arguments, see `search`."""
     usual = (NO_ID, NO_ID) if Capabilities.of(model).reads_prompt else (2, 3)
@@ -148,7 +149,12 @@ def stages(model: Searchable, max_length: int, first: int, factor: int = 2) -> l
 
 
 def begin(
-    model: Any, request: Request, *, strategy: Strategy, max_length: Any, length: Any
+    model: Any,
+    request: Request,
+    *,
+    strategy: Strategy,
+    max_length: int | Tensor,
+    length: int | Tensor,
 ) -> tuple[Request, Any, Cache]:
     """Returns the request as tensors, and the state and cache before the first token."""
     request = request.as_tensors(max_length, strategy.options.max_length)
@@ -196,7 +202,7 @@ def advance(
     cache: Cache,
     *,
     strategy: Strategy,
-    length: Any,
+    length: int | Tensor,
     max_open: int = 0,
     in_python: bool = False,
 ) -> tuple[Any, Cache, SearchResult, Any]:

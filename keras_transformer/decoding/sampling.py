@@ -60,14 +60,14 @@ class Sampling(SearchStrategy):
         "`beam_sizes` or `length_penalties`"
     )
 
-    def supports(self, request: Request, max_length: int) -> bool:
+    def supports(self, request: Request, max_length: int | Tensor) -> bool:
         """Returns whether the request has what sampling `needs`."""
         of_beams = (request.required_ids, request.beam_sizes, request.length_penalties)
         numbers = request.random_numbers
         is_drawn = numbers is not None and tuple(numbers.shape)[1:] == (self.num_beams, max_length)
         return is_drawn and all(x is None for x in of_beams)
 
-    def start(self, request: Request, max_length: int) -> SampleState:
+    def start(self, request: Request, max_length: int | Tensor) -> SampleState:
         """Returns the state before the first token, with room for `max_length` tokens."""
         shape = (ops.shape(request.source_ids)[0], self.num_beams)
         return SampleState(

@@ -259,7 +259,7 @@ def constrained_candidates(
     )
 
 
-def allocate_beams(log_probabilities: Tensor, banks: Tensor, beam_size: int) -> Any:
+def allocate_beams(log_probabilities: Tensor, banks: Tensor, beam_size: int | Tensor) -> Any:
     """Chooses N candidates of each sentence, one from each bank in turn.
 
     Takes the most probable candidate of each bank, from the highest bank to the lowest, then the

@@ -223,7 +223,7 @@ class BaseTranslator(ABC):
             )
         return [part for part in parts if not part.is_copied]
 
-    def _checked(self, options: Any) -> Any:
+    def _checked(self, options: DecodingOptions) -> Any:
         lengths = {"max_length": options.max_length or 0, "min_length": options.min_length}
         for name, length in lengths.items():
             if length > self.max_length:

@@ -88,7 +88,7 @@ class _RecordingBeamSearch(BeamSearch):
         return f"the search ended: the score could become at most {log_probability / divisor:.3f}"
 
 
-def _first(tensor: Any) -> Any:
+def _first(tensor: Tensor) -> Any:
     """Returns the row of the only sentence as a NumPy array."""
     return ops.convert_to_numpy(tensor)[0]
 

@@ -94,7 +94,7 @@ def _difference(one: tuple[str, float], other: tuple[str, float]) -> float:
 
 
 def _is_among(hypotheses: Scored, found: tuple[str, float], tolerance: float) -> bool:
-    """Returns whether `found` is one of `hypotheses`, or ties with the last, as a dropped one."""
+    """Returns whether `found` is one of `hypotheses`, or has the score of the last one."""
     near = [_difference(x, found) <= tolerance for x in hypotheses]
     same = any(x[0] == found[0] and is_near for x, is_near in zip(hypotheses, near, strict=True))
     return same or (len(near) > 1 and near[-1])

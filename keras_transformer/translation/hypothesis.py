@@ -153,7 +153,7 @@ def with_copies(
 
     Row t, column s of `attention` is the attention of target piece t to source piece s, or to eos.
     If `copies[s]` is not None, it replaces the word whose pieces give most attention to source
-    piece s, if that is on average more than half of their attention, apart from that to eos.
+    piece s, if their mean share is above one half. Attention to eos does not count.
     """
     target_pieces, text = tokenizer.target_pieces, ""
     pieces = [target_pieces[id] for id in ids]

@@ -63,6 +63,23 @@ def score_pairs(
     )
 
 
+def checked_pieces(
+    tokenizer: Tokenizer, side: str, texts: Sequence[str], max_length: int, least: int = 0
+) -> list[list[int]]:
+    """Returns the pieces of each text. Raises `UserError` if the model cannot read their number."""
+    check_is_list(**{f"{side} texts": texts})
+    encode = tokenizer.encode_source if side == "source" else tokenizer.encode_target
+    encoded: list[list[int]] = encode([text.strip() for text in texts])
+    most = most_pieces(tokenizer, side, max_length)
+    for text, ids in zip(texts, encoded, strict=True):
+        if not least <= len(ids) <= most:
+            raise UserError(
+                f"a {side} must have {least} to {most:,} pieces. "
+                f"Received: {len(ids):,} pieces of {text[:40]!r}..."
+            )
+    return encoded
+
+
 class PairScore(NamedTuple):
     """The log-probability in nats and the length in tokens of a translation, eos included."""
 
@@ -147,23 +164,13 @@ class Scorer:
                 "There must be one translation per sentence. "
                 f"Received: {len(sentences):,} sentences, {len(translations):,} translations"
             )
-        tokenizer, pad_id = self.tokenizer, self.tokenizer.pad_id
-        sources = [tokenizer.frame_source(ids) for ids in self._encode("source", sentences)]
-        targets = [tokenizer.frame_target(ids) for ids in self._encode("target", translations)]
+        tokenizer, pad_id, longest = self.tokenizer, self.tokenizer.pad_id, self.model.max_length
+        sources = checked_pieces(tokenizer, "source", sentences, longest)
+        targets = checked_pieces(tokenizer, "target", translations, longest)
+        sources = [tokenizer.frame_source(ids) for ids in sources]
+        framed = [tokenizer.frame_target(ids) for ids in targets]
         for indices, source_ids, target_ids in pair_batches(
-            sources, targets, self.tokens_per_batch, self.model.max_length, pad_id
+            sources, framed, self.tokens_per_batch, longest, pad_id
         ):
             found = self._score_pairs(source_ids, *target_ids.swapaxes(0, 1), pad_id=pad_id)
             yield indices, PairScores(*map(ops.convert_to_numpy, found))
-
-    def _encode(self, side: str, texts: Sequence[str]) -> list[list[int]]:
-        check_is_list(**{f"{side} texts": texts})
-        encoded = getattr(self.tokenizer, f"encode_{side}")([text.strip() for text in texts])
-        most = most_pieces(self.tokenizer, side, self.model.max_length)
-        for text, ids in zip(texts, encoded, strict=True):
-            if len(ids) > most:
-                raise UserError(
-                    f"a {side} must have at most {most:,} pieces. "
-                    f"Received: {len(ids):,} pieces of {text[:40]!r}..."
-                )
-        return encoded

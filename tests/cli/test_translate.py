@@ -46,13 +46,8 @@ def session(run):
     def start(*arguments, stdout=of_process):
         command = [sys.executable, "-c", SHOUT, "translate", run, *arguments]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TERM": "dumb"}
-        process = subprocess.Popen(
-            [str(word) for word in command],
-            stdin=of_process,
-            stdout=stdout,
-            stderr=of_process,
-            env=environment,
-        )
+        streams = {"stdin": of_process, "stdout": stdout, "stderr": of_process}
+        process = subprocess.Popen([*map(str, command)], env=environment, **streams)
         processes.append(process)
         os.close(of_process)
 
@@ -148,21 +143,16 @@ class Echo:
     def translate_nbest(self, sentences, alignments, progress, **beside):
         self.asked.append(beside)
         alignment = ((0, 1), (2, 0)) if alignments else None
+        beams = range(self.n_best)
         return [
-            [
-                Hypothesis(f"{sentence}{n}", (), -n / 3, 0.0, 1, alignment)
-                for n in range(self.n_best)
-            ]
-            for sentence in sentences
+            [Hypothesis(f"{x}{n}", (), -n / 3, 0.0, 1, alignment) for n in beams] for x in sentences
         ]
 
     def sample(self, sentences, options, seed, first_index, progress):
         self.asked.append((options, seed))
         indices = itertools.count(first_index)
-        return [
-            [Hypothesis(f"{sentence}@{index}", (), 0.0, 0.0, 1)] * options.num_samples
-            for sentence, index in zip(sentences, indices, strict=False)
-        ]
+        pairs = zip(sentences, indices, strict=False)
+        return [[Hypothesis(f"{x}@{n}", (), 0.0, 0.0, 1)] * options.num_samples for x, n in pairs]
 
 
 @pytest.fixture
@@ -232,14 +222,8 @@ def test_options_reach_the_translator(run, monkeypatch):
     succeeds("translate", run, *words, "--batch-tokens", 8, "--shortlist", input="one\n")
     ((options, others),) = seen
     assert (options.beam_size, options.min_length, options.length_penalty) == (3, 2, 0.6)
-    assert others == {
-        "overlong": "truncate",
-        "copy_unknown": "characters",
-        "engine": "keras",
-        "use_shortlist": True,
-        "checkpoint": 2,
-        "tokens_per_batch": 8,
-    }
+    text = {"overlong": "truncate", "copy_unknown": "characters", "engine": "keras"}
+    assert others == {**text, "use_shortlist": True, "checkpoint": 2, "tokens_per_batch": 8}
 
 
 def test_a_refused_line_is_numbered_through_the_whole_text(run, echo, write):
