@@ -10,6 +10,7 @@ import click
 
 from keras_transformer.cli.parameters import run_argument
 from keras_transformer.errors import UserError
+from keras_transformer.runs.run import Run
 
 
 @click.command("conformance")
@@ -43,7 +44,6 @@ def conformance_command(run: Path, imports: Sequence[str]) -> None:
             raise UserError(f"--import {module!r} fails: {text}") from error
     from keras_transformer.portability import conformance
     from keras_transformer.runs.loading import load_model
-    from keras_transformer.runs.run import Run
     from keras_transformer.translation.open_run import open_model
 
     model = load_model(run) if run.suffix == ".keras" else open_model(Run.open(run))

@@ -17,12 +17,13 @@ from tabulate import tabulate
 from keras_transformer._files import output_file
 from keras_transformer.cli import parameters, terminal
 from keras_transformer.cli.parameters import AnyPath, ExistingFile, Given, checked, existing_file
+from keras_transformer.data.parallel_text import read_parallel
+from keras_transformer.data.text_files import available_chunks
 from keras_transformer.errors import UserError
 from keras_transformer.evaluation.evaluator import (
     Evaluator,
     LengthBucket,
     MetricName,
-    Score,
     Significance,
     SignificanceTest,
 )
@@ -34,6 +35,7 @@ from keras_transformer.evaluation.run_evaluation import (
     run_evaluator,
 )
 from keras_transformer.runs.run import Run
+from keras_transformer.translation.base_translator import STREAMED_LINES
 
 # The exit status of a command whose limit is not met.
 _FAILED = 3
@@ -239,7 +241,8 @@ def _shown(evaluator: Evaluator, translations: Sequence[str], given: MetricOptio
     """Shows the scores of translations. Returns all that is known of them, as JSON values."""
     scores = evaluator.scores(translations)
     found = dict(zip(evaluator.metrics, scores, strict=True))
-    click.echo(score_lines(scores))
+    for x in scores:
+        click.echo(f"{x.metric}\t{x.score:.2f}\t{x.signature}")
     buckets = evaluator.length_buckets(translations) if given.length_buckets else []
     if buckets:
         side = "reference" if evaluator.sources is None else "source"
@@ -257,11 +260,6 @@ def _shown(evaluator: Evaluator, translations: Sequence[str], given: MetricOptio
             if is_worse(name, found[name].score, limit)
         ],
     }
-
-
-def score_lines(scores: Sequence[Score]) -> str:
-    """Returns a line per score: metric, tab, score in percent, tab, signature."""
-    return "\n".join(f"{x.metric}\t{x.score:.2f}\t{x.signature}" for x in scores)
 
 
 def comparison_table(comparisons: Sequence[Significance], baseline: str) -> str:
@@ -314,9 +312,6 @@ def score_command(run: Path, source: Path, target: Path, options: ScoreOptions) 
     keras-transformer score runs/quickstart test.en test.de > scores.tsv
     keras-transformer score runs/quickstart test.en test.de --summary
     """
-    from keras_transformer.data.parallel_text import read_parallel
-    from keras_transformer.data.text_files import available_chunks
-    from keras_transformer.translation.base_translator import STREAMED_LINES
     from keras_transformer.translation.open_run import open_model
     from keras_transformer.translation.scoring import Scorer
 

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from keras_transformer.cli import parameters
 from keras_transformer.cli.parameters import AnyPath, Given, checked
+from keras_transformer.runs.run import Run
 
 
 class FormatOptions(parameters.ShortlistOptions):
@@ -57,7 +58,6 @@ def export_command(run: Path, options: FormatOptions, search: Given) -> None:
     echo "twenty-six" | python exports/quickstart/onnx/translate.py
     """
     from keras_transformer.formats.run_export import ExportOptions, export_run
-    from keras_transformer.runs.run import Run
 
     opened = Run.open(run)
     found = checked(opened.recipe.evaluation.search_options, **search) if search else None

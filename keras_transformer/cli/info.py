@@ -10,6 +10,9 @@ import click
 from keras_transformer.cli.parameters import complete_recipe, run_argument
 from keras_transformer.cli.terminal import render
 from keras_transformer.errors import UserError
+from keras_transformer.recipe.files import find_recipe, load_recipe, recipe_files
+from keras_transformer.recipe.settings import Recipe, all_keys
+from keras_transformer.runs.info import run_info
 
 
 @click.command("info")
@@ -24,8 +27,6 @@ def info_command(run: Path, as_json: bool) -> None:
     keras-transformer info runs/quickstart
     keras-transformer info runs/quickstart --json
     """
-    from keras_transformer.runs.info import run_info
-
     info = run_info(run)
     if as_json:  # JSON has no infinite numbers and no NaN.
         finite = json.loads(json.dumps(info), parse_constant=lambda _: None)
@@ -47,8 +48,6 @@ def recipes_command(name: str | None) -> None:
     keras-transformer recipes quickstart
     keras-transformer recipes quickstart > my_recipe.yaml
     """
-    from keras_transformer.recipe.files import find_recipe, load_recipe, recipe_files
-
     if name is not None:
         load_recipe(name)  # refuses a file that is no recipe
         click.echo(find_recipe(name).read_bytes(), nl=False)
@@ -62,8 +61,6 @@ def recipes_command(name: str | None) -> None:
 
 def _facts(path: Path) -> Iterator[tuple[str, str]]:
     """Yields labels and texts about a recipe."""
-    from keras_transformer.recipe.files import load_recipe
-
     try:
         recipe = load_recipe(path)
     except UserError as error:
@@ -92,8 +89,6 @@ def schema_command(as_json: bool) -> None:
     keras-transformer schema | grep -A1 training.steps
     keras-transformer schema --json > recipe.schema.json
     """
-    from keras_transformer.recipe.settings import Recipe, all_keys
-
     if as_json:
         click.echo(json.dumps(Recipe.model_json_schema(), indent=2, ensure_ascii=False))
         return

@@ -13,8 +13,13 @@ from keras_transformer._files import output_file
 from keras_transformer.cli import parameters
 from keras_transformer.cli.parameters import AnyPath
 from keras_transformer.cli.terminal import render
+from keras_transformer.data.corpus_report import MAX_LENGTH_RATIO, examine
+from keras_transformer.data.filters import language_test
 from keras_transformer.data.languages import LanguageCode, language_of
+from keras_transformer.data.parallel_text import columns_and_rows, read_parallel
 from keras_transformer.errors import UserError
+from keras_transformer.recipe.new_recipe import Text, choose_settings
+from keras_transformer.runs.run import Run
 
 
 class InitOptions(parameters.Options):
@@ -49,12 +54,6 @@ def init_command(source: Path, target: Path | None, options: InitOptions) -> Non
     keras-transformer init corpus.en corpus.de --from runs/opus_en_de
     keras-transformer init pairs.tsv.gz --source-language en --target-language ko --output my.yaml
     """
-    from keras_transformer.data.corpus_report import MAX_LENGTH_RATIO, examine
-    from keras_transformer.data.filters import language_test
-    from keras_transformer.data.parallel_text import read_parallel
-    from keras_transformer.recipe.new_recipe import Text, choose_settings
-    from keras_transformer.runs.run import Run
-
     languages = _languages(source, target, options)
     text = Text(source, target, *languages)
     output = options.output
@@ -87,8 +86,6 @@ def init_command(source: Path, target: Path | None, options: InitOptions) -> Non
 
 def _languages(source: Path, target: Path | None, options: InitOptions) -> tuple[str, str]:
     """Returns the languages of options, or of names such as corpus.en, en-de.tsv, or of columns."""
-    from keras_transformer.data.parallel_text import columns_and_rows
-
     if target is None:
         found = _language_pair(source.name)
     else:

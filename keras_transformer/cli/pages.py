@@ -10,6 +10,8 @@ from keras_transformer._files import output_file, output_path
 from keras_transformer.cli import parameters
 from keras_transformer.cli.parameters import Given, checked
 from keras_transformer.errors import UserError
+from keras_transformer.formats.engines import open_translator
+from keras_transformer.runs.run import Run
 
 
 class AttentionOptions(parameters.CheckpointOptions):
@@ -52,8 +54,6 @@ def attention_command(run: Path, sentence: str, options: AttentionOptions) -> No
     shown = options.model_dump(include={"kind", "layer", "head"}, exclude_none=True)
     if suffix == ".html" and shown:
         raise UserError(f"--{[*shown][0]} is for .svg and .png files: choose it in the HTML page")
-    from keras_transformer.formats.engines import open_translator
-    from keras_transformer.runs.run import Run
     from keras_transformer.visualization import attention_pages as pages, translation_attention
 
     if suffix == ".png":
@@ -90,9 +90,6 @@ def beam_command(run: Path, sentence: str, options: BeamOptions, search: Given) 
     keras-transformer beam runs/quickstart "twenty-six"
     keras-transformer beam runs/multi30k_en_de "A man sleeps." --beam-size 8 --output beam8.html
     """
-    from keras_transformer.formats.engines import open_translator
-    from keras_transformer.runs.run import Run
-
     opened = Run.open(run)
     found = checked(opened.recipe.evaluation.search_options, **search)
     with output_file(options.output) as file:
@@ -125,7 +122,6 @@ def report_command(run: Path, other: Path | None, output: Path) -> None:
     keras-transformer report runs/quickstart
     keras-transformer report runs/a runs/b --output difference.html
     """
-    from keras_transformer.runs.run import Run
     from keras_transformer.visualization.report import run_report
 
     runs = [Run.open(folder) for folder in (run, other) if folder is not None]

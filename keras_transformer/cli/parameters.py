@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import click
+from click.shell_completion import CompletionItem
 from click.types import FuncParamType
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
@@ -15,6 +16,7 @@ from pydantic.fields import FieldInfo
 from keras_transformer._backend import BACKENDS
 from keras_transformer.decoding.options import DecodingOptions, SamplingOptions, SearchOptions
 from keras_transformer.errors import UserError
+from keras_transformer.recipe.files import recipe_files, shipped_runs
 
 Given = dict[str, Any]
 
@@ -91,16 +93,11 @@ def flags(names: Collection[str]) -> str:
     return ", ".join(f"--{name.replace('_', '-')}" for name in sorted(names))
 
 
-def _complete(function: str) -> Callable[..., Any]:
+def _complete(names: Callable[[], Collection[str]]) -> Callable[..., Any]:
     """Returns a function that completes files, and the names that a function returns."""
 
     def complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[Any]:
-        from click.shell_completion import CompletionItem
-
-        from keras_transformer.recipe import files
-
-        names = getattr(files, function)()
-        found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+        found = [CompletionItem(name) for name in names() if name.startswith(incomplete)]
         return [CompletionItem(incomplete, type="file"), *found]  # bash needs this order
 
     return complete
@@ -126,8 +123,8 @@ existing_file = click.Path(path_type=Path, exists=True, dir_okay=False)
 any_path = click.Path(path_type=Path)
 ExistingFile = Annotated[Path | None, existing_file]
 AnyPath = Annotated[Path | None, any_path]
-complete_recipe = _complete("recipe_files")
-complete_run = _complete("shipped_runs")
+complete_recipe = _complete(recipe_files)
+complete_run = _complete(shipped_runs)
 run_argument = click.argument("run", metavar="RUN", type=any_path, shell_complete=complete_run)
 recipe_argument = click.argument("recipe", shell_complete=complete_recipe)
 file_argument = click.argument("file", type=existing_file, required=False)

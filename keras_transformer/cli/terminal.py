@@ -11,6 +11,8 @@ from typing import Any
 import click
 
 from keras_transformer._files import output_file
+from keras_transformer._progress import Bar
+from keras_transformer.data.text_files import read_lines, read_standard_input
 from keras_transformer.errors import UserError
 
 
@@ -21,8 +23,6 @@ def is_session(file: Path | None) -> bool:
 
 def input_lines(file: Path | None, language: str = "") -> Iterator[str]:
     """Yields the lines of a file, of standard input, or those that a user types in a language."""
-    from keras_transformer.data.text_files import read_lines, read_standard_input
-
     if is_session(file):
         return _prompted_lines(language)
     return read_lines(file) if file else read_standard_input()
@@ -116,8 +116,6 @@ def progress_bar(
     It begins with the number of sentences `done` before.
     It is hidden if `total` is None, or if standard output is a terminal and `output` is None.
     """
-    from keras_transformer._progress import Bar
-
     is_shown = total is not None and (output is not None or not sys.stdout.isatty())
     settings = {"total": total, "initial": done, "unit": "sentence", "disable": not is_shown}
     return Bar(desc, waiting, **settings)

@@ -9,10 +9,13 @@ import click
 from pydantic import Field
 
 from keras_transformer._backend import installed_backends
+from keras_transformer.architectures import command_line
 from keras_transformer.cli import parameters
 from keras_transformer.cli.parameters import AnyPath
 from keras_transformer.cli.process import keep_freed_memory, stop_after_step
 from keras_transformer.errors import UserError
+from keras_transformer.recipe.files import load_recipe
+from keras_transformer.runs.run import Run
 
 if TYPE_CHECKING:
     from keras_transformer.training.run.token_budget import Try
@@ -52,8 +55,6 @@ def train_command(recipe: str, options: TrainOptions) -> None:
     """
     import keras
 
-    from keras_transformer.architectures import command_line
-    from keras_transformer.recipe.files import load_recipe
     from keras_transformer.training import train
     from keras_transformer.training.run.train import open_run, start
 
@@ -125,7 +126,6 @@ def budget_command(recipe: str, options: BudgetOptions) -> None:
     keras-transformer budget wmt14_en_de_base
     keras-transformer budget wmt14_en_de_big --memory 12 --set training.gradient_checkpointing=true
     """
-    from keras_transformer.recipe.files import load_recipe
     from keras_transformer.training.run.token_budget import available_mebibytes, find_token_budget
 
     keep_freed_memory()
@@ -160,7 +160,6 @@ def average_command(run: Path, last: int) -> None:
     \b
     keras-transformer average runs/quickstart --last 3
     """
-    from keras_transformer.runs.run import Run
     from keras_transformer.training.run.finish import write_average
 
     opened = Run.open(run)

@@ -15,8 +15,13 @@ from pydantic import Field
 from keras_transformer._files import as_line, resumable_file, sha256_of
 from keras_transformer.cli import parameters, terminal
 from keras_transformer.cli.parameters import ExistingFile, Given, checked, flags
+from keras_transformer.data.text_files import available_chunks, read_lines
 from keras_transformer.decoding.options import DecodingOptions, SamplingOptions, SearchOptions
 from keras_transformer.errors import UserError
+from keras_transformer.formats.engines import open_translator
+from keras_transformer.runs.run import Run
+from keras_transformer.translation.base_translator import STREAMED_LINES
+from keras_transformer.translation.target_constraints import ConstraintError
 
 # A sentence, and the prefix, the required and the forbidden words of its translation.
 _Line = tuple[str, str, list[str], list[str]]
@@ -100,10 +105,6 @@ def translate_command(
     drawn = _sampling(options, sampling, search)
     constraints = (options.prefix, options.required, options.forbidden)
     _check_files(options, file, *constraints)
-    from keras_transformer.formats.engines import open_translator
-    from keras_transformer.runs.run import Run
-    from keras_transformer.translation.base_translator import STREAMED_LINES
-
     runs = [Run.open(path) for path in (run, *options.ensemble)]
     recipe = runs[0].recipe
     found = checked(SearchOptions if drawn else recipe.evaluation.search_options, **search)
@@ -146,8 +147,6 @@ def _output(
     options: TranslateOptions, file: Path | None, runs: list[Any], search: DecodingOptions
 ) -> Iterator[tuple[Callable[[str], Any], int]]:
     """Yields a function that writes text, and the number of chunks that are already written."""
-    from keras_transformer.translation.base_translator import STREAMED_LINES
-
     if not (options.resume and options.output):
         with terminal.writer(options.output) as write:
             yield write, 0
@@ -169,9 +168,6 @@ def _chunks(
 
     The chunks of a file do not depend on time or `shard`, so the translations are always the same.
     """
-    from keras_transformer.data.text_files import available_chunks
-    from keras_transformer.translation.base_translator import STREAMED_LINES
-
     if terminal.is_session(file):
         return ([x] for x in lines), 0, None
     found, total = terminal.counted(lines, file)
@@ -206,8 +202,6 @@ def _sampling(options: TranslateOptions, sampling: Given, search: Given) -> Samp
 
 def _lines(sentences: Iterable[str], *constraints: Path | None) -> Iterator[_Line]:
     """Yields the sentences with the lines of the files of --prefix, --required and --forbidden."""
-    from keras_transformer.data.text_files import read_lines
-
     columns = [read_lines(path) if path else itertools.repeat("") for path in constraints]
     for sentence in sentences:
         values = [next(column, None) for column in columns]
@@ -225,8 +219,6 @@ def _hypotheses(
     translator: Any, chunk: list[_Line], first: int, **settings: Any
 ) -> list[list[Any]]:
     """Returns the hypotheses of some sentences, of which the first has the number `first`."""
-    from keras_transformer.translation.target_constraints import ConstraintError
-
     sentences, prefixes, required, forbidden = map(list, zip(*chunk, strict=True))
     if sample := settings.pop("sample", None):
         return sample(sentences, first_index=first, **settings)

@@ -1,7 +1,5 @@
 """Searches batches, which become smaller as their sentences are finished."""
 
-from typing import Any
-
 import numpy as np
 from keras import ops
 
@@ -29,6 +27,7 @@ from keras_transformer.decoding.decoding_loop import (
 )
 from keras_transformer.decoding.options import IMPOSSIBLE
 from keras_transformer.decoding.request import Request, SearchResult
+from keras_transformer.models.protocol import Searchable
 
 # Up to these numbers of sentences, a search would spend more time on compiling than it saves.
 # Estimated for the tiny model on 2 cores.
@@ -47,7 +46,7 @@ class BatchSearch:
     compiles nothing, so it always uses many shapes.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Searchable) -> None:
         self._model = model
         self._begin, self._resize = (compile_function(x, model) for x in (begin, resize))
         self._advance = compile_function(advance, model, donated=(1, 2))

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from keras_transformer._backend.types import Mask, Tensor
 from keras_transformer.decoding.next_tokens import (
     apply_rules,
     best_token,
@@ -27,6 +28,7 @@ from keras_transformer.decoding.token_rules import (
     rules_of_request,
 )
 from keras_transformer.layers.attention.cache import Cache, take_columns
+from keras_transformer.models.protocol import Searchable
 
 # Subtracted from the score of a hypothesis for each required token that is missing.
 MISSING_TOKEN_PENALTY = 1000.0
@@ -81,16 +83,15 @@ class BeamSearch(SearchStrategy):
         2016, algorithm 1, for groups.
     """
 
-    def check(self, request: Request, max_length: Any) -> None:
-        """Raises a ValueError if beam search does not support a field of the request."""
-        if request.random_numbers is not None:
-            raise ValueError("`random_numbers` are for sampling, not for beam search.")
-        if request.required_ids is not None and request.beam_sizes is not None:
-            raise ValueError("`required_ids` and `beam_sizes` can't be combined.")
-        if request.beam_sizes is not None and self.options.num_beam_groups > 1:
-            raise ValueError("`beam_sizes` can't be combined with `num_beam_groups`.")
+    needs = "no `random_numbers`, and no `beam_sizes` with `required_ids` or `num_beam_groups`"
 
-    def start(self, request: Request, max_length: Any) -> BeamState:
+    def supports(self, request: Request, max_length: int | Tensor) -> bool:
+        """Returns whether the request has what beam search `needs`."""
+        shares_beams = request.required_ids is not None or self.options.num_beam_groups > 1
+        has_sizes = request.beam_sizes is not None
+        return request.random_numbers is None and not (shares_beams and has_sizes)
+
+    def start(self, request: Request, max_length: int | Tensor) -> BeamState:
         """Returns the state before the first token, with room for `max_length` tokens."""
         batch, source_length = ops.shape(request.source_ids)[:2]
         groups = self.options.num_beam_groups
@@ -123,7 +124,7 @@ class BeamSearch(SearchStrategy):
         return ops.any(state.live.log_probabilities > IMPOSSIBLE, axis=-1)
 
     def advance(
-        self, model: Any, request: Request, state: BeamState, cache: Cache
+        self, model: Searchable, request: Request, state: BeamState, cache: Cache
     ) -> tuple[BeamState, Cache]:
         """Decodes one token per hypothesis, and returns the new state and the model's new cache."""
         live, coverage_penalty = state.live, self.options.coverage_penalty
@@ -140,7 +141,7 @@ class BeamSearch(SearchStrategy):
         return state, cache.reorder(beams)
 
     def _select_groups(
-        self, state: BeamState, logits: Any, bonus: Any, request: Request
+        self, state: BeamState, logits: Tensor, bonus: Tensor, request: Request
     ) -> tuple[BeamState, Any]:
         """Calls `_candidates` and `_select` for each group of beams, and joins the results."""
         groups, position = self.options.num_beam_groups, state.position
@@ -165,7 +166,7 @@ class BeamSearch(SearchStrategy):
         return joined._replace(position=position + 1), ops.concatenate(beams, axis=1)
 
     def _count_chosen(
-        self, candidates: Candidates, position: Any, size: int, vocabulary_size: int
+        self, candidates: Candidates, position: Tensor, size: int, vocabulary_size: int
     ) -> Any:
         """Counts each token in the `size` best candidates without eos, float32 `(B, 1, V)`."""
         tokens = ops.take(candidates.ids, position, axis=-1)
@@ -183,13 +184,18 @@ class BeamSearch(SearchStrategy):
         log_probabilities, scores = (_mask_unused_beams(x, request.beam_sizes) for x in values)
         return search_result(ids, scores, log_probabilities, state.position, self.pad_id)
 
-    def _divisor(self, request: Request, length: Any) -> Any:
+    def _divisor(self, request: Request, length: Tensor) -> Any:
         own = request.length_penalties
         penalty = self.options.length_penalty if own is None else own[:, None]
         return length_divisor(length, penalty, self.options.length_penalty_form)
 
     def _candidates(
-        self, live: Live, logits: Any, position: Any, request: Request, penalties: Any = None
+        self,
+        live: Live,
+        logits: Tensor,
+        position: Tensor,
+        request: Request,
+        penalties: Tensor | None = None,
     ) -> Candidates:
         """Returns the best continuations of the live hypotheses by one token.
 
@@ -221,7 +227,7 @@ class BeamSearch(SearchStrategy):
         return Candidates(ids, log_probabilities, parents)
 
     def _select_single(
-        self, state: BeamState, candidates: Candidates, bonus: Any, request: Request
+        self, state: BeamState, candidates: Candidates, bonus: Tensor, request: Request
     ) -> tuple[BeamState, Any]:
         """Does the same as `_select` for one beam, whose first finished hypothesis is final."""
         position, totals, before = state.position + 1, candidates.log_probabilities, state.finished
@@ -237,7 +243,7 @@ class BeamSearch(SearchStrategy):
         return state._replace(position=position, live=live, finished=finished), candidates.parents
 
     def _select(
-        self, state: BeamState, candidates: Candidates, bonus: Any, request: Request
+        self, state: BeamState, candidates: Candidates, bonus: Tensor, request: Request
     ) -> tuple[BeamState, Any]:
         """Chooses the next live hypotheses and the finished hypotheses from the candidates.
 
@@ -265,11 +271,11 @@ class BeamSearch(SearchStrategy):
         live = Live(ids, log_probabilities, take_columns(coverage, parents))
         return BeamState(position, live, finished, num_finished), parents
 
-    def _ends(self, candidates: Candidates, position: Any, request: Request) -> Any:
+    def _ends(self, candidates: Candidates, position: Tensor, request: Request) -> Any:
         return self.ends(ops.take(candidates.ids, position, axis=-1), position, request)
 
     def _ended(
-        self, candidates: Candidates, ends: Any, position: Any, bonus: Any, request: Request
+        self, candidates: Candidates, ends: Mask, position: Tensor, bonus: Tensor, request: Request
     ) -> Finished:
         """Returns all candidates as `Finished`. Only those that finish now have finite scores.
 
@@ -286,7 +292,7 @@ class BeamSearch(SearchStrategy):
         return Finished(candidates.ids, log_probabilities, scores)
 
 
-def length_divisor(length: Any, length_penalty: float, form: LengthPenaltyForm = "wu") -> Any:
+def length_divisor(length: Tensor, length_penalty: float, form: LengthPenaltyForm = "wu") -> Any:
     """Returns the length penalty of a hypothesis with `length` tokens (eos included), float32.
 
     The form `"wu"` is ((5 + length) / 6) ** length_penalty, and `"power"` length ** length_penalty.
@@ -295,7 +301,7 @@ def length_divisor(length: Any, length_penalty: float, form: LengthPenaltyForm =
     return ops.power(length_penalty_base(length, form), ops.cast(length_penalty, "float32"))
 
 
-def coverage_score(coverage: Any, padding_mask: Any) -> Any:
+def coverage_score(coverage: Tensor, padding_mask: Mask) -> Any:
     """Returns the coverage score of each hypothesis, float32 `(B, N)`, at most 0.
 
     The score is the sum of log(min(coverage, 1)) over the source tokens. `coverage` `(B, N, S)` is
@@ -305,7 +311,9 @@ def coverage_score(coverage: Any, padding_mask: Any) -> Any:
     return ops.sum(ops.where(padding_mask[:, None, :], logarithms, 0.0), axis=-1)
 
 
-def _top_candidates(log_probabilities: Any, banks: Any, beam_size: int) -> tuple[Any, Any]:
+def _top_candidates(
+    log_probabilities: Tensor, banks: Tensor | None, beam_size: int
+) -> tuple[Any, Any]:
     """Chooses N candidates. Returns their log-probabilities, descending, and their indices."""
     if banks is None:
         return ops.top_k(log_probabilities, beam_size)
@@ -313,7 +321,7 @@ def _top_candidates(log_probabilities: Any, banks: Any, beam_size: int) -> tuple
     return take_columns(log_probabilities, chosen), chosen
 
 
-def _may_finish(candidates: Candidates, beams: Any) -> Any:
+def _may_finish(candidates: Candidates, beams: int | Tensor) -> Any:
     """Returns a bool mask `(B, M)`, True for the best N candidates of each sentence.
 
     If all could finish, N improbable hypotheses could end the search too early.
@@ -325,13 +333,13 @@ def _may_finish(candidates: Candidates, beams: Any) -> Any:
     return ops.any(chosen[:, :, None] == columns, axis=1)
 
 
-def _best_finished(finished: Finished, n_best: Any) -> Finished:
+def _best_finished(finished: Finished, n_best: int | Tensor) -> Finished:
     scores, chosen = ops.top_k(finished.scores, n_best)
     ids, log_probabilities = (take_columns(x, chosen) for x in finished[:2])
     return Finished(ids, log_probabilities, scores)
 
 
-def _mask_unused_beams(log_probabilities: Any, beam_sizes: Any) -> Any:
+def _mask_unused_beams(log_probabilities: Tensor, beam_sizes: Tensor | None) -> Any:
     """Sets the values of unused beams, from beam `beam_sizes` on, to minus infinity."""
     if beam_sizes is None:
         return log_probabilities

@@ -13,6 +13,7 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.compile_function import while_loop
+from keras_transformer._backend.types import Ids, Tensor
 from keras_transformer.capabilities import Capabilities
 from keras_transformer.decoding.beam_search import BeamSearch
 from keras_transformer.decoding.next_tokens import TokenRule
@@ -22,6 +23,7 @@ from keras_transformer.decoding.sampling import Sampling
 from keras_transformer.decoding.shortlist import limit_request, with_token_ids
 from keras_transformer.decoding.token_rules import rules_of_options
 from keras_transformer.layers.attention.cache import Cache
+from keras_transformer.models.protocol import Searchable
 
 Strategy = BeamSearch | Sampling
 
@@ -33,15 +35,15 @@ NO_ID = -1
 
 
 def search(
-    model: Any,
-    request: Any,
+    model: Searchable,
+    request: Request | Ids,
     *,
     max_length: Any,
     options: SearchOptions | SamplingOptions | None = None,
     rules: Sequence[TokenRule] = (),
     bos_id: int | None = None,
     eos_id: int | None = None,
-    beam_size: Any = None,
+    beam_size: Tensor | None = None,
 ) -> SearchResult:
     """Finds translations by beam search or by random sampling.
 
@@ -83,12 +85,12 @@ def search(
 
 
 def make_strategy(
-    model: Any,
+    model: Searchable,
     options: SearchOptions | SamplingOptions,
     rules: Sequence[TokenRule] = (),
     bos_id: int | None = None,
     eos_id: int | None = None,
-    beam_size: Any = None,
+    beam_size: Tensor | None = None,
 ) -> Strategy:
     """Returns a `BeamSearch` or a `Sampling`. For the arguments, see `search`."""
     usual = (NO_ID, NO_ID) if Capabilities.of(model).reads_prompt else (2, 3)
@@ -112,7 +114,12 @@ def make_strategy(
 
 
 def run_stages(
-    model: Any, request: Request, max_length: Any, *, strategy: Strategy, in_python: bool = False
+    model: Searchable,
+    request: Request,
+    max_length: Any,
+    *,
+    strategy: Strategy,
+    in_python: bool = False,
 ) -> SearchResult:
     """Runs all stages of a search: one if `max_length` is known only at run time or `in_python`.
 
@@ -130,7 +137,7 @@ def run_stages(
     return result
 
 
-def stages(model: Any, max_length: int, first: int, factor: int = 2) -> list[int]:
+def stages(model: Searchable, max_length: int, first: int, factor: int = 2) -> list[int]:
     """Returns the lengths `first`, `first * factor`, ... and `max_length` that stages end with.
 
     A model without `extend_cache` has a single stage.
@@ -142,11 +149,21 @@ def stages(model: Any, max_length: int, first: int, factor: int = 2) -> list[int
 
 
 def begin(
-    model: Any, request: Request, *, strategy: Strategy, max_length: Any, length: Any
+    model: Any,
+    request: Request,
+    *,
+    strategy: Strategy,
+    max_length: int | Tensor,
+    length: int | Tensor,
 ) -> tuple[Request, Any, Cache]:
     """Returns the request as tensors, and the state and cache before the first token."""
     request = request.as_tensors(max_length, strategy.options.max_length)
-    strategy.check(request, max_length)
+    if not strategy.supports(request, max_length):
+        shapes = {name: tuple(x.shape) for name, x in request._asdict().items() if x is not None}
+        raise ValueError(
+            f"{type(strategy).__name__} needs {strategy.needs}. "
+            f"Received: max_length={max_length}, {strategy.options!r}, shapes of fields {shapes}"
+        )
     room = length if isinstance(length, int) else None
     cache = model.init_cache(request.source_ids, room, strategy.num_beams)
     if request.shortlist is not None:
@@ -157,7 +174,14 @@ def begin(
 
 
 def resize(
-    model: Any, request: Request, state: Any, cache: Cache, rows: Any, *, strategy: Any, length: int
+    model: Searchable,
+    request: Request,
+    state: Any,
+    cache: Cache,
+    rows: Any,
+    *,
+    strategy: Any,
+    length: int,
 ) -> tuple[Request, Any, Cache]:
     """Keeps the sentences with indices `rows` (None = all), and makes room for `length` tokens."""
     if rows is not None:
@@ -172,13 +196,13 @@ def resize(
 
 
 def advance(
-    model: Any,
+    model: Searchable,
     request: Request,
     state: Any,
     cache: Cache,
     *,
     strategy: Strategy,
-    length: Any,
+    length: int | Tensor,
     max_open: int = 0,
     in_python: bool = False,
 ) -> tuple[Any, Cache, SearchResult, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from keras import ops
 
+from keras_transformer._backend.types import Ids, Tensor
 from keras_transformer.capabilities import Capabilities
 from keras_transformer.layers.attention.cache import Cache
 
@@ -61,12 +62,12 @@ class Ensemble:
     def variables(self) -> list[Any]:
         return [variable for model in self.models for variable in model.variables]
 
-    def init_cache(self, source_ids: Any, max_length: int, beam_size: int = 1) -> Cache:
+    def init_cache(self, source_ids: Ids, max_length: int, beam_size: int = 1) -> Cache:
         """Returns a `Cache` whose fields are lists with one entry per model (see `Searchable`)."""
         return _join([model.init_cache(source_ids, max_length, beam_size) for model in self.models])
 
     def step(
-        self, token_ids: Any, cache: Cache, position: Any, return_attention_weights: bool = False
+        self, token_ids: Ids, cache: Cache, position: Tensor, return_attention_weights: bool = False
     ) -> tuple[Any, ...]:
         """Returns logarithms of mean probabilities as logits, and mean attention weights."""
         options = {"return_attention_weights": True} if return_attention_weights else {}

@@ -5,6 +5,7 @@ from typing import Any
 
 from keras import ops
 
+from keras_transformer._backend.types import Ids, Tensor
 from keras_transformer.decoding.options import IMPOSSIBLE
 from keras_transformer.layers.attention.cache import take_columns
 
@@ -15,7 +16,7 @@ BLOCK = 64
 TokenRule = Callable[[Any, Any, Any], Any]
 
 
-def next_log_probabilities(logits: Any, pad_id: int, bos_id: int) -> Any:
+def next_log_probabilities(logits: Tensor, pad_id: int, bos_id: int) -> Any:
     """Returns the log-softmax `(B, N, V)` of logits, with minus infinity for padding and bos."""
     logits = ops.convert_to_tensor(logits)
     ids = ops.arange(ops.shape(logits)[-1], dtype="int32")
@@ -23,7 +24,7 @@ def next_log_probabilities(logits: Any, pad_id: int, bos_id: int) -> Any:
     return ops.where(is_possible, logits - log_normalizer(logits)[..., None], IMPOSSIBLE)
 
 
-def log_normalizer(logits: Any, largest: Any = None) -> Any:
+def log_normalizer(logits: Tensor, largest: Tensor | None = None) -> Any:
     """Returns log(sum(exp(logits))), `(B, N)`, for logits `(B, N, V)` and their `largest`."""
     if largest is None:
         largest = ops.max(logits, axis=-1, keepdims=True)
@@ -31,14 +32,16 @@ def log_normalizer(logits: Any, largest: Any = None) -> Any:
     return (largest + ops.log(total))[..., 0]
 
 
-def apply_rules(log_probabilities: Any, ids: Any, position: Any, rules: Sequence[TokenRule]) -> Any:
+def apply_rules(
+    log_probabilities: Tensor, ids: Ids, position: Tensor, rules: Sequence[TokenRule]
+) -> Any:
     """Applies all rules in their order, and returns the new log-probabilities `(B, N, V)`."""
     for rule in rules:
         log_probabilities = rule(log_probabilities, ids, position)
     return log_probabilities
 
 
-def best_token(log_probabilities: Any) -> tuple[Any, Any]:
+def best_token(log_probabilities: Tensor) -> tuple[Any, Any]:
     """Returns the log-probability and int32 id, `(B, N)`, of the first most probable token.
 
     With XLA on a CPU, `ops.argmax` would take as long as the whole output projection.
@@ -56,30 +59,34 @@ def empty_ids(shape: tuple[Any, ...], bos_id: int, pad_id: int) -> Any:
     return ops.concatenate([bos, ops.full((*shape[:-1], shape[-1] - 1), pad_id, "int32")], axis=-1)
 
 
-def widen_ids(ids: Any, width: int, pad_id: int) -> Any:
+def widen_ids(ids: Ids, width: int, pad_id: int) -> Any:
     """Returns `ids` `(B, N, L)`, padded at the end to length `width`."""
     added = width - ids.shape[-1]
     return ops.pad(ids, ((0, 0), (0, 0), (0, added)), constant_values=pad_id)
 
 
-def write_at(ids: Any, tokens: Any, position: Any) -> Any:
+def write_at(ids: Ids, tokens: Ids, position: Tensor) -> Any:
     """Returns `ids` `(..., L)` with `tokens` `(...)` at `position`, an int or 0-d int tensor."""
     columns = ops.arange(ops.shape(ids)[-1], dtype="int32")
     return ops.where(columns == position, ops.expand_dims(tokens, -1), ids)
 
 
-def take_at(x: Any, indices: Any) -> Any:
+def take_at(x: Tensor, indices: Ids) -> Any:
     """Takes from each row of `x` `(..., K)` the element at `indices` `(...)`."""
     return ops.take_along_axis(x, ops.expand_dims(indices, -1), axis=-1)[..., 0]
 
 
-def count_tokens(ids: Any, pad_id: int) -> Any:
+def count_tokens(ids: Ids, pad_id: int) -> Any:
     """Returns the number of tokens in `ids` `(..., L)` that are not padding, int32 `(...)`."""
     return ops.sum(ops.cast(ids != pad_id, "int32"), axis=-1)
 
 
 def top_k_tokens(
-    scores: Any, k: int, offsets: Any = None, excluded: Collection[int] = (), maxima: Any = None
+    scores: Tensor,
+    k: int,
+    offsets: Tensor | None = None,
+    excluded: Collection[int] = (),
+    maxima: Tensor | None = None,
 ) -> tuple[Any, Any, Any]:
     """Finds the k best next tokens over all N hypotheses of each sentence.
 
@@ -113,7 +120,7 @@ def top_k_tokens(
     return values, columns // vocabulary_size, columns % vocabulary_size
 
 
-def block_maxima(scores: Any) -> Any:
+def block_maxima(scores: Tensor) -> Any:
     """Returns the highest score of each block of at most 64 tokens, `(B, N, ceil(V / 64))`.
 
     If V is known only at run time, there is one block.
@@ -128,7 +135,7 @@ def block_maxima(scores: Any) -> Any:
     return ops.concatenate([maxima, last], axis=-1)
 
 
-def _maxima_without(excluded: Collection[int], maxima: Any, scores: Any) -> Any:
+def _maxima_without(excluded: Collection[int], maxima: Tensor, scores: Tensor) -> Any:
     """Computes the maxima of blocks with excluded tokens again, without these tokens."""
     numbers = ops.arange(maxima.shape[-1], dtype="int32")
     for block in {token // BLOCK for token in excluded if token >= 0}:
@@ -139,7 +146,7 @@ def _maxima_without(excluded: Collection[int], maxima: Any, scores: Any) -> Any:
 
 
 def _best_blocks(
-    maxima: Any, k: int, vocabulary_size: int, excluded: Collection[int]
+    maxima: Tensor, k: int, vocabulary_size: int, excluded: Collection[int]
 ) -> tuple[Any, Any]:
     """Finds the k blocks with the largest `maxima`, and returns the columns of their tokens.
 
@@ -160,7 +167,7 @@ def _best_blocks(
     return tuple(ops.reshape(x, (-1, k * BLOCK)) for x in (columns, counts))
 
 
-def tokens_without(excluded: Collection[int], scores: Any, first: int = 0) -> Any:
+def tokens_without(excluded: Collection[int], scores: Tensor, first: int = 0) -> Any:
     """Sets the `scores` of excluded tokens to minus infinity. Column 0 is the token `first`."""
     tokens = ops.arange(first, first + ops.shape(scores)[-1], dtype="int32")
     for token in excluded:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
+from keras_transformer._backend.types import Ids, Tensor
 from keras_transformer.decoding.next_tokens import TokenRule, count_tokens
 from keras_transformer.decoding.options import IMPOSSIBLE
 
@@ -22,7 +23,7 @@ class SearchStrategy:
     eos_id: int
     pad_id: int
 
-    def ends(self, tokens: Any, position: Any, request: "Request") -> Any:
+    def ends(self, tokens: Ids, position: Tensor, request: "Request") -> Any:
         """Returns a bool mask, True for hypotheses with eos or with the maximum length."""
         return ops.logical_or(tokens == self.eos_id, position >= request.max_lengths[:, None])
 
@@ -106,7 +107,7 @@ class SearchResult(NamedTuple):
 
 
 def search_result(
-    ids: Any, scores: Any, log_probabilities: Any, position: Any, pad_id: int
+    ids: Ids, scores: Tensor, log_probabilities: Tensor, position: Tensor, pad_id: int
 ) -> SearchResult:
     """Returns a `SearchResult` without bos. Ids become padding if the score is minus infinity."""
     exists = scores > IMPOSSIBLE

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from keras import ops
 
+from keras_transformer._backend.types import Tensor
 from keras_transformer.decoding.next_tokens import (
     apply_rules,
     empty_ids,
@@ -19,6 +20,7 @@ from keras_transformer.decoding.options import IMPOSSIBLE
 from keras_transformer.decoding.request import Request, SearchResult, SearchStrategy, search_result
 from keras_transformer.decoding.token_rules import rules_of_request
 from keras_transformer.layers.attention.cache import Cache
+from keras_transformer.models.protocol import Searchable
 
 # Sampling first chooses a block of this many tokens, and then a token of this block.
 BLOCK_SIZE = 256
@@ -53,19 +55,19 @@ class Sampling(SearchStrategy):
     `SamplingOptions`.
     """
 
-    def check(self, request: Request, max_length: int) -> None:
-        """Raises a ValueError if sampling does not support a field of the request."""
-        for name in ("required_ids", "beam_sizes", "length_penalties"):
-            if getattr(request, name) is not None:
-                raise ValueError(f"`{name}` is for beam search, not for sampling.")
-        shape = tuple(getattr(request.random_numbers, "shape", ()))
-        if shape[1:] != (self.num_beams, max_length):
-            raise ValueError(
-                "`random_numbers` must have the shape (B, num_samples, max_length). Received: "
-                f"{shape}, num_samples={self.num_beams}, max_length={max_length}"
-            )
+    needs = (
+        "`random_numbers` of the shape (B, num_samples, max_length), and no `required_ids`, "
+        "`beam_sizes` or `length_penalties`"
+    )
 
-    def start(self, request: Request, max_length: int) -> SampleState:
+    def supports(self, request: Request, max_length: int | Tensor) -> bool:
+        """Returns whether the request has what sampling `needs`."""
+        of_beams = (request.required_ids, request.beam_sizes, request.length_penalties)
+        numbers = request.random_numbers
+        is_drawn = numbers is not None and tuple(numbers.shape)[1:] == (self.num_beams, max_length)
+        return is_drawn and all(x is None for x in of_beams)
+
+    def start(self, request: Request, max_length: int | Tensor) -> SampleState:
         """Returns the state before the first token, with room for `max_length` tokens."""
         shape = (ops.shape(request.source_ids)[0], self.num_beams)
         return SampleState(
@@ -84,7 +86,7 @@ class Sampling(SearchStrategy):
         return ops.any(state.is_open, axis=-1)
 
     def advance(
-        self, model: Any, request: Request, state: SampleState, cache: Cache
+        self, model: Searchable, request: Request, state: SampleState, cache: Cache
     ) -> tuple[SampleState, Cache]:
         """Draws one token per sample, and returns the new state and the model's new cache."""
         options, rules = self.options, (*self.rules, *rules_of_request(request, self.pad_id))
@@ -148,7 +150,7 @@ def random_numbers(
     return numbers
 
 
-def _weights(log_probabilities: Any, top_k: int, top_p: float) -> Any:
+def _weights(log_probabilities: Tensor, top_k: int, top_p: float) -> Any:
     """Returns unnormalized probabilities `(B, N, V)`: at most 1, and 0 for excluded tokens."""
     highest = ops.max(log_probabilities, axis=-1, keepdims=True)
     weights = ops.exp(log_probabilities - ops.where(highest > IMPOSSIBLE, highest, 0.0))
@@ -164,7 +166,7 @@ def _weights(log_probabilities: Any, top_k: int, top_p: float) -> Any:
     return weights
 
 
-def _nucleus_border(weights: Any, top_p: float) -> Any:
+def _nucleus_border(weights: Tensor, top_p: float) -> Any:
     """Returns the smallest weight in the nucleus, `(B, N, 1)`, with float32 precision.
 
     `weights` `(B, N, K)` are unnormalized probabilities in [0, 1], in any order. Sorting them
@@ -183,7 +185,7 @@ def _nucleus_border(weights: Any, top_p: float) -> Any:
     return ops.exp(ops.fori_loop(0, NUCLEUS_BISECTIONS, bisect, limits)[0])
 
 
-def _draw(weights: Any, numbers: Any) -> Any:
+def _draw(weights: Tensor, numbers: Tensor) -> Any:
     """Returns the first tokens, int32 `(B, N)`, whose cumulative probabilities exceed `numbers`.
 
     Adds up the sums of blocks of `weights` `(B, N, V)`, and then the weights in the block of the
@@ -204,7 +206,7 @@ def _draw(weights: Any, numbers: Any) -> Any:
     return block * BLOCK_SIZE + _first_above(chosen, ops.cumsum(chosen, axis=-1), target - below)
 
 
-def _first_above(weights: Any, cumulative: Any, target: Any) -> Any:
+def _first_above(weights: Tensor, cumulative: Tensor, target: Tensor) -> Any:
     """Returns the index `(B, N)` of the first weight above 0 where `cumulative` exceeds `target`.
 
     If rounding errors leave no such weight, returns the index of the last weight above 0.

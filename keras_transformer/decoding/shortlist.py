@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from keras import ops
 
+from keras_transformer._backend.types import Ids
 from keras_transformer._files import atomic_write
-from keras_transformer.data.token_store import SIDES
+from keras_transformer.data.token_store import SIDES, TokenStore
+from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.request import Request, SearchResult
 from keras_transformer.errors import UserError
 from keras_transformer.layers.attention.cache import take_columns
@@ -48,7 +50,11 @@ class Shortlist(NamedTuple):
 
     @classmethod
     def learn(
-        cls, store: Any, tokenizer: Any, num_frequent: int = 100, num_translations: int = 30
+        cls,
+        store: TokenStore,
+        tokenizer: Tokenizer,
+        num_frequent: int = 100,
+        num_translations: int = 30,
     ) -> "Shortlist":
         """Learns the translations of tokens from parallel text, by IBM model 1.
 
@@ -63,7 +69,7 @@ class Shortlist(NamedTuple):
         frequent = np.argsort(-counts, kind="stable")[:num_frequent].astype("int32")
         return cls(frequent, translations, tokenizer.fingerprint)
 
-    def check(self, tokenizer: Any) -> None:
+    def check(self, tokenizer: Tokenizer) -> None:
         """Raises a ValueError if the shortlist was learned with another tokenizer."""
         if self.fingerprint != tokenizer.fingerprint:
             raise ValueError(
@@ -113,7 +119,7 @@ def limit_request(request: Request, num_specials: int, pad_id: int) -> Request:
     return request._replace(shortlist=shortlist, **columns)
 
 
-def unique_ids(ids: Any, pad_id: int) -> Any:
+def unique_ids(ids: Ids, pad_id: int) -> Any:
     """Sorts each row of `ids`, int32 `(B, K)`, and replaces duplicates by padding at the end."""
     ids = ops.sort(ids, axis=1)
     is_new = ops.concatenate([ops.ones_like(ids[:, :1], "bool"), ids[:, 1:] != ids[:, :-1]], axis=1)
@@ -121,14 +127,14 @@ def unique_ids(ids: Any, pad_id: int) -> Any:
     return ops.where(ids == _LARGEST, pad_id, ids)
 
 
-def with_token_ids(result: SearchResult, shortlist: Any) -> SearchResult:
+def with_token_ids(result: SearchResult, shortlist: Ids) -> SearchResult:
     """Returns `result` with token ids instead of columns of the shortlist."""
     shape = ops.shape(result.ids)
     ids = take_columns(shortlist, ops.reshape(result.ids, (shape[0], -1)))
     return result._replace(ids=ops.reshape(ids, shape))
 
 
-def _columns(ids: Any, shortlist: Any) -> Any:
+def _columns(ids: Ids, shortlist: Ids) -> Any:
     """Returns the first column of each of the `ids` `(B, ...)` in `shortlist` `(B, K)`, int32."""
     count = ops.shape(shortlist)[1]
     is_id = ids[..., None] == ops.expand_dims(shortlist, tuple(range(1, len(ids.shape))))
@@ -136,7 +142,10 @@ def _columns(ids: Any, shortlist: Any) -> Any:
 
 
 def lexical_table(
-    store: Any, source_vocabulary_size: int, target_vocabulary_size: int, num_translations: int
+    store: TokenStore,
+    source_vocabulary_size: int,
+    target_vocabulary_size: int,
+    num_translations: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Estimates p(target token | source token) with IBM model 1 (Brown et al. 1993, §4.1).
 
@@ -163,7 +172,7 @@ def lexical_table(
     return np.bincount(pieces, minlength=target_vocabulary_size), table[:-1]  # no empty word
 
 
-def _token_pairs(store: Any, empty_id: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _token_pairs(store: TokenStore, empty_id: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns the source id, target id and target position of each pair of tokens, int64 `(P,)`.
 
     The empty source word `empty_id` explains target tokens that translate no source token.

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
+from keras_transformer._backend.types import Ids, Mask, Tensor
 from keras_transformer.decoding.next_tokens import (
     TokenRule,
     best_token,
@@ -55,7 +56,7 @@ class RepetitionPenalty:
 
     penalty: float
 
-    def __call__(self, log_probabilities: Any, ids: Any, position: Any) -> Any:
+    def __call__(self, log_probabilities: Tensor, ids: Ids, position: Tensor) -> Any:
         columns = ops.arange(ops.shape(ids)[-1], dtype="int32")
         is_decoded = ops.logical_and(columns >= 1, columns <= position)
         # A token that occurs several times is written several times, always with the same value.
@@ -78,7 +79,7 @@ class NoRepeatNgrams:
 
     size: int
 
-    def __call__(self, log_probabilities: Any, ids: Any, position: Any) -> Any:
+    def __call__(self, log_probabilities: Tensor, ids: Ids, position: Tensor) -> Any:
         last = ids[..., self.size :]  # The last token of each n-gram.
         if last.shape[-1] == 0:
             return log_probabilities
@@ -105,7 +106,7 @@ class MinLength:
     length: int
     eos_id: int = 3
 
-    def __call__(self, log_probabilities: Any, ids: Any, position: Any) -> Any:
+    def __call__(self, log_probabilities: Tensor, ids: Ids, position: Tensor) -> Any:
         tokens = ops.arange(ops.shape(log_probabilities)[-1], dtype="int32")
         is_forbidden = ops.logical_and(tokens == self.eos_id, position + 1 < self.length)
         return ops.where(is_forbidden, IMPOSSIBLE, log_probabilities)
@@ -129,7 +130,7 @@ class ForbiddenWords:
 
     sequences: tuple[tuple[int, ...], ...]
 
-    def __call__(self, log_probabilities: Any, ids: Any, position: Any) -> Any:
+    def __call__(self, log_probabilities: Tensor, ids: Ids, position: Tensor) -> Any:
         width = max(map(len, self.sequences))
         padded = [[*ids, *[NO_TOKEN] * (width - len(ids))] for ids in self.sequences]
         forbidden_ids = ops.convert_to_tensor([padded], dtype="int32")
@@ -157,7 +158,7 @@ def rules_of_request(request: Request, pad_id: int) -> tuple[TokenRule, ...]:
 
 
 def force_prefix(
-    log_probabilities: Any, ids: Any, position: Any, prefix_ids: Any, pad_id: int
+    log_probabilities: Tensor, ids: Ids, position: Tensor, prefix_ids: Ids, pad_id: int
 ) -> Any:
     """Allows only the next token of the prefix `(B, P)`, without bos, and all after its end."""
     length = prefix_ids.shape[1]
@@ -170,7 +171,7 @@ def force_prefix(
 
 
 def forbid_sequences(
-    log_probabilities: Any, ids: Any, position: Any, forbidden_ids: Any, pad_id: int
+    log_probabilities: Tensor, ids: Ids, position: Tensor, forbidden_ids: Ids, pad_id: int
 ) -> Any:
     """Forbids each token that would complete a forbidden sequence of the sentence.
 
@@ -187,18 +188,18 @@ def forbid_sequences(
     return _forbid(log_probabilities, ops.where(is_complete, sequences[..., -1], 0), is_complete)
 
 
-def last_tokens(ids: Any, position: Any, count: int) -> Any:
+def last_tokens(ids: Ids, position: Tensor, count: int) -> Any:
     """Returns the last `count` tokens, `(B, N, count)`. Bos is repeated if there are fewer."""
     columns = position - count + 1 + ops.arange(count, dtype="int32")
     return ops.take(ids, _at_least_0(columns), axis=-1)
 
 
-def _at_least_0(x: Any) -> Any:
+def _at_least_0(x: Tensor) -> Any:
     # On JAX, `ops.maximum(x, 0)` is float32 if Keras's `floatx` is a half precision.
     return ops.maximum(x, ops.zeros_like(x))
 
 
-def _forbid(log_probabilities: Any, tokens: Any, is_forbidden: Any) -> Any:
+def _forbid(log_probabilities: Tensor, tokens: Ids, is_forbidden: Mask) -> Any:
     """Forbids the `tokens` `(B, N, M)` where `is_forbidden` is True."""
     choices = (ops.convert_to_tensor(x, dtype="float32") for x in (IMPOSSIBLE, 0.0))
     added = ops.where(ops.reshape(is_forbidden, (-1,)), *choices)
@@ -206,7 +207,7 @@ def _forbid(log_probabilities: Any, tokens: Any, is_forbidden: Any) -> Any:
     return ops.scatter_update(log_probabilities, indices, added, reduction="add")
 
 
-def _indices(tokens: Any) -> Any:
+def _indices(tokens: Ids) -> Any:
     """Returns the indices `(B * N * M, 3)` of `tokens` `(B, N, M)` in a tensor `(B, N, V)`."""
     shape = ops.shape(tokens)
     sentence, beam = (ops.arange(size, dtype="int32") for size in shape[:2])
@@ -225,7 +226,7 @@ class Candidates(NamedTuple):
 
 
 def constrained_candidates(
-    live: Any, next_tokens: Any, position: Any, required_ids: Any, eos_id: int, pad_id: int
+    live: Any, next_tokens: Tensor, position: Tensor, required_ids: Ids, eos_id: int, pad_id: int
 ) -> Candidates:
     """Continues the live hypotheses with the most probable tokens and with the required tokens.
 
@@ -258,7 +259,7 @@ def constrained_candidates(
     )
 
 
-def allocate_beams(log_probabilities: Any, banks: Any, beam_size: int) -> Any:
+def allocate_beams(log_probabilities: Tensor, banks: Tensor, beam_size: int | Tensor) -> Any:
     """Chooses N candidates of each sentence, one from each bank in turn.
 
     Takes the most probable candidate of each bank, from the highest bank to the lowest, then the
@@ -282,7 +283,7 @@ def allocate_beams(log_probabilities: Any, banks: Any, beam_size: int) -> Any:
     return ops.cast(take_columns(chosen, order), "int32")
 
 
-def next_required_tokens(ids: Any, position: Any, required_ids: Any, pad_id: int) -> Any:
+def next_required_tokens(ids: Ids, position: Tensor, required_ids: Ids, pad_id: int) -> Any:
     """Returns the next missing token of each sequence, int32 `(B, N, C)`, -1 if it is met."""
     met, lengths = _met_tokens(ids, position, required_ids, pad_id)
     is_next = ops.arange(required_ids.shape[-1], dtype="int32") == met[..., None]  # (B, N, C, W)
@@ -290,14 +291,14 @@ def next_required_tokens(ids: Any, position: Any, required_ids: Any, pad_id: int
     return ops.where(met == lengths, NO_TOKEN, tokens)
 
 
-def banks_of(ids: Any, position: Any, required_ids: Any, pad_id: int) -> Any:
+def banks_of(ids: Ids, position: Tensor, required_ids: Ids, pad_id: int) -> Any:
     """Returns the bank of each hypothesis `(B, M, 1 + L)`, int32 `(B, M)`."""
     met, lengths = _met_tokens(ids, position, required_ids, pad_id)
     is_met = met == lengths
     return ops.sum(ops.where(is_met, met, 0), axis=-1) + ops.max(ops.where(is_met, 0, met), axis=-1)
 
 
-def _met_tokens(ids: Any, position: Any, required_ids: Any, pad_id: int) -> tuple[Any, Any]:
+def _met_tokens(ids: Ids, position: Tensor, required_ids: Ids, pad_id: int) -> tuple[Any, Any]:
     """Returns how many tokens of each sequence are met, int32 `(B, N, C)`, and its length.
 
     The number is the length of a met sequence, k of a sequence in progress, or 0.
@@ -317,7 +318,7 @@ def _met_tokens(ids: Any, position: Any, required_ids: Any, pad_id: int) -> tupl
     return ops.where(ops.any(starts_here, axis=-1), lengths, progress), lengths
 
 
-def _continuations(totals: Any, required: Any) -> tuple[Any, ...]:
+def _continuations(totals: Tensor, required: Ids) -> tuple[Any, ...]:
     """Returns the log-probabilities, parents and new tokens of the candidates, each `(B, M)`."""
     beams = totals.shape[1]
     best, best_tokens = best_token(totals)

@@ -1,5 +1,6 @@
 """Reads and writes the folder of a run: recipe, tokenizer, checkpoints, model, logs and scores."""
 
+import functools
 import os
 import warnings
 import zipfile
@@ -110,7 +111,7 @@ class Run:
         self.text = RunText(self.directory, recipe)
         self.scores = RunScores(self.directory, self.text)
         self._is_new = False
-        self._other_runs: dict[str | Path, Run] = {}
+        self._opened = functools.cache(Run.open)  # the other runs that the recipe names
 
     def __repr__(self) -> str:
         return f"Run({str(self.directory)!r})"
@@ -230,12 +231,6 @@ class Run:
             )
         run.model_place()
         return run
-
-    def _opened(self, name: str | Path) -> "Run":
-        """Opens another run that the recipe names, once."""
-        if name not in self._other_runs:
-            self._other_runs[name] = Run.open(name)
-        return self._other_runs[name]
 
     def _changes(self) -> dict[str, tuple[Any, Any]]:
         """Returns the settings that differ from `recipe.yaml`, if they may: old and new values."""

@@ -4,16 +4,14 @@ import hashlib
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from keras_transformer._files import read_entries, read_text, sha256_of, write_json, write_text
 from keras_transformer.data.text_files import read_lines
+from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.runs.folder import run_command, writing_lock
 from keras_transformer.runs.text import RunText, Split
-
-if TYPE_CHECKING:
-    from keras_transformer.decoding.options import SearchOptions
 
 
 class RunScores:
@@ -31,7 +29,7 @@ class RunScores:
         self,
         *,
         split: Split,
-        options: "SearchOptions",
+        options: SearchOptions,
         use_shortlist: bool = False,
         files: tuple[Path, Path] | None = None,
         scored: dict[str, str] | None = None,

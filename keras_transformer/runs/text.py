@@ -107,13 +107,13 @@ class RunText:
     def _write_splits(self, folder: Path) -> None:
         """Writes the text that is generated, filtered or held out, and prints what is dropped."""
         data, seed = self.recipe.data, self.recipe.seed
-        if sizes := data.generator:
+        if data.generator:
             from keras_transformer.data.numbers_and_dates import generate_pairs
 
-            count = sizes.test + sizes.validation + sizes.train
-            pairs = iter(generate_pairs(count, *self._languages, seed=seed))
+            sizes: dict[str, int] = dict(data.generator)
+            pairs = iter(generate_pairs(sum(sizes.values()), *self._languages, seed=seed))
             for split in ("test", "validation", "train"):
-                self._write(folder, split, itertools.islice(pairs, getattr(sizes, split)))
+                self._write(folder, split, itertools.islice(pairs, sizes[split]))
         elif counts := data.held_out:
             held_out = hold_out(self._corpus(folder), counts.validation, counts.test, seed)
             self._write(folder, "test", held_out.test)
@@ -217,12 +217,8 @@ class _Sources:
     both_directions: bool
 
     def __iter__(self) -> Iterator[Pair]:
-        yield from self._prefixed(self.pairs)
-        if self.both_directions:
-            yield from self._prefixed((target, source) for source, target in self.pairs)
-
-    def _prefixed(self, pairs: Iterable[Pair]) -> Iterable[Pair]:
-        if not self.prefix:
-            return pairs
-        # An empty source stays empty, so that `TokenStore.build` drops it.
-        return ((self.prefix + x if x.strip() else x, y) for x, y in pairs)
+        for step in (1, -1) if self.both_directions else (1,):
+            for pair in self.pairs:
+                source, target = pair[::step]
+                # An empty source stays empty, so that `TokenStore.build` drops it.
+                yield self.prefix + source if source.strip() else source, target

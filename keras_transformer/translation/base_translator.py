@@ -14,6 +14,7 @@ import numpy as np
 
 from keras_transformer._progress import Bar
 from keras_transformer.data.text_files import available_chunks
+from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import IMPOSSIBLE, DecodingOptions, SearchOptions
 from keras_transformer.errors import check_is_list
 from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis, SourcePart
@@ -49,7 +50,7 @@ class BaseTranslator(ABC):
 
     def __init__(
         self,
-        tokenizer: Any,
+        tokenizer: Tokenizer,
         max_length: int,
         options: SearchOptions | None = None,
         overlong: Overlong = "split",
@@ -222,9 +223,10 @@ class BaseTranslator(ABC):
             )
         return [part for part in parts if not part.is_copied]
 
-    def _checked(self, options: Any) -> Any:
-        for name in ("max_length", "min_length"):
-            if (length := getattr(options, name) or 0) > self.max_length:
+    def _checked(self, options: DecodingOptions) -> Any:
+        lengths = {"max_length": options.max_length or 0, "min_length": options.min_length}
+        for name, length in lengths.items():
+            if length > self.max_length:
                 raise ValueError(
                     f"`options.{name}` must be at most the model's max_length, "
                     f"{self.max_length}. Received: {name}={length}"
@@ -302,7 +304,7 @@ def is_invisible(text: str) -> bool:
     return all(unicodedata.category(x) in kinds or x in INVISIBLE for x in text)
 
 
-def wordless_pieces(tokenizer: Any) -> frozenset[int]:
+def wordless_pieces(tokenizer: Tokenizer) -> frozenset[int]:
     """Returns the ids of the source pieces without letters and digits, and of the unknown piece."""
     pieces = enumerate(tokenizer.source_pieces)
     wordless = (id for id, piece in pieces if not any(map(str.isalnum, piece)))

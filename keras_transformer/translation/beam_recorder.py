@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from keras_transformer._backend.types import Tensor
 from keras_transformer.decoding.beam_search import BeamSearch, BeamState
-from keras_transformer.decoding.decoding_loop import run_stages
+from keras_transformer.decoding.decoding_loop import Strategy, run_stages
 from keras_transformer.decoding.options import IMPOSSIBLE
 from keras_transformer.decoding.request import Request, SearchResult
 from keras_transformer.decoding.token_rules import Candidates
+from keras_transformer.models.protocol import Searchable
 from keras_transformer.translation.beam_tree import BeamNode
 
 
@@ -31,7 +33,7 @@ class _RecordingBeamSearch(BeamSearch):
     own: list[np.ndarray] = field(default_factory=list)
 
     def _select_groups(
-        self, state: BeamState, logits: Any, bonus: Any, request: Request
+        self, state: BeamState, logits: Tensor, bonus: Tensor, request: Request
     ) -> tuple[BeamState, Any]:
         self.own[:] = _first(ops.log_softmax(logits))
         return super()._select_groups(state, logits, bonus, request)
@@ -43,7 +45,7 @@ class _RecordingBeamSearch(BeamSearch):
         return self._recorded(super()._select_single(state, *rest), *rest)
 
     def _recorded(
-        self, found: tuple[BeamState, Any], candidates: Candidates, bonus: Any, request: Request
+        self, found: tuple[BeamState, Any], candidates: Candidates, bonus: Tensor, request: Request
     ) -> tuple[BeamState, Any]:
         state, group, length = found[0], next(self.groups), int(found[0].position)
         ends = self._ends(candidates, state.position, request)
@@ -86,13 +88,13 @@ class _RecordingBeamSearch(BeamSearch):
         return f"the search ended: the score could become at most {log_probability / divisor:.3f}"
 
 
-def _first(tensor: Any) -> Any:
+def _first(tensor: Tensor) -> Any:
     """Returns the row of the only sentence as a NumPy array."""
     return ops.convert_to_numpy(tensor)[0]
 
 
 def record(
-    model: Any, request: Request, max_length: int, strategy: Any, pieces: Sequence[str]
+    model: Searchable, request: Request, max_length: int, strategy: Strategy, pieces: Sequence[str]
 ) -> tuple[tuple[BeamNode, ...], SearchResult]:
     """Searches one sentence without compiling. Returns all nodes, and the result as NumPy arrays.
 

@@ -4,10 +4,11 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import IMPOSSIBLE
 
 WORD_BEGIN = "▁"
@@ -103,7 +104,7 @@ def expected_utilities(samples: Sequence[str]) -> dict[str, float]:
     return {x: total / len(samples) for x, total in sums.items()}
 
 
-def source_word_indices(tokenizer: Any, text: str, pieces: Sequence[int]) -> np.ndarray:
+def source_word_indices(tokenizer: Tokenizer, text: str, pieces: Sequence[int]) -> np.ndarray:
     """Returns the index of the word in `text` of each of its first `pieces`.
 
     The tokenizer can change white space. So each word is encoded separately to count its pieces.
@@ -115,7 +116,7 @@ def source_word_indices(tokenizer: Any, text: str, pieces: Sequence[int]) -> np.
     return np.repeat(np.arange(len(encoded)), [*map(len, encoded)])[: len(pieces)]
 
 
-def target_word_indices(tokenizer: Any, pieces: Sequence[int]) -> np.ndarray:
+def target_word_indices(tokenizer: Tokenizer, pieces: Sequence[int]) -> np.ndarray:
     """Returns the index of each piece's word in the decoded text.
 
     A piece "▁" belongs to the word that follows.
@@ -146,13 +147,13 @@ def word_indices(pieces: Sequence[str]) -> np.ndarray:
 
 
 def with_copies(
-    tokenizer: Any, ids: Sequence[int], attention: np.ndarray, copies: Sequence[str | None]
+    tokenizer: Tokenizer, ids: Sequence[int], attention: np.ndarray, copies: Sequence[str | None]
 ) -> str:
     """Returns a translation in which words are replaced by unknown characters of the source.
 
     Row t, column s of `attention` is the attention of target piece t to source piece s, or to eos.
     If `copies[s]` is not None, it replaces the word whose pieces give most attention to source
-    piece s, if that is on average more than half of their attention, apart from that to eos.
+    piece s, if their mean share is above one half. Attention to eos does not count.
     """
     target_pieces, text = tokenizer.target_pieces, ""
     pieces = [target_pieces[id] for id in ids]

@@ -11,8 +11,9 @@ from keras_transformer.decoding.batch_search import BatchSearch
 from keras_transformer.decoding.batches import LengthBatch, length_batches, padded
 from keras_transformer.decoding.decoding_loop import NO_ID, Strategy, make_strategy
 from keras_transformer.decoding.options import SamplingOptions, SearchOptions
-from keras_transformer.decoding.request import Request
+from keras_transformer.decoding.request import Request, SearchResult
 from keras_transformer.decoding.sampling import random_numbers
+from keras_transformer.models.protocol import Searchable
 from keras_transformer.translation.hypothesis import Hypothesis
 
 # Batches run at the same time, because a single one leaves cores or the accelerator idle at times.
@@ -26,7 +27,11 @@ class ListSearch:
     """
 
     def __init__(
-        self, model: Any, bos_id: int, eos_id: int, decode: Callable[[list[list[int]]], list[str]]
+        self,
+        model: Searchable,
+        bos_id: int,
+        eos_id: int,
+        decode: Callable[[list[list[int]]], list[str]],
     ) -> None:
         if Capabilities.of(model).reads_prompt != (bos_id == NO_ID):
             raise ValueError(
@@ -52,7 +57,7 @@ class ListSearch:
         source_ids = padded(sources, rows, width, self.model.pad_id)
         return Request(source_ids, max_lengths), limit(width)
 
-    def hypotheses(self, result: Any, row: int) -> list[Hypothesis]:
+    def hypotheses(self, result: SearchResult, row: int) -> list[Hypothesis]:
         """Returns the hypotheses in one row of a `SearchResult`."""
         lengths = result.lengths[row].tolist()
         ids = zip(result.ids[row].tolist(), lengths, strict=True)

@@ -7,8 +7,9 @@ from keras import ops
 
 from keras_transformer._backend.compile_function import compile_function
 from keras_transformer._backend.operations import label_logits
+from keras_transformer._backend.types import Ids
 from keras_transformer.capabilities import Capabilities
-from keras_transformer.data.tokenizer import most_pieces
+from keras_transformer.data.tokenizer import Tokenizer, most_pieces
 from keras_transformer.decoding.batches import pair_batches
 from keras_transformer.errors import UserError, check_is_list
 
@@ -22,7 +23,7 @@ class PairScores(NamedTuple):
 
 
 def score_pairs(
-    model: Any, source_ids: Any, target_ids: Any, labels: Any, *, pad_id: int | None = None
+    model: Any, source_ids: Ids, target_ids: Ids, labels: Ids, *, pad_id: int | None = None
 ) -> PairScores:
     """Scores all tokens of existing translations in a single pass (teacher forcing).
 
@@ -62,6 +63,23 @@ def score_pairs(
     )
 
 
+def checked_pieces(
+    tokenizer: Tokenizer, side: str, texts: Sequence[str], max_length: int, least: int = 0
+) -> list[list[int]]:
+    """Returns the pieces of each text. Raises `UserError` if the model cannot read their number."""
+    check_is_list(**{f"{side} texts": texts})
+    encode = tokenizer.encode_source if side == "source" else tokenizer.encode_target
+    encoded: list[list[int]] = encode([text.strip() for text in texts])
+    most = most_pieces(tokenizer, side, max_length)
+    for text, ids in zip(texts, encoded, strict=True):
+        if not least <= len(ids) <= most:
+            raise UserError(
+                f"a {side} must have {least} to {most:,} pieces. "
+                f"Received: {len(ids):,} pieces of {text[:40]!r}..."
+            )
+    return encoded
+
+
 class PairScore(NamedTuple):
     """The log-probability in nats and the length in tokens of a translation, eos included."""
 
@@ -91,7 +109,9 @@ class Scorer:
 
     TOKENS_PER_BATCH = 1024
 
-    def __init__(self, model: Any, tokenizer: Any, tokens_per_batch: int | None = None) -> None:
+    def __init__(
+        self, model: Any, tokenizer: Tokenizer, tokens_per_batch: int | None = None
+    ) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.tokens_per_batch = tokens_per_batch or self.TOKENS_PER_BATCH
@@ -144,23 +164,13 @@ class Scorer:
                 "There must be one translation per sentence. "
                 f"Received: {len(sentences):,} sentences, {len(translations):,} translations"
             )
-        tokenizer, pad_id = self.tokenizer, self.tokenizer.pad_id
-        sources = [tokenizer.frame_source(ids) for ids in self._encode("source", sentences)]
-        targets = [tokenizer.frame_target(ids) for ids in self._encode("target", translations)]
+        tokenizer, pad_id, longest = self.tokenizer, self.tokenizer.pad_id, self.model.max_length
+        sources = checked_pieces(tokenizer, "source", sentences, longest)
+        targets = checked_pieces(tokenizer, "target", translations, longest)
+        sources = [tokenizer.frame_source(ids) for ids in sources]
+        framed = [tokenizer.frame_target(ids) for ids in targets]
         for indices, source_ids, target_ids in pair_batches(
-            sources, targets, self.tokens_per_batch, self.model.max_length, pad_id
+            sources, framed, self.tokens_per_batch, longest, pad_id
         ):
             found = self._score_pairs(source_ids, *target_ids.swapaxes(0, 1), pad_id=pad_id)
             yield indices, PairScores(*map(ops.convert_to_numpy, found))
-
-    def _encode(self, side: str, texts: Sequence[str]) -> list[list[int]]:
-        check_is_list(**{f"{side} texts": texts})
-        encoded = getattr(self.tokenizer, f"encode_{side}")([text.strip() for text in texts])
-        most = most_pieces(self.tokenizer, side, self.model.max_length)
-        for text, ids in zip(texts, encoded, strict=True):
-            if len(ids) > most:
-                raise UserError(
-                    f"a {side} must have at most {most:,} pieces. "
-                    f"Received: {len(ids):,} pieces of {text[:40]!r}..."
-                )
-        return encoded

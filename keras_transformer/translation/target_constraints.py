@@ -2,10 +2,10 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.batches import padded, smallest_power
 from keras_transformer.decoding.options import IMPOSSIBLE
 from keras_transformer.errors import check_is_list
@@ -41,7 +41,7 @@ class TargetConstraints:
 
     def __init__(
         self,
-        tokenizer: Any,
+        tokenizer: Tokenizer,
         parts: Sequence[SourcePart],
         count: int,
         prefixes: Sequence[str] | None = None,
@@ -80,7 +80,7 @@ class TargetConstraints:
             raise self._error(sentence, rule)
 
     def __bool__(self) -> bool:
-        return any(map(any, (self._prefixes, self._required, self._forbidden)))
+        return any(any(x) for x in (self._prefixes, self._required, self._forbidden))
 
     def requires(self, part: SourcePart) -> bool:
         """Returns whether a part's sentence has a prefix or required words."""
@@ -155,7 +155,7 @@ def _contains(ids: list[int], sequence: list[int]) -> bool:
     return any(ids[start : start + size] == sequence for start in range(len(ids) - size + 1))
 
 
-def _encode_words(tokenizer: Any, words: Words) -> list[list[list[int]]]:
+def _encode_words(tokenizer: Tokenizer, words: Words) -> list[list[list[int]]]:
     """Returns the ids of each sentence's words, without repeated words and words without ids."""
     encoded = [tokenizer.encode_target([*dict.fromkeys(given)]) for given in words]
     return [[ids for ids in sequences if ids] for sequences in encoded]

@@ -3,26 +3,17 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from keras import ops
 
 from keras_transformer._backend import without_tensorflow
-from keras_transformer._backend.compile_function import (
-    compile_function,
-    compiling,
-    prefers_float32,
-)
+from keras_transformer._backend.compile_function import compile_function, compiling, prefers_float32
 from keras_transformer._files import atomic_write
 from keras_transformer.capabilities import Capabilities
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.decoding.batches import (
-    LengthBatch,
-    padded,
-    pair_batches,
-    smallest_power,
-)
+from keras_transformer.decoding.batches import LengthBatch, padded, pair_batches, smallest_power
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.options import IMPOSSIBLE, SamplingOptions, SearchOptions
 from keras_transformer.decoding.shortlist import Shortlist
@@ -41,6 +32,8 @@ from keras_transformer.translation.base_translator import (
     counted_progress,
     whole_sentences,
 )
+from keras_transformer.translation.beam_recorder import record
+from keras_transformer.translation.beam_tree import BeamTree
 from keras_transformer.translation.hypothesis import (
     Hypothesis,
     SourcePart,
@@ -53,9 +46,6 @@ from keras_transformer.translation.hypothesis import (
 from keras_transformer.translation.list_search import ListSearch
 from keras_transformer.translation.open_run import open_model, open_shortlist
 from keras_transformer.translation.target_constraints import TargetConstraints
-
-if TYPE_CHECKING:
-    from keras_transformer.translation.beam_tree import BeamTree
 
 # Part k of sentence i uses the random numbers of the index i + k * PART_STRIDE.
 PART_STRIDE = 2**40
@@ -114,7 +104,7 @@ class Translator(BaseTranslator):
     def __init__(
         self,
         model: Any,
-        tokenizer: Any = None,
+        tokenizer: Tokenizer | None = None,
         options: SearchOptions | None = None,
         overlong: Overlong = "split",
         tokens_per_batch: int | None = None,
@@ -147,11 +137,9 @@ class Translator(BaseTranslator):
         runs: Runs,
         options: SearchOptions | None = None,
         *,
-        overlong: Overlong = "split",
         use_shortlist: bool = False,
         checkpoint: Checkpoint | None = None,
-        tokens_per_batch: int | None = None,
-        copy_unknown: CopyUnknown = "lines",
+        **arguments: Any,
     ) -> "Translator":
         """Opens the translator of a trained run, or of an ensemble of several runs.
 
@@ -172,7 +160,7 @@ class Translator(BaseTranslator):
         model = models[0] if len(models) == 1 else Ensemble(models)
         options = options or run.recipe.evaluation.search_options()
         shortlist = open_shortlist(run, tokenizer) if use_shortlist else None
-        return cls(model, tokenizer, options, overlong, tokens_per_batch, shortlist, copy_unknown)
+        return cls(model, tokenizer, options, shortlist=shortlist, **arguments)
 
     def save(self, path: str | Path) -> None:
         """Writes the model, its tokenizer and the options of search as one file, such as `x.keras`.
@@ -286,7 +274,7 @@ class Translator(BaseTranslator):
         """Minimum Bayes risk decoding: returns the sample that is most similar to all samples.
 
         Args:
-            sentences: Any number of strings, of any lengths.
+            sentences: As in `sample`.
             options: The options of sampling. Defaults to 32 samples from the model's unchanged
                 distribution.
             **sampling: The other arguments of `sample`.
@@ -307,7 +295,7 @@ class Translator(BaseTranslator):
             chosen.append([replace(best, score=utilities[best.text])])
         return chosen
 
-    def beam_tree(self, sentence: str) -> "BeamTree":
+    def beam_tree(self, sentence: str) -> BeamTree:
         """Translates a sentence, and returns all hypotheses that the beam search considered.
 
         The search runs without compiling, so it is slow. Its results are those of
@@ -324,9 +312,6 @@ class Translator(BaseTranslator):
         Raises:
             UserError: If the sentence is blank or too long, or the translator has a shortlist.
         """
-        from keras_transformer.translation.beam_recorder import record
-        from keras_transformer.translation.beam_tree import BeamTree
-
         parts = self._parts([sentence])
         if len(parts) != 1 or self.shortlist is not None:
             raise UserError(

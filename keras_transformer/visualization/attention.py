@@ -10,7 +10,7 @@ from keras import ops
 from keras_transformer._backend.compile_function import compile_function
 from keras_transformer._backend.gradient_checkpointing import gradient_checkpointing
 from keras_transformer.capabilities import Capabilities
-from keras_transformer.data.tokenizer import Tokenizer, check_utf8, most_pieces
+from keras_transformer.data.tokenizer import Tokenizer, check_utf8
 from keras_transformer.errors import UserError
 from keras_transformer.layers.attention.scaled_dot_product_attention import (
     AttentionRecord,
@@ -21,6 +21,7 @@ from keras_transformer.translation.hypothesis import (
     source_word_indices,
     target_word_indices,
 )
+from keras_transformer.translation.scoring import checked_pieces
 from keras_transformer.visualization.attention_pages import AttentionExample, AttentionMap
 
 
@@ -135,13 +136,15 @@ def translation_attention(
             if the model has no attention between its tokens.
     """
     model, tokenizer = translator.model, translator.tokenizer
-    source = _encoded(tokenizer, "source", sentence, translator.max_length)
+    check_utf8(sentence)
+    (source,) = checked_pieces(tokenizer, "source", [sentence], translator.max_length, least=1)
     if target is None:
         hypothesis = translator.translate_nbest([sentence])[0][0]
         target = hypothesis.text
         pieces = list(hypothesis.ids[len(tokenizer.target_prefix_ids) :])
     else:
-        pieces = _encoded(tokenizer, "target", target, translator.max_length)
+        check_utf8(target)
+        (pieces,) = checked_pieces(tokenizer, "target", [target], translator.max_length, least=1)
     source_ids = tokenizer.frame_source(source)
     target_ids, labels = tokenizer.frame_target(pieces)
     inputs = {
@@ -182,15 +185,3 @@ def source_tokens(tokenizer: Tokenizer, sentence: str, source_ids: Sequence[int]
         shown.get(place, "") if id == tokenizer.unk_id else pieces[id]
         for place, id in enumerate(source_ids)
     ]
-
-
-def _encoded(tokenizer: Tokenizer, side: str, text: str, max_length: int) -> list[int]:
-    """Returns the pieces of a text, without special tokens."""
-    check_utf8(text)
-    pieces: list[int] = getattr(tokenizer, f"encode_{side}")([text])[0]
-    most = most_pieces(tokenizer, side, max_length)
-    if not 0 < len(pieces) <= most:
-        raise UserError(
-            f"a sentence must have 1 to {most} tokens. Received: {len(pieces)} tokens, {text!r:.80}"
-        )
-    return pieces

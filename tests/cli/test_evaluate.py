@@ -12,8 +12,8 @@ from support.command_line import fails, invoke, succeeds
 from support.fake_comet import fake_comet
 from support.few_samples import SAMPLES, draw_few_samples
 
-from keras_transformer.cli.evaluate import comparison_table, length_table, score_lines
-from keras_transformer.evaluation.evaluator import LengthBucket, Score, Significance
+from keras_transformer.cli.evaluate import comparison_table, length_table
+from keras_transformer.evaluation.evaluator import LengthBucket, Significance
 from keras_transformer.translation.translator import Translator
 
 
@@ -221,8 +221,6 @@ def test_score_gives_a_line_a_pair_and_the_figures_of_all(run, tmp_path):
 
 
 def test_results_are_tables_and_json():
-    scores = [Score("BLEU", 41.234, "nrefs:1"), Score("chrF2", 66.0, "nrefs:1")]
-    assert score_lines(scores) == "BLEU\t41.23\tnrefs:1\nchrF2\t66.00\tnrefs:1"
     drawn = (1000, "12345", "nrefs:1|bs:1000")
     comparisons = [
         Significance("bootstrap", "BLEU", 40.0, 41.234, 0.01249, *drawn),

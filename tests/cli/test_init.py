@@ -183,33 +183,22 @@ def test_text_of_one_language_needs_the_other_file(folder, options):
     assert message.endswith("give the file with the translations too")
 
 
-def damaged(folder, problem):
-    source, target = folder / "bad.en", folder / "bad.de"
-    source.write_bytes((folder / "my.corpus.en").read_bytes())
-    target.write_bytes((folder / "my.corpus.de").read_bytes())
-    if problem == "another number of lines":
-        target.write_bytes(target.read_bytes() + b"mehr\n")
-    elif problem == "no UTF-8":
-        target.write_bytes(target.read_bytes()[:-1] + b"\xff\n")
-    elif problem == "empty":
-        source.write_bytes(b"")
-        target.write_bytes(b"")
-    elif problem == "three columns":
-        return [write_tsv(folder / "en-de.tsv", columns=3)]
-    return [source, target]
-
-
 @pytest.mark.parametrize(
-    ("problem", "message"),
+    ("damage", "message"),
     [
-        ("another number of lines", "bad.en with 600 and .*bad.de with 601"),
-        ("no UTF-8", "bad.de, line 600: text must be UTF-8"),
-        ("empty", "at least 200 pairs"),
-        ("three columns", "columns are source and target.*`cut -f 1,2`"),
+        (lambda x, y: (x, y + b"mehr\n"), "bad.en with 600 and .*bad.de with 601"),
+        (lambda x, y: (x, y[:-1] + b"\xff\n"), "bad.de, line 600: text must be UTF-8"),
+        (lambda x, y: (b"", b""), "at least 200 pairs"),
+        (None, "columns are source and target.*`cut -f 1,2`"),  # three columns in one file
     ],
 )
-def test_bad_text_writes_nothing(folder, problem, message):
-    files = damaged(folder, problem)
+def test_bad_text_writes_nothing(folder, damage, message):
+    texts = [(folder / f"my.corpus.{language}").read_bytes() for language in ("en", "de")]
+    files = [folder / "bad.en", folder / "bad.de"] if damage else [folder / "en-de.tsv"]
+    for file, text in zip(files, damage(*texts) if damage else texts, strict=False):
+        file.write_bytes(text)
+    if damage is None:
+        write_tsv(*files, columns=3)
     before = sorted(folder.rglob("*"))
     line = fails("init", *files)
     assert re.search(message, line), line

@@ -55,27 +55,17 @@ def test_every_option_of_search_is_on_the_command_line_with_its_description():
         (("--sample", 2, "--beam-size", 2), "--beam-size cannot be used with"),
         (("--mbr", 2, "--alignments"), "--alignments cannot be used with"),
         (("--mbr", 2, "--sample", 2), "cannot be used together"),
+        *(
+            ((option, value), f"Invalid value for '{option}'")
+            for option, value in (
+                *(("--beam-size", 0), ("--length-penalty", -0.1), ("--temperature", 0)),
+                *(("--top-p", 1.1), ("--seed", 2**64), ("--seed", -1)),
+            )
+        ),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(run, arguments, message):
+def test_options_out_of_range_or_that_do_not_go_together_are_refused(run, arguments, message):
     assert message in fails("translate", run, *arguments)
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("--beam-size", 0),
-        ("--length-penalty", -0.1),
-        ("--temperature", 0),
-        ("--top-p", 1.1),
-        ("--seed", 2**64),
-        ("--seed", -1),
-    ],
-)
-def test_values_out_of_range_are_refused(option, value):
-    result = invoke("translate", "run", option, value)
-    assert result.exit_code == 2
-    assert f"Invalid value for '{option}'" in result.stderr
 
 
 COUNT_PAGE_FAULTS = """

@@ -20,7 +20,7 @@ from keras_transformer_cli import _log_lines_hidden
 
 with _log_lines_hidden():
     from keras_transformer import cli
-    from keras_transformer.formats import engines
+    from keras_transformer.cli import translate
     from keras_transformer.translation.hypothesis import Hypothesis
 
 class Shouter:
@@ -29,7 +29,7 @@ class Shouter:
     def translate_nbest(self, sentences, **_):
         return [[Hypothesis(x.upper(), (), 0.0, 0.0, 1)] for x in sentences]
 
-engines.open_translator = lambda *_, **__: Shouter()
+translate.open_translator = lambda *_, **__: Shouter()
 cli.main(sys.argv[1:])
 """
 
@@ -46,13 +46,8 @@ def session(run):
     def start(*arguments, stdout=of_process):
         command = [sys.executable, "-c", SHOUT, "translate", run, *arguments]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TERM": "dumb"}
-        process = subprocess.Popen(
-            [str(word) for word in command],
-            stdin=of_process,
-            stdout=stdout,
-            stderr=of_process,
-            env=environment,
-        )
+        streams = {"stdin": of_process, "stdout": stdout, "stderr": of_process}
+        process = subprocess.Popen([*map(str, command)], env=environment, **streams)
         processes.append(process)
         os.close(of_process)
 
@@ -134,7 +129,7 @@ def test_output_that_cannot_be_written_is_refused_before_the_model_is_loaded(run
         assert fails(*translate, *options).startswith(f"{tmp_path} cannot be written: ")
 
 
-OPEN = "keras_transformer.formats.engines.open_translator"
+OPEN = "keras_transformer.cli.translate.open_translator"
 
 
 class Echo:
@@ -148,21 +143,16 @@ class Echo:
     def translate_nbest(self, sentences, alignments, progress, **beside):
         self.asked.append(beside)
         alignment = ((0, 1), (2, 0)) if alignments else None
+        beams = range(self.n_best)
         return [
-            [
-                Hypothesis(f"{sentence}{n}", (), -n / 3, 0.0, 1, alignment)
-                for n in range(self.n_best)
-            ]
-            for sentence in sentences
+            [Hypothesis(f"{x}{n}", (), -n / 3, 0.0, 1, alignment) for n in beams] for x in sentences
         ]
 
     def sample(self, sentences, options, seed, first_index, progress):
         self.asked.append((options, seed))
         indices = itertools.count(first_index)
-        return [
-            [Hypothesis(f"{sentence}@{index}", (), 0.0, 0.0, 1)] * options.num_samples
-            for sentence, index in zip(sentences, indices, strict=False)
-        ]
+        pairs = zip(sentences, indices, strict=False)
+        return [[Hypothesis(f"{x}@{n}", (), 0.0, 0.0, 1)] * options.num_samples for x, n in pairs]
 
 
 @pytest.fixture
@@ -232,14 +222,8 @@ def test_options_reach_the_translator(run, monkeypatch):
     succeeds("translate", run, *words, "--batch-tokens", 8, "--shortlist", input="one\n")
     ((options, others),) = seen
     assert (options.beam_size, options.min_length, options.length_penalty) == (3, 2, 0.6)
-    assert others == {
-        "overlong": "truncate",
-        "copy_unknown": "characters",
-        "engine": "keras",
-        "use_shortlist": True,
-        "checkpoint": 2,
-        "tokens_per_batch": 8,
-    }
+    text = {"overlong": "truncate", "copy_unknown": "characters", "engine": "keras"}
+    assert others == {**text, "use_shortlist": True, "checkpoint": 2, "tokens_per_batch": 8}
 
 
 def test_a_refused_line_is_numbered_through_the_whole_text(run, echo, write):
@@ -308,19 +292,10 @@ def test_the_shortlist_is_learned_once(run):
     assert not (run / "store").exists()
 
 
-def test_the_output_must_not_replace_an_input(run, tmp_path):
-    (tmp_path / "in.txt").write_text("one two\n")
-    (tmp_path / "link.txt").symlink_to(tmp_path / "in.txt")
-    for output in ("in.txt", "link.txt"):
-        arguments = (tmp_path / "in.txt", "--output", tmp_path / output)
-        assert "must not be an input file" in fails("translate", run, *arguments)
-    assert (tmp_path / "in.txt").read_text() == "one two\n"
-
-
 @pytest.fixture
 def few_lines(monkeypatch):
     """Makes chunks of three lines."""
-    monkeypatch.setattr("keras_transformer.translation.base_translator.STREAMED_LINES", 3)
+    monkeypatch.setattr("keras_transformer.cli.translate.STREAMED_LINES", 3)
 
 
 SENTENCES = "".join(f"{x}\n" for x in ("one", "two three", "", "9", "four", "six", "one", "ten"))
@@ -396,9 +371,11 @@ def test_only_the_same_translation_is_continued(run, write, few_lines, tmp_path,
     assert len({*tmp_path.glob(".partial-*")}) == 5
 
 
-def test_what_has_no_file_cannot_be_continued_or_divided(run, write):
-    source = write("in", "one\n")
+def test_what_the_files_do_not_allow_is_refused(run, write, tmp_path):
+    source, link = write("in", "one\n"), tmp_path / "link"
+    link.symlink_to(source)
     for option, files, message in (
+        *((["--output", x], [source], "must not be an input file") for x in (source, link)),
         (["--resume"], [], "--resume can only be used with FILE"),
         (["--resume"], [source], "--resume can only be used with --output"),
         (["--shard", "1/2"], [], "--shard can only be used with FILE"),
@@ -407,3 +384,4 @@ def test_what_has_no_file_cannot_be_continued_or_divided(run, write):
         (["--shard", "half"], [source], "Invalid value for '--shard': 'half' is no shard, such"),
     ):
         assert message in fails("translate", run, *files, *option, input="one\n")
+    assert source.read_text() == "one\n"

@@ -9,11 +9,7 @@ from support.searching import beam_search, quick_search
 
 from keras_transformer import Ensemble, SamplingOptions, SearchOptions
 from keras_transformer._backend.compile_function import makes_graphs
-from keras_transformer.decoding.batch_search import (
-    FEW_SHAPES,
-    MANY_SHAPES,
-    BatchSearch,
-)
+from keras_transformer.decoding.batch_search import FEW_SHAPES, MANY_SHAPES, BatchSearch
 from keras_transformer.decoding.decoding_loop import make_strategy, search
 from keras_transformer.decoding.request import Request
 from keras_transformer.decoding.sampling import random_numbers

@@ -10,14 +10,7 @@ from keras_transformer import Ensemble, SamplingOptions, SearchOptions
 from keras_transformer.decoding.decoding_loop import search
 from keras_transformer.decoding.request import Request
 
-BATCH, MAX_LENGTH, V = 32, 26, 13
-
-
-def sources():
-    generator = np.random.default_rng(3)
-    ids = generator.integers(4, V, (BATCH, 6)).astype("int32")
-    ids[::3, 4:] = 0
-    return ids
+SOURCES = np.array([[4, 7, 9, 5, 0, 0], [12, 8, 6, 11, 10, 3], [5, 9, 3, 0, 0, 0]], "int32")
 
 
 @pytest.mark.parametrize("ensemble", [False, True])
@@ -25,7 +18,7 @@ def test_a_transformer_goes_on_with_the_sentences_that_are_taken(ensemble):
     model = new_model("rotary", num_layers=1)
     model = Ensemble([model, model]) if ensemble else model
     tokens, rows = np.full((3, 2), 7, "int32"), np.array([2, 0], "int32")
-    _, cache = model.step(tokens, model.init_cache(sources()[:3], 2, beam_size=2), 0)
+    _, cache = model.step(tokens, model.init_cache(SOURCES, 2, beam_size=2), 0)
     expected, _ = model.step(tokens, cache, 1)
     found, _ = model.step(tokens[rows], cache.take_sentences(rows, 3), 1)
     np.testing.assert_allclose(to_numpy(found), to_numpy(expected)[rows], atol=1e-6)
@@ -38,19 +31,24 @@ WORDS, NUMBERS = np.ones((2, 1, 1), "int32"), np.zeros((2, 1, 4), "float32")
 @pytest.mark.parametrize(
     ("options", "request_", "name"),
     [
-        (SearchOptions(), {"random_numbers": NUMBERS}, "random_numbers"),
-        (SearchOptions(), {"required_ids": WORDS, "beam_sizes": [1, 2]}, "beam_sizes"),
+        (SearchOptions(), {"random_numbers": NUMBERS}, "no `random_numbers`"),
+        (SearchOptions(), {"required_ids": WORDS, "beam_sizes": [1, 2]}, "no `beam_sizes` with"),
         (
             SearchOptions(num_beam_groups=2, diversity_penalty=1.0),
             {"beam_sizes": [1, 2]},
-            "can't be combined with `num_beam_groups`",
+            "no `beam_sizes` with .*num_beam_groups=2",
         ),
         (SearchOptions(coverage_penalty=0.2), {}, "needs a model with attention"),
         (SamplingOptions(), {"random_numbers": NUMBERS, "required_ids": WORDS}, "required_ids"),
-        (SamplingOptions(), {}, "`random_numbers` must have the shape.* num_samples=1"),
+        (SamplingOptions(), {}, "`random_numbers` of the shape.* num_samples=1"),
+        (
+            SamplingOptions(),
+            {"random_numbers": NUMBERS[..., 1:]},
+            r"max_length=4.*'random_numbers': \(2, 1, 3\)",
+        ),
     ],
 )
 def test_what_a_search_cannot_do_is_refused(options, request_, name):
-    request = Request(sources()[:2], **request_)
+    request = Request(SOURCES[:2], **request_)
     with pytest.raises(ValueError, match=name):
-        search(PrefixModel(V), request, max_length=4, options=options)
+        search(PrefixModel(13), request, max_length=4, options=options)

@@ -35,24 +35,13 @@ def test_finds_the_best_of_all(vocabulary_size):
 
 
 @pytest.mark.parametrize("vocabulary_size", [7, 2 * K * BLOCK + 1], ids=["small", "large"])
-def test_offsets_are_added_to_the_scores_of_each_hypothesis(vocabulary_size):
-    generator = np.random.default_rng(1)
-    scores = generator.normal(size=(B, N, vocabulary_size)).astype("float32")
+def test_offsets_are_added_and_excluded_tokens_are_those_of_minus_infinity(vocabulary_size):
+    scores = np.random.default_rng(1).normal(size=(B, N, vocabulary_size)).astype("float32")
     offsets = np.array([[0.0, 0.5], [-np.inf, 1.0], [-20.0, -20.5]], "float32")
-    found = top_k_tokens(scores, K, offsets)
-    expected = top_k_tokens(scores + offsets[:, :, None], K)
-    for actual, wanted in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(to_numpy(actual), to_numpy(wanted))
-
-
-@pytest.mark.parametrize("vocabulary_size", [7, 2 * K * BLOCK + 1], ids=["small", "large"])
-def test_excluded_tokens_are_those_of_minus_infinity(vocabulary_size):
-    generator = np.random.default_rng(2)
-    scores = generator.normal(size=(B, N, vocabulary_size)).astype("float32")
     excluded = [0, 2, vocabulary_size - 1]
     scores[:, :, excluded] = 9.0
-    without = scores.copy()
-    without[:, :, excluded] = -np.inf
-    found = top_k_tokens(scores, K, excluded=excluded)
-    for actual, wanted in zip(found, top_k_tokens(without, K), strict=True):
+    expected = scores + offsets[:, :, None]
+    expected[:, :, excluded] = -np.inf
+    found = top_k_tokens(scores, K, offsets, excluded)
+    for actual, wanted in zip(found, top_k_tokens(expected, K), strict=True):
         np.testing.assert_array_equal(to_numpy(actual), to_numpy(wanted))

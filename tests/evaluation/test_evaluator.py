@@ -16,9 +16,7 @@ from support.few_samples import SAMPLES, draw_few_samples
 
 from keras_transformer.data import CorpusError
 from keras_transformer.errors import UserError
-from keras_transformer.evaluation.evaluator import (
-    Evaluator,
-)
+from keras_transformer.evaluation.evaluator import Evaluator
 
 METRICS = ("bleu", "chrf", "ter")
 

@@ -43,14 +43,10 @@ def test_a_member_is_read_or_none(tmp_path):
     assert read_member(path, "note") is None
 
 
-@pytest.mark.parametrize("count, expected", [(1, [4]), (2, [4, 8]), (3, [4, 8, 10])])
-def test_best_have_the_lowest_losses(count, expected):
-    assert ValidationHistory(FALLS_THEN_RISES).best(count) == expected
-
-
-@pytest.mark.parametrize("patience, is_over", [(None, False), (2, True), (3, True), (4, False)])
-def test_is_over_after_checkpoints_without_a_lower_loss(patience, is_over):
-    assert ValidationHistory(FALLS_THEN_RISES).is_over(patience) == is_over
+def test_the_best_have_the_lowest_losses_and_patience_counts_the_checkpoints_after_them():
+    history = ValidationHistory(FALLS_THEN_RISES)
+    assert [history.best(count) for count in (1, 2, 3)] == [[4], [4, 8], [4, 8, 10]]
+    assert [history.is_over(x) for x in (None, 2, 3, 4)] == [False, True, True, False]
 
 
 def test_what_is_not_a_number_is_never_best():

@@ -7,10 +7,7 @@ import pytest
 
 from keras_transformer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
-from keras_transformer.translation.base_translator import (
-    BaseTranslator,
-    is_invisible,
-)
+from keras_transformer.translation.base_translator import BaseTranslator, is_invisible
 from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis
 from keras_transformer.translation.target_constraints import ConstraintError
 

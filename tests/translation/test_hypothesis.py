@@ -1,6 +1,7 @@
 """Joined parts, word alignments and minimum Bayes risk."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -30,21 +31,12 @@ SOURCES = [SourcePart(0, 0, [3], "a dog .", 0), SourcePart(0, 1, [3], "it barks 
 SAMPLES = ["a dog sleeps", "two cats", "a dog sleeps", "a dog sleeping", "a dog"]
 
 
-def test_parts_are_joined_and_summed():
-    joined = join_hypotheses(SOURCES, [FIRST, SECOND])
-    assert (joined.text, joined.ids) == ("ein Hund . er bellt .", (4, 5, 6, 7, 8))
-    assert (joined.score, joined.log_probability, joined.length) == (-1.5, -2.25, 7)
-
-
-def test_a_sentence_with_a_part_that_was_not_found_is_not_found():
+def test_parts_are_joined_and_summed_and_alignments_move_by_the_words_before():
+    pairs = ((0, 4), (1, 0), (1, 1), (1, 3), (2, 2))
+    expected = Hypothesis("ein Hund . er bellt .", (4, 5, 6, 7, 8), -1.5, -2.25, 7, pairs)
+    assert join_hypotheses(SOURCES, [FIRST, SECOND]) == expected
     missing = Hypothesis("", (), -math.inf, -math.inf, 0)
-    joined = join_hypotheses(SOURCES, [SECOND, missing])
-    assert joined == Hypothesis("", (), -math.inf, -math.inf, 0, ())
-
-
-def test_target_words_of_alignments_move_by_the_words_before():
-    joined = join_hypotheses(SOURCES, [FIRST, SECOND])
-    assert joined.alignment == ((0, 4), (1, 0), (1, 1), (1, 3), (2, 2))
+    assert join_hypotheses(SOURCES, [SECOND, missing]) == replace(missing, alignment=())
 
 
 def test_attention_is_that_of_the_last_layer_over_all_positions_at_once():
@@ -63,41 +55,27 @@ def test_attention_is_that_of_the_last_layer_over_all_positions_at_once():
     np.testing.assert_allclose(ops.convert_to_numpy(attention), expected, atol=1e-5)
 
 
-def test_a_target_word_belongs_to_the_source_word_that_gets_most_attention():
-    attention = np.array(
-        [
-            [0.4, 0.3, 0.3],  # "▁Sonn": most to the first piece, but more to the second word
-            [0.2, 0.5, 0.3],  # "tag"
-            [0.9, 0.05, 0.05],  # "▁der"
-        ]
-    )
-    pairs = word_alignment(attention, ["▁the", "▁sun", "day"], ["▁Sonn", "tag", "▁der"])
-    assert pairs == ((0, 1), (1, 0))
-
-
-def test_all_pieces_of_a_target_word_count():
-    attention = np.array([[0.6, 0.4], [0.1, 0.9]])
-    assert word_alignment(attention, ["▁a", "▁b"], ["▁x", "y"]) == ((1, 0),)
-
-
-def test_attention_to_eos_and_padding_does_not_count():
-    attention = np.array([[0.1, 0.2, 0.7, 0.0], [0.0, 0.0, 1.0, 0.0]])
-    assert word_alignment(attention, ["▁a", "▁b"], ["▁x"]) == ((1, 0),)
-
-
-def test_white_space_without_a_word_is_no_word():
-    attention = np.eye(5)
-    source = ["▁", "▁a", "▁", "b", "▁"]  # " a b ": two words
-    assert word_alignment(attention, source, ["▁p", "▁q", "▁r", "▁s"]) == (
-        (0, 0),
-        (0, 1),
-        (1, 2),
-        (1, 3),
-    )
-
-
-def test_a_piece_without_a_mark_can_begin_the_first_word():
-    assert word_alignment(np.eye(2), ["a", "▁b"], ["x", "▁y"]) == ((0, 0), (1, 1))
+@pytest.mark.parametrize(
+    ("attention", "source", "target", "pairs"),
+    [
+        # "Sonn" attends most to the first piece, but more to the second word.
+        (
+            [[0.4, 0.3, 0.3], [0.2, 0.5, 0.3], [0.9, 0.05, 0.05]],
+            "▁the ▁sun day",
+            "▁Sonn tag ▁der",
+            ((0, 1), (1, 0)),
+        ),
+        ([[0.6, 0.4], [0.1, 0.9]], "▁a ▁b", "▁x y", ((1, 0),)),  # all pieces count
+        ([[0.1, 0.2, 0.7, 0.0], [0, 0, 1, 0]], "▁a ▁b", "▁x", ((1, 0),)),  # eos and padding do not
+        # White space without a word is no word: " a b " has two.
+        (np.eye(5), "▁ ▁a ▁ b ▁", "▁p ▁q ▁r ▁s", ((0, 0), (0, 1), (1, 2), (1, 3))),
+        (np.eye(2), "a ▁b", "x ▁y", ((0, 0), (1, 1))),  # the first word has no mark
+    ],
+)
+def test_a_target_word_belongs_to_the_source_word_that_gets_most_attention(
+    attention, source, target, pairs
+):
+    assert word_alignment(np.array(attention), source.split(" "), target.split(" ")) == pairs
 
 
 @pytest.mark.parametrize("model_type, size", [("bpe", 36), ("unigram", 26)])

@@ -88,7 +88,7 @@ def test_an_alignment_is_optional(tokenizer):
 def test_what_has_no_attention_is_refused_in_one_line(tokenizer):
     translator = Translator(small_model(), tokenizer)
     for sentence, target in (("", "d"), ("d", ""), ("d " * 20, "d")):
-        with pytest.raises(UserError, match="must have 1 to 10 tokens. Received: "):
+        with pytest.raises(UserError, match="must have 1 to 10 pieces. Received: "):
             translation_attention(translator, sentence, target)
     with pytest.raises(UserError, match="must be UTF-8 text"):
         translation_attention(translator, "d\udcff", "d")

@@ -4,12 +4,7 @@ import numpy as np
 import pytest
 from support.html_page import Page
 
-from keras_transformer._pages import (
-    _TEMPLATES,
-    bar_chart,
-    line_chart,
-    ticks,
-)
+from keras_transformer._pages import _TEMPLATES, bar_chart, line_chart, ticks
 
 pytestmark = pytest.mark.once
 
