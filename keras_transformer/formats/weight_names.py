@@ -15,7 +15,7 @@ from keras_transformer.models.transformer import Transformer
 _IN_LAYER = re.compile(r"(encoder|decoder)_(?:layer_(\d+)/(.+)|(norm))/(\w+)")
 # Names in a layer: here, in Hugging Face, in Marian, and in CTranslate2, some of whose layers have
 # the weights of several, here with "#", one after another. "*" stands for the name of the weight.
-_SUBLAYERS = """
+_TABLE = """
 self_attention/query           self_attn.q_proj         self_*q          self_attention/linear_0#q
 self_attention/key             self_attn.k_proj         self_*k          self_attention/linear_0#k
 self_attention/value           self_attn.v_proj         self_*v          self_attention/linear_0#v
@@ -30,6 +30,7 @@ feed_forward/inner             fc1                      ffn_*1           ffn/lin
 feed_forward/outer             fc2                      ffn_*2           ffn/linear_1
 feed_forward_residual/norm     final_layer_norm         ffn_ffn_ln_*     ffn/layer_norm
 """
+_SUBLAYERS = {row[0]: row for row in map(str.split, _TABLE.strip().splitlines())}
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,8 @@ class Format:
         """Returns the name of a weight, or "" for one outside layers that `matrices` lacks."""
         if match := _IN_LAYER.fullmatch(path):
             stack, number, sublayer, norm, weight = match.groups()
-            rows = {row[0]: row for row in map(str.split, _SUBLAYERS.splitlines()[1:])}
             place = {"number": number, "index": int(number or 0) - 1}
-            place["sublayer"] = norm or rows[sublayer][self.column]
+            place["sublayer"] = norm or _SUBLAYERS[sublayer][self.column]
             name = (self.norm if norm else self.layer).format(stack=stack, **place)
             return name.replace("*", self.weights[weight])
         layer, _, kind = path.partition("/")
