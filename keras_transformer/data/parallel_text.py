@@ -156,10 +156,8 @@ def columns_and_rows(path: Path, languages: Languages) -> tuple[tuple[str, str],
 
     The columns are found by the languages (see `closest_language`), or by names such as src and
     tgt. Those of a table without such a header are numbers. A column that is a language without
-    region may have several names in the rows, such as en and en-GB.
-
-    Raises:
-        CorpusError: If the columns are not clear. The message shows them.
+    region may have several names in the rows, such as en and en-GB. If the columns are not clear,
+    raises `CorpusError`, whose message shows them.
     """
     read = _READERS.get(suffix_of(path)) or partial(_table, languages=languages)
     rows = read(path)

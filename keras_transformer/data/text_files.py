@@ -198,20 +198,15 @@ def available_chunks(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
     is_abandoned = threading.Event()
     errors: list[BaseException] = []
 
-    def put(item: object) -> None:
-        while not is_abandoned.is_set():
-            with suppress(queue.Full):
-                return arrived.put(item, timeout=1)
-
     def take() -> None:
         try:
             for item in items:
-                put(item)
+                arrived.put(item)
                 if is_abandoned.is_set():
                     return
         except BaseException as error:
             errors.append(error)
-        put(_END)
+        arrived.put(_END)
 
     threading.Thread(target=take, daemon=True).start()
     chunk: list[Any] = [None]
@@ -226,6 +221,8 @@ def available_chunks(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
                 yield found
     finally:
         is_abandoned.set()
+        with suppress(queue.Empty):
+            arrived.get_nowait()  # The thread may wait for a free place.
     if errors:
         raise errors[0]
 
@@ -238,9 +235,8 @@ def download(name: str, folder_url: str, sha256: str) -> Path:
     verified. Every call verifies the file in the cache, and downloads a damaged file again.
     (`keras.utils.get_file` has no timeout, and other processes see its incomplete file.)
 
-    Raises:
-        UserError: If the download fails, if the server is silent for a minute, or if the SHA-256 of
-            the file is not `sha256` (64 lower-case hex digits).
+    Raises `UserError` if the download fails, if the server is silent for a minute, or if the
+    SHA-256 of the file is not `sha256` (64 lower-case hex digits).
     """
     path = keras_home() / "keras_transformer" / sha256[:16] / name
     url = f"{folder_url.rstrip('/')}/{quote(name)}"

@@ -117,8 +117,6 @@ class TokenStore(Sentences):
             UserError: If no pair of a corpus is left, the disk is full, the folder contains other
                 files, or the fingerprint of text, tokenizer and `max_length` is not `fingerprint`.
         """
-        if isinstance(pairs, Iterator):
-            raise TypeError(f"pairs must be iterable more than once. Received: pairs={pairs}")
         directory = Path(directory)
         store = cls(directory) if (directory / _SUMMARY).exists() else None
         if store is None and directory.exists() and any(directory.iterdir()):

@@ -25,11 +25,6 @@ _SHIPPED_RUNS = (_PACKAGE / "_saved_models", _PACKAGE.parent / "saved_models")
 # Recipes of the package have about 2 KiB and 3 levels. PyYAML takes seconds to parse 256 KiB, and
 # minutes if it has thousands of levels.
 _MOST_YAML, _MOST_YAML_LEVELS = 256 * 1024, 100
-_BEGINS = (
-    *(yaml.BlockSequenceStartToken, yaml.BlockMappingStartToken),
-    *(yaml.FlowSequenceStartToken, yaml.FlowMappingStartToken),
-)
-_ENDS = (yaml.BlockEndToken, yaml.FlowSequenceEndToken, yaml.FlowMappingEndToken)
 
 
 def load_recipe(
@@ -119,10 +114,11 @@ def parse_yaml(text: str) -> Any:
     """Parses YAML. Raises a `ValueError` with a one-line message if it is invalid or too large."""
     depth = 0
     try:
-        for token in yaml.scan(text):
-            depth += isinstance(token, _BEGINS) - isinstance(token, _ENDS)
+        for event in yaml.parse(text):
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
             # With aliases, a short file can use gigabytes of memory.
-            is_alias = isinstance(token, yaml.AliasToken)
+            is_alias = isinstance(event, yaml.AliasEvent)
             if is_alias or depth > _MOST_YAML_LEVELS or len(text) > _MOST_YAML:
                 most = f"{_MOST_YAML:,} characters and {_MOST_YAML_LEVELS} levels"
                 raise ValueError(f"YAML must have no aliases, and at most {most}")

@@ -36,6 +36,12 @@ def to_numpy(tensor: Any) -> np.ndarray:
     return keras.ops.convert_to_numpy(tensor)
 
 
+def assert_same_arrays(found: Any, expected: Any, atol: float = 0.0) -> None:
+    """Compares two lists of arrays, tensors or variables, bit for bit if `atol` is 0."""
+    for own, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(to_numpy(own), to_numpy(other), rtol=0, atol=atol)
+
+
 def randomize(layer: Any, seed: int = 0, shape: Any = None) -> Any:
     """Draws every weight anew, biases and gains too: a zero bias hides what is done with it.
 

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from support import own_job
+from support.contract import assert_same_arrays
 from support.small_models import new_model
 
 from keras_transformer.errors import UserError
@@ -28,8 +29,7 @@ def check_same_training(folder, kind, way, places, atol=1e-5):
         found = [float(x.rpartition("loss ")[2]) for x in logs]
         np.testing.assert_allclose(found, loss, rtol=1e-5 + atol)
     models = [keras.saving.load_model(x / "model.keras") for x in (many, one)]
-    for own, other in zip(*(model.get_weights() for model in models), strict=True):
-        np.testing.assert_allclose(own, other, atol=atol)
+    assert_same_arrays(*(model.get_weights() for model in models), atol=atol)
     return logs
 
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
-from support.contract import randomize, to_numpy
+from support.contract import assert_same_arrays, randomize, to_numpy
 from support.small_models import V, inputs_of, new_model
 
 from keras_transformer._backend.fit_data import fit_data
@@ -73,8 +73,7 @@ def test_training_and_saving_are_those_with_all_logits(variant, tmp_path):
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert type(loaded) is Transformer
     assert int(loaded.optimizer.iterations) == 2
-    for own, other in zip(trainer.model.weights, loaded.weights, strict=True):
-        np.testing.assert_array_equal(to_numpy(own), to_numpy(other))
+    assert_same_arrays(trainer.model.weights, loaded.weights)
     for each in (trainer, loaded):  # the loaded model trains on where the trainer stopped
         each.train_on_batch(inputs, labels, weights)
     assert_same_weights(trainer, loaded)
@@ -132,8 +131,7 @@ def test_a_bias_and_additional_losses_count_as_with_all_logits():
     for _ in range(2):
         losses = [x.train_on_batch(ids, ids, return_dict=True)["loss"] for x in (model, trainer)]
         np.testing.assert_allclose(*losses, rtol=1e-5)
-    for own, other in zip(sliced.weights, model.weights, strict=True):
-        np.testing.assert_allclose(to_numpy(own), to_numpy(other), atol=1e-6)
+    assert_same_arrays(sliced.weights, model.weights, atol=1e-6)
 
 
 @pytest.mark.once
@@ -202,8 +200,7 @@ def test_a_teacher_of_another_size_has_its_share_of_the_loss(dtype, tolerance, t
     trainer.compile("sgd")
     found = trainer.train_on_batch(inputs, labels)[0]
     np.testing.assert_allclose(found, expected, rtol=tolerance)
-    for own, kept in zip(teacher.get_weights(), before, strict=True):
-        np.testing.assert_array_equal(own, kept)
+    assert_same_arrays(teacher.weights, before)
     assert len(trainer.trainable_variables) == len(model.trainable_variables)
     trainer.save(tmp_path / "model.keras")
     assert keras.saving.load_model(tmp_path / "model.keras").count_params() == model.count_params()
@@ -215,8 +212,7 @@ def test_a_student_that_equals_its_teacher_stays_as_it_is():
     trainer = SlicedLogitsTrainer(model, new_loss(), teacher=teacher, teacher_weight=1.0)
     trainer.compile(keras.optimizers.SGD(1.0))
     trainer.train_on_batch(inputs, labels_of(inputs))
-    for own, kept in zip(model.get_weights(), before, strict=True):
-        np.testing.assert_allclose(own, kept, atol=1e-5)
+    assert_same_arrays(model.weights, before, atol=1e-5)
 
 
 @pytest.mark.once
@@ -228,8 +224,7 @@ def test_a_teacher_without_weight_changes_no_bit():
         inputs = inputs_of(trainer.model)
         trainer.train_on_batch(inputs, labels_of(inputs))
         steps.append(trainer.model.get_weights())
-    for own, other in zip(*steps, strict=True):
-        np.testing.assert_array_equal(own, other)
+    assert_same_arrays(*steps)
 
 
 @pytest.mark.once

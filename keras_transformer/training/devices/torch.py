@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +14,7 @@ from keras_transformer._backend.types import Tensor
 from keras_transformer.data import Shard
 from keras_transformer.layers import DecoderLayer, EncoderLayer
 from keras_transformer.training.devices.base import Distribution
-from keras_transformer.training.devices.replica import as_replica
+from keras_transformer.training.devices.replica import as_replica, replaced
 
 
 def all_devices(fully_sharded: bool) -> Distribution:
@@ -83,13 +83,8 @@ class TorchProcesses(Distribution):
                 results |= result if isinstance(result, dict) else {metric.name: result}
         return results
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        together, self.gradient_parts = self.gradient_parts, 1
-        try:
-            yield
-        finally:
-            self.gradient_parts = together
+    def alone(self) -> AbstractContextManager[None]:
+        return replaced(self, {"gradient_parts": 1})
 
     @property
     def scale(self) -> int:

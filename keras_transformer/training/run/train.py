@@ -30,11 +30,8 @@ def start(recipe: Recipe) -> Distribution:
 
     With `none`, one process trains on one device. With `data_parallel`, every device gets a part of
     each batch. `model_parallel` also splits the weights over `training.model_shards` devices. It
-    works only on JAX. Call `start` before you make a model.
-
-    Raises:
-        UserError: If the backend does not support the recipe's settings, or would train to other
-            weights than one device.
+    works only on JAX. Call `start` before you make a model. Raises `UserError` if the backend does
+    not support the recipe's settings.
     """
     _check_supported(recipe, keras.config.backend())
     if recipe.training.distribution == "none":

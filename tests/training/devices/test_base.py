@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 from support import tiny_job
+from support.contract import assert_same_arrays
 from support.small_models import new_model
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -112,8 +113,7 @@ def test_an_action_sees_weights_and_optimizer_in_the_copy():
     assert copy.token_loss.label_smoothing == 0.1
     assert seen == [(copy, True)]
     assert int(copy.optimizer.iterations) == 7
-    for own, other in zip(copy.weights, trainer.weights, strict=True):
-        np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (own, other)))
+    assert_same_arrays(copy.weights, trainer.weights)
 
 
 def train_together(directory, processes, devices, settings) -> Run:
@@ -186,7 +186,4 @@ def test_a_job_that_lost_a_worker_goes_on_from_its_newest_checkpoint(tmp_path):
     processes = tiny_job.run_job(stopped, 2)
     assert [process.returncode for process in processes] == [0, 0], processes[0].stderr
     assert_same_training(run, whole)
-    for own, other in zip(
-        open_model(run).get_weights(), open_model(whole).get_weights(), strict=True
-    ):
-        np.testing.assert_array_equal(own, other)
+    assert_same_arrays(open_model(run).weights, open_model(whole).weights)

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import pytest
 from support import tiny_run
-from support.contract import to_numpy
+from support.contract import assert_same_arrays, to_numpy
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata
 
@@ -102,11 +102,6 @@ def assert_same_bits(actual: Path, expected: Path) -> None:
     assert found.keys() == wanted.keys()
     for name in wanted:
         np.testing.assert_array_equal(found[name], wanted[name], err_msg=name)
-
-
-def assert_same_weights(model, other) -> None:
-    for mine, theirs in zip(model.weights, other.weights, strict=True):
-        np.testing.assert_array_equal(to_numpy(mine), to_numpy(theirs))
 
 
 @pytest.mark.once
@@ -244,7 +239,8 @@ def test_training_ends_when_the_validation_loss_has_not_fallen(tmp_path, capsys)
     assert [path.name for path in run.checkpoints()] == names
     told = "ended after 2 checkpoints without a lower validation loss, step-00000003."
     assert told in capsys.readouterr().out
-    assert_same_weights(open_model(run), load_checkpoint_model(run.checkpoints()[0]))
+    first = load_checkpoint_model(run.checkpoints()[0])
+    assert_same_arrays(open_model(run).weights, first.weights)
 
 
 @pytest.mark.slow
@@ -254,8 +250,7 @@ def test_begins_with_the_tokenizer_and_the_weights_of_another_run(whole, tmp_pat
     for file in whole[0].tokenizer_dir.iterdir():
         assert (run.tokenizer_dir / file.name).read_bytes() == file.read_bytes()
     # One step at the beginning of a slow warm-up moves no weight far.
-    for begun, moved in zip(open_model(whole[0]).weights, open_model(run).weights, strict=True):
-        np.testing.assert_allclose(to_numpy(moved), to_numpy(begun), atol=1e-4)
+    assert_same_arrays(open_model(run).weights, open_model(whole[0]).weights, atol=1e-4)
 
 
 def run_of_student(teacher: Run, directory: Path) -> Run:
@@ -350,7 +345,7 @@ def test_another_number_of_checkpoints_is_averaged_again_even_after_a_kill(copy,
         train(changed(copy, evaluation={"average_last": 1}), resume=True)
     before = copy.model_path.read_bytes()
     train(Run.open(copy.directory), resume=True)
-    assert_same_weights(open_model(copy), open_model(copy, checkpoint="last"))
+    assert_same_arrays(open_model(copy).weights, open_model(copy, checkpoint="last").weights)
     assert (copy.directory / "model.previous.keras").read_bytes() == before
 
 

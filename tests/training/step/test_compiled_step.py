@@ -4,6 +4,7 @@ import ablation_layers  # noqa: F401  registers batch normalization
 import keras
 import numpy as np
 import pytest
+from support.contract import assert_same_arrays
 
 from keras_transformer import models
 from keras_transformer.training import MaskedCrossentropy, SlicedLogitsTrainer, TransformerAdam
@@ -94,10 +95,8 @@ def test_compiled_steps_equal_eager_steps_bit_for_bit(make):
     found = seeded(lambda: [one_step(compiled, step, batch) for _ in "abc"], 2)
     assert found == expected
     for name in ("weights", "metrics_variables"):
-        for a, b in zip(getattr(eager, name), getattr(compiled, name), strict=True):
-            np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (a, b)))
-    for a, b in zip(eager.optimizer.variables, compiled.optimizer.variables, strict=True):
-        np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (a, b)))
+        assert_same_arrays(getattr(compiled, name), getattr(eager, name))
+    assert_same_arrays(compiled.optimizer.variables, eager.optimizer.variables)
 
 
 def test_each_shape_of_batches_is_compiled():

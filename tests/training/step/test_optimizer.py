@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from support.contract import assert_same_arrays
 
 from keras_transformer.training import MaskedCrossentropy, TransformerAdam, TransformerSchedule
 from keras_transformer.training.step.optimizer import ema_as_weights
@@ -38,10 +39,6 @@ def sentences(count=8):
     return labels, ((labels != 0) / (labels != 0).sum()).astype("float32")
 
 
-def weights_of(model):
-    return [np.array(weight) for weight in model.get_weights()]
-
-
 def test_accumulated_micro_batches_equal_the_whole_batch():
     accumulation_steps = 2
     labels, weights = sentences()
@@ -59,8 +56,7 @@ def test_accumulated_micro_batches_equal_the_whole_batch():
     )
     norms = [float(model.optimizer.gradient_norm) for model in (whole, split)]
     np.testing.assert_allclose(norms[1], norms[0], rtol=1e-4)
-    for one, other in zip(weights_of(whole), weights_of(split), strict=True):
-        np.testing.assert_allclose(other, one, atol=1e-4)
+    assert_same_arrays(split.weights, whole.weights, atol=1e-4)
 
 
 @pytest.mark.parametrize("accumulation_steps", [None, pytest.param(2, marks=pytest.mark.slow)])
