@@ -190,12 +190,7 @@ class BeamSearch(SearchStrategy):
         return length_divisor(length, penalty, self.options.length_penalty_form)
 
     def _candidates(
-        self,
-        live: Live,
-        logits: Tensor,
-        position: Tensor,
-        request: Request,
-        penalties: Tensor | None = None,
+        self, live: Live, logits: Tensor, position: Tensor, request: Request, penalties: Any = None
     ) -> Candidates:
         """Returns the best continuations of the live hypotheses by one token.
 

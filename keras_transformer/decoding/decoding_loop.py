@@ -27,6 +27,9 @@ from keras_transformer.models.protocol import Searchable
 
 Strategy = BeamSearch | Sampling
 
+# A number of tokens that may be known only at run time, as a 0-d int tensor.
+Length = int | Tensor
+
 # Maximum number of tokens of the first stage of `search`, which always compiles all stages.
 FIRST_STAGE = 24
 
@@ -114,12 +117,7 @@ def make_strategy(
 
 
 def run_stages(
-    model: Searchable,
-    request: Request,
-    max_length: Any,
-    *,
-    strategy: Strategy,
-    in_python: bool = False,
+    model: Any, request: Request, max_length: Any, *, strategy: Strategy, in_python: bool = False
 ) -> SearchResult:
     """Runs all stages of a search: one if `max_length` is known only at run time or `in_python`.
 
@@ -149,12 +147,7 @@ def stages(model: Searchable, max_length: int, first: int, factor: int = 2) -> l
 
 
 def begin(
-    model: Any,
-    request: Request,
-    *,
-    strategy: Strategy,
-    max_length: int | Tensor,
-    length: int | Tensor,
+    model: Any, request: Request, *, strategy: Strategy, max_length: Length, length: Length
 ) -> tuple[Request, Any, Cache]:
     """Returns the request as tensors, and the state and cache before the first token."""
     request = request.as_tensors(max_length, strategy.options.max_length)
@@ -174,14 +167,7 @@ def begin(
 
 
 def resize(
-    model: Searchable,
-    request: Request,
-    state: Any,
-    cache: Cache,
-    rows: Any,
-    *,
-    strategy: Any,
-    length: int,
+    model: Any, request: Request, state: Any, cache: Cache, rows: Any, *, strategy: Any, length: int
 ) -> tuple[Request, Any, Cache]:
     """Keeps the sentences with indices `rows` (None = all), and makes room for `length` tokens."""
     if rows is not None:
@@ -202,7 +188,7 @@ def advance(
     cache: Cache,
     *,
     strategy: Strategy,
-    length: int | Tensor,
+    length: Length,
     max_open: int = 0,
     in_python: bool = False,
 ) -> tuple[Any, Cache, SearchResult, Any]:

@@ -82,11 +82,7 @@ def count_tokens(ids: Ids, pad_id: int) -> Any:
 
 
 def top_k_tokens(
-    scores: Tensor,
-    k: int,
-    offsets: Tensor | None = None,
-    excluded: Collection[int] = (),
-    maxima: Tensor | None = None,
+    scores: Tensor, k: int, offsets: Any = None, excluded: Collection[int] = (), maxima: Any = None
 ) -> tuple[Any, Any, Any]:
     """Finds the k best next tokens over all N hypotheses of each sentence.
 

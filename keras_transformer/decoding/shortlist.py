@@ -142,34 +142,31 @@ def _columns(ids: Ids, shortlist: Ids) -> Any:
 
 
 def lexical_table(
-    store: TokenStore,
-    source_vocabulary_size: int,
-    target_vocabulary_size: int,
-    num_translations: int,
+    store: TokenStore, source_size: int, target_size: int, num_translations: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Estimates p(target token | source token) with IBM model 1 (Brown et al. 1993, §4.1).
 
     Returns the number of occurrences of each of W target tokens, int64 `(W,)`, and the ids of the M
     most probable translations of each of V source tokens, best first, int32 `(V, M)`, padded by -1.
     """
-    pairs = _token_pairs(store, source_vocabulary_size)
-    keys, places = np.unique(pairs[0] * target_vocabulary_size + pairs[1], return_inverse=True)
-    sources, targets = np.divmod(keys, target_vocabulary_size)
+    pairs = _token_pairs(store, source_size)
+    keys, places = np.unique(pairs[0] * target_size + pairs[1], return_inverse=True)
+    sources, targets = np.divmod(keys, target_size)
     probabilities = np.ones(len(keys))
     for _ in range(ITERATIONS):
         shares = probabilities[places]
         shares /= np.bincount(pairs[2], shares)[pairs[2]]
         expected = np.bincount(places, shares, len(keys))
-        totals = np.bincount(sources, expected, source_vocabulary_size + 1)
+        totals = np.bincount(sources, expected, source_size + 1)
         probabilities = expected / totals[sources]
     order = np.lexsort((-probabilities, sources))
     sources, targets = sources[order], targets[order]
     ranks = np.arange(len(sources)) - np.searchsorted(sources, sources)
     is_best = ranks < num_translations
-    table = np.full((source_vocabulary_size + 1, num_translations), -1, "int32")
+    table = np.full((source_size + 1, num_translations), -1, "int32")
     table[sources[is_best], ranks[is_best]] = targets[is_best]
     pieces = store.pieces("target", np.arange(len(store)))
-    return np.bincount(pieces, minlength=target_vocabulary_size), table[:-1]  # no empty word
+    return np.bincount(pieces, minlength=target_size), table[:-1]  # no empty word
 
 
 def _token_pairs(store: TokenStore, empty_id: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -10,7 +10,6 @@ from keras_transformer.capabilities import Capabilities
 from keras_transformer.decoding.decoding_loop import NO_ID
 from keras_transformer.decoding.options import SamplingOptions, SearchOptions
 from keras_transformer.errors import check_is_list
-from keras_transformer.models.protocol import Searchable
 from keras_transformer.translation.hypothesis import Hypothesis
 from keras_transformer.translation.list_search import ListSearch
 
@@ -43,11 +42,7 @@ class Generator:
     """
 
     def __init__(
-        self,
-        model: Searchable,
-        tokenizer: Any,
-        eos_id: int | None = None,
-        tokens_per_batch: int = 2048,
+        self, model: Any, tokenizer: Any, eos_id: int | None = None, tokens_per_batch: int = 2048
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer

@@ -13,7 +13,6 @@ from keras_transformer.decoding.decoding_loop import NO_ID, Strategy, make_strat
 from keras_transformer.decoding.options import SamplingOptions, SearchOptions
 from keras_transformer.decoding.request import Request, SearchResult
 from keras_transformer.decoding.sampling import random_numbers
-from keras_transformer.models.protocol import Searchable
 from keras_transformer.translation.hypothesis import Hypothesis
 
 # Batches run at the same time, because a single one leaves cores or the accelerator idle at times.
@@ -27,11 +26,7 @@ class ListSearch:
     """
 
     def __init__(
-        self,
-        model: Searchable,
-        bos_id: int,
-        eos_id: int,
-        decode: Callable[[list[list[int]]], list[str]],
+        self, model: Any, bos_id: int, eos_id: int, decode: Callable[[list[list[int]]], list[str]]
     ) -> None:
         if Capabilities.of(model).reads_prompt != (bos_id == NO_ID):
             raise ValueError(

@@ -27,13 +27,6 @@ def test_scores_are_shown_and_appended_to_the_run(run):
     assert len((run / "hypotheses" / "validation.txt").read_text().splitlines()) == 10
 
 
-@pytest.mark.parametrize("option", ["max-length", "min-length"])
-def test_a_length_above_that_of_the_model_is_refused(run, option):
-    expected = "must be at most the model's max_length, 24. Received: "
-    assert expected in fails("evaluate", run, f"--{option}", 25)
-    assert not (run / "scores.json").exists()
-
-
 def test_the_checkpoint_is_recorded(run):
     checkpoint = run / "checkpoints" / "step-00000002" / "model.keras"
     (run / "model.keras").unlink()
@@ -183,6 +176,8 @@ def test_what_contradicts_or_is_wrong_is_refused(files, command, message):
         ("--output two --json ./two", "--json must not be an input file"),
         ("--output new --json ./new", "--json must not be an input file or another output"),
         ("--files src two", "src with 1 and two with 2"),
+        ("--max-length 25", "must be at most the model's max_length, 24. Received: max_length=25"),
+        ("--min-length 25", "must be at most the model's max_length, 24. Received: min_length=25"),
         ("--comet-model a", "the metric comet needs the package unbabel-comet, "),
         ("--fail-under comet=1", "the metric comet needs the source sentences and a COMET model"),
     ],
