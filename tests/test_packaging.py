@@ -46,7 +46,6 @@ TESTED_WITH = {
     "formats/exported_model.py": "formats/test_run_folder.py",
     "visualization/attention.py": "visualization/test_attention_example.py",
     "visualization/attention_pages.py": "visualization/test_attention_html.py",
-    "_lazy.py": "test_public_api.py",
     "cli/import_run.py": "formats/test_imported_run.py",
     **{
         f"formats/{name}.py": "formats/test_imported_run.py"

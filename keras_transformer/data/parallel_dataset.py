@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 
+from keras_transformer._backend.fit_data import fit_data as fit_data
 from keras_transformer.data.batch_plan import Batch, BatchPlan
 from keras_transformer.data.parallel_text import Languages, Rows, read_parallel
 from keras_transformer.data.text_files import Pair

@@ -4,10 +4,10 @@ import json
 import re
 import shutil
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from keras_transformer import __version__
 from keras_transformer._files import (
     atomic_write,
     check_is_free,
@@ -165,7 +165,7 @@ def _facts(foreign: ForeignModel, vocabularies: list[Path]) -> dict[str, Any]:
         "sha256": {file.name: sha256_of(file) for file in files},
         "licence": found[1] if found else None,
         "notes": list(foreign.notes),
-        "imported_with": f"keras3-transformer {__version__}",
+        "imported_with": f"keras3-transformer {version('keras3-transformer')}",
     }
 
 
