@@ -20,7 +20,7 @@ BACKENDS = ("jax", "tensorflow", "torch")
 ONCE, EACH = "once", "not once"
 ROOT = Path(__file__).parent.parent
 # With two processes a backend, the longest first, few cores are idle at the end.
-SHORT = ("tests/export", "tests/serving", "tests/training")
+SHORT = ("tests/formats", "tests/serving", "tests/training")
 LONG = tuple(f"--ignore={folder}" for folder in SHORT)
 JOBS = (
     ("jax", EACH, LONG),
