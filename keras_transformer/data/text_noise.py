@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 
 from keras_transformer.data.token_store import SIDES, Sentences
-from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.data.tokenizer import TAG, Tokenizer
 from keras_transformer.data.vocabulary import UNK_ID
 
 _LETTERS = re.compile(r"[^\W\d_]{4,}")  # words in which typos are made
@@ -22,9 +22,9 @@ _Pair = tuple[str, str]
 class TextNoise:
     """Changes parallel text at random, so that a model learns to read what people type in a hurry.
 
-    A changed source has typos (one for each eight words or fewer), or only lower case, or no final mark. A
-    typo swaps, leaves out, repeats or replaces letters inside a word of at least four. The target
-    stays as it is, but loses its final mark together with the source. A pair with an unknown
+    A changed source has typos (one for each eight words or fewer), or only lower case, or no final
+    mark. A typo swaps, leaves out, repeats or replaces letters inside a word of at least four. The
+    target stays as it is, but loses its final mark together with the source. A pair with an unknown
     character does not change.
 
     Args:
@@ -37,6 +37,8 @@ class TextNoise:
 
     def __init__(self, tokenizer: Tokenizer, share: float) -> None:
         self.tokenizer, self.share = tokenizer, share
+        pieces = enumerate(tokenizer.source_pieces)
+        self._tags = {id for id, piece in pieces if TAG.fullmatch(piece.lstrip("▁"))}
 
     def draw(
         self, text: Sentences, pairs: np.ndarray, most: Sequence[float], seed: str
@@ -67,9 +69,9 @@ class TextNoise:
 
     def _split(self, sources: list[list[int]]) -> tuple[list[list[int]], list[str]]:
         """Returns the prefix or tag before each source, and the text after it."""
-        prefix, tags = self.tokenizer.source_prefix_ids, {*self.tokenizer.tag_ids.values()}
+        prefix = self.tokenizer.source_prefix_ids
         sizes = [
-            1 if {*ids[:1]} & tags else len(prefix) * (ids[: len(prefix)] == prefix)
+            len(prefix) if prefix and ids[: len(prefix)] == prefix else int(ids[0] in self._tags)
             for ids in sources
         ]
         split = [(ids[:size], ids[size:]) for ids, size in zip(sources, sizes, strict=True)]
