@@ -2,12 +2,14 @@
 
 import functools
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from keras_transformer.data.piece_sampler import PieceSampler
+from keras_transformer.data.text_noise import TextNoise
 from keras_transformer.data.token_store import SIDES, Sentences, TokenStore
 from keras_transformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from keras_transformer.errors import UserError, check_sizes
@@ -19,6 +21,9 @@ Width = tuple[int, int]
 _MAX_LEVELS = 48  # most lengths to choose from, per side; limits the time of `choose_buckets`
 _REFINEMENTS = 2  # how many times each width is replaced by a better one
 _EVENNESS = 0.1  # of the progress of buckets, beside that of corpora
+# A sentence gets room for the growth of its pieces that this fraction of sentences does not exceed,
+# estimated from so many of them.
+_QUANTILE, _SAMPLE = 0.9, 1_000
 _COUNTS = 1_024  # how many steps' numbers of tokens are kept; more than between two reports
 _TARGET_COST = 2  # of a target token; a source token costs 1, because it needs no logits
 
@@ -76,9 +81,9 @@ class BatchPlan:
             The sample weights are the same as without `shard`. Defaults to all rows.
         weights: How many times a pass uses each pair, a number for each corpus of the store.
             Defaults to once.
-        sampler: Draws the pieces of each batch, with the seed `seed`. Sentences are then padded to
-            lengths with room for more pieces. A sentence whose drawn pieces do not fit keeps those
-            of `store`. Defaults to None, which means the pieces of `store`.
+        samplers: Change the text of each batch at random, one after the other, with the seed
+            `seed`. Sentences are then padded to lengths with room for more pieces. A sentence whose
+            new pieces do not fit stays as it is. Defaults to none.
 
     Raises:
         UserError: If the longest sentence does not fit into a batch.
@@ -96,7 +101,7 @@ class BatchPlan:
         max_shapes: int = 8,
         shard: Shard | None = None,
         weights: Sequence[float] | None = None,
-        sampler: PieceSampler | None = None,
+        samplers: Sequence[PieceSampler | TextNoise] = (),
     ) -> None:
         check_sizes(tokens_per_batch=tokens_per_batch, accumulation_steps=accumulation_steps)
         check_sizes(length_multiple=length_multiple, max_shapes=max_shapes)
@@ -108,11 +113,10 @@ class BatchPlan:
         self.shard = shard or Shard()
         self.weights = weights or [1.0] * len(store.corpora)
         self._ends = np.cumsum(store.corpora)
-        self.sampler = sampler
+        self.samplers = samplers
         self._text = functools.lru_cache(accumulation_steps + 1)(self._read)
         self._tokens = functools.lru_cache(_COUNTS)(self._count)
-        rooms = sampler.room(store) if sampler else [store.lengths(side) for side in SIDES]
-        sources, targets = (room + 1 for room in rooms)
+        sources, targets = (room + 1 for room in self._room())
         widths, bucket_of_pair = choose_buckets(sources, targets, length_multiple, max_shapes)
         least = max(_tokens_per_sentence(*width) for width in widths)
         if tokens_per_batch < least:
@@ -196,11 +200,32 @@ class BatchPlan:
     def _read(self, step: int, micro: int) -> tuple[BatchShape, Sentences, np.ndarray]:
         """Returns the shape of a micro-batch, and a text with the indices of its pairs in it."""
         shape, pairs = self.slot(step, micro)
-        if self.sampler is None:
-            return shape, self.store, pairs
         most = shape.source_length - 1, shape.target_length - 1
         seed = f"{self.seed} {step * self.accumulation_steps + micro}"
-        return shape, self.sampler.draw(self.store, pairs, most, seed), np.arange(len(pairs))
+        return shape, *self._draw(pairs, most, seed)
+
+    def _draw(
+        self, pairs: np.ndarray, most: tuple[float, float], seed: str
+    ) -> tuple[Sentences, np.ndarray]:
+        """Returns the text of some pairs after all samplers, and the places of the pairs in it."""
+        text: Sentences = self.store
+        for sampler in self.samplers:
+            text, pairs = sampler.draw(text, pairs, most, seed), np.arange(len(pairs))
+        return text, pairs
+
+    def _room(self) -> list[np.ndarray]:
+        """Returns for each side the number of pieces to reserve for each sentence: int (pairs,).
+
+        This is at most the number of pieces of the longest sentence.
+        """
+        lengths = [self.store.lengths(side) for side in SIDES]
+        if not self.samplers:
+            return lengths
+        some = np.unique(np.linspace(0, len(self.store) - 1, _SAMPLE, dtype=np.int64))
+        drawn, places = self._draw(some, (math.inf, math.inf), "room")
+        ratios = [drawn.lengths(x, places) / self.store.lengths(x, some) for x in SIDES]
+        growth = np.quantile(ratios, _QUANTILE)
+        return [np.minimum(np.ceil(growth * x), x.max()).astype(np.int64) for x in lengths]
 
     def _count(self, step: int) -> int:
         texts = [self._text(step, micro)[1:] for micro in range(self.accumulation_steps)]

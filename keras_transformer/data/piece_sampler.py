@@ -9,12 +9,9 @@ from random import Random
 
 import numpy as np
 
-from keras_transformer.data.token_store import SIDES, Sentences, TokenStore
+from keras_transformer.data.token_store import SIDES, Sentences
 from keras_transformer.data.tokenizer import Tokenizer
 
-# A sentence gets room for the growth of its pieces that this fraction of sentences does not exceed,
-# estimated from so many of them.
-_QUANTILE, _SAMPLE = 0.9, 1_000
 _MAX_WORDS = 2**15  # whose segmentations are kept in memory, about 2.5 kB each, per side
 
 # For each place in the text of a word: the ids of the pieces that may follow, and the cumulative
@@ -40,36 +37,19 @@ class PieceSampler:
         self._words = {side: _Words(tokenizer, side, alpha) for side in SIDES}
 
     def draw(
-        self, store: TokenStore, pairs: np.ndarray, most: Sequence[float], seed: str
+        self, text: Sentences, pairs: np.ndarray, most: Sequence[float], seed: str
     ) -> Sentences:
         """Returns the sentences with indices `pairs`, a function of the arguments.
 
         A source or target with more pieces than `most` allows on its side keeps its best
         segmentation.
         """
-        random = Random(seed).random
-        offsets, ids = {}, {}
+        random, rows = Random(seed).random, {}
         for side, limit in zip(SIDES, most, strict=True):
-            pieces = iter(store.pieces(side, pairs).tolist())
-            best = [list(itertools.islice(pieces, x)) for x in store.lengths(side, pairs).tolist()]
+            best = text.rows(side, pairs)
             drawn = [self._words[side].draw(sentence, random) for sentence in best]
-            kept = [x if len(x) <= limit else y for x, y in zip(drawn, best, strict=True)]
-            offsets[side] = np.cumsum([0, *map(len, kept)])
-            ids[side] = np.array([*itertools.chain.from_iterable(kept)], np.int32)
-        return Sentences(offsets, ids, store.source_eos)
-
-    def room(self, store: TokenStore) -> list[np.ndarray]:
-        """Returns for each side the number of pieces to reserve for each sentence: int (pairs,).
-
-        This is at most the number of pieces of the longest sentence in `store`.
-        """
-        some = np.unique(np.linspace(0, len(store) - 1, _SAMPLE, dtype=np.int64))
-        drawn = self.draw(store, some, (math.inf, math.inf), "room")
-        places = np.arange(len(some))
-        ratios = [drawn.lengths(side, places) / store.lengths(side, some) for side in SIDES]
-        growth = np.quantile(ratios, _QUANTILE)
-        lengths = (store.lengths(side) for side in SIDES)
-        return [np.minimum(np.ceil(growth * x), x.max()).astype(np.int64) for x in lengths]
+            rows[side] = [x if len(x) <= limit else y for x, y in zip(drawn, best, strict=True)]
+        return Sentences.from_rows(rows, text.source_eos)
 
 
 class _Words:

@@ -5,7 +5,7 @@ import itertools
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,13 @@ class Sentences:
     ) -> None:
         self._offsets, self._ids, self.source_eos = offsets, ids, source_eos
 
+    @classmethod
+    def from_rows(cls, rows: Mapping[str, list[list[int]]], source_eos: bool) -> "Sentences":
+        """Makes the text of the pieces of each sentence, by side."""
+        offsets = {side: np.cumsum([0, *map(len, sentences)]) for side, sentences in rows.items()}
+        joined = {side: [*itertools.chain.from_iterable(x)] for side, x in rows.items()}
+        return Sentences(offsets, {x: np.array(y, np.int32) for x, y in joined.items()}, source_eos)
+
     def lengths(self, side: str, pairs: np.ndarray | None = None) -> np.ndarray:
         """Returns the number of pieces of each "source" or "target" in `pairs`: int64 (B,)."""
         offsets = self._offsets[side]
@@ -46,6 +53,11 @@ class Sentences:
         starts = self._offsets[side][pairs]
         places = np.repeat(starts - ends + lengths, lengths) + np.arange(lengths.sum())
         return self._ids[side][places]
+
+    def rows(self, side: str, pairs: np.ndarray) -> list[list[int]]:
+        """Returns the pieces of each source or target sentence with an index in `pairs`."""
+        pieces = iter(self.pieces(side, pairs).tolist())
+        return [list(itertools.islice(pieces, x)) for x in self.lengths(side, pairs).tolist()]
 
 
 class TokenStore(Sentences):

@@ -372,6 +372,9 @@ class Training(Section):
     """Draw the pieces of the training text at random, in each pass anew, and raise the
     probabilities of segmentations to this power, such as 0.2. Default: always the most probable
     pieces. Needs tokenizer.model_type unigram."""
+    text_noise: Rate = 0.0
+    """Share of the training sentences that are changed at random, in each pass anew: a source with
+    typos, in lower case, or without its final mark (`TextNoise`)."""
     adam_beta_1: Rate = 0.9
     """β₁ of Adam (§5.3)."""
     adam_beta_2: Rate = 0.98

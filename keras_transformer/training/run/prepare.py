@@ -11,6 +11,7 @@ from keras_transformer._files import sha256_of
 from keras_transformer.data import BatchPlan, Shard, Tokenizer, TokenStore, evaluation_batches
 from keras_transformer.data.batch_plan import Batch
 from keras_transformer.data.piece_sampler import PieceSampler
+from keras_transformer.data.text_noise import TextNoise
 from keras_transformer.data.tokenizer import PAD_ID
 from keras_transformer.errors import UserError
 from keras_transformer.models import ARCHITECTURES
@@ -83,6 +84,10 @@ def _text(
 
 def _plan(recipe: Recipe, text: TokenStore, tokenizer: Tokenizer, shard: Shard) -> BatchPlan:
     settings, alpha = recipe.training, recipe.training.subword_regularization
+    samplers = [
+        *([TextNoise(tokenizer, settings.text_noise)] if settings.text_noise else []),
+        *([] if alpha is None else [PieceSampler(tokenizer, alpha)]),
+    ]
     return BatchPlan(
         text,
         settings.tokens_per_batch,
@@ -91,7 +96,7 @@ def _plan(recipe: Recipe, text: TokenStore, tokenizer: Tokenizer, shard: Shard) 
         length_multiple=settings.length_multiple,
         shard=shard,
         weights=[corpus.weight for corpus in recipe.data.corpora("train")],
-        sampler=None if alpha is None else PieceSampler(tokenizer, alpha),
+        samplers=samplers,
     )
 
 
