@@ -11,8 +11,8 @@ from keras_transformer.translation.target_constraints import ConstraintError
 if TYPE_CHECKING:
     from keras_transformer.translation.alignment import TokenAlignment, word_alignment
     from keras_transformer.translation.generator import Generator
-    from keras_transformer.translation.imported_run import import_run
     from keras_transformer.translation.glossary import Glossary
+    from keras_transformer.translation.imported_run import import_run
     from keras_transformer.translation.markup import Segment, Span
     from keras_transformer.translation.open_run import open_model, open_shortlist
     from keras_transformer.translation.saved_run import save_run

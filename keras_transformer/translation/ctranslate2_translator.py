@@ -55,10 +55,10 @@ class CTranslate2Translator(BaseTranslator):
     """Translates lists of sentences on the CPU with a model that `export_ctranslate2` wrote.
 
     The methods `translate`, `translate_nbest`, `translate_segments` and `stream` work as in
-    `Translator`, but without constraints. They find the same translations and scores, except for ties,
-    rounding errors, and a difference in the probabilities. `export_ctranslate2` describes this
-    difference. `open_translator(run, engine="ctranslate2")` converts a run's model and returns a
-    `CTranslate2Translator`.
+    `Translator`, but without constraints. They find the same translations and scores, except for
+    ties, rounding errors, and a difference in the probabilities. `export_ctranslate2` describes
+    this difference. `open_translator(run, engine="ctranslate2")` converts a run's model and returns
+    a `CTranslate2Translator`.
 
     CTranslate2 returns `beam_size` finished hypotheses. The best is among them, and with the form
     `"power"` of the length penalty also the `n_best` best. Its scores leave out

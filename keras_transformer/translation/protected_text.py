@@ -29,7 +29,7 @@ _PATTERN = regex.compile(
     | (?<![\w.])[\w-]{2,}\.(?:[a-z]{2,4}\d?)(?![\w.])                       # names of files
     | (?<!\w)[^\W\d]\w*[\d_]\w*(?:[.\-]\w+)*+                               # identifiers
     )
-    | (?P<number>(?<![\w.])\d+(?:[.,:\-/]\d+)*+(?!\w))
+    | (?P<number>(?<![\w.\-−+])[\-−+]?\d+(?:[.,:\-/]\d+)*+(?!\w))
     | (?P<mark>
       (?:\p{RI}\p{RI}|[\d*\#]\uFE0F?\u20E3
       |(?!\d)\p{Emoji}[\p{EMod}\uFE0F\U000E0020-\U000E007F]*(?:\u200D\p{ExtPict}[\p{EMod}\uFE0F]*)*)

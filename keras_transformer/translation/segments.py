@@ -18,7 +18,7 @@ from keras_transformer.translation.alignment import (
 from keras_transformer.translation.base_translator import counted_progress
 from keras_transformer.translation.glossary import Glossary
 from keras_transformer.translation.hypothesis import Hypothesis, SourcePart
-from keras_transformer.translation.long_lines import separator, sentence_ends
+from keras_transformer.translation.long_lines import sentence_ends, separator
 from keras_transformer.translation.markup import Segment, Span, project
 from keras_transformer.translation.protected_text import Item, protected
 from keras_transformer.translation.target_constraints import TargetConstraints
