@@ -1,5 +1,6 @@
 """Text with markup, and its translation with the same markup."""
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -107,7 +108,7 @@ class _Projection:
         self.source, self.target, self.escape = source, target, escape
         texts = ((source, alignment.source), (target, alignment.target))
         of_source, of_target = (
-            [n for n, (start, end) in enumerate(x) if any(map(str.isalnum, text[start:end]))]
+            [n for n, (start, end) in enumerate(x) if _has_words(text[start:end])]
             for text, x in texts
         )
         self.sources = [alignment.source[n] for n in of_source]
@@ -149,21 +150,20 @@ class _Projection:
                 share = self.shares[:, words].sum(1)
                 child.words = _best_range([(n, share[n]) for n in node.words], free)
             free -= {*child.words}
-            if child.words:
-                child.start, child.end = self._with_marks(child, node, start, end)
-            else:
-                child.start = child.end = self._gap(child, node, start, end)
+            place = self._with_marks if child.words else self._without_words
+            child.start, child.end = place(child, node, start, end)
 
     def _words(self, span: Span) -> list[int]:
         places = enumerate(self.sources)
-        return [n for n, (start, end) in places if start < span.end and span.start < end]
+        is_empty = span.start == span.end
+        return [n for n, x in places if x[0] < span.end and span.start < x[1] and not is_empty]
 
     def _literal(self, span: Span, free: set[int]) -> range:
         """Returns the words that are written as a replacement, or as what it replaces."""
         if span.replacement is None:
             return range(0)
         for text in (self.source[span.start : span.end], span.replacement):
-            if any(map(str.isalnum, text)):
+            if _has_words(text):
                 ending = r"(?:['’]?\w{1,2})?" if text[-1].isalpha() else ""  # as in "Toms"
                 for found in re.finditer(rf"(?<!\w){re.escape(text)}{ending}(?!\w)", self.target):
                     start, end = found.span()
@@ -183,48 +183,58 @@ class _Projection:
         if words[-1] == node.words[-1] and not self.source[span.end : node.span.end].strip():
             last = end
         elif not covered[-1].isalnum():
-            last += len(_MARKS.match(text, last, end)[0])  # type: ignore[index]
+            last += _marks(text[last:end])
         if words[0] == node.words[0] and not self.source[node.span.start : span.start].strip():
             first = start
         elif not covered[0].isalnum():
-            first -= len(_MARKS.match(text[start:first][::-1])[0])  # type: ignore[index]
+            first -= _marks(text[start:first][::-1])
         return first, last
 
-    def _gap(self, child: _Node, node: _Node, start: int, end: int) -> int:
-        """Returns the place of an empty element: that with the fewest crossing words."""
+    def _without_words(self, child: _Node, node: _Node, start: int, end: int) -> tuple[int, int]:
+        """Returns the characters of marks, or the gap of an element with the fewest crossings."""
         span, source = child.span, self.source
+        covered = source[span.start : span.end].strip()
+        if covered and (at := self.target.find(covered, start, end)) >= 0:
+            return at, at + len(covered)
         left, right = source[node.span.start : span.start], source[span.end : node.span.end]
-        if not left.strip():
-            return start
-        if not right.strip():
-            return end
         known = [n for n, x in enumerate(self.sources) if x[1] <= span.start]
         share = self.shares[:, known].sum(1)[node.words.start : node.words.stop]
         costs = [(1 - share[:n]).sum() + share[n:].sum() for n in range(len(share) + 1)]
-        gap = node.words.start + int(np.argmin(costs))
-        if not any(map(str.isalnum, right)):
-            gap = node.words.stop
-        follows = right[0].isspace() or not right[0].isalnum()
-        if left[-1].isspace() and right[0].isspace():
-            child.span = replace(span, after=f"{span.after} ")
-        elif follows and gap > node.words.start:
-            last = self.targets[gap - 1][1]
-            return last if left[-1].isalnum() else _MARKS.match(self.target, last, end).end()  # type: ignore[union-attr]
-        return self.targets[gap][0] if gap < node.words.stop else end
+        gap = int(np.argmin(costs)) if _has_words(right) else len(share)
+        gap = node.words.start + (gap if _has_words(left) else 0)
+        before = self.targets[gap - 1][1] if gap > node.words.start else start
+        after = self.targets[gap][0] if gap < node.words.stop else end
+        between, at = self.target[before:after], before
+        if left.strip() and not left.rstrip()[-1].isalnum():
+            at = before + _marks(between)
+        if right.strip() and not right.lstrip()[0].isalnum():
+            after -= _marks(between[::-1])
+        if not left.strip() or not right.strip():
+            at = end if left.strip() else start
+        elif gap < node.words.stop and (left[-1].isspace() or right[0].isalnum()):
+            at = after
+            if left[-1].isspace() and right[0].isspace():
+                child.span = replace(span, after=f"{span.after} ")
+        return at, at
 
 
-_MARKS = re.compile(r"[^\w\s]*")
+def _has_words(text: str) -> bool:
+    return any(map(str.isalnum, text))
+
+
+def _marks(text: str) -> int:
+    """Returns the number of marks with which a text begins."""
+    return sum(1 for _ in itertools.takewhile(lambda x: not (x.isalnum() or x.isspace()), text))
 
 
 def _best_range(shares: Sequence[tuple[int, float]], free: set[int]) -> range:
     """Returns the contiguous free words whose shares have the largest sum above a half each."""
-    gains = [(n, share - 0.5 if n in free else -np.inf) for n, share in shares]
     best, total, first = -np.inf, 0.0, 0
     found = range(0)
-    for n, gain in gains:
+    for n, share in shares:
         if total <= 0:
             total, first = 0.0, n
-        total += gain
+        total += share - 0.5 if n in free else -np.inf
         if total > best:
             best, found = total, range(first, n + 1)
     return found

@@ -20,10 +20,9 @@ _INNER_WORD = regex.compile(rf"(?<![\p{{L}}\p{{M}}])(?<=[\p{{L}}\p{{M}},;]\s|\p{
 _OPEN_END = regex.compile(r"[\p{L}\p{M}\p{N}][\p{Pe}\p{Pf}\"']*$")
 # A single mark that ends a sentence. Quotes and brackets may follow.
 _FINAL_MARK = regex.compile(r"(?<!\p{P})[\p{SB=STerm}\p{SB=ATerm}](?=[\p{Pe}\p{Pf}\"']*$)")
+_SENTENCE_BEGIN = regex.compile(r"[.!?…]\P{L}*\s\P{L}*$")  # before its first word
 # In a title without a final mark, words of fewer letters may begin in lower case, such as "of".
 _SHORT = 4
-# A line of fewer words that has a final mark, such as "Happy New Year!", is no title.
-_LEAST_WORDS = 4
 _MOST_LINES = 1_000_000
 
 
@@ -133,27 +132,26 @@ class WordForms:
         is_closed = bool(self.final_mark and _OPEN_END.search(line))
         words = [line[start:end] for start, end in places]
         whole = [line[x:y] for x, y in places if line[x - 1 : x] not in ("'", "’")]
-        text, changed = self._in_usual_forms(line, places)
-        is_upper = changed > 0 and "".join(words).isupper()
-        is_title = changed > 1 - is_closed and all(
-            x[0].isupper() or (is_closed and len(x) < _SHORT) for x in whole
+        is_upper = "".join(words).isupper()
+        text, changed = line, 0
+        if is_upper or all(x[0].isupper() or (is_closed and len(x) < _SHORT) for x in whole):
+            text, changed = self._in_usual_forms(line, places)
+        # A line such as "Dear Tom!" or "TV" is not changed.
+        text, is_upper = (
+            (text, is_upper) if changed > (not (is_upper or is_closed)) else (line, False)
         )
-        is_title &= is_closed or len(whole) >= _LEAST_WORDS
-        return Rewritten(
-            (text if is_upper or is_title else line) + self.final_mark * is_closed,
-            is_upper,
-            is_closed,
-        )
+        return Rewritten(text + self.final_mark * is_closed, is_upper, is_closed)
 
     def _in_usual_forms(self, line: str, places: list[tuple[int, int]]) -> tuple[str, int]:
         """Returns a line with the usual forms of its words, and the number of changed words."""
-        letters, changed = [*line], 0
+        letters, changed, last = [*line], 0, 0
         for start, end in places:
             word = line[start:end]
             form = self._usual.get(word.lower(), word.lower())
-            if regex.search(r"^\P{L}*$|[.!?…]\P{L}*\s\P{L}*$", line[:start]):
+            if _SENTENCE_BEGIN.search(line[last:start] if last else f". {line[:start]}"):
                 form = form[:1].upper() + form[1:]
             if form != word and len(form) == len(word):
                 letters[start:end] = form
                 changed += 1
+            last = end
         return "".join(letters), changed

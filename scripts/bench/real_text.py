@@ -142,9 +142,13 @@ def main() -> None:
     found: dict[str, float] = {**segments(rows, translator, arguments.verbose)}
     found |= terms(rows, translator, sources, arguments.verbose)
     found |= case(plain, translator, (sources[:LINES], references[:LINES]))
-    table = [{"what": name, "figure": x, "at_least": EXPECTED.get(name)} for name, x in found.items()]
+    table = [
+        {"what": name, "figure": x, "at_least": EXPECTED.get(name)} for name, x in found.items()
+    ]
     show(table, {"what": "", "figure": ".2f", "at_least": ""}, arguments.json)
-    low = [name for name, least in EXPECTED.items() if found[name] * (1 if least > 0 else -1) < least]
+    low = [
+        name for name, least in EXPECTED.items() if found[name] * (1 if least > 0 else -1) < least
+    ]
     raise SystemExit(f"too low: {', '.join(low)}" if low else 0)
 
 
