@@ -6,9 +6,14 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from keras_transformer.translation.base_translator import BaseTranslator, Progress
 from keras_transformer.translation.markup import Segment, Span
+
+if TYPE_CHECKING:
+    from keras_transformer.translation.glossary import Glossary
+    from keras_transformer.translation.segments import TranslatedSegment
 
 Change = Callable[[str], str]
 # Codes of source and target.
@@ -26,13 +31,15 @@ class Document:
     Attributes:
         escape: What writes text in the syntax of the file.
         errors: What to do with characters that the encoding lacks, as of `str.encode`.
+        encoding: The encoding of the file.
+        bom: The byte order mark of the file.
         text: The text with marks.
         segments: The segments in the order of their marks.
     """
 
     def __init__(self, escape: Change = str, errors: str = "strict") -> None:
         self.escape, self.errors = escape, errors
-        self.text = ""
+        self.encoding, self.bom, self.text = "utf-8", b"", ""
         self.segments: list[Segment] = []
         self._writers: list[Change] = []
         self._key = secrets.token_hex(4)  # No file has it by chance.
@@ -43,6 +50,16 @@ class Document:
         self._writers.append(write)
         return f"\0{self._key}:{len(self.segments) - 1}\0"
 
+    def translate(
+        self, translator: BaseTranslator, glossary: "Glossary | None", progress: Progress
+    ) -> "tuple[bytes, list[TranslatedSegment]]":
+        """Returns the content of the translated file, and its segments."""
+        found = translator.translate_segments(
+            self.segments, glossary=glossary, escape=self.escape, progress=progress
+        )
+        text = self.render([segment.text for segment in found])
+        return self.bom + text.encode(self.encoding, self.errors), found
+
     def render(self, translations: Sequence[str]) -> str:
         """Returns the text with translations of its segments. Markup may have marks, too."""
 
@@ -50,7 +67,7 @@ class Document:
             number = int(found[1])
             return self._writers[number](mark.sub(written, translations[number]))
 
-        mark = re.compile(rf"\0{self._key}:(\d+)\0")
+        mark = re.compile(f"\0{self._key}:([0-9]+)\0")
         return mark.sub(written, self.text)
 
 
@@ -198,9 +215,7 @@ class SegmentBuilder:
         return Segment("".join(pieces), tuple(spans))
 
 
-def with_marks(
-    document: Document, text: str, write: Change = str, unescape: Change = str
-) -> str:
+def with_marks(document: Document, text: str, write: Change = str, unescape: Change = str) -> str:
     """Returns a text with marks for its paragraphs, which keep their number of lines.
 
     A new paragraph begins with a blank or indented line, or with a dash, as in a dialogue. `write`

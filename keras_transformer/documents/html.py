@@ -3,9 +3,9 @@
 import html
 import itertools
 import re
-from pathlib import Path
 from collections.abc import Sequence
 from html.parser import HTMLParser
+from pathlib import Path
 
 from keras_transformer.data.languages import closest_language, is_right_to_left
 from keras_transformer.documents.document import (
@@ -139,7 +139,9 @@ class _Page(HTMLParser):
         new = {x: target for x in ("lang", "xml:lang") if target and x in attributes}
         if target and name == "html":
             new["lang"] = target
-        if target and ((is_rtl and name == "html") or "dir" in attributes and name in ("html", "body")):
+        if target and (
+            (is_rtl and name == "html") or "dir" in attributes and name in ("html", "body")
+        ):
             new["dir"] = "rtl" if is_rtl else "ltr"
         texts = set(_ATTRIBUTES)
         if name == "meta":

@@ -2,8 +2,8 @@
 
 import itertools
 import re
-from pathlib import Path
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from keras_transformer.data.text_files import extra

@@ -1,15 +1,31 @@
-"""Finds the text of subtitles in SRT and WebVTT. Numbers, times, settings and notes stay."""
+"""Finds the text of lines and of subtitles. Numbers, times, settings and notes stay."""
 
 import html
 import re
 from pathlib import Path
 
-from keras_transformer.documents.document import Change, Document, Languages, with_marks
+from keras_transformer.documents.document import (
+    Change,
+    Document,
+    Languages,
+    SegmentBuilder,
+    with_marks,
+)
 
 _CUE = re.compile(
     r"(?:^|(?<=[\r\n]))(?P<time>[^\r\n]*-->[^\r\n]*(?:\r\n|\r|\n))"
     r"(?P<text>(?:(?![ \t]*(?:[\r\n]|\Z))[^\r\n]+(?:\r\n|\r|\n|\Z))+)"
 )
+
+
+def read_text(text: str, languages: Languages, path: Path) -> Document:
+    """Takes each line as a segment."""
+    document = Document()
+    builder, lines = SegmentBuilder(document), re.split("(\\r\\n|\\r|\\n)", text)
+    for line in lines:
+        builder.add_text(line)
+        document.text += builder.build()
+    return document
 
 
 def read_srt(text: str, languages: Languages, path: Path) -> Document:

@@ -139,7 +139,9 @@ def read_xliff(text: str, languages: Languages, path: Path) -> Document:
             version = version or attributes.get("version", "")
             is_open = attributes.get("translate") != "no" and (not stack or stack[-1][1])
             stack.append((number, is_open, {}))
-            names = ("source-language", "target-language") if name == "file" else ("srcLang", "trgLang")
+            names = (
+                ("source-language", "target-language") if name == "file" else ("srcLang", "trgLang")
+            )
             if names[0] in attributes:
                 _check_languages(tuple(map(attributes.get, names)), languages, path)
                 if languages[1] and names[1] not in attributes:

@@ -155,7 +155,8 @@ class _Projection:
 
     def _words(self, span: Span) -> list[int]:
         places = enumerate(self.sources)
-        return [n for n, (start, end) in places if start < span.end and span.start < end]
+        is_empty = span.start == span.end
+        return [n for n, x in places if x[0] < span.end and span.start < x[1] and not is_empty]
 
     def _literal(self, span: Span, free: set[int]) -> range:
         """Returns the words that are written as a replacement, or as what it replaces."""
