@@ -74,7 +74,7 @@ def test_any_tags_and_any_attention_give_a_tree_that_has_each_tag_once():
             ill.append((source, spans, found))
         if number % 3 == 0 and tags.text.count("QQ") != 1:
             ill.append((source, spans, found))
-    assert ill == []
+    assert ill[:3] == []
 
 
 def projected(source, target, links, escape=str):
