@@ -3,6 +3,7 @@
 import itertools
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,6 +43,18 @@ class TranslateOptions(parameters.TextOptions, parameters.TranslatorOptions):
     """File with forbidden words: one line per sentence, tabs between words."""
     alignments: bool = False
     """Write a tab and word alignments, such as "0-0 1-2", after each translation."""
+    word_scores: bool = False
+    """Write a tab and the mean log-probability (nats) of the tokens of each word after each
+    translation."""
+    protect: bool = False
+    """Keep placeholders such as {name} and %s, URLs, e-mail addresses, identifiers, numbers and
+    emoji as they are."""
+    glossary: ExistingFile = None
+    """File with a term, a tab and its translation on each line. Terms are whole words in any case,
+    and each form of a word is a term. A third column =case finds a term only as it is written."""
+    as_written: bool = False
+    """Translate lines in upper case, titles and lines without a final mark as they are written.
+    Otherwise, the model reads them as sentences, if RUN has learned the forms of words."""
     sample: int | None = Field(None, ge=1, le=10_000, title="N")
     """Sample N translations per sentence instead of using beam search."""
     mbr: int | None = Field(None, ge=1, le=10_000, title="N")
@@ -92,6 +105,7 @@ def translate_command(
     keras-transformer translate runs/a in.txt --sample 5 --temperature 0.8 --top-p 0.95 --seed 7
     keras-transformer translate runs/a in.txt --mbr 32
     keras-transformer translate runs/a in.txt --alignments
+    keras-transformer translate runs/a in.txt --protect --glossary terms.tsv
     keras-transformer translate runs/a in.txt --shortlist
     keras-transformer translate runs/a in.txt --checkpoint best
     keras-transformer translate runs/a in.txt --output out.txt --resume
@@ -103,6 +117,7 @@ def translate_command(
     from keras_transformer.runs.run import Run
     from keras_transformer.translation.base_translator import STREAMED_LINES
     from keras_transformer.translation.engines import open_translator
+    from keras_transformer.translation.glossary import Glossary
 
     runs = [Run.open(path) for path in (run, *options.ensemble)]
     recipe = runs[0].recipe
@@ -112,23 +127,33 @@ def translate_command(
         chunks, first, total = _chunks(_lines(sentences, *constraints), file, options.shard)
         if is_session := terminal.is_session(file):
             click.echo(f"Loading {run}.", err=True)
-        chosen = options.model_dump(include={"overlong", "copy_unknown"})
+        chosen = options.model_dump(include={"overlong", "copy_unknown", "as_written"})
         arguments = {**options.arguments(), **chosen, "options": found}
         translator = checked(open_translator, runs, **arguments)
         if is_session and translator.waiting:
             hint = "The first translation takes longer, because the search is compiled."
             click.echo(hint, err=True)
-        settings: Given = {"alignments": options.alignments}
+        settings: Given = {"word_scores": options.word_scores}
+        if options.protect or options.glossary:
+            settings["glossary"] = Glossary.read(options.glossary) if options.glossary else None
+        else:
+            settings["alignments"] = options.alignments
         if drawn:
             sample = translator.translate_mbr if options.mbr else translator.sample
             settings = {"sample": sample, "options": drawn, "seed": options.seed or 0}
+        applied: Counter[tuple[str, str]] = Counter()
         first += (done := finished * STREAMED_LINES)
         shown = (total, translator.waiting, options.output, done)
         with terminal.progress_bar("translating", *shown) as bar:
             for chunk in itertools.islice(chunks, finished, None):
                 results = _hypotheses(translator, chunk, first, progress=bar.update, **settings)
                 write("".join(_text(x, options.scores) for best in results for x in best))
+                if options.glossary:
+                    applied.update(x for best in results for found in best for x in found.terms)
                 first += len(chunk)
+        if options.glossary:
+            shown = ", ".join(f"{x} → {y} ({count})" for (x, y), count in applied.most_common())
+            click.echo(f"Terms of the glossary: {shown or 'none'}", err=True)
 
 
 def _check_files(options: TranslateOptions, file: Path | None, *others: Path | None) -> None:
@@ -195,6 +220,11 @@ def _sampling(options: TranslateOptions, sampling: Given, search: Given) -> Samp
         raise UserError(f"{flags(refused)} can only be used with --sample or --mbr")
     if drawn and (refused := given | (search.keys() - DecodingOptions.model_fields)):
         raise UserError(f"{flags(refused)} cannot be used with --sample or --mbr")
+    kept = options.model_fields_set & {"protect", "glossary"}
+    alone = given | drawn | search.keys() & {"n_best"} | options.model_fields_set & {"scores"}
+    if kept and alone:
+        raise UserError(f"{flags(kept)} cannot be used with {flags(alone)}")
+    given -= {"alignments"}
     given |= {"copy_unknown characters"} if options.copy_unknown == "characters" else set()
     if options.engine == "ctranslate2" and (refused := given or drawn):
         raise UserError(
@@ -230,6 +260,10 @@ def _hypotheses(
     sentences, prefixes, required, forbidden = map(list, zip(*chunk, strict=True))
     if sample := settings.pop("sample", None):
         return sample(sentences, first_index=first, **settings)
+    if "glossary" in settings:
+        from keras_transformer.translation.markup import Segment
+
+        return [[x] for x in translator.translate_segments([*map(Segment, sentences)], **settings)]
     settings |= {"prefixes": prefixes, "required": required, "forbidden": forbidden}
     try:
         return translator.translate_nbest(sentences, **settings)
@@ -242,6 +276,8 @@ def _text(found: Any, scores: bool) -> str:
     fields.append(as_line(found.text))
     if (alignment := getattr(found, "alignment", None)) is not None:
         fields.append(" ".join(f"{source}-{target}" for source, target in alignment))
+    if word_scores := getattr(found, "word_scores", None):
+        fields.append(" ".join(f"{x if isinstance(x, float) else x[1]:.2f}" for x in word_scores))
     return "\t".join(fields) + "\n"
 
 

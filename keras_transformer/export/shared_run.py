@@ -79,13 +79,15 @@ def export_shared_run(
             shutil.copytree(text, partial / "text", ignore=shutil.ignore_patterns("train.*"))
         if run.fingerprints_path.exists():
             shutil.copy(run.fingerprints_path, partial)
+        if run.word_forms_path.exists():
+            shutil.copy(run.word_forms_path, partial)
         if scores := _scores(run, checkpoint):
             write_json(copy.scores_path, scores)
         return compare_translations(
             "copy",
             Translator(exact, tokenizer, run.recipe.evaluation.search_options()),
             sentences,
-            scored_translations(open_translator(copy), sentences),
+            scored_translations(open_translator(copy, as_written=True), sentences),
             tolerance=_SCORE_TOLERANCE,
             is_exact=quantization == "float32",
         )

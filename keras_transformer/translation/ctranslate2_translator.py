@@ -6,10 +6,12 @@ import os
 import sys
 import zipfile
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from keras_transformer._backend import check_not_forked
 from keras_transformer._files import atomic_write, read_config, remove
@@ -31,6 +33,7 @@ from keras_transformer.translation.comparison import (
 )
 from keras_transformer.translation.hypothesis import Hypothesis, SourcePart
 from keras_transformer.translation.target_constraints import TargetConstraints
+from keras_transformer.translation.word_forms import WordForms
 
 # CTranslate2 lacks the other options, or applies them to logits, before the softmax.
 SUPPORTED = ("beam_size", "n_best", "length_penalty", "length_penalty_form", "max_length")
@@ -42,7 +45,7 @@ NUM_WORKERS = min(os.cpu_count() or 1, 8)
 NO_PENALTY = 1e-9
 
 FOLDER = ".ctranslate2"
-VERSION = 3  # Raise it if the conversion changes.
+VERSION = 4  # Raise it if the conversion changes.
 SENTENCES = 32  # Number of sentences that conversion and model translate for the comparison.
 # Translations tie if their log-probabilities differ by at most this number of nats per token.
 TOLERANCE = 1e-2
@@ -51,11 +54,11 @@ TOLERANCE = 1e-2
 class CTranslate2Translator(BaseTranslator):
     """Translates lists of sentences on the CPU with a model that `export_ctranslate2` wrote.
 
-    The methods `translate`, `translate_nbest` and `stream` work as in `Translator`, but without
-    constraints and alignments. They find the same translations and scores, except for ties,
-    rounding errors, and a difference in the probabilities. `export_ctranslate2` describes this
-    difference. `open_translator(run, engine="ctranslate2")` converts a run's model and returns a
-    `CTranslate2Translator`.
+    The methods `translate`, `translate_nbest`, `translate_segments` and `stream` work as in
+    `Translator`, but without constraints. They find the same translations and scores, except for
+    ties, rounding errors, and a difference in the probabilities. `export_ctranslate2` describes
+    this difference. `open_translator(run, engine="ctranslate2")` converts a run's model and returns
+    a `CTranslate2Translator`.
 
     CTranslate2 returns `beam_size` finished hypotheses. The best is among them, and with the form
     `"power"` of the length penalty also the `n_best` best. Its scores leave out
@@ -73,6 +76,7 @@ class CTranslate2Translator(BaseTranslator):
             above 1, `length_penalty_form` must be `"power"`, or `length_penalty` must be 0.
         overlong: As for `Translator`.
         copy_unknown: `"lines"` or `"never"`, as for `Translator`.
+        word_forms: As for `Translator`.
 
     Raises:
         UserError: If ctranslate2 is not installed or cannot load the folder, or if CTranslate2 does
@@ -86,6 +90,7 @@ class CTranslate2Translator(BaseTranslator):
         options: SearchOptions | None = None,
         overlong: Overlong = "split",
         copy_unknown: CopyUnknown = "lines",
+        word_forms: WordForms | None = None,
     ) -> None:
         engine = import_ctranslate2(options or SearchOptions())
         check_not_forked("ctranslate2")
@@ -100,7 +105,7 @@ class CTranslate2Translator(BaseTranslator):
             )
         except (OSError, KeyError, TypeError, ValueError, RuntimeError, UserError) as error:
             raise UserError(f"{directory} is not an export for CTranslate2: {error}") from None
-        super().__init__(tokenizer, max_length, options, overlong, copy_unknown)
+        super().__init__(tokenizer, max_length, options, overlong, copy_unknown, word_forms)
         self._source_pieces, pieces = tokenizer.source_pieces, tokenizer.target_pieces
         self._target_ids = {piece: id for id, piece in enumerate(pieces)}
         self._target_prefix = [pieces[id] for id in tokenizer.target_prefix_ids]
@@ -165,13 +170,47 @@ class CTranslate2Translator(BaseTranslator):
         texts = self.tokenizer.decode_target([x.ids for x in best])
         return [replace(x, text=text) for x, text in zip(best, texts, strict=True)]
 
-    def _align(
+    def _attention(
         self, parts: list[SourcePart], found: list[list[Hypothesis]]
-    ) -> list[list[Hypothesis]]:
-        raise UserError(
-            "CTranslate2 returns the attention of one head, not the mean of all heads: omit "
-            "`alignments`, or use the engine keras"
+    ) -> Iterator[tuple[int, np.ndarray]]:
+        sources, targets = self._pairs(parts, found)
+        results = self._model.translate_batch(
+            sources,
+            target_prefix=targets,
+            max_batch_size=BATCH_SIZE,
+            beam_size=1,
+            max_decoding_length=max(map(len, targets), default=0) + 1,
+            max_input_length=0,
+            return_attention=True,
         )
+        rows, forced = iter(results), len(self._target_prefix)
+        for index, (part, of_part) in enumerate(zip(parts, found, strict=True)):
+            tokens = [np.atleast_2d(next(rows).attention[0]) for _ in of_part]
+            shape = max(map(len, tokens)), len(part.ids)
+            padded = np.zeros((len(of_part), *shape))
+            for n, own in enumerate(tokens):
+                padded[n, : len(own), : own.shape[1]] = own
+            yield index, padded[:, forced:, part.before :]
+
+    def _token_scores(
+        self, parts: list[SourcePart], found: list[list[Hypothesis]]
+    ) -> Iterator[tuple[int, list[list[float]]]]:
+        sources, targets = self._pairs(parts, found)
+        results = self._model.score_batch(
+            sources, targets, max_batch_size=BATCH_SIZE, max_input_length=0
+        )
+        rows, forced = iter(results), len(self._target_prefix)
+        for index, of_part in enumerate(found):
+            yield index, [next(rows).log_probs[forced:] for _ in of_part]
+
+    def _pairs(
+        self, parts: list[SourcePart], found: list[list[Hypothesis]]
+    ) -> tuple[list[list[str]], list[list[str]]]:
+        """Returns the pieces of the source and the target of each hypothesis."""
+        sources = [self._pieces(x.ids) for x, y in zip(parts, found, strict=True) for _ in y]
+        pieces = self.tokenizer.target_pieces
+        texts = (self._own_ids(x) for of_part in found for x in of_part)
+        return sources, [[*self._target_prefix, *(pieces[id] for id in ids)] for ids in texts]
 
 
 def _penalty(options: SearchOptions) -> float:

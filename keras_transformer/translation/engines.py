@@ -6,6 +6,7 @@ from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.runs.run import Checkpoint, Runs, opened_runs
 from keras_transformer.translation import ctranslate2_translator
 from keras_transformer.translation.base_translator import CopyUnknown, Overlong
+from keras_transformer.translation.word_forms import WordForms
 
 Engine = Literal["keras", "ctranslate2"]
 
@@ -20,6 +21,7 @@ def open_translator(
     checkpoint: Checkpoint | None = None,
     tokens_per_batch: int | None = None,
     copy_unknown: CopyUnknown = "lines",
+    as_written: bool = False,
 ) -> Any:
     """Returns the translator of a run, or of an ensemble of several runs.
 
@@ -42,6 +44,8 @@ def open_translator(
         checkpoint: As in `open_model`.
         tokens_per_batch: As for `Translator`.
         copy_unknown: As for `Translator`. The engine ctranslate2 cannot copy characters.
+        as_written: Whether to translate lines in upper case, titles and headings as they are
+            written. Defaults to False, which means by the `WordForms` of the run, if it has them.
 
     Raises:
         UserError: If a run or its model is missing, if the tokenizers of the runs differ, or if the
@@ -60,6 +64,7 @@ def open_translator(
             checkpoint=checkpoint,
             tokens_per_batch=tokens_per_batch,
             copy_unknown=copy_unknown,
+            as_written=as_written,
         )
     run = opened[0]
     options = options or run.recipe.evaluation.search_options()
@@ -72,4 +77,6 @@ def open_translator(
     run.require_transformer("The engine ctranslate2")
     ctranslate2_translator.import_ctranslate2(options)  # Raises errors before the slow conversion.
     folder = ctranslate2_translator.converted(run)
-    return ctranslate2_translator.CTranslate2Translator(folder, options, overlong, copy_unknown)
+    forms = WordForms.load(run.word_forms_path, as_written)
+    settings = options, overlong, copy_unknown, forms
+    return ctranslate2_translator.CTranslate2Translator(folder, *settings)

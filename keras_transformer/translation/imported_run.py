@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 from keras_transformer import __version__
 from keras_transformer._files import atomic_write, check_is_free, read_text, sha256_of
+from keras_transformer.data.text_files import read_lines
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.data.vocabulary import kind_of
 from keras_transformer.exchange.ctranslate2 import read_ctranslate2
@@ -20,6 +21,7 @@ from keras_transformer.models.transformer import Transformer
 from keras_transformer.recipe.files import validated
 from keras_transformer.recipe.settings import Normalization, Recipe
 from keras_transformer.runs.run import Run
+from keras_transformer.translation.word_forms import WordForms
 
 # OPUS-MT also has names of several languages, such as ROMANCE.
 _ADVICE = "(--source-language and --target-language name the languages)"
@@ -36,6 +38,7 @@ def import_run(
     source_prefix: Sequence[str] = (),
     source_language: str | None = None,
     target_language: str | None = None,
+    text: str | Path | None = None,
 ) -> Run:
     """Makes a run folder of a trained model of Marian, Hugging Face or CTranslate2.
 
@@ -62,6 +65,8 @@ def import_run(
             multilingual model the target language. Defaults to none.
         source_language: ISO 639-1 code. Defaults to that in the files, or "und".
         target_language: As `source_language`.
+        text: File with sentences of the source language, from which the run learns `WordForms`.
+            Defaults to None.
 
     Raises:
         UserError: If the model cannot be imported. Then nothing is written.
@@ -80,6 +85,8 @@ def import_run(
     with atomic_write(directory) as partial:
         run = Run(partial, recipe)
         run.write(model, tokenizer)
+        if text is not None:
+            WordForms.learn(read_lines(Path(text))).save(run.word_forms_path)
         content = json.dumps(origin, indent=2, ensure_ascii=False)
         run.origin_path.write_text(content + "\n", "utf-8")
     return Run(directory, recipe)

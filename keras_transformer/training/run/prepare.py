@@ -19,6 +19,7 @@ from keras_transformer.training.devices.base import Distribution
 from keras_transformer.training.run.trainer import make_trainer
 from keras_transformer.training.run.translate_corpora import translate_corpora
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
+from keras_transformer.translation.word_forms import WordForms
 
 
 class Prepared(NamedTuple):
@@ -51,6 +52,9 @@ def prepare(run: Run, resume: bool, distribution: Distribution) -> Prepared:
             _check_teacher(run, teacher, tokenizer, resume, is_chief)
         training_text = _encoded(run, "train", tokenizer, resume, is_chief)
         validation_text = _encoded(run, "validation", tokenizer, resume, is_chief)
+        if is_chief and not run.word_forms_path.exists():
+            sources = (source for source, _ in run.text.pairs("train", tagged=False))
+            WordForms.learn(sources).save(run.word_forms_path)
         if is_chief and (resume or not run.checkpoints()):  # otherwise, `fit` raises an error
             _record(run)
         return tokenizer, training_text, validation_text
