@@ -24,7 +24,7 @@ PUBLIC = """
     open_shortlist open_translator padding_mask save_run scaled_dot_product_attention search train
 """.split()
 PACKAGES = (
-    "data decoding evaluation exchange export layers models portability recipe runs serving "
+    "data decoding documents evaluation exchange export layers models portability recipe runs serving "
     "training translation visualization"
 ).split()
 
