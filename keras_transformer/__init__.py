@@ -113,6 +113,6 @@ __getattr__ = lazy_names(
             Generator Hypothesis Scorer Translator import_run open_model open_shortlist
             open_translator save_run""",
     },
-    "data decoding documents evaluation exchange export portability recipe runs serving translation "
-    "visualization",
+    "data decoding documents evaluation exchange export portability recipe runs serving "
+    "translation visualization",
 )

@@ -86,10 +86,10 @@ def translate_command(
 ) -> None:
     """Translate FILE, or standard input, with the model of RUN.
 
-    HTML, Markdown, subtitles (SRT and WebVTT), PO and XLIFF are known by the suffix of FILE. All but
-    their text stays as it is. Of PO and XLIFF, only messages without a translation are translated.
+    HTML, Markdown, subtitles (SRT, WebVTT), PO and XLIFF are known by the suffix of FILE. All but
+    the text stays as it is. Only messages of PO and XLIFF without a translation are translated.
 
-    All other input has one sentence per line. If a line has several sentences, the translation may lack
+    Other input has one sentence per line. If a line has several sentences, the translation may lack
     some of them. Standard input is translated line by line. On a terminal, the command asks for
     each sentence. The output has one line per sentence. With --n-best N or --sample N, the output
     has N lines per sentence. The lines of --n-best N are sorted, best first. The score of beam

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from keras_transformer.translation.glossary import Glossary
     from keras_transformer.translation.segments import TranslatedSegment
 
-__all__ = ["FORMATS", "Document", "format_of", "read_document", "translate_document"]
+__all__ = ["translate_document"]
 
 # What reads a format, and the suffixes of its files.
 _READERS = {
