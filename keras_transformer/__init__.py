@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from keras_transformer import (
         data as data,
         decoding as decoding,
+        documents as documents,
         evaluation as evaluation,
         exchange as exchange,
         export as export,
@@ -112,6 +113,6 @@ __getattr__ = lazy_names(
             Generator Hypothesis Scorer Translator import_run open_model open_shortlist
             open_translator save_run""",
     },
-    "data decoding evaluation exchange export portability recipe runs serving translation "
-    "visualization",
+    "data decoding documents evaluation exchange export portability recipe runs serving "
+    "translation visualization",
 )

@@ -24,8 +24,8 @@ PUBLIC = """
     open_shortlist open_translator padding_mask save_run scaled_dot_product_attention search train
 """.split()
 PACKAGES = (
-    "data decoding evaluation exchange export layers models portability recipe runs serving "
-    "training translation visualization"
+    "data decoding documents evaluation exchange export layers models portability recipe runs "
+    "serving training translation visualization"
 ).split()
 
 

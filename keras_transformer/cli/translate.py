@@ -46,6 +46,9 @@ class TranslateOptions(parameters.TextOptions, parameters.TranslatorOptions):
     word_scores: bool = False
     """Write a tab and the mean log-probability (nats) of the tokens of each word after each
     translation."""
+    format: Literal["text", "html", "markdown", "srt", "vtt", "po", "xliff"] | None = None
+    """Format of FILE, if its suffix does not tell. text means lines. Files of the others are
+    translated as a whole, with placeholders, numbers and code as they are."""
     protect: bool = False
     """Keep placeholders such as {name} and %s, URLs, e-mail addresses, identifiers, numbers and
     emoji as they are."""
@@ -83,7 +86,10 @@ def translate_command(
 ) -> None:
     """Translate FILE, or standard input, with the model of RUN.
 
-    The input has one sentence per line. If a line has several sentences, the translation may lack
+    HTML, Markdown, subtitles (SRT, WebVTT), PO and XLIFF are known by the suffix of FILE. All but
+    the text stays as it is. Only messages of PO and XLIFF without a translation are translated.
+
+    Other input has one sentence per line. If a line has several sentences, the translation may lack
     some of them. Standard input is translated line by line. On a terminal, the command asks for
     each sentence. The output has one line per sentence. With --n-best N or --sample N, the output
     has N lines per sentence. The lines of --n-best N are sorted, best first. The score of beam
@@ -106,6 +112,8 @@ def translate_command(
     keras-transformer translate runs/a in.txt --mbr 32
     keras-transformer translate runs/a in.txt --alignments
     keras-transformer translate runs/a in.txt --protect --glossary terms.tsv
+    keras-transformer translate runs/a page.html --output page.de.html --glossary terms.tsv
+    keras-transformer translate runs/a page.xml --format html --output page.de.xml
     keras-transformer translate runs/a in.txt --shortlist
     keras-transformer translate runs/a in.txt --checkpoint best
     keras-transformer translate runs/a in.txt --output out.txt --resume
@@ -116,20 +124,19 @@ def translate_command(
     _check_files(options, file, *constraints)
     from keras_transformer.runs.run import Run
     from keras_transformer.translation.base_translator import STREAMED_LINES
-    from keras_transformer.translation.engines import open_translator
     from keras_transformer.translation.glossary import Glossary
 
     runs = [Run.open(path) for path in (run, *options.ensemble)]
     recipe = runs[0].recipe
     found = checked(SearchOptions if drawn else recipe.evaluation.search_options, **search)
+    if format := _document_format(options, file, search):
+        return _translate_document(runs, file, format, options, found)
     with _output(options, file, runs, drawn or found) as (write, finished):
         sentences = terminal.input_lines(file, recipe.data.source_language)
         chunks, first, total = _chunks(_lines(sentences, *constraints), file, options.shard)
         if is_session := terminal.is_session(file):
             click.echo(f"Loading {run}.", err=True)
-        chosen = options.model_dump(include={"overlong", "copy_unknown", "as_written"})
-        arguments = {**options.arguments(), **chosen, "options": found}
-        translator = checked(open_translator, runs, **arguments)
+        translator = _opened(runs, options, found)
         if is_session and translator.waiting:
             hint = "The first translation takes longer, because the search is compiled."
             click.echo(hint, err=True)
@@ -152,8 +159,53 @@ def translate_command(
                     applied.update(x for best in results for found in best for x in found.terms)
                 first += len(chunk)
         if options.glossary:
-            shown = ", ".join(f"{x} → {y} ({count})" for (x, y), count in applied.most_common())
-            click.echo(f"Terms of the glossary: {shown or 'none'}", err=True)
+            _tell_terms(applied)
+
+
+def _document_format(options: TranslateOptions, file: Path | None, search: Given) -> str | None:
+    """Returns the format of a document, or None for lines. Refuses options of lines."""
+    from keras_transformer.documents import format_of
+
+    format = options.format or (format_of(file) if file else None) or "text"
+    if format == "text":
+        return None
+    of_lines = "sample mbr prefix required forbidden alignments word_scores scores shard resume"
+    refused = options.model_fields_set & {*of_lines.split()} | search.keys() & {"n_best"}
+    if refused or file is None:
+        what = flags(refused) if refused else "standard input"
+        raise UserError(f"{what} cannot be used with documents ({format}): use --format text")
+    return format
+
+
+def _translate_document(
+    runs: list[Any], file: Path, format: str, options: TranslateOptions, search: Any
+) -> None:
+    from keras_transformer.documents import read_document
+    from keras_transformer.translation.glossary import Glossary
+
+    data = runs[0].recipe.data
+    glossary = Glossary.read(options.glossary) if options.glossary else None
+    document = read_document(file, format, (data.source_language, data.target_language))
+    with terminal.bytes_writer(options.output) as write:
+        translator = _opened(runs, options, search)
+        shown = (len(document.segments), translator.waiting, options.output)
+        with terminal.progress_bar("translating", *shown) as bar:
+            content, segments = document.translate(translator, glossary, bar.update)
+        write(content)
+    if glossary:
+        _tell_terms(Counter(term for segment in segments for term in segment.terms))
+
+
+def _opened(runs: list[Any], options: TranslateOptions, search: Any) -> Any:
+    from keras_transformer.translation.engines import open_translator
+
+    chosen = options.model_dump(include={"overlong", "copy_unknown", "as_written"})
+    return checked(open_translator, runs, **options.arguments(), **chosen, options=search)
+
+
+def _tell_terms(applied: Counter[tuple[str, str]]) -> None:
+    shown = ", ".join(f"{x} → {y} ({count})" for (x, y), count in applied.most_common())
+    click.echo(f"Terms of the glossary: {shown or 'none'}", err=True)
 
 
 def _check_files(options: TranslateOptions, file: Path | None, *others: Path | None) -> None:

@@ -25,6 +25,8 @@ def _checked(code: str) -> str:
 # A code that a user gives. The files of a run have it as suffix.
 LanguageCode = Annotated[str, AfterValidator(_checked)]
 
+_RIGHT_TO_LEFT = "Adlm Arab Hebr Mand Nkoo Rohg Samr Syrc Thaa".split()
+
 
 def language_of(name: str) -> str | None:
     """Returns the standard code if the name of a file or column is that of a language.
@@ -79,3 +81,8 @@ def base_language(code: str) -> str:
     from langcodes import Language
 
     return str(Language.get(code).prefer_macrolanguage().language)
+
+
+def is_right_to_left(code: str) -> bool:
+    """Returns whether a language is written from right to left."""
+    return _likely(code).script in _RIGHT_TO_LEFT

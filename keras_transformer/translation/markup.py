@@ -145,33 +145,34 @@ class _Projection:
 
         for child in sorted(node.children, key=weight):
             words = self._words(child.span)
-            child.words = self._literal(child.span, free)
-            if words and free and not child.words:
-                share = self.shares[:, words].sum(1)
-                child.words = _best_range([(n, share[n]) for n in node.words], free)
+            if not self._place_literally(child, free):
+                if words and free:
+                    share = self.shares[:, words].sum(1)
+                    child.words = _best_range([(n, share[n]) for n in node.words], free)
+                place = self._with_marks if child.words else self._without_words
+                child.start, child.end = place(child, node, start, end)
             free -= {*child.words}
-            place = self._with_marks if child.words else self._without_words
-            child.start, child.end = place(child, node, start, end)
 
     def _words(self, span: Span) -> list[int]:
         places = enumerate(self.sources)
         is_empty = span.start == span.end
         return [n for n, x in places if x[0] < span.end and span.start < x[1] and not is_empty]
 
-    def _literal(self, span: Span, free: set[int]) -> range:
-        """Returns the words that are written as a replacement, or as what it replaces."""
-        if span.replacement is None:
-            return range(0)
+    def _place_literally(self, child: _Node, free: set[int]) -> bool:
+        """Places a replaced part where it, or its replacement, is written in the translation."""
+        span = child.span
         for text in (self.source[span.start : span.end], span.replacement):
-            if _has_words(text):
+            if span.replacement is not None and text and _has_words(text):
                 ending = r"(?:['’]?\w{1,2})?" if text[-1].isalpha() else ""  # as in "Toms"
-                for found in re.finditer(rf"(?<!\w){re.escape(text)}{ending}(?!\w)", self.target):
-                    start, end = found.span()
+                pattern = rf"(?<!\w){re.escape(text)}{ending}(?!\w)"
+                for found in re.finditer(pattern, self.target):
+                    child.start, child.end = found.span()
                     places = enumerate(self.targets)
-                    words = [n for n, x in places if x[0] < end and start < x[1]]
+                    words = [n for n, x in places if x[0] < child.end and child.start < x[1]]
                     if words and free.issuperset(words):
-                        return range(words[0], words[-1] + 1)
-        return range(0)
+                        child.words = range(words[0], words[-1] + 1)
+                        return True
+        return False
 
     def _with_marks(self, child: _Node, node: _Node, start: int, end: int) -> tuple[int, int]:
         """Returns the characters of a child's words, with marks if the source has them there."""
