@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Change = Callable[[str], str]
 # Codes of source and target.
 Languages = tuple[str | None, str | None]
-TAG = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z][\w-]*)[^<>]*>|<[\d:.]+>|\{\\[^{}]*\}")
+TAG = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z][\w-]*)(?=[\s/>.])[^<>]*>|<[\d:.]+>|\{\\[^{}]*\}")
 _BREAK = r"(?:\r\n|\n|\r(?!\n))"
 _SPACE = re.compile(r"[ \t\r\n\f]+")
 _OBJECT = "\ufffc"  # Unicode's character for an object in a text

@@ -95,7 +95,7 @@ def _events(text: str, path: Path) -> list[_Event]:
     Opens no other file, and takes no entities of the file's own.
     """
     parser, content = expat.ParserCreate("utf-8"), text.encode()
-    found: list[tuple[int, str, str, dict[str, str]]] = []
+    found: list[tuple[int, str, str, dict[str, str]]] = [(0, "comment", "", {})]  # what is before
 
     def add(kind: str) -> Callable[..., None]:
         def handle(name: str = "", attributes: Any = None, *_: Any) -> None:
