@@ -229,8 +229,9 @@ def _output(
         with terminal.writer(options.output) as write:
             yield write, 0
         return
-    inputs = (file, options.prefix, options.required, options.forbidden)
-    texts = [sha256_of(path) for path in inputs if path]
+    inputs = (file, options.prefix, options.required, options.forbidden, options.glossary)
+    forms = [run.word_forms_path for run in runs if run.word_forms_path.exists()]
+    texts = [sha256_of(path) for path in (*inputs, *forms) if path]
     models = [run.hashes(options.checkpoint) for run in runs]
     given = options.model_dump(exclude={"output"})
     made_from = (given, search, texts, models, os.environ.get("KERAS_BACKEND"))
@@ -265,12 +266,13 @@ def _sampling(options: TranslateOptions, sampling: Given, search: Given) -> Samp
     """Returns how to draw translations, or None for beam search. Refuses options without effect."""
     count = options.sample or options.mbr
     given = options.model_fields_set & {"prefix", "required", "forbidden", "alignments"}
+    scored = options.model_fields_set & {"word_scores"}
     drawn = options.model_fields_set & {"sample", "mbr"}
     if len(drawn) == 2:
         raise UserError("--sample and --mbr cannot be used together")
     if not drawn and (refused := {*sampling, *options.model_fields_set & {"seed"}}):
         raise UserError(f"{flags(refused)} can only be used with --sample or --mbr")
-    if drawn and (refused := given | (search.keys() - DecodingOptions.model_fields)):
+    if drawn and (refused := given | scored | (search.keys() - DecodingOptions.model_fields)):
         raise UserError(f"{flags(refused)} cannot be used with --sample or --mbr")
     kept = options.model_fields_set & {"protect", "glossary"}
     alone = given | drawn | search.keys() & {"n_best"} | options.model_fields_set & {"scores"}

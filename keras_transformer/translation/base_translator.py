@@ -363,7 +363,7 @@ class BaseTranslator(ABC):
         scored: list[list[Hypothesis]] = [[]] * len(parts)
         for index, scores in self._token_scores(parts, found):
             for tokens, x in zip(scores, found[index], strict=True):
-                of_words = self._target_words(x)
+                of_words = self._target_words(x)[: len(tokens)]
                 sums = np.asarray(tokens)[: len(of_words)] @ of_words
                 means = (sums / np.maximum(of_words.sum(axis=0), 1)).tolist()
                 scored[index] = [*scored[index], replace(x, word_scores=tuple(means))]

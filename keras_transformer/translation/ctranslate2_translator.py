@@ -182,6 +182,7 @@ class CTranslate2Translator(BaseTranslator):
             max_decoding_length=max(map(len, targets), default=0) + 1,
             max_input_length=0,
             return_attention=True,
+            return_end_token=True,
         )
         rows, forced = iter(results), len(self._target_prefix)
         for index, (part, of_part) in enumerate(zip(parts, found, strict=True)):
@@ -201,16 +202,20 @@ class CTranslate2Translator(BaseTranslator):
         )
         rows, forced = iter(results), len(self._target_prefix)
         for index, of_part in enumerate(found):
-            yield index, [next(rows).log_probs[forced:] for _ in of_part]
+            yield index, [next(rows).log_probs[forced:-1] for _ in of_part]
 
     def _pairs(
         self, parts: list[SourcePart], found: list[list[Hypothesis]]
     ) -> tuple[list[list[str]], list[list[str]]]:
-        """Returns the pieces of the source and the target of each hypothesis."""
+        """Returns the pieces of the source and the target of each hypothesis.
+
+        A target lacks its last piece if it has no room beside bos.
+        """
         sources = [self._pieces(x.ids) for x, y in zip(parts, found, strict=True) for _ in y]
         pieces = self.tokenizer.target_pieces
         texts = (self._own_ids(x) for of_part in found for x in of_part)
-        return sources, [[*self._target_prefix, *(pieces[id] for id in ids)] for ids in texts]
+        targets = ([*self._target_prefix, *(pieces[id] for id in ids)] for ids in texts)
+        return sources, [target[: self.max_length - 1] for target in targets]
 
 
 def _penalty(options: SearchOptions) -> float:

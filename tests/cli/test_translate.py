@@ -12,6 +12,7 @@ from support.command_line import fails, invoke, run_python, succeeds
 from support.time_limit import time_limit
 
 from keras_transformer import Hypothesis, SamplingOptions
+from keras_transformer.translation.segments import TranslatedSegment
 from keras_transformer.translation.target_constraints import ConstraintError
 
 SHOUT = """
@@ -145,7 +146,13 @@ class Echo:
     def __init__(self, n_best=1):
         self.asked, self.n_best = [], n_best
 
-    def translate_nbest(self, sentences, alignments, progress, **beside):
+    def translate_segments(self, segments, glossary, word_scores, progress):
+        scores = (("a", -0.5), ("b", -0.25)) if word_scores else ()
+        terms = [tuple((t[a:b], x) for a, b, x in glossary.find(t)) for t, _ in segments]
+        pairs = zip(segments, terms, strict=True)
+        return [TranslatedSegment(x.text.upper(), found, scores) for x, found in pairs]
+
+    def translate_nbest(self, sentences, alignments, word_scores, progress, **beside):
         self.asked.append(beside)
         alignment = ((0, 1), (2, 0)) if alignments else None
         return [
@@ -208,6 +215,19 @@ def test_scores_and_alignments_stand_around_each_translation(run, echo, write):
     echo(Echo(n_best=2))
     text = succeeds("translate", run, write("in", "a\n"), "--scores", "--alignments")
     assert text == "0.0000\ta0\t0-1 2-0\n-0.3333\ta1\t0-1 2-0\n"
+
+
+def test_terms_are_named_and_words_scored(run, echo, write):
+    echo(Echo())
+    given = write("in", "a car\nCar\nb\n"), "--glossary", write("terms.tsv", "car\tAuto\n")
+    result = invoke("translate", run, *given, "--word-scores")
+    assert result.stdout.splitlines()[1:] == ["CAR\t-0.50 -0.25", "B\t-0.50 -0.25"]
+    assert "Terms of the glossary: car → Auto (1), Car → Auto (1)" in result.stderr
+    for other in (("--alignments",), ("--n-best", 2), ("--scores",), ("--sample", 2)):
+        assert "--glossary cannot be used with" in fails("translate", run, *given, *other)
+    for other in (("--sample", 2), ("--mbr", 2)):
+        message = fails("translate", run, given[0], "--word-scores", *other)
+        assert "--word-scores cannot be used with --sample or --mbr" in message
 
 
 def test_samples_are_numbered_through_the_whole_text(run, echo, write):

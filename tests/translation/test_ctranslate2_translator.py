@@ -109,7 +109,8 @@ def test_text_without_a_known_word_is_copied_but_for_single_characters(folder):
 
 @pytest.mark.parametrize("kind", ["alignments", "word_scores"])
 def test_alignments_and_scores_of_words_are_those_of_keras(kind, model, tokenizer, folder):
-    options = SearchOptions(beam_size=2)
+    assert CTranslate2Translator(folder).translate_nbest(TEXTS, **{kind: True})  # the longest, too
+    options = SearchOptions(beam_size=2, max_length=40)
     expected = Translator(model, tokenizer, options).translate_nbest(TEXTS, **{kind: True})
     found = CTranslate2Translator(folder, options).translate_nbest(TEXTS, **{kind: True})
     name = kind.removesuffix("s") if kind == "alignments" else kind

@@ -15,7 +15,7 @@ from keras_transformer.translation.hypothesis import Hypothesis
 
 pytestmark = pytest.mark.once
 
-NAMES, NUMBERS = ("Tom", "Rom"), ("20", "30")
+NAMES, NUMBERS = ("Tom", "Rom", "Kim"), ("22", "44")
 
 
 class Vocabulary:
@@ -173,10 +173,10 @@ def test_lines_in_upper_case_keep_what_stays_and_headings_have_no_final_mark():
 
 def test_words_have_scores_and_progress_counts_segments():
     finished = []
-    segments = [Segment("a b. c"), Segment(""), Segment("{d}"), Segment("e")]
+    segments = [Segment("aa bb. cc"), Segment(""), Segment("{d}"), Segment("e")]
     found = new_double().translate_segments(segments, word_scores=True, progress=finished.append)
     assert [x.word_scores for x in found] == [
-        (("A", 0.0), ("B.", -1.5), ("C", 0.0)),
+        (("AA", 0.0), ("BB.", -1.5), ("CC", 0.0)),
         (),
         (),
         (("E", 0.0),),
