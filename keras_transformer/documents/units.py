@@ -49,7 +49,7 @@ def read_po(text: str, languages: Languages, path: Path) -> Document:
         code = languages[1].replace("-", "_")
         header = re.sub(r'^("Language:)[ ]*(\\n")', rf"\1 {code}\2", header, flags=re.M)
     found = [header.replace("charset=CHARSET", "charset=UTF-8")]
-    for entry, start, end in zip(entries, starts, [*starts[1:], len(text)], strict=True):
+    for entry, start, end in zip(entries, starts, [*starts[1:], len(text)], strict=False):
 
         def filled(target: re.Match[str], entry: Any = entry) -> str:
             source = entry.msgid if target[2] in (None, "0") else entry.msgid_plural

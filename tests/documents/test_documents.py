@@ -11,7 +11,7 @@ from keras_transformer.errors import UserError
 pytestmark = pytest.mark.once
 
 # U writes words in capitals, R also reverses the words of a sentence.
-CASES = """
+CASES = r"""
 U html <p>Tom <b>sleeps</b>.</p> → <p>TOM <b>SLEEPS</b>.</p>
 R html <p>a <b>red car</b> here.</p> → <p>HERE <b>CAR RED</b> A.</p>
 R html <p><a href="x">my <b>big</b> house</a> burns.</p> → <p>BURNS <a href="x">HOUSE <b>BIG</b> MY</a>.</p>
@@ -100,7 +100,7 @@ def test_a_page_has_the_direction_of_its_language(content, target, expected, tmp
     assert translated(tmp_path, "html", content, languages=("en", target)) == expected
 
 
-XLIFF = '<xliff version="1.2"><file source-language="{}"><trans-unit>{}'
+XLIFF = '<xliff version="1.2"><file source-language="{}">{}'
 
 
 @pytest.mark.parametrize(
@@ -111,9 +111,13 @@ XLIFF = '<xliff version="1.2"><file source-language="{}"><trans-unit>{}'
         ("a.html", b"\xff", "text must be of the encoding utf-8. Received: 'utf-8' codec"),
         ("a.html", b'<meta charset="utf-9">', "the encoding utf-9"),
         ("a.po", b'msgid "a\nmsgstr ""\n', "Syntax error"),
-        ("a.po", b'msgid ""\nmsgstr "Language: fr\\n"\n', "its target language must be"),
+        ("a.po", b'msgid ""\nmsgstr ""\n"Language: fr\\n"\n', "its target language must be"),
         ("a.xlf", XLIFF.format("en", "").encode(), "a.xlf, line 1: no element found"),
-        ("a.xlf", XLIFF.format("fr", "").encode(), "must be that of the model, en. Received: fr"),
+        (
+            "a.xlf",
+            XLIFF.format("fr", "</file></xliff>").encode(),
+            "must be that of the model, en. Received: fr",
+        ),
         ("a.xlf", b'<!DOCTYPE x [<!ENTITY e "f">]><x>&e;</x>', "an entity that XML does not"),
     ],
 )
@@ -142,7 +146,7 @@ def test_the_format_can_be_given_and_an_error_leaves_the_old_output(tmp_path, mo
 def test_lines_of_subtitles_are_never_blank(tmp_path):
     cue = "1\n00:00:01,000 --> 00:00:02,000\n{}\n"
     given = cue.format("a dog\nbarks at\nme")
-    for words, lines in (("Ein Hund", "E\nin\nHund"), ("我是狗", "我\n是\n狗"), ("X", "X")):
+    for words, lines in (("Ein Hund", "Ein\nHun\nd"), ("我是狗", "我\n是\n狗"), ("X", "X")):
         (tmp_path / "a.srt").write_text(given)
         document = read_document(tmp_path / "a.srt")
         assert document.render([words]).splitlines()[2:] == lines.splitlines(), words
