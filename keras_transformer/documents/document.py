@@ -196,8 +196,12 @@ class SegmentBuilder:
             left = len(self.text) - len(self.text[start:].lstrip())
             right = len(self.text[:end].rstrip())
             mark = self.document.mark(self._segment(left, right), write)
-            first += self._space(start, left)
-            found = first + mark + self._space(right, end) + last
+            # `close` has taken white space beside markup into the markup.
+            if not any(x.start == left and x.before[-1:].isspace() for x in self._spans):
+                first += self._space(start, left)
+            if not any(x.end == right and x.after[:1].isspace() for x in self._spans):
+                last = self._space(right, end) + last
+            found = first + mark + last
         self._clear()
         return found
 

@@ -36,15 +36,15 @@ U md - See [the page](http://x.org "t") and `code`. → - SEE [THE PAGE](http://
 U md ---¶title: a¶---¶```py¶print("a")¶```¶¶| a | **b** |¶|---|---|¶| c | d |¶ → ---¶title: a¶---¶```py¶print("a")¶```¶¶| A | **B** |¶|---|---|¶| C | D |¶
 U srt 1¶00:00:01,000 --> 00:00:02,500¶<i>Hello¶world.</i>¶ → 1¶00:00:01,000 --> 00:00:02,500¶<i>HELLO¶WORLD.</i>¶
 U vtt WEBVTT¶¶NOTE keep¶¶a1¶00:01.000 --> 00:02.000 align:start¶<v Tom>Hi there¶ → WEBVTT¶¶NOTE keep¶¶a1¶00:01.000 --> 00:02.000 align:start¶<v Tom>HI THERE¶
-U html <div>¶  <h1>A&nbsp;dog</h1>¶\t<p>it  is¶so&hellip;</div> → <div>¶  <h1>A&nbsp;DOG</h1>¶\t<p>IT IS SO…</div>
-R html <a href="x"><svg><path/></svg> my <code>a b</code> file</a> 42 → <a href="x"><svg><path/></svg> FILE <code>a b</code> MY</a> 42
-U html <p><a><code>f()</code></a> or <code>g</code>'s end</p> → <p><a><code>f()</code></a> OR <code>g</code>'S END</p>
+U html <div>¶  <h1>&nbsp;A dog </h1>¶\t<p>it  is¶so&hellip;</div> → <div>¶  <h1>&nbsp;A DOG </h1>¶\t<p>IT IS SO…</div>
+R html <a href="x"><svg><path/></svg> my <code>a b</code> file</a> 42 → 42 <a href="x"><svg><path/></svg> FILE <code>a b</code> MY</a>
+U html <p><a><code>f()</code></a> or <code>g</code>'s end</p> → <p><a><code>f()</code></a> OR <code>g</code>'s END</p>
 U html <p lang="fr">oui</p><p lang="en-GB">yes <q lang="fr">non</q></p> → <p lang="fr">oui</p><p lang="de">YES <q lang="fr">non</q></p>
 U html <META name=description content='a "b" c'><input placeholder=name value=v> → <META name=description content="A &quot;B&quot; C"><input placeholder="NAME" value=v>
 U html <p>a < b & c <b>d</i> e <p translate="no">f <i>g</i></p>h → <p>A &lt; B &amp; C <b>D</i> E <p translate="no">f <i>g</i></p>H
 U md > a **b**  ¶> c¶> d¶¶1. x\_y [z][r] ![alt](u) <kbd>Tab</kbd>[^1]¶¶[r]: http://x.org "t" → > A **B**  ¶> C D¶¶1. X_Y [Z][r] ![ALT](u) <kbd>Tab</kbd>[^1]¶¶[r]: http://x.org "t"
-R md may 3. Or¶*five*¶¶- [ ] on * top <http://x.org/a>¶¶    code¶ → 3\. MAY. *FIVE* OR¶¶- [ ] <http://x.org/a> TOP * ON¶¶    code¶
-U md | a \| `x|y` |¶|---|¶| \`b |¶¶!!! note¶    text¶¶Title¶===¶ → | A \| `x|y` |¶|---|¶| \`B |¶¶!!! note¶    text¶¶TITLE¶===¶
+R md - [ ] on * top <http://x.org/a>¶¶<!-- a -->¶    b¶ → - [ ] <http://x.org/a> TOP * ON¶¶<!-- a -->¶    b¶
+U md | a \| `x\|y` |¶|---|¶| \`b |¶¶!!! note¶    text¶¶Title¶===¶ → | A \| `x\|y` |¶|---|¶| \`B |¶¶!!! note¶    text¶¶TITLE¶===¶
 U srt 1¶00:00:01,000 --> 00:00:02,000¶{\an8}- Hi <i>Tom</i>!¶- Go¶¶2¶00:00:03,000 --> 00:00:04,000¶one two three¶four¶ → 1¶00:00:01,000 --> 00:00:02,000¶{\an8}- HI <i>TOM</i>!¶- GO¶¶2¶00:00:03,000 --> 00:00:04,000¶ONE TWO THREE¶FOUR¶
 U vtt WEBVTT¶¶00:01.000 --> 00:02.000¶a &amp; <c.x>b</c> <00:01.500>d¶ → WEBVTT¶¶00:01.000 --> 00:02.000¶A &amp; <c.x>B</c> <00:01.500>D¶
 U po msgid ""¶msgstr ""¶"Language: \n"¶¶#, c-format¶msgid ""¶"a <b>b</b> %d\n"¶" \"c\"\n"¶msgstr ""¶¶msgid "x"¶msgid_plural "y"¶msgstr[0] ""¶msgstr[1] ""¶¶msgid "d"¶msgstr "e"¶ → msgid ""¶msgstr ""¶"Language: de\n"¶¶#, fuzzy, c-format¶msgid ""¶"a <b>b</b> %d\n"¶" \"c\"\n"¶msgstr "A <b>B</b> %d\n \"C\"\n"¶¶#, fuzzy¶msgid "x"¶msgid_plural "y"¶msgstr[0] "X"¶msgstr[1] "Y"¶¶msgid "d"¶msgstr "e"¶
@@ -141,6 +141,13 @@ def test_the_format_can_be_given_and_an_error_leaves_the_old_output(tmp_path, mo
         translated(tmp_path, "txt", "c")
     assert (tmp_path / "page.out.txt").read_text() == "A <b>B</b>"
     assert len([*tmp_path.iterdir()]) == 2
+
+
+def test_the_beginning_of_a_paragraph_begins_no_other_block(tmp_path):
+    (tmp_path / "a.md").write_text("a\n\n- b\n")
+    document = read_document(tmp_path / "a.md")
+    for text, escaped in (("3. x", r"3\. x"), ("- x", r"\- x"), ("## x", r"\## x"), ("-x", "-x")):
+        assert document.render([text, "b"]) == f"{escaped}\n\n- b\n"
 
 
 def test_lines_of_subtitles_are_never_blank(tmp_path):
