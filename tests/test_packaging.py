@@ -32,6 +32,10 @@ TESTED_WITH = {
     "training/step/replica_step.py": "training/test_own_model.py",
     "cli/parameters.py": "cli/test_commands.py",
     "cli/process.py": "cli/test_train.py",
+    **{
+        f"documents/{name}.py": "documents/test_documents.py"
+        for name in ("document", "html", "markdown", "subtitles", "units")
+    },
     "decoding/request.py": "decoding/test_decoding_loop.py",
     "layers/normalization.py": "layers/test_sublayers.py",
     "runs/folder.py": "runs/test_run.py",

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 Change = Callable[[str], str]
 # Codes of source and target.
 Languages = tuple[str | None, str | None]
-TAG = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z][\w-]*)[^<>]*>|<[\d:.]+>|\{\\[^{}]*\}")
+TAG = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z][\w-]*)(?=[\s/>.])[^<>]*>|<[\d:.]+>|\{\\[^{}]*\}")
 _BREAK = r"(?:\r\n|\n|\r(?!\n))"
 _SPACE = re.compile(r"[ \t\r\n\f]+")
+_OBJECT = "\ufffc"  # Unicode's character for an object in a text
 # Elements that are open at once. Markup within more is written, but not paired.
 _MOST_LEVELS = 50
 
@@ -101,15 +102,14 @@ class SegmentBuilder:
 
     def add_element(self, markup: str) -> None:
         """Adds markup without text."""
-        self._add(Span(len(self.text), len(self.text), markup))
+        self._spans.append(Span(len(self.text), len(self.text), markup))
+        self._raw.append(markup)
 
     def add_opaque(self, markup: str) -> None:
         """Adds markup whose text stays as it is."""
-        self._add(Span(len(self.text), len(self.text), replacement=markup))
-
-    def _add(self, span: Span) -> None:
-        self._spans.append(span)
-        self._raw.append(span.before + (span.replacement or ""))
+        self._spans.append(Span(len(self.text), len(self.text) + 1, replacement=markup))
+        self._raw.append(markup)
+        self.text += _OBJECT
 
     def add_tagged(self, text: str, unescape: Change = str, write: Change = str) -> None:
         """Adds text with tags, as in HTML. `write` gets the tags, `unescape` the text."""
@@ -142,7 +142,7 @@ class SegmentBuilder:
         inner = self._spans[opened.spans :]
         del self._spans[opened.spans :]
         start = opened.text
-        if not self.text[start:].strip() and all(x.replacement is None for x in inner):
+        if not self.text[start:].strip():
             self.text = self.text[:start]
             self._spans.append(Span(start, start, "".join(self._raw[opened.raw :])))
             return None
@@ -165,8 +165,7 @@ class SegmentBuilder:
         first, last, end = "", "", len(self.text)
 
         def is_element(span: Span, start: int, end: int) -> bool:
-            is_empty = span.start == span.end and span.replacement is None
-            return is_empty and not self.text[start:end].strip()
+            return span.start == span.end and not self.text[start:end].strip()
 
         while spans and is_element(spans[0], start, spans[0].start):
             first += self._space(start, spans[0].start) + spans[0].before
@@ -197,8 +196,12 @@ class SegmentBuilder:
             left = len(self.text) - len(self.text[start:].lstrip())
             right = len(self.text[:end].rstrip())
             mark = self.document.mark(self._segment(left, right), write)
-            first += self._space(start, left)
-            found = first + mark + self._space(right, end) + last
+            # `close` has taken white space beside markup into the markup.
+            if not any(x.start == left and x.before[-1:].isspace() for x in self._spans):
+                first += self._space(start, left)
+            if not any(x.end == right and x.after[:1].isspace() for x in self._spans):
+                last = self._space(right, end) + last
+            found = first + mark + last
         self._clear()
         return found
 
@@ -247,7 +250,7 @@ def _in_lines(text: str, lengths: list[int], line_break: str | None) -> str:
     places = spaces if len(spaces) >= count - 1 else sorted(spaces + others)
     for number in range(1, min(count, len(places) + 1)):
         ideal = width * sum(lengths[:number]) / sum(lengths)
-        free = places[: len(places) - (count - 1 - number)] if len(places) >= count else places
+        free = places[: max(1, len(places) - (count - 1 - number))]
         best = min(free, key=lambda place: abs(place[0] - ideal))
         places = places[places.index(best) + 1 :]
         found.append(text[last : best[1]])

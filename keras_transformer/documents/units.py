@@ -49,7 +49,7 @@ def read_po(text: str, languages: Languages, path: Path) -> Document:
         code = languages[1].replace("-", "_")
         header = re.sub(r'^("Language:)[ ]*(\\n")', rf"\1 {code}\2", header, flags=re.M)
     found = [header.replace("charset=CHARSET", "charset=UTF-8")]
-    for entry, start, end in zip(entries, starts, [*starts[1:], len(text)], strict=True):
+    for entry, start, end in zip(entries, starts, [*starts[1:], len(text)], strict=False):
 
         def filled(target: re.Match[str], entry: Any = entry) -> str:
             source = entry.msgid if target[2] in (None, "0") else entry.msgid_plural
@@ -95,7 +95,7 @@ def _events(text: str, path: Path) -> list[_Event]:
     Opens no other file, and takes no entities of the file's own.
     """
     parser, content = expat.ParserCreate("utf-8"), text.encode()
-    found: list[tuple[int, str, str, dict[str, str]]] = []
+    found: list[tuple[int, str, str, dict[str, str]]] = [(0, "comment", "", {})]  # what is before
 
     def add(kind: str) -> Callable[..., None]:
         def handle(name: str = "", attributes: Any = None, *_: Any) -> None:

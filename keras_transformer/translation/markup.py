@@ -160,18 +160,22 @@ class _Projection:
 
     def _place_literally(self, child: _Node, free: set[int]) -> bool:
         """Places a replaced part where it, or its replacement, is written in the translation."""
-        span = child.span
-        for text in (self.source[span.start : span.end], span.replacement):
-            if span.replacement is not None and text and _has_words(text):
-                ending = r"(?:['’]?\w{1,2})?" if text[-1].isalpha() else ""  # as in "Toms"
-                pattern = rf"(?<!\w){re.escape(text)}{ending}(?!\w)"
-                for found in re.finditer(pattern, self.target):
-                    child.start, child.end = found.span()
-                    places = enumerate(self.targets)
-                    words = [n for n, x in places if x[0] < child.end and child.start < x[1]]
-                    if words and free.issuperset(words):
-                        child.words = range(words[0], words[-1] + 1)
-                        return True
+        span, source = child.span, self.source
+        if span.replacement is None:
+            return False
+        # A translation can add an ending, as in "Toms". One of the source stays.
+        is_first = not source[: span.start][-1:].isalnum()
+        is_last = not re.match("['’]?\\w", source[span.end :])
+        for text in filter(_has_words, (source[span.start : span.end], span.replacement)):
+            ending = r"(?:['’]?\w{1,2})?(?!\w)" if text[-1].isalpha() else r"(?!\w)"
+            pattern = r"(?<!\w)" * is_first + re.escape(text) + ending * is_last
+            for found in re.finditer(pattern, self.target):
+                child.start, child.end = found.span()
+                places = enumerate(self.targets)
+                words = [n for n, x in places if x[0] < child.end and child.start < x[1]]
+                if words and free.issuperset(words):
+                    child.words = range(words[0], words[-1] + 1)
+                    return True
         return False
 
     def _with_marks(self, child: _Node, node: _Node, start: int, end: int) -> tuple[int, int]:
@@ -212,7 +216,9 @@ class _Projection:
             after -= _marks(between[::-1])
         if not left.strip() or not right.strip():
             at = end if left.strip() else start
-        elif gap < node.words.stop and (left[-1].isspace() or right[0].isalnum()):
+        elif gap == node.words.stop:
+            child.span = replace(span, before=" " * left[-1].isspace() + span.before)
+        elif left[-1].isspace() or right[0].isalnum():
             at = after
             if left[-1].isspace() and right[0].isspace():
                 child.span = replace(span, after=f"{span.after} ")

@@ -6,12 +6,16 @@ import pty
 import shutil
 import subprocess
 import sys
+from typing import get_args
 
 import pytest
 from support.command_line import fails, invoke, run_python, succeeds
+from support.document_doubles import Capitals
 from support.time_limit import time_limit
 
 from keras_transformer import Hypothesis, SamplingOptions
+from keras_transformer.cli.translate import TranslateOptions
+from keras_transformer.documents import FORMATS
 from keras_transformer.translation.segments import TranslatedSegment
 from keras_transformer.translation.target_constraints import ConstraintError
 
@@ -427,3 +431,23 @@ def test_what_has_no_file_cannot_be_continued_or_divided(run, write):
         (["--shard", "half"], [source], "Invalid value for '--shard': 'half' is no shard, such"),
     ):
         assert message in fails("translate", run, *files, *option, input="one\n")
+
+
+def test_a_document_is_translated_as_a_whole(run, echo, write):
+    echo(Capitals())
+    page = write("a.html", "<p>one <b>two</b>\r\n")
+    assert succeeds("translate", run, page) == "<p>ONE <b>TWO</b>\r\n"
+    other = write("a.x", "<p>one <b>two</b>")
+    succeeds("translate", run, other, "--format", "html", "--output", page.with_name("b"))
+    assert page.with_name("b").read_text() == "<p>ONE <b>TWO</b>"
+    for option in ("--scores", "--resume", ("--sample", 2), ("--n-best", 2), "--alignments"):
+        options = option if isinstance(option, tuple) else (option,)
+        message = fails("translate", run, page, *options, "--output", page.with_name("b"))
+        assert message == (f"{options[0]} cannot be used with documents (html): use --format text")
+    assert fails("translate", run, page, "--output", page).startswith("--output must not be")
+    message = fails("translate", run, "--format", "html", input=b"")
+    assert message.startswith("standard input cannot be used with documents")
+
+
+def test_the_formats_are_those_of_documents():
+    assert get_args(get_args(TranslateOptions.model_fields["format"].annotation)[0]) == FORMATS

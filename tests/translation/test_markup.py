@@ -69,7 +69,8 @@ def test_any_tags_and_any_attention_give_a_tree_that_has_each_tag_once():
         found = project(Segment(source, tuple(spans)), target, alignment)
         tags = Tags(found)
         names = sorted(re.findall(r"<(\w+)>", "".join(x.before for x in spans)))
-        is_text = tags.text == target or number % 3 == 0
+        same = "".join(tags.text.split()) == "".join(target.split())  # Elements keep their spaces.
+        is_text = same or number % 3 == 0
         if not (tags.is_tree and sorted(tags.found) == names and is_text):
             ill.append((source, spans, found))
         if number % 3 == 0 and tags.text.count("QQ") != 1:
