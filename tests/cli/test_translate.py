@@ -252,13 +252,14 @@ def test_options_reach_the_translator(run, monkeypatch):
 
     monkeypatch.setattr(OPEN, record)
     words = ("--beam-size", 3, "--min-length", 2, "--overlong", "truncate", "--checkpoint", "2")
-    words += ("--copy-unknown", "characters")
+    words += ("--copy-unknown", "characters", "--as-written")
     succeeds("translate", run, *words, "--batch-tokens", 8, "--shortlist", input="one\n")
     ((options, others),) = seen
     assert (options.beam_size, options.min_length, options.length_penalty) == (3, 2, 0.6)
     assert others == {
         "overlong": "truncate",
         "copy_unknown": "characters",
+        "as_written": True,
         "engine": "keras",
         "use_shortlist": True,
         "checkpoint": 2,
@@ -297,7 +298,7 @@ sys.argv[1:] = {given}
 try:
     keras_transformer_cli.main()
 except SystemExit:
-    print([x for x in ("keras", "regex", "langcodes") if x in sys.modules])
+    print([x for x in ("keras", "langcodes") if x in sys.modules])
 """
         assert run_python(code).splitlines()[-1] == "[]"
 
