@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import regex
 
+from keras_transformer.translation.hypothesis import SourcePart
 from keras_transformer.translation.long_lines import CJK, SOUTH_EAST_ASIAN
 
 Offsets = list[tuple[int, int]]  # the first character of each word, and that after its last
@@ -34,6 +35,15 @@ class TokenAlignment(NamedTuple):
     source: Offsets
     target: Offsets
     shares: np.ndarray
+
+
+class AlignedPart(NamedTuple):
+    """A part of a sentence, its translation, their alignment, and the scores of words, if any."""
+
+    part: SourcePart
+    text: str
+    alignment: TokenAlignment
+    word_scores: tuple[float, ...] = ()
 
 
 def words(text: str) -> Offsets:

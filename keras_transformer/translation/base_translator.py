@@ -16,7 +16,14 @@ from keras_transformer._progress import Bar
 from keras_transformer.data.text_files import available_chunks
 from keras_transformer.decoding.options import IMPOSSIBLE, DecodingOptions, SearchOptions
 from keras_transformer.errors import check_is_list
-from keras_transformer.translation.alignment import align_words, memberships, words
+from keras_transformer.translation.alignment import (
+    AlignedPart,
+    align_words,
+    memberships,
+    same_text,
+    token_alignment,
+    words,
+)
 from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis, SourcePart
 from keras_transformer.translation.markup import Segment
 from keras_transformer.translation.target_constraints import TargetConstraints, Words
@@ -331,12 +338,51 @@ class BaseTranslator(ABC):
         These are lists for each hypothesis, in nats, after the prefixes of the tokenizer.
         """
 
+    def search_aligned(
+        self,
+        texts: Sequence[str],
+        groups: Sequence[int],
+        count: int,
+        word_scores: bool,
+        progress: Progress,
+    ) -> list[AlignedPart]:
+        """Translates texts as they are written, and aligns their parts.
+
+        `groups` has the group of each text, such as its paragraph. Progress counts the `count`
+        groups.
+        """
+        parts = self._parts(texts)
+        searched = self._not_copied(parts)
+        own = [groups[part.sentence] for part in searched]
+        pairs = zip(searched, own, [None, *own], strict=False)
+        counted = [part._replace(number=int(a == b)) for part, a, b in pairs]
+        with counted_progress(progress, counted, count, self.waiting) as advance:
+            constraints = TargetConstraints(self.tokenizer, searched, len(texts))
+            options = self.options.replace(n_best=1)
+            found = self._search_parts(searched, options, constraints, advance)
+        attention = dict(self._attention(searched, found))
+        if word_scores:
+            found = self._with_word_scores(searched, found)
+        results = iter(enumerate(found))
+        aligned = []
+        for part in parts:
+            if part.is_copied:
+                aligned.append(AlignedPart(part, part.text, same_text(part.text)))
+                continue
+            n, (best,) = next(results)
+            ids = self._own_ids(best)
+            (text,) = self.tokenizer.decode_target([ids])
+            tokens = token_alignment(self.tokenizer, part.text, text, ids, attention[n][0])
+            aligned.append(AlignedPart(part, text, tokens, best.word_scores or ()))
+        return aligned
+
     @functools.cached_property
     def copied_words(self) -> WordForms:
         """The names and numbers that the model copies."""
         from keras_transformer.translation.protected_text import with_stand_ins
 
-        return self.word_forms if self.word_forms.names else with_stand_ins(self.word_forms, self)
+        forms, pieces = self.word_forms, self.tokenizer.source_pieces
+        return forms if forms.names else with_stand_ins(forms, pieces, self.translate)
 
     def _own_ids(self, hypothesis: Hypothesis) -> tuple[int, ...]:
         """Returns the ids of a hypothesis without the prefixes of the tokenizer."""

@@ -1,14 +1,11 @@
 """What a translation must not change: placeholders, addresses, identifiers, numbers and emoji."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, NamedTuple
 
 import regex
 
 from keras_transformer.translation.word_forms import WordForms
-
-if TYPE_CHECKING:
-    from keras_transformer.translation.base_translator import BaseTranslator
 
 # What looks like a word to the reader, a number, or nothing.
 Kind = Literal["name", "number", "mark"]
@@ -58,14 +55,16 @@ def protected(text: str) -> Iterator[Item]:
             yield Item(*found.span(), kind)
 
 
-def with_stand_ins(forms: WordForms, translator: "BaseTranslator") -> WordForms:
+def with_stand_ins(
+    forms: WordForms, source_pieces: Sequence[str], translate: Callable[[list[str]], list[str]]
+) -> WordForms:
     """Returns the forms with names and numbers that the model copies, in sentences of one word."""
-    pieces = (x.removeprefix("▁") for x in translator.tokenizer.source_pieces if x[:1] == "▁")
+    pieces = (x.removeprefix("▁") for x in source_pieces if x[:1] == "▁")
     words = [x for x in forms.forms or pieces if regex.fullmatch(r"\p{Lu}\p{Ll}{2,}", x)]
     numbers = [str(x) for x in (*range(20, 100, 10), *range(11, 100)) if x % 11]
     copied = []
     for tried in (words[:_MOST_TRIED], [*dict.fromkeys(numbers)]):
         sentences = [f"{x}{forms.final_mark or '.'}" for x in tried]
-        found = zip(tried, sentences, translator.translate(sentences), strict=True)
+        found = zip(tried, sentences, translate(sentences), strict=True)
         copied.append(tuple([x for x, sentence, text in found if text == sentence][:_ENOUGH]))
     return WordForms(forms.forms, forms.final_mark, *copied)

@@ -5,27 +5,22 @@ import warnings
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_transformer.translation.alignment import (
+    AlignedPart,
     TokenAlignment,
     joined,
     same_text,
-    token_alignment,
 )
-from keras_transformer.translation.base_translator import counted_progress
 from keras_transformer.translation.glossary import Glossary
-from keras_transformer.translation.hypothesis import Hypothesis, SourcePart
+from keras_transformer.translation.hypothesis import SourcePart
 from keras_transformer.translation.long_lines import sentence_ends, separator
 from keras_transformer.translation.markup import Segment, Span, project
 from keras_transformer.translation.protected_text import Item, protected
-from keras_transformer.translation.target_constraints import TargetConstraints
 from keras_transformer.translation.word_forms import Rewritten, WordForms
-
-if TYPE_CHECKING:
-    from keras_transformer.translation.base_translator import BaseTranslator, Progress
 
 
 class TranslatedSegment(NamedTuple):
@@ -66,12 +61,12 @@ class _Block(NamedTuple):
 
 
 def translate_segments(
-    translator: "BaseTranslator",
+    translator: Any,
     segments: Sequence[Segment],
     glossary: Glossary | None,
     escape: Callable[[str], str],
     word_scores: bool,
-    progress: "Progress",
+    progress: bool | Callable[[int], Any],
 ) -> list[TranslatedSegment]:
     """Does the work of `BaseTranslator.translate_segments`."""
     ready, sentences = [], []
@@ -80,8 +75,9 @@ def translate_segments(
         ready.append(protected_segment)
         sentences += found
     blocks: list[list[_Block]] = [[] for _ in segments]
-    for sentence, block in _translated(translator, sentences, word_scores, progress, len(segments)):
-        blocks[sentence.segment].append(block)
+    settings = {"word_scores": word_scores, "progress": progress}
+    for index, block in _translated(translator, sentences, len(segments), **settings):
+        blocks[index].append(block)
     terms = glossary or Glossary({})
     return [
         _rendered(changed, of_segment, terms, escape)
@@ -187,85 +183,44 @@ def _stand_ins(
 
 
 def _translated(
-    translator: "BaseTranslator",
-    sentences: Sequence[_Sentence],
-    word_scores: bool,
-    progress: "Progress",
-    count: int,
-) -> Iterator[tuple[_Sentence, _Block]]:
-    """Yields the parts of all sentences with their translations, in the same order."""
-    forms = translator.word_forms
-    lines = [forms.rewritten(x.text, x.kept) for x in sentences]
+    translator: Any, sentences: Sequence[_Sentence], count: int, **settings: Any
+) -> Iterator[tuple[int, _Block]]:
+    """Yields the segment of each part of all sentences, and the part with its translation."""
+    lines = [translator.word_forms.rewritten(x.text, x.kept) for x in sentences]
     texts = ["" if x.is_copied else y.text for x, y in zip(sentences, lines, strict=True)]
-    parts = translator._parts(texts)
-    searched = translator._not_copied(parts)
-    firsts = {part.sentence: part for part in reversed(searched)}
-    first_of = {sentences[x].segment: part for x, part in sorted(firsts.items(), reverse=True)}
-    counted = [
-        x._replace(number=x is not first_of[sentences[x.sentence].segment]) for x in searched
-    ]
-    with counted_progress(progress, counted, count, translator.waiting) as advance:
-        constraints = TargetConstraints(translator.tokenizer, searched, len(texts))
-        options = translator.options.replace(n_best=1)
-        found = translator._search_parts(searched, options, constraints, advance)
-    attention = dict(translator._attention(searched, found))
-    if word_scores:
-        found = translator._with_word_scores(searched, found)
-    results = iter(enumerate(found))
-    of_sentence: dict[int, list[SourcePart]] = {}
-    for part in parts:
-        of_sentence.setdefault(part.sentence, []).append(part)
+    groups = [x.segment for x in sentences]
+    of_sentence: dict[int, list[AlignedPart]] = {}
+    for found in translator.search_aligned(texts, groups, count, **settings):
+        of_sentence.setdefault(found.part.sentence, []).append(found)
     for index, (sentence, line) in enumerate(zip(sentences, lines, strict=True)):
-        at = 0
+        at, start, text = 0, sentence.start, sentence.text
         own = of_sentence.get(index, [])
         if not own:
-            yield sentence, _copied(sentence.start, sentence.text)
-        for part in own:
-            at = line.text.index(part.text, at)
-            start, text = sentence.start + at, sentence.text[at:][: len(part.text)]
-            if part.is_copied:
-                yield sentence, _copied(start, text)
-            else:
-                n, (best,) = next(results)
-                undo = line._replace(is_closed=line.is_closed and part is own[-1])
-                yield (
-                    sentence,
-                    _block(
-                        translator, start, text, part, best, attention[n][0], undo, sentence.kept
-                    ),
-                )
-            at += len(part.text)
-
-
-def _copied(start: int, text: str) -> _Block:
-    return _Block(start, text, text, same_text(text), is_copied=True)
+            yield sentence.segment, _Block(start, text, text, same_text(text), is_copied=True)
+        for found in own:
+            at = line.text.index(found.part.text, at)
+            source = text[at : at + len(found.part.text)]
+            undo = line._replace(is_closed=line.is_closed and found is own[-1])
+            yield sentence.segment, _block(start + at, source, found, undo, sentence.kept)
+            at += len(found.part.text)
 
 
 def _block(
-    translator: "BaseTranslator",
-    start: int,
-    source: str,
-    part: SourcePart,
-    best: Hypothesis,
-    attention: np.ndarray,
-    line: Rewritten,
-    kept: frozenset[str],
+    start: int, source: str, found: AlignedPart, line: Rewritten, kept: frozenset[str]
 ) -> _Block:
-    """Returns a part, of which `source` is as it is written, and its best translation."""
-    ids = translator._own_ids(best)
-    (text,) = translator.tokenizer.decode_target([ids])
-    found = token_alignment(translator.tokenizer, part.text, text, ids, attention)
+    """Returns a part, of which `source` is as it is written, and its translation as written."""
+    part, text, alignment, scores = found
     target, places = line.places(text, kept)
-    columns = [n for n, (_, end) in enumerate(found.source) if end <= len(source)]
-    moved = [(places[first], places[last]) for first, last in found.target]
+    columns = [n for n, (_, end) in enumerate(alignment.source) if end <= len(source)]
+    moved = [(places[first], places[last]) for first, last in alignment.target]
     rows = [n for n, (first, last) in enumerate(moved) if first < last]
     alignment = TokenAlignment(
-        [found.source[n] for n in columns],
+        [alignment.source[n] for n in columns],
         [moved[n] for n in rows],
-        found.shares[np.ix_(rows, columns)],
+        alignment.shares[np.ix_(rows, columns)],
     )
-    scores = tuple(zip(text.split(), best.word_scores or (), strict=False))
-    return _Block(start, source, target.rstrip(), alignment, line.is_upper, word_scores=scores)
+    pairs = tuple(zip(text.split(), scores, strict=False))
+    return _Block(start, source, target.rstrip(), alignment, line.is_upper, part.is_copied, pairs)
 
 
 def _rendered(

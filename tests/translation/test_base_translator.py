@@ -49,7 +49,7 @@ class Capitals(BaseTranslator):
         ]
 
     def _attention(self, parts, found):
-        return ((n, np.eye(len(part.ids))[None]) for n, part in enumerate(parts))
+        return ((n, np.array([np.eye(len(x.ids))] * len(found[n]))) for n, x in enumerate(parts))
 
     def _token_scores(self, parts, found):
         return ((n, [[-1.0] * len(part.ids)]) for n, part in enumerate(parts))

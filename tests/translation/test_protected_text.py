@@ -44,19 +44,17 @@ def test_numbers_and_emoji_are_found(text, kind, found):
     assert [text[x.start : x.end] for x in protected(text) if x.kind == kind] == found.split()
 
 
-class Copies:
-    """A translator that copies words with an "o" and even numbers."""
+PIECES = ["<s>", "▁Tom", "▁Anna", "▁Bo", "▁dog", "o"]
 
-    class tokenizer:
-        source_pieces = ["<s>", "▁Tom", "▁Anna", "▁Bo", "▁dog", "o"]
 
-    def translate(self, texts):
-        kept = [x for x in texts if "o" in x or (x[:-1].isdigit() and int(x[:-1]) % 2 == 0)]
-        return [x if x in kept else "?" for x in texts]
+def translate(texts):
+    """Copies words with an "o" and even numbers."""
+    numbers = {f"{x}{mark}" for x in range(10, 100, 2) for mark in ".!"}
+    return [x if "o" in x or x in numbers else "?" for x in texts]
 
 
 def test_stand_ins_are_words_that_the_model_copies_the_most_frequent_first():
-    found = with_stand_ins(WordForms(), Copies())
+    found = with_stand_ins(WordForms(), PIECES, translate)
     assert found.names == ("Tom",) and found.numbers[:3] == ("20", "30", "40")
     forms = WordForms(("Rome", "Anna", "Tom", "TV"), "!")
-    assert with_stand_ins(forms, Copies()).names == ("Rome", "Tom")
+    assert with_stand_ins(forms, PIECES, translate).names == ("Rome", "Tom")

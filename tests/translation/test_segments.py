@@ -173,7 +173,7 @@ def test_lines_in_upper_case_keep_what_stays_and_headings_have_no_final_mark():
 
 def test_words_have_scores_and_progress_counts_segments():
     finished = []
-    segments = [Segment("aa bb. cc"), Segment(""), Segment("{d}"), Segment("e")]
+    segments = [Segment("aa bb. Cc"), Segment(""), Segment("{d}"), Segment("e")]
     found = new_double().translate_segments(segments, word_scores=True, progress=finished.append)
     assert [x.word_scores for x in found] == [
         (("AA", 0.0), ("BB.", -1.5), ("CC", 0.0)),
