@@ -450,4 +450,4 @@ def test_a_document_is_translated_as_a_whole(run, echo, write):
 
 
 def test_the_formats_are_those_of_documents():
-    assert get_args(get_args(TranslateOptions.model_fields["format"].annotation)[0]) == FORMATS
+    assert get_args(get_args(TranslateOptions.model_fields["format"].annotation)[0]) == (*FORMATS,)
