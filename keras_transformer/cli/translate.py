@@ -124,7 +124,6 @@ def translate_command(
     _check_files(options, file, *constraints)
     from keras_transformer.runs.run import Run
     from keras_transformer.translation.base_translator import STREAMED_LINES
-    from keras_transformer.translation.glossary import Glossary
 
     runs = [Run.open(path) for path in (run, *options.ensemble)]
     recipe = runs[0].recipe
@@ -142,7 +141,7 @@ def translate_command(
             click.echo(hint, err=True)
         settings: Given = {"word_scores": options.word_scores}
         if options.protect or options.glossary:
-            settings["glossary"] = Glossary.read(options.glossary) if options.glossary else None
+            settings["glossary"] = _glossary(options)
         else:
             settings["alignments"] = options.alignments
         if drawn:
@@ -181,10 +180,8 @@ def _translate_document(
     runs: list[Any], file: Path, format: str, options: TranslateOptions, search: Any
 ) -> None:
     from keras_transformer.documents import read_document
-    from keras_transformer.translation.glossary import Glossary
 
-    data = runs[0].recipe.data
-    glossary = Glossary.read(options.glossary) if options.glossary else None
+    data, glossary = runs[0].recipe.data, _glossary(options)
     document = read_document(file, format, (data.source_language, data.target_language))
     with terminal.bytes_writer(options.output) as write:
         translator = _opened(runs, options, search)
@@ -201,6 +198,12 @@ def _opened(runs: list[Any], options: TranslateOptions, search: Any) -> Any:
 
     chosen = options.model_dump(include={"overlong", "copy_unknown", "as_written"})
     return checked(open_translator, runs, **options.arguments(), **chosen, options=search)
+
+
+def _glossary(options: TranslateOptions) -> Any:
+    from keras_transformer.translation.glossary import Glossary
+
+    return Glossary.read(options.glossary) if options.glossary else None
 
 
 def _tell_terms(applied: Counter[tuple[str, str]]) -> None:
