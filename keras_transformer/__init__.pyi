@@ -1,6 +1,7 @@
 from . import (
     data as data,
     decoding as decoding,
+    documents as documents,
     evaluation as evaluation,
     formats as formats,
     portability as portability,

@@ -224,7 +224,8 @@ def test_every_public_name_is_in_the_reference():
         module, _, name = path.rpartition(".")
         assert hasattr(importlib.import_module(module), name), path
     packages = (
-        "layers models formats data decoding translation training serving portability visualization"
+        "layers models formats data decoding translation documents training serving portability "
+        "visualization"
     ).split()
     package = Path(keras_transformer.__file__)
     public = set(re.findall(r"\b(\w+) as \1\b", package.read_text("utf-8")))

@@ -30,6 +30,10 @@ TESTED_WITH = {
     "training/devices/replica.py": "training/test_own_model.py",
     "cli/parameters.py": "cli/test_commands.py",
     "cli/process.py": "cli/test_train.py",
+    **{
+        f"documents/{name}.py": "documents/test_documents.py"
+        for name in ("document", "html", "markdown", "subtitles", "units")
+    },
     "decoding/request.py": "decoding/test_decoding_loop.py",
     "capabilities.py": "models/test_base.py",
     "models/protocol.py": "models/test_base.py",

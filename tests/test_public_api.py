@@ -23,7 +23,7 @@ PUBLIC = """
     open_shortlist open_translator padding_mask save_run scaled_dot_product_attention search train
 """.split()
 PACKAGES = (
-    "data decoding evaluation formats layers models portability recipe runs serving "
+    "data decoding documents evaluation formats layers models portability recipe runs serving "
     "training translation visualization"
 ).split()
 

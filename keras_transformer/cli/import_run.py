@@ -23,6 +23,9 @@ class ImportOptions(parameters.Options):
     """ISO 639-1 code of the source language. Default: that in the files, or und."""
     target_language: LanguageCode | None = Field(None, title="CODE")
     """ISO 639-1 code of the target language. Default: that in the files, or und."""
+    text: parameters.ExistingFile = None
+    """Text in the source language, one sentence per line. The run learns the usual case of words
+    from it, which helps to translate lines in upper case, titles and headings."""
 
 
 @click.command("import")

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from keras_transformer._files import output_file
+from keras_transformer._files import output_file, output_path
 from keras_transformer._progress import Bar
 from keras_transformer.data.text_files import read_lines, read_standard_input
 from keras_transformer.errors import UserError
@@ -79,6 +79,16 @@ def writer(output: Path | None) -> Iterator[Callable[[str], Any]]:
         return
     with output_file(output) as file:
         yield file.write
+
+
+@contextmanager
+def bytes_writer(output: Path | None) -> Iterator[Callable[[bytes], Any]]:
+    """Yields a function that writes the content of `output`, or of standard output."""
+    if output is None:
+        yield lambda content: click.echo(content, nl=False)
+        return
+    with output_path(output) as partial:
+        yield partial.write_bytes
 
 
 def printable(value: object) -> Any:

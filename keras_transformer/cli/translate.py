@@ -3,6 +3,7 @@
 import itertools
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,6 +48,21 @@ class TranslateOptions(parameters.TextOptions, parameters.TranslatorOptions):
     """File with forbidden words: one line per sentence, tabs between words."""
     alignments: bool = False
     """Write a tab and word alignments, such as "0-0 1-2", after each translation."""
+    word_scores: bool = False
+    """Write a tab and the mean log-probability (nats) of the tokens of each word after each
+    translation."""
+    format: Literal["text", "html", "markdown", "srt", "vtt", "po", "xliff"] | None = None
+    """Format of FILE, if its suffix does not tell. text means lines. Files of the others are
+    translated as a whole, with placeholders, numbers and code as they are."""
+    protect: bool = False
+    """Keep placeholders such as {name} and %s, URLs, e-mail addresses, identifiers, numbers and
+    emoji as they are."""
+    glossary: ExistingFile = None
+    """File with a term, a tab and its translation on each line. Terms are whole words in any case,
+    and each form of a word is a term. A third column =case finds a term only as it is written."""
+    as_written: bool = False
+    """Translate lines in upper case, titles and lines without a final mark as they are written.
+    Otherwise, the model reads them as sentences, if RUN has learned the forms of words."""
     sample: int | None = Field(None, ge=1, le=10_000, title="N")
     """Sample N translations per sentence instead of using beam search."""
     mbr: int | None = Field(None, ge=1, le=10_000, title="N")
@@ -75,7 +91,10 @@ def translate_command(
 ) -> None:
     """Translate FILE, or standard input, with the model of RUN.
 
-    The input has one sentence per line. If a line has several sentences, the translation may lack
+    HTML, Markdown, subtitles (SRT, WebVTT), PO and XLIFF are known by the suffix of FILE. All but
+    the text stays as it is. Only messages of PO and XLIFF without a translation are translated.
+
+    Other input has one sentence per line. If a line has several sentences, the translation may lack
     some of them. Standard input is translated line by line. On a terminal, the command asks for
     each sentence. The output has one line per sentence. With --n-best N or --sample N, the output
     has N lines per sentence. The lines of --n-best N are sorted, best first. The score of beam
@@ -97,6 +116,9 @@ def translate_command(
     keras-transformer translate runs/a in.txt --sample 5 --temperature 0.8 --top-p 0.95 --seed 7
     keras-transformer translate runs/a in.txt --mbr 32
     keras-transformer translate runs/a in.txt --alignments
+    keras-transformer translate runs/a in.txt --protect --glossary terms.tsv
+    keras-transformer translate runs/a page.html --output page.de.html --glossary terms.tsv
+    keras-transformer translate runs/a page.xml --format html --output page.de.xml
     keras-transformer translate runs/a in.txt --shortlist
     keras-transformer translate runs/a in.txt --checkpoint best
     keras-transformer translate runs/a in.txt --output out.txt --resume
@@ -108,28 +130,85 @@ def translate_command(
     runs = [Run.open(path) for path in (run, *options.ensemble)]
     recipe = runs[0].recipe
     found = checked(SearchOptions if drawn else recipe.evaluation.search_options, **search)
+    if format := _document_format(options, file, search):
+        return _translate_document(runs, file, format, options, found)
     with _output(options, file, runs, drawn or found) as (write, finished):
         sentences = terminal.input_lines(file, recipe.data.source_language)
         chunks, first, total = _chunks(_lines(sentences, *constraints), file, options.shard)
         if is_session := terminal.is_session(file):
             click.echo(f"Loading {run}.", err=True)
-        chosen = options.model_dump(include={"overlong", "copy_unknown"})
-        arguments = {**options.arguments(), **chosen, "options": found}
-        translator = checked(open_translator, runs, **arguments)
+        translator = _opened(runs, options, found)
         if is_session and translator.waiting:
             hint = "The first translation takes longer, because the search is compiled."
             click.echo(hint, err=True)
-        settings: Given = {"alignments": options.alignments}
+        settings: Given = {"word_scores": options.word_scores}
+        if options.protect or options.glossary:
+            settings["glossary"] = _glossary(options)
+        else:
+            settings["alignments"] = options.alignments
         if drawn:
             sample = translator.translate_mbr if options.mbr else translator.sample
             settings = {"sample": sample, "options": drawn, "seed": options.seed or 0}
+        applied: Counter[tuple[str, str]] = Counter()
         first += (done := finished * STREAMED_LINES)
         shown = (total, translator.waiting, options.output, done)
         with terminal.progress_bar("translating", *shown) as bar:
             for chunk in itertools.islice(chunks, finished, None):
                 results = _hypotheses(translator, chunk, first, progress=bar.update, **settings)
                 write("".join(_text(x, options.scores) for best in results for x in best))
+                if options.glossary:
+                    applied.update(x for best in results for found in best for x in found.terms)
                 first += len(chunk)
+        if options.glossary:
+            _tell_terms(applied)
+
+
+def _document_format(options: TranslateOptions, file: Path | None, search: Given) -> str | None:
+    """Returns the format of a document, or None for lines. Refuses options of lines."""
+    from keras_transformer.documents import format_of
+
+    format = options.format or (format_of(file) if file else None) or "text"
+    if format == "text":
+        return None
+    of_lines = "sample mbr prefix required forbidden alignments word_scores scores shard resume"
+    refused = options.model_fields_set & {*of_lines.split()} | search.keys() & {"n_best"}
+    if refused or file is None:
+        what = flags(refused) if refused else "standard input"
+        raise UserError(f"{what} cannot be used with documents ({format}): use --format text")
+    return format
+
+
+def _translate_document(
+    runs: list[Any], file: Path, format: str, options: TranslateOptions, search: Any
+) -> None:
+    from keras_transformer.documents import read_document
+
+    data, glossary = runs[0].recipe.data, _glossary(options)
+    document = read_document(file, format, (data.source_language, data.target_language))
+    with terminal.bytes_writer(options.output) as write:
+        translator = _opened(runs, options, search)
+        shown = (len(document.segments), translator.waiting, options.output)
+        with terminal.progress_bar("translating", *shown) as bar:
+            content, segments = document.translate(translator, glossary, bar.update)
+        write(content)
+    if glossary:
+        _tell_terms(Counter(term for segment in segments for term in segment.terms))
+
+
+def _opened(runs: list[Any], options: TranslateOptions, search: Any) -> Any:
+    chosen = options.model_dump(include={"overlong", "copy_unknown", "as_written"})
+    return checked(open_translator, runs, **options.arguments(), **chosen, options=search)
+
+
+def _glossary(options: TranslateOptions) -> Any:
+    from keras_transformer.translation.glossary import Glossary
+
+    return Glossary.read(options.glossary) if options.glossary else None
+
+
+def _tell_terms(applied: Counter[tuple[str, str]]) -> None:
+    shown = ", ".join(f"{x} → {y} ({count})" for (x, y), count in applied.most_common())
+    click.echo(f"Terms of the glossary: {shown or 'none'}", err=True)
 
 
 def _check_files(options: TranslateOptions, file: Path | None, *others: Path | None) -> None:
@@ -151,8 +230,9 @@ def _output(
         with terminal.writer(options.output) as write:
             yield write, 0
         return
-    inputs = (file, options.prefix, options.required, options.forbidden)
-    texts = [sha256_of(path) for path in inputs if path]
+    inputs = (file, options.prefix, options.required, options.forbidden, options.glossary)
+    forms = [run.word_forms_path for run in runs if run.word_forms_path.exists()]
+    texts = [sha256_of(path) for path in (*inputs, *forms) if path]
     models = [run.hashes(options.checkpoint) for run in runs]
     given = options.model_dump(exclude={"output"})
     made_from = (given, search, texts, models, os.environ.get("KERAS_BACKEND"))
@@ -184,13 +264,19 @@ def _sampling(options: TranslateOptions, sampling: Given, search: Given) -> Samp
     """Returns how to draw translations, or None for beam search. Refuses options without effect."""
     count = options.sample or options.mbr
     given = options.model_fields_set & {"prefix", "required", "forbidden", "alignments"}
+    scored = options.model_fields_set & {"word_scores"}
     drawn = options.model_fields_set & {"sample", "mbr"}
     if len(drawn) == 2:
         raise UserError("--sample and --mbr cannot be used together")
     if not drawn and (refused := {*sampling, *options.model_fields_set & {"seed"}}):
         raise UserError(f"{flags(refused)} can only be used with --sample or --mbr")
-    if drawn and (refused := given | (search.keys() - DecodingOptions.model_fields)):
+    if drawn and (refused := given | scored | (search.keys() - DecodingOptions.model_fields)):
         raise UserError(f"{flags(refused)} cannot be used with --sample or --mbr")
+    kept = options.model_fields_set & {"protect", "glossary"}
+    alone = given | drawn | search.keys() & {"n_best"} | options.model_fields_set & {"scores"}
+    if kept and alone:
+        raise UserError(f"{flags(kept)} cannot be used with {flags(alone)}")
+    given -= {"alignments"}
     given |= {"copy_unknown characters"} if options.copy_unknown == "characters" else set()
     if options.engine == "ctranslate2" and (refused := given or drawn):
         raise UserError(
@@ -222,6 +308,10 @@ def _hypotheses(
     sentences, prefixes, required, forbidden = map(list, zip(*chunk, strict=True))
     if sample := settings.pop("sample", None):
         return sample(sentences, first_index=first, **settings)
+    if "glossary" in settings:
+        from keras_transformer.translation.markup import Segment
+
+        return [[x] for x in translator.translate_segments([*map(Segment, sentences)], **settings)]
     settings |= {"prefixes": prefixes, "required": required, "forbidden": forbidden}
     try:
         return translator.translate_nbest(sentences, **settings)
@@ -234,6 +324,8 @@ def _text(found: Any, scores: bool) -> str:
     fields.append(as_line(found.text))
     if (alignment := getattr(found, "alignment", None)) is not None:
         fields.append(" ".join(f"{source}-{target}" for source, target in alignment))
+    if word_scores := getattr(found, "word_scores", None):
+        fields.append(" ".join(f"{x if isinstance(x, float) else x[1]:.2f}" for x in word_scores))
     return "\t".join(fields) + "\n"
 
 

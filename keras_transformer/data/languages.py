@@ -19,6 +19,8 @@ def _checked(code: str) -> str:
 # A code that a user gives. The files of a run have it as suffix.
 LanguageCode = Annotated[str, AfterValidator(_checked)]
 
+_RIGHT_TO_LEFT = "Adlm Arab Hebr Mand Nkoo Rohg Samr Syrc Thaa".split()
+
 
 def language_of(name: str) -> str | None:
     """Returns the standard code if the name of a file or column is that of a language.
@@ -80,3 +82,8 @@ def bleu_tokenization(language: str) -> str:
     if tag.script in _HAN and tag.language != "ja":
         return "zh"
     return "char" if tag.script in (*_HAN, *_UNSPACED) else "13a"
+
+
+def is_right_to_left(code: str) -> bool:
+    """Returns whether a language is written from right to left."""
+    return _likely(code).script in _RIGHT_TO_LEFT

@@ -306,20 +306,27 @@ def _parquet(path: Path) -> Iterator[Row]:
 
 def _messages(path: Path) -> Iterator[Row]:
     """Yields the messages of a PO file. A fuzzy translation counts as missing."""
-    parse = extra("polib", path).pofile
     with open_text(path) as file:
-        content = read_all(file, path)
+        entries = po_entries(read_all(file, path), path)
+    for entry in entries:
+        target = entry.msgstr or entry.msgstr_plural.get(0, "")
+        yield {"source": entry.msgid, "target": "" if entry.fuzzy else target}
+
+
+def po_entries(content: bytes, path: Path) -> list[Any]:
+    """Returns the messages of a PO file, but for the obsolete ones, as entries of polib.
+
+    Raises `CorpusError` if the file is malformed or not UTF-8.
+    """
+    parse = extra("polib", path).pofile
     try:
         # polib ignores what is wrong in a line, and takes more characters for line breaks.
         lines = (" ".join(x.splitlines()) for x in content.decode("utf-8-sig").split("\n"))
         entries = parse("\n".join(x if _PO_LINE.fullmatch(x) else "?" for x in lines) + "\n")
+        return [entry for entry in entries if not entry.obsolete]
     except (ValueError, OSError) as error:
         advice = "`msgconv -t UTF-8` converts other encodings"
         raise CorpusError(f"{path}: {as_line(str(error)).strip()}; {advice}") from None
-    for entry in entries:
-        if not entry.obsolete:
-            target = entry.msgstr or entry.msgstr_plural.get(0, "")
-            yield {"source": entry.msgid, "target": "" if entry.fuzzy else target}
 
 
 def _xml_units(path: Path) -> Iterator[Row]:

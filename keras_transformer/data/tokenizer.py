@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -302,6 +303,17 @@ class Tokenizer:
         pieces = self._source.encode(text, out_type=str)
         return [""] * len(tag) + [x.replace("▁", " ").strip() for x in pieces]
 
+    def source_offsets(self, sentence: str) -> list[tuple[int, int]]:
+        """Returns the first character of each piece of a source, and that after its last.
+
+        The sentence must have no tag.
+        """
+        return _offsets(self._source.encode(sentence, return_type="proto"))
+
+    def target_offsets(self, ids: Sequence[int]) -> list[tuple[int, int]]:
+        """Returns the characters of each piece, as `source_offsets`, in the text of a target."""
+        return _offsets(self._target.decode([*ids], return_type="proto"))
+
     def encode_target(self, sentences: Sequence[str]) -> list[list[int]]:
         """Returns the ids of the pieces of each target sentence, without bos and eos."""
         return _encode(self._target, sentences)
@@ -351,6 +363,13 @@ def _encode(processor: SentencePieceProcessor, sentences: Sequence[str]) -> list
         for sentence in sentences:
             check_utf8(str(sentence))
         raise
+
+
+def _offsets(encoded: Any) -> list[tuple[int, int]]:
+    """Returns the characters of the pieces. SentencePiece counts bytes of UTF-8."""
+    is_first = [(byte & 0xC0) != 0x80 for byte in encoded.text.encode()]
+    characters = [0, *itertools.accumulate(is_first)]
+    return [(characters[piece.begin], characters[piece.end]) for piece in encoded.pieces]
 
 
 def _prefix_ids(processor: SentencePieceProcessor, name: str, pieces: Sequence[str]) -> list[int]:

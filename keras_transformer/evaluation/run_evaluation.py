@@ -97,7 +97,8 @@ def evaluate_run(
     folder = None if checkpoint is None else run.checkpoint(checkpoint)
     step = None if folder is None else checkpoint_step(folder)
     try:
-        translator = open_translator(run, options, checkpoint=step, **settings)
+        # The scores are those of the model alone.
+        translator = open_translator(run, options, checkpoint=step, as_written=True, **settings)
     except ValueError as error:
         raise UserError(str(error)) from None
     scored = run.scores.scored_model(folder)  # before a training removes or replaces it

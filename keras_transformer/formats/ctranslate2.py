@@ -360,7 +360,10 @@ def _specification(model: Transformer, tokenizer: Tokenizer, specs: Any) -> Any:
         # `rotary_dim` 0 rotates all features of a head. Features 2i and 2i + 1 form a pair.
         sizes = {**sizes, "rotary_dim": 0, "rotary_interleave": True}
     encoder = specs.TransformerEncoderSpec(num_layers=model.encoder.num_layers, **sizes)
-    decoder = specs.TransformerDecoderSpec(num_layers=model.decoder.num_layers, **sizes)
+    # 0 means the mean of all heads of the last layer, which aligns words best.
+    decoder = specs.TransformerDecoderSpec(
+        num_layers=model.decoder.num_layers, alignment_heads=0, **sizes
+    )
     spec = specs.TransformerSpec(encoder, decoder)
     matrix, bias = model.output_weights()
     spec.encoder.embeddings[0].weight = array(model.source_embedding.embeddings)

@@ -3,11 +3,13 @@
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+import numpy as np
 
 from keras_transformer._backend import check_not_forked
 from keras_transformer.data.tokenizer import Tokenizer
@@ -21,6 +23,7 @@ from keras_transformer.translation.base_translator import (
 )
 from keras_transformer.translation.hypothesis import Hypothesis, SourcePart
 from keras_transformer.translation.target_constraints import TargetConstraints
+from keras_transformer.translation.word_forms import WordForms
 
 # CTranslate2 lacks the other options, or applies them to logits, before the softmax.
 SUPPORTED = ("beam_size", "n_best", "length_penalty", "length_penalty_form", "max_length")
@@ -35,8 +38,8 @@ NO_PENALTY = 1e-9
 class CTranslate2Translator(BaseTranslator):
     """Translates lists of sentences on the CPU with a model that `export_ctranslate2` wrote.
 
-    The methods `translate`, `translate_nbest` and `stream` work as in `Translator`, but without
-    constraints and alignments. They find the same translations and scores, except for ties,
+    The methods `translate`, `translate_nbest`, `translate_segments` and `stream` work as in
+    `Translator`, but without constraints. They find the same translations and scores, except for ties,
     rounding errors, and the probabilities that `export_ctranslate2` describes. Scores leave out the
     tokenizer's target prefix. `open_translator(run, engine="ctranslate2")` converts a run's model
     and returns a `CTranslate2Translator`.
@@ -54,6 +57,7 @@ class CTranslate2Translator(BaseTranslator):
             returns the `beam_size` best by its own penalty.
         overlong: As for `Translator`.
         copy_unknown: `"lines"` or `"never"`, as for `Translator`.
+        word_forms: As for `Translator`.
 
     Raises:
         UserError: If ctranslate2 is not installed or cannot load the folder, or if CTranslate2 does
@@ -67,6 +71,7 @@ class CTranslate2Translator(BaseTranslator):
         options: SearchOptions | None = None,
         overlong: Overlong = "split",
         copy_unknown: CopyUnknown = "lines",
+        word_forms: WordForms | None = None,
     ) -> None:
         engine = import_ctranslate2(options or SearchOptions(), copy_unknown)
         check_not_forked("ctranslate2")
@@ -79,7 +84,7 @@ class CTranslate2Translator(BaseTranslator):
             )
         except (OSError, KeyError, TypeError, ValueError, RuntimeError, UserError) as error:
             raise UserError(f"{directory} is not an export for CTranslate2: {error}") from None
-        super().__init__(tokenizer, max_length, options, overlong, copy_unknown)
+        super().__init__(tokenizer, max_length, options, overlong, copy_unknown, word_forms)
         self._source_pieces, pieces = tokenizer.source_pieces, tokenizer.target_pieces
         self._target_ids = {piece: id for id, piece in enumerate(pieces)}
         self._target_prefix = [pieces[id] for id in tokenizer.target_prefix_ids]
@@ -136,11 +141,52 @@ class CTranslate2Translator(BaseTranslator):
         texts = self.tokenizer.decode_target([x.ids for x in best])
         return [replace(x, text=text) for x, text in zip(best, texts, strict=True)]
 
-    def _align(
+    def _attention(
         self, parts: list[SourcePart], found: list[list[Hypothesis]]
-    ) -> list[list[Hypothesis]]:
-        _refuse(["alignments"])  # CTranslate2 returns the attention of one head.
-        return found
+    ) -> Iterator[tuple[int, np.ndarray]]:
+        sources, targets = self._pairs(parts, found)
+        results = self._model.translate_batch(
+            sources,
+            target_prefix=targets,
+            max_batch_size=BATCH_SIZE,
+            beam_size=1,
+            max_decoding_length=max(map(len, targets), default=0) + 1,
+            max_input_length=0,
+            return_attention=True,
+            return_end_token=True,
+        )
+        rows, forced = iter(results), len(self._target_prefix)
+        for index, (part, of_part) in enumerate(zip(parts, found, strict=True)):
+            tokens = [np.atleast_2d(next(rows).attention[0]) for _ in of_part]
+            shape = max(map(len, tokens)), len(part.ids)
+            padded = np.zeros((len(of_part), *shape))
+            for n, own in enumerate(tokens):
+                padded[n, : len(own), : own.shape[1]] = own
+            yield index, padded[:, forced:, part.before :]
+
+    def _token_scores(
+        self, parts: list[SourcePart], found: list[list[Hypothesis]]
+    ) -> Iterator[tuple[int, list[list[float]]]]:
+        sources, targets = self._pairs(parts, found)
+        results = self._model.score_batch(
+            sources, targets, max_batch_size=BATCH_SIZE, max_input_length=0
+        )
+        rows, forced = iter(results), len(self._target_prefix)
+        for index, of_part in enumerate(found):
+            yield index, [next(rows).log_probs[forced:-1] for _ in of_part]
+
+    def _pairs(
+        self, parts: list[SourcePart], found: list[list[Hypothesis]]
+    ) -> tuple[list[list[str]], list[list[str]]]:
+        """Returns the pieces of the source and the target of each hypothesis.
+
+        A target lacks its last piece if it has no room beside bos.
+        """
+        sources = [self._pieces(x.ids) for x, y in zip(parts, found, strict=True) for _ in y]
+        pieces = self.tokenizer.target_pieces
+        texts = (self._own_ids(x) for of_part in found for x in of_part)
+        targets = ([*self._target_prefix, *(pieces[id] for id in ids)] for ids in texts)
+        return sources, [target[: self.max_length - 1] for target in targets]
 
 
 def _penalty(options: SearchOptions) -> float:

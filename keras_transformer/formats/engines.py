@@ -16,10 +16,11 @@ from keras_transformer.formats.ctranslate2_translator import (
 )
 from keras_transformer.runs.run import Checkpoint, Run, Runs, opened_runs
 from keras_transformer.translation.base_translator import CopyUnknown, Overlong
+from keras_transformer.translation.word_forms import WordForms
 
 Engine = Literal["keras", "ctranslate2"]
 FOLDER = ".ctranslate2"
-VERSION = 3  # Raise it if the conversion changes.
+VERSION = 4  # Raise it if the conversion changes.
 SENTENCES = 32  # Number of sentences that conversion and model translate for the comparison.
 
 
@@ -33,6 +34,7 @@ def open_translator(
     checkpoint: Checkpoint | None = None,
     tokens_per_batch: int | None = None,
     copy_unknown: CopyUnknown = "lines",
+    as_written: bool = False,
 ) -> Any:
     """Returns the translator of a run, or of an ensemble of several runs.
 
@@ -55,6 +57,8 @@ def open_translator(
         checkpoint: As in `open_model`.
         tokens_per_batch: As for `Translator`.
         copy_unknown: As for `Translator`. The engine ctranslate2 cannot copy characters.
+        as_written: Whether to translate lines in upper case, titles and headings as they are
+            written. Defaults to False, which means by the `WordForms` of the run, if it has them.
 
     Raises:
         UserError: If a run or its model is missing, if the tokenizers of the runs differ, or if the
@@ -71,14 +75,20 @@ def open_translator(
         from keras_transformer.translation.translator import Translator
 
         return Translator.from_run(
-            opened, options, overlong=overlong, copy_unknown=copy_unknown, **of_keras
+            opened,
+            options,
+            overlong=overlong,
+            copy_unknown=copy_unknown,
+            as_written=as_written,
+            **of_keras,
         )
     run = opened[0]
     options = options or run.recipe.evaluation.search_options()
     run.require_transformer("The engine ctranslate2")
     # Raises errors before the slow conversion.
     import_ctranslate2(options, copy_unknown, ensemble=opened[1:], **of_keras)
-    return CTranslate2Translator(converted(run), options, overlong, copy_unknown)
+    forms = WordForms.load(run.word_forms_path, as_written)
+    return CTranslate2Translator(converted(run), options, overlong, copy_unknown, forms)
 
 
 def converted(run: Run) -> Path:

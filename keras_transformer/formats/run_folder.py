@@ -15,6 +15,7 @@ from keras_transformer._files import (
     sha256_of,
     write_json,
 )
+from keras_transformer.data.text_files import read_lines
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.data.vocabulary import kind_of
 from keras_transformer.decoding.options import SearchOptions
@@ -40,6 +41,7 @@ from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.run import Checkpoint, Run
 from keras_transformer.translation.open_run import open_model
 from keras_transformer.translation.translator import Translator
+from keras_transformer.translation.word_forms import WordForms
 
 RunWeights = Literal["float32", "float16"]
 _SCORE_TOLERANCE = 1e-3  # nats
@@ -58,6 +60,7 @@ def import_run(
     source_prefix: Sequence[str] = (),
     source_language: str | None = None,
     target_language: str | None = None,
+    text: str | Path | None = None,
 ) -> Run:
     """Makes a run folder of a trained model of Marian, Hugging Face or CTranslate2.
 
@@ -84,6 +87,8 @@ def import_run(
             multilingual model the target language. Defaults to none.
         source_language: ISO 639-1 code. Defaults to that in the files, or "und".
         target_language: As `source_language`.
+        text: File with sentences of the source language, from which the run learns `WordForms`.
+            Defaults to None.
 
     Raises:
         UserError: If the model cannot be imported. Then nothing is written.
@@ -102,6 +107,8 @@ def import_run(
     with atomic_write(directory) as partial:
         run = Run(partial, recipe)
         run.write(model, tokenizer)
+        if text is not None:
+            WordForms.learn(read_lines(Path(text))).save(run.word_forms_path)
         content = json.dumps(origin, indent=2, ensure_ascii=False)
         run.origin_path.write_text(content + "\n", "utf-8")
     return Run(directory, recipe)
@@ -301,13 +308,15 @@ def export_shared_run(
             shutil.copytree(text, partial / "text", ignore=shutil.ignore_patterns("train.*"))
         if run.fingerprints_path.exists():
             shutil.copy(run.fingerprints_path, partial)
+        if run.word_forms_path.exists():
+            shutil.copy(run.word_forms_path, partial)
         if scores := _scores(run, checkpoint):
             write_json(copy.scores_path, scores)
         return compare_translations(
             "copy",
             Translator(exact, tokenizer, run.recipe.evaluation.search_options()),
             sentences,
-            scored_translations(Translator.from_run(copy), sentences),
+            scored_translations(Translator.from_run(copy, as_written=True), sentences),
             tolerance=_SCORE_TOLERANCE,
             is_exact=quantization == "float32",
         )

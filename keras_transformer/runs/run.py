@@ -48,7 +48,7 @@ Checkpoint = Literal["best", "last"] | int
 _PLACES = (
     *("text", "translations", "tokenizer", "store", "fingerprints.json", "checkpoints"),
     *("model.keras", "logs", "origin.json", "scores.json", "shortlist.npz", "history.json"),
-    "hypotheses",
+    *("word_forms.json", "hypotheses"),
 )
 
 
@@ -68,6 +68,7 @@ class Run:
         logs/             event files for TensorBoard
         .ctranslate2/     the model converted for the engine ctranslate2
         origin.json       where an imported model comes from
+        word_forms.json   the usual case of words, and words that the model copies
         shortlist.npz     the most probable translations of each source token
         scores.json       all scores of this run
         hypotheses/       the translations of the last evaluation of each split
@@ -108,6 +109,7 @@ class Run:
         self.hypotheses_dir = self.directory / "hypotheses"
         self.origin_path = self.directory / "origin.json"
         self.shortlist_path = self.directory / "shortlist.npz"
+        self.word_forms_path = self.directory / "word_forms.json"
         self.text = RunText(self.directory, recipe)
         self.scores = RunScores(self.directory, self.text)
         self._is_new = False

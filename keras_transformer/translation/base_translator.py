@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -17,8 +17,22 @@ from keras_transformer.data.text_files import available_chunks
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import IMPOSSIBLE, DecodingOptions, SearchOptions
 from keras_transformer.errors import check_is_list
+from keras_transformer.translation.alignment import (
+    AlignedPart,
+    align_words,
+    memberships,
+    same_text,
+    token_alignment,
+    words,
+)
 from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis, SourcePart
+from keras_transformer.translation.markup import Segment
 from keras_transformer.translation.target_constraints import TargetConstraints, Words
+from keras_transformer.translation.word_forms import Rewritten, WordForms
+
+if TYPE_CHECKING:
+    from keras_transformer.translation.glossary import Glossary
+    from keras_transformer.translation.segments import TranslatedSegment
 
 # A translation may be this many tokens longer than its source (§6.1).
 EXTRA_LENGTH = 50
@@ -55,8 +69,10 @@ class BaseTranslator(ABC):
         options: SearchOptions | None = None,
         overlong: Overlong = "split",
         copy_unknown: CopyUnknown = "lines",
+        word_forms: WordForms | None = None,
     ) -> None:
         self.tokenizer = tokenizer
+        self.word_forms = word_forms or WordForms()
         self.max_length = max_length
         self.options = self._checked(options or SearchOptions())
         self.overlong = overlong
@@ -94,7 +110,8 @@ class BaseTranslator(ABC):
             ConstraintError: If the search cannot meet the constraints of a sentence.
         """
         options = self.options.replace(n_best=1)
-        found = self._translate(options, False, progress, sentences, prefixes, required, forbidden)
+        given = prefixes, required, forbidden
+        found = self._translate(options, False, False, progress, sentences, *given)
         return [hypotheses[0].text for hypotheses in found]
 
     def translate_nbest(
@@ -105,11 +122,13 @@ class BaseTranslator(ABC):
         forbidden: Words | None = None,
         alignments: bool = False,
         progress: Progress = False,
+        word_scores: bool = False,
     ) -> list[list[Hypothesis]]:
         """Returns the `options.n_best` best translations of each sentence, with their scores.
 
         For the arguments and errors, see `translate`. If `alignments` is True, the words of each
-        translation are aligned with the words of its source, see `word_alignment`.
+        translation are aligned with the words of its source, see `word_alignment`. If `word_scores`
+        is True, each hypothesis has the scores of its words.
 
         Returns:
             One list per sentence, in the same order. Each list is sorted, best first. No two
@@ -117,19 +136,57 @@ class BaseTranslator(ABC):
             translations that meet the constraints, the others are empty and have the score -inf.
             The best hypothesis of a blank sentence is empty and has the score 0.
         """
-        return self._translate(
-            self.options, alignments, progress, sentences, prefixes, required, forbidden
-        )
+        given = prefixes, required, forbidden
+        return self._translate(self.options, alignments, word_scores, progress, sentences, *given)
+
+    def translate_segments(
+        self,
+        segments: Sequence[Segment],
+        *,
+        glossary: "Glossary | None" = None,
+        escape: Callable[[str], str] = str,
+        word_scores: bool = False,
+        progress: Progress = False,
+    ) -> "list[TranslatedSegment]":
+        """Translates texts with markup, and keeps what is not language.
+
+        A segment can have several sentences. Placeholders such as `{name}`, URLs, e-mail addresses,
+        identifiers, numbers and emoji stay as they are: the model reads words that it copies in
+        their place. The markup, and what must stay, is placed by the alignment of words.
+
+        Example:
+
+        >>> text = "The red car costs 1,299.50 dollars."
+        >>> translator.translate_segments([Segment(text, (Span(4, 11, "<b>", "</b>"),))])[0].text
+
+        Args:
+            segments: Texts with spans.
+            glossary: The translations of terms. Defaults to None.
+            escape: What is done to the text, but not to markup, such as `html.escape`.
+            word_scores: Whether to return the scores of words, too.
+            progress: As in `translate`, with numbers of segments.
+
+        Returns:
+            One `TranslatedSegment` per segment, in the same order.
+
+        Raises:
+            UserError: If the model has no attention.
+        """
+        from keras_transformer.translation.segments import translate_segments
+
+        return translate_segments(self, segments, glossary, escape, word_scores, progress)
 
     def _translate(
         self,
         options: SearchOptions,
         alignments: bool,
+        word_scores: bool,
         progress: Progress,
         sentences: Sequence[str],
         *given: Any,
     ) -> list[list[Hypothesis]]:
-        parts, count = self._parts(sentences), len(sentences)
+        lines = self._rewritten(sentences, *given)
+        parts, count = self._parts([line.text for line in lines]), len(lines)
         constraints = TargetConstraints(self.tokenizer, parts, count, *given)
         # The translation of a sentence with required words is no copy.
         parts = [x._replace(is_copied=x.is_copied and not constraints.requires(x)) for x in parts]
@@ -139,10 +196,25 @@ class BaseTranslator(ABC):
         found = constraints.met(searched, found)
         if alignments:
             found = self._align(searched, found)
-        alignment = () if alignments else None
-        best = Hypothesis("", (), 0.0, 0.0, 0, alignment)
-        others = [replace(NO_HYPOTHESIS, alignment=alignment)] * (options.n_best - 1)
-        return whole_sentences(parts, found, [best, *others], count)
+        if word_scores:
+            found = self._with_word_scores(searched, found)
+        empty = {
+            "alignment": () if alignments else None,
+            "word_scores": () if word_scores else None,
+        }
+        best = Hypothesis("", (), 0.0, 0.0, 0, **empty)
+        others = [replace(NO_HYPOTHESIS, **empty)] * (options.n_best - 1)
+        return restored(lines, whole_sentences(parts, found, [best, *others], count))
+
+    def _rewritten(self, sentences: Sequence[str], *given: Any) -> list[Rewritten]:
+        """Returns the sentences as the model reads them: as written, if they have constraints."""
+        check_is_list(sentences=sentences)
+        lines = [self.word_forms.rewritten(sentence) for sentence in sentences]
+        for index, sentence in enumerate(sentences):
+            constraints = (x for lists in given if lists for x in lists[index : index + 1])
+            if any(word for words in constraints for word in words):
+                lines[index] = Rewritten(sentence)
+        return lines
 
     def stream(self, lines: Iterable[str]) -> Iterator[str]:
         """Translates lines as they arrive, in the same order.
@@ -165,7 +237,6 @@ class BaseTranslator(ABC):
 
     def _parts(self, sentences: Sequence[str]) -> list[SourcePart]:
         """Encodes sentences, and splits those that are too long. Blank ones have no parts."""
-        check_is_list(sentences=sentences)
         texts = ["" if is_invisible(sentence) else sentence.strip() for sentence in sentences]
         encoded = zip(texts, self.tokenizer.encode_source(texts), strict=True)
         return [x for index, pair in enumerate(encoded) for x in self._parts_of(index, *pair)]
@@ -252,10 +323,105 @@ class BaseTranslator(ABC):
         """Returns `options.n_best` hypotheses for each of the `parts`."""
 
     @abstractmethod
+    def _attention(
+        self, parts: list[SourcePart], found: list[list[Hypothesis]]
+    ) -> Iterator[tuple[int, np.ndarray]]:
+        """Yields the index of each part, and the attention `(N, T, S)` of its hypotheses to it.
+
+        The attention begins after the prefixes of the tokenizer.
+        """
+
+    @abstractmethod
+    def _token_scores(
+        self, parts: list[SourcePart], found: list[list[Hypothesis]]
+    ) -> Iterator[tuple[int, list[list[float]]]]:
+        """Yields the index of each part, and the log-probabilities of its hypotheses' tokens.
+
+        These are lists for each hypothesis, in nats, after the prefixes of the tokenizer.
+        """
+
+    def search_aligned(
+        self,
+        texts: Sequence[str],
+        groups: Sequence[int],
+        count: int,
+        word_scores: bool,
+        progress: Progress,
+    ) -> list[AlignedPart]:
+        """Translates texts as they are written, and aligns their parts.
+
+        `groups` has the group of each text, such as its paragraph. Progress counts the `count`
+        groups.
+        """
+        parts = self._parts(texts)
+        searched = self._not_copied(parts)
+        own = [groups[part.sentence] for part in searched]
+        pairs = zip(searched, own, [None, *own], strict=False)
+        counted = [part._replace(number=int(a == b)) for part, a, b in pairs]
+        with counted_progress(progress, counted, count, self.waiting) as advance:
+            constraints = TargetConstraints(self.tokenizer, searched, len(texts))
+            options = self.options.replace(n_best=1)
+            found = self._search_parts(searched, options, constraints, advance)
+        attention = dict(self._attention(searched, found))
+        if word_scores:
+            found = self._with_word_scores(searched, found)
+        results = iter(enumerate(found))
+        aligned = []
+        for part in parts:
+            if part.is_copied:
+                aligned.append(AlignedPart(part, part.text, same_text(part.text)))
+                continue
+            n, (best,) = next(results)
+            ids = self._own_ids(best)
+            (text,) = self.tokenizer.decode_target([ids])
+            tokens = token_alignment(self.tokenizer, part.text, text, ids, attention[n][0])
+            aligned.append(AlignedPart(part, text, tokens, best.word_scores or ()))
+        return aligned
+
+    @functools.cached_property
+    def copied_words(self) -> WordForms:
+        """The names and numbers that the model copies."""
+        from keras_transformer.translation.protected_text import with_stand_ins
+
+        forms, pieces = self.word_forms, self.tokenizer.source_pieces
+        return forms if forms.names else with_stand_ins(forms, pieces, self.translate)
+
+    def _own_ids(self, hypothesis: Hypothesis) -> tuple[int, ...]:
+        """Returns the ids of a hypothesis without the prefixes of the tokenizer."""
+        return hypothesis.ids[len(self.tokenizer.target_prefix_ids) :]
+
     def _align(
         self, parts: list[SourcePart], found: list[list[Hypothesis]]
     ) -> list[list[Hypothesis]]:
         """Returns the hypotheses of each part with their alignments."""
+        aligned: list[list[Hypothesis]] = [[]] * len(parts)
+        for index, attention in self._attention(parts, found):
+            text, first = parts[index].text, parts[index].first_word
+            of_source = memberships(self.tokenizer.source_offsets(text), words(text))
+            for weights, x in zip(attention, found[index], strict=True):
+                of_target = self._target_words(x)
+                pairs = ((s + first, t) for s, t in align_words(weights, of_source, of_target))
+                aligned[index] = [*aligned[index], replace(x, alignment=tuple(pairs))]
+        return aligned
+
+    def _with_word_scores(
+        self, parts: list[SourcePart], found: list[list[Hypothesis]]
+    ) -> list[list[Hypothesis]]:
+        """Returns the hypotheses of each part with the scores of their words."""
+        scored: list[list[Hypothesis]] = [[]] * len(parts)
+        for index, scores in self._token_scores(parts, found):
+            for tokens, x in zip(scores, found[index], strict=True):
+                of_words = self._target_words(x)[: len(tokens)]
+                sums = np.asarray(tokens)[: len(of_words)] @ of_words
+                means = (sums / np.maximum(of_words.sum(axis=0), 1)).tolist()
+                scored[index] = [*scored[index], replace(x, word_scores=tuple(means))]
+        return scored
+
+    def _target_words(self, hypothesis: Hypothesis) -> np.ndarray:
+        """Returns the words of each piece of a hypothesis, see `memberships`."""
+        ids = self._own_ids(hypothesis)
+        (text,) = self.tokenizer.decode_target([ids])
+        return memberships(self.tokenizer.target_offsets(ids), words(text))
 
 
 @contextmanager
@@ -289,12 +455,19 @@ def whole_sentences(
     return whole
 
 
+def restored(lines: Sequence[Rewritten], found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
+    """Returns the hypotheses of each line as the line is written."""
+    pairs = zip(lines, found, strict=True)
+    return [[replace(x, text=line.restored(x.text)) for x in of_line] for line, of_line in pairs]
+
+
 def _copies(part: SourcePart, blank: list[Hypothesis]) -> list[Hypothesis]:
     """Returns the hypotheses `blank` of a sentence with the text of a part, where they exist."""
     words = range(part.first_word, part.first_word + len(part.text.split()))
     pairs = tuple((word, word - part.first_word) for word in words)
     given: dict[str, Any] = {"text": part.text}
     given["alignment"] = None if blank[0].alignment is None else pairs
+    given["word_scores"] = None if blank[0].word_scores is None else (0.0,) * len(pairs)
     return [x if x.score == IMPOSSIBLE else replace(x, **given) for x in blank]
 
 

@@ -1,4 +1,4 @@
-"""Parts of sentences and their translations: joins them, aligns their words and rates samples."""
+"""Parts of sentences and their translations: copies characters, and rates samples."""
 
 import itertools
 from collections import Counter
@@ -41,6 +41,8 @@ class Hypothesis:
         alignment: Sorted pairs of word indices (source, target), counted from 0. None if alignments
             were not requested. Words are separated by white space in the source sentence and in
             `text`.
+        word_scores: The mean log-probability (nats) of the pieces of each word of `text`. None if
+            they were not requested.
     """
 
     text: str
@@ -49,40 +51,11 @@ class Hypothesis:
     log_probability: float
     length: int
     alignment: tuple[tuple[int, int], ...] | None = None
+    word_scores: tuple[float, ...] | None = None
 
 
 # Fills a list of hypotheses if the search found too few.
 NO_HYPOTHESIS = Hypothesis("", (), IMPOSSIBLE, IMPOSSIBLE, 0)
-
-
-def word_alignment(
-    attention: np.ndarray, source_pieces: Sequence[str], target_pieces: Sequence[str]
-) -> tuple[tuple[int, int], ...]:
-    """Aligns each target word with the source word that its pieces attend to most.
-
-    A word begins at a piece that starts with "▁". Row t, column s of the float array `attention` is
-    the attention of target piece t to source piece s. Further rows and columns, such as those of
-    eos, are ignored. Returns sorted pairs of word indices (source, target), counted from 0.
-
-    Example:
-
-    >>> word_alignment(np.array([[0.1, 0.9], [0.6, 0.4]]), ["▁black", "▁cat"], ["▁chat", "▁noir"])
-    ((0, 1), (1, 0))
-    """
-    return align_words(attention, word_indices(source_pieces), word_indices(target_pieces))
-
-
-def align_words(
-    attention: np.ndarray, of_source: np.ndarray, of_target: np.ndarray
-) -> tuple[tuple[int, int], ...]:
-    """Does the same as `word_alignment` with the index of each piece's word."""
-    if not of_source.size or not of_target.size:
-        return ()
-    between_words = np.zeros((of_target[-1] + 1, of_source[-1] + 1))
-    between_pieces = np.asarray(attention)[: of_target.size, : of_source.size]
-    np.add.at(between_words, (of_target[:, None], of_source), between_pieces)
-    pairs = ((int(source), target) for target, source in enumerate(between_words.argmax(axis=1)))
-    return tuple(sorted(pairs))
 
 
 def expected_utilities(samples: Sequence[str]) -> dict[str, float]:
@@ -102,48 +75,6 @@ def expected_utilities(samples: Sequence[str]) -> dict[str, float]:
 
     sums = {x: sum(n * similarity(x, y) for y, n in counts.items()) for x in counts}
     return {x: total / len(samples) for x, total in sums.items()}
-
-
-def source_word_indices(tokenizer: Tokenizer, text: str, pieces: Sequence[int]) -> np.ndarray:
-    """Returns the index of the word in `text` of each of its first `pieces`.
-
-    The tokenizer can change white space. So each word is encoded separately to count its pieces.
-    """
-    encoded = tokenizer.encode_source(text.split())
-    if [*itertools.chain(*encoded)][: len(pieces)] != list(pieces):
-        source_pieces = tokenizer.source_pieces  # Some pieces span several words.
-        return word_indices([source_pieces[piece] for piece in pieces])
-    return np.repeat(np.arange(len(encoded)), [*map(len, encoded)])[: len(pieces)]
-
-
-def target_word_indices(tokenizer: Tokenizer, pieces: Sequence[int]) -> np.ndarray:
-    """Returns the index of each piece's word in the decoded text.
-
-    A piece "▁" belongs to the word that follows.
-    """
-    target_pieces = tokenizer.target_pieces
-    texts = tokenizer.decode_target([pieces[: end + 1] for end in range(len(pieces))])
-    counts = [len(text.split()) for text in texts]
-    words = np.maximum(np.array(counts, int) - 1, 0)
-    for index in reversed(range(len(pieces) - 1)):
-        if target_pieces[pieces[index]] == WORD_BEGIN:
-            words[index] = words[index + 1]
-    return words if any(counts) else words[:0]
-
-
-def word_indices(pieces: Sequence[str]) -> np.ndarray:
-    """Returns the index of the word that each piece belongs to.
-
-    A piece "▁" before a new word or at the end is white space and does not begin a word.
-    """
-    words: list[int] = []
-    count = 0
-    for piece, following in zip(pieces, [*pieces, WORD_BEGIN][1:], strict=True):
-        is_blank = piece == WORD_BEGIN and following.startswith(WORD_BEGIN)
-        if not is_blank and (count == 0 or piece.startswith(WORD_BEGIN)):
-            count += 1
-        words.append(max(count - 1, 0))
-    return np.array(words, dtype=int)
 
 
 def with_copies(

@@ -8,14 +8,15 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import numpy as np
 import regex
 
 from keras_transformer.decoding.options import IMPOSSIBLE
 from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis, SourcePart
 
 # Scripts without spaces, and scripts that have spaces only between sentences.
-_CJK = r"[\p{scx=Han}\p{scx=Hira}\p{scx=Kana}\p{scx=Bopo}\p{ea=F}]"
-_SOUTH_EAST_ASIAN = r"[\p{lb=SA}\p{Tibt}]"
+CJK = r"[\p{scx=Han}\p{scx=Hira}\p{scx=Kana}\p{scx=Bopo}\p{ea=F}]"
+SOUTH_EAST_ASIAN = r"[\p{lb=SA}\p{Tibt}]"
 # Marks that end a sentence wherever they are, and marks that do so before a space.
 _STOP, _DOT = r"(?:(?![!?])\p{SB=STerm}|[།༎])", r"[\p{SB=ATerm}!?…]"
 _CLOSING = r"""(?:[\p{Pe}\p{Pf}"']|\p{Pi}(?=[\s\p{Pe}\p{Pf}]|$))*+"""
@@ -26,15 +27,21 @@ _SHORT += "|Jan|Feb|Aug|Sept?|Okt|Oct|Nov|De[cz]"
 _SHORT += rf"|[\p{{Lu}}\p{{Ll}}]|\d{{1,2}}|(?i:{_CONSONANTS}){_CONSONANTS}{{1,4}}"
 _END = (
     rf"(?<!{_STOP}|{_DOT}|\b(?:{_SHORT})(?=\.(?!{_STOP}|{_DOT})))"
-    rf"(?:{_DOT}|(?P<stop>{_STOP}))++{_CLOSING}(?(stop)\s*+|(?:\s++|(?={_CJK})))"
+    rf"(?:{_DOT}|(?P<stop>{_STOP}))++{_CLOSING}(?(stop)\s*+|(?:\s++|(?={CJK})))"
     rf"(?:(?<=\s)|(?!\p{{SB=SContinue}}))(?=\S)"
 )
 _LOWER_CASE = rf"(?:(?!{_STOP}|{_DOT})\P{{L}})*+\p{{Ll}}"
+_SENTENCE_END = rf"{_END}(?(stop)|(?!{_LOWER_CASE}))"
 # A vowel stays with its consonant, also where Thai and Lao write it before or after.
 _CHARACTER = r"\p{LOE}*\X(?:\P{LOE}(?<=\p{InSC=Vowel_Dependent}))*"
 _HALVED = (r"\s+|(?<=[，、；：])(?![，、；：])", _CHARACTER)
 _LAST_MARK = rf"(?:{_DOT}|(?P<stop>{_STOP})){_CLOSING}$"
 _QUOTES = "\"'“”‘’«»„"
+
+
+def sentence_ends(text: str) -> list[int]:
+    """Returns the places after the sentences of a text, and after the spaces that follow them."""
+    return [found.end() for found in regex.finditer(_SENTENCE_END, text)]
 
 
 def split_overlong(text: str, is_short: Callable[[str], bool]) -> list[str]:
@@ -49,7 +56,7 @@ def split_overlong(text: str, is_short: Callable[[str], bool]) -> list[str]:
     """
     if is_short(text.strip()):
         return [text]
-    for pattern in (rf"{_END}(?(stop)|(?!{_LOWER_CASE}))", _END, *_HALVED):
+    for pattern in (_SENTENCE_END, _END, *_HALVED):
         found, length = regex.finditer(pattern, text), len(text.rstrip())
         ends = [x.end() for x in found if 0 < x.end() < length]
         if ends:
@@ -71,13 +78,13 @@ def separator(left: SourcePart, before: str, right: SourcePart, after: str) -> s
     mark = regex.search(_LAST_MARK, left.text)
     is_spaced = mark and (has_space or mark["stop"])
     seam = before.rstrip(_QUOTES)[-1:] + after.lstrip(_QUOTES)[:1]
-    if regex.match(rf"(?=\p{{P}}|.{_CJK}){_CJK}", seam):
-        return " " if has_space and regex.search(_CJK, left.text[-1]) else ""
-    if regex.search(_SOUTH_EAST_ASIAN, seam):
-        is_spaced = is_spaced or (has_space and regex.search(_SOUTH_EAST_ASIAN, left.text[-1]))
+    if regex.match(rf"(?=\p{{P}}|.{CJK}){CJK}", seam):
+        return " " if has_space and regex.search(CJK, left.text[-1]) else ""
+    if regex.search(SOUTH_EAST_ASIAN, seam):
+        is_spaced = is_spaced or (has_space and regex.search(SOUTH_EAST_ASIAN, left.text[-1]))
     else:
         of_source = left.text[-1] + right.text[0]
-        is_spaced = is_spaced or has_space or regex.search(f"{_CJK}|{_SOUTH_EAST_ASIAN}", of_source)
+        is_spaced = is_spaced or has_space or regex.search(f"{CJK}|{SOUTH_EAST_ASIAN}", of_source)
     return " " if is_spaced else ""
 
 
@@ -88,16 +95,23 @@ def join_hypotheses(sources: Sequence[SourcePart], parts: Sequence[Hypothesis]) 
     a part has no hypothesis, neither has the sentence.
     """
     is_aligned = parts[0].alignment is not None
+    is_scored = parts[0].word_scores is not None
     if any(part.score == IMPOSSIBLE for part in parts):
-        return replace(NO_HYPOTHESIS, alignment=() if is_aligned else None)
+        empty = [() if given else None for given in (is_aligned, is_scored)]
+        return replace(NO_HYPOTHESIS, alignment=empty[0], word_scores=empty[1])
     texts: list[str] = []
     alignment: set[tuple[int, int]] = set()
+    scores: list[float] = []
     words, last = 0, None
     for source, part in zip(sources, parts, strict=True):
         if not part.text:
             continue
         space = separator(*last, source, part.text) if last else ""
-        words -= bool(last) and not space  # The part continues the last word.
+        own = [*(part.word_scores or ())]
+        if last and not space:  # The part continues the last word.
+            words -= 1
+            scores[-1:], own[:1] = [np.mean([*scores[-1:], *own[:1]])] if own else [], []
+        scores += own
         alignment |= {(index, target + words) for index, target in part.alignment or ()}
         texts += [space, part.text]
         words += len(part.text.split())
@@ -109,4 +123,5 @@ def join_hypotheses(sources: Sequence[SourcePart], parts: Sequence[Hypothesis]) 
         log_probability=sum(part.log_probability for part in parts),
         length=sum(part.length for part in parts),
         alignment=tuple(sorted(alignment)) if is_aligned else None,
+        word_scores=tuple(scores) if is_scored else None,
     )

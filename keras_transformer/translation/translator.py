@@ -30,6 +30,7 @@ from keras_transformer.translation.base_translator import (
     Overlong,
     Progress,
     counted_progress,
+    restored,
     whole_sentences,
 )
 from keras_transformer.translation.beam_recorder import record
@@ -37,15 +38,14 @@ from keras_transformer.translation.beam_tree import BeamTree
 from keras_transformer.translation.hypothesis import (
     Hypothesis,
     SourcePart,
-    align_words,
     expected_utilities,
-    source_word_indices,
-    target_word_indices,
     with_copies,
 )
 from keras_transformer.translation.list_search import ListSearch
 from keras_transformer.translation.open_run import open_model, open_shortlist
+from keras_transformer.translation.scoring import score_pairs
 from keras_transformer.translation.target_constraints import TargetConstraints
+from keras_transformer.translation.word_forms import WordForms
 
 # Part k of sentence i uses the random numbers of the index i + k * PART_STRIDE.
 PART_STRIDE = 2**40
@@ -90,6 +90,9 @@ class Translator(BaseTranslator):
             of the target word that gives it more than half of its attention (see
             `Searchable.source_attention`). `"never"` translates everything. Defaults to `"lines"`.
 
+        word_forms: The `WordForms` of the training text, by which lines in upper case, titles and
+            headings are translated. Defaults to None: all lines are translated as they are written.
+
     Raises:
         ValueError: If an option exceeds `model.max_length`, or there is a coverage penalty but the
             model has no attention. If the shortlist was learned with another tokenizer. If the
@@ -110,6 +113,7 @@ class Translator(BaseTranslator):
         tokens_per_batch: int | None = None,
         shortlist: Shortlist | None = None,
         copy_unknown: CopyUnknown = "lines",
+        word_forms: WordForms | None = None,
     ) -> None:
         if Capabilities.of(model).init_cache is None:  # a `SlicedLogitsTrainer`
             model = getattr(model, "model", model)
@@ -118,7 +122,7 @@ class Translator(BaseTranslator):
             raise UserError("The model has no tokenizer: give one, or train on a `ParallelDataset`")
         tokenizer = tokenizer or Tokenizer.from_files(files, "the model")
         check_tokenizer(model, tokenizer)
-        super().__init__(tokenizer, model.max_length, options, overlong, copy_unknown)
+        super().__init__(tokenizer, model.max_length, options, overlong, copy_unknown, word_forms)
         self.model = model
         self.waiting = compiling()
         self.tokens_per_batch = tokens_per_batch or self.TOKENS_PER_BATCH
@@ -130,6 +134,7 @@ class Translator(BaseTranslator):
         )
         self._search.strategy(self.options)  # Raises the errors of the options.
         self._source_attention = compile_function(lambda m, *ids: m.source_attention(*ids), model)
+        self._score_pairs = compile_function(score_pairs, model)
 
     @classmethod
     def from_run(
@@ -139,6 +144,7 @@ class Translator(BaseTranslator):
         *,
         use_shortlist: bool = False,
         checkpoint: Checkpoint | None = None,
+        as_written: bool = False,
         **arguments: Any,
     ) -> "Translator":
         """Opens the translator of a trained run, or of an ensemble of several runs.
@@ -160,7 +166,8 @@ class Translator(BaseTranslator):
         model = models[0] if len(models) == 1 else Ensemble(models)
         options = options or run.recipe.evaluation.search_options()
         shortlist = open_shortlist(run, tokenizer) if use_shortlist else None
-        return cls(model, tokenizer, options, shortlist=shortlist, **arguments)
+        forms = WordForms.load(run.word_forms_path, as_written)
+        return cls(model, tokenizer, options, shortlist=shortlist, word_forms=forms, **arguments)
 
     def save(self, path: str | Path) -> None:
         """Writes the model, its tokenizer and the options of search as one file, such as `x.keras`.
@@ -260,13 +267,14 @@ class Translator(BaseTranslator):
             A list per sentence of `options.num_samples` independent hypotheses, as they were drawn.
         """
         options = self._checked(options or SamplingOptions())
-        parts = self._parts(sentences)
+        lines = self._rewritten(sentences)
+        parts = self._parts([line.text for line in lines])
         searched = self._not_copied(parts)
         constraints = TargetConstraints(self.tokenizer, searched, len(sentences))
         with counted_progress(progress, searched, len(sentences), self.waiting) as advance:
             found = self._search_parts(searched, options, constraints, advance, seed, first_index)
         blank = [Hypothesis("", (), 0.0, 0.0, 0)] * options.num_samples
-        return whole_sentences(parts, found, blank, len(sentences))
+        return restored(lines, whole_sentences(parts, found, blank, len(sentences)))
 
     def translate_mbr(
         self, sentences: Sequence[str], options: SamplingOptions | None = None, **sampling: Any
@@ -312,7 +320,7 @@ class Translator(BaseTranslator):
         Raises:
             UserError: If the sentence is blank or too long, or the translator has a shortlist.
         """
-        parts = self._parts([sentence])
+        parts = self._parts([self.word_forms.rewritten(sentence).text])
         if len(parts) != 1 or self.shortlist is not None:
             raise UserError(
                 f"a beam tree needs one sentence of 1 to {self.max_length - 1:,} tokens, and a "
@@ -326,44 +334,24 @@ class Translator(BaseTranslator):
         nodes, result = record(self.model, request, length, strategy, pieces)
         return BeamTree(part.text, nodes, tuple(self._search.hypotheses(result, 0)), self.options)
 
-    def _align(
-        self, parts: list[SourcePart], found: list[list[Hypothesis]]
-    ) -> list[list[Hypothesis]]:
-        aligned: list[list[Hypothesis]] = [[]] * len(parts)
-        forced = len(self.tokenizer.target_prefix_ids)
-        for index, attention in self._attention(parts, found):
-            part = parts[index]
-            of_source = source_word_indices(self.tokenizer, part.text, self._pieces(part))
-            of_source += part.first_word
-            for weights, x in zip(attention, found[index], strict=True):
-                of_target = target_word_indices(self.tokenizer, x.ids[forced:])
-                pairs = align_words(weights, of_source, of_target)
-                aligned[index] = [*aligned[index], replace(x, alignment=pairs)]
-        return aligned
-
     def _with_copies(
         self, parts: list[SourcePart], found: list[list[Hypothesis]]
     ) -> list[list[Hypothesis]]:
         """Returns the hypotheses of each part with the unknown characters of the source."""
         tokenizer, found = self.tokenizer, list(found)
-        forced = len(tokenizer.target_prefix_ids)
         for index, attention in self._attention(parts, found):
             part = parts[index]
             pieces = zip(self._pieces(part), tokenizer.source_surfaces(part.text), strict=False)
             copies = [text if id == tokenizer.unk_id else None for id, text in pieces]
             if any(copies):
                 rows = zip(found[index], attention, strict=True)
-                texts = ((x, with_copies(tokenizer, x.ids[forced:], y, copies)) for x, y in rows)
+                texts = ((x, with_copies(tokenizer, self._own_ids(x), y, copies)) for x, y in rows)
                 found[index] = [replace(x, text=text) for x, text in texts]
         return found
 
     def _attention(
         self, parts: list[SourcePart], found: list[list[Hypothesis]]
     ) -> Iterator[tuple[int, np.ndarray]]:
-        """Yields the index of each part, and the attention `(N, T, S)` of its hypotheses to it.
-
-        The attention begins after the prefixes of the tokenizer.
-        """
         if Capabilities.of(self.model).source_attention is None:
             raise UserError(
                 "Alignments and copied characters need a model with attention (a method "
@@ -378,6 +366,24 @@ class Translator(BaseTranslator):
             attention = ops.convert_to_numpy(self._source_attention(source_ids, target_ids))
             for index, weights in zip(indices, attention, strict=False):
                 yield index, weights[:, forced:, parts[index].before :]
+
+    def _token_scores(
+        self, parts: list[SourcePart], found: list[list[Hypothesis]]
+    ) -> Iterator[tuple[int, list[list[float]]]]:
+        tokenizer, most = self.tokenizer, self.max_length
+        pairs = [(n, k) for n, of_part in enumerate(found) for k in range(len(of_part))]
+        scores: list[list[list[float]]] = [[[]] * len(of_part) for of_part in found]
+        sources = [parts[n].ids for n, _ in pairs]
+        targets = [tokenizer.frame_target(self._own_ids(found[n][k])) for n, k in pairs]
+        targets = [(ids[:most], labels[:most]) for ids, labels in targets]
+        batches = pair_batches(sources, targets, self.tokens_per_batch, most, tokenizer.pad_id)
+        for indices, source_ids, target_ids in batches:
+            given = source_ids, *target_ids.swapaxes(0, 1)
+            rows = self._score_pairs(*given, pad_id=tokenizer.pad_id).token_log_probabilities
+            for index, row in zip(indices, ops.convert_to_numpy(rows), strict=False):
+                n, k = pairs[index]
+                scores[n][k] = row[len(tokenizer.target_prefix_ids) :].tolist()
+        yield from enumerate(scores)
 
     def _pieces(self, part: SourcePart) -> Sequence[int]:
         """Returns the ids of a part without the tokenizer's prefix and eos."""

@@ -16,10 +16,10 @@ from keras_transformer.layers.attention.scaled_dot_product_attention import (
     AttentionRecord,
     recorded_attention,
 )
-from keras_transformer.translation.hypothesis import (
+from keras_transformer.translation.alignment import (
     align_words,
-    source_word_indices,
-    target_word_indices,
+    memberships,
+    words,
 )
 from keras_transformer.translation.scoring import checked_pieces
 from keras_transformer.visualization.attention_pages import AttentionExample, AttentionMap
@@ -137,11 +137,12 @@ def translation_attention(
     """
     model, tokenizer = translator.model, translator.tokenizer
     check_utf8(sentence)
+    sentence = translator.word_forms.rewritten(sentence).text
     (source,) = checked_pieces(tokenizer, "source", [sentence], translator.max_length, least=1)
     if target is None:
         hypothesis = translator.translate_nbest([sentence])[0][0]
-        target = hypothesis.text
         pieces = list(hypothesis.ids[len(tokenizer.target_prefix_ids) :])
+        (target,) = tokenizer.decode_target([pieces])
     else:
         check_utf8(target)
         (pieces,) = checked_pieces(tokenizer, "target", [target], translator.max_length, least=1)
@@ -162,8 +163,8 @@ def translation_attention(
         attention = model.source_attention(inputs["source_ids"], inputs["target_ids"][:, None])
         alignment = align_words(
             ops.convert_to_numpy(attention)[0, 0, before[1] :, before[0] :],
-            source_word_indices(tokenizer, sentence, source),
-            target_word_indices(tokenizer, pieces),
+            memberships(tokenizer.source_offsets(sentence), words(sentence)),
+            memberships(tokenizer.target_offsets(pieces), words(target)),
         )
     try:
         return AttentionExample(

@@ -6,12 +6,17 @@ import pty
 import shutil
 import subprocess
 import sys
+from typing import get_args
 
 import pytest
 from support.command_line import fails, invoke, run_python, succeeds
+from support.document_doubles import Capitals
 from support.time_limit import time_limit
 
 from keras_transformer import Hypothesis, SamplingOptions
+from keras_transformer.cli.translate import TranslateOptions
+from keras_transformer.documents import FORMATS
+from keras_transformer.translation.segments import TranslatedSegment
 from keras_transformer.translation.target_constraints import ConstraintError
 
 SHOUT = """
@@ -140,7 +145,13 @@ class Echo:
     def __init__(self, n_best=1):
         self.asked, self.n_best = [], n_best
 
-    def translate_nbest(self, sentences, alignments, progress, **beside):
+    def translate_segments(self, segments, glossary, word_scores, progress):
+        scores = (("a", -0.5), ("b", -0.25)) if word_scores else ()
+        terms = [tuple((t[a:b], x) for a, b, x in glossary.find(t)) for t, _ in segments]
+        pairs = zip(segments, terms, strict=True)
+        return [TranslatedSegment(x.text.upper(), found, scores) for x, found in pairs]
+
+    def translate_nbest(self, sentences, alignments, word_scores, progress, **beside):
         self.asked.append(beside)
         alignment = ((0, 1), (2, 0)) if alignments else None
         beams = range(self.n_best)
@@ -200,6 +211,19 @@ def test_scores_and_alignments_stand_around_each_translation(run, echo, write):
     assert text == "0.0000\ta0\t0-1 2-0\n-0.3333\ta1\t0-1 2-0\n"
 
 
+def test_terms_are_named_and_words_scored(run, echo, write):
+    echo(Echo())
+    given = write("in", "a car\nCar\nb\n"), "--glossary", write("terms.tsv", "car\tAuto\n")
+    result = invoke("translate", run, *given, "--word-scores")
+    assert result.stdout.splitlines()[1:] == ["CAR\t-0.50 -0.25", "B\t-0.50 -0.25"]
+    assert "Terms of the glossary: car → Auto (1), Car → Auto (1)" in result.stderr
+    for other in (("--alignments",), ("--n-best", 2), ("--scores",), ("--sample", 2)):
+        assert "--glossary cannot be used with" in fails("translate", run, *given, *other)
+    for other in (("--sample", 2), ("--mbr", 2)):
+        message = fails("translate", run, given[0], "--word-scores", *other)
+        assert "--word-scores cannot be used with --sample or --mbr" in message
+
+
 def test_samples_are_numbered_through_the_whole_text(run, echo, write):
     translator = echo(Echo())
     sample = ("--sample", 1, "--seed", 3, "--top-k", 5, "--max-length", 9)
@@ -218,11 +242,12 @@ def test_options_reach_the_translator(run, monkeypatch):
 
     monkeypatch.setattr(OPEN, record)
     words = ("--beam-size", 3, "--min-length", 2, "--overlong", "truncate", "--checkpoint", "2")
-    words += ("--copy-unknown", "characters")
+    words += ("--copy-unknown", "characters", "--as-written")
     succeeds("translate", run, *words, "--batch-tokens", 8, "--shortlist", input="one\n")
     ((options, others),) = seen
     assert (options.beam_size, options.min_length, options.length_penalty) == (3, 2, 0.6)
-    text = {"overlong": "truncate", "copy_unknown": "characters", "engine": "keras"}
+    text = {"overlong": "truncate", "copy_unknown": "characters", "as_written": True}
+    text["engine"] = "keras"
     assert others == {**text, "use_shortlist": True, "checkpoint": 2, "tokens_per_batch": 8}
 
 
@@ -257,7 +282,7 @@ sys.argv[1:] = {given}
 try:
     keras_transformer_cli.main()
 except SystemExit:
-    print([x for x in ("keras", "regex", "langcodes") if x in sys.modules])
+    print([x for x in ("keras", "langcodes") if x in sys.modules])
 """
         assert run_python(code).splitlines()[-1] == "[]"
 
@@ -385,3 +410,23 @@ def test_what_the_files_do_not_allow_is_refused(run, write, tmp_path):
     ):
         assert message in fails("translate", run, *files, *option, input="one\n")
     assert source.read_text() == "one\n"
+
+
+def test_a_document_is_translated_as_a_whole(run, echo, write):
+    echo(Capitals())
+    page = write("a.html", "<p>one <b>two</b>\n")
+    assert succeeds("translate", run, page) == "<p>ONE <b>TWO</b>\n"
+    other = write("a.x", "<p>one <b>two</b>")
+    succeeds("translate", run, other, "--format", "html", "--output", page.with_name("b"))
+    assert page.with_name("b").read_text() == "<p>ONE <b>TWO</b>"
+    for option in ("--scores", "--resume", ("--sample", 2), ("--n-best", 2), "--alignments"):
+        options = option if isinstance(option, tuple) else (option,)
+        message = fails("translate", run, page, *options, "--output", page.with_name("b"))
+        assert message == (f"{options[0]} cannot be used with documents (html): use --format text")
+    assert fails("translate", run, page, "--output", page).startswith("--output must not be")
+    message = fails("translate", run, "--format", "html", input=b"")
+    assert message.startswith("standard input cannot be used with documents")
+
+
+def test_the_formats_are_those_of_documents():
+    assert get_args(get_args(TranslateOptions.model_fields["format"].annotation)[0]) == (*FORMATS,)

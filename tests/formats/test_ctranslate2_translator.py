@@ -103,15 +103,28 @@ def test_text_without_a_known_word_is_copied_but_for_single_characters(folder):
         CTranslate2Translator(folder, copy_unknown="characters")
 
 
-def test_constraints_and_alignments_are_refused(folder):
+@pytest.mark.parametrize("kind", ["alignments", "word_scores"])
+def test_alignments_and_scores_of_words_are_those_of_keras(kind, model, tokenizer, folder):
+    assert CTranslate2Translator(folder).translate_nbest(TEXTS, **{kind: True})  # the longest, too
+    options = SearchOptions(beam_size=2, max_length=40)
+    expected = Translator(model, tokenizer, options).translate_nbest(TEXTS, **{kind: True})
+    found = CTranslate2Translator(folder, options).translate_nbest(TEXTS, **{kind: True})
+    name = kind.removesuffix("s") if kind == "alignments" else kind
+    pairs = [
+        (getattr(a, name), getattr(b, name)) for (a,), (b,) in zip(found, expected, strict=True)
+    ]
+    assert any(len(theirs) > 1 for _, theirs in pairs)
+    for ours, theirs in pairs:
+        assert np.array(ours) == pytest.approx(np.array(theirs), abs=1e-3)
+
+
+def test_constraints_are_refused(folder):
     translator = CTranslate2Translator(folder)
     for given in ({"prefixes": ["a"]}, {"required": [["a"]]}, {"forbidden": [["a"]]}):
         with pytest.raises(
             UserError, match="use the engine keras. Received: prefixes, required or forb"
         ):
             translator.translate(["dog"], **given)
-    with pytest.raises(UserError, match="use the engine keras. Received: alignments"):
-        translator.translate_nbest(["dog"], alignments=True)
 
 
 def test_a_folder_that_is_no_export_is_refused(tmp_path):

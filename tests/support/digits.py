@@ -23,6 +23,12 @@ class Digits:
 
     encode_target = encode_source
 
+    def source_offsets(self, sentence):
+        return [(n, n + 1) for n, character in enumerate(sentence) if character.isdigit()]
+
+    def target_offsets(self, ids):
+        return self.source_offsets(*self.decode_target([ids]))
+
     def decode_target(self, ids):
         return ["".join("?" if i < A else str(i - A) for i in pieces) for pieces in ids]
 

@@ -1,4 +1,4 @@
-"""Joined parts, word alignments and minimum Bayes risk."""
+"""Joined parts, copied characters and minimum Bayes risk."""
 
 import math
 from dataclasses import replace
@@ -10,15 +10,11 @@ from sacrebleu.metrics import CHRF
 from support.fake_models import BOS, PAD
 from support.small_models import small_model
 
-from keras_transformer import Tokenizer
 from keras_transformer.translation.hypothesis import (
     Hypothesis,
     SourcePart,
     expected_utilities,
-    source_word_indices,
-    target_word_indices,
     with_copies,
-    word_alignment,
 )
 from keras_transformer.translation.long_lines import join_hypotheses
 from keras_transformer.visualization import attention_maps
@@ -39,6 +35,15 @@ def test_parts_are_joined_and_summed_and_alignments_move_by_the_words_before():
     assert join_hypotheses(SOURCES, [SECOND, missing]) == replace(missing, alignment=())
 
 
+def test_the_scores_of_the_halves_of_a_word_are_averaged():
+    first = replace(FIRST, word_scores=(-1.0, -2.0, -3.0))
+    half = SourcePart(0, 1, [3], "y", 1)  # It continues the second word.
+    second = Hypothesis("y z", (7,), -0.5, -0.25, 3, (), (-5.0, -6.0))
+    joined = join_hypotheses([SourcePart(0, 0, [3], "a x", 0), half], [first, second])
+    assert joined.text == "ein Hund .y z"
+    assert joined.word_scores == (-1.0, -2.0, -4.0, -6.0)
+
+
 def test_attention_is_that_of_the_last_layer_over_all_positions_at_once():
     model = small_model()
     generator = np.random.default_rng(3)
@@ -53,52 +58,6 @@ def test_attention_is_that_of_the_last_layer_over_all_positions_at_once():
     expected = last.weights.mean(axis=1).reshape(2, 3, 30, 7)
     expected[target_ids == PAD] = 0
     np.testing.assert_allclose(ops.convert_to_numpy(attention), expected, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("attention", "source", "target", "pairs"),
-    [
-        # "Sonn" attends most to the first piece, but more to the second word.
-        (
-            [[0.4, 0.3, 0.3], [0.2, 0.5, 0.3], [0.9, 0.05, 0.05]],
-            "▁the ▁sun day",
-            "▁Sonn tag ▁der",
-            ((0, 1), (1, 0)),
-        ),
-        ([[0.6, 0.4], [0.1, 0.9]], "▁a ▁b", "▁x y", ((1, 0),)),  # all pieces count
-        ([[0.1, 0.2, 0.7, 0.0], [0, 0, 1, 0]], "▁a ▁b", "▁x", ((1, 0),)),  # eos and padding do not
-        # White space without a word is no word: " a b " has two.
-        (np.eye(5), "▁ ▁a ▁ b ▁", "▁p ▁q ▁r ▁s", ((0, 0), (0, 1), (1, 2), (1, 3))),
-        (np.eye(2), "a ▁b", "x ▁y", ((0, 0), (1, 1))),  # the first word has no mark
-    ],
-)
-def test_a_target_word_belongs_to_the_source_word_that_gets_most_attention(
-    attention, source, target, pairs
-):
-    assert word_alignment(np.array(attention), source.split(" "), target.split(" ")) == pairs
-
-
-@pytest.mark.parametrize("model_type, size", [("bpe", 36), ("unigram", 26)])
-def test_words_are_what_white_space_separates(model_type, size):
-    """Not what normalization makes of them; an unknown character is a word of the translation."""
-    text = [("the cat sat on a mat don't dogs", "ein hund im haus, hallo")] * 20
-    tokenizer = Tokenizer.train(text, size, model_type)
-    for sentence in ("the  cat don´t ☃ a", "☃☃x the", "the\u200bcat\u3000dog", "½ a"):
-        pieces = tokenizer.encode_source([sentence])[0]
-        words = sentence.split()
-        indices = source_word_indices(tokenizer, sentence, pieces).tolist()
-        counts = [len(of_word) for of_word in tokenizer.encode_source(words)]
-        assert [indices.count(index) for index in range(len(words))] == counts
-        assert indices == sorted(indices) and len(indices) == len(pieces)
-    pieces = tokenizer.encode_target(["dogs", "☃", "in"])
-    sequence = [*pieces[0], tokenizer.unk_id, *pieces[2]]
-    assert tokenizer.decode_target([sequence])[0].split() == ["dogs", "⁇", "in"]
-    expected = [0] * len(pieces[0]) + [1] + [2] * len(pieces[2])
-    assert target_word_indices(tokenizer, sequence).tolist() == expected
-    blank = tokenizer.target_pieces.index("▁")
-    indices = target_word_indices(tokenizer, [*pieces[0], blank, *pieces[2]]).tolist()
-    assert indices == [0] * len(pieces[0]) + [1] * (1 + len(pieces[2]))
-    assert target_word_indices(tokenizer, [blank]).size == 0
 
 
 class Pieces:

@@ -25,6 +25,7 @@ from keras_transformer.training.run.translate_corpora import translate_corpora
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
 from keras_transformer.training.step.optimizer import TransformerAdam, TransformerSchedule
 from keras_transformer.translation.open_run import open_model
+from keras_transformer.translation.word_forms import WordForms
 
 SPLITS: tuple[Split, ...] = ("train", "validation")
 
@@ -77,6 +78,9 @@ def _text(
             run.text.add_fingerprint(split, store.fingerprint)
             print(f"{split}: {store.report}")
         stores.append(store)
+    if is_chief and not run.word_forms_path.exists():
+        sources = (source for source, _ in run.text.pairs("train", tagged=False))
+        WordForms.learn(sources).save(run.word_forms_path)
     if is_chief and (resume or not run.checkpoints()):  # otherwise, `fit` raises an error
         _record(run)
     return tokenizer, stores

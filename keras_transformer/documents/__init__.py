@@ -1,0 +1,129 @@
+"""Above translation: files in, files out. All but the text stays as it is, byte for byte."""
+
+import codecs
+import itertools
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from keras_transformer._files import output_path, read_bytes
+from keras_transformer.data.text_files import CorpusError
+from keras_transformer.errors import UserError
+
+if TYPE_CHECKING:
+    from keras_transformer.documents.document import Document, Languages
+    from keras_transformer.translation.base_translator import BaseTranslator, Progress
+    from keras_transformer.translation.glossary import Glossary
+    from keras_transformer.translation.segments import TranslatedSegment
+
+__all__ = ["translate_document"]
+
+# The suffixes of the formats.
+FORMATS = {
+    "text": (".txt",),
+    "html": (".html", ".htm", ".xhtml"),
+    "markdown": (".md", ".markdown"),
+    "srt": (".srt",),
+    "vtt": (".vtt",),
+    "po": (".po", ".pot"),
+    "xliff": (".xlf", ".xliff", ".sdlxliff", ".mqxliff", ".mxliff"),
+}
+_BOMS = {
+    codecs.BOM_UTF8: "utf-8",
+    codecs.BOM_UTF16_LE: "utf-16-le",
+    codecs.BOM_UTF16_BE: "utf-16-be",
+}
+_CHARSET = re.compile(
+    rb"""(?:<meta\b[^>]*?\bcharset|<\?xml\b[^>]*?\bencoding)\s*=\s*["']?\s*([\w.:-]+)""", re.I
+)
+
+
+def format_of(path: Path) -> str | None:
+    """Returns the format that the suffix of a file tells, or None."""
+    return next((name for name, x in FORMATS.items() if path.suffix.lower() in x), None)
+
+
+def read_document(
+    path: str | Path, format: str | None = None, languages: "Languages" = (None, None)
+) -> "Document":
+    """Reads a file to translate, of at most 16 MiB. For the arguments, see `translate_document`."""
+    from keras_transformer.documents import html, markdown, subtitles, units
+
+    path = Path(path)
+    format = format or format_of(path)
+    if format not in FORMATS:
+        suffixes = " ".join(itertools.chain.from_iterable(FORMATS.values()))
+        raise UserError(
+            f"the suffix of a document must be one of {suffixes}, or give its format: "
+            f"{', '.join(FORMATS)}. Received: {path.name}, format={format!r}"
+        )
+    readers = {
+        "text": subtitles.read_text,
+        "html": html.read_html,
+        "markdown": markdown.read_markdown,
+        "srt": subtitles.read_srt,
+        "vtt": subtitles.read_vtt,
+        "po": units.read_po,
+        "xliff": units.read_xliff,
+    }
+    content = read_bytes(path)
+    bom = next((x for x in _BOMS if content.startswith(x)), b"")
+    encoding = _BOMS.get(bom, "utf-8")
+    if format in ("html", "xliff") and not bom and (declared := _CHARSET.search(content[:1024])):
+        encoding = declared[1].decode().lower()
+        if format == "html" and encoding in ("iso-8859-1", "latin1", "us-ascii", "ascii"):
+            encoding = "cp1252"  # as browsers do
+    try:
+        text = content[len(bom) :].decode(encoding)
+    except (UnicodeDecodeError, LookupError) as error:
+        raise CorpusError(
+            f"{path}: text must be of the encoding {encoding}. Received: {error}"
+        ) from None
+    document = readers[format](text, languages, path)
+    document.encoding, document.bom = encoding, bom
+    return document
+
+
+def translate_document(
+    translator: "BaseTranslator",
+    path: str | Path,
+    output: str | Path,
+    format: str | None = None,
+    languages: "Languages" = (None, None),
+    glossary: "Glossary | None" = None,
+    progress: "Progress" = False,
+) -> "list[TranslatedSegment]":
+    """Translates a file: HTML, Markdown, subtitles (SRT and WebVTT), PO, XLIFF, or lines of text.
+
+    All but the text stays as it is, byte for byte. Inline markup is put where its words are in the
+    translation. Of PO and XLIFF, only messages without a translation are translated, and marked as
+    to be checked.
+
+    Example:
+
+    >>> translate_document(translator, "page.html", "page.de.html", languages=("en", "de"))
+
+    Args:
+        translator: A translator whose model has attention.
+        path: The file, of at most 16 MiB.
+        output: The translated file. If the translation fails, the old file stays.
+        format: One of `FORMATS`. Defaults to None, which means that the suffix of the file tells.
+        languages: Codes of the languages of the model. HTML gets the second as `lang`, and `dir` if
+            it is written from right to left; text of HTML in other languages than the first stays.
+        glossary: Translations of terms.
+        progress: As of `translate`.
+
+    Returns:
+        The translated segments in the order of the file.
+
+    Raises:
+        UserError: If the format is unknown, the file is malformed, has another encoding than it
+            declares or other languages, or the output is the file itself.
+    """
+    if Path(output).exists() and Path(output).samefile(path):
+        raise UserError(f"output must not be the file that is translated. Received: {output}")
+    document = read_document(path, format, languages)
+    with output_path(output) as partial:
+        content, segments = document.translate(translator, glossary, progress)
+        partial.write_bytes(content)
+    return segments

@@ -1,0 +1,247 @@
+"""Text with markup, and its translation with the same markup."""
+
+import itertools
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_transformer.translation.alignment import TokenAlignment
+
+
+@dataclass(frozen=True)
+class Span:
+    """A part of a segment that markup encloses, or that a text replaces.
+
+    Attributes:
+        start: First character of `Segment.text`.
+        end: Character after the last. An empty element has `end == start`.
+        before: Markup before the part, as it is written.
+        after: Markup after the part.
+        replacement: Text to write in place of the translation of the part, as it is. Defaults to
+            None, which means the translation.
+    """
+
+    start: int
+    end: int
+    before: str = ""
+    after: str = ""
+    replacement: str | None = None
+
+
+class Segment(NamedTuple):
+    """Text of a document that is translated as a whole, such as a paragraph.
+
+    Of spans with the same place, the outer ones come first. An empty element at the edge of another
+    span is outside of it.
+    """
+
+    text: str
+    spans: tuple[Span, ...] = ()
+
+
+def project(
+    segment: Segment,
+    target: str,
+    alignment: TokenAlignment,
+    escape: Callable[[str], str] = str,
+) -> str:
+    """Returns a translation with the markup of its source.
+
+    Each span gets the contiguous words of the translation that attend to it most, within those of
+    the span around it and beside those of its siblings. The result is a tree that has the markup of
+    each span once, whatever the alignment is.
+
+    Args:
+        segment: The text that was translated, with its spans.
+        target: Its translation.
+        alignment: Which words belong together.
+        escape: What is done to the text, but not to markup and replacements.
+    """
+    return _Projection(segment.text, target, alignment, escape).render(
+        _tree(segment), 0, len(target)
+    )
+
+
+@dataclass
+class _Node:
+    """A span in the tree, and its place in the translation: words and characters."""
+
+    span: Span
+    children: list["_Node"] = field(default_factory=list)
+    words: range = range(0)
+    start: int = 0
+    end: int = 0
+
+
+def _tree(segment: Segment) -> _Node:
+    """Returns the spans as a tree. The replaced parts are leaves; markup inside is around them."""
+    spans = [*segment.spans]
+    for part in (x for x in segment.spans if x.replacement is not None):
+        for n, x in enumerate(spans):
+            if x.replacement is None and x.start < part.end and part.start < x.end:
+                start, end = min(x.start, part.start), max(x.end, part.end)
+                spans[n] = replace(x, start=start, end=end)
+            elif part.start < x.start == x.end < part.end:
+                spans[n] = replace(x, start=part.start, end=part.start)
+    spans.sort(key=lambda x: (x.start, x.end > x.start, -x.end, x.replacement is not None))
+    stack = [_Node(Span(0, len(segment.text)))]
+    for span in spans:
+        while len(stack) > 1 and stack[-1].span.end <= span.start:
+            stack.pop()
+        # Spans that cross each other are no tree: the later one ends with the earlier one.
+        node = _Node(replace(span, end=min(span.end, stack[-1].span.end)))
+        stack[-1].children.append(node)
+        if span.end > span.start:
+            stack.append(node)
+    return stack[0]
+
+
+class _Projection:
+    """Places spans in a translation. Only words count: marks follow the words beside them."""
+
+    def __init__(
+        self, source: str, target: str, alignment: TokenAlignment, escape: Callable[[str], str]
+    ) -> None:
+        self.source, self.target, self.escape = source, target, escape
+        texts = ((source, alignment.source), (target, alignment.target))
+        of_source, of_target = (
+            [n for n, (start, end) in enumerate(x) if _has_words(text[start:end])]
+            for text, x in texts
+        )
+        self.sources = [alignment.source[n] for n in of_source]
+        self.targets = [alignment.target[n] for n in of_target]
+        shares = np.asarray(alignment.shares)[np.ix_(of_target, of_source)]
+        self.shares = shares / shares.sum(1, keepdims=True).clip(1e-9)
+
+    def render(self, node: _Node, start: int, end: int) -> str:
+        """Returns the characters from `start` to `end`, which are those of a node, with markup."""
+        if node.span.replacement is not None:
+            return node.span.replacement + "".join(
+                f"{x.span.before}{self.render(x, end, end)}{x.span.after}" for x in node.children
+            )
+        self._place_children(node, start, end)
+        found, at = [], start
+        for child in sorted(node.children, key=lambda x: (x.start, x.end)):
+            first = min(max(child.start, at), end)
+            last = min(max(child.end, first), end)
+            inner = self.render(child, first, last)
+            text = self.escape(self.target[at:first])
+            found += [text, child.span.before, inner, child.span.after]
+            at = last
+        return "".join(found) + self.escape(self.target[at:end])
+
+    def _place_children(self, node: _Node, start: int, end: int) -> None:
+        """Places the children of a node: those with the most attention per word come first."""
+        inside = [n for n, x in enumerate(self.targets) if start <= x[0] and x[1] <= end]
+        node.words = range(inside[0], inside[-1] + 1) if inside else range(0)
+        free = set(node.words)
+
+        def weight(child: _Node) -> float:
+            words = self._words(child.span)
+            return -float(self.shares[:, words].sum()) / max(1, len(words))
+
+        for child in sorted(node.children, key=weight):
+            words = self._words(child.span)
+            if not self._place_literally(child, free):
+                if words and free:
+                    share = self.shares[:, words].sum(1)
+                    child.words = _best_range([(n, share[n]) for n in node.words], free)
+                place = self._with_marks if child.words else self._without_words
+                child.start, child.end = place(child, node, start, end)
+            free -= {*child.words}
+
+    def _words(self, span: Span) -> list[int]:
+        places = enumerate(self.sources)
+        is_empty = span.start == span.end
+        return [n for n, x in places if x[0] < span.end and span.start < x[1] and not is_empty]
+
+    def _place_literally(self, child: _Node, free: set[int]) -> bool:
+        """Places a replaced part where it, or its replacement, is written in the translation."""
+        span, source = child.span, self.source
+        if span.replacement is None:
+            return False
+        # A translation can add an ending, as in "Toms". One of the source stays.
+        is_first = not source[: span.start][-1:].isalnum()
+        is_last = not re.match("['’]?\\w", source[span.end :])
+        for text in filter(_has_words, (source[span.start : span.end], span.replacement)):
+            ending = r"(?:['’]?\w{1,2})?(?!\w)" if text[-1].isalpha() else r"(?!\w)"
+            pattern = r"(?<!\w)" * is_first + re.escape(text) + ending * is_last
+            for found in re.finditer(pattern, self.target):
+                child.start, child.end = found.span()
+                places = enumerate(self.targets)
+                words = [n for n, x in places if x[0] < child.end and child.start < x[1]]
+                if words and free.issuperset(words):
+                    child.words = range(words[0], words[-1] + 1)
+                    return True
+        return False
+
+    def _with_marks(self, child: _Node, node: _Node, start: int, end: int) -> tuple[int, int]:
+        """Returns the characters of a child's words, with marks if the source has them there."""
+        words, span, text = child.words, child.span, self.target
+        first, last = self.targets[words[0]][0], self.targets[words[-1]][1]
+        if span.replacement is not None:
+            return first, last
+        covered = self.source[span.start : span.end].strip()
+        if words[-1] == node.words[-1] and not self.source[span.end : node.span.end].strip():
+            last = end
+        elif not covered[-1].isalnum():
+            last += _marks(text[last:end])
+        if words[0] == node.words[0] and not self.source[node.span.start : span.start].strip():
+            first = start
+        elif not covered[0].isalnum():
+            first -= _marks(text[start:first][::-1])
+        return first, last
+
+    def _without_words(self, child: _Node, node: _Node, start: int, end: int) -> tuple[int, int]:
+        """Returns the characters of marks, or the gap of an element with the fewest crossings."""
+        span, source = child.span, self.source
+        covered = source[span.start : span.end].strip()
+        if covered and (at := self.target.find(covered, start, end)) >= 0:
+            return at, at + len(covered)
+        left, right = source[node.span.start : span.start], source[span.end : node.span.end]
+        known = [n for n, x in enumerate(self.sources) if x[1] <= span.start]
+        share = self.shares[:, known].sum(1)[node.words.start : node.words.stop]
+        costs = [(1 - share[:n]).sum() + share[n:].sum() for n in range(len(share) + 1)]
+        gap = int(np.argmin(costs)) if _has_words(right) else len(share)
+        gap = node.words.start + (gap if _has_words(left) else 0)
+        before = self.targets[gap - 1][1] if gap > node.words.start else start
+        after = self.targets[gap][0] if gap < node.words.stop else end
+        between, at = self.target[before:after], before
+        if left.strip() and not left.rstrip()[-1].isalnum():
+            at = before + _marks(between)
+        if right.strip() and not right.lstrip()[0].isalnum():
+            after -= _marks(between[::-1])
+        if not left.strip() or not right.strip():
+            at = end if left.strip() else start
+        elif gap == node.words.stop:
+            child.span = replace(span, before=" " * left[-1].isspace() + span.before)
+        elif left[-1].isspace() or right[0].isalnum():
+            at = after
+            if left[-1].isspace() and right[0].isspace():
+                child.span = replace(span, after=f"{span.after} ")
+        return at, at
+
+
+def _has_words(text: str) -> bool:
+    return any(map(str.isalnum, text))
+
+
+def _marks(text: str) -> int:
+    """Returns the number of marks with which a text begins."""
+    return sum(1 for _ in itertools.takewhile(lambda x: not (x.isalnum() or x.isspace()), text))
+
+
+def _best_range(shares: Sequence[tuple[int, float]], free: set[int]) -> range:
+    """Returns the contiguous free words whose shares have the largest sum above a half each."""
+    best, total, first = -np.inf, 0.0, 0
+    found = range(0)
+    for n, share in shares:
+        if total <= 0:
+            total, first = 0.0, n
+        total += share - 0.5 if n in free else -np.inf
+        if total > best:
+            best, found = total, range(first, n + 1)
+    return found

@@ -1,0 +1,70 @@
+"""What a translation must not change: placeholders, addresses, identifiers, numbers and emoji."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+import regex
+
+from keras_transformer.translation.word_forms import WordForms
+
+# What looks like a word to the reader, a number, or nothing.
+Kind = Literal["name", "number", "mark"]
+
+_PATTERN = regex.compile(
+    r"""
+    (?P<name>
+      (?:[a-z][a-z+.-]*://|mailto:|www\.)[^\s<>"]*[^\s<>"'.,;:!?)\]}»”’]    # URLs
+    | [\w.+-]+@[\w-]+(?:\.[\w-]+)+                                          # e-mail addresses
+    | (?<![\w.])(?:[\w-]+\.)+(?:com|org|net|edu|gov|info|io|dev)(?:/[^\s<>"]*[\w/])?(?!\w)
+    | \{\{.*?\}\} | \{%.*?%\}                                               # templates
+    | [$#%]?\{\s*[\w.\-]*\s*(?:[,:!|](?:[^{}]++|(?P<nested>\{(?:[^{}]++|(?&nested))*+\}))*+)?\}
+    | (?<![\w%])%(?:\(\w+\)|\d+\$)?[-+0\#]*\d*(?:\.\d+)?(?:hh?|ll?|z)?[sdiufgexXcr@](?!\w)(?:%%)?
+    | (?<![\w%])%(?:\d+|\w+%)(?!\w)                                         # %1 of Qt, %NAME%
+    | \$[A-Za-z_]\w*                                                        # $VAR
+    | &(?:\w+|\#\d+);
+    | (?<![\w@#])[@#]\w+ | (?<![\w-])--[a-z][\w-]*
+    | (?<![\w.])[\w-]{2,}\.(?:[a-z]{2,4}\d?)(?![\w.])                       # names of files
+    | (?<!\w)[^\W\d]\w*[\d_]\w*(?:[.\-]\w+)*+                               # identifiers
+    )
+    | (?P<number>(?<![\w.\-−+])[\-−+]?\d+(?:[.,:\-/]\d+)*+(?!\w))
+    | (?P<mark>
+      (?:\p{RI}\p{RI}|[\d*\#]\uFE0F?\u20E3
+      |(?!\d)\p{Emoji}[\p{EMod}\uFE0F\U000E0020-\U000E007F]*(?:\u200D\p{ExtPict}[\p{EMod}\uFE0F]*)*)
+      (?<=[\p{ExtPict}\p{RI}\p{EMod}\uFE0F\u20E3\U000E007F])
+    )
+    """,
+    regex.VERBOSE | regex.VERSION1,
+)
+# Words to try in a search for words that the model copies, and how many of them are enough.
+_MOST_TRIED, _ENOUGH = 300, 16
+
+
+class Item(NamedTuple):
+    """A part of a text that stays as it is."""
+
+    start: int
+    end: int
+    kind: Kind
+
+
+def protected(text: str) -> Iterator[Item]:
+    """Yields the placeholders, addresses, identifiers, numbers and emoji of a text."""
+    for found in _PATTERN.finditer(text):
+        kind: Kind = "name" if found["name"] else "number" if found["number"] else "mark"
+        if found[0] != "1":  # It is one of few numbers whose word has another form.
+            yield Item(*found.span(), kind)
+
+
+def with_stand_ins(
+    forms: WordForms, source_pieces: Sequence[str], translate: Callable[[list[str]], list[str]]
+) -> WordForms:
+    """Returns the forms with names and numbers that the model copies, in sentences of one word."""
+    pieces = (x.removeprefix("▁") for x in source_pieces if x[:1] == "▁")
+    words = [x for x in forms.forms or pieces if regex.fullmatch(r"\p{Lu}\p{Ll}{2,}", x)]
+    numbers = [str(x) for x in (*range(20, 100, 10), *range(11, 100)) if x % 11]
+    copied = []
+    for tried in (words[:_MOST_TRIED], [*dict.fromkeys(numbers)]):
+        sentences = [f"{x}{forms.final_mark or '.'}" for x in tried]
+        found = zip(tried, sentences, translate(sentences), strict=True)
+        copied.append(tuple([x for x, sentence, text in found if text == sentence][:_ENOUGH]))
+    return WordForms(forms.forms, forms.final_mark, *copied)

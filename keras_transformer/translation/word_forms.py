@@ -1,0 +1,157 @@
+"""Lets the model read lines in upper case, titles and headings as sentences."""
+
+import functools
+import itertools
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import regex
+
+from keras_transformer._files import read_json, write_text
+from keras_transformer.errors import UserError
+
+_WORD = r"\p{L}[\p{L}\p{M}]*+"
+# A word that does not begin a sentence.
+_INNER_WORD = regex.compile(rf"(?<![\p{{L}}\p{{M}}])(?<=[\p{{L}}\p{{M}},;]\s|\p{{L}}['’]){_WORD}")
+_OPEN_END = regex.compile(r"[\p{L}\p{M}\p{N}][\p{Pe}\p{Pf}\"']*$")
+# A single mark that ends a sentence. Quotes and brackets may follow.
+_FINAL_MARK = regex.compile(r"(?<!\p{P})[\p{SB=STerm}\p{SB=ATerm}](?=[\p{Pe}\p{Pf}\"']*$)")
+_SENTENCE_BEGIN = regex.compile(r"[.!?…]\P{L}*\s\P{L}*$")  # before its first word
+# In a title without a final mark, words of fewer letters may begin in lower case, such as "of".
+_SHORT = 4
+_MOST_LINES = 1_000_000
+
+
+class Rewritten(NamedTuple):
+    """A line as the model reads it, and how its translation is changed back."""
+
+    text: str
+    is_upper: bool = False  # The translation is written in upper case.
+    is_closed: bool = False  # The line got a final mark. The translation loses it.
+
+    def places(self, translation: str, kept: Collection[str] = ()) -> tuple[str, list[int]]:
+        """Returns the translation changed back, and the new place of each of its characters.
+
+        The words `kept` stay as they are.
+        """
+        letters = [*translation]
+        if self.is_upper:
+            letters = [x.upper() for x in letters]
+            for word in kept:
+                for found in regex.finditer(regex.escape(word), translation):
+                    letters[found.start() : found.end()] = found[0]
+        if self.is_closed and (mark := _FINAL_MARK.search(translation)):
+            letters[mark.start()] = ""
+        return "".join(letters), [0, *itertools.accumulate(map(len, letters))]
+
+    def restored(self, translation: str) -> str:
+        """Returns the translation changed back."""
+        return (
+            self.places(translation)[0].rstrip() if self.is_upper or self.is_closed else translation
+        )
+
+
+@dataclass(frozen=True)
+class WordForms:
+    """The usual forms of words, and the final mark of most sentences.
+
+    A run learns them from its training text and keeps them in `word_forms.json`. A line without
+    lower case, or a title, is translated with the usual forms of its words. The translation of a
+    line without lower case has none, either. A line that ends with a letter or digit is translated
+    with a final mark, which is removed from the translation. All other lines are translated as they
+    are written.
+
+    Example:
+
+    >>> WordForms.learn(["We met Tom.", "Yes, the house is big."]).rewritten("A BIG HOUSE")
+    Rewritten(text='A big house.', is_upper=True, is_closed=True)
+
+    Attributes:
+        forms: Words whose most frequent form is not in lower case, the most frequent first.
+        final_mark: The last character of most sentences, or "".
+        names: Words that the model copies. `translate_segments` writes them in place of what must
+            not be translated. If there are none, they are found when they are first needed.
+        numbers: Numbers that the model copies.
+    """
+
+    forms: tuple[str, ...] = ()
+    final_mark: str = ""
+    names: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
+
+    @classmethod
+    def learn(cls, lines: Iterable[str]) -> "WordForms":
+        """Counts the forms of the words within the sentences of at most a million lines."""
+        counts: Counter[str] = Counter()
+        ends: Counter[str] = Counter()
+        for line in itertools.islice(lines, _MOST_LINES):
+            if not line.isupper():
+                counts.update(_INNER_WORD.findall(line))
+            ends[line.rstrip()[-1:]] += 1
+        usual: dict[str, str] = {}
+        for word, _ in counts.most_common():
+            usual.setdefault(word.lower(), word)
+        ((mark, count),) = ends.most_common(1) or [("", 0)]
+        is_mark = bool(mark) and not mark.isalnum() and 2 * count > ends.total()
+        forms = (word for lower, word in usual.items() if word != lower)
+        return cls(tuple(forms), mark if is_mark else "")
+
+    @classmethod
+    def load(cls, path: Path, as_written: bool = False) -> "WordForms":
+        """Reads a file that `save` has written: if `as_written`, only the words that are copied.
+
+        If there is no file, there are no forms.
+        """
+        if not path.exists():
+            return cls()
+        try:
+            found = read_json(path).items()
+            forms = cls(**{name: x if isinstance(x, str) else tuple(x) for name, x in found})
+        except (ValueError, TypeError, AttributeError, OSError) as error:
+            raise UserError(f"{path} is damaged: remove it, or learn it again. {error}") from None
+        return replace(forms, forms=()) if as_written else forms
+
+    def save(self, path: Path) -> None:
+        """Writes the forms as JSON."""
+        write_text(path, json.dumps(asdict(self), ensure_ascii=False, indent=0) + "\n")
+
+    @functools.cached_property
+    def _usual(self) -> dict[str, str]:
+        return {form.lower(): form for form in self.forms}
+
+    def rewritten(self, line: str, kept: Collection[str] = ()) -> Rewritten:
+        """Returns a line as the model reads it. The words `kept` neither count nor change."""
+        line = line.strip()
+        places = [x.span() for x in regex.finditer(_WORD, line) if x[0] not in kept]
+        if not (self.forms and places):
+            return Rewritten(line)
+        is_closed = bool(self.final_mark and _OPEN_END.search(line))
+        words = [line[start:end] for start, end in places]
+        whole = [line[x:y] for x, y in places if line[x - 1 : x] not in ("'", "’")]
+        is_upper = "".join(words).isupper()
+        text, changed = line, 0
+        if is_upper or all(x[0].isupper() or (is_closed and len(x) < _SHORT) for x in whole):
+            text, changed = self._in_usual_forms(line, places)
+        # A line such as "Dear Tom!" or "TV" is not changed.
+        text, is_upper = (
+            (text, is_upper) if changed > (not (is_upper or is_closed)) else (line, False)
+        )
+        return Rewritten(text + self.final_mark * is_closed, is_upper, is_closed)
+
+    def _in_usual_forms(self, line: str, places: list[tuple[int, int]]) -> tuple[str, int]:
+        """Returns a line with the usual forms of its words, and the number of changed words."""
+        letters, changed, last = [*line], 0, 0
+        for start, end in places:
+            word = line[start:end]
+            form = self._usual.get(word.lower(), word.lower())
+            if _SENTENCE_BEGIN.search(line[last:start] if last else f". {line[:start]}"):
+                form = form[:1].upper() + form[1:]
+            if form != word and len(form) == len(word):
+                letters[start:end] = form
+                changed += 1
+            last = end
+        return "".join(letters), changed

@@ -1,0 +1,156 @@
+#!/usr/bin/env python
+"""What the packaged translator keeps of real text: tags, placeholders, numbers, terms and case.
+
+The sentences, the expected word of each tag and the terms are in `real_text.tsv`; the rest are test
+sentences of the run. A tag is right if it is around one of its expected words. A placeholder or a
+number is kept if it is in the translation. A term counts if it is there, and "usual" counts the
+usual word that should not be. BLEU is of the first 500 test sentences: as written, in upper case
+(against references in upper case), in title case, and without the final mark (against references
+without). `same` is the share of the sentences with a final mark that the rules leave as they are.
+"""
+
+import csv
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from _common import Parser, limit_threads, show
+
+DATA = Path(__file__).with_suffix(".tsv")
+TAG = re.compile(r"<(\w+)[^>]*>(.*?)</\1>")
+NUMBER = re.compile(r"\d+(?:[.,:\-]\d+)*")
+PLACEHOLDER = re.compile(r"https?://\S*\w|www\.\S*\w|\S+@\S*\w|\{\{\w+\}\}|\$?\{\w+\}|%\S*[sd]\b")
+# The least that counts as success.
+EXPECTED = {"tags": 64, "placeholders": 29, "numbers": 25, "terms": 97, "usual": -5}
+EXPECTED |= {"upper": 45.0, "title": 45.0, "no_mark": 43.0, "same": 100.0}
+LINES, TERMS = 500, 100
+
+
+def tagged(text: str) -> Any:
+    """Returns the segment of a sentence with tags."""
+    from keras_transformer.translation import Segment, Span
+
+    plain, spans, last = "", [], 0
+    for found in TAG.finditer(text):
+        plain += text[last : found.start()]
+        start, before = len(plain), found[0][: found.start(2) - found.start()]
+        plain += found[2]
+        spans.append(Span(start, len(plain), before, f"</{found[1]}>"))
+        last = found.end()
+    return Segment(plain + text[last:], tuple(spans))
+
+
+def right_tags(translation: str, tags: Sequence[str], expected: Sequence[str]) -> int:
+    """Returns how many of the tags are around one of their expected words."""
+    found = TAG.findall(translation)
+    return sum(
+        any((tag, word) in found for word in words.split("|"))
+        for tag, words in zip(tags, expected, strict=True)
+    )
+
+
+def kept(pattern: re.Pattern[str], source: str, translation: str) -> int:
+    return sum(found in translation for found in pattern.findall(source))
+
+
+def title(text: str) -> str:
+    return re.sub(r"(?<![\w'])\w", lambda x: x[0].upper(), text)
+
+
+def without_mark(texts: Sequence[str]) -> list[str]:
+    return [x.rstrip(".!?") for x in texts]
+
+
+def segments(rows: Sequence[Sequence[str]], translator: Any, verbose: bool) -> dict[str, int]:
+    """Counts what is kept of the sentences in `real_text.tsv`."""
+    from keras_transformer.translation import Segment
+
+    counts = {"tags": 0, "placeholders": 0, "numbers": 0}
+    rows = [row for row in rows if row[0] in counts]
+    given = [tagged(row[1]) if row[0] == "tags" else Segment(row[1]) for row in rows]
+    for (kind, source, *expected), found in zip(
+        rows, translator.translate_segments(given), strict=True
+    ):
+        if kind == "tags":
+            names = [name for name, _ in TAG.findall(source)]
+            count, most = right_tags(found.text, names, expected), len(expected)
+        else:
+            pattern = NUMBER if kind == "numbers" else PLACEHOLDER
+            count, most = kept(pattern, source, found.text), len(pattern.findall(source))
+            if kind == "numbers":  # of a sentence
+                count, most = int(count == most), 1
+        counts[kind] += count
+        if verbose or count < most:
+            print(f"{kind} {count}/{most}: {source} | {found.text}")
+    return counts
+
+
+def terms(
+    rows: Sequence[Sequence[str]], translator: Any, sources: Sequence[str], verbose: bool
+) -> dict[str, int]:
+    """Counts the terms of the glossary in test sentences, and the words that they replace."""
+    from keras_transformer.translation import Glossary, Segment
+
+    given = [row[1:] for row in rows if row[0] == "terms"]
+    pairs = [(s, x) for s in sources for x in given if re.search(rf"\b{x[0]}\b", s)][:TERMS]
+    glossary = Glossary({term: translation for term, translation, _ in given})
+    found = translator.translate_segments([Segment(s) for s, _ in pairs], glossary=glossary)
+    counts = {"terms": 0, "usual": 0}
+    for (source, (_, term, usual)), x in zip(pairs, found, strict=True):
+        is_there = [bool(re.search(rf"\b(?:{word})", x.text)) for word in (term, usual)]
+        counts["terms"] += is_there[0]
+        counts["usual"] += is_there[1]
+        if verbose or is_there != [True, False]:
+            print(f"terms: {source} | {x.text}")
+    return counts
+
+
+def case(plain: Any, translator: Any, text: tuple[list[str], list[str]]) -> dict[str, float]:
+    """Returns the BLEU of sentences in other cases, and the share that stays as it was."""
+    from keras_transformer.evaluation.run_evaluation import bleu
+
+    sources, references = text
+    before = plain.translate(sources)
+    after = translator.translate(sources)
+    marked = [n for n, x in enumerate(sources) if not x[-1].isalnum()]
+    upper = translator.translate([x.upper() for x in sources])
+    titles = translator.translate([title(x) for x in sources])
+    open_ended = translator.translate(without_mark(sources))
+    return {
+        "as_written": bleu(after, references),
+        "upper": bleu(upper, [x.upper() for x in references]),
+        "title": bleu(titles, references),
+        "no_mark": bleu(open_ended, without_mark(references)),
+        "same": 100 * sum(before[n] == after[n] for n in marked) / len(marked),
+    }
+
+
+def main() -> None:
+    parser = Parser(__doc__ or "", "example: python scripts/bench/real_text.py")
+    parser.add_argument("--engine", choices=("ctranslate2", "keras"), default="ctranslate2")
+    parser.add_argument("--verbose", action="store_true", help="print all sentences")
+    arguments = parser.parse()
+    limit_threads()
+    from keras_transformer import Run, open_translator
+
+    run = Run.open("tatoeba_en_de")
+    translator = open_translator(run, engine=arguments.engine)
+    plain = open_translator(run, engine=arguments.engine, as_written=True)
+    sources, references = map(list, zip(*run.text.pairs("test"), strict=True))
+    rows = list(csv.reader(DATA.open(encoding="utf-8"), delimiter="\t", quoting=csv.QUOTE_NONE))
+    found: dict[str, float] = {**segments(rows, translator, arguments.verbose)}
+    found |= terms(rows, translator, sources, arguments.verbose)
+    found |= case(plain, translator, (sources[:LINES], references[:LINES]))
+    table = [
+        {"what": name, "figure": x, "at_least": EXPECTED.get(name)} for name, x in found.items()
+    ]
+    show(table, {"what": "", "figure": ".2f", "at_least": ""}, arguments.json)
+    low = [
+        name for name, least in EXPECTED.items() if found[name] * (1 if least > 0 else -1) < least
+    ]
+    raise SystemExit(f"too low: {', '.join(low)}" if low else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""Spans of a source in its translation."""
+
+import random
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from support.document_doubles import TOKEN
+
+from keras_transformer.translation.alignment import TokenAlignment
+from keras_transformer.translation.markup import Segment, Span, project
+
+pytestmark = pytest.mark.once
+
+WORDS = "Tom and his dog, who is old, went to the (big) garden of Mary's aunt yesterday .".split()
+
+
+class Tags(HTMLParser):
+    """Reads tags, and says whether they are nested."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.found, self.text, self.is_tree = [], [], "", True
+        self.feed(text)
+        self.close()
+        self.is_tree &= not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+        self.found.append(tag)
+
+    def handle_endtag(self, tag):
+        self.is_tree &= bool(self.open) and self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def spans_of(text, source):
+    return [x.span() for x in source.finditer(text)]
+
+
+def random_spans(rng, tokens, low, high, found, depth=0):
+    while low < high and rng.random() < 0.6 and depth < 3:
+        first = rng.randrange(low, high)
+        last = rng.randint(first, high)
+        start, end = tokens[first][0], tokens[last - 1][1] if last > first else tokens[first][0]
+        name = f"{'abiu'[depth]}{len(found)}"
+        found.append(Span(start, end, f"<{name}>", f"</{name}>"))
+        random_spans(rng, tokens, first, last, found, depth + 1)
+        low = last if last > first else first + 1
+
+
+def test_any_tags_and_any_attention_give_a_tree_that_has_each_tag_once():
+    rng, ill = random.Random(0), []
+    for number in range(3_000):
+        source, target = (" ".join(rng.sample(WORDS, rng.randint(1, 9))) for _ in range(2))
+        tokens, of_target = spans_of(source, TOKEN), spans_of(target, TOKEN)
+        spans = []
+        random_spans(rng, tokens, 0, len(tokens), spans)
+        if number % 3 == 0:  # spans that cross, and parts that are replaced
+            ends = (sorted(rng.choices(range(len(source) + 1), k=2)) for _ in range(3))
+            crossing = [Span(*x, f"<x{n}>", f"</x{n}>") for n, x in enumerate(ends)]
+            start, end = rng.choice(tokens)
+            spans += [*crossing, Span(start, end, "<y>", "</y>", replacement="QQ")]
+        shares = np.random.default_rng(number).dirichlet(np.ones(len(tokens)), len(of_target))
+        alignment = TokenAlignment(tokens, of_target, shares)
+        found = project(Segment(source, tuple(spans)), target, alignment)
+        tags = Tags(found)
+        names = sorted(re.findall(r"<(\w+)>", "".join(x.before for x in spans)))
+        same = "".join(tags.text.split()) == "".join(target.split())  # Elements keep their spaces.
+        is_text = same or number % 3 == 0
+        if not (tags.is_tree and sorted(tags.found) == names and is_text):
+            ill.append((source, spans, found))
+        if number % 3 == 0 and tags.text.count("QQ") != 1:
+            ill.append((source, spans, found))
+    assert ill[:3] == []
+
+
+def projected(source, target, links, escape=str):
+    """Projects the tags of a source; `links` has the source word of each target word."""
+    text, spans, opened = "", [], []
+    for piece in re.split(r"(</?\w+>)", source):
+        if piece.startswith("</"):
+            start, tag = opened.pop()
+            spans.append(Span(start, len(text), tag, piece))
+        elif piece.startswith("<"):
+            opened.append((len(text), piece))
+        else:
+            text += piece
+    spans.reverse()  # outer ones first
+    places = [spans_of(x, re.compile(r"\w+")) for x in (text, target)]
+    shares = np.zeros((len(places[1]), len(places[0])))
+    shares[np.arange(len(links)), links] = 1
+    return project(Segment(text, tuple(spans)), target, TokenAlignment(*places, shares), escape)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "links", "expected"),
+    [
+        # A mark belongs to a tag if the source has it there, and so does a quotation mark.
+        ("I <b>see.</b>", "Ich sehe.", [0, 1], "Ich <b>sehe.</b>"),
+        ("I <b>see</b>.", "Ich sehe.", [0, 1], "Ich <b>sehe</b>."),
+        ('A <b>"big"</b> dog', "Ein „großer“ Hund", [0, 1, 2], "Ein <b>„großer“</b> Hund"),
+        ('A "<b>big</b>" dog', "Ein „großer“ Hund", [0, 1, 2], "Ein „<b>großer</b>“ Hund"),
+        # The larger part of a verb in two parts.
+        ("I <b>get up</b> now", "Ich stehe jetzt auf", [0, 1, 3, 2], "Ich <b>stehe</b> jetzt auf"),
+        # Two tags never overlap, also if both attend to the same word.
+        ("<b>red</b> <i>car</i>", "Rotwagen", [0], "<b>Rotwagen</b><i></i>"),
+        # A tag whose words no word attends to gets one beside others.
+        ("<b>a</b> c <i>b</i>", "C B", [1, 2], "<b>C</b> <i>B</i>"),
+        # A mark alone.
+        ("Go <b>→</b> on", "Weiter → so", [0, 1], "Weiter <b>→</b> so"),
+        ("<b>Who</b> is it", "¿Quién es", [0, 1], "<b>¿Quién</b> es"),
+    ],
+)
+def test_a_tag_is_where_its_words_are(source, target, links, expected):
+    assert projected(source, target, links) == expected
+
+
+def test_text_is_escaped_but_markup_is_not():
+    alignment = TokenAlignment([(0, 1), (4, 5)], [(0, 1), (4, 5)], np.eye(2))
+    spans = Span(0, 1, "<a>", "</a>"), Span(4, 5, replacement="<code>&lt;</code>")
+    found = project(Segment("A < B", spans), "A < B", alignment, lambda x: x.replace("<", "&lt;"))
+    assert found == "<a>A</a> &lt; <code>&lt;</code>"
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "expected"),
+    [
+        ("I know Tom well", "Ich kenne Toms", "Ich kenne {x}"),
+        # The replacement is there already.
+        ("I know Tom well", "Wohl, {x}, kenne ich", "Wohl, {x}, kenne ich"),
+    ],
+)
+def test_a_stand_in_is_found_by_its_name_whatever_the_attention_says(text, target, expected):
+    places = [spans_of(x, re.compile(r"\w+")) for x in (text, target)]
+    shares = np.zeros((len(places[1]), len(places[0])))
+    shares[0, 2] = 1
+    segment = Segment(text, (Span(7, 10, replacement="{x}"),))
+    assert project(segment, target, TokenAlignment(*places, shares)) == expected

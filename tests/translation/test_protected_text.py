@@ -1,0 +1,60 @@
+"""What stays as it is: placeholders, addresses, identifiers, numbers and emoji."""
+
+import pytest
+
+from keras_transformer.translation import WordForms
+from keras_transformer.translation.protected_text import protected, with_stand_ins
+
+pytestmark = pytest.mark.once
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        (
+            "{name}, {{a b}}, ${owner} #{x} {% if y %}",
+            ["{name}", "{{a b}}", "${owner}", "#{x}", "{% if y %}"],
+        ),
+        ("{n, plural, one {# dog} other {# dogs}}!", ["{n, plural, one {# dog} other {# dogs}}"]),
+        ("%s %d%%, %1$s %(user)s", ["%s", "%d%%", "%1$s", "%(user)s"]),
+        ("%-5.2f %ld %1 %NAME% %@", ["%-5.2f", "%ld", "%1", "%NAME%", "%@"]),
+        ("$HOME costs $100, 100% of it", ["$HOME"]),
+        (
+            "(https://x.org/a?b=1). www.x.de, a.b@c.org!",
+            ["https://x.org/a?b=1", "www.x.de", "a.b@c.org"],
+        ),
+        ("Go to example.com. The end.", ["example.com"]),
+        ("v1.2.3 MP3 my_var a-b.json --force", ["v1.2.3", "MP3", "my_var", "a-b.json", "--force"]),
+        ("@tom #tag", ["@tom", "#tag"]),
+        ("e.g. 3rd, 1990s, p.m. {see below} A&B", []),
+    ],
+)
+def test_placeholders_addresses_and_identifiers_are_found(text, names):
+    assert [text[start:end] for start, end, kind in protected(text) if kind == "name"] == names
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "found"),
+    [
+        ("1,299.50 on 2024-03-15 at 10:30, -5 or 1 dog", "number", "1,299.50 2024-03-15 10:30 -5"),
+        ("❤️ 👍🏽 🇩🇪 👩‍👩‍👧 1️⃣ 5 * #", "mark", "❤️ 👍🏽 🇩🇪 👩‍👩‍👧 1️⃣"),
+    ],
+)
+def test_numbers_and_emoji_are_found(text, kind, found):
+    assert [text[x.start : x.end] for x in protected(text) if x.kind == kind] == found.split()
+
+
+PIECES = ["<s>", "▁Tom", "▁Anna", "▁Bo", "▁dog", "o"]
+
+
+def translate(texts):
+    """Copies words with an "o" and even numbers."""
+    numbers = {f"{x}{mark}" for x in range(10, 100, 2) for mark in ".!"}
+    return [x if "o" in x or x in numbers else "?" for x in texts]
+
+
+def test_stand_ins_are_words_that_the_model_copies_the_most_frequent_first():
+    found = with_stand_ins(WordForms(), PIECES, translate)
+    assert found.names == ("Tom",) and found.numbers[:3] == ("20", "30", "40")
+    forms = WordForms(("Rome", "Anna", "Tom", "TV"), "!")
+    assert with_stand_ins(forms, PIECES, translate).names == ("Rome", "Tom")

@@ -1,0 +1,82 @@
+"""Lines in upper case, titles and headings are read as sentences, and changed back."""
+
+import json
+
+import pytest
+
+from keras_transformer import UserError
+from keras_transformer.translation import WordForms
+from keras_transformer.translation.word_forms import Rewritten
+
+pytestmark = pytest.mark.once
+
+LINES = ["We met Tom in Bonn.", "The red house is Tom's.", "I'm here, TV and all.", "RED TOM IN!"]
+FORMS = WordForms.learn(LINES)
+
+
+def test_the_forms_within_sentences_count_but_not_those_of_lines_in_upper_case():
+    assert set(FORMS.forms) == {"Tom", "Bonn", "TV"} and FORMS.forms[0] == "Tom"
+    assert FORMS.final_mark == "."
+    assert WordForms.learn(["a b", "c d", ""]).final_mark == ""
+    assert WordForms.learn([]) == WordForms()
+
+
+@pytest.mark.parametrize(
+    ("line", "read"),
+    [
+        ("TOM'S RED HOUSE. THE TV!", "Tom's red house. The TV!"),
+        ("„THE HOUSE“, SAID TOM.", "„The house“, said Tom."),
+        ("WE MET {x}.", "We met {x}."),
+        ("We Met Tom In The Red House.", "We met Tom in the red house."),
+        ("I'm In The House!", "I'm in the house!"),
+        ("The House of Tom", "The house of Tom."),
+        ("the house (red)", "the house (red)."),
+        ("Chapter 3", "Chapter 3."),
+        ("STRASSE ß", "Strasse ß."),
+    ],
+)
+def test_a_line_is_read_as_a_sentence(line, read):
+    assert FORMS.rewritten(line, {"x"}).text == read
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["We met Doctor Tom.", "Tom, Bonn!", "TV.", "TV?", "Dear Doctor,", "the red house.", "12", ""]
+    + ["Is it Tom?", "List:", "。", "漢字。", "U.", "Well…"],
+)
+def test_ordinary_lines_stay(line):
+    assert FORMS.rewritten(line) == Rewritten(line)
+    assert WordForms().rewritten(line.upper()) == Rewritten(line.upper())
+
+
+@pytest.mark.parametrize(
+    ("line", "translation", "restored"),
+    [
+        (Rewritten("", True), "Die Straße ist nah.", "DIE STRASSE IST NAH."),
+        (Rewritten("", False, True), "Die Katze.", "Die Katze"),
+        (Rewritten("", False, True), "(Die Katze.)", "(Die Katze)"),
+        (Rewritten("", False, True), "Und so ...", "Und so ..."),
+        (Rewritten("", False, True), "猫。", "猫"),
+        (Rewritten("", True, True), "Wo?", "WO"),
+        (Rewritten(""), "Die Katze.", "Die Katze."),
+    ],
+)
+def test_a_translation_is_changed_back(line, translation, restored):
+    assert line.restored(translation) == restored
+
+
+def test_words_that_stay_are_not_written_in_upper_case_and_places_follow():
+    text, places = Rewritten("", True).places("Groß ist Tom.", ["Tom"])
+    assert text == "GROSS IST Tom." and text[places[9] : places[12]] == "Tom"
+
+
+def test_forms_are_kept_and_damaged_files_refused(tmp_path):
+    path = tmp_path / "word_forms.json"
+    assert WordForms.load(path) == WordForms()
+    FORMS.save(path)
+    assert WordForms.load(path) == FORMS
+    assert WordForms.load(path, as_written=True).rewritten("THE HOUSE") == Rewritten("THE HOUSE")
+    for damaged in ("{", "[]", json.dumps({"shape": 1}), json.dumps({"forms": 3})):
+        path.write_text(damaged)
+        with pytest.raises(UserError, match="is damaged"):
+            WordForms.load(path)
