@@ -39,10 +39,10 @@ class CTranslate2Translator(BaseTranslator):
     """Translates lists of sentences on the CPU with a model that `export_ctranslate2` wrote.
 
     The methods `translate`, `translate_nbest`, `translate_segments` and `stream` work as in
-    `Translator`, but without constraints. They find the same translations and scores, except for ties,
-    rounding errors, and the probabilities that `export_ctranslate2` describes. Scores leave out the
-    tokenizer's target prefix. `open_translator(run, engine="ctranslate2")` converts a run's model
-    and returns a `CTranslate2Translator`.
+    `Translator`, but without constraints. They find the same translations and scores, except for
+    ties, rounding errors, and the probabilities that `export_ctranslate2` describes. Scores leave
+    out the tokenizer's target prefix. `open_translator(run, engine="ctranslate2")` converts a run's
+    model and returns a `CTranslate2Translator`.
 
     Example:
 
@@ -105,9 +105,8 @@ class CTranslate2Translator(BaseTranslator):
         limit = self._limit(options)
         running: list[tuple[int, Any]] = []
         for length, indices in sorted(indices_of_length.items(), reverse=True):
-            end = length - self.tokenizer.source_eos  # CTranslate2 adds eos.
             results = self._model.translate_batch(
-                [[self._source_pieces[id] for id in parts[i].ids[:end]] for i in indices],
+                [self._names(parts[index]) for index in indices],
                 target_prefix=[self._target_prefix] * len(indices) if self._target_prefix else None,
                 max_batch_size=BATCH_SIZE,
                 asynchronous=True,
@@ -126,6 +125,11 @@ class CTranslate2Translator(BaseTranslator):
             found[index] = self._hypotheses(result.result(), options)
             advance([index])
         return found
+
+    def _names(self, part: SourcePart) -> list[str]:
+        """Returns the pieces of a source without eos, which CTranslate2 adds."""
+        end = len(part.ids) - self.tokenizer.source_eos
+        return [self._source_pieces[id] for id in part.ids[:end]]
 
     def _hypotheses(self, result: Any, options: SearchOptions) -> list[Hypothesis]:
         """Returns the best hypotheses, ranked by the length penalty of this package."""
@@ -182,7 +186,7 @@ class CTranslate2Translator(BaseTranslator):
 
         A target lacks its last piece if it has no room beside bos.
         """
-        sources = [self._pieces(x.ids) for x, y in zip(parts, found, strict=True) for _ in y]
+        sources = [self._names(x) for x, y in zip(parts, found, strict=True) for _ in y]
         pieces = self.tokenizer.target_pieces
         texts = (self._own_ids(x) for of_part in found for x in of_part)
         targets = ([*self._target_prefix, *(pieces[id] for id in ids)] for ids in texts)
