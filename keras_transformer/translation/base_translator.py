@@ -198,7 +198,7 @@ class BaseTranslator(ABC):
             found = self._align(searched, found)
         if word_scores:
             found = self._with_word_scores(searched, found)
-        empty = {
+        empty: dict[str, Any] = {
             "alignment": () if alignments else None,
             "word_scores": () if word_scores else None,
         }

@@ -102,7 +102,7 @@ def _protect(
     owners.sort(key=lambda x: x[0][:2])
     items = [item for item, _ in owners]
     words_of, cuts, copied = _stand_ins(text, items, forms)
-    moved, places = "", []
+    moved, places = "", list[tuple[int, int]]()
     for item, before in zip(items, [0, *(x.end for x in items)], strict=False):
         moved += text[before : item.start]
         places.append((len(moved), len(moved) + len(words_of[len(places)])))
@@ -155,7 +155,8 @@ def _stand_ins(
             masked[start:end] = "A" + "a" * (end - start - 1)
     ends = sentence_ends("".join(masked))
     found: list[str] = []
-    cuts, copied, sentence = {*ends}, [], 0
+    cuts, sentence = {*ends}, 0
+    copied: list[int] = []
     of_sentence: list[str] = []
     for n, (start, end, kind) in enumerate(items):
         if bisect_right(ends, start) > sentence:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import regex
 
@@ -109,7 +109,7 @@ class WordForms:
         if not path.exists():
             return cls()
         try:
-            found = read_json(path).items()
+            found: Any = read_json(path).items()
             forms = cls(**{name: x if isinstance(x, str) else tuple(x) for name, x in found})
         except (ValueError, TypeError, AttributeError, OSError) as error:
             raise UserError(f"{path} is damaged: remove it, or learn it again. {error}") from None
