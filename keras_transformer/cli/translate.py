@@ -130,8 +130,8 @@ def translate_command(
     runs = [Run.open(path) for path in (run, *options.ensemble)]
     recipe = runs[0].recipe
     found = checked(SearchOptions if drawn else recipe.evaluation.search_options, **search)
-    if format := _document_format(options, file, search):
-        return _translate_document(runs, file, format, options, found)
+    if document := _document(options, file, search):
+        return _translate_document(runs, *document, options, found)
     with _output(options, file, runs, drawn or found) as (write, finished):
         sentences = terminal.input_lines(file, recipe.data.source_language)
         chunks, first, total = _chunks(_lines(sentences, *constraints), file, options.shard)
@@ -163,8 +163,10 @@ def translate_command(
             _tell_terms(applied)
 
 
-def _document_format(options: TranslateOptions, file: Path | None, search: Given) -> str | None:
-    """Returns the format of a document, or None for lines. Refuses options of lines."""
+def _document(
+    options: TranslateOptions, file: Path | None, search: Given
+) -> tuple[Path, str] | None:
+    """Returns a document and its format, or None for lines. Refuses options of lines."""
     from keras_transformer.documents import format_of
 
     format = options.format or (format_of(file) if file else None) or "text"
@@ -175,7 +177,7 @@ def _document_format(options: TranslateOptions, file: Path | None, search: Given
     if refused or file is None:
         what = flags(refused) if refused else "standard input"
         raise UserError(f"{what} cannot be used with documents ({format}): use --format text")
-    return format
+    return file, format
 
 
 def _translate_document(

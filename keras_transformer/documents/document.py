@@ -233,8 +233,12 @@ def with_marks(document: Document, text: str, write: Change = str, unescape: Cha
         line_break = re.search(_BREAK, part.strip())
         builder.add_tagged(part, unescape)
         broken = partial(_in_lines, lengths=lengths, line_break=line_break and line_break[0])
-        found.append(write(builder.build(lambda x, broken=broken: write(broken(x)))))
+        found.append(write(builder.build(partial(_after, broken, write))))
     return "".join(found)
+
+
+def _after(first: Change, then: Change, text: str) -> str:
+    return then(first(text))
 
 
 def _in_lines(text: str, lengths: list[int], line_break: str | None) -> str:

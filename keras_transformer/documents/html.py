@@ -76,11 +76,11 @@ class _Page(HTMLParser):
     def handle_charref(self, name: str) -> None:
         self._add("reference")
 
-    def handle_comment(self, data: str) -> None:
+    def handle_decl(self, decl: str) -> None:
         self._add("comment")
 
     handle_entityref = handle_charref
-    handle_decl = handle_pi = unknown_decl = handle_comment
+    handle_comment = handle_pi = unknown_decl = handle_decl  # type: ignore[assignment]
 
     def read(self, text: str) -> str:
         """Returns the text of the page with marks."""
@@ -136,7 +136,8 @@ class _Page(HTMLParser):
         """Returns a tag with marks for the attributes that are text, and its new language."""
         target = self.languages[1]
         is_rtl = target is not None and is_right_to_left(target)
-        new = {x: target for x in ("lang", "xml:lang") if target and x in attributes}
+        names = ("lang", "xml:lang")
+        new: dict[str, str] = {x: target for x in names if target and x in attributes}
         if target and name == "html":
             new["lang"] = target
         if target and (

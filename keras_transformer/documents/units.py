@@ -121,8 +121,8 @@ def _events(text: str, path: Path) -> list[_Event]:
         raise CorpusError(f"{path}, line {error.lineno:,}: {reason}") from None
     ends = [*(start for start, *_ in found[1:]), len(content)]
     return [
-        _Event(*event, content[start:end].decode())
-        for (start, *event), end in zip(found, ends, strict=True)
+        _Event(kind, name, attributes, content[start:end].decode())
+        for (start, kind, name, attributes), end in zip(found, ends, strict=True)
     ]
 
 
@@ -143,7 +143,8 @@ def read_xliff(text: str, languages: Languages, path: Path) -> Document:
                 ("source-language", "target-language") if name == "file" else ("srcLang", "trgLang")
             )
             if names[0] in attributes:
-                _check_languages(tuple(map(attributes.get, names)), languages, path)
+                of_file = attributes[names[0]], attributes.get(names[1])
+                _check_languages(of_file, languages, path)
                 if languages[1] and names[1] not in attributes:
                     raws[number] = with_attribute(raw, names[1], languages[1])
         elif kind == "end":

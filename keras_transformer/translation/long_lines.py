@@ -110,7 +110,7 @@ def join_hypotheses(sources: Sequence[SourcePart], parts: Sequence[Hypothesis]) 
         own = [*(part.word_scores or ())]
         if last and not space:  # The part continues the last word.
             words -= 1
-            scores[-1:], own[:1] = [np.mean([*scores[-1:], *own[:1]])] if own else [], []
+            scores[-1:], own[:1] = [float(np.mean([*scores[-1:], *own[:1]]))] if own else [], []
         scores += own
         alignment |= {(index, target + words) for index, target in part.alignment or ()}
         texts += [space, part.text]

@@ -52,7 +52,7 @@ def protected(text: str) -> Iterator[Item]:
     for found in _PATTERN.finditer(text):
         kind: Kind = "name" if found["name"] else "number" if found["number"] else "mark"
         if found[0] != "1":  # It is one of few numbers whose word has another form.
-            yield Item(*found.span(), kind)
+            yield Item(found.start(), found.end(), kind)
 
 
 def with_stand_ins(

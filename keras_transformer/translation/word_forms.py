@@ -109,8 +109,10 @@ class WordForms:
         if not path.exists():
             return cls()
         try:
-            found: Any = read_json(path).items()
-            forms = cls(**{name: x if isinstance(x, str) else tuple(x) for name, x in found})
+            found: dict[str, Any] = {
+                name: x if isinstance(x, str) else tuple(x) for name, x in read_json(path).items()
+            }
+            forms = cls(**found)
         except (ValueError, TypeError, AttributeError, OSError) as error:
             raise UserError(f"{path} is damaged: remove it, or learn it again. {error}") from None
         return replace(forms, forms=()) if as_written else forms

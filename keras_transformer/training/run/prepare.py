@@ -88,7 +88,7 @@ def _text(
 
 def _plan(recipe: Recipe, text: TokenStore, tokenizer: Tokenizer, shard: Shard) -> BatchPlan:
     settings, alpha = recipe.training, recipe.training.subword_regularization
-    samplers = [
+    samplers: list[TextNoise | PieceSampler] = [
         *([TextNoise(tokenizer, settings.text_noise)] if settings.text_noise else []),
         *([] if alpha is None else [PieceSampler(tokenizer, alpha)]),
     ]
