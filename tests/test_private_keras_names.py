@@ -88,7 +88,6 @@ OWN = {
     "_pool",
     "_resize",
     "_select",
-    "_shape",
     "_split",
 }
 

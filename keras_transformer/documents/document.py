@@ -42,13 +42,13 @@ class Document:
         self.escape, self.errors = escape, errors
         self.encoding, self.bom, self.text = "utf-8", b"", ""
         self.segments: list[Segment] = []
-        self._writers: list[Change] = []
+        self._rewrites: list[Change] = []
         self._key = secrets.token_hex(4)  # No file has it by chance.
 
     def mark(self, segment: Segment, write: Change = str) -> str:
         """Adds a segment, and returns its mark. `write` gets the translation with its markup."""
         self.segments.append(segment)
-        self._writers.append(write)
+        self._rewrites.append(write)
         return f"\0{self._key}:{len(self.segments) - 1}\0"
 
     def translate(
@@ -66,7 +66,7 @@ class Document:
 
         def written(found: re.Match[str]) -> str:
             number = int(found[1])
-            return self._writers[number](mark.sub(written, translations[number]))
+            return self._rewrites[number](mark.sub(written, translations[number]))
 
         mark = re.compile(f"\0{self._key}:([0-9]+)\0")
         return mark.sub(written, self.text)

@@ -366,4 +366,5 @@ def test_missing_packages_are_named_with_the_extra(tmp_path, monkeypatch):
     for name, package in {**packages, "a.parquet": "pyarrow.parquet"}.items():
         monkeypatch.setitem(sys.modules, package, None)
         with pytest.raises(UserError, match=r"needs .*keras3-transformer\[files\]"):
-            list(read_parallel(write(tmp_path / name, b"\x28\xb5\x2f\xfd")))
+            content = b"\x28\xb5\x2f\xfd" if name.endswith(".zst") else b"x"
+            list(read_parallel(write(tmp_path / name, content)))
