@@ -3,19 +3,21 @@
 import functools
 import re
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import lazy_loader
 from pydantic import AfterValidator
 
-langcodes: Any = lazy_loader.load("langcodes")
+if TYPE_CHECKING:
+    from langcodes import Language
 
 
 def _checked(code: str) -> str:
     if not re.fullmatch("[a-z]{2,3}", code):  # Most need no library.
+        from langcodes import Language, LanguageTagError
+
         try:
-            langcodes.Language.get(code)
-        except langcodes.LanguageTagError:
+            Language.get(code)
+        except LanguageTagError:
             raise ValueError(f"{code!r} is not a language code such as en or pt-BR") from None
     return code
 
@@ -31,8 +33,10 @@ def language_of(name: str) -> str | None:
 
     Three letters alone are no language there: txt and raw are codes too.
     """
-    is_code = len(name) != 3 and langcodes.tag_is_valid(name)
-    return langcodes.standardize_tag(name) if is_code else None
+    from langcodes import standardize_tag, tag_is_valid
+
+    is_code = len(name) != 3 and tag_is_valid(name)
+    return standardize_tag(name) if is_code else None
 
 
 def closest_language(code: str, names: Iterable[str], other_region: bool = False) -> str | None:
@@ -44,13 +48,15 @@ def closest_language(code: str, names: Iterable[str], other_region: bool = False
     or names without a region that it is likely for: pt-BR allows pt. With `other_region`, it allows
     all. An equal code comes first, then the nearest region by Unicode's distance.
     """
+    from langcodes import Language, tag_is_valid
+
     names = [*names]
     equal = [name for name in names if _spelled(name) == _spelled(code)]
-    if equal or not langcodes.tag_is_valid(code):
+    if equal or not tag_is_valid(code):
         return next(iter(equal), None)
     wanted, found = _likely(code), dict[str, int]()
-    is_near = other_region or not langcodes.Language.get(code).territory
-    for name in filter(langcodes.tag_is_valid, names):
+    is_near = other_region or not Language.get(code).territory
+    for name in filter(tag_is_valid, names):
         full = _likely(name)
         if (full.language, full.script) == (wanted.language, wanted.script):
             if is_near or full.territory == wanted.territory:
@@ -63,15 +69,19 @@ def _spelled(code: str) -> str:
 
 
 @functools.cache
-def _likely(code: str) -> Any:
+def _likely(code: str) -> "Language":
     """Returns a language with its likely script and region."""
-    language = langcodes.Language.get(code).prefer_macrolanguage()
+    from langcodes import Language
+
+    language = Language.get(code).prefer_macrolanguage()
     return language.maximize() if language.language else language  # und is no English
 
 
 def base_language(code: str) -> str:
     """Returns the shortest code of a language without script and region: ar for arb_Arab."""
-    return str(langcodes.Language.get(code).prefer_macrolanguage().language)
+    from langcodes import Language
+
+    return str(Language.get(code).prefer_macrolanguage().language)
 
 
 # The codes of scripts that have no spaces between words.
@@ -83,7 +93,9 @@ _UNSPACED = (
 
 def bleu_tokenization(language: str) -> str:
     """Returns the tokenization of BLEU for a language: "char" for "tha", as for "th-TH"."""
-    tag = langcodes.Language.get(language).maximize()
+    from langcodes import Language
+
+    tag = Language.get(language).maximize()
     if tag.script in _HAN and tag.language != "ja":
         return "zh"
     return "char" if tag.script in (*_HAN, *_UNSPACED) else "13a"
