@@ -11,10 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.command_line import run_python
 from support.foreign_models import hugging_face_folder, marian_bin, marian_files
 from support.time_limit import time_limit
 
 from keras_transformer import Transformer, UserError, import_run
+from keras_transformer.data.vocabulary import pieces_of
 from keras_transformer.formats.ctranslate2 import (
     _as_floats,
     _read,
@@ -59,8 +61,17 @@ def state(place: Path):
 
 def files(name: str, folder: Path) -> tuple[Path, Path]:
     """A model in a format: what is read, and the file in it that is damaged."""
+    marian = folder / "marian"
     if name in ("npz", "bin"):
-        return marian_files(folder / "marian", name), folder / "marian" / f"model.{name}"
+        return marian_files(marian, name), marian / f"model.{name}"
+    if name == "yaml":
+        model = (marian_files(marian) / "vocab.spm").read_bytes()
+        lines = (f"{json.dumps(piece)}: {id}\n" for id, piece in enumerate(pieces_of(model)))
+        (marian / "vocab.yml").write_text("".join(lines), "utf-8")
+        (marian / "decoder.yml").write_text("models: [model.npz]\nvocabs: [vocab.yml, vocab.yml]\n")
+        for side in ("source", "target"):
+            (marian / f"{side}.spm").write_bytes(model)
+        return marian, marian / "vocab.yml"
     place = hugging_face_folder(folder / "model")
     if name == "vocab":
         return place, place / "vocab.json"
@@ -119,7 +130,8 @@ def changed(content: bytes, value: np.ndarray, random: np.random.Generator) -> t
     return output.getvalue(), number
 
 
-FORMATS = ["safetensors", "torch", "npz", "bin", "ctranslate2", "keras", "vocab"]
+FORMATS = ["safetensors", "torch", "npz", "bin", "ctranslate2", "keras", "vocab", "yaml"]
+VOCABULARIES = ("vocab", "yaml")  # Another piece is another vocabulary, not damage.
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -127,7 +139,7 @@ FORMATS = ["safetensors", "torch", "npz", "bin", "ctranslate2", "keras", "vocab"
 def test_a_damaged_file_is_refused_or_read_as_it_is(name, count, tmp_path):
     place, path = files(name, tmp_path)
     content, (weights, others) = path.read_bytes(), state(place)
-    in_file = {key: np.array(x) for key, x in read(place)[0].items() if name != "vocab"}
+    in_file = {key: np.array(x) for key, x in read(place)[0].items() if name not in VOCABULARIES}
     kept = np.zeros(len(content), bool)
     for array in in_file.values():
         start = content.index(array.tobytes())
@@ -152,13 +164,32 @@ def test_a_damaged_file_is_refused_or_read_as_it_is(name, count, tmp_path):
             assert str(error).strip() and not is_payload
             refused += 1
             continue
-        if name == "vocab":
+        if name in VOCABULARIES:
             continue
         assert found_others == others, number
         differences = [one[one != other] for one, other in zip(found, weights, strict=True)]
         assert {*np.concatenate(differences).tolist()} <= ({float(value)} if is_payload else set())
     assert refused > count // 3
     assert peak_mebibytes() < before + 64
+
+
+@pytest.mark.slow
+def test_an_import_needs_three_times_the_bytes_of_the_weights(tmp_path):
+    place = hugging_face_folder(tmp_path / "model", d_model=768, d_ff=6144, num_heads=8)
+    code = f"""
+import resource
+from pathlib import Path
+from keras_transformer import import_run, open_model
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+before = peak()
+run = import_run(Path({str(place)!r}), Path({str(tmp_path / "run")!r}))
+after = peak()
+print(after - before, 4 * sum(x.value.numel() for x in open_model(run).weights))
+"""
+    used, size = map(int, run_python(code, KERAS_BACKEND="torch").split())
+    assert size > 10**8
+    assert used <= 2**26 + 3 * size
 
 
 def peak_mebibytes() -> float:
