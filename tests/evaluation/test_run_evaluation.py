@@ -34,7 +34,8 @@ class Echo:
 
     received: list[str] = []
 
-    def __init__(self, run, options, checkpoint):
+    def __init__(self, run, options, checkpoint, as_written):
+        assert as_written  # Scores are those of the model, without rules for upper case.
         self.options = options
 
     def translate(self, sentences, progress):
