@@ -1,6 +1,7 @@
 """What a translation must not change: placeholders, addresses, identifiers, numbers and emoji."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import regex
@@ -62,9 +63,11 @@ def with_stand_ins(
     pieces = (x.removeprefix("▁") for x in source_pieces if x[:1] == "▁")
     words = [x for x in forms.forms or pieces if regex.fullmatch(r"\p{Lu}\p{Ll}{2,}", x)]
     numbers = [str(x) for x in (*range(20, 100, 10), *range(11, 100)) if x % 11]
-    copied = []
-    for tried in (words[:_MOST_TRIED], [*dict.fromkeys(numbers)]):
+
+    def copied(tried: list[str]) -> tuple[str, ...]:
         sentences = [f"{x}{forms.final_mark or '.'}" for x in tried]
         found = zip(tried, sentences, translate(sentences), strict=True)
-        copied.append(tuple([x for x, sentence, text in found if text == sentence][:_ENOUGH]))
-    return WordForms(forms.forms, forms.final_mark, *copied)
+        return tuple([x for x, sentence, text in found if text == sentence][:_ENOUGH])
+
+    names = copied(words[:_MOST_TRIED])
+    return replace(forms, names=names, numbers=copied([*dict.fromkeys(numbers)]))
