@@ -1,9 +1,10 @@
 """Translates strings with CTranslate2, without Keras."""
 
 import json
+import math
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -98,33 +99,44 @@ class CTranslate2Translator(BaseTranslator):
     ) -> list[list[Hypothesis]]:
         _refuse(["prefixes, required or forbidden words"] * bool(constraints))
         check_not_forked("ctranslate2")
-        # CTranslate2 takes one maximum length for all sentences of a call.
-        indices_of_length = defaultdict(list)
-        for index, part in enumerate(parts):
-            indices_of_length[len(part.ids)].append(index)
-        limit = self._limit(options)
-        running: list[tuple[int, Any]] = []
-        for length, indices in sorted(indices_of_length.items(), reverse=True):
-            results = self._model.translate_batch(
-                [self._names(parts[index]) for index in indices],
-                target_prefix=[self._target_prefix] * len(indices) if self._target_prefix else None,
-                max_batch_size=BATCH_SIZE,
-                asynchronous=True,
-                beam_size=options.beam_size,
-                num_hypotheses=options.beam_size,
-                length_penalty=_penalty(options),
-                min_decoding_length=0,
-                max_decoding_length=limit(length),
-                max_input_length=0,
-                return_end_token=True,
-                return_scores=True,
-            )
-            running += zip(indices, results, strict=True)
+        limits = list(map(self._limit(options), (len(part.ids) for part in parts)))
         found: list[list[Hypothesis]] = [[]] * len(parts)
-        for index, result in running:
-            found[index] = self._hypotheses(result.result(), options)
-            advance([index])
+        # A call has one maximum length, and one call is much faster than one for each length. Where
+        # all hypotheses end within a part's own limit, they are those of a search with that limit:
+        # CTranslate2 ends a search when it has as many hypotheses as beams. The others follow.
+        cut: dict[int, list[int]] = defaultdict(list)
+        for calls in ({max(limits, default=0): range(len(parts))}, cut):
+            for limit, indices in calls.items():
+                for index, result in self._results(parts, indices, limit, options):
+                    if max(map(len, result.hypotheses)) > limits[index]:
+                        cut[limits[index]].append(index)
+                    else:
+                        found[index] = self._hypotheses(result, options)
+                        advance([index])
         return found
+
+    def _results(
+        self, parts: list[SourcePart], indices: Sequence[int], limit: int, options: SearchOptions
+    ) -> Iterator[tuple[int, Any]]:
+        """Yields the index of each part with what CTranslate2 finds for it, the longest first."""
+        indices = sorted(indices, key=lambda index: -len(parts[index].ids))
+        results = self._model.translate_batch(
+            [self._names(parts[index]) for index in indices],
+            target_prefix=[self._target_prefix] * len(indices) if self._target_prefix else None,
+            # Less than a whole batch keeps all workers busy, too.
+            max_batch_size=min(BATCH_SIZE, math.ceil(len(indices) / NUM_WORKERS)),
+            asynchronous=True,
+            beam_size=options.beam_size,
+            num_hypotheses=options.beam_size,
+            length_penalty=_penalty(options),
+            min_decoding_length=0,
+            max_decoding_length=limit,
+            max_input_length=0,
+            return_end_token=True,
+            return_scores=True,
+        )
+        for index, result in zip(indices, results, strict=True):
+            yield index, result.result()
 
     def _names(self, part: SourcePart) -> list[str]:
         """Returns the pieces of a source without eos, which CTranslate2 adds."""
