@@ -5,7 +5,7 @@ import io
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +23,8 @@ Side = Literal["source", "target"]
 _SPECIAL_IDS: dict[str, Any] = dict(pad_id=PAD_ID, unk_id=UNK_ID, bos_id=BOS_ID, eos_id=EOS_ID)
 _SUMMARY, _NAMES = "tokenizer.json", ("source.model", "target.model")
 # A word at the beginning of a source that names the target language, such as ">>fra<<".
+# SentencePiece starts threads for a list, which takes longer than this many short texts.
+_FEW = 32
 TAG = re.compile(r"\s*(>>.*?<<)", re.DOTALL)
 DEFAULT_FRAMES: dict[str, Any] = {"source_prefix": [], "target_prefix": [], "source_eos": True}
 
@@ -338,9 +340,8 @@ class Tokenizer:
         Omits pad, bos and eos, and writes "⁇" for unk.
         """
         rows, first = [[int(id) for id in row] for row in ids], len(self.target_prefix_ids)
-        return self._target.decode(
-            [row[first:] if row[:first] == self.target_prefix_ids else row for row in rows]
-        )
+        rows = [row[first:] if row[:first] == self.target_prefix_ids else row for row in rows]
+        return _of_each(self._target.decode, rows)
 
 
 def most_pieces(tokenizer: Tokenizer, side: str, max_length: int) -> int:
@@ -355,11 +356,16 @@ def check_utf8(text: str) -> None:
         raise UserError(f"a sentence must be UTF-8 text. Received: {text!r:.80}")
 
 
+def _of_each(function: Callable[[Any], Any], items: list[Any]) -> list[Any]:
+    """Calls a function of SentencePiece with a list, or with each item of a short one."""
+    return function(items) if len(items) > _FEW else [function(x) for x in items]
+
+
 def _encode(processor: SentencePieceProcessor, sentences: Sequence[str]) -> list[list[int]]:
     check_is_list(sentences=sentences)
     try:
-        return processor.encode(list(sentences))
-    except TypeError:
+        return _of_each(processor.encode, list(sentences))
+    except (TypeError, RuntimeError):
         for sentence in sentences:
             check_utf8(str(sentence))
         raise

@@ -344,25 +344,27 @@ class BaseTranslator(ABC):
         self,
         texts: Sequence[str],
         groups: Sequence[int],
-        count: int,
+        marked: Sequence[bool],
         word_scores: bool,
         progress: Progress,
     ) -> list[AlignedPart]:
-        """Translates texts as they are written, and aligns their parts.
+        """Translates texts as they are written, and aligns the parts of marked groups.
 
-        `groups` has the group of each text, such as its paragraph. Progress counts the `count`
-        groups.
+        `groups` has the group of each text, such as its paragraph. Progress counts the groups. The
+        alignments of groups that are not `marked` are empty.
         """
         parts = self._parts(texts)
         searched = self._not_copied(parts)
         own = [groups[part.sentence] for part in searched]
         pairs = zip(searched, own, [None, *own], strict=False)
         counted = [part._replace(number=int(a == b)) for part, a, b in pairs]
-        with counted_progress(progress, counted, count, self.waiting) as advance:
+        with counted_progress(progress, counted, len(marked), self.waiting) as advance:
             constraints = TargetConstraints(self.tokenizer, searched, len(texts))
             options = self.options.replace(n_best=1)
             found = self._search_parts(searched, options, constraints, advance)
-        attention = dict(self._attention(searched, found))
+        needed = [n for n, group in enumerate(own) if marked[group]]
+        weights = self._attention([searched[n] for n in needed], [found[n] for n in needed])
+        attention = {needed[n]: of_part for n, of_part in weights}
         if word_scores:
             found = self._with_word_scores(searched, found)
         results = iter(enumerate(found))
@@ -374,7 +376,9 @@ class BaseTranslator(ABC):
             n, (best,) = next(results)
             ids = self._own_ids(best)
             (text,) = self.tokenizer.decode_target([ids])
-            tokens = token_alignment(self.tokenizer, part.text, text, ids, attention[n][0])
+            tokens = same_text("")
+            if n in attention:
+                tokens = token_alignment(self.tokenizer, part.text, text, ids, attention[n][0])
             aligned.append(AlignedPart(part, text, tokens, best.word_scores or ()))
         return aligned
 

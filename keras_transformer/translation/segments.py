@@ -75,10 +75,11 @@ def translate_segments(
         ready.append(protected_segment)
         sentences += found
     blocks: list[list[_Block]] = [[] for _ in segments]
-    settings = {"word_scores": word_scores, "progress": progress}
-    for index, block in _translated(translator, sentences, len(segments), **settings):
-        blocks[index].append(block)
     terms = glossary or Glossary({})
+    marked = [bool(x.spans or [*terms.find(x.text)]) for x in ready]
+    settings = {"word_scores": word_scores, "progress": progress}
+    for index, block in _translated(translator, sentences, marked, **settings):
+        blocks[index].append(block)
     return [
         _rendered(changed, of_segment, terms, escape)
         if any(not x.is_copied for x in of_segment)
@@ -184,14 +185,14 @@ def _stand_ins(
 
 
 def _translated(
-    translator: Any, sentences: Sequence[_Sentence], count: int, **settings: Any
+    translator: Any, sentences: Sequence[_Sentence], marked: Sequence[bool], **settings: Any
 ) -> Iterator[tuple[int, _Block]]:
     """Yields the segment of each part of all sentences, and the part with its translation."""
     lines = [translator.word_forms.rewritten(x.text, x.kept) for x in sentences]
     texts = ["" if x.is_copied else y.text for x, y in zip(sentences, lines, strict=True)]
     groups = [x.segment for x in sentences]
     of_sentence: dict[int, list[AlignedPart]] = {}
-    for found in translator.search_aligned(texts, groups, count, **settings):
+    for found in translator.search_aligned(texts, groups, marked, **settings):
         of_sentence.setdefault(found.part.sentence, []).append(found)
     for index, (sentence, line) in enumerate(zip(sentences, lines, strict=True)):
         at, start, text = 0, sentence.start, sentence.text
