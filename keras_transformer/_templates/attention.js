@@ -491,16 +491,26 @@ function weightsJson() {
       Array.from(matrix.subarray(row * columns, (row + 1) * columns), (x) => Number(x.toFixed(6))));
     return { name, kind, weights: groups[kind][position[kind]++].weights.map(rowsOf) };
   });
-  const { texts, alignment, tokens } = page;
-  return JSON.stringify({ texts, alignment, tokens, maps });
+  const { texts, alignment, wordScores, tokens } = page;
+  return JSON.stringify({ texts, alignment, wordScores, tokens, maps });
+}
+
+/** A word of the translation. The less probable it is, the clearer is the line below it. */
+function scored(word, score) {
+  const span = document.createElement("span");
+  span.textContent = word;
+  span.title = `${(100 * Math.exp(score)).toFixed(0)} %: mean probability of the word's tokens`;
+  span.style.setProperty("--doubt", (1 - Math.exp(score)).toFixed(2));
+  return span;
 }
 
 async function start() {
   await readWeights();
-  byId("texts").append(...page.texts.map((text) => {
+  byId("texts").append(...page.texts.map((text, number) => {
     const paragraph = document.createElement("p");
     paragraph.dir = "auto";
-    paragraph.textContent = text;
+    const scores = number === page.texts.length - 1 ? [...page.wordScores] : [];
+    paragraph.append(...text.split(/(\s+)/).map((word) => scores.length && word.trim() ? scored(word, scores.shift()) : word));
     return paragraph;
   }));
   fillControls();

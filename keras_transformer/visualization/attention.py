@@ -117,7 +117,8 @@ def translation_attention(
     """Returns the attention of a translation model for a sentence and its translation.
 
     The tokens of the decoder's queries are those that the decoder reads. The tokens of the queries
-    of cross-attention are those that the decoder predicts at the same positions.
+    of cross-attention are those that the decoder predicts at the same positions. A translation by
+    the model has word scores.
 
     Example:
 
@@ -139,8 +140,10 @@ def translation_attention(
     check_utf8(sentence)
     sentence = translator.word_forms.rewritten(sentence).text
     (source,) = checked_pieces(tokenizer, "source", [sentence], translator.max_length, least=1)
+    word_scores: tuple[float, ...] = ()
     if target is None:
-        hypothesis = translator.translate_nbest([sentence])[0][0]
+        hypothesis = translator.translate_nbest([sentence], word_scores=True)[0][0]
+        word_scores = hypothesis.word_scores
         pieces = list(hypothesis.ids[len(tokenizer.target_prefix_ids) :])
         (target,) = tokenizer.decode_target([pieces])
     else:
@@ -173,6 +176,7 @@ def translation_attention(
             (sentence, target),
             tuple(names[0][id] for id in special),
             alignment,
+            word_scores,
         )
     except ValueError as error:
         raise UserError(str(error)) from None

@@ -79,6 +79,7 @@ class AttentionExample:
         texts: Titles of the page, such as the sentence and its translation. Defaults to none.
         special_tokens: Tokens that are not part of the text. They are marked. Defaults to none.
         alignment: Pairs of word indices (source, target). Defaults to none.
+        word_scores: Mean log-probability (nats) of each word of the last text. Defaults to none.
 
     Raises:
         ValueError: If `maps` has a batch of several examples, or if the numbers of tokens are not
@@ -90,6 +91,7 @@ class AttentionExample:
     texts: Sequence[str] = ()
     special_tokens: Sequence[str] = ()
     alignment: tuple[tuple[int, int], ...] = ()
+    word_scores: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         for each in self.maps:
@@ -133,6 +135,7 @@ def attention_page(example: AttentionExample) -> Page:
         "texts": list(example.texts),
         "special": list(example.special_tokens),
         "alignment": " ".join(f"{source}-{target}" for source, target in example.alignment),
+        "wordScores": list(example.word_scores),
         "tokens": {kind: list(map(list, example.tokens[kind])) for kind in example.kinds},
         "maps": [
             {"name": each.name, "kind": each.kind, "heads": each.weights.shape[1]}

@@ -29,4 +29,4 @@ def attention_example(source=SOURCE, target=TARGET, layers=2, heads=3, sharpness
     for number in range(layers):
         maps += [attention_map(kind, number) for kind in ("decoder", "cross")]
     texts = ["나는 <script>alert(1)</script> &amp; 갔습니다", "ذهبت إلى المدرسة"]
-    return AttentionExample(maps, axes, texts, ("<s>", "</s>"), ((0, 1), (2, 0)))
+    return AttentionExample(maps, axes, texts, ("<s>", "</s>"), ((0, 1), (2, 0)), (-0.1, -2.3, 0.0))

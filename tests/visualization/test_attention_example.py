@@ -19,6 +19,16 @@ def tokenizer():
 
 
 @pytest.mark.once
+def test_words_of_the_models_own_translation_have_scores(tokenizer):
+    translator = Translator(small_model(), tokenizer)
+    found = translation_attention(translator, "de f")
+    (expected,), *_ = translator.translate_nbest(["de f"], word_scores=True)
+    assert len(found.word_scores) == len(found.texts[1].split()) > 0
+    assert found.word_scores == expected.word_scores
+    assert translation_attention(translator, "de f", "cba d").word_scores == ()
+
+
+@pytest.mark.once
 def test_rows_and_columns_are_the_tokens_that_are_read_and_predicted(tokenizer):
     model = small_model()
     found = translation_attention(Translator(model, tokenizer), "de f", "cba d")

@@ -163,6 +163,9 @@ def test_saved_files_are_what_is_shown_and_what_the_model_computed(open_page, tm
     )
     data = json.loads(saved(page, "#save-json").path().read_text(encoding="utf-8"))
     assert data["texts"] == example.texts and data["alignment"] == "0-1 2-0"
+    assert data["wordScores"] == [-0.1, -2.3, 0.0]
+    titles = [x.get_attribute("title") for x in page.locator("#texts span").all()]
+    assert [x[:3].strip() for x in titles] == ["90", "10", "100"]
     for each, expected in zip(data["maps"], example.maps, strict=True):
         assert (each["name"], each["kind"]) == (expected.name, expected.kind)
         np.testing.assert_allclose(each["weights"], expected.weights[0], rtol=0, atol=1e-5)
