@@ -4,7 +4,7 @@ import itertools
 import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -26,6 +26,7 @@ _OBJECT = "\ufffc"  # Unicode's character for an object in a text
 _MOST_LEVELS = 50
 
 
+@dataclass
 class Document:
     """The text of a file, with a mark in the place of each segment.
 
@@ -38,12 +39,14 @@ class Document:
         segments: The segments in the order of their marks.
     """
 
-    def __init__(self, escape: Change = str, errors: str = "strict") -> None:
-        self.escape, self.errors = escape, errors
-        self.encoding, self.bom, self.text = "utf-8", b"", ""
-        self.segments: list[Segment] = []
-        self._rewrites: list[Change] = []
-        self._key = secrets.token_hex(4)  # No file has it by chance.
+    escape: Change = str
+    errors: str = "strict"
+    encoding: str = "utf-8"
+    bom: bytes = b""
+    text: str = ""
+    segments: list[Segment] = field(default_factory=list)
+    _rewrites: list[Change] = field(default_factory=list)
+    _key: str = field(default_factory=partial(secrets.token_hex, 4))  # No file has it by chance.
 
     def mark(self, segment: Segment, write: Change = str) -> str:
         """Adds a segment, and returns its mark. `write` gets the translation with its markup."""
@@ -94,20 +97,19 @@ class Piece(NamedTuple):
 
 def whole_elements(pieces: Iterable[Piece], stays: Callable[[Piece], bool]) -> Iterator[Piece]:
     """Yields the pieces, but elements that stay as one opaque piece with all that they contain."""
-    kept, depth = None, 0
+    kept: list[Piece] = []
+    depth = 0
     for piece in pieces:
-        if kept is None and piece.kind == "begin" and stays(piece):
-            kept, depth = piece._replace(kind="opaque"), 1
-        elif kept is None:
+        if not kept and not (piece.kind == "begin" and stays(piece)):
             yield piece
-        else:
-            kept = kept._replace(raw=kept.raw + piece.raw)
-            depth += ((piece.kind == "begin") - (piece.kind == "end")) * (piece.name == kept.name)
-        if kept and not depth:
-            yield kept
-            kept = None
+            continue
+        kept.append(piece)
+        depth += ((piece.kind == "begin") - (piece.kind == "end")) * (piece.name == kept[0].name)
+        if not depth:
+            yield kept[0]._replace(kind="opaque", raw=_raw(kept))
+            kept = []
     if kept:
-        yield Piece("block", kept.raw)
+        yield Piece("block", _raw(kept))
 
 
 def tagged(text: str, read: Change = str, write: Change = str) -> Iterator[Piece]:
@@ -234,20 +236,15 @@ def with_marks(document: Document, text: str, write: Change = str, unescape: Cha
         if re.fullmatch(rf"{_BREAK}|\s*[-–—*•]\s+|", part):
             found.append(write(part))
             continue
-        lengths = [len(TAG.sub("", x)) for x in re.split(_BREAK, part.strip())]
-        line_break = re.search(_BREAK, part.strip())
-        broken = partial(_in_lines, lengths=lengths, line_break=line_break and line_break[0])
-        pieces = tagged(part, unescape)
-        found.append(write(marked(document, pieces, partial(_after, broken, write))))
+        written = partial(_in_lines, like=part, write=write)
+        found.append(write(marked(document, tagged(part, unescape), written)))
     return "".join(found)
 
 
-def _after(first: Change, then: Change, text: str) -> str:
-    return then(first(text))
-
-
-def _in_lines(text: str, lengths: list[int], line_break: str | None) -> str:
-    """Breaks a text with tags into as many lines as there are lengths, in their proportion."""
+def _in_lines(text: str, like: str, write: Change) -> str:
+    """Breaks a text with tags into as many lines as another has, in proportion to their lengths."""
+    line_break = re.search(_BREAK, like.strip())
+    lengths = [len(TAG.sub("", line)) for line in re.split(_BREAK, like.strip())]
     width, spaces, others = 0, list[tuple[int, int, int]](), list[tuple[int, int, int]]()
     for x in re.finditer(rf"{TAG.pattern}|&#?\w+;|\s+|.", text):
         is_tag = TAG.fullmatch(x[0]) is not None
@@ -264,7 +261,7 @@ def _in_lines(text: str, lengths: list[int], line_break: str | None) -> str:
         places = places[places.index(best) + 1 :]
         found.append(text[last : best[1]])
         last = best[2]
-    return (line_break or "").join([*found, text[last:]])
+    return write((line_break[0] if line_break else "").join([*found, text[last:]]))
 
 
 def with_attribute(tag: str, name: str, value: str) -> str:

@@ -24,8 +24,6 @@ from keras_transformer.documents.document import (
 
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _TARGET = re.compile(rf"^([ \t]*msgstr(?:\[(\d+)\])?[ \t]+){_STRING}(?:\s+{_STRING})*", re.M)
-_SOURCE = re.compile(r"^[ \t]*msg(?:ctxt|id)\b", re.M)
-_FLAGS = re.compile(r"^#,", re.M)
 
 
 def _check_languages(found: Languages, wanted: Languages, path: Path) -> None:
@@ -94,9 +92,6 @@ def _xml_pieces(text: str, path: Path) -> list[Piece]:
     opened: list[dict[str, str]] = []
 
     def add(kind: Any, text: str = "", name: str = "", attributes: Any = None) -> None:
-        if kind == "text" and found[-1].kind == "text":
-            found[-1] = found[-1]._replace(text=found[-1].text + text)
-            return
         starts.append(parser.CurrentByteIndex)
         found.append(Piece(kind, "", text, name.rpartition(":")[2], attributes or {}))
 
@@ -104,15 +99,18 @@ def _xml_pieces(text: str, path: Path) -> list[Piece]:
         opened.append(attributes)
         add("begin", "", name, attributes)
 
+    def end(name: str) -> None:
+        add("end", "", name, opened.pop())
+
     def refuse(*_: Any) -> None:
         rule = "an entity that XML does not define"
         raise CorpusError(f"{path}, line {parser.CurrentLineNumber:,}: {rule}")
 
-    parser.StartElementHandler = begin
-    parser.EndElementHandler = lambda name: add("end", "", name, opened.pop())
+    parser.StartElementHandler, parser.EndElementHandler = begin, end
     parser.CharacterDataHandler = lambda data: add("text", data)
     parser.StartCdataSectionHandler = lambda: add("text")
-    parser.CommentHandler = parser.ProcessingInstructionHandler = lambda *_: add("element")
+    parser.CommentHandler = lambda _: add("element")
+    parser.ProcessingInstructionHandler = lambda *_: add("element")
     parser.EntityDeclHandler = refuse
     try:
         parser.Parse(content, True)
@@ -128,12 +126,11 @@ def read_xliff(text: str, languages: Languages, path: Path) -> Document:
     """Finds the units of XLIFF 1.2 and 2 without a translation, which are marked to be checked."""
     document = Document(_escape, errors="xmlcharrefreplace")
     pieces = _xml_pieces(text, path)
-    raws, version = [piece.raw for piece in pieces], ""
+    raws = [piece.raw for piece in pieces]
     # The open elements: number of the piece, whether its text is translated, and its children.
     stack: list[tuple[int, bool, dict[str, tuple[int, int]]]] = []
     for number, (kind, raw, _, name, attributes) in enumerate(pieces):
         if kind == "begin":
-            version = version or attributes.get("version", "")
             is_open = attributes.get("translate") != "no" and (not stack or stack[-1][1])
             stack.append((number, is_open, {}))
             names = (
@@ -149,19 +146,19 @@ def read_xliff(text: str, languages: Languages, path: Path) -> Document:
             if stack:
                 stack[-1][2].setdefault(name, (start, number))
             if name in ("trans-unit", "segment") and is_open and "source" in children:
-                body = _target(document, pieces, raws, children, version)
-                if body and not version.startswith("1"):
+                state = "needs-review-translation" if name == "trans-unit" else None
+                if _add_target(document, pieces, raws, children, state) and not state:
                     raws[start] = with_attribute(raws[start], "state", "translated")
     document.text = "".join(raws)
     return document
 
 
-def _target(
+def _add_target(
     document: Document,
     pieces: list[Piece],
     raws: list[str],
     children: dict[str, tuple[int, int]],
-    version: str,
+    state: str | None,
 ) -> bool:
     """Writes the target of a unit, and returns whether there was none, but text to translate."""
     start, end = children.get("seg-source") or children["source"]
@@ -176,8 +173,8 @@ def _target(
     name = f"{prefix[1] or ''}target" if prefix else "target"
     has_target = first < last
     tag = re.sub(r"\s*/>$", ">", raws[first]) if has_target else f"<{name}>"
-    if version.startswith("1"):
-        tag = with_attribute(tag, "state", "needs-review-translation")
+    if state:
+        tag = with_attribute(tag, "state", state)
     if has_target:
         raws[first : last + 1] = [f"{tag}{body}</{name}>", *[""] * (last - first)]
     else:
@@ -187,23 +184,24 @@ def _target(
 
 
 def _unit_pieces(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """Yields the pieces of a source, in which marked sentences are segments."""
-    for piece in whole_elements(pieces, _stays):
-        kind, _, text, name, attributes = piece
-        key = attributes.get("startRef") or attributes.get("rid") or attributes.get("id")
-        half = piece._replace(name=f"half {key}")
-        if kind == "text":
-            yield from tagged(text, write=_escape)
-        elif kind == "opaque" and name in _FIRST:
-            yield half._replace(kind="begin")
-        elif kind == "opaque" and name in _SECOND:
-            yield half._replace(kind="end")
-        elif kind == "opaque" and name not in _OPAQUE:
-            yield piece._replace(kind="element")
-        elif kind != "opaque" and attributes.get("mtype") == "seg":
-            yield piece._replace(kind="block")
+    """Yields the pieces of a source. Its text may have tags of HTML."""
+    whole = whole_elements(pieces, _stays)
+    for is_text, group in itertools.groupby(whole, lambda piece: piece.kind == "text"):
+        if is_text:
+            yield from tagged("".join(piece.text for piece in group), write=_escape)
         else:
-            yield piece
+            yield from map(_inline, group)
+
+
+def _inline(piece: Piece) -> Piece:
+    """Returns a tag or an element that stays as what it is in a segment."""
+    name, attributes = piece.name, piece.attributes
+    if piece.kind != "opaque":
+        return piece._replace(kind="block") if attributes.get("mtype") == "seg" else piece
+    if name in _FIRST | _SECOND:
+        key = attributes.get("startRef") or attributes.get("rid") or attributes.get("id")
+        return piece._replace(kind="begin" if name in _FIRST else "end", name=f"half {key}")
+    return piece if name in _OPAQUE else piece._replace(kind="element")
 
 
 def _stays(piece: Piece) -> bool:
