@@ -158,9 +158,9 @@ def _elements(pieces: Iterable[Piece], escape: Change) -> list[Piece]:
     found: list[Piece] = []
     opened: list[int] = []  # the places of tags whose end is not found yet
     for piece in pieces:
-        if piece.kind == "text" and not piece.text.isspace():
-            parts = re.split(r"(\A\s+|\s+\Z)", piece.text)
-            found += [Piece("text", escape(part), part) for part in parts if part]
+        if words := piece.text.strip():
+            before, _, after = piece.text.partition(words)
+            found += [Piece("text", escape(x), x) for x in (before, words, after) if x]
             continue
         found.append(piece._replace(kind="element") if piece.kind in ("begin", "end") else piece)
         names = [found[n].name for n in opened[:_MOST_LEVELS]]

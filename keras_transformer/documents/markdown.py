@@ -58,12 +58,11 @@ def read_markdown(text: str, languages: Languages, path: Path) -> Document:
         pattern = (_cell if is_cell else _block)(token.content)
         block = re.search(pattern, text[start : [*starts, len(text)][token.map[1]]])
         children = _without_parts_of_addresses(token.children)
-        pattern = "".join(f"({_pattern(child)})" for child in children)
-        raws = re.fullmatch(pattern, token.content, re.DOTALL)
+        raws = _raws(children, token.content)
         if block is None or raws is None:
             continue
         count, write = len(document.segments), _with_bars if is_cell else _as_paragraph
-        pieces = _pieces(document, zip(children, raws.groups(), strict=True), block, write)
+        pieces = _pieces(document, zip(children, raws, strict=True), block, write)
         inline = marked(document, whole_elements(pieces, lambda x: x.name in OPAQUE), write)
         if len(document.segments) > count:
             found += [text[at : start + block.start(1)], _with_bars(inline) if is_cell else inline]
@@ -90,12 +89,26 @@ def _without_parts_of_addresses(tokens: Sequence[Any]) -> list[Any]:
     return [token for n, token in enumerate(tokens) if starts.isdisjoint((n - 1, n - 2))]
 
 
-def _pattern(token: Any) -> str:
-    """Returns a pattern for the characters of a token."""
+def _raws(tokens: Sequence[Any], content: str) -> list[str] | None:
+    """Returns the characters of each token of a block, or None if one is not in its place."""
+    found, at = list[str](), 0
+    for token in tokens:
+        if pattern := _pattern(token):
+            match = re.compile(pattern, re.DOTALL).match(content, at)
+            raw = match and match[0]
+        else:
+            raw = token.content if token.type in ("text", "html_inline") else token.markup
+        if raw is None or not content.startswith(raw, at):
+            return None
+        found.append(raw)
+        at += len(raw)
+    return found if at == len(content) else None
+
+
+def _pattern(token: Any) -> str | None:
+    """Returns a pattern for the characters of a token, or None if it has them."""
     if token.markup == "autolink":
         return "<[^<>]*>"
-    if token.type in ("text", "html_inline"):
-        return re.escape(token.content)
     patterns = {
         "softbreak": _LINE_END,
         "hardbreak": _LINE_END,
@@ -104,7 +117,7 @@ def _pattern(token: Any) -> str:
         "link_open": r"\[",
         "link_close": _LINK_END,
     }
-    return patterns.get(token.type) or re.escape(token.markup)
+    return patterns.get(token.type)
 
 
 def _pieces(
