@@ -3,10 +3,10 @@
 import itertools
 import re
 import secrets
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from keras_transformer.translation.base_translator import BaseTranslator, Progress
 from keras_transformer.translation.markup import Segment, Span
@@ -26,6 +26,7 @@ _OBJECT = "\ufffc"  # Unicode's character for an object in a text
 _MOST_LEVELS = 50
 
 
+@dataclass
 class Document:
     """The text of a file, with a mark in the place of each segment.
 
@@ -38,12 +39,14 @@ class Document:
         segments: The segments in the order of their marks.
     """
 
-    def __init__(self, escape: Change = str, errors: str = "strict") -> None:
-        self.escape, self.errors = escape, errors
-        self.encoding, self.bom, self.text = "utf-8", b"", ""
-        self.segments: list[Segment] = []
-        self._rewrites: list[Change] = []
-        self._key = secrets.token_hex(4)  # No file has it by chance.
+    escape: Change = str
+    errors: str = "strict"
+    encoding: str = "utf-8"
+    bom: bytes = b""
+    text: str = ""
+    segments: list[Segment] = field(default_factory=list)
+    _rewrites: list[Change] = field(default_factory=list)
+    _key: str = field(default_factory=partial(secrets.token_hex, 4))  # No file has it by chance.
 
     def mark(self, segment: Segment, write: Change = str) -> str:
         """Adds a segment, and returns its mark. `write` gets the translation with its markup."""
@@ -72,150 +75,154 @@ class Document:
         return mark.sub(written, self.text)
 
 
-class _Open(NamedTuple):
-    """An element that is not closed yet, and what there was before it."""
+class Piece(NamedTuple):
+    """A part of a file: text, a tag, or other markup.
 
-    key: object
-    markup: str
-    text: int
-    spans: int
-    raw: int
+    Attributes:
+        kind: What it is. A tag is the "begin" or "end" of an element. An "element" has no text to
+            translate, and neither has what is "opaque", but that stands for a word. Text never goes
+            beyond a "block".
+        raw: Its characters in the file.
+        text: What text says.
+        name: What a begin and its end have in common.
+        attributes: The attributes of a tag.
+    """
+
+    kind: Literal["text", "begin", "end", "element", "opaque", "block"]
+    raw: str
+    text: str = ""
+    name: str = ""
+    attributes: Mapping[str, str | None] = {}
 
 
-class SegmentBuilder:
-    """Collects the text and the inline markup of a segment."""
+def whole_elements(pieces: Iterable[Piece], stays: Callable[[Piece], bool]) -> Iterator[Piece]:
+    """Yields the pieces, but elements that stay as one opaque piece with all that they contain."""
+    kept: list[Piece] = []
+    depth = 0
+    for piece in pieces:
+        if not kept and not (piece.kind == "begin" and stays(piece)):
+            yield piece
+            continue
+        kept.append(piece)
+        depth += ((piece.kind == "begin") - (piece.kind == "end")) * (piece.name == kept[0].name)
+        if not depth:
+            yield kept[0]._replace(kind="opaque", raw=_raw(kept))
+            kept = []
+    if kept:
+        yield Piece("block", _raw(kept))
 
-    def __init__(self, document: Document) -> None:
-        self.document = document
-        self._clear()
 
-    def _clear(self) -> None:
-        self.text = ""
-        self._spans: list[Span] = []
-        self._raw: list[str] = []
-        self._open: list[_Open] = []
+def tagged(text: str, read: Change = str, write: Change = str) -> Iterator[Piece]:
+    """Yields the pieces of a text with tags, as in HTML, which the file writes by `write`.
 
-    def add_text(self, text: str, raw: str | None = None) -> None:
-        """Adds text to translate, which the file may write otherwise, as `raw`."""
-        self.text += text
-        self._raw.append(text if raw is None else raw)
-
-    def add_element(self, markup: str) -> None:
-        """Adds markup without text."""
-        self._spans.append(Span(len(self.text), len(self.text), markup))
-        self._raw.append(markup)
-
-    def add_opaque(self, markup: str) -> None:
-        """Adds markup whose text stays as it is."""
-        self._spans.append(Span(len(self.text), len(self.text) + 1, replacement=markup))
-        self._raw.append(markup)
-        self.text += _OBJECT
-
-    def add_tagged(self, text: str, unescape: Change = str, write: Change = str) -> None:
-        """Adds text with tags, as in HTML. `write` gets the tags, `unescape` the text."""
-        at = 0
-        for tag in [*TAG.finditer(text), None]:
-            piece = text[at : tag.start() if tag else None]
-            self.add_text(unescape(piece), write(piece))
-            if tag is None:
-                return
+    `read` gets the text between tags.
+    """
+    at = 0
+    for tag in [*TAG.finditer(text), None]:
+        between = text[at : tag.start() if tag else None]
+        yield Piece("text", write(between), read(between))
+        if tag:
+            kind: Any = "element" if tag["name"] is None else "end" if tag["end"] else "begin"
+            yield Piece(kind, write(tag[0]), name=tag["name"])
             at = tag.end()
-            if tag["name"] is None:
-                self.add_element(write(tag[0]))
-            else:
-                (self.close if tag["end"] else self.open)(tag["name"], write(tag[0]))
 
-    def open(self, key: object, markup: str) -> None:
-        """Begins an element. The next `close` with the same key ends it."""
-        place = (len(self.text), len(self._spans), len(self._raw))
-        self._raw.append(markup)
-        self._open.append(_Open(key, markup, *place))
 
-    def close(self, key: object, markup: str) -> None:
-        """Ends an element. Markup without its other half is markup without text."""
-        numbers = [n for n, x in enumerate(self._open[:_MOST_LEVELS]) if x.key == key]
-        if not numbers:
-            return self.add_element(markup)
-        self._give_up(numbers[-1] + 1)
-        opened = self._open.pop()
-        self._raw.append(markup)
-        inner = self._spans[opened.spans :]
-        del self._spans[opened.spans :]
-        start = opened.text
-        if not self.text[start:].strip():
-            self.text = self.text[:start]
-            self._spans.append(Span(start, start, "".join(self._raw[opened.raw :])))
-            return None
-        first, start, last, end = self._edges(start, inner)
-        span = Span(start, end, opened.markup + first, last + markup)
-        self._spans += [span, *inner]
-        return None
+def marked(document: Document, pieces: Iterable[Piece], write: Change = str) -> str:
+    """Returns the characters of pieces with a mark for the text between two blocks.
 
-    def _give_up(self, first: int) -> None:
-        """Elements that are not closed become markup without text."""
-        for x in reversed(self._open[first:]):
-            self._spans.insert(x.spans, Span(x.text, x.text, x.markup))
-        del self._open[first:]
+    Text without letters stays, as do white space and markup at both ends. `write` is as of
+    `Document.mark`.
+    """
+    found = ""
+    for is_block, group in itertools.groupby(pieces, lambda piece: piece.kind == "block"):
+        own = [*group]
+        if not is_block and any(map(str.isalpha, "".join(piece.text for piece in own))):
+            before, inner, after = _edges(_elements(own, document.escape))
+            mark = document.mark(_segment(inner), write)
+            found += f"{_raw(before)}{mark}{_raw(after)}"
+        else:
+            found += _raw(own)
+    return found
 
-    def _edges(self, start: int, spans: list[Span]) -> tuple[str, int, str, int]:
-        """Takes markup without text at both ends of a part out of its spans, as it stays there.
 
-        Returns what there is at the beginning, where the rest begins, and the same for the end.
-        """
-        first, last, end = "", "", len(self.text)
+def _raw(pieces: Iterable[Piece]) -> str:
+    return "".join(piece.raw for piece in pieces)
 
-        def is_element(span: Span, start: int, end: int) -> bool:
-            return span.start == span.end and not self.text[start:end].strip()
 
-        while spans and is_element(spans[0], start, spans[0].start):
-            first += self._space(start, spans[0].start) + spans[0].before
-            start = spans.pop(0).start
-        while spans and is_element(spans[-1], spans[-1].start, end):
-            last = spans[-1].before + self._space(spans[-1].start, end) + last
-            end = spans.pop().start
-        if first:
-            word = len(self.text) - len(self.text[start:].lstrip())
-            first, start = first + self._space(start, word), word
-        if last:
-            word = len(self.text[:end].rstrip())
-            last, end = self._space(word, end) + last, word
-        return first, start, last, end
+def _elements(pieces: Iterable[Piece], escape: Change) -> list[Piece]:
+    """Returns pieces in which each begin has its end. All other tags are elements.
 
-    def _space(self, start: int, end: int) -> str:
-        return self.document.escape(self.text[start:end])
+    So are pairs of tags without text. White space and elements at both ends of an element are no
+    part of its text.
+    """
+    found: list[Piece] = []
+    opened: list[int] = []  # the places of tags whose end is not found yet
+    for piece in pieces:
+        if words := piece.text.strip():
+            before, _, after = piece.text.partition(words)
+            found += [Piece("text", escape(x), x) for x in (before, words, after) if x]
+            continue
+        found.append(piece._replace(kind="element") if piece.kind in ("begin", "end") else piece)
+        names = [found[n].name for n in opened[:_MOST_LEVELS]]
+        if piece.kind == "begin":
+            opened.append(len(found) - 1)
+        elif piece.kind == "end" and piece.name in names:
+            level = len(names) - 1 - names[::-1].index(piece.name)
+            start = opened[level]
+            del opened[level:]
+            found[start:] = _element(found[start:])
+    return found
 
-    def build(self, write: Change = str) -> str:
-        """Returns the mark of the collected segment with what stays around it, and forgets it.
 
-        Text without letters stays, as do white space and markup at both ends.
-        """
-        self._give_up(0)
-        found = "".join(self._raw)
-        if any(map(str.isalpha, self.text)):
-            first, start, last, end = self._edges(0, self._spans)
-            left = len(self.text) - len(self.text[start:].lstrip())
-            right = len(self.text[:end].rstrip())
-            mark = self.document.mark(self._segment(left, right), write)
-            # `close` has taken white space beside markup into the markup.
-            if not any(x.start == left and x.before[-1:].isspace() for x in self._spans):
-                first += self._space(start, left)
-            if not any(x.end == right and x.after[:1].isspace() for x in self._spans):
-                last = self._space(right, end) + last
-            found = first + mark + last
-        self._clear()
-        return found
+def _element(pieces: Sequence[Piece]) -> list[Piece]:
+    """Returns the pieces of an element, from its begin to its end."""
+    before, inner, after = _edges(pieces[1:-1])
+    if not inner:
+        return [Piece("element", _raw(pieces))]
+    first, spaces_before = _moved(before)
+    last, spaces_after = _moved(after)
+    begin, end = Piece("begin", pieces[0].raw + first), Piece("end", last + pieces[-1].raw)
+    return [*spaces_before, begin, *inner, end, *spaces_after]
 
-    def _segment(self, start: int, end: int) -> Segment:
-        """Returns a part of the text, in which white space is a single space beside elements."""
-        places = [min(max(x, start), end) for span in self._spans for x in (span.start, span.end)]
-        ends = sorted({start, end, *places})
-        pieces = [_SPACE.sub(" ", self.text[i:j]) for i, j in itertools.pairwise(ends)]
-        moved = dict(zip(ends, itertools.accumulate(map(len, pieces), initial=0), strict=True))
-        spans = (
-            replace(span, start=moved[first], end=moved[last])
-            for span, first, last in zip(self._spans, places[::2], places[1::2], strict=True)
-        )
-        return Segment("".join(pieces), tuple(spans))
+
+def _edges(pieces: Sequence[Piece]) -> tuple[Sequence[Piece], Sequence[Piece], Sequence[Piece]]:
+    """Divides pieces into those before the text, the text with its markup, and those after it."""
+    of_text = [
+        n
+        for n, piece in enumerate(pieces)
+        if piece.kind in ("begin", "end", "opaque") or piece.text.strip()
+    ]
+    start, end = (of_text[0], of_text[-1] + 1) if of_text else (0, 0)
+    return pieces[:start], pieces[start:end], pieces[end:]
+
+
+def _moved(edge: Sequence[Piece]) -> tuple[str, list[Piece]]:
+    """Returns markup that becomes part of a tag, and the white space outside of the element."""
+    spaces = [piece for piece in edge if piece.kind == "text"]
+    if len(spaces) == len(edge):
+        return "", spaces
+    return _raw(edge), [piece._replace(raw="") for piece in spaces]
+
+
+def _segment(pieces: Iterable[Piece]) -> Segment:
+    """Returns the text of pieces, in which white space is a space, and its spans."""
+    text, spans, opened = "", list[Span](), list[int]()
+    for kind, group in itertools.groupby(pieces, lambda piece: piece.kind):
+        own, place = [*group], len(text)
+        if kind == "text":
+            text += _SPACE.sub(" ", "".join(piece.text for piece in own))
+        elif kind == "opaque":
+            text += _OBJECT * len(own)
+            replaced = ((place + n, piece.raw) for n, piece in enumerate(own))
+            spans += [Span(start, start + 1, replacement=raw) for start, raw in replaced]
+        elif kind == "end":
+            for piece in own:
+                number = opened.pop()
+                spans[number] = replace(spans[number], end=place, after=piece.raw)
+        else:
+            opened += range(len(spans), len(spans) + len(own)) if kind == "begin" else ()
+            spans += [Span(place, place, piece.raw) for piece in own]
+    return Segment(text, tuple(spans))
 
 
 def with_marks(document: Document, text: str, write: Change = str, unescape: Change = str) -> str:
@@ -224,25 +231,20 @@ def with_marks(document: Document, text: str, write: Change = str, unescape: Cha
     A new paragraph begins with a blank or indented line, or with a dash, as in a dialogue. `write`
     gets each part.
     """
-    builder, found = SegmentBuilder(document), []
+    found = []
     for part in re.split(rf"({_BREAK}(?=\s|[-–—*•])|(?:(?<=[\r\n])|^)\s*[-–—*•]\s+)", text):
         if re.fullmatch(rf"{_BREAK}|\s*[-–—*•]\s+|", part):
             found.append(write(part))
             continue
-        lengths = [len(TAG.sub("", x)) for x in re.split(_BREAK, part.strip())]
-        line_break = re.search(_BREAK, part.strip())
-        builder.add_tagged(part, unescape)
-        broken = partial(_in_lines, lengths=lengths, line_break=line_break and line_break[0])
-        found.append(write(builder.build(partial(_after, broken, write))))
+        written = partial(_in_lines, like=part, write=write)
+        found.append(write(marked(document, tagged(part, unescape), written)))
     return "".join(found)
 
 
-def _after(first: Change, then: Change, text: str) -> str:
-    return then(first(text))
-
-
-def _in_lines(text: str, lengths: list[int], line_break: str | None) -> str:
-    """Breaks a text with tags into as many lines as there are lengths, in their proportion."""
+def _in_lines(text: str, like: str, write: Change) -> str:
+    """Breaks a text with tags into as many lines as another has, in proportion to their lengths."""
+    line_break = re.search(_BREAK, like.strip())
+    lengths = [len(TAG.sub("", line)) for line in re.split(_BREAK, like.strip())]
     width, spaces, others = 0, list[tuple[int, int, int]](), list[tuple[int, int, int]]()
     for x in re.finditer(rf"{TAG.pattern}|&#?\w+;|\s+|.", text):
         is_tag = TAG.fullmatch(x[0]) is not None
@@ -259,7 +261,7 @@ def _in_lines(text: str, lengths: list[int], line_break: str | None) -> str:
         places = places[places.index(best) + 1 :]
         found.append(text[last : best[1]])
         last = best[2]
-    return (line_break or "").join([*found, text[last:]])
+    return write((line_break[0] if line_break else "").join([*found, text[last:]]))
 
 
 def with_attribute(tag: str, name: str, value: str) -> str:

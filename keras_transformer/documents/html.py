@@ -3,15 +3,18 @@
 import html
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 from keras_transformer.data.languages import closest_language, is_right_to_left
 from keras_transformer.documents.document import (
     Document,
     Languages,
-    SegmentBuilder,
+    Piece,
+    marked,
+    whole_elements,
     with_attribute,
 )
 from keras_transformer.translation.markup import Segment
@@ -42,7 +45,7 @@ def escape(text: str) -> str:
 def read_html(text: str, languages: Languages, path: Path) -> Document:
     """Finds the text of a page or a fragment."""
     document = Document(escape, errors="xmlcharrefreplace")
-    document.text = _Page(document, languages).read(text)
+    document.text = marked(document, _Page(document, languages).read(text))
     return document
 
 
@@ -50,90 +53,60 @@ class _Page(HTMLParser):
     """Reads a page. Each tag, text or comment has the characters until the next begins."""
 
     def __init__(self, document: Document, languages: Languages) -> None:
-        super().__init__(convert_charrefs=False)
+        super().__init__()
         self.document, self.languages = document, languages
-        self.builder = SegmentBuilder(document)
-        self.found: list[str] = []
-        # The element whose text stays: its name, how often it is open, and its characters.
-        self.opaque, self.depth, self.kept = "", 0, ""
-        self.events: list[tuple[tuple[int, int], str, str, Attributes]] = []
-
-    def _add(self, kind: str, name: str = "", attributes: Attributes = ()) -> None:
-        self.events.append((self.getpos(), kind, name, attributes))
+        self.found: list[tuple[tuple[int, int], Piece]] = []
 
     def handle_starttag(self, tag: str, attrs: Attributes) -> None:
-        self._add("element" if tag in _VOID else "start", tag, attrs)
+        kind: Any = "element" if tag in _VOID else "begin"
+        self.found.append((self.getpos(), Piece(kind, "", "", tag, dict(attrs))))
 
     def handle_startendtag(self, tag: str, attrs: Attributes) -> None:
-        self._add("element", tag, attrs)
+        self.found.append((self.getpos(), Piece("element", "", "", tag, dict(attrs))))
 
     def handle_endtag(self, tag: str) -> None:
-        self._add("end", tag)
+        self.found.append((self.getpos(), Piece("end", "", "", tag)))
 
     def handle_data(self, data: str) -> None:
-        self._add("text")
-
-    def handle_charref(self, name: str) -> None:
-        self._add("reference")
+        self.found.append((self.getpos(), Piece("text", "", data)))
 
     def handle_decl(self, decl: str) -> None:
-        self._add("comment")
+        self.found.append((self.getpos(), Piece("element", "")))
 
-    handle_entityref = handle_charref
     handle_comment = handle_pi = unknown_decl = handle_decl  # type: ignore[assignment]
 
-    def read(self, text: str) -> str:
-        """Returns the text of the page with marks."""
+    def read(self, text: str) -> Iterator[Piece]:
+        """Yields the pieces of the page, with marks for the attributes that are text."""
         self.feed(text)
         self.close()
         lengths = (len(line) + 1 for line in text.split("\n"))
         lines = [*itertools.accumulate(lengths, initial=0)]
-        starts = [lines[line - 1] + column for (line, column), *_ in self.events]
-        ends = [*starts[1:], len(text)]
-        for start, end, event in zip(starts, ends, self.events, strict=False):
-            self._read_event(text[start:end], *event[1:])
-        return "".join([*self.found, self.builder.build(), self.kept])
+        starts = [lines[line - 1] + column for (line, column), _ in self.found]
+        pieces = (
+            piece._replace(raw=text[start:end])
+            for (_, piece), start, end in zip(
+                self.found, starts, [*starts[1:], len(text)], strict=True
+            )
+        )
+        for piece in whole_elements(pieces, self._stays):
+            if piece.kind in ("begin", "element"):
+                piece = piece._replace(raw=self._with_attributes(piece))
+            if piece.name and piece.name not in _INLINE:
+                piece = piece._replace(kind="block")
+            yield piece._replace(kind="element") if piece.name == "svg" else piece
 
-    def _read_event(self, raw: str, kind: str, name: str, attributes: Attributes) -> None:
-        if self.depth:
-            self.kept += raw
-            self.depth += ((kind == "start") - (kind == "end")) * (name == self.opaque)
-            if not self.depth:
-                self._end_opaque()
-        elif kind in ("text", "reference"):
-            self.builder.add_text(html.unescape(raw) if kind == "reference" else raw, raw)
-        elif kind == "comment":
-            self.builder.add_element(raw)
-        elif kind == "start" and (name in OPAQUE or self._stays(name, dict(attributes))):
-            self.opaque, self.depth, self.kept = name, 1, raw
-        else:
-            raw = raw if kind == "end" else self._with_attributes(raw, name, dict(attributes))
-            if name not in _INLINE:
-                self.found += [self.builder.build(), raw]
-            elif kind == "element":
-                self.builder.add_element(raw)
-            else:
-                (self.builder.open if kind == "start" else self.builder.close)(name, raw)
-
-    def _end_opaque(self) -> None:
-        kept, self.kept = self.kept, ""
-        if self.opaque not in _INLINE:
-            self.found += [self.builder.build(), kept]
-        elif self.opaque == "svg":
-            self.builder.add_element(kept)
-        else:
-            self.builder.add_opaque(kept)
-
-    def _stays(self, name: str, attributes: dict[str, str | None]) -> bool:
-        """Returns whether an element says that its text is not to be translated."""
+    def _stays(self, piece: Piece) -> bool:
+        """Returns whether the text of an element is not to be translated."""
+        name, attributes = piece.name, piece.attributes
         source, language = self.languages[0], attributes.get("lang")
         is_foreign = source and language and not closest_language(source, [language], True)
         classes = (attributes.get("class") or "").split()
         no = attributes.get("translate") == "no" or "notranslate" in classes
-        return name != "html" and bool(no or is_foreign)
+        return name in OPAQUE or (name != "html" and bool(no or is_foreign))
 
-    def _with_attributes(self, raw: str, name: str, attributes: dict[str, str | None]) -> str:
+    def _with_attributes(self, piece: Piece) -> str:
         """Returns a tag with marks for the attributes that are text, and its new language."""
+        name, attributes = piece.name, piece.attributes
         target = self.languages[1]
         is_rtl = target is not None and is_right_to_left(target)
         names = ("lang", "xml:lang")
@@ -156,7 +129,7 @@ class _Page(HTMLParser):
             mark = self.document.mark(Segment(value.strip()), lambda x: x.replace('"', "&quot;"))
             return f'{found["name"]}{found["equals"]}"{mark}"'
 
-        tag = _ATTRIBUTE.sub(written, raw)
+        tag = _ATTRIBUTE.sub(written, piece.raw)
         for key, value in new.items():
             tag = with_attribute(tag, key, value)
         return tag

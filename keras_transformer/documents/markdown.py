@@ -2,12 +2,21 @@
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from keras_transformer.data.text_files import extra
-from keras_transformer.documents.document import TAG, Document, Languages, SegmentBuilder
+from keras_transformer.documents.document import (
+    TAG,
+    Change,
+    Document,
+    Languages,
+    Piece,
+    marked,
+    tagged,
+    whole_elements,
+)
 from keras_transformer.documents.html import OPAQUE
 from keras_transformer.translation.markup import Segment
 
@@ -23,6 +32,7 @@ _SPECIAL = re.compile(
 _BLOCK = r"\d{1,9}(?=[.)](?:\s|\Z))|(?=(?:[-+>]|#{1,6})(?:\s|\Z)|---|===|~~~)"
 _ADDRESS = r"(?:<[^<>\n]*>|(?:\\.|[^\s()\\]|\((?:\\.|[^\s()\\]|\([^\s()\\]*\))*\))*)"
 _TITLE = r"""(?:"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|\((?:\\.|[^()\\])*\))"""
+_LINE_END = r"\\?[ \t]*\n[ \t]*"
 _LINK_END = rf"\]\(\s*{_ADDRESS}(?:\s+{_TITLE})?\s*\)|\]\[[^\[\]]*\]|\]"
 
 
@@ -43,17 +53,20 @@ def read_markdown(text: str, languages: Languages, path: Path) -> Document:
     for before, token in itertools.pairwise(tokens):
         if token.type != "inline" or _DIRECTIVE.match(token.content):
             continue
-        lines = text[max(at, starts[token.map[0]]) : [*starts, len(text)][token.map[1]]]
+        start = max(at, starts[token.map[0]])
         is_cell = before.type in ("th_open", "td_open")
-        block = re.search((_cell if is_cell else _block)(token.content), lines)
-        if block is None:
+        pattern = (_cell if is_cell else _block)(token.content)
+        block = re.search(pattern, text[start : [*starts, len(text)][token.map[1]]])
+        children = _without_parts_of_addresses(token.children)
+        raws = _raws(children, token.content)
+        if block is None or raws is None:
             continue
-        count = len(document.segments)
-        inline = _Inline(document, token.content, block.groups()[1:], is_cell).read(token.children)
-        if inline is not None and len(document.segments) > count:
-            start, end = (max(at, starts[token.map[0]]) + x for x in block.span(1))
-            found += [text[at:start], inline]
-            at = end
+        count, write = len(document.segments), _with_bars if is_cell else _as_paragraph
+        pieces = _pieces(document, zip(children, raws, strict=True), block, write)
+        inline = marked(document, whole_elements(pieces, lambda x: x.name in OPAQUE), write)
+        if len(document.segments) > count:
+            found += [text[at : start + block.start(1)], _with_bars(inline) if is_cell else inline]
+            at = start + block.end(1)
     document.text = "".join([*found, text[at:]])
     return document
 
@@ -70,92 +83,70 @@ def _cell(content: str) -> str:
     return rf"(?:^|\|)[ \t>]*({text})(?=[ \t]*(?:[|\r\n]|\Z))"
 
 
-class _Inline:
-    """The inline text of a block, in which the tokens of the parser are found in their order."""
+def _without_parts_of_addresses(tokens: Sequence[Any]) -> list[Any]:
+    """Leaves one of the three tokens of an address such as `<http://example.org>`."""
+    starts = {n for n, x in enumerate(tokens) if x.markup == "autolink" and x.nesting == 1}
+    return [token for n, token in enumerate(tokens) if starts.isdisjoint((n - 1, n - 2))]
 
-    def __init__(
-        self, document: Document, content: str, breaks: Sequence[str], is_cell: bool
-    ) -> None:
-        self.document, self.content, self.breaks = document, content, iter(breaks)
-        self.write = _with_bars if is_cell else _as_paragraph
-        self.builder = SegmentBuilder(document)
-        self.found: list[str] = []
-        # What ends an element whose text stays, and its characters.
-        self.end, self.kept = "", ""
 
-    def read(self, tokens: list[Any]) -> str | None:
-        """Returns the text of the block with marks, or None if a token is not found in it."""
-        at = 0
-        for token in tokens:
-            raw = self._raw(token, at)
-            if raw is None or not self.content.startswith(raw, at):
-                return None
-            at += len(raw)
-            self._add(token, raw)
-        self._end_segment()
-        return "".join(self.found) if at == len(self.content) else None
-
-    def _raw(self, token: Any, at: int) -> str | None:
-        """Returns the characters of a token, which begin at a place of the content."""
-        if token.markup == "autolink":  # `<URL>` is one token here, and nothing follows.
-            pattern = r"<[^<>]*>" if token.type == "link_open" else ""
-        elif self.end == "autolink":
-            pattern = ""
-        elif token.type in ("text", "html_inline"):
-            return token.content
-        elif token.type in ("softbreak", "hardbreak"):
-            pattern = r"\\?[ \t]*\n[ \t]*"
-        elif token.type == "code_inline":
-            pattern = rf"{token.markup}(?!`).*?(?<!`){token.markup}(?!`)"
-        elif token.type == "image":
-            pattern = rf"!\[{re.escape(token.content)}(?:{_LINK_END})"
-        elif token.type.startswith("link_"):
-            pattern = r"\[" if token.type == "link_open" else _LINK_END
+def _raws(tokens: Sequence[Any], content: str) -> list[str] | None:
+    """Returns the characters of each token of a block, or None if one is not in its place."""
+    found, at = list[str](), 0
+    for token in tokens:
+        if pattern := _pattern(token):
+            match = re.compile(pattern, re.DOTALL).match(content, at)
+            raw = match and match[0]
         else:
-            return token.markup
-        found = re.compile(pattern, re.DOTALL).match(self.content, at)
-        return found[0] if found else None
+            raw = token.content if token.type in ("text", "html_inline") else token.markup
+        if raw is None or not content.startswith(raw, at):
+            return None
+        found.append(raw)
+        at += len(raw)
+    return found if at == len(content) else None
 
-    def _add(self, token: Any, raw: str) -> None:
-        builder, kind = self.builder, token.type.rpartition("_")[0]
-        if self.end:
-            self.kept += raw
-            if self.end in (token.content, token.markup):
-                builder.add_opaque(self.kept)
-                self.end = ""
-        elif token.markup == "autolink":
-            self.end, self.kept = "autolink", raw
-        elif token.type in ("softbreak", "hardbreak"):
-            line_break = raw[: raw.startswith("\\")] + next(self.breaks)
-            if token.type == "softbreak":
-                return builder.add_text(" ", line_break)
-            self._end_segment()
-            self.found.append(line_break)
-        elif token.type == "code_inline":
-            builder.add_opaque(raw.replace("\n", " "))
+
+def _pattern(token: Any) -> str | None:
+    """Returns a pattern for the characters of a token, or None if it has them."""
+    if token.markup == "autolink":
+        return "<[^<>]*>"
+    patterns = {
+        "softbreak": _LINE_END,
+        "hardbreak": _LINE_END,
+        "code_inline": rf"{token.markup}(?!`).*?(?<!`){token.markup}(?!`)",
+        "image": rf"!\[{re.escape(token.content)}(?:{_LINK_END})",
+        "link_open": r"\[",
+        "link_close": _LINK_END,
+    }
+    return patterns.get(token.type)
+
+
+def _pieces(
+    document: Document, tokens: Iterable[tuple[Any, str]], block: re.Match[str], write: Change
+) -> Iterator[Piece]:
+    """Yields the pieces of tokens, each with its characters. The block has the line breaks."""
+    breaks = iter(block.groups()[1:])
+    for token, raw in tokens:
+        kind: Any = "begin" if token.nesting == 1 else "end"
+        if token.type == "code_inline" or token.markup == "autolink":
+            yield Piece("opaque", raw.replace("\n", " "))
+        elif token.type == "softbreak":
+            yield Piece("text", next(breaks), " ")
+        elif token.type == "hardbreak":
+            yield Piece("block", raw[: raw.startswith("\\")] + next(breaks))
         elif token.type == "image":
             text = token.content
-            mark = text if escape(text) != text else self.document.mark(Segment(text), self.write)
-            builder.add_element(f"![{mark}{raw[2 + len(text) :]}")
+            mark = text if escape(text) != text else document.mark(Segment(text), write)
+            yield Piece("element", f"![{mark}{raw[2 + len(text) :]}")
         elif token.type == "html_inline":
-            tag = TAG.fullmatch(raw)
-            if tag and tag["name"] in OPAQUE and not tag["end"]:
-                self.end, self.kept = f"</{tag['name']}>", raw
-            else:
-                builder.add_tagged(raw) if tag else builder.add_element(raw)
+            yield from tagged(raw) if TAG.fullmatch(raw) else [Piece("element", raw)]
         elif token.type == "text":
             for text in re.split(f"({_EXTENSION})", raw):
-                add = builder.add_element if re.fullmatch(_EXTENSION, text) else builder.add_text
-                add(text)
+                is_text = not re.fullmatch(_EXTENSION, text)
+                yield Piece("text", text, text) if is_text else Piece("element", text)
         elif token.type == "text_special":
-            builder.add_text(token.content, raw)
+            yield Piece("text", raw, token.content)
         else:
-            (builder.open if token.nesting == 1 else builder.close)(kind, raw.replace("\n", " "))
-        return None
-
-    def _end_segment(self) -> None:
-        part = self.builder.build(self.write)
-        self.found.append(part if self.write is _as_paragraph else self.write(part))
+            yield Piece(kind, raw.replace("\n", " "), name=token.tag)
 
 
 def _with_bars(text: str) -> str:

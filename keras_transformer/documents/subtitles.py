@@ -8,7 +8,8 @@ from keras_transformer.documents.document import (
     Change,
     Document,
     Languages,
-    SegmentBuilder,
+    Piece,
+    marked,
     with_marks,
 )
 
@@ -20,11 +21,10 @@ _CUE = re.compile(
 
 def read_text(text: str, languages: Languages, path: Path) -> Document:
     """Takes each line as a segment."""
+    lines = re.split("(\\r\\n|\\r|\\n)", text)
     document = Document()
-    builder, lines = SegmentBuilder(document), re.split("(\\r\\n|\\r|\\n)", text)
-    for line in lines:
-        builder.add_text(line)
-        document.text += builder.build()
+    pieces = (Piece("block" if x.isspace() else "text", x, x) for x in lines)
+    document.text = marked(document, pieces)
     return document
 
 

@@ -3,9 +3,9 @@
 import html
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from xml.parsers import expat
 
 from keras_transformer.data.languages import closest_language
@@ -14,15 +14,16 @@ from keras_transformer.data.text_files import CorpusError
 from keras_transformer.documents.document import (
     Document,
     Languages,
-    SegmentBuilder,
+    Piece,
+    marked,
+    tagged,
+    whole_elements,
     with_attribute,
     with_marks,
 )
 
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _TARGET = re.compile(rf"^([ \t]*msgstr(?:\[(\d+)\])?[ \t]+){_STRING}(?:\s+{_STRING})*", re.M)
-_SOURCE = re.compile(r"^[ \t]*msg(?:ctxt|id)\b", re.M)
-_FLAGS = re.compile(r"^#,", re.M)
 
 
 def _check_languages(found: Languages, wanted: Languages, path: Path) -> None:
@@ -75,68 +76,61 @@ def _as_fuzzy(block: str) -> str:
 
 # Inline elements that contain code of the document, and those that stand for a word of it.
 _CODE = {"bpt", "ept", "it", "ph", "ut", "sub"}
-_OPAQUE = {"ph", "x"}
+_OPAQUE = {"ph", "x", "mrk"}
 # Halves of an element, by the attribute of the second that names the first.
 _FIRST, _SECOND = {"bpt", "bx", "sc"}, {"ept", "ex", "ec"}
 
 
-class _Event(NamedTuple):
-    """A tag, text or comment of XML, and its characters."""
+def _xml_pieces(text: str, path: Path) -> list[Piece]:
+    """Returns what XML contains. Each piece has the characters until the next begins.
 
-    kind: str
-    name: str  # without the prefix of its namespace
-    attributes: dict[str, str]
-    raw: str
-
-
-def _events(text: str, path: Path) -> list[_Event]:
-    """Returns what XML contains. Each event has the characters until the next begins.
-
-    Opens no other file, and takes no entities of the file's own.
+    Ends have the attributes of their element. Opens no other file, and takes no entities of the
+    file's own.
     """
     parser, content = expat.ParserCreate("utf-8"), text.encode()
-    found: list[tuple[int, str, str, dict[str, str]]] = [(0, "comment", "", {})]  # what is before
+    found, starts = [Piece("element", "")], [0]  # what is before the first element
+    opened: list[dict[str, str]] = []
 
-    def add(kind: str) -> Callable[..., None]:
-        def handle(name: str = "", attributes: Any = None, *_: Any) -> None:
-            local = name.rpartition(":")[2] if kind in ("start", "end") else ""
-            found.append((parser.CurrentByteIndex, kind, local, attributes or {}))
+    def add(kind: Any, text: str = "", name: str = "", attributes: Any = None) -> None:
+        starts.append(parser.CurrentByteIndex)
+        found.append(Piece(kind, "", text, name.rpartition(":")[2], attributes or {}))
 
-        return handle
+    def begin(name: str, attributes: dict[str, str]) -> None:
+        opened.append(attributes)
+        add("begin", "", name, attributes)
+
+    def end(name: str) -> None:
+        add("end", "", name, opened.pop())
 
     def refuse(*_: Any) -> None:
         rule = "an entity that XML does not define"
         raise CorpusError(f"{path}, line {parser.CurrentLineNumber:,}: {rule}")
 
-    parser.StartElementHandler, parser.EndElementHandler = add("start"), add("end")
-    parser.CharacterDataHandler = add("text")
-    parser.StartCdataSectionHandler = add("cdata")
-    parser.EndCdataSectionHandler = add("comment")
-    parser.CommentHandler = parser.ProcessingInstructionHandler = add("comment")
+    parser.StartElementHandler, parser.EndElementHandler = begin, end
+    parser.CharacterDataHandler = lambda data: add("text", data)
+    parser.StartCdataSectionHandler = lambda: add("text")
+    parser.CommentHandler = lambda _: add("element")
+    parser.ProcessingInstructionHandler = lambda *_: add("element")
     parser.EntityDeclHandler = refuse
     try:
         parser.Parse(content, True)
     except expat.ExpatError as error:
         reason = expat.ErrorString(error.code)
         raise CorpusError(f"{path}, line {error.lineno:,}: {reason}") from None
-    ends = [*(start for start, *_ in found[1:]), len(content)]
-    return [
-        _Event(kind, name, attributes, content[start:end].decode())
-        for (start, kind, name, attributes), end in zip(found, ends, strict=True)
-    ]
+    ends = [*starts[1:], len(content)]
+    places = zip(found, starts, ends, strict=True)
+    return [piece._replace(raw=content[start:end].decode()) for piece, start, end in places]
 
 
 def read_xliff(text: str, languages: Languages, path: Path) -> Document:
     """Finds the units of XLIFF 1.2 and 2 without a translation, which are marked to be checked."""
     document = Document(_escape, errors="xmlcharrefreplace")
-    events = _events(text, path)
-    raws, version = [event.raw for event in events], ""
-    # The open elements: number of the event, whether its text is translated, and its children.
+    pieces = _xml_pieces(text, path)
+    raws = [piece.raw for piece in pieces]
+    # The open elements: number of the piece, whether its text is translated, and its children.
     stack: list[tuple[int, bool, dict[str, tuple[int, int]]]] = []
-    for number, event in enumerate(events):
-        kind, name, attributes, raw = event
-        if kind == "start":
-            version = version or attributes.get("version", "")
+    for number, (kind, raw, _, name, attributes) in enumerate(pieces):
+        if kind == "begin":
             is_open = attributes.get("translate") != "no" and (not stack or stack[-1][1])
             stack.append((number, is_open, {}))
             names = (
@@ -152,19 +146,19 @@ def read_xliff(text: str, languages: Languages, path: Path) -> Document:
             if stack:
                 stack[-1][2].setdefault(name, (start, number))
             if name in ("trans-unit", "segment") and is_open and "source" in children:
-                body = _target(document, events, raws, children, version)
-                if body and not version.startswith("1"):
+                state = "needs-review-translation" if name == "trans-unit" else None
+                if _add_target(document, pieces, raws, children, state) and not state:
                     raws[start] = with_attribute(raws[start], "state", "translated")
     document.text = "".join(raws)
     return document
 
 
-def _target(
+def _add_target(
     document: Document,
-    events: list[_Event],
+    pieces: list[Piece],
     raws: list[str],
     children: dict[str, tuple[int, int]],
-    version: str,
+    state: str | None,
 ) -> bool:
     """Writes the target of a unit, and returns whether there was none, but text to translate."""
     start, end = children.get("seg-source") or children["source"]
@@ -172,15 +166,15 @@ def _target(
     if "".join(raws[first + 1 : last]).strip():
         return False
     count = len(document.segments)
-    body = _unit_text(document, events[start + 1 : end])
+    body = marked(document, _unit_pieces(pieces[start + 1 : end]))
     if len(document.segments) == count:
         return False
     prefix = re.match(r"<([^\s>]*:)?", raws[start])
     name = f"{prefix[1] or ''}target" if prefix else "target"
     has_target = first < last
     tag = re.sub(r"\s*/>$", ">", raws[first]) if has_target else f"<{name}>"
-    if version.startswith("1"):
-        tag = with_attribute(tag, "state", "needs-review-translation")
+    if state:
+        tag = with_attribute(tag, "state", state)
     if has_target:
         raws[first : last + 1] = [f"{tag}{body}</{name}>", *[""] * (last - first)]
     else:
@@ -189,57 +183,31 @@ def _target(
     return True
 
 
-def _unit_text(document: Document, events: list[_Event]) -> str:
-    """Returns the content of a source with marks for its segments."""
-    builder, found, text = SegmentBuilder(document), list[str](), ""
-    stack: list[bool] = []  # For each open element, whether it is a segment.
-    code, code_event, depth, is_cdata = "", events[:1], 0, False
-    for event in [*events, _Event("comment", "", {}, "")]:
-        kind, name, attributes, raw = event
-        if depth:
-            code += raw
-            depth += (kind == "start") - (kind == "end")
-            if not depth:
-                _add_code(builder, code_event[0], code)
-            continue
-        if kind == "text":
-            text += raw if is_cdata else html.unescape(raw)
-            continue
-        if kind == "cdata" or (is_cdata and kind == "comment"):
-            is_cdata = kind == "cdata"
-            continue
-        builder.add_tagged(text, write=_escape)
-        text, is_segment = "", name == "mrk" and attributes.get("mtype") == "seg"
-        stays = attributes.get("translate") == "no" or attributes.get("mtype") == "protected"
-        if kind == "comment":
-            builder.add_element(raw)
-        elif kind == "start" and (name in _CODE or stays or raw.endswith("/>")):
-            code, code_event, depth = raw, [event], 1
-        elif kind == "start":
-            stack.append(is_segment)
-            if is_segment:
-                found += [builder.build(), raw]
-            else:
-                builder.open(len(stack), raw)
-        elif stack.pop():
-            found += [builder.build(), raw]
+def _unit_pieces(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """Yields the pieces of a source. Its text may have tags of HTML."""
+    whole = whole_elements(pieces, _stays)
+    for is_text, group in itertools.groupby(whole, lambda piece: piece.kind == "text"):
+        if is_text:
+            yield from tagged("".join(piece.text for piece in group), write=_escape)
         else:
-            builder.close(len(stack) + 1, raw)
-    return "".join([*found, builder.build()])
+            yield from map(_inline, group)
 
 
-def _add_code(builder: SegmentBuilder, event: _Event, code: str) -> None:
-    """Adds an inline element that has no text to translate."""
-    _, name, attributes, _ = event
-    key = ("half", attributes.get("startRef") or attributes.get("rid") or attributes.get("id"))
-    if name in _FIRST:
-        builder.open(key, code)
-    elif name in _SECOND:
-        builder.close(key, code)
-    elif name in _OPAQUE or name == "mrk":
-        builder.add_opaque(code)
-    else:
-        builder.add_element(code)
+def _inline(piece: Piece) -> Piece:
+    """Returns a tag or an element that stays as what it is in a segment."""
+    name, attributes = piece.name, piece.attributes
+    if piece.kind != "opaque":
+        return piece._replace(kind="block") if attributes.get("mtype") == "seg" else piece
+    if name in _FIRST | _SECOND:
+        key = attributes.get("startRef") or attributes.get("rid") or attributes.get("id")
+        return piece._replace(kind="begin" if name in _FIRST else "end", name=f"half {key}")
+    return piece if name in _OPAQUE else piece._replace(kind="element")
+
+
+def _stays(piece: Piece) -> bool:
+    attributes = piece.attributes
+    is_kept = attributes.get("translate") == "no" or attributes.get("mtype") == "protected"
+    return piece.name in _CODE or is_kept or piece.raw.endswith("/>")
 
 
 def _escape(text: str) -> str:

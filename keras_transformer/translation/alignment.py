@@ -20,12 +20,10 @@ _TOKEN = regex.compile(
 )
 # A word that all target words attend to, such as a mark, counts less. Smooths words of little sum.
 _SMOOTHING = 0.1
-# Attention between a word and a mark counts less than between two words.
-_UNLIKE = 0.05
 
 
 class TokenAlignment(NamedTuple):
-    """Which words, numbers and marks of a text and its translation belong together.
+    """Which words and numbers of a text and its translation belong together.
 
     The offsets are those of characters. `shares`, float `(T, S)`, is the attention of T words of
     the translation to S words of the source, normalized by `word_shares`, and then to rows of sum
@@ -54,6 +52,11 @@ def words(text: str) -> Offsets:
 def tokens(text: str) -> Offsets:
     """Returns the offsets of the words, numbers and marks of a text."""
     return [x.span() for x in _TOKEN.finditer(text)]
+
+
+def has_words(text: str) -> bool:
+    """Returns whether a text has a letter or a digit."""
+    return any(map(str.isalnum, text))
 
 
 def memberships(pieces: Sequence[tuple[int, int]], of_words: Offsets) -> np.ndarray:
@@ -121,25 +124,26 @@ def word_alignment(
 def token_alignment(
     tokenizer: Any, source: str, target: str, ids: Sequence[int], attention: np.ndarray
 ) -> TokenAlignment:
-    """Aligns the tokens of a source with those of `target`, the text of the pieces `ids`."""
+    """Aligns the words of a source with those of `target`, the text of the pieces `ids`."""
     of_source, of_target = tokens(source), tokens(target)
     shares = word_shares(
         attention,
         memberships(tokenizer.source_offsets(source), of_source),
         memberships(tokenizer.target_offsets(ids), of_target),
     )
-    is_word = [
-        np.array([text[start].isalnum() for start, _ in offsets], bool)
-        for text, offsets in ((source, of_source), (target, of_target))
-    ]
-    shares = np.where(is_word[1][:, None] == is_word[0], shares, shares * _UNLIKE)
-    rows = np.maximum(shares.sum(axis=1, keepdims=True), 1e-9)
-    return TokenAlignment(of_source, of_target, shares / rows)
+    columns = [n for n, (start, end) in enumerate(of_source) if has_words(source[start:end])]
+    rows = [n for n, (start, end) in enumerate(of_target) if has_words(target[start:end])]
+    shares = shares[np.ix_(rows, columns)]
+    sums = np.maximum(shares.sum(axis=1, keepdims=True), 1e-9)
+    return TokenAlignment(
+        [of_source[n] for n in columns], [of_target[n] for n in rows], shares / sums
+    )
 
 
 def same_text(text: str) -> TokenAlignment:
-    """Aligns each token of a text with itself."""
-    return TokenAlignment(tokens(text), tokens(text), np.eye(len(tokens(text))))
+    """Aligns each word of a text with itself."""
+    found = [(start, end) for start, end in tokens(text) if has_words(text[start:end])]
+    return TokenAlignment(found, found, np.eye(len(found)))
 
 
 def joined(parts: Iterable[tuple[int, int, TokenAlignment]]) -> TokenAlignment:

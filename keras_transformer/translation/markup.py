@@ -2,13 +2,13 @@
 
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from keras_transformer.translation.alignment import TokenAlignment
+from keras_transformer.translation.alignment import TokenAlignment, has_words
 
 
 @dataclass(frozen=True)
@@ -60,82 +60,88 @@ def project(
         alignment: Which words belong together.
         escape: What is done to the text, but not to markup and replacements.
     """
-    return _Projection(segment.text, target, alignment, escape).render(
-        _tree(segment), 0, len(target)
-    )
+    tree = _tree(segment)
+    _Projection(segment.text, target, alignment).place(tree, 0, len(target))
+    return _written(tree, target, escape)
+
+
+def write(segment: Segment, escape: Callable[[str], str] = str) -> str:
+    """Returns a segment with its markup, without translation."""
+    return _written(_tree(segment), segment.text, escape)
 
 
 @dataclass
 class _Node:
-    """A span in the tree, and its place in the translation: words and characters."""
+    """A span in the tree, and its place in the text that is written: characters and words."""
 
     span: Span
+    start: int
+    end: int
     children: list["_Node"] = field(default_factory=list)
     words: range = range(0)
-    start: int = 0
-    end: int = 0
 
 
-def _tree(segment: Segment) -> _Node:
-    """Returns the spans as a tree. The replaced parts are leaves; markup inside is around them."""
-    spans = [*segment.spans]
-    for part in (x for x in segment.spans if x.replacement is not None):
+def widened(spans: Iterable[Span]) -> list[Span]:
+    """Returns spans of which none begins or ends inside a replaced part: markup is around it."""
+    spans = [*spans]
+    for part in [x for x in spans if x.replacement is not None]:
         for n, x in enumerate(spans):
             if x.replacement is None and x.start < part.end and part.start < x.end:
                 start, end = min(x.start, part.start), max(x.end, part.end)
                 spans[n] = replace(x, start=start, end=end)
-            elif part.start < x.start == x.end < part.end:
-                spans[n] = replace(x, start=part.start, end=part.start)
+    return spans
+
+
+def _tree(segment: Segment) -> _Node:
+    """Returns the spans as a tree, in which the replaced parts are leaves."""
+    spans = widened(segment.spans)
     spans.sort(key=lambda x: (x.start, x.end > x.start, -x.end, x.replacement is not None))
-    stack = [_Node(Span(0, len(segment.text)))]
+    length = len(segment.text)
+    stack = [_Node(Span(0, length), 0, length)]
     for span in spans:
         while len(stack) > 1 and stack[-1].span.end <= span.start:
             stack.pop()
         # Spans that cross each other are no tree: the later one ends with the earlier one.
-        node = _Node(replace(span, end=min(span.end, stack[-1].span.end)))
+        end = min(span.end, stack[-1].end)
+        node = _Node(replace(span, end=end), span.start, end)
         stack[-1].children.append(node)
         if span.end > span.start:
             stack.append(node)
     return stack[0]
 
 
+def _written(node: _Node, text: str, escape: Callable[[str], str]) -> str:
+    """Returns the characters of a node in `text`, with the markup of what is in it."""
+    text = text if node.span.replacement is None else ""
+    found, at = node.span.replacement or "", node.start
+    for child in sorted(node.children, key=lambda x: (x.start, x.end)):
+        inner = _written(child, text, escape)
+        found += f"{escape(text[at : child.start])}{child.span.before}{inner}{child.span.after}"
+        at = child.end
+    return found + escape(text[at : node.end])
+
+
 class _Projection:
     """Places spans in a translation. Only words count: marks follow the words beside them."""
 
-    def __init__(
-        self, source: str, target: str, alignment: TokenAlignment, escape: Callable[[str], str]
-    ) -> None:
-        self.source, self.target, self.escape = source, target, escape
-        texts = ((source, alignment.source), (target, alignment.target))
-        of_source, of_target = (
-            [n for n, (start, end) in enumerate(x) if _has_words(text[start:end])]
-            for text, x in texts
-        )
-        self.sources = [alignment.source[n] for n in of_source]
-        self.targets = [alignment.target[n] for n in of_target]
-        shares = np.asarray(alignment.shares)[np.ix_(of_target, of_source)]
-        self.shares = shares / shares.sum(1, keepdims=True).clip(1e-9)
+    def __init__(self, source: str, target: str, alignment: TokenAlignment) -> None:
+        self.source, self.target = source, target
+        self.sources, self.targets, self.shares = alignment
 
-    def render(self, node: _Node, start: int, end: int) -> str:
-        """Returns the characters from `start` to `end`, which are those of a node, with markup."""
-        if node.span.replacement is not None:
-            return node.span.replacement + "".join(
-                f"{x.span.before}{self.render(x, end, end)}{x.span.after}" for x in node.children
-            )
-        self._place_children(node, start, end)
-        found, at = [], start
+    def place(self, node: _Node, start: int, end: int) -> None:
+        """Places a node in the characters from `start` to `end`, and what is in it within them."""
+        node.start, node.end = start, end
+        if node.span.replacement is None:
+            self._place_children(node)
+        at = start if node.span.replacement is None else end
         for child in sorted(node.children, key=lambda x: (x.start, x.end)):
             first = min(max(child.start, at), end)
-            last = min(max(child.end, first), end)
-            inner = self.render(child, first, last)
-            text = self.escape(self.target[at:first])
-            found += [text, child.span.before, inner, child.span.after]
-            at = last
-        return "".join(found) + self.escape(self.target[at:end])
+            at = min(max(child.end, first), end)
+            self.place(child, first, at)
 
-    def _place_children(self, node: _Node, start: int, end: int) -> None:
+    def _place_children(self, node: _Node) -> None:
         """Places the children of a node: those with the most attention per word come first."""
-        inside = [n for n, x in enumerate(self.targets) if start <= x[0] and x[1] <= end]
+        inside = [n for n, x in enumerate(self.targets) if node.start <= x[0] and x[1] <= node.end]
         node.words = range(inside[0], inside[-1] + 1) if inside else range(0)
         free = set(node.words)
 
@@ -150,7 +156,7 @@ class _Projection:
                     share = self.shares[:, words].sum(1)
                     child.words = _best_range([(n, share[n]) for n in node.words], free)
                 place = self._with_marks if child.words else self._without_words
-                child.start, child.end = place(child, node, start, end)
+                child.start, child.end = place(child, node)
             free -= {*child.words}
 
     def _words(self, span: Span) -> list[int]:
@@ -166,7 +172,7 @@ class _Projection:
         # A translation can add an ending, as in "Toms". One of the source stays.
         is_first = not source[: span.start][-1:].isalnum()
         is_last = not re.match("['’]?\\w", source[span.end :])
-        for text in filter(_has_words, (source[span.start : span.end], span.replacement)):
+        for text in filter(has_words, (source[span.start : span.end], span.replacement)):
             ending = r"(?:['’]?\w{1,2})?(?!\w)" if text[-1].isalpha() else r"(?!\w)"
             pattern = r"(?<!\w)" * is_first + re.escape(text) + ending * is_last
             for found in re.finditer(pattern, self.target):
@@ -178,7 +184,7 @@ class _Projection:
                     return True
         return False
 
-    def _with_marks(self, child: _Node, node: _Node, start: int, end: int) -> tuple[int, int]:
+    def _with_marks(self, child: _Node, node: _Node) -> tuple[int, int]:
         """Returns the characters of a child's words, with marks if the source has them there."""
         words, span, text = child.words, child.span, self.target
         first, last = self.targets[words[0]][0], self.targets[words[-1]][1]
@@ -186,36 +192,36 @@ class _Projection:
             return first, last
         covered = self.source[span.start : span.end].strip()
         if words[-1] == node.words[-1] and not self.source[span.end : node.span.end].strip():
-            last = end
+            last = node.end
         elif not covered[-1].isalnum():
-            last += _marks(text[last:end])
+            last += _marks(text[last : node.end])
         if words[0] == node.words[0] and not self.source[node.span.start : span.start].strip():
-            first = start
+            first = node.start
         elif not covered[0].isalnum():
-            first -= _marks(text[start:first][::-1])
+            first -= _marks(text[node.start : first][::-1])
         return first, last
 
-    def _without_words(self, child: _Node, node: _Node, start: int, end: int) -> tuple[int, int]:
+    def _without_words(self, child: _Node, node: _Node) -> tuple[int, int]:
         """Returns the characters of marks, or the gap of an element with the fewest crossings."""
         span, source = child.span, self.source
         covered = source[span.start : span.end].strip()
-        if covered and (at := self.target.find(covered, start, end)) >= 0:
+        if covered and (at := self.target.find(covered, node.start, node.end)) >= 0:
             return at, at + len(covered)
         left, right = source[node.span.start : span.start], source[span.end : node.span.end]
         known = [n for n, x in enumerate(self.sources) if x[1] <= span.start]
         share = self.shares[:, known].sum(1)[node.words.start : node.words.stop]
         costs = [(1 - share[:n]).sum() + share[n:].sum() for n in range(len(share) + 1)]
-        gap = int(np.argmin(costs)) if _has_words(right) else len(share)
-        gap = node.words.start + (gap if _has_words(left) else 0)
-        before = self.targets[gap - 1][1] if gap > node.words.start else start
-        after = self.targets[gap][0] if gap < node.words.stop else end
+        gap = int(np.argmin(costs)) if has_words(right) else len(share)
+        gap = node.words.start + (gap if has_words(left) else 0)
+        before = self.targets[gap - 1][1] if gap > node.words.start else node.start
+        after = self.targets[gap][0] if gap < node.words.stop else node.end
         between, at = self.target[before:after], before
         if left.strip() and not left.rstrip()[-1].isalnum():
             at = before + _marks(between)
         if right.strip() and not right.lstrip()[0].isalnum():
             after -= _marks(between[::-1])
         if not left.strip() or not right.strip():
-            at = end if left.strip() else start
+            at = node.end if left.strip() else node.start
         elif gap == node.words.stop:
             child.span = replace(span, before=" " * left[-1].isspace() + span.before)
         elif left[-1].isspace() or right[0].isalnum():
@@ -223,10 +229,6 @@ class _Projection:
             if left[-1].isspace() and right[0].isspace():
                 child.span = replace(span, after=f"{span.after} ")
         return at, at
-
-
-def _has_words(text: str) -> bool:
-    return any(map(str.isalnum, text))
 
 
 def _marks(text: str) -> int:

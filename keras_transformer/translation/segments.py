@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from keras_transformer.translation.alignment import (
     AlignedPart,
     TokenAlignment,
@@ -18,9 +16,12 @@ from keras_transformer.translation.alignment import (
 from keras_transformer.translation.glossary import Glossary
 from keras_transformer.translation.hypothesis import SourcePart
 from keras_transformer.translation.long_lines import sentence_ends, separator
-from keras_transformer.translation.markup import Segment, Span, project
-from keras_transformer.translation.protected_text import Item, protected
+from keras_transformer.translation.markup import Segment, Span, project, widened, write
+from keras_transformer.translation.protected_text import Kind, protected
 from keras_transformer.translation.word_forms import Rewritten, WordForms
+
+# A part of a segment that stays, and what it looks like to the reader.
+_Kept = tuple[Span, Kind]
 
 
 class TranslatedSegment(NamedTuple):
@@ -83,7 +84,7 @@ def translate_segments(
     return [
         _rendered(changed, of_segment, terms, escape)
         if any(not x.is_copied for x in of_segment)
-        else TranslatedSegment(_verbatim(segment, escape))
+        else TranslatedSegment(write(segment, escape))
         for segment, changed, of_segment in zip(segments, ready, blocks, strict=True)
     ]
 
@@ -93,95 +94,82 @@ def _protect(
 ) -> tuple[Segment, list[_Sentence]]:
     """Returns a segment with words that the model copies for all that stays, and its sentences."""
     text = segment.text
-    owners = [(Item(x.start, x.end, "name"), x) for x in segment.spans if x.replacement is not None]
-    given = [item for item, _ in owners]
-    for item in protected(text):
-        if not any(x.start < item.end and item.start < x.end for x in given):
-            found = escape(text[item.start : item.end])
-            is_mark = item.kind == "mark"
-            owners.append((item, Span(0, 0, found) if is_mark else Span(0, 0, replacement=found)))
-    owners.sort(key=lambda x: x[0][:2])
-    items = [item for item, _ in owners]
-    words_of, cuts, copied = _stand_ins(text, items, forms)
-    moved, places = "", list[tuple[int, int]]()
-    for item, before in zip(items, [0, *(x.end for x in items)], strict=False):
-        moved += text[before : item.start]
-        places.append((len(moved), len(moved) + len(words_of[len(places)])))
-        moved += words_of[len(places) - 1]
-    moved += text[items[-1].end if items else 0 :]
+    kept: list[_Kept] = [(x, "name") for x in segment.spans if x.replacement is not None]
+    found: list[_Kept] = []
+    for start, end, kind in protected(text):
+        if not any(x.start < end and start < x.end for x, _ in kept):
+            written = escape(text[start:end])
+            span = Span(start, end, replacement=written)
+            found.append((Span(start, end, written) if kind == "mark" else span, kind))
+    kept = sorted(kept + found, key=lambda x: (x[0].start, x[0].end))
+    words, cuts = _stand_ins(text, kept, forms)
+    # Each character of the text, or what is written for it, and between them what is inserted.
+    slots = [""] * (2 * len(text) + 1)
+    slots[1::2] = text
+    for (x, _), word in zip(kept, words, strict=True):
+        first, count = 2 * x.start + (x.start < x.end), 2 * (x.end - x.start)
+        slots[first : first + max(1, count - 1)] = [word, *[""] * (count - 2)]
+    ends = [0, *itertools.accumulate(map(len, slots))]
 
-    def place(old: int, is_start: bool) -> int:
-        shift = 0
-        for item, (start, end) in zip(items, places, strict=True):
-            if item.start < old < item.end:
-                return start if is_start else end
-            if item.end < old or (item.end == old and (item.start < old or is_start)):
-                shift = end - item.end
-        return old + shift
+    def moved(x: Span) -> Span:
+        is_word = x.start == x.end and x.replacement is not None
+        start, end = ends[2 * x.start + (not is_word)], ends[2 * x.end + (x.start == x.end)]
+        return replace(x, start=start, end=end)
 
-    spans = [
-        replace(x, start=start, end=max(start, place(x.end, x.start == x.end)))
-        for x in segment.spans
-        if x.replacement is None
-        for start in [place(x.start, True)]
-    ]
-    pairs = zip(owners, places, strict=True)
-    spans += [replace(span, start=start, end=end) for (_, span), (start, end) in pairs]
-    bounds = sorted({0, *(place(cut, True) for cut in cuts), len(moved)})
-    whole = {places[n] for n in copied}
-    sentences = []
-    for first, last in itertools.pairwise(bounds):
-        piece = moved[first:last]
-        if piece.strip():
-            start = first + len(piece) - len(piece.lstrip())
-            own = [(a, b) for a, b in places if first <= a < b <= last]
-            ends = [first, *(x for bounds in own for x in bounds), last]
-            others = "".join(moved[a:b] for a, b in zip(ends[::2], ends[1::2], strict=True))
-            is_copied = (first, last) in whole or not any(map(str.isalpha, others))
-            kept = frozenset(moved[a:b] for a, b in own)
-            sentences.append(_Sentence(index, start, piece.strip(), kept, is_copied))
-    return Segment(moved, tuple(spans)), sentences
+    text = "".join(slots)
+    spans = map(moved, widened([*segment.spans, *(x for x, _ in found)]))
+    places = [(x.start, x.end) for x in (moved(x) for x, _ in kept) if x.start < x.end]
+    bounds = sorted({0, *(ends[2 * cut + 1] for cut in cuts), len(text)})
+    sentences = (
+        _sentence(index, text, first, last, places) for first, last in itertools.pairwise(bounds)
+    )
+    return Segment(text, tuple(spans)), [x for x in sentences if x.text]
 
 
-def _stand_ins(
-    text: str, items: Sequence[Item], forms: WordForms
-) -> tuple[list[str], set[int], list[int]]:
-    """Returns what is written for each item, where the text is cut, and the items that are copied.
+def _sentence(
+    index: int, text: str, first: int, last: int, places: Sequence[tuple[int, int]]
+) -> _Sentence:
+    """Returns a sentence of a segment, which has words that the model copies in some places."""
+    own = [(start, end) for start, end in places if first <= start and end <= last]
+    copied = {n for start, end in own for n in range(start, end)}
+    is_copied = not any(text[n].isalpha() for n in range(first, last) if n not in copied)
+    piece = text[first:last]
+    start = first + len(piece) - len(piece.lstrip())
+    kept = frozenset(text[a:b] for a, b in own)
+    return _Sentence(index, start, piece.strip(), kept, is_copied)
 
-    The text is cut into sentences, and further if a sentence has more items than there are words.
+
+def _stand_ins(text: str, kept: Sequence[_Kept], forms: WordForms) -> tuple[list[str], set[int]]:
+    """Returns what is written for each part that stays, and where the text is cut.
+
+    The text is cut into sentences, and further if a sentence has more such parts than there are
+    words that the model copies. A part for which there is no word is alone.
     """
     masked = [*text]
-    for start, end, kind in items:
+    for (start, end), kind in (((x.start, x.end), kind) for x, kind in kept):
         if kind == "name" and end > start:
             masked[start:end] = "A" + "a" * (end - start - 1)
     ends = sentence_ends("".join(masked))
-    found: list[str] = []
+    pools = {"name": forms.names, "number": forms.numbers, "mark": ()}
+    found, of_sentence = list[str](), list[str]()
     cuts, sentence = {*ends}, 0
-    copied: list[int] = []
-    of_sentence: list[str] = []
-    for n, (start, end, kind) in enumerate(items):
-        if bisect_right(ends, start) > sentence:
-            sentence, of_sentence = bisect_right(ends, start), []
-        own = text[start:end]
-        pool = forms.numbers if kind == "number" else forms.names
-        free = [x for x in pool if x == own or x not in text]
-        if free and not {*free} - {*of_sentence} and kind != "mark":
+    for x, kind in kept:
+        own = text[x.start : x.end]
+        if bisect_right(ends, x.start) > sentence:
+            sentence, of_sentence = bisect_right(ends, x.start), []
+        free = [word for word in pools[kind] if word == own or word not in text]
+        if free and not {*free} - {*of_sentence}:
             warnings.warn(f"The text is translated in parts: {text[:40]!r}", stacklevel=5)
-            cuts.add(start)
+            cuts.add(x.start)
             of_sentence = []
-        usable = [x for x in free if x not in of_sentence]
-        usable.sort(key=lambda x: (x != own, x in found))
-        if kind == "mark":
-            found.append("")
-        elif usable:
-            found.append(usable[0])
-            of_sentence.append(usable[0])
-        else:
-            found.append(own)
-            if kind == "name" and own:
-                cuts |= {start, end}
-                copied.append(n)
-    return found, cuts, copied
+        usable = [word for word in free if word not in of_sentence]
+        usable.sort(key=lambda word: (word != own, word in found))
+        word = [*usable, "" if kind == "mark" else own][0]
+        found.append(word)
+        of_sentence.append(word)
+        if kind == "name" and own and not usable:
+            cuts |= {x.start, x.end}
+    return found, cuts
 
 
 def _translated(
@@ -213,14 +201,8 @@ def _block(
     """Returns a part, of which `source` is as it is written, and its translation as written."""
     part, text, alignment, scores = found
     target, places = line.places(text, kept)
-    columns = [n for n, (_, end) in enumerate(alignment.source) if end <= len(source)]
     moved = [(places[first], places[last]) for first, last in alignment.target]
-    rows = [n for n, (first, last) in enumerate(moved) if first < last]
-    alignment = TokenAlignment(
-        [alignment.source[n] for n in columns],
-        [moved[n] for n in rows],
-        alignment.shares[np.ix_(rows, columns)],
-    )
+    alignment = alignment._replace(target=moved)
     pairs = tuple(zip(text.split(), scores, strict=False))
     return _Block(start, source, target.rstrip(), alignment, line.is_upper, part.is_copied, pairs)
 
@@ -253,19 +235,3 @@ def _rendered(
     rendered = project(Segment(text, tuple(spans)), target, joined(aligned), escape)
     scores = tuple(score for block in blocks for score in block.word_scores)
     return TranslatedSegment(rendered, tuple(applied), scores)
-
-
-def _verbatim(segment: Segment, escape: Callable[[str], str]) -> str:
-    """Returns a segment without translation."""
-    text, written = segment.text, []
-    for place in range(len(text) + 1):
-        ending = [x for x in segment.spans if x.start < x.end == place]
-        empty = [x for x in segment.spans if x.start == x.end == place]
-        written += [x.after for x in reversed(ending)]
-        written += [f"{x.before}{x.replacement or ''}{x.after}" for x in empty]
-        for x in segment.spans:
-            if x.start == place < x.end:
-                written += [x.before, x.replacement or ""]
-        if not any(x.start <= place < x.end for x in segment.spans if x.replacement is not None):
-            written.append(escape(text[place : place + 1]))
-    return "".join(written)

@@ -44,8 +44,7 @@ class Capitals:
             word = text[start:end] if is_kept else text[start:end].upper()
             target.append((len(words), len(words) + len(word)))
             words += word
-        shares = np.eye(len(source))[order]
-        return project(segment, words, TokenAlignment(source, target, shares), escape)
+        return project(segment, words, aligned((text, source), (words, target), order), escape)
 
     def _order(self, text, source):
         ends = [n + 1 for n, (x, y) in enumerate(source) if text[x:y] in ".!?"]
@@ -55,6 +54,16 @@ class Capitals:
             sentence = [*range(start, last)]
             order += [*(sentence[::-1] if self.reverse else sentence), *range(last, end)]
         return order
+
+
+def aligned(source, target, order):
+    """Returns the alignment of the words of two texts, each with its tokens."""
+    rows, columns = (
+        [n for n, (start, _) in enumerate(places) if text[start].isalnum()]
+        for text, places in (target, source)
+    )
+    shares = np.eye(len(source[1]))[order][np.ix_(rows, columns)]
+    return TokenAlignment([source[1][n] for n in columns], [target[1][n] for n in rows], shares)
 
 
 def with_stand_ins(segment):
