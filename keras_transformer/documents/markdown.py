@@ -43,12 +43,16 @@ def escape(text: str) -> str:
 
 def read_markdown(text: str, languages: Languages, path: Path) -> Document:
     """Finds the text of a page of Markdown."""
+    utils = extra("markdown_it.common.utils", "Markdown")
     parser = extra("markdown_it", "Markdown").MarkdownIt("commonmark", {"html": True})
     parser.enable(["table", "strikethrough"]).disable("text_join")
     front = _FRONT_MATTER.match(text)
     head = text[: front.end()] if front else ""
     starts = [0, *(x.end() for x in re.finditer(_BREAK, text))]
-    tokens = parser.parse("\n" * len(re.findall(_BREAK, head)) + text[len(head) :])
+    # Other programs than CommonMark know labels that the page does not define.
+    labels = map(utils.normalizeReference, re.findall(r"\]\[([^\[\]]+)\]", text))
+    known = {"references": {label: {"href": "", "title": ""} for label in labels}}
+    tokens = parser.parse("\n" * len(re.findall(_BREAK, head)) + text[len(head) :], known)
     document, found, at = Document(escape), list[str](), 0
     for before, token in itertools.pairwise(tokens):
         if token.type != "inline" or _DIRECTIVE.match(token.content):

@@ -113,11 +113,14 @@ def _tree(segment: Segment) -> _Node:
 def _written(node: _Node, text: str, escape: Callable[[str], str]) -> str:
     """Returns the characters of a node in `text`, with the markup of what is in it."""
     text = text if node.span.replacement is None else ""
-    found, at = node.span.replacement or "", node.start
+    found, at, previous = node.span.replacement or "", node.start, node.span
     for child in sorted(node.children, key=lambda x: (x.start, x.end)):
-        inner = _written(child, text, escape)
-        found += f"{escape(text[at : child.start])}{child.span.before}{inner}{child.span.after}"
-        at = child.end
+        before, span = escape(text[at : child.start]), child.span
+        is_apart = span.start > previous.end or span.end < previous.start
+        if is_apart and not before and None not in (span.replacement, previous.replacement):
+            before = " "  # of two parts that the translation has at one place
+        found += f"{before}{span.before}{_written(child, text, escape)}{span.after}"
+        at, previous = child.end, span
     return found + escape(text[at : node.end])
 
 

@@ -202,7 +202,8 @@ def _block(
     part, text, alignment, scores = found
     target, places = line.places(text, kept)
     moved = [(places[first], places[last]) for first, last in alignment.target]
-    alignment = alignment._replace(target=moved)
+    rows = [n for n, (first, last) in enumerate(moved) if first < last]
+    alignment = TokenAlignment(alignment.source, [moved[n] for n in rows], alignment.shares[rows])
     pairs = tuple(zip(text.split(), scores, strict=False))
     return _Block(start, source, target.rstrip(), alignment, line.is_upper, part.is_copied, pairs)
 

@@ -36,7 +36,7 @@ class Rewritten(NamedTuple):
     def places(self, translation: str, kept: Collection[str] = ()) -> tuple[str, list[int]]:
         """Returns the translation changed back, and the new place of each of its characters.
 
-        The words `kept` stay as they are.
+        The words `kept` stay as they are. If the model repeats one, it is written once.
         """
         letters = [*translation]
         if self.is_upper:
@@ -44,6 +44,10 @@ class Rewritten(NamedTuple):
             for word in kept:
                 for found in regex.finditer(regex.escape(word), translation):
                     letters[found.start() : found.end()] = found[0]
+        for word in kept:
+            copies = [*regex.finditer(rf"\s*(?<!\w){regex.escape(word)}(?!\w)", translation)]
+            for x in copies[self.text.count(word) :]:
+                letters[x.start() : x.end()] = [""] * len(x[0])
         if self.is_closed and (mark := _FINAL_MARK.search(translation)):
             letters[mark.start()] = ""
         return "".join(letters), [0, *itertools.accumulate(map(len, letters))]

@@ -43,6 +43,7 @@ U html <p lang="fr">oui</p><p lang="en-GB">yes <q lang="fr">non</q></p> → <p l
 U html <META name=description content='a "b" c'><input placeholder=name value=v> → <META name=description content="A &quot;B&quot; C"><input placeholder="NAME" value=v>
 U html <p>a < b & c <b>d</i> e <p translate="no">f <i>g</i></p>h → <p>A &lt; B &amp; C <b>D</i> E <p translate="no">f <i>g</i></p>H
 U md > a **b**  ¶> c¶> d¶¶1. x\_y [z][r] ![alt](u) <kbd>Tab</kbd>[^1]¶¶[r]: http://x.org "t" → > A **B**  ¶> C D¶¶1. X_Y [Z][r] ![ALT](u) <kbd>Tab</kbd>[^1]¶¶[r]: http://x.org "t"
+R md see [`a.B`][x.B] here → HERE [`a.B`][x.B] SEE
 R md - [ ] on * top <http://x.org/a>¶¶<!-- a -->¶    b¶ → - [ ] <http://x.org/a> TOP\* ON¶¶<!-- a -->¶    b¶
 U md | a \| `x\|y` |¶|---|¶| \`b |¶¶!!! note¶    text¶¶Title¶===¶ → | A \| `x\|y` |¶|---|¶| \`B |¶¶!!! note¶    text¶¶TITLE¶===¶
 U srt 1¶00:00:01,000 --> 00:00:02,000¶{\an8}- Hi <i>Tom</i>!¶- Go¶¶2¶00:00:03,000 --> 00:00:04,000¶one two three¶four¶ → 1¶00:00:01,000 --> 00:00:02,000¶{\an8}- HI <i>TOM</i>!¶- GO¶¶2¶00:00:03,000 --> 00:00:04,000¶ONE TWO THREE¶FOUR¶

@@ -126,6 +126,12 @@ def test_text_is_escaped_but_markup_is_not():
     assert found == "<a>A</a> &lt; <code>&lt;</code>"
 
 
+def test_two_parts_at_one_place_are_apart():
+    alignment = TokenAlignment([(0, 1), (2, 5), (6, 7)], [(0, 3)], np.array([[0, 1.0, 0]]))
+    spans = Span(0, 1, replacement="`a`"), Span(6, 7, replacement="`b`")
+    assert project(Segment("a and b", spans), "und", alignment) == "`a` `b`"
+
+
 @pytest.mark.parametrize(
     ("text", "target", "expected"),
     [

@@ -66,8 +66,14 @@ def test_a_translation_is_changed_back(line, translation, restored):
 
 
 def test_words_that_stay_are_not_written_in_upper_case_and_places_follow():
-    text, places = Rewritten("", True).places("Groß ist Tom.", ["Tom"])
+    text, places = Rewritten("Big is Tom.", True).places("Groß ist Tom.", ["Tom"])
     assert text == "GROSS IST Tom." and text[places[9] : places[12]] == "Tom"
+
+
+def test_a_word_that_stays_is_not_repeated():
+    line = Rewritten("The old Tom house burns.")
+    assert line.places("Das alte Tom brennt Tom.", ["Tom"])[0] == "Das alte Tom brennt."
+    assert line.places("Toms Tomate, Tom", ["Tom"])[0] == "Toms Tomate, Tom"
 
 
 def test_forms_are_kept_and_damaged_files_refused(tmp_path):
