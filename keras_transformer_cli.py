@@ -29,7 +29,7 @@ def main() -> None:
     try:
         choose_backend()
         # These start in a fraction of the time, because they need no Keras.
-        light = ([], ["client"], ["compare"], ["evaluate-file"], ["schema"], ["--version"])
+        light = ([], ["serve"], ["compare"], ["evaluate-file"], ["schema"], ["--version"])
         is_light = sys.argv[1:2] in light
         if is_light or "--help" in sys.argv or _value("--engine") == "ctranslate2":
             os.environ["KERAS_TRANSFORMER_WITHOUT_KERAS"] = "1"

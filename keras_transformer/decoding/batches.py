@@ -25,6 +25,8 @@ class Shapes(NamedTuple):
 FEW_SHAPES = Shapes(row_factor=4, smallest_width=32, first_stage=None, alike=256)
 MANY_SHAPES = Shapes(row_factor=2, smallest_width=8, first_stage=8, alike=0)
 IN_GRAPH = MANY_SHAPES._replace(in_graph=True)
+# A server compiles all of these before it listens.
+FIXED_SHAPES = Shapes(row_factor=8, smallest_width=32, first_stage=None, alike=256, in_graph=True)
 
 # After this many batches, the last batch also gets the full size, which adds at most 25% work.
 MIN_BATCHES_OF_LONG_LIST = 4
@@ -90,6 +92,7 @@ def pair_batches(
     tokens_per_batch: int,
     longest: int,
     pad_id: int,
+    shapes: Shapes = MANY_SHAPES,
 ) -> Iterator[tuple[list[int], np.ndarray, np.ndarray]]:
     """Groups sources, each with N targets, into batches of padded arrays.
 
@@ -97,11 +100,28 @@ def pair_batches(
     int32 `(B, N, S)`. The last rows may contain only padding.
     """
     lengths = [max(map(len, (s, *t))) for s, t in zip(sources, targets, strict=True)]
-    for indices, rows, width in length_batches(lengths, tokens_per_batch, longest):
+    for indices, rows, width in length_batches(lengths, tokens_per_batch, longest, shapes):
         source_ids = padded([sources[index] for index in indices], rows, width, pad_id)
         columns = zip(*(targets[index] for index in indices), strict=True)
         target_ids = [padded(column, rows, width, pad_id) for column in columns]
         yield indices, source_ids, np.stack(target_ids, axis=1)
+
+
+def fixed_shapes(rows: int, tokens_per_batch: int, longest: int) -> Iterator[tuple[int, int]]:
+    """Yields the rows and the widths of all batches of up to `rows` sequences in FIXED_SHAPES.
+
+    >>> list(fixed_shapes(rows=64, tokens_per_batch=2048, longest=60))
+    [(1, 32), (8, 32), (64, 32), (1, 60), (8, 60), (32, 60)]
+    """
+    factor, width = FIXED_SHAPES.row_factor, FIXED_SHAPES.smallest_width
+    most = smallest_power(factor, rows)
+    while True:
+        room = min(most, max(1, tokens_per_batch // width))
+        powers = (factor**n for n in range(room.bit_length()))
+        yield from ((x, min(width, longest)) for x in (*(x for x in powers if x < room), room))
+        if width >= longest:
+            return
+        width *= 2
 
 
 def smallest_power(factor: int, number: int, first: int = 1) -> int:

@@ -176,6 +176,14 @@ class BaseTranslator(ABC):
 
         return translate_segments(self, segments, glossary, escape, word_scores, progress)
 
+    def prepare(self, num_sentences: int) -> None:
+        """Does what delays the first translations, for a server.
+
+        Compiles what up to `num_sentences` sentences need at once. Later calls compile nothing.
+        """
+        self.translate(["One."])
+        _ = self.copied_words
+
     def _translate(
         self,
         options: SearchOptions,
