@@ -47,7 +47,8 @@ def serve_command(runs: tuple[Path, ...], options: ServeOptions, search: Given) 
     The server has the API of LibreTranslate. Sentences of requests at the same time are translated
     together. The server listens as soon as it is ready. A page to type into is at
     http://127.0.0.1:5000. SIGTERM ends the server when the requests in flight are answered. Texts
-    and keys are not logged. With --n-best N, requests get up to N - 1 alternatives. Needs: pip install 'keras3-transformer[server]'.
+    and keys are not logged. With --n-best N, requests get up to N - 1 alternatives. Needs:
+    pip install 'keras3-transformer[server]'.
 
     \b
     keras-transformer serve tatoeba_en_de
@@ -68,15 +69,16 @@ def serve_command(runs: tuple[Path, ...], options: ServeOptions, search: Given) 
     )
     if options.api_keys and not keys:
         raise UserError(f"{options.api_keys} must have a key on a line. Received: no key")
-    translators: dict[tuple[str, str], Any] = {}
+    opened: dict[tuple[str, str], Run] = {}
     for run in map(Run.open, runs):
         pair = run.recipe.data.source_language, run.recipe.data.target_language
-        if pair in translators:
+        if opened.setdefault(pair, run) is not run:
             rule = "each run must have another pair of languages"
             raise UserError(f"{rule}. Received: {run.directory} with {' to '.join(pair)} again")
-        translators[pair] = _opened(run, options, search)
-        click.echo(f"Preparing {run.directory} ({' to '.join(pair)}).", err=True)
-        translators[pair].prepare(options.max_batch)
+    translators = {pair: _opened(run, options, search) for pair, run in opened.items()}
+    for (source, target), translator in translators.items():
+        click.echo(f"Preparing {source} to {target}.", err=True)
+        translator.prepare(options.max_batch)
     app = create_app(translators, options, glossaries, keys)
     warnings.simplefilter("ignore")  # Some have the text of a request.
     uvicorn.run(
