@@ -57,7 +57,8 @@ def test_clients_of_libretranslate_work_unchanged(server):
     expected = client.translate("Where is the train station?", "en", "de")
     assert expected == "Wo ist der Bahnhof?"
     assert client.translate("Where is the train station?", "auto", "de") == expected
-    other = LibreTranslator(source="en", target="de", base_url=f"{url}/", api_key="any")
+    where = {"base_url": f"{url}/", "custom_url": f"{url}/"}
+    other = LibreTranslator(source="en", target="de", api_key="any", **where)
     assert other.translate("Where is the train station?") == expected
 
 

@@ -84,7 +84,7 @@ def test_lists_lines_and_white_space_stay(server, q, found):
             "<p>A <b>C &amp; D</b></p><script>x < 1</script>",
         ),
         ("a &lt;img src=x&gt;", "A &lt;IMG SRC=X&gt;"),
-        ("a<br>b<!-- c --> <unclosed", "A<br>B<!-- c --> <unclosed"),
+        ("a<br>b<!-- c --><p>d <i><b>e</b></i>", "A<br>B<!-- c --><p>D <i><b>E</b></i>"),
     ],
 )
 def test_html_keeps_its_markup(server, q, found):
