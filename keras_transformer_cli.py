@@ -67,6 +67,8 @@ def choose_backend() -> None:
         os.environ["KERAS_BACKEND"] = given
     installed = [name for name in BACKENDS if importlib.util.find_spec(name)]
     backend, keras = os.environ.get("KERAS_BACKEND"), sys.modules.get("keras")
+    if not installed and _value("--engine") == "ctranslate2":
+        return
     if not installed:
         sys.exit("Error: no backend is installed: pip install 'keras3-transformer[torch]'")
     elif not backend:
