@@ -4,7 +4,9 @@ Source: https://docs.libretranslate.com
 """
 
 import asyncio
+import functools
 import hmac
+import itertools
 import logging
 import math
 import time
@@ -18,6 +20,7 @@ import prometheus_client as prometheus
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import HTMLResponse, JSONResponse
+from langcodes import Language
 from pydantic import BaseModel, Field, ValidationError
 from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -68,25 +71,27 @@ class _Kind(NamedTuple):
 
     is_html: bool
     glossary: str | None
-    has_alternatives: bool
+    wants_alternatives: bool
+
+    @property
+    def is_document(self) -> bool:
+        return self.is_html or bool(self.glossary)
 
 
 class _Metrics:
     def __init__(self) -> None:
         self.registry = prometheus.CollectorRegistry()
-        self.seconds = self._add(
-            prometheus.Histogram, "request_seconds", "Requests", "route", "status", buckets=_SECONDS
-        )
+        histogram = functools.partial(self._add, prometheus.Histogram)
+        names = ["route", "status"]
+        self.seconds = histogram("request_seconds", "Requests", names, buckets=_SECONDS)
         sizes = [2**n for n in range(11)]
-        self.batch = self._add(prometheus.Histogram, "batch_sentences", "", "pair", buckets=sizes)
-        self.characters = self._add(
-            prometheus.Counter, "characters", "Characters translated", "pair"
-        )
-        self.waiting = self._add(prometheus.Gauge, "waiting_sentences", "", "pair")
+        self.batch = histogram("batch_sentences", "Sentences of a batch", buckets=sizes)
+        self.characters = self._add(prometheus.Counter, "characters", "Translated characters")
+        self.waiting = self._add(prometheus.Gauge, "waiting_sentences", "Sentences that wait")
 
-    def _add(self, kind: Any, name: str, text: str, *labels: str, **settings: Any) -> Any:
-        name = f"keras_transformer_{name}"
-        return kind(name, text, labels, registry=self.registry, **settings)
+    def _add(self, kind: Any, name: str, *text: Any, **settings: Any) -> Any:
+        labels = () if len(text) > 1 else (["pair"],)
+        return kind(f"keras_transformer_{name}", *text, *labels, registry=self.registry, **settings)
 
 
 class _Guard:
@@ -153,20 +158,11 @@ def create_app(
     """
     options = options or ServerOptions()
     service = _Service(translators, options, glossaries or {}, keys)
-    app = FastAPI(
-        title="keras_transformer",
-        lifespan=service.running,
-        openapi_url="/spec",
-        docs_url=None,
-        redoc_url=None,
-    )
+    pages: dict[str, Any] = {"openapi_url": "/spec", "docs_url": None, "redoc_url": None}
+    app = FastAPI(title="keras_transformer", lifespan=service.running, **pages)
     if options.cors:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=options.cors,
-            allow_methods=["GET", "POST"],
-            allow_headers=["*"],
-        )
+        allowed: dict[str, Any] = {"allow_origins": options.cors, "allow_headers": ["*"]}
+        app.add_middleware(CORSMiddleware, allow_methods=["GET", "POST"], **allowed)
     app.add_middleware(_Guard, options=options, metrics=service.metrics)
 
     @app.exception_handler(AnyHTTPException)
@@ -205,31 +201,30 @@ class _Service:
 
     @asynccontextmanager
     async def running(self, _: FastAPI) -> AsyncIterator[None]:
+        """Has the threads of the pairs."""
         for pair, translator in self.translators.items():
             name = "-".join(pair)
-            observe = self.metrics.batch.labels(name).observe
-            batcher = Batcher(self._translation(translator), self.options, observe)
+            translate = functools.partial(self._translated, translator)
+            batcher = Batcher(translate, self.options, self.metrics.batch.labels(name).observe)
             self.metrics.waiting.labels(name).set_function(lambda x=batcher: x.waiting)
             self.batchers[pair] = batcher
         yield
         for batcher in self.batchers.values():
             batcher.close()
 
-    def _translation(
-        self, translator: BaseTranslator
-    ) -> Callable[[_Kind, list[Segment]], list[list[str]]]:
-        def translate(kind: _Kind, segments: list[Segment]) -> list[list[str]]:
-            texts = [segment.text for segment in segments]
-            if kind.is_html or kind.glossary:
-                terms = self.glossaries.get(kind.glossary or "")
-                written = escape if kind.is_html else str
-                found = translator.translate_segments(segments, glossary=terms, escape=written)
-                return [[x.text] for x in found]
-            if kind.has_alternatives:
-                return [[x.text for x in best] for best in translator.translate_nbest(texts)]
-            return [[text] for text in translator.translate(texts)]
-
-        return translate
+    def _translated(
+        self, translator: BaseTranslator, kind: _Kind, segments: list[Segment]
+    ) -> list[list[str]]:
+        """Returns the translations of each segment, the best first."""
+        texts = [segment.text for segment in segments]
+        if kind.is_document:
+            terms = self.glossaries.get(kind.glossary or "")
+            written = escape if kind.is_html else str
+            found = translator.translate_segments(segments, glossary=terms, escape=written)
+            return [[x.text] for x in found]
+        if kind.wants_alternatives:
+            return [[x.text for x in best] for best in translator.translate_nbest(texts)]
+        return [[text] for text in translator.translate(texts)]
 
     async def _read(self, request: Request, kind: type[T]) -> T:
         """Reads JSON, or else the fields of the query and of a form."""
@@ -260,7 +255,6 @@ class _Service:
     async def translate(self, request: Request) -> dict[str, Any]:
         """Translates a text or a list of texts."""
         given = await self._read(request, TranslateRequest)
-        is_list = isinstance(given.q, list)
         texts = given.q if isinstance(given.q, list) else [given.q]
         self._check("texts", len(texts), self.options.batch_limit)
         self._check("characters", sum(map(len, texts)), self.options.char_limit)
@@ -270,41 +264,41 @@ class _Service:
                 400, f"glossary must be one of: {known}. Received: {given.glossary}"
             )
         source, detected = given.source, None
-        if source == "auto":
-            sources = [x for x, target in self.translators if target == given.target]
-            detected = self._ranked("\n".join(texts), sources)[0] if sources else None
-            source = detected["language"] if detected else source
+        sources = [x for x, target in self.translators if target == given.target]
+        if source == "auto" and sources:
+            detected = self._ranked("\n".join(texts), sources)[0]
+            source = detected["language"]
         if (pair := (source, given.target)) not in self.batchers:
             pairs = ", ".join(f"{x} to {y}" for x, y in self.translators)
             received = f"Received: {given.source} to {given.target}"
             raise HTTPException(400, f"the server translates {pairs}. {received}")
-        is_html = given.format == "html"
-        has_alternatives = given.alternatives > 0 and not is_html and not given.glossary
-        kind = _Kind(is_html, given.glossary, has_alternatives)
-        documents = await asyncio.to_thread(_documents, texts, kind, pair)
-        segments = [x for document in documents for x in document.segments]
-        try:
-            found = await _while_connected(request, self.batchers[pair].translate(kind, segments))
-        except Full:
-            raise HTTPException(
-                503, "too many requests are waiting", {"Retry-After": "1"}
-            ) from None
-        except UserError as error:
-            raise HTTPException(400, f"Invalid request: {error}") from None
+        kind = _Kind(given.format == "html", given.glossary or None, given.alternatives > 0)
+        work = self._rendered(texts, kind, pair, given.alternatives)
+        rendered = await _while_connected(request, work)
         self.metrics.characters.labels("-".join(pair)).inc(sum(map(len, texts)))
-        rows = iter(found)
-        rendered = [
-            await asyncio.to_thread(
-                _rendered, x, [next(rows) for _ in x.segments], given.alternatives
-            )
-            for x in documents
-        ]
-        answer: dict[str, Any] = {"translatedText": [best for best, *_ in rendered]}
+        answer: dict[str, list[Any]] = {"translatedText": [best for best, *_ in rendered]}
         if given.alternatives:
             answer["alternatives"] = [others for _, *others in rendered]
         if detected:
             answer["detectedLanguage"] = [detected] * len(texts)
-        return answer if is_list else {name: x for name, (x,) in answer.items()}
+        return answer if texts is given.q else {name: x for name, (x,) in answer.items()}
+
+    async def _rendered(
+        self, texts: Sequence[str], kind: _Kind, pair: Pair, alternatives: int
+    ) -> list[list[str]]:
+        """Returns the translation of each text, and up to so many other ones."""
+        documents = await asyncio.to_thread(lambda: [_document(x, kind, pair) for x in texts])
+        segments = [x for document in documents for x in document.segments]
+        try:
+            found = iter(await self.batchers[pair].translate(kind, segments))
+        except Full:
+            rule = "too many sentences are waiting"
+            raise HTTPException(503, rule, {"Retry-After": "1"}) from None
+        except UserError as error:
+            raise HTTPException(400, f"Invalid request: {error}") from None
+        rows = [[next(found) for _ in document.segments] for document in documents]
+        render = functools.partial(map, _renderings, documents, rows, [alternatives] * len(rows))
+        return await asyncio.to_thread(lambda: [*render()])
 
     async def detect(self, request: Request) -> list[dict[str, Any]]:
         """Returns the languages of a text, the most probable first."""
@@ -330,16 +324,12 @@ class _Service:
 
     async def settings(self) -> dict[str, Any]:
         """Returns what a user interface must know."""
-        source, target = next(iter(self.translators))
+        source, target = map(_named, next(iter(self.translators)))
         return {
-            "apiKeys": bool(self.keys),
-            "keyRequired": bool(self.keys),
-            "charLimit": self.options.char_limit,
-            "frontendTimeout": 500,
-            "suggestions": False,
-            "filesTranslation": False,
-            "supportedFilesFormat": [],
-            "language": {"source": _named(source), "target": _named(target)},
+            **dict.fromkeys(("apiKeys", "keyRequired"), bool(self.keys)),
+            **dict.fromkeys(("suggestions", "filesTranslation"), False),
+            **{"charLimit": self.options.char_limit, "frontendTimeout": 500},
+            **{"supportedFilesFormat": [], "language": {"source": source, "target": target}},
         }
 
     async def health(self) -> dict[str, str]:
@@ -356,30 +346,22 @@ class _Service:
 
 
 def _named(code: str) -> dict[str, str]:
-    from langcodes import Language
-
     return {"code": code, "name": Language.get(code).display_name()}
 
 
 def _detector() -> Callable[[str], list[tuple[str, float]]]:
-    from py3langid import langid
+    from py3langid import langid  # unpacks its model
 
     return langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True).rank
 
 
-def _documents(texts: Sequence[str], kind: _Kind, pair: Pair) -> list[Document]:
-    """Returns texts as documents, whose segments are translated."""
-    if kind.is_html or kind.glossary:
-        read = read_html if kind.is_html else read_text
-        return [read(text, pair, Path()) for text in texts]
-    return [_document_of_sentences(text) for text in texts]
-
-
-def _document_of_sentences(text: str) -> Document:
+def _document(text: str, kind: _Kind, pair: Pair) -> Document:
+    """Returns a text as a document, whose segments are translated."""
+    if kind.is_document:
+        return (read_html if kind.is_html else read_text)(text, pair, Path())
     document, parts = Document(), []
     for line in text.splitlines(keepends=True):
-        ends = [0, *sentence_ends(line), len(line)]
-        for start, end in zip(ends, ends[1:], strict=False):
+        for start, end in itertools.pairwise((0, *sentence_ends(line), len(line))):
             piece = line[start:end]
             own = piece.strip()
             before, after = piece.split(own, 1) if own else (piece, "")
@@ -388,12 +370,12 @@ def _document_of_sentences(text: str) -> Document:
     return document
 
 
-def _rendered(document: Document, found: Sequence[Sequence[str]], alternatives: int) -> list[str]:
-    """Returns the translation of a text, and at most so many other ones."""
-    most = max(map(len, found), default=1)
-    ranks = range(min(most, alternatives + 1))
-    texts = (document.render([x[min(rank, len(x) - 1)] for x in found]) for rank in ranks)
-    return [x for n, x in enumerate(dict.fromkeys(texts)) if x or n == 0]
+def _renderings(document: Document, rows: Sequence[Sequence[str]], alternatives: int) -> list[str]:
+    """Returns the translation of a text, and up to so many other ones."""
+    count = min(max(map(len, rows), default=1), alternatives + 1)
+    texts = (document.render([x[min(n, len(x) - 1)] for x in rows]) for n in range(count))
+    best, *others = dict.fromkeys(texts)
+    return [best, *filter(None, others)]
 
 
 async def _while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:

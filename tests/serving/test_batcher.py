@@ -42,6 +42,7 @@ def run(requests, then=lambda tasks: None, **options):
         batcher = Batcher(stopped, ServerOptions(**options), sizes.append)
         tasks = await begun(batcher, (0, "first"), *requests)
         then(tasks)
+        await asyncio.sleep(0.05)
         stopped.go.set()
         found = await asyncio.gather(*tasks, return_exceptions=True)
         assert batcher.waiting == 0
