@@ -176,11 +176,15 @@ class BaseTranslator(ABC):
 
         return translate_segments(self, segments, glossary, escape, word_scores, progress)
 
-    def prepare(self, num_sentences: int) -> None:
-        """Does what delays the first translations, for a server.
+    def prepare(self, num_sentences: int, max_length: int = 256) -> None:
+        """Does for a server what delays the first translations, and bounds the time of each.
 
-        Compiles what up to `num_sentences` sentences need at once. Later calls compile nothing.
+        Args:
+            num_sentences: How many sentences are translated at once, at most. What they need is
+                compiled now, and nothing later.
+            max_length: Sentences of more tokens are split.
         """
+        self.max_length = min(self.max_length, max_length)
         self.translate(["One."])
         _ = self.copied_words
 

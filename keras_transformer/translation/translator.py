@@ -220,14 +220,15 @@ class Translator(BaseTranslator):
             options = SearchOptions.model_validate_json(saved)
         return cls(model, None, options, **arguments)
 
-    def prepare(self, num_sentences: int) -> None:
+    def prepare(self, num_sentences: int, max_length: int = 256) -> None:
+        self.max_length = min(self.max_length, max_length)
         self._search.batch_search.is_fixed = True
         if compiles_each_shape():
             self._pair_shapes = FIXED_SHAPES
             shapes = fixed_shapes(num_sentences, self.tokens_per_batch, self.max_length)
             for rows, width in shapes:
                 self._compile(rows, width)
-        super().prepare(num_sentences)
+        super().prepare(num_sentences, max_length)
 
     def _compile(self, rows: int, width: int) -> None:
         """Compiles what `translate`, `translate_nbest` and `translate_segments` need of a batch."""
