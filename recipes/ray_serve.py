@@ -11,6 +11,7 @@ Source: https://docs.ray.io/en/latest/serve/
 import argparse
 import asyncio
 
+import ray
 from ray import serve
 from starlette.requests import Request
 
@@ -39,7 +40,9 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, default=1, help="one core each; default: 1")
     parser.add_argument("--engine", choices=["ctranslate2", "keras"], default="ctranslate2")
     parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--cpus", type=int, help="cores that Ray may use; default: all")
     given = parser.parse_args()
+    ray.init(num_cpus=given.cpus)
     serve.start(http_options={"port": given.port})
     replicas = Replica.options(num_replicas=given.replicas, ray_actor_options={"num_cpus": 1})
     serve.run(replicas.bind(given.run, given.engine), route_prefix="/translate", blocking=True)
