@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--cpus", type=int, help="cores that Ray may use; default: all")
     given = parser.parse_args()
-    ray.init(num_cpus=given.cpus)
+    ray.init(num_cpus=given.cpus, include_dashboard=False)
     serve.start(http_options={"port": given.port})
     replicas = Replica.options(num_replicas=given.replicas, ray_actor_options={"num_cpus": 1})
     serve.run(replicas.bind(given.run, given.engine), route_prefix="/translate", blocking=True)

@@ -72,8 +72,8 @@ class BatchSearch:
     ) -> SearchResult:
         """Runs the search for a request of NumPy arrays, and returns NumPy arrays."""
         if shapes is FIXED_SHAPES:
-            lengths = {"max_length": max_length, "first": max_length}  # one stage compiles faster
-            return _to_numpy(self._run_stages(request, strategy=strategy, **lengths))
+            one_stage = {"max_length": max_length, "first": max_length}  # compiles faster
+            return _to_numpy(self._run_stages(request, strategy=strategy, **one_stage))
         if shapes.in_graph:
             return _to_numpy(self._run_stages(request, np.int32(max_length), strategy=strategy))
         rows = np.arange(len(request.source_ids))
