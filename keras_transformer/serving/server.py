@@ -41,6 +41,7 @@ T = TypeVar("T")
 _CODE = Field(min_length=1, max_length=100)
 # A character of JSON has up to 12 bytes, such as two escaped surrogates. The rest are other fields.
 _BYTES_PER_CHARACTER, _OTHER_BYTES = 12, 2**16
+_SENTENCES = [2**n for n in range(11)]
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 # The page runs its own script, and asks nobody else.
 _POLICY = "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; "
@@ -78,27 +79,11 @@ class _Kind(NamedTuple):
         return self.is_html or bool(self.glossary)
 
 
-class _Metrics:
-    def __init__(self) -> None:
-        self.registry = prometheus.CollectorRegistry()
-        histogram = functools.partial(self._add, prometheus.Histogram)
-        names = ["route", "status"]
-        self.seconds = histogram("request_seconds", "Requests", names, buckets=_SECONDS)
-        sizes = [2**n for n in range(11)]
-        self.batch = histogram("batch_sentences", "Sentences of a batch", buckets=sizes)
-        self.characters = self._add(prometheus.Counter, "characters", "Translated characters")
-        self.waiting = self._add(prometheus.Gauge, "waiting_sentences", "Sentences that wait")
-
-    def _add(self, kind: Any, name: str, *text: Any, **settings: Any) -> Any:
-        labels = () if len(text) > 1 else (["pair"],)
-        return kind(f"keras_transformer_{name}", *text, *labels, registry=self.registry, **settings)
-
-
 class _Guard:
     """Limits the bytes and the time of each request, and measures it. No error shows a text."""
 
-    def __init__(self, app: ASGIApp, options: ServerOptions, metrics: _Metrics) -> None:
-        self.app, self.metrics, self.timeout = app, metrics, options.timeout
+    def __init__(self, app: ASGIApp, options: ServerOptions, histogram: Any) -> None:
+        self.app, self.histogram, self.timeout = app, histogram, options.timeout
         self.most = options.char_limit * _BYTES_PER_CHARACTER + _OTHER_BYTES
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -135,7 +120,7 @@ class _Guard:
         finally:
             route = getattr(scope.get("route"), "path", "other")
             seconds = time.perf_counter() - begin
-            self.metrics.seconds.labels(route, status).observe(seconds)
+            self.histogram.labels(route, status).observe(seconds)
 
 
 def create_app(
@@ -163,7 +148,7 @@ def create_app(
     if options.cors:
         allowed: dict[str, Any] = {"allow_origins": options.cors, "allow_headers": ["*"]}
         app.add_middleware(CORSMiddleware, allow_methods=["GET", "POST"], **allowed)
-    app.add_middleware(_Guard, options=options, metrics=service.metrics)
+    app.add_middleware(_Guard, options=options, histogram=service.seconds)
 
     @app.exception_handler(AnyHTTPException)
     async def refused(_: Request, error: AnyHTTPException) -> JSONResponse:
@@ -196,8 +181,20 @@ class _Service:
         self.translators, self.options = translators, options
         self.glossaries, self.keys = glossaries, [key.encode() for key in keys]
         self.batchers: dict[Pair, Batcher] = {}
-        self.metrics = _Metrics()
+        self.registry = prometheus.CollectorRegistry()
+        histogram = functools.partial(self._metric, prometheus.Histogram)
+        by_route = ["route", "status"]
+        self.seconds = histogram("request_seconds", "Requests", by_route, buckets=_SECONDS)
+        self.batch = histogram("batch_sentences", "Sentences of a batch", buckets=_SENTENCES)
+        self.characters = self._metric(prometheus.Counter, "characters", "Translated characters")
+        self.waiting = self._metric(prometheus.Gauge, "waiting_sentences", "Waiting sentences")
         self.detector = _detector() if len({source for source, _ in translators}) > 1 else None
+
+    def _metric(
+        self, kind: Any, name: str, text: str, labels: Sequence[str] = ("pair",), **settings: Any
+    ) -> Any:
+        name = f"keras_transformer_{name}"
+        return kind(name, text, labels, registry=self.registry, **settings)
 
     @asynccontextmanager
     async def running(self, _: FastAPI) -> AsyncIterator[None]:
@@ -205,8 +202,8 @@ class _Service:
         for pair, translator in self.translators.items():
             name = "-".join(pair)
             translate = functools.partial(self._translated, translator)
-            batcher = Batcher(translate, self.options, self.metrics.batch.labels(name).observe)
-            self.metrics.waiting.labels(name).set_function(lambda x=batcher: x.waiting)
+            batcher = Batcher(translate, self.options, self.batch.labels(name).observe)
+            self.waiting.labels(name).set_function(lambda x=batcher: x.waiting)
             self.batchers[pair] = batcher
         yield
         for batcher in self.batchers.values():
@@ -275,7 +272,7 @@ class _Service:
         kind = _Kind(given.format == "html", given.glossary or None, given.alternatives > 0)
         work = self._rendered(texts, kind, pair, given.alternatives)
         rendered = await _while_connected(request, work)
-        self.metrics.characters.labels("-".join(pair)).inc(sum(map(len, texts)))
+        self.characters.labels("-".join(pair)).inc(sum(map(len, texts)))
         answer: dict[str, list[Any]] = {"translatedText": [best for best, *_ in rendered]}
         if given.alternatives:
             answer["alternatives"] = [others for _, *others in rendered]
@@ -337,7 +334,7 @@ class _Service:
         return {"status": "ok"}
 
     async def show_metrics(self) -> Response:
-        content = prometheus.generate_latest(self.metrics.registry)
+        content = prometheus.generate_latest(self.registry)
         return Response(content, media_type=prometheus.CONTENT_TYPE_LATEST)
 
     async def page(self) -> HTMLResponse:

@@ -176,7 +176,7 @@ class BaseTranslator(ABC):
 
         return translate_segments(self, segments, glossary, escape, word_scores, progress)
 
-    def prepare(self, num_sentences: int, max_length: int = 256) -> None:
+    def prepare(self, num_sentences: int, max_length: int = 128) -> None:
         """Does for a server what delays the first translations, and bounds the time of each.
 
         Args:

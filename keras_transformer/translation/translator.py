@@ -220,7 +220,7 @@ class Translator(BaseTranslator):
             options = SearchOptions.model_validate_json(saved)
         return cls(model, None, options, **arguments)
 
-    def prepare(self, num_sentences: int, max_length: int = 256) -> None:
+    def prepare(self, num_sentences: int, max_length: int = 128) -> None:
         self.max_length = min(self.max_length, max_length)
         self._search.batch_search.is_fixed = True
         if compiles_each_shape():

@@ -1,10 +1,8 @@
 """The command `serve` in a process of its own, as existing clients use it."""
 
 import os
-import re
 import shutil
 import signal
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +12,7 @@ import requests
 from deep_translator import LibreTranslator
 from libretranslatepy import LibreTranslateAPI
 from support.command_line import fails
+from support.running_server import serving
 
 ROOT = Path(__file__).parents[2]
 RUN = ROOT / "tests" / "fixtures" / "trained_run"
@@ -25,23 +24,8 @@ LINES = (SHIPPED / "text" / "test.en").read_text("utf-8").splitlines()
 def server(tmp_path_factory):
     """The process that serves the model of the package, and its address."""
     run = shutil.copytree(SHIPPED, tmp_path_factory.mktemp("served") / "run")
-    command = [sys.executable, ROOT / "keras_transformer_cli.py", "serve", run, "--port", "0"]
-    log = run.with_name("log")
-    with log.open("w") as file, subprocess.Popen(command, stderr=file, stdout=file) as process:
-        try:
-            while not (found := re.search(r"running on (\S+)", log.read_text())):
-                assert process.poll() is None, log.read_text()
-                with_timeout(process, 0.1)
-            yield process, found[1]
-        finally:
-            process.kill()
-
-
-def with_timeout(process, seconds):
-    try:
-        process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        pass
+    with serving(sys.executable, ROOT / "keras_transformer_cli.py", "serve", run) as served:
+        yield served
 
 
 def post(url, q, **body):

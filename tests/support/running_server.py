@@ -1,9 +1,14 @@
-"""The server of `keras_transformer.serving` in a thread, and a translator without a model."""
+"""The server in a thread with a translator without a model, and in a process of its own."""
 
+import re
 import socket
+import subprocess
+import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -59,3 +64,22 @@ def running(translators: Any, *arguments: Any, **options: Any) -> Iterator[str]:
             server.should_exit = True
             thread.join(30)
             assert not thread.is_alive()
+
+
+@contextmanager
+def serving(*command: Any, **settings: Any) -> Iterator[tuple[Any, str]]:
+    """Runs a command that serves at any port, and yields the process and the address."""
+    with (
+        tempfile.NamedTemporaryFile("w") as file,
+        subprocess.Popen(
+            [*map(str, command), "--port", "0"], stderr=file, stdout=file, **settings
+        ) as process,
+    ):
+        try:
+            log = Path(file.name)
+            while not (found := re.search(r"running on (\S+)", log.read_text())):
+                assert process.poll() is None, log.read_text()
+                time.sleep(0.1)
+            yield process, found[1]
+        finally:
+            process.kill()
