@@ -29,7 +29,7 @@ def main() -> None:
     try:
         choose_backend()
         # These start in a fraction of the time, because they need no Keras.
-        light = ([], ["client"], ["compare"], ["evaluate-file"], ["schema"], ["--version"])
+        light = ([], ["serve"], ["compare"], ["evaluate-file"], ["schema"], ["--version"])
         is_light = sys.argv[1:2] in light
         if is_light or "--help" in sys.argv or _value("--engine") == "ctranslate2":
             os.environ["KERAS_TRANSFORMER_WITHOUT_KERAS"] = "1"
@@ -67,6 +67,8 @@ def choose_backend() -> None:
         os.environ["KERAS_BACKEND"] = given
     installed = [name for name in BACKENDS if importlib.util.find_spec(name)]
     backend, keras = os.environ.get("KERAS_BACKEND"), sys.modules.get("keras")
+    if not installed and _value("--engine") == "ctranslate2":
+        return
     if not installed:
         sys.exit("Error: no backend is installed: pip install 'keras3-transformer[torch]'")
     elif not backend:

@@ -1,16 +1,12 @@
 """README and documentation are true: their Python runs, their commands and settings exist."""
 
 import ast
-import asyncio
-import functools
 import importlib
 import importlib.util
 import json
 import re
 import shlex
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import click
 import numpy as np
@@ -105,33 +101,6 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch):
     assert [x[:5] for x in pages] == ["<ifra", "<svg ", "<ifra", "<ifra", "<ifra"]
     accuracy, adapted, difference = (x for x in shown if isinstance(x, float | np.floating))
     assert min(accuracy, adapted) > 0.9 and difference < 1e-5
-
-
-class FastAPI:
-    """The part of FastAPI that the program uses."""
-
-    def __init__(self, lifespan):
-        self.lifespan, self.state, self.functions = lifespan, SimpleNamespace(), {}
-
-    def post(self, path):
-        return functools.partial(self.functions.setdefault, path)
-
-
-@pytest.mark.once
-def test_the_server_of_a_page_answers(quickstart, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "quickstart").symlink_to(quickstart)
-    monkeypatch.setitem(sys.modules, "fastapi", SimpleNamespace(FastAPI=FastAPI))
-    page, namespace = ROOT / "docs" / "how-to" / "own-server.md", {}
-    (program,) = blocks(page, "py")
-    exec(compile(program, str(page), "exec"), namespace)
-
-    async def ask(sentences):
-        async with namespace["app"].lifespan(namespace["app"]):
-            return namespace["app"].functions["/translate"](sentences)
-
-    assert len(asyncio.run(ask(["twenty-six", "one"]))) == 2
 
 
 @pytest.mark.once

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import tarfile
 import venv
@@ -11,6 +12,10 @@ from zipfile import ZipFile
 
 import keras
 import pytest
+import requests
+from support.running_server import serving
+
+from keras_transformer import open_translator
 
 ROOT = Path(__file__).parent.parent
 
@@ -104,3 +109,23 @@ def test_installed_wheel_trains_and_translates(built, folder):
     environment.run("keras-transformer", "train", "quickstart", *settings)
     translate = ("keras-transformer", "translate", "runs/quickstart")
     assert len(environment.run(*translate, input="twenty-six\nten\n").splitlines()) == 2
+
+
+@pytest.mark.once
+def test_the_server_of_the_docker_image_needs_no_backend_and_writes_nothing(built, folder):
+    run = shutil.copytree(ROOT / "saved_models" / "tatoeba_en_de", folder / "model")
+    expected = open_translator(run, engine="ctranslate2").translate(["How are you?"])
+    environment = Environment(folder / "served")
+    environment.install(f"{built[2]}[ctranslate2,server]")
+    for path in (run, *run.rglob("*")):
+        path.chmod(path.stat().st_mode & ~0o222)
+    command = environment.programs / "keras-transformer", "serve", run, "--engine", "ctranslate2"
+    variables = {"TMPDIR": "/nonexistent", "PATH": os.environ["PATH"]}
+    try:
+        with serving(*command, env=variables, cwd="/") as (_, url):
+            body = {"q": ["How are you?"], "source": "en", "target": "de"}
+            answer = requests.post(f"{url}/translate", json=body)
+            assert answer.json() == {"translatedText": expected}
+    finally:
+        for path in (run, *run.rglob("*")):
+            path.chmod(path.stat().st_mode | 0o200)

@@ -55,7 +55,6 @@ TESTED_WITH = {
         f"formats/{name}.py": "formats/test_imported_run.py"
         for name in ("foreign_model", "marian", "weight_names")
     },
-    "serving.py": "serving/test_client.py",
 }
 
 

@@ -25,7 +25,7 @@ from keras_transformer.errors import UserError, is_out_of_memory
 COMMANDS = {
     **{"init": "init", "train": "train", "budget": "train", "translate": "translate"},
     **{"import": "import_run"},
-    **{"client": "translate", "score": "evaluate", "average": "train"},
+    **{"serve": "serve", "score": "evaluate", "average": "train"},
     **dict.fromkeys(("evaluate", "evaluate-file", "compare"), "evaluate"),
     **{"export": "export", "attention": "pages", "report": "pages", "beam": "pages"},
     **{"conformance": "conformance", "info": "info", "recipes": "info", "schema": "info"},

@@ -11,6 +11,7 @@ from keras_transformer._backend.compile_function import (
 from keras_transformer.capabilities import Capabilities
 from keras_transformer.decoding.batches import (
     FEW_SHAPES,
+    FIXED_SHAPES,
     IN_GRAPH,
     MANY_SHAPES,
     Shapes,
@@ -50,16 +51,19 @@ class BatchSearch:
         self._model = model
         self._begin, self._resize = (compile_function(x, model) for x in (begin, resize))
         self._advance = compile_function(advance, model, donated=(1, 2))
-        self._run_stages = compile_function(run_stages, model, any_shape=True)
         self._accepts_any_shape = makes_graphs() and Capabilities.of(model).accepts_any_shape
+        self._run_stages = compile_function(run_stages, model, any_shape=self._accepts_any_shape)
         self.num_sentences = 0
+        self.is_fixed = False  # whether nothing is compiled later, as of `Translator.prepare`
 
     def shapes(self, num_sentences: int, strategy: Strategy) -> Shapes:
         """Returns the shapes for the next `num_sentences` sentences."""
         self.num_sentences += num_sentences
-        is_first = self.num_sentences <= GRAPH_SENTENCES
+        is_first = self.is_fixed or self.num_sentences <= GRAPH_SENTENCES
         if self._accepts_any_shape and is_first and isinstance(strategy, BeamSearch):
             return IN_GRAPH
+        if self.is_fixed and compiles_each_shape():
+            return FIXED_SHAPES
         is_short = compiles_each_shape() and self.num_sentences <= FEW_SHAPES_SENTENCES
         return FEW_SHAPES if is_short else MANY_SHAPES
 
@@ -67,6 +71,9 @@ class BatchSearch:
         self, request: Request, strategy: Strategy, max_length: int, shapes: Shapes
     ) -> SearchResult:
         """Runs the search for a request of NumPy arrays, and returns NumPy arrays."""
+        if shapes is FIXED_SHAPES:
+            one_stage = {"max_length": max_length, "first": max_length}  # compiles faster
+            return _to_numpy(self._run_stages(request, strategy=strategy, **one_stage))
         if shapes.in_graph:
             return _to_numpy(self._run_stages(request, np.int32(max_length), strategy=strategy))
         rows = np.arange(len(request.source_ids))

@@ -10,13 +10,14 @@ class Shapes(NamedTuple):
     """The sizes that batches of a search may have, which is compiled for each one that occurs."""
 
     row_factor: int  # ratio of each number of rows to the next smaller one
-    smallest_width: int  # tokens of the smallest source; the others are 2, 4, 8, ... times as wide
+    smallest_width: int  # tokens of the smallest source
     # Length of the hypotheses in the first stage, in tokens. It doubles from stage to stage. None:
     # the width of the sources in the first stage, and the maximum length of the search afterwards.
     first_stage: int | None
     # When at most this many sequences are left, each batch has the shape of the batch before,
-    # unless that is more than twice as wide as necessary.
+    # unless that is more than `width_factor` times as wide as necessary.
     alike: int
+    width_factor: int = 2  # ratio of each width to the next smaller one
     in_graph: bool = False  # whether the search uses one graph for all shapes, instead of stages
 
 
@@ -25,6 +26,8 @@ class Shapes(NamedTuple):
 FEW_SHAPES = Shapes(row_factor=4, smallest_width=32, first_stage=None, alike=256)
 MANY_SHAPES = Shapes(row_factor=2, smallest_width=8, first_stage=8, alike=0)
 IN_GRAPH = MANY_SHAPES._replace(in_graph=True)
+# A server compiles all of these before it listens.
+FIXED_SHAPES = FEW_SHAPES._replace(row_factor=8, width_factor=4, in_graph=True)
 
 # After this many batches, the last batch also gets the full size, which adds at most 25% work.
 MIN_BATCHES_OF_LONG_LIST = 4
@@ -66,8 +69,8 @@ def length_batches(
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     count = rows = width = 0
     while order:
-        needed = smallest_power(2, lengths[order[0]], shapes.smallest_width)
-        if not (needed <= width <= 2 * needed and len(order) <= shapes.alike):
+        needed = smallest_power(shapes.width_factor, lengths[order[0]], shapes.smallest_width)
+        if not (needed <= width <= shapes.width_factor * needed and len(order) <= shapes.alike):
             width, rows = needed, max(1, tokens_per_batch // needed)
             if count < MIN_BATCHES_OF_LONG_LIST:
                 rows = min(rows, smallest_power(shapes.row_factor, len(order)))
@@ -90,6 +93,7 @@ def pair_batches(
     tokens_per_batch: int,
     longest: int,
     pad_id: int,
+    shapes: Shapes = MANY_SHAPES,
 ) -> Iterator[tuple[list[int], np.ndarray, np.ndarray]]:
     """Groups sources, each with N targets, into batches of padded arrays.
 
@@ -97,11 +101,28 @@ def pair_batches(
     int32 `(B, N, S)`. The last rows may contain only padding.
     """
     lengths = [max(map(len, (s, *t))) for s, t in zip(sources, targets, strict=True)]
-    for indices, rows, width in length_batches(lengths, tokens_per_batch, longest):
+    for indices, rows, width in length_batches(lengths, tokens_per_batch, longest, shapes):
         source_ids = padded([sources[index] for index in indices], rows, width, pad_id)
         columns = zip(*(targets[index] for index in indices), strict=True)
         target_ids = [padded(column, rows, width, pad_id) for column in columns]
         yield indices, source_ids, np.stack(target_ids, axis=1)
+
+
+def fixed_shapes(rows: int, tokens_per_batch: int, longest: int) -> Iterator[tuple[int, int]]:
+    """Yields the rows and the widths of all batches of up to `rows` sequences in FIXED_SHAPES.
+
+    >>> list(fixed_shapes(rows=64, tokens_per_batch=2048, longest=60))
+    [(1, 32), (8, 32), (64, 32), (1, 60), (8, 60), (32, 60)]
+    """
+    factor, width = FIXED_SHAPES.row_factor, FIXED_SHAPES.smallest_width
+    most = smallest_power(factor, rows)
+    while True:
+        room = min(most, max(1, tokens_per_batch // width))
+        powers = (factor**n for n in range(room.bit_length()))
+        yield from ((x, min(width, longest)) for x in (*(x for x in powers if x < room), room))
+        if width >= longest:
+            return
+        width *= FIXED_SHAPES.width_factor
 
 
 def smallest_power(factor: int, number: int, first: int = 1) -> int:

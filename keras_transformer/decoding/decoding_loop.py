@@ -117,14 +117,22 @@ def make_strategy(
 
 
 def run_stages(
-    model: Any, request: Request, max_length: Any, *, strategy: Strategy, in_python: bool = False
+    model: Any,
+    request: Request,
+    max_length: Any,
+    *,
+    strategy: Strategy,
+    first: int = FIRST_STAGE,
+    in_python: bool = False,
 ) -> SearchResult:
     """Runs all stages of a search: one if `max_length` is known only at run time or `in_python`.
+
+    The first stage has `first` tokens.
 
     With `in_python`, Python calls `strategy.advance` for each token, even if the backend has loops.
     """
     is_single = in_python or not isinstance(max_length, int)
-    lengths = [max_length] if is_single else stages(model, max_length, FIRST_STAGE)
+    lengths = [max_length] if is_single else stages(model, max_length, first)
     sizes: dict[str, Any] = {"strategy": strategy, "length": lengths[0]}
     request, state, cache = begin(model, request, max_length=max_length, **sizes)
     state, cache, result, _ = advance(model, request, state, cache, in_python=in_python, **sizes)

@@ -176,6 +176,18 @@ class BaseTranslator(ABC):
 
         return translate_segments(self, segments, glossary, escape, word_scores, progress)
 
+    def prepare(self, num_sentences: int, max_length: int = 128) -> None:
+        """Does for a server what delays the first translations, and bounds the time of each.
+
+        Args:
+            num_sentences: How many sentences are translated at once, at most. What they need is
+                compiled now, and nothing later.
+            max_length: Sentences of more tokens are split.
+        """
+        self.max_length = min(self.max_length, max_length)
+        self.translate(["One."])
+        _ = self.copied_words
+
     def _translate(
         self,
         options: SearchOptions,

@@ -9,11 +9,24 @@ import numpy as np
 from keras import ops
 
 from keras_transformer._backend import without_tensorflow
-from keras_transformer._backend.compile_function import compile_function, compiling, prefers_float32
+from keras_transformer._backend.compile_function import (
+    compile_function,
+    compiles_each_shape,
+    compiling,
+    prefers_float32,
+)
 from keras_transformer._files import atomic_write
 from keras_transformer.capabilities import Capabilities
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.decoding.batches import LengthBatch, padded, pair_batches, smallest_power
+from keras_transformer.decoding.batches import (
+    FIXED_SHAPES,
+    MANY_SHAPES,
+    LengthBatch,
+    fixed_shapes,
+    padded,
+    pair_batches,
+    smallest_power,
+)
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.options import IMPOSSIBLE, SamplingOptions, SearchOptions
 from keras_transformer.decoding.shortlist import Shortlist
@@ -133,6 +146,7 @@ class Translator(BaseTranslator):
             model, tokenizer.bos_id, tokenizer.eos_id, tokenizer.decode_target
         )
         self._search.strategy(self.options)  # Raises the errors of the options.
+        self._pair_shapes = MANY_SHAPES
         self._source_attention = compile_function(lambda m, *ids: m.source_attention(*ids), model)
         self._score_pairs = compile_function(score_pairs, model)
 
@@ -205,6 +219,27 @@ class Translator(BaseTranslator):
         if options is None and (saved := read_member(Path(path), _OPTIONS_MEMBER)):
             options = SearchOptions.model_validate_json(saved)
         return cls(model, None, options, **arguments)
+
+    def prepare(self, num_sentences: int, max_length: int = 128) -> None:
+        self.max_length = min(self.max_length, max_length)
+        self._search.batch_search.is_fixed = True
+        if compiles_each_shape():
+            self._pair_shapes = FIXED_SHAPES
+            shapes = fixed_shapes(num_sentences, self.tokens_per_batch, self.max_length)
+            for rows, width in shapes:
+                self._compile(rows, width)
+        super().prepare(num_sentences, max_length)
+
+    def _compile(self, rows: int, width: int) -> None:
+        """Compiles what `translate`, `translate_nbest` and `translate_segments` need of a batch."""
+        ids = [self.tokenizer.unk_id] * width
+        parts = [SourcePart(row, 0, ids, "", 0, False, 0) for row in range(rows)]
+        constraints = TargetConstraints(self.tokenizer, parts, rows)
+        for options in {self.options, self.options.replace(n_best=1)}:
+            self._search_parts(parts, options, constraints, lambda _: None)
+        if Capabilities.of(self.model).source_attention:
+            targets = [[Hypothesis("", tuple(ids[1:]), 0.0, 0.0, width)]] * rows
+            [*self._attention(parts, targets)]
 
     def _search_parts(
         self,
@@ -361,7 +396,8 @@ class Translator(BaseTranslator):
         forced = len(self.tokenizer.target_prefix_ids)
         sources = [part.ids for part in parts]
         targets = [[[bos_id, *hypothesis.ids[:-1]] for hypothesis in of_part] for of_part in found]
-        batches = pair_batches(sources, targets, self.tokens_per_batch, self.max_length, pad_id)
+        sizes = self.tokens_per_batch, self.max_length, pad_id
+        batches = pair_batches(sources, targets, *sizes, self._pair_shapes)
         for indices, source_ids, target_ids in batches:
             attention = ops.convert_to_numpy(self._source_attention(source_ids, target_ids))
             for index, weights in zip(indices, attention, strict=False):

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import requests
@@ -26,8 +26,6 @@ from _serving_expectations import Expected
 from tqdm import tqdm
 
 from keras_transformer.data.text_files import read_lines
-from keras_transformer.errors import UserError
-from keras_transformer.serving import ServedTranslation, connect
 
 sys.path.insert(0, str(ROOT / "tests"))
 from support.served_model import Server, serving  # noqa: E402
@@ -49,6 +47,13 @@ EXAMPLES = """examples:
 """
 
 
+class Answer(NamedTuple):
+    """The text and the score of a translation."""
+
+    text: str
+    score: float
+
+
 @dataclass
 class Load:
     """What clients have met so far: outcomes, seconds of each answer, and what went wrong."""
@@ -58,7 +63,7 @@ class Load:
     problems: list[str] = field(default_factory=list)
 
 
-def outcome(answer: ServedTranslation, expected: Expected) -> str:
+def outcome(answer: Answer, expected: Expected) -> str:
     """Whether an answer is what the sentence must get."""
     best_score = expected[0][1]
     for text, score in expected:
@@ -69,9 +74,17 @@ def outcome(answer: ServedTranslation, expected: Expected) -> str:
     return "wrong"
 
 
+def translated(session: requests.Session, address: str, sentence: str) -> Answer:
+    """Asks the server."""
+    url = f"{address}/v1/models/model:predict"
+    answer = session.post(url, json={"inputs": {"text": [sentence]}}, timeout=60)
+    answer.raise_for_status()
+    ((text,), (score,)) = (answer.json()["outputs"][x] for x in ("translation", "score"))
+    return Answer(text, score)
+
+
 def put_under_load(
     address: str,
-    protocol: str,
     expectations: Sequence[tuple[str, Expected]],
     clients: int,
     seconds: float,
@@ -81,15 +94,15 @@ def put_under_load(
     begin = threading.Barrier(clients + 1)
 
     def ask(seed: int) -> None:
-        client = connect("model", address, protocol=protocol)
+        session = requests.Session()
         rng = np.random.default_rng(seed)
         begin.wait()
         deadline = time.perf_counter() + seconds
         while (started := time.perf_counter()) < deadline:
             sentence, expected = expectations[rng.integers(len(expectations))]
             try:
-                (answer,) = client.translate([sentence])
-            except UserError as error:
+                answer = translated(session, address, sentence)
+            except requests.RequestException as error:
                 kind, problem = "failed", str(error)
             else:
                 kind, problem = outcome(answer, expected), f"{sentence} -> {answer}"
@@ -109,14 +122,11 @@ def put_under_load(
     return load, time.perf_counter() - started
 
 
-def row(
-    clients: int, protocol: str, load: Load, seconds: float, sizes: Sequence[int]
-) -> dict[str, Any]:
+def row(clients: int, load: Load, seconds: float, sizes: Sequence[int]) -> dict[str, Any]:
     """A line of the table."""
     p50, p90, p99 = np.percentile(load.seconds, [50, 90, 99]) * 1000
     return {
         "clients": clients,
-        "protocol": protocol,
         "seconds": round(seconds, 1),
         "sentences_per_s": round(len(load.seconds) / seconds, 2),
         "p50_ms": round(p50, 1),
@@ -141,14 +151,11 @@ def measure(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[s
     expectations = list(zip(sentences, expected, strict=True))
     rows, problems = [], []
     with serving(arguments.model, arguments.batching, **ENVIRONMENT) as server:
-        address = server.rest if arguments.protocol == "rest" else server.grpc
         for clients in tqdm(arguments.clients, unit="load"):
             ran = len(batch_sizes(server))
-            load, seconds = put_under_load(
-                address, arguments.protocol, expectations, clients, arguments.seconds
-            )
+            load, seconds = put_under_load(server.rest, expectations, clients, arguments.seconds)
             sizes = batch_sizes(server)[ran:]
-            rows.append(row(clients, arguments.protocol, load, seconds, sizes))
+            rows.append(row(clients, load, seconds, sizes))
             problems += load.problems
     return rows, problems
 
@@ -163,7 +170,6 @@ def main() -> int:
     )
     parser.add_argument("--seconds", type=float, default=60.0, help="of each load; default: 60")
     parser.add_argument("--sentences", type=int, default=1000, help="of the text; default: 1000")
-    parser.add_argument("--protocol", choices=["rest", "grpc"], default="rest")
     parser.add_argument(
         "--batching", type=Path, help="batching parameters; default: MODEL/batching_parameters.txt"
     )

@@ -9,7 +9,12 @@ from support.searching import beam_search, quick_search
 
 from keras_transformer import Ensemble, SamplingOptions, SearchOptions
 from keras_transformer._backend.compile_function import makes_graphs
-from keras_transformer.decoding.batch_search import FEW_SHAPES, MANY_SHAPES, BatchSearch
+from keras_transformer.decoding.batch_search import (
+    FEW_SHAPES,
+    FIXED_SHAPES,
+    MANY_SHAPES,
+    BatchSearch,
+)
 from keras_transformer.decoding.decoding_loop import make_strategy, search
 from keras_transformer.decoding.request import Request
 from keras_transformer.decoding.sampling import random_numbers
@@ -80,6 +85,7 @@ def staged(model, request, options, shapes=MANY_SHAPES):
         (FixedModel, MANY_SHAPES, {(32,), (16,), (8,), (2,)}),
         (GrowingModel, FEW_SHAPES, {(32, 6), (32, 26), (8, 26)}),
         (FixedModel, FEW_SHAPES, {(32,), (8,)}),
+        (GrowingModel, FIXED_SHAPES, {(32, 26)}),
     ],
 )
 def test_finds_what_search_finds_in_fewer_rows(kind, shapes, compiled):

@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from keras_transformer.decoding.batches import FEW_SHAPES, length_batches, pair_batches
+from keras_transformer.decoding.batches import (
+    FEW_SHAPES,
+    FIXED_SHAPES,
+    fixed_shapes,
+    length_batches,
+    pair_batches,
+)
 
 pytestmark = pytest.mark.once
 
@@ -51,3 +57,19 @@ def test_a_short_list_has_one_shape_unless_one_is_much_longer():
     assert shapes([40, *[20] * 99]) == [(32, 32, 64)] * 3 + [(4, 32, 64)]
     assert shapes([40, *[20] * 299]) == [(32, 32, 64), *[(64, 64, 32)] * 4, (12, 64, 32)]
     assert shapes([600, *[20] * 9]) == [(2, 2, 1024), (8, 16, 32)]
+
+
+@pytest.mark.parametrize(
+    ("most", "tokens", "longest"), [(64, 2048, 256), (64, 512, 60), (5, 9, 99)]
+)
+def test_a_server_knows_all_shapes_of_its_batches(most, tokens, longest):
+    known = {*fixed_shapes(most, tokens, longest)}
+    assert len(known) <= 9
+    generator, found = np.random.default_rng(4), set()
+    for _ in range(300):
+        lengths = generator.integers(
+            1, generator.integers(2, longest + 2), generator.integers(1, most + 1)
+        )
+        batches = length_batches(lengths.tolist(), tokens, longest, FIXED_SHAPES)
+        found |= {(rows, width) for _, rows, width in batches}
+    assert found == known

@@ -6,8 +6,6 @@ import pytest
 from support.exporting import Exporting, exporting_fixture  # noqa: F401
 from support.served_model import Server, serving
 
-from keras_transformer.serving import ServingClient, connect
-
 BATCHING = """
 max_batch_size { value: 1000 }
 batch_timeout_micros { value: 20000 }
@@ -23,8 +21,3 @@ def server(exporting: Exporting, tmp_path_factory: pytest.TempPathFactory) -> It
     batching.write_text(BATCHING)
     with serving(exporting.folder / "model", batching) as started:
         yield started
-
-
-@pytest.fixture(scope="session")
-def client(server: Server) -> ServingClient:
-    return connect("model", server.rest)

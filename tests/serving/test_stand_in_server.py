@@ -1,45 +1,68 @@
-"""The client and its command against a model server: batches, order and errors."""
+"""The requests of docs/how-to/export-saved-model.md to a model server, and batches of requests."""
 
+import json
+import re
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import requests
-from support.command_line import fails, succeeds
-
-from keras_transformer.serving import connect
 
 pytestmark = pytest.mark.once
 LINES = ["bad cab", "", "fed a deaf face", "dab"]
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "export-saved-model.md"
 
 
-def test_requests_at_the_same_time_share_batches_and_keep_their_answers(server, client):
-    def translate(text):
-        return connect("model", server.rest).translate([text])[0].text
+@pytest.fixture(scope="module")
+def documented(server):
+    """What each code block of the page's section prints, in this order."""
+    section = PAGE.read_text("utf-8").split("## Ask the server")[1].split("\n## ")[0]
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    found = []
+    for language, code in blocks:
+        code = code.replace("http://localhost:8501", server.rest).replace("/quickstart:", "/model:")
+        code = code.replace("localhost:8500", server.grpc).replace('"quickstart"', '"model"')
+        code = code.replace("twenty-six", "bad cab").replace("thirty-one", "dab")
+        shell = ["bash", "-c"] if language == "bash" else [sys.executable, "-c"]
+        child = subprocess.run([*shell, code], capture_output=True, text=True)
+        assert child.returncode == 0, child.stderr[-4000:]
+        found.append(child.stdout)
+    return found
+
+
+def test_documented_requests_get_the_same_translations(documented):
+    curl, rest, grpc = documented
+    expected = json.loads(curl)["outputs"]
+    assert len(expected["translation"]) == len(expected["score"]) == 1
+    (text,) = expected["translation"]
+    best, n_best = rest.splitlines()
+    assert best.startswith(f"[{text!r}, ") and n_best.startswith(f"[{text!r}, ")
+    assert grpc == f"[{text!r}]\n"
+
+
+def test_requests_at_the_same_time_share_batches_and_keep_their_answers(server):
+    def translate(lines):
+        body = {"inputs": {"text": lines}}
+        answer = requests.post(f"{server.rest}/v1/models/model:predict", json=body)
+        return answer.json()["outputs"]["translation"]
 
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(translate, LINES * 8))
-    assert answers == [x.text for x in client.translate(LINES)] * 8
+        answers = list(pool.map(translate, [[x] for x in LINES * 8]))
+    assert answers == [[x] for x in translate(LINES)] * 8
     assert max(requests.get(f"{server.rest}/stand_in/batch_sizes").json()[:-1]) > 1
 
 
-def test_the_command_translates_a_file_in_order(server, client, tmp_path):
-    (tmp_path / "in").write_text("\n".join(LINES) + "\n")
-    arguments = ["client", "model", tmp_path / "in", "--address", server.rest, "--batch-size", 3]
-    succeeds(*arguments, "--output", tmp_path / "out")
-    expected = [x.text for x in client.translate(LINES)]
-    assert (tmp_path / "out").read_text().splitlines() == expected
-    found = succeeds(*arguments, "--n-best", 2, "--scores").splitlines()
-    best = client.translate_nbest(LINES, 2)
-    assert found[:2] == [f"{x.score:.4f}\t{x.text}" for x in best[0]]
-    assert len(found) == 2 * len(LINES) and found[3] == "-inf\t"
-
-
-def test_wrong_uses_of_the_command_are_one_line(server, client, tmp_path):
-    (tmp_path / "in").write_text("a\n")
-    where = [tmp_path / "in", "--address", server.rest]
-    for arguments, message in (
-        (["other", *where, "--retries", 0], "not found for request: Latest(other)"),
-        (["model", *where, "--model-version", 7, "--retries", 0], "request: Specific(model, 7)"),
-        (["model", *where, "--n-best", "5"], "number of beams on"),
-    ):
-        assert message in fails("client", *arguments)
+@pytest.mark.parametrize(
+    ("name", "body", "message"),
+    [
+        ("other", {}, "not found for request: Latest(other)"),
+        ("model/versions/7", {}, "not found for request: Specific(model, 7)"),
+        ("model", {"signature_name": "absent"}, 'signature key \\"absent\\" not found'),
+    ],
+)
+def test_wrong_requests_are_refused(server, name, body, message):
+    url = f"{server.rest}/v1/models/{name}:predict"
+    answer = requests.post(url, json={"inputs": {"text": ["a"]}, **body})
+    assert answer.status_code in (400, 404) and message in answer.text

@@ -6,9 +6,11 @@ Hypothesis (the library) chooses options, sentences, constraints and batches at 
 import functools
 from typing import NamedTuple
 
+import keras
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings, strategies as st
+from support.digits import Copier, new_translator
 from support.fake_models import EOS, PrefixModel
 from support.searching import eagerly
 
@@ -158,3 +160,19 @@ def test_a_line_is_translated_as_it_is_alone(case):
                 assume(False)
             alone = [translated(each, [line], fields)[0] for line in lines]
     check_translations(whole, alone)
+
+
+def test_a_translator_of_a_server_compiles_all_that_it_needs_and_translates_the_same():
+    model, lines = Copier(), ["1" * n for n in range(1, 31)] + ["2" * 40, ""]
+    lines, options = [line + "3" for line in lines], {"beam_size": 2, "n_best": 2}
+    expected = new_translator(Copier(), **options)
+    prepared = new_translator(model, tokens_per_batch=128, **options)
+    prepared.prepare(16, max_length=20)
+    traced = len(model.shapes)
+    for count in (1, 3, 16):
+        for texts in (lines[:count], lines[-count:]):
+            assert prepared.translate(texts) == expected.translate(texts)
+            found = prepared.translate_nbest(texts, alignments=True)
+            assert [x.text for x, _ in found] == texts
+    is_compiled = keras.config.backend() != "torch"
+    assert (len(model.shapes) == traced) == is_compiled

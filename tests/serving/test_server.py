@@ -1,0 +1,291 @@
+"""The routes of the server, on a translator without a model."""
+
+import json
+import re
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlencode, urlsplit
+
+import pytest
+import requests
+from support.running_server import Upper, running
+
+from keras_transformer.translation.glossary import Glossary
+
+pytestmark = pytest.mark.once
+PAIR = {"source": "en", "target": "de"}
+SECRET = "Zugspitze"
+
+
+@pytest.fixture(scope="module")
+def server():
+    pairs = {("en", "de"): Upper(), ("fr", "de"): Upper(), ("de", "en"): Upper()}
+    with running(pairs, {"cars": Glossary({"car": "Auto"})}, char_limit=200, batch_limit=3) as url:
+        yield url
+
+
+@pytest.fixture
+def slow():
+    """A translator whose batches wait, and a function that serves it."""
+    translator = Upper()
+    translator.gate.clear()
+    yield translator
+    translator.gate.set()
+
+
+def post(url, route="/translate", **body):
+    return requests.post(url + route, json=PAIR | body, timeout=20)
+
+
+def value(url, name):
+    found = re.search(
+        rf"^keras_transformer_{name} (\S+)", requests.get(f"{url}/metrics").text, re.M
+    )
+    return float(found[1])
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_json_a_form_and_the_query_are_the_same_request(server):
+    given = PAIR | {"q": "Ein & ä?", "format": "text", "api_key": "ignored"}
+    asked = (
+        requests.post(f"{server}/translate", json=given),
+        requests.post(f"{server}/translate", data=given),
+        requests.post(f"{server}/translate", files={name: (None, x) for name, x in given.items()}),
+        requests.post(f"{server}/translate?{urlencode(given)}"),
+    )
+    assert [x.json() for x in asked] == [{"translatedText": "EIN & Ä?"}] * 4
+
+
+@pytest.mark.parametrize(
+    "q, found",
+    [
+        ("One. Two!\n\n  three \r\n", "ONE. TWO!\n\n  THREE \r\n"),
+        (" \n", " \n"),
+        (["a", "", "b. c"], ["A", "", "B. C"]),
+        (["a"], ["A"]),
+    ],
+)
+def test_lists_lines_and_white_space_stay(server, q, found):
+    assert post(server, q=q).json() == {"translatedText": found}
+
+
+@pytest.mark.parametrize(
+    "q, found",
+    [
+        (
+            "<p>a <b>c &amp; d</b></p><script>x < 1</script>",
+            "<p>A <b>C &amp; D</b></p><script>x < 1</script>",
+        ),
+        ("a &lt;img src=x&gt;", "A &lt;IMG SRC=X&gt;"),
+        ("a<br>b<!-- c --><p>d <i><b>e</b></i>", "A<br>B<!-- c --><p>D <i><b>E</b></i>"),
+    ],
+)
+def test_html_keeps_its_markup(server, q, found):
+    assert post(server, q=q, format="html").json()["translatedText"] == found
+    assert post(server, q=[q, q], format="html").json()["translatedText"] == [found, found]
+
+
+def test_alternatives_are_other_translations_at_most_as_many_as_wanted(server):
+    found = post(server, q="a b", alternatives=5).json()
+    assert found == {"translatedText": "A B", "alternatives": ["b a"]}
+    assert post(server, q=["a b", ""], alternatives=1).json()["alternatives"] == [["b a"], []]
+    assert post(server, q="a b", alternatives=1, format="html").json()["alternatives"] == []
+
+
+def test_a_glossary_has_a_name(server, monkeypatch):
+    seen = []
+    translate = Upper.translate_segments
+    monkeypatch.setattr(
+        Upper, "translate_segments", lambda x, *y, **z: seen.append(z) or translate(x, *y, **z)
+    )
+    assert post(server, q="a\n b {c}", glossary="cars").json() == {"translatedText": "A\n B {c}"}
+    assert seen[0]["glossary"].terms == {"car": "Auto"}
+
+
+def test_auto_is_one_of_the_source_languages_of_the_target(server):
+    text = "Où est la gare ? Je voudrais une chambre pour deux personnes."
+    found = post(server, q=[text, "a"], source="auto").json()["detectedLanguage"]
+    assert found[0] == found[1] and found[0]["language"] == "fr" and found[0]["confidence"] > 90
+    found = requests.post(f"{server}/detect", json={"q": text}).json()
+    assert found[0]["language"] == "fr" and {x["language"] for x in found} == {"de", "en", "fr"}
+    assert sum(x["confidence"] for x in found) == pytest.approx(100)
+    only = post(server, q=text, source="auto", target="en").json()
+    assert only["detectedLanguage"] == {"confidence": 100.0, "language": "de"}
+
+
+def test_a_client_learns_what_there_is(server):
+    assert requests.get(f"{server}/languages").json() == [
+        {"code": "de", "name": "German", "targets": ["en"]},
+        {"code": "en", "name": "English", "targets": ["de"]},
+        {"code": "fr", "name": "French", "targets": ["de"]},
+    ]
+    settings = requests.get(f"{server}/frontend/settings").json()
+    assert settings["charLimit"] == 200 and not settings["keyRequired"]
+    assert settings["language"]["source"] == {"code": "en", "name": "English"}
+    assert requests.get(f"{server}/health").json() == {"status": "ok"}
+    body = requests.get(f"{server}/spec").json()["paths"]["/translate"]["post"]["requestBody"]
+    assert "alternatives" in body["content"]["application/json"]["schema"]["properties"]
+
+
+@pytest.mark.parametrize(
+    "body, message",
+    [
+        ({"q": ""}, "q: "),
+        ({"q": []}, "q: "),
+        ({"q": 7}, "Received: 7"),
+        ({"q": ["a", None]}, "q: "),
+        ({"q": "a" * 201}, "at most 200 characters. Received: 201"),
+        ({"q": ["a" * 101, "b" * 100]}, "at most 200 characters. Received: 201"),
+        ({"q": ["a"] * 4}, "at most 3 texts. Received: 4"),
+        ({"q": "a", "target": "fr"}, "translates en to de, fr to de, de to en. Received: en to fr"),
+        ({"q": "a", "source": "auto", "target": "ko"}, "Received: auto to ko"),
+        ({"q": "a", "source": "../../etc"}, "Received: ../../etc to de"),
+        ({"q": "a", "format": "pdf"}, "Received: 'pdf'"),
+        ({"q": "a", "alternatives": -1}, "Received: -1"),
+        ({"q": "a", "alternatives": "x"}, "Received: 'x'"),
+        ({"q": "a", "glossary": "b"}, "glossary must be one of: cars. Received: b"),
+    ],
+)
+def test_a_wrong_request_is_answered_with_the_rule_and_what_came(server, body, message):
+    answer = post(server, **body)
+    assert answer.status_code == 400 and [*answer.json()] == ["error"]
+    assert message in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[1]",
+        b"null",
+        b"\xff",
+        b'{"q": "\\ud800", "source": "en", "target": "de"}',
+        b"[" * 20000,
+        b'{"q": 1' + b"0" * 20000 + b"}",
+        json.dumps({"q": "a", "source": "en", "target": "d" * 101}).encode(),
+    ],
+    ids=range(9),
+)
+def test_hostile_json_is_a_wrong_request(server, content):
+    headers = {"Content-Type": "application/json"}
+    answer = requests.post(f"{server}/translate", content, headers=headers)
+    assert answer.status_code == 400 and [*answer.json()] == ["error"]
+
+
+def test_other_routes_methods_and_files_are_refused(server):
+    file = {"q": ("name", b"a")}
+    asked = (
+        requests.get(f"{server}/translate"),
+        requests.get(f"{server}/nothing"),
+        requests.post(f"{server}/translate", data=PAIR, files=file),
+    )
+    assert [x.status_code for x in asked] == [405, 404, 400]
+    assert all([*x.json()] == ["error"] for x in asked)
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_a_large_body_is_refused_before_it_is_read(server, is_chunked):
+    address = urlsplit(server)
+    with socket.create_connection((address.hostname, address.port), timeout=20) as client:
+        length = "Transfer-Encoding: chunked" if is_chunked else "Content-Length: 100000000"
+        head = f"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n{length}"
+        part = b"a" * 50_000
+        chunk = b"%x\r\n%s\r\n" % (len(part), part) if is_chunked else part
+        client.sendall(head.encode() + b"\r\n\r\n" + 2 * chunk)
+        assert client.recv(100).startswith(b"HTTP/1.1 413 ")
+
+
+def test_a_request_needs_one_of_the_keys():
+    with running({("en", "de"): Upper()}, {}, ["one", "zwei ü"]) as url:
+        keys = (None, "", "on", "one ", "ü" * 999, "one", "zwei ü")
+        found = [post(url, q="a", api_key=key).status_code for key in keys]
+        assert found == [403] * 5 + [200] * 2
+        assert requests.post(f"{url}/detect", json={"q": "a"}).status_code == 403
+        assert requests.get(f"{url}/frontend/settings").json()["keyRequired"]
+
+
+def test_only_pages_of_given_origins_may_ask():
+    own, other = "https://own.example", "https://other.example"
+    with running({("en", "de"): Upper()}, cors=(own,)) as url:
+        found = [requests.get(f"{url}/languages", headers={"Origin": x}) for x in (own, other)]
+    allowed = [x.headers.get("Access-Control-Allow-Origin") for x in found]
+    assert allowed == [own, None]
+
+
+def test_requests_at_the_same_time_are_translated_together(slow):
+    texts = [f"text {n}" for n in range(32)]
+    with running({("en", "de"): slow}, max_batch=10) as url, ThreadPoolExecutor(40) as pool:
+        first = pool.submit(post, url, q="first")
+        wait_for(lambda: slow.batches)
+        others = [pool.submit(post, url, q=text) for text in texts]
+        html = pool.submit(post, url, q="<b>c</b>", format="html")
+        wait_for(lambda: value(url, 'waiting_sentences{pair="en-de"}') == 34)
+        slow.gate.set()
+        found = [x.result().json()["translatedText"] for x in (first, *others, html)]
+    assert found == ["FIRST", *map(str.upper, texts), "<b>C</b>"]
+    assert sorted(map(len, slow.batches)) == [1, 1, 2, 10, 10, 10]
+
+
+def test_a_failing_sentence_spares_its_batch_and_its_text_is_not_shown(slow, capfd):
+    slow.gate.set()
+    with running({("en", "de"): slow}) as url:
+        slow.gate.clear()
+        with ThreadPoolExecutor(4) as pool:
+            texts = ("first", "a", "boom", f"{SECRET}?key=1")
+            asked = [pool.submit(post, url, q=texts[0])]
+            wait_for(lambda: slow.batches)
+            asked += [pool.submit(post, url, q=text) for text in texts[1:]]
+            wait_for(lambda: value(url, 'waiting_sentences{pair="en-de"}') == 4)
+            slow.gate.set()
+            found = [x.result() for x in asked]
+        requests.post(f"{url}/translate?q={SECRET}&source={SECRET}&target=de&api_key={SECRET}")
+        metrics = requests.get(f"{url}/metrics").text
+    assert [x.status_code for x in found] == [200, 200, 500, 200]
+    assert found[2].json() == {"error": "internal error"}
+    shown = "".join((metrics, *capfd.readouterr()))
+    assert "ValueError" in shown and SECRET not in shown
+    assert 'route="/translate",status="500"' in metrics
+
+
+def test_overload_time_outs_and_lost_clients_leave_nothing_waiting(slow):
+    waiting = 'waiting_sentences{pair="en-de"}'
+    with running({("en", "de"): slow}, max_waiting=3, timeout=2) as url:
+        with ThreadPoolExecutor(4) as pool:
+            first = pool.submit(post, url, q="a")
+            wait_for(lambda: slow.batches)
+            second = pool.submit(post, url, q="Bad. Cab.")
+            wait_for(lambda: value(url, waiting) == 3)
+            full = post(url, q="d")
+            assert full.status_code == 503 and full.headers["Retry-After"] == "1"
+            late = [first.result(), second.result()]
+        assert [x.status_code for x in late] == [504] * 2 and value(url, waiting) == 0
+        with pytest.raises(requests.Timeout):
+            requests.post(f"{url}/translate", json=PAIR | {"q": "gone"}, timeout=0.3)
+        wait_for(lambda: value(url, waiting) == 0)
+        slow.gate.set()
+        assert post(url, q="One. Two. Three. Four.").status_code == 200  # alone, all may wait
+    assert slow.batches == [["a"], ["One.", "Two.", "Three.", "Four."]]
+
+
+def test_a_request_whose_body_does_not_end_is_a_time_out():
+    with running({("en", "de"): Upper()}, timeout=0.2) as url:
+        address = urlsplit(url)
+        with socket.create_connection((address.hostname, address.port), timeout=20) as client:
+            head = b"POST /detect HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+            client.sendall(head + b"Content-Length: 9\r\n\r\n{")
+            assert client.recv(100).startswith(b"HTTP/1.1 504 ")
+
+
+def test_pages_name_no_other_host(server):
+    for path in ("/", "/docs"):
+        page = requests.get(server + path)
+        assert not re.findall(r"(?://|https?:)", page.text)
+        assert "default-src 'none'" in page.headers["Content-Security-Policy"]
