@@ -31,12 +31,9 @@ from keras_transformer.models.base import in_float32
 from keras_transformer.translation.base_translator import EXTRA_LENGTH, Overlong
 from keras_transformer.translation.translator import Translator
 
-OnnxWeights = Literal["float32", "int8"]
+OnnxWeights = Literal["float32", "int8", "int8_weights"]
+# The constants of at least a page. Their offsets are multiples of it, for memory-mapping.
 WEIGHTS = "weights.bin"
-
-# A constant of less than `PAGE` bytes is stored in its graph, a larger one in the file `WEIGHTS`.
-# Offsets in this file are multiples of `PAGE`, so that the constants can be memory-mapped.
-PAGE = 4096
 
 # What `config.json` has of the tokenizer.
 _OF_TOKENIZER = (
@@ -80,9 +77,10 @@ def export_onnx(
         model: A `Transformer` with full attention.
         tokenizer: The `Tokenizer` that the model was trained with.
         directory: A new or empty folder. If export or comparison fails, nothing is written.
-        quantization: `"float32"` for no quantization, or `"int8"` for dynamic quantization of
-            linear layers and embeddings. Where onnxruntime supports it, each column of a weight
-            matrix has its own scale. Defaults to `"float32"`.
+        quantization: `"float32"` for no quantization, `"int8"` for dynamic quantization of
+            linear layers and embeddings, which computes with integers, or `"int8_weights"` for the
+            smallest file: each word or column of a matrix has its own scale, and all computation
+            is float32. Defaults to `"float32"`.
         sentences: Source sentences for the comparison. Defaults to None, which means random
             sentences.
         beam_size: Default beam size of `translate.py` and `onnx_translator`. Defaults to 4.
@@ -110,6 +108,9 @@ def export_onnx(
     }
     if quantization == "int8":
         graphs = {name: _quantized(graph) for name, graph in graphs.items()}
+    elif quantization == "int8_weights":
+        for graph in graphs.values():
+            onnx_graph.round_weights(graph)
     has_one_model = tokenizer.source_model == tokenizer.target_model
     config = {
         **{name: getattr(tokenizer, name) for name in _OF_TOKENIZER},
@@ -161,6 +162,8 @@ def _save(graphs: dict[str, Any], directory: Path) -> None:
     """Writes each graph to a file, and the large constants of all graphs to another file."""
     from onnx import numpy_helper
     from onnx.external_data_helper import set_external_data
+
+    from keras_transformer.formats.onnx_graph import PAGE
 
     offsets: dict[bytes, int] = {}
     constants = [constant for graph in graphs.values() for constant in graph.graph.initializer]
