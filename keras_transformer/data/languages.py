@@ -39,13 +39,6 @@ def language_of(name: str) -> str | None:
     return standardize_tag(name) if is_code else None
 
 
-def standard_code(code: str) -> str:
-    """Returns the code of a language as BCP 47 has it: pt-BR for pt_br, en for eng."""
-    from langcodes import standardize_tag
-
-    return str(standardize_tag(code))
-
-
 def closest_language(code: str, names: Iterable[str], other_region: bool = False) -> str | None:
     """Returns the name that is closest to the code of a language, or None.
 

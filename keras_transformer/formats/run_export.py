@@ -217,11 +217,11 @@ def _export(run: Run, options: ExportOptions) -> Exported:
         found = export_hugging_face(model, tokenizer, output, search, languages, sentences)
     else:
         own = search.model_dump(include={*_ONNX.search})
-        given = model, tokenizer, output, weights, sentences
         if options.format == "onnx":
-            found = export_onnx(*given, **own)
+            found = export_onnx(model, tokenizer, output, weights, sentences, **own)
         else:
-            found = export_web(*given, languages, options.onnxruntime_web, **own)
+            own |= {"languages": languages, "onnxruntime_web": options.onnxruntime_web}
+            found = export_web(model, tokenizer, output, weights, sentences=sentences, **own)
     return Exported(output, str(found))
 
 

@@ -6,8 +6,7 @@ const [, , folder, linesFile, method = "translate"] = process.argv;
 const { Translator, join } = await import(`${folder}/translator.js`);
 const ort = await import(`${folder}/onnxruntime/ort.js`);
 const read = async (path) => new Uint8Array(gunzipSync(await readFile(`${folder}/${path}.gz`)));
-Object.assign(ort.env.wasm, { numThreads: 1, wasmBinary: await read("onnxruntime/ort.wasm") });
-const translator = await Translator.open(ort, (path) => read(`model/${path}`));
+const translator = await Translator.open(ort, read);
 const translations = [];
 for (const line of JSON.parse(await readFile(linesFile, "utf8"))) {
   translations.push(await (method === "join" ? join(line) : translator[method](line)));
