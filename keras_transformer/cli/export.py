@@ -23,8 +23,8 @@ class FormatOptions(parameters.ShortlistOptions):
     quantization: str | None = Field(None, title="TYPE")
     """Data type of the weights. saved_model: float32. ctranslate2: float32, int8, int8_float32,
     int8_float16, int8_bfloat16, int16, float16, bfloat16. onnx: float32, int8, int8_weights. web:
-    int8_weights, float32. hugging_face: float32. run: float32, float16. Default: the first of the
-    format."""
+    int8_weights, float32. hugging_face: float32. run: float32, float16. Default: the first one of
+    the format."""
     onnxruntime_web: AnyPath = None
     """Folder of the npm package onnxruntime-web, for the format web. Default: download it once."""
 
@@ -40,17 +40,17 @@ def export_command(run: Path, options: FormatOptions, search: Given) -> None:
     The format saved_model is for TensorFlow Serving. The exported model takes and returns strings.
     Each export is a new version of the model. The format ctranslate2 is for ctranslate2.Translator.
     The format onnx contains the encoder and one step of the decoder. It also contains translate.py,
-    a beam search that needs only NumPy, onnxruntime and sentencepiece. The format web is a page that
-    translates in the browser, from any server of static files. The format hugging_face is
-    for AutoTokenizer and AutoModelForSeq2SeqLM of transformers. The format run is a small run
-    folder for other users: recipe, tokenizer, model, validation and test text.
+    a beam search that needs only NumPy, onnxruntime and sentencepiece. The format web is a page
+    that translates in the browser, from any server for static files. The format hugging_face is for
+    AutoTokenizer and AutoModelForSeq2SeqLM of transformers. The format run is a small run folder
+    for other users: recipe, tokenizer, model, validation and test text.
 
     The command translates some sentences of the run with the export and with the model, and
     compares the results. If the results of a float32 export differ, the command fails and writes no
     export. Search options become the defaults of the export. The format saved_model supports all
     search options and --shortlist. The formats onnx and web support only the beam size, the length
-    penalty and the maximum length, hugging_face only the beam size and the length penalty (0, or of the
-    form power). If the recipe has other search options, set them to their defaults. The formats
+    penalty and the maximum length, hugging_face only the beam size and the length penalty (0, or of
+    the form power). If the recipe has other search options, set them to their defaults. The formats
     ctranslate2 and run support no search options.
 
     \b

@@ -236,8 +236,8 @@ def download(name: str, folder_url: str, sha256: str, advice: str = _ADVICE) -> 
     verified. Every call verifies the file in the cache, and downloads a damaged file again.
     (`keras.utils.get_file` has no timeout, and other processes see its incomplete file.)
 
-    Raises `UserError`, with `advice`, if the download fails, if the server is silent for a minute, or if the
-    SHA-256 of the file is not `sha256` (64 lower-case hex digits).
+    Raises `UserError`, with `advice`, if the download fails, if the server is silent for a minute,
+    or if the SHA-256 of the file is not `sha256` (64 lower-case hex digits).
     """
     path = keras_home() / "keras_transformer" / sha256[:16] / name
     url = f"{folder_url.rstrip('/')}/{quote(name)}"

@@ -34,34 +34,27 @@ _CHILD = "import sys; from keras_transformer.formats.run_export import main; mai
 
 
 class _Format(NamedTuple):
-    """The types of weights, the search options, the packages and their extra of a format.
+    """The types of weights and the search options of a format, and the packages that it needs.
 
-    The first type of weights is the default.
+    The first type of weights is the default. The first package names the extra with all of them.
     """
 
     quantizations: tuple[str, ...] = ("float32",)
     search: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
-    extra: str = ""
 
 
-_ONNX = _Format(
-    get_args(OnnxWeights),
-    ("beam_size", "length_penalty", "max_length"),
-    ("onnx", "onnxruntime"),
-    "onnx",
-)
-
-
+_OF_ONNX = {
+    "search": ("beam_size", "length_penalty", "max_length"),
+    "packages": ("onnx", "onnxruntime"),
+}
 FORMATS = {
     "saved_model": _Format(
-        search=tuple(SearchOptions.model_fields),
-        packages=("tensorflow", "tensorflow_text"),
-        extra="tensorflow",
+        search=tuple(SearchOptions.model_fields), packages=("tensorflow", "tensorflow_text")
     ),
-    "ctranslate2": _Format(QUANTIZATIONS, packages=("ctranslate2",), extra="ctranslate2"),
-    "onnx": _ONNX,
-    "web": _ONNX._replace(quantizations=get_args(WebWeights)),
+    "ctranslate2": _Format(QUANTIZATIONS, packages=("ctranslate2",)),
+    "onnx": _Format(get_args(OnnxWeights), **_OF_ONNX),
+    "web": _Format(get_args(WebWeights), **_OF_ONNX),
     "hugging_face": _Format(search=("beam_size", "length_penalty", "length_penalty_form")),
     "run": _Format(get_args(RunWeights)),
 }
@@ -112,8 +105,11 @@ class ExportOptions(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         check_quantization(self.format, self.weights, FORMATS[self.format].quantizations)
-        if self.shortlist and self.format != "saved_model":
-            raise ValueError(f"only saved_model supports a shortlist. Received: {self.format}")
+        given = {"saved_model": self.shortlist, "web": self.onnxruntime_web}
+        names = {"saved_model": "a shortlist", "web": "onnxruntime_web"}
+        for format in given:
+            if given[format] and self.format != format:
+                raise ValueError(f"only {format} supports {names[format]}. Received: {self.format}")
         if self.search is not None and not FORMATS[self.format].search:
             others = ", ".join(name for name, x in FORMATS.items() if x.search)
             raise ValueError(
@@ -164,7 +160,7 @@ def export_run(run: Run | str | Path, options: ExportOptions) -> Exported:
     if missing := [name for name in FORMATS[format].packages if not find_spec(name)]:
         raise UserError(
             f"the format {format} needs {' and '.join(missing)}: "
-            f"pip install 'keras3-transformer[{FORMATS[format].extra}]'"
+            f"pip install 'keras3-transformer[{FORMATS[format].packages[0]}]'"
         )
     complete = options.model_copy(update={"search": search, "output": directory})
     print("Exporting the model, and comparing the export with the model.", file=sys.stderr)
@@ -216,7 +212,7 @@ def _export(run: Run, options: ExportOptions) -> Exported:
     elif options.format == "hugging_face":
         found = export_hugging_face(model, tokenizer, output, search, languages, sentences)
     else:
-        own = search.model_dump(include={*_ONNX.search})
+        own = search.model_dump(include={*FORMATS["onnx"].search})
         if options.format == "onnx":
             found = export_onnx(model, tokenizer, output, weights, sentences, **own)
         else:

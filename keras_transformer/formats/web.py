@@ -47,7 +47,10 @@ def export_web(
     >>> export_web(open_model(run), run.tokenizer(), "exports/quickstart/web")
 
     Args:
-        model, tokenizer, directory, quantization: As for `export_onnx`.
+        model: A `Transformer` with full attention.
+        tokenizer: The `Tokenizer` that the model was trained with.
+        directory: A new or empty folder. If export or comparison fails, nothing is written.
+        quantization: `"int8_weights"` or `"float32"`. Defaults to `"int8_weights"`.
         languages: The codes of the source and the target language, if they are known.
         onnxruntime_web: The folder of the npm package onnxruntime-web. Defaults to None, which
             means a download, which is kept in `KERAS_HOME`.
