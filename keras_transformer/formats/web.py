@@ -13,6 +13,7 @@ from keras_transformer._files import atomic_write, check_is_free
 from keras_transformer.data.languages import is_right_to_left
 from keras_transformer.data.text_files import download
 from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.errors import UserError
 from keras_transformer.formats.comparison import Agreement
 from keras_transformer.formats.onnx import export_onnx
 from keras_transformer.models import Transformer
@@ -63,7 +64,11 @@ def export_web(
                 for name in _RUNTIME:
                     package.extract(f"package/{name}", temporary, filter="data")
             onnxruntime_web = Path(temporary, "package")
-        files = {own: Path(onnxruntime_web, name).read_bytes() for name, own in _RUNTIME.items()}
+        try:
+            places = {own: Path(onnxruntime_web, name) for name, own in _RUNTIME.items()}
+            files = {own: place.read_bytes() for own, place in places.items()}
+        except OSError as error:
+            raise UserError(f"{error.filename} is missing: {_ADVICE}") from None
         files |= {path.name: path.read_bytes() for path in _PAGE.iterdir()}
         onnx = Path(temporary, "onnx")
         found = export_onnx(model, tokenizer, onnx, quantization, **arguments)

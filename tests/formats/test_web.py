@@ -1,38 +1,53 @@
-"""The page that translates in the browser: tokenizer and search in Node, the whole in Chromium."""
+"""The page that translates in the browser: its parts in Node.js, the whole of it in Chromium."""
 
+import gzip
 import io
 import json
 import random
+import re
 import shutil
 import subprocess
+import warnings
 from pathlib import Path
 
 import pytest
 import sentencepiece
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
+from support.command_line import fails, succeeds
+from support.contract import randomize
+from support.local_server import answer, local_server
+from support.parallel_text import SENTENCES
 
-import keras_transformer
+from keras_transformer import SearchOptions, Tokenizer, Translator, UserError
+from keras_transformer.data.text_files import download
+from keras_transformer.formats import export_web, web
+from keras_transformer.models import Transformer
+
+pytest.importorskip("onnx", reason="onnx is an optional dependency")
+pytest.importorskip("onnxruntime", reason="onnxruntime is an optional dependency")
 
 pytestmark = pytest.mark.once
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = ROOT / "tests" / "support"
-PAGE = Path(keras_transformer.__file__).parent / "formats" / "templates" / "web"
-TEXT = ROOT / "saved_models" / "tatoeba_en_de" / "text"
+TATOEBA = ROOT / "saved_models" / "tatoeba_en_de"
+TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".gz": "text/plain"}
 
 
 def lines_of(name, count):
-    return (TEXT / name).read_text("utf-8").splitlines()[:count]
+    return (TATOEBA / name).read_text("utf-8").splitlines()[:count]
 
 
 @pytest.fixture(scope="session")
 def node():
-    """Runs a program in Node.js, and returns what it prints as JSON."""
+    """Runs a program in Node.js with the scripts of a folder, and returns the JSON it prints."""
     if not (found := shutil.which("node")):
-        pytest.skip("node is not installed")
+        pytest.skip("Node.js is not installed")
 
-    def run(script, *arguments):
-        words = [found, SCRIPTS / script, *arguments]
+    def run(script, folder, values=(), method="translate"):
+        (folder / "package.json").write_text('{"type": "module"}')
+        (folder / "values.json").write_text(json.dumps(values))
+        script = ROOT / "tests" / "support" / script
+        words = [found, script, folder, folder / "values.json", method]
         done = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
@@ -40,25 +55,38 @@ def node():
     return run
 
 
+@pytest.fixture(scope="session")
+def runtime():
+    try:
+        download(web._PACKAGE, web._REGISTRY, web._SHA256)
+    except UserError as error:
+        pytest.skip(f"Node.js has no onnxruntime-web: {error}")
+
+
+@pytest.fixture
+def stand_in(tmp_path):
+    """The folder of a package that has the names of onnxruntime-web's files alone."""
+    for name in web._RUNTIME:
+        path = tmp_path / "npm" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    return tmp_path / "npm"
+
+
 UNIGRAM, BPE = {"model_type": "unigram"}, {"model_type": "bpe"}
+WORD, CHAR = {"model_type": "word"}, {"model_type": "char"}
+BYTES = {"byte_fallback": True, "character_coverage": 0.98}
+USER = {"user_defined_symbols": ["<sep>", "ing", "ing a"]}
 MODELS = {
-    "unigram": UNIGRAM,
-    "bpe": BPE,
-    "word": {"model_type": "word"},
-    "char": {"model_type": "char"},
-    "bpe_bytes": BPE | {"byte_fallback": True, "character_coverage": 0.98},
-    "unigram_bytes": UNIGRAM | {"byte_fallback": True, "character_coverage": 0.98},
-    "unigram_user": UNIGRAM | {"user_defined_symbols": ["<sep>", "ing", "ing a"]},
-    "bpe_user": BPE | {"user_defined_symbols": ["<sep>", "ing", "ing a"]},
-    "bpe_identity": BPE | {"normalization_rule_name": "identity"},
-    "unigram_fold": UNIGRAM | {"normalization_rule_name": "nmt_nfkc_cf", "unk_surface": "?"},
+    **{"unigram": UNIGRAM, "bpe": BPE, "word": WORD, "char": CHAR},
+    **{"unigram_unused": UNIGRAM, "bpe_unused": BPE, "word_unused": WORD, "char_unused": CHAR},
+    **{"unigram_bytes": UNIGRAM | BYTES, "bpe_bytes": BPE | BYTES},
+    **{"unigram_user": UNIGRAM | USER, "bpe_user": BPE | USER},
+    "identity": BPE | {"normalization_rule_name": "identity"},
+    "fold": UNIGRAM | {"normalization_rule_name": "nmt_nfkc_cf", "unk_surface": "?"},
     "spaces": BPE | {"remove_extra_whitespaces": False},
     "no_dummy": UNIGRAM | {"add_dummy_prefix": False, "remove_extra_whitespaces": False},
     "suffix": UNIGRAM | {"treat_whitespace_as_suffix": True},
-    "bpe_unused": BPE,
-    "unigram_unused": UNIGRAM,
-    "word_unused": {"model_type": "word"},
-    "char_unused": {"model_type": "char"},
 }
 ODD = [
     *(
@@ -76,61 +104,207 @@ ODD = [
         "\u1112\u1161\u11ab",
         "日本語カタカナ ｶﾀｶﾅ ｶﾞ",
         "\tTab\u00a0nbsp",
-        "😀 👩‍👩‍👧 emoji",
-        "x\u00ad-y",
+        "😀 👩‍👩‍👧 x",
     ),
-    *(
-        "½ ² ™ …",
-        "Привет",
-        "\ufeffBOM",
-        "▁under ▁ bar▁",
-        "▁",
-        "Ω Å K",
-        "ﷺ",
-        "a\r\nb",
-        "<sep>x <sep> y<sep>",
-    ),
-    *(
-        "q" * 300,
-        "sing a ing aing",
-        "İstanbul ß ẞ",
-        "¨ ´ ¸",
-        "<s> </s> <unk> <0x41>",
-        "a\0b",
-        "שלום עולם",
-        "\u0e33",
-    ),
+    *("½ ² ™ …", "Привет", "\ufeffBOM", "▁under ▁ bar▁", "▁", "Ω Å K", "ﷺ", "a\r\nb", "x\u00ad-y"),
+    *("<sep>x <sep> y<sep>", "q" * 300, "sing a ing aing", "İstanbul ß ẞ", "¨ ´", "\u0e33", "a\0b"),
+    *("<s> </s> <unk> <0x41>", "שלום עולם"),
 ]
 
 
 def write_models(folder, lines):
-    generator = random.Random(1)
-    pool = [chr(x) for x in range(1, 0x3000) if not 0xD800 <= x < 0xE000] + list("🎉𝒳𐍈")
-    odd = ODD + ["".join(generator.choices(pool, k=generator.randint(1, 30))) for _ in range(300)]
-    special = dict(pad_id=0, unk_id=1, bos_id=2, eos_id=3, minloglevel=2, hard_vocab_limit=False)
+    draw = random.Random(1)
+    pool = [chr(x) for x in range(1, 0x3000)] + list("🎉𝒳𐍈")
+    texts = lines + ODD + ["".join(draw.choices(pool, k=draw.randint(1, 30))) for _ in range(300)]
+    fixed = dict(pad_id=0, unk_id=1, bos_id=2, eos_id=3, minloglevel=2, hard_vocab_limit=False)
     for name, options in MODELS.items():
-        model = io.BytesIO()
+        model, own = io.BytesIO(), {**fixed, **options, "vocab_size": 500}
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(lines), model_writer=model, vocab_size=500, **special, **options
+            sentence_iterator=iter(lines), model_writer=model, **own
         )
         proto = ModelProto.FromString(model.getvalue())
         for piece in [x for x in proto.pieces if x.type == 1][::3] if "unused" in name else []:
             piece.type = 5
-        (folder / f"{name}.model").write_bytes(proto.SerializeToString())
-        processor = sentencepiece.SentencePieceProcessor(model_proto=proto.SerializeToString())
-        sizes = [generator.randint(0, 12) for _ in range(300)]
-        rows = [[generator.randrange(processor.get_piece_size()) for _ in range(n)] for n in sizes]
-        texts = [*lines, *odd]
-        rows += processor.encode(texts)
-        cases = {
-            "encoded": list(zip(texts, processor.encode(texts), strict=True)),
-            "decoded": list(zip(rows, processor.decode(rows), strict=True)),
-        }
-        (folder / f"{name}.model.json").write_text(json.dumps(cases))
+        (folder / f"{name}.model").write_bytes(content := proto.SerializeToString())
+        found = sentencepiece.SentencePieceProcessor(model_proto=content)
+        ids, sizes = found.encode(texts), [draw.randint(0, 12) for _ in range(300)]
+        rows = ids + [[draw.randrange(found.get_piece_size()) for _ in range(n)] for n in sizes]
+        cases = [[*zip(texts, ids, strict=True)], [*zip(rows, found.decode(rows), strict=True)]]
+        (folder / f"{name}.json").write_text(json.dumps(cases))
 
 
 def test_ids_and_texts_are_those_of_sentencepiece(node, tmp_path):
-    write_models(tmp_path, lines_of("test.en", 200) + lines_of("test.de", 200))
-    found = node("sentencepiece_cases.mjs", PAGE / "sentencepiece.js", tmp_path)
-    assert {name: x["wrong"][:3] for name, x in found.items() if x["wrong"]} == {}
-    assert len(found) == len(MODELS)
+    write_models(tmp_path, lines_of("text/test.en", 200) + lines_of("text/test.de", 200))
+    shutil.copy(web._PAGE / "sentencepiece.js", tmp_path)
+    found = node("sentencepiece_cases.mjs", tmp_path)
+    assert {name: wrong[:3] for name, wrong in found.items() if wrong} == {}
+    assert found.keys() == MODELS.keys()
+
+
+def new_model(tokenizer, **arguments):
+    sizes = {"num_layers": 1, "d_model": 24, "num_heads": 4, "d_ff": 67, "max_length": 19}
+    sizes["target_vocabulary_size"] = None if tokenizer.joint else 60
+    return randomize(Transformer(60, **{**sizes, **arguments}))
+
+
+def two_vocabularies():
+    plain = Tokenizer.train(SENTENCES, 60, joint=False, tags=[">>de<<"])
+    frames = {"source_prefix": ["b"], "target_prefix": ["▁", "s"], "source_eos": False}
+    return Tokenizer(plain.source_model, plain.target_model, **frames)
+
+
+LINES = [source for source, _ in SENTENCES] + [target for _, target in SENTENCES]
+LINES += ["", "  \u200b ", " 漢字！ ", "a 漢", ">>de<< a dog", ">>xx<< a dog", "a " * 40, "x" * 50]
+LINES += ["a dog runs. Two men play chess. A cat sleeps.", "漢" * 50, "a\tb"]
+
+
+@pytest.mark.parametrize(
+    "make_tokenizer, arguments, search",
+    [
+        (lambda: Tokenizer.train(SENTENCES, 60), {"norm_first": True}, {"beam_size": 5}),
+        (two_vocabularies, {"d_k": 5}, {"beam_size": 3, "length_penalty": 1.5}),
+        (two_vocabularies, {"position_encoding": "rotary"}, {"beam_size": 1, "max_length": 7}),
+    ],
+)
+def test_search_finds_what_the_package_finds(
+    make_tokenizer, arguments, search, node, runtime, tmp_path
+):
+    tokenizer = make_tokenizer()
+    model, folder = new_model(tokenizer, **arguments), tmp_path / "page"
+    export_web(model, tokenizer, folder, "float32", **search)
+    found = node("web_translator.mjs", folder, LINES)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = Translator(model, tokenizer, SearchOptions(**search)).translate(LINES)
+    assert found == expected
+
+
+def test_sentences_are_split_and_joined_as_their_scripts_do(node, tmp_path):
+    shutil.copytree(web._PAGE, tmp_path, dirs_exist_ok=True)
+    lines = ["Dr. Smith is here. It is 3. Mai.  Really? Yes.", "A. B. Nobel came.", ""]
+    assert node("web_translator.mjs", tmp_path, lines, "sentences") == [
+        ["Dr. Smith is here. ", "It is 3. Mai.  ", "Really? ", "Yes."],
+        ["A. B. Nobel came."],
+        [],
+    ]
+    parts = [[["A. ", "Ein."], ["B.", "Zwei."]], [["A. ", "一。"], ["B.", "二。"]]]
+    parts += [
+        [["一。", "One."], ["二。", "Two."]],
+        [["ab", "x"], ["cd", "y"]],
+        [["A. ", ""], ["B.", "b"]],
+    ]
+    joined = node("web_translator.mjs", tmp_path, parts, "join")
+    assert joined == ["Ein. Zwei.", "一。二。", "One. Two.", "xy", "b"]
+
+
+def test_export_is_complete_and_the_worker_stores_all_of_it(run, stand_in, tmp_path):
+    recipe = (run / "recipe.yaml").read_text()
+    (run / "recipe.yaml").write_text(recipe.replace("_language: de", "_language: heb_Hebr"))
+    shown = succeeds("export", run, "--format", "web", "--onnxruntime-web", stand_in)
+    assert shown.startswith("exports/run/web: ") and "translations equal the model's" in shown
+    folder = tmp_path / "exports" / "run" / "web"
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    worker = (folder / "sw.js").read_text()
+    version, stored = re.match(r'const VERSION = "(\w{16})", FILES = (\[.*\]);', worker).groups()
+    assert {*json.loads(stored)} == names - {"sw.js", "index.html"} | {"./"}
+    config = json.loads(gzip.decompress((folder / "model" / "config.json.gz").read_bytes()))
+    assert config["languages"] == [{"lang": "en", "dir": "ltr"}, {"lang": "heb-Hebr", "dir": "rtl"}]
+    assert (config["quantization"], config["beam_size"]) == ("int8_weights", 4)
+    again = ("--format", "web", "--onnxruntime-web", stand_in, "--output", "b", "--beam-size", 3)
+    succeeds("export", run, *again)
+    assert version not in (tmp_path / "b" / "sw.js").read_text()
+
+
+def test_a_missing_runtime_is_one_line_that_says_what_to_do(run, tmp_path, monkeypatch):
+    (tmp_path / "npm").mkdir()
+    line = fails("export", run, "--format", "web", "--onnxruntime-web", tmp_path / "npm")
+    assert f"{tmp_path}/npm/dist/ort.wasm.bundle.min.mjs" in line
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    monkeypatch.setattr(web, "_REGISTRY", "http://127.0.0.1:9")
+    line = fails("export", run, "--format", "web")
+    assert "onnxruntime-web-1.30.0.tgz cannot be fetched" in line and "--onnxruntime-web" in line
+    line = fails("export", run, "--format", "onnx", "--onnxruntime-web", tmp_path)
+    assert "only web supports onnxruntime_web" in line
+    assert not [*(tmp_path / "exports").rglob("*.*")]
+
+
+@pytest.fixture(scope="module")
+def page(runtime, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tatoeba") / "web"
+    succeeds("export", "tatoeba_en_de", "--format", "web", "--output", folder)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("quantization, least", [("int8_weights", 95), ("float32", 100)])
+def test_translations_of_the_packaged_run_stay(quantization, least, node, runtime, tmp_path):
+    options = ("--format", "web", "--quantization", quantization, "--output", tmp_path / "web")
+    succeeds("export", "tatoeba_en_de", *options)
+    found = node("web_translator.mjs", tmp_path / "web", lines_of("text/test.en", 100))
+    expected = lines_of("hypotheses/test.txt", 100)
+    assert sum(a == b for a, b in zip(found, expected, strict=True)) >= least
+
+
+def serve(server, folder, **headers):
+    server.requests.clear()
+    for path in filter(Path.is_file, folder.rglob("*")):
+        own = headers if path.suffix == ".gz" else {}
+        name, kind = f"/sub/{path.relative_to(folder).as_posix()}", TYPES[path.suffix]
+        server.answers[name] = answer(path.read_bytes(), Content_Type=kind, **own)
+    server.answers["/sub/"] = server.answers["/sub/index.html"]
+
+
+@pytest.fixture
+def tab(browser):
+    """A new tab; its method `until` waits for the state, and `problems` are the console's."""
+    context = browser.new_context(locale="en-US")
+    tab = context.new_page()
+    tab.problems = []
+    tab.on("console", lambda message: tab.problems.append(message.text))
+    tab.on("pageerror", lambda error: tab.problems.append(str(error)))
+    tab.until = lambda text: tab.locator("#state", has_text=text).wait_for(timeout=90_000)
+    yield tab
+    context.close()
+
+
+def translated(tab, text):
+    tab.fill("#source", text)
+    tab.until("Translating")
+    tab.until("Ready")
+    return tab.text_content("#target")
+
+
+@pytest.mark.slow
+def test_the_page_translates_and_needs_no_network_later(page, tab):
+    lines, expected = lines_of("text/test.en", 50), lines_of("hypotheses/test.txt", 50)
+    with local_server() as server:
+        serve(server, page)
+        tab.goto(f"{server.url}/sub/")
+        tab.until("Ready")
+        loaded = sorted(path for path, _ in server.requests if path.endswith((".gz", "ort.js")))
+        assert loaded == sorted(x for x in server.answers if x.endswith((".gz", "ort.js")))
+        found = translated(tab, "\n".join(lines)).split("\n")
+        assert sum(a == b for a, b in zip(found, expected, strict=True)) >= 47
+        tab.fill("#source", "\n".join(lines_of("text/validation.en", 50)))  # is interrupted
+        tab.until("Translating")
+        assert translated(tab, "How are you?\n\n<b>漢</b>") == "Wie geht es dir?\n\n<b>漢</b>"
+    tab.reload()  # The server has stopped.
+    tab.until("Ready")
+    assert translated(tab, lines[0]) == found[0]
+    assert tab.problems == []
+
+
+@pytest.mark.slow
+def test_a_new_version_replaces_the_old_one_and_hosts_may_unpack(page, tab, tokenizer, tmp_path):
+    export_web(new_model(tokenizer), tokenizer, tmp_path / "new", languages=("en", "ar"))
+    with local_server() as server:
+        serve(server, page, Content_Encoding="gzip")
+        tab.goto(f"{server.url}/sub/")
+        tab.until("Ready")
+        assert tab.get_attribute("#target", "dir") == "ltr"
+        serve(server, tmp_path / "new")
+        tab.reload()
+        tab.locator("#target[dir=rtl][lang=ar]").wait_for()
+        tab.until("Ready")
+        assert tab.title() == "English – Arabic" and tab.problems == []
+        assert len(tab.evaluate("() => caches.keys()")) == 1

@@ -1,17 +1,14 @@
-// Prints, for each model in a folder, the cases whose ids or texts differ from those of SentencePiece.
+// Prints the cases of each model in a folder whose ids or texts differ from SentencePiece's.
 import { readFile, readdir } from "node:fs/promises";
 
-const [, , script, folder] = process.argv;
-const { SentencePiece } = await import(script);
-const differences = {};
-for (const name of (await readdir(folder)).filter((x) => x.endsWith(".model"))) {
-  const tokenizer = new SentencePiece(new Uint8Array(await readFile(`${folder}/${name}`)));
-  const { encoded, decoded } = JSON.parse(await readFile(`${folder}/${name}.json`, "utf8"));
-  const found = [
-    ...encoded.map(([text, ids]) => [text, ids, tokenizer.encode(text)]),
-    ...decoded.map(([ids, text]) => [ids, text, tokenizer.decode(ids)]),
-  ];
-  const wrong = found.filter(([, expected, own]) => JSON.stringify(expected) !== JSON.stringify(own));
-  differences[name] = { count: found.length, wrong };
+const folder = process.argv[2], wrong = {};
+const { SentencePiece } = await import(`${folder}/sentencepiece.js`);
+for (const file of (await readdir(folder)).filter((x) => x.endsWith(".model"))) {
+  const name = file.replace(".model", "");
+  const tokenizer = new SentencePiece(new Uint8Array(await readFile(`${folder}/${file}`)));
+  const [encoded, decoded] = JSON.parse(await readFile(`${folder}/${name}.json`, "utf8"));
+  const found = encoded.map(([text, ids]) => [text, ids, tokenizer.encode(text)]);
+  found.push(...decoded.map(([ids, text]) => [ids, text, tokenizer.decode(ids)]));
+  wrong[name] = found.filter(([, a, b]) => JSON.stringify(a) !== JSON.stringify(b));
 }
-console.log(JSON.stringify(differences));
+console.log(JSON.stringify(wrong));

@@ -14,6 +14,7 @@ function show({ data: { languages, error, number, text, isDone } }) {
   languages?.forEach((language, i) => {
     Object.assign([source, target][i], language);
     if (language) [from, to][i].textContent = names.of(language.lang);
+    document.title = `${from.textContent} – ${to.textContent}`;
   });
   if (languages || (isDone && number === newest)) state.textContent = "Ready. Nothing you type leaves this device.";
   if (error) state.textContent = `The model cannot be opened: ${error}`;

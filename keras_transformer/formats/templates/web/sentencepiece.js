@@ -143,7 +143,7 @@ export class SentencePiece {
       if (kind === BYTE) { bytes += String.fromCharCode(name.slice(1, -1)); continue; }
       text += decodeBytes(bytes);
       [bytes, isFirst] = ["", isFirst && !text];
-      const isCut = isFirst && piece.startsWith(SPACE) && !this.isSuffix && (this.addsSpace || this.trims);
+      const isCut = isFirst && piece.startsWith(SPACE) && (this.addsSpace || this.trims);
       if (isCut && !this.trims) isFirst = false;
       text += piece.slice(isCut ? 1 : 0).replaceAll(SPACE, " ");
     }

@@ -46,7 +46,7 @@ export class Translator {
   /** Splits a text between sentences, or in halves between words or characters. */
   #split(text, isShort) {
     if (isShort(text)) return [text];
-    const sentences = this.sentences(text), words = text.trim().split(/(?<=\s)(?=\S)/);
+    const sentences = this.sentences(text), words = text.trimStart().split(/(?<=\s)(?=\S)/);
     const units = words.length > 1 ? words : Array.from(this.ofCharacters.segment(text), (x) => x.segment);
     const halves = [units.slice(0, units.length / 2).join(""), units.slice(units.length / 2).join("")];
     const parts = sentences.length > 1 ? sentences : halves;
