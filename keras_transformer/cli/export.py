@@ -49,9 +49,9 @@ def export_command(run: Path, options: FormatOptions, search: Given) -> None:
     compares the results. If the results of a float32 export differ, the command fails and writes no
     export. Search options become the defaults of the export. The format saved_model supports all
     search options and --shortlist. The formats onnx and web support only the beam size, the length
-    penalty and the maximum length, hugging_face only the beam size and the length penalty (0, or of
-    the form power). If the recipe has other search options, set them to their defaults. The formats
-    ctranslate2 and run support no search options.
+    penalty and its form, and the maximum length, hugging_face only the beam size and the length
+    penalty (0, or of the form power). If the recipe has other search options, set them to their
+    defaults. The formats ctranslate2 and run support no search options.
 
     \b
     keras-transformer export runs/quickstart --format saved_model

@@ -14,7 +14,7 @@ from keras import ops
 from keras_transformer._backend.types import Ids, Tensor
 from keras_transformer._files import atomic_write, check_is_free
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.decoding.options import SearchOptions
+from keras_transformer.decoding.options import LengthPenaltyForm, SearchOptions
 from keras_transformer.formats.comparison import (
     Agreement,
     compare_translations,
@@ -54,6 +54,7 @@ def export_onnx(
     sentences: Sequence[str] | None = None,
     beam_size: int = 4,
     length_penalty: float = 0.6,
+    length_penalty_form: LengthPenaltyForm = "wu",
     max_length: int | None = None,
 ) -> Agreement:
     """Writes a model as two ONNX models, and compares their translations with the model's.
@@ -85,6 +86,7 @@ def export_onnx(
             sentences.
         beam_size: Default beam size of `translate.py` and `onnx_translator`. Defaults to 4.
         length_penalty: Their default length penalty. Defaults to 0.6.
+        length_penalty_form: Its form, as in `SearchOptions`. Defaults to `"wu"`.
         max_length: Their default maximum length. None means 50 tokens more than the source.
 
     Raises:
@@ -124,6 +126,7 @@ def export_onnx(
         "quantization": quantization,
         "beam_size": beam_size,
         "length_penalty": length_penalty,
+        "length_penalty_form": length_penalty_form,
         "search_max_length": max_length,
     }
     with atomic_write(directory) as partial:
@@ -188,6 +191,7 @@ def _options(config: dict[str, Any]) -> SearchOptions:
     return SearchOptions(
         beam_size=config["beam_size"],
         length_penalty=config["length_penalty"],
+        length_penalty_form=config["length_penalty_form"],
         max_length=config["search_max_length"],
     )
 

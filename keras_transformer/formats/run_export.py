@@ -45,7 +45,7 @@ class _Format(NamedTuple):
 
 
 _OF_ONNX = {
-    "search": ("beam_size", "length_penalty", "max_length"),
+    "search": ("beam_size", "length_penalty", "length_penalty_form", "max_length"),
     "packages": ("onnx", "onnxruntime"),
 }
 FORMATS = {

@@ -65,8 +65,7 @@ def export_web(
                     package.extract(f"package/{name}", temporary, filter="data")
             onnxruntime_web = Path(temporary, "package")
         try:
-            places = {own: Path(onnxruntime_web, name) for name, own in _RUNTIME.items()}
-            files = {own: place.read_bytes() for own, place in places.items()}
+            files = {own: Path(onnxruntime_web, x).read_bytes() for x, own in _RUNTIME.items()}
         except OSError as error:
             raise UserError(f"{error.filename} is missing: {_ADVICE}") from None
         files |= {path.name: path.read_bytes() for path in _PAGE.iterdir()}

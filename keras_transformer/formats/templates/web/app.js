@@ -6,10 +6,9 @@ let worker, timer, newest = 0;
 async function store({ serviceWorker }) {
   if (serviceWorker.controller) serviceWorker.addEventListener("controllerchange", () => location.reload());
   const { installing } = await serviceWorker.register("sw.js");
-  const isOver = () => !installing || ["activated", "redundant"].includes(installing.state);
-  await new Promise((done) => isOver() ? done() : installing.addEventListener("statechange", () => isOver() && done()));
+  const watch = (done) => { installing.onstatechange = () => /activated|redundant/.test(installing.state) && done(); };
+  if (installing) await new Promise(watch);
 }
-
 function show({ data: { languages, error, number, text, isDone } }) {
   languages?.forEach((language, i) => {
     Object.assign([source, target][i], language);
@@ -17,17 +16,16 @@ function show({ data: { languages, error, number, text, isDone } }) {
     document.title = `${from.textContent} – ${to.textContent}`;
   });
   if (languages || (isDone && number === newest)) state.textContent = "Ready. Nothing you type leaves this device.";
-  if (error) state.textContent = `The model cannot be opened: ${error}`;
+  if (error) state.textContent = `The page cannot translate: ${error}`;
   if (number === newest) target.textContent = text;
 }
 function translate() {
   if (worker) state.textContent = "Translating…";
   worker?.postMessage({ number: ++newest, text: source.value });
 }
-
 source.oninput = () => { clearTimeout(timer); timer = setTimeout(translate, 200); };
 state.textContent = "Loading the model…";
 await store(navigator).catch(() => {}); // Without a service worker, the page needs the network each time.
 worker = new Worker("worker.js", { type: "module" });
-worker.onmessage = show;
+Object.assign(worker, { onmessage: show, onerror: ({ message }) => show({ data: { error: message } }) });
 if (source.value) translate();

@@ -23,7 +23,6 @@ function* fields(buffer) {
   const read = { 0: integer, 2: () => bytes(integer()), 5: () => view.getFloat32((at += 4) - 4, true) };
   for (let key; at < buffer.length; yield [key >> 3, read[key % 8]()]) key = integer();
 }
-
 export class SentencePiece {
   pieces = []; ids = new Map(); bytes = []; // ids of pieces of text, and of the pieces of single bytes
   type = UNIGRAM; isSuffix = 0; hasBytes = 0; unknownText = encoder.encode(" ⁇ ");
@@ -43,14 +42,12 @@ export class SentencePiece {
     this.trie = new Uint32Array(this.rules.slice(4, 4 + size).buffer);
     this.replacements = this.rules.subarray(4 + size);
   }
-
   #add({ 1: name, 2: score = 0, 3: kind = NORMAL }) {
     const text = decoder.decode(name), id = this.pieces.push({ text, score, kind }) - 1;
     if (kind === UNKNOWN) this.unknownId = id;
     else if (kind === BYTE) this.bytes[Number(text.slice(1, -1))] = id;
     else if (kind !== CONTROL) this.ids.set(text, id);
   }
-
   #pieceOf(text) { return this.pieces[this.ids.get(text)]; }
   #userAt(text, at) { return this.users.find((x) => text.startsWith(x, at)); }
   /** Returns the longest text at a place that a rule replaces, or a character, and its replacement. */
@@ -71,7 +68,6 @@ export class SentencePiece {
     }
     return [found, replacement];
   }
-
   normalize(text) {
     const space = this.escapes ? SPACE : " ";
     let out = this.addsSpace && !this.isSuffix && text ? " " : "", isSpaced = this.trims;
@@ -85,7 +81,6 @@ export class SentencePiece {
     while (this.trims && out.endsWith(space)) out = out.slice(0, -1);
     return this.addsSpace && this.isSuffix && out ? out + space : out;
   }
-
   encode(text) {
     const normalized = this.normalize(text), ids = [];
     let pieces = normalized.split(this.isSuffix ? /(?<=▁)/ : /(?=▁)/), wasUnknown = false;
@@ -135,7 +130,6 @@ export class SentencePiece {
     const split = (piece) => origins.get(piece)?.flatMap(split) ?? [piece];
     return parts.flatMap(split);
   }
-
   decode(ids) {
     let text = "", bytes = "", isFirst = true; // until a piece shows, or keeps the space before it
     for (const { kind, text: name } of ids.map((id) => this.pieces[id])) {

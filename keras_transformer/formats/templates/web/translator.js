@@ -1,6 +1,5 @@
 // Translates text with encoder.onnx and step.onnx, as the package does.
 import { SentencePiece } from "./sentencepiece.js";
-
 const INVISIBLE = /^[\p{Cc}\p{Cf}\p{Z}\p{DI}\u2800]*$/u, TAG = /^\s*(>>.*?<<)/s;
 const CJK = /[\p{sc=Han}\p{sc=Hira}\p{sc=Kana}\p{sc=Bopo}\u3000-\u303f\uff00-\uffef]/u; // no spaces between sentences
 // Initials, numbers, and words without a vowel such as "Dr": no sentence ends after their dot.
@@ -60,10 +59,11 @@ export class Translator {
   /** Returns the pieces of the best translation. `BeamSearch` of the package has the same rules. */
   async search(sourceIds) {
     const { config, ort } = this, { beam_size: beams, eos_id: eos, target_prefix_ids: prefix } = config;
-    const limit = config.search_max_length ?? Math.min(sourceIds.length + config.extra_length, config.max_length);
+    const cache = {}, limit = config.search_max_length ?? Math.min(sourceIds.length + config.extra_length, config.max_length);
     const integers = (values, ...shape) => new ort.Tensor("int64", BigInt64Array.from(values, BigInt), shape);
-    const score = (total, length) => total / ((5 + length) / 6) ** config.length_penalty;
-    const memory = await this.encoder.run({ source_ids: integers(sourceIds, 1, sourceIds.length) }), cache = {};
+    const isWu = config.length_penalty_form === "wu", alpha = config.length_penalty;
+    const score = (total, length) => total / (isWu ? (5 + length) / 6 : length) ** alpha;
+    const memory = await this.encoder.run({ source_ids: integers(sourceIds, 1, sourceIds.length) });
     const empty = ({ shape }) => new ort.Tensor("float32", new Float32Array(), [1, 1, shape[2], 0, shape[4]]);
     for (const x of this.step.inputMetadata) if (x.name.startsWith("past_")) cache[x.name] = empty(x);
     let live = [{ ids: [config.bos_id], total: 0, parent: 0 }], best = { score: -Infinity }, finished = 0;

@@ -1,7 +1,6 @@
 // Translates what the page sends, so that typing never waits.
 import * as ort from "./onnxruntime/ort.js";
 import { Translator, join } from "./translator.js";
-
 const MOST_KNOWN = 1000, known = new Map(); // translations of sentences
 let newest;
 /** Returns the bytes of a file, which is stored with gzip. Some servers unpack it themselves. */
@@ -13,9 +12,9 @@ async function read(path) {
   const unpacked = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   return new Uint8Array(await new Response(unpacked).arrayBuffer());
 }
+addEventListener("unhandledrejection", (event) => postMessage({ error: event.reason.message }));
 const opened = Translator.open(ort, read);
-opened.then((x) => postMessage({ languages: x.config.languages }), (error) => postMessage({ error: error.message }));
-
+opened.then((translator) => postMessage({ languages: translator.config.languages }));
 onmessage = async ({ data: { number, text } }) => {
   newest = number;
   const translator = await opened, lines = [];
