@@ -25,16 +25,12 @@ from keras_transformer.models import Transformer
 
 pytest.importorskip("onnx", reason="onnx is an optional dependency")
 pytest.importorskip("onnxruntime", reason="onnxruntime is an optional dependency")
-
 pytestmark = pytest.mark.once
-
 ROOT = Path(__file__).parents[2]
-TATOEBA = ROOT / "saved_models" / "tatoeba_en_de"
-TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".gz": "text/plain"}
 
 
 def lines_of(name, count):
-    return (TATOEBA / name).read_text("utf-8").splitlines()[:count]
+    return (ROOT / "saved_models/tatoeba_en_de" / name).read_text("utf-8").splitlines()[:count]
 
 
 @pytest.fixture(scope="session")
@@ -46,8 +42,7 @@ def node():
     def run(script, folder, values=(), method="translate"):
         (folder / "package.json").write_text('{"type": "module"}')
         (folder / "values.json").write_text(json.dumps(values))
-        script = ROOT / "tests" / "support" / script
-        words = [found, script, folder, folder / "values.json", method]
+        words = found, ROOT / "tests/support" / script, folder, folder / "values.json", method
         done = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
@@ -63,29 +58,19 @@ def runtime():
         pytest.skip(f"Node.js has no onnxruntime-web: {error}")
 
 
-@pytest.fixture
-def stand_in(tmp_path):
-    """The folder of a package that has the names of onnxruntime-web's files alone."""
-    for name in web._RUNTIME:
-        path = tmp_path / "npm" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(name)
-    return tmp_path / "npm"
-
-
 UNIGRAM, BPE = {"model_type": "unigram"}, {"model_type": "bpe"}
 WORD, CHAR = {"model_type": "word"}, {"model_type": "char"}
 BYTES = {"byte_fallback": True, "character_coverage": 0.98}
 USER = {"user_defined_symbols": ["<sep>", "ing", "ing a"]}
+NO_TRIM = {"remove_extra_whitespaces": False}
 MODELS = {
     **{"unigram": UNIGRAM, "bpe": BPE, "word": WORD, "char": CHAR},
     **{"unigram_unused": UNIGRAM, "bpe_unused": BPE, "word_unused": WORD, "char_unused": CHAR},
-    **{"unigram_bytes": UNIGRAM | BYTES, "bpe_bytes": BPE | BYTES},
+    **{"unigram_bytes": UNIGRAM | BYTES, "bpe_bytes": BPE | BYTES, "spaces": BPE | NO_TRIM},
     **{"unigram_user": UNIGRAM | USER, "bpe_user": BPE | USER},
     "identity": BPE | {"normalization_rule_name": "identity"},
     "fold": UNIGRAM | {"normalization_rule_name": "nmt_nfkc_cf", "unk_surface": "?"},
-    "spaces": BPE | {"remove_extra_whitespaces": False},
-    "no_dummy": UNIGRAM | {"add_dummy_prefix": False, "remove_extra_whitespaces": False},
+    "no_dummy": UNIGRAM | NO_TRIM | {"add_dummy_prefix": False},
     "suffix": UNIGRAM | {"treat_whitespace_as_suffix": True},
 }
 ODD = [
@@ -113,15 +98,12 @@ ODD = [
 
 
 def write_models(folder, lines):
-    draw = random.Random(1)
-    pool = [chr(x) for x in range(1, 0x3000)] + list("🎉𝒳𐍈")
+    draw, pool = random.Random(1), [chr(x) for x in range(1, 0x3000)] + list("🎉𝒳𐍈")
     texts = lines + ODD + ["".join(draw.choices(pool, k=draw.randint(1, 30))) for _ in range(300)]
     fixed = dict(pad_id=0, unk_id=1, bos_id=2, eos_id=3, minloglevel=2, hard_vocab_limit=False)
     for name, options in MODELS.items():
-        model, own = io.BytesIO(), {**fixed, **options, "vocab_size": 500}
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(lines), model_writer=model, **own
-        )
+        model, given = io.BytesIO(), {**fixed, **options, "sentence_iterator": iter(lines)}
+        sentencepiece.SentencePieceTrainer.train(vocab_size=500, model_writer=model, **given)
         proto = ModelProto.FromString(model.getvalue())
         for piece in [x for x in proto.pieces if x.type == 1][::3] if "unused" in name else []:
             piece.type = 5
@@ -137,14 +119,13 @@ def test_ids_and_texts_are_those_of_sentencepiece(node, tmp_path):
     write_models(tmp_path, lines_of("text/test.en", 200) + lines_of("text/test.de", 200))
     shutil.copy(web._PAGE / "sentencepiece.js", tmp_path)
     found = node("sentencepiece_cases.mjs", tmp_path)
-    assert {name: wrong[:3] for name, wrong in found.items() if wrong} == {}
-    assert found.keys() == MODELS.keys()
+    assert {name: wrong[:3] for name, wrong in found.items()} == dict.fromkeys(MODELS, [])
 
 
 def new_model(tokenizer, **arguments):
     sizes = {"num_layers": 1, "d_model": 24, "num_heads": 4, "d_ff": 67, "max_length": 19}
     sizes["target_vocabulary_size"] = None if tokenizer.joint else 60
-    return randomize(Transformer(60, **{**sizes, **arguments}))
+    return randomize(Transformer(60, **sizes, **arguments))
 
 
 def two_vocabularies():
@@ -153,9 +134,15 @@ def two_vocabularies():
     return Tokenizer(plain.source_model, plain.target_model, **frames)
 
 
-LINES = [source for source, _ in SENTENCES] + [target for _, target in SENTENCES]
-LINES += ["", "  \u200b ", " 漢字！ ", "a 漢", ">>de<< a dog", ">>xx<< a dog", "a " * 40, "x" * 50]
-LINES += ["a dog runs. Two men play chess. A cat sleeps.", "漢" * 50, "a\tb"]
+LINES = [line for pair in SENTENCES for line in pair] + ["a " * 40, "x" * 50, "漢" * 50, "a\tb", ""]
+LINES += [
+    "  \u200b ",
+    " 漢字！ ",
+    "a 漢",
+    ">>de<< a dog",
+    ">>xx<< a dog",
+    "A dog runs. It plays. A cat.",
+]
 
 
 @pytest.mark.parametrize(
@@ -165,104 +152,102 @@ LINES += ["a dog runs. Two men play chess. A cat sleeps.", "漢" * 50, "a\tb"]
         (two_vocabularies, {"d_k": 5}, {"beam_size": 3, "length_penalty_form": "power"}),
         (two_vocabularies, {"position_encoding": "rotary"}, {"beam_size": 1, "max_length": 7}),
     ],
+    ids=("joint", "separate", "greedy"),
 )
-def test_search_finds_what_the_package_finds(
+def test_the_page_finds_what_the_package_finds(
     make_tokenizer, arguments, search, node, runtime, tmp_path
 ):
     tokenizer = make_tokenizer()
-    model, folder = new_model(tokenizer, **arguments), tmp_path / "page"
-    export_web(model, tokenizer, folder, "float32", **search)
-    found = node("web_translator.mjs", folder, LINES)
+    model = new_model(tokenizer, **arguments)
+    export_web(model, tokenizer, tmp_path / "page", "float32", **search)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         expected = Translator(model, tokenizer, SearchOptions(**search)).translate(LINES)
-    assert found == expected
+    assert node("web_translator.mjs", tmp_path / "page", LINES) == expected
 
 
 def test_sentences_are_split_and_joined_as_their_scripts_do(node, tmp_path):
     shutil.copytree(web._PAGE, tmp_path, dirs_exist_ok=True)
-    lines = ["Dr. Smith is here. It is 3. Mai.  Really? Yes.", "A. B. Nobel came.", ""]
-    assert node("web_translator.mjs", tmp_path, lines, "sentences") == [
-        ["Dr. Smith is here. ", "It is 3. Mai.  ", "Really? ", "Yes."],
-        ["A. B. Nobel came."],
-        [],
-    ]
+    split = [["Dr. Smith is here. ", "It is 3. Mai.  ", "Really? ", "Yes."], ["A. B. Nobel."], []]
+    lines = ["".join(sentences) for sentences in split]
+    assert node("web_translator.mjs", tmp_path, lines, "sentences") == split
     parts = [[["A. ", "Ein."], ["B.", "Zwei."]], [["A. ", "一。"], ["B.", "二。"]]]
     parts += [
-        [["一。", "One."], ["二。", "Two."]],
+        [["一。", "A."], ["二。", "B."]],
         [["ab", "x"], ["cd", "y"]],
         [["A. ", ""], ["B.", "b"]],
     ]
     joined = node("web_translator.mjs", tmp_path, parts, "join")
-    assert joined == ["Ein. Zwei.", "一。二。", "One. Two.", "xy", "b"]
+    assert joined == ["Ein. Zwei.", "一。二。", "A. B.", "xy", "b"]
 
 
-def test_export_is_complete_and_the_worker_stores_all_of_it(run, stand_in, tmp_path):
-    recipe = (run / "recipe.yaml").read_text()
-    (run / "recipe.yaml").write_text(recipe.replace("_language: de", "_language: heb_Hebr"))
-    shown = succeeds("export", run, "--format", "web", "--onnxruntime-web", stand_in)
-    assert shown.startswith("exports/run/web: ") and "translations equal the model's" in shown
-    folder = tmp_path / "exports" / "run" / "web"
-    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    worker = (folder / "sw.js").read_text()
-    version, stored = re.match(r'const VERSION = "(\w{16})", FILES = (\[.*\]);', worker).groups()
-    assert {*json.loads(stored)} == names - {"sw.js", "index.html"} | {"./"}
-    config = json.loads(gzip.decompress((folder / "model" / "config.json.gz").read_bytes()))
-    assert config["languages"] == [{"lang": "en", "dir": "ltr"}, {"lang": "heb-Hebr", "dir": "rtl"}]
-    assert (config["quantization"], config["beam_size"]) == ("int8_weights", 4)
-    again = ("--format", "web", "--onnxruntime-web", stand_in, "--output", "b", "--beam-size", 3)
-    succeeds("export", run, *again)
-    assert version not in (tmp_path / "b" / "sw.js").read_text()
-
-
-def test_a_missing_runtime_is_one_line_that_says_what_to_do(run, tmp_path, monkeypatch):
-    (tmp_path / "npm").mkdir()
-    line = fails("export", run, "--format", "web", "--onnxruntime-web", tmp_path / "npm")
-    assert f"{tmp_path}/npm/dist/ort.wasm.bundle.min.mjs" in line
+def test_the_worker_stores_all_of_an_export_and_a_missing_runtime_is_named(
+    run, tmp_path, monkeypatch
+):
+    command = ("export", run, "--format", "web")
+    line = fails(*command, "--onnxruntime-web", tmp_path)
+    assert f"{tmp_path}/dist/ort.wasm.bundle.min.mjs is missing: `npm pack`" in line
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))
     monkeypatch.setattr(web, "_REGISTRY", "http://127.0.0.1:9")
-    line = fails("export", run, "--format", "web")
-    assert "onnxruntime-web-1.30.0.tgz cannot be fetched" in line and "--onnxruntime-web" in line
-    line = fails("export", run, "--format", "onnx", "--onnxruntime-web", tmp_path)
-    assert "only web supports onnxruntime_web" in line
+    assert re.search("1.30.0.tgz cannot be fetched .*--onnxruntime-web", fails(*command))
+    error = fails("export", run, "--format", "onnx", "--onnxruntime-web", tmp_path)
+    assert "only web supports onnxruntime_web" in error
     assert not [*(tmp_path / "exports").rglob("*.*")]
+
+    (tmp_path / "dist").mkdir()
+    for name in web._RUNTIME:
+        (tmp_path / name).write_text(name)
+    recipe = (run / "recipe.yaml").read_text()
+    (run / "recipe.yaml").write_text(recipe.replace("_language: de", "_language: heb_Hebr"))
+    shown = succeeds(*command, "--onnxruntime-web", tmp_path)
+    assert shown.startswith("exports/run/web: ") and "translations equal the model's" in shown
+    folder = tmp_path / "exports/run/web"
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*.*")}
+    constants = r'const VERSION = "(\w{16})", FILES = (\[.*\]);'
+    version, stored = re.match(constants, (folder / "sw.js").read_text()).groups()
+    assert {*json.loads(stored)} == names - {"sw.js", "index.html"} | {"./"}
+    config = json.loads(gzip.decompress((folder / "model/config.json.gz").read_bytes()))
+    assert config["languages"] == [{"lang": "en", "dir": "ltr"}, {"lang": "heb-Hebr", "dir": "rtl"}]
+    assert (config["quantization"], config["beam_size"]) == ("int8_weights", 4)
+    succeeds(*command, "--onnxruntime-web", tmp_path, "--output", "b", "--beam-size", 3)
+    assert version not in (tmp_path / "b/sw.js").read_text()
 
 
 @pytest.fixture(scope="module")
 def page(runtime, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tatoeba") / "web"
-    succeeds("export", "tatoeba_en_de", "--format", "web", "--output", folder)
+    folder = tmp_path_factory.mktemp("tatoeba")
+    for weights in ("int8_weights", "float32"):
+        own = "--quantization", weights, "--output", folder / weights
+        succeeds("export", "tatoeba_en_de", "--format", "web", *own)
     return folder
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("quantization, least", [("int8_weights", 95), ("float32", 100)])
-def test_translations_of_the_packaged_run_stay(quantization, least, node, runtime, tmp_path):
-    options = ("--format", "web", "--quantization", quantization, "--output", tmp_path / "web")
-    succeeds("export", "tatoeba_en_de", *options)
-    found = node("web_translator.mjs", tmp_path / "web", lines_of("text/test.en", 100))
+@pytest.mark.parametrize("weights, least", [("int8_weights", 95), ("float32", 100)])
+def test_translations_of_the_packaged_run_stay(weights, least, node, page):
+    found = node("web_translator.mjs", page / weights, lines_of("text/test.en", 100))
     expected = lines_of("hypotheses/test.txt", 100)
     assert sum(a == b for a, b in zip(found, expected, strict=True)) >= least
 
 
 def serve(server, folder, **headers):
-    server.requests.clear()
+    kinds = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".json": "-"}
     for path in filter(Path.is_file, folder.rglob("*")):
-        own = headers if path.suffix == ".gz" else {}
-        name, kind = f"/sub/{path.relative_to(folder).as_posix()}", TYPES[path.suffix]
-        server.answers[name] = answer(path.read_bytes(), Content_Type=kind, **own)
+        own = {"Content_Type": kinds[path.suffix]} if path.suffix in kinds else headers
+        name = f"/sub/{path.relative_to(folder).as_posix()}"
+        server.answers[name] = answer(path.read_bytes(), **own)
     server.answers["/sub/"] = server.answers["/sub/index.html"]
 
 
 @pytest.fixture
 def tab(browser):
-    """A new tab; its method `until` waits for the state, and `problems` are the console's."""
+    """A new tab. Its method `until` waits for a state; `problems` has what the console shows."""
     context = browser.new_context(locale="en-US")
-    tab = context.new_page()
-    tab.problems = []
-    tab.on("console", lambda message: tab.problems.append(message.text))
-    tab.on("pageerror", lambda error: tab.problems.append(str(error)))
-    tab.until = lambda text: tab.locator("#state", has_text=text).wait_for(timeout=90_000)
+    tab, problems = context.new_page(), []
+    tab.problems, tab.until = problems, lambda x: tab.locator("#state", has_text=x).wait_for()
+    tab.set_default_timeout(120_000)
+    tab.on("console", lambda message: problems.append(message.text))
+    tab.on("pageerror", lambda error: problems.append(str(error)))
     yield tab
     context.close()
 
@@ -278,11 +263,12 @@ def translated(tab, text):
 def test_the_page_translates_and_needs_no_network_later(page, tab):
     lines, expected = lines_of("text/test.en", 50), lines_of("hypotheses/test.txt", 50)
     with local_server() as server:
-        serve(server, page)
+        serve(server, page / "int8_weights")
         tab.goto(f"{server.url}/sub/")
         tab.until("Ready")
-        loaded = sorted(path for path, _ in server.requests if path.endswith((".gz", "ort.js")))
-        assert loaded == sorted(x for x in server.answers if x.endswith((".gz", "ort.js")))
+        loaded, large = [path for path, _ in server.requests], (".gz", "ort.js")
+        once = sorted(path for path in server.answers if path.endswith(large))
+        assert sorted(path for path in loaded if path.endswith(large)) == once
         found = translated(tab, "\n".join(lines)).split("\n")
         assert sum(a == b for a, b in zip(found, expected, strict=True)) >= 47
         tab.fill("#source", "\n".join(lines_of("text/validation.en", 50)))  # is interrupted
@@ -298,10 +284,9 @@ def test_the_page_translates_and_needs_no_network_later(page, tab):
 def test_a_new_version_replaces_the_old_one_and_hosts_may_unpack(page, tab, tokenizer, tmp_path):
     export_web(new_model(tokenizer), tokenizer, tmp_path / "new", languages=("en", "ar"))
     with local_server() as server:
-        serve(server, page, Content_Encoding="gzip")
+        serve(server, page / "int8_weights", Content_Encoding="gzip")
         tab.goto(f"{server.url}/sub/")
-        tab.until("Ready")
-        assert tab.get_attribute("#target", "dir") == "ltr"
+        tab.locator("#target[dir=ltr][lang=de]").wait_for()
         serve(server, tmp_path / "new")
         tab.reload()
         tab.locator("#target[dir=rtl][lang=ar]").wait_for()
