@@ -83,7 +83,7 @@ export class SentencePiece {
   }
   encode(text) {
     const normalized = this.normalize(text), ids = [];
-    let pieces = normalized.split(this.isSuffix ? /(?<=▁)/ : /(?=▁)/), wasUnknown = false;
+    let pieces = normalized.split(/(?=▁)/), wasUnknown = false;
     if (this.type !== WORDS) pieces = this.type === UNIGRAM ? this.#mostProbable(normalized) : this.#merged(normalized);
     for (const piece of normalized ? pieces : []) { // Unknown neighbours are one unknown piece.
       const isUnknown = (this.#pieceOf(piece)?.kind ?? UNUSED) === UNUSED;
