@@ -19,7 +19,8 @@ class FormatOptions(parameters.ShortlistOptions):
     output: AnyPath = None
     """Folder to write. The format saved_model writes a folder for each version in it, such as
     FOLDER/1. Default for saved_model: exports/NAME, where NAME is the name of the run folder.
-    Default otherwise: exports/NAME/FORMAT, or exports/NAME/FORMAT-TYPE with --quantization TYPE."""
+    Default otherwise: exports/NAME/FORMAT, or exports/NAME/FORMAT-TYPE if --quantization TYPE is
+    not the default."""
     quantization: str | None = Field(None, title="TYPE")
     """Data type of the weights. saved_model: float32. ctranslate2: float32, int8, int8_float32,
     int8_float16, int8_bfloat16, int16, float16, bfloat16. onnx: float32, int8, int8_weights. web:

@@ -64,7 +64,7 @@ def test_saved_model_is_the_next_version(run):
     assert found["translation"] == open_translator(opened, options).translate(texts)
 
 
-@pytest.mark.parametrize("format", ["onnx", "ctranslate2"])
+@pytest.mark.parametrize("format", ["onnx", "web", "ctranslate2"])
 def test_formats_for_transformers_refuse_other_models_before_they_load_them(
     run, format, monkeypatch
 ):
@@ -128,6 +128,7 @@ def test_options_that_a_format_lacks_are_refused(options, message):
         ("saved_model", "tensorflow_text", "tensorflow"),
         ("ctranslate2", "ctranslate2", "ctranslate2"),
         ("onnx", "onnxruntime", "onnx"),
+        ("web", "onnxruntime", "onnx"),
     ],
 )
 def test_a_missing_package_is_named_with_its_extra(run, format, package, extra, monkeypatch):

@@ -16,13 +16,14 @@ import sentencepiece
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from support.command_line import fails, succeeds
 from support.contract import randomize
+from support.foreign_models import hugging_face_folder
 from support.hostile_text import TEXT
 from support.local_server import answer, local_server
 from support.parallel_text import SENTENCES
 
-from keras_transformer import SearchOptions, Tokenizer, Translator, UserError
+from keras_transformer import SearchOptions, Tokenizer, Translator, UserError, import_run
 from keras_transformer.data.text_files import download
-from keras_transformer.formats import export_web, web
+from keras_transformer.formats import ExportOptions, export_run, export_web, web
 from keras_transformer.models import Transformer
 
 pytest.importorskip("onnx", reason="onnx is an optional dependency")
@@ -71,8 +72,8 @@ VARIANTS = {
     "bare": {"remove_extra_whitespaces": False, "add_dummy_prefix": False},
     "suffix": {"treat_whitespace_as_suffix": True},
 }
-ODD = """\u3000ａｂ　①②㍿|ﬁnd ﬂour|e\u0301te\u0301|\u200b\u200dx|\u200b|한국어|\u1112\u1161\u11ab|
-ｶﾀｶﾅ ｶﾞ|½ ² ™ …|Привет|\ufeffBOM|▁ bar▁|Ω Å K|ﷺ|<sep>x <sep> y<sep>|sing a ing aing|İ ß ẞ|¨ ´|\u0e33"""
+ODD = """\u3000ａｂ　①②㍿|ﬁnd ﬂour|e\u0301te\u0301|\u200b\u200dx|\u200b|\u1112\u1161\u11ab|½ ²|
+İ ß ẞ|ｶﾀｶﾅ ｶﾞ|™ …|Привет|\ufeffBOM|▁ bar▁|Ω Å K|ﷺ|<sep>x <sep> y<sep>|sing a ing aing|¨ ´|\u0e33"""
 
 
 def write_models(folder, lines):
@@ -145,6 +146,14 @@ def test_the_page_finds_what_the_package_finds(
         warnings.simplefilter("ignore")
         expected = Translator(model, tokenizer, SearchOptions(**search)).translate(LINES)
     assert node("web_translator.mjs", tmp_path / "page", LINES) == expected
+
+
+def test_an_imported_run_of_two_vocabularies_is_exported_as_it_is(node, runtime, tmp_path):
+    source = hugging_face_folder(tmp_path / "source", target_vocabulary_size=60)
+    run, folder = import_run(source, tmp_path / "run"), tmp_path / "page"
+    export_run(run, ExportOptions(format="web", quantization="float32", output=folder))
+    expected = Translator.from_run(run).translate(LINES[:12])
+    assert node("web_translator.mjs", folder, LINES[:12]) == expected
 
 
 def test_sentences_are_split_and_joined_as_their_scripts_do(node, tmp_path):

@@ -1,6 +1,6 @@
 // Shows what the worker translates.
 const [source, target, state, from, to] = ["source", "target", "state", "from", "to"].map((id) => document.getElementById(id));
-const names = new Intl.DisplayNames(navigator.language, { type: "language" });
+const names = new Intl.DisplayNames(undefined, { type: "language" });
 let worker, timer, newest = 0;
 /** Waits until the service worker has stored all files, so that each of them is loaded once. */
 async function store({ serviceWorker }) {
