@@ -231,12 +231,14 @@ def serve(server, folder, **headers):
 
 @pytest.fixture
 def tab(browser):
-    """A new tab. Its method `until` waits for a state; `problems` has what the console shows."""
+    """A new tab. `until` waits for a state; `problems` has console lines and foreign requests."""
     context = browser.new_context(locale="en-US")
     tab, problems = context.new_page(), []
     tab.problems, tab.until = problems, lambda x: tab.locator("#state", has_text=x).wait_for()
     tab.set_default_timeout(120_000)
     tab.on("console", lambda message: problems.append(message.text))
+    own = "http://127.0.0.1", "data:"
+    context.on("request", lambda x: x.url.startswith(own) or problems.append(x.url))
     tab.on("pageerror", lambda error: problems.append(str(error)))
     yield tab
     context.close()
