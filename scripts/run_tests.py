@@ -1,8 +1,8 @@
 """Run pytest on every backend, in parallel, and hold the outcomes against each other.
 
 Every backend must pass the same tests. Tests marked `once` run on one backend only. A skip must
-stand in tests/expected_skips.txt, as "test: reason"; only tests on real data may skip beyond it,
-where there is no such data.
+stand in tests/expected_skips.txt, as "test: reason"; only tests on real data, and tests in Node.js,
+may skip beyond it, where there is no such data or no Node.js.
 """
 
 import os
@@ -19,6 +19,7 @@ from pathlib import Path
 BACKENDS = ("jax", "tensorflow", "torch")
 ONCE, EACH = "once", "not once"
 ROOT = Path(__file__).parent.parent
+NOT_EVERYWHERE = "KERAS_TRANSFORMER_DATA", "Node.js"  # the first words of reasons
 # With two processes a backend, the longest first, few cores are idle at the end.
 SHORT = ("tests/formats", "tests/serving", "tests/training")
 LONG = tuple(f"--ignore={folder}" for folder in SHORT)
@@ -157,7 +158,7 @@ def _problems(reports: list[Report], whole_suite: bool) -> list[str]:
         only_here = report.passed - everywhere if report.marker == EACH else ()
         problems += [f"{name}: passes on {report.backend}, not everywhere" for name in only_here]
         for name, reason in report.skipped.items():
-            if name not in expected and not reason.startswith("KERAS_TRANSFORMER_DATA"):
+            if name not in expected and not reason.startswith(NOT_EVERYWHERE):
                 problems.append(f"{name}: skipped on {report.backend}, unexpectedly: {reason}")
     if whole_suite:
         skipped = {name for report in reports for name in report.skipped}

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import shutil
 import signal
 import sys
 from importlib.metadata import version
@@ -81,6 +82,21 @@ def _same_backend(monkeypatch: pytest.MonkeyPatch) -> None:
 def notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shows progress as bars, as in a notebook and on a terminal. In log files, it is lines."""
     monkeypatch.setitem(sys.modules, "ipykernel", None)
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Chromium. Playwright allows one a process."""
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is an optional dependency"
+    )
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("there is no Chromium")
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield started
+        started.close()
 
 
 @pytest.fixture(scope="session")

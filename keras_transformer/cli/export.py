@@ -14,16 +14,20 @@ from keras_transformer.runs.run import Run
 class FormatOptions(parameters.ShortlistOptions):
     """The options of `export`, but for those of search."""
 
-    format: Literal["saved_model", "ctranslate2", "onnx", "hugging_face", "run"]
+    format: Literal["saved_model", "ctranslate2", "onnx", "web", "hugging_face", "run"]
     """Format to write."""
     output: AnyPath = None
     """Folder to write. The format saved_model writes a folder for each version in it, such as
     FOLDER/1. Default for saved_model: exports/NAME, where NAME is the name of the run folder.
-    Default otherwise: exports/NAME/FORMAT, or exports/NAME/FORMAT-TYPE with --quantization TYPE."""
-    quantization: str = Field("float32", title="TYPE")
+    Default otherwise: exports/NAME/FORMAT, or exports/NAME/FORMAT-TYPE if --quantization TYPE is
+    not the default."""
+    quantization: str | None = Field(None, title="TYPE")
     """Data type of the weights. saved_model: float32. ctranslate2: float32, int8, int8_float32,
-    int8_float16, int8_bfloat16, int16, float16, bfloat16. onnx: float32, int8. hugging_face:
-    float32. run: float32, float16. Default: float32."""
+    int8_float16, int8_bfloat16, int16, float16, bfloat16. onnx: float32, int8, int8_weights. web:
+    int8_weights, float32. hugging_face: float32. run: float32, float16. Default: the first one of
+    the format."""
+    onnxruntime_web: AnyPath = None
+    """Folder of the npm package onnxruntime-web, for the format web. Default: download it once."""
 
 
 @click.command("export")
@@ -37,22 +41,24 @@ def export_command(run: Path, options: FormatOptions, search: Given) -> None:
     The format saved_model is for TensorFlow Serving. The exported model takes and returns strings.
     Each export is a new version of the model. The format ctranslate2 is for ctranslate2.Translator.
     The format onnx contains the encoder and one step of the decoder. It also contains translate.py,
-    a beam search that needs only NumPy, onnxruntime and sentencepiece. The format hugging_face is
-    for AutoTokenizer and AutoModelForSeq2SeqLM of transformers. The format run is a small run
-    folder for other users: recipe, tokenizer, model, validation and test text.
+    a beam search that needs only NumPy, onnxruntime and sentencepiece. The format web is a page
+    that translates in the browser, from any server for static files. The format hugging_face is for
+    AutoTokenizer and AutoModelForSeq2SeqLM of transformers. The format run is a small run folder
+    for other users: recipe, tokenizer, model, validation and test text.
 
     The command translates some sentences of the run with the export and with the model, and
     compares the results. If the results of a float32 export differ, the command fails and writes no
     export. Search options become the defaults of the export. The format saved_model supports all
-    search options and --shortlist. The format onnx supports only the beam size, the length penalty
-    and the maximum length, hugging_face only the beam size and the length penalty (0, or of the
-    form power). If the recipe has other search options, set them to their defaults. The formats
-    ctranslate2 and run support no search options.
+    search options and --shortlist. The formats onnx and web support only the beam size, the length
+    penalty and its form, and the maximum length, hugging_face only the beam size and the length
+    penalty (0, or of the form power). If the recipe has other search options, set them to their
+    defaults. The formats ctranslate2 and run support no search options.
 
     \b
     keras-transformer export runs/quickstart --format saved_model
     keras-transformer export runs/quickstart --format ctranslate2 --quantization int8
     keras-transformer export runs/quickstart --format onnx
+    keras-transformer export runs/quickstart --format web
     keras-transformer export runs/quickstart --format hugging_face --length-penalty 0
     keras-transformer export runs/quickstart --format run --quantization float16
     echo "twenty-six" | python exports/quickstart/onnx/translate.py

@@ -23,3 +23,4 @@ from .run_folder import (
     save_run as save_run,
 )
 from .saved_model import export_saved_model as export_saved_model
+from .web import export_web as export_web

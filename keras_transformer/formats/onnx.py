@@ -14,7 +14,7 @@ from keras import ops
 from keras_transformer._backend.types import Ids, Tensor
 from keras_transformer._files import atomic_write, check_is_free
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.decoding.options import SearchOptions
+from keras_transformer.decoding.options import LengthPenaltyForm, SearchOptions
 from keras_transformer.formats.comparison import (
     Agreement,
     compare_translations,
@@ -31,12 +31,9 @@ from keras_transformer.models.base import in_float32
 from keras_transformer.translation.base_translator import EXTRA_LENGTH, Overlong
 from keras_transformer.translation.translator import Translator
 
-OnnxWeights = Literal["float32", "int8"]
+OnnxWeights = Literal["float32", "int8", "int8_weights"]
+# The constants of at least a page. Their offsets are multiples of it, for memory-mapping.
 WEIGHTS = "weights.bin"
-
-# A constant of less than `PAGE` bytes is stored in its graph, a larger one in the file `WEIGHTS`.
-# Offsets in this file are multiples of `PAGE`, so that the constants can be memory-mapped.
-PAGE = 4096
 
 # What `config.json` has of the tokenizer.
 _OF_TOKENIZER = (
@@ -57,6 +54,7 @@ def export_onnx(
     sentences: Sequence[str] | None = None,
     beam_size: int = 4,
     length_penalty: float = 0.6,
+    length_penalty_form: LengthPenaltyForm = "wu",
     max_length: int | None = None,
 ) -> Agreement:
     """Writes a model as two ONNX models, and compares their translations with the model's.
@@ -80,13 +78,15 @@ def export_onnx(
         model: A `Transformer` with full attention.
         tokenizer: The `Tokenizer` that the model was trained with.
         directory: A new or empty folder. If export or comparison fails, nothing is written.
-        quantization: `"float32"` for no quantization, or `"int8"` for dynamic quantization of
-            linear layers and embeddings. Where onnxruntime supports it, each column of a weight
-            matrix has its own scale. Defaults to `"float32"`.
+        quantization: `"float32"` for no quantization, `"int8"` for dynamic quantization of
+            linear layers and embeddings, which computes with integers, or `"int8_weights"` for the
+            smallest file: each word or column of a matrix has its own scale, and all computation
+            is float32. Defaults to `"float32"`.
         sentences: Source sentences for the comparison. Defaults to None, which means random
             sentences.
         beam_size: Default beam size of `translate.py` and `onnx_translator`. Defaults to 4.
         length_penalty: Their default length penalty. Defaults to 0.6.
+        length_penalty_form: Its form, as in `SearchOptions`. Defaults to `"wu"`.
         max_length: Their default maximum length. None means 50 tokens more than the source.
 
     Raises:
@@ -110,6 +110,9 @@ def export_onnx(
     }
     if quantization == "int8":
         graphs = {name: _quantized(graph) for name, graph in graphs.items()}
+    elif quantization == "int8_weights":
+        for graph in graphs.values():
+            onnx_graph.round_weights(graph)
     has_one_model = tokenizer.source_model == tokenizer.target_model
     config = {
         **{name: getattr(tokenizer, name) for name in _OF_TOKENIZER},
@@ -123,6 +126,7 @@ def export_onnx(
         "quantization": quantization,
         "beam_size": beam_size,
         "length_penalty": length_penalty,
+        "length_penalty_form": length_penalty_form,
         "search_max_length": max_length,
     }
     with atomic_write(directory) as partial:
@@ -162,6 +166,8 @@ def _save(graphs: dict[str, Any], directory: Path) -> None:
     from onnx import numpy_helper
     from onnx.external_data_helper import set_external_data
 
+    from keras_transformer.formats.onnx_graph import PAGE
+
     offsets: dict[bytes, int] = {}
     constants = [constant for graph in graphs.values() for constant in graph.graph.initializer]
     with (directory / WEIGHTS).open("wb") as file:
@@ -185,6 +191,7 @@ def _options(config: dict[str, Any]) -> SearchOptions:
     return SearchOptions(
         beam_size=config["beam_size"],
         length_penalty=config["length_penalty"],
+        length_penalty_form=config["length_penalty_form"],
         max_length=config["search_max_length"],
     )
 

@@ -24,6 +24,9 @@ from keras_transformer.models import Transformer
 # Operator set 17 introduced LayerNormalization, 20 introduced Gelu.
 OPERATOR_SET, IR_VERSION = 20, 10
 
+# A constant of less than a page, in bytes, is stored in its graph, a larger one in another file.
+PAGE = 4096
+
 # Maps activations of Keras to ONNX operators. "Gelu" is the exact function, as in Keras.
 ACTIVATIONS = {
     "relu": ("Relu",),
@@ -150,6 +153,31 @@ def _predict(graph: "_Graph", x: str, token_ids: str, num_candidates: str, bos_i
     graph.output("logits", logits, TensorProto.FLOAT, ("batch", "beams", vocabulary_size))
     graph.output("candidate_log_probabilities", values, TensorProto.FLOAT, shape_of_candidates)
     graph.output("candidate_ids", ids, TensorProto.INT64, shape_of_candidates)
+
+
+def round_weights(graph: onnx.ModelProto) -> None:
+    """Stores the large matrices of a graph as int8, with a float32 scale for each word or column.
+
+    The graph computes in float32: it begins by multiplying the integers by their scales.
+    """
+    kernels = {x for node in graph.graph.node if node.op_type == "MatMul" for x in node.input}
+    constants, nodes = graph.graph.initializer, []
+    for constant in [*constants]:
+        name, matrix = constant.name, numpy_helper.to_array(constant)
+        if matrix.ndim != 2 or matrix.nbytes < PAGE:
+            continue
+        scales = np.abs(matrix).max(axis=0 if name in kernels else 1, keepdims=True) / 127
+        scales = np.where(scales > 0, scales, 1).astype("float32")
+        parts = {"int8": np.rint(matrix / scales).astype("int8"), "scale": scales}
+        constants.remove(constant)
+        constants.extend(numpy_helper.from_array(x, f"{name}_{kind}") for kind, x in parts.items())
+        nodes += [
+            helper.make_node("Cast", [f"{name}_int8"], [f"{name}_float"], to=TensorProto.FLOAT),
+            helper.make_node("Mul", [f"{name}_float", f"{name}_scale"], [name]),
+        ]
+    nodes += graph.graph.node
+    del graph.graph.node[:]
+    graph.graph.node.extend(nodes)
 
 
 class _Graph:

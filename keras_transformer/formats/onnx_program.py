@@ -234,7 +234,10 @@ class StandaloneTranslator:
         return list(zip(kept, best_scores.tolist(), strict=True))
 
     def _divisor(self, length: Any) -> Any:
-        return ((5.0 + np.asarray(length, "float32")) / 6.0) ** np.float32(self.length_penalty)
+        base = np.asarray(length, "float32")
+        if self.model.config["length_penalty_form"] == "wu":
+            base = (5.0 + base) / 6.0
+        return base ** np.float32(self.length_penalty)
 
 
 def _largest(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -252,7 +255,7 @@ def main(words: Sequence[str] | None = None) -> None:
     add("file", nargs="?", metavar="FILE")
     add("--model", default=Path(__file__).parent, help="exported folder; default: this file's")
     add("--beam-size", type=int, help="number of beams; default: the exported one")
-    add("--length-penalty", type=float, help="alpha in ((5 + n) / 6) ** alpha; default: exported")
+    add("--length-penalty", type=float, help="exponent, in the exported form; default: exported")
     add("--max-length", type=int, help="most tokens; default: exported, or source + 50")
     add("--threads", dest="num_threads", type=int, default=0, help="default: 0, one per core")
     options = vars(parser.parse_args(words))

@@ -22,6 +22,7 @@ from keras_transformer.formats.hugging_face import export_hugging_face
 from keras_transformer.formats.onnx import OnnxWeights, export_onnx
 from keras_transformer.formats.run_folder import RunWeights, export_shared_run
 from keras_transformer.formats.saved_model import export_saved_model
+from keras_transformer.formats.web import WebWeights, export_web
 from keras_transformer.recipe.sections import OF_RUN
 from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.run import Checkpoint, Run, opened_runs
@@ -33,23 +34,27 @@ _CHILD = "import sys; from keras_transformer.formats.run_export import main; mai
 
 
 class _Format(NamedTuple):
-    """The types of weights and the search options of a format, and the packages that it needs."""
+    """The types of weights and the search options of a format, and the packages that it needs.
+
+    The first type of weights is the default. The first package names the extra with all of them.
+    """
 
     quantizations: tuple[str, ...] = ("float32",)
     search: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
 
 
+_OF_ONNX = {
+    "search": ("beam_size", "length_penalty", "length_penalty_form", "max_length"),
+    "packages": ("onnx", "onnxruntime"),
+}
 FORMATS = {
     "saved_model": _Format(
         search=tuple(SearchOptions.model_fields), packages=("tensorflow", "tensorflow_text")
     ),
     "ctranslate2": _Format(QUANTIZATIONS, packages=("ctranslate2",)),
-    "onnx": _Format(
-        get_args(OnnxWeights),
-        ("beam_size", "length_penalty", "max_length"),
-        ("onnx", "onnxruntime"),
-    ),
+    "onnx": _Format(get_args(OnnxWeights), **_OF_ONNX),
+    "web": _Format(get_args(WebWeights), **_OF_ONNX),
     "hugging_face": _Format(search=("beam_size", "length_penalty", "length_penalty_form")),
     "run": _Format(get_args(RunWeights)),
 }
@@ -63,18 +68,20 @@ class ExportOptions(BaseModel):
     >>> ExportOptions(format="onnx", quantization="int8", search=SearchOptions(beam_size=5))
 
     Args:
-        format: `"saved_model"`, `"ctranslate2"`, `"onnx"`, `"hugging_face"` or `"run"`. See
-            `export_saved_model`, `export_ctranslate2`, `export_onnx`, `export_hugging_face` and
-            `export_shared_run`.
+        format: `"saved_model"`, `"ctranslate2"`, `"onnx"`, `"web"`, `"hugging_face"` or `"run"`.
+            See `export_saved_model`, `export_ctranslate2`, `export_onnx`, `export_web`,
+            `export_hugging_face` and `export_shared_run`.
         output: A new or empty folder. For a SavedModel, the folder that contains all versions of
             the model. Defaults to None, which means `exports/<run>` for a SavedModel. For other
             formats, None means a folder in it, such as `exports/quickstart/onnx-int8`.
-        quantization: Type of the weights. A SavedModel has float32 only. Defaults to `"float32"`.
+        quantization: Type of the weights. Defaults to None, which means `"int8_weights"` for the
+            web, and `"float32"` otherwise.
         shortlist: Whether a SavedModel translates with `open_shortlist(run)`. Defaults to False.
         checkpoint: The checkpoint to export, see `open_model`. Defaults to None, which means the
             finished model.
         search: The default search options of the export, as far as the format has them. Defaults to
             None, which means the search options of the recipe.
+        onnxruntime_web: For the web, as for `export_web`.
 
     Raises:
         ValueError: If the format does not support an option.
@@ -82,18 +89,27 @@ class ExportOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    format: Literal["saved_model", "ctranslate2", "onnx", "hugging_face", "run"]
+    format: Literal["saved_model", "ctranslate2", "onnx", "web", "hugging_face", "run"]
     output: Path | None = None
-    quantization: str = "float32"
+    quantization: str | None = None
     shortlist: bool = False
     checkpoint: Checkpoint | None = None
     search: SearchOptions | None = None
+    onnxruntime_web: Path | None = None
+
+    @property
+    def weights(self) -> str:
+        """The type of the weights."""
+        return self.quantization or FORMATS[self.format].quantizations[0]
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        check_quantization(self.format, self.quantization, FORMATS[self.format].quantizations)
-        if self.shortlist and self.format != "saved_model":
-            raise ValueError(f"only saved_model supports a shortlist. Received: {self.format}")
+        check_quantization(self.format, self.weights, FORMATS[self.format].quantizations)
+        given = {"saved_model": self.shortlist, "web": self.onnxruntime_web}
+        names = {"saved_model": "a shortlist", "web": "onnxruntime_web"}
+        for format in given:
+            if given[format] and self.format != format:
+                raise ValueError(f"only {format} supports {names[format]}. Received: {self.format}")
         if self.search is not None and not FORMATS[self.format].search:
             others = ", ".join(name for name, x in FORMATS.items() if x.search)
             raise ValueError(
@@ -132,18 +148,19 @@ def export_run(run: Run | str | Path, options: ExportOptions) -> Exported:
     format, is_saved_model = options.format, options.format == "saved_model"
     search = options.search or run.recipe.evaluation.search_options()
     _check_search(format, search)
-    if format in ("ctranslate2", "onnx", "hugging_face"):
+    if format in ("ctranslate2", "onnx", "web", "hugging_face"):
         run.require_transformer(f"The format {format}")
     directory = options.output or Path("exports", run.directory.resolve().name)
     if not is_saved_model:
-        kind = "" if options.quantization == "float32" else f"-{options.quantization}"
+        is_default = options.weights == FORMATS[format].quantizations[0]
+        kind = "" if is_default else f"-{options.weights}"
         directory = options.output or directory / f"{format}{kind}"
         check_is_free(directory)
     run.model_place(options.checkpoint)
     if missing := [name for name in FORMATS[format].packages if not find_spec(name)]:
         raise UserError(
             f"the format {format} needs {' and '.join(missing)}: "
-            f"pip install 'keras3-transformer[{'tensorflow' if is_saved_model else format}]'"
+            f"pip install 'keras3-transformer[{FORMATS[format].packages[0]}]'"
         )
     complete = options.model_copy(update={"search": search, "output": directory})
     print("Exporting the model, and comparing the export with the model.", file=sys.stderr)
@@ -171,7 +188,7 @@ def _check_search(format: str, search: SearchOptions) -> None:
 
 def _export(run: Run, options: ExportOptions) -> Exported:
     """Exports in this process. `options` have all values."""
-    weights: Any = options.quantization
+    weights: Any = options.weights
     output, search = options.output, options.search
     assert output and search
     sentences = run_sentences(run, SENTENCES)
@@ -179,6 +196,7 @@ def _export(run: Run, options: ExportOptions) -> Exported:
     if options.format == "run":
         found = export_shared_run(run, output, weights, sentences, options.checkpoint)
         return Exported(output, str(found))
+    languages = run.recipe.data.source_language, run.recipe.data.target_language
     tokenizer = run.tokenizer()
     model = open_model(run, options.checkpoint, tokenizer=tokenizer)
     if options.format == "saved_model":
@@ -192,11 +210,14 @@ def _export(run: Run, options: ExportOptions) -> Exported:
     if options.format == "ctranslate2":
         found = export_ctranslate2(model, tokenizer, output, weights, sentences)
     elif options.format == "hugging_face":
-        languages = run.recipe.data.source_language, run.recipe.data.target_language
         found = export_hugging_face(model, tokenizer, output, search, languages, sentences)
     else:
         own = search.model_dump(include={*FORMATS["onnx"].search})
-        found = export_onnx(model, tokenizer, output, weights, sentences, **own)
+        if options.format == "onnx":
+            found = export_onnx(model, tokenizer, output, weights, sentences, **own)
+        else:
+            own |= {"languages": languages, "onnxruntime_web": options.onnxruntime_web}
+            found = export_web(model, tokenizer, output, weights, sentences=sentences, **own)
     return Exported(output, str(found))
 
 

@@ -98,10 +98,11 @@ def test_lora_is_merged_in_float32(dtype, tokenizer, tmp_path):
     assert export_onnx(model, tokenizer, tmp_path / "model").identical == 16
 
 
-def test_quantized_model_is_smaller_and_mostly_agrees(tokenizer, tmp_path):
+@pytest.mark.parametrize("quantization", ["int8", "int8_weights"])
+def test_quantized_model_is_smaller_and_mostly_agrees(quantization, tokenizer, tmp_path):
     model = new_model(d_model=64)
     export_onnx(model, tokenizer, tmp_path / "whole")
-    assert export_onnx(model, tokenizer, tmp_path / "quantized", "int8").sentences == 16
+    assert export_onnx(model, tokenizer, tmp_path / "quantized", quantization).sentences == 16
     best = [next_tokens(tmp_path / name) for name in ("whole", "quantized")]
     assert 0.8 < np.mean(best[0] == best[1]) <= 1
     assert size_of(tmp_path / "quantized") < 0.8 * size_of(tmp_path / "whole")

@@ -11,6 +11,7 @@ onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is an optio
 from keras_transformer.formats.onnx_graph import (  # noqa: E402
     ACTIVATIONS,
     encoder_graph,
+    round_weights,
     step_graph,
 )
 
@@ -114,3 +115,18 @@ def test_positions_end_with_the_model():
     target_ids = np.full((len(source_ids), LENGTH + 1), 5)
     with pytest.raises(Exception, match="out of|bounds"):
         forced_logits(model, source_ids, target_ids)
+
+
+def test_rounded_weights_are_the_nearest_of_255_steps_of_their_word_or_column():
+    graph = step_graph(new_model(d_model=96, d_ff=67), BOS_ID)
+    whole = {x.name: onnx.numpy_helper.to_array(x) for x in graph.graph.initializer}
+    round_weights(graph)
+    parts = {x.name: onnx.numpy_helper.to_array(x) for x in graph.graph.initializer}
+    names = whole.keys() - parts.keys()
+    assert {whole[name].shape for name in names} >= {(96, 67), (67, 96), (13, 96)}
+    for name in names:
+        axis = int(len(whole[name]) < 67)  # 0: columns of kernels, 1: words and positions
+        steps = np.abs(whole[name]).max(axis, keepdims=True) / 127
+        found = parts[f"{name}_int8"] * parts[f"{name}_scale"]
+        assert np.all(np.abs(found - whole[name]) <= 0.501 * steps)
+    session(graph)

@@ -83,8 +83,10 @@ def test_text_without_a_known_word_is_copied_with_a_warning(folder):
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("beam_size, length_penalty", [(1, 0.0), (5, 2.0)])
-def test_search_finds_what_the_package_finds(model, folder, beam_size, length_penalty):
+@pytest.mark.parametrize(
+    "beam_size, length_penalty, form", [(1, 0.0, "wu"), (5, 2.0, "wu"), (5, 1.0, "power")]
+)
+def test_search_finds_what_the_package_finds(model, folder, beam_size, length_penalty, form):
     generator = np.random.default_rng(2)
     sources = [[*generator.integers(4, V, 5), 3] for _ in range(30)]
     limits = generator.integers(1, LENGTH + 1, 30)
@@ -95,8 +97,10 @@ def test_search_finds_what_the_package_finds(model, folder, beam_size, length_pe
         max_length=LENGTH,
         beam_size=beam_size,
         length_penalty=length_penalty,
+        length_penalty_form=form,
     )
     translator = StandaloneTranslator(folder, beam_size, length_penalty)
+    translator.model.config["length_penalty_form"] = form
     found = translator.search(np.array(sources), limits)
     expected_ids = [[id for id in row if id] for row in to_numpy(expected.ids)[:, 0].tolist()]
     assert [ids for ids, _ in found] == expected_ids

@@ -64,7 +64,7 @@ def test_saved_model_is_the_next_version(run):
     assert found["translation"] == open_translator(opened, options).translate(texts)
 
 
-@pytest.mark.parametrize("format", ["onnx", "ctranslate2"])
+@pytest.mark.parametrize("format", ["onnx", "web", "ctranslate2"])
 def test_formats_for_transformers_refuse_other_models_before_they_load_them(
     run, format, monkeypatch
 ):
@@ -83,13 +83,13 @@ def test_formats_for_transformers_refuse_other_models_before_they_load_them(
 def test_onnx_refuses_search_options_of_the_recipe_that_it_would_lose(run):
     path = run / "recipe.yaml"
     text = path.read_text().replace("min_length: 1", "min_length: 14")
-    text = text.replace("length_penalty_form: wu", "length_penalty_form: power")
+    text = text.replace("repetition_penalty: 1.0", "repetition_penalty: 2.0")
     path.write_text(text)
     error = fails("export", run, "--format", "onnx")
-    ways = "give --min-length 1, give --length-penalty-form wu"
+    ways = "give --min-length 1, give --repetition-penalty 1.0"
     assert f"change those of the recipe: {ways}. " in error
-    assert error.endswith("Received: min_length=14, length_penalty_form=power")
-    defaults = ("--min-length", "1", "--length-penalty-form", "wu")
+    assert error.endswith("Received: min_length=14, repetition_penalty=2.0")
+    defaults = ("--min-length", "1", "--repetition-penalty", "1")
     succeeds("export", run, "--format", "onnx", *defaults)
 
 
@@ -109,10 +109,10 @@ def test_a_checkpoint_is_exported(run, format):
     [
         ({"format": "onnx", "shortlist": True}, "only saved_model supports a shortlist"),
         ({"format": "saved_model", "quantization": "int8"}, "must be one of float32. Received"),
-        ({"format": "onnx", "quantization": "float16"}, "must be one of float32, int8. Received"),
+        ({"format": "onnx", "quantization": "float16"}, "must be one of float32, int8, int8_w"),
         (
             {"format": "tflite"},
-            "Input should be 'saved_model', 'ctranslate2', 'onnx', 'hugging_face' or 'run'",
+            "Input should be 'saved_model', 'ctranslate2', 'onnx', 'web', 'hugging_face' or 'run'",
         ),
         ({"format": "onnx", "beam_size": 3}, "Extra inputs are not permitted"),
     ],
@@ -128,6 +128,7 @@ def test_options_that_a_format_lacks_are_refused(options, message):
         ("saved_model", "tensorflow_text", "tensorflow"),
         ("ctranslate2", "ctranslate2", "ctranslate2"),
         ("onnx", "onnxruntime", "onnx"),
+        ("web", "onnxruntime", "onnx"),
     ],
 )
 def test_a_missing_package_is_named_with_its_extra(run, format, package, extra, monkeypatch):

@@ -9,20 +9,6 @@ from keras_transformer import Run
 
 
 @pytest.fixture(scope="session")
-def browser():
-    playwright = pytest.importorskip(
-        "playwright.sync_api", reason="playwright is an optional dependency"
-    )
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("there is no Chromium")
-    with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield started
-        started.close()
-
-
-@pytest.fixture(scope="session")
 def made(tmp_path_factory):
     return make_run(tmp_path_factory.mktemp("visualization")).directory
 

@@ -1,0 +1,88 @@
+"""Exports a Transformer as a web page that translates in the browser, without a server."""
+
+import gzip
+import hashlib
+import json
+import tarfile
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from keras_transformer._files import atomic_write, check_is_free
+from keras_transformer.data.languages import is_right_to_left
+from keras_transformer.data.text_files import download
+from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.errors import UserError
+from keras_transformer.formats.comparison import Agreement
+from keras_transformer.formats.onnx import export_onnx
+from keras_transformer.models import Transformer
+
+WebWeights = Literal["int8_weights", "float32"]
+_PAGE = Path(__file__).with_name("templates") / "web"
+_PACKAGE, _REGISTRY = "onnxruntime-web-1.30.0.tgz", "https://registry.npmjs.org/onnxruntime-web/-"
+_SHA256 = "d2228df7e4616bc3348bf504ee888f3bec43789a273f0a63f3e68d203ce3bf71"
+_ADVICE = "`npm pack` and unpack it elsewhere, and name its folder with --onnxruntime-web"
+# Files of the package and their names in the page: some servers do not know the suffix .mjs.
+_RUNTIME = {
+    "dist/ort.wasm.bundle.min.mjs": "onnxruntime/ort.js",
+    "dist/ort-wasm-simd-threaded.wasm": "onnxruntime/ort.wasm.gz",
+}
+
+
+def export_web(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    directory: str | Path,
+    quantization: WebWeights = "int8_weights",
+    languages: Sequence[str | None] = (),
+    onnxruntime_web: str | Path | None = None,
+    **arguments: Any,
+) -> Agreement:
+    """Writes a page of static files, for any web server. Once loaded, it needs no network.
+
+    Its model is an ONNX export, which `export_onnx` compares with `model`.
+
+    Example:
+
+    >>> export_web(open_model(run), run.tokenizer(), "exports/quickstart/web")
+
+    Args:
+        model: A `Transformer` with full attention.
+        tokenizer: The `Tokenizer` that the model was trained with.
+        directory: A new or empty folder. If export or comparison fails, nothing is written.
+        quantization: `"int8_weights"` or `"float32"`. Defaults to `"int8_weights"`.
+        languages: The codes of the source and the target language, if they are known.
+        onnxruntime_web: The folder of the npm package onnxruntime-web. Defaults to None, which
+            means a download, which is kept in `KERAS_HOME`.
+        **arguments: The other arguments of `export_onnx`.
+    """
+    check_is_free(directory)
+    with tempfile.TemporaryDirectory() as temporary, atomic_write(directory) as partial:
+        if onnxruntime_web is None:
+            with tarfile.open(download(_PACKAGE, _REGISTRY, _SHA256, _ADVICE)) as package:
+                for name in _RUNTIME:
+                    package.extract(f"package/{name}", temporary, filter="data")
+            onnxruntime_web = Path(temporary, "package")
+        try:
+            files = {own: Path(onnxruntime_web, x).read_bytes() for x, own in _RUNTIME.items()}
+        except OSError as error:
+            raise UserError(f"{error.filename} is missing: {_ADVICE}") from None
+        files |= {path.name: path.read_bytes() for path in _PAGE.iterdir()}
+        onnx = Path(temporary, "onnx")
+        found = export_onnx(model, tokenizer, onnx, quantization, **arguments)
+        for path in (*onnx.glob("*.onnx"), *onnx.glob("*.bin"), *onnx.glob("tokenizer/*.model")):
+            files[f"model/{path.relative_to(onnx).as_posix()}.gz"] = path.read_bytes()
+        codes = [code and code.replace("_", "-") for code in languages]
+        shown = [x and {"lang": x, "dir": "rtl" if is_right_to_left(x) else "ltr"} for x in codes]
+        config = json.loads((onnx / "config.json").read_bytes()) | {"languages": shown}
+        files["model/config.json.gz"] = json.dumps(config).encode()
+        files |= {x: gzip.compress(files[x], mtime=0) for x in files if x.endswith(".gz")}
+        version = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:16]
+        stored = ["./", *sorted(files.keys() - {"sw.js", "index.html"})]
+        constants = f"const VERSION = {json.dumps(version)}, FILES = {json.dumps(stored)};\n"
+        files["sw.js"] = constants.encode() + files["sw.js"]
+        for name, content in files.items():
+            (partial / name).parent.mkdir(parents=True, exist_ok=True)
+            (partial / name).write_bytes(content)
+    return found
