@@ -27,7 +27,7 @@ class FormatOptions(parameters.ShortlistOptions):
     int8_weights, float32. hugging_face: float32. run: float32, float16. Default: the first one of
     the format."""
     onnxruntime_web: AnyPath = None
-    """Folder of the npm package onnxruntime-web, for the format web. Default: download it once."""
+    """Folder of the npm package onnxruntime-web, for the format web. Default: npm fetches it."""
 
 
 @click.command("export")

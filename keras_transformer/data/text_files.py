@@ -63,7 +63,6 @@ _LONGEST_LINE = 1024 * 1024
 # How long `available_chunks` waits for further items: too short for a person to notice.
 _PATIENCE_SECONDS = 0.05
 _SILENCE_SECONDS = 60.0  # of a server
-_ADVICE = "for local files, use --data-dir, or set data.directory of the recipe"
 
 
 class CorpusError(UserError, ValueError):
@@ -228,7 +227,7 @@ def available_chunks(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
         raise errors[0]
 
 
-def download(name: str, folder_url: str, sha256: str, advice: str = _ADVICE) -> Path:
+def download(name: str, folder_url: str, sha256: str) -> Path:
     """Downloads a file into the cache if the cache does not have the file.
 
     The cache is the folder `keras_transformer/<first 16 digits of the SHA-256>` in `KERAS_HOME`, by
@@ -236,8 +235,8 @@ def download(name: str, folder_url: str, sha256: str, advice: str = _ADVICE) -> 
     verified. Every call verifies the file in the cache, and downloads a damaged file again.
     (`keras.utils.get_file` has no timeout, and other processes see its incomplete file.)
 
-    Raises `UserError`, with `advice`, if the download fails, if the server is silent for a minute,
-    or if the SHA-256 of the file is not `sha256` (64 lower-case hex digits).
+    Raises `UserError` if the download fails, if the server is silent for a minute, or if the
+    SHA-256 of the file is not `sha256` (64 lower-case hex digits).
     """
     path = keras_home() / "keras_transformer" / sha256[:16] / name
     url = f"{folder_url.rstrip('/')}/{quote(name)}"
@@ -252,6 +251,9 @@ def download(name: str, folder_url: str, sha256: str, advice: str = _ADVICE) -> 
                 if (received := sha256_of(partial)) != sha256:
                     raise ValueError(f"the SHA-256 must be {sha256}. Received: {received}")
     except Exception as error:  # urllib and the system raise different errors
-        message = f"{url} cannot be fetched ({advice}): {error}"
+        message = (
+            f"{url} cannot be fetched (for local files, use --data-dir, or set data.directory of "
+            f"the recipe): {error}"
+        )
         raise UserError(" ".join(message.split())) from error
     return path

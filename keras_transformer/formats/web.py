@@ -3,15 +3,15 @@
 import gzip
 import hashlib
 import json
+import subprocess
 import tarfile
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from keras_transformer._files import atomic_write, check_is_free
+from keras_transformer._files import atomic_write, check_is_free, sha256_of
 from keras_transformer.data.languages import is_right_to_left
-from keras_transformer.data.text_files import download
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.errors import UserError
 from keras_transformer.formats.comparison import Agreement
@@ -20,9 +20,9 @@ from keras_transformer.models import Transformer
 
 WebWeights = Literal["int8_weights", "float32"]
 _PAGE = Path(__file__).with_name("templates") / "web"
-_PACKAGE, _REGISTRY = "onnxruntime-web-1.30.0.tgz", "https://registry.npmjs.org/onnxruntime-web/-"
+_VERSION = "1.30.0"
 _SHA256 = "d2228df7e4616bc3348bf504ee888f3bec43789a273f0a63f3e68d203ce3bf71"
-_ADVICE = "`npm pack` and unpack it elsewhere, and name its folder with --onnxruntime-web"
+_ADVICE = "run `npm pack` elsewhere, unpack it, and name its folder with --onnxruntime-web"
 # Files of the package and their names in the page: some servers do not know the suffix .mjs.
 _RUNTIME = {
     "dist/ort.wasm.bundle.min.mjs": "onnxruntime/ort.js",
@@ -54,16 +54,13 @@ def export_web(
         quantization: `"int8_weights"` or `"float32"`. Defaults to `"int8_weights"`.
         languages: The codes of the source and the target language, if they are known.
         onnxruntime_web: The folder of the npm package onnxruntime-web. Defaults to None, which
-            means a download, which is kept in `KERAS_HOME`.
+            means that npm fetches it, and keeps it in its cache.
         **arguments: The other arguments of `export_onnx`.
     """
     check_is_free(directory)
     with tempfile.TemporaryDirectory() as temporary, atomic_write(directory) as partial:
         if onnxruntime_web is None:
-            with tarfile.open(download(_PACKAGE, _REGISTRY, _SHA256, _ADVICE)) as package:
-                for name in _RUNTIME:
-                    package.extract(f"package/{name}", temporary, filter="data")
-            onnxruntime_web = Path(temporary, "package")
+            onnxruntime_web = _fetched(Path(temporary))
         try:
             files = {own: Path(onnxruntime_web, x).read_bytes() for x, own in _RUNTIME.items()}
         except OSError as error:
@@ -86,3 +83,21 @@ def export_web(
             (partial / name).parent.mkdir(parents=True, exist_ok=True)
             (partial / name).write_bytes(content)
     return found
+
+
+def _fetched(folder: Path) -> Path:
+    """Lets npm fetch onnxruntime-web into a folder, and returns the folder of its files."""
+    package = f"onnxruntime-web@{_VERSION}"
+    command = ("npm", "pack", package, "--prefer-offline", "--pack-destination", str(folder))
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        reason = " ".join(str(getattr(error, "stderr", error)).split())[:300]
+        raise UserError(f"npm cannot fetch {package} ({_ADVICE}): {reason}") from None
+    archive = folder / f"onnxruntime-web-{_VERSION}.tgz"
+    if (received := sha256_of(archive)) != _SHA256:
+        raise UserError(f"the SHA-256 of {package} must be {_SHA256}. Received: {received}")
+    with tarfile.open(archive) as files:
+        for name in _RUNTIME:
+            files.extract(f"package/{name}", folder, filter="data")
+    return folder / "package"

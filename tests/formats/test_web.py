@@ -22,7 +22,6 @@ from support.local_server import answer, local_server
 from support.parallel_text import SENTENCES
 
 from keras_transformer import SearchOptions, Tokenizer, Translator, UserError, import_run
-from keras_transformer.data.text_files import download
 from keras_transformer.formats import ExportOptions, export_run, export_web, web
 from keras_transformer.models import Transformer
 
@@ -54,9 +53,10 @@ def node():
 
 
 @pytest.fixture(scope="session")
-def runtime():
+def runtime(tmp_path_factory):
+    """The folder of onnxruntime-web."""
     try:
-        download(web._PACKAGE, web._REGISTRY, web._SHA256)
+        return web._fetched(tmp_path_factory.mktemp("npm"))
     except UserError as error:
         pytest.skip(f"Node.js has no onnxruntime-web: {error}")
 
@@ -141,7 +141,7 @@ def test_the_page_finds_what_the_package_finds(
 ):
     tokenizer = make_tokenizer()
     model = new_model(tokenizer, **arguments)
-    export_web(model, tokenizer, tmp_path / "page", "float32", **search)
+    export_web(model, tokenizer, tmp_path / "page", "float32", onnxruntime_web=runtime, **search)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         expected = Translator(model, tokenizer, SearchOptions(**search)).translate(LINES)
@@ -151,7 +151,10 @@ def test_the_page_finds_what_the_package_finds(
 def test_an_imported_run_of_two_vocabularies_is_exported_as_it_is(node, runtime, tmp_path):
     source = hugging_face_folder(tmp_path / "source", target_vocabulary_size=60)
     run, folder = import_run(source, tmp_path / "run"), tmp_path / "page"
-    export_run(run, ExportOptions(format="web", quantization="float32", output=folder))
+    export_run(
+        run,
+        ExportOptions(format="web", quantization="float32", output=folder, onnxruntime_web=runtime),
+    )
     expected = Translator.from_run(run).translate(LINES[:12])
     assert node("web_translator.mjs", folder, LINES[:12]) == expected
 
@@ -176,10 +179,9 @@ def test_the_worker_stores_all_of_an_export_and_a_missing_runtime_is_named(
 ):
     command = ("export", run, "--format", "web")
     line = fails(*command, "--onnxruntime-web", tmp_path)
-    assert f"{tmp_path}/dist/ort.wasm.bundle.min.mjs is missing: `npm pack`" in line
-    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
-    monkeypatch.setattr(web, "_REGISTRY", "http://127.0.0.1:9")
-    assert re.search("1.30.0.tgz cannot be fetched .*--onnxruntime-web", fails(*command))
+    assert f"{tmp_path}/dist/ort.wasm.bundle.min.mjs is missing: run `npm pack`" in line
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert re.search("npm cannot fetch .*1.30.0 .*--onnxruntime-web.* 'npm'", fails(*command))
     error = fails("export", run, "--format", "onnx", "--onnxruntime-web", tmp_path)
     assert "only web supports onnxruntime_web" in error
     assert not [*(tmp_path / "exports").rglob("*.*")]
