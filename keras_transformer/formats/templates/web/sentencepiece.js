@@ -35,8 +35,8 @@ export class SentencePiece {
     }
     const used = this.pieces.filter((x) => this.ids.has(x.text)), normal = used.filter((x) => x.kind === NORMAL);
     this.users = used.filter((x) => x.kind === USER).map((x) => x.text).sort((a, b) => b.length - a.length);
-    this.longest = Math.max(...used.map((x) => x.text.length));
-    this.unknownScore = Math.fround(Math.min(...normal.map((x) => x.score)) - UNKNOWN_PENALTY);
+    this.longest = used.reduce((most, x) => Math.max(most, x.text.length), 1);
+    this.unknownScore = Math.fround(normal.reduce((least, x) => Math.min(least, x.score), Infinity) - UNKNOWN_PENALTY);
     // The rules of normalization are a trie (Darts-clone), then strings that end with a zero.
     const size = this.rules.length && new DataView(this.rules.buffer, this.rules.byteOffset).getUint32(0, true);
     this.trie = new Uint32Array(this.rules.slice(4, 4 + size).buffer);
