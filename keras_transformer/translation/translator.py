@@ -233,12 +233,15 @@ class Translator(BaseTranslator):
     def _compile(self, rows: int, width: int) -> None:
         """Compiles what `translate`, `translate_nbest` and `translate_segments` need of a batch."""
         ids = [self.tokenizer.unk_id] * (width - 1)
+
+        def limit(length: int) -> int:  # Each search ends after a token.
+            return self._limit(self.options)(length) if length == width else 1
+
         for options in {self.options, self.options.replace(n_best=1)}:
-            limit = self._limit(options)
             self._search(
                 [ids] * rows,
                 options,
-                limit=lambda length, own=limit: own(length) if length == width else 1,  # ends soon
+                limit=limit,
                 longest=self.max_length,
                 tokens_per_batch=self.tokens_per_batch,
                 advance=lambda _: None,
