@@ -1,7 +1,6 @@
 """Hostile files through every door: one line out for each line in, or an error before any line.
 
-tests/formats/test_onnx_program.py has the same files for the exported script, and
-tests/serving/test_hostile_requests.py for a served model.
+tests/formats/test_onnx_program.py has the same files for the exported script.
 """
 
 import io

@@ -261,10 +261,10 @@ class _Service:
                 400, f"glossary must be one of: {known}. Received: {given.glossary}"
             )
         source, detected = given.source, None
-        sources = [x for x, target in self.translators if target == given.target]
-        if source == "auto" and sources:
-            detected = self._ranked("\n".join(texts), sources)[0]
-            source = detected["language"]
+        if source == "auto":
+            sources = [x for x, target in self.translators if target == given.target]
+            detected = next(iter(self._ranked("\n".join(texts), sources)), None)
+            source = detected["language"] if detected else source
         if (pair := (source, given.target)) not in self.batchers:
             pairs = ", ".join(f"{x} to {y}" for x, y in self.translators)
             received = f"Received: {given.source} to {given.target}"

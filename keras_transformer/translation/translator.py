@@ -232,13 +232,23 @@ class Translator(BaseTranslator):
 
     def _compile(self, rows: int, width: int) -> None:
         """Compiles what `translate`, `translate_nbest` and `translate_segments` need of a batch."""
-        ids = [self.tokenizer.unk_id] * width
-        parts = [SourcePart(row, 0, ids, "", 0, False, 0) for row in range(rows)]
-        constraints = TargetConstraints(self.tokenizer, parts, rows)
+        ids = [self.tokenizer.unk_id] * (width - 1)
+
+        def limit(length: int) -> int:  # Each search ends after a token.
+            return self._limit(self.options)(length) if length == width else 1
+
         for options in {self.options, self.options.replace(n_best=1)}:
-            self._search_parts(parts, options, constraints, lambda _: None)
+            self._search(
+                [ids] * rows,
+                options,
+                limit=limit,
+                longest=self.max_length,
+                tokens_per_batch=self.tokens_per_batch,
+                advance=lambda _: None,
+            )
         if Capabilities.of(self.model).source_attention:
-            targets = [[Hypothesis("", tuple(ids[1:]), 0.0, 0.0, width)]] * rows
+            parts = [SourcePart(row, 0, ids, "", 0, False, 0) for row in range(rows)]
+            targets = [[Hypothesis("", tuple(ids), 0.0, 0.0, width)]] * rows
             [*self._attention(parts, targets)]
 
     def _search_parts(
