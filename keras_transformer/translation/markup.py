@@ -61,7 +61,10 @@ def project(
         escape: What is done to the text, but not to markup and replacements.
     """
     tree = _tree(segment)
-    _Projection(segment.text, target, alignment).place(tree, 0, len(target))
+    projection = _Projection(segment.text, target, alignment)
+    projection.place(tree, 0, len(target))
+    for start, end in projection.strays:
+        _leave_out(tree, start, end)
     return _written(tree, target, escape)
 
 
@@ -110,6 +113,15 @@ def _tree(segment: Segment) -> _Node:
     return stack[0]
 
 
+def _leave_out(node: _Node, start: int, end: int) -> None:
+    """Leaves out characters of the text that is written, unless a replaced part has them."""
+    for child in node.children:
+        if child.start < end and start < child.end:
+            return _leave_out(child, start, end) if child.span.replacement is None else None
+    node.children.append(_Node(Span(0, 0, replacement=""), max(start, node.start), end))
+    return None
+
+
 def _written(node: _Node, text: str, escape: Callable[[str], str]) -> str:
     """Returns the characters of a node in `text`, with the markup of what is in it."""
     text = text if node.span.replacement is None else ""
@@ -130,6 +142,8 @@ class _Projection:
     def __init__(self, source: str, target: str, alignment: TokenAlignment) -> None:
         self.source, self.target = source, target
         self.sources, self.targets, self.shares = alignment
+        # Replaced parts of the source in the translation, but outside of the markup around them.
+        self.strays: list[tuple[int, int]] = []
 
     def place(self, node: _Node, start: int, end: int) -> None:
         """Places a node in the characters from `start` to `end`, and what is in it within them."""
@@ -154,7 +168,7 @@ class _Projection:
 
         for child in sorted(node.children, key=weight):
             words = self._words(child.span)
-            if not self._place_literally(child, free):
+            if not self._place_literally(child, node, free):
                 if words and free:
                     share = self.shares[:, words].sum(1)
                     child.words = _best_range([(n, share[n]) for n in node.words], free)
@@ -167,7 +181,7 @@ class _Projection:
         is_empty = span.start == span.end
         return [n for n, x in places if x[0] < span.end and span.start < x[1] and not is_empty]
 
-    def _place_literally(self, child: _Node, free: set[int]) -> bool:
+    def _place_literally(self, child: _Node, node: _Node, free: set[int]) -> bool:
         """Places a replaced part where it, or its replacement, is written in the translation."""
         span, source = child.span, self.source
         if span.replacement is None:
@@ -184,6 +198,11 @@ class _Projection:
                 words = [n for n, x in places if x[0] < child.end and child.start < x[1]]
                 if words and free.issuperset(words):
                     child.words = range(words[0], words[-1] + 1)
+                    return True
+                if words and not {*words} & {*node.words} and source.count(text) == 1:
+                    gap = len(self.target[: child.start]) - len(self.target[: child.start].rstrip())
+                    self.strays.append((child.start - gap, child.end))
+                    child.start, child.end = self._without_words(child, node)
                     return True
         return False
 

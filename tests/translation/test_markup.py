@@ -126,6 +126,15 @@ def test_text_is_escaped_but_markup_is_not():
     assert found == "<a>A</a> &lt; <code>&lt;</code>"
 
 
+def test_a_stand_in_outside_of_the_markup_around_it_is_moved_into_it():
+    texts = "The old Tom house burns", "Das alte Haus brennt Tom"
+    places = [spans_of(x, re.compile(r"\w+")) for x in texts]
+    shares = np.eye(5)[[0, 1, 3, 4, 4]]
+    segment = Segment(texts[0], (Span(4, 17, "<b>", "</b>"), Span(8, 11, replacement="{x}")))
+    found = project(segment, texts[1], TokenAlignment(*places, shares))
+    assert found == "Das <b>alte {x} Haus</b> brennt"
+
+
 def test_two_parts_at_one_place_are_apart():
     alignment = TokenAlignment([(0, 1), (2, 5), (6, 7)], [(0, 3)], np.array([[0, 1.0, 0]]))
     spans = Span(0, 1, replacement="`a`"), Span(6, 7, replacement="`b`")
