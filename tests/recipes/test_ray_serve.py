@@ -14,6 +14,7 @@ import requests
 
 from keras_transformer import Translator
 
+pytest.importorskip("ray.serve", reason="needs pip install 'ray[serve]'")
 ROOT = Path(__file__).parents[2]
 RUN = ROOT / "tests" / "fixtures" / "trained_run"
 LINES = ["twenty-six", "one", "three hundred", "x"] * 4
