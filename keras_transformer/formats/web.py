@@ -19,7 +19,7 @@ from keras_transformer.formats.onnx import export_onnx
 from keras_transformer.models import Transformer
 
 WebWeights = Literal["int8_weights", "float32"]
-_PAGE = Path(__file__).with_name("templates") / "web"
+_PAGE = Path(__file__).with_name("web_page")
 _VERSION = "1.30.0"
 _SHA256 = "d2228df7e4616bc3348bf504ee888f3bec43789a273f0a63f3e68d203ce3bf71"
 _ADVICE = "run `npm pack` elsewhere, unpack it, and name its folder with --onnxruntime-web"
