@@ -14,7 +14,6 @@ import requests
 
 from keras_transformer import Translator
 
-pytest.importorskip("ray.serve", reason="needs pip install 'ray[serve]'")
 ROOT = Path(__file__).parents[2]
 RUN = ROOT / "tests" / "fixtures" / "trained_run"
 LINES = ["twenty-six", "one", "three hundred", "x"] * 4
@@ -23,6 +22,7 @@ LINES = ["twenty-six", "one", "three hundred", "x"] * 4
 @pytest.mark.slow
 @pytest.mark.once
 def test_two_replicas_answer_as_the_translator(tmp_path):
+    pytest.importorskip("ray.serve", reason="needs pip install 'ray[serve]'")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     program = [sys.executable, ROOT / "recipes" / "ray_serve.py", RUN, "--engine", "keras"]
