@@ -22,9 +22,9 @@ Side = Literal["source", "target"]
 
 _SPECIAL_IDS: dict[str, Any] = dict(pad_id=PAD_ID, unk_id=UNK_ID, bos_id=BOS_ID, eos_id=EOS_ID)
 _SUMMARY, _NAMES = "tokenizer.json", ("source.model", "target.model")
-# A word at the beginning of a source that names the target language, such as ">>fra<<".
 # SentencePiece starts threads for a list, which takes longer than this many short texts.
 _FEW = 32
+# A word at the beginning of a source that names the target language, such as ">>fra<<".
 TAG = re.compile(r"\s*(>>.*?<<)", re.DOTALL)
 DEFAULT_FRAMES: dict[str, Any] = {"source_prefix": [], "target_prefix": [], "source_eos": True}
 
