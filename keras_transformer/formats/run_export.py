@@ -105,11 +105,13 @@ class ExportOptions(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         check_quantization(self.format, self.weights, FORMATS[self.format].quantizations)
-        given = {"saved_model": self.shortlist, "web": self.onnxruntime_web}
-        names = {"saved_model": "a shortlist", "web": "onnxruntime_web"}
-        for format in given:
-            if given[format] and self.format != format:
-                raise ValueError(f"only {format} supports {names[format]}. Received: {self.format}")
+        own = {
+            "saved_model": ("a shortlist", self.shortlist),
+            "web": ("onnxruntime_web", self.onnxruntime_web),
+        }
+        for format, (name, given) in own.items():
+            if given and self.format != format:
+                raise ValueError(f"only {format} supports {name}. Received: {self.format}")
         if self.search is not None and not FORMATS[self.format].search:
             others = ", ".join(name for name, x in FORMATS.items() if x.search)
             raise ValueError(
