@@ -5,7 +5,6 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -81,7 +80,10 @@ class CTranslate2Translator(BaseTranslator):
             max_length = json.loads((directory / "config.json").read_bytes())["max_length"]
             tokenizer = Tokenizer.load(directory / "tokenizer")
             self._model = engine.Translator(
-                str(directory), inter_threads=NUM_WORKERS, intra_threads=1
+                str(directory),
+                inter_threads=NUM_WORKERS,
+                intra_threads=1,
+                max_queued_batches=-1,  # While the workers are busy, results can be read.
             )
         except (OSError, KeyError, TypeError, ValueError, RuntimeError, UserError) as error:
             raise UserError(f"{directory} is not an export for CTranslate2: {error}") from None
@@ -96,6 +98,7 @@ class CTranslate2Translator(BaseTranslator):
         options: SearchOptions,
         constraints: TargetConstraints,
         advance: Advance,
+        alignments: bool,
     ) -> list[list[Hypothesis]]:
         _refuse(["prefixes, required or forbidden words"] * bool(constraints))
         check_not_forked("ctranslate2")
@@ -107,7 +110,7 @@ class CTranslate2Translator(BaseTranslator):
         cut: dict[int, list[int]] = defaultdict(list)
         for calls in ({max(limits, default=0): range(len(parts))}, cut):
             for limit, indices in calls.items():
-                for index, result in self._results(parts, indices, limit, options):
+                for index, result in self._results(parts, indices, limit, options, alignments):
                     if max(map(len, result.hypotheses)) > limits[index]:
                         cut[limits[index]].append(index)
                     else:
@@ -116,7 +119,12 @@ class CTranslate2Translator(BaseTranslator):
         return found
 
     def _results(
-        self, parts: list[SourcePart], indices: Sequence[int], limit: int, options: SearchOptions
+        self,
+        parts: list[SourcePart],
+        indices: Sequence[int],
+        limit: int,
+        options: SearchOptions,
+        alignments: bool,
     ) -> Iterator[tuple[int, Any]]:
         """Yields the index of each part with what CTranslate2 finds for it, the longest first."""
         indices = sorted(indices, key=lambda index: -len(parts[index].ids))
@@ -134,6 +142,7 @@ class CTranslate2Translator(BaseTranslator):
             max_input_length=0,
             return_end_token=True,
             return_scores=True,
+            return_attention=alignments,
         )
         for index, result in zip(indices, results, strict=True):
             yield index, result.result()
@@ -145,39 +154,44 @@ class CTranslate2Translator(BaseTranslator):
 
     def _hypotheses(self, result: Any, options: SearchOptions) -> list[Hypothesis]:
         """Returns the best hypotheses, ranked by the length penalty of this package."""
-        found = []
-        for pieces, score in zip(result.hypotheses, result.scores, strict=True):
-            ids = tuple(self._target_ids[piece] for piece in pieces)
-            kept = tuple(id for id in ids if id != self.tokenizer.eos_id)
-            total = score * len(ids) ** _penalty(options)
-            divisor = length_penalty_base(len(ids), options.length_penalty_form)
-            score = total / divisor**options.length_penalty
-            found.append(Hypothesis("", kept, score, total, len(ids)))
-        best = sorted(found, key=lambda x: -x.score)[: options.n_best]
-        texts = self.tokenizer.decode_target([x.ids for x in best])
-        return [replace(x, text=text) for x, text in zip(best, texts, strict=True)]
+        hypotheses, ranked = result.hypotheses, []
+        for number, (pieces, score) in enumerate(zip(hypotheses, result.scores, strict=True)):
+            total = score * len(pieces) ** _penalty(options)
+            divisor = length_penalty_base(len(pieces), options.length_penalty_form)
+            ranked.append((total / divisor**options.length_penalty, total, number))
+        best = sorted(ranked, key=lambda x: -x[0])[: options.n_best]
+        ids = [[self._target_ids[piece] for piece in hypotheses[number]] for *_, number in best]
+        kept = [tuple(id for id in row if id != self.tokenizer.eos_id) for row in ids]
+        texts = self.tokenizer.decode_target(kept)
+        rows = result.attention or [None] * len(hypotheses)
+        return [
+            Hypothesis(text, own, score, total, len(hypotheses[number]), attention=rows[number])
+            for text, own, (score, total, number) in zip(texts, kept, best, strict=True)
+        ]
 
     def _attention(
         self, parts: list[SourcePart], found: list[list[Hypothesis]]
     ) -> Iterator[tuple[int, np.ndarray]]:
-        sources, targets = self._pairs(parts, found)
-        results = self._model.translate_batch(
-            sources,
-            target_prefix=targets,
-            max_batch_size=BATCH_SIZE,
-            beam_size=1,
-            max_decoding_length=max(map(len, targets), default=0) + 1,
-            max_input_length=0,
-            return_attention=True,
-            return_end_token=True,
-        )
-        rows, forced = iter(results), len(self._target_prefix)
+        forced, firsts = len(self._target_prefix), []
+        if not forced:
+            # In a batch, beam search mixes up the first rows of the sentences. They are those of
+            # any search, because a translation begins with bos.
+            firsts = self._model.translate_batch(
+                [self._names(part) for part in parts],
+                max_batch_size=BATCH_SIZE,
+                beam_size=1,
+                max_decoding_length=1,
+                max_input_length=0,
+                return_attention=True,
+            )
         for index, (part, of_part) in enumerate(zip(parts, found, strict=True)):
-            tokens = [np.atleast_2d(next(rows).attention[0]) for _ in of_part]
-            shape = max(map(len, tokens)), len(part.ids)
-            padded = np.zeros((len(of_part), *shape))
-            for n, own in enumerate(tokens):
-                padded[n, : len(own), : own.shape[1]] = own
+            padded = np.zeros((len(of_part), max(x.length for x in of_part), len(part.ids)))
+            for weights, x in zip(padded, of_part, strict=True):
+                rows = np.asarray(x.attention)
+                weights[: len(rows), : rows.shape[1]] = rows
+            if firsts:
+                row = firsts[index].attention[0][0]
+                padded[:, 0, : len(row)] = row
             yield index, padded[:, forced:, part.before :]
 
     def _token_scores(

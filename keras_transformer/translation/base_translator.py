@@ -204,7 +204,7 @@ class BaseTranslator(ABC):
         parts = [x._replace(is_copied=x.is_copied and not constraints.requires(x)) for x in parts]
         searched = self._not_copied(parts)
         with counted_progress(progress, searched, count, self.waiting) as advance:
-            found = self._search_parts(searched, options, constraints, advance)
+            found = self._search_parts(searched, options, constraints, advance, alignments)
         found = constraints.met(searched, found)
         if alignments:
             found = self._align(searched, found)
@@ -331,8 +331,12 @@ class BaseTranslator(ABC):
         options: SearchOptions,
         constraints: TargetConstraints,
         advance: Advance,
+        alignments: bool,
     ) -> list[list[Hypothesis]]:
-        """Returns `options.n_best` hypotheses for each of the `parts`."""
+        """Returns `options.n_best` hypotheses for each of the `parts`.
+
+        `alignments` says that `_attention` will be asked for that of some parts.
+        """
 
     @abstractmethod
     def _attention(
@@ -373,7 +377,7 @@ class BaseTranslator(ABC):
         with counted_progress(progress, counted, len(marked), self.waiting) as advance:
             constraints = TargetConstraints(self.tokenizer, searched, len(texts))
             options = self.options.replace(n_best=1)
-            found = self._search_parts(searched, options, constraints, advance)
+            found = self._search_parts(searched, options, constraints, advance, any(marked))
         needed = [n for n, group in enumerate(own) if marked[group]]
         weights = self._attention([searched[n] for n in needed], [found[n] for n in needed])
         attention = {needed[n]: of_part for n, of_part in weights}

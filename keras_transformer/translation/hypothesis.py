@@ -3,7 +3,7 @@
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -43,6 +43,8 @@ class Hypothesis:
             `text`.
         word_scores: The mean log-probability (nats) of the pieces of each word of `text`. None if
             they were not requested.
+        attention: Float `(T, S)`, the attention of the tokens to the pieces of the source, if the
+            search gives it.
     """
 
     text: str
@@ -52,6 +54,7 @@ class Hypothesis:
     length: int
     alignment: tuple[tuple[int, int], ...] | None = None
     word_scores: tuple[float, ...] | None = None
+    attention: Sequence[Sequence[float]] | None = field(default=None, repr=False, compare=False)
 
 
 # Fills a list of hypotheses if the search found too few.

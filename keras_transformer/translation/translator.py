@@ -257,6 +257,7 @@ class Translator(BaseTranslator):
         options: SearchOptions | SamplingOptions,
         constraints: TargetConstraints,
         advance: Advance,
+        alignments: bool = False,
         seed: int = 0,
         first_index: int = 0,
     ) -> list[list[Hypothesis]]:
@@ -317,7 +318,8 @@ class Translator(BaseTranslator):
         searched = self._not_copied(parts)
         constraints = TargetConstraints(self.tokenizer, searched, len(sentences))
         with counted_progress(progress, searched, len(sentences), self.waiting) as advance:
-            found = self._search_parts(searched, options, constraints, advance, seed, first_index)
+            given = searched, options, constraints, advance, False
+            found = self._search_parts(*given, seed, first_index)
         blank = [Hypothesis("", (), 0.0, 0.0, 0)] * options.num_samples
         return restored(lines, whole_sentences(parts, found, blank, len(sentences)))
 

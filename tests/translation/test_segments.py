@@ -57,7 +57,7 @@ class Double(BaseTranslator):
 
     is_reversed = False
 
-    def _search_parts(self, parts, options, constraints, advance):
+    def _search_parts(self, parts, options, constraints, advance, alignments):
         advance(range(len(parts)))
         return [[self._hypothesis(part.text)] for part in parts]
 
