@@ -1,40 +1,35 @@
 """Tokenizer: converts sentences to ids, and ids to sentences."""
 
 import hashlib
-import io
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import sentencepiece
-from sentencepiece import SentencePieceNormalizer, SentencePieceProcessor
+from sentencepiece import SentencePieceProcessor
 
 from keras_transformer._files import atomic_write, parse_json, read_bytes
+from keras_transformer.data.tokenizer_training import (
+    SPECIAL_IDS,
+    normalizer,
+    train_model,
+    with_normalization,
+)
 from keras_transformer.data.vocabulary import BOS_ID, EOS_ID, PAD_ID, UNK_ID, with_own_ids
 from keras_transformer.errors import UserError, check_is_list
 
 ModelType = Literal["bpe", "unigram", "word"]
 Side = Literal["source", "target"]
 
-_SPECIAL_IDS: dict[str, Any] = dict(pad_id=PAD_ID, unk_id=UNK_ID, bos_id=BOS_ID, eos_id=EOS_ID)
 _SUMMARY, _NAMES = "tokenizer.json", ("source.model", "target.model")
 # SentencePiece starts threads for a list, which takes longer than this many short texts.
 _FEW = 32
 # A word at the beginning of a source that names the target language, such as ">>fra<<".
 TAG = re.compile(r"\s*(>>.*?<<)", re.DOTALL)
 DEFAULT_FRAMES: dict[str, Any] = {"source_prefix": [], "target_prefix": [], "source_eos": True}
-
-
-class VocabularySizeError(UserError):
-    """Raised if a text allows no vocabulary of this size. `bound` is the nearest possible size."""
-
-    def __init__(self, message: str, bound: int) -> None:
-        super().__init__(message)
-        self.bound = bound
 
 
 class Tokenizer:
@@ -146,21 +141,25 @@ class Tokenizer:
         check_is_list(pairs=pairs)
         options: dict[str, Any] = {"vocab_size": vocabulary_size, "model_type": model_type}
         rules = normalization, target_normalization or normalization
-        spaced = _normalizer(rules[0], spaces=True)
+        spaced = normalizer(rules[0], spaces=True)
         symbols = {"user_defined_symbols": [spaced.normalize(tag) for tag in tags]} if tags else {}
         if not joint:
-            source_model = _train((source for source, _ in pairs), rules[0], **options, **symbols)
-            return cls(source_model, _train((target for _, target in pairs), rules[1], **options))
+            source_model = train_model(
+                (source for source, _ in pairs), rules[0], **options, **symbols
+            )
+            return cls(
+                source_model, train_model((target for _, target in pairs), rules[1], **options)
+            )
         options |= symbols
         if rules[0] == rules[1]:
             lines = (line for x in pairs for line in ((x,) if isinstance(x, str) else x))
-            return cls(_train(lines, rules[0], **options))
+            return cls(train_model(lines, rules[0], **options))
         # The model learns from text that is already normalized. Each side gets a copy of it.
-        normalize = [_normalizer(rule, spaces=False).normalize for rule in rules]
+        normalize = [normalizer(rule, spaces=False).normalize for rule in rules]
         both = ((x, x) if isinstance(x, str) else x for x in pairs)
         lines = (each(line) for pair in both for each, line in zip(normalize, pair, strict=True))
-        model = _train(lines, "identity", **options)
-        return cls(*(_with_normalization(model, rule) for rule in rules))
+        model = train_model(lines, "identity", **options)
+        return cls(*(with_normalization(model, rule) for rule in rules))
 
     @classmethod
     def from_sentencepiece(
@@ -212,7 +211,7 @@ class Tokenizer:
             "sha256": {name: _sha256(model) for name, model in models.items()},
             "source_vocabulary_size": self.source_vocabulary_size,
             "target_vocabulary_size": self.target_vocabulary_size,
-            **_SPECIAL_IDS,
+            **SPECIAL_IDS,
             **self.frames,
         }
         return {**models, _SUMMARY: (json.dumps(summary, indent=2) + "\n").encode()}
@@ -392,68 +391,11 @@ def _processor(model: bytes) -> SentencePieceProcessor:
         processor.load_from_serialized_proto(model)
     except RuntimeError as error:
         raise UserError(f"not a complete SentencePiece model: {error}") from None
-    received = {name: getattr(processor, name)() for name in _SPECIAL_IDS}
-    if received != _SPECIAL_IDS:
+    received = {name: getattr(processor, name)() for name in SPECIAL_IDS}
+    if received != SPECIAL_IDS:
         advice = "`Tokenizer.from_sentencepiece` gives the pieces of other models these ids"
-        raise UserError(f"special ids must be {_SPECIAL_IDS}. Received: {received}. {advice}")
+        raise UserError(f"special ids must be {SPECIAL_IDS}. Received: {received}. {advice}")
     return processor
-
-
-def _train(lines: Iterator[str], normalization: str, **options: Any) -> bytes:
-    failures: list[BaseException] = []  # SentencePiece hides exceptions that `lines` raises
-    model = io.BytesIO()
-
-    def readable() -> Iterator[str]:
-        try:
-            yield from lines
-        except BaseException as error:
-            failures.append(error)
-            raise
-
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=readable(),
-            model_writer=model,
-            character_coverage=1.0,
-            max_sentence_length=2**30,  # bytes; SentencePiece leaves out longer lines
-            minloglevel=2,
-            normalization_rule_name=normalization,
-            **_SPECIAL_IDS,
-            **options,
-        )
-    except (RuntimeError, ValueError) as error:
-        raise failures[0] if failures else _explain(error, options["vocab_size"]) from None
-    return model.getvalue()
-
-
-def _with_normalization(model: bytes, rule: str) -> bytes:
-    """Returns a model that was trained with "identity", with another normalization."""
-    # A reader merges protocol buffers that follow each other: the fields of the last one hold.
-    return model + _normalizer(rule, spaces=True).serialized_model_proto()
-
-
-def _normalizer(rule: str, spaces: bool) -> SentencePieceNormalizer:
-    """Returns a normalizer that changes spaces as the encoder does, or leaves them."""
-    names = ("add_dummy_prefix", "escape_whitespaces", "remove_extra_whitespaces")
-    options: dict[str, Any] = dict.fromkeys(names, spaces)
-    return SentencePieceNormalizer(rule_name=rule, **options)
-
-
-def _explain(error: Exception, vocabulary_size: int) -> UserError:
-    message = str(error)
-    if "sentences_.empty()" in message or "all_chars_count" in message:
-        return UserError("a tokenizer cannot be trained on empty text")
-    if bound := re.search(r"Please set it to a value <= (\d+)", message):
-        rule = f"at most {bound[1]}"
-    elif bound := re.search(r"required_chars\. \d+ vs (\d+)", message):
-        rule = f"at least {bound[1]}, one for each character,"
-    else:
-        return UserError(f"SentencePiece cannot train on this text: {message}")
-    return VocabularySizeError(
-        f"vocabulary_size must be {rule} for this text. Received: "
-        f"vocabulary_size={vocabulary_size}",
-        int(bound[1]),
-    )
 
 
 def _sha256(data: bytes) -> str:

@@ -19,7 +19,8 @@ import yaml
 from keras_transformer.data.corpus_report import MAX_LENGTH_RATIO, CorpusReport
 from keras_transformer.data.languages import bleu_tokenization
 from keras_transformer.data.text_files import Pair
-from keras_transformer.data.tokenizer import Tokenizer, VocabularySizeError
+from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.data.tokenizer_training import VocabularySizeError
 from keras_transformer.errors import UserError
 from keras_transformer.recipe.settings import Recipe
 

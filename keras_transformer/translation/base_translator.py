@@ -1,8 +1,6 @@
 """Defines `BaseTranslator`, the base class of all translators."""
 
 import functools
-import itertools
-import unicodedata
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +13,7 @@ import numpy as np
 from keras_transformer._progress import Bar
 from keras_transformer.data.text_files import available_chunks
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.decoding.options import IMPOSSIBLE, DecodingOptions, SearchOptions
+from keras_transformer.decoding.options import DecodingOptions, SearchOptions
 from keras_transformer.errors import check_is_list
 from keras_transformer.translation.alignment import (
     AlignedPart,
@@ -25,8 +23,17 @@ from keras_transformer.translation.alignment import (
     token_alignment,
     words,
 )
-from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis, SourcePart
+from keras_transformer.translation.hypothesis import (
+    NO_HYPOTHESIS,
+    Hypothesis,
+    SourcePart,
+)
 from keras_transformer.translation.markup import Segment
+from keras_transformer.translation.source_parts import (
+    source_parts,
+    whole_sentences,
+    wordless_pieces,
+)
 from keras_transformer.translation.target_constraints import TargetConstraints, Words
 from keras_transformer.translation.word_forms import Rewritten, WordForms
 
@@ -38,10 +45,6 @@ if TYPE_CHECKING:
 EXTRA_LENGTH = 50
 # Number of lines that are translated together, and the largest number of those of a stream.
 STREAMED_LINES = 1024
-# Invisible characters besides spaces, controls and format characters: fillers and selectors.
-_FILLERS = (0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0, *range(0x180B, 0x1810))
-INVISIBLE = "".join(map(chr, (*_FILLERS, *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))
-
 Overlong = Literal["split", "truncate"]
 CopyUnknown = Literal["never", "lines", "characters"]
 # Whether to show a progress bar, or a function to call with numbers of finished sentences.
@@ -249,52 +252,13 @@ class BaseTranslator(ABC):
 
     def _parts(self, sentences: Sequence[str]) -> list[SourcePart]:
         """Encodes sentences, and splits those that are too long. Blank ones have no parts."""
-        texts = ["" if is_invisible(sentence) else sentence.strip() for sentence in sentences]
-        encoded = zip(texts, self.tokenizer.encode_source(texts), strict=True)
-        return [x for index, pair in enumerate(encoded) for x in self._parts_of(index, *pair)]
-
-    def _parts_of(self, index: int, text: str, pieces: list[int]) -> Iterator[SourcePart]:
-        tag, rest = self.tokenizer.split_tag(text)
-        if tag == [self.tokenizer.unk_id]:
-            known = ", ".join([*self.tokenizer.tag_ids][:8])
-            message = f"The model has tags such as {known}. Received: {text[:40]!r}"
-            warnings.warn(message, stacklevel=6)
-        most = self.max_length - len(self.tokenizer.frame_source(tag))
-        encode, pieces = self.tokenizer.encode_source, pieces[len(tag) :]
-        sources = [(rest.strip(), pieces)]
-        is_whole = len(pieces) <= most or self._is_unknown(pieces)
-        if not is_whole and self.overlong == "split":
-            from keras_transformer.translation.long_lines import split_overlong
-
-            split = split_overlong(rest, lambda x: len(encode([x])[0]) <= most)
-            split = [part.strip() for part in split]
-            sources = list(zip(split, encode(split), strict=True))
-        elif not is_whole:
-            warnings.warn(
-                f"Only the first {most:,} of {len(pieces):,} pieces of {text[:40]!r}... are "
-                "translated.",
-                stacklevel=6,
-            )
-        # The word in which each part begins: the parts have the characters of the text in order.
-        words = [number for number, word in enumerate(text.split()) for _ in word]
-        texts = [text.removesuffix(rest), *(part for part, _ in sources)]
-        starts = np.cumsum([len("".join(part.split())) for part in texts])
-        kept = [(*x, start) for x, start in zip(sources, starts, strict=False) if x[1]]
-        for number, (part, ids, start) in enumerate(kept):
-            framed = self.tokenizer.frame_source([*tag, *ids[:most]])
-            before = len(framed) - len(ids[:most]) - self.tokenizer.source_eos
-            is_copied = self._is_unknown(ids)
-            yield SourcePart(index, number, framed, part, words[start], is_copied, before)
-
-    def _is_unknown(self, pieces: Sequence[int]) -> bool:
-        """Returns whether some pieces are unknown, and no other piece has a letter or digit."""
-        if self.copy_unknown == "never" or self.tokenizer.unk_id not in pieces:
-            return False
-        return self._wordless.issuperset(pieces)
+        is_split = self.overlong == "split"
+        return source_parts(self.tokenizer, sentences, self.max_length, is_split, self._wordless)
 
     @functools.cached_property
     def _wordless(self) -> frozenset[int]:
-        return wordless_pieces(self.tokenizer)
+        """The pieces of text that is copied if no other piece is known."""
+        return frozenset() if self.copy_unknown == "never" else wordless_pieces(self.tokenizer)
 
     def _not_copied(self, parts: Sequence[SourcePart]) -> list[SourcePart]:
         """Returns the parts that are not copied, and warns of the others."""
@@ -456,49 +420,7 @@ def counted_progress(
         update(count - sum(part.number == 0 for part in parts))  # Blank sentences have no parts.
 
 
-def whole_sentences(
-    parts: list[SourcePart], found: list[list[Hypothesis]], blank: list[Hypothesis], count: int
-) -> list[list[Hypothesis]]:
-    """Joins hypothesis k of all parts of each sentence. Sentences without parts get `blank`.
-
-    `found` has the hypotheses of the parts that are not copied.
-    """
-    whole, translated = [blank] * count, iter(found)
-    for sentence, group in itertools.groupby(parts, lambda part: part.sentence):
-        sources = list(group)
-        rows = [_copies(x, blank) if x.is_copied else next(translated) for x in sources]
-        whole[sentence] = rows[0]
-        if len(rows) > 1:
-            from keras_transformer.translation.long_lines import join_hypotheses
-
-            whole[sentence] = [join_hypotheses(sources, x) for x in zip(*rows, strict=True)]
-    return whole
-
-
 def restored(lines: Sequence[Rewritten], found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
     """Returns the hypotheses of each line as the line is written."""
     pairs = zip(lines, found, strict=True)
     return [[replace(x, text=line.restored(x.text)) for x in of_line] for line, of_line in pairs]
-
-
-def _copies(part: SourcePart, blank: list[Hypothesis]) -> list[Hypothesis]:
-    """Returns the hypotheses `blank` of a sentence with the text of a part, where they exist."""
-    words = range(part.first_word, part.first_word + len(part.text.split()))
-    pairs = tuple((word, word - part.first_word) for word in words)
-    given: dict[str, Any] = {"text": part.text}
-    given["alignment"] = None if blank[0].alignment is None else pairs
-    given["word_scores"] = None if blank[0].word_scores is None else (0.0,) * len(pairs)
-    return [x if x.score == IMPOSSIBLE else replace(x, **given) for x in blank]
-
-
-def is_invisible(text: str) -> bool:
-    """Returns whether a text has nothing that can be seen, such as only a soft hyphen."""
-    kinds = "Cc", "Cf", "Zs", "Zl", "Zp"
-    return all(unicodedata.category(x) in kinds or x in INVISIBLE for x in text)
-
-
-def wordless_pieces(tokenizer: Tokenizer) -> frozenset[int]:
-    """Returns the ids of the source pieces without letters and digits, and of the unknown piece."""
-    pieces = enumerate(tokenizer.source_pieces)
-    wordless = (id for id, piece in pieces if not any(map(str.isalnum, piece)))
-    return frozenset((tokenizer.unk_id, *wordless))

@@ -44,7 +44,6 @@ from keras_transformer.translation.base_translator import (
     Progress,
     counted_progress,
     restored,
-    whole_sentences,
 )
 from keras_transformer.translation.beam_recorder import record
 from keras_transformer.translation.beam_tree import BeamTree
@@ -57,6 +56,7 @@ from keras_transformer.translation.hypothesis import (
 from keras_transformer.translation.list_search import ListSearch
 from keras_transformer.translation.open_run import open_model, open_shortlist
 from keras_transformer.translation.scoring import score_pairs
+from keras_transformer.translation.source_parts import whole_sentences
 from keras_transformer.translation.target_constraints import TargetConstraints
 from keras_transformer.translation.word_forms import WordForms
 

@@ -12,7 +12,7 @@ from keras_transformer.data import (
     evaluation_batches,
     read_parallel,
 )
-from keras_transformer.data.batch_plan import choose_buckets
+from keras_transformer.data.buckets import choose_buckets
 from keras_transformer.errors import UserError
 
 FIRST_ID = 10  # pair i consists of the id 10 + i

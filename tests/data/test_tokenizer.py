@@ -9,7 +9,8 @@ import sentencepiece
 from support.parallel_text import LOSSLESS_TARGET, SENTENCES
 
 from keras_transformer.data import Tokenizer
-from keras_transformer.data.tokenizer import VocabularySizeError, most_pieces
+from keras_transformer.data.tokenizer import most_pieces
+from keras_transformer.data.tokenizer_training import VocabularySizeError
 from keras_transformer.errors import UserError
 
 

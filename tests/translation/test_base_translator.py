@@ -7,8 +7,9 @@ import pytest
 
 from keras_transformer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
-from keras_transformer.translation.base_translator import BaseTranslator, is_invisible
+from keras_transformer.translation.base_translator import BaseTranslator
 from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis
+from keras_transformer.translation.source_parts import is_invisible
 from keras_transformer.translation.target_constraints import ConstraintError
 
 pytestmark = pytest.mark.once
@@ -18,7 +19,7 @@ class Words:
     """A tokenizer with a piece for each word: its length is the id; "zwsp" has no piece."""
 
     pad_id, unk_id, bos_id, eos_id = range(4)
-    source_prefix_ids, target_prefix_ids, source_eos = [], [], True
+    source_prefix_ids, target_prefix_ids, source_pieces, source_eos = [], [], [], True
     frame_source, split_tag, tag_ids = Tokenizer.frame_source, Tokenizer.split_tag, {}
 
     def encode_source(self, texts):
