@@ -5,6 +5,7 @@ imports Keras.
 """
 
 import gc
+import importlib.metadata
 import importlib.util
 import os
 import sys
@@ -14,6 +15,11 @@ from contextlib import contextmanager
 from typing import IO
 
 BACKENDS = ("tensorflow", "jax", "torch")
+COLLISION = (
+    "PyPI's package keras-transformer is another project in the same folder, and each overwrites "
+    "files of the other: pip uninstall -y keras-transformer keras3-transformer, then install "
+    "keras3-transformer again"
+)
 
 
 def main() -> None:
@@ -26,6 +32,8 @@ def main() -> None:
         tempfile.gettempdir()
     except FileNotFoundError:  # Packages ask for this folder on import.
         tempfile.tempdir = "/"
+    if [*importlib.metadata.distributions(name="keras-transformer")]:
+        sys.exit(f"Error: {COLLISION}")
     try:
         choose_backend()
         # These start in a fraction of the time, because they need no Keras.

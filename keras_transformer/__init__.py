@@ -5,11 +5,17 @@ optimizers of this package, so that `keras.saving.load_model` can load them. Oth
 `__init__.pyi` lists, are imported when they are first used. Each sub-package has further names.
 """
 
+import importlib.metadata
 import os
 
 import lazy_loader
 
 __version__ = "0.1.0.dev0"
+
+if [*importlib.metadata.distributions(name="keras-transformer")]:
+    from keras_transformer_cli import COLLISION
+
+    raise ImportError(COLLISION)
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 

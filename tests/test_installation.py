@@ -112,6 +112,22 @@ def test_installed_wheel_trains_and_translates(built, folder):
 
 
 @pytest.mark.once
+@pytest.mark.parametrize("is_last", [True, False])
+def test_the_other_package_with_this_folder_is_named_in_any_order(built, folder, is_last):
+    environment = Environment(folder / f"both{is_last}")
+    environment.run("python", "-m", "pip", "install", "-q", "setuptools", "wheel", "lazy_loader")
+    packages = [built[2], "keras-transformer==0.40.0"]
+    for package in packages if is_last else packages[::-1]:
+        options = "-q", "--no-deps", "--no-build-isolation"
+        environment.run("python", "-m", "pip", "install", *options, package)
+    for command in ("keras-transformer", "--version"), ("python", "-c", "import keras_transformer"):
+        with pytest.raises(AssertionError) as error:
+            environment.run(*command)
+        is_own = command[0] == "keras-transformer" or not is_last
+        assert ("another project in the same folder" in str(error.value)) is is_own
+
+
+@pytest.mark.once
 def test_the_server_of_the_docker_image_needs_no_backend_and_writes_nothing(built, folder):
     run = shutil.copytree(ROOT / "saved_models" / "tatoeba_en_de", folder / "model")
     expected = open_translator(run, engine="ctranslate2").translate(["How are you?"])

@@ -20,7 +20,8 @@ class ImportOptions(parameters.Options):
     source_prefix: tuple[str, ...] = Field((), title="PIECE")
     """Piece that begins every source, such as ">>por<<" to translate to Portuguese. Repeatable."""
     source_language: LanguageCode | None = Field(None, title="CODE")
-    """ISO 639-1 code of the source language. Default: that in the files, or und."""
+    """ISO 639-1 code of the source language. Default: that in the files, or und. M2M100 and NLLB
+    need a language of theirs, such as fr or fra_Latn."""
     target_language: LanguageCode | None = Field(None, title="CODE")
     """ISO 639-1 code of the target language. Default: that in the files, or und."""
     text: parameters.ExistingFile = None
@@ -37,13 +38,16 @@ def import_command(source: str, run: Path, options: ImportOptions) -> None:
     """Make a run folder of a trained model of another toolkit.
 
     SOURCE is a folder or file, or hf://ORGANIZATION/NAME for a model of the Hugging Face hub.
-    It is a MarianMT model of Hugging Face (such as OPUS-MT), a model of Marian (.npz, or .bin with
-    float32 weights), or a model that a converter of CTranslate2 wrote. RUN is a new folder. All
-    commands that need no text of a recipe work with it. Its origin.json names the source.
+    It is a model of Hugging Face (MarianMT such as OPUS-MT, M2M100, NLLB), a model of Marian (.npz,
+    or .bin with float32 weights), or a model that a converter of CTranslate2 wrote. RUN is a new
+    folder. All commands that need no text of a recipe work with it. Its origin.json names the
+    source.
 
     \b
     keras-transformer import hf://Helsinki-NLP/opus-mt-en-de runs/opus_en_de
     echo "Hello." | keras-transformer translate runs/opus_en_de
+    keras-transformer import hf://facebook/nllb-200-distilled-600M runs/nllb \\
+        --source-language eng_Latn --target-language deu_Latn
     keras-transformer init corpus.en corpus.de --from runs/opus_en_de
     """
     from keras_transformer.formats.run_folder import import_run

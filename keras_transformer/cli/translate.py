@@ -62,6 +62,11 @@ class TranslateOptions(parameters.TextOptions, parameters.TranslatorOptions):
     as_written: bool = False
     """Translate lines in upper case, titles and lines without a final mark as they are written.
     Otherwise, the model reads them as sentences, if RUN has learned the forms of words."""
+    source_language: str | None = Field(None, title="CODE")
+    """Source language of a multilingual model, such as fr of M2M100 and fra_Latn of NLLB. Default:
+    that of RUN."""
+    target_language: str | None = Field(None, title="CODE")
+    """Target language of a multilingual model. OPUS-MT's are tags without marks, such as por."""
     sample: int | None = Field(None, ge=1, le=10_000, title="N")
     """Sample N translations per sentence instead of using beam search."""
     mbr: int | None = Field(None, ge=1, le=10_000, title="N")
@@ -118,6 +123,7 @@ def translate_command(
     keras-transformer translate runs/a in.txt --protect --glossary terms.tsv
     keras-transformer translate runs/a page.html --output page.de.html --glossary terms.tsv
     keras-transformer translate runs/a page.xml --format html --output page.de.xml
+    keras-transformer translate runs/nllb in.txt --target-language fra_Latn
     keras-transformer translate runs/a in.txt --shortlist
     keras-transformer translate runs/a in.txt --checkpoint best
     keras-transformer translate runs/a in.txt --output out.txt --resume
@@ -185,7 +191,10 @@ def _translate_document(
     from keras_transformer.documents import read_document
 
     data, glossary = runs[0].recipe.data, _glossary(options)
-    document = read_document(file, format, (data.source_language, data.target_language))
+    source = options.source_language or data.source_language
+    document = read_document(
+        file, format, (source, options.target_language or data.target_language)
+    )
     with terminal.bytes_writer(options.output) as write:
         translator = _opened(runs, options, search)
         shown = (len(document.segments), translator.waiting, options.output)
@@ -197,7 +206,8 @@ def _translate_document(
 
 
 def _opened(runs: list[Any], options: TranslateOptions, search: Any) -> Any:
-    chosen = options.model_dump(include={"overlong", "copy_unknown", "as_written"})
+    names = {"overlong", "copy_unknown", "as_written", "source_language", "target_language"}
+    chosen = options.model_dump(include=names)
     return checked(open_translator, runs, **options.arguments(), **chosen, options=search)
 
 

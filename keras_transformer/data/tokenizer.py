@@ -29,6 +29,8 @@ _SUMMARY, _NAMES = "tokenizer.json", ("source.model", "target.model")
 _FEW = 32
 # A word at the beginning of a source that names the target language, such as ">>fra<<".
 TAG = re.compile(r"\s*(>>.*?<<)", re.DOTALL)
+# Pieces that name a language: those of OPUS-MT, M2M100 and NLLB.
+_LANGUAGE = re.compile(r">>(.+)<<|__([a-z]{2,3})__|([a-z]{3}_[A-Z][a-z]{3})")
 DEFAULT_FRAMES: dict[str, Any] = {"source_prefix": [], "target_prefix": [], "source_eos": True}
 
 
@@ -297,6 +299,28 @@ class Tokenizer:
         if tag is None:
             return [], sentence
         return [self.tag_ids.get(tag[1], UNK_ID)], sentence[tag.end() :]
+
+    def with_languages(self, source: str | None, target: str | None) -> "Tokenizer":
+        """Returns this tokenizer for two languages of a multilingual vocabulary.
+
+        The piece of the target language begins a source if it is a tag such as `">>fra<<"`.
+        Otherwise each text begins with the piece of its own language, `"__fr__"` or `"fra_Latn"`.
+        Without `source` or `target`, the language stays. Raises `UserError` if there is no such
+        piece.
+        """
+        found = (_LANGUAGE.fullmatch(piece) for piece in self.source_pieces)
+        pieces = {next(filter(None, x.groups())): x[0] for x in found if x}
+        for name in filter(None, (source, target)):
+            if name not in pieces:
+                known = ", ".join([*pieces][:8]) or "none"
+                raise UserError(f"the vocabulary has the languages {known}, ... Received: {name}")
+        is_tagged = bool(self.tag_ids)
+        frames: dict[str, Any] = dict(self.frames)
+        if target:
+            frames["source_prefix" if is_tagged else "target_prefix"] = [pieces[target]]
+        if source and not is_tagged:
+            frames["source_prefix"] = [pieces[source]]
+        return Tokenizer(*self._models, **frames)
 
     def source_surfaces(self, sentence: str) -> list[str]:
         """Returns the normalized text of each piece of a source sentence, unknown or not."""

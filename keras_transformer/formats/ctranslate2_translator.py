@@ -58,6 +58,8 @@ class CTranslate2Translator(BaseTranslator):
         overlong: As for `Translator`.
         copy_unknown: `"lines"` or `"never"`, as for `Translator`.
         word_forms: As for `Translator`.
+        source_language: As for `open_translator`.
+        target_language: As for `open_translator`.
 
     Raises:
         UserError: If ctranslate2 is not installed or cannot load the folder, or if CTranslate2 does
@@ -72,6 +74,8 @@ class CTranslate2Translator(BaseTranslator):
         overlong: Overlong = "split",
         copy_unknown: CopyUnknown = "lines",
         word_forms: WordForms | None = None,
+        source_language: str | None = None,
+        target_language: str | None = None,
     ) -> None:
         engine = import_ctranslate2(options or SearchOptions(), copy_unknown)
         check_not_forked("ctranslate2")
@@ -79,6 +83,8 @@ class CTranslate2Translator(BaseTranslator):
         try:
             max_length = json.loads((directory / "config.json").read_bytes())["max_length"]
             tokenizer = Tokenizer.load(directory / "tokenizer")
+            if source_language or target_language:
+                tokenizer = tokenizer.with_languages(source_language, target_language)
             self._model = engine.Translator(
                 str(directory),
                 inter_threads=NUM_WORKERS,

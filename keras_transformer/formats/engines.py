@@ -35,6 +35,8 @@ def open_translator(
     tokens_per_batch: int | None = None,
     copy_unknown: CopyUnknown = "lines",
     as_written: bool = False,
+    source_language: str | None = None,
+    target_language: str | None = None,
 ) -> Any:
     """Returns the translator of a run, or of an ensemble of several runs.
 
@@ -59,6 +61,10 @@ def open_translator(
         copy_unknown: As for `Translator`. The engine ctranslate2 cannot copy characters.
         as_written: Whether to translate lines in upper case, titles and headings as they are
             written. Defaults to False, which means by the `WordForms` of the run, if it has them.
+        source_language: Language of a multilingual model, as its vocabulary names it: "fr" of
+            M2M100, "fra_Latn" of NLLB. Defaults to None, which means that of the run. `WordForms`
+            are only for that of the run.
+        target_language: As `source_language`, or the name in a tag of OPUS-MT, such as "por".
 
     Raises:
         UserError: If a run or its model is missing, if the tokenizers of the runs differ, or if the
@@ -70,6 +76,10 @@ def open_translator(
         "checkpoint": checkpoint,
         "tokens_per_batch": tokens_per_batch,
     }
+    languages: dict[str, Any] = {
+        "source_language": source_language,
+        "target_language": target_language,
+    }
     if engine == "keras":
         # The other engine starts without Keras.
         from keras_transformer.translation.translator import Translator
@@ -80,6 +90,7 @@ def open_translator(
             overlong=overlong,
             copy_unknown=copy_unknown,
             as_written=as_written,
+            **languages,
             **of_keras,
         )
     run = opened[0]
@@ -87,8 +98,9 @@ def open_translator(
     run.require_transformer("The engine ctranslate2")
     # Raises errors before the slow conversion.
     import_ctranslate2(options, copy_unknown, ensemble=opened[1:], **of_keras)
-    forms = WordForms.load(run.word_forms_path, as_written)
-    return CTranslate2Translator(converted(run), options, overlong, copy_unknown, forms)
+    forms = WordForms.load(run.word_forms_path, as_written or source_language is not None)
+    given = converted(run), options, overlong, copy_unknown, forms
+    return CTranslate2Translator(*given, **languages)
 
 
 def converted(run: Run) -> Path:

@@ -37,6 +37,7 @@ class ForeignModel:
         source_eos: Whether the encoder's input ends with eos.
         evaluation: Search options of the toolkit's own configuration.
         languages: Source and target language, or "und" if they are not known.
+        is_multilingual: Whether sources and targets begin with the piece of their language.
         notes: What the conversion to this format has lost.
     """
 
@@ -48,6 +49,7 @@ class ForeignModel:
     source_eos: bool = True
     evaluation: dict[str, Any] = field(default_factory=dict)
     languages: tuple[str, ...] = ("und", "und")
+    is_multilingual: bool = False
     notes: tuple[str, ...] = ()
 
     def convert(self, source_prefix: Sequence[str] = ()) -> tuple[Transformer, Tokenizer]:

@@ -1,6 +1,7 @@
-"""Reads, writes and compares MarianMT models of Hugging Face, without transformers or torch.
+"""Reads, writes and compares models of Hugging Face, without transformers or torch.
 
-A pre-norm model has the type Pegasus, whose network is that of MarianMT with pre-norm.
+MarianMT, M2M100 and NLLB are read, MarianMT is written. A pre-norm model has the type Pegasus,
+whose network is that of MarianMT with pre-norm.
 """
 
 import json
@@ -56,8 +57,20 @@ _EPSILON = 1e-5
 _OTHERS = {  # Other types, and why they are refused.
     **dict.fromkeys(("bart", "mbart"), "normalizes embeddings, and has positions for each side"),
     **dict.fromkeys(("t5", "mt5"), "has RMS norms, no biases and relative positions"),
-    "m2m_100": "has another tokenizer",
 }
+# Types that are read, with the positions of their models, and whether norms come first.
+_READ = {
+    "marian": ("sinusoidal_half_split", False),
+    "pegasus": ("sinusoidal_half_split", True),
+    "m2m_100": ("sinusoidal_fairseq", True),
+}
+# The languages of M2M100 in the order of their ids, which follow those of the other pieces.
+_M2M100 = (
+    "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu "
+    "ha he hi hr ht hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms "
+    "my ne nl no ns oc or pa pl ps pt ro ru sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur "
+    "uz vi wo xh yi yo zh zu"
+)
 SETTINGS = {
     "num_layers": "encoder_layers",
     "num_decoder_layers": "decoder_layers",
@@ -87,39 +100,41 @@ RULES: tuple[Rule, ...] = (
 
 
 def read_hugging_face(folder: Path) -> ForeignModel:
-    """Reads the folder of a MarianMT model: weights, `config.json` and the tokenizer.
+    """Reads the folder of a model: weights, `config.json` and the tokenizer.
 
     Raises an error, see `reading`, if it has another type, or if a file is missing or damaged.
     """
     config = read_value(folder / "config.json")
-    if (kind := config.get("model_type")) not in CLASSES:
+    if (kind := config.get("model_type")) not in _READ:
         reason = _OTHERS.get(str(kind), "is not known")
-        raise ValueError(
-            f"its type must be marian, as of OPUS-MT. Received: {kind}, which {reason}"
-        )
+        rule = "its type must be marian, as of OPUS-MT, or m2m_100, as of M2M100 and NLLB"
+        raise ValueError(f"{rule}. Received: {kind}, which {reason}")
     heads = config["encoder_attention_heads"], config["decoder_attention_heads"]
     if not config.get("scale_embedding") or heads[0] != heads[1]:
         raise ValueError(f"it must scale embeddings, and have the same heads. Received: {heads}")
     generation = {**config, **read_value(folder / "generation_config.json", missing={})}
     tokenizer = read_value(folder / "tokenizer_config.json", missing={})
     path, weights = _weights(folder)
+    positions, norm_first = _READ[str(kind)]
+    vocabularies = _vocabularies if kind in CLASSES else _multilingual
     return ForeignModel(
         path,
         HUGGING_FACE,
         weights,
         {
             **{ours: config[theirs] for ours, theirs in SETTINGS.items()},
-            "position_encoding": "sinusoidal_half_split",
+            "position_encoding": positions,
             "activation": ACTIVATIONS[config["activation_function"]],
-            "norm_first": kind == "pegasus",
+            "norm_first": norm_first,
             "norm_epsilon": config.get(NORM_EPSILON, _EPSILON),
         },
-        _vocabularies(folder, generation, tokenizer),
+        vocabularies(folder, generation, tokenizer),
         evaluation={
             "beam_size": generation.get("num_beams", 1),
             "length_penalty": generation.get("length_penalty", 1.0),
             "length_penalty_form": "power",
         },
+        is_multilingual=kind not in CLASSES,
         languages=tuple(str(tokenizer.get(f"{x}_lang", "und") or "") for x in ("source", "target")),
     )
 
@@ -152,6 +167,30 @@ def _vocabularies(
         model = read_bytes(folder / f"{side}.spm")
         found.append(Vocabulary(in_order(file, ids), model, *special))
     return found
+
+
+def _multilingual(
+    folder: Path, settings: dict[str, Any], tokenizer: dict[str, Any]
+) -> list[Vocabulary]:
+    """Returns the vocabulary of M2M100 or NLLB, in which each language is a piece.
+
+    The pieces of NLLB are in `tokenizer.json`. Those of M2M100 are in `vocab.json`, and its
+    languages follow.
+    """
+    if (folder / "vocab.json").exists():
+        file = folder / "vocab.json"
+        ids = read_value(file)
+        if tokenizer.get("language_codes", "m2m100") != "m2m100":
+            raise ValueError(f"languages must be m2m100. Received: {tokenizer['language_codes']}")
+        ids |= {f"__{code}__": len(ids) + n for n, code in enumerate(_M2M100.split())}
+    else:
+        file = folder / "tokenizer.json"
+        saved = read_value(file)
+        ids = saved["model"]["vocab"] | {x["content"]: x["id"] for x in saved["added_tokens"]}
+    eos, pad, start = (settings[f"{x}_token_id"] for x in ("eos", "pad", "decoder_start"))
+    check_ids(len(ids), token_ids=np.array([eos, pad, start]))
+    model = read_bytes(folder / "sentencepiece.bpe.model")
+    return [Vocabulary(in_order(file, ids), model, ids["<unk>"], eos, pad, start)] * 2
 
 
 def export_hugging_face(

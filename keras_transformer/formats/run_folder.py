@@ -64,6 +64,9 @@ def import_run(
 ) -> Run:
     """Makes a run folder of a trained model of Marian, Hugging Face or CTranslate2.
 
+    M2M100 and NLLB have many languages: `source_language` and `target_language` are those that the
+    run translates unless `open_translator` gets others.
+
     The run has a recipe without text, the tokenizer and the model. `training.initial_run` trains on
     from it. Its `origin.json` has the source, the revision, the SHA-256 of each file, the licence,
     and what the files had lost.
@@ -76,6 +79,7 @@ def import_run(
         source: A folder or file, or "hf://ORGANIZATION/NAME" for a model of the Hugging Face hub,
             which is downloaded once. A MarianMT folder has `config.json`, `model.safetensors` (or
             `pytorch_model.bin`, which needs PyTorch), `vocab.json`, `source.spm` and `target.spm`.
+            M2M100 has `vocab.json` and `sentencepiece.bpe.model`, NLLB `tokenizer.json` and this.
             A Marian model is a `.npz` or float32 `.bin` file or its folder. A CTranslate2 folder
             has `model.bin`.
         directory: A new or empty folder.
@@ -85,7 +89,8 @@ def import_run(
             CTranslate2 model. Defaults to those that lie beside it.
         source_prefix: Pieces that begin every source, such as `[">>por<<"]`, which tells a
             multilingual model the target language. Defaults to none.
-        source_language: ISO 639-1 code. Defaults to that in the files, or "und".
+        source_language: ISO 639-1 code. Defaults to that in the files, or "und". For M2M100 and
+            NLLB, the model's own code, such as "fr" or "fra_Latn".
         target_language: As `source_language`.
         text: File with sentences of the source language, from which the run learns `WordForms`.
             Defaults to None.
@@ -96,8 +101,9 @@ def import_run(
     check_is_free(directory)
     with reading(source):
         files = [Path(x) for x in vocabularies]
-        foreign, model, tokenizer = read_preset(source, revision, files, source_prefix)
-        given = zip((source_language, target_language), foreign.languages, strict=True)
+        chosen = source_language, target_language
+        foreign, model, tokenizer = read_preset(source, revision, files, source_prefix, chosen)
+        given = zip(chosen, foreign.languages, strict=True)
         languages, what = [one or other for one, other in given], f"Imported from {source}"
         place, search = f"{source} {_ADVICE}", foreign.evaluation
         recipe = recipe_of(directory, model, tokenizer, languages, what, search, place)
@@ -119,20 +125,28 @@ def open_preset(
     options: SearchOptions | None = None,
     *,
     revision: str | None = None,
+    source_language: str | None = None,
+    target_language: str | None = None,
     **arguments: Any,
 ) -> Translator:
     """Opens the translator of a run, or of a model that `import_run` reads.
 
-    A model of the hub is downloaded once. `**arguments` are those of `Translator.from_run`, or, of
-    a model that is no run, of `Translator`.
+    A model of the hub is downloaded once. M2M100 and NLLB need a `source_language` and a
+    `target_language`, see `open_translator`. `**arguments` are those of `Translator.from_run`, or,
+    of a model that is no run, of `Translator`.
 
     Example:
 
     >>> open_preset("hf://Helsinki-NLP/opus-mt-en-de").translate(["How are you?"])
     """
     if (Path(preset) / "recipe.yaml").is_file() or str(preset) in shipped_runs():
-        return Translator.from_run(preset, options, **arguments)
-    foreign, model, tokenizer = read_preset(preset, revision)
+        names: dict[str, Any] = {
+            "source_language": source_language,
+            "target_language": target_language,
+        }
+        return Translator.from_run(preset, options, **names, **arguments)
+    languages = source_language, target_language
+    foreign, model, tokenizer = read_preset(preset, revision, languages=languages)
     options = options or SearchOptions(**foreign.evaluation)
     return Translator(model, tokenizer, options, **arguments)
 
@@ -142,6 +156,7 @@ def read_preset(
     revision: str | None = None,
     vocabularies: Sequence[Path] = (),
     source_prefix: Sequence[str] = (),
+    languages: tuple[str | None, str | None] = (None, None),
 ) -> tuple[ForeignModel, Transformer, Tokenizer]:
     """Reads a model of the format that its files show. The arguments are those of `import_run`."""
     with reading(source):
@@ -159,7 +174,12 @@ def read_preset(
                 "a folder needs config.json (Hugging Face), model.bin (CTranslate2) or a .npz or "
                 ".bin file (Marian). A model of the hub is hf://ORGANIZATION/NAME"
             )
-        return foreign, *foreign.convert(source_prefix)
+        model, tokenizer = foreign.convert(source_prefix)
+        if foreign.is_multilingual:
+            if not all(languages):
+                raise ValueError(f"the model has many languages: choose two {_ADVICE}")
+            tokenizer = tokenizer.with_languages(*languages)
+        return foreign, model, tokenizer
 
 
 def _facts(foreign: ForeignModel, vocabularies: list[Path]) -> dict[str, Any]:

@@ -159,6 +159,8 @@ class Translator(BaseTranslator):
         use_shortlist: bool = False,
         checkpoint: Checkpoint | None = None,
         as_written: bool = False,
+        source_language: str | None = None,
+        target_language: str | None = None,
         **arguments: Any,
     ) -> "Translator":
         """Opens the translator of a trained run, or of an ensemble of several runs.
@@ -177,10 +179,14 @@ class Translator(BaseTranslator):
         models = [
             open_model(one, checkpoint, for_inference=True, tokenizer=tokenizer) for one in opened
         ]
+        if source_language or target_language:
+            tokenizer = tokenizer.with_languages(source_language, target_language)
+            for model in models:
+                vars(model)["tokenizer_files"] = tokenizer.files
         model = models[0] if len(models) == 1 else Ensemble(models)
         options = options or run.recipe.evaluation.search_options()
         shortlist = open_shortlist(run, tokenizer) if use_shortlist else None
-        forms = WordForms.load(run.word_forms_path, as_written)
+        forms = WordForms.load(run.word_forms_path, as_written or source_language is not None)
         return cls(model, tokenizer, options, shortlist=shortlist, word_forms=forms, **arguments)
 
     def save(self, path: str | Path) -> None:

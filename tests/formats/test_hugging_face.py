@@ -1,5 +1,6 @@
 """transformers as a witness: imports compute the same here, and exports there."""
 
+import io
 import json
 import shutil
 
@@ -7,6 +8,7 @@ import ablation_layers  # noqa: F401  registers batch normalization
 import keras
 import numpy as np
 import pytest
+import sentencepiece
 from safetensors.numpy import save_file
 from support.command_line import succeeds
 from support.contract import to_numpy
@@ -23,7 +25,9 @@ from keras_transformer import (
     import_run,
     load_recipe,
     open_model,
+    open_translator,
 )
+from keras_transformer.data.vocabulary import pieces_of
 from keras_transformer.formats import export_hugging_face
 from keras_transformer.formats.hugging_face import read_hugging_face
 from keras_transformer.formats.model_files import read_torch
@@ -112,6 +116,97 @@ def test_logits_and_translations_equal_those_of_transformers(shared, tmp_path):
     texts = tokenizer.batch_decode(answer.sequences, skip_special_tokens=True)
     assert [x.text for x in found] == texts
     np.testing.assert_allclose([x.score for x in found], answer.sequences_scores, atol=1e-5)
+
+
+def multilingual_folder(folder, kind):
+    """A random model of transformers, and its tokenizer with English and German."""
+    model, source = io.BytesIO(), Run.open("tatoeba_en_de").text
+    lines = [line for pair in source.pairs("validation") for line in pair]
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines),
+        model_writer=model,
+        vocab_size=300,
+        model_type="bpe",
+        minloglevel=2,
+    )
+    (folder / "sentencepiece.bpe.model").write_bytes(model.getvalue())
+    if kind == "m2m100":
+        pieces = ["<s>", "<pad>", "</s>", "<unk>", *pieces_of(model.getvalue())[3:]]
+        vocabulary = {piece: id for id, piece in enumerate(pieces)}
+        (folder / "vocab.json").write_text(json.dumps(vocabulary))
+        languages, size = ("en", "de"), len(pieces) + 108
+        settings = {"tokenizer_class": "M2M100Tokenizer"}
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+        tokenizer = transformers.M2M100Tokenizer.from_pretrained(
+            folder, src_lang="en", tgt_lang="de"
+        )
+    else:
+        languages = "eng_Latn", "deu_Latn", "fra_Latn"
+        tokenizer = transformers.NllbTokenizer.from_pretrained(
+            folder, src_lang="eng_Latn", tgt_lang="deu_Latn", extra_special_tokens=[*languages]
+        )
+        tokenizer.save_pretrained(folder)
+        size = len(tokenizer)
+    config = transformers.M2M100Config(
+        vocab_size=size, d_model=12, max_position_embeddings=64, init_std=0.3,
+        encoder_layers=2, decoder_layers=1, encoder_attention_heads=3, decoder_attention_heads=3,
+        encoder_ffn_dim=23, decoder_ffn_dim=23, encoder_layerdrop=0, decoder_layerdrop=0,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    theirs = transformers.M2M100ForConditionalGeneration(config).eval()
+    theirs.save_pretrained(folder)
+    return theirs, tokenizer, languages
+
+
+@pytest.mark.parametrize("kind", ["m2m100", "nllb"])
+def test_a_model_of_many_languages_translates_between_any_two(kind, tmp_path):
+    theirs, tokenizer, (source, target, *_) = multilingual_folder(tmp_path, kind)
+    with pytest.raises(UserError, match="many languages"):
+        import_run(tmp_path, tmp_path / "none")
+    languages = {"source_language": source, "target_language": target}
+    run = import_run(tmp_path, tmp_path / "run", **languages)
+    own, sentences = run.tokenizer(), [x for x, _ in Run.open("tatoeba_en_de").text.pairs("test")]
+    sentences = [*sentences[:494], "", "two  spaces", "Ünknown ☃", "ﬁne", "1,299.50", "A\tB"]
+    ids = [own.frame_source(x) for x in own.encode_source(sentences)]
+    names = [[own.source_pieces[id] for id in row] for row in ids]
+    expected = map(tokenizer.convert_ids_to_tokens, tokenizer(sentences)["input_ids"])
+    assert names == [*expected]
+
+    text = sentences[:12]
+    model, (inputs, _) = open_model(run), own.frame_target(own.encode_target(["Ein Hund."])[0])
+    found = to_numpy(model({"source_ids": np.array(ids[:1]), "target_ids": np.array([inputs])}))
+    named = [id for id, x in enumerate(own.target_pieces) if id > 4 and x[:7] != "<unused"]
+    known = tokenizer.convert_tokens_to_ids([own.target_pieces[id] for id in named])
+    start = torch.full((1, 1), tokenizer.eos_token_id)
+    decoded = tokenizer.convert_tokens_to_ids([own.target_pieces[id] for id in inputs[1:]])
+    x = tokenizer(text[:1], return_tensors="pt")
+    with torch.inference_mode():
+        given = torch.cat([start, torch.tensor([decoded])], 1)
+        expected = theirs(**x, decoder_input_ids=given).logits
+    np.testing.assert_allclose(found[0, :, named].T, expected[0][:, known], atol=1e-5)
+    for ours, forced in ((languages, (source, target)), ({}, (source, target)), (
+        {"source_language": target, "target_language": source}, (target, source)
+    )):  # fmt: skip
+        tokenizer.src_lang = forced[0]
+        x = tokenizer(text, return_tensors="pt", padding=True)
+        names = {"m2m100": "__{}__", "nllb": "{}"}[kind].format(forced[1])
+        answer = theirs.generate(
+            **x, forced_bos_token_id=tokenizer.convert_tokens_to_ids(names), num_beams=4,
+            max_length=LENGTH + 1, length_penalty=0.0, early_stopping=True,
+            bad_words_ids=[[tokenizer.pad_token_id]], forced_eos_token_id=None,
+        )  # fmt: skip
+        pieces = [tokenizer.convert_ids_to_tokens(row[1:]) for row in answer]
+        ends = {tokenizer.eos_token, tokenizer.pad_token}
+        pieces = [[piece for piece in row if piece not in ends] for row in pieces]
+        options = SearchOptions(beam_size=4, max_length=LENGTH, length_penalty=0.0)
+        for engine in ("keras", "ctranslate2"):
+            translator = open_translator(run, options, engine=engine, **ours)
+            found = [x[0].ids for x in translator.translate_nbest(text)]
+            names = ("<unk>" if x.startswith("<unused") else x for x in own.target_pieces)
+            names = [*names]
+            assert [[names[id] for id in ids] for ids in found] == pieces
+    with pytest.raises(UserError, match="Received: xx"):
+        open_translator(run, target_language="xx")
 
 
 def test_a_folder_of_the_converter_of_ctranslate2_translates_alike(tmp_path):
