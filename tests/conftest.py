@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import shutil
 import signal
 import sys
@@ -41,8 +42,18 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("XLA_FLAGS", flags)
 
 
-# What these folders test does not depend on the backend, but for files marked `each_backend`.
-ONCE = {"bench", "cli", "data", "evaluation", "recipe", "runs"}
+# What these folders test does not depend on the backend, but for tests marked `each_backend`.
+ONCE = {"bench", "cli", "data", "documents", "evaluation", "formats", "portability", "recipe"}
+ONCE |= {"recipes", "runs", "serving", "translation", "visualization"}
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where tests marked `once` do not run, files that have no others are not imported."""
+    if "not once" not in config.option.markexpr or collection_path.suffix != ".py":
+        return None
+    text, tests = collection_path.read_text(encoding="utf-8"), Path(__file__).parent
+    in_once = collection_path.relative_to(tests).parts[0] in ONCE and "each_backend" not in text
+    return in_once or re.search("^pytestmark = .*mark.once", text, re.MULTILINE) is not None or None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -55,7 +55,7 @@ SLOW = {
     *("own-corpus.md", "conformance.md", "own-model.md", "decoding.md", "fine-tuning.md"),
     *("report.md", "masked-language-model.md", "feature-sequences.md", "sliced-logits.md"),
 }
-EACH_BACKEND = {"README.md", "layers.md", "first-translator.md", "several-devices.md"}
+EACH_BACKEND = {"README.md", "layers.md"}
 
 
 def marks_of(page):

@@ -166,7 +166,7 @@ REFUSED = {
 
 EACH_BACKEND = {
     *("an id outside the vocabulary", "an id outside the vocabulary, eagerly"),
-    *("a label outside the vocabulary", "no padding mask", "`fit` without targets"),
+    "a label outside the vocabulary",
 }
 
 

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 from support import fitting_process
+from support.cases import once
 from support.contract import assert_same_arrays, to_numpy
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -61,7 +62,7 @@ def test_a_script_of_ten_lines_is_killed_and_resumes_to_the_same_bits(tmp_path):
     assert type(models[0].optimizer) is type(keras.optimizers.AdamW())
 
 
-@pytest.mark.parametrize("accumulation_steps", [pytest.param(None, marks=pytest.mark.once), 2])
+@pytest.mark.parametrize("accumulation_steps", [*once(None), 2])
 def test_resumes_amid_a_pass_and_an_epoch_with_the_optimizers_state(tmp_path, accumulation_steps):
     def optimizer():
         return keras.optimizers.Adam(0.1, gradient_accumulation_steps=accumulation_steps)
@@ -79,9 +80,7 @@ def test_resumes_amid_a_pass_and_an_epoch_with_the_optimizers_state(tmp_path, ac
     assert_same_arrays(state_of(resumed), state_of(whole))
 
 
-@pytest.mark.parametrize(
-    "hook", ["on_train_batch_begin", pytest.param("on_train_batch_end", marks=pytest.mark.once)]
-)
+@pytest.mark.parametrize("hook", ["on_train_batch_begin", *once("on_train_batch_end")])
 def test_a_stop_within_an_optimizer_step_completes_the_step(tmp_path, hook):
     def optimizer():
         return keras.optimizers.Adam(0.1, gradient_accumulation_steps=3)

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
+from support.cases import once
 from support.contract import assert_same_arrays, randomize, to_numpy
 from support.small_models import V, inputs_of, new_model
 
@@ -47,11 +48,7 @@ def assert_same_weights(trainer, model):
 
 @pytest.mark.parametrize(
     "variant",
-    [
-        "sinusoidal",
-        pytest.param("all_of_opennmt", marks=pytest.mark.once),
-        pytest.param("all_at_once", marks=pytest.mark.slow),
-    ],
+    ["sinusoidal", *once("all_of_opennmt"), pytest.param("all_at_once", marks=pytest.mark.slow)],
 )
 def test_training_and_saving_are_those_with_all_logits(variant, tmp_path):
     trainer = new_trainer(variant)
@@ -81,8 +78,7 @@ def test_training_and_saving_are_those_with_all_logits(variant, tmp_path):
 
 @pytest.mark.parametrize(
     "is_training, reduction",
-    [(True, "sum")]
-    + [pytest.param(False, x, marks=pytest.mark.once) for x in ("sum", "mean_with_sample_weight")],
+    [(True, "sum"), *once((False, "sum"), (False, "mean_with_sample_weight"))],
 )
 def test_the_reported_loss_is_the_mean_per_token_of_all_batches(is_training, reduction):
     """Keras weights each batch by its rows, so short sentences would count too much."""
@@ -120,6 +116,7 @@ class BiasedModel(keras.Model):
         return keras.ops.transpose(self.projection.kernel), self.projection.bias
 
 
+@pytest.mark.once
 def test_a_bias_and_additional_losses_count_as_with_all_logits():
     model, sliced = BiasedModel(), BiasedModel()
     for each in (model, sliced):
@@ -182,9 +179,10 @@ def test_simcut_compares_with_a_text_in_which_whole_vectors_are_cut():
     np.testing.assert_allclose(trainer.train_on_batch(inputs, labels)[0], expected, rtol=1e-4)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "dtype, tolerance",
-    [("float32", 1e-5), pytest.param("mixed_bfloat16", 1e-2, marks=pytest.mark.once)],
+    [("float32", 1e-5), ("mixed_bfloat16", 1e-2)],
 )
 def test_a_teacher_of_another_size_has_its_share_of_the_loss(dtype, tolerance, tmp_path):
     model = new_model(dropout_rate=0.0, num_layers=1, dtype=dtype)

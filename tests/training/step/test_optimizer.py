@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from support.cases import once
 from support.contract import assert_same_arrays
 
 from keras_transformer.training import MaskedCrossentropy, TransformerAdam, TransformerSchedule
@@ -69,7 +70,7 @@ def test_schedule_sees_optimizer_steps(accumulation_steps):
     np.testing.assert_allclose(float(optimizer.learning_rate), 1 / 5, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("global_clipnorm", "velocity"), [(2.5, 0.5), (10.0, 1.0)])
+@pytest.mark.parametrize(("global_clipnorm", "velocity"), [(2.5, 0.5), *once((10.0, 1.0))])
 def test_the_whole_gradient_of_a_step_is_clipped_and_its_norm_before_is_reported(
     global_clipnorm, velocity
 ):
@@ -127,7 +128,7 @@ def variable_of(optimizer, name):
     return keras.ops.convert_to_numpy(variables[0])
 
 
-@pytest.mark.parametrize(("global_clipnorm", "expected"), [(None, 0.08), (1.0, 0.02)])
+@pytest.mark.parametrize(("global_clipnorm", "expected"), [(1.0, 0.02), *once((None, 0.08))])
 def test_embedding_rows_used_twice_sum_before_they_are_squared(global_clipnorm, expected):
     # The gradient of a row that is looked up twice is 1 + 1, its second moment 0.02 * 2²; clipped
     # to a norm of 1 it is 0.02.
