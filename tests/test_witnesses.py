@@ -14,8 +14,6 @@ from keras_transformer.layers.attention import multi_head_attention as multi_hea
 from keras_transformer.layers.positions.positional_encoding import sinusoid_angles
 from keras_transformer.models import Transformer
 
-pytestmark = pytest.mark.once  # models/test_transformer.py: `reference` agrees on each backend
-
 # --- PyTorch's Transformer with our weights --------------------------------------------------
 
 

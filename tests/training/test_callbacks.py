@@ -62,6 +62,7 @@ class Reports(list):
         self.append((step, dict(values)))
 
 
+@pytest.mark.each_backend
 @pytest.mark.parametrize("accumulation_steps", [2, *once(1)])
 def test_steps_are_counted_over_epochs_and_processes(accumulation_steps):
     reports, model = Reports(), new_model(accumulation_steps)
@@ -70,7 +71,6 @@ def test_steps_are_counted_over_epochs_and_processes(accumulation_steps):
     assert [step for step, _ in reports] == [5, 6, 8, 9]
 
 
-@pytest.mark.once
 def test_reports_are_means_since_the_last_one():
     each, pairs = Reports(), Reports()
     fit(new_model(), 4, 1, Steps(reporters=[each], report_every=1))
@@ -81,6 +81,7 @@ def test_reports_are_means_since_the_last_one():
     np.testing.assert_allclose([values["loss"] for _, values in pairs], expected, rtol=1e-5)
 
 
+@pytest.mark.each_backend
 def test_dropout_is_a_function_of_seed_and_step():
     # A rate of 0 leaves the weights alone: gradients differ by dropout only.
     model = new_model(learning_rate=0.0, dropout_rate=0.5)
@@ -97,7 +98,6 @@ def test_dropout_is_a_function_of_seed_and_step():
     assert norms(seed=2, initial_epoch=1) != whole[2:]
 
 
-@pytest.mark.once
 def test_validation_measures_the_averages_of_the_weights():
     # Logits of 0 give every token the probability 1/V; the weights themselves are not 0.
     model = new_model()
