@@ -1,6 +1,6 @@
 """Run pytest on every backend, in parallel, and hold the outcomes against each other.
 
-Every backend must pass the same tests. Tests marked `once` run on one backend only. A skip must
+Every backend must pass the same tests. Tests marked `once` run on PyTorch only. A skip must
 stand in tests/expected_skips.txt, as "test: reason"; only tests on real data, and tests in Node.js,
 may skip beyond it, where there is no such data or no Node.js.
 """
@@ -16,31 +16,21 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-BACKENDS = ("jax", "tensorflow", "torch")
-ONCE, EACH = "once", "not once"
+# The backends, and pytest's marker of the tests that run on each.
+BACKENDS = {"jax": "not once", "tensorflow": "not once", "torch": ""}
 ROOT = Path(__file__).parent.parent
 NOT_EVERYWHERE = "KERAS_TRANSFORMER_DATA", "Node.js"  # the first words of reasons
-# With two processes a backend, the longest first, few cores are idle at the end.
-SHORT = ("tests/formats", "tests/serving", "tests/training")
-LONG = tuple(f"--ignore={folder}" for folder in SHORT)
-JOBS = (
-    ("jax", EACH, LONG),
-    ("tensorflow", EACH, LONG),
-    ("torch", ONCE, LONG),
-    ("torch", ONCE, SHORT),
-    ("torch", EACH, LONG),
-    ("tensorflow", EACH, SHORT),
-    ("jax", EACH, SHORT),
-    ("torch", EACH, SHORT),
-)
+# Each process imports everything again, so there are few. PyTorch has the most tests, in halves.
+HALF = ("tests/formats", "tests/serving", "tests/training")
+OTHER_HALF = tuple(f"--ignore={folder}" for folder in HALF)
+JOBS = (("jax", ()), ("tensorflow", ()), ("torch", OTHER_HALF), ("torch", HALF))
 
 
 @dataclass
 class Report:
-    """What one backend made of the tests for each backend, or of those that run once."""
+    """What one backend made of its tests."""
 
     backend: str
-    marker: str
     status: int
     passed: set[str]
     failed: set[str]
@@ -68,8 +58,8 @@ def main(arguments: list[str]) -> int:
     return int(totals["failed"] > 0 or any(part.status for part in parts))
 
 
-def _jobs(slow: bool, given: tuple[str, ...]) -> list[tuple[str, str, tuple[str, ...]]]:
-    """The backend, the marker and pytest's arguments of each process.
+def _jobs(slow: bool, given: tuple[str, ...]) -> list[tuple[str, tuple[str, ...]]]:
+    """The backend and pytest's arguments of each process.
 
     With the slow tests, each folder has a process. The programs of XLA stay in memory, and Linux
     allows a process only some 65,000 mapped pieces of memory.
@@ -82,12 +72,11 @@ def _jobs(slow: bool, given: tuple[str, ...]) -> list[tuple[str, str, tuple[str,
         folders = {file.relative_to(tests).parts[0] for file in tests.glob("*/**/test_*.py")}
         parts = [(f"tests/{folder}",) for folder in sorted(folders)]
         parts.append(tuple(f"tests/{file.name}" for file in sorted(tests.glob("test_*.py"))))
-    each = [(backend, EACH, part) for part in parts for backend in BACKENDS]
-    return each + [("torch", ONCE, part) for part in parts]
+    return [(backend, part) for part in parts for backend in BACKENDS]
 
 
 def _test(
-    backend: str, marker: str, selection: tuple[str, ...], slow: bool, workers: int, shared: str
+    backend: str, selection: tuple[str, ...], slow: bool, workers: int, shared: str
 ) -> Report:
     """Run pytest; what is the same on every backend is made once, in the folder `shared`."""
     threads = str(max(1, (os.cpu_count() or 1) // workers))
@@ -101,16 +90,16 @@ def _test(
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         xml = Path(folder, "report.xml")
-        markers = marker if slow else f"not slow and {marker}"
+        markers = " and ".join(filter(None, ("" if slow else "not slow", BACKENDS[backend])))
         options = ["-q", "-m", markers, f"--junit-xml={xml}"]
         command = [sys.executable, "-m", "pytest", *options, *selection]
         result = subprocess.run(
             command, cwd=ROOT, env=environment, text=True, stdout=-1, stderr=subprocess.STDOUT
         )
         seconds = time.monotonic() - start
-        print(f"== {backend}, {marker}, {seconds:.0f} s ==\n{result.stdout}", flush=True)
+        print(f"== {backend}, {seconds:.0f} s ==\n{result.stdout}", flush=True)
         status = 0 if result.returncode == 5 else result.returncode  # 5: no test has the marker
-        return _read(Report(backend, marker, status, set(), set(), {}), xml)
+        return _read(Report(backend, status, set(), set(), {}), xml)
 
 
 def _read(report: Report, xml: Path) -> Report:
@@ -127,11 +116,10 @@ def _read(report: Report, xml: Path) -> Report:
 
 
 def _merged(parts: list[Report]) -> list[Report]:
-    """One report for each backend and marker."""
-    reports: dict[tuple[str, str], Report] = {}
+    """One report for each backend."""
+    reports: dict[str, Report] = {}
     for part in parts:
-        key = part.backend, part.marker
-        report = reports.setdefault(key, Report(*key, 0, set(), set(), {}))
+        report = reports.setdefault(part.backend, Report(part.backend, 0, set(), set(), {}))
         report.passed |= part.passed
         report.failed |= part.failed
         report.skipped |= part.skipped
@@ -153,9 +141,9 @@ def _problems(reports: list[Report], whole_suite: bool) -> list[str]:
         for line in (ROOT / "tests" / "expected_skips.txt").read_text().splitlines()
         if line and not line.startswith("#")
     )
-    everywhere = set.intersection(*(x.passed for x in reports if x.marker == EACH))
+    everywhere = set.intersection(*(x.passed for x in reports))
     for report in reports:
-        only_here = report.passed - everywhere if report.marker == EACH else ()
+        only_here = report.passed - everywhere if BACKENDS[report.backend] else ()
         problems += [f"{name}: passes on {report.backend}, not everywhere" for name in only_here]
         for name, reason in report.skipped.items():
             if name not in expected and not reason.startswith(NOT_EVERYWHERE):

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import shutil
 import signal
 import sys
@@ -41,17 +42,29 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("XLA_FLAGS", flags)
 
 
-# What these folders test does not depend on the backend, but for files marked `each_backend`.
-ONCE = {"bench", "cli", "data", "evaluation", "recipe", "runs"}
+# Tests in these folders may depend on the backend; of the others, those marked `each_backend` do.
+EACH = {"_backend", "decoding", "layers", "models"}
+
+
+def _depends_on_backend(path: Path) -> bool:
+    return path.relative_to(Path(__file__).parent).parts[0] in EACH
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where tests marked `once` do not run, files that have no others are not imported."""
+    if "not once" not in config.option.markexpr or collection_path.suffix != ".py":
+        return None
+    text = collection_path.read_text(encoding="utf-8")
+    if _depends_on_backend(collection_path):
+        return re.search("^pytestmark = .*mark.once", text, re.MULTILINE) is not None or None
+    return "each_backend" not in text or None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks tests that `scripts/test` runs on one backend only."""
-    tests = Path(__file__).parent
     for item in items:
-        folder = item.path.relative_to(tests).parts[0]
-        if folder in ONCE and not item.get_closest_marker("each_backend"):
+        if not (_depends_on_backend(item.path) or item.get_closest_marker("each_backend")):
             item.add_marker(pytest.mark.once)
 
 

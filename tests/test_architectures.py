@@ -14,8 +14,6 @@ from keras_transformer.architectures import (
 from keras_transformer.errors import UserError
 from keras_transformer.models import LanguageModel, Seq2Seq, Transformer
 
-pytestmark = pytest.mark.once
-
 
 @pytest.fixture
 def registered():

@@ -55,7 +55,7 @@ SLOW = {
     *("own-corpus.md", "conformance.md", "own-model.md", "decoding.md", "fine-tuning.md"),
     *("report.md", "masked-language-model.md", "feature-sequences.md", "sliced-logits.md"),
 }
-EACH_BACKEND = {"README.md", "layers.md", "first-translator.md", "several-devices.md"}
+EACH_BACKEND = {"README.md"}
 
 
 def marks_of(page):
@@ -63,6 +63,7 @@ def marks_of(page):
     return [pytest.mark.slow] * is_slow + [pytest.mark.once] * once
 
 
+@pytest.mark.each_backend
 @pytest.mark.parametrize(
     "page",
     [pytest.param(page, id=name_of(page), marks=marks_of(page)) for page in WITH_PYTHON],
@@ -77,7 +78,6 @@ def test_python_of_a_page_runs(page, quickstart, tmp_path, monkeypatch):
         exec(compile(block, str(page), "exec"), namespace)
 
 
-@pytest.mark.once
 def test_the_program_of_the_tensorflow_tutorial_has_the_lines_that_its_page_says():
     page = ROOT / "docs" / "how-to" / "coming-from.md"
     program, *_ = blocks(page, "python")
@@ -85,7 +85,6 @@ def test_the_program_of_the_tensorflow_tutorial_has_the_lines_that_its_page_says
     assert lines <= 25 and f"| all, without blank lines | {lines} | 502 |" in page.read_text()
 
 
-@pytest.mark.once
 def test_the_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     cells = json.loads((ROOT / "docs" / "tutorials" / "notebook.ipynb").read_text("utf-8"))["cells"]
@@ -103,7 +102,6 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch):
     assert min(accuracy, adapted) > 0.9 and difference < 1e-5
 
 
-@pytest.mark.once
 def test_both_readmes_have_the_same_code():
     english, korean = (
         re.findall(r"^```.*?^```", (ROOT / name).read_text("utf-8"), re.M | re.S)
@@ -144,7 +142,6 @@ def check_command(arguments):
         load_recipe(values["recipe"], [x for x in settings if "$" not in x])
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_commands_of_a_page_exist(page):
     inline = re.findall(r"`(keras-transformer [a-z][^`]*)`", page.read_text("utf-8"))
@@ -153,7 +150,6 @@ def test_commands_of_a_page_exist(page):
             check_command(arguments)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_paths_of_a_page_exist(page):
     text = page.read_text("utf-8")
@@ -163,7 +159,6 @@ def test_paths_of_a_page_exist(page):
         assert (page.parent / link).exists(), link
 
 
-@pytest.mark.once
 def test_options_of_the_measurements_exist():
     text = (ROOT / "docs" / "reference" / "measurements.md").read_text("utf-8")
     lines = re.findall(r"`python (scripts/bench/\w+\.py)([^`]*)`", text)
@@ -175,7 +170,6 @@ def test_options_of_the_measurements_exist():
             assert f'"{option}"' in source, (script, option)
 
 
-@pytest.mark.once
 def test_recipes_of_the_documentation_are_valid():
     recipes = [block for page in PAGES for block in blocks(page, "yaml") if "name:" in block]
     assert recipes
@@ -183,7 +177,6 @@ def test_recipes_of_the_documentation_are_valid():
         Recipe.model_validate(yaml.safe_load(recipe))
 
 
-@pytest.mark.once
 def test_every_public_name_is_in_the_reference():
     reference = "".join(page.read_text("utf-8") for page in DOCS if page.parent.name == "api")
     paths = re.findall(r"^::: (\S+)$", reference, re.M)
@@ -203,7 +196,6 @@ def test_every_public_name_is_in_the_reference():
     assert public - documented == {"ARCHITECTURES"}
 
 
-@pytest.mark.once
 def test_generated_pages_have_all_commands_keys_and_files():
     path = ROOT / "scripts" / "docs_hooks.py"
     spec = importlib.util.spec_from_file_location("docs_hooks", path)

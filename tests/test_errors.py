@@ -5,8 +5,6 @@ import pytest
 
 from keras_transformer.errors import check_ids, check_is_list, check_sizes, is_out_of_memory
 
-pytestmark = pytest.mark.once
-
 
 def test_errors_of_full_memory_are_recognized():
     assert is_out_of_memory(MemoryError())

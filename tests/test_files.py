@@ -31,8 +31,6 @@ from keras_transformer._files import (
 )
 from keras_transformer.errors import UserError
 
-pytestmark = pytest.mark.once
-
 
 def test_file_and_folder_appear_only_when_they_are_complete(tmp_path):
     path, folder = tmp_path / "new" / "scores.json", tmp_path / "step-1"

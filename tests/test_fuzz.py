@@ -22,7 +22,7 @@ from keras_transformer.data.text_files import read_standard_input
 from keras_transformer.errors import UserError
 from keras_transformer.recipe.files import load_recipe
 
-pytestmark = [pytest.mark.slow, pytest.mark.once]
+pytestmark = pytest.mark.slow
 
 RUN = Path(__file__).parent / "fixtures" / "trained_run"
 FRAGMENTS = [

@@ -16,8 +16,6 @@ from keras_transformer.data import CorpusError, read_lines
 from keras_transformer.data.text_files import read_standard_input
 from keras_transformer.translation.open_run import open_model
 
-pytestmark = pytest.mark.once
-
 RUN = Path(__file__).parent / "fixtures" / "trained_run"
 
 

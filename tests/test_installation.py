@@ -81,6 +81,7 @@ def built(folder):
     return tools, sdist, wheel
 
 
+@pytest.mark.each_backend
 def test_wheel_and_sdist_contain_what_they_should(built):
     tools, sdist, wheel = built
     tools.run("twine", "check", "--strict", sdist, wheel)
@@ -95,6 +96,7 @@ def test_wheel_and_sdist_contain_what_they_should(built):
     assert {name for name in tracked if name.startswith(wanted)} | package | data <= in_sdist
 
 
+@pytest.mark.each_backend
 def test_installed_wheel_trains_and_translates(built, folder):
     """In an environment with this wheel and its backend: nothing else."""
     backend = keras.config.backend()
@@ -111,7 +113,6 @@ def test_installed_wheel_trains_and_translates(built, folder):
     assert len(environment.run(*translate, input="twenty-six\nten\n").splitlines()) == 2
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("is_last", [True, False])
 def test_the_other_package_with_this_folder_is_named_in_any_order(built, folder, is_last):
     environment = Environment(folder / f"both{is_last}")
@@ -127,7 +128,6 @@ def test_the_other_package_with_this_folder_is_named_in_any_order(built, folder,
         assert ("another project in the same folder" in str(error.value)) is is_own
 
 
-@pytest.mark.once
 def test_the_server_of_the_docker_image_needs_no_backend_and_writes_nothing(built, folder):
     run = shutil.copytree(ROOT / "saved_models" / "tatoeba_en_de", folder / "model")
     expected = open_translator(run, engine="ctranslate2").translate(["How are you?"])

@@ -4,11 +4,7 @@ import re
 import tomllib
 from pathlib import Path
 
-import pytest
-
 import keras_transformer
-
-pytestmark = pytest.mark.once
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "keras_transformer"

@@ -1,11 +1,8 @@
 """Pages escape all text, and notebooks show them."""
 
-import pytest
 from support.html_page import Page
 
 from keras_transformer._pages import _TEMPLATES, render
-
-pytestmark = pytest.mark.once
 
 HOSTILE = "<script>alert('1')</script> & \" </td>"
 PARTS = _TEMPLATES.get_template("parts.html").module

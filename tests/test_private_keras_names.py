@@ -8,11 +8,8 @@ import re
 from pathlib import Path
 
 import keras
-import pytest
 
 import keras_transformer
-
-pytestmark = pytest.mark.once
 
 # Why each name is used, and the test that fails if Keras gives the name another meaning.
 REASONS = {

@@ -10,8 +10,6 @@ from tqdm.auto import tqdm
 from keras_transformer._backend.compile_function import compiling
 from keras_transformer._progress import Bar
 
-pytestmark = pytest.mark.once
-
 
 class Terminal(io.StringIO):
     def isatty(self):

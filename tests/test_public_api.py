@@ -26,7 +26,6 @@ PACKAGES = (
 ).split()
 
 
-@pytest.mark.once
 def test_public_names_are_these_and_are_found_and_documented():
     imported = set(PACKAGES) - {"layers", "models", "training"}
     assert {*keras_transformer.__all__} == {*PUBLIC, *imported}
@@ -39,7 +38,6 @@ def test_public_names_are_these_and_are_found_and_documented():
             assert hasattr(module, name), f"{package}.{name}"
 
 
-@pytest.mark.once
 def test_the_import_loads_little_and_changes_nothing_in_the_interpreter():
     """It loads what `.keras` files can contain. PyTorch itself imports tqdm."""
     code = """
@@ -56,7 +54,6 @@ print(sum(name.startswith("keras_transformer") for name in sys.modules) <= 80)
     assert run_python(code).splitlines() == ["True", "[]", "True"]
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("imports", ["keras, keras_transformer", "keras_transformer.layers"])
 def test_after_the_import_keras_loads_a_compiled_model(imports, tmp_path):
     model = keras_transformer.Transformer(7, num_layers=1, d_model=4, num_heads=2, d_ff=4)
@@ -72,12 +69,12 @@ print(type(model.optimizer).__name__)
     assert run_python(code, KERAS_BACKEND="jax") == "TransformerAdam"
 
 
+@pytest.mark.each_backend
 def test_the_import_spares_tensorflow():
     found = run_python("import sys, keras_transformer; print('tensorflow' in sys.modules)")
     assert found == str(keras.config.backend() == "tensorflow")
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("package", ["", "data", "decoding", "formats", "training", "translation"])
 def test_every_name_of_a_package_is_imported_on_first_use(package):
     module = importlib.import_module(f"keras_transformer.{package}".rstrip("."))

@@ -10,8 +10,6 @@ import yaml
 from check_jsonschema import main as check_jsonschema
 from click.testing import CliRunner
 
-pytestmark = pytest.mark.once
-
 ROOT = Path(__file__).parent.parent
 WORKFLOW = ROOT / ".github" / "workflows" / "test.yml"
 SCHEMA = ["--builtin-schema", "vendor.github-workflows"]

@@ -37,11 +37,12 @@ def test_saving_and_seeding_load_no_tensorflow_and_keras_can_do_so_later(tmp_pat
 
 FAMILY = """
 import os, sys, time
-from keras_transformer._backend import child_process
 
 print(os.getpid(), flush=True)
 descendants = int(sys.argv[1])
 if descendants:
+    from keras_transformer._backend import child_process
+
     with child_process([sys.executable, __file__, str(descendants - 1)]) as child:
         child.wait()
 time.sleep(100)

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 from jax import numpy as jnp
+from support.cases import once
 from support.contract import to_numpy
 from support.small_models import inputs_of, new_model
 
@@ -90,6 +91,7 @@ MODELS = {
     "translation_model": translation_model,
     "language_model": language_model,
 }
+EACH = ("attention", "batch", "keras")  # on each backend; the others on one
 
 
 def train_three(name, scope):
@@ -115,13 +117,11 @@ def trained(name, mode=None):
 @pytest.mark.parametrize(
     "name, mode",
     [
-        *((name, "gradient_checkpointing") for name in ("blocks", "translation_model")),
-        *((name, "full") for name in (*LAYERS, "translation_model")),
-        *(
-            pytest.param(name, mode, marks=pytest.mark.once)
-            for name, mode in itertools.product(MODELS, SCOPES)
-            if mode != "full" or name == "language_model"
-        ),
+        ("blocks", "gradient_checkpointing"),
+        *((name, "full") for name in EACH),
+        *once(("translation_model", "gradient_checkpointing")),
+        *once(*((x, "full") for x in MODELS if x not in EACH)),
+        *once(*itertools.product(MODELS, SCOPES.keys() - {"full"})),
     ],
 )
 def test_recomputing_changes_no_number(name, mode):

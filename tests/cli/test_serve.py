@@ -68,8 +68,8 @@ def test_a_text_without_spaces_holds_nobody(server):
 def test_sigterm_answers_what_is_in_flight_and_ends(server):
     process, url = server
     with ThreadPoolExecutor(4) as pool:
-        asked = [pool.submit(post, url, LINES[n : n + 40]) for n in range(4)]
-        waiting = 'keras_transformer_waiting_sentences{pair="en-de"} 160.0'
+        asked = [pool.submit(post, url, LINES[n : n + 10]) for n in range(4)]
+        waiting = 'keras_transformer_waiting_sentences{pair="en-de"} 40.0'
         while waiting not in requests.get(f"{url}/metrics").text and not asked[0].done():
             pass
         process.send_signal(signal.SIGTERM)

@@ -330,7 +330,6 @@ SENTENCES = "".join(f"{x}\n" for x in ("one", "two three", "", "9", "four", "six
     "options",
     [
         ("--beam-size", 3, "--n-best", 2, "--scores"),
-        ("--sample", 2, "--seed", 7),
         ("--mbr", 3, "--scores"),
         ("--prefix", "p", "--required", "r", "--forbidden", "f", "--alignments"),
     ],

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from keras import ops
+from support.cases import once
 from support.contract import to_numpy
 from support.fake_models import PrefixModel
 from support.searching import beam_search, quick_search
@@ -81,11 +82,13 @@ def staged(model, request, options, shapes=MANY_SHAPES):
 @pytest.mark.parametrize(
     "kind, shapes, compiled",
     [
-        (GrowingModel, MANY_SHAPES, {(32, 8), (16, 8), (16, 16), (8, 16), (8, 26), (2, 26)}),
-        (FixedModel, MANY_SHAPES, {(32,), (16,), (8,), (2,)}),
         (GrowingModel, FEW_SHAPES, {(32, 6), (32, 26), (8, 26)}),
-        (FixedModel, FEW_SHAPES, {(32,), (8,)}),
-        (GrowingModel, FIXED_SHAPES, {(32, 26)}),
+        *once(
+            (GrowingModel, MANY_SHAPES, {(32, 8), (16, 8), (16, 16), (8, 16), (8, 26), (2, 26)}),
+            (FixedModel, MANY_SHAPES, {(32,), (16,), (8,), (2,)}),
+            (FixedModel, FEW_SHAPES, {(32,), (8,)}),
+            (GrowingModel, FIXED_SHAPES, {(32, 26)}),
+        ),
     ],
 )
 def test_finds_what_search_finds_in_fewer_rows(kind, shapes, compiled):
@@ -135,10 +138,7 @@ class NumpyModel(PrefixModel):
         return self.table[row], cache._replace(beam=[{"row": row}])
 
 
-@pytest.mark.parametrize(
-    "options",
-    [SearchOptions(n_best=2), pytest.param(SamplingOptions(top_p=0.9), marks=pytest.mark.once)],
-)
+@pytest.mark.parametrize("options", [SearchOptions(n_best=2), *once(SamplingOptions(top_p=0.9))])
 def test_a_model_that_does_not_compile_is_searched_by_python(options):
     request = Request(sources(), limits())
     if isinstance(options, SamplingOptions):

@@ -112,6 +112,7 @@ TOKENS = st.sampled_from([1, A, Z])
 WORDS = st.lists(st.lists(TOKENS, min_size=1, max_size=2), max_size=2)
 
 
+@pytest.mark.once
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(
     st.fixed_dictionaries(

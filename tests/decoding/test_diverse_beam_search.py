@@ -6,6 +6,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from support.cases import once
 from support.contract import randomize, to_numpy
 from support.fake_models import EOS
 from support.searching import beam_search
@@ -54,7 +55,7 @@ def model():
     return model
 
 
-@pytest.mark.parametrize("index", range(len(SEARCHES)))
+@pytest.mark.parametrize("index", [1, *once(0, 2)])
 def test_finds_what_hugging_face_finds(model, index):
     options, expected = SEARCHES[index], json.loads(FIXTURE.read_text())[index]
     options = {**options, "n_best": options["beam_size"], "length_penalty_form": "power"}

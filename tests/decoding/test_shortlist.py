@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 import numpy as np
 import pytest
 from keras import ops
+from support.cases import once
 from support.fake_models import EOS, PAD, UNK, PrefixModel
 from support.parallel_text import SENTENCES
 from support.searching import beam_search
@@ -49,10 +50,12 @@ def assert_same(found, expected):
 @pytest.mark.parametrize(
     "options",
     [
-        {"beam_size": 1},
-        {"beam_size": 3, "n_best": 3},
         {"beam_size": 3, "repetition_penalty": 1.5, "no_repeat_ngram_size": 2, "min_length": 5},
-        {"beam_size": 4, "num_beam_groups": 2, "diversity_penalty": 0.5, "n_best": 4},
+        *once(
+            {"beam_size": 1},
+            {"beam_size": 3, "n_best": 3},
+            {"beam_size": 4, "num_beam_groups": 2, "diversity_penalty": 0.5, "n_best": 4},
+        ),
     ],
 )
 def test_it_is_the_search_without_all_other_tokens(options):
@@ -61,6 +64,7 @@ def test_it_is_the_search_without_all_other_tokens(options):
     assert_same(found, beam_search(MaskedModel(ALLOWED), SOURCE, **options))
 
 
+@pytest.mark.once
 def test_tokens_of_constraints_are_added():
     fields = {
         "prefix_ids": np.array([[11, 12], [0, 0]], "int32"),
@@ -75,11 +79,7 @@ def test_tokens_of_constraints_are_added():
     assert {12, 4} <= set(found.ids[1, 0].tolist())
 
 
-@pytest.mark.parametrize(
-    "variant",
-    ["logits_bias"]
-    + [pytest.param(x, marks=pytest.mark.once) for x in ("sinusoidal", "own_output_matrix")],
-)
+@pytest.mark.parametrize("variant", ["logits_bias", *once("sinusoidal", "own_output_matrix")])
 def test_all_tokens_give_the_search_of_a_keras_model(variant):
     model = small_model(variant)
     every = np.tile(np.arange(V, dtype="int32"), (2, 1))

@@ -8,8 +8,6 @@ from support.document_doubles import Capitals
 from keras_transformer.documents import read_document, translate_document
 from keras_transformer.errors import UserError
 
-pytestmark = pytest.mark.once
-
 # U writes words in capitals, R also reverses the words of a sentence.
 CASES = r"""
 U html <p>Tom <b>sleeps</b>.</p> → <p>TOM <b>SLEEPS</b>.</p>

@@ -12,7 +12,6 @@ from keras_transformer.formats.comparison import (
     random_sentences,
 )
 
-pytestmark = pytest.mark.once
 TOLERANCE = 1e-3
 
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support.cases import most_once
 from support.contract import randomize, to_numpy
 from support.parallel_text import LOSSLESS_TARGET, SENTENCES
 from support.small_models import VARIANTS as MODELS, make_token_likelier
@@ -118,12 +119,10 @@ def assert_same_log_probabilities(model, translator, tokenizer, atol):
 ON_EACH_BACKEND = ("sinusoidal", "pre_norm")  # The other variants need the same operations.
 
 
+@pytest.mark.each_backend
 @pytest.mark.parametrize(
     "variant",
-    [
-        name if name in ON_EACH_BACKEND else pytest.param(name, marks=pytest.mark.once)
-        for name in VARIANTS
-    ],
+    most_once(VARIANTS, *ON_EACH_BACKEND),
 )
 def test_log_probabilities_are_those_of_the_model(variant, tokenizer, separate_tokenizer, load):
     model = new_model(**VARIANTS[variant])
@@ -131,7 +130,6 @@ def test_log_probabilities_are_those_of_the_model(variant, tokenizer, separate_t
     assert_same_log_probabilities(model, load(model, tokenizer), tokenizer, atol=1e-5)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("version", [4, 5])
 def test_files_of_older_releases_are_read(version, tmp_path):
     """Random weights, written by `specs` of ctranslate2 1.20.1 and 2.24.0."""
@@ -145,7 +143,6 @@ def test_files_of_older_releases_are_read(version, tmp_path):
     assert_same_log_probabilities(open_model(run), translator, names, atol=1e-5)
 
 
-@pytest.mark.once
 def test_positions_of_a_half_precision_model_are_exported_in_float32(tokenizer, load):
     model = new_model()
     half = Transformer(V, **SIZES, dtype="mixed_bfloat16")
@@ -153,7 +150,6 @@ def test_positions_of_a_half_precision_model_are_exported_in_float32(tokenizer, 
     assert_same_log_probabilities(model, load(half, tokenizer), tokenizer, atol=1e-5)
 
 
-@pytest.mark.once
 def test_padding_and_bos_are_never_chosen(tokenizer, load):
     model = new_model()
     for id in (tokenizer.pad_id, tokenizer.bos_id):
@@ -165,7 +161,6 @@ def test_padding_and_bos_are_never_chosen(tokenizer, load):
         assert not {"<pad>", "<s>"} & set(result.hypotheses[0])
 
 
-@pytest.mark.once
 @pytest.mark.slow
 @pytest.mark.parametrize("quantization", ["int8", "int16", "float16", "bfloat16"])
 def test_quantized_models_are_close_and_smaller(quantization, tokenizer, tmp_path):
@@ -182,7 +177,6 @@ def test_quantized_models_are_close_and_smaller(quantization, tokenizer, tmp_pat
     assert_same_log_probabilities(model, translator, tokenizer, atol=0.3)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     "arguments, message",
     [
@@ -200,7 +194,6 @@ def test_what_ctranslate2_cannot_express_is_refused(arguments, message, tokenize
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("source_eos", [True, False])
 def test_prefixes_and_a_missing_source_eos_are_exported(source_eos, tokenizer, tmp_path):
     prefixes = {"source_prefix": ["b"], "target_prefix": ["▁", "s"], "source_eos": source_eos}
@@ -222,7 +215,6 @@ def test_prefixes_and_a_missing_source_eos_are_exported(source_eos, tokenizer, t
         np.testing.assert_allclose(*between, atol=1e-3)  # CTranslate2 does not count the prefix.
 
 
-@pytest.mark.once
 def test_every_sentence_is_compared_but_spaces_around_it_are_not(tokenizer, tmp_path):
     sentences = ["", " \t ", *TEXTS, f"{TEXTS[0]}\t\t", "漢"]
     found = export_ctranslate2(
@@ -232,7 +224,6 @@ def test_every_sentence_is_compared_but_spaces_around_it_are_not(tokenizer, tmp_
     assert Tokenizer.load(tmp_path / "model" / "tokenizer").fingerprint == tokenizer.fingerprint
 
 
-@pytest.mark.once
 def test_sentences_longer_than_the_default_of_ctranslate2_are_compared(tokenizer, tmp_path):
     model = new_model(num_layers=1, max_length=1_300, position_encoding="none", norm_first=True)
     make_token_likelier(model, tokenizer.eos_id, 3.0)
@@ -242,7 +233,6 @@ def test_sentences_longer_than_the_default_of_ctranslate2_are_compared(tokenizer
     assert found.largest_difference < 0.1  # 0.2 if it reads 1,024 pieces
 
 
-@pytest.mark.once
 def test_an_export_that_translates_otherwise_is_not_kept(tokenizer, tmp_path, monkeypatch):
     table = writer.position_table
     monkeypatch.setattr(writer, "position_table", lambda model: 1 - table(model))

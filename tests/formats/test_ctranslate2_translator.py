@@ -19,8 +19,6 @@ from keras_transformer.formats.engines import FOLDER, converted, open_translator
 from keras_transformer.recipe.settings import Recipe
 from keras_transformer.translation.open_run import open_model
 
-pytestmark = pytest.mark.once
-
 pytest.importorskip("ctranslate2", reason="ctranslate2 is an optional dependency")
 
 V, LENGTH = 60, 61

@@ -36,7 +36,6 @@ from keras_transformer.formats.weight_names import HUGGING_FACE, named_weights
 torch = pytest.importorskip("torch", reason="PyTorch is an optional dependency")
 transformers = pytest.importorskip("transformers", reason="transformers is an optional dependency")
 
-pytestmark = pytest.mark.once
 SOURCES = [source for source, _ in SENTENCES]
 POWER = {"length_penalty": 1.0, "length_penalty_form": "power"}
 LENGTH = 20

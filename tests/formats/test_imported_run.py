@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from support.cases import once
 from support.command_line import fails, run_python, succeeds
 from support.contract import to_numpy
 from support.foreign_models import ANY, hugging_face_folder
@@ -48,10 +49,9 @@ def folder(tmp_path):
     return hugging_face_folder(tmp_path / "opus-mt-en-de")
 
 
+@pytest.mark.each_backend
 @pytest.mark.parametrize(
-    "name",
-    ["post_swish_joint", "pre_gelu_two"]
-    + [pytest.param(x, marks=pytest.mark.once) for x in ("post_relu_joint", "post_untied")],
+    "name", ["pre_gelu_two", *once("post_swish_joint", "post_relu_joint", "post_untied")]
 )
 def test_scores_equal_marians(name, pretrained, tmp_path):
     marian = pretrained / "marian"
@@ -69,7 +69,6 @@ def test_scores_equal_marians(name, pretrained, tmp_path):
     assert max(abs(np.subtract(wrong, expected))) > 0.1
 
 
-@pytest.mark.once
 def test_a_folder_of_opus_has_a_vocabulary_of_lines_and_two_tokenizers(pretrained, tmp_path):
     marian, folder = pretrained / "marian", tmp_path / "opus"
     folder.mkdir()
@@ -87,7 +86,6 @@ def test_a_folder_of_opus_has_a_vocabulary_of_lines_and_two_tokenizers(pretraine
     assert (run.recipe.evaluation.beam_size, run.recipe.evaluation.length_penalty) == (6, 1)
 
 
-@pytest.mark.once
 def test_both_files_of_marian_have_the_same_weights(pretrained):
     student = pretrained / "marian" / "student_ssru"
     binary, npz = read_marian_bin(student / "model.float32.bin"), read_npz(student / "model.npz")
@@ -96,10 +94,7 @@ def test_both_files_of_marian_have_the_same_weights(pretrained):
         np.testing.assert_array_equal(binary[name], npz[name])
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param("v1/aren-transliteration", marks=pytest.mark.once), "v2/aren-transliteration"],
-)
+@pytest.mark.parametrize("name", ["v1/aren-transliteration", "v2/aren-transliteration"])
 def test_translations_equal_those_of_ctranslate2(name, pretrained, tmp_path):
     witness = (pretrained / "ctranslate2" / "witness_aren_beam4.tsv").read_text("utf-8")
     words, expected, scores = zip(*(x.split("\t") for x in witness.splitlines()), strict=True)
@@ -109,7 +104,6 @@ def test_translations_equal_those_of_ctranslate2(name, pretrained, tmp_path):
     np.testing.assert_allclose([x[0].score for x in found], [*map(float, scores)], atol=1e-4)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("name", "bits"),
     [("v1/aren-transliteration-i16", 16), ("v2/aren-transliteration-i16", 16)]
@@ -131,7 +125,6 @@ def imported(folder, tmp_path, monkeypatch):
 EXPORTS = {"hugging_face": True, "ctranslate2": ANY("ctranslate2"), "onnx": ANY("onnxruntime")}
 
 
-@pytest.mark.once
 def test_an_imported_run_is_exported_and_comes_back(imported):
     for format in ["run", *(name for name, is_installed in EXPORTS.items() if is_installed)]:
         search = BEAM if format in ("hugging_face", "onnx") else None
@@ -149,7 +142,6 @@ def test_an_imported_run_is_exported_and_comes_back(imported):
 
 
 @pytest.mark.slow
-@pytest.mark.once
 def test_an_imported_run_is_exported_to_a_saved_model(imported):
     found = export_run(imported.directory, ExportOptions(format="saved_model"))
     assert "100.0%" in found.comparison
@@ -160,7 +152,6 @@ def assert_same_weights(run, other):
         np.testing.assert_array_equal(to_numpy(one), to_numpy(another))
 
 
-@pytest.mark.once
 def test_training_begins_with_the_imported_loss_and_resumes_bit_for_bit(imported, tmp_path):
     words = "zero one two three four five six seven eight nine".split()
     texts = [" ".join((a, b, c)) for a in words for b in words for c in words[:3]]
@@ -169,12 +160,12 @@ def test_training_begins_with_the_imported_loss_and_resumes_bit_for_bit(imported
     succeeds("init", "own.en", "own.de", "--from", "imported", "--output", "own.yaml")
     common = ["model.dropout_rate=0", "evaluation.average_last=1", "training.warmup_steps=1"]
     common += ["training.early_stopping_patience=null", "training.length_multiple=32"]
-    steps = ["training.steps=20", "training.checkpoint_every=10"]
+    steps = ["training.steps=6", "training.checkpoint_every=3"]
     whole = Run.create("whole", load_recipe("own.yaml", [*common, *steps]))
     train(whole)
     assert whole.tokenizer().fingerprint == imported.tokenizer().fingerprint
     shutil.copytree("whole", "part")
-    shutil.rmtree("part/checkpoints/step-00000020")
+    shutil.rmtree("part/checkpoints/step-00000006")
     (tmp_path / "part" / "model.keras").unlink()
     part = Run.open("part")
     train(part, resume=True)
@@ -190,7 +181,6 @@ def test_training_begins_with_the_imported_loss_and_resumes_bit_for_bit(imported
     assert abs(ours - loss) < 1e-6  # about two steps of float32
 
 
-@pytest.mark.once
 def test_adapters_are_merged_in_the_export(folder, tmp_path):
     run = import_run(folder, tmp_path / "run")
     model = open_model(run)
@@ -204,7 +194,6 @@ def test_adapters_are_merged_in_the_export(folder, tmp_path):
     assert "100.0%" in export_run(run, options).comparison
 
 
-@pytest.mark.once
 def test_a_prefix_begins_every_source(folder, tmp_path):
     succeeds("import", folder, tmp_path / "run", "--source-prefix", "▁a", "--target-language", "pt")
     run = Run.open(tmp_path / "run")
@@ -217,7 +206,6 @@ def test_a_prefix_begins_every_source(folder, tmp_path):
     )
 
 
-@pytest.mark.once
 def test_a_preset_is_a_model_of_another_toolkit_or_a_run(folder, imported):
     preset = open_preset(folder)
     assert preset.options == Translator.from_run(imported).options
@@ -225,7 +213,6 @@ def test_a_preset_is_a_model_of_another_toolkit_or_a_run(folder, imported):
     assert translations == {preset.translate(["a dog"])[0]}
 
 
-@pytest.mark.once
 def test_a_model_of_the_hub_is_downloaded_once(folder, tmp_path):
     pytest.importorskip("huggingface_hub", reason="huggingface_hub is an optional dependency")
     code = (
@@ -262,7 +249,6 @@ def hub_answer(body):
     return answer(body, **headers)
 
 
-@pytest.mark.once
 def test_nothing_of_other_backends_is_imported(folder, tmp_path):
     code = (
         "import sys; from keras_transformer import import_run\n"
@@ -340,7 +326,6 @@ def other_pieces(folder):
 HUGE = json.dumps({"w": {"dtype": "F32", "shape": [2**40, 2**40], "data_offsets": [0, 4]}}).encode()
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -406,7 +391,6 @@ def test_what_cannot_be_imported_is_one_line_and_nothing_written(change, message
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.once
 def test_languages_that_the_files_do_not_name_are_given(folder, tmp_path):
     for name, given in {"one": "it", "other": "pt-BR"}.items():
         change_config("tokenizer_config.json", source_lang="ROMANCE", target_lang=None)(folder)
@@ -415,7 +399,6 @@ def test_languages_that_the_files_do_not_name_are_given(folder, tmp_path):
         assert Run.open(tmp_path / name).recipe.data.source_language == given[1]
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("is_damaged", [False, True])
 def test_shards_are_one_model(is_damaged, folder, tmp_path):
     expected = import_run(folder, tmp_path / "whole")
@@ -432,7 +415,6 @@ def test_shards_are_one_model(is_damaged, folder, tmp_path):
         assert_same_weights(expected, import_run(folder, tmp_path / "run"))
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("status", [403, 500])
 @pytest.mark.parametrize("name", ["generation_config.json", "target_vocab.json"])
 def test_a_request_that_fails_is_not_a_missing_file(status, name, folder, tmp_path, monkeypatch):
@@ -453,13 +435,11 @@ def test_a_request_that_fails_is_not_a_missing_file(status, name, folder, tmp_pa
     import_run("hf://stand-in/model", tmp_path / "run")
 
 
-@pytest.mark.once
 def test_students_of_marian_are_refused(pretrained, tmp_path):
     student = pretrained / "marian" / "student_ssru"
     assert "'self-attention'. Received: 'rnn'" in fails("import", student, tmp_path / "run")
 
 
-@pytest.mark.once
 def test_a_pickle_needs_torch(folder, tmp_path, monkeypatch):
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     if ANY("torch"):

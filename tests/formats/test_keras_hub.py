@@ -41,6 +41,7 @@ def assert_same_as_bert(encoder, pooler, backbone, segment_ids):
     np.testing.assert_allclose(to_numpy(pooler(states[:, 0])), pooled, atol=1e-4)
 
 
+@pytest.mark.each_backend
 def test_bert_is_the_same_there_and_back(monkeypatch):
     backbone = new_backbone("Bert", num_segments=3)
     presets = {"bert_tiny_en_uncased": backbone}
@@ -54,6 +55,7 @@ def test_bert_is_the_same_there_and_back(monkeypatch):
         np.testing.assert_array_equal(to_numpy(found), to_numpy(expected))
 
 
+@pytest.mark.each_backend
 def test_encoder_without_segments_becomes_a_backbone_with_one_segment():
     encoder = BertEncoder(V, **SIZES)
     pooler = keras.layers.Dense(12, activation="tanh")
@@ -64,6 +66,7 @@ def test_encoder_without_segments_becomes_a_backbone_with_one_segment():
     assert bert_to_keras_hub(encoder).num_segments == 1
 
 
+@pytest.mark.each_backend
 def test_gpt2_is_the_same_there_and_back():
     backbone = new_backbone("GPT2")
     model = gpt2_from_keras_hub(backbone)
@@ -78,7 +81,6 @@ def test_gpt2_is_the_same_there_and_back():
     np.testing.assert_allclose(to_numpy(back(inputs)), to_numpy(expected), atol=1e-5)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("model_class", "change"),
     [
@@ -98,7 +100,6 @@ def test_a_model_that_differs_from_the_published_one_is_refused(model_class, cha
         convert(model)
 
 
-@pytest.mark.once
 def test_weights_that_would_be_lost_are_refused():
     with_lora = new_backbone("Bert")
     with_lora.token_embedding.enable_lora(2)
@@ -116,7 +117,6 @@ def test_weights_that_would_be_lost_are_refused():
         bert_to_keras_hub(encoder)
 
 
-@pytest.mark.once
 def test_other_backbones_are_refused():
     roberta = keras_hub.models.RobertaBackbone(V, 1, 3, 12, 23, max_sequence_length=11)
     for convert in (bert_from_keras_hub, gpt2_from_keras_hub):
@@ -124,7 +124,6 @@ def test_other_backbones_are_refused():
             convert(roberta)
 
 
-@pytest.mark.once
 def test_a_missing_keras_hub_is_told_with_a_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "keras_hub", None)
     with pytest.raises(ImportError, match="pip install 'keras3-transformer"):

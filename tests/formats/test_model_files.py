@@ -34,8 +34,6 @@ from keras_transformer.formats.model_files import (
 )
 from keras_transformer.runs.loading import load_model
 
-pytestmark = pytest.mark.once
-
 # What a byte of the value stands for, so that another value is another model, not a damaged one.
 SETTINGS = rb"/(?:num_heads|activation|pre_norm|num_source_embeddings|alignment_\w+)\0\0.(....)"
 

@@ -18,7 +18,6 @@ pytest.importorskip("onnxruntime", reason="onnxruntime is an optional dependency
 from keras_transformer.formats import export_onnx, onnx_graph  # noqa: E402
 from keras_transformer.formats.onnx_program import OnnxModel  # noqa: E402
 
-pytestmark = pytest.mark.once
 V = 60
 SOURCES = [source for source, _ in SENTENCES]
 

@@ -15,7 +15,6 @@ from keras_transformer.formats.onnx_graph import (  # noqa: E402
     step_graph,
 )
 
-pytestmark = pytest.mark.once
 BOS_ID = 2
 
 

@@ -67,14 +67,12 @@ def test_translator_searches_with_the_exported_model(model, tokenizer, folder):
             np.testing.assert_allclose(*scores, atol=1e-4)
 
 
-@pytest.mark.once
 def test_translator_has_the_exported_options(folder):
     translator = onnx_translator(folder, overlong="truncate")
     assert translator.options == SearchOptions(beam_size=3, length_penalty=0.6)
     assert translator.translate(TEXTS) == texts_of(StandaloneTranslator(folder), TEXTS)
 
 
-@pytest.mark.once
 def test_text_without_a_known_word_is_copied_with_a_warning(folder):
     with pytest.warns(UserWarning, match="Copied without translation: '漢字！'"):
         found = StandaloneTranslator(folder).translate([" 漢字！", "a 漢", "a"])
@@ -82,7 +80,6 @@ def test_text_without_a_known_word_is_copied_with_a_warning(folder):
     assert [score < 0 for _, score in found[1:]] == [True, True]
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     "beam_size, length_penalty, form", [(1, 0.0, "wu"), (5, 2.0, "wu"), (5, 1.0, "power")]
 )
@@ -110,7 +107,6 @@ def test_search_finds_what_the_package_finds(model, folder, beam_size, length_pe
     assert any(ends) and not all(ends)  # some ended by themselves, some were cut
 
 
-@pytest.mark.once
 def test_neighbours_in_a_batch_change_nothing_and_an_overlong_sentence_is_cut(folder):
     text = " ".join(SOURCES)
     with pytest.warns(UserWarning, match="Only 8 of .* pieces"):
@@ -120,7 +116,6 @@ def test_neighbours_in_a_batch_change_nothing_and_an_overlong_sentence_is_cut(fo
     assert together == alone
 
 
-@pytest.mark.once
 def test_candidates_are_the_most_probable_but_padding_and_bos(folder):
     model = OnnxModel(folder)
     names = ["logits", "candidate_ids", "candidate_log_probabilities"]
@@ -135,7 +130,6 @@ def test_candidates_are_the_most_probable_but_padding_and_bos(folder):
     assert np.all(log_probabilities[V - 2 :] == -np.inf)
 
 
-@pytest.mark.once
 def test_exported_program_translates_without_this_package(folder):
     expected = texts_of(StandaloneTranslator(folder), SOURCES)
     code = (
@@ -163,7 +157,6 @@ def translated(folder, tmp_path, capfdbinary):
     return run
 
 
-@pytest.mark.once
 def test_lines_end_at_line_feeds_alone_and_a_byte_order_mark_is_skipped(translated):
     plain = translated(b"a\na dog\n")
     assert len(plain) == 3
@@ -182,7 +175,6 @@ def test_lines_end_at_line_feeds_alone_and_a_byte_order_mark_is_skipped(translat
         (b"a", ["--beam-size", "0"], "Error: `beam_size` must be"),
     ],
 )
-@pytest.mark.once
 def test_errors_are_one_line(content, arguments, message, translated):
     with pytest.raises(SystemExit, match=message):
         translated(content, *arguments)

@@ -22,8 +22,6 @@ from keras_transformer.formats import ExportOptions  # noqa: E402
 from keras_transformer.formats.onnx_program import StandaloneTranslator  # noqa: E402
 from keras_transformer.formats.saved_model import run_signatures  # noqa: E402
 
-pytestmark = pytest.mark.once
-
 
 def test_exports_go_to_a_folder_of_the_run_and_are_compared(run, tmp_path):
     equal = "100.0% of 32 translations equal the model's; their scores "

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
+from support.cases import once
 from support.command_line import succeeds
 from support.contract import randomize
 from support.tiny_run import recipe_for, write_text
@@ -62,7 +63,8 @@ def logits(model):
     return keras.ops.convert_to_numpy(model(IDS))
 
 
-@pytest.mark.parametrize("settings", [{}, {"norm_first": True, "num_layers": 2}])
+@pytest.mark.each_backend
+@pytest.mark.parametrize("settings", [{"norm_first": True, "num_layers": 2}, *once({})])
 def test_merged_adapters_compute_the_same_and_all_layers_train(settings):
     model = adapted_model(**settings)
     before = logits(model)
@@ -74,6 +76,7 @@ def test_merged_adapters_compute_the_same_and_all_layers_train(settings):
     assert merged.decoder.trainable_weights and not merged.encoder.trainable_weights
 
 
+@pytest.mark.each_backend
 def test_adapters_of_layers_of_keras_are_merged():
     inputs = keras.Input((3,), dtype="int32")
     layers = keras.layers.Embedding(7, 4), keras.layers.Dense(5)
@@ -87,6 +90,7 @@ def test_adapters_of_layers_of_keras_are_merged():
     assert len(merged.weights) == 3
 
 
+@pytest.mark.each_backend
 def test_a_quantized_model_is_not_merged():
     model = adapted_model()
     model.quantize("int8")
@@ -94,7 +98,10 @@ def test_a_quantized_model_is_not_merged():
         merge_lora(model)
 
 
-@pytest.mark.parametrize("kind", ["fitted", "trainer", "adapted", "float16", "mixed_bfloat16"])
+@pytest.mark.each_backend
+@pytest.mark.parametrize(
+    "kind", ["fitted", *once("trainer", "adapted", "float16", "mixed_bfloat16")]
+)
 def test_a_saved_run_translates_as_its_model(tokenizer, tmp_path, kind):
     model = new_model(dtype=kind if "16" in kind else "float32")
     if kind == "adapted":
@@ -119,7 +126,6 @@ def test_a_saved_run_translates_as_its_model(tokenizer, tmp_path, kind):
         assert open_translator(opened).translate(SENTENCES) == expected
 
 
-@pytest.mark.once
 def test_every_command_takes_a_saved_run(tokenizer, tmp_path):
     pytest.importorskip("ctranslate2")
     run = save_run(tmp_path / "mine", adapted_model(), tokenizer).directory
@@ -136,7 +142,6 @@ def test_every_command_takes_a_saved_run(tokenizer, tmp_path):
     succeeds("attention", run, "abc", "--output", tmp_path / "attention.html")
 
 
-@pytest.mark.once
 def test_what_no_command_could_open_is_refused(tokenizer, tmp_path):
     quantized, language = new_model(), LanguageModel(16, num_layers=1, d_model=8, num_heads=2)
     quantized.quantize("int8")
@@ -193,7 +198,6 @@ def scores_of(run, checkpoint=None, **more):
     return run.scores.entries()[-2:]
 
 
-@pytest.mark.once
 def test_the_copy_translates_like_the_run_and_has_only_what_others_need(run, tmp_path):
     comparison = export_shared_run(run, tmp_path / "copy", sentences=TEXTS)
     assert (comparison.sentences, comparison.identical) == (4, 4)
@@ -209,7 +213,6 @@ def test_the_copy_translates_like_the_run_and_has_only_what_others_need(run, tmp
     assert copy.recipe.data.directory is None and copy.recipe.data.train.source == "text.en"
 
 
-@pytest.mark.once
 def test_the_copy_keeps_the_scores_of_its_model_and_info_shows_them(run, tmp_path):
     model = open_model(run)
     model.compile("sgd")
@@ -228,7 +231,6 @@ def test_the_copy_keeps_the_scores_of_its_model_and_info_shows_them(run, tmp_pat
     assert Run.open(tmp_path / "third").scores.entries() == []
 
 
-@pytest.mark.once
 def test_the_recipe_of_the_copy_names_no_folder_of_the_user(run, tmp_path):
     tree = run.recipe.model_dump(mode="json")
     tree["training"] |= {"initial_run": str(tmp_path / "first"), "teacher": str(tmp_path)}
@@ -243,7 +245,6 @@ def test_the_recipe_of_the_copy_names_no_folder_of_the_user(run, tmp_path):
     assert [(x.source, x.weight) for x in recipe.data.train] == [("text.en", 1), ("news.tsv", 2)]
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 def test_float16_weights_take_half_the_space_and_are_the_nearest(run, tmp_path, dtype):
     model_of(dtype).save(run.model_path)
@@ -264,7 +265,6 @@ def size_of_weights(path):
         return archive.getinfo("model.weights.h5").file_size
 
 
-@pytest.mark.once
 def test_adapters_are_part_of_the_copy(run, tmp_path):
     model = open_model(run)
     model.enable_lora(2)
@@ -276,7 +276,6 @@ def test_adapters_are_part_of_the_copy(run, tmp_path):
         np.testing.assert_allclose(half, weight, rtol=2**-11, atol=1e-7)
 
 
-@pytest.mark.once
 def test_weights_that_float16_cannot_hold_are_refused(run, tmp_path):
     model = open_model(run)
     model.weights[0].assign(np.full(model.weights[0].shape, 1e5))
@@ -286,7 +285,6 @@ def test_weights_that_float16_cannot_hold_are_refused(run, tmp_path):
     assert not (tmp_path / "copy").exists()
 
 
-@pytest.mark.once
 def test_a_copy_learns_a_shortlist_from_the_same_text_alone(run, tmp_path, monkeypatch):
     tokenizer, length = run.tokenizer(), run.recipe.data.max_length
     store = TokenStore.build(tmp_path / "s", run.text.pairs("train"), tokenizer, length)

@@ -18,7 +18,6 @@ from keras_transformer.formats.saved_model import check_name, write_serving_file
 from keras_transformer.models import Transformer
 from keras_transformer.runs.run import Run
 
-pytestmark = pytest.mark.once
 SIZES_OF_MODEL = {"num_layers": 1, "d_model": 8, "num_heads": 2, "d_ff": 4, "max_length": 24}
 
 

@@ -11,7 +11,6 @@ from keras_transformer.runs.loading import load_model
 from keras_transformer.translation.scoring import Scorer
 from keras_transformer.translation.translator import Translator
 
-pytestmark = pytest.mark.once
 KINDS = {
     "joint": "tokenizer",
     "separate": "separate_tokenizer",

@@ -27,7 +27,6 @@ from keras_transformer.models import Transformer
 
 pytest.importorskip("onnx", reason="onnx is an optional dependency")
 pytest.importorskip("onnxruntime", reason="onnxruntime is an optional dependency")
-pytestmark = pytest.mark.once
 ROOT = Path(__file__).parents[2]
 
 

@@ -31,6 +31,7 @@ def kept(layer, shape=(COUNT,)):
     return to_numpy(layer(np.ones(shape, "float32"), training=True)) > 0
 
 
+@pytest.mark.once
 def test_contract(tmp_path):
     inputs = {"inputs": np.ones((2, 3, 5), "float32")}
     assert_layer_contract(Dropout, {"rate": 0.3, "seed": 1}, inputs, (2, 3, 5), tmp_path)

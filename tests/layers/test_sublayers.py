@@ -27,6 +27,7 @@ def x(inputs):
     return 3 + 2 * inputs["x"]
 
 
+@pytest.mark.once
 def test_contract_of_the_network(inputs, tmp_path):
     arguments, x = {"d_model": D, "d_ff": F}, {"x": inputs["x"]}
     assert_layer_contract(FeedForward, arguments, x, (B, T, D), tmp_path)
@@ -39,6 +40,7 @@ def test_the_network_agrees_with_reference(x, activation):
     np.testing.assert_allclose(to_numpy(layer(x)), expected, atol=1e-4)
 
 
+@pytest.mark.once
 def test_contract_of_the_connection(inputs, tmp_path):
     arguments = {"dropout_rate": 0.1}
     assert_layer_contract(ResidualConnection, arguments, inputs, (B, T, D), tmp_path)
@@ -87,6 +89,7 @@ def new_batch_normalization():
     return randomize(BatchNormalization(), shape=(B, T, D))
 
 
+@pytest.mark.once
 def test_contract_of_batch_normalization(x, tmp_path):
     inputs = {"inputs": x, "padding_mask": IS_REAL}
     assert_layer_contract(BatchNormalization, {"epsilon": 1e-3}, inputs, x.shape, tmp_path)

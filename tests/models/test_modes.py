@@ -5,6 +5,7 @@ import contextlib
 import keras
 import numpy as np
 import pytest
+from support.cases import once
 from support.contract import to_numpy
 from support.small_models import LENGTH, inputs_of, new_model
 
@@ -127,14 +128,14 @@ def test_search_with_64_bits(options):
     np.testing.assert_array_equal(to_numpy(found.ids), to_numpy(expected.ids))
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "options",
     [
         {"use_ema": True, "global_clipnorm": 1.0},
-        *(
-            pytest.param(x, marks=pytest.mark.once)
-            for x in ({}, {"weight_decay": 1e-6}, {"amsgrad": True})
-        ),
+        {},
+        {"weight_decay": 1e-6},
+        {"amsgrad": True},
     ],
     ids=str,
 )
@@ -148,8 +149,7 @@ def test_float16_weights_stay_finite(options):
 
 @pytest.mark.parametrize(
     "method, slices",
-    [("fit", False), ("train_on_batch", True)]
-    + [pytest.param(*x, marks=pytest.mark.once) for x in (("evaluate", True), ("predict", False))],
+    [("fit", False), *once(("train_on_batch", True), ("evaluate", True), ("predict", False))],
 )
 def test_a_refusal_within_a_step_keeps_the_weights(method, slices):
     model = compiled("learned", slices, optimizer="sgd")

@@ -39,6 +39,7 @@ def step(*layers, x):
     return found
 
 
+@pytest.mark.each_backend
 def test_inner_calls_come_before_outer_ones(model):
     calls = [x.removesuffix(" output 0") for x in layer_calls(model, ONES) if "output" in x]
     block = "model/block"
@@ -46,6 +47,7 @@ def test_inner_calls_come_before_outer_ones(model):
     assert keras.Operation.__call__.__module__.startswith("keras.")
 
 
+@pytest.mark.each_backend
 def test_tolerance_is_a_few_units_in_the_last_place_and_weights_are_restored(model):
     before = model.get_weights()
     value, most = measured(partial(predict, model), model, ONES)["output 0"]
@@ -56,6 +58,7 @@ def test_tolerance_is_a_few_units_in_the_last_place_and_weights_are_restored(mod
         np.testing.assert_array_equal(weight, expected)
 
 
+@pytest.mark.each_backend
 @pytest.mark.slow
 @pytest.mark.parametrize("max_length", [1, 16])
 def test_a_language_model_of_any_length_is_searched(max_length):
@@ -66,6 +69,7 @@ def test_a_language_model_of_any_length_is_searched(max_length):
     assert found["ids"].shape == (2, 3, length)
 
 
+@pytest.mark.each_backend
 def test_gradients_are_those_of_the_mean_of_outputs_times_random_numbers():
     layer, x = keras.layers.Dense(3), np.arange(8, dtype="float32").reshape(4, 2)
     found = step(layer, x=x)
@@ -77,6 +81,7 @@ def test_gradients_are_those_of_the_mean_of_outputs_times_random_numbers():
         np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.each_backend
 def test_gradients_of_equal_ids_are_added():
     found = step(keras.layers.Embedding(3, 1), x=np.array([[1, 1, 2]], "int32"))
     upstream = np.random.default_rng(0).normal(size=(1, 3, 1))[0] / 3
@@ -84,6 +89,7 @@ def test_gradients_of_equal_ids_are_added():
     np.testing.assert_allclose(found["gradient 0 embeddings"], expected, rtol=1e-5)
 
 
+@pytest.mark.each_backend
 def test_a_step_updates_moving_averages_and_integers_unless_random_numbers_are_drawn():
     layers = [keras.layers.BatchNormalization(), custom_layers.CountsTwice()]
     found = step(*layers, x=ONES)
@@ -94,7 +100,6 @@ def test_a_step_updates_moving_averages_and_integers_unless_random_numbers_are_d
     assert step(keras.layers.Dense(3), custom_layers.Counter(), x=ONES)["variable 2 count"] == 0
 
 
-@pytest.mark.once
 def test_differences_of_floats_are_by_element_and_those_of_integers_by_row():
     one, other = np.array([1.0, 2.0, np.nan, np.inf]), np.array([1.5, 2.25, np.nan, np.inf])
     np.testing.assert_array_equal(differences(one, other), [0.5, 0.25, 0, 0])
@@ -103,7 +108,6 @@ def test_differences_of_floats_are_by_element_and_those_of_integers_by_row():
     np.testing.assert_array_equal(found, [0, 1])
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("value", "change", "expected"),
     [

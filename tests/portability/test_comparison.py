@@ -20,7 +20,6 @@ from keras_transformer.layers import MultiHeadAttention
 from keras_transformer.portability import Conformance, comparison
 from keras_transformer.portability.comparison import array_differences, random_inputs
 
-pytestmark = pytest.mark.once
 RUN = Path(__file__).parents[1] / "fixtures" / "trained_run"
 X = np.random.default_rng(0).normal(size=(3, 4)).astype("float32")
 

@@ -29,6 +29,7 @@ def write_data(folder):
                 file.writelines(f"{pair[side]}\n" for pair in SENTENCES)
 
 
+@pytest.mark.each_backend
 @pytest.mark.slow
 def test_rows_are_trained_once_and_end_in_a_table_and_a_plot(recipe, tmp_path, monkeypatch, capsys):
     write_data(tmp_path / "data")
@@ -47,7 +48,6 @@ def test_rows_are_trained_once_and_end_in_a_table_and_a_plot(recipe, tmp_path, m
     assert capsys.readouterr().out.splitlines()[-1] == line
 
 
-@pytest.mark.once
 def test_every_row_changes_only_its_settings(recipe):
     recipes = {name: recipe["recipe_of"](name, 100, []) for name in recipe["ROWS"]}
     base = recipes.pop("base")

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import pytest
 from support import older_reference, tiny_run
+from support.cases import most_once, once
 from support.contract import to_numpy, weights_of
 from support.older_models import SIZES, new_model, small_model
 from support.searching import eagerly, quick_search
@@ -42,6 +43,7 @@ REFERENCES = {
     "convolutional": older_reference.convolutional_seq2seq,
 }
 each_architecture = pytest.mark.parametrize("name", SIZES)
+on_each_backend = pytest.mark.parametrize("name", most_once(SIZES, "attentional_recurrent"))
 with_attention = pytest.mark.parametrize("name", ["attentional_recurrent", "convolutional"])
 
 
@@ -83,7 +85,6 @@ def assert_steps_equal_call(model, tolerance):
         np.testing.assert_allclose(to_numpy(logits), expected[:, :, position], atol=tolerance)
 
 
-@pytest.mark.once
 @each_architecture
 @pytest.mark.parametrize("batch, source, target", [(B, 7, T), (1, 1, 1)])
 def test_agrees_with_reference(name, batch, source, target):
@@ -101,15 +102,13 @@ def half_model(name):
     return new_model(name, dtype="mixed_bfloat16")
 
 
-@each_architecture
-@pytest.mark.parametrize(
-    "make, tolerance", [(small_model, 1e-5), pytest.param(half_model, 0.1, marks=pytest.mark.once)]
-)
+@pytest.mark.each_backend
+@on_each_backend
+@pytest.mark.parametrize("make, tolerance", [(small_model, 1e-5), *once((half_model, 0.1))])
 def test_cached_equals_full_decoding(name, make, tolerance):
     assert_steps_equal_call(make(name), tolerance)
 
 
-@pytest.mark.once
 @with_attention
 def test_attention_of_steps_and_of_whole_targets(name):
     model, beams = small_model(name), beams_of(small_model(name))
@@ -125,7 +124,8 @@ def test_attention_of_steps_and_of_whole_targets(name):
         np.testing.assert_allclose(to_numpy(own), whole[:, :, position], atol=1e-5)
 
 
-@each_architecture
+@pytest.mark.each_backend
+@with_attention
 def test_search_in_a_graph_for_all_shapes_is_the_same(name):
     """Lengths are known only at run time, as in a SavedModel. Other backends have no such graph."""
     model, options = small_model(name), SearchOptions(beam_size=2)
@@ -142,7 +142,6 @@ def test_search_in_a_graph_for_all_shapes_is_the_same(name):
         np.testing.assert_allclose(to_numpy(found.scores), expected.scores, atol=1e-4)
 
 
-@pytest.mark.once
 @each_architecture
 def test_a_shortlist_limits_the_tokens(name):
     model = small_model(name)
@@ -157,7 +156,8 @@ def test_a_shortlist_limits_the_tokens(name):
     assert (to_numpy(limited)[:, :, 0] == -np.inf).all()
 
 
-@each_architecture
+@pytest.mark.each_backend
+@on_each_backend
 def test_saved_is_loaded_and_trains_on(name, tmp_path):
     model = new_model(name, name="a_name")
     inputs = inputs_of(model, batch=12)
@@ -173,7 +173,8 @@ def test_saved_is_loaded_and_trains_on(name, tmp_path):
         assert np.abs(to_numpy(weight) - old).max() > 1e-7, weight.path
 
 
-@each_architecture
+@pytest.mark.each_backend
+@on_each_backend
 def test_mixed_precision(name):
     full, half = small_model(name), half_model(name)
     assert {str(weight.dtype) for weight in half.trainable_weights} == {"float32"}
@@ -183,7 +184,6 @@ def test_mixed_precision(name):
     np.testing.assert_allclose(logits, to_numpy(full(inputs)), rtol=0, atol=0.25)
 
 
-@pytest.mark.once
 @each_architecture
 def test_keeps_the_protocol(name):
     model = small_model(name)
@@ -197,7 +197,6 @@ def test_keeps_the_protocol(name):
                 assert list(inspect.signature(getattr(model, method)).parameters) == expected[1:]
 
 
-@pytest.mark.once
 @each_architecture
 def test_the_defaults_are_the_base_preset_and_the_recipe_states_the_command(name):
     arguments = inspect.signature(ARCHITECTURES[name].__init__).parameters
@@ -209,7 +208,6 @@ def test_the_defaults_are_the_base_preset_and_the_recipe_states_the_command(name
     assert load_recipe(recipe).model.architecture == name
 
 
-@pytest.mark.once
 def test_an_ensemble_of_all_architectures_is_searched():
     models = [small_transformer("separate_vocabularies"), *map(small_model, SIZES)]
     source_ids = inputs_of(models[0])["source_ids"]
@@ -218,7 +216,6 @@ def test_an_ensemble_of_all_architectures_is_searched():
     assert np.isfinite(found.scores).all()
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     "name, module, function, index",
     [
@@ -246,6 +243,7 @@ def test_recorded_attention_is_that_of_the_reference(name, module, function, ind
             assert not each.weights[row, 0, :, weights.shape[-1] :].any()
 
 
+@pytest.mark.each_backend
 @pytest.mark.filterwarnings("ignore:Model doesn't support `jit_compile=True`")
 def test_training_asks_for_no_program_that_cannot_be_compiled():
     """On TensorFlow, XLA cannot compile the gradient of the loop over target tokens."""
@@ -256,7 +254,6 @@ def test_training_asks_for_no_program_that_cannot_be_compiled():
     assert model.jit_compile == (keras.config.backend() == "jax")
 
 
-@pytest.mark.once
 def test_convolutions_have_positions_up_to_a_maximum():
     model = small_model("convolutional")
     with pytest.raises(ValueError, match="must have at most `max_length` positions"):
@@ -278,7 +275,6 @@ def recipe_for(directory, name, **training):
     )
 
 
-@pytest.mark.once
 def test_gradient_checkpointing_without_effect_is_refused_before_training(tmp_path):
     tiny_run.write_text(tmp_path)
     recipe = recipe_for(tmp_path, "recurrent", gradient_checkpointing=True)
@@ -299,7 +295,6 @@ def program(*words, **variables):
 
 
 @pytest.mark.slow
-@pytest.mark.once
 @each_architecture
 def test_the_program_trains_translates_and_exports(name, tmp_path):
     """The process that writes the SavedModel knows the architecture too."""

@@ -27,6 +27,7 @@ def write_data(folder):
         (folder / "wnut17" / name).write_text(f"{words}\t\n{words}\n" * 3)
 
 
+@pytest.mark.each_backend
 @pytest.mark.slow
 def test_recipe_runs_from_end_to_end(run_recipe, tmp_path, capsys):
     write_data(tmp_path / "data")
@@ -41,7 +42,6 @@ def test_recipe_runs_from_end_to_end(run_recipe, tmp_path, capsys):
     assert "| WNUT-17 | F1 of entities | pretrained" in capsys.readouterr().out
 
 
-@pytest.mark.once
 def test_entities_are_those_of_conll(recipe):
     entities = recipe["entities"]
     assert entities(["O", "B-x", "I-x", "B-x", "O"]) == {(1, 3, "x"), (3, 4, "x")}
@@ -54,7 +54,6 @@ def test_entities_are_those_of_conll(recipe):
     assert recipe["entity_f1"](tags, predicted) == pytest.approx(1 / 3)
 
 
-@pytest.mark.once
 def test_words_are_tagged_at_their_first_piece(recipe):
     class Pieces:
         bos_id, eos_id, unk_id = 2, 3, 1

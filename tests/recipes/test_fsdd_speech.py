@@ -27,6 +27,7 @@ def write_data(folder):
                 archive.addfile(entry, data)
 
 
+@pytest.mark.each_backend
 @pytest.mark.slow
 def test_recipe_runs_from_end_to_end(run_recipe, tmp_path):
     write_data(tmp_path / "data")
@@ -43,6 +44,7 @@ def spectrograms(batch=2, frames=24):
     return np.random.default_rng(0).normal(size=(batch, frames, 80)).astype("float32")
 
 
+@pytest.mark.each_backend
 def test_a_patch_is_projected_and_gets_its_time_and_band(recipe):
     layer, x = recipe["SpectrogramPatches"](10), spectrograms()
     layer.build(x.shape)
@@ -67,7 +69,6 @@ def model(recipe):
     return model
 
 
-@pytest.mark.once
 def test_padding_changes_nothing(model):
     x, ids = spectrograms(), np.random.default_rng(1).integers(2, 14, (2, 5)).astype("int32")
     x[1, 16:] = 0
@@ -76,6 +77,7 @@ def test_padding_changes_nothing(model):
     np.testing.assert_allclose(found[1:], alone, atol=1e-5)
 
 
+@pytest.mark.each_backend
 def test_steps_equal_the_call(model):
     x, ids = spectrograms(), np.random.default_rng(1).integers(2, 14, (2, 5)).astype("int32")
     expected = to_numpy(model({"features": x, "target_ids": ids}))
@@ -85,6 +87,7 @@ def test_steps_equal_the_call(model):
         np.testing.assert_allclose(to_numpy(logits)[:, 0], expected[:, position], atol=1e-5)
 
 
+@pytest.mark.each_backend
 def test_beam_search_writes_the_same_alone_and_in_a_batch(recipe, model):
     x = list(spectrograms())
     together = recipe["written"](model, x, beam_size=3)

@@ -20,7 +20,6 @@ LINES = ["twenty-six", "one", "three hundred", "x"] * 4
 
 
 @pytest.mark.slow
-@pytest.mark.once
 def test_two_replicas_answer_as_the_translator(tmp_path):
     pytest.importorskip("ray.serve", reason="needs pip install 'ray[serve]'")
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -19,6 +19,7 @@ def write_data(folder):
             file.write(f"{english}.\t{german}.\n")
 
 
+@pytest.mark.each_backend
 @pytest.mark.slow
 def test_recipe_runs_from_end_to_end(run_recipe, tmp_path, capsys):
     write_data(tmp_path / "data")
@@ -32,6 +33,7 @@ def test_recipe_runs_from_end_to_end(run_recipe, tmp_path, capsys):
     assert {path.name for path in (tmp_path / "run").glob("*/*.keras")} == {"en.keras", "de.keras"}
 
 
+@pytest.mark.each_backend
 def test_logits_are_dot_products_of_a_word_vector_and_context_vectors(recipe):
     generator = np.random.default_rng(0)
     shapes = {"centers": (3,), "contexts": (3, 4)}
@@ -54,7 +56,6 @@ def first_pairs(stream, batches):
     return np.stack([centers, np.concatenate([x["contexts"][:, 0] for x in found])], axis=1)
 
 
-@pytest.mark.once
 def test_pairs_are_neighbors_in_a_sentence_and_near_ones_are_more_frequent(recipe):
     sentences = [np.arange(10), np.arange(10, 20)]
     batches = recipe["skip_gram_batches"](sentences, 20, batch_size=50, window=4, subsampling=1.0)

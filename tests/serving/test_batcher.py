@@ -3,12 +3,8 @@
 import asyncio
 import threading
 
-import pytest
-
 from keras_transformer.serving.batcher import Batcher, Full, ServerOptions
 from keras_transformer.translation.markup import Segment
-
-pytestmark = pytest.mark.once
 
 
 class Stopped:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.once]
+pytestmark = pytest.mark.slow
 
 SOURCE = Path(__file__).parents[1] / "support" / "translate.c"
 

@@ -13,7 +13,6 @@ from support.running_server import Upper, running
 
 from keras_transformer.translation.glossary import Glossary
 
-pytestmark = pytest.mark.once
 PAIR = {"source": "en", "target": "de"}
 SECRET = "Zugspitze"
 

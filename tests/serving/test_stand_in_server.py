@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import requests
 
-pytestmark = pytest.mark.once
 LINES = ["bad cab", "", "fed a deaf face", "dab"]
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "export-saved-model.md"
 

@@ -66,6 +66,7 @@ def losses(run: Run) -> np.ndarray:
     return np.array([[point.value for point in curve] for curve in curves])
 
 
+@pytest.mark.each_backend
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", OTHERS)
 def test_the_loss_goes_on_on_another_backend(begun, expected, tmp_path, backend):

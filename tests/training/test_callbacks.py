@@ -5,6 +5,7 @@ import itertools
 import keras
 import numpy as np
 import pytest
+from support.cases import once
 
 from keras_transformer.training import (
     MaskedAccuracy,
@@ -61,7 +62,8 @@ class Reports(list):
         self.append((step, dict(values)))
 
 
-@pytest.mark.parametrize("accumulation_steps", [1, 2])
+@pytest.mark.each_backend
+@pytest.mark.parametrize("accumulation_steps", [2, *once(1)])
 def test_steps_are_counted_over_epochs_and_processes(accumulation_steps):
     reports, model = Reports(), new_model(accumulation_steps)
     steps = Steps(3, accumulation_steps, [reports], report_every=2)
@@ -69,7 +71,6 @@ def test_steps_are_counted_over_epochs_and_processes(accumulation_steps):
     assert [step for step, _ in reports] == [5, 6, 8, 9]
 
 
-@pytest.mark.once
 def test_reports_are_means_since_the_last_one():
     each, pairs = Reports(), Reports()
     fit(new_model(), 4, 1, Steps(reporters=[each], report_every=1))
@@ -80,6 +81,7 @@ def test_reports_are_means_since_the_last_one():
     np.testing.assert_allclose([values["loss"] for _, values in pairs], expected, rtol=1e-5)
 
 
+@pytest.mark.each_backend
 def test_dropout_is_a_function_of_seed_and_step():
     # A rate of 0 leaves the weights alone: gradients differ by dropout only.
     model = new_model(learning_rate=0.0, dropout_rate=0.5)
@@ -96,7 +98,6 @@ def test_dropout_is_a_function_of_seed_and_step():
     assert norms(seed=2, initial_epoch=1) != whole[2:]
 
 
-@pytest.mark.once
 def test_validation_measures_the_averages_of_the_weights():
     # Logits of 0 give every token the probability 1/V; the weights themselves are not 0.
     model = new_model()

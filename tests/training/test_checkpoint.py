@@ -14,8 +14,6 @@ from keras_transformer.training import TransformerAdam, average_checkpoints, che
 from keras_transformer.training.checkpoint import clean_up, load_checkpoint, save_checkpoint
 from keras_transformer.training.step.optimizer import averaged_weights
 
-pytestmark = pytest.mark.once
-
 
 def new_model(optimizer=None, width=3):
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(width)])

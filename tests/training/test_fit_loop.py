@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 from support import fitting_process
+from support.cases import once
 from support.contract import assert_same_arrays, to_numpy
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -44,6 +45,7 @@ def state_of(model) -> list:
     return [*model.weights, *model.optimizer.variables]
 
 
+@pytest.mark.each_backend
 def test_a_script_of_ten_lines_is_killed_and_resumes_to_the_same_bits(tmp_path):
     command = [sys.executable, fitting_process.__file__, str(tmp_path / "killed"), "8"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
@@ -61,7 +63,8 @@ def test_a_script_of_ten_lines_is_killed_and_resumes_to_the_same_bits(tmp_path):
     assert type(models[0].optimizer) is type(keras.optimizers.AdamW())
 
 
-@pytest.mark.parametrize("accumulation_steps", [pytest.param(None, marks=pytest.mark.once), 2])
+@pytest.mark.each_backend
+@pytest.mark.parametrize("accumulation_steps", [*once(None), 2])
 def test_resumes_amid_a_pass_and_an_epoch_with_the_optimizers_state(tmp_path, accumulation_steps):
     def optimizer():
         return keras.optimizers.Adam(0.1, gradient_accumulation_steps=accumulation_steps)
@@ -79,9 +82,8 @@ def test_resumes_amid_a_pass_and_an_epoch_with_the_optimizers_state(tmp_path, ac
     assert_same_arrays(state_of(resumed), state_of(whole))
 
 
-@pytest.mark.parametrize(
-    "hook", ["on_train_batch_begin", pytest.param("on_train_batch_end", marks=pytest.mark.once)]
-)
+@pytest.mark.each_backend
+@pytest.mark.parametrize("hook", ["on_train_batch_begin", *once("on_train_batch_end")])
 def test_a_stop_within_an_optimizer_step_completes_the_step(tmp_path, hook):
     def optimizer():
         return keras.optimizers.Adam(0.1, gradient_accumulation_steps=3)
@@ -102,7 +104,6 @@ def test_a_stop_within_an_optimizer_step_completes_the_step(tmp_path, hook):
     assert_same_arrays(state_of(resumed), state_of(whole))
 
 
-@pytest.mark.once
 def test_users_callbacks_see_validation_and_come_before_the_checkpoint(tmp_path):
     seen = []
 
@@ -114,7 +115,6 @@ def test_users_callbacks_see_validation_and_come_before_the_checkpoint(tmp_path)
     assert seen == [(0, ["loss", "val_loss"], []), (1, ["loss", "val_loss"], ["step-00000002"])]
 
 
-@pytest.mark.once
 def test_a_relative_folder_stays_where_it_was(tmp_path, monkeypatch):
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -124,7 +124,6 @@ def test_a_relative_folder_stays_where_it_was(tmp_path, monkeypatch):
     assert not os.listdir(tmp_path / "other")
 
 
-@pytest.mark.once
 def test_logs_metrics_and_what_a_function_measures(tmp_path):
     def measure(model, step):
         loss = keras.ops.convert_to_tensor([10.0 - step])
@@ -151,7 +150,6 @@ def test_logs_metrics_and_what_a_function_measures(tmp_path):
     assert len(logs.Tensors("validation/sample")) == 2
 
 
-@pytest.mark.once
 def test_ends_early_keeps_the_best_and_remembers_both(tmp_path):
     losses = {2: 3.0, 4: 1.0, 6: 2.0, 8: 2.0}
     arguments = {
@@ -168,7 +166,6 @@ def test_ends_early_keeps_the_best_and_remembers_both(tmp_path):
     assert not (tmp_path / "logs").exists()
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("ends, expected", [(True, [2]), (False, [2, 4, 6])])
 def test_all_processes_end_early_if_the_chief_does(tmp_path, ends, expected):
     distribution = Distribution()
@@ -179,6 +176,7 @@ def test_all_processes_end_early_if_the_chief_does(tmp_path, ends, expected):
     assert list(history.losses) == expected
 
 
+@pytest.mark.each_backend
 def test_batches_that_end_are_an_error_and_leave_no_wrong_checkpoint(tmp_path):
     with pytest.raises(Exception, match="batches without end"):  # TensorFlow's own
         fit_quietly(new_model(), tmp_path, lambda count: [(X, Y)] * 3)
@@ -208,7 +206,6 @@ SWAP = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
 RESTORE_BEST = keras.callbacks.EarlyStopping("val_loss", restore_best_weights=True)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     "make, arguments, message",
     [
@@ -232,7 +229,6 @@ def test_what_would_be_trained_or_saved_otherwise_than_asked_is_refused(
     assert names(tmp_path) == []
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     "arguments, message",
     [
@@ -246,14 +242,12 @@ def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path, arguments, message)
         fit_quietly(new_model(), tmp_path, **arguments)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("arguments", [{"y": Y[:9]}, {"sample_weight": np.ones(10)}])
 def test_array_batches_refuse_rows_that_do_not_belong_together(arguments):
     with pytest.raises(ValueError, match="same number of rows"):
         array_batches(X, **arguments)
 
 
-@pytest.mark.once
 def test_array_batches_are_a_function_of_seed_and_number():
     def take(first, seed=1):
         stream = array_batches({"x": X}, Y, 4, seed)(first)
@@ -264,6 +258,7 @@ def test_array_batches_are_a_function_of_seed_and_number():
     assert take(0, seed=2) != whole
 
 
+@pytest.mark.each_backend
 def test_a_loss_that_is_not_finite_ends_training(tmp_path):
     rows = itertools.repeat((X, Y))
     broken = itertools.chain([(X, Y)] * 3, itertools.repeat((X, Y * np.inf)))
@@ -274,6 +269,7 @@ def test_a_loss_that_is_not_finite_ends_training(tmp_path):
     assert names(tmp_path)[-1] == "step-00000005"
 
 
+@pytest.mark.each_backend
 def test_weights_that_are_not_finite_are_not_saved(tmp_path):
     seen = []
 
@@ -288,6 +284,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
     assert names(tmp_path) == seen == []
 
 
+@pytest.mark.each_backend
 def test_skipped_steps_leave_the_weights_and_their_averages(tmp_path):
     adam = TransformerAdam(0.1, use_ema=True)
     optimizer = keras.optimizers.LossScaleOptimizer(adam, initial_scale=3e38)

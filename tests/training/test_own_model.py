@@ -33,10 +33,12 @@ def check_same_training(folder, kind, way, places, atol=1e-5):
     return logs
 
 
+@pytest.mark.each_backend
 def test_plain_fit_on_two_devices_equals_one(tmp_path):
     check_same_training(tmp_path, "language_model", "plain", MANY)
 
 
+@pytest.mark.each_backend
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kind, way, places",
@@ -51,6 +53,7 @@ def test_many_equal_one(kind, way, places, tmp_path):
     check_same_training(tmp_path, kind, way, places)
 
 
+@pytest.mark.each_backend
 @pytest.mark.slow
 def test_in_bfloat16_many_equal_one_but_for_rounding(tmp_path):
     # Each device rounds its part of a gradient to bfloat16, as each micro-batch of one device does.
@@ -58,6 +61,7 @@ def test_in_bfloat16_many_equal_one_but_for_rounding(tmp_path):
     check_same_training(tmp_path, "bfloat16", "fit", MANY, atol=5e-3)
 
 
+@pytest.mark.each_backend
 @pytest.mark.slow
 @pytest.mark.parametrize("kind, way", [("ema", "plain"), ("accumulation", "fit")])
 def test_processes_that_hold_half_of_the_weights_equal_one(kind, way, tmp_path):
@@ -72,6 +76,7 @@ def test_processes_that_hold_half_of_the_weights_equal_one(kind, way, tmp_path):
         assert max(held) < 0.55
 
 
+@pytest.mark.each_backend
 @pytest.mark.slow
 @pytest.mark.parametrize("kind, way", [("keras", "plain"), ("ema", "fit"), ("ema", "sharded_fit")])
 def test_the_wrapper_of_a_later_keras_reduces_nothing_twice(kind, way, tmp_path, monkeypatch):
@@ -81,6 +86,7 @@ def test_the_wrapper_of_a_later_keras_reduces_nothing_twice(kind, way, tmp_path,
         assert not any("wrapped by Keras" in log for log in logs)
 
 
+@pytest.mark.each_backend
 @pytest.mark.slow
 def test_without_us_a_later_keras_wraps_models(tmp_path, monkeypatch):
     if keras.config.backend() == "torch":
@@ -89,6 +95,7 @@ def test_without_us_a_later_keras_wraps_models(tmp_path, monkeypatch):
         assert codes == [0, 0] and all("wrapped by Keras" in log for log in logs), logs
 
 
+@pytest.mark.each_backend
 @pytest.mark.slow
 def test_if_a_process_dies_the_others_say_so_and_a_job_of_another_size_resumes(tmp_path):
     codes, logs = own_job.run_own(tmp_path, "ema", "fit", STEPS, 2, dies=7)
@@ -101,7 +108,6 @@ def test_if_a_process_dies_the_others_say_so_and_a_job_of_another_size_resumes(t
     assert (tmp_path / "run" / "checkpoints" / f"step-{STEPS:08d}").is_dir()
 
 
-@pytest.mark.once
 def test_a_launched_model_of_the_package_is_not_trained_alone(monkeypatch):
     monkeypatch.setattr(keras.config, "backend", lambda: "torch")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -112,7 +118,6 @@ def test_a_launched_model_of_the_package_is_not_trained_alone(monkeypatch):
         model.fit({"source_ids": ids, "target_ids": ids}, ids + 1)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("options", [{"model_shards": 2}, {"fully_sharded": True}])
 def test_what_an_engine_cannot_split_is_refused(options, monkeypatch):
     monkeypatch.setattr(keras.config, "backend", lambda: "tensorflow")
@@ -120,7 +125,6 @@ def test_what_an_engine_cannot_split_is_refused(options, monkeypatch):
         Distribution.all_devices(**options)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     "layer, message",
     [
@@ -148,7 +152,6 @@ class Half(Distribution):
         return number * 0 + self.whole
 
 
-@pytest.mark.once
 def test_rows_of_an_undivided_batch_by_hand():
     x, y = np.arange(3), np.arange(6).reshape(3, 2)
     parts = [next(Half(rank).split(lambda skipped: [(x, y)])(0)) for rank in (0, 1)]
@@ -158,6 +161,7 @@ def test_rows_of_an_undivided_batch_by_hand():
     np.testing.assert_allclose([part[2][:, 0] for part in parts], [[4 / 3, 4 / 3], [4 / 3, 0]])
 
 
+@pytest.mark.each_backend
 @pytest.mark.parametrize("reduction", ["sum", "sum_over_batch_size", "mean_with_sample_weight"])
 def test_losses_of_replicas_add_up_to_the_loss(reduction):
     generator = np.random.default_rng(0)

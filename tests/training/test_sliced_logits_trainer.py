@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
+from support.cases import once
 from support.contract import assert_same_arrays, randomize, to_numpy
 from support.small_models import V, inputs_of, new_model
 
@@ -45,13 +46,10 @@ def assert_same_weights(trainer, model):
             np.testing.assert_allclose(to_numpy(own), to_numpy(other), atol=2e-5)
 
 
+@pytest.mark.each_backend
 @pytest.mark.parametrize(
     "variant",
-    [
-        "sinusoidal",
-        pytest.param("all_of_opennmt", marks=pytest.mark.once),
-        pytest.param("all_at_once", marks=pytest.mark.slow),
-    ],
+    ["sinusoidal", *once("all_of_opennmt"), pytest.param("all_at_once", marks=pytest.mark.slow)],
 )
 def test_training_and_saving_are_those_with_all_logits(variant, tmp_path):
     trainer = new_trainer(variant)
@@ -79,10 +77,10 @@ def test_training_and_saving_are_those_with_all_logits(variant, tmp_path):
     assert_same_weights(trainer, loaded)
 
 
+@pytest.mark.each_backend
 @pytest.mark.parametrize(
     "is_training, reduction",
-    [(True, "sum")]
-    + [pytest.param(False, x, marks=pytest.mark.once) for x in ("sum", "mean_with_sample_weight")],
+    [(True, "sum"), *once((False, "sum"), (False, "mean_with_sample_weight"))],
 )
 def test_the_reported_loss_is_the_mean_per_token_of_all_batches(is_training, reduction):
     """Keras weights each batch by its rows, so short sentences would count too much."""
@@ -134,7 +132,6 @@ def test_a_bias_and_additional_losses_count_as_with_all_logits():
     assert_same_arrays(sliced.weights, model.weights, atol=1e-6)
 
 
-@pytest.mark.once
 def test_a_quantized_model_is_refused():
     trainer = new_trainer()
     inputs = inputs_of(trainer.model)
@@ -143,6 +140,7 @@ def test_a_quantized_model_is_refused():
         trainer.evaluate(inputs, labels_of(inputs), verbose=0)
 
 
+@pytest.mark.each_backend
 @pytest.mark.slow
 def test_r_drop_passes_the_model_twice_in_training_alone():
     model = new_model(dropout_rate=0.5, num_layers=1)
@@ -159,6 +157,7 @@ def test_r_drop_passes_the_model_twice_in_training_alone():
     assert trained["loss"] > tested["loss"]
 
 
+@pytest.mark.each_backend
 def test_simcut_compares_with_a_text_in_which_whole_vectors_are_cut():
     alpha, rate = 3.0, 0.4
     model = new_model(dropout_rate=0.0, num_layers=1)
@@ -184,7 +183,7 @@ def test_simcut_compares_with_a_text_in_which_whole_vectors_are_cut():
 
 @pytest.mark.parametrize(
     "dtype, tolerance",
-    [("float32", 1e-5), pytest.param("mixed_bfloat16", 1e-2, marks=pytest.mark.once)],
+    [("float32", 1e-5), ("mixed_bfloat16", 1e-2)],
 )
 def test_a_teacher_of_another_size_has_its_share_of_the_loss(dtype, tolerance, tmp_path):
     model = new_model(dropout_rate=0.0, num_layers=1, dtype=dtype)
@@ -206,6 +205,7 @@ def test_a_teacher_of_another_size_has_its_share_of_the_loss(dtype, tolerance, t
     assert keras.saving.load_model(tmp_path / "model.keras").count_params() == model.count_params()
 
 
+@pytest.mark.each_backend
 def test_a_student_that_equals_its_teacher_stays_as_it_is():
     model, teacher = (new_model(dropout_rate=x, num_layers=1) for x in (0.0, 0.5))
     inputs, before = inputs_of(model), model.get_weights()
@@ -215,7 +215,6 @@ def test_a_student_that_equals_its_teacher_stays_as_it_is():
     assert_same_arrays(model.weights, before, atol=1e-5)
 
 
-@pytest.mark.once
 def test_a_teacher_without_weight_changes_no_bit():
     steps = []
     for options in ({}, {"teacher": new_model(), "teacher_weight": 0.0}):
@@ -227,7 +226,6 @@ def test_a_teacher_without_weight_changes_no_bit():
     assert_same_arrays(*steps)
 
 
-@pytest.mark.once
 def test_cut_vectors_are_zero_and_no_other_vector_changes():
     model = new_model(dropout_rate=0.0, num_layers=1)
     cut = _Cut(0.4, seed=1)
@@ -242,6 +240,7 @@ def test_cut_vectors_are_zero_and_no_other_vector_changes():
     np.testing.assert_array_equal(second[~is_cut], vectors[~is_cut])
 
 
+@pytest.mark.each_backend
 def test_a_step_updates_the_batch_statistics_once():
     trainer = new_trainer("batch_normalization")
     model = new_model("batch_normalization", dropout_rate=0.0, num_layers=1)
@@ -253,7 +252,6 @@ def test_a_step_updates_the_batch_statistics_once():
             np.testing.assert_allclose(to_numpy(own), to_numpy(other), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     "model, arguments, message",
     [
@@ -276,7 +274,6 @@ def test_what_would_count_or_compute_wrongly_is_refused(model, arguments, messag
         SlicedLogitsTrainer(model(), **arguments).compile()
 
 
-@pytest.mark.once
 def test_float16_scales_the_loss():
     model = new_model(num_layers=1, dropout_rate=0.0, dtype="mixed_float16")
     trainer = SlicedLogitsTrainer(model, new_loss())
@@ -287,7 +284,6 @@ def test_float16_scales_the_loss():
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("gibibytes, mebibytes", [(80, 4096), (24, 2048), (None, 4096)])
 def test_a_gpu_with_little_memory_has_smaller_slices(gibibytes, mebibytes, monkeypatch):
     place = "keras_transformer.training.sliced_logits_trainer"

@@ -3,15 +3,12 @@
 import io
 
 import numpy as np
-import pytest
 from google.protobuf import text_format
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 
 from keras_transformer.training import TensorBoardWriter, write_projector
-
-pytestmark = pytest.mark.once
 
 
 def events(directory):

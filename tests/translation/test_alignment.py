@@ -15,8 +15,6 @@ from keras_transformer.translation.alignment import (
     words,
 )
 
-pytestmark = pytest.mark.once
-
 
 def test_a_target_word_belongs_to_the_source_word_that_gets_most_attention():
     attention = np.array(

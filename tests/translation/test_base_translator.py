@@ -12,8 +12,6 @@ from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis
 from keras_transformer.translation.source_parts import is_invisible
 from keras_transformer.translation.target_constraints import ConstraintError
 
-pytestmark = pytest.mark.once
-
 
 class Words:
     """A tokenizer with a piece for each word: its length is the id; "zwsp" has no piece."""

@@ -162,6 +162,7 @@ def test_a_line_is_translated_as_it_is_alone(case):
     check_translations(whole, alone)
 
 
+@pytest.mark.each_backend
 def test_a_translator_of_a_server_compiles_all_that_it_needs_and_translates_the_same():
     model, lines = Copier(), ["1" * n for n in range(1, 31)] + ["2" * 40, ""]
     lines, options = [line + "3" for line in lines], {"beam_size": 2, "n_best": 2}

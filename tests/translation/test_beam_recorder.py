@@ -11,8 +11,6 @@ from keras_transformer.decoding.decoding_loop import make_strategy
 from keras_transformer.translation.beam_recorder import record
 from keras_transformer.translation.beam_tree import BeamTree
 
-pytestmark = pytest.mark.once
-
 V, MAX_LENGTH = 9, 7
 MODEL = PrefixModel(V)
 PIECES = ["</s>" if number == EOS else f"▁{number}" for number in range(V)]

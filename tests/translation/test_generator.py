@@ -27,6 +27,7 @@ def generator():
         yield Generator(small_model(), Letters())
 
 
+@pytest.mark.each_backend
 @pytest.mark.slow
 def test_beam_of_one_equals_greedy_search_without_a_cache(generator):
     options = SearchOptions(beam_size=1, max_length=LENGTH)
@@ -43,6 +44,7 @@ def test_beam_of_one_equals_greedy_search_without_a_cache(generator):
         assert hypothesis.log_probability == pytest.approx(log_probability, abs=1e-4)
 
 
+@pytest.mark.each_backend
 @pytest.mark.parametrize(
     "options",
     [
@@ -60,6 +62,7 @@ def test_prompts_of_different_lengths_do_not_change_each_other(generator, option
     assert len({x.ids for hypotheses in together for x in hypotheses}) == 2 * len(PROMPTS)
 
 
+@pytest.mark.each_backend
 def test_eos_ends_a_continuation(generator):
     options = SearchOptions(beam_size=1, max_length=LENGTH)
     (ids,) = (x.ids for (x,) in generator.generate(PROMPTS[:1], options))
@@ -69,7 +72,6 @@ def test_eos_ends_a_continuation(generator):
     assert hypothesis.ids == ids[: ids.index(ids[2])] and hypothesis.length < LENGTH
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
@@ -86,7 +88,6 @@ def test_prompts_that_the_model_cannot_read_are_refused(generator, ids, message)
         Generator(generator.model, tokenizer).generate(["", "a"], options)
 
 
-@pytest.mark.once
 def test_what_has_no_meaning_is_refused(generator):
     model = generator.model
     with pytest.raises(TypeError, match="Received: 'abc'"):

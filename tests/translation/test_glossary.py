@@ -5,8 +5,6 @@ import pytest
 from keras_transformer import UserError
 from keras_transformer.translation import Glossary
 
-pytestmark = pytest.mark.once
-
 
 @pytest.mark.parametrize(
     ("text", "found"),

@@ -19,8 +19,6 @@ from keras_transformer.translation.hypothesis import (
 from keras_transformer.translation.long_lines import join_hypotheses
 from keras_transformer.visualization import attention_maps
 
-pytestmark = pytest.mark.once
-
 FIRST = Hypothesis("ein Hund .", (4, 5, 6), -1.0, -2.0, 4, ((1, 0), (1, 1), (2, 2)))
 SECOND = Hypothesis("er bellt .", (7, 8), -0.5, -0.25, 3, ((0, 1), (1, 0)))
 SOURCES = [SourcePart(0, 0, [3], "a dog .", 0), SourcePart(0, 1, [3], "it barks .", 3)]

@@ -8,6 +8,7 @@ from support.digits import Copier, new_translator
 from keras_transformer._backend.compile_function import compiles_each_shape
 
 
+@pytest.mark.each_backend
 def test_long_lists_go_in_batches_of_few_shapes():
     model = Copier()
     translator = new_translator(model, beam_size=1, tokens_per_batch=32)
@@ -50,6 +51,7 @@ class ShrinkingCopier(Copier):
         return super().step(token_ids, cache, position)
 
 
+@pytest.mark.each_backend
 def test_a_thousand_lengths_compile_few_shapes_once(num_compiled):
     translator = new_translator(ShrinkingCopier(), beam_size=2, tokens_per_batch=512)
 

@@ -5,8 +5,6 @@ import pytest
 from keras_transformer.translation.hypothesis import SourcePart
 from keras_transformer.translation.long_lines import separator, split_overlong
 
-pytestmark = pytest.mark.once
-
 
 def split(text, longest):
     parts = split_overlong(text, lambda part: len(part) <= longest)

@@ -11,8 +11,6 @@ from support.document_doubles import TOKEN
 from keras_transformer.translation.alignment import TokenAlignment
 from keras_transformer.translation.markup import Segment, Span, project
 
-pytestmark = pytest.mark.once
-
 WORDS = "Tom and his dog, who is old, went to the (big) garden of Mary's aunt yesterday .".split()
 
 

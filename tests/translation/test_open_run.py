@@ -6,6 +6,7 @@ import zipfile
 import keras
 import numpy as np
 import pytest
+from support.cases import once
 from support.contract import to_numpy
 
 from keras_transformer.data import Tokenizer
@@ -53,7 +54,6 @@ def assert_same_weights(found, expected):
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.once
 def test_a_checkpoint_is_best_last_or_has_a_step(unfinished):
     unfinished.model_path.write_bytes(b"damaged")
     for which, step in (("best", 6), ("last", 8), (4, 4)):
@@ -62,7 +62,6 @@ def test_a_checkpoint_is_best_last_or_has_a_step(unfinished):
         assert_same_weights(open_model(unfinished, which), load_checkpoint_model(path))
 
 
-@pytest.mark.once
 def test_what_an_unfinished_run_has_is_named(unfinished):
     for use in (open_model, open_translator):
         with pytest.raises(UserError, match=r"`checkpoint`: best, last or a step \(4, 6, 8\)$"):
@@ -76,7 +75,6 @@ def test_what_an_unfinished_run_has_is_named(unfinished):
         open_translator([unfinished] * 2, engine="ctranslate2")
 
 
-@pytest.mark.once
 def test_a_run_without_checkpoints_shows_the_command_that_trains_it(run):
     command = f": keras-transformer train '{run.directory}' --resume$"
     uses = (open_model, open_translator, open_shortlist, lambda x: open_model(x, "last"))
@@ -85,7 +83,6 @@ def test_a_run_without_checkpoints_shows_the_command_that_trains_it(run):
             use(run)
 
 
-@pytest.mark.once
 def test_a_tokenizer_of_another_run_is_refused(run):
     tokenizer = tokenizer_of("a b c d e f g", 16)
     tokenizer.save(run.tokenizer_dir)
@@ -108,7 +105,6 @@ def test_a_tokenizer_of_another_run_is_refused(run):
         open_model(run)
 
 
-@pytest.mark.once
 def test_a_model_that_keeps_its_tokenizer_refuses_another(run):
     model = tiny_model(16)
     vars(model)["tokenizer_files"] = tokenizer_of("a b c d e f g", 16).files
@@ -118,14 +114,14 @@ def test_a_model_that_keeps_its_tokenizer_refuses_another(run):
         open_model(run)
 
 
-@pytest.mark.once
 def test_a_model_of_another_kind_is_refused(run):
     keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save(run.model_path)
     with pytest.raises(UserError, match="must contain a model that translates.*class Sequential"):
         open_model(run)
 
 
-@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "float16"])
+@pytest.mark.each_backend
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", *once("float16")])
 def test_mixed_precision_computes_in_float32_where_that_is_faster(run, dtype):
     trained = tiny_model(dtype=dtype)
     trained.save(run.model_path)
@@ -137,7 +133,8 @@ def test_mixed_precision_computes_in_float32_where_that_is_faster(run, dtype):
     assert_same_weights(model, trained)
 
 
-@pytest.mark.parametrize("change", [pytest.param("lora", marks=pytest.mark.once), "int8", "frozen"])
+@pytest.mark.each_backend
+@pytest.mark.parametrize("change", ["int8", *once("lora", "frozen")])
 def test_a_changed_model_computes_in_float32_as_its_twin_does(run, change):
     model = tiny_model(dtype="mixed_bfloat16")
     if change == "int8":

@@ -45,6 +45,7 @@ def model():
     return model
 
 
+@pytest.mark.each_backend
 def test_search_begins_with_the_prefix_which_no_text_has(plain, tokenizer, model):
     (forced,) = tokenizer.target_prefix_ids
     translator = Translator(model, tokenizer, SearchOptions(beam_size=3, n_best=3, max_length=9))
@@ -61,7 +62,6 @@ def test_search_begins_with_the_prefix_which_no_text_has(plain, tokenizer, model
     assert [x.ids for x in tree.hypotheses] == [x.ids for x in found[1]]
 
 
-@pytest.mark.once
 def test_scores_and_alignments_are_those_of_the_framed_tokens(plain, tokenizer, model):
     translator = Translator(model, tokenizer, SearchOptions(beam_size=2, max_length=9))
     (best,), *_ = translator.translate_nbest(SOURCES[:1], alignments=True)
@@ -86,7 +86,6 @@ def test_scores_and_alignments_are_those_of_the_framed_tokens(plain, tokenizer, 
     assert len(each) == len(pieces) + 1
 
 
-@pytest.mark.once
 def test_long_sentences_are_split_to_what_fits(tokenizer, model):
     translator = Translator(model, tokenizer, SearchOptions(beam_size=1, max_length=3))
     parts = translator._parts([" ".join(SOURCES)])
@@ -94,7 +93,6 @@ def test_long_sentences_are_split_to_what_fits(tokenizer, model):
     assert all(part.ids[:2] == tokenizer.source_prefix_ids for part in parts)
 
 
-@pytest.mark.once
 def test_batches_have_the_frames(tokenizer, tmp_path):
     store = TokenStore.build(tmp_path / "store", SENTENCES, tokenizer, progress=False)
     inputs, labels, _ = BatchPlan(store, 512, shuffle=False).batch(0)
@@ -106,7 +104,6 @@ def test_batches_have_the_frames(tokenizer, tmp_path):
         assert tuple(map(tuple, frames)) in found
 
 
-@pytest.mark.once
 def test_a_tag_is_the_piece_that_marian_has_for_it_on_every_engine(plain, tmp_path):
     pieces = [*plain.source_pieces, ">>fra<<", ">>cmn_Hans<<"]
     fra, hans = len(pieces) - 2, len(pieces) - 1

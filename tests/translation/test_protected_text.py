@@ -5,8 +5,6 @@ import pytest
 from keras_transformer.translation import WordForms
 from keras_transformer.translation.protected_text import protected, with_stand_ins
 
-pytestmark = pytest.mark.once
-
 
 @pytest.mark.parametrize(
     ("text", "names"),

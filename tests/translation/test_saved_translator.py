@@ -40,6 +40,7 @@ def model(tokenizer) -> Transformer:
     return model
 
 
+@pytest.mark.each_backend
 def test_a_trained_model_has_its_tokenizer_and_one_file_is_a_translator(model, tokenizer, tmp_path):
     options = SearchOptions(beam_size=2, length_penalty=1.5, max_length=9)
     translator = Translator(model, options=options)
@@ -57,7 +58,6 @@ def test_a_trained_model_has_its_tokenizer_and_one_file_is_a_translator(model, t
     assert Translator.load(tmp_path / "again.keras").tokenizer.files == tokenizer.files
 
 
-@pytest.mark.once
 def test_the_file_opens_on_other_backends(model, tmp_path):
     translator = Translator(model, options=SearchOptions(max_length=9))
     translator.save(tmp_path / "x.keras")
@@ -70,7 +70,6 @@ print(Translator.load({os.fspath(tmp_path / "x.keras")!r}).translate({SOURCES[:2
     assert run_python(code, KERAS_BACKEND=other) == str(translator.translate(SOURCES[:2]))
 
 
-@pytest.mark.once
 def test_another_tokenizer_is_refused_whatever_its_size(model, tokenizer):
     other = Tokenizer.train([(target, source) for source, target in SENTENCES], 100)
     framed = Tokenizer(tokenizer.source_model, source_eos=False)
@@ -87,7 +86,6 @@ def test_another_tokenizer_is_refused_whatever_its_size(model, tokenizer):
         small_model().fit(ParallelDataset(SENTENCES, tokenizer))
 
 
-@pytest.mark.once
 def test_a_model_without_a_tokenizer_says_so(tmp_path):
     small_model().save(tmp_path / "model.keras")
     for use in (Translator.load, lambda path: Translator(keras.saving.load_model(path))):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from keras import ops
+from support.cases import once
 from support.contract import to_numpy
 from support.fake_models import BOS, EOS, PAD, UNK
 from support.small_models import V, inputs_of, new_model, small_model
@@ -26,7 +27,8 @@ def labels_of(target_ids, pad_id=PAD):
     return np.where(target_ids == pad_id, pad_id, labels).astype("int32")
 
 
-@pytest.mark.parametrize("variant", ["sinusoidal", "all_at_once"])
+@pytest.mark.each_backend
+@pytest.mark.parametrize("variant", ["all_at_once", *once("sinusoidal")])
 def test_scores_are_the_log_softmax_of_the_logits(variant):
     model = small_model(variant)
     inputs = inputs_of(model)
@@ -56,6 +58,7 @@ class HalfPrecisionModel:
         return ops.zeros((*ops.shape(inputs["target_ids"]), 1), "bfloat16") + self.logits
 
 
+@pytest.mark.each_backend
 @pytest.mark.parametrize("label", [-5, V])
 def test_a_label_outside_the_vocabulary_gives_nan(label):
     model = new_model(num_layers=1)
@@ -66,6 +69,7 @@ def test_a_label_outside_the_vocabulary_gives_nan(label):
     assert np.isnan(found).tolist() == [row == 1 for row in range(len(labels))]
 
 
+@pytest.mark.each_backend
 def test_half_precision_is_normalized_in_float32():
     model = HalfPrecisionModel()
     target_ids = np.full((2, 3), BOS)
@@ -104,7 +108,6 @@ def model():
     return small_model("two_layers")
 
 
-@pytest.mark.once
 def test_translations_score_as_the_search_said(model):
     sentences = ["abc", "de", "hgfedcba"]
     translator = Translator(
@@ -124,7 +127,6 @@ def test_translations_score_as_the_search_said(model):
         np.testing.assert_allclose(score.log_probability, hypothesis.log_probability, atol=1e-4)
 
 
-@pytest.mark.once
 def test_pairs_of_any_lengths_have_few_shapes(model, monkeypatch):
     shapes = set()
 
@@ -144,7 +146,6 @@ def test_pairs_of_any_lengths_have_few_shapes(model, monkeypatch):
     assert shapes == {(8, 8), (4, 11)}
 
 
-@pytest.mark.once
 def test_mistakes_are_named(model):
     with pytest.raises(UserError, match="a target must have 0 to 10 pieces. Received: 11 pieces"):
         Scorer(model, Letters()).score(["a", "b"], ["a", "b" * 11])

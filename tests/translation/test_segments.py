@@ -13,8 +13,6 @@ from keras_transformer.translation.alignment import tokens
 from keras_transformer.translation.base_translator import BaseTranslator
 from keras_transformer.translation.hypothesis import Hypothesis
 
-pytestmark = pytest.mark.once
-
 NAMES, NUMBERS = ("Tom", "Rom", "Kim"), ("22", "44")
 
 

@@ -6,8 +6,6 @@ import pytest
 from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis, SourcePart
 from keras_transformer.translation.target_constraints import ConstraintError, TargetConstraints
 
-pytestmark = pytest.mark.once
-
 # Three sentences, the second in two parts.
 PARTS = [
     SourcePart(0, 0, [3], "", 0),

@@ -16,8 +16,6 @@ from keras_transformer.translation.translator import Translator
 
 A = 4
 
-pytestmark = pytest.mark.once
-
 
 def test_what_needs_attention_is_refused_without_it():
     model = BigramModel({BOS: {A: 1.0}, A: {EOS: 1.0}}, 14)

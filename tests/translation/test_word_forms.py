@@ -8,8 +8,6 @@ from keras_transformer import UserError
 from keras_transformer.translation import WordForms
 from keras_transformer.translation.word_forms import Rewritten
 
-pytestmark = pytest.mark.once
-
 LINES = ["We met Tom in Bonn.", "The red house is Tom's.", "I'm here, TV and all.", "RED TOM IN!"]
 FORMS = WordForms.learn(LINES)
 

@@ -18,7 +18,6 @@ def tokenizer():
     return Tokenizer.train([("abc de. f", "fed. cba d")] * 9, vocabulary_size=13, model_type="bpe")
 
 
-@pytest.mark.once
 def test_words_of_the_models_own_translation_have_scores(tokenizer):
     translator = Translator(small_model(), tokenizer)
     found = translation_attention(translator, "de f")
@@ -28,7 +27,6 @@ def test_words_of_the_models_own_translation_have_scores(tokenizer):
     assert translation_attention(translator, "de f", "cba d").word_scores == ()
 
 
-@pytest.mark.once
 def test_rows_and_columns_are_the_tokens_that_are_read_and_predicted(tokenizer):
     model = small_model()
     found = translation_attention(Translator(model, tokenizer), "de f", "cba d")
@@ -51,7 +49,6 @@ def test_rows_and_columns_are_the_tokens_that_are_read_and_predicted(tokenizer):
         np.testing.assert_array_equal(each.weights, expected.weights)
 
 
-@pytest.mark.once
 def test_an_unknown_source_token_is_shown_by_its_characters(tokenizer):
     found = translation_attention(Translator(small_model(), tokenizer), "de 龍😀 f", "cba")
     keys = found.tokens["encoder"][0]
@@ -82,7 +79,6 @@ class OtherLengths(WithoutAlignment):
         return self.call({name: x[:, :1] for name, x in inputs.items()}, **options)
 
 
-@pytest.mark.once
 def test_an_alignment_is_optional(tokenizer):
     model = small_model()
     found = translation_attention(Translator(WithoutAlignment(model), tokenizer), "de f", "cba d")

@@ -9,12 +9,9 @@ import re
 import zlib
 
 import numpy as np
-import pytest
 from support.attention_examples import attention_example
 
 from keras_transformer.visualization.attention_pages import attention_page
-
-pytestmark = pytest.mark.once
 
 SIZE_LIMIT = 1_000_000
 

@@ -9,7 +9,7 @@ from support.attention_examples import SOURCE, TARGET, attention_example
 
 from keras_transformer.visualization.attention_pages import attention_page
 
-pytestmark = [pytest.mark.slow, pytest.mark.once]
+pytestmark = pytest.mark.slow
 CROSS = -1  # the map of the last layer
 
 

@@ -17,8 +17,6 @@ from keras_transformer.visualization.attention_pages import (
     png_from_svg,
 )
 
-pytestmark = pytest.mark.once
-
 SVG = "{http://www.w3.org/2000/svg}"
 
 

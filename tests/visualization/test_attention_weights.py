@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from support import reference
+from support.cases import once
 from support.contract import weights_of
 from support.small_models import inputs_of, new_model
 
@@ -32,11 +33,11 @@ def record_results(monkeypatch, name, index):
     return found
 
 
+@pytest.mark.each_backend
 @pytest.mark.parametrize(
     "variant",
-    ["sinusoidal", "all_at_once", "strided_attention"]
-    + [pytest.param(x, marks=pytest.mark.once) for x in ("t5", "local_attention")]
-    + [pytest.param("fixed_attention", marks=pytest.mark.once)],
+    ["all_at_once"]
+    + once("sinusoidal", "strided_attention", "t5", "local_attention", "fixed_attention"),
 )
 def test_weights_of_a_transformer_are_those_of_the_reference(variant, monkeypatch):
     model = new_model(variant, num_layers=2)
@@ -64,6 +65,7 @@ class _OwnModel(keras.Model):
         return self.decoder_layer(self.encoder_layer(x, padding_mask=padding_mask(x[:, :, 0])))
 
 
+@pytest.mark.each_backend
 def test_any_model_with_attention_layers_works_also_with_dropout_and_gradient_checkpointing():
     x = np.ones((1, 5, 6), "float32")
     x[:, 3:] = 0

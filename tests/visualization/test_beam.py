@@ -1,14 +1,11 @@
 """The page of a beam search."""
 
-import pytest
 from support.html_page import read_page
 
 from keras_transformer import SearchOptions
 from keras_transformer.formats.engines import open_translator
 from keras_transformer.translation.beam_tree import WIDTHS, _boxes
 from keras_transformer.visualization import beam_page
-
-pytestmark = pytest.mark.once
 
 
 def test_the_page_has_every_hypothesis_and_the_results_of_the_search(run):

@@ -6,8 +6,6 @@ from support.html_page import Page
 
 from keras_transformer._pages import _TEMPLATES, bar_chart, line_chart, ticks
 
-pytestmark = pytest.mark.once
-
 
 def drawn(chart):
     parts = _TEMPLATES.get_template("parts.html").module

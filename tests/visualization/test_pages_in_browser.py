@@ -8,7 +8,7 @@ from keras_transformer.formats.engines import open_translator
 from keras_transformer.visualization import attention_page, beam_page
 from keras_transformer.visualization.report import run_report
 
-pytestmark = [pytest.mark.slow, pytest.mark.once]
+pytestmark = pytest.mark.slow
 BACKGROUNDS = {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 25, 30)"}
 # The page, and each part of it that would scroll, but for heat maps and code.
 TOO_WIDE = """[document.documentElement, ...document.querySelectorAll(".scroll, svg, #drawing")]

@@ -14,8 +14,6 @@ from keras_transformer.evaluation import Evaluator
 from keras_transformer.translation.open_run import open_model
 from keras_transformer.visualization import run_report
 
-pytestmark = pytest.mark.once
-
 
 def numbers(page, key):
     return [float(x) for x in page.values("circle", key)]

@@ -2,8 +2,6 @@
 
 from types import SimpleNamespace
 
-import pytest
-
 from keras_transformer.evaluation import Evaluator
 from keras_transformer.visualization.report import (
     COUNT,
@@ -13,8 +11,6 @@ from keras_transformer.visualization.report import (
     most_changed,
     shown_sentences,
 )
-
-pytestmark = pytest.mark.once
 
 REFERENCES = ["a b c d", "a b", "a", "x y", "x y z", "u v", "p q r"]
 

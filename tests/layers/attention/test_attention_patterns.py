@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from ablation_layers import FixedAttention, StridedAttention
 from keras import ops
+from support.cases import once
 from support.contract import assert_layer_contract, randomize, to_numpy
 from support.gradients import gradients_of
 from support.masked_attention import K, Problem, assert_finite_without_keys
@@ -63,18 +64,18 @@ def in_blocks(size, summaries):
 @pytest.mark.parametrize(
     "pattern, allows, length",
     [
-        (LocalAttention(5), in_window(5), 131),
+        *once((LocalAttention(5), in_window(5), 131)),
         pytest.param(LocalAttention(64), in_window(64), 150, marks=SLOW),
         (LocalAttention(70), in_window(70), 150),
         (StridedAttention(7), in_stride(7), 31),
         pytest.param(StridedAttention(1), in_stride(1), 5, marks=SLOW),
         (FixedAttention(7, 2), in_blocks(7, 2), 31),
-        (FixedAttention(9, 3), in_blocks(9, 3), 5),
+        *once((FixedAttention(9, 3), in_blocks(9, 3), 5)),
         pytest.param(FixedAttention(1, 1), in_blocks(1, 1), 5, marks=SLOW),
     ],
     ids=lambda x: getattr(x, "__name__", str(x)),  # without the addresses of functions
 )
-@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("is_causal", [*once(False), True])
 def test_heads_and_gradients_are_those_of_masked_scores(pattern, allows, length, is_causal):
     problem = Problem(length, length, allows, is_causal, padding=min(9, length - 1))
     problem.assert_solved_by(pattern)
@@ -86,10 +87,10 @@ def everything(query, key):
 
 @pytest.mark.parametrize(
     "num_queries, num_keys, is_causal, padding, block_size",
-    [(11, 11, True, 3, 4), (7, 13, False, 0, 4), (5, 9, False, 2, 64)],
+    [(11, 11, True, 3, 4), *once((7, 13, False, 0, 4), (5, 9, False, 2, 64))],
     ids=["causal_and_padded", "cross", "one_block"],
 )
-@pytest.mark.parametrize("is_fused", [True, False])
+@pytest.mark.parametrize("is_fused", [*once(True), False])
 def test_full_attention_gives_heads_and_gradients_of_all_scores(
     num_queries, num_keys, is_causal, padding, block_size, is_fused, monkeypatch
 ):

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from support import reference
+from support.cases import once
 from support.contract import assert_layer_contract, randomize, to_numpy, weights_of
 
 from keras_transformer.layers import (
@@ -35,6 +36,7 @@ def make_layer(**arguments):
     return randomize(MultiHeadAttention(D, H, **arguments), shape=(B, T, D))
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -48,13 +50,14 @@ def test_contract(x, arguments, tmp_path):
     assert_layer_contract(MultiHeadAttention, arguments, {"query": x}, (B, T, D), tmp_path)
 
 
+@pytest.mark.once
 def test_contract_of_cross_attention(x, memory, padding_mask, tmp_path):
     inputs = {"query": x, "key": memory, "padding_mask": padding_mask}
     arguments = {"d_model": D, "num_heads": H, "dropout_rate": 0.1}
     assert_layer_contract(MultiHeadAttention, arguments, inputs, (B, T, D), tmp_path)
 
 
-@pytest.mark.parametrize("use_scale", [True, False])
+@pytest.mark.parametrize("use_scale", [*once(True), False])
 def test_cross_attention_agrees_with_reference(x, memory, padding_mask, use_scale):
     layer = make_layer(d_k=K, d_v=K_V, use_scale=use_scale)
     value = memory[..., ::-1].copy()
@@ -69,7 +72,7 @@ def test_cross_attention_agrees_with_reference(x, memory, padding_mask, use_scal
     np.testing.assert_allclose(to_numpy(weights), expected_weights, atol=1e-5)
 
 
-@pytest.mark.parametrize("rotary", [False, True])
+@pytest.mark.parametrize("rotary", [*once(False), True])
 def test_causal_self_attention_agrees_with_reference(x, rotary):
     layer = make_layer(d_k=K, position_encoding=RotaryPositionalEncoding() if rotary else None)
     expected, _ = reference.multi_head_attention(

@@ -66,6 +66,7 @@ def made(name):
 
 
 # The weights of T5's bias are used in attention alone (see `test_contract_of_t5s_bias`).
+@pytest.mark.once
 @pytest.mark.parametrize(
     "name",
     [
@@ -230,6 +231,7 @@ def test_slopes_are_those_of_the_publication(num_heads, slopes):
     np.testing.assert_allclose(reference.alibi_slopes(num_heads), slopes, rtol=1e-6)
 
 
+@pytest.mark.once
 def test_contract_of_t5s_bias(tmp_path):
     """Of the attention that it is for: the layer itself returns the embeddings."""
     x = np.random.default_rng(0).normal(size=(B, T, D_MODEL)).astype("float32")

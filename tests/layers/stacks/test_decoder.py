@@ -52,7 +52,8 @@ def test_agrees_with_reference(x, memory, memory_padding_mask, norm_first, rotar
     np.testing.assert_allclose(to_numpy(output), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("use_memory", [pytest.param(False, marks=pytest.mark.once), True])
+@pytest.mark.once
+@pytest.mark.parametrize("use_memory", [False, True])
 def test_contract_of_the_stack(x, memory, memory_padding_mask, use_memory, tmp_path):
     arguments = {"num_layers": 2, "d_model": D, "num_heads": H, "d_ff": F, "dropout_rate": 0.0}
     inputs = {"x": x}

@@ -63,7 +63,6 @@ class Worker(Distribution):
         return flag and self.chief_succeeds
 
 
-@pytest.mark.once
 def test_the_chief_acts_first_and_the_others_when_it_has_left_its_files():
     done = {}
     for rank in (0, 1):
@@ -73,7 +72,6 @@ def test_the_chief_acts_first_and_the_others_when_it_has_left_its_files():
     assert done == {0: ["act", "wait"], 1: ["wait", "act"]}
 
 
-@pytest.mark.once
 def test_if_the_chief_fails_the_others_fail_too_and_do_not_wait():
     def fail():
         raise ZeroDivisionError
@@ -87,6 +85,7 @@ def test_if_the_chief_fails_the_others_fail_too_and_do_not_wait():
     assert other.done == ["wait"]
 
 
+@pytest.mark.each_backend
 def test_an_action_sees_weights_and_optimizer_in_the_copy():
     trainer = SlicedLogitsTrainer(new_model(), MaskedCrossentropy(0.1))
     trainer.compile(TransformerAdam(0.1))
@@ -154,6 +153,7 @@ def assert_same_training(run: Run, expected: Run) -> None:
         np.testing.assert_allclose(*arrays, atol=2e-5, err_msg=own.path)
 
 
+@pytest.mark.each_backend
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "ways",
@@ -172,6 +172,7 @@ def test_many_train_to_the_same_weights_as_one(ways, train_alone, tmp_path):
     assert_same_training(many, train_alone(*alone))
 
 
+@pytest.mark.each_backend
 @pytest.mark.slow
 def test_a_job_that_lost_a_worker_goes_on_from_its_newest_checkpoint(tmp_path):
     settings = ["model.dropout_rate=0.1", "training.length_multiple=1"]

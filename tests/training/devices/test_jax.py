@@ -10,7 +10,6 @@ from keras_transformer.errors import UserError
 from keras_transformer.training.devices.jax import layout_map, shard_of
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     "processes, devices, model_shards, expected",
     [
@@ -29,14 +28,12 @@ def test_rows_of_every_process_by_hand(processes, devices, model_shards, expecte
     assert found == expected
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("processes, devices, model_shards", [(1, 4, 3), (1, 2, 4), (2, 3, 2)])
 def test_weights_over_devices_that_do_not_divide_are_refused(processes, devices, model_shards):
     with pytest.raises(UserError, match=f"model_shards={model_shards}"):
         shard_of(0, processes, devices, model_shards)
 
 
-@pytest.mark.once
 def test_heads_inner_units_and_embeddings_are_divided_and_nothing_else():
     mesh = keras.distribution.DeviceMesh((1, 2), ("batch", "model"), ["cpu:0", "cpu:1"])
     layouts = layout_map(mesh)

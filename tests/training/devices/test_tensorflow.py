@@ -7,7 +7,6 @@ import pytest
 from keras_transformer.training.devices.tensorflow import _rank
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     "cluster, task_type, task_id, expected",
     [

@@ -6,7 +6,6 @@ import pytest
 from keras_transformer.training.devices.torch import TorchProcesses
 
 
-@pytest.mark.once
 def test_a_model_without_weights_is_refused_by_processes():
     model = keras.Sequential([keras.layers.Dense(1)])
     model.compile("adam", "mse")
@@ -17,7 +16,6 @@ def test_a_model_without_weights_is_refused_by_processes():
         pass
 
 
-@pytest.mark.once
 def test_a_single_process_needs_no_launcher_and_sums_keep_their_shapes():
     torch = pytest.importorskip("torch")
     alone = TorchProcesses()

@@ -21,7 +21,6 @@ def recipe(tmp_path):
     return recipe.model_copy(update={"data": recipe.data.model_copy(update={"max_length": 19})})
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("largest", [16, 900, 1_023, 1_024, 1_500, 10_000, 123_456])
 def test_the_number_found_fits_and_a_tenth_more_does_not(largest):
     tried = []
@@ -35,7 +34,6 @@ def test_the_number_found_fits_and_a_tenth_more_does_not(largest):
     assert len(tried) == len(set(tried)) <= 20
 
 
-@pytest.mark.once
 def test_worst_batch_has_sources_twice_as_long_as_targets(recipe):
     # 19 pieces and eos are 20 tokens: 24 positions, and 16 hold half of them.
     assert recipe.longest_lengths == (24, 16)
@@ -43,7 +41,6 @@ def test_worst_batch_has_sources_twice_as_long_as_targets(recipe):
     assert batch_shape(250, *recipe.longest_lengths) == (8, 24, 16)  # of 15 rows a multiple of 8
 
 
-@pytest.mark.once
 def test_says_if_not_even_one_sentence_fits(recipe, monkeypatch):
     monkeypatch.setattr(
         token_budget, "measure", lambda recipe, tokens, limit: Try(tokens, (1, 1, 1))
@@ -52,11 +49,11 @@ def test_says_if_not_even_one_sentence_fits(recipe, monkeypatch):
         find_token_budget(recipe, 30, report=lambda tried: None)
 
 
-@pytest.mark.once
 def test_a_step_that_needs_too_much_is_ended(recipe):
     assert measure(recipe, 64, limit=30).mebibytes is None  # MiB: less than Python and NumPy need
 
 
+@pytest.mark.each_backend
 @pytest.mark.slow
 def test_a_step_is_measured(recipe):
     tried = measure(recipe, 64, limit=8_000)

@@ -104,7 +104,6 @@ def assert_same_bits(actual: Path, expected: Path) -> None:
         np.testing.assert_array_equal(found[name], wanted[name], err_msg=name)
 
 
-@pytest.mark.once
 def test_weight_decay_shrinks_matrices_and_the_cosine_ends_at_zero(tmp_path):
     recipe = tiny_run.recipe_for(tmp_path)
     settings = {"accumulation_steps": 1, "peak_learning_rate": 0.1, "global_clipnorm": None}
@@ -129,6 +128,7 @@ def test_weight_decay_shrinks_matrices_and_the_cosine_ends_at_zero(tmp_path):
     np.testing.assert_allclose([float(schedule(x)) for x in (1, 5, 9)], [0.1, 0.05, 0], atol=1e-7)
 
 
+@pytest.mark.each_backend
 def test_leaves_a_complete_run_folder(whole):
     run, printed = whole
     names = {path.name for path in run.directory.iterdir()}
@@ -142,6 +142,7 @@ def test_leaves_a_complete_run_folder(whole):
     assert printed.splitlines()[-1] == f"TensorFlow is {expected}"
 
 
+@pytest.mark.each_backend
 def test_on_a_gpu_jax_compiles_all_shapes_before_the_first_step(tmp_path, monkeypatch, caplog):
     if keras.config.backend() != "jax":
         return
@@ -163,6 +164,7 @@ def test_on_a_gpu_jax_compiles_all_shapes_before_the_first_step(tmp_path, monkey
     assert counts == [programs()] * 2 and programs() > 1
 
 
+@pytest.mark.each_backend
 def test_logs_what_there_is_to_watch(whole):
     logs = EventAccumulator(str(whole[0].logs_dir))
     logs.Reload()
@@ -185,6 +187,7 @@ def test_logs_what_there_is_to_watch(whole):
     assert words == whole[0].tokenizer().source_pieces
 
 
+@pytest.mark.each_backend
 @pytest.mark.slow
 def test_resume_continues_bit_for_bit(whole, tmp_path):
     for place, step in [("step", 0), ("checkpoint", 2), ("step", 3), ("checkpoint", 4)]:
@@ -199,7 +202,6 @@ def test_resume_continues_bit_for_bit(whole, tmp_path):
     assert_same_bits(*(x.checkpoints()[-1] / "model.keras" for x in (run, whole[0])))
 
 
-@pytest.mark.once
 def test_a_mixture_of_corpora_resumes_bit_for_bit(tmp_path):
     tiny_run.write_text(tmp_path)
     tree = tiny_run.recipe_for(tmp_path).model_dump()
@@ -227,6 +229,7 @@ def test_a_mixture_of_corpora_resumes_bit_for_bit(tmp_path):
         Run.resume(copy, Recipe.model_validate(tree))
 
 
+@pytest.mark.each_backend
 @pytest.mark.slow
 def test_training_ends_when_the_validation_loss_has_not_fallen(tmp_path, capsys):
     # A rate of almost 0 leaves the loss as it is after the first step.
@@ -243,6 +246,7 @@ def test_training_ends_when_the_validation_loss_has_not_fallen(tmp_path, capsys)
     assert_same_arrays(open_model(run).weights, first.weights)
 
 
+@pytest.mark.each_backend
 @pytest.mark.slow
 def test_begins_with_the_tokenizer_and_the_weights_of_another_run(whole, tmp_path):
     run = run_after(whole[0], tmp_path, model={"dropout_rate": 0.3, "max_length": 50})
@@ -259,6 +263,7 @@ def run_of_student(teacher: Run, directory: Path) -> Run:
     return new_run(directory, training=training, model={"d_model": 6, "dropout_rate": 0.3})
 
 
+@pytest.mark.each_backend
 @pytest.mark.slow
 def test_a_student_of_a_teacher_resumes_bit_for_bit(whole, tmp_path):
     once, twice = (run_of_student(whole[0], tmp_path / name) for name in ("once", "twice"))
@@ -269,7 +274,6 @@ def test_a_student_of_a_teacher_resumes_bit_for_bit(whole, tmp_path):
     assert_same_bits(*(x.checkpoints()[-1] / "model.keras" for x in (once, twice)))
 
 
-@pytest.mark.once
 def test_a_teacher_keeps_its_model_and_its_tokenizer(copy, tmp_path):
     run = run_of_student(copy, tmp_path / "student")
     train(run)
@@ -283,7 +287,6 @@ def test_a_teacher_keeps_its_model_and_its_tokenizer(copy, tmp_path):
         train(run, resume=True)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name, value, trained", [("d_ff", 8, 4), ("activation", "gelu", "relu")])
 def test_another_run_must_have_the_model_of_the_recipe(whole, tmp_path, name, value, trained):
     run = run_after(whole[0], tmp_path, model={name: value})
@@ -293,7 +296,6 @@ def test_another_run_must_have_the_model_of_the_recipe(whole, tmp_path, name, va
     assert not run.store_dir.exists()
 
 
-@pytest.mark.once
 def test_a_run_with_adapters_cannot_be_the_first(whole, tmp_path):
     (tmp_path / "next").mkdir()
     first = Run.open(shutil.copytree(whole[0].directory, tmp_path / "first"))
@@ -304,7 +306,6 @@ def test_a_run_with_adapters_cannot_be_the_first(whole, tmp_path):
         train(run_after(first, tmp_path / "next"))
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
@@ -326,7 +327,6 @@ def test_settings_are_refused_before_anything_is_made(tmp_path, setting, message
     assert not run.directory.exists()
 
 
-@pytest.mark.once
 def test_resuming_a_finished_run_changes_nothing(copy, capsys):
     write_average(copy, copy.checkpoints()[:1])
     content = copy.model_path.read_bytes()
@@ -335,7 +335,6 @@ def test_resuming_a_finished_run_changes_nothing(copy, capsys):
     assert f"{copy.model_path} is not changed" in capsys.readouterr().out
 
 
-@pytest.mark.once
 def test_another_number_of_checkpoints_is_averaged_again_even_after_a_kill(copy, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
@@ -349,7 +348,6 @@ def test_another_number_of_checkpoints_is_averaged_again_even_after_a_kill(copy,
     assert (copy.directory / "model.previous.keras").read_bytes() == before
 
 
-@pytest.mark.once
 def test_more_steps_replace_the_model_and_changes_are_recorded(copy, capsys):
     content = copy.model_path.read_bytes()
     (entry,) = copy.history()
@@ -369,7 +367,6 @@ def test_more_steps_replace_the_model_and_changes_are_recorded(copy, capsys):
     assert copy.model_path.read_bytes() != content
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("is_removed", [False, True])
 def test_training_does_not_resume_with_another_text_or_tokenizer(copy, is_removed):
     if is_removed:
@@ -401,7 +398,6 @@ OF_MANY = {
 }
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     "backend, training, message",
     [

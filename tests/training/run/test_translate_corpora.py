@@ -14,8 +14,6 @@ from keras_transformer.training import train
 from keras_transformer.training.run import translate_corpora as module
 from keras_transformer.translation.open_run import open_model
 
-pytestmark = pytest.mark.once
-
 
 @pytest.fixture(scope="module", autouse=True)
 def few_lines():

@@ -12,8 +12,6 @@ from keras_transformer.runs.run import Run
 from keras_transformer.training.run import validate as validate_module
 from keras_transformer.training.run.validate import TranslationValidation
 
-pytestmark = pytest.mark.once
-
 
 def split(texts):
     return [text.split() for text in texts]

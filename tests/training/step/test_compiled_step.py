@@ -12,8 +12,6 @@ from keras_transformer.training import MaskedCrossentropy, SlicedLogitsTrainer, 
 torch = pytest.importorskip("torch")
 compiled_step = pytest.importorskip("keras_transformer.training.step.compiled_step")
 
-pytestmark = pytest.mark.once  # on PyTorch, whose steps it compiles
-
 SIZES = {"num_layers": 1, "d_model": 16, "num_heads": 2, "d_ff": 32, "dropout_rate": 0.1}
 
 

@@ -18,8 +18,6 @@ compiled_step = pytest.importorskip("keras_transformer.training.step.compiled_st
 graphed_step = pytest.importorskip("keras_transformer.training.step.graphed_step")
 cuda_on_cpu = pytest.importorskip("support.cuda_on_cpu").cuda_on_cpu
 
-pytestmark = pytest.mark.once  # on PyTorch
-
 
 @pytest.fixture
 def gpu(monkeypatch):
