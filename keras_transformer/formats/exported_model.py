@@ -14,7 +14,9 @@ from keras_transformer.models.transformer import Transformer
 
 # Name of an attribute of a model, whether a format refuses its value, and what it supports instead.
 Rule = tuple[str, Callable[[Transformer], bool], str]
-_FULL_ATTENTION: tuple[Rule, ...] = (
+_PLAIN_BLOCKS: tuple[Rule, ...] = (
+    ("normalization", lambda x: x.normalization == "rms", "layer normalization"),
+    ("use_bias", lambda x: not x.use_bias, "linear maps with biases"),
     ("attention_pattern", lambda x: x.attention_pattern not in (None, "full"), "full attention"),
     ("position_encoding", lambda x: x.positions.has_score_bias, "positions without scores"),
     ("position_encoding", lambda x: not _adds(x.positions, x.d_model), "added positions"),
@@ -53,13 +55,13 @@ def check_model(model: Seq2Seq, tokenizer: Tokenizer) -> None:
 
 
 def check_supported(model: Seq2Seq, format: str, rules: Sequence[Rule] = ()) -> None:
-    """Raises ValueError by the rules of a format of Transformers, and by `_FULL_ATTENTION`."""
+    """Raises ValueError by the rules of a format of Transformers, and by `_PLAIN_BLOCKS`."""
     if not isinstance(model, Transformer):
         raise ValueError(
             f"{format} supports only the architecture transformer; a SavedModel supports all. "
             f"Received: a model of the architecture {model.architecture}"
         )
-    for name, is_refused, supported in (*_FULL_ATTENTION, *rules):
+    for name, is_refused, supported in (*_PLAIN_BLOCKS, *rules):
         if is_refused(model):
             raise ValueError(
                 f"{format} supports only {supported}. A SavedModel has no such limit. "

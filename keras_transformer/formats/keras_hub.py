@@ -39,6 +39,8 @@ _GPT2: dict[str, Any] = {
     "norm_first": True,
     "norm_epsilon": 1e-5,
     "attention_pattern": None,
+    "normalization": "layer",
+    "use_bias": True,
 }
 
 Pairs = list[tuple[Any, Any]]  # a weight of the package, and the same weight of KerasHub

@@ -15,6 +15,7 @@ from keras_transformer.layers.attention.scaled_dot_product_attention import (
     scaled_dot_product_attention,
 )
 from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.normalization import RMSNormalization
 from keras_transformer.layers.positions.alibi import ALiBiPositionalEncoding
 from keras_transformer.layers.positions.learned import LearnedPositionalEncoding
 from keras_transformer.layers.positions.positional_encoding import PositionalEncoding
@@ -23,7 +24,7 @@ from keras_transformer.layers.positions.sinusoidal import SinusoidalPositionalEn
 from keras_transformer.layers.positions.t5 import RelativePositionBias
 from keras_transformer.layers.stacks.decoder import Decoder, DecoderLayer
 from keras_transformer.layers.stacks.encoder import Encoder, EncoderLayer
-from keras_transformer.layers.sublayers import FeedForward, ResidualConnection
+from keras_transformer.layers.sublayers import FeedForward, GatedFeedForward, ResidualConnection
 from keras_transformer.layers.token_embedding import TokenEmbedding
 
 __all__ = [
@@ -36,10 +37,12 @@ __all__ = [
     "EncoderLayer",
     "FeedForward",
     "FullAttention",
+    "GatedFeedForward",
     "LearnedPositionalEncoding",
     "LocalAttention",
     "MultiHeadAttention",
     "PositionalEncoding",
+    "RMSNormalization",
     "RelativePositionBias",
     "ResidualConnection",
     "RotaryPositionalEncoding",

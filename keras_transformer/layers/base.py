@@ -258,6 +258,7 @@ def given_mask(*masks: Mask | None) -> Mask | None:
 
 
 def dense_options(layer: keras.layers.Layer) -> dict[str, Any]:
-    """Returns the initializers, regularizers and dtype policy of a layer for its `Dense` layers."""
-    names = ("kernel_initializer", "bias_initializer", "kernel_regularizer", "bias_regularizer")
-    return {**{name: getattr(layer, name) for name in names}, "dtype": layer.dtype_policy}
+    """Returns the options of a layer, and its dtype policy, for its `Dense` layers."""
+    rules = ("kernel_initializer", "bias_initializer", "kernel_regularizer", "bias_regularizer")
+    options = {name: getattr(layer, name) for name in ("use_bias", *rules)}
+    return {**options, "dtype": layer.dtype_policy}

@@ -1,4 +1,4 @@
-"""Layer normalization, and a registry of names."""
+"""Layer normalization, RMS normalization, and a registry of names."""
 
 import functools
 import inspect
@@ -42,6 +42,14 @@ class LayerNormalization(Recomputable, keras.layers.LayerNormalization):
         x = ops.layer_normalization(ops.cast(inputs, dtype), epsilon=self.epsilon)
         gamma, beta = (None if w is None else ops.cast(w, dtype) for w in (self.gamma, self.beta))
         return ops.cast(scale_and_shift(x, gamma, beta, training), self.compute_dtype)
+
+
+@normalization("rms")
+class RMSNormalization(Recomputable, keras.layers.RMSNormalization):
+    """Computes `scale * x / sqrt(mean(x²) + epsilon)` for each token, in float32.
+
+    Source: Zhang and Sennrich 2019, Root Mean Square Layer Normalization, eq. 4.
+    """
 
 
 @functools.cache

@@ -5,9 +5,27 @@ from typing import Any
 import keras
 
 from keras_transformer._backend.types import Mask, Rule, Shape, Tensor
-from keras_transformer.layers.base import ConfiguredLayer, Dense, dense_options, given_mask
+from keras_transformer.layers.base import (
+    ConfiguredLayer,
+    Dense,
+    Registry,
+    dense_options,
+    given_mask,
+)
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.normalization import new_normalization, normalize
+
+# A class is a Keras layer with the arguments `d_model`, `d_ff`, `name`, and those that
+# `dense_options` returns. In a `LanguageModel`, it has a last linear map `outer`.
+FEED_FORWARDS = Registry("activation")
+feed_forward = FEED_FORWARDS.register
+
+
+def new_feed_forward(activation: str, **options: Any) -> Any:
+    """Creates the network of a registered name, otherwise a `FeedForward` with an activation."""
+    plain = FeedForward, {"activation": activation}
+    network, arguments = FEED_FORWARDS.get(activation, plain)
+    return network(**arguments, **options)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -25,6 +43,7 @@ class FeedForward(ConfiguredLayer):
             Defaults to `"relu"`, as in the paper.
         kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer: Those of both
             linear maps. Default to `"glorot_uniform"`, `"zeros"`, None and None.
+        use_bias: Whether the linear maps have biases. Defaults to True.
 
     The layer maps a float tensor `(B, T, D)` to another one.
 
@@ -40,6 +59,7 @@ class FeedForward(ConfiguredLayer):
         bias_initializer: Rule = "zeros",
         kernel_regularizer: Rule = None,
         bias_regularizer: Rule = None,
+        use_bias: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -65,6 +85,35 @@ class FeedForward(ConfiguredLayer):
         return self.outer(self.inner(x))
 
 
+@feed_forward("swiglu", activation="silu")
+@feed_forward("geglu", activation="gelu")
+class GatedFeedForward(FeedForward):
+    """Computes `outer(activation(inner(x)) * gate(x))` at each position.
+
+    The names `"swiglu"` and `"geglu"` choose it, with the activations `"silu"` and `"gelu"`. It has
+    three linear maps, so 2/3 of the `d_ff` of a `FeedForward` gives as many parameters.
+
+    Example:
+
+    >>> GatedFeedForward(d_model=64, d_ff=168, activation="silu")(x).shape      # (B, T, 64)
+
+    For the arguments, see `FeedForward`.
+
+    Source: Shazeer 2020, GLU Variants Improve Transformer, eq. 6.
+    """
+
+    def _create_sublayers(self, d_model: int) -> None:
+        super()._create_sublayers(d_model)
+        self.gate = Dense(self.d_ff, name="gate", **dense_options(self))
+
+    def build(self, x_shape: Shape) -> None:
+        super().build(x_shape)
+        self.gate.build(x_shape)
+
+    def call(self, x: Tensor) -> Any:
+        return self.outer(self.inner(x) * self.gate(x))
+
+
 def gelu_approximate(x: Tensor) -> Any:
     """Returns the approximation of GELU that GPT-2 uses (Hendrycks and Gimpel 2016, §2)."""
     return keras.activations.gelu(x, approximate=True)
@@ -86,8 +135,8 @@ class ResidualConnection(ConfiguredLayer):
         dropout_rate: Rate of the dropout on the sublayer's output, in [0, 1).
         norm_first: True = pre-norm, False = post-norm. Defaults to False.
         norm_epsilon: Constant that the normalization adds to the variance. Defaults to 1e-6.
-        normalization: `"layer"`, or the name of a class that `normalization` in
-            layers/normalization.py registers. Defaults to `"layer"`.
+        normalization: `"layer"`, `"rms"` (see `RMSNormalization`), or the name of a class that
+            `normalization` in layers/normalization.py registers. Defaults to `"layer"`.
 
     Call arguments:
         x: float tensor `(B, T, D)`, the sublayer's input before normalization.

@@ -10,6 +10,7 @@ from keras_transformer.errors import check_sizes
 from keras_transformer.layers import Decoder, Dropout, TokenEmbedding, padding_mask
 from keras_transformer.layers.attention.attention_patterns import new_attention_pattern
 from keras_transformer.layers.attention.cache import Cache
+from keras_transformer.layers.normalization import takes_padding_mask
 from keras_transformer.layers.positions.positional_encoding import new_position_encoding, positions
 from keras_transformer.models.base import check_pad_id
 from keras_transformer.models.token_predictor import TokenPredictor
@@ -45,7 +46,7 @@ class LanguageModel(TokenPredictor):
             occur in texts. Defaults to 0.
         attention_pattern: See `Transformer`. A list of patterns is repeated over the layers:
             `[None, "local"]` alternates, as in GPT-3. Defaults to None.
-        attention_window, dtype: See `Transformer`.
+        attention_window, normalization, use_bias, dtype: See `Transformer`.
 
     Call arguments:
         inputs: int tensor `(B, T)` of token ids, padded with `pad_id` at the end.
@@ -81,6 +82,8 @@ class LanguageModel(TokenPredictor):
         pad_id: int = 0,
         attention_pattern: str | list[str | None] | None = None,
         attention_window: int | None = None,
+        normalization: str = "layer",
+        use_bias: bool = True,
         dtype: str | keras.DTypePolicy | None = None,
         **kwargs: Any,
     ) -> None:
@@ -108,7 +111,10 @@ class LanguageModel(TokenPredictor):
         x = encoding(embedding(ops.maximum(token_ids, 0)))  # The id of padding may be -1.
         x = Dropout(dropout_rate, dtype=policy, name="embedding_dropout")(x)
         # `decoder.call` makes each layer a node of the graph. Saved weights require these nodes.
-        states = decoder.call(x)
+        norm = decoder.layers[0].feed_forward_residual.norm.__class__
+        states = decoder.call(
+            x, padding_mask=padding_mask(token_ids, pad_id) if takes_padding_mask(norm) else None
+        )
         decoder.built = True  # or `train_on_batch` would try to build it again
         super().__init__(token_ids, embedding(states, reverse=True), **kwargs)
         for layer in decoder.layers:

@@ -66,6 +66,7 @@ class Transformer(Seq2Seq):
         tie_word_embeddings: Whether the output projection shares the matrix of the target
             embedding. Defaults to True, as in the paper.
         use_logits_bias: Whether a learned bias is added to the logits. Defaults to False.
+        use_bias: See `EncoderLayer`.
         dtype: Dtype policy of all layers. Defaults to the global policy.
 
     Call arguments:
@@ -107,6 +108,7 @@ class Transformer(Seq2Seq):
         normalization: str = "layer",
         tie_word_embeddings: bool = True,
         use_logits_bias: bool = False,
+        use_bias: bool = True,
         dtype: str | keras.DTypePolicy | None = None,
         **kwargs: Any,
     ) -> None:

@@ -271,17 +271,20 @@ class ModelSettings(Section):
     sinusoidal_fairseq, learned, rotary, alibi, t5, none, or a name that a program registers.
     Default: sinusoidal."""
     activation: str | None = None
-    """Activation of the feed-forward networks. Default: relu."""
+    """Activation of the feed-forward networks: one of Keras, swiglu or geglu (both gated), or a
+    name that a program registers. Default: relu."""
     norm_first: bool | None = None
     """Pre-norm instead of the paper's post-norm. Default: false."""
     norm_epsilon: Epsilon | None = None
     """Added to the variance in the norms. Default: 1e-6."""
     normalization: str | None = None
-    """Norm: layer, or a name that a program registers. Default: layer."""
+    """Norm: layer, rms, or a name that a program registers. Default: layer."""
     tie_word_embeddings: bool | None = None
     """One matrix for target embedding and output projection. Default: true."""
     use_logits_bias: bool | None = None
     """Add a learned bias to the logits. Default: false."""
+    use_bias: bool | None = None
+    """Biases in the linear maps of the layers. Default: true."""
     max_length: Size | None = None
     """Maximum tokens per sentence in search and in some position encodings."""
     attention_pattern: str | None = None

@@ -90,6 +90,8 @@ def test_gpt2_is_the_same_there_and_back():
         (LanguageModel, {"activation": "gelu"}),
         (LanguageModel, {"position_encoding": "rotary"}),
         (LanguageModel, {"attention_dropout_rate": 0.2}),
+        (LanguageModel, {"use_bias": False}),
+        (LanguageModel, {"normalization": "rms"}),
     ],
 )
 def test_a_model_that_differs_from_the_published_one_is_refused(model_class, change):

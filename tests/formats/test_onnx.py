@@ -120,6 +120,9 @@ def test_export_that_computes_something_else_is_not_kept(tokenizer, tmp_path, mo
     [
         ({"position_encoding": "alibi"}, {}, "only positions without scores.*'alibi'"),
         ({"activation": "mish"}, {}, "supports only the activations.*'mish'"),
+        ({"activation": "swiglu"}, {}, "supports only the activations.*'swiglu'"),
+        ({"use_bias": False}, {}, "ONNX supports only linear maps with biases.*use_bias=False"),
+        ({"normalization": "rms"}, {}, "ONNX supports only layer normalization.*'rms'"),
         ({"pad_id": 5}, {}, "must be the model's tokenizer"),
     ],
 )

@@ -7,8 +7,14 @@ from ablation_layers import BatchNormalization
 from support import reference
 from support.contract import assert_layer_contract, randomize, to_numpy, weights_of
 
-from keras_transformer.layers import FeedForward, ResidualConnection
+from keras_transformer.layers import (
+    FeedForward,
+    GatedFeedForward,
+    ResidualConnection,
+    RMSNormalization,
+)
 from keras_transformer.layers.normalization import NORMALIZATIONS, normalization
+from keras_transformer.layers.sublayers import FEED_FORWARDS, feed_forward, new_feed_forward
 from keras_transformer.models import Transformer
 from keras_transformer.recipe.sections import ModelSettings
 
@@ -28,14 +34,18 @@ def x(inputs):
 
 
 @pytest.mark.once
-def test_contract_of_the_network(inputs, tmp_path):
-    arguments, x = {"d_model": D, "d_ff": F}, {"x": inputs["x"]}
-    assert_layer_contract(FeedForward, arguments, x, (B, T, D), tmp_path)
+@pytest.mark.parametrize("network", [FeedForward, GatedFeedForward])
+def test_contract_of_the_network(network, inputs, tmp_path):
+    arguments, x = {"d_model": D, "d_ff": F, "use_bias": False}, {"x": inputs["x"]}
+    assert_layer_contract(network, arguments, x, (B, T, D), tmp_path)
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_approximate"])
-def test_the_network_agrees_with_reference(x, activation):
-    layer = randomize(FeedForward(D, F, activation), shape=x.shape)
+@pytest.mark.parametrize("use_bias", [True, False])
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_approximate", "swiglu", "geglu"])
+def test_the_network_agrees_with_reference(x, activation, use_bias):
+    layer = new_feed_forward(activation, d_model=D, d_ff=F, use_bias=use_bias)
+    layer = randomize(layer, shape=x.shape)
+    assert any(weight.name == "bias" for weight in layer.weights) == use_bias
     expected = reference.feed_forward(weights_of(layer), x, activation)
     np.testing.assert_allclose(to_numpy(layer(x)), expected, atol=1e-4)
 
@@ -53,6 +63,20 @@ def test_the_connection_agrees_with_reference(inputs, norm_first):
     expected = reference.residual(weights_of(layer), x, lambda x: x * x, norm_first)
     entered = to_numpy(layer.enter(x))
     np.testing.assert_allclose(to_numpy(layer(x, entered * entered)), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("mixed_bfloat16", 0.05)])
+def test_rms_normalization_agrees_with_reference_and_runs_in_float32(x, dtype, tolerance):
+    layer = randomize(RMSNormalization(dtype=dtype), shape=x.shape)
+    small = x * 1e-2  # Their squares differ from epsilon too little for bfloat16.
+    expected = reference.normalization(weights_of(layer), small)
+    found = to_numpy(keras.ops.cast(layer(small), "float32"))
+    np.testing.assert_allclose(found, expected, atol=tolerance)
+    if dtype == "float32":
+        torch = pytest.importorskip("torch")
+        gain = torch.tensor(to_numpy(layer.scale))
+        witness = torch.nn.functional.rms_norm(torch.tensor(small), (D,), gain, 1e-6)
+        np.testing.assert_allclose(found, witness.numpy(), atol=1e-5)
 
 
 def test_batch_statistics_are_those_of_real_tokens(inputs):
@@ -128,5 +152,26 @@ def test_a_norm_of_ones_own_is_named_in_a_recipe(monkeypatch):
     model = Transformer(vocabulary_size=5, norm_first=True, **settings.overrides)
     norms = {type(x) for x in model._flatten_layers() if "norm" in x.name}
     assert norms == {RMS}
-    with pytest.raises(ValueError, match=r"\['layer', 'batch', 'rms.*normalization='instance'"):
+    with pytest.raises(
+        ValueError, match=r"\['layer', 'rms', 'batch', 'rms_.*normalization='instance'"
+    ):
         ResidualConnection(0.0, normalization="instance")
+
+
+@pytest.mark.once
+def test_a_feed_forward_network_of_ones_own_is_named_in_a_recipe(monkeypatch):
+    monkeypatch.setitem(FEED_FORWARDS, "squared_relu", None)  # is deleted after the test
+
+    @feed_forward("squared_relu")
+    class SquaredRelu(FeedForward):
+        def call(self, x):
+            return self.outer(self.inner(x) ** 2)
+
+    sizes = {"num_layers": 1, "d_model": 4, "num_heads": 2, "d_ff": 3}
+    settings = ModelSettings(**sizes, activation="squared_relu", use_bias=False)
+    model = Transformer(vocabulary_size=5, **settings.overrides)
+    networks = [x.layers[0].feed_forward for x in (model.encoder, model.decoder)]
+    assert [type(x) for x in networks] == [SquaredRelu] * 2
+    assert not [x.path for x in model.weights if x.name == "bias"]
+    with pytest.raises(ValueError, match="swoglu"):
+        Transformer(vocabulary_size=5, **sizes, activation="swoglu")

@@ -19,6 +19,7 @@ SUBLAYERS = (
     "cell",
     "projection",
     "inner",
+    "gate",
     "outer",
     "norm",
     "self_attention",

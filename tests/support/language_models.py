@@ -17,6 +17,7 @@ VARIANTS = {
     "fixed": {"attention_pattern": "fixed", "attention_window": 3},
     "alternating": {"attention_pattern": ["fixed", None], "attention_window": 3},
     "local": {"attention_pattern": "local", "attention_window": 3},
+    "llama": {"normalization": "rms", "activation": "swiglu", "use_bias": False},
     "padding_in_vocabulary": {"pad_id": 0},
 }
 

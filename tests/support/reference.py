@@ -31,7 +31,12 @@ def gelu_approximate(x):
     return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
 
 
-ACTIVATIONS = {"relu": relu, "gelu": gelu, "gelu_approximate": gelu_approximate}
+def silu(x):
+    return x / (1.0 + np.exp(-x))
+
+
+ACTIVATIONS = {"relu": relu, "gelu": gelu, "gelu_approximate": gelu_approximate, "silu": silu}
+GATED = {"swiglu": silu, "geglu": gelu}
 
 
 def dense(weights, x):
@@ -266,11 +271,16 @@ def multi_head_attention(
 
 
 def feed_forward(weights, x, activation="relu"):
+    if activation in GATED:  # Shazeer 2020, eq. 6
+        gated = GATED[activation](dense(weights["inner"], x)) * dense(weights["gate"], x)
+        return dense(weights["outer"], gated)
     return dense(weights["outer"], ACTIVATIONS[activation](dense(weights["inner"], x)))
 
 
 def normalization(weights, x):
-    """Layer normalization, or batch normalization in inference."""
+    """Layer or RMS normalization, or batch normalization in inference."""
+    if "scale" in weights:  # Zhang and Sennrich 2019, eq. 4
+        return x / np.sqrt((x**2).mean(-1, keepdims=True) + LAYER_NORM_EPSILON) * weights["scale"]
     if "moving_mean" not in weights:
         return layer_normalization(weights, x)
     deviation = np.sqrt(weights["moving_variance"] + LAYER_NORM_EPSILON)
@@ -439,5 +449,5 @@ def language_model(weights, config, token_ids):
         mask = causal_mask(length) & pattern_mask(length, pattern, config["attention_window"])
         x = encoder_layer(weights[f"decoder_layer_{i}"], x, mask, **arguments)
     if config["norm_first"]:
-        x = layer_normalization(weights["decoder_norm"], x)
+        x = normalization(weights["decoder_norm"], x)
     return output_projection(weights["embedding"], x)

@@ -120,7 +120,7 @@ class MultiHeadAttention(ConfiguredLayer):
         self.d_k: Any = d_model // self.num_heads if self.d_k is None else self.d_k
         self.d_v: Any = self.d_k if self.d_v is None else self.d_v
         key_width, value_width = self.num_heads * self.d_k, self.num_heads * self.d_v
-        options = {**dense_options(self), "use_bias": self.use_bias}
+        options = dense_options(self)
         self.query_projection = Dense(key_width, name="query", **options)
         self.key_projection = Dense(key_width, name="key", **options)
         self.value_projection = Dense(value_width, name="value", **options)

@@ -18,7 +18,7 @@ from keras_transformer.layers.base import (
 )
 from keras_transformer.layers.normalization import new_normalization, normalize
 from keras_transformer.layers.positions.positional_encoding import PositionalEncoding
-from keras_transformer.layers.sublayers import FeedForward, ResidualConnection
+from keras_transformer.layers.sublayers import ResidualConnection, new_feed_forward
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -38,10 +38,13 @@ class EncoderLayer(ConfiguredLayer):
         dropout_rate: Dropout rate of the output of each sublayer, in [0, 1). Defaults to 0.1.
         attention_dropout_rate: Dropout rate of the attention weights, in [0, 1). Defaults to 0.
         use_scale: Whether attention scores are divided by sqrt(d_k) (§3.2.1). Defaults to True.
-        activation: See `FeedForward`, also for initializers and regularizers of all linear maps.
+        activation: An activation of `FeedForward`, `"swiglu"` or `"geglu"` (see
+            `GatedFeedForward`), or the name of a class that `feed_forward` in layers/sublayers.py
+            registers. For initializers and regularizers of all linear maps, see `FeedForward`.
         norm_first, norm_epsilon, normalization: See `ResidualConnection`.
         position_encoding, attention_pattern: Used in self-attention. See `MultiHeadAttention`.
         use_causal_mask: Whether position t attends only to positions up to t. Defaults to False.
+        use_bias: Whether all linear maps have biases. Defaults to True.
 
     Call arguments:
         x: float tensor `(B, S, D)`.
@@ -79,6 +82,7 @@ class EncoderLayer(ConfiguredLayer):
         position_encoding: PositionalEncoding | None = None,
         attention_pattern: AttentionPattern | None = None,
         use_causal_mask: bool = False,
+        use_bias: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -92,9 +96,8 @@ class EncoderLayer(ConfiguredLayer):
         objects = {name: getattr(self, name) for name in OBJECTS}
         self.self_attention = self._attention("self_attention", **objects)
         self.self_attention_residual = self._residual("self_attention_residual")
-        self.feed_forward = FeedForward(
-            d_model, self.d_ff, self.activation, name="feed_forward", **dense_options(self)
-        )
+        sizes = {"d_model": d_model, "d_ff": self.d_ff, "name": "feed_forward"}
+        self.feed_forward = new_feed_forward(self.activation, **sizes, **dense_options(self))
         self.feed_forward_residual = self._residual("feed_forward_residual")
 
     def _attention(self, name: str, **options: Any) -> MultiHeadAttention:
