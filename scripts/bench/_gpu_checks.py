@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import dataclasses
 import json
+import re
 import signal
 import statistics
 import subprocess
@@ -32,6 +33,7 @@ PROFILED_STEPS, SLOWEST = 3, 60
 NUMERICS_STEPS = 3
 
 Actions = dict[str, Callable[[], dict[str, Any]]]
+Kernel = tuple[str, float, float]  # name, begin and duration in ns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +94,7 @@ def training(check: Check) -> Actions:
         }
 
     def profile() -> dict[str, Any]:
-        return {"kernels": slowest_kernels(check, lambda: run(1, PROFILED_STEPS))}
+        return profiled(check, lambda: run(1, PROFILED_STEPS))
 
     return {"prepare": prepare, "measure": measure, "profile": profile}
 
@@ -165,19 +167,48 @@ def peak_bytes(check: Check) -> float:
     return jax.devices()[0].memory_stats()["peak_bytes_in_use"]
 
 
-def slowest_kernels(check: Check, action: Callable[[], Any]) -> list[list[Any]]:
-    """Name, count and ms of the kernels that take the most time, of three steps."""
-    counts: Counter[str] = Counter()
+# The first pattern that is found in a kernel's name, in lower case, tells its part.
+PARTS = {
+    "loss": "cross_?entropy|nll|log_softmax|logits",
+    "attention": "flash|fmha|sdpa|attention|mha_|softmax",
+    "products": "gemm|matmul|cublas|cutlass|nvjet|xmma|addmm|einsum|dot|::linear|::b?mm",
+    "normalization": "norm|rsqrt|welford",
+}
+SMALL_NS = 5_000  # of the other kernels: mostly the cost of a launch
+
+
+def profiled(check: Check, action: Callable[[], Any]) -> dict[str, Any]:
+    """The kernels of three steps: those that take the most time, and counts and ms by part."""
+    events = list((torch_kernels if check.backend == "torch" else jax_kernels)(action))
+    return {"kernels": slowest_kernels(events), "parts": by_part(events)}
+
+
+def by_part(events: list[Kernel]) -> dict[str, list[float]]:
+    """Count and ms of the kernels of each part, and of the gaps in which no kernel runs."""
+    found = {part: [0, 0.0] for part in (*PARTS, "small", "other", "gap")}
+    busy_until = min((begin for _, begin, _ in events), default=0.0)
+    for name, begin, duration in sorted(events, key=lambda event: event[1]):
+        own = (x for x, pattern in PARTS.items() if re.search(pattern, name.lower()))
+        rows = {next(own, "small" if duration < SMALL_NS else "other"): duration}
+        rows |= {"gap": begin - busy_until} if begin > busy_until else {}
+        for part, ns in rows.items():
+            found[part] = [found[part][0] + 1, found[part][1] + ns / 1e6]
+        busy_until = max(busy_until, begin + duration)
+    return found
+
+
+def slowest_kernels(events: list[Kernel]) -> list[list[Any]]:
+    """Name, count and ms of the kernels that take the most time."""
+    counts: Counter[str] = Counter(name for name, _, _ in events)
     nanoseconds: Counter[str] = Counter()
-    for name, duration in (torch_kernels if check.backend == "torch" else jax_kernels)(action):
-        counts[name] += 1
+    for name, _, duration in events:
         nanoseconds[name] += duration
     total = ["all", counts.total(), nanoseconds.total() / 1e6]
     rows = [[name[:160], counts[name], ns / 1e6] for name, ns in nanoseconds.most_common(SLOWEST)]
     return [total, *rows]
 
 
-def torch_kernels(action: Callable[[], Any]) -> Iterator[tuple[str, float]]:
+def torch_kernels(action: Callable[[], Any]) -> Iterator[Kernel]:
     import torch
 
     activity = torch.profiler.ProfilerActivity
@@ -185,20 +216,28 @@ def torch_kernels(action: Callable[[], Any]) -> Iterator[tuple[str, float]]:
     with torch.profiler.profile(activities=[chosen]) as profile:
         action()
     for event in profile.events():
-        yield event.name, event.time_range.elapsed_us() * 1e3
+        inner = sum(x.time_range.elapsed_us() for x in event.cpu_children)  # only on a CPU
+        own = event.time_range.elapsed_us() - inner
+        yield event.name, event.time_range.start * 1e3, own * 1e3
 
 
-def jax_kernels(action: Callable[[], Any]) -> Iterator[tuple[str, float]]:
+def jax_kernels(action: Callable[[], Any]) -> Iterator[Kernel]:
     import jax
 
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder):
             action()
         (file,) = Path(folder).rglob("*.xplane.pb")
-        for plane in jax.profiler.ProfileData.from_file(str(file)).planes:
-            for line in plane.lines if "GPU" in plane.name else ():
-                for event in line.events if line.name.startswith("Stream") else ():
-                    yield event.name, event.duration_ns
+        yield from trace_kernels(jax.profiler.ProfileData.from_file(str(file)))
+
+
+def trace_kernels(trace: Any) -> Iterator[Kernel]:
+    """The kernels in a trace of JAX; without a GPU, what the CPU's threads of XLA run."""
+    planes = [(plane, "Stream") for plane in trace.planes if "GPU" in plane.name]
+    for plane, prefix in planes or [(x, "tf_XLA") for x in trace.planes if "CPU" in x.name]:
+        for line in plane.lines:
+            for event in line.events if line.name.startswith(prefix) else ():
+                yield event.name, event.start_ns, event.duration_ns
 
 
 # --- Numerics ------------------------------------------------------------------------------------
@@ -298,7 +337,7 @@ def decoding(check: Check) -> Actions:
         return figures
 
     def profile() -> dict[str, Any]:
-        return {"kernels": slowest_kernels(check, searches[check.cases[0].name])}
+        return profiled(check, searches[check.cases[0].name])
 
     return {"prepare": prepare, "measure": measure, "profile": profile}
 

@@ -134,7 +134,11 @@ class Results:
             row["tokens_per_s"] = case.target_tokens / row["ms"] * 1e3
             row["share"] = case.flops / row["ms"] / 1e9 / self._peak
         self._path.write_text(json.dumps(self.rows, indent=1))
-        short = {k: v for k, v in figures.items() if k != "kernels" and not k.endswith("_each")}
+        short = {
+            k: v
+            for k, v in figures.items()
+            if k not in ("kernels", "parts") and not k.endswith("_each")
+        }
         print(f"{check.name}: {short}", file=sys.stderr, flush=True)
 
     def table(self) -> str:
@@ -256,13 +260,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--data-dir", type=Path, help=data)
     parser.add_argument("--minutes", type=float, default=8, help="time limit; default: 8")
     parser.add_argument("--peak", type=float, default=989, help="TFLOP/s of the card; default: 989")
-    parser.add_argument(
-        "--profile",
-        nargs="+",
-        metavar="PATTERN",
-        default=[],
-        help="record slowest kernels of these",
-    )
+    profile = "record the kernels of these, by part: products, attention, loss, ..."
+    parser.add_argument("--profile", nargs="+", metavar="PATTERN", default=[], help=profile)
     parser.add_argument("--cpu", action="store_true", help="show with tiny sizes that this works")
     return parser.parse_args()
 

@@ -107,3 +107,41 @@ def test_a_worker_needs_a_gpu_unless_told_otherwise(monkeypatch, tmp_path):
     assert "sees no GPU here" in results.rows["ceilings"]["error"]
     bench.run([dataclasses.replace(gpu.shrunk(check), cases=())])
     assert results.rows["ceilings"]["device"] == "cpu"
+
+
+def test_kernels_are_counted_by_part_with_the_gaps_between_them():
+    found = _gpu_checks.by_part(
+        [
+            ("void cutlass::Kernel2<gemm_bf16>", 0, 4_000_000),
+            ("triton_per_fused_log_softmax_nll_0", 1_000_000, 1_000_000),  # beside the first one
+            ("cudnn_generated_fort_native_sdpa_fprop", 5_000_000, 2_000_000),
+            ("triton_red_fused_native_layer_norm_3", 7_000_000, 500_000),
+            ("triton_poi_fused_add_1", 7_500_000, 4_000),
+            ("triton_poi_fused_add_2", 7_504_000, 6_000),
+        ]
+    )
+    assert found == {
+        "attention": [1, 2.0],
+        "loss": [1, 1.0],
+        "products": [1, 4.0],
+        "normalization": [1, 0.5],
+        "small": [1, 0.004],
+        "other": [1, 0.006],
+        "gap": [1, 1.0],
+    }
+
+
+def test_a_profile_of_this_machine_has_its_products():
+    torch = pytest.importorskip("torch")
+    x = torch.ones(64, 64)
+    profile = _gpu_checks.torch_kernels(lambda: x @ x)
+    assert _gpu_checks.by_part(list(profile))["products"][0] == 2  # matmul, and mm in it
+
+
+def test_kernels_of_a_trace_of_jax_are_those_of_its_streams():
+    event = argparse.Namespace(name="gemm", start_ns=1, duration_ns=2)
+    lines = [argparse.Namespace(name=x, events=[event]) for x in ("Stream #1", "Steps", "tf_XLA")]
+    planes = [argparse.Namespace(name=x, lines=lines) for x in ("/device:GPU:0", "/host:CPU")]
+    kernels = _gpu_checks.trace_kernels
+    assert list(kernels(argparse.Namespace(planes=planes))) == [("gemm", 1, 2)]
+    assert list(kernels(argparse.Namespace(planes=planes[1:]))) == [("gemm", 1, 2)]
