@@ -34,9 +34,9 @@ def compile_function(
     """Compiles `function(model, *tensors, **options)` once per combination of shapes and options.
 
     TensorFlow and JAX compile the function. PyTorch runs it eagerly in inference mode, except that
-    `while_loop` records a step, and replays it. If `model.compiles` is False (see `Searchable`), every backend runs it
-    eagerly. Every call reads the model's current weights. The first call after `quantize` or
-    `enable_lora` recompiles the function.
+    `while_loop` records a step, and replays it. If `model.compiles` is False (see `Searchable`),
+    every backend runs it eagerly. Every call reads the model's current weights. The first call
+    after `quantize` or `enable_lora` recompiles the function.
 
     Example:
 
