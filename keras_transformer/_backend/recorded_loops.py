@@ -47,7 +47,7 @@ class RecordedLoops:
         # The last one is the one used last.
         step = self._steps[key] = self._steps.pop(key, None) or _Step([*fixed, *leaves])
         if len(self._steps) > MOST_GRAPHS:
-            self._steps.pop(next(iter(self._steps)), None)
+            del self._steps[next(iter(self._steps))]
         left, is_first = steps_left(*carried), True
         while left:
             *leaves, left = step(function, [*fixed, *leaves], is_first)
