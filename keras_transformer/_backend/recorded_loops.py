@@ -37,6 +37,17 @@ class RecordedLoops:
 
     def run(self, steps_left: Any, body: Any, carried: Any, given: Any, name: Any) -> Any:
         key = name, f"{keras.tree.map_structure(shape_and_dtype, (given, carried))}"
+        # The last one is the one used last.
+        step = self._steps[key] = self._steps.pop(key, _Step())
+        if len(self._steps) > MOST_GRAPHS:
+            self._steps.pop(next(iter(self._steps)), step)
+        left = steps_left(*carried)
+        if step.program is None and (step.steps_before > 0 or not left):
+            while left:
+                carried = body(given, *carried)
+                left = steps_left(*carried)
+                step.steps_before -= 1
+            return carried
         fixed, leaves = map(keras.tree.flatten, (given, carried))
 
         def function(*leaves: Any) -> list[Any]:
@@ -44,43 +55,32 @@ class RecordedLoops:
             new = body(inner[0], *inner[1])
             return [*keras.tree.flatten(new), steps_left(*new)]
 
-        # The last one is the one used last.
-        step = self._steps[key] = self._steps.pop(key, None) or _Step([*fixed, *leaves])
-        if len(self._steps) > MOST_GRAPHS:
-            del self._steps[next(iter(self._steps))]
-        left, is_first = steps_left(*carried), True
         while left:
-            *leaves, left = step(function, [*fixed, *leaves], is_first)
-            is_first = False
+            run = step.program or step.record
+            *leaves, left = run(function, [*fixed, *leaves])
         return keras.tree.pack_sequence_as(carried, leaves)
 
 
 class _Step:
-    """A step of loops with the same shapes. It may be called by several threads."""
+    """A step of loops with the same shapes. It may be used by several threads."""
 
-    def __init__(self, leaves: Sequence[Any]) -> None:
-        self._shapes = [shape_and_dtype(x) for x in leaves]
-        self._steps_before: float = STEPS_BEFORE
-        self._program: Callable[..., list[Any]] | None = None
+    def __init__(self) -> None:
+        self.steps_before: float = STEPS_BEFORE
+        self.program: Callable[..., list[Any]] | None = None
 
-    def __call__(
-        self, function: Callable[..., list[Any]], leaves: list[Any], is_first: bool
-    ) -> list[Any]:
+    def record(self, function: Callable[..., list[Any]], leaves: list[Any]) -> list[Any]:
         """Computes `function(*leaves)`: the new values of the last leaves, and the steps left."""
-        if self._program is not None:
-            return self._program(*leaves)
-        if not is_first or self._steps_before > 0:
-            self._steps_before -= 1
+        if self.steps_before == math.inf:  # A step is recorded once.
             return function(*leaves)
-        self._steps_before = math.inf  # is recorded once
+        self.steps_before = math.inf
         # Different tensors may be the same object, but not in every loop.
         leaves = [x.detach() if torch.is_tensor(x) else x for x in leaves]
         recorder = _Recorder(leaves)
         with recorder, _Reads(recorder):
             results = function(*leaves)
         after = [*leaves[: 1 - len(results)], *results[:-1]]
-        if all([shape_and_dtype(x) for x in x] == self._shapes for x in (leaves, after)):
-            self._program = recorder.program(results)
+        if [*map(shape_and_dtype, leaves)] == [*map(shape_and_dtype, after)]:
+            self.program = recorder.program(results)
         return results
 
 
@@ -131,7 +131,7 @@ class _Recorder(TorchDispatchMode):
         self._graph.output([self._node(x) for x in results])
         forward = torch.fx.GraphModule(torch.nn.Module(), self._graph).forward
         constants = self._constants
-        return lambda *leaves: forward(*leaves, *constants)
+        return lambda _, leaves: forward(*leaves, *constants)
 
 
 class _Reads(TorchFunctionMode):
