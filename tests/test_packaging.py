@@ -10,9 +10,9 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "keras_transformer"
 
 # The graph of a SavedModel, which its exporter imports in a process of the TensorFlow backend, and
-# the CUDA graphs of PyTorch, which are imported only on a GPU of the PyTorch backend.
+# what is imported only where its backend runs.
 OF_ONE_BACKEND = {"translation_graph.py", "cuda_graphs.py", "compiled_step.py", "jax_kernels.py"}
-OF_ONE_BACKEND |= {"fully_sharded.py", "graphed_step.py"}
+OF_ONE_BACKEND |= {"fully_sharded.py", "graphed_step.py", "recorded_loops.py"}
 
 # Files that are tested with those that use them.
 TESTED_WITH = {

@@ -20,8 +20,8 @@ from keras_transformer.capabilities import Capabilities
 # for GPUs are larger, and get 8 times as much.
 MAX_CACHE_BYTES = 2**27
 
-# The `GraphedLoops` of the compiled function that runs now, on PyTorch with a GPU of CUDA.
-_graphed_loops: ContextVar[Any] = ContextVar("graphed_loops", default=None)
+# The `GraphedLoops` or `RecordedLoops` of the compiled function that runs now, on PyTorch.
+_loops: ContextVar[Any] = ContextVar("loops", default=None)
 
 
 def compile_function(
@@ -33,10 +33,10 @@ def compile_function(
 ) -> Callable[..., Any]:
     """Compiles `function(model, *tensors, **options)` once per combination of shapes and options.
 
-    TensorFlow and JAX compile the function. PyTorch runs it eagerly in inference mode, except
-    `while_loop` on a GPU. If `model.compiles` is False (see `Searchable`), every backend runs it
-    eagerly. Every call reads the model's current weights. The first call after `quantize` or
-    `enable_lora` recompiles the function.
+    TensorFlow and JAX compile the function. PyTorch runs it eagerly in inference mode, except that
+    `while_loop` records a step, and replays it. If `model.compiles` is False (see `Searchable`),
+    every backend runs it eagerly. Every call reads the model's current weights. The first call
+    after `quantize` or `enable_lora` recompiles the function.
 
     Example:
 
@@ -80,7 +80,7 @@ def compile_function(
 
 
 def while_loop(steps_left: Any, body: Any, carried: tuple[Any, ...], given: Any, name: Any) -> Any:
-    """Repeats `body`, in a compiled function of PyTorch on a GPU by CUDA graphs.
+    """Repeats `body`, in a compiled function of PyTorch by CUDA graphs or a recorded step.
 
     `body` is a function of `given` and the loop's tensors `carried`, each of any nested structure.
     It may also read weights. `steps_left` is a function of `carried`. It returns an upper bound of
@@ -88,9 +88,9 @@ def while_loop(steps_left: Any, body: Any, carried: tuple[Any, ...], given: Any,
     every few steps, and may make more steps, within the bound. `name` is hashable and names what
     the loop computes.
     """
-    graphed = _graphed_loops.get()
-    if graphed is not None:
-        return graphed.run(steps_left, body, carried, given, name)
+    loops = _loops.get()
+    if loops is not None:
+        return loops.run(steps_left, body, carried, given, name)
 
     def step(*carried: Any) -> Any:
         new = body(given, *carried)
@@ -261,18 +261,19 @@ def _torch(bound: Callable[..., Any]) -> Callable[..., Any]:
     import torch
 
     @functools.cache
-    def loops() -> Any:
+    def loops(has_graphs: bool) -> Any:
         from keras_transformer._backend.cuda_graphs import GraphedLoops
+        from keras_transformer._backend.recorded_loops import RecordedLoops
 
-        return GraphedLoops()
+        return GraphedLoops() if has_graphs else RecordedLoops()
 
     @torch.inference_mode()
     def call(*tensors: Any, **options: Any) -> Any:
-        token = _graphed_loops.set(loops() if is_on_cuda() else None)
+        token = _loops.set(loops(is_on_cuda()))
         try:
             return bound(*tensors, **options)
         finally:
-            _graphed_loops.reset(token)
+            _loops.reset(token)
 
     return call
 

@@ -75,6 +75,21 @@ def _backward(epsilon: float, saved: Any, upstream: Any) -> tuple[Any, Any, Any]
 layer_normalization.defvjp(_forward, _backward)
 
 
+@jax.custom_vjp
+def relu(x: Any) -> Any:
+    """ReLU whose gradient needs the result only, so that XLA computes ReLU in the product before.
+
+    With `y > 0` in the gradient, XLA would compute it in a pass of its own.
+    """
+    return jnp.maximum(x, 0)
+
+
+relu.defvjp(
+    lambda x: (jnp.maximum(x, 0),) * 2,
+    lambda y, upstream: (jnp.where(y != 0, upstream, 0).astype(y.dtype),),
+)
+
+
 def largest_and_total(logits: Any) -> tuple[Any, Any]:
     """Returns the largest logit of each row, and the sum of exp(logit - largest), `(..., 1)`."""
 

@@ -21,6 +21,10 @@ MASKED_SCORE = -1e9
 # Devices of PyTorch and JAX on which layers use kernels that are faster there than their formulas.
 FUSED_DEVICES = ("cuda",)
 
+# Up to this number of scores (query positions times key positions), compiled steps of PyTorch use
+# the formula: on an H100, a step of the base model with 64 tokens takes 23.5 ms instead of 23.9.
+FEW_SCORES = 64 * 64
+
 
 def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
     """Works like `keras.ops.custom_gradient`, but raises errors of `function` unchanged.
@@ -109,7 +113,8 @@ def attend(
     There, a query whose keys are all padding attends to all of them: otherwise, its gradient is NaN
     on an H100 with 64 keys (issue 196678 of pytorch/pytorch). For the arguments and the result, see
     `AttentionPattern`. The result is None where the formula is to be used: on TensorFlow, on other
-    devices of JAX, and if values and keys have different widths.
+    devices of JAX, for few scores in compiled steps of PyTorch, and if values and keys differ in
+    width.
     """
     if keras.config.backend() == "tensorflow" or query.shape[-1] != value.shape[-1]:
         return None
@@ -120,6 +125,9 @@ def attend(
         return jax_kernels.attend(query, key, value, *given) if is_fused(query) else None
     import torch
 
+    is_compiled = torch._guards.TracingContext.try_get() is not None
+    if is_compiled and is_fused(query) and query.shape[2] * key.shape[2] <= FEW_SCORES:
+        return None
     query, key, value = (ops.convert_to_tensor(x) for x in (query, key, value))
     mask = None
     if padding_mask is not None:
@@ -141,12 +149,17 @@ def joined_affine(x: Tensor, layers: Sequence[Any]) -> list[Any] | None:
     if not is_fused(x) or any(layer.quantization_config or layer.lora_enabled for layer in layers):
         return None
     kernels, widths = [layer.kernel for layer in layers], [layer.units for layer in layers]
-    dtype = layers[0].compute_dtype
-    y = ops.matmul(ops.cast(x, dtype), ops.cast(ops.concatenate(kernels, axis=1), dtype))
+    dtype, bias = layers[0].compute_dtype, None
+    x, kernel = ops.cast(x, dtype), ops.cast(ops.concatenate(kernels, axis=1), dtype)
     if layers[0].use_bias:
-        y = y + ops.cast(ops.concatenate([layer.bias for layer in layers]), dtype)
+        bias = ops.cast(ops.concatenate([layer.bias for layer in layers]), dtype)
     if keras.config.backend() == "torch":
+        import torch
+
+        y = torch.nn.functional.linear(x, kernel.t(), bias)  # adds the bias in the product
         return list(y.split(widths, dim=-1))  # `ops.split` would wait for the GPU
+    y = ops.matmul(x, kernel)
+    y = y if bias is None else y + bias
     return ops.split(y, list(itertools.accumulate(widths))[:-1], axis=-1)
 
 
@@ -161,9 +174,13 @@ def one_pass_normalization(x: Any, gain: Any, bias: Any, epsilon: float) -> Any:
 
 
 def affine_relu(x: Tensor, kernel: Tensor, bias: Tensor) -> Any:
-    """Computes the ReLU of an affine map in one product on a GPU of PyTorch, otherwise None."""
-    if keras.config.backend() != "torch" or not is_fused(x):
+    """Computes the ReLU of an affine map in one product on a GPU. Otherwise, returns None."""
+    if not is_fused(x):
         return None
+    if keras.config.backend() == "jax":
+        from keras_transformer._backend.jax_kernels import relu
+
+        return relu(ops.matmul(x, kernel) + bias)
     x, kernel, bias = (ops.convert_to_tensor(z) for z in (x, kernel, bias))
     rows = ops.reshape(x, (-1, x.shape[-1]))
     return ops.reshape(_affine_relu()(rows, kernel, bias), (*x.shape[:-1], kernel.shape[-1]))

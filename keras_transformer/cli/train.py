@@ -136,6 +136,12 @@ def budget_command(recipe: str, options: BudgetOptions) -> None:
     click.echo(
         f"largest that fits into {limit:,.0f} MiB: --set training.tokens_per_batch={best.tokens}"
     )
+    total = loaded.training.tokens_per_batch * loaded.training.accumulation_steps
+    count = -(-total // best.tokens)
+    click.echo(
+        f"for the recipe's {total:,} tokens per optimizer step: --set "
+        f"training.tokens_per_batch={-(-total // count)} --set training.accumulation_steps={count}"
+    )
 
 
 def _show_try(tried: "Try") -> None:

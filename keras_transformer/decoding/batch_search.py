@@ -6,6 +6,7 @@ from keras import ops
 from keras_transformer._backend.compile_function import (
     compile_function,
     compiles_each_shape,
+    is_on_cuda,
     makes_graphs,
 )
 from keras_transformer.capabilities import Capabilities
@@ -43,8 +44,8 @@ class BatchSearch:
 
     On TensorFlow, if the model's `accepts_any_shape` is True, beam search uses one graph without
     XLA for the first `GRAPH_SENTENCES` sentences. Otherwise, on TensorFlow and JAX, batches have
-    few different shapes until `FEW_SHAPES_SENTENCES` sentences, and many afterwards. PyTorch
-    compiles nothing, so it always uses many shapes.
+    few different shapes until `FEW_SHAPES_SENTENCES` sentences, and many afterwards. So it is
+    on a GPU of PyTorch, which records each shape. On a CPU, it always uses many shapes.
     """
 
     def __init__(self, model: Searchable) -> None:
@@ -64,7 +65,8 @@ class BatchSearch:
             return IN_GRAPH
         if self.is_fixed and compiles_each_shape():
             return FIXED_SHAPES
-        is_short = compiles_each_shape() and self.num_sentences <= FEW_SHAPES_SENTENCES
+        is_compiled = compiles_each_shape() or is_on_cuda()  # or recorded
+        is_short = is_compiled and self.num_sentences <= FEW_SHAPES_SENTENCES
         return FEW_SHAPES if is_short else MANY_SHAPES
 
     def __call__(

@@ -48,6 +48,7 @@ class Check:
         jit_compile: Of training: "auto" is what users get.
         gigabytes: Memory of the GPU that the check takes at most, estimated.
         by_formulas: Whether layers are to do without the kernels that there are on GPUs.
+        inductor: An option of Inductor that is True if it is False otherwise, and the reverse.
         data: Folder of a recipe's text.
         on_cpu: Whether to show that the program works, on a CPU.
     """
@@ -59,6 +60,7 @@ class Check:
     jit_compile: bool | str = "auto"
     gigabytes: float = 4
     by_formulas: bool = False
+    inductor: str = ""
     data: str = ""
     on_cpu: bool = False
 
@@ -446,6 +448,10 @@ def actions_of(check: Check) -> Actions:
         require_gpu(check.backend)
     if check.by_formulas:
         use_formulas()
+    if check.inductor:
+        from keras_transformer.training.step.compiled_step import OPTIONS
+
+        OPTIONS[check.inductor] = not OPTIONS.get(check.inductor)
     return KINDS[check.kind](check)
 
 

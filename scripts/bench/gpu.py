@@ -42,8 +42,11 @@ DECODING = tuple(
     for name, batch_size, beam_size in (("beam 64x4", 64, 4), ("greedy 64x1", 64, 1), ("1x1", 1, 1))
 )
 TRAINING_GB = {"base": 8.6, "big": 16.0}
+VARIANTS = ("combo_kernels", "coordinate_descent_tuning", "max_autotune_gemm", "triton.enable_pdl")
+VARIANTS += ("triton.mix_order_reduction",)
 EXAMPLES = """examples:
   scripts/bench/gpu.py --out results
+  scripts/bench/gpu.py --out results --against older/gpu.json
   scripts/bench/gpu.py --out results --only 'train torch*' ceilings --profile 'train*'
   scripts/bench/gpu.py --out results --only 'recipe torch*' --data-dir tatoeba --minutes 10
   scripts/bench/gpu.py --out results --cpu
@@ -78,6 +81,9 @@ def all_checks(backends: Sequence[str], data: Path | None = None) -> Iterator[Ch
         for backend in backends:
             name, gigabytes = f"train {backend} {case.name} by formulas", 2 * TRAINING_GB[case.name]
             yield Check(name, "ours", backend, (case,), "auto", gigabytes, by_formulas=True)
+    for option in VARIANTS if "torch" in backends else ():
+        name, gigabytes = f"train torch base, other {option}", TRAINING_GB["base"]
+        yield Check(name, "ours", "torch", (base,), "auto", gigabytes, inductor=option)
     for backend in backends if data else ():
         name = f"recipe {backend} tatoeba_en_de"
         yield Check(name, "ours", backend, (), gigabytes=GIGABYTES, data=f"{data}")
@@ -100,7 +106,11 @@ def shrunk(check: Check) -> Check:
 def with_baseline(checks: Sequence[Check]) -> Iterator[Check]:
     """Puts before each training of this package the same one of the baseline's."""
     for check in checks:
-        if check.kind == "train" and check.engine == "ours" and not check.by_formulas:
+        if (
+            check.kind == "train"
+            and check.engine == "ours"
+            and not (check.by_formulas or check.inductor)
+        ):
             yield dataclasses.replace(check, name=f"{check.name} (baseline)")
         yield check
 
@@ -162,6 +172,20 @@ def _lines(name: str, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
         own = {"ms": row.get("ms"), "tokens/s": row.get("tokens_per_s")}
         own |= {"share": row.get("share"), "GB": row.get("gigabytes")}
         yield {"check": name, **empty, **own, **start, "note": note}
+
+
+def compared(rows: dict[str, Any], older: dict[str, Any]) -> str:
+    """A table of what both runs measured; a ratio above 1 means that this one is faster."""
+    now, then = (
+        {x["check"]: x["ms"] for name in run for x in _lines(name, run[name]) if x["ms"]}
+        for run in (rows, older)
+    )
+    lines = [
+        {"check": x, "ms": now[x], "older ms": then[x], "ratio": then[x] / now[x]}
+        for x in now.keys() & then.keys()
+    ]
+    formats = {"ms": ",.2f", "older ms": ",.2f", "ratio": ".3f"}
+    return table(sorted(lines, key=lambda x: x["ratio"]), formats) if lines else "nothing in common"
 
 
 class Bench:
@@ -258,6 +282,7 @@ def parse_arguments() -> argparse.Namespace:
         "also train and evaluate tatoeba_en_de, whose en-de.tsv or en-de.tsv.gz is in this folder"
     )
     parser.add_argument("--data-dir", type=Path, help=data)
+    parser.add_argument("--against", type=Path, help="gpu.json of an older run, to compare with")
     parser.add_argument("--minutes", type=float, default=8, help="time limit; default: 8")
     parser.add_argument("--peak", type=float, default=989, help="TFLOP/s of the card; default: 989")
     profile = "record the kernels of these, by part: products, attention, loss, ..."
@@ -288,6 +313,8 @@ def main() -> None:
         for group in waves(chosen_checks(options)):
             bench.run(group)
     print(results.table())
+    if options.against:
+        print(compared(results.rows, json.loads(options.against.read_text())))
 
 
 if __name__ == "__main__":

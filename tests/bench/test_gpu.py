@@ -45,6 +45,26 @@ def test_checks_are_chosen_by_patterns_and_a_baseline_goes_first():
     assert not any(check.name.endswith("big") for check in chosen)
 
 
+def test_a_run_is_compared_with_what_an_older_run_measured_too():
+    rows = {
+        "train torch base": {"ms": 20.0},
+        "decode torch": {"1x1": {"ms": 4.0, "tokens_per_s": 1.0}},
+    }
+    older = {"train torch base": {"ms": 30.0}, "decode torch": {"error": "Why"}, "new": {"ms": 1.0}}
+    shown = gpu.compared(rows, older).splitlines()
+    assert [line.split()[-3:] for line in shown[1:]] == [["20.00", "30.00", "1.500"]]
+    assert gpu.compared(rows, {}) == "nothing in common"
+
+
+def test_variants_turn_an_option_of_inductor(monkeypatch):
+    compiled_step = pytest.importorskip("keras_transformer.training.step.compiled_step")
+    monkeypatch.setattr(compiled_step, "OPTIONS", {"combo_kernels": True})
+    for check in gpu.chosen_checks(options(only=["train torch base, other*"], cpu=True)):
+        monkeypatch.setattr(_gpu_checks, "KINDS", {"train": lambda check: {}})
+        _gpu_checks.actions_of(from_json(to_json(check)))
+    assert compiled_step.OPTIONS == {x: x != "combo_kernels" for x in gpu.VARIANTS}
+
+
 def test_a_recipe_is_trained_and_evaluated_if_its_text_is_given(monkeypatch):
     assert not gpu.chosen_checks(options(only=["recipe*"]))
     (check, _) = gpu.chosen_checks(options(only=["recipe*"], data_dir=Path("text"), cpu=True))

@@ -126,11 +126,12 @@ def test_every_try_is_a_line_and_the_last_line_names_the_setting(recipe, data, m
 
     monkeypatch.setattr(token_budget, "find_token_budget", find)
     shown = succeeds("budget", recipe, "--memory", 0.5, "--set", f"data.directory={data}")
-    header, too_much, fits, last = shown.splitlines()
+    header, too_much, fits, largest, last = shown.splitlines()
     assert header.split()[0] == "tokens"
     assert too_much.split() == "2,048 128 x 32 x 16 too much".split()
     assert fits.split() == "1,024 64 x 32 x 16 300 0.50 2,048".split()
-    assert last == "largest that fits into 512 MiB: --set training.tokens_per_batch=1024"
+    assert largest == "largest that fits into 512 MiB: --set training.tokens_per_batch=1024"
+    assert last.startswith("for the recipe's ") and " tokens per optimizer step: --set " in last
 
 
 def test_killed_at_any_rename_the_run_has_a_model(run, monkeypatch):

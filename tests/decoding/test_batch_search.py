@@ -121,6 +121,15 @@ def test_one_graph_finds_what_search_finds_in_batches_of_all_sizes():
             assert_equal(found, search(model, request, max_length=max_length, options=options))
 
 
+@pytest.mark.once  # on PyTorch
+def test_shapes_that_a_gpu_of_pytorch_records_are_few(monkeypatch):
+    strategy = make_strategy(FixedModel(), SearchOptions())
+    assert BatchSearch(FixedModel()).shapes(10, strategy) is MANY_SHAPES
+    monkeypatch.setattr("keras_transformer.decoding.batch_search.is_on_cuda", lambda: True)
+    assert BatchSearch(FixedModel()).shapes(10, strategy) is FEW_SHAPES
+    assert BatchSearch(FixedModel()).shapes(10**6, strategy) is MANY_SHAPES
+
+
 class NumpyModel(PrefixModel):
     """Computes with NumPy, which no backend compiles."""
 

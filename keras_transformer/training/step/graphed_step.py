@@ -58,7 +58,7 @@ class GraphedStep:
             return self._step(batch)
         for own, given in zip(*map(keras.tree.flatten, (recording.batch, batch)), strict=True):
             if own is not None:
-                own.copy_(ops.convert_to_tensor(given))
+                own.copy_(_pinned(given, own.is_cuda), non_blocking=True)
         recording.graph.replay()
         return {name: value.clone() for name, value in recording.result.items()}
 
@@ -100,6 +100,13 @@ class GraphedStep:
                 f"step can't be recorded. Use `jit_compile=False`. The reason: {reason}"
             )
         warnings.warn(f"Training is slow: no CUDA graphs, because {reason}", stacklevel=2)
+
+
+def _pinned(x: Any, for_cuda: bool) -> torch.Tensor:
+    """Moves an array to memory from which a GPU copies while Python makes the next batch."""
+    with keras.device("cpu"):
+        x = x if torch.is_tensor(x) else ops.convert_to_tensor(x)
+    return x.pin_memory() if for_cuda and not x.is_cuda else x
 
 
 class _Recording(NamedTuple):

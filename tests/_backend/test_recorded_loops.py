@@ -1,0 +1,106 @@
+"""Searches of PyTorch that replay a recorded step, and loops that can't be recorded."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer import SamplingOptions, SearchOptions
+from keras_transformer._backend import compile_function
+from keras_transformer.decoding.batch_search import MANY_SHAPES, BatchSearch
+from keras_transformer.decoding.decoding_loop import make_strategy
+from keras_transformer.decoding.request import Request
+from keras_transformer.models import Transformer
+
+torch = pytest.importorskip("torch")
+recorded_loops = pytest.importorskip("keras_transformer._backend.recorded_loops")
+
+pytestmark = pytest.mark.once  # on PyTorch
+
+
+@pytest.fixture
+def programs(monkeypatch):
+    """The programs of recorded steps, or None where that failed."""
+    made, program = [], recorded_loops._Recorder.program
+    monkeypatch.setattr(
+        recorded_loops._Recorder, "program", lambda *x: made.append(program(*x)) or made[-1]
+    )
+    monkeypatch.setattr(recorded_loops, "STEPS_BEFORE", 2)
+    return made
+
+
+def searches(options, quantize):
+    """Searches of one model with short limits and without, and after a change of its weights."""
+    keras.utils.set_random_seed(5)
+    sizes = {"num_layers": 1, "d_model": 8, "num_heads": 2, "d_ff": 16}
+    model = Transformer(20, **sizes, dtype="float32" if quantize else "mixed_bfloat16")
+    generator = np.random.default_rng(2)
+    request = Request(generator.integers(4, 20, (10, 5), "int32"))
+    if isinstance(options, SamplingOptions):
+        request = request._replace(random_numbers=generator.random((10, 2, 30)))
+    elif options.beam_size == 3:
+        request = request._replace(required_ids=np.full((10, 1, 1), 7, "int32"))
+    short = request._replace(max_lengths=generator.integers(2, 10, 10))
+    run, strategy = BatchSearch(model), make_strategy(model, options)
+    found = [run(x, strategy, 30, MANY_SHAPES) for x in (short, request)]
+    model.set_weights([x * 1.5 for x in model.get_weights()])
+    if quantize:
+        model.quantize("int8")
+    return [*found, run(request, strategy, 30, MANY_SHAPES)]
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
+@pytest.mark.parametrize(
+    "options, quantize",
+    [
+        (SearchOptions(n_best=4), True),
+        (SearchOptions(beam_size=1), False),
+        (SearchOptions(beam_size=3), False),
+        (SearchOptions(coverage_penalty=0.2, no_repeat_ngram_size=2), False),
+        (SamplingOptions(num_samples=2, top_k=5), False),
+    ],
+    ids=["beam", "greedy", "required", "rules", "sampling"],
+)
+def test_replayed_searches_are_equal_bit_for_bit(programs, monkeypatch, options, quantize):
+    found = searches(options, quantize)
+    assert programs and None not in programs
+    monkeypatch.setattr(recorded_loops, "STEPS_BEFORE", np.inf)
+    for a, b in zip(searches(options, quantize), found, strict=True):
+        for name, x, y in zip(a._fields, a, b, strict=True):
+            np.testing.assert_array_equal(x, y, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "body, can_repeat",
+    [
+        (lambda x: x + (2 if x[0] < 3 else 1), False),
+        (lambda x: x + float(x.tolist()[0] < 3), False),
+        (lambda x: x + float(ops.convert_to_numpy(x)[0] < 3), False),
+        (lambda x: x + x[x > 2].sum(), False),
+        (lambda x: x.data + 1, False),
+        (lambda x: torch.cat([x, x[:1]]), False),
+        (lambda x: x + torch.tensor([1.0]).add_(1.0), True),
+        (lambda x: x.split(1)[0] + x.max(0).values, True),
+    ],
+    ids=["item", "tolist", "numpy", "choice", "data", "growing", "constant", "several"],
+)
+def test_a_step_is_repeated_only_if_no_value_decides_in_python(programs, body, can_repeat):
+    class Model:
+        compiles = True
+
+    def loop(model, x, count):
+        def steps_left(x, count):
+            return count
+
+        def step(_, x, count):
+            return body(x), count - 1
+
+        return compile_function.while_loop(steps_left, step, (x, count), None, "loop")[0]
+
+    compiled = compile_function.compile_function(loop, Model())
+    for _ in range(3):
+        expected = torch.tensor([0.5])
+        for _ in range(6):
+            expected = body(expected)
+        assert compiled(torch.tensor([0.5]), torch.tensor(6)).tolist() == expected.tolist()
+    assert len(programs) <= 1 and any(programs) == can_repeat
