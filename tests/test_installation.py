@@ -21,6 +21,7 @@ ROOT = Path(__file__).parent.parent
 
 pytestmark = pytest.mark.slow
 
+TOPLEVEL = "keras_transformer,keras_transformer_cli.py"
 SETTINGS = """\
 data.generator={train: 200, validation: 8, test: 8}
 tokenizer.vocabulary_size=100
@@ -85,7 +86,7 @@ def built(folder):
 def test_wheel_and_sdist_contain_what_they_should(built):
     tools, sdist, wheel = built
     tools.run("twine", "check", "--strict", sdist, wheel)
-    tools.run("check-wheel-contents", "--toplevel", "keras_transformer", wheel)
+    tools.run("check-wheel-contents", "--toplevel", TOPLEVEL, wheel)
     tracked = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines()
     package = {name for name in tracked if name.startswith("keras_transformer/")}
     data = {name for name in tracked if re.match("recipes/|saved_models/.+/", name)}
