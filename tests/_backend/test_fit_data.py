@@ -200,7 +200,8 @@ def test_weights_may_begin_with_whole_numbers(weights, size, model):
             {"source_ids": y, "target_ids": y, "labels": y[::-1], "sample_weight": factor * weight}
             for y, weight in zip(([6, 5, 3], [9, 3]), map(np.asarray, weights), strict=True)
         ]
-        losses.append(model.evaluate(rows, batch_size=size, verbose=0)[0])
+        found = model.evaluate(rows, batch_size=size, verbose=0, return_dict=True)
+        losses.append(found["loss"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
