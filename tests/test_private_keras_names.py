@@ -81,6 +81,7 @@ OWN = {
     "_encode",
     "_metrics",
     "_model",
+    "_nodes",
     "_pair",
     "_pool",
     "_resize",

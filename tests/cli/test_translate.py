@@ -242,12 +242,12 @@ def test_options_reach_the_translator(run, monkeypatch):
 
     monkeypatch.setattr(OPEN, record)
     words = ("--beam-size", 3, "--min-length", 2, "--overlong", "truncate", "--checkpoint", "2")
-    words += ("--copy-unknown", "characters", "--as-written")
+    words += ("--copy-unknown", "characters", "--as-written", "--target-language", "fr")
     succeeds("translate", run, *words, "--batch-tokens", 8, "--shortlist", input="one\n")
     ((options, others),) = seen
     assert (options.beam_size, options.min_length, options.length_penalty) == (3, 2, 0.6)
     text = {"overlong": "truncate", "copy_unknown": "characters", "as_written": True}
-    text["engine"] = "keras"
+    text |= {"engine": "keras", "source_language": None, "target_language": "fr"}
     assert others == {**text, "use_shortlist": True, "checkpoint": 2, "tokens_per_batch": 8}
 
 

@@ -89,7 +89,7 @@ class Letters:
     """A tokenizer with one piece per letter: "a" is id 4."""
 
     pad_id, unk_id, bos_id, eos_id = PAD, UNK, BOS, EOS
-    source_prefix_ids, target_prefix_ids, source_eos = [], [], True
+    source_prefix_ids, target_prefix_ids, source_pieces, source_eos = [], [], [], True
     split_tag, tag_ids = Tokenizer.split_tag, {}
     frame_source, frame_target = Tokenizer.frame_source, Tokenizer.frame_target
 
