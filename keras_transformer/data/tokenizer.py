@@ -308,6 +308,8 @@ class Tokenizer:
         Without `source` or `target`, the language stays. Raises `UserError` if there is no such
         piece.
         """
+        if not (source or target):
+            return self
         found = (_LANGUAGE.fullmatch(piece) for piece in self.source_pieces)
         pieces = {next(filter(None, x.groups())): x[0] for x in found if x}
         for name in filter(None, (source, target)):

@@ -83,8 +83,6 @@ class CTranslate2Translator(BaseTranslator):
         try:
             max_length = json.loads((directory / "config.json").read_bytes())["max_length"]
             tokenizer = Tokenizer.load(directory / "tokenizer")
-            if source_language or target_language:
-                tokenizer = tokenizer.with_languages(source_language, target_language)
             self._model = engine.Translator(
                 str(directory),
                 inter_threads=NUM_WORKERS,
@@ -93,6 +91,7 @@ class CTranslate2Translator(BaseTranslator):
             )
         except (OSError, KeyError, TypeError, ValueError, RuntimeError, UserError) as error:
             raise UserError(f"{directory} is not an export for CTranslate2: {error}") from None
+        tokenizer = tokenizer.with_languages(source_language, target_language)
         super().__init__(tokenizer, max_length, options, overlong, copy_unknown, word_forms)
         self._source_pieces, pieces = tokenizer.source_pieces, tokenizer.target_pieces
         self._target_ids = {piece: id for id, piece in enumerate(pieces)}

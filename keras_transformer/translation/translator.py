@@ -179,10 +179,9 @@ class Translator(BaseTranslator):
         models = [
             open_model(one, checkpoint, for_inference=True, tokenizer=tokenizer) for one in opened
         ]
-        if source_language or target_language:
-            tokenizer = tokenizer.with_languages(source_language, target_language)
-            for model in models:
-                vars(model)["tokenizer_files"] = tokenizer.files
+        tokenizer = tokenizer.with_languages(source_language, target_language)
+        for model in models:
+            vars(model)["tokenizer_files"] = tokenizer.files
         model = models[0] if len(models) == 1 else Ensemble(models)
         options = options or run.recipe.evaluation.search_options()
         shortlist = open_shortlist(run, tokenizer) if use_shortlist else None
