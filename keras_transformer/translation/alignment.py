@@ -1,6 +1,7 @@
 """Aligns the words of a sentence and its translation by the attention between their pieces."""
 
 import itertools
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -64,11 +65,12 @@ def memberships(pieces: Sequence[tuple[int, int]], of_words: Offsets) -> np.ndar
 
     A piece of white space belongs to the word that follows.
     """
-    starts, ends = np.reshape(pieces, (-1, 2)).T[..., None]
-    firsts, lasts = np.reshape(of_words, (-1, 2)).T
-    found = (starts < lasts) & (firsts < ends)
-    following = (starts < lasts) & (np.cumsum(starts < lasts, axis=1) == 1)
-    return np.where(found.any(axis=1, keepdims=True), found, following).astype(float)
+    starts, ends = [start for start, _ in of_words], [end for _, end in of_words]
+    found = np.zeros((len(pieces), len(of_words)))
+    for row, (start, end) in zip(found, pieces, strict=True):
+        first = bisect_right(ends, start)
+        row[first : max(bisect_left(starts, end), first + 1)] = 1
+    return found
 
 
 def word_shares(attention: np.ndarray, of_source: np.ndarray, of_target: np.ndarray) -> np.ndarray:

@@ -31,7 +31,7 @@ _END = (
     rf"(?:(?<=\s)|(?!\p{{SB=SContinue}}))(?=\S)"
 )
 _LOWER_CASE = rf"(?:(?!{_STOP}|{_DOT})\P{{L}})*+\p{{Ll}}"
-_SENTENCE_END = rf"{_END}(?(stop)|(?!{_LOWER_CASE}))"
+_SENTENCE_END = regex.compile(rf"{_END}(?(stop)|(?!{_LOWER_CASE}))")
 # A vowel stays with its consonant, also where Thai and Lao write it before or after.
 _CHARACTER = r"\p{LOE}*\X(?:\P{LOE}(?<=\p{InSC=Vowel_Dependent}))*"
 _HALVED = (r"\s+|(?<=[，、；：])(?![，、；：])", _CHARACTER)
@@ -41,7 +41,7 @@ _QUOTES = "\"'“”‘’«»„"
 
 def sentence_ends(text: str) -> list[int]:
     """Returns the places after the sentences of a text, and after the spaces that follow them."""
-    return [found.end() for found in regex.finditer(_SENTENCE_END, text)]
+    return [found.end() for found in _SENTENCE_END.finditer(text)]
 
 
 def split_overlong(text: str, is_short: Callable[[str], bool]) -> list[str]:

@@ -14,9 +14,11 @@ import regex
 from keras_transformer._files import read_json, write_text
 from keras_transformer.errors import UserError
 
-_WORD = r"\p{L}[\p{L}\p{M}]*+"
+_WORD = regex.compile(r"\p{L}[\p{L}\p{M}]*+")
 # A word that does not begin a sentence.
-_INNER_WORD = regex.compile(rf"(?<![\p{{L}}\p{{M}}])(?<=[\p{{L}}\p{{M}},;]\s|\p{{L}}['’]){_WORD}")
+_INNER_WORD = regex.compile(
+    rf"(?<![\p{{L}}\p{{M}}])(?<=[\p{{L}}\p{{M}},;]\s|\p{{L}}['’]){_WORD.pattern}"
+)
 _OPEN_END = regex.compile(r"[\p{L}\p{M}\p{N}][\p{Pe}\p{Pf}\"']*$")
 # A single mark that ends a sentence. Quotes and brackets may follow.
 _FINAL_MARK = regex.compile(r"(?<!\p{P})[\p{SB=STerm}\p{SB=ATerm}](?=[\p{Pe}\p{Pf}\"']*$)")
@@ -132,7 +134,7 @@ class WordForms:
     def rewritten(self, line: str, kept: Collection[str] = ()) -> Rewritten:
         """Returns a line as the model reads it. The words `kept` neither count nor change."""
         line = line.strip()
-        places = [x.span() for x in regex.finditer(_WORD, line) if x[0] not in kept]
+        places = [x.span() for x in _WORD.finditer(line) if x[0] not in kept]
         if not (self.forms and places):
             return Rewritten(line)
         is_closed = bool(self.final_mark and _OPEN_END.search(line))
