@@ -34,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if os.environ.get("KERAS_BACKEND") == "jax" and not version("jax").startswith("0.10."):
         return  # A JAX that does not know one of these flags ends the process.
     flags = "--xla_cpu_parallel_codegen_split_count=1"
-    if "not slow" in config.option.markexpr or os.environ.get("KERAS_BACKEND") == "jax":
+    if _is_quick(config) or os.environ.get("KERAS_BACKEND") == "jax":
         flags += (
             " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
             "--xla_cpu_use_fusion_emitters=false"
@@ -44,10 +44,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 # Tests in these folders may depend on the backend; of the others, those marked `each_backend` do.
 EACH = {"_backend", "decoding", "layers", "models"}
+# Long tests that the quick suite runs on one backend, and `scripts/test --slow` on each.
+IF_SLOW = "each_backend_if_slow"
 
 
 def _depends_on_backend(path: Path) -> bool:
     return path.relative_to(Path(__file__).parent).parts[0] in EACH
+
+
+def _is_quick(config: pytest.Config) -> bool:
+    return "not slow" in config.option.markexpr
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -57,14 +63,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     text = collection_path.read_text(encoding="utf-8")
     if _depends_on_backend(collection_path):
         return re.search("^pytestmark = .*mark.once", text, re.MULTILINE) is not None or None
-    return "each_backend" not in text or None
+    return "each_backend" not in (text.replace(IF_SLOW, "") if _is_quick(config) else text) or None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks tests that `scripts/test` runs on one backend only."""
     for item in items:
-        if not (_depends_on_backend(item.path) or item.get_closest_marker("each_backend")):
+        is_long = item.get_closest_marker(IF_SLOW) is not None
+        on_each = (
+            _depends_on_backend(item.path) or is_long or item.get_closest_marker("each_backend")
+        )
+        if not on_each or (is_long and _is_quick(item.config)):
             item.add_marker(pytest.mark.once)
 
 

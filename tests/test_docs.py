@@ -63,7 +63,7 @@ def marks_of(page):
     return [pytest.mark.slow] * is_slow + [pytest.mark.once] * once
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 @pytest.mark.parametrize(
     "page",
     [pytest.param(page, id=name_of(page), marks=marks_of(page)) for page in WITH_PYTHON],

@@ -75,6 +75,7 @@ def test_other_vocabularies_are_refused():
         Ensemble(models)
 
 
+@pytest.mark.each_backend_if_slow
 @pytest.mark.parametrize("is_nested", [pytest.param(False, marks=pytest.mark.once), True])
 def test_a_compiled_search_notices_that_a_model_is_quantized(is_nested):
     last = transformer(1)

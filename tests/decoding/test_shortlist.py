@@ -79,6 +79,7 @@ def test_tokens_of_constraints_are_added():
     assert {12, 4} <= set(found.ids[1, 0].tolist())
 
 
+@pytest.mark.each_backend_if_slow
 @pytest.mark.parametrize("variant", ["logits_bias", *once("sinusoidal", "own_output_matrix")])
 def test_all_tokens_give_the_search_of_a_keras_model(variant):
     model = small_model(variant)

@@ -41,7 +41,7 @@ def assert_same_as_bert(encoder, pooler, backbone, segment_ids):
     np.testing.assert_allclose(to_numpy(pooler(states[:, 0])), pooled, atol=1e-4)
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 def test_bert_is_the_same_there_and_back(monkeypatch):
     backbone = new_backbone("Bert", num_segments=3)
     presets = {"bert_tiny_en_uncased": backbone}

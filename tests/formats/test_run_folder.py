@@ -98,7 +98,7 @@ def test_a_quantized_model_is_not_merged():
         merge_lora(model)
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 @pytest.mark.parametrize(
     "kind", ["fitted", *once("trainer", "adapted", "float16", "mixed_bfloat16")]
 )

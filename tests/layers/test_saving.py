@@ -166,6 +166,7 @@ def adapted_model(kind):
     return keras.Model(inputs, keras.layers.Dense(1)(x)), layer
 
 
+@pytest.mark.each_backend_if_slow
 @pytest.mark.parametrize(
     "kind",
     [Encoder, *(pytest.param(x, marks=ONCE) for x in (EncoderLayer, DecoderLayer, Decoder))],

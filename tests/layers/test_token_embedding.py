@@ -207,6 +207,7 @@ def test_padding_changes_nothing_without_a_mask_by_name(new):
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+@pytest.mark.each_backend_if_slow
 def test_the_mask_reaches_the_loss_and_a_mask_by_name_wins(tmp_path):
     model, tokens = functional(), np.random.default_rng(1).integers(1, V, (B, T)).astype("int32")
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))

@@ -247,6 +247,7 @@ def test_a_copy_is_the_same_model(change, way, tmp_path):
     assert_same_model(model, COPIES[way](model, tmp_path), TOLERANCES.get(change, 1e-4))
 
 
+@pytest.mark.each_backend_if_slow
 @QUIET
 @pytest.mark.parametrize("change", ["lora", pytest.param("int8", marks=pytest.mark.slow)])
 def test_keras_own_export_equals_the_model(change, tmp_path):

@@ -53,6 +53,7 @@ def test_agrees_with_reference(variant):
     np.testing.assert_allclose(to_numpy(model(token_ids)), expected, atol=1e-5)
 
 
+@pytest.mark.each_backend_if_slow
 @pytest.mark.parametrize(
     "variant",
     [pytest.param(x, marks=[pytest.mark.slow] * (x != "rotary")) for x in VARIANTS],
@@ -84,6 +85,7 @@ def test_initial_weights_are_those_of_gpt2():
             assert weight.name == "gamma" or not to_numpy(weight).any()
 
 
+@pytest.mark.each_backend_if_slow
 def test_saved_is_loaded_and_trains_on_with_sliced_logits(tmp_path):
     model = new_model(name="a_name", dropout_rate=0.0, attention_dropout_rate=0.0)
     _, token_ids = prompts_of(model, [9, 9, 5, 2])

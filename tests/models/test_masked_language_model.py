@@ -52,6 +52,7 @@ def test_logits_are_those_of_the_reference(num_segments):
     np.testing.assert_allclose(to_numpy(model(inputs)), logits, atol=1e-5)
 
 
+@pytest.mark.each_backend_if_slow
 def test_saved_model_and_tagger_on_its_encoder_load_with_safe_mode(tmp_path):
     model = new_model(dtype="mixed_bfloat16")
     model.encoder.trainable = False

@@ -104,6 +104,7 @@ def test_a_scope_of_keras_changes_no_training(name):
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
+@pytest.mark.each_backend_if_slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -147,6 +148,7 @@ def test_float16_weights_stay_finite(options):
     assert all(np.isfinite(to_numpy(weight)).all() for weight in model.weights)
 
 
+@pytest.mark.each_backend_if_slow
 @pytest.mark.parametrize(
     "method, slices",
     [("fit", False), *once(("train_on_batch", True), ("evaluate", True), ("predict", False))],

@@ -51,6 +51,7 @@ def check(model, data, expected):
     return found.keys()
 
 
+@pytest.mark.each_backend_if_slow
 def test_a_model_brings_its_loss_and_metrics_and_keeps_them_when_saved(tmp_path):
     model = new_model()
     model.compile("adam")
@@ -195,6 +196,7 @@ def data_of(kind, x, y):
     return ((x, y) for _ in range(2)) if kind == "generator" else Batches((x, y))
 
 
+@pytest.mark.each_backend_if_slow
 @pytest.mark.parametrize("kind", ["generator", *once("PyDataset")])
 def test_the_first_batch_of_any_data_is_looked_at(kind):
     model = new_model()

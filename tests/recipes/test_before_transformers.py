@@ -156,7 +156,7 @@ def test_a_shortlist_limits_the_tokens(name):
     assert (to_numpy(limited)[:, :, 0] == -np.inf).all()
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 @on_each_backend
 def test_saved_is_loaded_and_trains_on(name, tmp_path):
     model = new_model(name, name="a_name")
@@ -243,7 +243,7 @@ def test_recorded_attention_is_that_of_the_reference(name, module, function, ind
             assert not each.weights[row, 0, :, weights.shape[-1] :].any()
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 @pytest.mark.filterwarnings("ignore:Model doesn't support `jit_compile=True`")
 def test_training_asks_for_no_program_that_cannot_be_compiled():
     """On TensorFlow, XLA cannot compile the gradient of the loop over target tokens."""

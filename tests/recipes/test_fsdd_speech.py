@@ -87,7 +87,7 @@ def test_steps_equal_the_call(model):
         np.testing.assert_allclose(to_numpy(logits)[:, 0], expected[:, position], atol=1e-5)
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 def test_beam_search_writes_the_same_alone_and_in_a_batch(recipe, model):
     x = list(spectrograms())
     together = recipe["written"](model, x, beam_size=3)

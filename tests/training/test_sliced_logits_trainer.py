@@ -46,7 +46,7 @@ def assert_same_weights(trainer, model):
             np.testing.assert_allclose(to_numpy(own), to_numpy(other), atol=2e-5)
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 @pytest.mark.parametrize(
     "variant",
     ["sinusoidal", *once("all_of_opennmt"), pytest.param("all_at_once", marks=pytest.mark.slow)],
@@ -157,7 +157,7 @@ def test_r_drop_passes_the_model_twice_in_training_alone():
     assert trained["loss"] > tested["loss"]
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 def test_simcut_compares_with_a_text_in_which_whole_vectors_are_cut():
     alpha, rate = 3.0, 0.4
     model = new_model(dropout_rate=0.0, num_layers=1)
@@ -205,7 +205,7 @@ def test_a_teacher_of_another_size_has_its_share_of_the_loss(dtype, tolerance, t
     assert keras.saving.load_model(tmp_path / "model.keras").count_params() == model.count_params()
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 def test_a_student_that_equals_its_teacher_stays_as_it_is():
     model, teacher = (new_model(dropout_rate=x, num_layers=1) for x in (0.0, 0.5))
     inputs, before = inputs_of(model), model.get_weights()
@@ -240,7 +240,7 @@ def test_cut_vectors_are_zero_and_no_other_vector_changes():
     np.testing.assert_array_equal(second[~is_cut], vectors[~is_cut])
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 def test_a_step_updates_the_batch_statistics_once():
     trainer = new_trainer("batch_normalization")
     model = new_model("batch_normalization", dropout_rate=0.0, num_layers=1)

@@ -62,7 +62,7 @@ def test_prompts_of_different_lengths_do_not_change_each_other(generator, option
     assert len({x.ids for hypotheses in together for x in hypotheses}) == 2 * len(PROMPTS)
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 def test_eos_ends_a_continuation(generator):
     options = SearchOptions(beam_size=1, max_length=LENGTH)
     (ids,) = (x.ids for (x,) in generator.generate(PROMPTS[:1], options))

@@ -133,7 +133,7 @@ def test_mixed_precision_computes_in_float32_where_that_is_faster(run, dtype):
     assert_same_weights(model, trained)
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 @pytest.mark.parametrize("change", ["int8", *once("lora", "frozen")])
 def test_a_changed_model_computes_in_float32_as_its_twin_does(run, change):
     model = tiny_model(dtype="mixed_bfloat16")

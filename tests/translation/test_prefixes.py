@@ -45,7 +45,7 @@ def model():
     return model
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 def test_search_begins_with_the_prefix_which_no_text_has(plain, tokenizer, model):
     (forced,) = tokenizer.target_prefix_ids
     translator = Translator(model, tokenizer, SearchOptions(beam_size=3, n_best=3, max_length=9))

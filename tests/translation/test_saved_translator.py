@@ -40,7 +40,7 @@ def model(tokenizer) -> Transformer:
     return model
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 def test_a_trained_model_has_its_tokenizer_and_one_file_is_a_translator(model, tokenizer, tmp_path):
     options = SearchOptions(beam_size=2, length_penalty=1.5, max_length=9)
     translator = Translator(model, options=options)

@@ -65,7 +65,7 @@ class _OwnModel(keras.Model):
         return self.decoder_layer(self.encoder_layer(x, padding_mask=padding_mask(x[:, :, 0])))
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 def test_any_model_with_attention_layers_works_also_with_dropout_and_gradient_checkpointing():
     x = np.ones((1, 5, 6), "float32")
     x[:, 3:] = 0

@@ -66,6 +66,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.each_backend_if_slow
 def test_contract_of_the_stack(x, padding_mask, tmp_path):
     arguments = {"num_layers": 2, "d_model": D, "num_heads": H, "d_ff": F, **OPTIONS}
     arguments["kernel_regularizer"] = keras.regularizers.L2(0.01)  # an object

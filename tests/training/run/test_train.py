@@ -128,7 +128,7 @@ def test_weight_decay_shrinks_matrices_and_the_cosine_ends_at_zero(tmp_path):
     np.testing.assert_allclose([float(schedule(x)) for x in (1, 5, 9)], [0.1, 0.05, 0], atol=1e-7)
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 def test_leaves_a_complete_run_folder(whole):
     run, printed = whole
     names = {path.name for path in run.directory.iterdir()}
