@@ -4,7 +4,7 @@ import json
 import math
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -103,19 +103,28 @@ class CTranslate2Translator(BaseTranslator):
         options: SearchOptions,
         constraints: TargetConstraints,
         advance: Advance,
-        alignments: bool,
+        aligned: Collection[int],
     ) -> list[list[Hypothesis]]:
         _refuse(["prefixes, required or forbidden words"] * bool(constraints))
         check_not_forked("ctranslate2")
         limits = list(map(self._limit(options), (len(part.ids) for part in parts)))
         found: list[list[Hypothesis]] = [[]] * len(parts)
+        aligned = frozenset(aligned)
         # A call has one maximum length, and one call is much faster than one for each length. Where
         # all hypotheses end within a part's own limit, they are those of a search with that limit:
         # CTranslate2 ends a search when it has as many hypotheses as beams. The others follow.
         cut: dict[int, list[int]] = defaultdict(list)
         for calls in ({max(limits, default=0): range(len(parts))}, cut):
             for limit, indices in calls.items():
-                for index, result in self._results(parts, indices, limit, options, alignments):
+                groups = {x: [n for n in indices if (n in aligned) == x] for x in (True, False)}
+                # Both calls start before the first result is read, so that no worker waits.
+                started = [
+                    x
+                    for has_attention, own in groups.items()
+                    for x in self._start(parts, own, limit, options, has_attention)
+                ]
+                for index, future in started:
+                    result = future.result()
                     if max(map(len, result.hypotheses)) > limits[index]:
                         cut[limits[index]].append(index)
                     else:
@@ -123,15 +132,15 @@ class CTranslate2Translator(BaseTranslator):
                         advance([index])
         return found
 
-    def _results(
+    def _start(
         self,
         parts: list[SourcePart],
         indices: Sequence[int],
         limit: int,
         options: SearchOptions,
-        alignments: bool,
-    ) -> Iterator[tuple[int, Any]]:
-        """Yields the index of each part with what CTranslate2 finds for it, the longest first."""
+        has_attention: bool,
+    ) -> Iterable[tuple[int, Any]]:
+        """Returns the index of each part with CTranslate2's future of it, the longest first."""
         indices = sorted(indices, key=lambda index: -len(parts[index].ids))
         results = self._model.translate_batch(
             [self._names(parts[index]) for index in indices],
@@ -147,10 +156,9 @@ class CTranslate2Translator(BaseTranslator):
             max_input_length=0,
             return_end_token=True,
             return_scores=True,
-            return_attention=alignments,
+            return_attention=has_attention,
         )
-        for index, result in zip(indices, results, strict=True):
-            yield index, result.result()
+        return zip(indices, results, strict=True)
 
     def _names(self, part: SourcePart) -> list[str]:
         """Returns the pieces of a source without eos, which CTranslate2 adds."""

@@ -3,7 +3,7 @@
 import functools
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -207,7 +207,8 @@ class BaseTranslator(ABC):
         parts = [x._replace(is_copied=x.is_copied and not constraints.requires(x)) for x in parts]
         searched = self._not_copied(parts)
         with counted_progress(progress, searched, count, self.waiting) as advance:
-            found = self._search_parts(searched, options, constraints, advance, alignments)
+            aligned = range(len(searched)) if alignments else ()
+            found = self._search_parts(searched, options, constraints, advance, aligned)
         found = constraints.met(searched, found)
         if alignments:
             found = self._align(searched, found)
@@ -295,11 +296,11 @@ class BaseTranslator(ABC):
         options: SearchOptions,
         constraints: TargetConstraints,
         advance: Advance,
-        alignments: bool,
+        aligned: Collection[int],
     ) -> list[list[Hypothesis]]:
         """Returns `options.n_best` hypotheses for each of the `parts`.
 
-        `alignments` says that `_attention` will be asked for that of some parts.
+        `aligned` has the indices of the parts for which `_attention` will be called.
         """
 
     @abstractmethod
@@ -338,11 +339,11 @@ class BaseTranslator(ABC):
         own = [groups[part.sentence] for part in searched]
         pairs = zip(searched, own, [None, *own], strict=False)
         counted = [part._replace(number=int(a == b)) for part, a, b in pairs]
+        needed = [n for n, group in enumerate(own) if marked[group]]
         with counted_progress(progress, counted, len(marked), self.waiting) as advance:
             constraints = TargetConstraints(self.tokenizer, searched, len(texts))
             options = self.options.replace(n_best=1)
-            found = self._search_parts(searched, options, constraints, advance, any(marked))
-        needed = [n for n, group in enumerate(own) if marked[group]]
+            found = self._search_parts(searched, options, constraints, advance, needed)
         weights = self._attention([searched[n] for n in needed], [found[n] for n in needed])
         attention = {needed[n]: of_part for n, of_part in weights}
         if word_scores:

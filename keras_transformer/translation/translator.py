@@ -1,6 +1,6 @@
 """Defines `Translator`, which translates strings with a trained model."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -262,7 +262,7 @@ class Translator(BaseTranslator):
         options: SearchOptions | SamplingOptions,
         constraints: TargetConstraints,
         advance: Advance,
-        alignments: bool = False,
+        aligned: Collection[int] = (),
         seed: int = 0,
         first_index: int = 0,
     ) -> list[list[Hypothesis]]:
@@ -323,7 +323,7 @@ class Translator(BaseTranslator):
         searched = self._not_copied(parts)
         constraints = TargetConstraints(self.tokenizer, searched, len(sentences))
         with counted_progress(progress, searched, len(sentences), self.waiting) as advance:
-            given = searched, options, constraints, advance, False
+            given = searched, options, constraints, advance, ()
             found = self._search_parts(*given, seed, first_index)
         blank = [Hypothesis("", (), 0.0, 0.0, 0)] * options.num_samples
         return restored(lines, whole_sentences(parts, found, blank, len(sentences)))

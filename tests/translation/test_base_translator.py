@@ -36,7 +36,7 @@ class Letters(Words):
 class Capitals(BaseTranslator):
     """Translates a part to itself in capitals."""
 
-    def _search_parts(self, parts, options, constraints, advance, alignments):
+    def _search_parts(self, parts, options, constraints, advance, aligned):
         advance(range(len(parts)))
         others = [NO_HYPOTHESIS] * (options.n_best - 1)
         return [

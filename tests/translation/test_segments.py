@@ -55,7 +55,7 @@ class Double(BaseTranslator):
 
     is_reversed = False
 
-    def _search_parts(self, parts, options, constraints, advance, alignments):
+    def _search_parts(self, parts, options, constraints, advance, aligned):
         advance(range(len(parts)))
         return [[self._hypothesis(part.text)] for part in parts]
 
