@@ -52,6 +52,7 @@ WITH_PYTHON = [page for page in PAGES if blocks(page, "python") and page.name !=
 
 
 SLOW = {
+    "coming-from.md",
     *("own-corpus.md", "conformance.md", "own-model.md", "decoding.md", "fine-tuning.md"),
     *("report.md", "masked-language-model.md", "feature-sequences.md", "sliced-logits.md"),
 }

@@ -225,6 +225,7 @@ def test_every_sentence_is_compared_but_spaces_around_it_are_not(tokenizer, tmp_
     assert Tokenizer.load(tmp_path / "model" / "tokenizer").fingerprint == tokenizer.fingerprint
 
 
+@pytest.mark.slow
 def test_sentences_longer_than_the_default_of_ctranslate2_are_compared(tokenizer, tmp_path):
     model = new_model(num_layers=1, max_length=1_300, position_encoding="none", norm_first=True)
     make_token_likelier(model, tokenizer.eos_id, 3.0)

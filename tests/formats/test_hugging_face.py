@@ -157,7 +157,7 @@ def multilingual_folder(folder, kind):
     return theirs, tokenizer, languages
 
 
-@pytest.mark.parametrize("kind", ["m2m100", "nllb"])
+@pytest.mark.parametrize("kind", ["m2m100", pytest.param("nllb", marks=pytest.mark.slow)])
 def test_a_model_of_many_languages_translates_between_any_two(kind, tmp_path):
     theirs, tokenizer, (source, target, *_) = multilingual_folder(tmp_path, kind)
     with pytest.raises(UserError, match="many languages"):

@@ -152,6 +152,7 @@ def assert_same_weights(run, other):
         np.testing.assert_array_equal(to_numpy(one), to_numpy(another))
 
 
+@pytest.mark.slow
 def test_training_begins_with_the_imported_loss_and_resumes_bit_for_bit(imported, tmp_path):
     words = "zero one two three four five six seven eight nine".split()
     texts = [" ".join((a, b, c)) for a in words for b in words for c in words[:3]]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import requests
 
+pytestmark = pytest.mark.slow
 LINES = ["bad cab", "", "fed a deaf face", "dab"]
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "export-saved-model.md"
 

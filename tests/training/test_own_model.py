@@ -33,7 +33,8 @@ def check_same_training(folder, kind, way, places, atol=1e-5):
     return logs
 
 
-@pytest.mark.each_backend_if_slow
+@pytest.mark.slow
+@pytest.mark.each_backend
 def test_plain_fit_on_two_devices_equals_one(tmp_path):
     check_same_training(tmp_path, "language_model", "plain", MANY)
 

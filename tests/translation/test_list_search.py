@@ -51,6 +51,7 @@ class ShrinkingCopier(Copier):
         return super().step(token_ids, cache, position)
 
 
+@pytest.mark.slow
 @pytest.mark.each_backend
 def test_a_thousand_lengths_compile_few_shapes_once(num_compiled):
     translator = new_translator(ShrinkingCopier(), beam_size=2, tokens_per_batch=512)

@@ -94,6 +94,7 @@ def test_what_a_run_lacks_is_said_with_the_command(run):
     assert "has no scores" not in notes  # Without a model, there is nothing to evaluate.
 
 
+@pytest.mark.slow
 def test_the_report_of_the_shipped_translator_has_curves_sentences_and_attention():
     page = read_page(run_report(Run.open("tatoeba_en_de")))
     assert sum("Validation" in x for x in page.texts("b")) == 2

@@ -82,7 +82,9 @@ def test_a_model_makes_the_side_that_is_missing(teacher, whole):
     assert "<bt>" in "".join(whole.tokenizer().source_pieces)
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt, pytest.param(MemoryError, marks=pytest.mark.slow)]
+)
 def test_text_that_was_stopped_goes_on_with_the_same_bytes(
     teacher, whole, tmp_path, monkeypatch, error
 ):

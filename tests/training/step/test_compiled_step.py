@@ -83,7 +83,14 @@ def one_step(model, step, batch):
     return {name: float(x) for name, x in step(batch).items()}
 
 
-@pytest.mark.parametrize("make", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize(
+    "make",
+    # Compiling the first two takes the most time.
+    [
+        pytest.param(x, id=name, marks=[pytest.mark.slow] * (n < 2))
+        for n, (name, x) in enumerate(CASES.items())
+    ],
+)
 def test_compiled_steps_equal_eager_steps_bit_for_bit(make):
     (eager, batch), (compiled, _) = (seeded(make, 1) for _ in range(2))
     expected = seeded(lambda: [eager.train_on_batch(*batch, return_dict=True) for _ in "abc"], 2)
