@@ -22,6 +22,7 @@ from keras_transformer.recipe.settings import all_keys
 
 ROOT = Path(__file__).parent.parent
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
+CLI = ROOT / "keras_transformer_cli.py"
 PAGES = [ROOT / "README.md", ROOT / "README.ko.md", *DOCS]
 
 # The run `runs/quickstart`, which many pages use, made small.
@@ -200,6 +201,20 @@ def test_recipes_of_the_documentation_are_valid():
     assert recipes
     for recipe in recipes:
         Recipe.model_validate(yaml.safe_load(recipe))
+
+
+def test_each_message_of_the_troubleshooting_page_is_in_the_code():
+    texts = set()  # … stands for what is put into a text.
+    for path in [*Path(keras_transformer.__file__).parent.rglob("*.py"), CLI]:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            parts = [getattr(x, "value", x) for x in getattr(node, "values", [node])]
+            text = "".join(x if isinstance(x, str) else "…" for x in parts)
+            texts.add(re.sub("…+", "…", text))
+    page = (ROOT / "docs" / "how-to" / "troubleshooting.md").read_text("utf-8")
+    rows = re.findall(r"^\| (`.+`) \| .*\]\(.+\).* \|$", page, re.M)
+    assert len(rows) == page.count("\n| `") > 25
+    for message in re.findall("`(.+?)`", " ".join(rows)):
+        assert any(message in text for text in texts), message
 
 
 def test_every_public_name_is_in_the_reference():
