@@ -128,12 +128,19 @@ def test_the_example_for_keras_io_runs(tmp_path, monkeypatch, capsys):
     assert (greedy, beams) == ("greedy", "beams")
 
 
-def test_both_readmes_have_the_same_code():
-    english, korean = (
-        re.findall(r"^```.*?^```", (ROOT / name).read_text("utf-8"), re.M | re.S)
-        for name in ("README.md", "README.ko.md")
-    )
-    assert english == korean
+def test_both_readmes_have_the_same_code_links_and_numbers():
+    def facts(name):
+        text = (ROOT / name).read_text("utf-8").replace("README.ko.md", "README.md")
+        links, plain = re.findall(r"\]\(.+?\)", text), re.sub(r"\]\(.+?\)", "", text)
+        blocks, names = re.findall(r"^```.*?^```", text, re.M | re.S), re.findall("`.+?`", plain)
+        return [*map(sorted, (links, blocks, names, re.findall(r"\d[\d.,]*\d|\d", plain)))]
+
+    assert facts("README.md") == facts("README.ko.md")
+
+
+def test_the_first_result_takes_at_most_200_words():
+    text, found, _ = (ROOT / "README.md").read_text("utf-8").partition("Bahnhof?`")
+    assert found and len(text.split()) <= 200
 
 
 def commands_of(block):
