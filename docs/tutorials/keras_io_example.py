@@ -56,7 +56,7 @@ from keras_transformer.evaluation import Evaluator
 from keras_transformer.visualization import translation_attention
 
 VOCABULARY_SIZE = 8000
-EPOCHS = 3  # Translations still improve after 10.
+EPOCHS = 3  # few, to be quick
 
 keras.utils.set_random_seed(1)
 
