@@ -18,7 +18,14 @@ from keras_transformer.data.tokenizer_training import (
     train_model,
     with_normalization,
 )
-from keras_transformer.data.vocabulary import BOS_ID, EOS_ID, PAD_ID, UNK_ID, with_own_ids
+from keras_transformer.data.vocabulary import (
+    BOS_ID,
+    EOS_ID,
+    LANGUAGE,
+    PAD_ID,
+    UNK_ID,
+    with_own_ids,
+)
 from keras_transformer.errors import UserError, check_is_list
 
 ModelType = Literal["bpe", "unigram", "word"]
@@ -29,8 +36,6 @@ _SUMMARY, _NAMES = "tokenizer.json", ("source.model", "target.model")
 _FEW = 32
 # A word at the beginning of a source that names the target language, such as ">>fra<<".
 TAG = re.compile(r"\s*(>>.*?<<)", re.DOTALL)
-# Pieces that name a language: those of OPUS-MT, M2M100 and NLLB.
-_LANGUAGE = re.compile(r">>(.+)<<|__([a-z]{2,3})__|([a-z]{3}_[A-Z][a-z]{3})")
 DEFAULT_FRAMES: dict[str, Any] = {"source_prefix": [], "target_prefix": [], "source_eos": True}
 
 
@@ -310,7 +315,7 @@ class Tokenizer:
         """
         if not (source or target):
             return self
-        found = (_LANGUAGE.fullmatch(piece) for piece in self.source_pieces)
+        found = (LANGUAGE.fullmatch(piece) for piece in self.source_pieces)
         pieces = {next(filter(None, x.groups())): x[0] for x in found if x}
         for name in filter(None, (source, target)):
             if name not in pieces:

@@ -17,6 +17,7 @@ from .run_export import (
     export_run as export_run,
 )
 from .run_folder import (
+    change_vocabulary as change_vocabulary,
     export_shared_run as export_shared_run,
     import_run as import_run,
     open_preset as open_preset,

@@ -31,6 +31,7 @@ from keras_transformer.formats.foreign_model import ForeignModel
 from keras_transformer.formats.hugging_face import read_hugging_face
 from keras_transformer.formats.marian import read_marian
 from keras_transformer.formats.model_files import PREFIX, download, reading, shards
+from keras_transformer.formats.vocabulary_change import with_vocabulary
 from keras_transformer.layers.saving import check_finite
 from keras_transformer.models.base import in_float32, merge_lora
 from keras_transformer.models.seq2seq import Seq2Seq
@@ -38,7 +39,7 @@ from keras_transformer.models.transformer import Transformer
 from keras_transformer.recipe.files import shipped_runs, validated
 from keras_transformer.recipe.sections import OF_RUN, Normalization
 from keras_transformer.recipe.settings import Recipe
-from keras_transformer.runs.run import Checkpoint, Run
+from keras_transformer.runs.run import Checkpoint, Run, opened_runs
 from keras_transformer.translation.open_run import open_model
 from keras_transformer.translation.translator import Translator
 from keras_transformer.translation.word_forms import WordForms
@@ -61,6 +62,7 @@ def import_run(
     source_language: str | None = None,
     target_language: str | None = None,
     text: str | Path | None = None,
+    keep: Sequence[str | Path] = (),
 ) -> Run:
     """Makes a run folder of a trained model of Marian, Hugging Face or CTranslate2.
 
@@ -94,6 +96,7 @@ def import_run(
         target_language: As `source_language`.
         text: File with sentences of the source language, from which the run learns `WordForms`.
             Defaults to None.
+        keep: Files whose pieces stay, see `change_vocabulary`. Defaults to all pieces.
 
     Raises:
         UserError: If the model cannot be imported. Then nothing is written.
@@ -106,6 +109,9 @@ def import_run(
         given = zip(chosen, foreign.languages, strict=True)
         languages, what = [one or other for one, other in given], f"Imported from {source}"
         place, search = f"{source} {_ADVICE}", foreign.evaluation
+        if keep:
+            texts = [Path(x) for x in keep]
+            model, tokenizer = with_vocabulary(model, tokenizer, SearchOptions(**search), texts, ())
         recipe = recipe_of(directory, model, tokenizer, languages, what, search, place)
         origin = {"source": str(source), **_facts(foreign, files)}
     if str(source).startswith(PREFIX):
@@ -117,6 +123,53 @@ def import_run(
             WordForms.learn(read_lines(Path(text))).save(run.word_forms_path)
         content = json.dumps(origin, indent=2, ensure_ascii=False)
         run.origin_path.write_text(content + "\n", "utf-8")
+    return Run(directory, recipe)
+
+
+def change_vocabulary(
+    run: Run | str | Path,
+    directory: str | Path,
+    keep: Sequence[str | Path] = (),
+    add: Sequence[str] = (),
+) -> Run:
+    """Makes a run folder of a run's model with fewer pieces, or with words and languages added.
+
+    The run has a recipe without text. `training.initial_run` trains on from it. The vectors and
+    the bias of pieces that stay do not change. Those of a new piece begin as the mean of the pieces
+    into which it was split before.
+
+    Example:
+
+    >>> change_vocabulary("runs/nllb", "runs/small", keep=["text.en", "text.de"])
+
+    Args:
+        run: The run, its folder or its name. Its adapters are merged.
+        directory: A new or empty folder.
+        keep: Files with sentences, one per line. The first has sentences of the source language,
+            which the model translates. The pieces of all files and of these translations stay, and
+            those of languages. A few hundred sentences in the first file are enough if the others
+            are long. Defaults to none: all pieces stay.
+        add: Words that become pieces, and languages such as `">>fra<<"` or `"fra_Latn"`.
+
+    Raises:
+        UserError: If the run has no Transformer, or `directory` is not empty.
+        ValueError: If the model is quantized.
+    """
+    check_is_free(directory)
+    (run,) = opened_runs(run)
+    run.require_transformer("A change of the vocabulary")
+    model, old = merge_lora(in_float32(open_model(run))), run.recipe
+    options = old.evaluation.search_options()
+    texts = [Path(x) for x in keep]
+    model, tokenizer = with_vocabulary(model, run.tokenizer(), options, texts, add)
+    languages = old.data.source_language, old.data.target_language
+    search = old.evaluation.model_dump(exclude_defaults=True, exclude={"average_last"})
+    what = f"{run.directory.name} with another vocabulary"
+    recipe = recipe_of(directory, model, tokenizer, languages, what, search, f"{directory}")
+    with atomic_write(directory) as partial:
+        Run(partial, recipe).write(model, tokenizer)
+        for file in filter(Path.is_file, (run.origin_path, run.word_forms_path)):
+            shutil.copy(file, partial)
     return Run(directory, recipe)
 
 
