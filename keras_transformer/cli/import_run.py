@@ -24,7 +24,8 @@ class ImportOptions(parameters.Options):
     """ISO 639-1 code of the source language. Default: that in the files, or und. M2M100 and NLLB
     need a language of theirs, such as fr or fra_Latn."""
     target_language: LanguageCode | None = Field(None, title="CODE")
-    """ISO 639-1 code of the target language. Default: that in the files, or und."""
+    """ISO 639-1 code of the target language. Default: that in the files, or und. In a model of
+    OPUS-MT with tags, its tag then begins every source."""
     text: parameters.ExistingFile = None
     """Text in the source language, one sentence per line. The run learns the usual case of words
     from it, which helps to translate lines in upper case, titles and headings."""

@@ -30,7 +30,13 @@ from keras_transformer.formats.exported_model import check_model, check_quantiza
 from keras_transformer.formats.foreign_model import ForeignModel
 from keras_transformer.formats.hugging_face import read_hugging_face
 from keras_transformer.formats.marian import read_marian
-from keras_transformer.formats.model_files import PREFIX, download, reading, shards
+from keras_transformer.formats.model_files import (
+    PREFIX,
+    download,
+    read_value,
+    reading,
+    shards,
+)
 from keras_transformer.formats.vocabulary_change import with_vocabulary
 from keras_transformer.layers.saving import check_finite
 from keras_transformer.models.base import in_float32, merge_lora
@@ -92,8 +98,9 @@ def import_run(
         source_prefix: Pieces that begin every source, such as `[">>por<<"]`, which tells a
             multilingual model the target language. Defaults to none.
         source_language: ISO 639-1 code. Defaults to that in the files, or "und". For M2M100 and
-            NLLB, the model's own code, such as "fr" or "fra_Latn".
-        target_language: As `source_language`.
+            NLLB, a language of the model, such as "fr" or "fra_Latn".
+        target_language: As `source_language`. For a model of OPUS-MT with tags such as ">>fra<<", a
+            language of theirs, whose tag then begins every source, unless `source_prefix` is given.
         text: File with sentences of the source language, from which the run learns `WordForms`.
             Defaults to None.
         keep: Files whose pieces stay, see `change_vocabulary`. Defaults to all pieces.
@@ -185,8 +192,9 @@ def open_preset(
     """Opens the translator of a run, or of a model that `import_run` reads.
 
     A model of the hub is downloaded once. M2M100 and NLLB need a `source_language` and a
-    `target_language`, see `open_translator`. `**arguments` are those of `Translator.from_run`, or,
-    of a model that is no run, of `Translator`.
+    `target_language`, a model of OPUS-MT with tags the latter, see `open_translator`.
+    `**arguments` are those of `Translator.from_run`, or, of a model that is no run, of
+    `Translator`.
 
     Example:
 
@@ -201,6 +209,7 @@ def open_preset(
     languages = source_language, target_language
     foreign, model, tokenizer = read_preset(preset, revision, languages=languages)
     options = options or SearchOptions(**foreign.evaluation)
+    tokenizer = tokenizer.with_languages(source_language, target_language)
     return Translator(model, tokenizer, options, **arguments)
 
 
@@ -232,18 +241,21 @@ def read_preset(
             if not all(languages):
                 raise ValueError(f"the model has many languages: choose two {_ADVICE}")
             tokenizer = tokenizer.with_languages(*languages)
+        elif tokenizer.tag_ids and not source_prefix:
+            tokenizer = tokenizer.with_languages(None, languages[1])
         return foreign, model, tokenizer
 
 
 def _facts(foreign: ForeignModel, vocabularies: list[Path]) -> dict[str, Any]:
     """Returns the contents of origin.json that can be read off the files."""
     card = read_text(foreign.path.with_name("README.md"))[:10_000]
-    found = re.search(r"^license:\s*(\S+)", card, re.MULTILINE)
+    found = re.search(r"^license:\s*[\"']?([\w.+-]+)", card, re.MULTILINE)
+    settings = read_value(foreign.path.with_name("config.json"), missing={})
     beside = (x for x in foreign.path.parent.iterdir() if x.suffix in _VOCABULARY and x.is_file())
     files = [foreign.path, *shards(foreign.path), *vocabularies, *beside]
     return {
         "sha256": {file.name: sha256_of(file) for file in files},
-        "licence": found[1] if found else None,
+        "licence": found[1] if found else settings.get("license"),
         "notes": list(foreign.notes),
         "imported_with": f"keras3-transformer {version('keras3-transformer')}",
     }
