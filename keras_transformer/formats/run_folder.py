@@ -385,9 +385,9 @@ def export_shared_run(
     model, tokenizer = open_model(run, checkpoint), run.tokenizer()
     check_model(model, tokenizer)
     sentences = sentences or random_sentences(tokenizer)
-    exact = in_float32(model)
+    exact = merge_lora(in_float32(model))
     with atomic_write(directory) as partial:
-        copy = Run(partial, _without_folders(run.recipe))
+        copy = Run(partial, without_folders(run.recipe))
         copy.write(exact if quantization == "float32" else _halved(exact), tokenizer)
         if (text := run.directory / "text").is_dir():
             shutil.copytree(text, partial / "text", ignore=shutil.ignore_patterns("train.*"))
@@ -407,7 +407,7 @@ def export_shared_run(
         )
 
 
-def _without_folders(recipe: Recipe) -> Recipe:
+def without_folders(recipe: Recipe) -> Recipe:
     """Returns the recipe without folders of the user (see `export_shared_run`)."""
     tree = recipe.model_dump(mode="json", exclude_none=True)
     tree["data"].pop("directory", None)

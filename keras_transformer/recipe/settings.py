@@ -20,7 +20,12 @@ from keras_transformer.recipe.sections import (
 )
 
 # Types and ranges of a JSON schema in words.
-_TYPES = {"string": "text", "boolean": "true or false", "object": "mapping"}
+_TYPES = {
+    "string": "text",
+    "boolean": "true or false",
+    "object": "mapping",
+    "array": "list of texts",
+}
 _TYPES |= {name: name for name in ("integer", "number", "path")}
 _SIGNS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 
