@@ -27,7 +27,13 @@ COMMANDS = {
     **{"import": "import_run", "vocabulary": "import_run"},
     **{"serve": "serve", "score": "evaluate", "average": "train"},
     **dict.fromkeys(("evaluate", "evaluate-file", "compare"), "evaluate"),
-    **{"export": "export", "attention": "pages", "report": "pages", "beam": "pages"},
+    **{
+        "export": "export",
+        "push": "export",
+        "attention": "pages",
+        "report": "pages",
+        "beam": "pages",
+    },
     **{"conformance": "conformance", "info": "info", "recipes": "info", "schema": "info"},
 }
 
