@@ -86,17 +86,20 @@ class PushOptions(parameters.Options):
 @parameters.run_argument
 @click.argument("name")
 @parameters.options_of(PushOptions)
+@parameters.best_search_options
 @parameters.backend_option
-def push_command(run: Path, name: str, options: PushOptions) -> None:
+def push_command(run: Path, name: str, options: PushOptions, search: Given) -> None:
     """Upload RUN to the Hugging Face hub as NAME, such as me/quickstart.
 
-    The model card has the recipe and the scores of the run. Log in first, with `hf auth login` or
-    the environment variable HF_TOKEN.
+    The model card has the recipe and the scores of the run. Search options become the defaults of
+    the export for transformers, which has no length penalty of the default form. Log in first, with
+    `hf auth login` or the environment variable HF_TOKEN.
 
     \b
-    keras-transformer push runs/quickstart me/quickstart --licence apache-2.0
+    keras-transformer push runs/quickstart me/quickstart --licence apache-2.0 --length-penalty 0
     """
     from keras_transformer.formats.hub import push_to_hub
 
-    given = options.model_dump()
-    click.echo(checked(push_to_hub, run, name, **given))
+    opened = Run.open(run)
+    found = checked(opened.recipe.evaluation.search_options, **search) if search else None
+    click.echo(checked(push_to_hub, opened, name, **options.model_dump(), search=found))

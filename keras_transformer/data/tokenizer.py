@@ -103,7 +103,7 @@ class Tokenizer:
         pieces = enumerate(self.source_pieces)
         self.tag_ids = {piece: id for id, piece in pieces if TAG.fullmatch(piece)}
         prefixes = {"source_prefix": [*source_prefix], "target_prefix": [*target_prefix]}
-        self.frames = {**prefixes, "source_eos": source_eos}
+        self.frames: dict[str, Any] = {**prefixes, "source_eos": source_eos}
 
     def __repr__(self) -> str:
         return f"<Tokenizer of {self.source_vocabulary_size} and {self.target_vocabulary_size} ids>"
@@ -319,7 +319,7 @@ class Tokenizer:
         found = (LANGUAGE.fullmatch(piece) for piece in self.source_pieces)
         pieces = {next(filter(None, x.groups())): x[0] for x in found if x}
         places = {"source": {} if self.tag_ids else pieces, "target": pieces}
-        frames: dict[str, Any] = dict(self.frames)
+        frames = dict(self.frames)
         for (side, known), name in zip(places.items(), (source, target), strict=True):
             if not name:
                 continue

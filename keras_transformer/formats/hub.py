@@ -7,9 +7,11 @@ from typing import Literal
 import yaml
 
 from keras_transformer._files import read_json
+from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
+from keras_transformer.formats.model_files import PREFIX
 from keras_transformer.formats.run_export import ExportOptions, export_run
-from keras_transformer.formats.run_folder import without_folders
+from keras_transformer.formats.run_folder import current_scores, without_folders
 from keras_transformer.runs.run import Run, opened_runs
 
 _USE = {
@@ -31,6 +33,7 @@ def push_to_hub(
     name: str,
     format: Literal["hugging_face", "run"] = "hugging_face",
     *,
+    search: SearchOptions | None = None,
     private: bool = False,
     licence: str | None = None,
 ) -> str:
@@ -46,6 +49,8 @@ def push_to_hub(
         run: The run, its folder or its name.
         name: Organization or user, and name on the hub. What is there already gets a new commit.
         format: `"hugging_face"`, which transformers and `import_run` read, or `"run"`.
+        search: The search options of the export for transformers, such as `length_penalty=0`.
+            Defaults to those of the recipe.
         private: Whether a new repository is private. Defaults to False.
         licence: Identifier of the hub, such as "apache-2.0". Defaults to that of the model that the
             run was imported from.
@@ -60,7 +65,7 @@ def push_to_hub(
     (run,) = opened_runs(run)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place, "export")
-        export_run(run, ExportOptions(format=format, output=folder))
+        export_run(run, ExportOptions(format=format, output=folder, search=search))
         (folder / "README.md").write_text(model_card(run, name, format, licence), "utf-8")
         try:
             url = hub.create_repo(name, private=private, exist_ok=True)
@@ -76,6 +81,8 @@ def push_to_hub(
 def model_card(run: Run, name: str, format: str, licence: str | None = None) -> str:
     """Returns the README.md of a run on the hub. The arguments are those of `push_to_hub`."""
     origin = read_json(run.origin_path) if run.origin_path.is_file() else {}
+    source = str(origin.get("source", ""))
+    source = source if source.startswith(PREFIX) else Path(source).name
     data, library = run.recipe.data, {"hugging_face": "transformers"}.get(format, "keras")
     metadata = {
         "language": [data.source_language, data.target_language],
@@ -85,7 +92,7 @@ def model_card(run: Run, name: str, format: str, licence: str | None = None) -> 
         "tags": ["translation", "keras_transformer"],
     }
     known = {key: value for key, value in metadata.items() if value}
-    newest = {(x["metric"], x["split"]): x for x in run.scores.entries() if "split" in x}
+    newest = {(x["metric"], x["split"]): x for x in current_scores(run)}
     rows = [
         f"| {x['metric']} | {split} | {x['score']:.2f} | `{x['signature']}` |"
         for (_, split), x in newest.items()
@@ -96,7 +103,7 @@ def model_card(run: Run, name: str, format: str, licence: str | None = None) -> 
         f"# {run.recipe.name}",
         run.recipe.description or "",
         f"Translates from {data.source_language} to {data.target_language}.",
-        f"The model is made of {origin['source']}." if origin else "",
+        f"The model is made of {source}." if source else "",
         "## Use",
         f"```python\n{_USE[format].format(name=name)}\n```",
         "## Scores" if rows else "",

@@ -395,7 +395,7 @@ def export_shared_run(
             shutil.copy(run.fingerprints_path, partial)
         if run.word_forms_path.exists():
             shutil.copy(run.word_forms_path, partial)
-        if scores := _scores(run, checkpoint):
+        if scores := current_scores(run, checkpoint):
             write_json(copy.scores_path, scores)
         return compare_translations(
             "copy",
@@ -426,8 +426,8 @@ def without_folders(recipe: Recipe) -> Recipe:
     return Recipe.model_validate(tree, context=OF_RUN)
 
 
-def _scores(run: Run, checkpoint: Checkpoint | None) -> list[dict[str, Any]]:
-    """Returns the scores of the exported model on the splits, without folders of the user."""
+def current_scores(run: Run, checkpoint: Checkpoint | None = None) -> list[dict[str, Any]]:
+    """Returns the scores of a run's model on the splits, without folders of the user."""
     folder = None if checkpoint is None else run.checkpoint(checkpoint)
     model = run.scores.scored_model(folder)["checkpoint_sha256"]
     return [

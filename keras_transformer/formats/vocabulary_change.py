@@ -79,9 +79,11 @@ def _with_rows(model: Transformer, source: NewIds, target: NewIds) -> Transforme
         new = Transformer.from_config(config)
     old = {weight.path: array(weight) for weight in model.weights}
     for weight in new.weights:
-        value, ids = old.get(weight.path), target
-        if "embedding/" in weight.path:
-            ids = source if weight.path.startswith("source_") else target
-            value = ids.bias(value) if weight.ndim == 1 else ids.gathered(value)
-        weight.assign(value)
+        path, ids = weight.path, source if weight.path.startswith("source_") else target
+        if "embedding/" not in path:
+            weight.assign(old[path])
+        elif weight.ndim == 1:
+            weight.assign(ids.bias(old.get(path)))
+        else:
+            weight.assign(ids.gathered(old[path]))
     return new

@@ -59,11 +59,8 @@ class Adaptable:
         """
         owner: Any = self
         leaves = _leaves(self)
-        linear = [
-            layer
-            for layer in leaves
-            if isinstance(layer, keras.layers.Dense) and any(x in layer.path for x in parts)
-        ]
+        linear = [layer for layer in leaves if isinstance(layer, keras.layers.Dense)]
+        linear = [layer for layer in linear if any(part in layer.path for part in parts)]
         if not linear or any(layer.lora_enabled for layer in linear):
             raise ValueError(
                 "LoRA needs a built layer that has linear maps, and no LoRA yet. "

@@ -84,8 +84,8 @@ def _repack(path: Path, weights: Path, output: Path, members: dict[str, str]) ->
     """Writes the members of the archive `path` with other weights."""
     with zipfile.ZipFile(path) as archive:
         names = [x for x in archive.namelist() if x not in (_WEIGHTS, _MEMBER)]
-        contents = {name: archive.read(name) for name in names}
+        contents: dict[str, bytes | str] = {name: archive.read(name) for name in names}
     with zipfile.ZipFile(output, "w") as archive:
-        for name, content in {**contents, **members}.items():
+        for name, content in (contents | members).items():
             archive.writestr(name, content)
         archive.write(weights, _WEIGHTS)

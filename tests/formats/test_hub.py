@@ -14,13 +14,16 @@ from keras_transformer import Run, UserError, import_run
 from keras_transformer.formats import push_to_hub
 from keras_transformer.formats.hub import model_card
 
+# Pushes to a hub that accepts two commits.
 CLIENT = """
 from keras_transformer import UserError
 from keras_transformer.formats import push_to_hub
+print(push_to_hub("run", "me/mine"))
+print(push_to_hub("run", "me/mine", "run", private=True))
 try:
-    print(push_to_hub("run", "me/mine", "{format}"))
+    push_to_hub("run", "me/mine", "run")
 except UserError as error:
-    print("refused:", error)
+    print(error)
 """
 
 
@@ -28,36 +31,41 @@ except UserError as error:
 def run(tmp_path):
     run = import_run(hugging_face_folder(tmp_path / "model"), tmp_path / "run")
     score = {"split": "test", "metric": "BLEU", "score": 12.345, "signature": "nrefs:1"}
-    run.scores_path.write_text(json.dumps([{**score, "score": 1.0}, score]))
+    other = {**score, "score": 2.0, "checkpoint_sha256": "of an older model"}
+    score |= run.scores.scored_model(None)
+    run.scores_path.write_text(json.dumps([{**score, "score": 1.0}, score, other]))
     return run
 
 
-def hub_answers(files, refuses=False):
-    """A hub that keeps the files of a commit."""
+def hub_answers(repositories, commits):
+    """A hub that keeps what repositories are asked for, and the files of commits."""
+
+    def reply(handler, content, status=200):
+        answer(json.dumps(content).encode(), status)(handler)
 
     def body(handler):
         return handler.rfile.read(int(handler.headers["Content-Length"]))
 
     def created(handler):
-        reply = {"url": f"http://{handler.headers['Host']}/me/mine", "name": "me/mine"}
-        body(handler)
-        answer(json.dumps(reply).encode(), 403 if refuses else 200)(handler)
+        repositories.append(json.loads(body(handler)))
+        url = f"http://{handler.headers['Host']}/me/mine"
+        reply(handler, {"url": url, "name": "me/mine"}, 200 if len(repositories) < 3 else 403)
 
     def preupload(handler):
         names = [x["path"] for x in json.loads(body(handler))["files"]]
         modes = [{"path": x, "uploadMode": "regular", "shouldIgnore": False} for x in names]
-        answer(json.dumps({"files": modes}).encode())(handler)
+        reply(handler, {"files": modes})
 
     def commit(handler):
-        for line in body(handler).splitlines():
-            if (entry := json.loads(line))["key"] == "file":
-                files[entry["value"]["path"]] = base64.b64decode(entry["value"]["content"])
-        reply = {"commitUrl": "http://hub/me/mine/commit/0", "commitOid": "0" * 40}
-        answer(json.dumps(reply).encode())(handler)
+        lines = map(json.loads, body(handler).splitlines())
+        files = [line["value"] for line in lines if line["key"] == "file"]
+        commits.append({x["path"]: base64.b64decode(x["content"]) for x in files})
+        url = f"http://{handler.headers['Host']}/me/mine/commit/{'0' * 40}"
+        reply(handler, {"commitUrl": url, "commitOid": "0" * 40})
 
     def valid(handler):
         body(handler)
-        answer(b"{}")(handler)
+        reply(handler, {})
 
     return {
         "/api/repos/create": created,
@@ -67,40 +75,33 @@ def hub_answers(files, refuses=False):
     }
 
 
-@pytest.mark.parametrize("format", ["hugging_face", "run"])
-def test_a_pushed_run_comes_back_with_its_card(format, run, tmp_path):
+def test_a_pushed_run_comes_back_with_its_card(run, tmp_path):
     pytest.importorskip("huggingface_hub", reason="huggingface_hub is an optional dependency")
-    files: dict[str, bytes] = {}
-    code = CLIENT.replace("{format}", format)
+    repositories, commits, environment = [], [], {"HF_HOME": str(tmp_path / "home")}
     with local_server() as server:
-        environment = {
-            "HF_ENDPOINT": server.url,
-            "HF_HOME": str(tmp_path / "home"),
-            "HF_TOKEN": "hf_x",
-        }
-        server.answers = hub_answers(files)
-        assert run_python(code, cwd=tmp_path, **environment) == f"{server.url}/me/mine"
-        server.answers = hub_answers({}, refuses=True)
-        assert "refused: me/mine cannot be uploaded" in run_python(
-            code, cwd=tmp_path, **environment
-        )
-    for name, content in files.items():
-        (tmp_path / "back" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "back" / name).write_bytes(content)
-    if format == "hugging_face":
-        back = import_run(tmp_path / "back", tmp_path / "again")
-        assert json.loads(back.origin_path.read_text())["licence"] == "cc-by-4.0"
-    else:
-        back = Run.open(tmp_path / "back")
-    assert back.tokenizer().files == run.tokenizer().files
-    assert files["README.md"].decode() == model_card(run, "me/mine", format)
+        server.answers = hub_answers(repositories, commits)
+        environment |= {"HF_ENDPOINT": server.url, "HF_TOKEN": "hf_x"}
+        *printed, refused = run_python(CLIENT, cwd=tmp_path, **environment).splitlines()
+        assert printed == [f"{server.url}/me/mine"] * 2
+    assert "me/mine cannot be uploaded: HfHubHTTPError" in refused
+    assert [bool(x.get("private")) for x in repositories] == [False, True, False]
+    for format, files in zip(("hugging_face", "run"), commits, strict=True):
+        for name, content in files.items():
+            (tmp_path / f"of_{format}" / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / f"of_{format}" / name).write_bytes(content)
+        assert files["README.md"].decode() == model_card(run, "me/mine", format)
+    back = import_run(tmp_path / "of_hugging_face", tmp_path / "again")
+    assert json.loads(back.origin_path.read_text())["licence"] == "cc-by-4.0"
+    for other in (back, Run.open(tmp_path / "of_run")):
+        assert other.tokenizer().files == run.tokenizer().files
 
 
 def test_a_card_has_the_recipe_the_newest_scores_and_the_licence(run):
     _, head, text = model_card(run, "me/mine", "run", "mit").split("---\n", 2)
     metadata = yaml.safe_load(head)
     assert (metadata["language"], metadata["license"]) == (["en", "de"], "mit")
-    assert "| BLEU | test | 12.35 | `nrefs:1` |" in text and "1.00" not in text
+    assert "| BLEU | test | 12.35 | `nrefs:1` |" in text
+    assert "1.00" not in text and "2.00" not in text
     assert yaml.safe_load(text.partition("```yaml\n")[2].partition("```")[0])["name"] == "run"
     run.scores_path.unlink()
     run.origin_path.unlink()

@@ -13,13 +13,13 @@ import keras
 import numpy as np
 import pytest
 from support import tiny_run
-from support.cases import once
 from support.contract import assert_same_arrays, to_numpy
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata
 
 from keras_transformer.data import Tokenizer, TokenStore
 from keras_transformer.errors import UserError
+from keras_transformer.formats import ExportOptions, export_run
 from keras_transformer.models import merge_lora
 from keras_transformer.recipe.files import load_recipe
 from keras_transformer.recipe.settings import Recipe
@@ -299,10 +299,15 @@ def test_another_run_must_have_the_model_of_the_recipe(whole, tmp_path, name, va
     assert not run.store_dir.exists()
 
 
-@pytest.mark.each_backend
 @pytest.mark.parametrize(
     "training",
-    [{"lora_rank": 1, "lora_parts": ["decoder"]}, *once({"frozen": ["encoder", "embedding"]})],
+    [
+        pytest.param(
+            {"lora_rank": 1, "lora_parts": ["decoder"]},
+            marks=[pytest.mark.each_backend, pytest.mark.slow],
+        ),
+        {"frozen": ["encoder", "embedding"]},
+    ],
 )
 def test_adapters_and_frozen_layers_keep_what_they_change_and_name_the_rest(
     training, whole, tmp_path
@@ -332,10 +337,12 @@ def test_adapters_and_frozen_layers_keep_what_they_change_and_name_the_rest(
 
     train(following := run_after(run, tmp_path / "next", {"peak_learning_rate": 1e-30}))
     assert_same_arrays(open_model(following).weights, merged.weights, atol=1e-6)
+    copy = export_run(run, ExportOptions(format="run", output=tmp_path / "copy")).directory
     write_average(first, first.checkpoints()[:1])
     with pytest.raises(UserError, match="which must be as it was. Received: another file"):
         open_model(run)
     first.model_path.unlink()
+    assert_same_arrays(open_model(Run.open(copy)).weights, merged.weights)
     with pytest.raises(UserError, match="Received: no such file"):
         train(changed(run, training={"steps": 5}), resume=True)
 
