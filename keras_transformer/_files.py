@@ -209,20 +209,20 @@ def open_regular(path: str | Path) -> BufferedReader:
     return open(path, "rb")
 
 
-def read_bytes(path: Path) -> bytes:
+def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
     """Reads a file of an unknown source as a whole.
 
-    Raises errors as `open_regular` does, and `UserError` if it has more than 16 MiB.
+    Raises errors as `open_regular` does, and `UserError` if it has more than `most` bytes (16 MiB).
     """
     with open_regular(path) as file:
-        return read_all(file, path)
+        return read_all(file, path, most)
 
 
-def read_all(file: IO[bytes], name: str | Path) -> bytes:
+def read_all(file: IO[bytes], name: str | Path, most: int = MOST_BYTES) -> bytes:
     """Reads the rest of an open file, which may be compressed. Raises errors as `read_bytes`."""
-    content = file.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise UserError(f"{name} must have at most {MOST_BYTES:,} bytes")
+    content = file.read(most + 1)
+    if len(content) > most:
+        raise UserError(f"{name} must have at most {most:,} bytes")
     return content
 
 
@@ -242,9 +242,9 @@ def parse_json(content: bytes) -> Any:
         raise ValueError("the JSON is nested too deeply") from None
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, most: int = MOST_BYTES) -> Any:
     """Parses a JSON file of an unknown source. Raises errors as `read_bytes` and `parse_json`."""
-    return parse_json(read_bytes(path))
+    return parse_json(read_bytes(path, most))
 
 
 def read_entries(path: Path) -> list[dict[str, Any]]:

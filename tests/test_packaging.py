@@ -42,6 +42,7 @@ TESTED_WITH = {
         for name in ("alibi", "learned", "rotary", "sinusoidal", "t5")
     },
     "runs/folder.py": "runs/test_run.py",
+    "runs/base_model.py": "training/run/test_train.py",
     "runs/loading.py": "runs/test_checkpoints.py",
     "translation/beam_tree.py": "visualization/test_beam.py",
     "translation/source_parts.py": "translation/test_base_translator.py",

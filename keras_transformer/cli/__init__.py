@@ -24,10 +24,16 @@ from keras_transformer.errors import UserError, is_out_of_memory
 # Each command, and its module.
 COMMANDS = {
     **{"init": "init", "train": "train", "budget": "train", "translate": "translate"},
-    **{"import": "import_run"},
+    **{"import": "import_run", "vocabulary": "import_run"},
     **{"serve": "serve", "score": "evaluate", "average": "train"},
     **dict.fromkeys(("evaluate", "evaluate-file", "compare"), "evaluate"),
-    **{"export": "export", "attention": "pages", "report": "pages", "beam": "pages"},
+    **{
+        "export": "export",
+        "push": "export",
+        "attention": "pages",
+        "report": "pages",
+        "beam": "pages",
+    },
     **{"conformance": "conformance", "info": "info", "recipes": "info", "schema": "info"},
 }
 

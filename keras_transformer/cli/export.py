@@ -1,4 +1,4 @@
-"""The command `export`."""
+"""The commands `export` and `push`."""
 
 from pathlib import Path
 from typing import Literal
@@ -69,3 +69,37 @@ def export_command(run: Path, options: FormatOptions, search: Given) -> None:
     found = checked(opened.recipe.evaluation.search_options, **search) if search else None
     exported = export_run(opened, checked(ExportOptions, **options.model_dump(), search=found))
     click.echo(f"{exported.directory}: {exported.comparison}")
+
+
+class PushOptions(parameters.Options):
+    """The options of `push`."""
+
+    format: Literal["hugging_face", "run"] = "hugging_face"
+    """What to upload: the export for transformers, which `import` reads too, or the run."""
+    private: bool = False
+    """Make a new repository private."""
+    licence: str | None = Field(None, title="NAME")
+    """Licence on the model card, such as apache-2.0. Default: that of the imported model."""
+
+
+@click.command("push")
+@parameters.run_argument
+@click.argument("name")
+@parameters.options_of(PushOptions)
+@parameters.best_search_options
+@parameters.backend_option
+def push_command(run: Path, name: str, options: PushOptions, search: Given) -> None:
+    """Upload RUN to the Hugging Face hub as NAME, such as me/quickstart.
+
+    The model card has the recipe and the scores of the run. Search options become the defaults of
+    the export for transformers, which has no length penalty of the default form. Log in first, with
+    `hf auth login` or the environment variable HF_TOKEN.
+
+    \b
+    keras-transformer push runs/quickstart me/quickstart --licence apache-2.0 --length-penalty 0
+    """
+    from keras_transformer.formats.hub import push_to_hub
+
+    opened = Run.open(run)
+    found = checked(opened.recipe.evaluation.search_options, **search) if search else None
+    click.echo(checked(push_to_hub, opened, name, **options.model_dump(), search=found))

@@ -12,13 +12,21 @@ import numpy as np
 from sentencepiece import SentencePieceProcessor
 
 from keras_transformer._files import atomic_write, parse_json, read_bytes
+from keras_transformer.data.languages import closest_language
 from keras_transformer.data.tokenizer_training import (
     SPECIAL_IDS,
     normalizer,
     train_model,
     with_normalization,
 )
-from keras_transformer.data.vocabulary import BOS_ID, EOS_ID, PAD_ID, UNK_ID, with_own_ids
+from keras_transformer.data.vocabulary import (
+    BOS_ID,
+    EOS_ID,
+    LANGUAGE,
+    PAD_ID,
+    UNK_ID,
+    with_own_ids,
+)
 from keras_transformer.errors import UserError, check_is_list
 
 ModelType = Literal["bpe", "unigram", "word"]
@@ -29,8 +37,6 @@ _SUMMARY, _NAMES = "tokenizer.json", ("source.model", "target.model")
 _FEW = 32
 # A word at the beginning of a source that names the target language, such as ">>fra<<".
 TAG = re.compile(r"\s*(>>.*?<<)", re.DOTALL)
-# Pieces that name a language: those of OPUS-MT, M2M100 and NLLB.
-_LANGUAGE = re.compile(r">>(.+)<<|__([a-z]{2,3})__|([a-z]{3}_[A-Z][a-z]{3})")
 DEFAULT_FRAMES: dict[str, Any] = {"source_prefix": [], "target_prefix": [], "source_eos": True}
 
 
@@ -97,7 +103,7 @@ class Tokenizer:
         pieces = enumerate(self.source_pieces)
         self.tag_ids = {piece: id for id, piece in pieces if TAG.fullmatch(piece)}
         prefixes = {"source_prefix": [*source_prefix], "target_prefix": [*target_prefix]}
-        self.frames = {**prefixes, "source_eos": source_eos}
+        self.frames: dict[str, Any] = {**prefixes, "source_eos": source_eos}
 
     def __repr__(self) -> str:
         return f"<Tokenizer of {self.source_vocabulary_size} and {self.target_vocabulary_size} ids>"
@@ -303,25 +309,26 @@ class Tokenizer:
     def with_languages(self, source: str | None, target: str | None) -> "Tokenizer":
         """Returns this tokenizer for two languages of a multilingual vocabulary.
 
-        The piece of the target language begins a source if it is a tag such as `">>fra<<"`.
-        Otherwise each text begins with the piece of its own language, `"__fr__"` or `"fra_Latn"`.
-        Without `source` or `target`, the language stays. Raises `UserError` if there is no such
-        piece.
+        The piece of the target language begins a source if it is a tag such as `">>fra<<"`, which
+        says nothing about the source language. Otherwise each text begins with the piece of its own
+        language, `"__fr__"` or `"fra_Latn"`. Without `source` or `target`, the language stays.
+        Raises `UserError` if there is no such piece.
         """
         if not (source or target):
             return self
-        found = (_LANGUAGE.fullmatch(piece) for piece in self.source_pieces)
+        found = (LANGUAGE.fullmatch(piece) for piece in self.source_pieces)
         pieces = {next(filter(None, x.groups())): x[0] for x in found if x}
-        for name in filter(None, (source, target)):
-            if name not in pieces:
-                known = ", ".join([*pieces][:8]) or "none"
-                raise UserError(f"the vocabulary has the languages {known}, ... Received: {name}")
-        is_tagged = bool(self.tag_ids)
-        frames: dict[str, Any] = dict(self.frames)
-        if target:
-            frames["source_prefix" if is_tagged else "target_prefix"] = [pieces[target]]
-        if source and not is_tagged:
-            frames["source_prefix"] = [pieces[source]]
+        places = {"source": {} if self.tag_ids else pieces, "target": pieces}
+        frames = dict(self.frames)
+        for (side, known), name in zip(places.items(), (source, target), strict=True):
+            if not name:
+                continue
+            if (code := closest_language(name, known)) is None:
+                few = "".join(f", {x}" for x in [*known][:8])
+                raise UserError(
+                    f"the vocabulary has {len(known)} {side} languages{few}. Received: {name}"
+                )
+            frames["source_prefix" if self.tag_ids else f"{side}_prefix"] = [pieces[code]]
         return Tokenizer(*self._models, **frames)
 
     def source_surfaces(self, sentence: str) -> list[str]:

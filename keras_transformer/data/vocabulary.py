@@ -1,6 +1,8 @@
-"""Converts the vocabularies of other toolkits to this package's ids: pad 0, unk 1, bos 2, eos 3."""
+"""Converts and changes vocabularies. The first ids are those of pad, unk, bos and eos."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import combinations, count, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +16,10 @@ ABSENT = -100.0
 # models of OPUS-MT, it is at most 0.5 %, and for rare pieces in those of OpenNMT some 10 %.
 _MOST_UNKNOWN = 0.2
 _SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
+# Pieces that name a language: those of OPUS-MT, M2M100 and NLLB.
+LANGUAGE = re.compile(r">>(.+)<<|__([a-z]{2,3})__|([a-z]{3}_[A-Z][a-z]{3})")
+# How much more probable than its old pieces a new piece of a unigram model is, in nats.
+_PREFERENCE = 0.01
 
 
 class Vocabulary(NamedTuple):
@@ -33,16 +39,20 @@ class NewIds(NamedTuple):
     pieces: list[str]
     rows: np.ndarray  # int (V,), the old id of each new id, or -1 for a vector of zeros
     is_absent: np.ndarray  # bool (V,), whether the original model never predicts the id
+    means: Mapping[int, Sequence[int]] = {}  # new ids that begin as the mean of old ids
 
     def gathered(self, matrix: np.ndarray) -> np.ndarray:
         """Returns the embeddings `(V, D)` in the new order."""
         found = matrix[np.maximum(self.rows, 0)]
+        for id, old in self.means.items():
+            found[id] = matrix[old].mean(axis=0)
         return np.where((self.rows >= 0)[:, None], found, np.float32(0))
 
     def bias(self, bias: np.ndarray | None) -> np.ndarray:
         """Returns the bias of the logits, float32 `(V,)`."""
-        old = np.zeros(self.rows.max() + 1, "float32") if bias is None else bias.reshape(-1)
-        return np.where(self.is_absent, np.float32(ABSENT), old[np.maximum(self.rows, 0)])
+        old = np.zeros(self.rows.max() + 1, "float32") if bias is None else bias
+        gathered = self.gathered(old.reshape(-1, 1))[:, 0]
+        return np.where(self.is_absent, np.float32(ABSENT), gathered)
 
 
 def new_ids(vocabulary: Vocabulary, models: Sequence[bytes], size: int = 0) -> NewIds:
@@ -77,14 +87,15 @@ def new_ids(vocabulary: Vocabulary, models: Sequence[bytes], size: int = 0) -> N
     return NewIds([*pieces, *extra], np.array(rows), np.array(is_absent))
 
 
-def converted(model: bytes, pieces: Sequence[str]) -> bytes:
+def converted(model: bytes, pieces: Sequence[str], scores: Mapping[str, float] = {}) -> bytes:
     """Returns a SentencePiece model with the same segmentation, whose ids are those of `pieces`.
 
-    Pieces that the model does not have are never produced, but can be decoded.
+    Pieces that neither the model nor `scores` have are never produced, but can be decoded.
     """
     proto = _proto(model)
-    known = {x.piece: (x.score, x.type) for x in proto.pieces}
     kind = type(proto).SentencePiece
+    known = {piece: (score, kind.NORMAL) for piece, score in scores.items()}
+    known |= {x.piece: (x.score, x.type) for x in proto.pieces}
     unknown = min((x.score for x in proto.pieces), default=0.0) - 1, kind.UNUSED
     known |= dict.fromkeys(_SPECIAL, (0.0, kind.CONTROL)) | {"<unk>": (0.0, kind.UNKNOWN)}
     del proto.pieces[:]
@@ -96,6 +107,79 @@ def converted(model: bytes, pieces: Sequence[str]) -> bytes:
     spec.pad_id, spec.unk_id, spec.bos_id, spec.eos_id = PAD_ID, UNK_ID, BOS_ID, EOS_ID
     spec.pad_piece, spec.unk_piece, spec.bos_piece, spec.eos_piece = _SPECIAL
     return proto.SerializeToString()
+
+
+class _Added(NamedTuple):
+    ids: list[int]  # those of the old pieces
+    score: float | None  # None: it is never produced
+    is_step: bool = False  # whether it is only a step of BPE to another
+
+
+def changed(
+    models: Sequence[bytes], words: Iterable[str], used: Collection[int] | None, size: int = 0
+) -> tuple[NewIds, list[bytes]]:
+    """Returns the new ids and models if `words` become pieces, and only `used` pieces stay.
+
+    The `models` have the same pieces. Parts of a piece that stays, from which BPE makes it, and
+    pieces that are no text, such as those of languages, stay too. `used` may be None: all stay. If
+    the result would have less than `size` ids, it is filled up.
+    """
+    old = pieces_of(models[0])
+    added = [_added(model, [*dict.fromkeys(words)]) for model in models]
+    new = {piece: x for each in reversed(added) for piece, x in each.items()}
+    if used is None:
+        rows = [*range(len(old))]
+    else:
+        names = {old[id] for id in {*used, *(id for x in new.values() for id in x.ids)}}
+        stay = {x[i:j] for x in names for i, j in combinations(range(len(x) + 1), 2)}
+        stay |= {piece for model in models for piece in _without_text(model)}
+        rows = [id for id, piece in enumerate(old) if id <= EOS_ID or piece in stay]
+    missing = max(0, size - len(rows) - len(new))
+    dropped = sorted({*range(len(old))} - {*rows})[:missing]
+    unused = (x for x in map("<unused {}>".format, count()) if x not in old)
+    extra = [*islice(unused, missing - len(dropped))]
+    rows = sorted([*rows, *dropped])
+    means = {id: x.ids for id, x in enumerate(new.values(), len(rows))}
+    steps = [x.is_step for x in new.values()]
+    is_absent = [*[False] * len(rows), *steps, *[True] * len(extra)]
+    pieces = [*(old[id] for id in rows), *new, *extra]
+    rows += [UNK_ID] * (len(new) + len(extra))
+    scores = [
+        {piece: x.score for piece, x in each.items() if x.score is not None} for each in added
+    ]
+    found = [converted(*x) for x in zip(models, [pieces] * len(models), scores, strict=True)]
+    return NewIds(pieces, np.array(rows), np.array(is_absent), means), found
+
+
+def _added(model: bytes, words: Sequence[str]) -> dict[str, _Added]:
+    """Returns the pieces that `words` become in a model, without those that it has.
+
+    The text of a word becomes its piece where the model split it as it splits the word alone.
+    """
+    processor, kind, added = SentencePieceProcessor(), kind_of(model)[0], dict[str, _Added]()
+    processor.load_from_serialized_proto(model)
+    proto = _proto(model)
+    known, last = {x.piece for x in proto.pieces}, min(x.score for x in proto.pieces) - 1
+    for word in words:
+        parts = processor.encode(word, out_type=str)
+        ids, piece = [processor.piece_to_id(x) for x in parts], "".join(parts)
+        if LANGUAGE.fullmatch(word):
+            added[word] = _Added(ids, None)
+        elif piece not in known:
+            total = sum(processor.get_score(id) for id in ids) + _PREFERENCE
+            steps = range(2, len(parts)) if kind == "bpe" else ()
+            for end in steps:
+                added.setdefault("".join(parts[:end]), _Added(ids[:end], None, is_step=True))
+            added[piece] = _Added(ids, total if kind == "unigram" else last)
+    return {piece: x for piece, x in added.items() if piece and piece not in known}
+
+
+def _without_text(model: bytes) -> list[str]:
+    """Returns the pieces that are languages, bytes, or set by the user of SentencePiece."""
+    proto = _proto(model)
+    kind = type(proto).SentencePiece
+    text = {kind.NORMAL, kind.UNUSED, kind.UNKNOWN}
+    return [x.piece for x in proto.pieces if x.type not in text or LANGUAGE.fullmatch(x.piece)]
 
 
 def with_own_ids(model: bytes) -> bytes:

@@ -54,6 +54,7 @@ ACTIVATIONS = {
 }
 NORM_EPSILON = "norm_epsilon"  # What our exports have. transformers ignores it, and takes
 _EPSILON = 1e-5
+_TOKENIZER_BYTES = 64 * 1024 * 1024  # tokenizer.json of NLLB has more than 16 MiB.
 _OTHERS = {  # Other types, and why they are refused.
     **dict.fromkeys(("bart", "mbart"), "normalizes embeddings, and has positions for each side"),
     **dict.fromkeys(("t5", "mt5"), "has RMS norms, no biases and relative positions"),
@@ -185,7 +186,7 @@ def _multilingual(
         ids |= {f"__{code}__": len(ids) + n for n, code in enumerate(_M2M100.split())}
     else:
         file = folder / "tokenizer.json"
-        saved = read_value(file)
+        saved = read_value(file, most=_TOKENIZER_BYTES)
         ids = saved["model"]["vocab"] | {x["content"]: x["id"] for x in saved["added_tokens"]}
     eos, pad, start = (settings[f"{x}_token_id"] for x in ("eos", "pad", "decoder_start"))
     check_ids(len(ids), token_ids=np.array([eos, pad, start]))

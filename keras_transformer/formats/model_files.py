@@ -37,6 +37,7 @@ _WEIGHTS = (  # the first that exists
 _FILES = (
     *("config.json", "generation_config.json", "tokenizer_config.json", "README.md"),
     *("source.spm", "target.spm", "sentencepiece.model", "vocab.json", "target_vocab.json"),
+    *("sentencepiece.bpe.model", "tokenizer.json"),
     *("shared_vocabulary.json", "shared_vocabulary.txt", "source_vocabulary.json"),
     *("source_vocabulary.txt", "target_vocabulary.json", "target_vocabulary.txt"),
 )
@@ -195,12 +196,12 @@ def in_order(path: Path, ids: Mapping[str, int]) -> list[str]:
     return pieces
 
 
-def read_value(path: Path, missing: Any = None) -> Any:
+def read_value(path: Path, missing: Any = None, most: int = MOST_BYTES) -> Any:
     """Returns the object or list in a JSON file, or `missing` if there is no file."""
     if missing is not None and not path.exists():
         return missing
     with reading(path):
-        return read_json(path)
+        return read_json(path, most)
 
 
 def download(source: str, revision: str | None = None) -> Path:

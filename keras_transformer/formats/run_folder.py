@@ -30,7 +30,14 @@ from keras_transformer.formats.exported_model import check_model, check_quantiza
 from keras_transformer.formats.foreign_model import ForeignModel
 from keras_transformer.formats.hugging_face import read_hugging_face
 from keras_transformer.formats.marian import read_marian
-from keras_transformer.formats.model_files import PREFIX, download, reading, shards
+from keras_transformer.formats.model_files import (
+    PREFIX,
+    download,
+    read_value,
+    reading,
+    shards,
+)
+from keras_transformer.formats.vocabulary_change import with_vocabulary
 from keras_transformer.layers.saving import check_finite
 from keras_transformer.models.base import in_float32, merge_lora
 from keras_transformer.models.seq2seq import Seq2Seq
@@ -38,7 +45,7 @@ from keras_transformer.models.transformer import Transformer
 from keras_transformer.recipe.files import shipped_runs, validated
 from keras_transformer.recipe.sections import OF_RUN, Normalization
 from keras_transformer.recipe.settings import Recipe
-from keras_transformer.runs.run import Checkpoint, Run
+from keras_transformer.runs.run import Checkpoint, Run, opened_runs
 from keras_transformer.translation.open_run import open_model
 from keras_transformer.translation.translator import Translator
 from keras_transformer.translation.word_forms import WordForms
@@ -61,6 +68,7 @@ def import_run(
     source_language: str | None = None,
     target_language: str | None = None,
     text: str | Path | None = None,
+    keep: Sequence[str | Path] = (),
 ) -> Run:
     """Makes a run folder of a trained model of Marian, Hugging Face or CTranslate2.
 
@@ -90,10 +98,12 @@ def import_run(
         source_prefix: Pieces that begin every source, such as `[">>por<<"]`, which tells a
             multilingual model the target language. Defaults to none.
         source_language: ISO 639-1 code. Defaults to that in the files, or "und". For M2M100 and
-            NLLB, the model's own code, such as "fr" or "fra_Latn".
-        target_language: As `source_language`.
+            NLLB, a language of the model, such as "fr" or "fra_Latn".
+        target_language: As `source_language`. For a model of OPUS-MT with tags such as ">>fra<<", a
+            language of theirs, whose tag then begins every source, unless `source_prefix` is given.
         text: File with sentences of the source language, from which the run learns `WordForms`.
             Defaults to None.
+        keep: Files whose pieces stay, see `change_vocabulary`. Defaults to all pieces.
 
     Raises:
         UserError: If the model cannot be imported. Then nothing is written.
@@ -106,6 +116,9 @@ def import_run(
         given = zip(chosen, foreign.languages, strict=True)
         languages, what = [one or other for one, other in given], f"Imported from {source}"
         place, search = f"{source} {_ADVICE}", foreign.evaluation
+        if keep:
+            texts = [Path(x) for x in keep]
+            model, tokenizer = with_vocabulary(model, tokenizer, SearchOptions(**search), texts, ())
         recipe = recipe_of(directory, model, tokenizer, languages, what, search, place)
         origin = {"source": str(source), **_facts(foreign, files)}
     if str(source).startswith(PREFIX):
@@ -117,6 +130,53 @@ def import_run(
             WordForms.learn(read_lines(Path(text))).save(run.word_forms_path)
         content = json.dumps(origin, indent=2, ensure_ascii=False)
         run.origin_path.write_text(content + "\n", "utf-8")
+    return Run(directory, recipe)
+
+
+def change_vocabulary(
+    run: Run | str | Path,
+    directory: str | Path,
+    keep: Sequence[str | Path] = (),
+    add: Sequence[str] = (),
+) -> Run:
+    """Makes a run folder of a run's model with fewer pieces, or with words and languages added.
+
+    The run has a recipe without text. `training.initial_run` trains on from it. The vectors and
+    the bias of pieces that stay do not change. Those of a new piece begin as the mean of the pieces
+    into which it was split before.
+
+    Example:
+
+    >>> change_vocabulary("runs/nllb", "runs/small", keep=["text.en", "text.de"])
+
+    Args:
+        run: The run, its folder or its name. Its adapters are merged.
+        directory: A new or empty folder.
+        keep: Files with sentences, one per line. The first has sentences of the source language,
+            which the model translates. The pieces of all files and of these translations stay, and
+            those of languages. A few hundred sentences in the first file are enough if the others
+            are long. Defaults to none: all pieces stay.
+        add: Words that become pieces, and languages such as `">>fra<<"` or `"fra_Latn"`.
+
+    Raises:
+        UserError: If the run has no Transformer, or `directory` is not empty.
+        ValueError: If the model is quantized.
+    """
+    check_is_free(directory)
+    (run,) = opened_runs(run)
+    run.require_transformer("A change of the vocabulary")
+    model, old = merge_lora(in_float32(open_model(run))), run.recipe
+    options = old.evaluation.search_options()
+    texts = [Path(x) for x in keep]
+    model, tokenizer = with_vocabulary(model, run.tokenizer(), options, texts, add)
+    languages = old.data.source_language, old.data.target_language
+    search = old.evaluation.model_dump(exclude_defaults=True, exclude={"average_last"})
+    what = f"{run.directory.name} with another vocabulary"
+    recipe = recipe_of(directory, model, tokenizer, languages, what, search, f"{directory}")
+    with atomic_write(directory) as partial:
+        Run(partial, recipe).write(model, tokenizer)
+        for file in filter(Path.is_file, (run.origin_path, run.word_forms_path)):
+            shutil.copy(file, partial)
     return Run(directory, recipe)
 
 
@@ -132,8 +192,9 @@ def open_preset(
     """Opens the translator of a run, or of a model that `import_run` reads.
 
     A model of the hub is downloaded once. M2M100 and NLLB need a `source_language` and a
-    `target_language`, see `open_translator`. `**arguments` are those of `Translator.from_run`, or,
-    of a model that is no run, of `Translator`.
+    `target_language`, a model of OPUS-MT with tags the latter, see `open_translator`.
+    `**arguments` are those of `Translator.from_run`, or, of a model that is no run, of
+    `Translator`.
 
     Example:
 
@@ -148,6 +209,7 @@ def open_preset(
     languages = source_language, target_language
     foreign, model, tokenizer = read_preset(preset, revision, languages=languages)
     options = options or SearchOptions(**foreign.evaluation)
+    tokenizer = tokenizer.with_languages(source_language, target_language)
     return Translator(model, tokenizer, options, **arguments)
 
 
@@ -179,18 +241,21 @@ def read_preset(
             if not all(languages):
                 raise ValueError(f"the model has many languages: choose two {_ADVICE}")
             tokenizer = tokenizer.with_languages(*languages)
+        elif tokenizer.tag_ids and not source_prefix:
+            tokenizer = tokenizer.with_languages(None, languages[1])
         return foreign, model, tokenizer
 
 
 def _facts(foreign: ForeignModel, vocabularies: list[Path]) -> dict[str, Any]:
     """Returns the contents of origin.json that can be read off the files."""
     card = read_text(foreign.path.with_name("README.md"))[:10_000]
-    found = re.search(r"^license:\s*(\S+)", card, re.MULTILINE)
+    found = re.search(r"^license:\s*[\"']?([\w.+-]+)", card, re.MULTILINE)
+    settings = read_value(foreign.path.with_name("config.json"), missing={})
     beside = (x for x in foreign.path.parent.iterdir() if x.suffix in _VOCABULARY and x.is_file())
     files = [foreign.path, *shards(foreign.path), *vocabularies, *beside]
     return {
         "sha256": {file.name: sha256_of(file) for file in files},
-        "licence": found[1] if found else None,
+        "licence": found[1] if found else settings.get("license"),
         "notes": list(foreign.notes),
         "imported_with": f"keras3-transformer {version('keras3-transformer')}",
     }
@@ -320,9 +385,9 @@ def export_shared_run(
     model, tokenizer = open_model(run, checkpoint), run.tokenizer()
     check_model(model, tokenizer)
     sentences = sentences or random_sentences(tokenizer)
-    exact = in_float32(model)
+    exact = merge_lora(in_float32(model))
     with atomic_write(directory) as partial:
-        copy = Run(partial, _without_folders(run.recipe))
+        copy = Run(partial, without_folders(run.recipe))
         copy.write(exact if quantization == "float32" else _halved(exact), tokenizer)
         if (text := run.directory / "text").is_dir():
             shutil.copytree(text, partial / "text", ignore=shutil.ignore_patterns("train.*"))
@@ -330,7 +395,7 @@ def export_shared_run(
             shutil.copy(run.fingerprints_path, partial)
         if run.word_forms_path.exists():
             shutil.copy(run.word_forms_path, partial)
-        if scores := _scores(run, checkpoint):
+        if scores := current_scores(run, checkpoint):
             write_json(copy.scores_path, scores)
         return compare_translations(
             "copy",
@@ -342,7 +407,7 @@ def export_shared_run(
         )
 
 
-def _without_folders(recipe: Recipe) -> Recipe:
+def without_folders(recipe: Recipe) -> Recipe:
     """Returns the recipe without folders of the user (see `export_shared_run`)."""
     tree = recipe.model_dump(mode="json", exclude_none=True)
     tree["data"].pop("directory", None)
@@ -361,8 +426,8 @@ def _without_folders(recipe: Recipe) -> Recipe:
     return Recipe.model_validate(tree, context=OF_RUN)
 
 
-def _scores(run: Run, checkpoint: Checkpoint | None) -> list[dict[str, Any]]:
-    """Returns the scores of the exported model on the splits, without folders of the user."""
+def current_scores(run: Run, checkpoint: Checkpoint | None = None) -> list[dict[str, Any]]:
+    """Returns the scores of a run's model on the splits, without folders of the user."""
     folder = None if checkpoint is None else run.checkpoint(checkpoint)
     model = run.scores.scored_model(folder)["checkpoint_sha256"]
     return [

@@ -1,7 +1,7 @@
 """The base class of most layers, and Keras layers with faster gradients and kept LoRA."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -33,8 +33,10 @@ CLONES: ContextVar[dict[int, Any] | None] = ContextVar("CLONES", default=None)
 class Adaptable:
     """Mixin of layers and models whose linear maps take adapters."""
 
-    def enable_lora(self, rank: int, lora_alpha: float | None = None) -> None:
-        """Freezes the weights, and adds trainable low-rank matrices to all linear maps.
+    def enable_lora(
+        self, rank: int, lora_alpha: float | None = None, parts: Sequence[str] = ("",)
+    ) -> None:
+        """Freezes the weights, and adds trainable low-rank matrices to linear maps.
 
         Call it before `compile`. The biases of the linear maps stay trainable, as with
         `keras.layers.Dense.enable_lora`. Exports contain the sum of a kernel and its adapter.
@@ -47,6 +49,8 @@ class Adaptable:
         Args:
             rank: Rank of the matrices, at least 1.
             lora_alpha: The adapters are multiplied by `lora_alpha / rank`. Defaults to `rank`.
+            parts: Parts of the paths of the linear maps that get adapters, such as "decoder" or
+                "self_attention". Defaults to all of them.
 
         Raises:
             ValueError: If the layer is not built, has no linear map, or has LoRA already.
@@ -54,8 +58,9 @@ class Adaptable:
         Source: Hu et al. 2021, LoRA.
         """
         owner: Any = self
-        leaves = [x for x in owner._flatten_layers() if not x._flatten_layers(include_self=False)]
+        leaves = _leaves(self)
         linear = [layer for layer in leaves if isinstance(layer, keras.layers.Dense)]
+        linear = [layer for layer in linear if any(part in layer.path for part in parts)]
         if not linear or any(layer.lora_enabled for layer in linear):
             raise ValueError(
                 "LoRA needs a built layer that has linear maps, and no LoRA yet. "
@@ -66,6 +71,22 @@ class Adaptable:
             layer.trainable = layer in linear
         for layer in linear:
             layer.enable_lora(rank, lora_alpha=lora_alpha)
+
+    def freeze(self, parts: Sequence[str]) -> None:
+        """Freezes the layers whose paths contain one of `parts`, such as "encoder".
+
+        Raises ValueError if there is no weight in such a layer.
+        """
+        for part in parts:
+            layers = [x for x in _leaves(self) if x.weights and part in x.path]
+            if not layers:
+                raise ValueError(f"no layer has this part in its path. Received: {part!r}")
+            for layer in layers:
+                layer.trainable = False
+
+
+def _leaves(owner: Any) -> list[Any]:
+    return [x for x in owner._flatten_layers() if not x._flatten_layers(include_self=False)]
 
 
 class StoresArguments:

@@ -339,6 +339,16 @@ class Training(Section):
     initial_run: Path | None = None
     """Finished run to fine-tune. Training starts with the tokenizer and weights of this run. Keys
     of the section tokenizer may be omitted, or have the values of this run."""
+    lora_rank: Size | None = None
+    """Freeze the weights and train LoRA of this rank in the linear maps, and their biases. Files
+    then have only what differs from the model of initial_run. Exports merge the adapters. Default:
+    no LoRA."""
+    lora_parts: list[str] | None = None
+    """Parts of the names of the linear maps with LoRA, such as decoder, self_attention or
+    feed_forward. Default: all."""
+    frozen: list[str] = []
+    """Parts of the names of layers that are not trained, such as encoder or embedding. Files then
+    have only what differs from the model of initial_run."""
     steps: MayChange[Steps] = 100_000
     """Total number of optimizer steps."""
     tokens_per_batch: Size = 25_000

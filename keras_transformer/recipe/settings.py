@@ -20,8 +20,8 @@ from keras_transformer.recipe.sections import (
 )
 
 # Types and ranges of a JSON schema in words.
-_TYPES = {"string": "text", "boolean": "true or false", "object": "mapping"}
-_TYPES |= {name: name for name in ("integer", "number", "path")}
+_TYPES = {"string": "text", "object": "mapping", "array": "list of texts"}
+_TYPES |= {"boolean": "true or false", **{name: name for name in ("integer", "number", "path")}}
 _SIGNS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 
 

@@ -11,8 +11,9 @@ from typing import Any
 import h5py
 
 from keras_transformer._backend import installed_backends
-from keras_transformer._files import read_config, sha256_of
+from keras_transformer._files import sha256_of
 from keras_transformer.architectures import command_line
+from keras_transformer.runs.base_model import completed
 from keras_transformer.runs.checkpoints import (
     ValidationHistory,
     checkpoint_step,
@@ -66,9 +67,9 @@ def _parameters(run: Run) -> int | None:
         if is_weight and item.dtype.kind != "u":  # Unsigned integers are states of dropout.
             counts.append(math.prod(item.shape))
 
-    read_config(model)  # raises an error if the file is damaged
     with (
-        zipfile.ZipFile(model) as archive,
+        completed(model) as whole,
+        zipfile.ZipFile(whole) as archive,
         archive.open("model.weights.h5") as file,
         h5py.File(file, "r") as weights,
     ):

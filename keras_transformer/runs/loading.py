@@ -14,6 +14,7 @@ from keras_transformer._files import NUMBERS_PER_BYTE, damaged_keras_file, read_
 from keras_transformer.errors import UserError
 from keras_transformer.layers.saving import check_finite, placeholder_weights
 from keras_transformer.models.base import loading_in_float32
+from keras_transformer.runs.base_model import completed
 from keras_transformer.runs.checkpoints import CHECKPOINT_MODEL, verify_checkpoint
 
 
@@ -23,10 +24,12 @@ def load_model(path: str | Path) -> Any:
     Raises `UserError` if the file is missing or damaged, or if its configuration is too large.
     """
     use_compilation_cache()
-    read_config(path)
     try:
-        with placeholder_weights(NUMBERS_PER_BYTE * Path(path).stat().st_size):
-            model = keras.saving.load_model(path, compile=False)
+        with completed(path) as file:
+            with placeholder_weights(NUMBERS_PER_BYTE * file.stat().st_size):
+                model = keras.saving.load_model(file, compile=False)
+    except UserError:
+        raise
     except Exception as error:  # zipfile, json, h5py and Keras raise different errors
         # The frames hold an open h5py file, which would crash the process at its end.
         traceback.clear_frames(error.__traceback__)
@@ -56,7 +59,8 @@ def load_checkpoint_model(folder: str | Path) -> Any:
             loading_optimizer(f"the EMA weights of checkpoint {folder} cannot be loaded"),
             loading_in_float32(active=False),
         ):
-            compiled = keras.saving.load_model(file)
+            with completed(file) as whole:
+                compiled = keras.saving.load_model(whole)
         compiled.optimizer.finalize_variable_values(compiled.trainable_variables)
         model.set_weights(compiled.get_weights())
     return model

@@ -215,6 +215,14 @@ class Run:
                 )
         return run
 
+    @property
+    def base(self) -> Path | None:
+        """The model of `training.initial_run`, if this run keeps only what it changes in it."""
+        training = self.recipe.training
+        if training.initial_run is None or not (training.lora_rank or training.frozen):
+            return None
+        return self._opened(training.initial_run).model_path
+
     def teacher(self, corpus: Corpus) -> "Run":
         """Opens the run whose model makes a side of a corpus for training.
 

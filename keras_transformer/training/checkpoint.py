@@ -15,6 +15,7 @@ from keras_transformer._files import atomic_write, read_json, sha256_of, write_j
 from keras_transformer.errors import UserError
 from keras_transformer.layers.saving import layer_changes
 from keras_transformer.runs import checkpoints
+from keras_transformer.runs.base_model import completed, leave_out
 from keras_transformer.runs.checkpoints import ValidationHistory
 from keras_transformer.runs.loading import load_checkpoint_model, loading_optimizer
 
@@ -26,6 +27,7 @@ def save_checkpoint(
     keep: int,
     history: ValidationHistory | None = None,
     keep_best: int = 0,
+    base: Path | None = None,
 ) -> Path:
     """Writes a checkpoint for resuming training, then removes old checkpoints.
 
@@ -34,13 +36,16 @@ def save_checkpoint(
     step, the SHA-256 of `model.keras` and all validation losses so far.
 
     Keeps the newest `keep` checkpoints, and the `keep_best` checkpoints with the lowest losses in
-    `history`. If the disk is full, raises `UserError` and removes no checkpoint.
+    `history`. Leaves out the weights that are also in the file `base` of a model. If the disk is
+    full, raises `UserError` and removes no checkpoint.
     """
     path = Path(directory) / f"step-{step:08d}"
     history = history or ValidationHistory()
     with atomic_write(path) as partial, without_tensorflow():
         partial.mkdir()
         model.save(partial / checkpoints.CHECKPOINT_MODEL)
+        if base:
+            leave_out(partial / checkpoints.CHECKPOINT_MODEL, base)
         digest = sha256_of(partial / checkpoints.CHECKPOINT_MODEL)
         state = {
             "format": checkpoints.CHECKPOINT_FORMAT,
@@ -68,7 +73,8 @@ def load_checkpoint(path: str | Path, model: keras.Model) -> int:
         model.optimizer.build(model.trainable_variables)
     with (
         loading_optimizer(f"checkpoint {path} is of another model or optimizer"),
-        zipfile.ZipFile(path / checkpoints.CHECKPOINT_MODEL) as archive,
+        completed(path / checkpoints.CHECKPOINT_MODEL) as file,
+        zipfile.ZipFile(file) as archive,
         tempfile.TemporaryDirectory(prefix=f".partial-{path.name}-", dir=path.parent) as folder,
     ):
         # Loading the weights from within the zip archive would be slow.
@@ -81,6 +87,7 @@ def average_checkpoints(
     output: str | Path,
     previous: str | Path | None = None,
     members: Mapping[str, str] | None = None,
+    base: Path | None = None,
 ) -> keras.Model:
     """Writes a model whose weights are the mean of the weights of several checkpoints (§6.1).
 
@@ -99,6 +106,8 @@ def average_checkpoints(
         previous: Where to copy `output` before, if it is a complete archive. Defaults to None,
             which means no copy.
         members: Texts to add to the archive `output`, by their names. Defaults to None.
+        base: The file of a model whose weights are left out, see `runs/base_model.py`. Defaults to
+            None.
 
     Returns:
         The averaged model.
@@ -126,6 +135,8 @@ def average_checkpoints(
         variable.assign(total / len(paths) if is_float else last)
     with atomic_write(output) as partial, without_tensorflow():
         model.save(partial)
+        if base:
+            leave_out(partial, base)
         checkpoints.write_members(partial, members or {})
         if previous and zipfile.is_zipfile(output):
             with atomic_write(previous) as copy:

@@ -48,6 +48,7 @@ def fit(
     hyperparameters: Mapping[str, bool | float | str] | None = None,
     tokens: Callable[[int], int] | None = None,
     distribution: Distribution = ONE_DEVICE,
+    base: Path | None = None,
 ) -> ValidationHistory:
     """Trains a compiled model for `steps` optimizer steps, and can resume after a stop or crash.
 
@@ -109,6 +110,8 @@ def fit(
         distribution: The devices and processes, such as `Distribution.all_devices()`. `batches` are
             then those of `distribution.split`, or of a `BatchPlan` with `distribution.shard`.
             Defaults to one process and one device.
+        base: The `.keras` file of a model from which training starts. Checkpoints then have only
+            the weights that differ from it. Defaults to None: they have all.
 
     Returns:
         The validation losses of all checkpoints, including checkpoints before a stop.
@@ -163,6 +166,7 @@ def fit(
 
         def save_and_stop(epoch: int, logs: dict[str, Any]) -> None:
             kept: Any = {"keep": keep_checkpoints, "history": history, "keep_best": keep_best}
+            kept["base"] = base
             action = functools.partial(save_checkpoint, folder, step=counter.step, **kept)
             distribution.on_chief(action, counter.model, local)
             if distribution.of_chief(history.is_over(patience)):

@@ -6,7 +6,14 @@ from support.parallel_text import SENTENCES
 
 from keras_transformer import Tokenizer
 from keras_transformer.data import vocabulary
-from keras_transformer.data.vocabulary import ABSENT, Vocabulary, converted, new_ids, word_model
+from keras_transformer.data.vocabulary import (
+    ABSENT,
+    Vocabulary,
+    changed,
+    converted,
+    new_ids,
+    word_model,
+)
 
 
 @pytest.fixture(scope="module")
@@ -44,3 +51,39 @@ def test_a_converted_model_splits_texts_alike_and_decodes_pieces_of_others(model
     assert [pieces[id] for id in ids] == [plain.source_pieces[id] for id in expected]
     assert changed.decode_target([[*ids, 4]]) == [f"{text} other"]
     assert 4 not in changed.encode_source(["other"])[0]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_words_become_pieces_and_what_stays_is_split_as_before(kind):
+    model = Tokenizer.train(SENTENCES, 48, kind).source_model
+    plain, words = Tokenizer(model), ["zoomania", "dogsled team", "zoomania", "zoom", "fra_Latn"]
+    texts = ["two men in the park", "a zoo"]
+    used = {id for ids in plain.encode_source(texts[:2]) for id in ids}
+    ids, (new,) = changed([model], words, used)
+    own = Tokenizer(new)
+    assert own.source_pieces == ids.pieces and len({*ids.pieces}) == len(ids.pieces) < 60
+
+    def split(tokenizer, text):
+        return [tokenizer.source_pieces[id] for id in tokenizer.encode_source([text])[0]]
+
+    for text in texts:
+        assert split(own, text) == split(plain, text)
+    assert split(own, "zoomania") == ["▁zoomania"] and split(own, "zoom") == ["▁zoom"]
+    assert split(own, "zoomanias")[0] == "▁zoomania"
+    assert split(own, "a dogsled team")[1:] == ["▁dogsled▁team"]
+    assert own.source_pieces.count("fra_Latn") == 1 and "fra_Latn" not in split(own, "fra_Latn")
+    matrix = np.random.default_rng(0).normal(size=(48, 3)).astype("float32")
+    rows, bias = ids.gathered(matrix), ids.bias(matrix[:, 0])
+    for id, piece in enumerate(ids.pieces):
+        if piece in plain.source_pieces:
+            old = plain.source_pieces.index(piece)
+            assert (rows[id] == matrix[old]).all() and bias[id] == matrix[old, 0]
+        elif piece in ("▁zoomania", "▁dogsled▁team", "▁zoom", "fra_Latn"):
+            old = plain.encode_source([piece.replace("▁", " ").strip()])[0]
+            np.testing.assert_allclose(rows[id], matrix[old].mean(0), atol=1e-6)
+            np.testing.assert_allclose(bias[id], matrix[old, 0].mean(), atol=1e-6)
+        else:  # a step of BPE, which is never predicted
+            assert kind == "bpe" and bias[id] == ABSENT
+    filled, _ = changed([model], [], used, size=50)
+    assert len(filled.pieces) == 50 and filled.pieces[-2:] == ["<unused 0>", "<unused 1>"]
+    assert changed([new], words, None)[0].pieces == ids.pieces  # nothing is left to add

@@ -204,8 +204,17 @@ def test_a_model_of_many_languages_translates_between_any_two(kind, tmp_path):
             names = ("<unk>" if x.startswith("<unused") else x for x in own.target_pieces)
             names = [*names]
             assert [[names[id] for id in ids] for ids in found] == pieces
+    (tmp_path / "kept.txt").write_text("\n".join(text), "utf-8")
+    small = import_run(tmp_path, tmp_path / "small", **languages, keep=[tmp_path / "kept.txt"])
+    new, kept = small.tokenizer(), {"__en__", "__de__", "eng_Latn", "deu_Latn", "fra_Latn"}
+    assert new.target_vocabulary_size < own.target_vocabulary_size - 50
+    assert kept & {*own.target_pieces} == kept & {*new.target_pieces}
+    for before, now in zip(own.encode_source(text), new.encode_source(text), strict=True):
+        assert [own.source_pieces[id] for id in before] == [new.source_pieces[id] for id in now]
     for engine in ("keras", "ctranslate2"):
-        with pytest.raises(UserError, match="^the vocabulary has the languages .* Received: xx"):
+        with pytest.raises(
+            UserError, match="^the vocabulary has .* target languages, .* Received: xx"
+        ):
             open_translator(run, engine=engine, target_language="xx")
 
 
@@ -250,8 +259,11 @@ def test_ids_and_texts_equal_those_of_marian_tokenizer(name, data_dir, tmp_path)
     starts = (">>fra<< ", ">>cmn_Hans<<", ">>xyz<< ", ">> a << ", ">>fra<< >>fra<< ", "a >>fra<< ")
     tagged = [start + text for start in starts for text in (*sentences[:20], "")]
     tagged = [*sentences, *(text.strip() for text in tagged)]
-    run = import_run(folder, tmp_path / "run")
+    run = import_run(folder, tmp_path / "run", target_language="fr")
+    with pytest.raises(UserError, match="0 source languages. Received: en"):
+        open_translator(run, source_language="en")
     tokenizer = run.tokenizer()
+    assert tokenizer.frames["source_prefix"] == [">>fra<<"]
     graph = GraphTokenizer(tokenizer)
     old_id = to_numpy(open_model(run).source_embedding.embeddings)[:, 0].astype(int)
     for side, name, texts in (("source", "text", tagged), ("target", "text_target", sentences)):

@@ -118,7 +118,7 @@ def test_rounded_weights_are_told(name, bits, pretrained, tmp_path):
 @pytest.fixture
 def imported(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    succeeds("import", folder, "imported")
+    assert "licence of the model is cc-by-4.0" in succeeds("import", folder, "imported")
     return Run.open("imported")
 
 
@@ -235,6 +235,8 @@ def test_a_model_of_the_hub_is_downloaded_once(folder, tmp_path):
         paths = [path for path, _ in server.requests if "opus" in path]
     assert lines[:2] == ["one", "two"] and "none" in lines[2] and lines[3] == "three"
     assert sum("model.safetensors" in x for x in paths) == 2  # HEAD and GET
+    of_nllb = ("sentencepiece.bpe.model", "tokenizer.json")
+    assert all(any(x.endswith(f"/{name}") for x in paths) for name in of_nllb)
     assert not (tmp_path / "three").exists()
     origin = json.loads((tmp_path / "one" / "origin.json").read_text())
     assert origin["revision"] == "0" * 40 and origin["licence"] == "cc-by-4.0"
@@ -390,6 +392,24 @@ def test_what_cannot_be_imported_is_one_line_and_nothing_written(change, message
     change(folder)
     assert message in fails("import", folder, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("card", "config", "licence"),
+    [
+        ('---\nlicense: "cc-by-nc-4.0"\n---', {"license": "mit"}, "cc-by-nc-4.0"),
+        ("---\nlanguage: en\n---", {"license": "cc-by-nc-4.0"}, "cc-by-nc-4.0"),
+        ("license is a word here", {}, None),
+    ],
+)
+def test_the_licence_is_that_of_the_card_or_of_the_configuration(
+    card, config, licence, folder, tmp_path
+):
+    (folder / "README.md").write_text(card)
+    change_config(**config)(folder)
+    shown = succeeds("import", folder, tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "origin.json").read_text())["licence"] == licence
+    assert ("The licence" in shown) == bool(licence)
 
 
 def test_languages_that_the_files_do_not_name_are_given(folder, tmp_path):

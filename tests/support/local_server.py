@@ -10,7 +10,7 @@ Answer = Callable[[BaseHTTPRequestHandler], Any]
 
 
 class LocalServer:
-    """Answers GET and HEAD by `answers`; keeps the requests that came.
+    """Answers GET, HEAD and POST by `answers`; keeps the requests that came.
 
     Attributes:
         url: Its address.
@@ -52,7 +52,7 @@ def local_server() -> Iterator[LocalServer]:
             except OSError:  # the client has gone
                 pass
 
-        do_HEAD = do_GET
+        do_HEAD = do_POST = do_GET
 
         def log_message(self, *_: Any) -> None:
             pass

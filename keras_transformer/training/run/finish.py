@@ -49,7 +49,7 @@ def write_average(run: Run, paths: list[Path]) -> keras.Model:
     }
     previous = run.directory / "model.previous.keras"
     with run.writing():
-        return average_checkpoints(paths, run.model_path, previous, members)
+        return average_checkpoints(paths, run.model_path, previous, members, run.base)
 
 
 def _write_embeddings(run: Run, model: keras.Model, tokenizer: Tokenizer) -> None:
@@ -68,7 +68,8 @@ def _write_embeddings(run: Run, model: keras.Model, tokenizer: Tokenizer) -> Non
 def _chosen(run: Run, history: ValidationHistory) -> list[Path]:
     """Returns the checkpoints to average into `model.keras`, without those of the warm-up."""
     settings, paths = run.recipe.training, run.checkpoints()
-    count = run.recipe.evaluation.average_last
+    # The mean of adapters is not that of the weights.
+    count = 1 if settings.lora_rank else run.recipe.evaluation.average_last
     chosen, kept = paths[-count:], paths[-1]
     if (patience := settings.early_stopping_patience) is not None:
         chosen = checkpoints.best_checkpoints(paths, history, count)

@@ -14,6 +14,7 @@ from keras_transformer.data.piece_sampler import PieceSampler
 from keras_transformer.data.text_noise import TextNoise
 from keras_transformer.data.tokenizer import PAD_ID
 from keras_transformer.errors import UserError
+from keras_transformer.layers.saving import merged_weights
 from keras_transformer.models import ARCHITECTURES
 from keras_transformer.models.crossentropy import MaskedCrossentropy
 from keras_transformer.recipe.settings import Recipe
@@ -157,6 +158,7 @@ def _trainer(
     """Returns the trainer for a recipe, with random weights or those of `initial_run`."""
     with without_tensorflow():
         keras.utils.set_random_seed(recipe.seed)
+    settings = recipe.training
     with distribution.making():
         try:
             trainer = new_trainer(recipe, distribution, teacher)
@@ -168,10 +170,13 @@ def _trainer(
                         f"{most}, also that of the teacher's run. "
                         f"Received: data.max_length={recipe.data.max_length}: {length} tokens"
                     )
+            if initial_run:
+                _load_initial_weights(initial_run, trainer.model)
+            if settings.lora_rank:
+                trainer.model.enable_lora(settings.lora_rank, parts=settings.lora_parts or [""])
+            trainer.model.freeze(settings.frozen)
         except (TypeError, ValueError) as error:
             raise UserError(f"the recipe {recipe.name} cannot be trained: {error}") from error
-        if initial_run:
-            _load_initial_weights(initial_run, trainer.model)
     return trainer
 
 
@@ -237,7 +242,7 @@ def _load_initial_weights(run: Run, model: keras.Model) -> None:
                 f"{trained.get(name)}, and the recipe has {name}={given.get(name)}. Copy the "
                 f"section `model` from {run.recipe_path}"
             )
-    model.set_weights(initial.get_weights())
+    model.set_weights([keras.ops.convert_to_numpy(x) for _, x in merged_weights(initial)])
 
 
 def _settings(model: keras.Model) -> dict[str, Any]:
@@ -246,4 +251,7 @@ def _settings(model: keras.Model) -> dict[str, Any]:
     others |= {"num_decoder_layers", "d_k"}  # None means the value of another setting.
     if _positions(model) is None:
         others.add("max_length")
-    return {name: value for name, value in model.get_config().items() if name not in others}
+    config = model.get_config()
+    changes = config.pop("changes", {}).values()  # Adapters are merged.
+    config["quantization"] = [x["quantization"] for x in changes if "quantization" in x]
+    return {name: value for name, value in config.items() if name not in others}

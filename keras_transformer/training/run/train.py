@@ -129,6 +129,7 @@ def train(
             steps=settings.steps,
             checkpoint_every=settings.checkpoint_every,
             keep_checkpoints=settings.keep_checkpoints,
+            base=run.base,
             keep_best=recipe.evaluation.average_last if settings.early_stopping_patience else 0,
             validation=TranslationValidation(run, tokenizer, validation_batches),
             patience=settings.early_stopping_patience,

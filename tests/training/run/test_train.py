@@ -19,6 +19,8 @@ from tensorboard.plugins.hparams import metadata
 
 from keras_transformer.data import Tokenizer, TokenStore
 from keras_transformer.errors import UserError
+from keras_transformer.formats import ExportOptions, export_run
+from keras_transformer.models import merge_lora
 from keras_transformer.recipe.files import load_recipe
 from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.checkpoints import TOKENIZER_MEMBER, read_member
@@ -76,10 +78,11 @@ def new_run(directory: Path, **sections) -> Run:
     return Run.create(asked.directory, asked.recipe)
 
 
-def run_after(first: Run, directory: Path, **sections) -> Run:
-    """One step that goes on from the weights of another run."""
+def run_after(first: Run, directory: Path, settings: dict | None = None, **sections) -> Run:
+    """One step that goes on from the weights of another run, with `settings` of training."""
     training = {"initial_run": first.directory, "steps": 1, "accumulation_steps": 1}
     training |= {"validation_bleu_sentences": 0, "warmup_steps": 4_000, "simcut": 5.0}
+    training |= settings or {}
     return new_run(directory, training=training, **sections)
 
 
@@ -296,14 +299,52 @@ def test_another_run_must_have_the_model_of_the_recipe(whole, tmp_path, name, va
     assert not run.store_dir.exists()
 
 
-def test_a_run_with_adapters_cannot_be_the_first(whole, tmp_path):
-    (tmp_path / "next").mkdir()
+@pytest.mark.parametrize(
+    "training",
+    [
+        pytest.param(
+            {"lora_rank": 1, "lora_parts": ["decoder"]},
+            marks=[pytest.mark.each_backend, pytest.mark.slow],
+        ),
+        {"frozen": ["encoder", "embedding"]},
+    ],
+)
+def test_adapters_and_frozen_layers_keep_what_they_change_and_name_the_rest(
+    training, whole, tmp_path
+):
     first = Run.open(shutil.copytree(whole[0].directory, tmp_path / "first"))
-    model = open_model(first)
-    model.encoder.enable_lora(1)
-    model.save(first.model_path)
-    with pytest.raises(UserError, match=r"training\.initial_run: .*lora_rank"):
-        train(run_after(first, tmp_path / "next"))
+    training |= {"steps": 2, "peak_learning_rate": 0.1, "warmup_steps": 1}
+    for name in ("whole", "twice", "next"):
+        (tmp_path / name).mkdir()
+    run, twice = (run_after(first, tmp_path / name, training) for name in ("whole", "twice"))
+    train(changed(run, training={"steps": 4}))
+    train(twice)
+    train(changed(twice, training={"steps": 4}), resume=True)
+    assert_same_bits(*(x.checkpoints()[-1] / "model.keras" for x in (run, twice)))
+    assert_same_bits(run.model_path, twice.model_path)
+
+    model, before = open_model(run), {x.path: to_numpy(x) for x in open_model(first).weights}
+    for weight in model.weights:
+        if not weight.trainable:
+            np.testing.assert_array_equal(to_numpy(weight), before[weight.path])
+        else:
+            assert not np.array_equal(to_numpy(weight), before.get(weight.path))
+            assert not any(part in weight.path for part in training.get("frozen", ()))
+    assert len(arrays(run.model_path)) == sum(x.trainable for x in model.weights)
+    merged = merge_lora(model)
+    inputs = {"source_ids": np.array([[5, 6, 3]]), "target_ids": np.array([[2, 7, 8]])}
+    np.testing.assert_allclose(to_numpy(merged(inputs)), to_numpy(model(inputs)), atol=1e-6)
+
+    train(following := run_after(run, tmp_path / "next", {"peak_learning_rate": 1e-30}))
+    assert_same_arrays(open_model(following).weights, merged.weights, atol=1e-6)
+    copy = export_run(run, ExportOptions(format="run", output=tmp_path / "copy")).directory
+    write_average(first, first.checkpoints()[:1])
+    with pytest.raises(UserError, match="which must be as it was. Received: another file"):
+        open_model(run)
+    first.model_path.unlink()
+    assert_same_arrays(open_model(Run.open(copy)).weights, merged.weights)
+    with pytest.raises(UserError, match="Received: no such file"):
+        train(changed(run, training={"steps": 5}), resume=True)
 
 
 @pytest.mark.parametrize(
@@ -314,6 +355,7 @@ def test_a_run_with_adapters_cannot_be_the_first(whole, tmp_path):
         ("model.activation=reluu", "tiny_run cannot be trained: .*reluu"),
         ("training.tokens_per_batch=1", "tokens_per_batch"),
         ("tokenizer.vocabulary_size=50000", "vocabulary_size"),
+        ("training.frozen=[spiral]", "cannot be trained: no layer has this part .*'spiral'"),
     ],
 )
 def test_settings_are_refused_before_anything_is_made(tmp_path, setting, message):
