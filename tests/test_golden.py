@@ -1,6 +1,6 @@
 """What an older version wrote, and what it computed with it: see docs/reference/compatibility.md.
 
-tests/golden/make.py made the files. Translations may differ in ties: if the scores of two
+scripts/make_golden.py made the files. Translations may differ in ties: if the scores of two
 hypotheses differ by less than `TIE`, rounding decides which is the best.
 """
 

@@ -1,7 +1,7 @@
-"""Made the files beside it, at version 0.1.0. tests/test_golden.py opens them at every later one.
+"""Made the files of tests/golden at version 0.1.0. tests/test_golden.py opens them ever since.
 
-    KERAS_BACKEND=jax python tests/golden/make.py models   # on each backend: its `.keras` files
-    KERAS_BACKEND=torch python tests/golden/make.py        # then the rest, and files.zip
+    KERAS_BACKEND=jax python scripts/make_golden.py models   # on each backend: its `.keras` files
+    KERAS_BACKEND=torch python scripts/make_golden.py        # then the rest, and files.zip
 
 Files that an older version wrote stay as they are: a new version adds files of its own.
 """
@@ -16,9 +16,9 @@ import keras
 import numpy as np
 import transformers
 
-GOLDEN = Path(__file__).parent
+ROOT = Path(__file__).parent.parent
+GOLDEN = ROOT / "tests" / "golden"
 FILES = Path("files")  # in the current folder, which has files.zip in the end
-ROOT = GOLDEN.parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "recipes")]
 
 from formats.test_hugging_face import SOURCES, marian_folder  # noqa: E402
