@@ -19,7 +19,7 @@ from run_tests import BACKENDS, ROOT
 PYTHONS = "3.11", "3.12", "3.13"
 TESTS = """
 tests/test_golden.py tests/cli/test_each_backend.py tests/data/test_tokenizer.py
-tests/data/test_languages.py tests/data/test_parallel_text.py tests/decoding/test_options.py
+tests/data/test_languages.py tests/data/test_batch_plan.py tests/decoding/test_options.py
 tests/evaluation tests/layers/test_saving.py tests/models/test_transformer.py
 tests/recipe/test_settings.py tests/runs tests/training/test_tensorboard.py
 """.split()
