@@ -125,6 +125,7 @@ def imported(folder, tmp_path, monkeypatch):
 EXPORTS = {"hugging_face": True, "ctranslate2": ANY("ctranslate2"), "onnx": ANY("onnxruntime")}
 
 
+@pytest.mark.slow
 def test_an_imported_run_is_exported_and_comes_back(imported):
     for format in ["run", *(name for name, is_installed in EXPORTS.items() if is_installed)]:
         search = BEAM if format in ("hugging_face", "onnx") else None

@@ -130,7 +130,10 @@ LINES += [
     "make_tokenizer, arguments, search",
     [
         (lambda: Tokenizer.train(SENTENCES, 60), {"norm_first": True}, {"beam_size": 5}),
-        (two_vocabularies, {"d_k": 5}, {"beam_size": 3, "length_penalty_form": "power"}),
+        pytest.param(
+            *(two_vocabularies, {"d_k": 5}, {"beam_size": 3, "length_penalty_form": "power"}),
+            marks=pytest.mark.slow,
+        ),
         (two_vocabularies, {"position_encoding": "rotary"}, {"beam_size": 1, "max_length": 7}),
     ],
     ids=("joint", "separate", "greedy"),
@@ -147,6 +150,7 @@ def test_the_page_finds_what_the_package_finds(
     assert node("web_translator.mjs", tmp_path / "page", LINES) == expected
 
 
+@pytest.mark.slow
 def test_an_imported_run_of_two_vocabularies_is_exported_as_it_is(node, runtime, tmp_path):
     source = hugging_face_folder(tmp_path / "source", target_vocabulary_size=60)
     run, folder = import_run(source, tmp_path / "run"), tmp_path / "page"

@@ -205,6 +205,7 @@ def test_resume_continues_bit_for_bit(whole, tmp_path):
     assert_same_bits(*(x.checkpoints()[-1] / "model.keras" for x in (run, whole[0])))
 
 
+@pytest.mark.slow
 def test_a_mixture_of_corpora_resumes_bit_for_bit(tmp_path):
     tiny_run.write_text(tmp_path)
     tree = tiny_run.recipe_for(tmp_path).model_dump()
