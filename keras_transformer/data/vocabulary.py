@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import combinations, count, islice
+from itertools import accumulate, combinations, count, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -125,18 +125,21 @@ def changed(
     the result would have less than `size` ids, it is filled up.
     """
     old = pieces_of(models[0])
-    added = [_added(model, [*dict.fromkeys(words)]) for model in models]
-    new = {piece: x for each in reversed(added) for piece, x in each.items()}
+    words, known = [*dict.fromkeys(filter(None, words))], {*old}
+    added = [_added(model, words) for model in models]
+    pairs = (item for each in reversed(added) for item in each.items())
+    new = {piece: x for piece, x in pairs if piece not in known}
     if used is None:
         rows = [*range(len(old))]
     else:
-        names = {old[id] for id in {*used, *(id for x in new.values() for id in x.ids)}}
+        of_words = {id for each in added for x in each.values() for id in x.ids}
+        names = {old[id] for id in {*used} | of_words}
         stay = {x[i:j] for x in names for i, j in combinations(range(len(x) + 1), 2)}
         stay |= {piece for model in models for piece in _without_text(model)}
         rows = [id for id, piece in enumerate(old) if id <= EOS_ID or piece in stay]
     missing = max(0, size - len(rows) - len(new))
     dropped = sorted({*range(len(old))} - {*rows})[:missing]
-    unused = (x for x in map("<unused {}>".format, count()) if x not in old)
+    unused = (x for x in map("<unused {}>".format, count()) if x not in known)
     extra = [*islice(unused, missing - len(dropped))]
     rows = sorted([*rows, *dropped])
     means = {id: x.ids for id, x in enumerate(new.values(), len(rows))}
@@ -152,26 +155,27 @@ def changed(
 
 
 def _added(model: bytes, words: Sequence[str]) -> dict[str, _Added]:
-    """Returns the pieces that `words` become in a model, without those that it has.
+    """Returns the pieces that `words` become in a model, or are already.
 
     The text of a word becomes its piece where the model split it as it splits the word alone.
     """
     processor, kind, added = SentencePieceProcessor(), kind_of(model)[0], dict[str, _Added]()
     processor.load_from_serialized_proto(model)
     proto = _proto(model)
-    known, last = {x.piece for x in proto.pieces}, min(x.score for x in proto.pieces) - 1
+    last = min(x.score for x in proto.pieces) - 1
     for word in words:
         parts = processor.encode(word, out_type=str)
-        ids, piece = [processor.piece_to_id(x) for x in parts], "".join(parts)
+        ids, piece = [processor.piece_to_id(x) for x in parts], processor.normalize(word)
         if LANGUAGE.fullmatch(word):
             added[word] = _Added(ids, None)
-        elif piece not in known:
-            total = sum(processor.get_score(id) for id in ids) + _PREFERENCE
-            steps = range(2, len(parts)) if kind == "bpe" else ()
-            for end in steps:
-                added.setdefault("".join(parts[:end]), _Added(ids[:end], None, is_step=True))
-            added[piece] = _Added(ids, total if kind == "unigram" else last)
-    return {piece: x for piece, x in added.items() if piece and piece not in known}
+            continue
+        total = sum(processor.get_score(id) for id in ids) + _PREFERENCE
+        added[piece] = _Added(ids, total if kind == "unigram" else last)
+        if kind == "bpe":  # It merges two parts at a time; unknown ones may be bytes or characters.
+            is_known = UNK_ID not in ids and "".join(parts) == piece
+            for step in [*accumulate(parts if is_known else piece)][1:-1]:
+                added.setdefault(step, _Added(ids, None, is_step=True))
+    return added
 
 
 def _without_text(model: bytes) -> list[str]:

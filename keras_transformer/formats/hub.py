@@ -68,7 +68,7 @@ def push_to_hub(
         export_run(run, ExportOptions(format=format, output=folder, search=search))
         (folder / "README.md").write_text(model_card(run, name, format, licence), "utf-8")
         try:
-            url = hub.create_repo(name, private=private, exist_ok=True)
+            url = hub.create_repo(name, private=private or None, exist_ok=True)
             hub.upload_folder(repo_id=url.repo_id, folder_path=folder)
         except Exception as error:  # Its HTTP client, which changes, has errors of its own.
             reason = " ".join(str(error).split())[:300]
@@ -83,11 +83,11 @@ def model_card(run: Run, name: str, format: str, licence: str | None = None) -> 
     origin = read_json(run.origin_path) if run.origin_path.is_file() else {}
     source = str(origin.get("source", ""))
     source = source if source.startswith(PREFIX) else Path(source).name
-    data, library = run.recipe.data, {"hugging_face": "transformers"}.get(format, "keras")
+    data = run.recipe.data
     metadata = {
         "language": [data.source_language, data.target_language],
         "license": licence or origin.get("licence"),
-        "library_name": library,
+        "library_name": "transformers" if format == "hugging_face" else "keras",
         "pipeline_tag": "translation",
         "tags": ["translation", "keras_transformer"],
     }
@@ -97,7 +97,7 @@ def model_card(run: Run, name: str, format: str, licence: str | None = None) -> 
         f"| {x['metric']} | {split} | {x['score']:.2f} | `{x['signature']}` |"
         for (_, split), x in newest.items()
     ]
-    scores = ["| metric | text | score | signature |", "|---|---|---|---|", *rows]
+    scores = ["## Scores\n", "| metric | text | score | signature |", "|---|---|---|---|", *rows]
     parts = [
         f"---\n{yaml.safe_dump(known, sort_keys=False)}---",
         f"# {run.recipe.name}",
@@ -106,7 +106,6 @@ def model_card(run: Run, name: str, format: str, licence: str | None = None) -> 
         f"The model is made of {source}." if source else "",
         "## Use",
         f"```python\n{_USE[format].format(name=name)}\n```",
-        "## Scores" if rows else "",
         "\n".join(scores) if rows else "",
         "## Recipe",
         f"```yaml\n{without_folders(run.recipe).to_yaml().strip()}\n```",

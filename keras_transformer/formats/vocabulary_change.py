@@ -34,9 +34,7 @@ def with_vocabulary(
     """
     words = [x for x in map(str.strip, add) if x]
     models = [tokenizer.source_model, tokenizer.target_model]
-    sides: list[set[int] | None] = [None, None]
-    if keep:
-        sides = [*_used(model, tokenizer, options, keep)]
+    sides = _used(model, tokenizer, options, keep) if keep else (None, None)
     if tokenizer.joint:
         (source, converted), target = changed(models, words, sides[0]), None
     else:

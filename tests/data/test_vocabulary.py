@@ -56,7 +56,7 @@ def test_a_converted_model_splits_texts_alike_and_decodes_pieces_of_others(model
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_words_become_pieces_and_what_stays_is_split_as_before(kind):
     model = Tokenizer.train(SENTENCES, 48, kind).source_model
-    plain, words = Tokenizer(model), ["zoomania", "dogsled team", "zoomania", "zoom", "fra_Latn"]
+    plain, words = Tokenizer(model), ["zoomania", "dogsled team", "zoom", "fra_Latn", "日本", ""]
     texts = ["two men in the park", "a zoo"]
     used = {id for ids in plain.encode_source(texts[:2]) for id in ids}
     ids, (new,) = changed([model], words, used)
@@ -69,7 +69,7 @@ def test_words_become_pieces_and_what_stays_is_split_as_before(kind):
     for text in texts:
         assert split(own, text) == split(plain, text)
     assert split(own, "zoomania") == ["▁zoomania"] and split(own, "zoom") == ["▁zoom"]
-    assert split(own, "zoomanias")[0] == "▁zoomania"
+    assert split(own, "zoomanias")[0] == "▁zoomania" and split(own, "日本") == ["▁日本"]
     assert split(own, "a dogsled team")[1:] == ["▁dogsled▁team"]
     assert own.source_pieces.count("fra_Latn") == 1 and "fra_Latn" not in split(own, "fra_Latn")
     matrix = np.random.default_rng(0).normal(size=(48, 3)).astype("float32")
@@ -78,7 +78,7 @@ def test_words_become_pieces_and_what_stays_is_split_as_before(kind):
         if piece in plain.source_pieces:
             old = plain.source_pieces.index(piece)
             assert (rows[id] == matrix[old]).all() and bias[id] == matrix[old, 0]
-        elif piece in ("▁zoomania", "▁dogsled▁team", "▁zoom", "fra_Latn"):
+        elif piece in ("▁zoomania", "▁dogsled▁team", "▁zoom", "fra_Latn", "▁日本"):
             old = plain.encode_source([piece.replace("▁", " ").strip()])[0]
             np.testing.assert_allclose(rows[id], matrix[old].mean(0), atol=1e-6)
             np.testing.assert_allclose(bias[id], matrix[old, 0].mean(), atol=1e-6)

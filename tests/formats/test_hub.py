@@ -84,7 +84,8 @@ def test_a_pushed_run_comes_back_with_its_card(run, tmp_path):
         *printed, refused = run_python(CLIENT, cwd=tmp_path, **environment).splitlines()
         assert printed == [f"{server.url}/me/mine"] * 2
     assert "me/mine cannot be uploaded: HfHubHTTPError" in refused
-    assert [bool(x.get("private")) for x in repositories] == [False, True, False]
+    asked = [x.get("visibility") == "private" or bool(x.get("private")) for x in repositories]
+    assert asked == [False, True, False]
     for format, files in zip(("hugging_face", "run"), commits, strict=True):
         for name, content in files.items():
             (tmp_path / f"of_{format}" / name).parent.mkdir(parents=True, exist_ok=True)
