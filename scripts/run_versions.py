@@ -37,12 +37,13 @@ def test(python: str, backend: str, versions: str, folder: Path) -> bool:
     """Whether the tests pass in a new environment."""
     subprocess.check_call([python, "-m", "venv", folder])
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    pins = lowest(project["dependencies"] + project["optional-dependencies"][backend])
+    extras = [project["optional-dependencies"][extra] for extra in (backend, "quickstart")]
+    pins = lowest([*project["dependencies"], *itertools.chain(*extras)])
     constraints = folder / "constraints.txt"
     constraints.write_text("\n".join(pins if versions == "lowest" else []))
     program = folder / "bin" / "python"
     install = [program, "-m", "pip", "install", "-q", "-c", constraints, "--upgrade"]
-    done = subprocess.run([*install, f"{ROOT}[{backend}]", *FOR_TESTS])
+    done = subprocess.run([*install, f"{ROOT}[{backend},quickstart]", *FOR_TESTS])
     if not done.returncode:
         marker = " and ".join(filter(None, ("not slow", BACKENDS[backend])))
         pytest = [program, "-m", "pytest", "-q", "-m", marker, *TESTS]
