@@ -138,6 +138,7 @@ PROGRAMS = {  # They need no Keras.
 
 @pytest.mark.parametrize("name", ["onnx", pytest.param("saved_model", marks=pytest.mark.slow)])
 def test_an_exported_graph_translates_as_the_run(name, files):
+    pytest.importorskip({"onnx": "onnxruntime"}.get(name, "tensorflow_text"))
     command = [sys.executable, "-c", PROGRAMS[name]]
     text = "".join(f"{source}\n" for source in sources("run"))
     done = subprocess.run(command, cwd=files, input=text, capture_output=True, text=True)
@@ -158,5 +159,7 @@ def test_a_model_of_transformers_translates_as_there(files, tmp_path):
 )
 def test_the_packaged_translator_translates_200_sentences_as_recorded(engine):
     translator = open_translator("tatoeba_en_de", engine=engine)
+    if engine == "ctranslate2":
+        pytest.importorskip("ctranslate2", reason="ctranslate2 is an optional dependency")
     rtol = RENORMALIZED if engine == "ctranslate2" else 0.0
     assert_same_translations(translator, "tatoeba_en_de", rtol)
