@@ -112,9 +112,9 @@ def attend(
     The mask is finite and has the dtype of the query, without which PyTorch's kernels are wrong.
     There, a query whose keys are all padding attends to all of them: otherwise, its gradient is NaN
     on an H100 with 64 keys (issue 196678 of pytorch/pytorch). For the arguments and the result, see
-    `AttentionPattern`. The result is None where the formula is to be used: on TensorFlow, on other
-    devices of JAX, for few scores in compiled steps of PyTorch, and if values and keys differ in
-    width.
+    `AttentionPattern`. Keys and values may have fewer heads than queries. The result is None where
+    the formula is to be used: on TensorFlow, on other devices of JAX, for few scores in compiled
+    steps of PyTorch, and if values and keys differ in width.
     """
     if keras.config.backend() == "tensorflow" or query.shape[-1] != value.shape[-1]:
         return None
@@ -138,10 +138,10 @@ def attend(
         score = max(MASKED_SCORE, torch.finfo(query.dtype).min)
         mask = torch.zeros_like(visible, dtype=query.dtype).masked_fill(~visible, score)
         mask = mask.expand(-1, query.shape[1], query.shape[2], -1)
-    is_causal, scale = use_causal_mask and mask is None, None if use_scale else 1.0
-    return torch.nn.functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, is_causal=is_causal, scale=scale
-    )
+    options: dict[str, Any] = {"scale": None if use_scale else 1.0}
+    options["is_causal"] = use_causal_mask and mask is None
+    options["enable_gqa"] = key.shape[1] != query.shape[1]
+    return torch.nn.functional.scaled_dot_product_attention(query, key, value, mask, **options)
 
 
 def joined_affine(x: Tensor, layers: Sequence[Any]) -> list[Any] | None:

@@ -17,6 +17,13 @@ Rule = tuple[str, Callable[[Transformer], bool], str]
 _PLAIN_BLOCKS: tuple[Rule, ...] = (
     ("normalization", lambda x: x.normalization == "rms", "layer normalization"),
     ("use_bias", lambda x: not x.use_bias, "linear maps with biases"),
+    (
+        "num_kv_heads",
+        lambda x: x.num_kv_heads not in (None, x.num_heads),
+        "as many heads of keys as of queries",
+    ),
+    ("qk_norm", lambda x: x.qk_norm, "queries and keys without norms"),
+    ("attention_soft_cap", lambda x: x.attention_soft_cap, "attention scores without a bound"),
     ("attention_pattern", lambda x: x.attention_pattern not in (None, "full"), "full attention"),
     ("position_encoding", lambda x: x.positions.has_score_bias, "positions without scores"),
     ("position_encoding", lambda x: not _adds(x.positions, x.d_model), "added positions"),

@@ -41,6 +41,9 @@ _GPT2: dict[str, Any] = {
     "attention_pattern": None,
     "normalization": "layer",
     "use_bias": True,
+    "tie_word_embeddings": True,
+    **dict.fromkeys(("num_kv_heads", "attention_soft_cap", "logits_soft_cap", "d_k", "d_v")),
+    "qk_norm": False,
 }
 
 Pairs = list[tuple[Any, Any]]  # a weight of the package, and the same weight of KerasHub

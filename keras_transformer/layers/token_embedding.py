@@ -48,6 +48,8 @@ class TokenEmbedding(ConfiguredLayer):
         pad_id: Id of padding. The vectors carry a Keras mask that is False for padding, which the
             layers of this package and of Keras use where they get no other mask. Defaults to 0.
             None means no mask.
+        soft_cap: Bound c of the logits z, which become c tanh(z / c), as in Gemma 2. Defaults to
+            None.
 
     Call arguments:
         inputs: int tensor `(B, T)` of ids, or, with `reverse=True`, float tensor `(B, T, D)`. As in
@@ -75,6 +77,7 @@ class TokenEmbedding(ConfiguredLayer):
         tie_weights: bool = True,
         use_bias: bool = False,
         pad_id: int | None = 0,
+        soft_cap: float | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -135,7 +138,9 @@ class TokenEmbedding(ConfiguredLayer):
     def call(self, inputs: Tensor, reverse: bool = False) -> Any:
         if reverse:
             logits = self._logits(inputs)
-            return logits if self.bias is None else logits + self.bias
+            logits = logits if self.bias is None else logits + self.bias
+            cap = self.soft_cap
+            return logits if cap is None else cap * ops.tanh(logits / cap)
         vectors = ops.cast(self._rows(inputs), self.compute_dtype)
         if self.scale is not None:
             scale = ops.take(self.scale, inputs, axis=0)

@@ -46,7 +46,11 @@ class LanguageModel(TokenPredictor):
             occur in texts. Defaults to 0.
         attention_pattern: See `Transformer`. A list of patterns is repeated over the layers:
             `[None, "local"]` alternates, as in GPT-3. Defaults to None.
-        attention_window, normalization, use_bias, dtype: See `Transformer`.
+        attention_window, normalization, use_bias, tie_word_embeddings, num_kv_heads, qk_norm,
+            attention_soft_cap, dtype: See `Transformer`.
+        d_k, d_v: See `EncoderLayer`.
+        max_wavelength: See `RotaryPositionalEncoding`. Defaults to 10,000.
+        logits_soft_cap: See `soft_cap` of `TokenEmbedding`. Defaults to None.
 
     Call arguments:
         inputs: int tensor `(B, T)` of token ids, padded with `pad_id` at the end.
@@ -84,18 +88,40 @@ class LanguageModel(TokenPredictor):
         attention_window: int | None = None,
         normalization: str = "layer",
         use_bias: bool = True,
+        num_kv_heads: int | None = None,
+        qk_norm: bool = False,
+        attention_soft_cap: float | None = None,
+        logits_soft_cap: float | None = None,
+        tie_word_embeddings: bool = True,
+        d_k: int | None = None,
+        d_v: int | None = None,
+        max_wavelength: float = 10_000.0,
         dtype: str | keras.DTypePolicy | None = None,
         **kwargs: Any,
     ) -> None:
         policy = keras.dtype_policies.get(dtype)
         check_pad_id(pad_id, vocabulary_size, minimum=-1)
         initializer = keras.initializers.RandomNormal(stddev=0.02)
-        drawn = {"initializer": initializer, "dtype": policy, "pad_id": None}
-        embedding = TokenEmbedding(vocabulary_size, d_model, False, name="embedding", **drawn)
+        embedding = TokenEmbedding(
+            vocabulary_size,
+            d_model,
+            use_scale=False,
+            initializer=initializer,
+            tie_weights=tie_word_embeddings,
+            pad_id=None,
+            soft_cap=logits_soft_cap,
+            dtype=policy,
+            name="embedding",
+        )
         # `for_decoder`: T5's position bias then has no buckets for later tokens.
         encoding = new_position_encoding(
             position_encoding,
-            {"max_length": max_length, "num_heads": num_heads, "initializer": initializer},
+            {
+                "max_length": max_length,
+                "num_heads": num_heads,
+                "initializer": initializer,
+                "max_wavelength": max_wavelength,
+            },
             dtype=policy,
             name="positions",
         ).for_decoder()
@@ -128,9 +154,14 @@ class LanguageModel(TokenPredictor):
         self.decoder = decoder
         self.states = states
 
-    def output_weights(self) -> tuple[Any, None]:
+    def output_weights(self) -> tuple[Any, Any]:
         """Returns the output matrix `(V, D)` and None, because there is no bias."""
-        return self.embedding.embeddings, None
+        if self.logits_soft_cap is not None:
+            raise ValueError(
+                "`SlicedLogitsTrainer` needs logits without a bound: train the model itself. "
+                f"Received: logits_soft_cap={self.logits_soft_cap}"
+            )
+        return self.embedding.output_weights()
 
     def init_cache(self, source_ids: Ids, max_length: int | None, beam_size: Size = 1) -> Cache:
         """Reads prompts in one pass and returns the cache (see `Searchable.init_cache`).

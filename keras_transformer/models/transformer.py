@@ -67,6 +67,7 @@ class Transformer(Seq2Seq):
             embedding. Defaults to True, as in the paper.
         use_logits_bias: Whether a learned bias is added to the logits. Defaults to False.
         use_bias: See `EncoderLayer`.
+        num_kv_heads, qk_norm, attention_soft_cap: See `MultiHeadAttention`.
         dtype: Dtype policy of all layers. Defaults to the global policy.
 
     Call arguments:
@@ -109,6 +110,9 @@ class Transformer(Seq2Seq):
         tie_word_embeddings: bool = True,
         use_logits_bias: bool = False,
         use_bias: bool = True,
+        num_kv_heads: int | None = None,
+        qk_norm: bool = False,
+        attention_soft_cap: float | None = None,
         dtype: str | keras.DTypePolicy | None = None,
         **kwargs: Any,
     ) -> None:

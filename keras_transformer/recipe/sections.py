@@ -285,6 +285,12 @@ class ModelSettings(Section):
     """Add a learned bias to the logits. Default: false."""
     use_bias: bool | None = None
     """Biases in the linear maps of the layers. Default: true."""
+    num_kv_heads: Size | None = None
+    """Heads of keys and values. Must divide num_heads. Default: num_heads."""
+    qk_norm: bool | None = None
+    """RMS norms on queries and keys. Default: false."""
+    attention_soft_cap: Positive | None = None
+    """Bound of the attention scores. Default: none."""
     max_length: Size | None = None
     """Maximum tokens per sentence in search and in some position encodings."""
     attention_pattern: str | None = None

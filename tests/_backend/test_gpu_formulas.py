@@ -43,7 +43,8 @@ def test_fused_attention_equals_the_formula(
         mask = random.random((3, 8 if is_cross else 6)) < 0.6
         mask[0], mask[1, 0] = False, True
         options = {**options, "padding_mask": mask}
-    attention = MultiHeadAttention(num_heads=2, bias_initializer="random_normal", dtype=dtype)
+    heads = {"num_heads": 2, "num_kv_heads": 1 if is_cross else 2}  # grouped in two cases of four
+    attention = MultiHeadAttention(**heads, bias_initializer="random_normal", dtype=dtype)
     expected = attention(query, **inputs, **options)
     monkeypatch.setattr(operations, "FUSED_DEVICES", ("cpu",))
     found = attention(query, **inputs, **options)

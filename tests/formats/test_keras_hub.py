@@ -91,6 +91,8 @@ def test_gpt2_is_the_same_there_and_back():
         (LanguageModel, {"position_encoding": "rotary"}),
         (LanguageModel, {"attention_dropout_rate": 0.2}),
         (LanguageModel, {"use_bias": False}),
+        (LanguageModel, {"num_kv_heads": 1}),
+        (LanguageModel, {"logits_soft_cap": 5.0}),
         (LanguageModel, {"normalization": "rms"}),
     ],
 )

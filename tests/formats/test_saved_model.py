@@ -149,6 +149,11 @@ def test_every_search_option_is_exported(run, options):
         {"attention_pattern": "local", "attention_window": 3, "activation": "gelu"},
         {"position_encoding": "alibi", "activation": "mish"},
         {"activation": "elu"},
+        {
+            **{"normalization": "rms", "activation": "swiglu", "use_bias": False},
+            **{"position_encoding": "rotary", "num_kv_heads": 1, "qk_norm": True},
+        },
+        {"activation": "geglu", "num_kv_heads": 1, "attention_soft_cap": 3.0},
         {"activation": "softplus"},
     ],
 )

@@ -14,7 +14,7 @@ from support.small_models import LENGTH, VARIANTS, B, T, V, inputs_of, new_model
 from keras_transformer.models import Transformer
 
 N = 3
-EACH = ("all_at_once", "all_of_opennmt", "batch_normalization", "full_attention", "t5")
+EACH = ("all_at_once", "all_of_opennmt", "batch_normalization", "gemma", "llama", "t5")
 each_variant = pytest.mark.parametrize("variant", most_once(VARIANTS, *EACH))
 
 

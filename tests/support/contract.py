@@ -14,6 +14,8 @@ SUBLAYERS = (
     "key_projection",
     "value_projection",
     "output_projection",
+    "query_norm",
+    "key_norm",
     "score_projection",
     "convolution",
     "cell",
@@ -53,7 +55,7 @@ def randomize(layer: Any, seed: int = 0, shape: Any = None) -> Any:
     generator = np.random.default_rng(seed)
     for weight in layer.weights:
         noise = generator.normal(size=weight.shape)
-        if weight.name == "gamma":
+        if weight.name in ("gamma", "scale"):
             value = 1 + noise / 5
         elif weight.name == "moving_variance":
             value = 8 * np.exp(noise)
@@ -69,7 +71,7 @@ def weights_of(layer: keras.layers.Layer) -> dict[str, Any]:
     """The float64 weights of a layer, nested by sublayer, as `reference` takes them."""
     if isinstance(layer, keras.Model):
         return {part.name: weights_of(part) for part in layer.layers if part.weights}
-    sublayers = {name: getattr(layer, name) for name in SUBLAYERS if hasattr(layer, name)}
+    sublayers = {name: getattr(layer, name) for name in SUBLAYERS if getattr(layer, name, None)}
     if sublayers:
         return {name: weights_of(sublayer) for name, sublayer in sublayers.items()}
     return {weight.name: to_numpy(weight).astype("float64") for weight in layer.weights}

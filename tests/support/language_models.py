@@ -17,7 +17,17 @@ VARIANTS = {
     "fixed": {"attention_pattern": "fixed", "attention_window": 3},
     "alternating": {"attention_pattern": ["fixed", None], "attention_window": 3},
     "local": {"attention_pattern": "local", "attention_window": 3},
-    "llama": {"normalization": "rms", "activation": "swiglu", "use_bias": False},
+    "llama": {
+        **{"normalization": "rms", "activation": "swiglu", "use_bias": False, "num_kv_heads": 1},
+        **{"position_encoding": "rotary", "d_model": 12, "tie_word_embeddings": False},
+    },
+    "gemma": {
+        **{"normalization": "rms", "activation": "geglu", "num_heads": 4, "num_kv_heads": 2},
+        **{"position_encoding": "rotary", "d_k": 6, "d_v": 7, "qk_norm": True},
+        **{"attention_soft_cap": 1.5, "logits_soft_cap": 2.0},
+        **{"attention_pattern": ["local", None], "attention_window": 3},
+    },
+    "grouped_t5": {"position_encoding": "t5", "num_heads": 4, "num_kv_heads": 2, "d_k": 5},
     "padding_in_vocabulary": {"pad_id": 0},
 }
 

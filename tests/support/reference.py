@@ -227,10 +227,14 @@ def attention_weights(scores, mask):
     return softmax(np.where(mask, scores, -1e9))
 
 
-def scaled_dot_product_attention(query, key, value, mask=True, use_scale=True, bias=0.0):
+def scaled_dot_product_attention(
+    query, key, value, mask=True, use_scale=True, bias=0.0, soft_cap=None
+):
     scores = query @ np.swapaxes(key, -1, -2)  # (..., T, S)
     if use_scale:
         scores = scores / math.sqrt(query.shape[-1])
+    if soft_cap:
+        scores = soft_cap * np.tanh(scores / soft_cap)
     weights = attention_weights(scores + bias, mask)
     return weights @ value, weights
 
@@ -246,21 +250,38 @@ def self_attention(weights, x, mask=True, use_scale=True):
 
 
 def multi_head_attention(
-    weights, query, key, value, num_heads, mask=True, use_scale=True, rotary=False, bias=None
+    weights,
+    query,
+    key,
+    value,
+    num_heads,
+    mask=True,
+    use_scale=True,
+    rotary=False,
+    bias=None,
+    soft_cap=None,
 ):
     """`mask` broadcasts to (B, T, S), `bias` is (H, T, S).
 
-    Head h owns columns h * K to (h + 1) * K of the kernels.
+    Head h owns columns h * K to (h + 1) * K of the kernels. With G heads of keys and values, query
+    head h has those of head h // (H / G).
     """
     queries = np.split(dense(weights["query_projection"], query), num_heads, axis=-1)
-    keys = np.split(dense(weights["key_projection"], key), num_heads, axis=-1)
-    values = np.split(dense(weights["value_projection"], value), num_heads, axis=-1)
+    keys = dense(weights["key_projection"], key)
+    num_kv_heads = keys.shape[-1] // queries[0].shape[-1]
+    values = dense(weights["value_projection"], value)
+    keys, values = (
+        [x for x in np.split(both, num_kv_heads, -1) for _ in range(num_heads // num_kv_heads)]
+        for both in (keys, values)
+    )
     outputs, probabilities = [], []
     bias = np.zeros((num_heads, 1, 1)) if bias is None else bias
     for q, k, v, b in zip(queries, keys, values, bias, strict=True):
+        if "query_norm" in weights:
+            q, k = normalization(weights["query_norm"], q), normalization(weights["key_norm"], k)
         if rotary:
             q, k = rotate(q), rotate(k)
-        output, probability = scaled_dot_product_attention(q, k, v, mask, use_scale, b)
+        output, probability = scaled_dot_product_attention(q, k, v, mask, use_scale, b, soft_cap)
         outputs.append(output)
         probabilities.append(probability)
     joined = np.concatenate(outputs, axis=-1)
@@ -303,10 +324,13 @@ def encoder_layer(
     rotary=False,
     bias=None,
     use_scale=True,
+    soft_cap=None,
 ):
     def attend(x):
         attention = weights["self_attention"]
-        return multi_head_attention(attention, x, x, x, num_heads, mask, use_scale, rotary, bias)[0]
+        return multi_head_attention(
+            attention, x, x, x, num_heads, mask, use_scale, rotary, bias, soft_cap
+        )[0]
 
     def transform(x):
         return feed_forward(weights["feed_forward"], x, activation)
@@ -327,19 +351,20 @@ def decoder_layer(
     bias=None,
     allowed=True,
     use_scale=True,
+    soft_cap=None,
 ):
     causal = causal_mask(x.shape[1]) & allowed
 
     def attend_to_self(x):
         attention = weights["self_attention"]
-        return multi_head_attention(attention, x, x, x, num_heads, causal, use_scale, rotary, bias)[
-            0
-        ]
+        return multi_head_attention(
+            attention, x, x, x, num_heads, causal, use_scale, rotary, bias, soft_cap
+        )[0]
 
     def attend_to_memory(x):
         attention = weights["cross_attention"]
         return multi_head_attention(
-            attention, x, memory, memory, num_heads, memory_mask, use_scale
+            attention, x, memory, memory, num_heads, memory_mask, use_scale, soft_cap=soft_cap
         )[0]
 
     def transform(x):
@@ -365,6 +390,7 @@ def transformer(weights, config, source_ids, target_ids):
         "norm_first": config["norm_first"],
         "rotary": config["position_encoding"] == "rotary",
         "use_scale": config["use_scale"],
+        "soft_cap": config["attention_soft_cap"],
     }
 
     def allowed(ids):
@@ -438,6 +464,7 @@ def language_model(weights, config, token_ids):
         "activation": config["activation"],
         "norm_first": config["norm_first"],
         "rotary": encoding == "rotary",
+        "soft_cap": config["attention_soft_cap"],
         "bias": score_bias(
             weights.get("decoder_positions"), encoding, config["num_heads"], length, False
         ),
@@ -450,4 +477,5 @@ def language_model(weights, config, token_ids):
         x = encoder_layer(weights[f"decoder_layer_{i}"], x, mask, **arguments)
     if config["norm_first"]:
         x = normalization(weights["decoder_norm"], x)
-    return output_projection(weights["embedding"], x)
+    logits, cap = output_projection(weights["embedding"], x), config["logits_soft_cap"]
+    return cap * np.tanh(logits / cap) if cap else logits

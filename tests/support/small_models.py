@@ -21,8 +21,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "unscaled": {"use_scale": False},
     "d_k": {"d_k": 5},
     "batch_normalization": {"normalization": "batch", "norm_first": True},
-    "llama": {**dict(normalization="rms", activation="swiglu", use_bias=False), "norm_first": True},
-    "gemma": {"normalization": "rms", "activation": "geglu"},
+    "llama": {
+        **dict(normalization="rms", activation="swiglu", use_bias=False, norm_first=True),
+        **dict(position_encoding="rotary", num_heads=6, num_kv_heads=2),
+    },
+    "gemma": {
+        **dict(normalization="rms", activation="geglu", num_kv_heads=1),
+        **dict(qk_norm=True, attention_soft_cap=1.5),
+    },
     "two_layers": {"num_layers": 2},
     "other_depth": {"num_layers": 2, "num_decoder_layers": 1},
     "separate_vocabularies": {"target_vocabulary_size": TARGET_V},

@@ -83,15 +83,15 @@ class FixedKeyValues(NamedTuple):
 
     Each position has N slots, one for the key and value of each hypothesis, which stay there when
     search reorders hypotheses (see `take_slots`). The shapes let XLA update them in place and
-    multiply them without transposing. In cross-attention, they are `(B, H, K, S)` and
-    `(B, H, S, K_v)`.
+    multiply them without transposing. In cross-attention, they are `(B, G, K, S)` and
+    `(B, G, S, K_v)`, with G heads of keys and values.
     """
 
-    key: Any  # float `(B * H, K, L * N)`
-    value: Any  # float `(B * H, L * N, K_v)`
+    key: Any  # float `(B * G, K, L * N)`
+    value: Any  # float `(B * G, L * N, K_v)`
 
     def write(self, keys: Tensor, values: Tensor, start: Size) -> "FixedKeyValues":
-        """Writes keys `(B * H, N, K)` and values `(B * H, N, K_v)` from slot `start` on."""
+        """Writes keys `(B * G, N, K)` and values `(B * G, N, K_v)` from slot `start` on."""
         return FixedKeyValues(
             write_slots(self.key, 2, start, ops.swapaxes(keys, -1, -2)),
             write_slots(self.value, 1, start, values),
@@ -109,8 +109,8 @@ class GrowingKeyValues(NamedTuple):
     would copy all, and attention would also read positions that are not decoded yet.
     """
 
-    key: Any  # float `(B * H, L * N, K)`
-    value: Any  # float `(B * H, L * N, K_v)`
+    key: Any  # float `(B * G, L * N, K)`
+    value: Any  # float `(B * G, L * N, K_v)`
 
     def write(self, keys: Tensor, values: Tensor, start: Size) -> "GrowingKeyValues":
         """Appends the keys and values. `start` is not used."""
@@ -128,7 +128,7 @@ KeyValues = FixedKeyValues | GrowingKeyValues
 def empty_key_values(
     rows: Size, d_k: int, d_v: int, beam_size: Size, max_length: int | None, dtype: str
 ) -> KeyValues:
-    """Returns B * H `rows` of keys and values for `max_length` positions, or that grow if None."""
+    """Returns B * G `rows` of keys and values for `max_length` positions, or that grow if None."""
     if max_length is None:
         empty = (ops.zeros((rows, 0, d), dtype) for d in (d_k, d_v))
         return GrowingKeyValues(*map(of_unknown_shape, empty))

@@ -41,10 +41,11 @@ def self_attention_step(
         is_real = mask[:, :1, :prompt_length]
         mask, bias = attention.by_position(prompt_length + position, own, is_real, mask)
     if bias is not None:
-        bias = ops.tile(bias[:, None], (ops.shape(queries)[0] // attention.num_heads, 1, 1))
-    heads, _ = _attend(attention, queries, cache, mask, bias)
-    heads = ops.reshape(heads, (-1, attention.num_heads, beams, attention.d_v))
-    return _join_beams(attention, heads), cache
+        of_groups = beams if attention.num_kv_heads < attention.num_heads else 1
+        rows = ops.shape(queries)[0] // attention.num_heads
+        bias = _group(attention, ops.tile(bias[:, None], (rows, of_groups, 1)))
+    heads, _ = _attend(attention, queries, cache, _group(attention, mask), bias)
+    return _join_beams(attention, heads, beams), cache
 
 
 def cross_attention_step(
@@ -54,15 +55,18 @@ def cross_attention_step(
 
     `is_real` is the padding mask of the memory, bool `(B, S)`.
     """
-    queries = _split_beams(attention, attention.query_projection(query), beams)
+    queries = _split_beams(attention, attention.query_projection(query), beams, attention.d_k)
+    if attention.qk_norm:
+        queries = attention.query_norm(queries)
     heads, weights = _attend(attention, queries, memory, is_real[:, None, None, :])
-    return _join_beams(attention, heads), weights
+    weights = ops.reshape(weights, (-1, attention.num_heads, beams, ops.shape(weights)[-1]))
+    return _join_beams(attention, heads, beams), weights
 
 
 def fuse_projections(attention: MultiHeadAttention) -> dict[str, Tensor]:
     """Joins query, key and value projections, so that one matrix product computes all three.
 
-    The result has a `"kernel"` `(D, H * (2 * K + K_v))`, and a `"bias"` if the projections have
+    The result has a `"kernel"` `(D, H * K + G * (K + K_v))`, and a `"bias"` if the projections have
     biases. It is empty if they are quantized.
     """
     parts = _projections(attention)
@@ -84,21 +88,25 @@ def _project(
     projections: dict[str, Tensor],
     position: Size,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the queries, keys and values `(B * H, N, K)` of one position."""
+    """Returns queries `(B * H, N, K)`, and keys and values `(B * G, N, K)`, of one position."""
     if projections:
         projected = ops.matmul(query, projections["kernel"])
         if attention.use_bias:
             projected = projected + projections["bias"]
         width = attention.num_heads * attention.d_k
+        end = width + attention.num_kv_heads * attention.d_k
         # Not `ops.split`, which copies the indices to the device on PyTorch.
-        parts = [projected[:, :width], projected[:, width : 2 * width], projected[:, 2 * width :]]
+        parts = [projected[:, :width], projected[:, width:end], projected[:, end:]]
     else:
         parts = [projection(query) for projection in _projections(attention)]
-    heads = [_split_beams(attention, part, beams) for part in parts]
+    sizes = attention.d_k, attention.d_k, attention.d_v
+    heads = [_split_beams(attention, *part) for part in zip(parts, [beams] * 3, sizes, strict=True)]
     queries, keys, values = (ops.reshape(x, (-1, *ops.shape(x)[2:])) for x in heads)
-    if attention.position_encoding is not None:
+    if attention.position_encoding is not None or attention.qk_norm:
+        norms = attention.query_norm, attention.key_norm
         queries, keys = (
-            attention.rotate(x[..., None, :], position)[..., 0, :] for x in (queries, keys)
+            attention.normalize_and_rotate(x[..., None, :], norm, position)[..., 0, :]
+            for x, norm in zip((queries, keys), norms, strict=True)
         )
     return queries, keys, values
 
@@ -110,18 +118,29 @@ def _attend(
     mask: Mask,
     bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
+    """Attends with queries `(..., H, N, K)`. Those that share keys are rows of one matrix."""
     is_transposed, scale = isinstance(memory, FixedKeyValues), attention.use_scale
+    options = is_transposed, bias, attention.attention_soft_cap
+    queries = _group(attention, queries)
     return scaled_dot_product_attention(
-        queries, memory.key, memory.value, mask, scale, None, is_transposed, bias
+        queries, memory.key, memory.value, mask, scale, None, *options
     )
 
 
-def _split_beams(attention: MultiHeadAttention, x: Tensor, beams: Size) -> Tensor:
-    """Reshapes `(B * N, H * K)` to `(B, H, N, K)`."""
-    return attention.split_heads(ops.reshape(x, (-1, beams, x.shape[-1])))
+def _group(attention: MultiHeadAttention, x: Tensor) -> Tensor:
+    """Reshapes `(..., H, N, K)` to `(..., G, H / G * N, K)`, and `(B * H, N, K)` likewise."""
+    size = attention.num_heads // attention.num_kv_heads
+    *first, _, rows, width = ops.shape(x)
+    return x if size == 1 else ops.reshape(x, (*first, -1, size * rows, width))
 
 
-def _join_beams(attention: MultiHeadAttention, heads: Tensor) -> Tensor:
-    """Projects `(B, H, N, K_v)` to `(B * N, D)`."""
+def _split_beams(attention: MultiHeadAttention, x: Tensor, beams: Size, size: int) -> Tensor:
+    """Reshapes `(B * N, H * K)` to `(B, H, N, K)`, where K is `size`."""
+    return attention.split_heads(ops.reshape(x, (-1, beams, x.shape[-1])), size)
+
+
+def _join_beams(attention: MultiHeadAttention, heads: Tensor, beams: Size) -> Tensor:
+    """Projects the results of `_attend` to `(B * N, D)`."""
+    heads = ops.reshape(heads, (-1, attention.num_heads, beams, attention.d_v))
     joined = attention.join_heads(heads)
     return attention.output_projection(ops.reshape(joined, (-1, joined.shape[-1])))

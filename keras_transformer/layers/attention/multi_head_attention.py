@@ -22,6 +22,7 @@ from keras_transformer.layers.attention.scaled_dot_product_attention import (
 )
 from keras_transformer.layers.base import ConfiguredLayer, Dense, dense_options, given_mask
 from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.normalization import RMSNormalization
 from keras_transformer.layers.positions.positional_encoding import PositionalEncoding
 
 
@@ -53,6 +54,13 @@ class MultiHeadAttention(ConfiguredLayer):
             queries and keys, and its `score_bias` is added to the scores. Defaults to None.
         attention_pattern: `AttentionPattern` for long sequences: `FullAttention()` or
             `LocalAttention(window)`. Defaults to None, which computes all scores at once.
+        num_kv_heads: Number of heads G of keys and values. Each serves H / G heads of queries, so
+            the decoding cache is smaller by this factor (grouped-query attention, or multi-query
+            attention if G is 1). Defaults to `num_heads`.
+        qk_norm: Whether each head's queries and keys pass an `RMSNormalization` before they are
+            rotated. Defaults to False.
+        attention_soft_cap: Scaled scores s become c tanh(s / c) for this bound c. Defaults to None.
+        norm_epsilon: Constant that the norms of `qk_norm` add to the mean square. Defaults to 1e-6.
 
     Call arguments:
         query: float tensor `(B, T, D)`.
@@ -68,18 +76,21 @@ class MultiHeadAttention(ConfiguredLayer):
             `(B, H, T, S)`. Defaults to False.
         training: Whether to apply dropout. Defaults to False.
 
-    With `attention_mask` or `return_attention_weights`, the layer computes all scores and applies
-    the `attention_pattern` as a mask. The pattern then saves no time or memory.
+    With `attention_mask`, `return_attention_weights` or `attention_soft_cap`, the layer computes
+    all scores and applies the `attention_pattern` as a mask, which saves no time or memory.
 
     Returns:
         A float tensor `(B, T, D)`.
 
     Raises:
-        ValueError: If `d_k` is not given and `num_heads` does not divide `d_model`, if an
-            `attention_pattern` is combined with a `score_bias`, if `padding_mask` has another
-            number of columns than there are keys, or if `attention_mask` is a float tensor.
+        ValueError: If `d_k` is not given and `num_heads` does not divide `d_model`, if
+            `num_kv_heads` does not divide `num_heads`, if an `attention_pattern` is combined with a
+            `score_bias`, if `padding_mask` has another number of columns than there are keys, or if
+            `attention_mask` is a float tensor.
 
-    Source: Vaswani et al. 2017, §3.2.2.
+    Source: Vaswani et al. 2017, §3.2.2; for `num_kv_heads`, Shazeer 2019, Fast Transformer
+    Decoding, and Ainslie et al. 2023, GQA; for `qk_norm`, Henry et al. 2020, Query-Key
+    Normalization for Transformers; for `attention_soft_cap`, Gemma Team 2024, Gemma 2, §2.
     """
 
     def __init__(
@@ -97,6 +108,10 @@ class MultiHeadAttention(ConfiguredLayer):
         bias_initializer: Rule = "zeros",
         kernel_regularizer: Rule = None,
         bias_regularizer: Rule = None,
+        num_kv_heads: int | None = None,
+        qk_norm: bool = False,
+        attention_soft_cap: float | None = None,
+        norm_epsilon: float = 1e-6,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -111,21 +126,27 @@ class MultiHeadAttention(ConfiguredLayer):
             self._create_sublayers(d_model)
 
     def _create_sublayers(self, d_model: int) -> None:
-        if self.d_k is None and d_model % self.num_heads:
+        self.num_kv_heads: Any = self.num_kv_heads or self.num_heads
+        if (self.d_k is None and d_model % self.num_heads) or self.num_heads % self.num_kv_heads:
             raise ValueError(
-                "`num_heads` must divide `d_model` if `d_k` is not given. "
-                f"Received: num_heads={self.num_heads}, d_model={d_model}"
+                "`num_heads` must divide `d_model` if `d_k` is not given, and be a multiple of "
+                f"`num_kv_heads`. Received: num_heads={self.num_heads}, d_model={d_model}, "
+                f"num_kv_heads={self.num_kv_heads}"
             )
         self.d_model = d_model
         self.d_k: Any = d_model // self.num_heads if self.d_k is None else self.d_k
         self.d_v: Any = self.d_k if self.d_v is None else self.d_v
-        key_width, value_width = self.num_heads * self.d_k, self.num_heads * self.d_v
         options = dense_options(self)
-        self.query_projection = Dense(key_width, name="query", **options)
-        self.key_projection = Dense(key_width, name="key", **options)
-        self.value_projection = Dense(value_width, name="value", **options)
+        self.query_projection = Dense(self.num_heads * self.d_k, name="query", **options)
+        self.key_projection = Dense(self.num_kv_heads * self.d_k, name="key", **options)
+        self.value_projection = Dense(self.num_kv_heads * self.d_v, name="value", **options)
         self.output_projection = Dense(d_model, name="output", **options)
         self.dropout = Dropout(self.dropout_rate, dtype=self.dtype_policy, name="dropout")
+        self.query_norm = self.key_norm = None
+        if self.qk_norm:
+            own = {"epsilon": self.norm_epsilon, "dtype": self.dtype_policy}
+            self.query_norm = RMSNormalization(name="query_norm", **own)
+            self.key_norm = RMSNormalization(name="key_norm", **own)
 
     def build(
         self, query_shape: Shape, key_shape: Shape | None = None, value_shape: Shape | None = None
@@ -137,6 +158,8 @@ class MultiHeadAttention(ConfiguredLayer):
         self.key_projection.build(key_shape)
         self.value_projection.build(value_shape or key_shape)
         self.output_projection.build((None, None, self.num_heads * self.d_v))
+        for norm in (self.query_norm, self.key_norm) if self.qk_norm else ():
+            norm.build((None, None, None, self.d_k))
         self.built = True
 
     def call(
@@ -166,18 +189,20 @@ class MultiHeadAttention(ConfiguredLayer):
         }
         check_mask_length(padding_mask, key.shape[1])
         heads = weights = None
-        if not (attention_mask is not None or return_attention_weights or is_recorded()):
+        needs_scores = return_attention_weights or is_recorded() or self.attention_soft_cap
+        if not (needs_scores or attention_mask is not None):
             options = {**masks, "use_scale": self.use_scale}
             if self.attention_pattern is not None:
                 options |= {"dropout": dropout, "training": training}
-                heads = self.attention_pattern(queries, keys, values, **options)
+                heads = self.attention_pattern(queries, *self._repeat(keys, values), **options)
             elif is_fused(queries) and not (self.needs_positions or (dropout and training)):
                 heads = attend(queries, keys, values, **options)
         if heads is None:
             shape = ops.shape(query)[1], ops.shape(key)[1]
             allowed, bias = self._mask_and_bias(shape, attention_mask, **masks)
+            options = {"score_bias": bias, "soft_cap": self.attention_soft_cap}
             heads, weights = scaled_dot_product_attention(
-                queries, keys, values, allowed, self.use_scale, dropout, score_bias=bias
+                queries, *self._repeat(keys, values), allowed, self.use_scale, dropout, **options
             )
             own: AttentionKind = "decoder" if use_causal_mask else "encoder"
             record_attention(self, "cross" if is_cross_attention else own, weights)
@@ -189,13 +214,21 @@ class MultiHeadAttention(ConfiguredLayer):
         layers = self.query_projection, self.key_projection, self.value_projection
         joined = joined_affine(query, layers) if query is key is value else None
         if joined is None:
-            queries = self.rotate(self.split_heads(self.query_projection(query)))
+            queries = self.split_heads(self.query_projection(query), self.d_k)
+            queries = self.normalize_and_rotate(queries, self.query_norm)
             return queries, *self.project_key_value(key, value)
-        queries, keys, values = map(self.split_heads, joined)
-        return self.rotate(queries), self.rotate(keys), values
+        sizes = self.d_k, self.d_k, self.d_v
+        queries, keys, values = map(self.split_heads, joined, sizes)
+        queries = self.normalize_and_rotate(queries, self.query_norm)
+        return queries, self.normalize_and_rotate(keys, self.key_norm), values
+
+    def _repeat(self, *tensors: Tensor) -> list[Any]:
+        """Repeats each head of keys or values `(B, G, S, K)` for the H / G heads of queries."""
+        times = self.num_heads // self.num_kv_heads
+        return [x if times == 1 else ops.repeat(x, times, axis=1) for x in tensors]
 
     def project_key_value(self, key: Tensor, value: Tensor, offset: Size = 0) -> tuple[Any, Any]:
-        """Projects `key` and `value` `(B, S, D)` to heads `(B, H, S, K)` and `(B, H, S, K_v)`.
+        """Projects `key` and `value` `(B, S, D)` to heads `(B, G, S, K)` and `(B, G, S, K_v)`.
 
         `offset` is the position of the first key.
         """
@@ -203,11 +236,12 @@ class MultiHeadAttention(ConfiguredLayer):
         parts = joined_affine(key, layers) if key is value else None
         if parts is None:
             parts = [layer(x) for layer, x in zip(layers, (key, value), strict=True)]
-        keys, values = map(self.split_heads, parts)
-        return self.rotate(keys, offset), values
+        keys, values = map(self.split_heads, parts, (self.d_k, self.d_v))
+        return self.normalize_and_rotate(keys, self.key_norm, offset), values
 
-    def rotate(self, heads: Tensor, offset: Size = 0) -> Any:
-        """Rotates queries or keys by their positions, if the `position_encoding` does so."""
+    def normalize_and_rotate(self, heads: Tensor, norm: Any, offset: Size = 0) -> Any:
+        """Applies `query_norm` or `key_norm`, if any, and the rotation of `position_encoding`."""
+        heads = heads if norm is None else norm(heads)
         if self.position_encoding is None:
             return heads
         return self.position_encoding.rotate(heads, offset)
@@ -254,10 +288,10 @@ class MultiHeadAttention(ConfiguredLayer):
             mask = both_masks(mask, causal_mask(*shape))
         return mask if is_real is None else both_masks(mask, is_real), bias
 
-    def split_heads(self, x: Tensor) -> Any:
-        """Reshapes `(B, T, H * K)` to `(B, H, T, K)`."""
+    def split_heads(self, x: Tensor, size: int) -> Any:
+        """Reshapes `(B, T, H * K)` to `(B, H, T, K)`, where K is `size`."""
         batch, length, width = ops.shape(x)
-        x = ops.reshape(x, (batch, length, self.num_heads, width // self.num_heads))
+        x = ops.reshape(x, (batch, length, width // size, size))
         return ops.transpose(x, (0, 2, 1, 3))
 
     def join_heads(self, heads: Tensor) -> Any:

@@ -49,6 +49,7 @@ def scaled_dot_product_attention(
     dropout: Callable[[Tensor], Tensor] | None = None,
     key_is_transposed: bool = False,
     score_bias: Tensor | None = None,
+    soft_cap: float | None = None,
 ) -> tuple[Any, Any]:
     """Computes softmax(QK^T / sqrt(d_k)) V (§3.2.1).
 
@@ -67,6 +68,8 @@ def scaled_dot_product_attention(
         key_is_transposed: Whether `key` has shape `(..., K, S)`, as in a cache. Defaults to False.
         score_bias: float tensor broadcastable to `(..., T, S)`, added to the scaled scores.
             Defaults to None.
+        soft_cap: Bound c of the scaled scores s, which become c tanh(s / c) before the bias is
+            added. Defaults to None.
 
     Returns:
         A tuple of two float tensors in the dtype of `value`: the output `(..., T, K_v)` and the
@@ -78,6 +81,8 @@ def scaled_dot_product_attention(
         query = query * (1.0 / math.sqrt(query.shape[-1]))
     key = key if key_is_transposed else ops.swapaxes(key, -1, -2)
     scores = ops.cast(ops.matmul(query, key), "float32")
+    if soft_cap is not None:
+        scores = soft_cap * ops.tanh(scores / soft_cap)
     if score_bias is not None:
         scores = scores + score_bias
     if attention_mask is not None:

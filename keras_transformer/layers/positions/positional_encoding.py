@@ -20,8 +20,8 @@ def new_position_encoding(
 ) -> "PositionalEncoding":
     """Creates the position encoding of a registered name.
 
-    Each encoding gets those of the `options` (`max_length`, `num_heads`, `initializer`) that its
-    constructor takes.
+    Each encoding gets those of the `options` (`max_length`, `num_heads`, `initializer`,
+    `max_wavelength`) that its constructor takes.
     """
     constructor, arguments = POSITION_ENCODINGS[encoding]
     taken = inspect.signature(constructor).parameters
@@ -35,15 +35,21 @@ def positions(length: Size, offset: Size = 0) -> Any:
     return ops.arange(length, dtype="int32") + offset
 
 
-def sinusoid_angles(length: Size, width: int, offset: Size = 0, timescales: str = "paper") -> Any:
-    """Returns the float32 angles `position / 10000^(2i / width)`, `(..., T, ceil(width / 2))`.
+def sinusoid_angles(
+    length: Size,
+    width: int,
+    offset: Size = 0,
+    timescales: str = "paper",
+    max_wavelength: float = 10_000.0,
+) -> Any:
+    """Returns float32 angles `position / max_wavelength^(2i / width)`, `(..., T, ceil(width / 2))`.
 
     In bfloat16, positions 256 and 257 would be equal. For `timescales`, see
     `SinusoidalPositionalEncoding`.
     """
     count = -(-width // 2)
     span = width / 2 if timescales == "paper" else max(count - 1, 1)
-    rates = ops.exp(ops.arange(count, dtype="float32") * (-math.log(10_000.0) / span))
+    rates = ops.exp(ops.arange(count, dtype="float32") * (-math.log(max_wavelength) / span))
     return ops.cast(positions(length, offset), "float32")[..., None] * rates
 
 

@@ -219,12 +219,13 @@ class Decoder(Encoder):
             if memory_padding_mask is None:
                 memory_padding_mask = ops.ones(ops.shape(memory)[:2], "bool")
         attentions = [layer.self_attention for layer in self.layers]
-        size, rows = (beam_size, max_length), batch * self.num_heads
+        size = beam_size, max_length
         return Cache(
             beam=empty_slots(batch, *size),
             sentence={
                 "decoded": [
-                    empty_key_values(rows, x.d_k, x.d_v, *size, x.compute_dtype) for x in attentions
+                    empty_key_values(batch * x.num_kv_heads, x.d_k, x.d_v, *size, x.compute_dtype)
+                    for x in attentions
                 ],
                 "memory": of_memory,
                 "padding_mask": () if memory is None else memory_padding_mask,

@@ -33,8 +33,8 @@ class EncoderLayer(ConfiguredLayer):
         d_model: Width D of input and output. Defaults to None: the width of the first input.
         num_heads: Number of attention heads H. Defaults to 8, as in the paper.
         d_ff: Width F of the feed-forward network. Defaults to 2048, as in the paper.
-        d_k: Width K of queries and keys in each head. Values always have the width
-            `d_model // num_heads`, which is also the default of `d_k`.
+        d_k, d_v: Width of queries and keys, and width of values, in each head. Both default to
+            `d_model // num_heads`.
         dropout_rate: Dropout rate of the output of each sublayer, in [0, 1). Defaults to 0.1.
         attention_dropout_rate: Dropout rate of the attention weights, in [0, 1). Defaults to 0.
         use_scale: Whether attention scores are divided by sqrt(d_k) (§3.2.1). Defaults to True.
@@ -45,6 +45,7 @@ class EncoderLayer(ConfiguredLayer):
         position_encoding, attention_pattern: Used in self-attention. See `MultiHeadAttention`.
         use_causal_mask: Whether position t attends only to positions up to t. Defaults to False.
         use_bias: Whether all linear maps have biases. Defaults to True.
+        num_kv_heads, qk_norm, attention_soft_cap: See `MultiHeadAttention`.
 
     Call arguments:
         x: float tensor `(B, S, D)`.
@@ -68,6 +69,7 @@ class EncoderLayer(ConfiguredLayer):
         d_ff: int = 2048,
         *,
         d_k: int | None = None,
+        d_v: int | None = None,
         dropout_rate: float = 0.1,
         attention_dropout_rate: float = 0.0,
         use_scale: bool = True,
@@ -83,6 +85,9 @@ class EncoderLayer(ConfiguredLayer):
         attention_pattern: AttentionPattern | None = None,
         use_causal_mask: bool = False,
         use_bias: bool = True,
+        num_kv_heads: int | None = None,
+        qk_norm: bool = False,
+        attention_soft_cap: float | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -101,8 +106,10 @@ class EncoderLayer(ConfiguredLayer):
         self.feed_forward_residual = self._residual("feed_forward_residual")
 
     def _attention(self, name: str, **options: Any) -> MultiHeadAttention:
-        options |= {"d_k": self.d_k, "d_v": self.d_model // self.num_heads, **dense_options(self)}
-        options |= {"dropout_rate": self.attention_dropout_rate, "use_scale": self.use_scale}
+        names = ("d_k", "use_scale", "num_kv_heads", "qk_norm", "attention_soft_cap")
+        options |= {x: getattr(self, x) for x in (*names, "norm_epsilon")} | dense_options(self)
+        options |= {"d_v": self.d_v or self.d_model // self.num_heads}
+        options |= {"dropout_rate": self.attention_dropout_rate}
         return MultiHeadAttention(self.d_model, self.num_heads, name=name, **options)
 
     def _residual(self, name: str) -> ResidualConnection:

@@ -48,7 +48,7 @@ def _check_supported(recipe: Recipe, backend: str) -> None:
             "set training.distribution=data_parallel"
         )
     sizes = {**recipe.model.sizes, "vocabulary_size": recipe.tokenizer.vocabulary_size}
-    divided = ("num_heads", "d_model", "d_ff", "vocabulary_size")
+    divided = ("num_heads", "num_kv_heads", "d_model", "d_ff", "vocabulary_size")
     is_uneven = any(sizes.get(name, 0) % shards for name in divided)
     if is_uneven or (kind != "model_parallel" and shards > 1):
         raise UserError(

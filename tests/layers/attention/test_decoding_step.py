@@ -61,7 +61,8 @@ def test_a_decoder_without_memory_decodes_what_it_computes_at_once(name):
 
 @pytest.mark.parametrize("max_length", [T - 2, None])
 def test_a_decoder_with_memory_decodes_what_it_computes_at_once(memory, padding_mask, max_length):
-    decoder = make_decoder(d_k=8, norm_first=max_length is None)
+    grouped = {"num_kv_heads": 1, "qk_norm": True, "attention_soft_cap": 0.9}
+    decoder = make_decoder(d_k=8, **({"norm_first": True} if max_length is None else grouped))
     inputs = {"memory": memory, "memory_padding_mask": padding_mask}
     weights = to_numpy(assert_steps_equal_the_whole(decoder, max_length, **inputs))
     assert weights.shape == (B, H, N, S)

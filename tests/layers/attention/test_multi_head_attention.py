@@ -42,8 +42,9 @@ def make_layer(**arguments):
     [
         {"d_k": K, "d_v": K_V, "use_bias": False, "use_scale": False},
         {"d_k": K, "position_encoding": RotaryPositionalEncoding()},
+        {"num_kv_heads": 1, "qk_norm": True, "attention_soft_cap": 2.0, "norm_epsilon": 1e-5},
     ],
-    ids=["all_switches", "rotary"],
+    ids=["all_switches", "rotary", "gemma"],
 )
 def test_contract(x, arguments, tmp_path):
     arguments = {"d_model": D, "num_heads": H, **arguments}
@@ -79,6 +80,36 @@ def test_causal_self_attention_agrees_with_reference(x, rotary):
         weights_of(layer), x, x, x, H, reference.causal_mask(T), rotary=rotary
     )
     np.testing.assert_allclose(to_numpy(layer(x, use_causal_mask=True)), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *once({"num_kv_heads": 1, "attention_pattern": FullAttention(2)}),
+        *once({"num_kv_heads": 2, "attention_pattern": LocalAttention(9)}),
+        *once({"attention_soft_cap": 0.7, "attention_pattern": FullAttention()}),
+        {"num_kv_heads": 2, "qk_norm": True, "attention_soft_cap": 0.7},
+    ],
+)
+def test_grouped_heads_norms_and_soft_caps_agree_with_reference(x, options):
+    layer = randomize(MultiHeadAttention(D, 6, d_k=K, d_v=K_V, **options), shape=(B, T, D))
+    weights, mask = weights_of(layer), reference.causal_mask(T)
+    cap = options.get("attention_soft_cap")
+    expected, _ = reference.multi_head_attention(weights, x, x, x, 6, mask, soft_cap=cap)
+    np.testing.assert_allclose(to_numpy(layer(x, use_causal_mask=True)), expected, atol=1e-5)
+    plain, _ = reference.multi_head_attention(weights, x, x, x, 6, mask)
+    assert cap is None or np.abs(plain - expected).max() > 1e-3
+
+
+@pytest.mark.once
+def test_grouped_heads_agree_with_those_of_keras(x, memory):
+    layer = randomize(MultiHeadAttention(D, 6, d_k=K, num_kv_heads=2), shape=(B, T, D))
+    witness = keras.layers.GroupQueryAttention(K, 6, 2)
+    witness.build(x.shape, memory.shape)
+    for own, other in zip(layer.weights, witness.weights, strict=True):
+        other.assign(to_numpy(own).reshape(other.shape))
+    expected = to_numpy(witness(x, memory))
+    np.testing.assert_allclose(to_numpy(layer(x, key=memory)), expected, atol=1e-5)
 
 
 def test_dropout_acts_on_the_weights_in_training_only(x):
@@ -146,6 +177,7 @@ def test_attention_masks_of_any_shape_are_aligned(x, memory, padding_mask, name)
     [
         ({"num_heads": 4}, {}, "Received: num_heads=4, d_model=15"),
         ({"num_heads": 4, "d_model": None}, {}, "Received: num_heads=4, d_model=15"),
+        ({"num_kv_heads": 2}, {}, "num_heads=3, d_model=15, num_kv_heads=2"),
         ({}, {"attention_mask": np.zeros((T, T), "float32")}, "be bool.*Received: .*float32"),
         *(
             (
