@@ -121,7 +121,7 @@ class CTranslate2Translator(BaseTranslator):
                 started = [
                     x
                     for has_attention, own in groups.items()
-                    for x in self._start(parts, own, limit, options, has_attention)
+                    for x in self._started_searches(parts, own, limit, options, has_attention)
                 ]
                 for index, future in started:
                     result = future.result()
@@ -132,7 +132,7 @@ class CTranslate2Translator(BaseTranslator):
                         advance([index])
         return found
 
-    def _start(
+    def _started_searches(
         self,
         parts: list[SourcePart],
         indices: Sequence[int],

@@ -21,7 +21,6 @@ from keras_transformer import (
     Transformer,
     Translator,
     UserError,
-    merge_lora,
     open_model,
     open_shortlist,
     open_translator,
@@ -30,6 +29,7 @@ from keras_transformer import (
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.formats import export_shared_run
 from keras_transformer.formats.exported_model import check_model, check_supported
+from keras_transformer.models.base import in_float32, merge_lora
 from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.checkpoints import TOKENIZER_MEMBER, read_member
 from keras_transformer.runs.info import run_info
@@ -265,14 +265,14 @@ def size_of_weights(path):
         return archive.getinfo("model.weights.h5").file_size
 
 
-def test_adapters_are_part_of_the_copy(run, tmp_path):
+def test_adapters_are_merged_in_the_copy(run, tmp_path):
     model = open_model(run)
     model.enable_lora(2)
     randomize(model)
     model.save(run.model_path)
     export_shared_run(run, tmp_path / "copy", "float16")
-    copy = open_model(Run.open(tmp_path / "copy"))
-    for weight, half in zip(model.get_weights(), copy.get_weights(), strict=True):
+    copy, merged = open_model(Run.open(tmp_path / "copy")), merge_lora(in_float32(model))
+    for weight, half in zip(merged.get_weights(), copy.get_weights(), strict=True):
         np.testing.assert_allclose(half, weight, rtol=2**-11, atol=1e-7)
 
 
