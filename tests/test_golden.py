@@ -158,8 +158,8 @@ def test_a_model_of_transformers_translates_as_there(files, tmp_path):
     [pytest.param("keras", marks=SLOW), pytest.param("ctranslate2", marks=pytest.mark.once)],
 )
 def test_the_packaged_translator_translates_200_sentences_as_recorded(engine):
-    translator = open_translator("tatoeba_en_de", engine=engine)
     if engine == "ctranslate2":
         pytest.importorskip("ctranslate2", reason="ctranslate2 is an optional dependency")
+    translator = open_translator("tatoeba_en_de", engine=engine)
     rtol = RENORMALIZED if engine == "ctranslate2" else 0.0
     assert_same_translations(translator, "tatoeba_en_de", rtol)

@@ -150,4 +150,5 @@ def _value(schema: dict[str, Any]) -> str:
     words = [part.get("const") or _TYPES[part.get("format", part["type"])] for part in parts]
     words = [", ".join(part.get("enum", [word])) for part, word in zip(parts, words, strict=True)]
     signs = [(part[key], sign) for part in parts for key, sign in _SIGNS.items() if key in part]
-    return " or ".join(words) + "".join(f", {sign} {bound:,}" for bound, sign in signs)
+    bounds = [(int(x) if x == int(x) else x, sign) for x, sign in signs]
+    return " or ".join(words) + "".join(f", {sign} {bound:,}" for bound, sign in bounds)
