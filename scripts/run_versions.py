@@ -24,7 +24,7 @@ tests/evaluation tests/layers/test_saving.py tests/models/test_transformer.py
 tests/recipe/test_settings.py tests/runs/test_run.py tests/runs/test_scores.py
 tests/runs/test_text.py tests/training/test_tensorboard.py
 """.split()
-# What these tests import beside the package: some processes use Keras with NumPy, which needs scipy.
+# What these tests import beside the package. Some use Keras with NumPy, which needs scipy.
 FOR_TESTS = "pytest", "hypothesis", "safetensors", "requests", "scipy"
 
 
