@@ -21,11 +21,11 @@ TESTS = """
 tests/test_golden.py tests/cli/test_each_backend.py tests/data/test_tokenizer.py
 tests/data/test_languages.py tests/data/test_batch_plan.py tests/decoding/test_options.py
 tests/evaluation tests/layers/test_saving.py tests/models/test_transformer.py
-tests/recipe/test_settings.py tests/runs/test_run.py tests/runs/test_scores.py
-tests/runs/test_text.py tests/training/test_tensorboard.py
+tests/recipe/test_settings.py tests/runs/test_checkpoints.py tests/runs/test_text.py
+tests/training/test_tensorboard.py
 """.split()
-# What these tests import beside the package. Some use Keras with NumPy, which needs scipy.
-FOR_TESTS = "pytest", "hypothesis", "safetensors", "requests", "scipy"
+# What these tests import beside the package.
+FOR_TESTS = "pytest", "hypothesis", "safetensors", "requests"
 
 
 def lowest(requirements: list[str]) -> list[str]:
