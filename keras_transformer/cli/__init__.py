@@ -27,13 +27,8 @@ COMMANDS = {
     **{"import": "import_run", "vocabulary": "import_run"},
     **{"serve": "serve", "score": "evaluate", "average": "train"},
     **dict.fromkeys(("evaluate", "evaluate-file", "compare"), "evaluate"),
-    **{
-        "export": "export",
-        "push": "export",
-        "attention": "pages",
-        "report": "pages",
-        "beam": "pages",
-    },
+    **{"export": "export", "push": "export"},
+    **dict.fromkeys(("attention", "report", "beam"), "pages"),
     **{"conformance": "conformance", "info": "info", "recipes": "info", "schema": "info"},
 }
 

@@ -53,10 +53,10 @@ def completed(path: str | Path) -> Iterator[Path]:
     path = Path(path)
     read_config(path)
     with zipfile.ZipFile(path) as archive:
-        if _MEMBER not in archive.namelist():
-            yield path
-            return
-        content = parse_json(archive.read(_MEMBER))
+        content = parse_json(archive.read(_MEMBER)) if _MEMBER in archive.namelist() else None
+    if content is None:
+        yield path
+        return
     base = Path(content["model"])
     if not base.is_file() or sha256_of(base) != content["sha256"]:
         raise UserError(

@@ -100,7 +100,8 @@ def _project(
     else:
         parts = [projection(query) for projection in _projections(attention)]
     sizes = attention.d_k, attention.d_k, attention.d_v
-    heads = [_split_beams(attention, *part) for part in zip(parts, [beams] * 3, sizes, strict=True)]
+    pairs = zip(parts, sizes, strict=True)
+    heads = [_split_beams(attention, part, beams, size) for part, size in pairs]
     queries, keys, values = (ops.reshape(x, (-1, *ops.shape(x)[2:])) for x in heads)
     if attention.position_encoding is not None or attention.qk_norm:
         norms = attention.query_norm, attention.key_norm

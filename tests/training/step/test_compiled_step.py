@@ -78,6 +78,13 @@ def seeded(function, seed):
     return function()
 
 
+# Compiling them takes the most time.
+SLOW = {
+    "T5, SimCut",
+    "learned positions, local attention, checkpointing, EMA, teacher",
+}
+
+
 def one_step(model, step, batch):
     model.reset_metrics()
     return {name: float(x) for name, x in step(batch).items()}
@@ -85,10 +92,9 @@ def one_step(model, step, batch):
 
 @pytest.mark.parametrize(
     "make",
-    # Compiling the first two takes the most time.
     [
-        pytest.param(x, id=name, marks=[pytest.mark.slow] * (n < 2))
-        for n, (name, x) in enumerate(CASES.items())
+        pytest.param(x, id=name, marks=[pytest.mark.slow] * (name in SLOW))
+        for name, x in CASES.items()
     ],
 )
 def test_compiled_steps_equal_eager_steps_bit_for_bit(make):
