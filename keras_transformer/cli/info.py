@@ -61,17 +61,23 @@ def recipes_command(name: str | None) -> None:
 
 def _facts(path: Path) -> Iterator[tuple[str, str]]:
     """Yields labels and texts about a recipe."""
+    from keras_transformer.models import ARCHITECTURES
+
     try:
-        recipe = load_recipe(path)
-    except UserError as error:
+        recipe = load_recipe(path, is_of_run=True)
+        model, training, sizes = recipe.model, recipe.training, recipe.model.overrides
+        if model.architecture in ARCHITECTURES:  # A program may register others.
+            model.check()
+            sizes = model.sizes
+    except (UserError, ValueError) as error:
         yield "problem", str(error)
         return
-    sizes, training = recipe.model.sizes, recipe.training
-    layers = f"{sizes['num_layers']} layers, " if "num_layers" in sizes else ""
+    named = {"num_layers": "{} layers", "d_model": "d_model {}"}
+    model_sizes = [text.format(sizes[key]) for key, text in named.items() if key in sizes]
     yield "description", recipe.description
     yield (
         "size",
-        f"{recipe.model.architecture}, {layers}d_model {sizes['d_model']}, "
+        f"{', '.join([model.architecture, *model_sizes])}, "
         f"{recipe.tokenizer.vocabulary_size:,} pieces; {training.steps:,} steps of "
         f"{training.tokens_per_batch * training.accumulation_steps:,} target tokens",
     )
