@@ -54,4 +54,4 @@ def test_the_c_program_translates_lines_without_python(exporting, server, tmp_pa
     )  # fmt: skip
     body = {"inputs": {"text": [line.decode(errors="replace") for line in lines]}}
     answer = requests.post(f"{server.rest}/v1/models/model:predict", json=body)
-    assert found.decode().splitlines() == answer.json()["outputs"]["translation"]
+    assert found.decode(errors="replace").splitlines() == answer.json()["outputs"]["translation"]
