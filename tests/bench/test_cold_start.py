@@ -1,18 +1,10 @@
 """What the benchmark runs and reports; how long anything takes is no test's affair."""
 
-import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from cold_start import Measured, Process, Way, report, take_turns
-from support.parallel_text import SENTENCES
 
-from keras_transformer.data import Tokenizer
-from keras_transformer.formats import export_ctranslate2, export_hugging_face
-from keras_transformer.models import Transformer
-
-BENCH = Path(__file__).parents[2] / "scripts" / "bench"
 FILE = Path("two.txt")
 PEER = Way("ctranslate2", ())
 OURS = Way("translate", (), "jax", caches=True)
@@ -71,24 +63,3 @@ def test_a_translation_with_other_lines_has_no_figures():
     found.second[0].output.pop()
     (row,) = report({(OURS, FILE): found}, [2])
     assert (row["note"], row["second_s"]) == ("1 lines for 2", None)
-
-
-PACKAGES = {"ctranslate2": ["ctranslate2"], "hugging_face": ["torch", "transformers"]}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("peer", PACKAGES)
-def test_the_peers_programs_write_a_line_for_each(peer, tmp_path):
-    for package in PACKAGES[peer]:
-        pytest.importorskip(package, reason=f"{package} is an optional dependency")
-    save = {"ctranslate2": export_ctranslate2, "hugging_face": export_hugging_face}[peer]
-    tokenizer = Tokenizer.train(SENTENCES, vocabulary_size=60)
-    model = Transformer(60, num_layers=2, d_model=12, num_heads=3, d_ff=23, max_length=300)
-    save(model, tokenizer, tmp_path / peer)
-    file = tmp_path / "three.txt"
-    file.write_text("a dog runs\na\nthree men and a dog\n")
-    program = BENCH / f"_cold_{peer}.py"
-    done = subprocess.run(
-        [sys.executable, program, tmp_path / peer, file], capture_output=True, text=True, check=True
-    )
-    assert len(done.stdout.split("\n")) == 4

@@ -13,8 +13,6 @@ import keras
 import numpy as np
 import pytest
 from _engines import Setting
-from support.contract import to_numpy
-from support.searching import beam_search
 
 from keras_transformer.models import ARCHITECTURES
 
@@ -85,17 +83,6 @@ def test_peers_decode_what_we_decode(engine, tmp_path):
             for name in (engine, "keras_transformer")
         )
         np.testing.assert_array_equal(theirs, ours)
-
-
-@pytest.mark.slow
-def test_log_probability_is_that_of_the_search(tmp_path):
-    sources, limits = engines.source_ids(WIDE), {"max_length": WIDE.target_length}
-    result = beam_search(engines.new_model(WIDE), sources, **limits, length_penalty=0.0)
-    rows = [2, 0]
-    found = load("keras_transformer", tmp_path).further_actions["log_probabilities"](
-        rows, to_numpy(result.ids)[rows, 0].tolist()
-    )
-    np.testing.assert_allclose(found, to_numpy(result.log_probabilities)[rows, 0], atol=1e-4)
 
 
 class Scorer:

@@ -55,26 +55,6 @@ def test_a_run_is_compared_with_what_an_older_run_measured_too():
     assert gpu.compared(rows, {}) == "nothing in common"
 
 
-def test_a_recipe_is_trained_and_evaluated_if_its_text_is_given(monkeypatch):
-    assert not gpu.chosen_checks(options(only=["recipe*"]))
-    (check, _) = gpu.chosen_checks(options(only=["recipe*"], data_dir=Path("text"), cpu=True))
-    commands = []
-
-    def command(*arguments):
-        commands.append(arguments)
-        if arguments[0] == "evaluate":
-            run = Path(arguments[1])
-            run.mkdir()
-            (run / "scores.json").write_text('[{"metric": "BLEU", "score": 44.5}]')
-        return 90.0
-
-    monkeypatch.setattr(_gpu_checks, "command", command)
-    found = _gpu_checks.recipe(check)["measure"]()
-    assert found == {"minutes": 1.5, "evaluate_s": 90.0, "BLEU": 44.5}
-    assert commands[0][:4] == ("train", "tatoeba_en_de", "--data-dir", "text")
-    assert "--set=training.steps=2" in commands[0]
-
-
 class Echo:
     """A worker that replies at once; that of `numerics torch` dies."""
 
@@ -128,10 +108,3 @@ def test_kernels_are_counted_by_part_with_the_gaps_between_them():
         "other": [1, 0.006],
         "gap": [1, 1.0],
     }
-
-
-def test_a_profile_of_this_machine_has_its_products():
-    torch = pytest.importorskip("torch")
-    x = torch.ones(64, 64)
-    profile = _gpu_checks.torch_kernels(lambda: x @ x)
-    assert _gpu_checks.by_part(list(profile))["products"][0] == 2  # matmul, and mm in it

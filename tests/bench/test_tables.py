@@ -4,7 +4,6 @@ from pathlib import Path
 
 import architectures
 import pytest
-import requests
 import serving_load
 import vocabulary_memory
 from _common import Worker, table
@@ -75,21 +74,3 @@ def test_the_slope_is_in_logits_of_the_batch():
 def test_a_servers_answer_must_be_the_models_own_or_tie_with_it(text, score, kind):
     expected = [("ein Hund", -1.0), ("der Hund", -1.00005), ("Hund", -2.0)]
     assert serving_load.outcome(serving_load.Answer(text, score), expected) == kind
-
-
-@pytest.mark.parametrize("kind", ["identical", "failed"])
-def test_every_answer_of_every_client_is_counted(monkeypatch, kind):
-    asked = []
-
-    def translated(session, address, sentence):
-        asked.append(sentence)
-        if kind == "failed":
-            raise requests.ConnectionError("away")
-        return serving_load.Answer("ein Hund", -1.0)
-
-    monkeypatch.setattr(serving_load, "translated", translated)
-    sentences = [("a dog", [("ein Hund", -1.0)])]
-    load, seconds = serving_load.put_under_load("http://x:1", sentences, 3, 0.05)
-    assert load.outcomes == {kind: len(asked)}
-    assert len(load.seconds) == len(asked) > 0 and seconds >= 0.05
-    assert load.problems == ["away"] * len(asked) * (kind == "failed")

@@ -29,15 +29,15 @@ def test_help_shows_every_command_with_an_example():
     assert __version__ in succeeds("--version")
 
 
-def outcome_of(monkeypatch, error):
-    """The result of a command that raises an error."""
-
-    @click.command()
-    def fail():
-        raise error
-
-    monkeypatch.setattr("keras_transformer.cli.train.train_command", fail)
+def result_of(monkeypatch, function, *arguments):
+    """The result of a command that calls a function."""
+    command = click.Command("train", callback=functools.partial(function, *arguments))
+    monkeypatch.setattr("keras_transformer.cli.train.train_command", command)
     return CliRunner().invoke(main, ["train"])
+
+
+def fail(error):
+    raise error
 
 
 @pytest.mark.parametrize(
@@ -51,16 +51,14 @@ def outcome_of(monkeypatch, error):
     ],
 )
 def test_what_the_user_can_fix_is_one_line(monkeypatch, error, message):
-    result = outcome_of(monkeypatch, error)
+    result = result_of(monkeypatch, fail, error)
     assert result.exit_code == 2
     assert result.stderr.startswith(message)
     assert len(result.stderr.splitlines()) == 1
 
 
 def test_other_errors_keep_their_traceback(monkeypatch):
-    missing = click.Command("train", callback=functools.partial(os.stat, "/x"))
-    monkeypatch.setattr("keras_transformer.cli.train.train_command", missing)
-    assert isinstance(CliRunner().invoke(main, ["train"]).exception, FileNotFoundError)
+    assert isinstance(result_of(monkeypatch, os.stat, "/x").exception, FileNotFoundError)
 
 
 def raised_by_other_code(wrapped: bool):
@@ -81,9 +79,7 @@ def test_an_error_of_other_code_is_one_line_that_names_its_place(
     monkeypatch, wrapped, message, shows_all
 ):
     monkeypatch.setenv("KERAS_TRANSFORMER_TRACEBACK", shows_all)
-    command = click.Command("train", callback=functools.partial(raised_by_other_code, wrapped))
-    monkeypatch.setattr("keras_transformer.cli.train.train_command", command)
-    result = CliRunner().invoke(main, ["train"])
+    result = result_of(monkeypatch, raised_by_other_code, wrapped)
     *before, line = result.stderr.splitlines()
     number = inspect.getsourcelines(raised_by_other_code)[1] + 3
     assert result.exit_code == 2 and line.startswith(f"Error: {message}")
@@ -94,12 +90,7 @@ def test_an_error_of_other_code_is_one_line_that_names_its_place(
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_a_command_with_the_status_of_a_shell(monkeypatch, number, status):
-    @click.command()
-    def wait():
-        signal.raise_signal(number)
-
-    monkeypatch.setattr("keras_transformer.cli.train.train_command", wait)
-    result = CliRunner().invoke(main, ["train"])
+    result = result_of(monkeypatch, signal.raise_signal, number)
     assert (result.exit_code, result.stdout, result.stderr) == (status, "", "\n")
 
 

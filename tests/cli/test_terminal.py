@@ -49,7 +49,6 @@ def test_every_option_of_search_is_on_the_command_line_with_its_description():
     [
         (("--n-best", 3, "--beam-size", 2), "`beam_size` must be at least `n_best`"),
         (("--top-k", 3), "--top-k can only be used with --sample or --mbr"),
-        (("--seed", 3), "--seed can only be used with --sample or --mbr"),
         (("--seed", 0), "--seed can only be used with --sample or --mbr"),
         (("--min-length", 6, "--max-length", 5), "`min_length` must be at most `max_length`"),
         (("--sample", 2, "--beam-size", 2), "--beam-size cannot be used with"),

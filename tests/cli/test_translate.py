@@ -21,12 +21,9 @@ from keras_transformer.translation.target_constraints import ConstraintError
 
 SHOUT = """
 import sys
-from keras_transformer_cli import _log_lines_hidden
-
-with _log_lines_hidden():
-    from keras_transformer import cli
-    from keras_transformer.cli import translate
-    from keras_transformer.translation.hypothesis import Hypothesis
+from keras_transformer import cli
+from keras_transformer.cli import translate
+from keras_transformer.translation.hypothesis import Hypothesis
 
 class Shouter:
     waiting = ""
@@ -43,7 +40,7 @@ cli.main(sys.argv[1:])
 def session(run):
     """Starts `translate` on a terminal; returns a function that types and waits for a text.
 
-    The process translates to capitals.
+    The process translates to capitals, and imports no Keras.
     """
     terminal, of_process = pty.openpty()
     processes = []
@@ -51,6 +48,7 @@ def session(run):
     def start(*arguments, stdout=of_process):
         command = [sys.executable, "-c", SHOUT, "translate", run, *arguments]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TERM": "dumb"}
+        environment["KERAS_TRANSFORMER_WITHOUT_KERAS"] = "1"
         streams = {"stdin": of_process, "stdout": stdout, "stderr": of_process}
         process = subprocess.Popen([*map(str, command)], env=environment, **streams)
         processes.append(process)

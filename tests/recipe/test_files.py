@@ -41,16 +41,10 @@ def test_overrides_replace_and_are_yaml(path):
     ("text", "overrides", "message"),
     [
         ("  warmup_step: 3", [], ": unknown key training.warmup_step; did you mean training.war"),
-        ("warmup_steps: 3", [], ": unknown key warmup_steps; did you mean training.warmup_steps?"),
-        (
-            "  steps: -1",
-            [],
-            ": training.steps: Input should be greater than 0. Received: training.",
-        ),
+        ("  steps: -1", [], ": training.steps: Input should be greater than 0. Received: train"),
         ("zzz: 3", [], ": unknown key zzz"),
         ("", ["training.x=2"], " with training.x=2: unknown key training.x"),
         ("", ["training.steps"], "section.key=value. Received: 'training.steps'"),
-        ("", ["=3"], "section.key=value. Received: '=3'"),
         ("", ["name.first=a"], "name is not a section. Received: 'name.first=a'"),
         ("", ["training.steps=["], "training.steps must be YAML. Received: 'training.steps=['"),
         (LAUGHS, [], ": cannot be read as YAML: YAML must have no aliases"),

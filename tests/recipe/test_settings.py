@@ -3,10 +3,11 @@
 import json
 
 import pytest
+import support.older_models  # noqa: F401  registers the convolutional architecture
 from pydantic import ValidationError
 
 from keras_transformer.errors import UserError
-from keras_transformer.models import ARCHITECTURES, Seq2Seq, register_architecture
+from keras_transformer.models import ARCHITECTURES
 from keras_transformer.recipe.files import load_recipe
 from keras_transformer.recipe.settings import Recipe, all_keys
 
@@ -116,30 +117,18 @@ def test_types_ranges_and_defaults_in_words():
     assert [name for name in KEYS if "." not in name] == list(Recipe.model_fields)
 
 
-@pytest.fixture
-def own_architecture():
-    class Own(Seq2Seq):
-        def __init__(self, vocabulary_size, d_model: int = 8, kernel_size: int = 3, **kwargs):
-            raise NotImplementedError
-
-        init_cache = step = None
-
-    register_architecture("own", presets={"base": {"d_model": 4}, "wide": {"d_model": 6}})(Own)
-    yield
-    del ARCHITECTURES["own"]
-
-
-def test_a_registered_architecture_has_the_settings_of_its_constructor(own_architecture, path):
-    settings = ["model.architecture=own", "model.preset=wide", "model.kernel_size=5"]
-    recipe = load_recipe(path, settings)
-    assert recipe.model.sizes == {"d_model": 6, "kernel_size": 5}
+def test_a_registered_architecture_has_the_settings_of_its_constructor(path):
+    model = ["model.architecture=convolutional", "model.preset=tiny"]
+    recipe = load_recipe(path, [*model, "model.kernel_size=5"])
+    presets = ARCHITECTURES["convolutional"].presets
+    assert recipe.model.sizes == {**presets["tiny"], "kernel_size": 5}
     path.write_text(recipe.to_yaml())
     assert load_recipe(path) == recipe
     other = load_recipe(path, ["model.kernel_size=4"])
     assert other.differences(recipe) == {"model.kernel_size": (4, 5)}
     for setting in ("num_heads=2", "width=2"):
-        with pytest.raises(UserError, match="own has only the keys d_model, kernel_size. Received"):
-            load_recipe(path, ["model.architecture=own", f"model.{setting}"])
+        with pytest.raises(UserError, match="only the keys .* kernel_size.* Received"):
+            load_recipe(path, [*model, f"model.{setting}"])
 
 
 FILE = "data.train={source: a}"
@@ -158,7 +147,6 @@ BY_A_RUN = "translated_by: runs/a}"
         (["data.target_language=en"], "data: target_language must differ from source_language"),
         (["data.directory=a"], "data: directory, download and filters have no effect with"),
         ([FILE], "data: give files for train, .* Received: generator, train"),
-        ([LIST, "data.train.1.tag=a b"], "data.train.1.tag: String should match pattern"),
         ([LIST, "data.train.1.weight=0"], "data.train.1.weight: Input should be greater than 0"),
         ([LIST, "data.train.1.wait=2"], "unknown key data.train.1.wait; .* data.train.weight"),
         ([LIST, "data.train.2.weight=2"], "2 is not a section. Received: "),
@@ -169,11 +157,9 @@ BY_A_RUN = "translated_by: runs/a}"
             "held_out needs one corpus in train, without translated_by. Received: 2, made by",
         ),
         (["data={}"], "data: give files for train, .* Received: none of them"),
-        (["data={held_out: {}}"], "data: give files for train, .* Received: held_out"),
         (["data={held_out: {}}", FILE, "data.test={source: b}"], ".* held_out, test, train"),
         (["data={train: {target: a}, held_out: {}}"], "data.train: give source, and target unless"),
         (["data={train: {source: a, sampled: true}, held_out: {}}"], "data.train: give source"),
-        ([f"data={{train: [{{source: a, target: b, {BY_A_RUN}]}}"], "data.train.0: give source"),
         ([f"data={{train: {{{BY_A_RUN}, held_out: {{}}}}"], "data.train: give source, and"),
         (
             [f"data={{train: {{source: a, {BY_A_RUN}, held_out: {{}}}}"],
@@ -182,11 +168,7 @@ BY_A_RUN = "translated_by: runs/a}"
         (["data.target_language=../de"], "data.target_language: '../de' is not a language code"),
         (["data.target_language=german"], "'german' is not a language code such as en or pt-BR"),
         (["name=.."], "name: String should match pattern"),
-        (["training.learning_rate_scale=11"], "training.learning_rate_scale: Input should be"),
         (["training.steps=100000000"], "training.steps: Input should be"),
-        (["training.tokens_per_batch=2147483648"], "training.tokens_per_batch: Input should be"),
-        (["model.d_model=9223372036854775808"], "model.d_model: Input should be"),
-        (["model.attention_dropout_rate=1"], "model.attention_dropout_rate: Input should be"),
         (["training.subword_regularization=0.2"], "tokenizer.model_type: unigram. Received: bpe"),
         (["tokenizer.vocabulary_size=1e999"], "tokenizer.vocabulary_size: Input should be"),
     ],

@@ -32,7 +32,6 @@ from keras_transformer.models import ARCHITECTURES
 from keras_transformer.recipe.sections import ModelSettings
 from keras_transformer.runs.run import Run
 from keras_transformer.training import train
-from keras_transformer.visualization import attention_maps
 
 N, LONGEST = 3, 7
 PROGRAM = Path(before_transformers.__file__)
@@ -196,33 +195,6 @@ def test_an_ensemble_of_all_architectures_is_searched():
     with eagerly():
         found = quick_search(Ensemble(models), source_ids, LONGEST, SearchOptions(beam_size=2))
     assert np.isfinite(found.scores).all()
-
-
-@pytest.mark.parametrize(
-    "name, module, function, index",
-    [
-        ("attentional_recurrent", older_reference, "attentional_gru", 2),
-        ("convolutional", older_reference, "scaled_dot_product_attention", 1),
-    ],
-)
-def test_recorded_attention_is_that_of_the_reference(name, module, function, index, monkeypatch):
-    model, expected = small_model(name), []
-    inputs, original = inputs_of(model), getattr(module, function)
-
-    def recording(*args, **kwargs):
-        results = original(*args, **kwargs)
-        expected.append(results[index])
-        return results
-
-    monkeypatch.setattr(module, function, recording)
-    expected_logits(name, model, inputs)
-    maps = attention_maps(model, inputs)
-    assert {each.kind for each in maps} == {"cross"}
-    for row in range(B):  # The reference computes one sentence at a time, without padding.
-        for each, weights in zip(maps, expected[row * len(maps) :], strict=False):
-            found = each.weights[row, 0, : len(weights), : weights.shape[-1]]
-            np.testing.assert_allclose(found, weights, rtol=0, atol=1e-6)
-            assert not each.weights[row, 0, :, weights.shape[-1] :].any()
 
 
 @pytest.mark.each_backend_if_slow

@@ -47,24 +47,3 @@ def test_logits_are_dot_products_of_a_word_vector_and_context_vectors(recipe):
     )
     expected = np.einsum("bd,bnd->bn", words[inputs["centers"]], contexts[inputs["contexts"]])
     np.testing.assert_allclose(to_numpy(model(inputs)), expected, atol=1e-5)
-
-
-def first_pairs(stream, batches):
-    """Returns the (center, neighbor) pairs of some batches, without negative samples."""
-    found = [next(stream)[0] for _ in range(batches)]
-    centers = np.concatenate([inputs["centers"] for inputs in found])
-    return np.stack([centers, np.concatenate([x["contexts"][:, 0] for x in found])], axis=1)
-
-
-def test_pairs_are_neighbors_in_a_sentence_and_near_ones_are_more_frequent(recipe):
-    sentences = [np.arange(10), np.arange(10, 20)]
-    batches = recipe["skip_gram_batches"](sentences, 20, batch_size=50, window=4, subsampling=1.0)
-    pairs = first_pairs(batches(0), 100)
-    distances = abs(pairs[:, 0] - pairs[:, 1])
-    assert set(distances) == {1, 2, 3, 4}
-    assert (pairs[:, 0] // 10 == pairs[:, 1] // 10).all()
-    # The radius is 1, 2, 3 or 4. Of 20 words, 18, 16, 14 and 12 have a right neighbor at distance
-    # 1, 2, 3 and 4.
-    expected = np.array([4 * 18, 3 * 16, 2 * 14, 1 * 12])
-    found = np.bincount(distances)[1:] / len(pairs)
-    np.testing.assert_allclose(found, expected / expected.sum(), atol=0.02)

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import requests
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +23,7 @@ def output_of(*command, **options):
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, **options).stdout
 
 
-def test_the_c_program_translates_lines_without_python(exporting, client, tmp_path):
+def test_the_c_program_translates_lines_without_python(exporting, server, tmp_path):
     if not shutil.which("cc"):
         pytest.skip("there is no C compiler")
     program, tensorflow = tmp_path / "translate", package_folder("tensorflow")
@@ -51,5 +52,6 @@ def test_the_c_program_translates_lines_without_python(exporting, client, tmp_pa
         input=b"\n".join(lines),  # the last line has no end
         env={"TF_CPP_MIN_LOG_LEVEL": "3", "PATH": os.defpath},
     )  # fmt: skip
-    expected = [translation.text for translation in client.translate(lines)]
-    assert found.decode(errors="replace").splitlines() == expected
+    body = {"inputs": {"text": [line.decode(errors="replace") for line in lines]}}
+    answer = requests.post(f"{server.rest}/v1/models/model:predict", json=body)
+    assert found.decode(errors="replace").splitlines() == answer.json()["outputs"]["translation"]

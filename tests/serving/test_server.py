@@ -68,7 +68,6 @@ def test_json_a_form_and_the_query_are_the_same_request(server):
         ("One. Two!\n\n  three \r\n", "ONE. TWO!\n\n  THREE \r\n"),
         (" \n", " \n"),
         (["a", "", "b. c"], ["A", "", "B. C"]),
-        (["a"], ["A"]),
     ],
 )
 def test_lists_lines_and_white_space_stay(server, q, found):
@@ -163,7 +162,6 @@ def test_a_wrong_request_is_answered_with_the_rule_and_what_came(server, body, m
     [
         b"",
         b"{",
-        b"[1]",
         b"null",
         b"\xff",
         b'{"q": "\\ud800", "source": "en", "target": "de"}',
@@ -171,7 +169,7 @@ def test_a_wrong_request_is_answered_with_the_rule_and_what_came(server, body, m
         b'{"q": 1' + b"0" * 20000 + b"}",
         json.dumps({"q": "a", "source": "en", "target": "d" * 101}).encode(),
     ],
-    ids=range(9),
+    ids=range(8),
 )
 def test_hostile_json_is_a_wrong_request(server, content):
     headers = {"Content-Type": "application/json"}

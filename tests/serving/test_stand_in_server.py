@@ -15,13 +15,10 @@ LINES = ["bad cab", "", "fed a deaf face", "dab"]
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "export-saved-model.md"
 
 
-@pytest.fixture(scope="module")
-def documented(server):
-    """What each code block of the page's section prints, in this order."""
+def test_documented_requests_get_the_same_translations(server):
     section = PAGE.read_text("utf-8").split("## Ask the server")[1].split("\n## ")[0]
-    blocks = re.findall(r"^```(\w+)\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
     found = []
-    for language, code in blocks:
+    for language, code in re.findall(r"^```(\w+)\n(.*?)^```", section, re.MULTILINE | re.DOTALL):
         code = code.replace("http://localhost:8501", server.rest).replace("/quickstart:", "/model:")
         code = code.replace("localhost:8500", server.grpc).replace('"quickstart"', '"model"')
         code = code.replace("twenty-six", "bad cab").replace("thirty-one", "dab")
@@ -29,11 +26,7 @@ def documented(server):
         child = subprocess.run([*shell, code], capture_output=True, text=True)
         assert child.returncode == 0, child.stderr[-4000:]
         found.append(child.stdout)
-    return found
-
-
-def test_documented_requests_get_the_same_translations(documented):
-    curl, rest, grpc = documented
+    curl, rest, grpc = found
     expected = json.loads(curl)["outputs"]
     assert len(expected["translation"]) == len(expected["score"]) == 1
     (text,) = expected["translation"]

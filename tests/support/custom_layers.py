@@ -19,9 +19,6 @@ class Square(keras.layers.Layer):
         is_wrong = self.is_broken and keras.backend.backend() == "torch"
         return ops.matmul(x, ops.transpose(self.kernel) if is_wrong else self.kernel)
 
-    def get_config(self):
-        return {**super().get_config(), "is_broken": self.is_broken}
-
 
 @keras.saving.register_keras_serializable(package="custom_layers")
 class Block(keras.layers.Layer):
@@ -29,7 +26,6 @@ class Block(keras.layers.Layer):
 
     def __init__(self, is_broken=False, **kwargs):
         super().__init__(**kwargs)
-        self.is_broken = is_broken
         self.first = Square(name="first")
         self.second = Square(is_broken, name="second")
 
@@ -39,9 +35,6 @@ class Block(keras.layers.Layer):
 
     def call(self, x):
         return self.second(ops.tanh(self.first(x)))
-
-    def get_config(self):
-        return {**super().get_config(), "is_broken": self.is_broken}
 
 
 @ops.custom_gradient
@@ -84,16 +77,6 @@ class OnlyTensorFlow(keras.layers.Layer):
         if keras.backend.backend() != "tensorflow":
             raise TypeError("x must be a tf.Tensor")
         return x
-
-
-class Scale(keras.layers.Layer):
-    """Multiplies by a weight."""
-
-    def build(self, shape):
-        self.scale = self.add_weight((shape[-1],), "ones", name="scale")
-
-    def call(self, x):
-        return x * self.scale
 
 
 class Counter(keras.layers.Layer):

@@ -30,16 +30,15 @@ class Page(HTMLParser):
 
     def texts(self, tag: str, **attributes: str) -> list[str]:
         """The texts of the elements with a name and attributes, in the order of the page."""
-        return ["".join(text) for name, text in self._found(tag, attributes)]
+        return [
+            "".join(text)
+            for name, given, text in self.elements
+            if name == tag and attributes.items() <= given.items()
+        ]
 
     def values(self, tag: str, key: str) -> list[str]:
         """The values of an attribute of the elements with this attribute."""
         return [given[key] for name, given, _ in self.elements if name == tag and key in given]
-
-    def _found(self, tag, attributes):
-        for name, given, text in self.elements:
-            if name == tag and attributes.items() <= given.items():
-                yield name, text
 
 
 def read_page(html: str) -> Page:

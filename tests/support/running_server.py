@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import uvicorn
@@ -38,16 +39,12 @@ class Upper(Capitals):
         return [text.upper() for text in texts]
 
     def translate_nbest(self, texts: list[str]) -> list[list[Any]]:
-        return [[Found(x.upper()), Found(x[::-1]), Found(x.upper())] for x in texts]
+        found = ((x.upper(), x[::-1], x.upper()) for x in texts)
+        return [[SimpleNamespace(text=x) for x in texts] for texts in found]
 
     def translate_segments(self, segments: Any, **settings: Any) -> Any:
         self.batches.append([x.text for x in segments])
         return super().translate_segments(segments, **settings)
-
-
-class Found:
-    def __init__(self, text: str) -> None:
-        self.text = text
 
 
 @contextmanager

@@ -7,14 +7,13 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 TESTS = Path(__file__).parents[1]
 
 
-@dataclass(frozen=True)
-class Server:
+class Server(NamedTuple):
     """Where it listens."""
 
     rest: str

@@ -20,36 +20,44 @@ from keras_transformer.training import train
 STEPS, INTERVAL, ACCUMULATION = 5, 2, 2
 
 
-def recipe_for(directory: Path) -> Recipe:
-    """A recipe whose text is in `directory`; random states matter."""
+SECTIONS: dict[str, dict[str, Any]] = {
+    "tokenizer": {
+        "model_type": "unigram",
+        "vocabulary_size": 17,
+        "target_normalization": "identity",
+    },
+    "model": {"preset": "tiny", "num_layers": 1, "d_model": 4, "num_heads": 2, "d_ff": 4},
+    "training": {
+        "steps": STEPS,
+        "checkpoint_every": INTERVAL,
+        "accumulation_steps": ACCUMULATION,
+        "tokens_per_batch": 64,
+        "warmup_steps": 2,
+        "simcut": 1.0,
+        "simcut_rate": 0.3,
+        "subword_regularization": 0.2,
+        "weight_decay": 0.1,
+        "global_clipnorm": 1.0,
+        "ema_momentum": 0.5,
+        "validation_bleu_sentences": 2,
+    },
+    "evaluation": {"average_last": 2},
+}
+
+
+def recipe_for(directory: Path, **sections: dict[str, Any]) -> Recipe:
+    """A recipe whose text is in `directory`; random states matter. `sections` replace settings."""
     files = {"source": "text.en", "target": "text.de"}
-    return Recipe.model_validate(
-        {
-            "name": "tiny_run",
-            "data": {"train": files, "validation": files, "test": files, "directory": directory},
-            "tokenizer": {
-                "model_type": "unigram",
-                "vocabulary_size": 17,
-                "target_normalization": "identity",
-            },
-            "model": {"preset": "tiny", "num_layers": 1, "d_model": 4, "num_heads": 2, "d_ff": 4},
-            "training": {
-                "steps": STEPS,
-                "checkpoint_every": INTERVAL,
-                "accumulation_steps": ACCUMULATION,
-                "tokens_per_batch": 64,
-                "warmup_steps": 2,
-                "simcut": 1.0,
-                "simcut_rate": 0.3,
-                "subword_regularization": 0.2,
-                "weight_decay": 0.1,
-                "global_clipnorm": 1.0,
-                "ema_momentum": 0.5,
-                "validation_bleu_sentences": 2,
-            },
-            "evaluation": {"average_last": 2},
-        }
-    )
+    data = {"train": files, "validation": files, "test": files, "directory": directory}
+    usual = {**SECTIONS, "data": data}
+    changed = {name: settings | sections.get(name, {}) for name, settings in usual.items()}
+    return Recipe.model_validate({"name": "tiny_run", **changed})
+
+
+def new_run(directory: Path, **sections: dict[str, Any]) -> Run:
+    """A run folder with its text, before training."""
+    write_text(directory)
+    return Run.create(directory / "run", recipe_for(directory, **sections))
 
 
 def write_text(directory: Path) -> None:
@@ -62,18 +70,13 @@ def write_text(directory: Path) -> None:
 
 def begin(directory: Path) -> Run:
     """Train in a new run folder."""
-    write_text(directory)
-    recipe = recipe_for(directory)
-    run = Run.create(directory / "run", recipe)
-    train(run)
+    train(run := new_run(directory))
     return run
 
 
 def go_on(directory: Path) -> Run:
     """Train on in a run folder that exists."""
-    recipe = recipe_for(directory)
-    run = Run.resume(directory / "run", recipe)
-    train(run, resume=True)
+    train(run := Run.resume(directory / "run", recipe_for(directory)), resume=True)
     return run
 
 

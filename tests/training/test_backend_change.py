@@ -24,16 +24,9 @@ OTHERS = [BACKENDS[(HERE + 1) % 3], BACKENDS[(HERE + 2) % 3]]
 def begun(tmp_path_factory) -> Run:
     """A run whose first two steps were made on this backend, without dropout."""
     directory = tmp_path_factory.mktemp("begun")
-    tiny_run.write_text(directory)
-    recipe = tiny_run.recipe_for(directory)
     # With the paper's epsilon, Adam moves weights without gradient as far as rounding errors say.
-    changes = {"steps": 2, "adam_epsilon": 0.01, "validation_bleu_sentences": 0}
-    sections = {
-        "training": recipe.training.model_copy(update=changes),
-        "model": recipe.model.model_copy(update={"dropout_rate": 0.0}),
-    }
-    run = Run.create(directory / "run", recipe.model_copy(update=sections))
-    train(run)
+    training = {"steps": 2, "adam_epsilon": 0.01, "validation_bleu_sentences": 0}
+    train(run := tiny_run.new_run(directory, training=training, model={"dropout_rate": 0.0}))
     return run
 
 

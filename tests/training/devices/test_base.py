@@ -1,7 +1,6 @@
 """Several processes and devices train as one does."""
 
 import functools
-from contextlib import contextmanager
 from pathlib import Path
 
 import keras
@@ -9,13 +8,11 @@ import numpy as np
 import pytest
 from support import tiny_job
 from support.contract import assert_same_arrays
-from support.small_models import new_model
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from keras_transformer.errors import UserError
 from keras_transformer.runs.loading import load_checkpoint_model
 from keras_transformer.runs.run import Run
-from keras_transformer.training import MaskedCrossentropy, SlicedLogitsTrainer, TransformerAdam
 from keras_transformer.training.devices.base import Distribution
 from keras_transformer.translation.open_run import open_model
 
@@ -85,36 +82,6 @@ def test_if_the_chief_fails_the_others_fail_too_and_do_not_wait():
     assert other.done == ["wait"]
 
 
-@pytest.mark.each_backend
-def test_an_action_sees_weights_and_optimizer_in_the_copy():
-    trainer = SlicedLogitsTrainer(new_model(), MaskedCrossentropy(0.1))
-    trainer.compile(TransformerAdam(0.1))
-    trainer.optimizer.build(trainer.trainable_variables)
-    trainer.optimizer.iterations.assign(7)
-    alone, seen = [], []
-
-    class Replicas(Worker):
-        needs_copy = True
-
-        @contextmanager
-        def alone(self):
-            alone.append(True)
-            yield
-            alone.clear()
-
-    def action(model):
-        seen.append((model, bool(alone)))
-
-    for rank in (1, 0):  # Only the chief has a copy and acts; all processes read.
-        distribution = Replicas(rank)
-        copy = distribution.local(trainer)
-        distribution.on_chief(action, trainer, copy)
-    assert copy.token_loss.label_smoothing == 0.1
-    assert seen == [(copy, True)]
-    assert int(copy.optimizer.iterations) == 7
-    assert_same_arrays(copy.weights, trainer.weights)
-
-
 def train_together(directory, processes, devices, settings) -> Run:
     directory.mkdir()
     tiny_job.prepare(directory, settings)
@@ -159,7 +126,6 @@ def assert_same_training(run: Run, expected: Run) -> None:
     "ways",
     [
         pytest.param(TWO_PROCESSES, id="two_processes"),
-        pytest.param(dict.fromkeys(MANY_DEVICES, (4, 1, [])), id="four_processes"),
         pytest.param(MANY_DEVICES, id="many_devices"),
         pytest.param(BOTH, id="processes_of_many_devices"),
         pytest.param(SPLIT_WEIGHTS, id="split_weights"),

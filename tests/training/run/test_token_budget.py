@@ -17,8 +17,7 @@ from keras_transformer.training.run.token_budget import (
 @pytest.fixture
 def recipe(tmp_path):
     """Sentences of up to 19 pieces; widths are multiples of 8."""
-    recipe = tiny_run.recipe_for(tmp_path)
-    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"max_length": 19})})
+    return tiny_run.recipe_for(tmp_path, data={"max_length": 19})
 
 
 @pytest.mark.parametrize("largest", [16, 900, 1_023, 1_024, 1_500, 10_000, 123_456])

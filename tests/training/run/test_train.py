@@ -71,32 +71,20 @@ def changed(run: Run, **sections) -> Run:
     return Run(run.directory, run.recipe.model_copy(update=update))
 
 
-def new_run(directory: Path, **sections) -> Run:
-    """A run of `tiny_run` with other settings."""
-    tiny_run.write_text(directory)
-    asked = changed(Run(directory / "run", tiny_run.recipe_for(directory)), **sections)
-    return Run.create(asked.directory, asked.recipe)
-
-
 def run_after(first: Run, directory: Path, settings: dict | None = None, **sections) -> Run:
     """One step that goes on from the weights of another run, with `settings` of training."""
     training = {"initial_run": first.directory, "steps": 1, "accumulation_steps": 1}
     training |= {"validation_bleu_sentences": 0, "warmup_steps": 4_000, "simcut": 5.0}
     training |= settings or {}
-    return new_run(directory, training=training, **sections)
+    return tiny_run.new_run(directory, training=training, **sections)
 
 
 def arrays(path: Path) -> dict[str, np.ndarray]:
     """Every array in a `.keras` file, by its name."""
-    found = {}
-
-    def collect(name, item):
-        if isinstance(item, h5py.Dataset):
-            found[name] = item[()]
-
+    items = []
     with zipfile.ZipFile(path) as archive, archive.open("model.weights.h5") as file:
-        h5py.File(file).visititems(collect)
-    return found
+        h5py.File(file).visititems(lambda *item: items.append(item))
+        return {name: x[()] for name, x in items if isinstance(x, h5py.Dataset)}
 
 
 def assert_same_bits(actual: Path, expected: Path) -> None:
@@ -108,15 +96,14 @@ def assert_same_bits(actual: Path, expected: Path) -> None:
 
 
 def test_weight_decay_shrinks_matrices_and_the_cosine_ends_at_zero(tmp_path):
-    recipe = tiny_run.recipe_for(tmp_path)
     settings = {"accumulation_steps": 1, "peak_learning_rate": 0.1, "global_clipnorm": None}
     settings |= {"warmup_steps": 2, "cosine_steps": 8, "simcut": 0.0}
     ids = np.array([[2, 5, 6, 3]])
     steps = []
     for decay in (0.0, 0.5):
         keras.utils.set_random_seed(1)
-        training = recipe.training.model_copy(update=settings | {"weight_decay": decay})
-        trainer = new_trainer(recipe.model_copy(update={"training": training}))
+        training = settings | {"weight_decay": decay}
+        trainer = new_trainer(tiny_run.recipe_for(tmp_path, training=training))
         before = [to_numpy(x) for x in trainer.trainable_variables]
         rate = float(trainer.optimizer.learning_rate)
         trainer.train_on_batch({"source_ids": ids, "target_ids": ids}, ids)
@@ -163,7 +150,9 @@ def test_on_a_gpu_jax_compiles_all_shapes_before_the_first_step(tmp_path, monkey
     monkeypatch.setattr(CompileAhead, "on_train_begin", on_train_begin)
     with caplog.at_level("DEBUG", "jax"):
         several_shapes = {"length_multiple": 2, "subword_regularization": None}
-        train(new_run(tmp_path, training={**several_shapes, "validation_bleu_sentences": 0}))
+        train(
+            tiny_run.new_run(tmp_path, training={**several_shapes, "validation_bleu_sentences": 0})
+        )
     assert counts == [programs()] * 2 and programs() > 1
 
 
@@ -207,14 +196,13 @@ def test_resume_continues_bit_for_bit(whole, tmp_path):
 
 @pytest.mark.slow
 def test_a_mixture_of_corpora_resumes_bit_for_bit(tmp_path):
-    tiny_run.write_text(tmp_path)
-    tree = tiny_run.recipe_for(tmp_path).model_dump()
     files = {"source": "text.en", "target": "text.de"}
-    tree["data"]["train"] = [{**files, "tag": "<x>"}, {**files, "weight": 0.3}]
-    tree["data"]["validation"]["tag"] = "<x>"
-    tree["training"] |= {"steps": 4, "validation_bleu_sentences": 0, "tokens_per_batch": 32}
-    recipe = Recipe.model_validate(tree)
-    run = Run.create(tmp_path / "run", recipe)
+    tagged = {**files, "tag": "<x>"}
+    run = tiny_run.new_run(
+        tmp_path,
+        data={"train": [tagged, {**files, "weight": 0.3}], "validation": tagged},
+        training={"steps": 4, "validation_bleu_sentences": 0, "tokens_per_batch": 32},
+    )
     train(run)
     tokenizer = run.tokenizer()
     assert tokenizer.source_pieces[4] == "▁<x>"
@@ -226,7 +214,7 @@ def test_a_mixture_of_corpora_resumes_bit_for_bit(tmp_path):
     copy = shutil.copytree(run.directory, tmp_path / "copy")
     shutil.rmtree(copy / "checkpoints" / "step-00000004")
     (copy / "model.keras").unlink()
-    train(Run.resume(copy, recipe), resume=True)
+    train(Run.resume(copy, run.recipe), resume=True)
     assert_same_bits(copy / "model.keras", run.model_path)
 
 
@@ -237,7 +225,7 @@ def test_training_ends_when_the_validation_loss_has_not_fallen(tmp_path, capsys)
     settings = {"steps": 9, "checkpoint_every": 1, "accumulation_steps": 1, "ema_momentum": None}
     settings |= {"peak_learning_rate": 1e-30, "early_stopping_patience": 2}
     settings |= {"validation_bleu_sentences": 0, "gradient_checkpointing": True}
-    run = new_run(tmp_path, training=settings, evaluation={"average_last": 1})
+    run = tiny_run.new_run(tmp_path, training=settings, evaluation={"average_last": 1})
     train(run)
     names = [f"step-0000000{step}" for step in (1, 2, 3)]
     assert [path.name for path in run.checkpoints()] == names
@@ -250,7 +238,7 @@ def test_training_ends_when_the_validation_loss_has_not_fallen(tmp_path, capsys)
 def run_of_student(teacher: Run, directory: Path) -> Run:
     directory.mkdir()
     training = {"teacher": teacher.directory, "steps": 2, "validation_bleu_sentences": 0}
-    return new_run(directory, training=training, model={"d_model": 6, "dropout_rate": 0.3})
+    return tiny_run.new_run(directory, training=training, model={"d_model": 6, "dropout_rate": 0.3})
 
 
 @pytest.mark.each_backend

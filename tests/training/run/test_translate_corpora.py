@@ -7,7 +7,6 @@ from support import tiny_run
 
 from keras_transformer import SamplingOptions, Translator
 from keras_transformer.errors import UserError
-from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.run import Run
 from keras_transformer.training import train
 from keras_transformer.training.run import translate_corpora as module
@@ -23,25 +22,15 @@ def few_lines():
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory) -> Run:
     """A run that translates in both directions."""
-    directory = tmp_path_factory.mktemp("teacher")
-    tiny_run.write_text(directory)
-    return trained(
-        directory, {"both_directions": True}, {"min_length": 4, "no_repeat_ngram_size": 1}
-    )
-
-
-def recipe_with(directory, data, evaluation=()) -> Recipe:
-    tree = tiny_run.recipe_for(directory).model_dump(mode="json", exclude_none=True)
-    tree["data"] |= data
-    tree["evaluation"] |= dict(evaluation)
-    tree["training"] |= {"validation_bleu_sentences": 0, "accumulation_steps": 1, "steps": 2}
-    return Recipe.model_validate(tree)
-
-
-def trained(directory, *sections) -> Run:
-    run = Run.create(directory / "run", recipe_with(directory, *sections))
-    train(run)
+    data, evaluation = {"both_directions": True}, {"min_length": 4, "no_repeat_ngram_size": 1}
+    train(run := new_run(tmp_path_factory.mktemp("teacher"), data, evaluation))
     return run
+
+
+def new_run(directory, data, evaluation=()) -> Run:
+    training = {"validation_bleu_sentences": 0, "accumulation_steps": 1, "steps": 2}
+    sections = {"data": data, "evaluation": dict(evaluation), "training": training}
+    return tiny_run.new_run(directory, **sections)
 
 
 def corpora_of(teacher):
@@ -56,9 +45,8 @@ def corpora_of(teacher):
 
 @pytest.fixture(scope="module")
 def whole(teacher, tmp_path_factory) -> Run:
-    directory = tmp_path_factory.mktemp("whole")
-    tiny_run.write_text(directory)
-    return trained(directory, {"train": corpora_of(teacher)})
+    train(run := new_run(tmp_path_factory.mktemp("whole"), {"train": corpora_of(teacher)}))
+    return run
 
 
 def test_a_model_makes_the_side_that_is_missing(teacher, whole):
@@ -81,16 +69,13 @@ def test_a_model_makes_the_side_that_is_missing(teacher, whole):
 
 
 def test_text_that_was_stopped_goes_on_with_the_same_bytes(teacher, whole, tmp_path, monkeypatch):
-    tiny_run.write_text(tmp_path)
-    recipe = recipe_with(tmp_path, {"train": corpora_of(teacher)})
-    for chunk, is_first in ((2, True), (4, False)):  # in the first corpus, and in the next
-        run = (Run.create if is_first else Run.resume)(tmp_path / "run", recipe)
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            stop_at(chunk, patch)
-            train(run, resume=not is_first)
+    run = new_run(tmp_path, {"train": corpora_of(teacher)})
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        stop_at(5, patch)  # in the second corpus
+        train(run)
     (partial,) = (run.directory / "translations").glob(".partial-*-train.1.en")
     assert len(partial.read_text().splitlines()) == 25
-    run = Run.resume(tmp_path / "run", recipe)
+    run = Run.resume(run.directory, run.recipe)
     module.translate_corpora(run)
     for name in ("train.de", "train.1.en"):
         made, expected = (x.directory / "translations" / name for x in (run, whole))
@@ -121,8 +106,7 @@ def stop_at(count, patch) -> None:
 def test_the_package_s_run_makes_text(tmp_path):
     (tmp_path / "one.en").write_text("Tom sleeps.\n" * 50)
     data = {"train": {"source": "one.en", "translated_by": "tatoeba_en_de"}}
-    tiny_run.write_text(tmp_path)
-    run = Run.create(tmp_path / "run", recipe_with(tmp_path, data))
+    run = new_run(tmp_path, data)
     module.translate_corpora(run)
     assert run.text.files("train")[1].read_text("utf-8") == "Tom schläft.\n" * 50
 
@@ -138,8 +122,6 @@ def test_the_package_s_run_makes_text(tmp_path):
     ],
 )
 def test_a_teacher_of_another_direction_is_refused(tmp_path, change, message):
-    tiny_run.write_text(tmp_path)
-    recipe = recipe_with(tmp_path, {"train": {"source": "text.en", **change}})
     with pytest.raises(UserError, match=message):
-        Run.create(tmp_path / "run", recipe)
+        new_run(tmp_path, {"train": {"source": "text.en", **change}})
     assert not (tmp_path / "run").exists()
