@@ -95,21 +95,6 @@ def test_graphs_are_valid_and_without_control_flow(graph_of):
     assert {entry.domain for entry in graph.opset_import} == {""}
 
 
-def shapes(values):
-    axes = {value.name: value.type.tensor_type.shape.dim for value in values}
-    return {name: [axis.dim_param or axis.dim_value for axis in dim] for name, dim in axes.items()}
-
-
-def test_axes_that_vary_have_names():
-    model = small_model("two_layers")
-    encoder, step = encoder_graph(model).graph, step_graph(model, BOS_ID).graph
-    memory, inputs, outputs = shapes(encoder.output), shapes(step.input), shapes(step.output)
-    assert memory["memory_key_2"] == ["batch", 3, 4, "source_length"]
-    assert memory.items() <= inputs.items()
-    assert inputs["past_key_1"] == ["batch", "past_beams", 3, "past_length", 4]
-    assert outputs["key_1"] == ["batch", "beams", 3, "length", 4]
-
-
 def test_rounded_weights_are_the_nearest_of_255_steps_of_their_word_or_column():
     graph = step_graph(new_model(d_model=96, d_ff=67), BOS_ID)
     whole = {x.name: onnx.numpy_helper.to_array(x) for x in graph.graph.initializer}

@@ -118,7 +118,6 @@ def test_options_that_a_format_lacks_are_refused(options, message):
         ("saved_model", "tensorflow_text", "tensorflow"),
         ("ctranslate2", "ctranslate2", "ctranslate2"),
         ("onnx", "onnxruntime", "onnx"),
-        ("web", "onnxruntime", "onnx"),
     ],
 )
 def test_a_missing_package_is_named_with_its_extra(run, format, package, extra, monkeypatch):

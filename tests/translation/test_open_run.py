@@ -1,5 +1,6 @@
 """Models and translators of a run, and what cannot be opened."""
 
+import shutil
 import zipfile
 
 import keras
@@ -93,6 +94,7 @@ def test_a_tokenizer_of_another_run_is_refused(run, has_tokenizer):
             archive.writestr(TOKENIZER_MEMBER, tokenizer.fingerprint)
     tokenizer.save(run.tokenizer_dir)
     assert open_model(run).vocabulary_size == 16
+    shutil.rmtree(run.tokenizer_dir)
     tokenizer_of("h i j k l m n", 16).save(run.tokenizer_dir)
     with pytest.raises(UserError, match="has other pieces than .*model.keras was trained with"):
         open_model(run)
