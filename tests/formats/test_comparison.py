@@ -1,16 +1,10 @@
 """The comparison of an export's translations with the model's."""
 
 import pytest
-from support.parallel_text import SENTENCES
 
 from keras_transformer import Hypothesis
-from keras_transformer.data import Tokenizer
 from keras_transformer.errors import UserError
-from keras_transformer.formats.comparison import (
-    Agreement,
-    compare_translations,
-    random_sentences,
-)
+from keras_transformer.formats.comparison import Agreement, compare_translations
 
 TOLERANCE = 1e-3
 
@@ -72,12 +66,3 @@ def test_without_scores_equal_texts_or_ties_are_enough():
     assert compared([[("w", -1.0)]], compares_scores=False).identical == 0
     with pytest.raises(UserError):
         compared([[("w", -1.1)]], compares_scores=False)
-
-
-def test_random_sentences_are_the_same_at_every_call_and_of_known_pieces():
-    tokenizer = Tokenizer.train(SENTENCES, vocabulary_size=60)
-    sentences = random_sentences(tokenizer, 9, longest=5)
-    assert sentences == random_sentences(tokenizer, 9, longest=5)
-    assert len(set(sentences)) > 1
-    for ids in tokenizer.encode_source(sentences):
-        assert tokenizer.unk_id not in ids

@@ -33,15 +33,12 @@ TEXTS = [source for source, _ in SENTENCES]
 SIZES = {"num_layers": 2, "d_model": 12, "num_heads": 3, "d_ff": 23, "max_length": LENGTH}
 VARIANTS = {
     "sinusoidal": {},
-    **{
-        name: {"position_encoding": name}
-        for name in ("sinusoidal_half_split", "learned", "rotary", "none", "binary")
-    },
-    **{name: {"activation": name} for name in ("gelu", "silu", "tanh", "gelu_approximate")},
-    "pre_norm": {"norm_first": True},
-    "unscaled": {"use_scale": False},
-    "separate_vocabularies": {"target_vocabulary_size": V},
-    "logits_bias": {"use_logits_bias": True},
+    "pre_norm": {"norm_first": True, "position_encoding": "sinusoidal_half_split"},
+    "gelu": {"activation": "gelu", "position_encoding": "learned"},
+    "silu": {"activation": "silu", "position_encoding": "rotary"},
+    "tanh": {"activation": "tanh", "position_encoding": "none"},
+    "gelu_approximate": {"activation": "gelu_approximate", "position_encoding": "binary"},
+    "unscaled": {"use_scale": False, "use_logits_bias": True},
     "all_of_opennmt": {**MODELS["all_of_opennmt"], "target_vocabulary_size": V},
 }
 # What the docstring of `export_ctranslate2` recommends.

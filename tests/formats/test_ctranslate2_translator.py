@@ -9,14 +9,20 @@ from support.forking import in_a_child
 from support.parallel_text import SENTENCES
 from support.small_models import make_token_likelier
 
-from keras_transformer import Run, SearchOptions, Transformer, Translator, UserError
+from keras_transformer import (
+    Run,
+    SearchOptions,
+    Transformer,
+    Translator,
+    UserError,
+    save_run,
+)
 from keras_transformer.formats import (
     ctranslate2 as writer,
     export_ctranslate2,
 )
 from keras_transformer.formats.ctranslate2_translator import CTranslate2Translator
 from keras_transformer.formats.engines import FOLDER, converted, open_translator
-from keras_transformer.recipe.settings import Recipe
 from keras_transformer.translation.open_run import open_model
 
 pytest.importorskip("ctranslate2", reason="ctranslate2 is an optional dependency")
@@ -138,15 +144,7 @@ OPTIONS = SearchOptions(beam_size=1, max_length=3)
 
 @pytest.fixture(scope="module")
 def converted_run(tokenizer, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs") / "run"
-    files = {"source": "text.en", "target": "text.de"}
-    data = {"train": files, "validation": files, "test": files, "directory": folder}
-    folder.mkdir()
-    recipe = Recipe.model_validate({"name": "run", "data": data})
-    (folder / "recipe.yaml").write_text(recipe.to_yaml())
-    run = Run.open(folder)
-    tokenizer.save(run.tokenizer_dir)
-    new_model(1).save(run.model_path)
+    run = save_run(tmp_path_factory.mktemp("runs") / "run", new_model(1), tokenizer)
     converted(run)
     return run
 

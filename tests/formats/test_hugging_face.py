@@ -246,7 +246,7 @@ def test_a_folder_of_the_converter_of_ctranslate2_translates_alike(tmp_path):
             import_run(tmp_path / "converted", tmp_path / "other")
 
 
-@pytest.mark.parametrize("name", ["en-mg", "tc-big-fr-en"])
+@pytest.mark.parametrize("name", ["tc-big-fr-en", pytest.param("en-mg", marks=pytest.mark.slow)])
 def test_ids_and_texts_equal_those_of_marian_tokenizer(name, data_dir, tmp_path):
     pytest.importorskip("tensorflow_text", reason="tensorflow-text is an optional dependency")
     if not (source := data_dir / "pretrained" / "opus_tokenizers" / name).is_dir():

@@ -106,8 +106,7 @@ def test_translations_equal_those_of_ctranslate2(name, pretrained, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "bits"),
-    [("v1/aren-transliteration-i16", 16), ("v2/aren-transliteration-i16", 16)]
-    + [("v2/aren-transliteration-i8", 8)],
+    [("v1/aren-transliteration-i16", 16), ("v2/aren-transliteration-i8", 8)],
 )
 def test_rounded_weights_are_told(name, bits, pretrained, tmp_path):
     run = import_run(pretrained / "ctranslate2" / name, tmp_path / "run")
@@ -140,12 +139,6 @@ def test_an_imported_run_is_exported_and_comes_back(imported):
     assert "names no text" in fails("evaluate", "imported")
     with pytest.raises(UserError, match="give files"):
         load_recipe("imported")
-
-
-@pytest.mark.slow
-def test_an_imported_run_is_exported_to_a_saved_model(imported):
-    found = export_run(imported.directory, ExportOptions(format="saved_model"))
-    assert "100.0%" in found.comparison
 
 
 def assert_same_weights(run, other):
@@ -191,7 +184,7 @@ def test_adapters_are_merged_in_the_export(folder, tmp_path):
         if isinstance(layer, keras.layers.Dense):
             layer.lora_kernel_b.assign(np.ones(layer.lora_kernel_b.shape))
     model.save(run.model_path)
-    search = BEAM.replace(length_penalty_form="power")
+    search = BEAM.replace(length_penalty_form="power", max_length=8)
     options = ExportOptions(format="hugging_face", search=search, output=tmp_path / "x")
     assert "100.0%" in export_run(run, options).comparison
 
@@ -211,19 +204,18 @@ def test_a_prefix_begins_every_source(folder, tmp_path):
 def test_a_preset_is_a_model_of_another_toolkit_or_a_run(folder, imported):
     preset = open_preset(folder)
     assert preset.options == Translator.from_run(imported).options
-    translations = {open_preset(x).translate(["a dog"])[0] for x in (folder, "imported")}
-    assert translations == {preset.translate(["a dog"])[0]}
+    assert preset.translate(["a"]) == open_preset("imported").translate(["a"])
 
 
-def test_a_model_of_the_hub_is_downloaded_once(folder, tmp_path):
+def test_a_model_of_the_hub_is_downloaded_once_and_no_other_backend_imported(folder, tmp_path):
     pytest.importorskip("huggingface_hub", reason="huggingface_hub is an optional dependency")
     code = (
-        "from keras_transformer import UserError\n"
-        "from keras_transformer import import_run\n"
+        "import sys; from keras_transformer import UserError, import_run\n"
         "for run, name in dict(one='opus-mt-en-de', two='opus-mt-en-de', three='none').items():\n"
         "    try: import_run(f'hf://stand-in/{name}', run)\n"
         "    except UserError as error: print(error)\n"
-        "    print(run)"
+        "    print(run)\n"
+        "print([x for x in ('tensorflow', 'torch') if x in sys.modules])"
     )
     with local_server() as server:
         server.answers = HubAnswers()
@@ -232,9 +224,10 @@ def test_a_model_of_the_hub_is_downloaded_once(folder, tmp_path):
                 file.read_bytes()
             )
         environment = {"HF_ENDPOINT": server.url, "KERAS_HOME": str(tmp_path / "home")}
+        environment["KERAS_BACKEND"] = "jax"
         lines = run_python(code, cwd=tmp_path, **environment).splitlines()
         paths = [path for path, _ in server.requests if "opus" in path]
-    assert lines[:2] == ["one", "two"] and "none" in lines[2] and lines[3] == "three"
+    assert lines[:2] == ["one", "two"] and "none" in lines[2] and lines[3:] == ["three", "[]"]
     assert sum("model.safetensors" in x for x in paths) == 2  # HEAD and GET
     of_nllb = ("sentencepiece.bpe.model", "tokenizer.json")
     assert all(any(x.endswith(f"/{name}") for x in paths) for name in of_nllb)
@@ -251,15 +244,6 @@ class HubAnswers(dict):
 def hub_answer(body):
     headers = {"ETag": f'"{hashlib.sha256(body).hexdigest()}"', "X_Repo_Commit": "0" * 40}
     return answer(body, **headers)
-
-
-def test_nothing_of_other_backends_is_imported(folder, tmp_path):
-    code = (
-        "import sys; from keras_transformer import import_run\n"
-        f"import_run({str(folder)!r}, {str(tmp_path / 'run')!r})\n"
-        "print([x for x in ('tensorflow', 'torch') if x in sys.modules])"
-    )
-    assert run_python(code, KERAS_BACKEND="jax") == "[]"
 
 
 def change_config(name="config.json", **changes):
@@ -288,27 +272,14 @@ def change_bytes(change):
     return changed
 
 
-def change_weights(**changes):
-    """Changes the arrays of the safetensors file, by parts of their names."""
-
-    def change(folder):
-        path = folder / "model.safetensors"
-        weights = {name: np.array(x) for name, x in read_safetensors(path).items()}
-        for name in [x for x in weights for part in changes if part in x]:
-            weights[name] = changes[next(part for part in changes if part in name)]
-        save_file(weights, path)
-
-    return change
-
-
-def thin(shape):
+def thin(folder):
     """Sizes of a model of gigabytes, of which the file has one kernel."""
-
-    def change(folder):
-        change_weights(**{"fc1.weight": np.zeros(shape, "f4")})(folder)
-        change_config(d_model=shape[1], d_ff=shape[0], encoder_ffn_dim=shape[0])(folder)
-
-    return change
+    path, width = folder / "model.safetensors", 120_000
+    weights = {name: np.array(x) for name, x in read_safetensors(path).items()}
+    for name in [x for x in weights if "fc1.weight" in x]:
+        weights[name] = np.zeros((1, width), "f4")
+    save_file(weights, path)
+    change_config(d_model=width, d_ff=1, encoder_ffn_dim=1)(folder)
 
 
 def replace(name, make):
@@ -327,9 +298,6 @@ def other_pieces(folder):
     (folder / "source.spm").write_bytes(model)
 
 
-HUGE = json.dumps({"w": {"dtype": "F32", "shape": [2**40, 2**40], "data_offsets": [0, 4]}}).encode()
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -343,7 +311,6 @@ HUGE = json.dumps({"w": {"dtype": "F32", "shape": [2**40, 2**40], "data_offsets"
             "cannot be imported: missing or not supported: 'mish'",
         ),
         (change_config(d_model=10**9), "those of settings {'d_model': 1000000000"),
-        (change_config(encoder_layers=10**9), "'num_layers': 1000000000"),
         (change_config(encoder_attention_heads=1), "the same heads. Received: (1, 3)"),
         (
             change_config("generation_config.json", eos_token_id=10**6),
@@ -354,12 +321,6 @@ HUGE = json.dumps({"w": {"dtype": "F32", "shape": [2**40, 2**40], "data_offsets"
             "does not have the weights ['model.decoder.layers.0.fcX.bias'",
         ),
         (change_bytes(lambda x: x[:-4] + np.float32("nan").tobytes()), "not finite"),
-        (change_bytes(lambda x: x[:-4]), "do not fit the bytes"),
-        (write("model.safetensors", b"\xff" * 8), "do not fit the bytes"),
-        (
-            write("model.safetensors", len(HUGE).to_bytes(8, "little") + HUGE),
-            "do not fit the bytes",
-        ),
         (
             write("config.json", b"[" * 10_000),
             "config.json cannot be imported: the JSON is nested too deeply",
@@ -367,20 +328,15 @@ HUGE = json.dumps({"w": {"dtype": "F32", "shape": [2**40, 2**40], "data_offsets"
         (write("source.spm", b"nothing"), "cannot be imported: DecodeError"),
         (write("source.spm", b""), "Received: a model with 0 pieces"),
         (other_pieces, "the vocabulary must have most of the pieces"),
-        (change_config("generation_config.json", eos_token_id=-1), "values from -1 to"),
-        (change_config("generation_config.json", pad_token_id=60), "from 0 to 59"),
         (change_config("generation_config.json", decoder_start_token_id=-3), "values from -3 to"),
-        (change_config("tokenizer_config.json", source_lang="ROMANCE"), "--source-language"),
         (change_config("tokenizer_config.json", target_lang="deu+eng+fra"), "--target-language"),
         (change_config("tokenizer_config.json", source_lang=None), "--source-language"),
         (
             change_config("tokenizer_config.json", source_lang="fi_nb_no_nn_ru_sv_en"),
             "is not a language code",
         ),
-        (thin((1, 120_000)), "the model is larger than the file of its weights"),
-        (thin((100_000, 3)), "the model is larger than the file of its weights"),
+        (thin, "the model is larger than the file of its weights"),
         (replace("vocab.json", os.mkfifo), "vocab.json must be a regular file"),
-        (replace("generation_config.json", os.mkfifo), "must be a regular file"),
         (
             replace("source.spm", lambda x: x.symlink_to("/dev/zero")),
             "source.spm must be a regular file",
@@ -437,8 +393,9 @@ def test_shards_are_one_model(is_damaged, folder, tmp_path):
         assert_same_weights(expected, import_run(folder, tmp_path / "run"))
 
 
-@pytest.mark.parametrize("status", [403, 500])
-@pytest.mark.parametrize("name", ["generation_config.json", "target_vocab.json"])
+@pytest.mark.parametrize(
+    ("status", "name"), [(403, "generation_config.json"), (500, "target_vocab.json")]
+)
 def test_a_request_that_fails_is_not_a_missing_file(status, name, folder, tmp_path, monkeypatch):
     hub = pytest.importorskip("huggingface_hub", reason="huggingface_hub is an optional dependency")
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "home"))

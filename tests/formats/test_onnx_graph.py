@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from support.contract import to_numpy
-from support.small_models import LENGTH, VARIANTS, inputs_of, new_model, small_model
+from support.small_models import inputs_of, new_model, small_model
 
 onnx = pytest.importorskip("onnx", reason="onnx is an optional dependency")
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is an optional dependency")
@@ -54,26 +54,20 @@ def assert_same_logits(model):
     np.testing.assert_allclose(found, expected, atol=1e-5, rtol=1e-5)
 
 
-REFUSED = (
-    "llama",
-    "gemma",
-    "local_attention",
-    "strided_attention",
-    "fixed_attention",
-    "alibi",
-    "t5",
+QUICK = ("all_at_once", "learned", "binary", "all_of_opennmt")
+SLOW = (
+    "sinusoidal_half_split",
+    "rotary",
+    "gelu",
+    "unscaled",
+    "d_k",
+    "other_depth",
+    "full_attention",
 )
-REFUSED += tuple(f"{name}_concatenated" for name in ("index", "normalized_index", "binary"))
-QUICK = ("sinusoidal", "all_at_once", "learned", "rotary", "binary", "all_of_opennmt")
 
 
 @pytest.mark.parametrize(
-    "variant",
-    [
-        name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
-        for name in VARIANTS
-        if name not in REFUSED
-    ],
+    "variant", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 )
 def test_forced_logits_are_those_of_the_model(variant):
     assert_same_logits(small_model(variant))
@@ -99,29 +93,6 @@ def test_graphs_are_valid_and_without_control_flow(graph_of):
     onnx.checker.check_model(graph, full_check=True)
     assert not {"If", "Loop", "Scan"} & {node.op_type for node in graph.graph.node}
     assert {entry.domain for entry in graph.opset_import} == {""}
-
-
-def shapes(values):
-    axes = {value.name: value.type.tensor_type.shape.dim for value in values}
-    return {name: [axis.dim_param or axis.dim_value for axis in dim] for name, dim in axes.items()}
-
-
-def test_axes_that_vary_have_names():
-    model = small_model("two_layers")
-    encoder, step = encoder_graph(model).graph, step_graph(model, BOS_ID).graph
-    memory, inputs, outputs = shapes(encoder.output), shapes(step.input), shapes(step.output)
-    assert memory["memory_key_2"] == ["batch", 3, 4, "source_length"]
-    assert memory.items() <= inputs.items()
-    assert inputs["past_key_1"] == ["batch", "past_beams", 3, "past_length", 4]
-    assert outputs["key_1"] == ["batch", "beams", 3, "length", 4]
-
-
-def test_positions_end_with_the_model():
-    model = small_model()
-    source_ids = inputs_of(model)["source_ids"].astype("int64")
-    target_ids = np.full((len(source_ids), LENGTH + 1), 5)
-    with pytest.raises(Exception, match="out of|bounds"):
-        forced_logits(model, source_ids, target_ids)
 
 
 def test_rounded_weights_are_the_nearest_of_255_steps_of_their_word_or_column():

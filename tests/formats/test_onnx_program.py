@@ -19,7 +19,6 @@ pytest.importorskip("onnxruntime", reason="onnxruntime is an optional dependency
 
 from keras_transformer.formats import export_onnx, onnx_translator  # noqa: E402
 from keras_transformer.formats.onnx_program import (  # noqa: E402
-    OnnxModel,
     StandaloneTranslator,
     main,
 )
@@ -114,20 +113,6 @@ def test_neighbours_in_a_batch_change_nothing_and_an_overlong_sentence_is_cut(fo
     assert together.pop()  # it is cut
     alone = texts_of(StandaloneTranslator(folder, tokens_per_batch=1), SOURCES)
     assert together == alone
-
-
-def test_candidates_are_the_most_probable_but_padding_and_bos(folder):
-    model = OnnxModel(folder)
-    names = ["logits", "candidate_ids", "candidate_log_probabilities"]
-    state = model.encode(np.array([[9, 3]]))
-    found, _ = model.step(np.array([[2]]), np.array([[0]]), state, names, V)
-    logits, ids, log_probabilities = (x[0, 0] for x in found)
-    expected = logits - np.log(np.sum(np.exp(logits.astype("float64"))))
-    expected[[0, 2]] = -np.inf
-    order = np.argsort(-expected)[: V - 2]
-    assert ids[: V - 2].tolist() == order.tolist()
-    np.testing.assert_allclose(log_probabilities[: V - 2], expected[order], atol=1e-5)
-    assert np.all(log_probabilities[V - 2 :] == -np.inf)
 
 
 def test_exported_program_translates_without_this_package(folder):

@@ -43,14 +43,6 @@ def test_exports_go_to_a_folder_of_the_run_and_are_compared(run, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("quantization", ["int8", "float16", "bfloat16"])
-def test_ctranslate2_in_fewer_bits_says_how_many_translations_stay(run, quantization):
-    shown = succeeds("export", run, "--format", "ctranslate2", "--quantization", quantization)
-    assert shown.startswith(f"exports/run/ctranslate2-{quantization}: ")
-    assert "% of 32 translations equal the model's; " in shown
-
-
-@pytest.mark.slow
 def test_saved_model_is_the_next_version(run):
     for version in (1, 2):
         shown = succeeds("export", run, "--format", "saved_model", "--beam-size", 2)
@@ -126,7 +118,6 @@ def test_options_that_a_format_lacks_are_refused(options, message):
         ("saved_model", "tensorflow_text", "tensorflow"),
         ("ctranslate2", "ctranslate2", "ctranslate2"),
         ("onnx", "onnxruntime", "onnx"),
-        ("web", "onnxruntime", "onnx"),
     ],
 )
 def test_a_missing_package_is_named_with_its_extra(run, format, package, extra, monkeypatch):

@@ -16,13 +16,12 @@ import sentencepiece
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from support.command_line import fails, succeeds
 from support.contract import randomize
-from support.foreign_models import hugging_face_folder
 from support.hostile_text import TEXT
 from support.local_server import answer, local_server
 from support.parallel_text import SENTENCES
 
-from keras_transformer import SearchOptions, Tokenizer, Translator, UserError, import_run
-from keras_transformer.formats import ExportOptions, export_run, export_web, web
+from keras_transformer import SearchOptions, Tokenizer, Translator, UserError
+from keras_transformer.formats import export_web, web
 from keras_transformer.models import Transformer
 
 pytest.importorskip("onnx", reason="onnx is an optional dependency")
@@ -127,39 +126,24 @@ LINES += [
 
 
 @pytest.mark.parametrize(
-    "make_tokenizer, arguments, search",
+    "arguments, search",
     [
-        (lambda: Tokenizer.train(SENTENCES, 60), {"norm_first": True}, {"beam_size": 5}),
+        ({"d_k": 5}, {"beam_size": 3, "length_penalty_form": "power"}),
         pytest.param(
-            *(two_vocabularies, {"d_k": 5}, {"beam_size": 3, "length_penalty_form": "power"}),
+            *({"position_encoding": "rotary"}, {"beam_size": 1, "max_length": 7}),
             marks=pytest.mark.slow,
         ),
-        (two_vocabularies, {"position_encoding": "rotary"}, {"beam_size": 1, "max_length": 7}),
     ],
-    ids=("joint", "separate", "greedy"),
+    ids=("beams", "greedy"),
 )
-def test_the_page_finds_what_the_package_finds(
-    make_tokenizer, arguments, search, node, runtime, tmp_path
-):
-    tokenizer = make_tokenizer()
+def test_the_page_finds_what_the_package_finds(arguments, search, node, runtime, tmp_path):
+    tokenizer = two_vocabularies()
     model = new_model(tokenizer, **arguments)
     export_web(model, tokenizer, tmp_path / "page", "float32", onnxruntime_web=runtime, **search)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         expected = Translator(model, tokenizer, SearchOptions(**search)).translate(LINES)
     assert node("web_translator.mjs", tmp_path / "page", LINES) == expected
-
-
-@pytest.mark.slow
-def test_an_imported_run_of_two_vocabularies_is_exported_as_it_is(node, runtime, tmp_path):
-    source = hugging_face_folder(tmp_path / "source", target_vocabulary_size=60)
-    run, folder = import_run(source, tmp_path / "run"), tmp_path / "page"
-    export_run(
-        run,
-        ExportOptions(format="web", quantization="float32", output=folder, onnxruntime_web=runtime),
-    )
-    expected = Translator.from_run(run).translate(LINES[:12])
-    assert node("web_translator.mjs", folder, LINES[:12]) == expected
 
 
 def test_sentences_are_split_and_joined_as_their_scripts_do(node, tmp_path):

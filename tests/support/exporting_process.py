@@ -26,9 +26,7 @@ from keras_transformer.formats import saved_model
 from keras_transformer.formats.saved_model import run_signatures
 from keras_transformer.formats.translation_graph import (
     GraphTokenizer,
-    TranslationGraph,
     map_length_chunks,
-    shortlist_graph,
 )
 from keras_transformer.models import Transformer
 from keras_transformer.models.base import in_float32
@@ -134,8 +132,9 @@ def other_answers(tokenizer, folder):
     """What an export gives that is made of all that the first one has not.
 
     The model has mixed precision, a vocabulary for each side, an output matrix of its own, a bias
-    of the logits, other positions, prefixes, sources without eos, and a shortlist. The export
-    compares itself with the model. It is also loaded without a session, as in TensorFlow 2.
+    of the logits, other positions, prefixes, sources without eos, a minimum length, which a smaller
+    maximum becomes, and a shortlist. The export compares itself with the model. It is also loaded
+    without a session, as in TensorFlow 2.
     """
     models, prefixes = (tokenizer.source_model, tokenizer.target_model), ["a", "b"]
     frames = {"source_prefix": prefixes, "target_prefix": ["D", "B"], "source_eos": False}
@@ -150,14 +149,26 @@ def other_answers(tokenizer, folder):
         dtype="mixed_bfloat16",
     )
     randomize(model)
-    shortlist = shortlist_of(tokenizer)
+    shortlist, options = shortlist_of(tokenizer), SearchOptions(beam_size=2, min_length=6)
     exported = saved_model.export_saved_model(
-        model, tokenizer, folder / "other", sentences=SENTENCES, shortlist=shortlist
+        model,
+        tokenizer,
+        folder / "other",
+        options=options,
+        sentences=SENTENCES,
+        shortlist=shortlist,
     )
     signatures = tf.saved_model.load(str(exported.directory)).signatures
-    found = signatures["serving_default"](text=tf.constant(SENTENCES))["translation"]
+    text, least = tf.constant(SENTENCES), tf.constant([3] * len(SENTENCES))
+    found = (
+        signatures["serving_default"](text=text)["translation"],
+        signatures["translate_nbest"](text=text, max_length=least)["translations"][:, 0],
+    )
     exact = in_float32(model)
-    translator = Translator(exact, tokenizer, shortlist=shortlist)
+    translators = (
+        Translator(exact, tokenizer, each, shortlist=shortlist)
+        for each in (options, options.replace(max_length=6))
+    )
     ids = {"source_ids": tf.constant([[5, 6, 3]]), "target_ids": tf.constant([[2, 7]])}
     pair = SENTENCES[:1], [SENTENCES[0].upper()]
     scored = signatures["score"](source=tf.constant(pair[0]), target=tf.constant(pair[1]))
@@ -165,31 +176,20 @@ def other_answers(tokenizer, folder):
         "scored": [float(scored[x][0]) for x in ("log_probability", "length")],
         "expected scores": Scorer(exact, tokenizer).score(*pair)[0],
         "comparison": exported.comparison,
-        "found": [text.decode() for text in found.numpy()],
-        "expected": translator.translate(SENTENCES),
+        "found": [[text.decode() for text in texts.numpy()] for texts in found],
+        "expected": [translator.translate(SENTENCES) for translator in translators],
         "logits": signatures["encode_tokens"](**ids)["logits"].numpy().tolist(),
         "expected logits": exact(ids).numpy().tolist(),
-        "shortlists": shortlist_answers(shortlist, tokenizer),
+        "refused": refused_answers(signatures["encode_tokens"]),
     }
 
 
-def least_answers(model, tokenizer):
-    """Translations of a request with a smaller maximum than the exported minimum of 6 tokens."""
-    options = SearchOptions(beam_size=2, min_length=6)
-    graph = TranslationGraph(model, tokenizer, options, 4)
-    found = graph.translate_nbest(tf.constant(SENTENCES), [-1], [-1.0], [3])["translations"]
-    translator = Translator(model, tokenizer, options.replace(max_length=6))
-    found = [text.decode() for text in found[:, 0].numpy()]
-    return {"found": found, "expected": translator.translate(SENTENCES)}
-
-
-def refused_answers(version):
+def refused_answers(request):
     """The messages of requests for logits that fail."""
-    request = tf.saved_model.load(str(version)).signatures["encode_tokens"]
     calls = [
-        ([[5, 40, 3]], [[2, 6]]),
+        ([[5, 18, 3]], [[2, 6]]),
         ([[5, -1, 3]], [[2, 6]]),
-        ([[5, 3]], [[2, 40]]),
+        ([[5, 3]], [[2, 18]]),
         ([[5] * (LONGEST + 1)], [[2, 6]]),
         ([[5, 3]], [[2] * (LONGEST + 2)]),
     ]
@@ -222,10 +222,8 @@ def main(folder: Path) -> None:
         "defaults": default_answers(exported.directory),
         "served": served_answers(exported.directory),
         "failing": failing_answers(model, joint, folder),
-        "refused": refused_answers(exported.directory),
         "other": other_answers(separate, folder),
         "lacking": error_of(saved_model.check_operations, lacking_graph()),
-        "least": least_answers(model, joint),
     }
     (folder / "answers.json").write_text(json.dumps(answers), encoding="utf-8")
 
@@ -249,14 +247,6 @@ def shortlist_of(tokenizer):
     for source, target in zip(sources, targets, strict=True):
         translations[source[0], : len(target[:4])] = target[:4]
     return Shortlist(np.array([5, 9], "int32"), translations, tokenizer.fingerprint)
-
-
-def shortlist_answers(shortlist, tokenizer):
-    """The shortlist of each sentence, by TensorFlow and by NumPy."""
-    rows = [[*ids, tokenizer.eos_id] for ids in tokenizer.encode_source(SENTENCES)]
-    ids = tf.ragged.constant(rows, dtype="int32").to_tensor(tokenizer.pad_id)
-    found = shortlist_graph(shortlist, ids, tokenizer.pad_id).numpy().tolist()
-    return {"found": found, "expected": [shortlist.tokens(row).tolist() for row in rows]}
 
 
 def default_answers(version):
@@ -287,12 +277,7 @@ def served_answers(version):
             [x.name, x.base_path, x.model_platform] for x in config.model_config_list.config
         ],
         "warmup": [
-            {
-                "model": request.model_spec.name,
-                "signature": request.model_spec.signature_name,
-                "inputs": {key: values_of(proto) for key, proto in request.inputs.items()},
-            }
-            for request in requests
+            [request.model_spec.name, request.model_spec.signature_name] for request in requests
         ],
     }
 
@@ -317,7 +302,7 @@ def signature_answers(version):
         "nbest": nbest(SENTENCES, *([value] * len(SENTENCES) for value in (-1, -1.0, -1))),
         "long": ("serving_default", {"text": ["bad " * 2000, "bad " * 30]}),
         "together": nbest(SENTENCES, *options),
-        **{f"alone {i}": nbest(*([value] for value in row)) for i, row in enumerate(rows)},
+        **{f"alone {i}": nbest(*([value] for value in rows[i])) for i in (0, 2, 3, 5)},
         "left out": ("translate_nbest", {"text": SENTENCES}),
         "negative": nbest(SENTENCES, *([x] * len(SENTENCES) for x in (-7, float("nan"), -9))),
         "penalty 10": nbest(SENTENCES[:1], [2], [10.0], [-1]),

@@ -124,14 +124,11 @@ def attentional_recurrent_seq2seq(weights, config, source_ids, target_ids):
 
 def gated_convolution(weights, x, before, after):
     """(S, D) to (S, D): a kernel over the neighbours of each position, then the GLU."""
-    width = x.shape[1]
-    padded = np.concatenate([np.zeros((before, width)), x, np.zeros((after, width))])
-    rows = []
-    for position in range(len(x)):
-        window = padded[position : position + before + 1 + after].reshape(-1)
-        values, gates = np.split(dense(weights["convolution"], window), 2)
-        rows.append(values * sigmoid(gates))
-    return np.stack(rows)
+    padded = np.pad(x, ((before, after), (0, 0)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, before + 1 + after, axis=0)
+    windows = np.swapaxes(windows, 1, 2).reshape(len(x), -1)
+    values, gates = np.split(dense(weights["convolution"], windows), 2, axis=-1)
+    return values * sigmoid(gates)
 
 
 def convolutional_encoder_layer(weights, x, kernel_size):

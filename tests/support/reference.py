@@ -102,11 +102,8 @@ def index(length, offset=0):
 
 def binary_digits(length, num_digits, offset=0):
     """(T, num_digits), lowest digit first."""
-    rows = [
-        [int(digit) for digit in reversed(f"{position:0{num_digits}b}"[-num_digits:])]
-        for position in range(offset, offset + length)
-    ]
-    return np.array(rows, "float64")
+    positions = np.arange(offset, offset + length)[:, None]
+    return positions // 2 ** np.arange(num_digits) % 2.0
 
 
 def add_features(x, features):
@@ -314,29 +311,32 @@ def residual(weights, x, sublayer, norm_first):
     return normalization(weights["norm"], x + sublayer(x))
 
 
-def encoder_layer(
-    weights,
-    x,
-    mask,
-    num_heads,
-    activation="relu",
-    norm_first=False,
-    rotary=False,
-    bias=None,
-    use_scale=True,
-    soft_cap=None,
-):
-    def attend(x):
-        attention = weights["self_attention"]
-        return multi_head_attention(
-            attention, x, x, x, num_heads, mask, use_scale, rotary, bias, soft_cap
-        )[0]
+def attend(weights, kind, x, memory, mask, num_heads, norm_first, **options):
+    """Attention to `memory`, or to `x` itself where that is None, with its residual."""
 
-    def transform(x):
+    def sublayer(x):
+        key = x if memory is None else memory
+        return multi_head_attention(weights[kind], x, key, key, num_heads, mask, **options)[0]
+
+    return residual(weights[f"{kind}_residual"], x, sublayer, norm_first)
+
+
+def transform(weights, x, activation, norm_first):
+    """The feed-forward network, with its residual."""
+
+    def sublayer(x):
         return feed_forward(weights["feed_forward"], x, activation)
 
-    x = residual(weights["self_attention_residual"], x, attend, norm_first)
-    return residual(weights["feed_forward_residual"], x, transform, norm_first)
+    return residual(weights["feed_forward_residual"], x, sublayer, norm_first)
+
+
+def encoder_layer(
+    weights, x, mask, num_heads, activation="relu", norm_first=False, rotary=False, **scores
+):
+    """`scores`: the `use_scale`, `bias` and `soft_cap` of attention."""
+    options = {"rotary": rotary, **scores}
+    x = attend(weights, "self_attention", x, None, mask, num_heads, norm_first, **options)
+    return transform(weights, x, activation, norm_first)
 
 
 def decoder_layer(
@@ -350,32 +350,23 @@ def decoder_layer(
     rotary=False,
     bias=None,
     allowed=True,
-    use_scale=True,
-    soft_cap=None,
+    **scores,
 ):
-    causal = causal_mask(x.shape[1]) & allowed
-
-    def attend_to_self(x):
-        attention = weights["self_attention"]
-        return multi_head_attention(
-            attention, x, x, x, num_heads, causal, use_scale, rotary, bias, soft_cap
-        )[0]
-
-    def attend_to_memory(x):
-        attention = weights["cross_attention"]
-        return multi_head_attention(
-            attention, x, memory, memory, num_heads, memory_mask, use_scale, soft_cap=soft_cap
-        )[0]
-
-    def transform(x):
-        return feed_forward(weights["feed_forward"], x, activation)
-
-    x = residual(weights["self_attention_residual"], x, attend_to_self, norm_first)
-    x = residual(weights["cross_attention_residual"], x, attend_to_memory, norm_first)
-    return residual(weights["feed_forward_residual"], x, transform, norm_first)
+    """`scores`: the `use_scale` and `soft_cap` of attention."""
+    options, causal = {"rotary": rotary, "bias": bias}, causal_mask(x.shape[1]) & allowed
+    common = num_heads, norm_first
+    x = attend(weights, "self_attention", x, None, causal, *common, **options, **scores)
+    x = attend(weights, "cross_attention", x, memory, memory_mask, *common, **scores)
+    return transform(weights, x, activation, norm_first)
 
 
 # --- The model (Figure 1) --------------------------------------------------------------------
+
+
+def layer_arguments_of(config):
+    names = ("num_heads", "activation", "norm_first")
+    rotary, soft_cap = config["position_encoding"] == "rotary", config["attention_soft_cap"]
+    return {**{x: config[x] for x in names}, "rotary": rotary, "soft_cap": soft_cap}
 
 
 def transformer(weights, config, source_ids, target_ids):
@@ -384,14 +375,7 @@ def transformer(weights, config, source_ids, target_ids):
     source_embedding = weights["embedding" if joint else "source_embedding"]
     target_embedding = weights["embedding" if joint else "target_embedding"]
     memory_mask = padding_mask(source_ids, config["pad_id"])[:, None, :]  # (B, 1, S)
-    layer_arguments = {
-        "num_heads": config["num_heads"],
-        "activation": config["activation"],
-        "norm_first": config["norm_first"],
-        "rotary": config["position_encoding"] == "rotary",
-        "use_scale": config["use_scale"],
-        "soft_cap": config["attention_soft_cap"],
-    }
+    layer_arguments = {**layer_arguments_of(config), "use_scale": config["use_scale"]}
 
     def allowed(ids):
         return pattern_mask(ids.shape[1], config["attention_pattern"], config["attention_window"])
@@ -459,22 +443,16 @@ def language_model(weights, config, token_ids):
     encoding, length = config["position_encoding"], token_ids.shape[1]
     patterns = config["attention_pattern"]
     patterns = patterns if isinstance(patterns, list) else [patterns]
-    arguments = {
-        "num_heads": config["num_heads"],
-        "activation": config["activation"],
-        "norm_first": config["norm_first"],
-        "rotary": encoding == "rotary",
-        "soft_cap": config["attention_soft_cap"],
-        "bias": score_bias(
-            weights.get("decoder_positions"), encoding, config["num_heads"], length, False
-        ),
-    }
+    positions = weights.get("decoder_positions")
+    bias = score_bias(positions, encoding, config["num_heads"], length, False)
     x = weights["embedding"]["embeddings"][token_ids]
     x = encode_positions(weights.get("positions"), x, encoding, config["max_length"])
     for i in range(1, config["num_layers"] + 1):
         pattern = patterns[(i - 1) % len(patterns)]
         mask = causal_mask(length) & pattern_mask(length, pattern, config["attention_window"])
-        x = encoder_layer(weights[f"decoder_layer_{i}"], x, mask, **arguments)
+        x = encoder_layer(
+            weights[f"decoder_layer_{i}"], x, mask, bias=bias, **layer_arguments_of(config)
+        )
     if config["norm_first"]:
         x = normalization(weights["decoder_norm"], x)
     logits, cap = output_projection(weights["embedding"], x), config["logits_soft_cap"]

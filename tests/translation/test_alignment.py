@@ -16,41 +16,33 @@ from keras_transformer.translation.alignment import (
 )
 
 
-def test_a_target_word_belongs_to_the_source_word_that_gets_most_attention():
-    attention = np.array(
-        [
-            [0.4, 0.3, 0.3],  # "▁Sonn": most to the first piece, but more to the second word
-            [0.2, 0.5, 0.3],  # "tag"
-            [0.9, 0.05, 0.05],  # "▁der"
-        ]
-    )
-    pairs = word_alignment(attention, ["▁the", "▁sun", "day"], ["▁Sonn", "tag", "▁der"])
-    assert pairs == ((0, 1), (1, 0))
-
-
-def test_all_pieces_of_a_target_word_count():
-    attention = np.array([[0.6, 0.4], [0.1, 0.9]])
-    assert word_alignment(attention, ["▁a", "▁b"], ["▁x", "y"]) == ((1, 0),)
-
-
-def test_attention_to_eos_and_padding_does_not_count():
-    attention = np.array([[0.1, 0.2, 0.7, 0.0], [0.0, 0.0, 1.0, 0.0]])
-    assert word_alignment(attention, ["▁a", "▁b"], ["▁x"]) == ((1, 0),)
-
-
-def test_white_space_without_a_word_is_no_word():
-    attention = np.eye(5)
-    source = ["▁", "▁a", "▁", "b", "▁"]  # " a b ": two words
-    assert word_alignment(attention, source, ["▁p", "▁q", "▁r", "▁s"]) == (
-        (0, 0),
-        (0, 1),
-        (1, 2),
-        (1, 3),
-    )
-
-
-def test_a_piece_without_a_mark_can_begin_the_first_word():
-    assert word_alignment(np.eye(2), ["a", "▁b"], ["x", "▁y"]) == ((0, 0), (1, 1))
+@pytest.mark.parametrize(
+    ("attention", "source", "target", "pairs"),
+    [
+        # The word that gets most attention: 0.4 is the most of a piece, but "sunday" has 0.6.
+        (
+            [[0.4, 0.3, 0.3], [0.2, 0.5, 0.3], [0.9, 0.05, 0.05]],
+            ["▁the", "▁sun", "day"],
+            ["▁Sonn", "tag", "▁der"],
+            ((0, 1), (1, 0)),
+        ),
+        # All pieces of a target word count.
+        ([[0.6, 0.4], [0.1, 0.9]], ["▁a", "▁b"], ["▁x", "y"], ((1, 0),)),
+        # Attention to eos and padding does not count.
+        ([[0.1, 0.2, 0.7, 0.0], [0.0, 0.0, 1.0, 0.0]], ["▁a", "▁b"], ["▁x"], ((1, 0),)),
+        # White space without a word is no word: " a b " has two.
+        (
+            np.eye(5),
+            ["▁", "▁a", "▁", "b", "▁"],
+            ["▁p", "▁q", "▁r", "▁s"],
+            ((0, 0), (0, 1), (1, 2), (1, 3)),
+        ),
+        # A piece without a mark can begin the first word.
+        (np.eye(2), ["a", "▁b"], ["x", "▁y"], ((0, 0), (1, 1))),
+    ],
+)
+def test_a_target_word_belongs_to_a_source_word(attention, source, target, pairs):
+    assert word_alignment(np.array(attention), source, target) == pairs
 
 
 def test_a_word_that_all_words_attend_to_counts_less():

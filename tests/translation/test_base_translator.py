@@ -51,15 +51,6 @@ class Capitals(BaseTranslator):
         return ((n, [[-1.0] * len(part.ids)]) for n, part in enumerate(parts))
 
 
-def test_parts_of_overlong_sentences_are_joined_and_blank_sentences_stay_blank():
-    translator = Capitals(Letters(), max_length=5)
-    finished = []
-    sentences = ["abc", " ", "ab cd ef", "a"]
-    assert translator.translate(sentences, progress=finished.append) == ["ABC", "", "AB CD EF", "A"]
-    assert sum(finished) == len(sentences)
-    assert list(translator.stream(["ab", "cd ef"])) == ["AB", "CD EF"]
-
-
 SHIPPED = Path(__file__).parents[2] / "saved_models" / "tatoeba_en_de" / "tokenizer"
 
 

@@ -18,8 +18,6 @@ OPTIONS = [
     SearchOptions(beam_size=3, n_best=3),
     SearchOptions(beam_size=3, n_best=1, length_penalty=2.0),
     SearchOptions(beam_size=1),
-]
-MORE_OPTIONS = [
     SearchOptions(beam_size=4, n_best=4, num_beam_groups=2, diversity_penalty=0.5),
     SearchOptions(beam_size=2, n_best=2, no_repeat_ngram_size=1, max_length=4),
 ]
@@ -37,7 +35,7 @@ def tree_of(model, source, options, max_length=MAX_LENGTH):
 
 @pytest.mark.parametrize(
     "options",
-    [*OPTIONS, *(pytest.param(options, marks=pytest.mark.slow) for options in MORE_OPTIONS)],
+    OPTIONS,
     ids=lambda options: str(options.model_dump(exclude_defaults=True)),
 )
 def test_results_are_those_of_the_search(options):

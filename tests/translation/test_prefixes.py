@@ -7,12 +7,10 @@ from support.contract import randomize
 from support.parallel_text import SENTENCES
 
 from keras_transformer import (
-    BatchPlan,
     SamplingOptions,
     Scorer,
     SearchOptions,
     Tokenizer,
-    TokenStore,
     Translator,
 )
 from keras_transformer.data.vocabulary import converted
@@ -91,17 +89,6 @@ def test_long_sentences_are_split_to_what_fits(tokenizer, model):
     parts = translator._parts([" ".join(SOURCES)])
     assert len(parts) > 1 and max(len(part.ids) for part in parts) <= LONGEST
     assert all(part.ids[:2] == tokenizer.source_prefix_ids for part in parts)
-
-
-def test_batches_have_the_frames(tokenizer, tmp_path):
-    store = TokenStore.build(tmp_path / "store", SENTENCES, tokenizer, progress=False)
-    inputs, labels, _ = BatchPlan(store, 512, shuffle=False).batch(0)
-    rows = zip(inputs["source_ids"], inputs["target_ids"], labels, strict=True)
-    found = {tuple(tuple(row[row != 0].tolist()) for row in three) for three in rows}
-    encoded = zip(tokenizer.encode_source(SOURCES), tokenizer.encode_target(TARGETS), strict=True)
-    for source, target in encoded:
-        frames = tokenizer.frame_source(source), *tokenizer.frame_target(target)
-        assert tuple(map(tuple, frames)) in found
 
 
 def test_a_tag_is_the_piece_that_marian_has_for_it_on_every_engine(plain, tmp_path):

@@ -58,16 +58,14 @@ def test_a_trained_model_has_its_tokenizer_and_one_file_is_a_translator(model, t
     assert Translator.load(tmp_path / "again.keras").tokenizer.files == tokenizer.files
 
 
-def test_the_file_opens_on_other_backends(model, tmp_path):
-    translator = Translator(model, options=SearchOptions(max_length=9))
+def test_the_file_opens_on_another_backend(model, tmp_path):
+    translator = Translator(model, options=SearchOptions(beam_size=1, max_length=9))
     translator.save(tmp_path / "x.keras")
-    own = keras.config.backend()
-    other = {"tensorflow": "jax", "jax": "torch", "torch": "tensorflow"}[own]
     code = f"""
 from keras_transformer import Translator
 print(Translator.load({os.fspath(tmp_path / "x.keras")!r}).translate({SOURCES[:2]}))
 """
-    assert run_python(code, KERAS_BACKEND=other) == str(translator.translate(SOURCES[:2]))
+    assert run_python(code, KERAS_BACKEND="jax") == str(translator.translate(SOURCES[:2]))
 
 
 def test_another_tokenizer_is_refused_whatever_its_size(model, tokenizer):

@@ -28,11 +28,6 @@ def test_what_needs_attention_is_refused_without_it():
         Translator(model, Digits()).translate_nbest(["1"], alignments=True)
 
 
-def test_order_of_sentences_is_kept():
-    sentences = ["3", "141592653", "27", "", "1" * 20, "8"]
-    assert new_translator(Copier(), beam_size=2).translate(sentences) == sentences
-
-
 def test_blank_sentences_do_not_touch_the_model():
     model = Copier()
     assert new_translator(model).translate(["", "  ", "\t"]) == ["", "", ""]

@@ -20,8 +20,8 @@ def run(made, tmp_path):
 
 @pytest.fixture
 def other(made, tmp_path):
-    """The same model with other hypotheses and other logs."""
+    """The same model with a hypothesis that is too long for it, and other logs."""
     found = Run.open(shutil.copytree(made, tmp_path / "other"))
-    worse = [*HYPOTHESES[:4], "x", *HYPOTHESES[5:]]
+    worse = [*HYPOTHESES[:4], "x " * 300, *HYPOTHESES[5:]]
     found.scores.keep_hypotheses("test", SOURCES, worse, found.scores.scored_model(None))
     return found

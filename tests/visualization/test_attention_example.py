@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from support.small_models import small_model
 
-from keras_transformer import Tokenizer, Translator, UserError
+from keras_transformer import Tokenizer, Transformer, Translator, UserError
 from keras_transformer.visualization import (
     AttentionExample,
     AttentionMap,
+    attention,
     attention_maps,
     translation_attention,
 )
@@ -61,34 +62,23 @@ def test_an_unknown_source_token_is_shown_by_its_characters(tokenizer):
     assert keys[0] == "d" and "龍" in keys
 
 
-class WithoutAlignment:
-    """A model with attention layers, but without the optional `source_attention`."""
-
-    def __init__(self, model):
-        self.built, self.call, self.max_length, self.pad_id = True, model, 10, model.pad_id
-        self.variables, self.init_cache, self.step = model.variables, model.init_cache, model.step
-
-    def __call__(self, *inputs, **options):
-        return self.call(*inputs, **options)
-
-
-class OtherLengths(WithoutAlignment):
-    """Its layers attend to other sequences than the tokens."""
-
-    def __call__(self, inputs, **options):
-        return self.call({name: x[:, :1] for name, x in inputs.items()}, **options)
-
-
-def test_an_alignment_is_optional(tokenizer):
-    model = small_model()
-    found = translation_attention(Translator(WithoutAlignment(model), tokenizer), "de f", "cba d")
-    assert found.alignment == ()
-    expected = translation_attention(Translator(model, tokenizer), "de f", "cba d")
+def test_an_alignment_is_optional(tokenizer, monkeypatch):
+    translator = Translator(small_model(), tokenizer)
+    expected = translation_attention(translator, "de f", "cba d")
+    monkeypatch.delattr(Transformer, "source_attention")
+    found = translation_attention(translator, "de f", "cba d")
+    assert expected.alignment and found.alignment == ()
     for one, other in zip(found.maps, expected.maps, strict=True):
         np.testing.assert_array_equal(one.weights, other.weights)
-    other = Translator(OtherLengths(model), tokenizer)
+
+
+def test_layers_that_attend_to_other_sequences_are_refused(tokenizer, monkeypatch):
+    def of_first_tokens(model, inputs):
+        return attention_maps(model, {name: x[:, :1] for name, x in inputs.items()})
+
+    monkeypatch.setattr(attention, "attention_maps", of_first_tokens)
     with pytest.raises(UserError, match="with T tokens of queries"):
-        translation_attention(other, "de f", "cba d")
+        translation_attention(Translator(small_model(), tokenizer), "de f", "cba d")
 
 
 def test_what_has_no_attention_is_refused_in_one_line(tokenizer):

@@ -4,7 +4,6 @@ from support.html_page import read_page
 
 from keras_transformer import SearchOptions
 from keras_transformer.formats.engines import open_translator
-from keras_transformer.translation.beam_tree import WIDTHS, _boxes
 from keras_transformer.visualization import beam_page
 
 
@@ -24,23 +23,3 @@ def test_the_page_has_every_hypothesis_and_the_results_of_the_search(run):
         assert any(cell.startswith(f"result {rank}, ") for cell in cells)
     candidates = sum("candidates" in x for x in page.texts("summary"))
     assert candidates == max(node.length for node in tree.nodes)
-
-
-def test_steps_that_do_not_fit_go_on_below(run):
-    tree = open_translator(run, SearchOptions(beam_size=3, min_length=9, max_length=12)).beam_tree(
-        "a b"
-    )
-    wide, narrow = (_boxes(tree, width) for width in WIDTHS)
-    assert [box["node"] for box in wide] == [box["node"] for box in narrow]
-    for boxes, most in zip((wide, narrow), WIDTHS, strict=True):
-        assert max(box["x"] + box["width"] for box in boxes) <= most
-        places = [(box["x"], box["y"]) for box in boxes]
-        assert len({*places}) == len(places)
-    by_node = {id(box["node"]): box for box in narrow}
-    below = [box for box in narrow if box["begin"] == 0]
-    assert below and max(box["y"] for box in narrow) > max(box["y"] for box in wide)
-    for box in narrow:
-        parent = by_node.get(id(tree.nodes[box["node"].parent]))
-        if parent and box not in below:
-            assert box["begin"] == parent["x"] + parent["width"] < box["x"]
-            assert box["parent_y"] == parent["y"]
