@@ -91,7 +91,7 @@ MODELS = {
     "translation_model": translation_model,
     "language_model": language_model,
 }
-EACH = ("attention", "batch", "keras")  # on each backend; the others on one
+EACH = ("batch", "keras")  # on each backend; the others on one
 
 
 def train_three(name, scope):
