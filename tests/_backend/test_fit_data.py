@@ -33,18 +33,13 @@ def rows() -> list[dict[str, Any]]:
 
 
 class Stream:
-    """Yields the batches of a function in each iteration, as a dataset of Grain does."""
-
-    def __init__(self, start: Callable[[], Iterator[Any]], size: int | None = len(WIDTHS)) -> None:
-        self.start, self.size = start, size
+    """Yields all batches in each iteration, as a dataset of Grain does."""
 
     def __iter__(self) -> Iterator[Any]:
-        return self.start()
+        return iter([batch(*width) for width in WIDTHS])
 
     def __len__(self) -> int:
-        if self.size is None:
-            raise TypeError
-        return self.size
+        return len(WIDTHS)
 
 
 def torch_loader(as_dicts: bool) -> Any:
@@ -65,7 +60,7 @@ KINDS: dict[str, Callable[[], Any]] = {
     "loader": lambda: torch_loader(as_dicts=False),
     "loader of dicts": lambda: torch_loader(as_dicts=True),
     "list of batches": lambda: [batch(*width) for width in WIDTHS],
-    "iterable": lambda: Stream(lambda: iter([batch(*width) for width in WIDTHS])),
+    "iterable": Stream,
     "rows": rows,
 }
 

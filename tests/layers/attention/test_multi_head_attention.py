@@ -41,10 +41,9 @@ def make_layer(**arguments):
     "arguments",
     [
         {"d_k": K, "d_v": K_V, "use_bias": False, "use_scale": False},
-        {"d_k": K, "position_encoding": RotaryPositionalEncoding()},
         {"num_kv_heads": 1, "qk_norm": True, "attention_soft_cap": 2.0, "norm_epsilon": 1e-5},
     ],
-    ids=["all_switches", "rotary", "gemma"],
+    ids=["all_switches", "gemma"],
 )
 def test_contract(x, arguments, tmp_path):
     arguments = {"d_model": D, "num_heads": H, **arguments}
@@ -119,6 +118,7 @@ def test_dropout_acts_on_the_weights_in_training_only(x):
     assert np.abs(to_numpy(layer(x, training=True)) - inference).max() > 0.01
 
 
+@pytest.mark.once
 def test_kernels_are_two_dimensional_and_named_as_in_the_paper():
     layer = MultiHeadAttention(D, H, d_k=K, d_v=K_V)
     layer.build((None, None, D))
@@ -135,6 +135,7 @@ def test_kernels_are_two_dimensional_and_named_as_in_the_paper():
     }
 
 
+@pytest.mark.once
 def test_the_width_is_that_of_the_query_unless_given(x):
     layer = MultiHeadAttention(num_heads=H)
     key = np.ones((B, S, 17), "float32")
