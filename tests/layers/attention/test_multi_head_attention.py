@@ -50,13 +50,6 @@ def test_contract(x, arguments, tmp_path):
     assert_layer_contract(MultiHeadAttention, arguments, {"query": x}, (B, T, D), tmp_path)
 
 
-@pytest.mark.once
-def test_contract_of_cross_attention(x, memory, padding_mask, tmp_path):
-    inputs = {"query": x, "key": memory, "padding_mask": padding_mask}
-    arguments = {"d_model": D, "num_heads": H, "dropout_rate": 0.1}
-    assert_layer_contract(MultiHeadAttention, arguments, inputs, (B, T, D), tmp_path)
-
-
 @pytest.mark.parametrize("use_scale", [*once(True), False])
 def test_cross_attention_agrees_with_reference(x, memory, padding_mask, use_scale):
     layer = make_layer(d_k=K, d_v=K_V, use_scale=use_scale)
