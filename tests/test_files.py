@@ -1,11 +1,10 @@
 """Writing leaves the old state or the new one; reading is bounded."""
 
 import io
+import multiprocessing
 import os
 import resource
 import stat
-import subprocess
-import sys
 import tempfile
 import time
 import zipfile
@@ -75,60 +74,52 @@ def test_full_disk_is_one_line_that_names_the_file_and_keeps_the_old_one(tmp_pat
     assert os.listdir(tmp_path) == ["model.keras"]
 
 
-WRITING = """
-import sys
-from pathlib import Path
-from keras_transformer import _files
-from keras_transformer.errors import UserError
-kind, path, text = sys.argv[1:]
-def pause():
-    print("half", flush=True)
-    sys.stdin.readline()
-try:
-    if kind == "folder":
-        with _files.atomic_write(path) as partial:
-            partial.mkdir()
-            (partial / "text").write_text(text)
-            pause()
-    elif kind == "file":
-        with _files.output_file(path) as file:
-            file.write(text[:9])
-            file.flush()
-            pause()
-            file.write(text[9:])
-    else:
-        with _files.resumable_file(path, 1, "key") as (write, done):
-            write(text[:9])
-            pause()
-            write(text[9:])
-except UserError as error:
-    print(error, flush=True)
-"""
+def write_in_two_parts(kind, path, text, parent):
+    """Says "half" in the middle, waits for an answer, and says at last what was refused."""
+
+    def pause():
+        parent.send("half")
+        parent.recv()
+
+    try:
+        if kind == "folder":
+            with atomic_write(path) as partial:
+                partial.mkdir()
+                (partial / "text").write_text(text)
+                pause()
+        else:
+            resumable = resumable_file(path, 1, "key")
+            with output_file(path) if kind == "file" else resumable as writer:
+                write = writer.write if kind == "file" else writer[0]
+                write(text[:9])
+                pause()
+                write(text[9:])
+        parent.send("")
+    except UserError as error:
+        parent.send(str(error))
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", "resumable"])
 def test_two_processes_that_write_one_name_leave_all_of_one(kind, tmp_path):
     path = tmp_path / "out.txt"
     texts = [letter * 9 + "\n" + letter * 900 + "\n" for letter in "ab"]
-    settings = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    environment = {"PYTHONPATH": os.pathsep.join(sys.path), "KERAS_BACKEND": "numpy"}
-    command = (sys.executable, "-c", WRITING, kind, str(path))
-    writers = [
-        subprocess.Popen((*command, text), env=os.environ | environment, **settings)
-        for text in texts
-    ]
-    first, *others = sorted((x.stdout.readline().strip() for x in writers), reverse=True)
-    ends = [writer.communicate("\n")[0].strip() for writer in writers]
-    assert first == "half" and [x.returncode for x in writers] == [0, 0]
-    refusals = [x for x in (*others, *ends) if x not in ("half", "")]
-    assert (
-        refusals
-        == {
-            "file": [],
-            "folder": [f"{path} is not empty: remove it, or name another folder"],
-            "resumable": [f"another process is writing {path}: wait for it"],
-        }[kind]
-    )
+    fork = multiprocessing.get_context("fork")
+    pipes = [fork.Pipe() for _ in texts]
+    for text, (_, parent) in zip(texts, pipes, strict=True):
+        fork.Process(target=write_in_two_parts, args=(kind, path, text, parent)).start()
+    said = [child.recv() for child, _ in pipes]
+    for place, (child, _) in enumerate(pipes):
+        if said[place] == "half":
+            child.send("go on")
+            said[place] = child.recv()
+    refusals = {
+        "file": [],
+        "folder": [f"{path} is not empty: remove it, or name another folder"],
+        "resumable": [f"another process is writing {path}: wait for it"],
+    }
+    assert [x for x in said if x] == refusals[kind]
+    for process in multiprocessing.active_children():
+        process.join()
     assert os.listdir(tmp_path) == ["out.txt"]
     written = (path / "text" if kind == "folder" else path).read_text()
     assert written == texts[1] if kind == "file" else written in texts

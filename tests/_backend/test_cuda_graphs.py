@@ -1,15 +1,11 @@
 """Searches by CUDA graphs, with a stand-in that records and replays the operations of a CPU."""
 
-import keras
 import numpy as np
 import pytest
 
 from keras_transformer import SamplingOptions, SearchOptions
 from keras_transformer._backend import compile_function
-from keras_transformer.decoding.batch_search import MANY_SHAPES, BatchSearch
-from keras_transformer.decoding.decoding_loop import make_strategy
-from keras_transformer.decoding.request import Request
-from keras_transformer.models import Transformer
+from keras_transformer.decoding.batch_search import MANY_SHAPES
 
 torch = pytest.importorskip("torch")
 cuda_graphs = pytest.importorskip("keras_transformer._backend.cuda_graphs")
@@ -33,25 +29,6 @@ def test_numbers_are_made_on_the_device():
     assert made[2].dtype == torch.float32
 
 
-def searches(options, monkeypatch, on_gpu):
-    """Searches of one model with short limits and without, and after a change of its weights."""
-    monkeypatch.setattr(compile_function, "is_on_cuda", lambda: on_gpu)
-    keras.utils.set_random_seed(5)
-    sizes = {"num_layers": 1, "d_model": 8, "num_heads": 2, "d_ff": 16}
-    model = Transformer(20, **sizes, dtype="mixed_bfloat16")
-    generator = np.random.default_rng(2)
-    request = Request(generator.integers(4, 20, (10, 5), "int32"))
-    if isinstance(options, SamplingOptions):
-        request = request._replace(random_numbers=generator.random((10, 2, 30)))
-    short = request._replace(max_lengths=generator.integers(2, 10, 10))
-    strategy = make_strategy(model, options)
-    run = BatchSearch(model)
-    shapes = MANY_SHAPES._replace(first_stage=4)
-    found = [run(x, strategy, 30, shapes) for x in (short, request)]
-    model.set_weights([x * 1.5 for x in model.get_weights()])
-    return [*found, run(request, strategy, 30, shapes)]
-
-
 @pytest.mark.parametrize(
     "options, steps_per_look",
     [
@@ -62,12 +39,18 @@ def searches(options, monkeypatch, on_gpu):
     ],
     ids=["beam-1", "greedy-100", "groups-4", "sampling-4"],
 )
-def test_replayed_searches_find_what_others_find(gpu, monkeypatch, options, steps_per_look):
+def test_replayed_searches_find_what_others_find(
+    gpu, searches, monkeypatch, options, steps_per_look
+):
     monkeypatch.setattr(cuda_graphs, "_STEPS_PER_LOOK", steps_per_look)
     replays = []
     replay = torch.cuda.CUDAGraph.replay
     monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda x: (replays.append(x), replay(x)))
-    expected, found = (searches(options, monkeypatch, on_gpu) for on_gpu in (False, True))
+    of_each = []
+    for is_on_gpu in (False, True):
+        monkeypatch.setattr(compile_function, "is_on_cuda", lambda x=is_on_gpu: x)
+        of_each.append(searches(options, shapes=MANY_SHAPES._replace(first_stage=4)))
+    expected, found = of_each
     for a, b in zip(expected, found, strict=True):
         for name in ("ids", "scores", "log_probabilities", "lengths"):
             np.testing.assert_array_equal(getattr(a, name), getattr(b, name), err_msg=name)

@@ -7,48 +7,10 @@ import keras
 import numpy as np
 import pytest
 from support.cases import once
-from support.parallel_text import store_of_lengths
 
-from keras_transformer.data import BatchPlan, evaluation_batches, fit_data
+from keras_transformer.data import fit_data
 from keras_transformer.models import Transformer
 from keras_transformer.training import MaskedCrossentropy, SlicedLogitsTrainer
-
-# The first three batches of each have one width, the last another.
-LENGTHS = [(3, 3)] * 12 + [(11, 19)] * 4
-
-
-def small_model():
-    source_ids = keras.Input((None,), dtype="int32", name="source_ids")
-    target_ids = keras.Input((None,), dtype="int32", name="target_ids")
-    embed = keras.layers.Embedding(40, 5)
-    memory = keras.layers.GlobalAveragePooling1D(keepdims=True)(embed(source_ids))
-    logits = keras.layers.Dense(40)(embed(target_ids) + memory)
-    model = keras.Model({"source_ids": source_ids, "target_ids": target_ids}, logits)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
-    model.compile(keras.optimizers.SGD(0.1), loss)
-    return model
-
-
-def test_fit_takes_batches_of_changing_width(tmp_path):
-    store = store_of_lengths(tmp_path / "store", LENGTHS)
-    plan = BatchPlan(store, tokens_per_batch=32, shuffle=False)
-    widths = [plan.batch(step)[1].shape[1] for step in range(plan.batches_per_pass)]
-    assert widths[0] == widths[1] != widths[-1]
-    model = small_model()
-    history = model.fit(
-        fit_data(plan.batches()),
-        steps_per_epoch=plan.batches_per_pass,
-        epochs=3,
-        shuffle=False,
-        verbose=0,
-    )
-    assert history.history["loss"][2] < history.history["loss"][0]
-    batches = evaluation_batches(store, tokens_per_batch=32)
-    seen = [np.asarray(labels) for _, labels, _ in fit_data(batches)]
-    for labels, (_, expected, _) in zip(seen, batches, strict=True):
-        np.testing.assert_array_equal(labels, expected)
-    model.evaluate(fit_data(batches), steps=len(batches), verbose=0)
-
 
 # The first two batches have one width.
 WIDTHS = [(3, 5), (3, 5), (4, 6), (7, 5)]
@@ -71,18 +33,13 @@ def rows() -> list[dict[str, Any]]:
 
 
 class Stream:
-    """Yields the batches of a function in each iteration, as a dataset of Grain does."""
-
-    def __init__(self, start: Callable[[], Iterator[Any]], size: int | None = len(WIDTHS)) -> None:
-        self.start, self.size = start, size
+    """Yields all batches in each iteration, as a dataset of Grain does."""
 
     def __iter__(self) -> Iterator[Any]:
-        return self.start()
+        return iter([batch(*width) for width in WIDTHS])
 
     def __len__(self) -> int:
-        if self.size is None:
-            raise TypeError
-        return self.size
+        return len(WIDTHS)
 
 
 def torch_loader(as_dicts: bool) -> Any:
@@ -103,7 +60,7 @@ KINDS: dict[str, Callable[[], Any]] = {
     "loader": lambda: torch_loader(as_dicts=False),
     "loader of dicts": lambda: torch_loader(as_dicts=True),
     "list of batches": lambda: [batch(*width) for width in WIDTHS],
-    "iterable": lambda: Stream(lambda: iter([batch(*width) for width in WIDTHS])),
+    "iterable": Stream,
     "rows": rows,
 }
 

@@ -17,7 +17,6 @@ from keras_transformer._backend.operations import (
 )
 
 B, T, D = 3, 37, 5
-ON_PYTORCH = keras.backend.backend() == "torch"
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
@@ -47,15 +46,6 @@ def test_affine_map_has_value_and_gradients_of_numpy(training):
     np.testing.assert_allclose(of_x, factors * scale, rtol=1e-6)
     np.testing.assert_allclose(of_scale, (factors * x).sum((0, 1)), rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(of_shift, factors.sum((0, 1)), rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("is_causal, padding", [(True, 0), (False, 3), (True, 3)])
-def test_the_kernel_of_pytorch_gives_heads_and_gradients_of_all_scores(is_causal, padding):
-    problem = Problem(11, 11, is_causal=is_causal, padding=padding, d_v=K)
-    if ON_PYTORCH:
-        problem.assert_solved_by(attend)
-    else:
-        assert attend(*problem.inputs, **problem.options()) is None
 
 
 @pytest.mark.once  # on PyTorch

@@ -1,16 +1,11 @@
 """Searches of PyTorch that replay a recorded step, and loops that can't be recorded."""
 
-import keras
 import numpy as np
 import pytest
 from keras import ops
 
 from keras_transformer import SamplingOptions, SearchOptions
 from keras_transformer._backend import compile_function
-from keras_transformer.decoding.batch_search import MANY_SHAPES, BatchSearch
-from keras_transformer.decoding.decoding_loop import make_strategy
-from keras_transformer.decoding.request import Request
-from keras_transformer.models import Transformer
 
 torch = pytest.importorskip("torch")
 recorded_loops = pytest.importorskip("keras_transformer._backend.recorded_loops")
@@ -29,26 +24,6 @@ def programs(monkeypatch):
     return made
 
 
-def searches(options, quantize):
-    """Searches of one model with short limits and without, and after a change of its weights."""
-    keras.utils.set_random_seed(5)
-    sizes = {"num_layers": 1, "d_model": 8, "num_heads": 2, "d_ff": 16}
-    model = Transformer(20, **sizes, dtype="float32" if quantize else "mixed_bfloat16")
-    generator = np.random.default_rng(2)
-    request = Request(generator.integers(4, 20, (10, 5), "int32"))
-    if isinstance(options, SamplingOptions):
-        request = request._replace(random_numbers=generator.random((10, 2, 30)))
-    elif options.beam_size == 3:
-        request = request._replace(required_ids=np.full((10, 1, 1), 7, "int32"))
-    short = request._replace(max_lengths=generator.integers(2, 10, 10))
-    run, strategy = BatchSearch(model), make_strategy(model, options)
-    found = [run(x, strategy, 30, MANY_SHAPES) for x in (short, request)]
-    model.set_weights([x * 1.5 for x in model.get_weights()])
-    if quantize:
-        model.quantize("int8")
-    return [*found, run(request, strategy, 30, MANY_SHAPES)]
-
-
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
 @pytest.mark.parametrize(
     "options, quantize",
@@ -61,7 +36,9 @@ def searches(options, quantize):
     ],
     ids=["beam", "greedy", "required", "rules", "sampling"],
 )
-def test_replayed_searches_are_equal_bit_for_bit(programs, monkeypatch, options, quantize):
+def test_replayed_searches_are_equal_bit_for_bit(
+    programs, searches, monkeypatch, options, quantize
+):
     found = searches(options, quantize)
     assert programs and None not in programs
     monkeypatch.setattr(recorded_loops, "STEPS_BEFORE", np.inf)

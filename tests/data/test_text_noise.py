@@ -11,8 +11,6 @@ from keras_transformer.data import BatchPlan, Tokenizer, TokenStore
 from keras_transformer.data.piece_sampler import PieceSampler
 from keras_transformer.data.text_noise import TextNoise
 
-pytestmark = pytest.mark.once
-
 FREE = (10**6, 10**6)  # room for all changes
 REPEATS = 500
 TEXT = [(x[:-2].capitalize() + ".", y[:-2].capitalize() + ".") for x, y in SENTENCES]

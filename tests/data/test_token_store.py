@@ -2,9 +2,8 @@
 
 import shutil
 
-import numpy as np
 import pytest
-from support.parallel_text import SENTENCES, RepeatingTokenizer, store_of_lengths
+from support.parallel_text import SENTENCES, RepeatingTokenizer
 
 from keras_transformer.data import CorpusError, Tokenizer, TokenStore, read_parallel
 from keras_transformer.data.parallel_text import Corpora
@@ -144,14 +143,6 @@ def test_broken_text_leaves_the_old_store(tmp_path, tokenizer):
         build(tmp_path / "store", read_parallel(tmp_path / "s", tmp_path / "t"), tokenizer)
     assert len(TokenStore(tmp_path / "store")) == len(SENTENCES)
     assert {path.name for path in tmp_path.iterdir()} == {"store", "s", "t"}
-
-
-def test_pieces_of_some_sentences_in_their_order(tmp_path):
-    store = store_of_lengths(tmp_path / "store", [(1, 2), (2, 1), (3, 3)])
-    chosen = np.array([2, 0, 1], np.int32)
-    assert store.lengths("source", chosen).tolist() == [3, 1, 2]
-    assert store.pieces("source", chosen).tolist() == [12, 12, 12, 10, 11, 11]
-    assert store.pieces("target", chosen).tolist() == [12, 12, 12, 10, 10, 11]
 
 
 @pytest.mark.parametrize("removed", [False, True])

@@ -55,6 +55,7 @@ def model():
     return model
 
 
+@pytest.mark.each_backend_if_slow
 @pytest.mark.parametrize("index", [1, *once(0, 2)])
 def test_finds_what_hugging_face_finds(model, index):
     options, expected = SEARCHES[index], json.loads(FIXTURE.read_text())[index]

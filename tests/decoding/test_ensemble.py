@@ -57,6 +57,7 @@ def test_a_hypothesis_has_the_mean_probabilities_of_cached_transformers():
         np.testing.assert_allclose(result.log_probabilities[:, column], expected, rtol=1e-4)
 
 
+@pytest.mark.once
 def test_attention_weights_are_the_mean_of_the_models():
     models = [transformer(0), transformer(1)]
     token_ids = np.full((3, 2), BOS, "int32")

@@ -77,8 +77,9 @@ def completions(decoded, sequences):
     }
 
 
-@pytest.mark.parametrize("position", [0, 2, 8, L])
-@pytest.mark.parametrize("size", [1, 3, L + 1])
+@pytest.mark.parametrize(
+    "size, position", [(1, 0), (1, 8), (3, 2), (3, 8), (3, L), (L + 1, 8), (L + 1, L)]
+)
 def test_no_ngram_is_repeated(size, position):
     def expected(log_probabilities, decoded):
         ngrams = [decoded[start : start + size] for start in range(len(decoded) - size + 1)]
@@ -90,7 +91,7 @@ def test_no_ngram_is_repeated(size, position):
 WORDS = ((4, 5), (6,), (5, 5, 4), (1, 4, 5, 6))
 
 
-@pytest.mark.parametrize("position", [0, 1, 2, 3, 9, L])
+@pytest.mark.parametrize("position", [0, 1, 3, L])
 def test_forbidden_words_are_never_completed(position):
     def expected(log_probabilities, decoded):
         forbids(log_probabilities, completions(decoded, WORDS))
@@ -145,7 +146,7 @@ def random_problem(seed):
     return decoded, sequences, np.array(ids, "int32"), np.array(required, "int32")
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 3])
 def test_overlapping_sequences_are_met_as_by_hand(seed):
     decoded, sequences, ids, required = random_problem(seed)
     position = len(decoded[0][0])
@@ -184,7 +185,7 @@ def test_beams_are_given_out_turn_by_turn():
         assert found[row].tolist() == expected
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 3])
 def test_candidates_are_the_probable_and_the_required_once_each(seed):
     decoded, sequences, ids, required = random_problem(seed)
     position, beams, size = len(decoded[0][0]), 6, 50

@@ -58,6 +58,8 @@ def test_share_and_scale(rate):
     assert abs(np.mean(y == 0) - rate) < 5 * deviation
 
 
+# Masks are those of NumPy on every backend, so one shows how random they are.
+@pytest.mark.once
 @pytest.mark.parametrize("distance", [1, 128, 2**16])
 def test_elements_at_a_distance_are_independent(distance):
     mask = kept(Dropout(0.5, seed=3))
@@ -65,6 +67,7 @@ def test_elements_at_a_distance_are_independent(distance):
     assert abs(equal - 0.5) < 5 * 0.5 / (COUNT - distance) ** 0.5
 
 
+@pytest.mark.once
 def test_calls_and_layers_are_independent():
     masks = [kept(layer) for layer in (Dropout(0.5, seed=5), Dropout(0.5, seed=6))]
     again = Dropout(0.5, seed=5)

@@ -181,14 +181,6 @@ def test_a_clone_has_the_same_weights_and_logits(encoding):
 
 
 @pytest.mark.once
-def test_a_layer_of_a_stack_cannot_be_replaced():
-    model = small_models.new_model()
-    for stack in (model.encoder, model.decoder):
-        with pytest.raises(TypeError, match="does not support item assignment"):
-            stack.layers[0] = stack.layers[-1]
-
-
-@pytest.mark.once
 def test_what_a_model_lacks_has_a_default():
     assert Capabilities.of(object()) == Capabilities()
     found = Capabilities.of(SimpleNamespace(compiles=False, vocabulary_size=7))

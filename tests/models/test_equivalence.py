@@ -115,7 +115,7 @@ COPIES = {
     "pickled": lambda model, folder: pickle.loads(pickle.dumps(model)),
     "of_its_config": of_its_config,
 }
-QUICK = [("lora_merged", "saved"), ("float8", "saved")]
+QUICK = [("lora_merged", "saved")]
 
 
 def ids_of(length, begin=()):

@@ -72,17 +72,6 @@ def test_saved_model_and_tagger_on_its_encoder_load_with_safe_mode(tmp_path):
 
 
 @pytest.mark.once
-def test_quantized_model_and_lora_are_saved(tmp_path):
-    model = new_model()
-    model.encoder.encoder.layers[0].feed_forward.inner.enable_lora(2)
-    model.quantize("int8")
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    inputs = inputs_of(model)
-    np.testing.assert_array_equal(to_numpy(loaded(inputs)), to_numpy(model(inputs)))
-
-
-@pytest.mark.once
 def test_a_row_that_is_too_long_is_refused():
     with pytest.raises(ValueError, match="Received: max_length=11, length=12"):
         small_model().encoder(np.ones((1, 12), "int32"))

@@ -132,12 +132,7 @@ def test_search_with_64_bits(options):
 @pytest.mark.once
 @pytest.mark.parametrize(
     "options",
-    [
-        {"use_ema": True, "global_clipnorm": 1.0},
-        {},
-        {"weight_decay": 1e-6},
-        {"amsgrad": True},
-    ],
+    [{"use_ema": True, "global_clipnorm": 1.0}, {"amsgrad": True, "weight_decay": 1e-6}],
     ids=str,
 )
 def test_float16_weights_stay_finite(options):
@@ -186,12 +181,6 @@ class Data(keras.utils.PyDataset):
 
 
 @pytest.mark.once
-def test_keras_fits_a_py_dataset_of_several_lengths():
-    history = compiled(optimizer="sgd").fit(Data(), epochs=2, verbose=0).history
-    assert np.isfinite(history["loss"]).all()
-
-
-@pytest.mark.once
 @pytest.mark.parametrize("batches", [Data(), [], iter([])], ids=lambda x: type(x).__name__)
 def test_batches_are_a_function(batches, tmp_path):
     with pytest.raises(ValueError, match=f"`array_batches`.*type {type(batches).__name__}"):
@@ -204,7 +193,7 @@ def test_fit_works_in_a_strategy_of_tensorflow():
     import tensorflow as tf
 
     with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
-        model = compiled(slices=False, optimizer="sgd", dropout_rate=0.0)
+        model = compiled(slices=False, optimizer="sgd", dropout_rate=0.0, num_layers=1)
     inputs, labels = Data()[0]
     expected = model.evaluate(inputs, labels, verbose=0)
     assert model.fit(inputs, labels, verbose=0).history["loss"][0] == pytest.approx(expected)

@@ -14,7 +14,7 @@ from support.small_models import LENGTH, VARIANTS, B, T, V, inputs_of, new_model
 from keras_transformer.models import Transformer
 
 N = 3
-EACH = ("all_at_once", "all_of_opennmt", "batch_normalization", "gemma", "llama", "t5")
+EACH = ("all_at_once", "batch_normalization", "llama")
 each_variant = pytest.mark.parametrize("variant", most_once(VARIANTS, *EACH))
 
 
@@ -71,6 +71,7 @@ def test_neither_future_tokens_nor_padding_change_a_logit(variant):
     np.testing.assert_allclose(to_numpy(model(padded))[:, :T], whole, atol=1e-5)
 
 
+@pytest.mark.once
 def test_padding_changes_no_statistics_of_the_batch():
     model = new_model("batch_normalization", num_layers=1, dropout_rate=0.0)
     inputs = inputs_of(model)
@@ -119,6 +120,7 @@ def test_rows_of_padding_train_to_finite_weights():
     assert all(np.isfinite(to_numpy(weight)).all() for weight in model.weights)
 
 
+@pytest.mark.each_backend_if_slow
 @pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
 def test_mixed_precision(dtype):
     full = new_model(num_layers=1)

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from ablation_layers import FixedAttention, StridedAttention
 from keras import ops
-from support.cases import once
-from support.contract import assert_layer_contract, randomize, to_numpy
+from support.cases import most_once, once
+from support.contract import randomize, to_numpy
 from support.gradients import gradients_of
 from support.masked_attention import K, Problem, assert_finite_without_keys
 
@@ -34,6 +34,8 @@ PATTERNS = {
 }
 SPARSE = ["local", "strided", "fixed"]
 ALL = pytest.mark.parametrize("pattern", PATTERNS.values(), ids=PATTERNS)
+# The others are those of a recipe.
+EACH = pytest.mark.parametrize("name", most_once(PATTERNS, "full", "local"))
 SLOW = pytest.mark.slow
 
 
@@ -64,13 +66,15 @@ def in_blocks(size, summaries):
 @pytest.mark.parametrize(
     "pattern, allows, length",
     [
-        *once((LocalAttention(5), in_window(5), 131)),
+        *once(
+            (LocalAttention(5), in_window(5), 131),
+            (StridedAttention(7), in_stride(7), 31),
+            (FixedAttention(7, 2), in_blocks(7, 2), 31),
+            (FixedAttention(9, 3), in_blocks(9, 3), 5),
+        ),
         pytest.param(LocalAttention(64), in_window(64), 150, marks=SLOW),
         (LocalAttention(70), in_window(70), 150),
-        (StridedAttention(7), in_stride(7), 31),
         pytest.param(StridedAttention(1), in_stride(1), 5, marks=SLOW),
-        (FixedAttention(7, 2), in_blocks(7, 2), 31),
-        *once((FixedAttention(9, 3), in_blocks(9, 3), 5)),
         pytest.param(FixedAttention(1, 1), in_blocks(1, 1), 5, marks=SLOW),
     ],
     ids=lambda x: getattr(x, "__name__", str(x)),  # without the addresses of functions
@@ -127,22 +131,15 @@ def test_the_backward_pass_drops_what_the_forward_pass_dropped():
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
-@ALL
-def test_sequences_of_padding_are_finite(pattern):
-    assert_finite_without_keys(pattern)
+@EACH
+def test_sequences_of_padding_are_finite(name):
+    assert_finite_without_keys(PATTERNS[name])
 
 
 @pytest.mark.parametrize("block_size, last", [(128, 8), (4, 1)])
 def test_a_sixteenth_of_a_block_is_its_summary(block_size, last):
     allowed = to_numpy(FixedAttention(block_size).allows(block_size, np.arange(block_size)))
     np.testing.assert_array_equal(np.flatnonzero(allowed), np.arange(block_size)[-last:])
-
-
-@SLOW
-@pytest.mark.parametrize("name", PATTERNS)
-def test_contract(name, x, tmp_path):
-    arguments = {"d_model": D, "num_heads": H, "attention_pattern": PATTERNS[name]}
-    assert_layer_contract(MultiHeadAttention, arguments, {"query": x}, (B, T, D), tmp_path)
 
 
 @pytest.mark.once
@@ -175,15 +172,15 @@ def test_padding_before_a_sequence_changes_nothing(pattern, x):
         np.testing.assert_allclose(to_numpy(found)[:, 2:], to_numpy(expected), atol=1e-5)
 
 
-@ALL
-def test_no_tokens_give_no_outputs(pattern):
-    layer, shape = make_layer(pattern), (B, 0)
+@EACH
+def test_no_tokens_give_no_outputs(name):
+    layer, shape = make_layer(PATTERNS[name]), (B, 0)
     x = np.zeros((*shape, D), "float32")
     masks = {"padding_mask": np.ones(shape, "bool"), "use_causal_mask": True}
     assert layer(x, **masks).shape == layer(x).shape == x.shape
 
 
-@pytest.mark.parametrize("name", PATTERNS)
+@EACH
 def test_a_graph_for_all_lengths_keeps_the_sizes(name):
     x = np.random.default_rng(0).normal(size=(2, 1, 11, 4)).astype("float32")
 

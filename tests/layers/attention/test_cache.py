@@ -1,27 +1,12 @@
-"""What search does with a cache, and the two ways to keep keys and values."""
+"""What search does with a cache; test_decoding_step.py has how keys and values are kept."""
 
 import numpy as np
-import pytest
 from keras import ops
 from support.contract import to_numpy
 
-from keras_transformer.layers.attention.cache import (
-    Cache,
-    empty_key_values,
-    empty_slots,
-    take_slots,
-)
+from keras_transformer.layers.attention.cache import Cache, empty_slots, take_slots
 
-B, N, H, K, K_V = 2, 3, 2, 5, 7
-
-
-def test_reordering_moves_hypotheses_and_nothing_else():
-    beam = np.arange(B * N * 2).reshape(B, N, 2)
-    cache = Cache({"state": ops.convert_to_tensor(beam)}, ops.arange(B), "shared")
-    moved = cache.reorder(ops.convert_to_tensor([[2, 0, 0], [1, 1, 2]], "int32"))
-    expected = [beam[0, [2, 0, 0]], beam[1, [1, 1, 2]]]
-    np.testing.assert_array_equal(to_numpy(moved.beam["state"]), expected)
-    assert moved.sentence is cache.sentence and moved.shared == "shared"
+N, H = 3, 2
 
 
 def test_sentences_are_taken_with_all_their_rows():
@@ -34,23 +19,6 @@ def test_sentences_are_taken_with_all_their_rows():
     assert to_numpy(taken.sentence["memory"]).tolist() == [3, 1]
     np.testing.assert_array_equal(to_numpy(taken.sentence["keys"][0]), heads[[6, 7, 2, 3]])
     assert taken.shared == "shared"
-
-
-@pytest.mark.parametrize("max_length", [1, None], ids=["fixed", "growing"])
-def test_keys_and_values_are_in_the_slots_that_they_were_written_to(max_length):
-    """Two positions, in a cache that is extended between them."""
-    generator = np.random.default_rng(0)
-    keys, values = (generator.normal(size=(2, B * H, N, d)).astype("float32") for d in (K, K_V))
-    cache = empty_key_values(B * H, K, K_V, N, max_length, "float32")
-    for position in range(2):
-        if position == 1:
-            cache = cache.extend(N)
-        new = (ops.convert_to_tensor(x[position]) for x in (keys, values))
-        cache = cache.write(*new, position * N)
-    key = to_numpy(cache.key)
-    key = np.swapaxes(key, -1, -2) if max_length else key
-    np.testing.assert_array_equal(key, np.concatenate(keys, axis=1))
-    np.testing.assert_array_equal(to_numpy(cache.value), np.concatenate(values, axis=1))
 
 
 def test_the_mask_follows_hypotheses_that_changed_places():

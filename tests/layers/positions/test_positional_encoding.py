@@ -1,6 +1,5 @@
 """All position encodings, what they have in common first."""
 
-import functools
 import math
 
 import keras
@@ -13,6 +12,7 @@ from ablation_layers import (
 )
 from keras import ops
 from support import reference
+from support.cases import once
 from support.contract import assert_layer_contract, randomize, to_numpy
 
 from keras_transformer import compile_function
@@ -53,9 +53,6 @@ ENCODINGS = {
     "binary_concatenated": (BinaryPositionalEncoding, {"max_length": LENGTH, "concatenate": True}),
 }
 
-SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
-
-
 # Those that change embeddings, with one of each pair that shares its code.
 ADDING = ["sinusoidal", "learned", "index_concatenated", "binary"]
 
@@ -67,14 +64,7 @@ def made(name):
 
 # The weights of T5's bias are used in attention alone (see `test_contract_of_t5s_bias`).
 @pytest.mark.once
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if name in ("sinusoidal", "learned", "binary_concatenated") else SLOW(name)
-        for name in ENCODINGS
-        if name != "t5"
-    ],
-)
+@pytest.mark.parametrize("name", ["sinusoidal", "learned", "binary_concatenated"])
 def test_contract(name, tmp_path):
     encoding, arguments = ENCODINGS[name]
     x = np.random.default_rng(0).normal(size=(B, T, D)).astype("float32") / 8
@@ -240,7 +230,7 @@ def test_contract_of_t5s_bias(tmp_path):
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])
-@pytest.mark.parametrize("num_buckets, max_distance", [(32, 128), (12, 50)])
+@pytest.mark.parametrize("num_buckets, max_distance", [(32, 128), *once((12, 50))])
 def test_buckets_are_those_of_t5(bidirectional, num_buckets, max_distance):
     layer = RelativePositionBias(1, bidirectional, num_buckets, max_distance)
     layer.relative_attention_bias.assign(np.arange(num_buckets)[:, None])

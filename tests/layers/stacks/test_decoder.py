@@ -53,13 +53,10 @@ def test_agrees_with_reference(x, memory, memory_padding_mask, norm_first, rotar
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("use_memory", [False, True])
-def test_contract_of_the_stack(x, memory, memory_padding_mask, use_memory, tmp_path):
+def test_contract_of_the_stack(x, memory, memory_padding_mask, tmp_path):
     arguments = {"num_layers": 2, "d_model": D, "num_heads": H, "d_ff": F, "dropout_rate": 0.0}
-    inputs = {"x": x}
-    if use_memory:
-        inputs = {**inputs, "memory": memory, "memory_padding_mask": memory_padding_mask}
-    arguments = {**arguments, "use_memory": use_memory, "norm_first": True}
+    inputs = {"x": x, "memory": memory, "memory_padding_mask": memory_padding_mask}
+    arguments = {**arguments, "norm_first": True}
     assert_layer_contract(Decoder, arguments, inputs, (B, T, D), tmp_path)
 
 
