@@ -159,10 +159,11 @@ def other_answers(tokenizer, folder):
         shortlist=shortlist,
     )
     signatures = tf.saved_model.load(str(exported.directory)).signatures
-    text, least = tf.constant(SENTENCES), tf.constant([3] * len(SENTENCES))
+    _, least = nbest(SENTENCES, *([value] * len(SENTENCES) for value in (-1, -1.0, 3)))
+    least = {name: tf.constant(values) for name, values in least.items()}
     found = (
-        signatures["serving_default"](text=text)["translation"],
-        signatures["translate_nbest"](text=text, max_length=least)["translations"][:, 0],
+        signatures["serving_default"](text=least["text"])["translation"],
+        signatures["translate_nbest"](**least)["translations"][:, 0],
     )
     exact = in_float32(model)
     translators = (
