@@ -50,13 +50,13 @@ REASONS = {
         "_losses_override": "training/test_sliced_logits_trainer.py a_bias_and_additional_losses",
     },
     "replicas add gradients and losses": {
-        "_accumulated_gradients": "training/test_own_model.py plain_fit_on_two_devices_equals_one",
-        "_apply_weight_decay": "training/test_own_model.py plain_fit_on_two_devices_equals_one",
+        "_accumulated_gradients": "training/test_own_model.py many_equal_one",
+        "_apply_weight_decay": "training/test_own_model.py many_equal_one",
         "_all_reduce_sum_gradients": "training/devices/test_base.py many_train_to",
-        "_backend_apply_gradients": "training/test_own_model.py plain_fit_on_two_devices_equals",
+        "_backend_apply_gradients": "training/test_own_model.py many_equal_one",
         "_distribute_strategy": "training/devices/test_base.py many_train_to",
-        "_flat_losses": "training/test_own_model.py plain_fit_on_two_devices_equals_one",
-        "_iterations": "training/test_own_model.py plain_fit_on_two_devices_equals_one",
+        "_flat_losses": "training/test_own_model.py many_equal_one",
+        "_iterations": "training/test_own_model.py many_equal_one",
         "_loss_tracker": "training/devices/test_base.py many_train_to",
     },
     "the optimizer clips, averages and counts whole steps, by one kernel on a GPU": {

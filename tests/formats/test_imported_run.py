@@ -184,7 +184,7 @@ def test_adapters_are_merged_in_the_export(folder, tmp_path):
         if isinstance(layer, keras.layers.Dense):
             layer.lora_kernel_b.assign(np.ones(layer.lora_kernel_b.shape))
     model.save(run.model_path)
-    search = BEAM.replace(length_penalty_form="power", max_length=8)
+    search = BEAM.replace(length_penalty_form="power")
     options = ExportOptions(format="hugging_face", search=search, output=tmp_path / "x")
     assert "100.0%" in export_run(run, options).comparison
 
