@@ -24,6 +24,15 @@ class Cache(NamedTuple):
         beam = keras.tree.map_structure(lambda x: take_columns(x, beams), self.beam)
         return self._replace(beam=beam)
 
+    @classmethod
+    def join(cls, parts: dict[Any, "Cache"]) -> "Cache":
+        """Returns one cache of the caches of several layers, for which `parts` is the reverse."""
+        return cls(*({name: part[i] for name, part in parts.items()} for i in range(3)))
+
+    def parts(self) -> dict[Any, "Cache"]:
+        """Returns the caches that `join` joined."""
+        return {x: Cache(self.beam[x], self.sentence[x], self.shared[x]) for x in self.beam}
+
     def take_sentences(self, rows: Ids, batch: int) -> "Cache":
         """Returns a cache with only the sentences at `rows`, int `(M,)`, of `batch` sentences."""
 
@@ -134,16 +143,18 @@ class CacheSize(NamedTuple):
     max_length: int | None
     """Number of positions L to decode. None: the cache grows by one position per step."""
 
-    def key_values(self, num_heads: int, d_k: int, d_v: int, dtype: str) -> KeyValues:
-        """Returns the empty cache of an attention layer with G = `num_heads` keys and values."""
+    def empty_cache(self, num_heads: int, d_k: int, d_v: int, dtype: str) -> Cache:
+        """Returns the empty cache of attention with G = `num_heads` heads of keys and values.
+
+        `d_k` and `d_v` are the widths of keys and values in each head.
+        """
         rows = self.batch * num_heads
         if self.max_length is None:
             empty = (ops.zeros((rows, 0, d), dtype) for d in (d_k, d_v))
-            return GrowingKeyValues(*map(of_unknown_shape, empty))
+            return Cache(sentence=GrowingKeyValues(*map(of_unknown_shape, empty)))
         slots = self.max_length * self.beam_size
-        return FixedKeyValues(
-            ops.zeros((rows, d_k, slots), dtype), ops.zeros((rows, slots, d_v), dtype)
-        )
+        keys, values = ops.zeros((rows, d_k, slots), dtype), ops.zeros((rows, slots, d_v), dtype)
+        return Cache(sentence=FixedKeyValues(keys, values))
 
     def slots(self) -> Any:
         """Returns the initial `slots` for `take_slots`, int32 `(B, N, L)`, all -1."""

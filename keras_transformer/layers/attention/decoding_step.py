@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from keras import ops
 
 from keras_transformer._backend.types import Size, Tensor
-from keras_transformer.layers.attention.cache import FixedKeyValues, KeyValues
+from keras_transformer.layers.attention.cache import Cache, FixedKeyValues
 
 
 class DecodingStep(NamedTuple):
@@ -43,9 +43,9 @@ class DecodingStep(NamedTuple):
 
 
 def update_cache(
-    cache: KeyValues, key: Tensor, value: Tensor, step: DecodingStep
-) -> tuple[KeyValues, Any, Any]:
-    """Adds the keys and values of a step to the cache of an attention layer.
+    cache: Cache, key: Tensor, value: Tensor, step: DecodingStep
+) -> tuple[Cache, Any, Any]:
+    """Adds the keys and values of a decoding step to the cache of an attention layer.
 
     Attention with `step.mask` to all keys and values in the cache then gives what attention to the
     whole sequence gives.
@@ -56,7 +56,7 @@ def update_cache(
     >>> attended, _ = scaled_dot_product_attention(query, key, value, step.mask)   # (B, H, T, K)
 
     Args:
-        cache: What `CacheSize.key_values` made, or the previous call returned.
+        cache: What `CacheSize.empty_cache` or the previous call returned.
         key: float tensor `(B, G, T, K)`, the keys of the step's tokens.
         value: float tensor `(B, G, T, K_v)`, the values of the step's tokens.
         step: The `DecodingStep`.
@@ -66,7 +66,8 @@ def update_cache(
     """
     heads, tokens = ops.shape(key)[:2], ops.shape(key)[2]
     start = 0 if step.position is None else step.prompt_length + step.position * tokens
-    cache = cache.write(*(ops.reshape(x, (-1, *ops.shape(x)[2:])) for x in (key, value)), start)
-    keys = ops.swapaxes(cache.key, -1, -2) if isinstance(cache, FixedKeyValues) else cache.key
-    keys, values = (ops.reshape(x, (*heads, *ops.shape(x)[1:])) for x in (keys, cache.value))
-    return cache, keys, values
+    key, value = (ops.reshape(x, (-1, *ops.shape(x)[2:])) for x in (key, value))
+    own = cache.sentence.write(key, value, start)
+    keys = ops.swapaxes(own.key, -1, -2) if isinstance(own, FixedKeyValues) else own.key
+    keys, values = (ops.reshape(x, (*heads, *ops.shape(x)[1:])) for x in (keys, own.value))
+    return cache._replace(sentence=own), keys, values

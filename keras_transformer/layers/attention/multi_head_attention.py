@@ -308,8 +308,8 @@ class MultiHeadAttention(ConfiguredLayer):
         if memory is not None:  # Any number of queries can use these.
             keys, values = self.project_key_value(memory, memory)
             return Cache(sentence=(ops.swapaxes(keys, -1, -2), values))
-        own = size.key_values(self.num_kv_heads, self.d_k, self.d_v, self.compute_dtype)
-        return Cache(sentence=own, shared=self._projections())
+        own = size.empty_cache(self.num_kv_heads, self.d_k, self.d_v, self.compute_dtype)
+        return own._replace(shared=self._joined_projections())
 
     def step(self, query: Tensor, cache: Cache, step: DecodingStep) -> tuple[Any, Cache, Any]:
         """Attends from the tokens of a decoding step, `query` `(B, T, D)`, to what the cache holds.
@@ -317,20 +317,20 @@ class MultiHeadAttention(ConfiguredLayer):
         Returns the output `(B, T, D)`, the updated cache, and the weights, `(B, H, T, S)`, or None
         while prompts are read.
         """
-        own, bias = cache.sentence, None
-        is_memory = not isinstance(own, KeyValues)
+        is_memory, bias = not isinstance(cache.sentence, KeyValues), None
         if is_memory:
             queries = self.split_heads(on_rows(self.query_projection, query), self.d_k)
             queries = queries if self.query_norm is None else self.query_norm(queries)
-            (keys, values), mask = own, step.memory_padding_mask[:, None, None, :]
+            (keys, values), mask = cache.sentence, step.memory_padding_mask[:, None, None, :]
         elif step.position is None:  # `call` has fused kernels and attention patterns.
-            heads = self.project_key_value(query, query, step.offset)
-            own, *_ = update_cache(own, *heads, step)
-            output = self(query, padding_mask=step.prompt_mask, use_causal_mask=True)
-            return output, cache._replace(sentence=own), None
+            cache, *_ = update_cache(
+                cache, *self.project_key_value(query, query, step.offset), step
+            )
+            own = {"padding_mask": step.prompt_mask, "use_causal_mask": True}
+            return self(query, **own), cache, None
         else:
             queries, keys, values = self._split(self._joined(query, cache.shared), step.offset)
-            own, keys, values = update_cache(own, keys, values, step)
+            cache, keys, values = update_cache(cache, keys, values, step)
             mask, bias = self._of_step(step)
         options = {"key_is_transposed": is_memory, "score_bias": bias}
         options |= {"use_scale": self.use_scale, "soft_cap": self.attention_soft_cap}
@@ -338,7 +338,7 @@ class MultiHeadAttention(ConfiguredLayer):
         heads, weights = scaled_dot_product_attention(queries, keys, values, mask, **options)
         heads, weights = (self._ungroup(x, ops.shape(query)[1]) for x in (heads, weights))
         output = on_rows(self.output_projection, self.join_heads(heads))
-        return output, cache._replace(sentence=own), weights
+        return output, cache, weights
 
     def _joined(self, x: Tensor, joined: dict[str, Tensor]) -> list[Any]:
         """Returns projected queries, keys and values, by one product if they are `joined`."""
@@ -354,18 +354,17 @@ class MultiHeadAttention(ConfiguredLayer):
         return [projected[..., :width], projected[..., width:end], projected[..., end:]]
 
     def _of_step(self, step: DecodingStep) -> tuple[Any, Any]:
-        """Returns the mask of hypotheses and the score bias or None, for queries in groups."""
+        """Returns the mask of a step of hypotheses, and the score bias or None."""
         mask, bias, size = step.mask, None, self.num_heads // self.num_kv_heads
         if self.needs_positions:
             own, start = step.prompt_mask, step.prompt_length
             is_real = None if own is None else own[:, None, None, :]
             keys = start + step.key_positions()
             mask, bias = self.by_position(start + step.position, keys, is_real, mask)
-        tokens = ops.shape(mask)[2] if size > 1 else 1
-        bias = (
-            None if bias is None else self._group(ops.tile(bias[None, :, None], (1, 1, tokens, 1)))
-        )
-        return mask if size == 1 else ops.tile(mask, (1, 1, size, 1)), bias
+        if bias is not None:
+            times = ops.shape(mask)[2] if size > 1 else 1
+            bias = self._group(ops.tile(bias[None, :, None], (1, 1, times, 1)))
+        return ops.tile(mask, (1, 1, size, 1)) if size > 1 else mask, bias
 
     def _group(self, heads: Tensor) -> Any:
         """Reshapes `(B, H, T, K)` to `(B, G, H / G * T, K)`: rows of queries that share keys."""
@@ -378,7 +377,7 @@ class MultiHeadAttention(ConfiguredLayer):
         batch, *_, width = ops.shape(heads)
         return ops.reshape(heads, (batch, self.num_heads, tokens, width))
 
-    def _projections(self) -> dict[str, Tensor]:
+    def _joined_projections(self) -> dict[str, Tensor]:
         """Joins query, key and value projections, so that one matrix product computes all three.
 
         The result has a `"kernel"` `(D, H * K + G * (K + K_v))`, and a `"bias"` if the projections

@@ -124,10 +124,10 @@ class DecoderLayer(EncoderLayer):
         self.check_memory(memory)
         if not self.use_causal_mask:
             raise ValueError("Only causal decoders have a cache. Received: use_causal_mask=False")
-        own, of_memory = self.self_attention.init_cache(size), ()
+        parts = {"self_attention": self.self_attention.init_cache(size)}
         if memory is not None:
-            of_memory = self.cross_attention.init_cache(size, memory).sentence
-        return own._replace(sentence=(own.sentence, of_memory))
+            parts["cross_attention"] = self.cross_attention.init_cache(size, memory)
+        return Cache.join(parts)
 
     def step(self, x: Tensor, cache: Cache, step: DecodingStep) -> tuple[Any, Cache, Any]:
         """Computes what `call` computes for the tokens of a decoding step, `x` `(B, T, D)`.
@@ -135,17 +135,18 @@ class DecoderLayer(EncoderLayer):
         Returns the output `(B, T, D)`, the updated cache, and the cross-attention weights, float
         `(B, H, T, S)`, or None if `use_memory` is False.
         """
-        (own, memory), residual, weights = cache.sentence, self.self_attention_residual, None
-        cache = cache._replace(sentence=own)
-        attended, cache, _ = self.self_attention.step(residual.enter(x), cache, step)
+        parts, residual, weights = cache.parts(), self.self_attention_residual, None
+        attended, parts["self_attention"], _ = self.self_attention.step(
+            residual.enter(x), parts["self_attention"], step
+        )
         x = residual(x, attended)
         if self.use_memory:
-            residual, of_memory = self.cross_attention_residual, Cache(sentence=memory)
-            entered = residual.enter(x)
-            attended, _, weights = self.cross_attention.step(entered, of_memory, step)
+            residual = self.cross_attention_residual
+            attended, _, weights = self.cross_attention.step(
+                residual.enter(x), parts["cross_attention"], step
+            )
             x = residual(x, attended)
-        cache = cache._replace(sentence=(cache.sentence, memory))
-        return on_rows(self.transform, x), cache, weights
+        return on_rows(self.transform, x), Cache.join(parts), weights
 
     def check_memory(self, memory: Tensor | None) -> None:
         """Raises `ValueError` if `memory` is missing, or given to a layer that does not use it."""
@@ -229,12 +230,12 @@ class Decoder(Encoder):
         if memory is not None:
             given, mask = {"memory": memory}, memory_padding_mask
             mask = ops.ones(ops.shape(memory)[:2], "bool") if mask is None else mask
-        caches = [layer.init_cache(size, **given) for layer in self.layers]
-        beam, sentence, shared = map(list, zip(*caches, strict=True))
+        caches = (layer.init_cache(size, **given) for layer in self.layers)
+        layers = Cache.join(dict(enumerate(caches)))
         return Cache(
-            {"slots": size.slots(), "layers": beam},
-            {"layers": sentence, "memory_padding_mask": mask},
-            {"layers": shared} | ({"grows": ()} if max_length is None else {}),
+            {"layers": layers.beam, "slots": size.slots()},
+            {"layers": layers.sentence, "memory_padding_mask": mask},
+            {"layers": layers.shared} | ({"grows": ()} if max_length is None else {}),
         )
 
     def prefill(self, cache: Cache, x: Tensor, padding_mask: Mask) -> Cache:
@@ -287,11 +288,11 @@ class Decoder(Encoder):
         return self.normalize(ops.reshape(x, (-1, width))), cache, weights
 
     def _apply_step(self, x: Tensor, cache: Cache, step: DecodingStep) -> tuple[Any, Cache, Any]:
-        caches, weights = [], None
-        for layer, *own in zip(self.layers, *(part["layers"] for part in cache), strict=True):
-            x, updated, *others = layer.step(x, Cache(*own), step)
+        parts, weights = Cache(*(part["layers"] for part in cache)).parts(), None
+        for i, layer in enumerate(self.layers):
+            x, parts[i], *others = layer.step(x, parts[i], step)
             weights = others[0] if others else None
-            caches.append(updated)
-        beam, sentence, _ = map(list, zip(*caches, strict=True))
-        beam, sentence = {**cache.beam, "layers": beam}, {**cache.sentence, "layers": sentence}
+        layers = Cache.join(parts)
+        beam = {**cache.beam, "layers": layers.beam}
+        sentence = {**cache.sentence, "layers": layers.sentence}
         return x, cache._replace(beam=beam, sentence=sentence), weights

@@ -215,7 +215,7 @@ class Encoder(ConfiguredLayer):
     ) -> None:
         super().__init__(**{name: options.pop(name) for name in BASE_ARGUMENTS & options.keys()})
         self.num_layers, self.layer = num_layers, registered(layer)
-        pattern, names = options.get("attention_pattern"), self.layer_class.argument_names()
+        pattern, names = options.get("attention_pattern") or None, self.layer_class.argument_names()
         # Those that only a layer class of the user's has.
         self.own_options = {x: options.pop(x) for x in options.keys() - {*names}}
         options |= {"d_model": d_model, "num_heads": num_heads, "d_ff": d_ff}

@@ -41,7 +41,7 @@ def test_keys_and_values_are_in_the_slots_that_they_were_written_to(max_length):
     """Two positions, in a cache that is extended between them."""
     generator = np.random.default_rng(0)
     keys, values = (generator.normal(size=(2, B * H, N, d)).astype("float32") for d in (K, K_V))
-    cache = CacheSize(B, N, max_length).key_values(H, K, K_V, "float32")
+    cache = CacheSize(B, N, max_length).empty_cache(H, K, K_V, "float32").sentence
     for position in range(2):
         if position == 1:
             (cache, *others), rest = extended([(cache, keys), ()], N)
