@@ -216,7 +216,7 @@ class Encoder(ConfiguredLayer):
         super().__init__(**{name: options.pop(name) for name in BASE_ARGUMENTS & options.keys()})
         self.num_layers, self.layer = num_layers, registered(layer)
         pattern, names = options.get("attention_pattern") or None, self.layer_class.argument_names()
-        # Those that only a layer class of the user's has.
+        # Those that only a layer of the user's has.
         self.own_options = {x: options.pop(x) for x in options.keys() - {*names}}
         options |= {"d_model": d_model, "num_heads": num_heads, "d_ff": d_ff}
         patterns = cycle(pattern if isinstance(pattern, list) else [pattern])
@@ -225,9 +225,11 @@ class Encoder(ConfiguredLayer):
             self._new_layer(f"{self.prefix}_layer_{i}", {**options, "attention_pattern": each})
             for i, each in zip(range(1, num_layers + 1), patterns, strict=False)
         )
-        usual = self.layers[0] if layer is None else self.layer_class(**options, name="usual")
+        # Without a width, this layer makes no sublayers.
+        usual = self.layer_class(**{**options, "d_model": None, "name": "options"})
         for option in names:
             setattr(self, option, getattr(usual, option))
+        self.d_model = d_model
         self.attention_pattern = pattern
         self.norm: Any = None
         if self.norm_first:
