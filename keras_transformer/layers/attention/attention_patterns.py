@@ -23,7 +23,7 @@ def new_attention_pattern(name: Any, window: int | None) -> Any:
 
     `window` is the window, stride or block size in tokens, for patterns that have one.
     """
-    name = name or None
+    name = None if name == [] else name
     names = name if isinstance(name, list) else [name]
     classes = [each and ATTENTION_PATTERNS[each][0] for each in names]
     if any(each and each.needs_window for each in classes) != (window is not None):

@@ -68,6 +68,7 @@ def update_cache(
     start = 0 if step.position is None else step.prompt_length + step.position * tokens
     key, value = (ops.reshape(x, (-1, *ops.shape(x)[2:])) for x in (key, value))
     own = cache.sentence.write(key, value, start)
-    keys = ops.swapaxes(own.key, -1, -2) if isinstance(own, FixedKeyValues) else own.key
-    keys, values = (ops.reshape(x, (*heads, *ops.shape(x)[1:])) for x in (keys, own.value))
+    keys, values = (ops.reshape(x, (*heads, *ops.shape(x)[1:])) for x in own)
+    if isinstance(own, FixedKeyValues):
+        keys = ops.swapaxes(keys, -1, -2)  # Attention reverses this, so it costs nothing.
     return cache._replace(sentence=own), keys, values
