@@ -88,6 +88,12 @@ def test_the_program_of_the_tensorflow_tutorial_has_the_lines_that_its_page_says
     assert lines <= 25 and f"| all, without blank lines | {lines} | 502 |" in page.read_text()
 
 
+@pytest.mark.parametrize("page", ["own-block.md", "gated-cross-attention.md"])
+def test_the_program_with_a_layer_of_ones_own_is_short(page):
+    program = "".join(blocks(ROOT / "docs" / "how-to" / page, "python"))
+    assert len([line for line in program.splitlines() if line]) <= 60
+
+
 @pytest.mark.slow
 @pytest.mark.each_backend
 def test_the_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch):

@@ -43,7 +43,7 @@ _GPT2: dict[str, Any] = {
     "use_bias": True,
     "tie_word_embeddings": True,
     **dict.fromkeys(("num_kv_heads", "attention_soft_cap", "logits_soft_cap", "d_k", "d_v")),
-    "qk_norm": False,
+    **{"qk_norm": False, "decoder_layer": None},
 }
 
 Pairs = list[tuple[Any, Any]]  # a weight of the package, and the same weight of KerasHub

@@ -10,39 +10,15 @@ from support.language_models import (
     LAYERS,
     LONGEST,
     VARIANTS,
-    V,
+    assert_steps_equal_call,
     new_model,
-    next_logits,
     prompts_of,
     small_model,
 )
 
 from keras_transformer import LanguageModel, MaskedCrossentropy, SlicedLogitsTrainer, search
 
-N, STEPS = 3, 4
-LENGTHS = [5, 1, 3]
-
-
-def assert_steps_equal_call(model, tolerance=1e-5):
-    """Hypotheses change places, and a prompt leaves the batch, before the cache is extended."""
-    prompts, source_ids = prompts_of(model, LENGTHS)
-    beams = np.random.default_rng(3).integers(1, V, (len(prompts), N, STEPS)).astype("int32")
-    cache, order, rows = model.init_cache(source_ids, 2, beam_size=N), [2, 0, 0], [2, 0]
-    for position in range(STEPS):
-        if position == 2:
-            beams = np.concatenate([beams[:, order, :2], beams[:, :, 2:]], axis=-1)[rows]
-            prompts = [prompts[row] for row in rows]
-            cache = cache.reorder(keras.ops.convert_to_tensor([order] * len(LENGTHS), "int32"))
-            cache = cache.take_sentences(keras.ops.convert_to_tensor(rows), len(LENGTHS))
-            cache = model.extend_cache(cache, STEPS)
-        # The tokens at position 0 are bos, which the model does not read.
-        before = beams[:, :, position - 1] if position else np.full(beams.shape[:2], -1, "int32")
-        logits, cache = model.step(before, cache, position)
-        assert keras.backend.standardize_dtype(logits.dtype) == "float32"
-        for row, prompt in enumerate(prompts):
-            for n in range(N if position else 1):
-                expected = next_logits(model, [*prompt, *beams[row, n, :position]])
-                np.testing.assert_allclose(to_numpy(logits[row, n]), expected, atol=tolerance)
+STEPS = 4
 
 
 @pytest.mark.parametrize("variant", most_once(VARIANTS, "llama"))

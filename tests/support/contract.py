@@ -59,7 +59,7 @@ def randomize(layer: Any, seed: int = 0, shape: Any = None) -> Any:
             value = 1 + noise / 5
         elif weight.name == "moving_variance":
             value = 8 * np.exp(noise)
-        elif len(weight.shape) == 1:
+        elif len(weight.shape) <= 1:
             value = noise / 5
         else:
             value = noise * weight.shape[0 if weight.name == "kernel" else -1] ** -0.5

@@ -4,7 +4,7 @@ import numpy as np
 from keras import ops
 from support.contract import to_numpy
 
-from keras_transformer.layers.attention.cache import Cache, empty_slots, take_slots
+from keras_transformer.layers.attention.cache import Cache, CacheSize, take_slots
 
 N, H = 3, 2
 
@@ -22,7 +22,7 @@ def test_sentences_are_taken_with_all_their_rows():
 
 
 def test_the_mask_follows_hypotheses_that_changed_places():
-    slots, _ = take_slots(empty_slots(1, 2, 3), 0, 1)
-    slots, mask = take_slots(ops.flip(slots, axis=1), 1, 1)
+    slots, _ = take_slots(CacheSize(1, 2, 3).slots(), 0)
+    slots, mask = take_slots(ops.flip(slots, axis=1), 1)
     # Slots of the first position, then of the second; the third is empty.
-    assert to_numpy(mask)[0].astype(int).tolist() == [[0, 1, 1, 0, 0, 0], [1, 0, 0, 1, 0, 0]]
+    assert to_numpy(mask)[0, 0].astype(int).tolist() == [[0, 1, 1, 0, 0, 0], [1, 0, 0, 1, 0, 0]]

@@ -90,6 +90,15 @@ def test_each_sequence_may_have_an_offset_of_its_own(name):
     assert np.isfinite(to_numpy(encoding(x, offset=offset - 5))).all()  # positions of padding
 
 
+def test_each_sequence_may_be_rotated_from_a_position_of_its_own():
+    rotary, starts = RotaryPositionalEncoding(), [-3, 8]
+    heads = np.random.default_rng(0).normal(size=(B, H, T, 6)).astype("float32")
+    found = rotary.rotate(heads, ops.convert_to_tensor(starts)[:, None])
+    for row, start in enumerate(starts):
+        expected = to_numpy(rotary.rotate(heads[row], start))
+        np.testing.assert_allclose(to_numpy(found[row]), expected, atol=1e-6)
+
+
 @pytest.mark.once
 def test_every_name_makes_an_encoding_with_the_sizes_that_it_needs():
     sizes = {"max_length": LENGTH, "num_heads": H}

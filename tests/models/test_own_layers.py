@@ -1,0 +1,160 @@
+"""Layers of one's own in stacks and models: those of two pages, and others."""
+
+import re
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+from support.cases import once
+from support.contract import Subclassed, assert_copies_are_equal, randomize, to_numpy
+from support.language_models import assert_steps_equal_call, new_model
+
+from keras_transformer import Transformer
+from keras_transformer.layers import Cache, Decoder, DecoderLayer, Encoder, EncoderLayer
+
+B, N, S, T, H, D, F, V = 2, 2, 7, 5, 3, 12, 11, 17
+PAGES = Path(__file__).parents[2] / "docs" / "how-to"
+
+
+def of_page(page, name):
+    """The class that the first program of a page defines."""
+    program = re.search(r"^```python\n(.*?)^```", (PAGES / page).read_text("utf-8"), re.M | re.S)
+    namespace: dict = {"__name__": "page"}
+    exec(compile(program[1], page, "exec"), namespace)
+    return namespace[name]
+
+
+GatedBlock = of_page("own-block.md", "GatedBlock")
+GatedDecoderLayer = of_page("gated-cross-attention.md", "GatedDecoderLayer")
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Summing(keras.layers.Layer):
+    """Its state is no keys and values: the sum of all tokens so far, one for each hypothesis."""
+
+    def __init__(self, factor=1.0, **kwargs):
+        super().__init__(**kwargs)
+        self.factor = factor
+
+    def call(self, x):
+        return x + self.factor * ops.cumsum(x, axis=1)
+
+    def init_cache(self, size):
+        return Cache(beam=ops.zeros((size.batch, size.beam_size, D)))
+
+    def step(self, x, cache, step):
+        state = cache.beam + x
+        return x + self.factor * state, Cache(beam=state)
+
+
+@keras.saving.register_keras_serializable(package="tests")
+def wide_layer(d_model, **options):
+    return DecoderLayer(d_model, **{**options, "d_ff": 23, "use_memory": True})
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Pooling(keras.layers.Layer):
+    """Adds the mean of the real tokens. It has no `build`, and names no sizes but one."""
+
+    def __init__(self, d_model, **kwargs):
+        super().__init__(**kwargs)
+        self.dense = keras.layers.Dense(d_model, dtype=self.dtype_policy)
+
+    def call(self, x, padding_mask):
+        weights = ops.cast(padding_mask, x.dtype)[..., None]
+        mean = ops.sum(x * weights, axis=1, keepdims=True) / ops.sum(weights, 1, keepdims=True)
+        return x + self.dense(mean)
+
+
+def pairs():
+    generator = np.random.default_rng(3)
+    source_ids, target_ids = (generator.integers(1, V, (B, n)).astype("int32") for n in (S, T))
+    source_ids[0, 4:] = 0
+    return {"source_ids": source_ids, "target_ids": target_ids}
+
+
+@pytest.mark.parametrize(
+    "changes", [{"position_encoding": "rotary", "num_heads": 2, "d_model": 12}]
+)
+def test_a_block_of_ones_own_continues_prompts_as_it_reads_the_whole_text(changes):
+    assert_steps_equal_call(new_model(decoder_layer=GatedBlock, **changes))
+
+
+@pytest.mark.parametrize(
+    "layer, options, max_length",
+    [
+        (GatedDecoderLayer, {}, T - 2),
+        (GatedDecoderLayer, {"norm_first": True, "num_kv_heads": 1}, None),
+        *once((wide_layer, {}, T), (Summing, {"use_memory": False, "factor": 0.3}, T - 2)),
+    ],
+)
+def test_layers_of_ones_own_decode_what_they_compute_at_once(layer, options, max_length):
+    """Hypotheses change places after each step; the last two steps may have a longer cache."""
+    generator, given = np.random.default_rng(1), {}
+    if options.get("use_memory", True):
+        memory = generator.normal(size=(B, S, D)).astype("float32")
+        given = {"memory": memory, "memory_padding_mask": np.arange(S) < np.array([[4], [S]])}
+    decoder = Decoder(2, D, H, F, layer=layer, **options)
+    decoder.build((B, T, D), (B, S, D) if given else None)
+    randomize(decoder)
+    cache, path = decoder.init_cache(B, N, max_length, **given), np.zeros((B, N, T, D), "float32")
+    of_beams = {name: np.repeat(x, N, axis=0) for name, x in given.items()}
+    for position in range(T):
+        if position == max_length:
+            cache = decoder.extend_cache(cache, T)
+        path[:, :, position] = generator.normal(size=(B, N, D))
+        expected = to_numpy(decoder(path.reshape(B * N, T, D), **of_beams))[:, position]
+        token = ops.convert_to_tensor(path[:, :, position].reshape(-1, D))
+        output, cache, _ = decoder.step(token, cache, position)
+        np.testing.assert_allclose(to_numpy(output), expected, atol=1e-5)
+        cache, path = cache.reorder(ops.convert_to_tensor([[1, 1]] * B, "int32")), path[:, [1, 1]]
+
+
+def test_a_model_with_layers_of_ones_own_is_saved_and_loaded(tmp_path):
+    sizes = {"num_layers": 2, "d_model": D, "num_heads": H, "d_ff": F}
+    model = Transformer(V, **sizes, encoder_layer=Pooling, decoder_layer=GatedDecoderLayer)
+    randomize(model).save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
+    np.testing.assert_array_equal(to_numpy(loaded(pairs())), to_numpy(model(pairs())))
+    assert loaded.get_config() == model.get_config()
+    types = {type(x) for x in (*loaded.encoder.layers, *loaded.decoder.layers)}
+    assert types == {Pooling, GatedDecoderLayer}
+
+
+@pytest.mark.once
+def test_a_stack_with_layers_of_ones_own_is_saved_with_their_options(tmp_path):
+    x = np.random.default_rng(0).normal(size=(B, T, D)).astype("float32")
+    stack = Decoder(2, D, H, F, layer=Summing, factor=0.3, norm_first=True)
+    assert_copies_are_equal(Subclassed(stack), {"x": x}, tmp_path)
+    assert stack.get_config()["layer"] == "tests>Summing" and stack.get_config()["factor"] == 0.3
+    assert [layer.factor for layer in Decoder.from_config(stack.get_config()).layers] == [0.3] * 2
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "use, message",
+    [
+        (lambda: Decoder(1, D, H, F, layer=Summing, fator=0.3), "fator"),
+        (lambda: Encoder(1, D, H, F, d_fff=3), "d_fff"),
+        (lambda: Encoder(1, layer=Summing)(np.zeros((1, 2, D)), padding_mask=[[True]]), "padding_"),
+        (lambda: Decoder.from_config({"layer": "tests>Lost"}), "Could not locate .*tests>Lost"),
+        (
+            lambda: Encoder.from_config(Encoder(1, D, layer=lambda d_model: None).get_config()),
+            "Could not locate .*<lambda>",
+        ),
+        (lambda: Encoder.from_config({"layer": "load_model"}), "Could not locate .*load_model"),
+    ],
+)
+def test_refusals(use, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        use()
+
+
+@pytest.mark.once
+def test_a_class_of_the_package_is_the_default():
+    x = np.random.default_rng(0).normal(size=(B, T, D)).astype("float32")
+    stacks = [Encoder(2, D, H, F, layer=layer) for layer in (None, EncoderLayer)]
+    outputs = [to_numpy(randomize(stack, shape=(B, T, D))(x)) for stack in stacks]
+    np.testing.assert_array_equal(*outputs)
