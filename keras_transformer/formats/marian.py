@@ -1,4 +1,4 @@
-"""Reads models of Marian: `.npz`, and `.bin` with float32 weights. OPUS-MT publishes the former.
+"""Reads models of Marian: `.npz`, which OPUS-MT publishes, and `.bin`, which Firefox has.
 
 Hugging Face and CTranslate2 convert such models with other sinusoids; here they are Marian's.
 """
@@ -25,11 +25,11 @@ from keras_transformer.recipe.files import parse_yaml
 _OUTPUT = "decoder_ff_logit_out_W"
 _ACTIVATIONS = {"relu": "relu", "swish": "silu", "gelu": "gelu"}
 _POST_NORM = {"transformer-preprocess": "", "transformer-postprocess": "dan"}
+_DECODER_LAYERS = {"self-attention": {}, "rnn": {"dec-cell": "ssru"}}
 _PRE_NORM = {"transformer-postprocess": "da", "transformer-postprocess-top": "n"}
 # Settings that change the network, but not its weights, and what they are in a `Transformer`.
 _NEEDED: dict[str, Any] = {
     "type": "transformer",
-    "transformer-decoder-autoreg": "self-attention",
     "transformer-disable-position-embeddings": False,
     "transformer-alibi-shift": False,
     "right-left": False,
