@@ -38,3 +38,6 @@ Shape: TypeAlias = tuple[Any, ...]
 
 # An initializer or a regularizer, its name or its config.
 Rule: TypeAlias = str | dict[str, Any] | Callable[..., Any] | None
+
+# A class of layers, a function that returns a new layer, or the name that one has in Keras.
+LayerMaker: TypeAlias = Callable[..., Any] | str | None

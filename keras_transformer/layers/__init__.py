@@ -6,6 +6,8 @@ from keras_transformer.layers.attention.attention_patterns import (
     FullAttention,
     LocalAttention,
 )
+from keras_transformer.layers.attention.cache import Cache
+from keras_transformer.layers.attention.decoding_step import update_cache
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.attention.scaled_dot_product_attention import (
     SelfAttention,
@@ -30,6 +32,7 @@ from keras_transformer.layers.token_embedding import TokenEmbedding
 __all__ = [
     "ALiBiPositionalEncoding",
     "AttentionPattern",
+    "Cache",
     "Decoder",
     "DecoderLayer",
     "Dropout",
@@ -54,4 +57,5 @@ __all__ = [
     "padding_mask",
     "record_attention",
     "scaled_dot_product_attention",
+    "update_cache",
 ]

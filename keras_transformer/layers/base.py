@@ -269,6 +269,29 @@ def check_lora_is_kept(model: keras.Model) -> None:
             )
 
 
+def registered(maker: Any) -> Any:
+    """Returns the class or function that is registered under a name, and others unchanged."""
+    if not isinstance(maker, str):
+        return maker
+    # Without a module, Keras finds nothing but what a program registers.
+    config = {"module": None, "class_name": "function", "config": maker}
+    return keras.saving.deserialize_keras_object({**config, "registered_name": maker})
+
+
+def taken_arguments(maker: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, Any]:
+    """Returns those of `arguments` that a class of layers, or a function, names.
+
+    With `**`, a function takes all, and a class those of every Keras layer and of base classes.
+    """
+    parameters = inspect.signature(maker).parameters
+    names = {*parameters}
+    if any(x.kind is x.VAR_KEYWORD for x in parameters.values()):
+        names |= BASE_ARGUMENTS if isinstance(maker, type) else arguments.keys()
+    if isinstance(maker, type) and issubclass(maker, StoresArguments):
+        names |= {*maker.all_arguments()}
+    return {name: value for name, value in arguments.items() if name in names}
+
+
 def given_mask(*masks: Mask | None) -> Mask | None:
     """Returns the first of the masks that is not None, otherwise None.
 
@@ -276,6 +299,15 @@ def given_mask(*masks: Mask | None) -> Mask | None:
     as `x`, is the only tensor, otherwise `x_mask`.
     """
     return next((mask for mask in masks if mask is not None), None)
+
+
+def on_rows(function: Callable[[Tensor], Any], x: Tensor) -> Any:
+    """Applies a function of tokens to `(B, T, D)` as to one matrix.
+
+    TensorFlow would multiply the tokens of each sentence on their own.
+    """
+    y = function(ops.reshape(x, (-1, x.shape[-1])))
+    return ops.reshape(y, (*ops.shape(x)[:2], y.shape[-1]))
 
 
 def dense_options(layer: keras.layers.Layer) -> dict[str, Any]:

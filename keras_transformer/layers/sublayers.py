@@ -22,9 +22,9 @@ feed_forward = FEED_FORWARDS.register
 
 
 def new_feed_forward(activation: str, **options: Any) -> Any:
-    """Creates the network of a registered name, otherwise a `FeedForward` with an activation."""
+    """Creates the network of a registered name, or a `FeedForward` with an object of Keras."""
     plain = FeedForward, {"activation": activation}
-    network, arguments = FEED_FORWARDS.get(activation, plain)
+    network, arguments = FEED_FORWARDS[activation] if isinstance(activation, str) else plain
     return network(**arguments, **options)
 
 
@@ -83,6 +83,11 @@ class FeedForward(ConfiguredLayer):
 
     def call(self, x: Tensor) -> Any:
         return self.outer(self.inner(x))
+
+
+# The names of Keras's activations, and one more.
+_NAMES = {"gelu_approximate", *dir(keras.activations)} - {"get", "serialize", "deserialize"}
+FEED_FORWARDS.update({x: (FeedForward, {"activation": x}) for x in sorted(_NAMES) if x[0] != "_"})
 
 
 @feed_forward("swiglu", activation="silu")

@@ -180,7 +180,7 @@ class ConfiguredModel(
 
 def _serialized(value: Any) -> Any:
     if not isinstance(value, keras.Model):
-        return value
+        return keras.saving.get_registered_name(value) if callable(value) else value
     serialized = keras.saving.serialize_keras_object(value)
     serialized["config"].pop("changes", None)  # the changes of the outer model contain them
     return serialized

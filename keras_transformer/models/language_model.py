@@ -5,12 +5,12 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer._backend.types import Ids, Size, Tensor
+from keras_transformer._backend.types import Ids, LayerMaker, Size, Tensor
 from keras_transformer.errors import check_sizes
 from keras_transformer.layers import Decoder, Dropout, TokenEmbedding, padding_mask
 from keras_transformer.layers.attention.attention_patterns import new_attention_pattern
 from keras_transformer.layers.attention.cache import Cache
-from keras_transformer.layers.normalization import takes_padding_mask
+from keras_transformer.layers.normalization import NORMALIZATIONS, takes_padding_mask
 from keras_transformer.layers.positions.positional_encoding import new_position_encoding, positions
 from keras_transformer.models.base import check_pad_id
 from keras_transformer.models.token_predictor import TokenPredictor
@@ -22,7 +22,8 @@ class LanguageModel(TokenPredictor):
 
     The defaults are those of GPT-2 with 124M parameters: pre-norm, GELU, learned positions, and one
     matrix for embedding and output projection. Weights are drawn from N(0, 0.02²). The weights of
-    the projections that end in a residual connection are then divided by sqrt(2 num_layers).
+    the projections that end in a residual connection are then divided by sqrt(2 num_layers), if the
+    layers are not your own (`decoder_layer`).
 
     `Generator` continues texts by beam search or sampling. In `search`, `source_ids` are prompts:
     the model reads each prompt in one pass, and the hypotheses are continuations.
@@ -50,6 +51,7 @@ class LanguageModel(TokenPredictor):
             attention_soft_cap, dtype: See `Transformer`.
         d_k, d_v: See `EncoderLayer`.
         max_wavelength: See `RotaryPositionalEncoding`. Defaults to 10,000.
+        decoder_layer: See `layer` of `Decoder`. Defaults to None.
         logits_soft_cap: See `soft_cap` of `TokenEmbedding`. Defaults to None.
 
     Call arguments:
@@ -96,6 +98,7 @@ class LanguageModel(TokenPredictor):
         d_k: int | None = None,
         d_v: int | None = None,
         max_wavelength: float = 10_000.0,
+        decoder_layer: LayerMaker = None,
         dtype: str | keras.DTypePolicy | None = None,
         **kwargs: Any,
     ) -> None:
@@ -132,18 +135,18 @@ class LanguageModel(TokenPredictor):
             "attention_pattern": new_attention_pattern(attention_pattern, attention_window),
             "dtype": policy,
         }
-        decoder = Decoder(use_memory=False, name="decoder", **options)
+        decoder = Decoder(use_memory=False, layer=decoder_layer, name="decoder", **options)
         token_ids = keras.Input((None,), dtype="int32", name="token_ids")
         x = encoding(embedding(ops.maximum(token_ids, 0)))  # The id of padding may be -1.
         x = Dropout(dropout_rate, dtype=policy, name="embedding_dropout")(x)
         # `decoder.call` makes each layer a node of the graph. Saved weights require these nodes.
-        norm = decoder.layers[0].feed_forward_residual.norm.__class__
+        is_masked = takes_padding_mask(NORMALIZATIONS[normalization][0])
         states = decoder.call(
-            x, padding_mask=padding_mask(token_ids, pad_id) if takes_padding_mask(norm) else None
+            x, padding_mask=padding_mask(token_ids, pad_id) if is_masked else None
         )
         decoder.built = True  # or `train_on_batch` would try to build it again
         super().__init__(token_ids, embedding(states, reverse=True), **kwargs)
-        for layer in decoder.layers:
+        for layer in () if decoder_layer else decoder.layers:
             for last in (layer.self_attention.output_projection, layer.feed_forward.outer):
                 last.kernel.assign(last.kernel * (2 * num_layers) ** -0.5)
 

@@ -5,12 +5,12 @@ from typing import Any, Self
 import keras
 from keras import ops
 
-from keras_transformer._backend.types import Ids, Size
+from keras_transformer._backend.types import Ids, LayerMaker, Size
 from keras_transformer.architectures import register_architecture
 from keras_transformer.layers import Decoder, Dropout, Encoder, EncoderLayer, padding_mask
 from keras_transformer.layers.attention.attention_patterns import new_attention_pattern
 from keras_transformer.layers.attention.cache import Cache
-from keras_transformer.layers.normalization import takes_padding_mask
+from keras_transformer.layers.normalization import NORMALIZATIONS, takes_padding_mask
 from keras_transformer.layers.positions.positional_encoding import new_position_encoding
 from keras_transformer.models.seq2seq import Seq2Seq, ids_inputs, token_embeddings
 
@@ -68,6 +68,7 @@ class Transformer(Seq2Seq):
         use_logits_bias: Whether a learned bias is added to the logits. Defaults to False.
         use_bias: See `EncoderLayer`.
         num_kv_heads, qk_norm, attention_soft_cap: See `MultiHeadAttention`.
+        encoder_layer, decoder_layer: See `layer` of `Encoder` and `Decoder`. Default to None.
         dtype: Dtype policy of all layers. Defaults to the global policy.
 
     Call arguments:
@@ -113,6 +114,8 @@ class Transformer(Seq2Seq):
         num_kv_heads: int | None = None,
         qk_norm: bool = False,
         attention_soft_cap: float | None = None,
+        encoder_layer: LayerMaker = None,
+        decoder_layer: LayerMaker = None,
         dtype: str | keras.DTypePolicy | None = None,
         **kwargs: Any,
     ) -> None:
@@ -128,10 +131,10 @@ class Transformer(Seq2Seq):
             "position_encoding": source_positions.for_attention(),
             "dtype": policy,
         }
-        encoder = Encoder(num_layers, name="encoder", **options)
+        encoder = Encoder(num_layers, layer=encoder_layer, name="encoder", **options)
         decoder_depth = num_layers if num_decoder_layers is None else num_decoder_layers
         options["position_encoding"] = positions.for_attention()
-        decoder = Decoder(decoder_depth, name="decoder", **options)
+        decoder = Decoder(decoder_depth, layer=decoder_layer, name="decoder", **options)
         source_embedding, target_embedding = token_embeddings(
             vocabulary_size,
             target_vocabulary_size,
@@ -151,8 +154,8 @@ class Transformer(Seq2Seq):
         memory = encoder.call(x, padding_mask=source_mask)
         y = dropout(positions(target_embedding(target_ids)))
         # Padding at the end of the target needs a mask only for the statistics of some norms.
-        norm = decoder.layers[0].feed_forward_residual.norm.__class__
-        target_mask = padding_mask(target_ids, pad_id) if takes_padding_mask(norm) else None
+        is_masked = takes_padding_mask(NORMALIZATIONS[normalization][0])
+        target_mask = padding_mask(target_ids, pad_id) if is_masked else None
         states = decoder.call(y, memory, target_mask, memory_padding_mask=source_mask)
         encoder.built = decoder.built = True  # or `train_on_batch` would try to build them again
         logits = target_embedding(states, reverse=True)

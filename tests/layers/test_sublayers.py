@@ -173,5 +173,5 @@ def test_a_feed_forward_network_of_ones_own_is_named_in_a_recipe(monkeypatch):
     networks = [x.layers[0].feed_forward for x in (model.encoder, model.decoder)]
     assert [type(x) for x in networks] == [SquaredRelu] * 2
     assert not [x.path for x in model.weights if x.name == "bias"]
-    with pytest.raises(ValueError, match="swoglu"):
+    with pytest.raises(ValueError, match=r"'relu', .*'swiglu', .*activation='swoglu'"):
         Transformer(vocabulary_size=5, **sizes, activation="swoglu")

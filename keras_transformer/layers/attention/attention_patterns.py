@@ -23,13 +23,8 @@ def new_attention_pattern(name: Any, window: int | None) -> Any:
 
     `window` is the window, stride or block size in tokens, for patterns that have one.
     """
+    name = name or None
     names = name if isinstance(name, list) else [name]
-    known = [None, *ATTENTION_PATTERNS]
-    if not names or not all(each in known for each in names):
-        raise ValueError(
-            f"`attention_pattern` must be None, one of {known[1:]}, or a list of these. "
-            f"Received: attention_pattern={name!r}"
-        )
     classes = [each and ATTENTION_PATTERNS[each][0] for each in names]
     if any(each and each.needs_window for each in classes) != (window is not None):
         raise ValueError(

@@ -24,6 +24,15 @@ class Cache(NamedTuple):
         beam = keras.tree.map_structure(lambda x: take_columns(x, beams), self.beam)
         return self._replace(beam=beam)
 
+    @classmethod
+    def join(cls, parts: dict[Any, "Cache"]) -> "Cache":
+        """Returns one cache of the caches of several layers, for which `parts` is the reverse."""
+        return cls(*({name: part[i] for name, part in parts.items()} for i in range(3)))
+
+    def parts(self) -> dict[Any, "Cache"]:
+        """Returns the caches that `join` joined."""
+        return {x: Cache(self.beam[x], self.sentence[x], self.shared[x]) for x in self.beam}
+
     def take_sentences(self, rows: Ids, batch: int) -> "Cache":
         """Returns a cache with only the sentences at `rows`, int `(M,)`, of `batch` sentences."""
 
@@ -83,8 +92,7 @@ class FixedKeyValues(NamedTuple):
 
     Each position has N slots, one for the key and value of each hypothesis, which stay there when
     search reorders hypotheses (see `take_slots`). The shapes let XLA update them in place and
-    multiply them without transposing. In cross-attention, they are `(B, G, K, S)` and
-    `(B, G, S, K_v)`, with G heads of keys and values.
+    multiply them without transposing.
     """
 
     key: Any  # float `(B * G, K, L * N)`
@@ -125,42 +133,57 @@ class GrowingKeyValues(NamedTuple):
 KeyValues = FixedKeyValues | GrowingKeyValues
 
 
-def empty_key_values(
-    rows: Size, d_k: int, d_v: int, beam_size: Size, max_length: int | None, dtype: str
-) -> KeyValues:
-    """Returns B * G `rows` of keys and values for `max_length` positions, or that grow if None."""
-    if max_length is None:
-        empty = (ops.zeros((rows, 0, d), dtype) for d in (d_k, d_v))
-        return GrowingKeyValues(*map(of_unknown_shape, empty))
-    slots = max_length * beam_size
-    return FixedKeyValues(
-        ops.zeros((rows, d_k, slots), dtype), ops.zeros((rows, slots, d_v), dtype)
+class CacheSize(NamedTuple):
+    """The size of a decoding cache."""
+
+    batch: Size
+    """Number of sentences B."""
+    beam_size: Size
+    """Number of hypotheses N per sentence."""
+    max_length: int | None
+    """Number of positions L to decode. None: the cache grows by one position per step."""
+
+    def empty_cache(self, num_heads: int, d_k: int, d_v: int, dtype: str) -> Cache:
+        """Returns the empty cache of attention with G = `num_heads` heads of keys and values.
+
+        `d_k` and `d_v` are the widths of keys and values in each head.
+        """
+        rows = self.batch * num_heads
+        if self.max_length is None:
+            empty = (ops.zeros((rows, 0, d), dtype) for d in (d_k, d_v))
+            return Cache(sentence=GrowingKeyValues(*map(of_unknown_shape, empty)))
+        slots = self.max_length * self.beam_size
+        keys, values = ops.zeros((rows, d_k, slots), dtype), ops.zeros((rows, slots, d_v), dtype)
+        return Cache(sentence=FixedKeyValues(keys, values))
+
+    def slots(self) -> Any:
+        """Returns the initial `slots` for `take_slots`, int32 `(B, N, L)`, all -1."""
+        slots = ops.full((self.batch, self.beam_size, self.max_length or 0), -1, dtype="int32")
+        return of_unknown_shape(slots) if self.max_length is None else slots
+
+
+def extended(caches: Any, num_slots: int) -> Any:
+    """Appends empty slots to all keys and values in a nested structure."""
+    return keras.tree.traverse(
+        lambda x: x.extend(num_slots) if isinstance(x, KeyValues) else None, caches
     )
 
 
-def empty_slots(batch: Size, beam_size: Size, max_length: int | None) -> Any:
-    """Returns the initial `slots` for `take_slots`, int32 `(B, N, max_length or 0)`, all -1."""
-    slots = ops.full((batch, beam_size, max_length or 0), -1, dtype="int32")
-    return of_unknown_shape(slots) if max_length is None else slots
-
-
-def take_slots(slots: Tensor, position: Size, num_heads: int) -> tuple[Any, Any]:
+def take_slots(slots: Tensor, position: Size) -> tuple[Any, Any]:
     """Assigns slot n at `position`, an int or a 0-d int tensor, to hypothesis n.
 
     `slots`, int32 `(B, N, L)`, contains the number of the slot (see `FixedKeyValues`) that each
     hypothesis uses at each of L positions, or -1 where nothing is written yet. Search reorders
     `slots` with the hypotheses.
 
-    Returns the updated `slots`, and a bool mask `(B * H, N, L * N)`. Row n of the mask is True at
+    Returns the updated `slots`, and a bool mask `(B, 1, N, L * N)`. Row n of the mask is True at
     the slots that hypothesis n uses. Slot s of position p has the index p * N + s.
     """
     beams, length = ops.shape(slots)[1:]
     numbers = ops.arange(beams, dtype="int32")
     here = ops.arange(length, dtype="int32") == position
     slots = ops.where(here, numbers[:, None], slots)
-    mask = ops.reshape(slots[..., None] == numbers, (-1, 1, beams, length * beams))
-    mask = ops.tile(mask, (1, num_heads, 1, 1))
-    return slots, ops.reshape(mask, (-1, beams, length * beams))
+    return slots, ops.reshape(slots[..., None] == numbers, (-1, 1, beams, length * beams))
 
 
 def pad(x: Tensor, axis: int, count: int, value: int = 0) -> Any:

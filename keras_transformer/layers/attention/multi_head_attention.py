@@ -1,5 +1,6 @@
 """Computes multi-head attention."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -12,6 +13,8 @@ from keras_transformer.layers.attention.attention_patterns import (
     check_mask_length,
     sequence_start,
 )
+from keras_transformer.layers.attention.cache import Cache, CacheSize, KeyValues
+from keras_transformer.layers.attention.decoding_step import DecodingStep, update_cache
 from keras_transformer.layers.attention.scaled_dot_product_attention import (
     AttentionKind,
     both_masks,
@@ -20,7 +23,13 @@ from keras_transformer.layers.attention.scaled_dot_product_attention import (
     record_attention,
     scaled_dot_product_attention,
 )
-from keras_transformer.layers.base import ConfiguredLayer, Dense, dense_options, given_mask
+from keras_transformer.layers.base import (
+    ConfiguredLayer,
+    Dense,
+    dense_options,
+    given_mask,
+    on_rows,
+)
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.normalization import RMSNormalization
 from keras_transformer.layers.positions.positional_encoding import PositionalEncoding
@@ -215,14 +224,18 @@ class MultiHeadAttention(ConfiguredLayer):
         """Returns queries, keys and values as heads. Equal inputs are projected together."""
         layers = self.query_projection, self.key_projection, self.value_projection
         joined = joined_affine(query, layers) if query is key is value else None
-        if joined is None:
-            queries = self.split_heads(self.query_projection(query), self.d_k)
-            queries = self.normalize_and_rotate(queries, self.query_norm)
-            return queries, *self.project_key_value(key, value)
-        sizes = self.d_k, self.d_k, self.d_v
-        queries, keys, values = map(self.split_heads, joined, sizes)
+        if joined is not None:
+            return self._split(joined)
+        queries = self.split_heads(self.query_projection(query), self.d_k)
         queries = self.normalize_and_rotate(queries, self.query_norm)
-        return queries, self.normalize_and_rotate(keys, self.key_norm), values
+        return queries, *self.project_key_value(key, value)
+
+    def _split(self, projected: Sequence[Tensor], offset: Size = 0) -> tuple[Any, Any, Any]:
+        """Splits projected queries, keys and values into heads, normalizes and rotates them."""
+        sizes = self.d_k, self.d_k, self.d_v
+        queries, keys, values = map(self.split_heads, projected, sizes)
+        queries = self.normalize_and_rotate(queries, self.query_norm, offset)
+        return queries, self.normalize_and_rotate(keys, self.key_norm, offset), values
 
     def _repeat(self, *tensors: Tensor) -> list[Any]:
         """Repeats each head of keys or values `(B, G, S, K)` for the H / G heads of queries."""
@@ -289,6 +302,93 @@ class MultiHeadAttention(ConfiguredLayer):
         if use_causal_mask:
             mask = both_masks(mask, causal_mask(*shape))
         return mask if is_real is None else both_masks(mask, is_real), bias
+
+    def init_cache(self, size: CacheSize, memory: Tensor | None = None) -> Cache:
+        """Returns the cache for `step`: that of self-attention, or of attention to a `memory`."""
+        if memory is not None:  # Any number of queries can use these.
+            keys, values = self.project_key_value(memory, memory)
+            return Cache(sentence=(ops.swapaxes(keys, -1, -2), values))
+        own = size.empty_cache(self.num_kv_heads, self.d_k, self.d_v, self.compute_dtype)
+        return own._replace(shared=self._joined_projections())
+
+    def step(self, query: Tensor, cache: Cache, step: DecodingStep) -> tuple[Any, Cache, Any]:
+        """Attends from the tokens of a decoding step, `query` `(B, T, D)`, to what the cache holds.
+
+        Returns the output `(B, T, D)`, the updated cache, and the weights, `(B, H, T, S)`, or None
+        while prompts are read.
+        """
+        is_memory, bias = not isinstance(cache.sentence, KeyValues), None
+        if is_memory:
+            queries = self.split_heads(on_rows(self.query_projection, query), self.d_k)
+            queries = queries if self.query_norm is None else self.query_norm(queries)
+            (keys, values), mask = cache.sentence, step.memory_padding_mask[:, None, None, :]
+        elif step.position is None:  # `call` has fused kernels and attention patterns.
+            cache, *_ = update_cache(
+                cache, *self.project_key_value(query, query, step.offset), step
+            )
+            own = {"padding_mask": step.prompt_mask, "use_causal_mask": True}
+            return self(query, **own), cache, None
+        else:
+            queries, keys, values = self._split(self._joined(query, cache.shared), step.offset)
+            cache, keys, values = update_cache(cache, keys, values, step)
+            mask, bias = self._of_step(step)
+        options = {"key_is_transposed": is_memory, "score_bias": bias}
+        options |= {"use_scale": self.use_scale, "soft_cap": self.attention_soft_cap}
+        queries = self._group(queries)
+        heads, weights = scaled_dot_product_attention(queries, keys, values, mask, **options)
+        heads, weights = (self._ungroup(x, ops.shape(query)[1]) for x in (heads, weights))
+        output = on_rows(self.output_projection, self.join_heads(heads))
+        return output, cache, weights
+
+    def _joined(self, x: Tensor, joined: dict[str, Tensor]) -> list[Any]:
+        """Returns projected queries, keys and values, by one product if they are `joined`."""
+        layers = self.query_projection, self.key_projection, self.value_projection
+        if not joined:
+            return [on_rows(layer, x) for layer in layers]
+        projected = on_rows(lambda rows: ops.matmul(rows, joined["kernel"]), x)
+        if self.use_bias:
+            projected = projected + joined["bias"]
+        width = self.num_heads * self.d_k
+        end = width + self.num_kv_heads * self.d_k
+        # Not `ops.split`, which copies the indices to the device on PyTorch.
+        return [projected[..., :width], projected[..., width:end], projected[..., end:]]
+
+    def _of_step(self, step: DecodingStep) -> tuple[Any, Any]:
+        """Returns the mask of a step of hypotheses, and the score bias or None."""
+        mask, bias, size = step.mask, None, self.num_heads // self.num_kv_heads
+        if self.needs_positions:
+            own, start = step.prompt_mask, step.prompt_length
+            is_real = None if own is None else own[:, None, None, :]
+            keys = start + step.key_positions()
+            mask, bias = self.by_position(start + step.position, keys, is_real, mask)
+        if bias is not None:
+            times = ops.shape(mask)[2] if size > 1 else 1
+            bias = self._group(ops.tile(bias[None, :, None], (1, 1, times, 1)))
+        return ops.tile(mask, (1, 1, size, 1)) if size > 1 else mask, bias
+
+    def _group(self, heads: Tensor) -> Any:
+        """Reshapes `(B, H, T, K)` to `(B, G, H / G * T, K)`: rows of queries that share keys."""
+        batch, count, tokens, width = ops.shape(heads)
+        groups = self.num_kv_heads
+        return ops.reshape(heads, (batch, groups, count // groups * tokens, width))
+
+    def _ungroup(self, heads: Tensor, tokens: Size) -> Any:
+        """Reshapes `(B, G, H / G * T, K)` to `(B, H, T, K)`."""
+        batch, *_, width = ops.shape(heads)
+        return ops.reshape(heads, (batch, self.num_heads, tokens, width))
+
+    def _joined_projections(self) -> dict[str, Tensor]:
+        """Joins query, key and value projections, so that one matrix product computes all three.
+
+        The result has a `"kernel"` `(D, H * K + G * (K + K_v))`, and a `"bias"` if the projections
+        have biases. It is empty if they are quantized.
+        """
+        parts = self.query_projection, self.key_projection, self.value_projection
+        if any(part.quantization_config for part in parts):
+            return {}
+        names = ["kernel", "bias"] if self.use_bias else ["kernel"]
+        joined = {x: ops.concatenate([getattr(part, x) for part in parts], axis=-1) for x in names}
+        return {name: ops.cast(x, self.compute_dtype) for name, x in joined.items()}
 
     def split_heads(self, x: Tensor, size: int) -> Any:
         """Reshapes `(B, T, H * K)` to `(B, H, T, K)`, where K is `size`."""

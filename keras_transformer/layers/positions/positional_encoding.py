@@ -30,7 +30,10 @@ def new_position_encoding(
 
 
 def positions(length: Size, offset: Size = 0) -> Any:
-    """Returns int32 positions from `offset` on, `(length,)`, or `(B, length)` for `(B, 1)`."""
+    """Returns int32 positions from `offset` on, `(length,)`, or `(B, length)` for `(B, 1)`.
+
+    An `offset` `(length,)` is added to 0, 1, ..., `length` - 1.
+    """
     offset = offset if isinstance(offset, int) else ops.cast(offset, "int32")
     return ops.arange(length, dtype="int32") + offset
 
@@ -79,7 +82,10 @@ class PositionalEncoding(ConfiguredLayer):
         return input_shape
 
     def rotate(self, heads: Tensor, offset: Size = 0) -> Any:
-        """Rotates queries or keys, float `(..., T, K)`. The first has the position `offset`."""
+        """Rotates queries or keys, float `(B, H, T, K)`. The first has the position `offset`.
+
+        The `offset` can be an int tensor `(B, 1)`, as for `call`, or that of a `DecodingStep`.
+        """
         return heads
 
     def score_bias(self, distance: Tensor) -> Any:

@@ -39,6 +39,8 @@ class RotaryPositionalEncoding(PositionalEncoding):
         width = heads.shape[-1]
         shape = ops.shape(heads)
         angles = sinusoid_angles(shape[-2], width, offset, max_wavelength=self.max_wavelength)
+        if len(angles.shape) == 3:  # those of sentences, for all heads
+            angles = angles[:, None]
         pairs = ops.reshape(ops.cast(heads, "float32"), (*shape[:-1], width // 2, 2))
         even, odd = pairs[..., 0], pairs[..., 1]
         sine, cosine = ops.sin(angles), ops.cos(angles)

@@ -8,21 +8,10 @@ from keras import ops
 from keras_transformer._backend.gradient_checkpointing import checkpointable
 from keras_transformer._backend.types import Mask, Shape, Size, Tensor
 from keras_transformer.layers.attention.attention_patterns import FullAttention
-from keras_transformer.layers.attention.cache import (
-    Cache,
-    FixedKeyValues,
-    GrowingKeyValues,
-    empty_key_values,
-    empty_slots,
-    pad,
-    take_slots,
-)
-from keras_transformer.layers.attention.decoding_step import (
-    cross_attention_step,
-    fuse_projections,
-    self_attention_step,
-)
-from keras_transformer.layers.base import given_mask
+from keras_transformer.layers.attention.cache import Cache, CacheSize, extended, pad, take_slots
+from keras_transformer.layers.attention.decoding_step import DecodingStep
+from keras_transformer.layers.attention.scaled_dot_product_attention import causal_mask
+from keras_transformer.layers.base import given_mask, on_rows
 from keras_transformer.layers.stacks.encoder import Encoder, EncoderLayer
 
 
@@ -130,6 +119,35 @@ class DecoderLayer(EncoderLayer):
         x = self.transform(x, padding_mask)
         return (x, weights) if return_attention_weights else x
 
+    def init_cache(self, size: CacheSize, memory: Tensor | None = None) -> Cache:
+        """Returns the layer's part of the decoding cache, for sentences with this `memory`."""
+        self.check_memory(memory)
+        if not self.use_causal_mask:
+            raise ValueError("Only causal decoders have a cache. Received: use_causal_mask=False")
+        parts = {"self_attention": self.self_attention.init_cache(size)}
+        if memory is not None:
+            parts["cross_attention"] = self.cross_attention.init_cache(size, memory)
+        return Cache.join(parts)
+
+    def step(self, x: Tensor, cache: Cache, step: DecodingStep) -> tuple[Any, Cache, Any]:
+        """Computes what `call` computes for the tokens of a decoding step, `x` `(B, T, D)`.
+
+        Returns the output `(B, T, D)`, the updated cache, and the cross-attention weights, float
+        `(B, H, T, S)`, or None if `use_memory` is False.
+        """
+        parts, residual, weights = cache.parts(), self.self_attention_residual, None
+        attended, parts["self_attention"], _ = self.self_attention.step(
+            residual.enter(x), parts["self_attention"], step
+        )
+        x = residual(x, attended)
+        if self.use_memory:
+            residual = self.cross_attention_residual
+            attended, _, weights = self.cross_attention.step(
+                residual.enter(x), parts["cross_attention"], step
+            )
+            x = residual(x, attended)
+        return on_rows(self.transform, x), Cache.join(parts), weights
+
     def check_memory(self, memory: Tensor | None) -> None:
         """Raises `ValueError` if `memory` is missing, or given to a layer that does not use it."""
         if (memory is not None) != self.use_memory:
@@ -153,7 +171,10 @@ class Decoder(Encoder):
 
     Args:
         num_layers, d_model, num_heads, d_ff: See `Encoder`.
-        **options: Other arguments of `DecoderLayer`, as for `Encoder`.
+        layer: See `Encoder`. For decoding, the layers have `init_cache` and `step`, too, as
+            `DecoderLayer` has. Without memory, `init_cache` gets no `memory`. `step` may leave out
+            the attention weights. Defaults to None: `DecoderLayer`.
+        **options: Other arguments of the layers, as for `Encoder`.
 
     For call arguments, result and errors, see `DecoderLayer`. The returned attention weights are
     from the last layer.
@@ -165,10 +186,7 @@ class Decoder(Encoder):
     prefix = "decoder"
 
     def build(self, x_shape: Shape, memory_shape: Shape | None = None) -> None:
-        for layer in self.layers:
-            if not layer.built:
-                layer.build(x_shape, memory_shape)
-        super().build(x_shape)
+        self._build_layers(x_shape, *([] if memory_shape is None else [memory_shape]))
 
     def call(
         self,
@@ -204,33 +222,20 @@ class Decoder(Encoder):
 
         There are N = `beam_size` hypotheses per sentence and L = `max_length` positions to decode.
         If `max_length` is None, the cache grows by one position per step. For `memory` and
-        `memory_padding_mask`, see `DecoderLayer`. Only causal decoders have a cache: `beam` is for
-        `take_slots`, `sentence` has each layer's keys and values and the padding mask of the
-        memory, and `shared` has each layer's joined projections.
+        `memory_padding_mask`, see `DecoderLayer`. Only causal decoders have a cache. It contains
+        the cache of each layer, the padding mask of the memory, and the `slots` of `take_slots`.
         """
-        if not self.use_causal_mask:
-            raise ValueError("Only causal decoders have a cache. Received: use_causal_mask=False")
-        self.layers[0].check_memory(memory)
-        of_memory: list[Any] = [()] * self.num_layers
+        size, given = CacheSize(batch, beam_size, max_length), {}
+        mask: Any = ()
         if memory is not None:
-            for i, layer in enumerate(self.layers):  # any number of queries can use these
-                keys, values = layer.cross_attention.project_key_value(memory, memory)
-                of_memory[i] = FixedKeyValues(ops.swapaxes(keys, -1, -2), values)
-            if memory_padding_mask is None:
-                memory_padding_mask = ops.ones(ops.shape(memory)[:2], "bool")
-        attentions = [layer.self_attention for layer in self.layers]
-        size = beam_size, max_length
+            given, mask = {"memory": memory}, memory_padding_mask
+            mask = ops.ones(ops.shape(memory)[:2], "bool") if mask is None else mask
+        caches = (layer.init_cache(size, **given) for layer in self.layers)
+        layers = Cache.join(dict(enumerate(caches)))
         return Cache(
-            beam=empty_slots(batch, *size),
-            sentence={
-                "decoded": [
-                    empty_key_values(batch * x.num_kv_heads, x.d_k, x.d_v, *size, x.compute_dtype)
-                    for x in attentions
-                ],
-                "memory": of_memory,
-                "padding_mask": () if memory is None else memory_padding_mask,
-            },
-            shared=[fuse_projections(x) for x in attentions],
+            {"layers": layers.beam, "slots": size.slots()},
+            {"layers": layers.sentence, "memory_padding_mask": mask},
+            {"layers": layers.shared} | ({"grows": ()} if max_length is None else {}),
         )
 
     def prefill(self, cache: Cache, x: Tensor, padding_mask: Mask) -> Cache:
@@ -240,26 +245,24 @@ class Decoder(Encoder):
         have no cross-attention. The prompts `x`, float `(B, P, D)`, are padded at the beginning,
         and `padding_mask`, bool `(B, P)`, is True for real tokens.
         """
-        length, written = ops.shape(x)[1], []
-        for layer, own in zip(self.layers, cache.sentence["decoded"], strict=True):
-            entered = layer.self_attention_residual.enter(x)
-            # The first step has position 0. Only differences of positions have an effect.
-            heads = layer.self_attention.project_key_value(entered, entered, offset=-length)
-            keys, values = (ops.reshape(x, (-1, *ops.shape(x)[2:])) for x in heads)
-            written.append(own.extend(length).write(keys, values, 0))
-            if layer is not self.layers[-1]:
-                x = layer(x, padding_mask=padding_mask)
-        prompt = {"decoded": written, "prompt_mask": padding_mask}
-        return cache._replace(sentence={**cache.sentence, **prompt})
+        (batch, length), slots = ops.shape(x)[:2], ops.shape(cache.beam["slots"])
+        layers = extended(cache.sentence["layers"], length)
+        sentence = {**cache.sentence, "layers": layers, "prompt_mask": padding_mask}
+        unused = slots[1] * slots[2]
+        is_real = ops.concatenate([padding_mask, ops.zeros((batch, unused), "bool")], axis=1)
+        mask = ops.logical_and(causal_mask(length, length + unused), is_real[:, None])[:, None]
+        # The first step has position 0. Only differences of positions have an effect.
+        step = DecodingStep(mask, -length, None, padding_mask)
+        return self._apply_step(x, cache._replace(sentence=sentence), step)[1]
 
     def extend_cache(self, cache: Cache, max_length: int) -> Cache:
         """Returns a cache with the same contents, but with room for `max_length` positions."""
-        beams, length = cache.beam.shape[1:]
+        slots = cache.beam["slots"]
+        beams, length = slots.shape[1:]
         added = max_length - length
-        decoded = [own.extend(added * beams) for own in cache.sentence["decoded"]]
-        return cache._replace(
-            beam=pad(cache.beam, 2, added, -1), sentence={**cache.sentence, "decoded": decoded}
-        )
+        layers = extended(cache.sentence["layers"], added * beams)
+        beam = {**cache.beam, "slots": pad(slots, 2, added, -1)}
+        return cache._replace(beam=beam, sentence={**cache.sentence, "layers": layers})
 
     def step(self, x: Tensor, cache: Cache, position: Size) -> tuple[Tensor, Cache, Tensor | None]:
         """Decodes one new token per hypothesis, whose vectors are `x`, float `(B * N, D)`.
@@ -268,36 +271,28 @@ class Decoder(Encoder):
         that of the new tokens. Returns the output `(B * N, D)`, the updated cache, and the last
         layer's cross-attention weights, float `(B, H, N, S)`, or None if `use_memory` is False.
         """
-        sentence, slots, decoded, weights = cache.sentence, cache.beam, [], None
-        if isinstance(sentence["decoded"][0], GrowingKeyValues):
-            slots = pad(slots, 2, 1, -1)
-        slots, mask = take_slots(slots, position, self.num_heads)
-        rows, beams = ops.shape(mask)[:2]
-        tokens: tuple[Any, ...] = position, mask
-        if "prompt_mask" in sentence:
-            batch, length = ops.shape(sentence["prompt_mask"])
-            of_prompt = ops.repeat(sentence["prompt_mask"][:, None], rows // batch, axis=0)
-            of_prompt = ops.broadcast_to(of_prompt, (rows, beams, length))
-            tokens = position, ops.concatenate([of_prompt, mask], axis=-1), length
-        for layer, own, memory, projections in zip(
-            self.layers, sentence["decoded"], sentence["memory"], cache.shared, strict=True
-        ):
-            residual = layer.self_attention_residual
-            attended, own = self_attention_step(
-                layer.self_attention, residual.enter(x), own, projections, *tokens
-            )
-            x = residual(x, attended)
-            if layer.use_memory:
-                residual = layer.cross_attention_residual
-                attended, weights = cross_attention_step(
-                    layer.cross_attention,
-                    residual.enter(x),
-                    memory,
-                    sentence["padding_mask"],
-                    beams,
-                )
-                x = residual(x, attended)
-            x = layer.transform(x)
-            decoded.append(own)
-        cache = cache._replace(beam=slots, sentence={**sentence, "decoded": decoded})
-        return self.normalize(x), cache, weights
+        slots, sentence = cache.beam["slots"], cache.sentence
+        slots = pad(slots, 2, 1, -1) if "grows" in cache.shared else slots
+        slots, mask = take_slots(slots, position)
+        batch, _, beams, _ = ops.shape(mask)
+        of_prompt = sentence.get("prompt_mask")
+        if of_prompt is not None:
+            shape = (batch, 1, beams, ops.shape(of_prompt)[1])
+            read = ops.broadcast_to(of_prompt[:, None, None], shape)
+            mask = ops.concatenate([read, mask], axis=-1)
+        offset = position - ops.arange(beams, dtype="int32")  # All tokens have the same position.
+        step = DecodingStep(mask, offset, position, of_prompt, sentence["memory_padding_mask"])
+        cache = cache._replace(beam={**cache.beam, "slots": slots})
+        width = x.shape[-1]
+        x, cache, weights = self._apply_step(ops.reshape(x, (-1, beams, width)), cache, step)
+        return self.normalize(ops.reshape(x, (-1, width))), cache, weights
+
+    def _apply_step(self, x: Tensor, cache: Cache, step: DecodingStep) -> tuple[Any, Cache, Any]:
+        parts, weights = Cache(*(part["layers"] for part in cache)).parts(), None
+        for i, layer in enumerate(self.layers):
+            x, parts[i], *others = layer.step(x, parts[i], step)
+            weights = others[0] if others else None
+        layers = Cache.join(parts)
+        beam = {**cache.beam, "layers": layers.beam}
+        sentence = {**cache.sentence, "layers": layers.sentence}
+        return x, cache._replace(beam=beam, sentence=sentence), weights

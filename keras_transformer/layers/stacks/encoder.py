@@ -6,15 +6,16 @@ from typing import Any
 import keras
 
 from keras_transformer._backend.gradient_checkpointing import checkpointable
-from keras_transformer._backend.types import Mask, Rule, Shape, Tensor
+from keras_transformer._backend.types import LayerMaker, Mask, Rule, Shape, Tensor
 from keras_transformer.layers.attention.attention_patterns import AttentionPattern
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.base import (
     BASE_ARGUMENTS,
-    OBJECTS,
     ConfiguredLayer,
     dense_options,
     given_mask,
+    registered,
+    taken_arguments,
 )
 from keras_transformer.layers.normalization import new_normalization, normalize
 from keras_transformer.layers.positions.positional_encoding import PositionalEncoding
@@ -98,7 +99,7 @@ class EncoderLayer(ConfiguredLayer):
     def _create_sublayers(self, d_model: int) -> None:
         self.d_model = d_model
         self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: d_model})
-        objects = {name: getattr(self, name) for name in OBJECTS}
+        objects = {x: getattr(self, x) for x in ("position_encoding", "attention_pattern")}
         self.self_attention = self._attention("self_attention", **objects)
         self.self_attention_residual = self._residual("self_attention_residual")
         sizes = {"d_model": d_model, "d_ff": self.d_ff, "name": "feed_forward"}
@@ -186,7 +187,11 @@ class Encoder(ConfiguredLayer):
     Args:
         num_layers: Number of layers, at least 1. Defaults to 6, as in the paper.
         d_model, num_heads, d_ff: See `EncoderLayer`.
-        **options: Other arguments of `EncoderLayer`. All layers share one position encoding. If
+        layer: Class of the layers, or a function that returns a new layer. It gets those of the
+            stack's arguments that it names. To save the stack, register it with
+            `keras.saving.register_keras_serializable`. Its `call` takes the masks that are given
+            to the stack, by the names of `EncoderLayer`. Defaults to None: `EncoderLayer`.
+        **options: Other arguments of the layers. All layers share one position encoding. If
             `attention_pattern` is a list, layer i has its entry i modulo the length of the list.
 
     For call arguments and result, see `EncoderLayer`. The returned attention weights are from the
@@ -205,40 +210,46 @@ class Encoder(ConfiguredLayer):
         d_model: int | None = None,
         num_heads: int = 8,
         d_ff: int = 2048,
+        layer: LayerMaker = None,
         **options: Any,
     ) -> None:
-        pattern = options.pop("attention_pattern", None)
         super().__init__(**{name: options.pop(name) for name in BASE_ARGUMENTS & options.keys()})
-        self.num_layers = num_layers
+        self.num_layers, self.layer = num_layers, registered(layer)
+        pattern, names = options.get("attention_pattern") or None, self.layer_class.argument_names()
+        # Those that only a layer class of the user's has.
+        self.own_options = {x: options.pop(x) for x in options.keys() - {*names}}
+        options |= {"d_model": d_model, "num_heads": num_heads, "d_ff": d_ff}
         patterns = cycle(pattern if isinstance(pattern, list) else [pattern])
         # A tuple, because the graph of a model would keep a layer that is replaced in a list.
         self.layers: tuple[Any, ...] = tuple(
-            self.layer_class(
-                d_model,
-                num_heads,
-                d_ff,
-                name=f"{self.prefix}_layer_{i}",
-                attention_pattern=next(patterns),
-                dtype=self.dtype_policy,
-                **options,
-            )
-            for i in range(1, num_layers + 1)
+            self._new_layer(f"{self.prefix}_layer_{i}", {**options, "attention_pattern": each})
+            for i, each in zip(range(1, num_layers + 1), patterns, strict=False)
         )
-        for option in self.layer_class.argument_names():
-            setattr(self, option, getattr(self.layers[0], option))
+        usual = self.layers[0] if layer is None else self.layer_class(**options, name="usual")
+        for option in names:
+            setattr(self, option, getattr(usual, option))
         self.attention_pattern = pattern
         self.norm: Any = None
         if self.norm_first:
             own = {"dtype": self.dtype_policy, "name": f"{self.prefix}_norm"}
             self.norm = new_normalization(self.normalization, self.norm_epsilon, **own)
 
+    def _new_layer(self, name: str, options: dict[str, Any]) -> Any:
+        maker = self.layer or self.layer_class
+        options = {**options, "name": name, "dtype": self.dtype_policy}
+        return maker(**taken_arguments(maker, options), **self.own_options)
+
     def build(self, x_shape: Shape) -> None:
+        self._build_layers(x_shape)
+
+    def _build_layers(self, x_shape: Shape, *memory_shape: Shape) -> None:
+        inputs = [keras.KerasTensor(x, self.compute_dtype) for x in (x_shape, *memory_shape)]
         for layer in self.layers:
-            if not layer.built:
-                layer.build(x_shape)
+            if not layer.built:  # A layer of the user's may have no `build`.
+                layer(*inputs)
         if self.norm is not None and not self.norm.built:
             self.norm.build(x_shape)
-        self.d_model = self.layers[0].d_model
+        self.d_model = x_shape[-1]
         self.built = True
 
     def call(
@@ -257,12 +268,13 @@ class Encoder(ConfiguredLayer):
     def _apply_layers(
         self, x: Tensor, inputs: dict[str, Any], return_attention_weights: bool
     ) -> Any:
+        given = {name: value for name, value in inputs.items() if value is not None}
         for layer in self.layers[:-1]:
-            x = layer(x, **inputs)
-        x = self.layers[-1](x, **inputs, return_attention_weights=return_attention_weights)
-        if not return_attention_weights:
-            return self.normalize(x, inputs["padding_mask"])
-        return self.normalize(x[0], inputs["padding_mask"]), x[1]
+            x = layer(x, **given)
+        if return_attention_weights:
+            x, weights = self.layers[-1](x, **given, return_attention_weights=True)
+            return self.normalize(x, inputs["padding_mask"]), weights
+        return self.normalize(self.layers[-1](x, **given), inputs["padding_mask"])
 
     def normalize(self, x: Tensor, padding_mask: Mask | None = None) -> Any:
         """Applies the final norm, if the stack has one."""
@@ -271,3 +283,7 @@ class Encoder(ConfiguredLayer):
     @classmethod
     def argument_names(cls) -> list[str]:
         return list(dict.fromkeys(super().argument_names() + cls.layer_class.argument_names()))
+
+    def get_config(self) -> dict[str, Any]:
+        name = self.layer and keras.saving.get_registered_name(self.layer)
+        return {**super().get_config(), "layer": name, **self.own_options}

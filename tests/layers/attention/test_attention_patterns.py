@@ -226,6 +226,7 @@ def test_every_name_makes_its_pattern():
         assert type(new_attention_pattern(name, window)) is pattern
     patterns = [FullAttention(), FixedAttention(7), None]
     assert new_attention_pattern(["full", "fixed", None], 7) == patterns
+    assert new_attention_pattern([], None) is None
 
 
 @pytest.mark.once
@@ -238,7 +239,10 @@ def test_every_name_makes_its_pattern():
         (lambda: FullAttention(0), "Received: block_size=0"),
         (lambda: FixedAttention(4, 0), "Received: num_summaries=0"),
         (lambda: FixedAttention(4, 5), "Received: num_summaries=5"),
-        (lambda: new_attention_pattern("sparse", None), "Received: attention_pattern='sparse'"),
+        (
+            lambda: new_attention_pattern([None, "sparse"], None),
+            r"one of \['full', 'local', .*Received: attention_pattern='sparse'",
+        ),
         (lambda: new_attention_pattern("local", None), "attention_window=None"),
         (lambda: new_attention_pattern("full", 3), "attention_window=3"),
         *(

@@ -7,8 +7,8 @@ from support.contract import to_numpy
 
 from keras_transformer.layers.attention.cache import (
     Cache,
-    empty_key_values,
-    empty_slots,
+    CacheSize,
+    extended,
     take_slots,
 )
 
@@ -41,10 +41,11 @@ def test_keys_and_values_are_in_the_slots_that_they_were_written_to(max_length):
     """Two positions, in a cache that is extended between them."""
     generator = np.random.default_rng(0)
     keys, values = (generator.normal(size=(2, B * H, N, d)).astype("float32") for d in (K, K_V))
-    cache = empty_key_values(B * H, K, K_V, N, max_length, "float32")
+    cache = CacheSize(B, N, max_length).empty_cache(H, K, K_V, "float32").sentence
     for position in range(2):
         if position == 1:
-            cache = cache.extend(N)
+            (cache, *others), rest = extended([(cache, keys), ()], N)
+            assert others[0] is keys and rest == ()
         new = (ops.convert_to_tensor(x[position]) for x in (keys, values))
         cache = cache.write(*new, position * N)
     key = to_numpy(cache.key)
@@ -54,7 +55,7 @@ def test_keys_and_values_are_in_the_slots_that_they_were_written_to(max_length):
 
 
 def test_the_mask_follows_hypotheses_that_changed_places():
-    slots, _ = take_slots(empty_slots(1, 2, 3), 0, 1)
-    slots, mask = take_slots(ops.flip(slots, axis=1), 1, 1)
+    slots, _ = take_slots(CacheSize(1, 2, 3).slots(), 0)
+    slots, mask = take_slots(ops.flip(slots, axis=1), 1)
     # Slots of the first position, then of the second; the third is empty.
-    assert to_numpy(mask)[0].astype(int).tolist() == [[0, 1, 1, 0, 0, 0], [1, 0, 0, 1, 0, 0]]
+    assert to_numpy(mask)[0, 0].astype(int).tolist() == [[0, 1, 1, 0, 0, 0], [1, 0, 0, 1, 0, 0]]

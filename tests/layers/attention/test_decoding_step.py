@@ -35,7 +35,9 @@ def assert_steps_equal_the_whole(decoder, max_length, is_fused=True, **memory):
     moves = generator.permuted(np.tile(np.arange(N), (T, B, 1)), axis=-1).astype("int32")
     cache, path = decoder.init_cache(B, N, max_length, **memory), np.zeros_like(tokens)
     if not is_fused:  # as after `quantize`
-        cache = cache._replace(shared=[{}] * decoder.num_layers)
+        parts = {"self_attention": {}, "cross_attention": ()}
+        layers = dict.fromkeys(range(decoder.num_layers), parts)
+        cache = cache._replace(shared={**cache.shared, "layers": layers})
     of_beams = {name: np.repeat(x, N, axis=0) for name, x in memory.items()}
     for position in range(T):
         if position == max_length:
