@@ -40,7 +40,7 @@ WORKS = {
     "language-id": "keras-transformer init corpus.en corpus.de --output x.yaml "
     "&& grep -q 'wrong_language: true' x.yaml",
     "onnx": "keras-transformer export tatoeba_en_de --format onnx",
-    "server": "python -c 'from keras_transformer.serving import server'",
+    "server": "KERAS_BACKEND=jax python -c 'from keras_transformer.serving import server'",
     "visualization": "keras-transformer attention tatoeba_en_de Hello. --output a.png",
     **dict.fromkeys(BACKENDS, "keras-transformer translate tatoeba_en_de in.txt"),
 }

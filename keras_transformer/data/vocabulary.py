@@ -43,10 +43,11 @@ class NewIds(NamedTuple):
 
     def gathered(self, matrix: np.ndarray) -> np.ndarray:
         """Returns the embeddings `(V, D)` in the new order."""
-        found = matrix[np.maximum(self.rows, 0)]
+        found = matrix[self.rows]
+        found[self.rows < 0] = 0
         for id, old in self.means.items():
             found[id] = matrix[old].mean(axis=0)
-        return np.where((self.rows >= 0)[:, None], found, np.float32(0))
+        return found
 
     def bias(self, bias: np.ndarray | None) -> np.ndarray:
         """Returns the bias of the logits, float32 `(V,)`."""

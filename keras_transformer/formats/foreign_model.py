@@ -149,7 +149,7 @@ class ForeignModel:
             elif weight.ndim == 1:
                 value = value.reshape(-1)
         with np.errstate(over="ignore"):  # `convert` finds what is not finite afterwards.
-            return value.astype("float32")
+            return value.astype("float32", copy=False)
 
 
 def _equal(one: np.ndarray, other: np.ndarray) -> bool:

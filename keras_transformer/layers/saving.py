@@ -125,7 +125,7 @@ def placeholder_weights(most: float = math.inf) -> Iterator[None]:
 def check_finite(model: keras.layers.Layer, file: str | Path) -> None:
     """Raises `UserError` if a loaded weight is infinite or NaN in the dtype of the model."""
     for weight in model.weights:
-        if not np.isfinite(keras.ops.convert_to_numpy(weight)).all():
+        if not np.isfinite(keras.ops.convert_to_numpy(weight.value)).all():
             raise UserError(
                 f"{file} has weights that are not finite in {weight.dtype}: {weight.path}"
             )

@@ -12,7 +12,7 @@ import gpu
 import keras
 import numpy as np
 import pytest
-from _engines import BOS_ID, EOS_ID, PAD_ID, Setting
+from _engines import Setting
 from support.contract import to_numpy
 from support.searching import beam_search
 
@@ -62,15 +62,6 @@ def test_weight_bytes_are_those_of_the_decoders_matrices():
     ]
     matrices = [*kernels, model.target_embedding.embeddings]
     assert CASE.weight_bytes == 4 * sum(np.prod(matrix.shape) for matrix in matrices)
-
-
-@pytest.mark.slow
-def test_special_tokens_can_never_win():
-    model = engines.new_model(CASE)
-    inputs = {"source_ids": engines.source_ids(CASE), "target_ids": np.array([[2, 9, 7]] * 3)}
-    logits = to_numpy(model(inputs))
-    special = [PAD_ID, BOS_ID, EOS_ID]
-    np.testing.assert_allclose(logits[..., special], -CASE.d_model / 4, atol=1e-4)
 
 
 def load(engine, folder, case=WIDE):
@@ -162,47 +153,6 @@ def test_8_bit_weights_are_compared_with_8_bit_weights_only():
     against = [("float32", "float32"), ("float32", "int8"), ("int8", "int8")]
     assert found == [*against, ("float32", None), ("int8", None)]
     assert contest.comparable(Setting("ours", dtype=dtypes[2]), Setting(PEER))
-
-
-class Clock:
-    """A worker whose turns take what its setting says."""
-
-    def __init__(self, setting):
-        self.setting, self.asked, self.is_closed = setting, [], False
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
-
-    def ask(self, *request):
-        self.asked.append(request)
-        return float(self.setting.threads)
-
-    def close(self):
-        self.is_closed = True
-
-
-class Silent:
-    def set_description(self, text): ...
-    def update(self): ...
-
-
-def test_the_fastest_setting_of_a_group_makes_all_rounds_and_the_others_are_closed():
-    clocks, groups = {}, [[Setting("a", threads=n) for n in (2, 1)], [Setting("b", threads=3)]]
-
-    def start(setting):
-        return clocks.setdefault(setting, Clock(setting))
-
-    race = contest.Contest("race", start, ("first",), ("turn", 7), Silent())
-    with race.best(groups) as entrants:
-        assert list(entrants) == [groups[0][1], groups[1][0]]
-        seconds = race.take_turns(entrants, rounds=3)
-        assert [clock.is_closed for clock in clocks.values()] == [True, False, False]
-    assert list(seconds.values()) == [[1.0] * 3, [3.0] * 3]
-    assert [len(clock.asked) for clock in clocks.values()] == [3, 6, 4]
-    assert contest.turns_of(groups, rounds=3) == 3 + 6 + 4
 
 
 def test_differing_translations_are_ties_or_better_on_one_side():

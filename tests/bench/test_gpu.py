@@ -1,7 +1,6 @@
 """Which checks the GPU benchmark runs and what it writes; what it measures is no test's affair."""
 
 import argparse
-import dataclasses
 import json
 from pathlib import Path
 
@@ -54,15 +53,6 @@ def test_a_run_is_compared_with_what_an_older_run_measured_too():
     shown = gpu.compared(rows, older).splitlines()
     assert [line.split()[-3:] for line in shown[1:]] == [["20.00", "30.00", "1.500"]]
     assert gpu.compared(rows, {}) == "nothing in common"
-
-
-def test_variants_turn_an_option_of_inductor(monkeypatch):
-    compiled_step = pytest.importorskip("keras_transformer.training.step.compiled_step")
-    monkeypatch.setattr(compiled_step, "OPTIONS", {"combo_kernels": True})
-    for check in gpu.chosen_checks(options(only=["train torch base, other*"], cpu=True)):
-        monkeypatch.setattr(_gpu_checks, "KINDS", {"train": lambda check: {}})
-        _gpu_checks.actions_of(from_json(to_json(check)))
-    assert compiled_step.OPTIONS == {x: x != "combo_kernels" for x in gpu.VARIANTS}
 
 
 def test_a_recipe_is_trained_and_evaluated_if_its_text_is_given(monkeypatch):
@@ -118,17 +108,6 @@ def test_results_are_written_and_a_failure_stops_nothing(monkeypatch, tmp_path):
     assert {row["error"] for row in results.rows.values()} == {"no time was left"}
 
 
-def test_a_worker_needs_a_gpu_unless_told_otherwise(monkeypatch, tmp_path):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-    results = gpu.Results(tmp_path / "gpu.json", peak=989)
-    (check,) = (x for x in ALL if x.name == "ceilings")
-    bench = gpu.Bench(options(), results, str(tmp_path))
-    bench.run([check])
-    assert "sees no GPU here" in results.rows["ceilings"]["error"]
-    bench.run([dataclasses.replace(gpu.shrunk(check), cases=())])
-    assert results.rows["ceilings"]["device"] == "cpu"
-
-
 def test_kernels_are_counted_by_part_with_the_gaps_between_them():
     found = _gpu_checks.by_part(
         [
@@ -156,12 +135,3 @@ def test_a_profile_of_this_machine_has_its_products():
     x = torch.ones(64, 64)
     profile = _gpu_checks.torch_kernels(lambda: x @ x)
     assert _gpu_checks.by_part(list(profile))["products"][0] == 2  # matmul, and mm in it
-
-
-def test_kernels_of_a_trace_of_jax_are_those_of_its_streams():
-    event = argparse.Namespace(name="gemm", start_ns=1, duration_ns=2)
-    lines = [argparse.Namespace(name=x, events=[event]) for x in ("Stream #1", "Steps", "tf_XLA")]
-    planes = [argparse.Namespace(name=x, lines=lines) for x in ("/device:GPU:0", "/host:CPU")]
-    kernels = _gpu_checks.trace_kernels
-    assert list(kernels(argparse.Namespace(planes=planes))) == [("gemm", 1, 2)]
-    assert list(kernels(argparse.Namespace(planes=planes[1:]))) == [("gemm", 1, 2)]

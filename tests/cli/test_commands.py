@@ -74,9 +74,9 @@ def raised_by_other_code(wrapped: bool):
 
 
 @pytest.mark.parametrize(
-    ("wrapped", "message"), [(True, "the recipe x cannot be trained"), (False, "AttributeError: ")]
+    ("wrapped", "message", "shows_all"),
+    [(True, "the recipe x cannot be trained", ""), (False, "AttributeError: ", "1")],
 )
-@pytest.mark.parametrize("shows_all", ["", "1"])
 def test_an_error_of_other_code_is_one_line_that_names_its_place(
     monkeypatch, wrapped, message, shows_all
 ):
@@ -120,7 +120,7 @@ def start(code, *words, **variables):
 ENTRY = "import keras_transformer_cli; keras_transformer_cli.main()"
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&- <&-"])
 def test_closed_streams_are_like_the_null_device(closed):
     command = f"'{sys.executable}' -c '{ENTRY}' schema >{os.devnull} {closed}"
     code = "import subprocess, sys; sys.exit(subprocess.run(['sh', '-c', sys.argv[1]]).returncode)"

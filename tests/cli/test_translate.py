@@ -329,8 +329,7 @@ SENTENCES = "".join(f"{x}\n" for x in ("one", "two three", "", "9", "four", "six
 @pytest.mark.parametrize(
     "options",
     [
-        ("--beam-size", 3, "--n-best", 2, "--scores"),
-        ("--mbr", 3, "--scores"),
+        ("--sample", 2, "--scores"),
         ("--prefix", "p", "--required", "r", "--forbidden", "f", "--alignments"),
     ],
     ids=lambda options: options[0],

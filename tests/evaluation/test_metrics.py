@@ -11,14 +11,6 @@ from keras_transformer.evaluation import metrics
 from keras_transformer.evaluation.metrics import new_metric
 
 
-def test_statistics_of_a_text_are_computed_once(monkeypatch):
-    requests = fake_comet(monkeypatch)
-    metric = new_metric("comet", sources=("x",), comet_model="Unbabel/wmt22-comet-da")
-    for hypotheses in (("a",), ("b",), ("a",)):
-        metric._extract_corpus_statistics(hypotheses, (("a",),))
-    assert [samples[0]["mt"] for samples in requests[2:]] == ["a", "b"]
-
-
 @pytest.mark.parametrize("tokenize, warns", [("none", False), ("13a", True)])
 def test_tokenized_text_is_a_surprise_only_where_bleu_tokenizes(tokenize, warns, caplog):
     sentences = ("tokenized text .",) * 101

@@ -2,24 +2,13 @@
 
 import hashlib
 import json
-import os
-import subprocess
-import sys
 from datetime import UTC, datetime
+from multiprocessing import get_context
 
 import pytest
 
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
-
-SCORING = """
-import sys
-from keras_transformer.decoding.options import SearchOptions
-from keras_transformer.runs.run import Run
-run, score = Run.open(sys.argv[1]), {"split": "test", "metric": "BLEU", "signature": ""}
-for number in range(20):
-    run.scores.add(score=number, options=SearchOptions(), **score)
-"""
 
 
 def test_every_score_is_kept_with_what_it_was_made_of(run):
@@ -45,12 +34,17 @@ def test_damaged_scores_are_refused(run):
 
 
 def test_scores_of_several_processes_are_all_kept(run):
+    given = {"metric": "BLEU", "signature": ""}
+
+    def add():
+        for number in range(20):
+            run.scores.add(score=number, split="test", options=SearchOptions(), **given)
+
     run.model_path.write_bytes(b"weights")
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(sys.path),
-        "KERAS_BACKEND": "numpy",  # the lightest
-    }
-    command = [sys.executable, "-c", SCORING, str(run.directory)]
-    children = [subprocess.Popen(command, env=environment) for _ in range(2)]
-    assert [child.wait() for child in children] == [0, 0]
+    children = [get_context("fork").Process(target=add) for _ in range(2)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    assert [child.exitcode for child in children] == [0, 0]
     assert sorted(entry["score"] for entry in run.scores.entries()) == sorted([*range(20)] * 2)

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 
-from keras_transformer.serving.batcher import Batcher, Full, ServerOptions
+from keras_transformer.serving.batcher import Batcher, ServerOptions
 from keras_transformer.translation.markup import Segment
 
 
@@ -62,20 +62,7 @@ def test_a_batch_has_at_most_so_many_segments_and_about_so_many_characters():
     assert run([(0, *texts)], char_limit=8)[0] == [[0, *texts[:2]], [0, "c"]]
 
 
-def test_a_failing_segment_fails_alone():
-    batches, found, _ = run([(0, "a"), (0, "bad", "b"), (0, "c")])
-    assert batches == [[0, "a", "bad", "b", "c"], [0, "a"], [0, "bad"], [0, "b"], [0, "c"]]
-    assert found[0] == ["A"] and isinstance(found[1], ValueError) and found[2] == ["C"]
-
-
 def test_cancelled_segments_are_skipped():
     batches, found, sizes = run([(0, "a"), (1, "b")], lambda tasks: tasks[1].cancel())
     assert batches == [[1, "b"]] and found[1] == ["B"] and sizes == [1]
     assert isinstance(found[0], asyncio.CancelledError)
-
-
-def test_too_many_segments_are_refused_unless_none_is_waiting():
-    batches, found, _ = run([(0, "a", "b"), (0, "c")], max_waiting=3)
-    assert found[0] == ["A", "B"] and isinstance(found[1], Full)
-    batches, found, _ = run([(0, "a")], max_waiting=1)
-    assert isinstance(found[0], Full)

@@ -52,17 +52,3 @@ def test_requests_at_the_same_time_share_batches_and_keep_their_answers(server):
         answers = list(pool.map(translate, [[x] for x in LINES * 8]))
     assert answers == [[x] for x in translate(LINES)] * 8
     assert max(requests.get(f"{server.rest}/stand_in/batch_sizes").json()[:-1]) > 1
-
-
-@pytest.mark.parametrize(
-    ("name", "body", "message"),
-    [
-        ("other", {}, "not found for request: Latest(other)"),
-        ("model/versions/7", {}, "not found for request: Specific(model, 7)"),
-        ("model", {"signature_name": "absent"}, 'signature key \\"absent\\" not found'),
-    ],
-)
-def test_wrong_requests_are_refused(server, name, body, message):
-    url = f"{server.rest}/v1/models/{name}:predict"
-    answer = requests.post(url, json={"inputs": {"text": ["a"]}, **body})
-    assert answer.status_code in (400, 404) and message in answer.text

@@ -1,31 +1,27 @@
 """A process that holds the training lock of a folder until it is killed."""
 
-import os
-import subprocess
-import sys
 from contextlib import contextmanager
+from multiprocessing import get_context
+from threading import Event
 
-LOCKING = """
-import sys, time
-from pathlib import Path
 from keras_transformer.runs.run import training_lock
-with training_lock(Path(sys.argv[1])):
-    print("locked", flush=True)
-    time.sleep(600)
-"""
+
+
+def _lock(directory, told):
+    with training_lock(directory):
+        told.send("locked")
+        Event().wait()
 
 
 @contextmanager
 def locked_by_another_process(directory):
-    child = subprocess.Popen(
-        [sys.executable, "-c", LOCKING, str(directory)],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "KERAS_BACKEND": "numpy"},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    fork = get_context("fork")
+    here, there = fork.Pipe()
+    child = fork.Process(target=_lock, args=(directory, there))
+    child.start()
     try:
-        assert child.stdout.readline() == "locked\n"
+        assert here.poll(60) and here.recv() == "locked"
         yield
     finally:
         child.kill()
-        child.wait()
+        child.join()

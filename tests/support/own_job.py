@@ -1,15 +1,12 @@
 """A user's own model, trained by several processes and devices together.
 
 `python -m support.own_job FOLDER KIND WAY STEPS` is one of the processes that `run_own` starts. It
-leaves the model in `FOLDER/model.keras`. With `DIES=N`, it dies after N batches. With
-`LATER_KERAS`, Keras has the trainer of 3.16 on PyTorch. WAY `unfitted` is Keras without us.
+leaves the model in `FOLDER/model.keras`. With `DIES=N`, it dies after N batches.
 """
 
 import os
 import signal
-import subprocess
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 
 import keras
@@ -24,7 +21,7 @@ from keras_transformer import (
     fit,
 )
 from keras_transformer.training import Distribution
-from support.tiny_job import environment_of, free_port, split_cpu
+from support.tiny_job import run_processes, split_cpu
 
 ROWS, VOCABULARY = 7, 12
 
@@ -90,7 +87,7 @@ def train(distribution, folder, kind, way, steps, callbacks=()):
     else:
         accumulation = model.optimizer.gradient_accumulation_steps or 1
         options = {"steps_per_epoch": steps * accumulation, "verbose": 0, "callbacks": callbacks}
-        with nullcontext() if way == "unfitted" else distribution.fitting(model):
+        with distribution.fitting(model):
             loss = model.fit(distribution.split(batches(kind)), **options).history["loss"][0]
     distribution.save(model, folder / "model.keras")
     return loss
@@ -126,30 +123,13 @@ class Dies(keras.callbacks.Callback):
 
 def run_own(folder, kind, way, steps, processes, devices=1, dies=None):
     """Trains in processes, of which the last may die. Returns their exit codes and outputs."""
-    port, job = free_port(), []
-    words = [sys.executable, "-m", "support.own_job", str(folder), kind, way, str(steps)]
-    for rank in range(processes):
-        environment = os.environ | environment_of(rank, processes, port, devices)
-        environment["PYTHONPATH"] = os.pathsep.join(sys.path)
-        if dies is not None and rank == processes - 1:
-            environment["DIES"] = str(dies)
-        with (folder / f"log{rank}").open("w") as log:
-            job.append(subprocess.Popen(words, env=environment, stdout=log, stderr=log))
-    try:
-        codes = [process.wait(300) for process in job]
-    finally:
-        for process in job:
-            process.kill()
-    return codes, [(folder / f"log{rank}").read_text() for rank in range(processes)]
+    words = ["support.own_job", str(folder), kind, way, str(steps)]
+    return run_processes(words, folder, processes, devices, dies)
 
 
 def main(folder, kind, way, steps):
     if devices := os.environ.get("TINY_JOB_DEVICES"):
         split_cpu(int(devices))
-    if "LATER_KERAS" in os.environ:
-        from support import later_keras
-
-        later_keras.install()
     callbacks = [Dies(int(os.environ["DIES"]))] if "DIES" in os.environ else []
     _, sharded, way = way.rpartition("sharded_")
     split = {"fully_sharded": True} if keras.config.backend() == "torch" else {"model_shards": 2}

@@ -1,7 +1,7 @@
 """The training of `tiny_run`, by several processes and devices together.
 
 `python -m support.tiny_job FOLDER [--resume]` is one of the processes. `run_job` starts all of them
-as the launcher of each engine does. With `TINY_JOB_DIES=N`, a process dies after step N.
+as the launcher of each engine does. With `DIES=N`, a process dies after step N.
 """
 
 import json
@@ -43,53 +43,36 @@ def prepare(directory: Path, settings: list[str]) -> None:
 
 
 def run_job(
-    directory: Path, processes: int, *, devices: int = 1, dies: int | None = None, wait: float = 900
-) -> list[subprocess.CompletedProcess]:
-    """Train in a folder that `prepare` has left, on from where an earlier job stopped.
+    directory: Path, processes: int, devices: int = 1, dies: int | None = None
+) -> tuple[list[int], list[str]]:
+    """Train in a folder that `prepare` has left, on from where an earlier job stopped."""
+    resume = ["--resume"] * (directory / "run").exists()
+    words = ["support.tiny_job", str(directory), *resume]
+    return run_processes(words, directory, processes, devices, dies)
 
-    With `dies`, the last process dies when that many steps have been made, and takes the job with
-    it, as launchers see to.
+
+def run_processes(
+    words: list[str], folder: Path, processes: int, devices: int = 1, dies: int | None = None
+) -> tuple[list[int], list[str]]:
+    """Runs a module in processes, of which the last dies after that many steps.
+
+    Returns their exit codes and outputs.
     """
-    port = free_port()
-    options = ["--resume"] if (directory / "run").exists() else []
-    job = [
-        _begin(
-            directory,
-            options,
-            environment_of(rank, processes, port, devices),
-            dies if last else None,
-        )
-        for rank in range(processes)
-        for last in [rank == processes - 1]
-    ]
+    port, job = free_port(), []
+    for rank in range(processes):
+        environment = os.environ | environment_of(rank, processes, port, devices)
+        environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+        if dies is not None and rank == processes - 1:
+            environment["DIES"] = str(dies)
+        with (folder / f"log{rank}").open("w") as log:
+            command = [sys.executable, "-m", *words]
+            job.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
     try:
-        if dies is not None:
-            job[-1].wait(wait)
-            for process in job:
-                process.kill()
-        return [finish(process, wait) for process in job]
+        codes = [process.wait(900) for process in job]
     finally:
         for process in job:
             process.kill()
-
-
-def _begin(
-    directory: Path, options: list[str], environment: dict[str, str], dies: int | None
-) -> subprocess.Popen:
-    if dies is not None:
-        environment = {**environment, "TINY_JOB_DIES": str(dies)}
-    return subprocess.Popen(
-        [sys.executable, "-m", "support.tiny_job", str(directory), *options],
-        env=os.environ | environment | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def finish(process: subprocess.Popen, wait: float) -> subprocess.CompletedProcess:
-    output, errors = process.communicate(timeout=wait)
-    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+    return codes, [(folder / f"log{rank}").read_text() for rank in range(processes)]
 
 
 def environment_of(rank: int, processes: int, port: int, devices: int) -> dict[str, str]:
@@ -138,7 +121,7 @@ def split_cpu(devices: int) -> None:
 def main(directory: Path) -> None:
     if devices := os.environ.get("TINY_JOB_DEVICES"):
         split_cpu(int(devices))
-    if dies := os.environ.get("TINY_JOB_DIES"):
+    if dies := os.environ.get("DIES"):
         tiny_run._die_in_step(int(dies))
     recipe = load_recipe(directory / "recipe.yaml")
     folder = directory / "run"

@@ -33,18 +33,13 @@ def check_same_training(folder, kind, way, places, atol=1e-5):
     return logs
 
 
-@pytest.mark.slow
-@pytest.mark.each_backend
-def test_plain_fit_on_two_devices_equals_one(tmp_path):
-    check_same_training(tmp_path, "language_model", "plain", MANY)
-
-
 @pytest.mark.each_backend
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kind, way, places",
     [
         pytest.param("keras", "plain", MANY, id="a_model_of_keras"),
+        pytest.param("language_model", "plain", MANY, id="a_language_model"),
         pytest.param("accumulation", "plain", MANY, id="a_model_of_the_package"),
         pytest.param("ema", "fit", TWO, id="fit_of_the_package"),
         pytest.param("ema", "plain", TWO, id="plain_fit_in_two_processes"),
@@ -75,25 +70,6 @@ def test_processes_that_hold_half_of_the_weights_equal_one(kind, way, tmp_path):
         held = [float(log.partition("held ")[2].split()[0]) for log in logs]
         assert sum(held) == pytest.approx(1, abs=0.01)
         assert max(held) < 0.55
-
-
-@pytest.mark.each_backend
-@pytest.mark.slow
-@pytest.mark.parametrize("kind, way", [("keras", "plain"), ("ema", "fit"), ("ema", "sharded_fit")])
-def test_the_wrapper_of_a_later_keras_reduces_nothing_twice(kind, way, tmp_path, monkeypatch):
-    if keras.config.backend() == "torch":
-        monkeypatch.setenv("LATER_KERAS", "1")
-        logs = check_same_training(tmp_path, kind, way, TWO)
-        assert not any("wrapped by Keras" in log for log in logs)
-
-
-@pytest.mark.each_backend
-@pytest.mark.slow
-def test_without_us_a_later_keras_wraps_models(tmp_path, monkeypatch):
-    if keras.config.backend() == "torch":
-        monkeypatch.setenv("LATER_KERAS", "1")
-        codes, logs = own_job.run_own(tmp_path, "keras", "unfitted", 2, 2)
-        assert codes == [0, 0] and all("wrapped by Keras" in log for log in logs), logs
 
 
 @pytest.mark.each_backend

@@ -215,17 +215,6 @@ def test_a_student_that_equals_its_teacher_stays_as_it_is():
     assert_same_arrays(model.weights, before, atol=1e-5)
 
 
-def test_a_teacher_without_weight_changes_no_bit():
-    steps = []
-    for options in ({}, {"teacher": new_model(), "teacher_weight": 0.0}):
-        trainer = SlicedLogitsTrainer(new_model(dropout_rate=0.0), new_loss(), **options)
-        trainer.compile(TransformerAdam(0.01))
-        inputs = inputs_of(trainer.model)
-        trainer.train_on_batch(inputs, labels_of(inputs))
-        steps.append(trainer.model.get_weights())
-    assert_same_arrays(*steps)
-
-
 def test_cut_vectors_are_zero_and_no_other_vector_changes():
     model = new_model(dropout_rate=0.0, num_layers=1)
     cut = _Cut(0.4, seed=1)
@@ -272,16 +261,6 @@ def test_a_step_updates_the_batch_statistics_once():
 def test_what_would_count_or_compute_wrongly_is_refused(model, arguments, message):
     with pytest.raises(ValueError, match=message):
         SlicedLogitsTrainer(model(), **arguments).compile()
-
-
-def test_float16_scales_the_loss():
-    model = new_model(num_layers=1, dropout_rate=0.0, dtype="mixed_float16")
-    trainer = SlicedLogitsTrainer(model, new_loss())
-    trainer.compile(TransformerAdam(0.01))
-    assert isinstance(trainer.optimizer, keras.optimizers.LossScaleOptimizer)
-    inputs = inputs_of(model)
-    losses = [trainer.train_on_batch(inputs, labels_of(inputs))[0] for _ in range(5)]
-    assert losses[-1] < losses[0]
 
 
 @pytest.mark.parametrize("gibibytes, mebibytes", [(80, 4096), (24, 2048), (None, 4096)])

@@ -1,4 +1,4 @@
-"""The processes of PyTorch, also with the wrapper of a later Keras."""
+"""The processes of PyTorch."""
 
 import keras
 import pytest
@@ -14,6 +14,17 @@ def test_a_model_without_weights_is_refused_by_processes():
         TorchProcesses.fitting(object(), model),
     ):
         pass
+
+
+def test_models_are_not_wrapped_as_keras_wraps_them_from_3_16_on():
+    torch = pytest.importorskip("torch")
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    model._initialize_ddp = lambda: pytest.fail("wrapped by Keras")
+    with TorchProcesses().fitting(model):
+        model._initialize_ddp()
+        assert model.ddp_model is None
+    torch.distributed.destroy_process_group()
 
 
 def test_a_single_process_needs_no_launcher_and_sums_keep_their_shapes():
