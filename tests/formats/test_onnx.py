@@ -124,6 +124,11 @@ def test_export_that_computes_something_else_is_not_kept(tokenizer, tmp_path, mo
         ({"use_bias": False}, {}, "ONNX supports only linear maps with biases.*use_bias=False"),
         ({"normalization": "rms"}, {}, "ONNX supports only layer normalization.*'rms'"),
         ({"num_kv_heads": 1}, {}, "only as many heads of keys as of queries.*num_kv_heads=1"),
+        (
+            {"decoder_layer": "keras_transformer>SSRUDecoderLayer"},
+            {},
+            "only the layers of this package's decoder.*SSRUDecoderLayer",
+        ),
         ({"qk_norm": True}, {}, "only queries and keys without norms.*qk_norm=True"),
         ({"attention_soft_cap": 5.0}, {}, "scores without a bound.*attention_soft_cap=5.0"),
         ({"pad_id": 5}, {}, "must be the model's tokenizer"),

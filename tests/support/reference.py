@@ -339,6 +339,16 @@ def encoder_layer(
     return residual(weights["feed_forward_residual"], x, transform, norm_first)
 
 
+def ssru(weights, x):
+    forget = 1 / (1 + np.exp(-dense(weights["forget_gate"], x)))
+    candidate = dense(weights["candidate"], x)
+    state, states = np.zeros_like(x[:, 0]), []
+    for t in range(x.shape[1]):
+        state = forget[:, t] * state + (1 - forget[:, t]) * candidate[:, t]
+        states.append(relu(state))
+    return np.stack(states, axis=1)
+
+
 def decoder_layer(
     weights,
     x,
@@ -357,6 +367,8 @@ def decoder_layer(
 
     def attend_to_self(x):
         attention = weights["self_attention"]
+        if "forget_gate" in attention:
+            return ssru(attention, x)
         return multi_head_attention(
             attention, x, x, x, num_heads, causal, use_scale, rotary, bias, soft_cap
         )[0]
