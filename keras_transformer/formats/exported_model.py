@@ -15,8 +15,8 @@ from keras_transformer.models.transformer import Transformer
 # Name of an attribute of a model, whether a format refuses its value, and what it supports instead.
 Rule = tuple[str, Callable[[Transformer], bool], str]
 _PLAIN_BLOCKS: tuple[Rule, ...] = (
-    ("encoder_layer", lambda x: x.encoder_layer, "layers of the package"),
-    ("decoder_layer", lambda x: x.decoder_layer, "layers of the package"),
+    ("encoder_layer", lambda x: x.encoder_layer, "`EncoderLayer`"),
+    ("decoder_layer", lambda x: x.decoder_layer, "`DecoderLayer`"),
     ("normalization", lambda x: x.normalization == "rms", "layer normalization"),
     ("use_bias", lambda x: not x.use_bias, "linear maps with biases"),
     (

@@ -1,4 +1,4 @@
-"""Reads models of Marian: `.npz`, and `.bin` with float32 weights. OPUS-MT publishes the former.
+"""Reads models of Marian: `.npz`, which OPUS-MT publishes, and `.bin`, which Firefox has.
 
 Hugging Face and CTranslate2 convert such models with other sinusoids; here they are Marian's.
 """
@@ -25,11 +25,15 @@ from keras_transformer.recipe.files import parse_yaml
 _OUTPUT = "decoder_ff_logit_out_W"
 _ACTIVATIONS = {"relu": "relu", "swish": "silu", "gelu": "gelu"}
 _POST_NORM = {"transformer-preprocess": "", "transformer-postprocess": "dan"}
+_SSRU: dict[str, Any] = {"dec-cell": "ssru", "transformer-rnn-projection": False}
+_DECODER_LAYERS: dict[str, tuple[str | None, dict[str, Any]]] = {
+    "self-attention": (None, {}),
+    "rnn": ("keras_transformer>SSRUDecoderLayer", _SSRU),
+}
 _PRE_NORM = {"transformer-postprocess": "da", "transformer-postprocess-top": "n"}
 # Settings that change the network, but not its weights, and what they are in a `Transformer`.
 _NEEDED: dict[str, Any] = {
     "type": "transformer",
-    "transformer-decoder-autoreg": "self-attention",
     "transformer-disable-position-embeddings": False,
     "transformer-alibi-shift": False,
     "right-left": False,
@@ -58,8 +62,13 @@ def read_marian(path: Path, vocabularies: Sequence[Path] = ()) -> ForeignModel:
             raise ValueError(f"it must have one model. Received: {[x.name for x in found]}")
         (path,) = found
     weights = (read_marian_bin if path.suffix == ".bin" else read_npz)(path)
-    # The norms before a sublayer have another suffix than those after it.
-    weights = unique((name.removesuffix("_pre"), weight) for name, weight in weights.items())
+    # One name for the norms before and after a sublayer, and after attention and recurrence.
+    # Factors of activations are for 8 bits only.
+    weights = unique(
+        (name.removesuffix("_pre").replace("_rnn_ffn_ln_", "_self_Wo_ln_"), weight)
+        for name, weight in weights.items()
+        if not name.endswith("QuantMultA")
+    )
     arguments = _arguments(_settings(weights.pop("special:model.yml").tobytes()))
     if _OUTPUT in weights:
         weights[_OUTPUT] = weights[_OUTPUT].T
@@ -85,13 +94,16 @@ def _settings(content: bytes) -> dict[str, Any]:
 def _arguments(settings: dict[str, Any]) -> dict[str, Any]:
     norm_first = settings.get("transformer-preprocess") == "n"
     norms = _PRE_NORM if norm_first else _POST_NORM
-    for key, value in {**_NEEDED, **norms}.items():
+    autoregression = settings.get("transformer-decoder-autoreg", "self-attention")
+    layer, own = _DECODER_LAYERS[autoregression]
+    for key, value in {**_NEEDED, **norms, **own}.items():
         if (found := settings.get(key, value)) != value:
             raise ValueError(f"{key} must be {value!r}. Received: {found!r}")
     return {
         "num_layers": settings["enc-depth"],
         "num_decoder_layers": settings["dec-depth"],
         "num_heads": settings["transformer-heads"],
+        "decoder_layer": layer,
         "position_encoding": "sinusoidal_marian",
         "activation": _ACTIVATIONS[settings.get("transformer-ffn-activation", "relu")],
         "norm_first": norm_first,

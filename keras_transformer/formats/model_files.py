@@ -27,6 +27,7 @@ Arrays = dict[str, np.ndarray]
 Item = TypeVar("Item")
 _SAFETENSORS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 _MARIAN_TYPES = {0x404: "<f4", 0x101: "i1"}
+_INTGEMM8 = 0x10001, 0x4101  # 8-bit matrices of Marian, and of the fork of Bergamot and Firefox
 _MARIAN_UNIT = 256  # Marian rounds the bytes of an array up to a multiple.
 PREFIX = "hf://"
 INDEX = ".index.json"  # after the name of a file: the list of the shards that it consists of
@@ -171,7 +172,10 @@ def _check_members(path: Path) -> None:
 
 
 def read_marian_bin(path: Path) -> Arrays:
-    """Reads a `.bin` file of Marian with float32 weights. It has the names of the `.npz` file."""
+    """Reads a `.bin` file of Marian. It has the names of the `.npz` file.
+
+    The weights are float32, or 8-bit numbers with one factor a matrix, which become float32.
+    """
     with reading(path):
         file = Bytes(path)
         _, count = file.numbers("QQ")
@@ -180,10 +184,17 @@ def read_marian_bin(path: Path) -> Arrays:
         shapes = [file.numbers(f"{header[2]}i") for header in headers]
         (padding,) = file.numbers("Q")
         file.offset += padding
-        arrays = [
-            (name, file.take(_MARIAN_TYPES[kind], shape, size, _MARIAN_UNIT))
-            for name, shape, (_, kind, _, size) in zip(names, shapes, headers, strict=True)
-        ]
+        arrays = []
+        for name, shape, (_, kind, _, size) in zip(names, shapes, headers, strict=True):
+            if kind in _INTGEMM8:
+                numbers = file.take("i1", (math.prod(shape) + 4,), size, _MARIAN_UNIT)
+                value = numbers[:-4] / numbers[-4:].view("<f4")
+                # Matrices are transposed, but the rows of the fork's embeddings are not.
+                is_table = name.endswith("Wemb")
+                value = value.reshape(shape) if is_table else value.reshape(shape[::-1]).T
+            else:
+                value = file.take(_MARIAN_TYPES[kind], shape, size, _MARIAN_UNIT)
+            arrays.append((name, value))
         file.finish()
         return unique(arrays)
 

@@ -20,6 +20,8 @@ self_attention/query           self_attn.q_proj         self_*q          self_at
 self_attention/key             self_attn.k_proj         self_*k          self_attention/linear_0#k
 self_attention/value           self_attn.v_proj         self_*v          self_attention/linear_0#v
 self_attention/output          self_attn.out_proj       self_*o          self_attention/linear_1
+self_attention/forget_gate     -                        rnn_*f           -
+self_attention/candidate       -                        rnn_*            -
 self_attention_residual/norm   self_attn_layer_norm     self_Wo_ln_*     self_attention/layer_norm
 cross_attention/query          encoder_attn.q_proj      context_*q       attention/linear_0
 cross_attention/key            encoder_attn.k_proj      context_*k       attention/linear_1#k

@@ -26,6 +26,7 @@ from keras_transformer.layers.positions.sinusoidal import SinusoidalPositionalEn
 from keras_transformer.layers.positions.t5 import RelativePositionBias
 from keras_transformer.layers.stacks.decoder import Decoder, DecoderLayer
 from keras_transformer.layers.stacks.encoder import Encoder, EncoderLayer
+from keras_transformer.layers.stacks.ssru_decoder import SSRU, SSRUDecoderLayer
 from keras_transformer.layers.sublayers import FeedForward, GatedFeedForward, ResidualConnection
 from keras_transformer.layers.token_embedding import TokenEmbedding
 
@@ -49,6 +50,8 @@ __all__ = [
     "RelativePositionBias",
     "ResidualConnection",
     "RotaryPositionalEncoding",
+    "SSRU",
+    "SSRUDecoderLayer",
     "SelfAttention",
     "SinusoidalPositionalEncoding",
     "TokenEmbedding",

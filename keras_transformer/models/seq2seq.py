@@ -11,9 +11,8 @@ from keras_transformer.layers.attention.cache import Cache, LimitedVocabulary
 from keras_transformer.models.base import check_pad_id
 from keras_transformer.models.token_predictor import TokenPredictor
 
-# Constructor arguments that come from the tokenizer, other sections of a recipe, or a program.
+# Constructor arguments that come from the tokenizer and from other sections of a recipe.
 _FROM_ELSEWHERE = {"vocabulary_size", "target_vocabulary_size", "pad_id", "dtype"}
-_FROM_ELSEWHERE |= {"encoder_layer", "decoder_layer"}
 
 
 class Seq2Seq(TokenPredictor):

@@ -291,6 +291,11 @@ class ModelSettings(Section):
     """RMS norms on queries and keys. Default: false."""
     attention_soft_cap: Positive | None = None
     """Bound of the attention scores. Default: none."""
+    encoder_layer: str | None = None
+    """Registered name of a class of encoder layers. Default: EncoderLayer."""
+    decoder_layer: str | None = None
+    """Registered name of a class of decoder layers, such as keras_transformer>SSRUDecoderLayer
+    (recurrence instead of self-attention). Default: DecoderLayer."""
     max_length: Size | None = None
     """Maximum tokens per sentence in search and in some position encodings."""
     attention_pattern: str | None = None

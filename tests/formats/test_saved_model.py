@@ -146,6 +146,7 @@ def test_every_search_option_is_exported(run, options):
             **{"position_encoding": "rotary", "num_kv_heads": 1, "qk_norm": True},
         },
         {"activation": "geglu", "num_kv_heads": 1, "attention_soft_cap": 3.0},
+        {"decoder_layer": "keras_transformer>SSRUDecoderLayer"},
     ],
 )
 def test_every_setting_of_the_transformer_is_exported(run, settings):

@@ -22,6 +22,8 @@ SUBLAYERS = (
     "projection",
     "inner",
     "gate",
+    "forget_gate",
+    "candidate",
     "outer",
     "norm",
     "self_attention",

@@ -315,6 +315,8 @@ def attend(weights, kind, x, memory, mask, num_heads, norm_first, **options):
     """Attention to `memory`, or to `x` itself where that is None, with its residual."""
 
     def sublayer(x):
+        if "forget_gate" in weights[kind]:
+            return ssru(weights[kind], x)
         key = x if memory is None else memory
         return multi_head_attention(weights[kind], x, key, key, num_heads, mask, **options)[0]
 
@@ -337,6 +339,16 @@ def encoder_layer(
     options = {"rotary": rotary, **scores}
     x = attend(weights, "self_attention", x, None, mask, num_heads, norm_first, **options)
     return transform(weights, x, activation, norm_first)
+
+
+def ssru(weights, x):
+    forget = 1 / (1 + np.exp(-dense(weights["forget_gate"], x)))
+    candidate = dense(weights["candidate"], x)
+    state, states = np.zeros_like(x[:, 0]), []
+    for t in range(x.shape[1]):
+        state = forget[:, t] * state + (1 - forget[:, t]) * candidate[:, t]
+        states.append(relu(state))
+    return np.stack(states, axis=1)
 
 
 def decoder_layer(

@@ -29,6 +29,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         **dict(normalization="rms", activation="geglu", num_kv_heads=1),
         **dict(qk_norm=True, attention_soft_cap=1.5),
     },
+    "ssru": {"num_layers": 2, "decoder_layer": "keras_transformer>SSRUDecoderLayer"},
     "two_layers": {"num_layers": 2},
     "other_depth": {"num_layers": 2, "num_decoder_layers": 1},
     "separate_vocabularies": {"target_vocabulary_size": TARGET_V},

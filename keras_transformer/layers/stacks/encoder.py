@@ -99,12 +99,15 @@ class EncoderLayer(ConfiguredLayer):
     def _create_sublayers(self, d_model: int) -> None:
         self.d_model = d_model
         self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: d_model})
-        objects = {x: getattr(self, x) for x in ("position_encoding", "attention_pattern")}
-        self.self_attention = self._attention("self_attention", **objects)
+        self.self_attention = self._self_attention("self_attention")
         self.self_attention_residual = self._residual("self_attention_residual")
         sizes = {"d_model": d_model, "d_ff": self.d_ff, "name": "feed_forward"}
         self.feed_forward = new_feed_forward(self.activation, **sizes, **dense_options(self))
         self.feed_forward_residual = self._residual("feed_forward_residual")
+
+    def _self_attention(self, name: str) -> Any:
+        objects = {x: getattr(self, x) for x in ("position_encoding", "attention_pattern")}
+        return self._attention(name, **objects)
 
     def _attention(self, name: str, **options: Any) -> MultiHeadAttention:
         names = ("d_k", "use_scale", "num_kv_heads", "qk_norm", "attention_soft_cap")
