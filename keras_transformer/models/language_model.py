@@ -12,6 +12,7 @@ from keras_transformer.layers.attention.attention_patterns import new_attention_
 from keras_transformer.layers.attention.cache import Cache
 from keras_transformer.layers.normalization import takes_padding_mask
 from keras_transformer.layers.positions.positional_encoding import new_position_encoding, positions
+from keras_transformer.layers.segments import same_segment, segment_offsets
 from keras_transformer.models.base import check_pad_id
 from keras_transformer.models.token_predictor import TokenPredictor
 
@@ -53,7 +54,9 @@ class LanguageModel(TokenPredictor):
         logits_soft_cap: See `soft_cap` of `TokenEmbedding`. Defaults to None.
 
     Call arguments:
-        inputs: int tensor `(B, T)` of token ids, padded with `pad_id` at the end.
+        inputs: int tensor `(B, T)` of token ids, padded with `pad_id` at the end. If a row has
+            several texts, `{"token_ids": int (B, T), "token_segments": int (B, T)}` (see
+            `packed_states` and `pack_documents`).
 
     Returns:
         The logits, a float tensor `(B, T, V)` in the compute dtype. Row t predicts token t + 1.
@@ -133,14 +136,19 @@ class LanguageModel(TokenPredictor):
             "dtype": policy,
         }
         decoder = Decoder(use_memory=False, name="decoder", **options)
+        dropout = Dropout(dropout_rate, dtype=policy, name="embedding_dropout")
+
+        def hidden_states(token_ids: Ids, token_segments: Ids | None = None) -> Any:
+            x = embedding(ops.maximum(token_ids, 0))  # The id of padding may be -1.
+            x = dropout(encoding(x, offset=segment_offsets(token_segments)))
+            norm = decoder.layers[0].feed_forward_residual.norm.__class__
+            mask = padding_mask(token_ids, pad_id) if takes_padding_mask(norm) else None
+            # `decoder.call` makes each layer a node of the graph. Saved weights require these nodes.
+            of_tokens = same_segment(token_segments, token_segments)
+            return decoder.call(x, padding_mask=mask, attention_mask=of_tokens)
+
         token_ids = keras.Input((None,), dtype="int32", name="token_ids")
-        x = encoding(embedding(ops.maximum(token_ids, 0)))  # The id of padding may be -1.
-        x = Dropout(dropout_rate, dtype=policy, name="embedding_dropout")(x)
-        # `decoder.call` makes each layer a node of the graph. Saved weights require these nodes.
-        norm = decoder.layers[0].feed_forward_residual.norm.__class__
-        states = decoder.call(
-            x, padding_mask=padding_mask(token_ids, pad_id) if takes_padding_mask(norm) else None
-        )
+        states = hidden_states(token_ids)
         decoder.built = True  # or `train_on_batch` would try to build it again
         super().__init__(token_ids, embedding(states, reverse=True), **kwargs)
         for layer in decoder.layers:
@@ -153,6 +161,7 @@ class LanguageModel(TokenPredictor):
         self.embedding = embedding
         self.decoder = decoder
         self.states = states
+        self.packed_states_of = hidden_states
 
     def output_weights(self) -> tuple[Any, Any]:
         """Returns the output matrix `(V, D)` and None, because there is no bias."""
@@ -162,6 +171,10 @@ class LanguageModel(TokenPredictor):
                 f"Received: logits_soft_cap={self.logits_soft_cap}"
             )
         return self.embedding.output_weights()
+
+    def project(self, states: Tensor) -> Any:
+        """Returns the logits `(..., V)` of hidden states `(..., D)`."""
+        return self.embedding(states, reverse=True)
 
     def init_cache(self, source_ids: Ids, max_length: int | None, beam_size: Size = 1) -> Cache:
         """Reads prompts in one pass and returns the cache (see `Searchable.init_cache`).
@@ -201,7 +214,7 @@ class LanguageModel(TokenPredictor):
         offset = ops.broadcast_to(last["last_positions"] + position, shape)
         x = self._embed(ops.reshape(token_ids, (-1, 1)), ops.reshape(offset, (-1, 1)))
         x, cache, _ = self.decoder.step(ops.reshape(x, (-1, self.d_model)), cache, position)
-        logits = ops.cast(self.embedding(x, reverse=True), "float32")
+        logits = ops.cast(self.project(x), "float32")
         return ops.reshape(logits, (*shape, self.vocabulary_size)), cache
 
     def _embed(self, token_ids: Ids, offset: Size) -> Any:

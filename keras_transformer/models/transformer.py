@@ -12,6 +12,7 @@ from keras_transformer.layers.attention.attention_patterns import new_attention_
 from keras_transformer.layers.attention.cache import Cache
 from keras_transformer.layers.normalization import takes_padding_mask
 from keras_transformer.layers.positions.positional_encoding import new_position_encoding
+from keras_transformer.layers.segments import same_segment, segment_offsets
 from keras_transformer.models.seq2seq import Seq2Seq, ids_inputs, token_embeddings
 
 
@@ -72,7 +73,8 @@ class Transformer(Seq2Seq):
 
     Call arguments:
         inputs: `{"source_ids": int (B, S), "target_ids": int (B, T)}`, padded with `pad_id` at the
-            end. `target_ids` start with the beginning-of-sentence id.
+            end. `target_ids` start with the beginning-of-sentence id. If a row has several sentence
+            pairs, also `source_segments` and `target_segments` (see `packed_states`).
 
     Returns:
         The logits, a float tensor `(B, T, V)` in the compute dtype. Row t predicts token t + 1.
@@ -145,15 +147,29 @@ class Transformer(Seq2Seq):
 
         # `encoder.call` makes each layer a node of the graph. Saved weights require these nodes.
         inputs = ids_inputs()
-        source_ids, target_ids = inputs["source_ids"], inputs["target_ids"]
-        source_mask = padding_mask(source_ids, pad_id)
-        x = dropout(source_positions(source_embedding(source_ids)))
-        memory = encoder.call(x, padding_mask=source_mask)
-        y = dropout(positions(target_embedding(target_ids)))
-        # Padding at the end of the target needs a mask only for the statistics of some norms.
-        norm = decoder.layers[0].feed_forward_residual.norm.__class__
-        target_mask = padding_mask(target_ids, pad_id) if takes_padding_mask(norm) else None
-        states = decoder.call(y, memory, target_mask, memory_padding_mask=source_mask)
+
+        def hidden_states(
+            source_ids: Ids,
+            target_ids: Ids,
+            source_segments: Ids | None = None,
+            target_segments: Ids | None = None,
+        ) -> tuple[Any, Any]:
+            source_mask = padding_mask(source_ids, pad_id)
+            x = source_positions(
+                source_embedding(source_ids), offset=segment_offsets(source_segments)
+            )
+            of_source = same_segment(source_segments, source_segments)
+            memory = encoder.call(dropout(x), source_mask, of_source)
+            y = positions(target_embedding(target_ids), offset=segment_offsets(target_segments))
+            # Padding at the end of the target needs a mask only for the statistics of some norms.
+            norm = decoder.layers[0].feed_forward_residual.norm.__class__
+            target_mask = padding_mask(target_ids, pad_id) if takes_padding_mask(norm) else None
+            of_target = same_segment(target_segments, target_segments)
+            of_pairs = same_segment(target_segments, source_segments)
+            masks = target_mask, source_mask, of_target, of_pairs
+            return decoder.call(dropout(y), memory, *masks), memory
+
+        states, memory = hidden_states(**inputs)
         encoder.built = decoder.built = True  # or `train_on_batch` would try to build them again
         logits = target_embedding(states, reverse=True)
         super().__init__(inputs, logits, **kwargs)
@@ -166,7 +182,8 @@ class Transformer(Seq2Seq):
         self.encoder = encoder
         self.decoder = decoder
         self.states = states
-        self._encode = keras.Function(source_ids, memory)
+        self.packed_states_of = lambda **inputs: hidden_states(**inputs)[0]
+        self._encode = keras.Function(inputs["source_ids"], memory)
 
     @classmethod
     def big(cls, vocabulary_size: int, **changes: Any) -> Self:

@@ -363,6 +363,10 @@ class Training(Section):
     """Micro-batches per optimizer step."""
     length_multiple: Length = 8
     """Pad batches to lengths that are multiples of this number."""
+    packing: bool = False
+    """Put several sentence pairs into each row of a batch, so that there is less padding and only
+    one shape of batches. The pairs of a row do not see each other. Needs model.architecture
+    transformer."""
     warmup_steps: Steps = 4_000
     """Optimizer steps of learning-rate warm-up."""
     learning_rate_scale: LearningRate = 1.0
