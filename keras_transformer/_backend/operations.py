@@ -114,8 +114,9 @@ def attend(
     There, a query whose keys are all padding attends to all of them: otherwise, its gradient is NaN
     on an H100 with 64 keys (issue 196678 of pytorch/pytorch). For the arguments and the result, see
     `AttentionPattern`; the number of heads of keys and values divides that of queries, and
-    `attention_mask` is bool `(B, T, S)`, for PyTorch only. The result is None where the formula is to be used: on TensorFlow, on other devices of JAX, for few scores
-    in compiled steps of PyTorch, and if values and keys differ in width.
+    `attention_mask` is bool `(B, T, S)`. The result is None where the formula is to be used: on
+    TensorFlow, on other devices of JAX, there also with `attention_mask`, for few scores in
+    compiled steps of PyTorch, and if values and keys differ in width.
     """
     if keras.config.backend() == "tensorflow" or query.shape[-1] != value.shape[-1]:
         return None

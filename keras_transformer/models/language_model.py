@@ -143,8 +143,8 @@ class LanguageModel(TokenPredictor):
             x = dropout(encoding(x, offset=segment_offsets(token_segments)))
             norm = decoder.layers[0].feed_forward_residual.norm.__class__
             mask = padding_mask(token_ids, pad_id) if takes_padding_mask(norm) else None
-            # `decoder.call` makes each layer a node of the graph. Saved weights require these nodes.
             of_tokens = same_segment(token_segments, token_segments)
+            # `decoder.call` makes each layer a node of the graph, which saved weights require.
             return decoder.call(x, padding_mask=mask, attention_mask=of_tokens)
 
         token_ids = keras.Input((None,), dtype="int32", name="token_ids")

@@ -140,6 +140,8 @@ def test_a_registered_architecture_has_the_settings_of_its_constructor(own_archi
     for setting in ("num_heads=2", "width=2"):
         with pytest.raises(UserError, match="own has only the keys d_model, kernel_size. Received"):
             load_recipe(path, ["model.architecture=own", f"model.{setting}"])
+    with pytest.raises(UserError, match="packing needs model.architecture: transformer. Rec.* own"):
+        load_recipe(path, [*settings, "training.packing=true"])
 
 
 FILE = "data.train={source: a}"

@@ -206,13 +206,15 @@ def test_resume_continues_bit_for_bit(whole, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_mixture_of_corpora_resumes_bit_for_bit(tmp_path):
+@pytest.mark.parametrize("packing", [False, True])
+def test_a_mixture_of_corpora_resumes_bit_for_bit(tmp_path, packing):
     tiny_run.write_text(tmp_path)
     tree = tiny_run.recipe_for(tmp_path).model_dump()
     files = {"source": "text.en", "target": "text.de"}
     tree["data"]["train"] = [{**files, "tag": "<x>"}, {**files, "weight": 0.3}]
     tree["data"]["validation"]["tag"] = "<x>"
     tree["training"] |= {"steps": 4, "validation_bleu_sentences": 0, "tokens_per_batch": 32}
+    tree["training"] |= {"packing": packing}
     recipe = Recipe.model_validate(tree)
     run = Run.create(tmp_path / "run", recipe)
     train(run)
