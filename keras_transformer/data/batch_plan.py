@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_transformer.data.buckets import choose_buckets
-from keras_transformer.data.packing import PackedPairs
+from keras_transformer.data.packing import Packing
 from keras_transformer.data.piece_sampler import PieceSampler
 from keras_transformer.data.text_noise import TextNoise
 from keras_transformer.data.token_store import SIDES, Sentences, TokenStore
@@ -116,9 +116,7 @@ class BatchPlan:
         self._text = functools.lru_cache(accumulation_steps + 1)(self._read)
         self._tokens = functools.lru_cache(_COUNTS)(self._count)
         room = [pieces + 1 for pieces in self._room()]
-        self._packed = (
-            PackedPairs.of(room, store.corpora, length_multiple, seed) if packing else None
-        )
+        self._packed = Packing.of(room, store.corpora, length_multiple, seed) if packing else None
         self._ends = np.cumsum(self._packed.corpora if self._packed else store.corpora)
         if self._packed:
             widths, bucket_of_pair = [self._packed.width], np.zeros(self._ends[-1], np.int32)
@@ -154,7 +152,7 @@ class BatchPlan:
         """
         shapes = dict.fromkeys(x.shape for x in self._slots[: steps * self.accumulation_steps])
         none = np.zeros(0, np.int32)
-        return [self._batch(self.store, none, none, shape, 0.0) for shape in shapes]
+        return [self._assemble(self.store, none, none, shape, 0.0) for shape in shapes]
 
     def tokens(self, step: int) -> int:
         """Returns the number of target tokens of a step, including eos but not padding."""
@@ -184,12 +182,12 @@ class BatchPlan:
         first, last = np.searchsorted(rows, (begin * size, end * size))
         own = shape._replace(batch_size=(end - begin) * size)
         weight = self.accumulation_steps / self.tokens(step)
-        return self._batch(text, pairs[first:last], rows[first:last] - begin * size, own, weight)
+        return self._assemble(text, pairs[first:last], rows[first:last] - begin * size, own, weight)
 
     def unweighted(self, step: int) -> Batch:
         """Returns the first micro-batch of a step, in which each real token has the weight 1."""
         shape, text, pairs, rows = self._text(step, 0)
-        return self._batch(text, pairs, rows, shape, 1.0)
+        return self._assemble(text, pairs, rows, shape, 1.0)
 
     def micro_batches(self, step: int) -> list[Batch]:
         """Returns all micro-batches of an optimizer step (see `batch`)."""
@@ -201,10 +199,7 @@ class BatchPlan:
             yield from self.micro_batches(step)
 
     def slot(self, step: int, micro: int = 0) -> tuple[BatchShape, np.ndarray]:
-        """Returns the shape of a micro-batch and the indices of its sentence pairs.
-
-        With packing, the indices are those of its rows.
-        """
+        """Returns the shape of a micro-batch and the indices of its sentence pairs, or rows."""
         index = step * self.accumulation_steps + micro
         pass_index, position = divmod(index, self.batches_per_pass)
         pairs, slots = self._order_of_pass(pass_index)
@@ -212,10 +207,7 @@ class BatchPlan:
         return shape, pairs[begin:end]
 
     def _read(self, step: int, micro: int) -> tuple[BatchShape, Sentences, np.ndarray, np.ndarray]:
-        """Returns the shape of a micro-batch, and a text with the indices of its pairs in it.
-
-        The last result is the row of each pair, in ascending order.
-        """
+        """Returns the shape of a micro-batch, a text, its pairs as indices, and their rows."""
         shape, pairs = self.slot(step, micro)
         rows, most = np.arange(len(pairs)), (shape.source_length - 1, shape.target_length - 1)
         if self._packed:
@@ -223,10 +215,21 @@ class BatchPlan:
         seed = f"{self.seed} {step * self.accumulation_steps + micro}"
         return shape, *self._draw(pairs, most, seed), rows
 
-    def _batch(
+    def _assemble(
         self, text: Sentences, pairs: np.ndarray, rows: np.ndarray, shape: BatchShape, weight: float
     ) -> Batch:
-        return _assemble(text, pairs, rows, shape, weight, has_segments=self._packed is not None)
+        """Returns the batch of `pairs`, each in its row of `rows`, which are in ascending order."""
+        size = shape.batch_size
+        source_ids, _, of_source = _frame(text, "source", pairs, rows, (size, shape.source_length))
+        labels, begins, of_target = _frame(text, "target", pairs, rows, (size, shape.target_length))
+        target_ids = np.full_like(labels, PAD_ID)
+        target_ids[:, 1:] = np.where(labels == EOS_ID, PAD_ID, labels)[:, :-1]
+        target_ids[rows, begins] = BOS_ID
+        sample_weight = (labels != PAD_ID) * np.float32(weight)
+        inputs = {"source_ids": source_ids, "target_ids": target_ids}
+        if self._packed:
+            inputs |= {"source_segments": of_source, "target_segments": of_target}
+        return inputs, labels, sample_weight
 
     def _draw(self, pairs: np.ndarray, most: Any, seed: str) -> tuple[Sentences, np.ndarray]:
         """Returns the text of some pairs after all samplers, and the places of the pairs in it."""
@@ -382,35 +385,13 @@ def _tokens_per_sentence(source_length: int, target_length: int) -> int:
     return max(target_length, -(-source_length // 2))
 
 
-def _assemble(
-    text: Sentences,
-    pairs: np.ndarray,
-    rows: np.ndarray,
-    shape: BatchShape,
-    weight: float,
-    has_segments: bool,
-) -> Batch:
-    """Returns the batch of `pairs`, each in its row of `rows`, which are in ascending order."""
-    size = shape.batch_size
-    source_ids, _, source_segments = _frame(text, "source", pairs, rows, (size, shape[1]))
-    labels, begins, target_segments = _frame(text, "target", pairs, rows, (size, shape[2]))
-    target_ids = np.full_like(labels, PAD_ID)
-    target_ids[:, 1:] = np.where(labels == EOS_ID, PAD_ID, labels)[:, :-1]
-    target_ids[rows, begins] = BOS_ID
-    sample_weight = (labels != PAD_ID) * np.float32(weight)
-    inputs = {"source_ids": source_ids, "target_ids": target_ids}
-    if has_segments:
-        inputs |= {"source_segments": source_segments, "target_segments": target_segments}
-    return inputs, labels, sample_weight
-
-
 def _frame(
     text: Sentences, side: str, pairs: np.ndarray, rows: np.ndarray, shape: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns the pieces and eos of one side of `pairs`, padded to `shape`, int32.
 
-    Then the place in the row at which each pair begins, and the segment of each token. Sources have
-    no eos if the tokenizer says so.
+    Sources have no eos if the tokenizer says so. Further results are the place in the row at which
+    each pair begins, and the segment of each token.
     """
     ids, marks = np.full(shape, PAD_ID, np.int32), np.zeros(shape, np.int32)
     lengths, has_eos = text.lengths(side, pairs), side == "target" or text.source_eos

@@ -12,13 +12,9 @@ _OPEN = 64
 def fill_rows(lengths: np.ndarray, width: np.ndarray, seed: int) -> list[np.ndarray]:
     """Distributes items over rows. Returns the items of each row.
 
-    The items come in a random order. Each goes to the open row in which it leaves the least space.
-    If it fits into none of them, the fullest row is replaced by an empty one.
-
-    Args:
-        lengths: Number of tokens of each item on each side, int `(items, sides)`.
-        width: Number of tokens of a row on each side, int `(sides,)`. Each item fits into a row.
-        seed: Seed of the order, an integer >= 0.
+    The items, whose `lengths` are int `(items, sides)`, come in a random order. Each goes to the
+    open row in which it leaves the least of `width`, int `(sides,)`. If it fits into none of them,
+    an empty row replaces the fullest.
     """
     room = np.tile(width[:, None], min(_OPEN, len(lengths)))
     opened: list[list[int]] = [[] for _ in room[0]]
@@ -37,18 +33,17 @@ def fill_rows(lengths: np.ndarray, width: np.ndarray, seed: int) -> list[np.ndar
 
 
 def row_width(lengths: np.ndarray, multiple: int) -> np.ndarray:
-    """Returns the number of tokens of a row on each side: int `(sides,)`, multiples of `multiple`.
+    """Returns the width of rows, multiples of `multiple`, into which the longest item fits.
 
-    The longest item of `lengths`, int `(items, sides)`, fits, and the sides are full at about the
-    same number of items.
+    The sides are full at about the same number of items.
     """
     means = lengths.mean(axis=0)
     width = np.ceil((lengths.max(axis=0) / means).max() * means - 1e-9)
     return multiple * np.ceil(width / multiple).astype(np.int64)
 
 
-class PackedPairs(NamedTuple):
-    """The rows of packed pairs. Each row has pairs of one corpus."""
+class Packing(NamedTuple):
+    """Pairs of one corpus in each row."""
 
     members: list[np.ndarray]  # the pairs of each row
     corpora: list[int]  # the number of rows of each corpus
@@ -58,7 +53,7 @@ class PackedPairs(NamedTuple):
     @classmethod
     def of(
         cls, room: Sequence[np.ndarray], corpora: Sequence[int], multiple: int, seed: int
-    ) -> "PackedPairs":
+    ) -> "Packing":
         both = np.stack(room, axis=1)
         width, members, counts, begin = row_width(both, multiple), list[np.ndarray](), [], 0
         for size in corpora:
@@ -69,10 +64,7 @@ class PackedPairs(NamedTuple):
         return cls(members, counts, (int(width[0]), int(width[1])), both)
 
     def pairs(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns the pairs of some rows, the place of each pair's row, and the pieces it may have.
-
-        The last is int (2, pairs).
-        """
+        """Returns the pairs of rows, the place of each one's row, and the pieces it may have."""
         members = [self.members[row] for row in rows]
         pairs = np.concatenate([np.zeros(0, np.int64), *members])
         places = np.repeat(np.arange(len(rows)), [len(x) for x in members])
@@ -84,9 +76,8 @@ def pack_documents(
 ) -> dict[str, np.ndarray]:
     """Packs documents into rows for `LanguageModel`, several in each row.
 
-    A longer document is cut into pieces of `length` tokens. The last token of a piece is the first
-    of the next one, so the model learns each token of a document once, except the first. Tokens
-    attend only to tokens of their piece, and positions begin at 0 in each piece.
+    A longer document is cut into pieces of `length` tokens that share one token, so the model
+    learns each token of a document once, except the first. Each piece is a text of its own.
 
     Example:
 
@@ -100,8 +91,8 @@ def pack_documents(
         pad_id: Id of padding at the end of a row. Defaults to 0.
 
     Returns:
-        `{"token_ids": int32 (rows, length), "token_segments": int32 (rows, length)}`. The pieces of
-        a row have the segments 1, 2, ..., and padding has 0. Labels may be left out.
+        `token_ids` and `token_segments`, int32 (rows, length). The pieces of a row have the
+        segments 1, 2, ..., and padding has 0. Labels may be left out.
     """
     pieces = [
         np.asarray(document[begin : begin + length], np.int32)
@@ -116,7 +107,6 @@ def pack_documents(
     for row, members in enumerate(rows):
         tokens = np.concatenate([pieces[item] for item in members])
         ids[row, : len(tokens)] = tokens
-        segments[row, : len(tokens)] = np.repeat(
-            np.arange(1, len(members) + 1), lengths[members, 0]
-        )
+        numbers = np.arange(1, len(members) + 1)
+        segments[row, : len(tokens)] = np.repeat(numbers, lengths[members, 0])
     return {"token_ids": ids, "token_segments": segments}

@@ -1,7 +1,6 @@
 """Masks and positions of rows that hold several texts (packing).
 
-`segments`, int `(B, T)`, has the number of the text of each token. Each function returns what means
-"no segments" if they are None.
+`segments`, int `(B, T)`, has the number of the text of each token. None: a row is one text.
 """
 
 from typing import Any
@@ -19,10 +18,7 @@ def same_segment(queries: Ids | None, keys: Ids | None) -> Any:
 
 
 def segment_offsets(segments: Ids | None) -> Any:
-    """Returns what to add to the place of each token to get its position in its text, or 0.
-
-    The result is int32 `(B, T)`, for the argument `offset` of a `PositionalEncoding`.
-    """
+    """Returns position minus place of each token, int32 `(B, T)`: `offset` of an encoding."""
     if segments is None:
         return 0
     length = ops.shape(segments)[1]

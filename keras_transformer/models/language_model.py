@@ -54,9 +54,8 @@ class LanguageModel(TokenPredictor):
         logits_soft_cap: See `soft_cap` of `TokenEmbedding`. Defaults to None.
 
     Call arguments:
-        inputs: int tensor `(B, T)` of token ids, padded with `pad_id` at the end. If a row has
-            several texts, `{"token_ids": int (B, T), "token_segments": int (B, T)}` (see
-            `packed_states` and `pack_documents`).
+        inputs: int tensor `(B, T)` of token ids, padded with `pad_id` at the end. Or rows of
+            several texts, `{"token_ids": ..., "token_segments": ...}` (see `pack_documents`).
 
     Returns:
         The logits, a float tensor `(B, T, V)` in the compute dtype. Row t predicts token t + 1.
@@ -143,9 +142,9 @@ class LanguageModel(TokenPredictor):
             x = dropout(encoding(x, offset=segment_offsets(token_segments)))
             norm = decoder.layers[0].feed_forward_residual.norm.__class__
             mask = padding_mask(token_ids, pad_id) if takes_padding_mask(norm) else None
-            of_tokens = same_segment(token_segments, token_segments)
+            same = same_segment(token_segments, token_segments)
             # `decoder.call` makes each layer a node of the graph, which saved weights require.
-            return decoder.call(x, padding_mask=mask, attention_mask=of_tokens)
+            return decoder.call(x, padding_mask=mask, attention_mask=same)
 
         token_ids = keras.Input((None,), dtype="int32", name="token_ids")
         states = hidden_states(token_ids)
@@ -162,6 +161,7 @@ class LanguageModel(TokenPredictor):
         self.decoder = decoder
         self.states = states
         self.packed_states_of = hidden_states
+        self.project = lambda states: embedding(states, reverse=True)
 
     def output_weights(self) -> tuple[Any, Any]:
         """Returns the output matrix `(V, D)` and None, because there is no bias."""
@@ -171,10 +171,6 @@ class LanguageModel(TokenPredictor):
                 f"Received: logits_soft_cap={self.logits_soft_cap}"
             )
         return self.embedding.output_weights()
-
-    def project(self, states: Tensor) -> Any:
-        """Returns the logits `(..., V)` of hidden states `(..., D)`."""
-        return self.embedding(states, reverse=True)
 
     def init_cache(self, source_ids: Ids, max_length: int | None, beam_size: Size = 1) -> Cache:
         """Reads prompts in one pass and returns the cache (see `Searchable.init_cache`).
@@ -214,7 +210,7 @@ class LanguageModel(TokenPredictor):
         offset = ops.broadcast_to(last["last_positions"] + position, shape)
         x = self._embed(ops.reshape(token_ids, (-1, 1)), ops.reshape(offset, (-1, 1)))
         x, cache, _ = self.decoder.step(ops.reshape(x, (-1, self.d_model)), cache, position)
-        logits = ops.cast(self.project(x), "float32")
+        logits = ops.cast(self.embedding(x, reverse=True), "float32")
         return ops.reshape(logits, (*shape, self.vocabulary_size)), cache
 
     def _embed(self, token_ids: Ids, offset: Size) -> Any:

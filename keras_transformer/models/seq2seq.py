@@ -84,12 +84,8 @@ class Seq2Seq(TokenPredictor):
         vocabulary, beams = cache.sentence.get("vocabulary"), ops.shape(token_ids)[1]
         if vocabulary is not None:
             return vocabulary.logits(states, beams)
-        logits = self.project(states)
+        logits = self.target_embedding(states, reverse=True)
         return ops.reshape(ops.cast(logits, "float32"), (-1, beams, logits.shape[-1]))
-
-    def project(self, states: Tensor) -> Any:
-        """Returns the logits `(..., V)` of hidden states `(..., E)`."""
-        return self.target_embedding(states, reverse=True)
 
     def without_padding(self, weights: Tensor, source_ids: Ids, target_ids: Ids) -> Any:
         """Returns attention weights `(B * N, T, S)` as float32 `(B, N, T, S)`, 0 for padding."""

@@ -21,7 +21,7 @@ _TOKENS = ("source_ids", "target_ids", "token_ids", "labels")
 # Inputs of packed rows: the number of the text of each token.
 _SEGMENTS = {"source_segments", "target_segments", "token_segments"}
 # Patterns of attention that depend on the distance of two tokens alone.
-_PACKED_PATTERNS = (None, "full", "local")
+_PACKED_PATTERNS = {None, "full", "local"}
 
 
 class TokenPredictor(ConfiguredModel):
@@ -48,16 +48,13 @@ class TokenPredictor(ConfiguredModel):
         `inputs` has segments, int `(B, T)`, beside the ids of each side: `source_segments` and
         `target_segments`, or `token_segments`. Tokens of a row with the same segment are a text, or
         the two sides of a pair. They attend only to each other, and their positions begin at 0.
-        Padding has the segment 0.
-
-        Raises `ValueError` if the model does not take such rows, or its `attention_pattern` depends
-        on more than the distance of two tokens.
+        Padding has the segment 0. Raises `ValueError` if the model does not take such rows.
         """
         patterns: Any = vars(self).get("attention_pattern")
-        patterns = patterns if isinstance(patterns, list) else [patterns]
-        if self.packed_states_of is None or not set(patterns) <= set(_PACKED_PATTERNS):
+        patterns = {*patterns} if isinstance(patterns, list) else {patterns}
+        if self.packed_states_of is None or not patterns <= _PACKED_PATTERNS:
             raise ValueError(
-                "Only `Transformer` and `LanguageModel` take packed rows, with an "
+                "Only `Transformer` and `LanguageModel` take rows of several texts, with an "
                 f"`attention_pattern` of {_PACKED_PATTERNS}. Received: {type(self).__name__} with "
                 f"attention_pattern={patterns}"
             )
@@ -192,10 +189,7 @@ def next_tokens(model: Any, inputs: Any) -> Any:
 
 
 def is_packed(model: Any, inputs: Any) -> bool:
-    """Returns whether the rows of `inputs` have several texts each: they then have segments.
-
-    A model of one's own can have inputs of these names in its graph.
-    """
+    """Returns whether rows have several texts: `inputs` has segments that the graph has not."""
     given = _SEGMENTS.intersection(inputs if isinstance(inputs, dict) else ())
     return not given <= {x.name for x in model.inputs}
 

@@ -148,26 +148,17 @@ class Transformer(Seq2Seq):
         # `encoder.call` makes each layer a node of the graph. Saved weights require these nodes.
         inputs = ids_inputs()
 
-        def hidden_states(
-            source_ids: Ids,
-            target_ids: Ids,
-            source_segments: Ids | None = None,
-            target_segments: Ids | None = None,
-        ) -> tuple[Any, Any]:
+        def hidden_states(source_ids: Ids, target_ids: Ids, **segments: Ids) -> tuple[Any, Any]:
+            of_source, of_target = map(segments.get, ("source_segments", "target_segments"))
             source_mask = padding_mask(source_ids, pad_id)
-            x = source_positions(
-                source_embedding(source_ids), offset=segment_offsets(source_segments)
-            )
-            of_source = same_segment(source_segments, source_segments)
-            memory = encoder.call(dropout(x), source_mask, of_source)
-            y = positions(target_embedding(target_ids), offset=segment_offsets(target_segments))
+            x = source_positions(source_embedding(source_ids), offset=segment_offsets(of_source))
+            memory = encoder.call(dropout(x), source_mask, same_segment(of_source, of_source))
+            y = positions(target_embedding(target_ids), offset=segment_offsets(of_target))
             # Padding at the end of the target needs a mask only for the statistics of some norms.
             norm = decoder.layers[0].feed_forward_residual.norm.__class__
             target_mask = padding_mask(target_ids, pad_id) if takes_padding_mask(norm) else None
-            of_target = same_segment(target_segments, target_segments)
-            of_pairs = same_segment(target_segments, source_segments)
-            masks = target_mask, source_mask, of_target, of_pairs
-            return decoder.call(dropout(y), memory, *masks), memory
+            same = same_segment(of_target, of_target), same_segment(of_target, of_source)
+            return decoder.call(dropout(y), memory, target_mask, source_mask, *same), memory
 
         states, memory = hidden_states(**inputs)
         encoder.built = decoder.built = True  # or `train_on_batch` would try to build them again
@@ -183,6 +174,7 @@ class Transformer(Seq2Seq):
         self.decoder = decoder
         self.states = states
         self.packed_states_of = lambda **inputs: hidden_states(**inputs)[0]
+        self.project = lambda states: target_embedding(states, reverse=True)
         self._encode = keras.Function(inputs["source_ids"], memory)
 
     @classmethod

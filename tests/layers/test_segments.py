@@ -134,5 +134,5 @@ def test_other_models_refuse_packed_rows():
     ids, segments = joined(TARGETS, PACKED)
     with pytest.raises(ValueError, match=r"LanguageModel with attention_pattern=.*fixed"):
         model({"token_ids": ids, "token_segments": segments})
-    with pytest.raises(ValueError, match="Only `Transformer` and `LanguageModel` take packed rows"):
+    with pytest.raises(ValueError, match="Only `Transformer` and `LanguageModel` take rows of"):
         masked.packed_states({"token_segments": segments})
