@@ -77,6 +77,7 @@ class _Stream(keras.utils.PyDataset):
         model = Capabilities.of(model)
         inputs = model.inputs or ()
         self._names = {x.name for x in inputs}
+        self._names |= {x.replace("_ids", "_segments") for x in self._names}  # of packed rows
         # Rows may begin with whole numbers where later ones have fractions.
         self._dtypes = {x.name: x.dtype for x in inputs if "float" in x.dtype}
         self._dtypes["sample_weight"] = "float32"

@@ -106,15 +106,17 @@ def attend(
     padding_mask: Mask | None = None,
     use_causal_mask: bool = False,
     use_scale: bool = True,
+    attention_mask: Mask | None = None,
 ) -> Any:
     """Computes attention by a fused kernel of PyTorch or cuDNN, which does not store the scores.
 
     The mask is finite and has the dtype of the query, without which PyTorch's kernels are wrong.
     There, a query whose keys are all padding attends to all of them: otherwise, its gradient is NaN
     on an H100 with 64 keys (issue 196678 of pytorch/pytorch). For the arguments and the result, see
-    `AttentionPattern`; the number of heads of keys and values divides that of queries. The result
-    is None where the formula is to be used: on TensorFlow, on other devices of JAX, for few scores
-    in compiled steps of PyTorch, and if values and keys differ in width.
+    `AttentionPattern`; the number of heads of keys and values divides that of queries, and
+    `attention_mask` is bool `(B, T, S)`. The result is None where the formula is to be used: on
+    TensorFlow, on other devices of JAX, there also with `attention_mask`, for few scores in
+    compiled steps of PyTorch, and if values and keys differ in width.
     """
     if keras.config.backend() == "tensorflow" or query.shape[-1] != value.shape[-1]:
         return None
@@ -122,7 +124,8 @@ def attend(
         from keras_transformer._backend import jax_kernels
 
         given = padding_mask, use_causal_mask, use_scale
-        return jax_kernels.attend(query, key, value, *given) if is_fused(query) else None
+        has_kernel = is_fused(query) and attention_mask is None
+        return jax_kernels.attend(query, key, value, *given) if has_kernel else None
     import torch
 
     is_compiled = torch._guards.TracingContext.try_get() is not None
@@ -130,10 +133,13 @@ def attend(
         return None
     query, key, value = (ops.convert_to_tensor(x) for x in (query, key, value))
     mask = None
-    if padding_mask is not None:
+    if padding_mask is not None or attention_mask is not None:
         ones = torch.ones(query.shape[2], key.shape[2], device=query.device, dtype=torch.bool)
-        allowed = ones.tril() if use_causal_mask else ones[:1]
-        visible = ops.convert_to_tensor(padding_mask)[:, None, None, :] & allowed
+        visible = allowed = ones.tril() if use_causal_mask else ones[:1]
+        if padding_mask is not None:
+            visible = ops.convert_to_tensor(padding_mask)[:, None, None, :] & visible
+        if attention_mask is not None:
+            visible = ops.convert_to_tensor(attention_mask)[:, None] & visible
         visible = visible | (allowed & ~visible.any(-1, keepdim=True))
         score = max(MASKED_SCORE, torch.finfo(query.dtype).min)
         mask = torch.zeros_like(visible, dtype=query.dtype).masked_fill(~visible, score)

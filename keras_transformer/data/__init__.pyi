@@ -3,6 +3,7 @@ from .batch_plan import (
     Shard as Shard,
     evaluation_batches as evaluation_batches,
 )
+from .packing import pack_documents as pack_documents
 from .parallel_dataset import (
     ParallelDataset as ParallelDataset,
     fit_data as fit_data,

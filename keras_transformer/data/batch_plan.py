@@ -4,11 +4,12 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_transformer.data.buckets import choose_buckets
+from keras_transformer.data.packing import Packing
 from keras_transformer.data.piece_sampler import PieceSampler
 from keras_transformer.data.text_noise import TextNoise
 from keras_transformer.data.token_store import SIDES, Sentences, TokenStore
@@ -80,6 +81,8 @@ class BatchPlan:
         samplers: Change the text of each batch at random, one after the other, with the seed
             `seed`. Sentences are then padded to lengths with room for more pieces. A sentence whose
             new pieces do not fit stays as it is. Defaults to none.
+        packing: Whether each row of a batch has several pairs, of one corpus. All batches then have
+            one shape. The rows of the pairs depend only on the seed. Defaults to False.
 
     Raises:
         UserError: If the longest sentence does not fit into a batch.
@@ -98,6 +101,7 @@ class BatchPlan:
         shard: Shard | None = None,
         weights: Sequence[float] | None = None,
         samplers: Sequence[PieceSampler | TextNoise] = (),
+        packing: bool = False,
     ) -> None:
         check_sizes(tokens_per_batch=tokens_per_batch, accumulation_steps=accumulation_steps)
         check_sizes(length_multiple=length_multiple, max_shapes=max_shapes)
@@ -108,12 +112,16 @@ class BatchPlan:
         self.shuffle = shuffle
         self.shard = shard or Shard()
         self.weights = weights or [1.0] * len(store.corpora)
-        self._ends = np.cumsum(store.corpora)
         self.samplers = samplers
         self._text = functools.lru_cache(accumulation_steps + 1)(self._read)
         self._tokens = functools.lru_cache(_COUNTS)(self._count)
-        sources, targets = (room + 1 for room in self._room())
-        widths, bucket_of_pair = choose_buckets(sources, targets, length_multiple, max_shapes)
+        room = [pieces + 1 for pieces in self._room()]
+        self._packed = Packing.of(room, store.corpora, length_multiple, seed) if packing else None
+        self._ends = np.cumsum(self._packed.corpora if self._packed else store.corpora)
+        if self._packed:
+            widths, bucket_of_pair = [self._packed.width], np.zeros(self._ends[-1], np.int32)
+        else:
+            widths, bucket_of_pair = choose_buckets(*room, length_multiple, max_shapes)
         least = max(_tokens_per_sentence(*width) for width in widths)
         if tokens_per_batch < least:
             raise UserError(
@@ -143,7 +151,8 @@ class BatchPlan:
         The shapes of the second pass and later ones are those of the first, in another order.
         """
         shapes = dict.fromkeys(x.shape for x in self._slots[: steps * self.accumulation_steps])
-        return [_assemble(self.store, np.zeros(0, np.int32), shape, 0.0) for shape in shapes]
+        none = np.zeros(0, np.int32)
+        return [self._assemble(self.store, none, none, shape, 0.0) for shape in shapes]
 
     def tokens(self, step: int) -> int:
         """Returns the number of target tokens of a step, including eos but not padding."""
@@ -163,18 +172,22 @@ class BatchPlan:
             `accumulation_steps` divided by `tokens(step)`. With these weights and a loss that sums
             over tokens, the mean gradient of the micro-batches is the gradient of the step's mean
             loss per target token. Rows without a sentence contain only padding.
+
+        With packing, `inputs` also contains `source_segments` and `target_segments`, int32 of the
+        same shapes. The pairs of a row have the segments 1, 2, ..., and padding has 0.
         """
-        shape, text, pairs = self._text(step, micro)
+        shape, text, pairs, rows = self._text(step, micro)
         begin, end, parts = self.shard
-        rows = -(-shape.batch_size // parts)
-        own = shape._replace(batch_size=(end - begin) * rows)
+        size = -(-shape.batch_size // parts)
+        first, last = np.searchsorted(rows, (begin * size, end * size))
+        own = shape._replace(batch_size=(end - begin) * size)
         weight = self.accumulation_steps / self.tokens(step)
-        return _assemble(text, pairs[begin * rows : end * rows], own, weight)
+        return self._assemble(text, pairs[first:last], rows[first:last] - begin * size, own, weight)
 
     def unweighted(self, step: int) -> Batch:
         """Returns the first micro-batch of a step, in which each real token has the weight 1."""
-        shape, text, pairs = self._text(step, 0)
-        return _assemble(text, pairs, shape, 1.0)
+        shape, text, pairs, rows = self._text(step, 0)
+        return self._assemble(text, pairs, rows, shape, 1.0)
 
     def micro_batches(self, step: int) -> list[Batch]:
         """Returns all micro-batches of an optimizer step (see `batch`)."""
@@ -186,23 +199,39 @@ class BatchPlan:
             yield from self.micro_batches(step)
 
     def slot(self, step: int, micro: int = 0) -> tuple[BatchShape, np.ndarray]:
-        """Returns the shape of a micro-batch and the indices of its sentence pairs."""
+        """Returns the shape of a micro-batch and the indices of its sentence pairs, or rows."""
         index = step * self.accumulation_steps + micro
         pass_index, position = divmod(index, self.batches_per_pass)
         pairs, slots = self._order_of_pass(pass_index)
         shape, begin, end = slots[position]
         return shape, pairs[begin:end]
 
-    def _read(self, step: int, micro: int) -> tuple[BatchShape, Sentences, np.ndarray]:
-        """Returns the shape of a micro-batch, and a text with the indices of its pairs in it."""
+    def _read(self, step: int, micro: int) -> tuple[BatchShape, Sentences, np.ndarray, np.ndarray]:
+        """Returns the shape of a micro-batch, a text, its pairs as indices, and their rows."""
         shape, pairs = self.slot(step, micro)
-        most = shape.source_length - 1, shape.target_length - 1
+        rows, most = np.arange(len(pairs)), (shape.source_length - 1, shape.target_length - 1)
+        if self._packed:
+            pairs, rows, most = self._packed.pairs(pairs)
         seed = f"{self.seed} {step * self.accumulation_steps + micro}"
-        return shape, *self._draw(pairs, most, seed)
+        return shape, *self._draw(pairs, most, seed), rows
 
-    def _draw(
-        self, pairs: np.ndarray, most: tuple[float, float], seed: str
-    ) -> tuple[Sentences, np.ndarray]:
+    def _assemble(
+        self, text: Sentences, pairs: np.ndarray, rows: np.ndarray, shape: BatchShape, weight: float
+    ) -> Batch:
+        """Returns the batch of `pairs`, each in its row of `rows`, which are in ascending order."""
+        size = shape.batch_size
+        source_ids, _, of_source = _frame(text, "source", pairs, rows, (size, shape.source_length))
+        labels, begins, of_target = _frame(text, "target", pairs, rows, (size, shape.target_length))
+        target_ids = np.full_like(labels, PAD_ID)
+        target_ids[:, 1:] = np.where(labels == EOS_ID, PAD_ID, labels)[:, :-1]
+        target_ids[rows, begins] = BOS_ID
+        sample_weight = (labels != PAD_ID) * np.float32(weight)
+        inputs = {"source_ids": source_ids, "target_ids": target_ids}
+        if self._packed:
+            inputs |= {"source_segments": of_source, "target_segments": of_target}
+        return inputs, labels, sample_weight
+
+    def _draw(self, pairs: np.ndarray, most: Any, seed: str) -> tuple[Sentences, np.ndarray]:
         """Returns the text of some pairs after all samplers, and the places of the pairs in it."""
         text: Sentences = self.store
         for sampler in self.samplers:
@@ -224,7 +253,7 @@ class BatchPlan:
         return [np.minimum(np.ceil(growth * x), x.max()).astype(np.int64) for x in lengths]
 
     def _count(self, step: int) -> int:
-        texts = [self._text(step, micro)[1:] for micro in range(self.accumulation_steps)]
+        texts = [self._text(step, micro)[1:3] for micro in range(self.accumulation_steps)]
         return sum(int(text.lengths("target", x).sum()) + len(x) for text, x in texts)
 
     def _wider(self, bucket: int) -> int:
@@ -356,25 +385,22 @@ def _tokens_per_sentence(source_length: int, target_length: int) -> int:
     return max(target_length, -(-source_length // 2))
 
 
-def _assemble(text: Sentences, pairs: np.ndarray, shape: BatchShape, weight: float) -> Batch:
-    source_ids = _pad(text, "source", pairs, (shape.batch_size, shape.source_length))
-    labels = _pad(text, "target", pairs, (shape.batch_size, shape.target_length))
-    target_ids = np.full_like(labels, PAD_ID)
-    target_ids[:, 1:] = np.where(labels == EOS_ID, PAD_ID, labels)[:, :-1]
-    target_ids[: len(pairs), 0] = BOS_ID
-    sample_weight = (labels != PAD_ID) * np.float32(weight)
-    return {"source_ids": source_ids, "target_ids": target_ids}, labels, sample_weight
-
-
-def _pad(text: Sentences, side: str, pairs: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+def _frame(
+    text: Sentences, side: str, pairs: np.ndarray, rows: np.ndarray, shape: tuple[int, int]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns the pieces and eos of one side of `pairs`, padded to `shape`, int32.
 
-    Sources have no eos if the tokenizer says so.
+    Sources have no eos if the tokenizer says so. Further results are the place in the row at which
+    each pair begins, and the segment of each token.
     """
-    ids = np.full(shape, PAD_ID, np.int32)
-    lengths = text.lengths(side, pairs)
-    rows = ids[: len(pairs)]
-    rows[np.arange(shape[1]) < lengths[:, None]] = text.pieces(side, pairs)
-    if side == "target" or text.source_eos:
-        rows[np.arange(len(pairs)), lengths] = EOS_ID
-    return ids
+    ids, marks = np.full(shape, PAD_ID, np.int32), np.zeros(shape, np.int32)
+    lengths, has_eos = text.lengths(side, pairs), side == "target" or text.source_eos
+    ends = np.cumsum(lengths + has_eos)
+    begins = ends - lengths - has_eos
+    begins = begins - begins[np.searchsorted(rows, rows)]  # from that of the row's first pair
+    places = np.repeat(begins - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
+    ids[np.repeat(rows, lengths), places] = text.pieces(side, pairs)
+    if has_eos:
+        ids[rows, begins + lengths] = EOS_ID
+    marks[rows, begins] = 1
+    return ids, begins, np.cumsum(marks, axis=1, dtype=np.int32) * (ids != PAD_ID)

@@ -41,7 +41,7 @@ class ParallelDataset(keras.utils.PyDataset):
             are dropped; `dataset.plan.store.report` counts them. Defaults to 256.
         languages: Source and target language, needed if rows or a file have more than two.
         max_shapes: Maximum number of batch shapes, each of which JAX compiles. Defaults to 4.
-        **plan: `seed`, `shuffle` and `length_multiple` of `BatchPlan`.
+        **plan: `seed`, `shuffle`, `length_multiple` and `packing` of `BatchPlan`.
 
     Returns:
         `dataset[i]` is a tuple `(inputs, labels, sample_weight)`, see `BatchPlan.batch`. The weight

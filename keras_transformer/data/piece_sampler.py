@@ -6,6 +6,7 @@ from bisect import bisect
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from random import Random
+from typing import Any
 
 import numpy as np
 
@@ -36,19 +37,20 @@ class PieceSampler:
     def __init__(self, tokenizer: Tokenizer, alpha: float) -> None:
         self._words = {side: _Words(tokenizer, side, alpha) for side in SIDES}
 
-    def draw(
-        self, text: Sentences, pairs: np.ndarray, most: Sequence[float], seed: str
-    ) -> Sentences:
+    def draw(self, text: Sentences, pairs: np.ndarray, most: Sequence[Any], seed: str) -> Sentences:
         """Returns the sentences with indices `pairs`, a function of the arguments.
 
         A source or target with more pieces than `most` allows on its side keeps its best
-        segmentation.
+        segmentation. `most` has a number for each side, or one for each sentence of the side.
         """
         random, rows = Random(seed).random, {}
         for side, limit in zip(SIDES, most, strict=True):
             best = text.rows(side, pairs)
             drawn = [self._words[side].draw(sentence, random) for sentence in best]
-            rows[side] = [x if len(x) <= limit else y for x, y in zip(drawn, best, strict=True)]
+            limits = np.broadcast_to(limit, len(pairs))
+            rows[side] = [
+                x if len(x) <= most else y for x, y, most in zip(drawn, best, limits, strict=True)
+            ]
         return Sentences.from_rows(rows, text.source_eos)
 
 

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 import numpy as np
 
@@ -40,14 +41,14 @@ class TextNoise:
         pieces = enumerate(tokenizer.source_pieces)
         self._tags = {id for id, piece in pieces if TAG.fullmatch(piece.lstrip("▁"))}
 
-    def draw(
-        self, text: Sentences, pairs: np.ndarray, most: Sequence[float], seed: str
-    ) -> Sentences:
+    def draw(self, text: Sentences, pairs: np.ndarray, most: Sequence[Any], seed: str) -> Sentences:
         """Returns the sentences with indices `pairs`, a function of the arguments.
 
-        A pair that would have more pieces than `most` allows on a side does not change.
+        A pair that would have more pieces than `most` allows on a side does not change. `most` is
+        that of `PieceSampler.draw`.
         """
         random = Random(f"noise {seed}")
+        limits = [np.broadcast_to(limit, len(pairs)) for limit in most]
         rows = [text.rows(side, pairs) for side in SIDES]
         known = [UNK_ID not in [*source, *target] for source, target in zip(*rows, strict=True)]
         chosen = [x for x in range(len(pairs)) if random.random() < self.share and known[x]]
@@ -63,7 +64,7 @@ class TextNoise:
             chosen, heads, new_sources, new_targets, strict=True
         ):
             new = [*head, *source], [*self.tokenizer.target_prefix_ids, *target]
-            if all(0 < len(ids) <= limit for ids, limit in zip(new, most, strict=True)):
+            if all(0 < len(ids) <= limit[place] for ids, limit in zip(new, limits, strict=True)):
                 rows[0][place], rows[1][place] = new
         return Sentences.from_rows(dict(zip(SIDES, rows, strict=True)), text.source_eos)
 

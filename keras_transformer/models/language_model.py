@@ -12,6 +12,7 @@ from keras_transformer.layers.attention.attention_patterns import new_attention_
 from keras_transformer.layers.attention.cache import Cache
 from keras_transformer.layers.normalization import NORMALIZATIONS, takes_padding_mask
 from keras_transformer.layers.positions.positional_encoding import new_position_encoding, positions
+from keras_transformer.layers.segments import same_segment, segment_offsets
 from keras_transformer.models.base import check_pad_id
 from keras_transformer.models.token_predictor import TokenPredictor
 
@@ -55,7 +56,8 @@ class LanguageModel(TokenPredictor):
         logits_soft_cap: See `soft_cap` of `TokenEmbedding`. Defaults to None.
 
     Call arguments:
-        inputs: int tensor `(B, T)` of token ids, padded with `pad_id` at the end.
+        inputs: int tensor `(B, T)` of token ids, padded with `pad_id` at the end. Or rows of
+            several texts, `{"token_ids": ..., "token_segments": ...}` (see `pack_documents`).
 
     Returns:
         The logits, a float tensor `(B, T, V)` in the compute dtype. Row t predicts token t + 1.
@@ -136,14 +138,19 @@ class LanguageModel(TokenPredictor):
             "dtype": policy,
         }
         decoder = Decoder(use_memory=False, layer=decoder_layer, name="decoder", **options)
-        token_ids = keras.Input((None,), dtype="int32", name="token_ids")
-        x = encoding(embedding(ops.maximum(token_ids, 0)))  # The id of padding may be -1.
-        x = Dropout(dropout_rate, dtype=policy, name="embedding_dropout")(x)
-        # `decoder.call` makes each layer a node of the graph. Saved weights require these nodes.
+        dropout = Dropout(dropout_rate, dtype=policy, name="embedding_dropout")
         is_masked = takes_padding_mask(NORMALIZATIONS[normalization][0])
-        states = decoder.call(
-            x, padding_mask=padding_mask(token_ids, pad_id) if is_masked else None
-        )
+
+        def hidden_states(token_ids: Ids, token_segments: Ids | None = None) -> Any:
+            x = embedding(ops.maximum(token_ids, 0))  # The id of padding may be -1.
+            x = dropout(encoding(x, offset=segment_offsets(token_segments)))
+            mask = padding_mask(token_ids, pad_id) if is_masked else None
+            same = same_segment(token_segments, token_segments)
+            # `decoder.call` makes each layer a node of the graph, which saved weights require.
+            return decoder.call(x, padding_mask=mask, attention_mask=same)
+
+        token_ids = keras.Input((None,), dtype="int32", name="token_ids")
+        states = hidden_states(token_ids)
         decoder.built = True  # or `train_on_batch` would try to build it again
         super().__init__(token_ids, embedding(states, reverse=True), **kwargs)
         for layer in () if decoder_layer else decoder.layers:
@@ -156,6 +163,8 @@ class LanguageModel(TokenPredictor):
         self.embedding = embedding
         self.decoder = decoder
         self.states = states
+        self.packed_states_of = hidden_states
+        self.project = lambda states: embedding(states, reverse=True)
 
     def output_weights(self) -> tuple[Any, Any]:
         """Returns the output matrix `(V, D)` and None, because there is no bias."""

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer._backend.types import Tensor
 from keras_transformer.capabilities import Capabilities
 from keras_transformer.errors import check_ids
 from keras_transformer.models.base import ConfiguredModel
@@ -17,6 +18,10 @@ from keras_transformer.models.crossentropy import MaskedAccuracy, MaskedCrossent
 _CROSSENTROPY = ("crossentropy", "ce", "sparsecategoricalcrossentropy")
 _ACCURACY = ("accuracy", "acc", "sparsecategoricalaccuracy")
 _TOKENS = ("source_ids", "target_ids", "token_ids", "labels")
+# Inputs of packed rows: the number of the text of each token.
+_SEGMENTS = {"source_segments", "target_segments", "token_segments"}
+# Patterns of attention that depend on the distance of two tokens alone.
+_PACKED_PATTERNS = {None, "full", "local"}
 
 
 class TokenPredictor(ConfiguredModel):
@@ -29,6 +34,31 @@ class TokenPredictor(ConfiguredModel):
     """
 
     pad_id: int
+    packed_states_of: Any = None  # a function of the inputs of packed rows; None: there is none
+    project: Any  # the function that returns the logits of hidden states
+
+    def call(self, inputs: Any, training: Any = None, mask: Any = None, **kwargs: Any) -> Any:
+        if is_packed(self, inputs):
+            return self.project(self.packed_states(inputs))
+        return super().call(inputs, training=training, mask=mask, **kwargs)
+
+    def packed_states(self, inputs: dict[str, Tensor]) -> Any:
+        """Returns the hidden states `(B, T, D)` of rows with several texts.
+
+        `inputs` has segments, int `(B, T)`, beside the ids of each side: `source_segments` and
+        `target_segments`, or `token_segments`. Tokens of a row with the same segment are a text, or
+        the two sides of a pair. They attend only to each other, and their positions begin at 0.
+        Padding has the segment 0. Raises `ValueError` if the model does not take such rows.
+        """
+        patterns: Any = vars(self).get("attention_pattern")
+        patterns = {*patterns} if isinstance(patterns, list) else {patterns}
+        if self.packed_states_of is None or not patterns <= _PACKED_PATTERNS:
+            raise ValueError(
+                "Only `Transformer` and `LanguageModel` take rows of several texts, with an "
+                f"`attention_pattern` of {_PACKED_PATTERNS}. Received: {type(self).__name__} with "
+                f"attention_pattern={patterns}"
+            )
+        return self.packed_states_of(**inputs)
 
     def compile(
         self,
@@ -136,7 +166,7 @@ class TokenPredictor(ConfiguredModel):
     def labels(self, inputs: Any, given: Any = None) -> Any:
         """Returns the `given` labels or, if they are None, the token after each input token.
 
-        These are int32 `(B, T)`. The last token of a row has the label `pad_id`.
+        These are int32 `(B, T)`. The last token of a row or segment has the label `pad_id`.
         """
         return next_tokens(self, inputs) if given is None else given
 
@@ -150,8 +180,18 @@ def by_name(model: Any, inputs: Any) -> dict[str, Any]:
 
 def next_tokens(model: Any, inputs: Any) -> Any:
     """Returns the token after each token of the last of a model's `inputs`, int32 `(B, T)`."""
-    ids = ops.cast(by_name(model, inputs)[model.inputs[-1].name], "int32")
-    return ops.concatenate([ids[:, 1:], ops.full_like(ids[:, :1], model.pad_id)], axis=1)
+    name, inputs = model.inputs[-1].name, by_name(model, inputs)
+    ids, segments = ops.cast(inputs[name], "int32"), inputs.get(name.replace("ids", "segments"))
+    padding, following = ops.full_like(ids, model.pad_id), ids[:, 1:]
+    if segments is not None:
+        following = ops.where(segments[:, 1:] == segments[:, :-1], following, padding[:, 1:])
+    return ops.concatenate([following, padding[:, :1]], axis=1)
+
+
+def is_packed(model: Any, inputs: Any) -> bool:
+    """Returns whether rows have several texts: `inputs` has segments that the graph has not."""
+    given = _SEGMENTS.intersection(inputs if isinstance(inputs, dict) else ())
+    return not given <= {x.name for x in model.inputs}
 
 
 def check_tokens(model: Any, x: Any, y: Any = None, sample_weight: Any = None) -> None:

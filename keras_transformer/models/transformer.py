@@ -12,6 +12,7 @@ from keras_transformer.layers.attention.attention_patterns import new_attention_
 from keras_transformer.layers.attention.cache import Cache
 from keras_transformer.layers.normalization import NORMALIZATIONS, takes_padding_mask
 from keras_transformer.layers.positions.positional_encoding import new_position_encoding
+from keras_transformer.layers.segments import same_segment, segment_offsets
 from keras_transformer.models.seq2seq import Seq2Seq, ids_inputs, token_embeddings
 
 
@@ -73,7 +74,8 @@ class Transformer(Seq2Seq):
 
     Call arguments:
         inputs: `{"source_ids": int (B, S), "target_ids": int (B, T)}`, padded with `pad_id` at the
-            end. `target_ids` start with the beginning-of-sentence id.
+            end. `target_ids` start with the beginning-of-sentence id. If a row has several sentence
+            pairs, also `source_segments` and `target_segments` (see `packed_states`).
 
     Returns:
         The logits, a float tensor `(B, T, V)` in the compute dtype. Row t predicts token t + 1.
@@ -148,15 +150,20 @@ class Transformer(Seq2Seq):
 
         # `encoder.call` makes each layer a node of the graph. Saved weights require these nodes.
         inputs = ids_inputs()
-        source_ids, target_ids = inputs["source_ids"], inputs["target_ids"]
-        source_mask = padding_mask(source_ids, pad_id)
-        x = dropout(source_positions(source_embedding(source_ids)))
-        memory = encoder.call(x, padding_mask=source_mask)
-        y = dropout(positions(target_embedding(target_ids)))
-        # Padding at the end of the target needs a mask only for the statistics of some norms.
         is_masked = takes_padding_mask(NORMALIZATIONS[normalization][0])
-        target_mask = padding_mask(target_ids, pad_id) if is_masked else None
-        states = decoder.call(y, memory, target_mask, memory_padding_mask=source_mask)
+
+        def hidden_states(source_ids: Ids, target_ids: Ids, **segments: Ids) -> tuple[Any, Any]:
+            of_source, of_target = map(segments.get, ("source_segments", "target_segments"))
+            source_mask = padding_mask(source_ids, pad_id)
+            x = source_positions(source_embedding(source_ids), offset=segment_offsets(of_source))
+            memory = encoder.call(dropout(x), source_mask, same_segment(of_source, of_source))
+            y = positions(target_embedding(target_ids), offset=segment_offsets(of_target))
+            # Padding at the end of the target needs a mask only for the statistics of some norms.
+            target_mask = padding_mask(target_ids, pad_id) if is_masked else None
+            same = same_segment(of_target, of_target), same_segment(of_target, of_source)
+            return decoder.call(dropout(y), memory, target_mask, source_mask, *same), memory
+
+        states, memory = hidden_states(**inputs)
         encoder.built = decoder.built = True  # or `train_on_batch` would try to build them again
         logits = target_embedding(states, reverse=True)
         super().__init__(inputs, logits, **kwargs)
@@ -169,7 +176,9 @@ class Transformer(Seq2Seq):
         self.encoder = encoder
         self.decoder = decoder
         self.states = states
-        self._encode = keras.Function(source_ids, memory)
+        self.packed_states_of = lambda **inputs: hidden_states(**inputs)[0]
+        self.project = lambda states: target_embedding(states, reverse=True)
+        self._encode = keras.Function(inputs["source_ids"], memory)
 
     @classmethod
     def big(cls, vocabulary_size: int, **changes: Any) -> Self:

@@ -352,8 +352,7 @@ class Training(Section):
     of the section tokenizer may be omitted, or have the values of this run."""
     lora_rank: Size | None = None
     """Freeze the weights and train LoRA of this rank in the linear maps, and their biases. Files
-    then have only what differs from the model of initial_run. Exports merge the adapters. Default:
-    no LoRA."""
+    have only what differs from the model of initial_run. Exports merge adapters. Default: none."""
     lora_parts: list[str] | None = None
     """Parts of the names of the linear maps with LoRA, such as decoder, self_attention or
     feed_forward. Default: all."""
@@ -368,6 +367,8 @@ class Training(Section):
     """Micro-batches per optimizer step."""
     length_multiple: Length = 8
     """Pad batches to lengths that are multiples of this number."""
+    packing: bool = False
+    """Put several sentence pairs, which do not see each other, into each row: less padding."""
     warmup_steps: Steps = 4_000
     """Optimizer steps of learning-rate warm-up."""
     learning_rate_scale: LearningRate = 1.0
@@ -387,9 +388,8 @@ class Training(Section):
     simcut_rate: Rate = 0.05
     """Probability that SimCut cuts a token."""
     teacher: Path | None = None
-    """Finished run whose predictions are part of the targets (distillation). Training starts with
-    the tokenizer of this run, so keys of the section tokenizer may be omitted. Its model may have
-    other sizes."""
+    """Finished run, of any sizes, whose predictions are part of the targets (distillation).
+    Training starts with its tokenizer, so keys of the section tokenizer may be omitted."""
     teacher_weight: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Share of the teacher in the target distribution of each token."""
     subword_regularization: Annotated[float, Field(ge=0)] | None = None

@@ -60,6 +60,9 @@ class Recipe(Section):
         if self.training.subword_regularization is not None and kind != "unigram":
             rule = "training.subword_regularization needs tokenizer.model_type: unigram"
             raise ValueError(f"{rule}. Received: {kind}")
+        if self.training.packing and self.model.architecture != "transformer":
+            rule = "training.packing needs model.architecture: transformer"
+            raise ValueError(f"{rule}. Received: {self.model.architecture}")
         return self
 
     @property

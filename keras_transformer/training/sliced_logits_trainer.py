@@ -28,7 +28,7 @@ from keras_transformer.models.crossentropy import (
     labels_and_weights,
 )
 from keras_transformer.models.protocol import SlicesLogits
-from keras_transformer.models.token_predictor import TokenPredictor, next_tokens
+from keras_transformer.models.token_predictor import TokenPredictor, is_packed, next_tokens
 from keras_transformer.training.devices.base import ONE_DEVICE, Distribution
 
 
@@ -227,6 +227,8 @@ class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
             gradient_checkpointing() if recomputes else nullcontext(),
             self._cut.cutting(self.model) if self._cut and training else nullcontext(),
         ):
+            if is_packed(self.model, inputs):
+                return self.model.packed_states(inputs)
             return super().call(inputs, training=training, **kwargs)
 
     def compute_loss(
@@ -246,7 +248,10 @@ class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
         divisor = self.distribution.total(total) if mean else 1.0
         teacher: tuple[Any, ...] = ()
         if self.teacher and training:
-            states = self._teacher_states(x, training=False)
+            if is_packed(self.teacher, x):
+                states = self.teacher.packed_states(x)
+            else:
+                states = self._teacher_states(x, training=False)
             teacher = tuple(map(ops.stop_gradient, _projection(self.teacher, states)))
         sums = self.distribution.crossentropy(
             *_projection(self.model, y_pred),

@@ -53,6 +53,22 @@ def test_fused_attention_equals_the_formula(
     assert np.isfinite(to_numpy(found)).all()
 
 
+@pytest.mark.parametrize(("is_causal", "is_padded"), [(True, False), (False, True)])
+def test_masks_of_rows_give_the_formula(monkeypatch, is_causal, is_padded):
+    random = np.random.default_rng(0)
+    query = random.normal(size=(3, 6, 8)).astype("float32")
+    segments = np.sort(random.integers(0, 3, (3, 6)))[:, ::-1]
+    options = {"attention_mask": segments[:, :, None] == segments[:, None]}
+    options |= {"use_causal_mask": is_causal, "padding_mask": segments != 0 if is_padded else None}
+    attention = MultiHeadAttention(num_heads=2, num_kv_heads=1)
+    expected = attention(query, **options)
+    monkeypatch.setattr(operations, "FUSED_DEVICES", ("cpu",))
+    found = to_numpy(attention(query, **options))
+    real = segments != 0 if is_padded else slice(None)  # Rows of padding are only finite.
+    np.testing.assert_allclose(found[real], to_numpy(expected)[real], atol=1e-6)
+    assert np.isfinite(found).all()
+
+
 @pytest.mark.once  # on PyTorch
 def test_compiled_steps_compute_few_scores_by_the_formula(monkeypatch):
     torch = pytest.importorskip("torch")

@@ -200,13 +200,15 @@ class MultiHeadAttention(ConfiguredLayer):
         check_mask_length(padding_mask, key.shape[1])
         heads = weights = None
         needs_scores = return_attention_weights or is_recorded() or self.attention_soft_cap
-        if not (needs_scores or attention_mask is not None):
+        if not needs_scores:
             options = {**masks, "use_scale": self.use_scale}
-            if self.attention_pattern is not None:
+            if self.attention_pattern is not None and attention_mask is None:
                 options |= {"dropout": dropout, "training": training}
                 heads = self.attention_pattern(queries, *self._repeat(keys, values), **options)
             elif is_fused(queries) and not (self.needs_positions or (dropout and training)):
-                heads = attend(queries, keys, values, **options)
+                # Other masks than one of bool for each row may need broadcasting, or an error.
+                if attention_mask is None or len(attention_mask.shape) == 3:
+                    heads = attend(queries, keys, values, **options, attention_mask=attention_mask)
         if heads is None:
             shape = ops.shape(query)[1], ops.shape(key)[1]
             allowed, bias = self._mask_and_bias(shape, attention_mask, **masks)

@@ -102,6 +102,7 @@ def _plan(recipe: Recipe, text: TokenStore, tokenizer: Tokenizer, shard: Shard) 
         shard=shard,
         weights=[corpus.weight for corpus in recipe.data.corpora("train")],
         samplers=samplers,
+        packing=settings.packing,
     )
 
 

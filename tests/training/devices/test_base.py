@@ -26,10 +26,11 @@ TEACHER = [
     *("tokenizer.target_normalization=null", "training.validation_bleu_sentences=2"),
 ]
 TWO_PROCESSES = dict.fromkeys(("tensorflow", "jax", "torch"), (2, 1, TEACHER))
+PACKED = ["training.packing=true", "training.accumulation_steps=2"]
 MANY_DEVICES = {
-    "tensorflow": (1, 2, ["training.accumulation_steps=2"]),
-    "jax": (1, 2, ["model.normalization=batch"]),
-    "torch": (2, 1, ["training.accumulation_steps=2"]),
+    "tensorflow": (1, 2, PACKED),
+    "jax": (1, 2, ["training.packing=true", "model.normalization=batch"]),
+    "torch": (2, 1, PACKED),
 }
 SPLIT = ["training.distribution=model_parallel", "training.model_shards=2"]
 BOTH = {

@@ -195,13 +195,15 @@ def test_resume_continues_bit_for_bit(whole, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_mixture_of_corpora_resumes_bit_for_bit(tmp_path):
+@pytest.mark.parametrize("packing", [False, True])
+def test_a_mixture_of_corpora_resumes_bit_for_bit(tmp_path, packing):
     files = {"source": "text.en", "target": "text.de"}
     tagged = {**files, "tag": "<x>"}
     run = tiny_run.new_run(
         tmp_path,
         data={"train": [tagged, {**files, "weight": 0.3}], "validation": tagged},
-        training={"steps": 4, "validation_bleu_sentences": 0, "tokens_per_batch": 32},
+        training={"steps": 4, "validation_bleu_sentences": 0, "tokens_per_batch": 32}
+        | {"packing": packing},
     )
     train(run)
     tokenizer = run.tokenizer()
