@@ -284,11 +284,19 @@ def _decoder(name: str, model: LanguageModel, *tables: Mapping[str, Any], **othe
 def _bert_pairs(encoder: BertEncoder, backbone: Any, pooler: keras.Layer | None) -> Pairs:
     others = {"embeddings_layer_norm": encoder.embedding_norm, "pooled_dense": pooler}
     others["segment_embedding"] = encoder.segment_embedding
-    return model_pairs(encoder, encoder.encoder.layers, backbone, others)
+    pairs = model_pairs(encoder, encoder.encoder.layers, backbone, others)
+    return [*pairs, _positions(encoder, backbone)]
 
 
 def _gpt2_pairs(model: LanguageModel, backbone: Any) -> Pairs:
-    return model_pairs(model, model.decoder.layers, backbone, {"layer_norm": model.decoder.norm})
+    others = {"layer_norm": model.decoder.norm}
+    pairs = model_pairs(model, model.decoder.layers, backbone, others)
+    return [*pairs, _positions(model, backbone)]
+
+
+def _positions(model: keras.Model, backbone: Any) -> Pair:
+    target = backbone.position_embedding.position_embeddings
+    return Pair(model.positions.position_embeddings, target)
 
 
 def _llama_pairs(model: LanguageModel, backbone: Any) -> Pairs:

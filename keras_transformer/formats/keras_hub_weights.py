@@ -104,8 +104,7 @@ def model_pairs(
     `layouts` are arguments of `Pair` by the names in `sublayers`.
     """
     pairs = []
-    both = {"position_embedding": model.positions, "token_embedding": model.embedding}
-    for name, layer in {**both, **others}.items():
+    for name, layer in {"token_embedding": model.embedding, **others}.items():
         pairs += _layer_pairs(layer, name, backbone)
     for own, other in zip(layers, backbone.transformer_layers, strict=True):
         for path, name in sublayers.items():
