@@ -48,6 +48,7 @@ TESTED_WITH = {
     "translation/source_parts.py": "translation/test_base_translator.py",
     "formats/engines.py": "translation/test_open_run.py",
     "formats/exported_model.py": "formats/test_run_folder.py",
+    "formats/keras_hub_weights.py": "formats/test_keras_hub.py",
     "visualization/attention.py": "visualization/test_attention_example.py",
     "visualization/attention_pages.py": "visualization/test_attention_html.py",
     "cli/import_run.py": "formats/test_imported_run.py",

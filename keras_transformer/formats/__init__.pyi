@@ -8,6 +8,10 @@ from .keras_hub import (
     bert_to_keras_hub as bert_to_keras_hub,
     gpt2_from_keras_hub as gpt2_from_keras_hub,
     gpt2_to_keras_hub as gpt2_to_keras_hub,
+    llama_from_keras_hub as llama_from_keras_hub,
+    llama_to_keras_hub as llama_to_keras_hub,
+    qwen3_from_keras_hub as qwen3_from_keras_hub,
+    qwen3_to_keras_hub as qwen3_to_keras_hub,
 )
 from .onnx import (
     export_onnx as export_onnx,

@@ -1,52 +1,82 @@
-"""Exchanges the weights of BERT's encoder and of GPT-2 with KerasHub, if it is installed."""
+"""Exchanges the weights of BERT, GPT-2, Llama and Qwen 3 with KerasHub, if it is installed."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any
 
 import keras
 from keras import ops
 
+from keras_transformer.formats.keras_hub_weights import (
+    SUBLAYERS,
+    Pair,
+    Pairs,
+    copy,
+    model_pairs,
+    new_backbone,
+    opened,
+    sizes_of,
+)
 from keras_transformer.models.language_model import LanguageModel
 from keras_transformer.models.masked_language_model import BertEncoder
 
 # Maps the arguments of this package's models to those of the backbones.
-_SIZES = {
+_COMMON_SIZES = {
     "vocabulary_size": "vocabulary_size",
     "num_layers": "num_layers",
     "d_model": "hidden_dim",
-    "num_heads": "num_heads",
     "d_ff": "intermediate_dim",
     "dropout_rate": "dropout",
-    "max_length": "max_sequence_length",
 }
-# Maps the layers of `EncoderLayer` and `DecoderLayer` to names in the paths of KerasHub's weights.
-_SUBLAYERS = {
-    "self_attention.query_projection": "query",
-    "self_attention.key_projection": "key",
-    "self_attention.value_projection": "value",
-    "self_attention.output_projection": "attention_output",
-    "self_attention_residual.norm": "self_attention_layer_norm",
-    "feed_forward.inner": "feedforward_intermediate_dense",
-    "feed_forward.outer": "feedforward_output_dense",
-    "feed_forward_residual.norm": "feedforward_layer_norm",
+_SIZES = {**_COMMON_SIZES, "num_heads": "num_heads", "max_length": "max_sequence_length"}
+_LLAMA_SIZES = {
+    **_COMMON_SIZES,
+    "num_heads": "num_query_heads",
+    "num_kv_heads": "num_key_value_heads",
+    "norm_epsilon": "layer_norm_epsilon",
+    "max_wavelength": "rope_max_wavelength",
+    "tie_word_embeddings": "tie_word_embeddings",
+}
+_QWEN3_SIZES = {**_LLAMA_SIZES, "d_k": "head_dim", "d_v": "head_dim"}
+_LLAMA_SUBLAYERS = {
+    **SUBLAYERS,
+    "self_attention.query_norm": "query_dense_layernorm",
+    "self_attention.key_norm": "key_dense_layernorm",
+    "self_attention_residual.norm": "self_attention_layernorm",
+    "feed_forward.inner": "feedforward_gate_dense",
+    "feed_forward.gate": "feedforward_intermediate_dense",
+    "feed_forward_residual.norm": "feedforward_layernorm",
 }
 # Arguments of this package's models that a backbone does not have, and their values there.
 _BERT: dict[str, Any] = {"activation": "gelu_approximate", "norm_epsilon": 1e-12}
+_DECODER: dict[str, Any] = {
+    "norm_first": True,
+    "qk_norm": False,
+    **dict.fromkeys(
+        ("attention_pattern", "attention_soft_cap", "logits_soft_cap", "decoder_layer")
+    ),
+}
 _GPT2: dict[str, Any] = {
+    **_DECODER,
     "position_encoding": "learned",
     "activation": "gelu_approximate",
-    "norm_first": True,
     "norm_epsilon": 1e-5,
-    "attention_pattern": None,
     "normalization": "layer",
     "use_bias": True,
     "tie_word_embeddings": True,
-    **dict.fromkeys(("num_kv_heads", "attention_soft_cap", "logits_soft_cap", "d_k", "d_v")),
-    **{"qk_norm": False, "decoder_layer": None},
+    **dict.fromkeys(("num_kv_heads", "d_k", "d_v")),
 }
-
-Pairs = list[tuple[Any, Any]]  # a weight of the package, and the same weight of KerasHub
+_LLAMA: dict[str, Any] = {
+    **_DECODER,
+    "position_encoding": "rotary",
+    "activation": "swiglu",
+    "normalization": "rms",
+    "use_bias": False,
+}
+_QWEN3: dict[str, Any] = {**_LLAMA, "qk_norm": True}
+# Arguments of the backbones that a `LanguageModel` does not have, and their values there.
+_LLAMA_ROPE = {"rope_position_scaling_factor": 1.0, "rope_frequency_adjustment_factor": None}
+_QWEN3_ROPE = {"rope_scaling_factor": 1.0}
 
 
 def bert_from_keras_hub(backbone: keras.Model | str) -> tuple[BertEncoder, keras.layers.Dense]:
@@ -67,13 +97,13 @@ def bert_from_keras_hub(backbone: keras.Model | str) -> tuple[BertEncoder, keras
     Raises:
         ValueError: If `backbone` is not a `BertBackbone`, is quantized or has LoRA.
     """
-    backbone = _opened(backbone, "BertBackbone")
-    encoder = BertEncoder(**_sizes_of(backbone), num_segments=backbone.num_segments, **_BERT)
+    backbone = opened(backbone, {}, "BertBackbone")
+    encoder = BertEncoder(**sizes_of(backbone, _SIZES), num_segments=backbone.num_segments, **_BERT)
     d_model, dtype = encoder.d_model, encoder.dtype_policy
     pooler = keras.layers.Dense(d_model, activation="tanh", dtype=dtype, name="pooler")
     pooler.build((None, d_model))
     pairs = _bert_pairs(encoder, backbone, pooler)
-    _copy("backbone", backbone.weights, [(other, own) for own, other in pairs])
+    copy("backbone", backbone.weights, [pair.reversed() for pair in pairs])
     return encoder, pooler
 
 
@@ -97,9 +127,10 @@ def bert_to_keras_hub(
     """
     if pooler and not (pooler.built and pooler.activation is keras.activations.tanh):
         raise ValueError(f"`pooler` must be built, with activation tanh. Received: pooler={pooler}")
-    backbone = _new_backbone("BertBackbone", encoder, _BERT, num_segments=encoder.num_segments or 1)
+    others = {"num_segments": encoder.num_segments or 1}
+    backbone = new_backbone("BertBackbone", encoder, {}, _BERT, _SIZES, **others)
     weights = [*encoder.weights, *(pooler.weights if pooler else ())]
-    _copy("encoder", weights, _bert_pairs(encoder, backbone, pooler))
+    copy("encoder", weights, _bert_pairs(encoder, backbone, pooler))
     if not encoder.num_segments:
         segments = backbone.segment_embedding.embeddings
         segments.assign(ops.zeros(segments.shape))
@@ -123,11 +154,8 @@ def gpt2_from_keras_hub(backbone: keras.Model | str) -> LanguageModel:
     Raises:
         ValueError: If `backbone` is not a `GPT2Backbone`, is quantized or has LoRA.
     """
-    backbone = _opened(backbone, "GPT2Backbone")
-    model = LanguageModel(**_sizes_of(backbone), pad_id=-1, **_GPT2)
-    pairs = _gpt2_pairs(model, backbone)
-    _copy("backbone", backbone.weights, [(other, own) for own, other in pairs])
-    return model
+    backbone = opened(backbone, {}, "GPT2Backbone")
+    return _model(backbone, _gpt2_pairs, **sizes_of(backbone, _SIZES), **_GPT2)
 
 
 def gpt2_to_keras_hub(model: LanguageModel) -> keras.Model:
@@ -145,91 +173,154 @@ def gpt2_to_keras_hub(model: LanguageModel) -> keras.Model:
     Raises:
         ValueError: If `model` differs from GPT-2, is quantized, or has LoRA.
     """
-    backbone = _new_backbone("GPT2Backbone", model, _GPT2)
-    _copy("model", model.weights, _gpt2_pairs(model, backbone))
+    backbone = new_backbone("GPT2Backbone", model, {}, _GPT2, _SIZES)
+    copy("model", model.weights, _gpt2_pairs(model, backbone))
     return backbone
 
 
-def _backbone_class(name: str) -> Any:
-    try:
-        import keras_hub
-    except ImportError as error:
-        raise ImportError(
-            "KerasHub is needed: pip install 'keras3-transformer[tensorflow]'"
-        ) from error
-    return getattr(keras_hub.models, name)
+def llama_from_keras_hub(backbone: keras.Model | str, max_length: int = 1024) -> LanguageModel:
+    """Creates a `LanguageModel` with the weights of a `LlamaBackbone` or a `Llama3Backbone`.
+
+    The model's `states` equal the backbone's output, and its logits those of `LlamaCausalLM`, at
+    all tokens that are not padding. The model has `pad_id=-1`, because every token of the
+    vocabulary can occur in texts.
+
+    Example:
+
+    >>> model = llama_from_keras_hub("llama3_8b_en")  # downloads the weights
+    >>> result = search(model, token_ids, max_length=20, options=SearchOptions(beam_size=1))
+
+    Args:
+        backbone: A `keras_hub.models.LlamaBackbone` or `Llama3Backbone`, or the name of a preset.
+        max_length: See `LanguageModel`.
+
+    Raises:
+        ValueError: If `backbone` is another one, is quantized, has LoRA, or changes the frequencies
+            of rotary positions, as Llama 3.1 does (`rope_frequency_adjustment_factor`).
+    """
+    backbone = opened(backbone, _LLAMA_ROPE, "LlamaBackbone", "Llama3Backbone")
+    sizes = sizes_of(backbone, _LLAMA_SIZES)
+    return _model(backbone, _llama_pairs, **sizes, **_LLAMA, max_length=max_length)
 
 
-def _opened(backbone: keras.Model | str, class_name: str) -> Any:
-    """Returns `backbone`, or the backbone of the preset with this name."""
-    backbone_class = _backbone_class(class_name)
-    if isinstance(backbone, str):
-        backbone = backbone_class.from_preset(backbone)
-    if type(backbone) is not backbone_class:
-        raise ValueError(
-            f"`backbone` must be a `keras_hub.models.{class_name}` or the name of a preset. "
-            f"Received: backbone={backbone}"
-        )
+def llama_to_keras_hub(model: LanguageModel) -> keras.Model:
+    """Creates a `keras_hub.models.Llama3Backbone` with the weights of a `LanguageModel`.
+
+    Example:
+
+    >>> causal_lm = keras_hub.models.Llama3CausalLM(llama_to_keras_hub(model), preprocessor=None)
+
+    Args:
+        model: A model with one dropout rate, rotary positions, `activation="swiglu"`,
+            `normalization="rms"`, `use_bias=False`, and heads of `d_model // num_heads` features.
+
+    Raises:
+        ValueError: If `model` differs from Llama, is quantized, or has LoRA.
+    """
+    head_dim = model.d_model // model.num_heads
+    needed = {**_LLAMA, "d_k": head_dim, "d_v": head_dim}
+    return _decoder("Llama3Backbone", model, needed, _LLAMA_SIZES)
+
+
+def qwen3_from_keras_hub(backbone: keras.Model | str, max_length: int = 1024) -> LanguageModel:
+    """Creates a `LanguageModel` with the weights of a `keras_hub.models.Qwen3Backbone`.
+
+    The outputs are equal as with `llama_from_keras_hub`. A `sliding_window_size` w becomes
+    `attention_pattern="local"` with `attention_window=w - 1`. KerasHub 0.32 applies the window on
+    TensorFlow only.
+
+    Example:
+
+    >>> model = qwen3_from_keras_hub("qwen3_0.6b_en")  # downloads the weights
+
+    Args:
+        backbone: A `Qwen3Backbone`, or the name of one of its presets.
+        max_length: See `LanguageModel`.
+
+    Raises:
+        ValueError: If `backbone` is another one, is quantized, has LoRA, or scales positions.
+    """
+    backbone = opened(backbone, _QWEN3_ROPE, "Qwen3Backbone")
+    options = {**_QWEN3, **sizes_of(backbone, _QWEN3_SIZES), "max_length": max_length}
+    if window := backbone.sliding_window_size:
+        options |= {"attention_pattern": "local", "attention_window": window - 1}
+    return _model(backbone, _llama_pairs, **options)
+
+
+def qwen3_to_keras_hub(model: LanguageModel) -> keras.Model:
+    """Creates a `keras_hub.models.Qwen3Backbone` with the weights of a `LanguageModel`.
+
+    Example:
+
+    >>> causal_lm = keras_hub.models.Qwen3CausalLM(qwen3_to_keras_hub(model), preprocessor=None)
+
+    Args:
+        model: A model as for `llama_to_keras_hub`, but with `qk_norm=True` and heads of any width.
+            All layers may have local attention.
+
+    Raises:
+        ValueError: If `model` differs from Qwen 3, is quantized, or has LoRA.
+    """
+    needed = {**_QWEN3, "d_v": model.decoder.layers[0].self_attention.d_k}
+    window = None
+    if model.attention_pattern == "local":
+        needed["attention_pattern"], window = "local", model.attention_window + 1
+    return _decoder("Qwen3Backbone", model, needed, _QWEN3_SIZES, sliding_window_size=window)
+
+
+def _model(backbone: Any, pairs_of: Callable[..., Pairs], **options: Any) -> LanguageModel:
+    model = LanguageModel(**options, pad_id=-1)
+    pairs = pairs_of(model, backbone)
+    copy("backbone", backbone.weights, [pair.reversed() for pair in pairs])
+    return model
+
+
+def _decoder(name: str, model: LanguageModel, *tables: Mapping[str, Any], **others: Any) -> Any:
+    attention = model.decoder.layers[0].self_attention
+    heads = {name: getattr(attention, name) for name in ("num_kv_heads", "d_k", "d_v")}
+    backbone = new_backbone(name, model, heads, *tables, **others)
+    copy("model", model.weights, _llama_pairs(model, backbone))
     return backbone
-
-
-def _sizes_of(backbone: Any) -> dict[str, Any]:
-    sizes = {own: getattr(backbone, other) for own, other in _SIZES.items()}
-    return {**sizes, "attention_dropout_rate": backbone.dropout, "dtype": backbone.dtype_policy}
-
-
-def _new_backbone(class_name: str, model: keras.Model, fixed: dict[str, Any], **others: int) -> Any:
-    needed = {**fixed, "attention_dropout_rate": model.dropout_rate}
-    received = {name: getattr(model, name) for name in needed}
-    if received != needed:
-        raise ValueError(
-            f"A `{class_name}` needs a model with {needed}. Received: a model with {received}"
-        )
-    sizes = {other: getattr(model, own) for own, other in _SIZES.items()}
-    return _backbone_class(class_name)(**sizes, dtype=model.dtype_policy, **others)
 
 
 def _bert_pairs(encoder: BertEncoder, backbone: Any, pooler: keras.Layer | None) -> Pairs:
     others = {"embeddings_layer_norm": encoder.embedding_norm, "pooled_dense": pooler}
     others["segment_embedding"] = encoder.segment_embedding
-    return _pairs(encoder, encoder.encoder.layers, backbone, others)
+    pairs = model_pairs(encoder, encoder.encoder.layers, backbone, others)
+    return [*pairs, _positions(encoder, backbone)]
 
 
 def _gpt2_pairs(model: LanguageModel, backbone: Any) -> Pairs:
-    return _pairs(model, model.decoder.layers, backbone, {"layer_norm": model.decoder.norm})
+    others = {"layer_norm": model.decoder.norm}
+    pairs = model_pairs(model, model.decoder.layers, backbone, others)
+    return [*pairs, _positions(model, backbone)]
 
 
-def _pairs(
-    model: keras.Model, layers: Iterable[keras.Layer], backbone: Any, others: Mapping[str, Any]
-) -> Pairs:
-    """Pairs all weights. `others` are layers of the model, or None, by their names in KerasHub."""
-    positions = backbone.position_embedding.position_embeddings
-    pairs = [(model.positions.position_embeddings, positions)]
-    for name, layer in {"token_embedding": model.embedding, **others}.items():
-        pairs += _layer_pairs(layer, name, backbone)
-    for own, other in zip(layers, backbone.transformer_layers, strict=True):
-        for path, name in _SUBLAYERS.items():
-            pairs += _layer_pairs(attrgetter(path)(own), name, other)
-    return pairs
+def _positions(model: keras.Model, backbone: Any) -> Pair:
+    target = backbone.position_embedding.position_embeddings
+    return Pair(model.positions.position_embeddings, target)
 
 
-def _layer_pairs(own: keras.Layer | None, name: str, parent: keras.Layer) -> Pairs:
-    """Pairs the weights of a layer, if there is one, with those of `name` in one of KerasHub."""
-    named = {"/".join(weight.path.split("/")[-2:]): weight for weight in parent.weights}
-    keys = [(weight, f"{name}/{weight.name}") for weight in (own.weights if own else ())]
-    return [(weight, named[key]) for weight, key in keys if key in named]
+def _llama_pairs(model: LanguageModel, backbone: Any) -> Pairs:
+    """Pairs weights of Llama and Qwen 3.
 
-
-def _copy(name: str, weights: Iterable[keras.Variable], pairs: Pairs) -> None:
-    """Assigns the first weight of each pair to the second, which may have another shape.
-
-    Raises `ValueError` if one of the `weights` would be lost, such as a weight of LoRA.
+    KerasHub rotates features i and i + K / 2 together, and this package 2i and 2i + 1.
     """
-    known = {id(value) for value, _ in pairs}
-    if lost := [weight.path for weight in weights if id(weight) not in known]:
-        raise ValueError(
-            f"`{name}` must have only the weights of the published model, without quantization and "
-            f"LoRA. Received: {name} with the weights {lost}"
-        )
-    for value, target in pairs:
-        target.assign(ops.reshape(value, target.shape))
+    layers, others = model.decoder.layers, {"sequence_output_layernorm": model.decoder.norm}
+    attention = layers[0].self_attention
+    norms = ("query_dense_layernorm", "key_dense_layernorm")
+    rotated: dict[str, Any] = {"shape": (-1, attention.d_k // 2, 2), "axes": (0, 2, 1)}
+    kernels = dict(rotated)
+    if model.qk_norm:
+        # KerasHub's norms of queries and keys have an epsilon of their own. That of c x is the same
+        # as that of x with epsilon / c².
+        path = "_self_attention_layer._query_dense_layer_norm.epsilon"
+        epsilon = attrgetter(path)(backbone.transformer_layers[0])
+        kernels["factor"] = (epsilon / attention.query_norm.epsilon) ** 0.5
+    layouts = {**dict.fromkeys(("query", "key"), kernels), **dict.fromkeys(norms, rotated)}
+    pairs = model_pairs(model, layers, backbone, others, _LLAMA_SUBLAYERS, layouts)
+    if not model.tie_word_embeddings:
+        matrix = model.embedding.output_embeddings
+        target = backbone.token_embedding.reverse_embeddings
+        pairs.append(Pair(matrix, target, tuple(matrix.shape), (1, 0)))
+    return pairs

@@ -1,4 +1,4 @@
-"""BERT's encoder and GPT-2 come from KerasHub and go back with equal outputs."""
+"""BERT, GPT-2, Llama and Qwen 3 come from KerasHub and go back with equal outputs."""
 
 import sys
 
@@ -8,18 +8,45 @@ import numpy as np
 import pytest
 from support.contract import randomize, to_numpy
 
-from keras_transformer import BertEncoder, LanguageModel
+from keras_transformer import (
+    BertEncoder,
+    LanguageModel,
+    MaskedCrossentropy,
+    SamplingOptions,
+    SearchOptions,
+    SlicedLogitsTrainer,
+    search,
+)
+from keras_transformer.decoding import Request
 from keras_transformer.formats import (
     bert_from_keras_hub,
     bert_to_keras_hub,
     gpt2_from_keras_hub,
     gpt2_to_keras_hub,
+    llama_from_keras_hub,
+    llama_to_keras_hub,
+    qwen3_from_keras_hub,
+    qwen3_to_keras_hub,
 )
 
 B, S, V = 2, 7, 13
 SIZES = {"num_layers": 2, "d_model": 12, "num_heads": 3, "d_ff": 23, "max_length": 11}
 TOKEN_IDS = np.random.default_rng(1).integers(1, V, (B, S)).astype("int32")
 TOKEN_IDS[0, S - 2 :] = 0  # Padding for BERT, a token for GPT-2.
+LENGTHS = [S - 2, S]  # without the padding of a decoder
+IS_REAL = np.arange(S) < np.array(LENGTHS)[:, None]
+PROMPTS = np.where(IS_REAL, TOKEN_IDS, -1)
+CONVERTERS = {
+    **dict.fromkeys(("Llama", "Llama3"), (llama_from_keras_hub, llama_to_keras_hub)),
+    "Qwen3": (qwen3_from_keras_hub, qwen3_to_keras_hub),
+}
+QWEN3 = {"head_dim": 6, "sliding_window_size": None}
+DECODERS = {
+    "llama": ("Llama", {}),
+    "llama_3_tied": ("Llama3", {"tie_word_embeddings": True, "rope_max_wavelength": 500_000}),
+    "qwen_3": ("Qwen3", {**QWEN3, "layer_norm_epsilon": 1e-3, "dropout": 0.1}),
+    "qwen_3_untied": ("Qwen3", {**QWEN3, "num_key_value_heads": 1, "tie_word_embeddings": False}),
+}
 
 
 def new_backbone(name, **options):
@@ -81,6 +108,150 @@ def test_gpt2_is_the_same_there_and_back():
     np.testing.assert_allclose(to_numpy(back(inputs)), to_numpy(expected), atol=1e-5)
 
 
+def new_decoder(name, **options):
+    """Random weights with small queries and keys, for which the epsilon of their norms counts."""
+    sizes = {"num_layers": 2, "hidden_dim": 16, "intermediate_dim": 23}
+    heads = {"num_query_heads": 4, "num_key_value_heads": 2}
+    backbone_class = getattr(keras_hub.models, f"{name}Backbone")
+    backbone = randomize(backbone_class(vocabulary_size=V, **{**sizes, **heads, **options}))
+    for weight in backbone.weights if name == "Qwen3" else ():
+        if weight.path.endswith(("query/kernel", "key/kernel")):
+            weight.assign(weight * 0.004)
+    return backbone
+
+
+def converted(case):
+    """A backbone, the model from it, and the function for the way back."""
+    name, options = DECODERS[case]
+    backbone = new_decoder(name, **options)
+    load, export = CONVERTERS[name]
+    return backbone, load(backbone), export
+
+
+def log_probabilities(backbone, token_ids):
+    states = backbone({"token_ids": token_ids, "padding_mask": np.ones_like(token_ids)})
+    logits = backbone.token_embedding(states, reverse=True)
+    return to_numpy(keras.ops.log_softmax(logits, axis=-1))
+
+
+@pytest.mark.each_backend
+@pytest.mark.parametrize("case", DECODERS)
+def test_decoders_are_the_same_there_and_back(case):
+    backbone, model, export = converted(case)
+    inputs = {"token_ids": TOKEN_IDS, "padding_mask": IS_REAL.astype("int32")}
+    states = backbone(inputs)
+    expected = to_numpy(backbone.token_embedding(states, reverse=True))[IS_REAL]
+    np.testing.assert_allclose(to_numpy(model(PROMPTS))[IS_REAL], expected, atol=1e-5)
+    back = export(model)
+    ignored = {"name": None, "trainable": None}
+    assert {**back.get_config(), **ignored} == {**backbone.get_config(), **ignored}
+    assert back.tie_word_embeddings == backbone.tie_word_embeddings
+    for found, other in zip(back.weights, backbone.weights, strict=True):
+        np.testing.assert_allclose(to_numpy(found), to_numpy(other), rtol=1e-6)
+    np.testing.assert_allclose(to_numpy(back(inputs)), to_numpy(states), atol=1e-5)
+
+
+@pytest.mark.each_backend_if_slow
+@pytest.mark.parametrize("case", ["llama", "qwen_3"])
+def test_decoders_search_as_keras_hub_generates(case):
+    steps = 5
+    backbone, model, _ = converted(case)
+    causal_lm = getattr(keras_hub.models, f"{DECODERS[case][0]}CausalLM")(backbone, None)
+    causal_lm.compile(sampler="greedy")
+    inputs = {"token_ids": TOKEN_IDS, "padding_mask": IS_REAL.astype("int32")}
+    inputs = {name: np.pad(x, ((0, 0), (0, steps))) for name, x in inputs.items()}
+    expected = causal_lm.generate(inputs, stop_token_ids=None)["token_ids"]
+    found = search(model, PROMPTS, max_length=steps, options=SearchOptions(beam_size=1))
+    numbers = np.random.default_rng(3).random((B, 1, steps)).astype("float32")
+    request = Request(PROMPTS, random_numbers=numbers)
+    sampled = search(model, request, max_length=steps, options=SamplingOptions())
+    for row, length in enumerate(LENGTHS):
+        ids = to_numpy(found.ids)[row, 0]
+        np.testing.assert_array_equal(ids, expected[row, length : length + steps])
+        drawn = to_numpy(sampled.ids)[row, 0]
+        text = np.concatenate([TOKEN_IDS[row, :length], drawn])[None]
+        logs = log_probabilities(backbone, text)[0, length - 1 : -1]
+        # The token whose share of the cumulative probability contains the random number.
+        shares = np.cumsum(np.exp(logs), axis=-1)
+        at = np.arange(steps)
+        assert (shares[at, drawn] >= numbers[row, 0] - 1e-5).all()
+        score = logs[at, drawn].sum()
+        np.testing.assert_allclose(to_numpy(sampled.scores)[row, 0], score, atol=1e-4)
+
+
+@pytest.mark.each_backend_if_slow
+def test_an_imported_decoder_trains_with_sliced_logits():
+    backbone, model, _ = converted("llama")
+    logs = log_probabilities(backbone, TOKEN_IDS)[:, :-1]
+    expected = -np.take_along_axis(logs, TOKEN_IDS[:, 1:, None], axis=-1).mean()
+    trainer = SlicedLogitsTrainer(model, MaskedCrossentropy(pad_id=-1))
+    trainer.compile(keras.optimizers.SGD(0.01))
+    x, y = TOKEN_IDS[:, :-1], TOKEN_IDS[:, 1:]
+    losses = [trainer.train_on_batch(x, y, return_dict=True)["loss"] for _ in range(3)]
+    np.testing.assert_allclose(losses[0], expected, rtol=1e-5)
+    assert losses[2] < losses[0]
+
+
+def test_a_sliding_window_becomes_local_attention(monkeypatch):
+    # KerasHub ignores the window where it calls a fused kernel.
+    attention = sys.modules["keras_hub.src.models.qwen3.qwen3_attention"]
+    monkeypatch.setattr(attention, "fused_attention_op_available", lambda: False)
+    backbone = new_decoder("Qwen3", **{**QWEN3, "sliding_window_size": 3})
+    model = qwen3_from_keras_hub(backbone, max_length=50)
+    assert (model.attention_pattern, model.attention_window, model.max_length) == ("local", 2, 50)
+    found = to_numpy(keras.ops.log_softmax(model(TOKEN_IDS), axis=-1))
+    np.testing.assert_allclose(found, log_probabilities(backbone, TOKEN_IDS), atol=1e-5)
+    assert qwen3_to_keras_hub(model).sliding_window_size == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "match"),
+    [
+        (
+            "Llama3",
+            {
+                **{"rope_frequency_adjustment_factor": 8.0, "rope_low_freq_factor": 1.0},
+                **{"rope_high_freq_factor": 4.0, "rope_pretraining_sequence_length": 8192},
+            },
+            "Received: a backbone with {'rope_frequency_adjustment_factor': 8.0}",
+        ),
+        ("Llama", {"rope_position_scaling_factor": 2.0}, "'rope_position_scaling_factor': 2.0"),
+        ("Qwen3", {**QWEN3, "rope_scaling_factor": 4.0}, "with {'rope_scaling_factor': 4.0}"),
+    ],
+)
+def test_a_backbone_with_other_rotary_positions_is_refused(name, options, match):
+    with pytest.raises(ValueError, match=match):
+        CONVERTERS[name][0](new_decoder(name, **options))
+
+
+MODERN = {"position_encoding": "rotary", "activation": "swiglu", "normalization": "rms"}
+MODERN |= {"use_bias": False, "num_kv_heads": 1}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"position_encoding": "learned"},
+        {"activation": "geglu"},
+        {"attention_soft_cap": 5.0},
+        {"logits_soft_cap": 5.0},
+        {"use_bias": True},
+        {"normalization": "layer"},
+        {"norm_first": False},
+        {"attention_pattern": ["local"], "attention_window": 3},
+        {"d_v": 6},
+        {"attention_dropout_rate": 0.0},
+    ],
+)
+def test_a_model_that_is_no_llama_and_no_qwen_3_is_refused(change):
+    name, value = next(iter(change.items()))
+    for export, own in ((llama_to_keras_hub, {}), (qwen3_to_keras_hub, {"qk_norm": True})):
+        model = LanguageModel(V, **{**SIZES, **MODERN, **own, **change})
+        with pytest.raises(ValueError, match="Received: a model with {") as error:
+            export(model)
+        assert f"{{{name!r}: {value!r}}}" in str(error.value)  # no other argument is named
+
+
 @pytest.mark.parametrize(
     ("model_class", "change"),
     [
@@ -123,7 +294,8 @@ def test_weights_that_would_be_lost_are_refused():
 
 def test_other_backbones_are_refused():
     roberta = keras_hub.models.RobertaBackbone(V, 1, 3, 12, 23, max_sequence_length=11)
-    for convert in (bert_from_keras_hub, gpt2_from_keras_hub):
+    converters = (bert_from_keras_hub, gpt2_from_keras_hub)
+    for convert in (*converters, llama_from_keras_hub, qwen3_from_keras_hub):
         with pytest.raises(ValueError, match="`backbone` must be a `keras_hub.models"):
             convert(roberta)
 
