@@ -394,12 +394,17 @@ class Training(Section):
     text_noise: Rate = 0.0
     """Share of the training sentences that are changed at random, in each pass anew: a source with
     typos, in lower case, or without its final mark (`TextNoise`)."""
+    optimizer: Literal["adam", "adamw", "muon", "schedule_free", "lion"] = "adam"
+    """Adam (§5.3) or another optimizer. adamw is adam with weight_decay. muon updates the matrices
+    of linear maps by Muon, and the rest by Adam. schedule_free keeps the learning rate after
+    warm-up, without cosine_steps, and its result is the mean of all steps: validation and
+    checkpoint averaging use the mean. lion needs a third to a tenth of Adam's learning rate."""
     adam_beta_1: Rate = 0.9
-    """β₁ of Adam (§5.3)."""
+    """β₁ of Adam (§5.3), also for the other optimizers."""
     adam_beta_2: Rate = 0.98
-    """β₂ of Adam (§5.3)."""
+    """β₂ of Adam (§5.3), also for the other optimizers."""
     adam_epsilon: Epsilon = 1e-9
-    """ε of Adam (§5.3)."""
+    """ε of Adam (§5.3). lion has none."""
     weight_decay: Rate = 0.0
     """Fraction of each matrix that a step subtracts, times the learning rate, as in AdamW."""
     global_clipnorm: Positive | None = None

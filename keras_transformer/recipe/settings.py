@@ -60,6 +60,17 @@ class Recipe(Section):
         if self.training.subword_regularization is not None and kind != "unigram":
             rule = "training.subword_regularization needs tokenizer.model_type: unigram"
             raise ValueError(f"{rule}. Received: {kind}")
+        optimizer, decay = self.training.optimizer, self.training.weight_decay
+        momentum = self.training.ema_momentum
+        wrong = {
+            "adamw needs training.weight_decay above 0": optimizer == "adamw" and not decay,
+            "schedule_free needs training without ema_momentum, because it has a mean of its own": (
+                optimizer == "schedule_free" and momentum is not None
+            ),
+        }
+        for rule in [rule for rule, is_broken in wrong.items() if is_broken]:
+            received = f"weight_decay={decay}, ema_momentum={momentum}"
+            raise ValueError(f"training.optimizer: {rule}. Received: {received}")
         return self
 
     @property
