@@ -188,6 +188,12 @@ BY_A_RUN = "translated_by: runs/a}"
         (["model.d_model=9223372036854775808"], "model.d_model: Input should be"),
         (["model.attention_dropout_rate=1"], "model.attention_dropout_rate: Input should be"),
         (["training.subword_regularization=0.2"], "tokenizer.model_type: unigram. Received: bpe"),
+        (["training.optimizer=adamw"], "adamw needs training.weight_decay above 0. Received"),
+        (
+            ["training.optimizer=schedule_free", "training.ema_momentum=0.9"],
+            "schedule_free needs training without ema_momentum.*Received: .*ema_momentum=0.9",
+        ),
+        (["training.optimizer=sgd"], "training.optimizer: Input should be 'adam', 'adamw'"),
         (["tokenizer.vocabulary_size=1e999"], "tokenizer.vocabulary_size: Input should be"),
     ],
 )
