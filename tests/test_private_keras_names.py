@@ -69,6 +69,7 @@ REASONS = {
         "_momentums": "_backend/test_gpu_formulas.py fused_adam_equals_that_of_keras",
         "_trainable_variables": "training/step/test_optimizer.py fit_ends_with_the_averages",
         "_update_model_variables_moving_average": "training/step/test_optimizer.py averages_count",
+        "_use_weight_decay": "training/step/test_optimizer.py a_step_is_that_of_the_paper",
         "_velocities": "_backend/test_gpu_formulas.py fused_adam_equals_that_of_keras",
     },
 }

@@ -352,7 +352,7 @@ class Training(Section):
     of the section tokenizer may be omitted, or have the values of this run."""
     lora_rank: Size | None = None
     """Freeze the weights and train LoRA of this rank in the linear maps, and their biases. Files
-    have only what differs from the model of initial_run. Exports merge adapters. Default: none."""
+    then have only what differs from initial_run. Exports merge adapters. Default: no LoRA."""
     lora_parts: list[str] | None = None
     """Parts of the names of the linear maps with LoRA, such as decoder, self_attention or
     feed_forward. Default: all."""
@@ -388,23 +388,25 @@ class Training(Section):
     simcut_rate: Rate = 0.05
     """Probability that SimCut cuts a token."""
     teacher: Path | None = None
-    """Finished run, of any sizes, whose predictions are part of the targets (distillation).
-    Training starts with its tokenizer, so keys of the section tokenizer may be omitted."""
+    """Finished run whose predictions are part of the targets (distillation). Training starts with
+    its tokenizer, so keys of the section tokenizer may be omitted. Its model's sizes may differ."""
     teacher_weight: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Share of the teacher in the target distribution of each token."""
     subword_regularization: Annotated[float, Field(ge=0)] | None = None
-    """Draw the pieces of the training text at random, in each pass anew, and raise the
-    probabilities of segmentations to this power, such as 0.2. Default: always the most probable
-    pieces. Needs tokenizer.model_type unigram."""
+    """Draw the pieces of the training text in each pass anew, by probabilities to this power, such
+    as 0.2. Default: the most probable pieces. Needs tokenizer.model_type unigram."""
     text_noise: Rate = 0.0
     """Share of the training sentences that are changed at random, in each pass anew: a source with
     typos, in lower case, or without its final mark (`TextNoise`)."""
+    optimizer: Literal["adam", "adamw", "muon", "schedule_free", "lion"] = "adam"
+    """Optimizer. adamw needs weight_decay. muon updates matrices of linear maps, and Adam the rest.
+    schedule_free keeps its peak rate without cosine_steps, and its result is the mean of steps."""
     adam_beta_1: Rate = 0.9
-    """β₁ of Adam (§5.3)."""
+    """β₁ of Adam (§5.3), also for the other optimizers."""
     adam_beta_2: Rate = 0.98
-    """β₂ of Adam (§5.3)."""
+    """β₂ of Adam (§5.3), also for the other optimizers."""
     adam_epsilon: Epsilon = 1e-9
-    """ε of Adam (§5.3)."""
+    """ε of Adam (§5.3). lion has none."""
     weight_decay: Rate = 0.0
     """Fraction of each matrix that a step subtracts, times the learning rate, as in AdamW."""
     global_clipnorm: Positive | None = None

@@ -50,19 +50,46 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _check(self) -> "Recipe":
-        kept, averaged = self.training.keep_checkpoints, self.evaluation.average_last
-        if kept < averaged:
-            rule = "training.keep_checkpoints must be at least evaluation.average_last"
-            raise ValueError(f"{rule}. Received: {kept} and {averaged}")
-        if self.data.both_directions and not self.tokenizer.joint:
-            raise ValueError("data.both_directions needs tokenizer.joint. Received: false")
-        kind = self.tokenizer.model_type
-        if self.training.subword_regularization is not None and kind != "unigram":
-            rule = "training.subword_regularization needs tokenizer.model_type: unigram"
-            raise ValueError(f"{rule}. Received: {kind}")
-        if self.training.packing and self.model.architecture != "transformer":
-            rule = "training.packing needs model.architecture: transformer"
-            raise ValueError(f"{rule}. Received: {self.model.architecture}")
+        training, tokenizer = self.training, self.tokenizer
+        kept, averaged = training.keep_checkpoints, self.evaluation.average_last
+        decay, momentum = training.weight_decay, training.ema_momentum
+        sampled, kind = training.subword_regularization is not None, tokenizer.model_type
+        architecture, optimizer = self.model.architecture, training.optimizer
+        rules = (
+            (
+                kept < averaged,
+                "training.keep_checkpoints must be at least evaluation.average_last",
+                f"{kept} and {averaged}",
+            ),
+            (
+                self.data.both_directions and not tokenizer.joint,
+                "data.both_directions needs tokenizer.joint",
+                "false",
+            ),
+            (
+                sampled and kind != "unigram",
+                "training.subword_regularization needs tokenizer.model_type: unigram",
+                kind,
+            ),
+            (
+                training.packing and architecture != "transformer",
+                "training.packing needs model.architecture: transformer",
+                architecture,
+            ),
+            (
+                optimizer == "adamw" and not decay,
+                "training.optimizer: adamw needs training.weight_decay above 0",
+                f"weight_decay={decay}",
+            ),
+            (
+                optimizer == "schedule_free" and momentum is not None,
+                "training.optimizer: schedule_free has a mean of its own, so no ema_momentum",
+                f"ema_momentum={momentum}",
+            ),
+        )
+        for is_broken, rule, received in rules:
+            if is_broken:
+                raise ValueError(f"{rule}. Received: {received}")
         return self
 
     @property

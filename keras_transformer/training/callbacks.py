@@ -13,7 +13,7 @@ from keras_transformer._backend.compile_function import compiling
 from keras_transformer._progress import Bar
 from keras_transformer.errors import UserError
 from keras_transformer.training.devices.base import ONE_DEVICE, Distribution
-from keras_transformer.training.step.optimizer import TransformerAdam, inner_optimizer
+from keras_transformer.training.step.optimizer import StepOptimizer, inner_optimizer
 
 Logs = dict[str, Any] | None
 
@@ -91,7 +91,7 @@ class Steps(keras.callbacks.Callback):
         # TensorFlow converts a variable of several devices only to a tensor.
         rate = keras.ops.convert_to_tensor(optimizer.learning_rate)
         values["learning_rate"] = float(keras.ops.convert_to_numpy(rate))
-        if isinstance(optimizer, TransformerAdam):
+        if isinstance(optimizer, StepOptimizer):
             values["gradient_norm"] = float(keras.ops.convert_to_numpy(optimizer.gradient_norm))
         if self.tokens:
             tokens = sum(self.tokens(step) for step in range(self._first, self.step))

@@ -1,5 +1,6 @@
 """Prepares a training: the model and its trainer, the tokenizer, and the batches."""
 
+import math
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from keras_transformer.errors import UserError
 from keras_transformer.layers.saving import merged_weights
 from keras_transformer.models import ARCHITECTURES
 from keras_transformer.models.crossentropy import MaskedCrossentropy
+from keras_transformer.recipe.sections import Training
 from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.checkpoints import checkpoint_step
 from keras_transformer.runs.run import Run
@@ -24,7 +26,7 @@ from keras_transformer.runs.text import Split
 from keras_transformer.training.devices.base import ONE_DEVICE, Distribution
 from keras_transformer.training.run.translate_corpora import translate_corpora
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
-from keras_transformer.training.step.optimizer import TransformerAdam, TransformerSchedule
+from keras_transformer.training.step.optimizer import OPTIMIZERS, TransformerSchedule
 from keras_transformer.translation.open_run import open_model
 from keras_transformer.translation.word_forms import WordForms
 
@@ -208,29 +210,41 @@ def new_trainer(
     if settings.teacher:
         options["teacher"] = open_model(teacher or Run.open(settings.teacher))
     trainer = SlicedLogitsTrainer(model, loss, distribution=distribution, **options)
-    peak, accumulation = settings.peak_learning_rate, settings.accumulation_steps
-    schedule = TransformerSchedule(
-        d_model=model.d_model if peak is None else None,
-        warmup_steps=settings.warmup_steps,
-        peak=peak,
-        scale=settings.learning_rate_scale,
-        cosine_steps=settings.cosine_steps,
-    )
-    optimizer = TransformerAdam(
-        schedule,
-        beta_1=settings.adam_beta_1,
-        beta_2=settings.adam_beta_2,
-        epsilon=settings.adam_epsilon,
-        global_clipnorm=settings.global_clipnorm,
-        use_ema=settings.ema_momentum is not None,
-        ema_momentum=settings.ema_momentum or 0.0,
-        gradient_accumulation_steps=accumulation if accumulation > 1 else None,
-        weight_decay=settings.weight_decay or None,
-    )
+    optimizer = _optimizer(settings, model.d_model)
     vectors = [x for x in model.trainable_variables if len(x.shape) < 2]
     optimizer.exclude_from_weight_decay(vectors)
     trainer.compile(optimizer, jit_compile=settings.jit_compile)
     return trainer
+
+
+def _optimizer(settings: Training, d_model: int) -> Any:
+    """Returns the optimizer of a recipe, with its learning-rate schedule."""
+    name, accumulation = settings.optimizer, settings.accumulation_steps
+    peak = settings.peak_learning_rate
+    schedule = TransformerSchedule(
+        d_model=d_model if peak is None else None,
+        warmup_steps=settings.warmup_steps,
+        peak=peak,
+        scale=settings.learning_rate_scale,
+        # Means take the place of a falling rate.
+        cosine_steps=settings.cosine_steps or (math.inf if name == "schedule_free" else None),
+    )
+    of_adam, decay = "adam_" if name == "muon" else "", settings.weight_decay or None
+    options: dict[str, Any] = {
+        f"{of_adam}beta_1": settings.adam_beta_1,
+        f"{of_adam}beta_2": settings.adam_beta_2,
+        **({} if name == "lion" else {"epsilon": settings.adam_epsilon}),
+        **({"adam_weight_decay": decay} if name == "muon" else {}),
+    }
+    return OPTIMIZERS[name](
+        schedule,
+        global_clipnorm=settings.global_clipnorm,
+        use_ema=settings.ema_momentum is not None,
+        ema_momentum=settings.ema_momentum or 0.0,
+        gradient_accumulation_steps=accumulation if accumulation > 1 else None,
+        weight_decay=decay,
+        **options,
+    )
 
 
 def _load_initial_weights(run: Run, model: keras.Model) -> None:

@@ -23,13 +23,15 @@ from keras_transformer.formats import ExportOptions, export_run
 from keras_transformer.models import merge_lora
 from keras_transformer.recipe.files import load_recipe
 from keras_transformer.recipe.settings import Recipe
-from keras_transformer.runs.checkpoints import TOKENIZER_MEMBER, read_member
+from keras_transformer.runs.checkpoints import TOKENIZER_MEMBER, load_history, read_member
 from keras_transformer.runs.loading import load_checkpoint_model
 from keras_transformer.runs.run import Run
 from keras_transformer.training import train
+from keras_transformer.training.devices.base import ONE_DEVICE
 from keras_transformer.training.run.finish import write_average
-from keras_transformer.training.run.prepare import new_trainer
+from keras_transformer.training.run.prepare import new_trainer, prepare
 from keras_transformer.training.run.train import start
+from keras_transformer.training.run.validate import TranslationValidation
 from keras_transformer.training.step.compile_ahead import CompileAhead
 from keras_transformer.translation.open_run import open_model
 
@@ -235,6 +237,39 @@ def test_training_ends_when_the_validation_loss_has_not_fallen(tmp_path, capsys)
     assert told in capsys.readouterr().out
     first = load_checkpoint_model(run.checkpoints()[0])
     assert_same_arrays(open_model(run).weights, first.weights)
+
+
+@pytest.mark.each_backend_if_slow
+@pytest.mark.parametrize("name", ["schedule_free", "muon", "lion"])
+def test_another_optimizer_resumes_bit_for_bit_and_its_means_are_served(name, tmp_path):
+    settings = {"checkpoint_every": 1, "accumulation_steps": 2, "ema_momentum": None}
+    settings |= {"validation_bleu_sentences": 0, "keep_checkpoints": 3, "optimizer": name}
+    settings |= {"warmup_steps": 1, "peak_learning_rate": 0.01, "weight_decay": 0.1}
+    few, many = ({**settings, "steps": steps} for steps in (2, 3))
+    last = {"average_last": 1}
+    for folder in ("whole", "stopped"):
+        (tmp_path / folder).mkdir()
+    whole = tiny_run.new_run(tmp_path / "whole", training=many, evaluation=last)
+    train(whole)
+    stopped = tiny_run.new_run(tmp_path / "stopped", training=few, evaluation=last)
+    train(stopped)
+    resumed = changed(stopped, training={"steps": 3})
+    train(resumed, resume=True)
+    file = "model.keras"
+    assert_same_bits(resumed.checkpoints()[-1] / file, whole.checkpoints()[-1] / file)
+    assert_same_bits(resumed.model_path, whole.model_path)
+    # the model served holds the means, if there are any, and the checkpoint the weights in training
+    saved = arrays(whole.checkpoints()[-1] / file)
+    served = {x.tobytes() for x in map(to_numpy, open_model(whole).trainable_variables)}
+    means = {x.tobytes() for key, x in saved.items() if key.startswith("optimizer")}
+    assert (served <= means) == (name == "schedule_free")
+    # so does the loss of validation
+    losses = load_history(whole.checkpoints()[-1]).losses
+    trainer = new_trainer(whole.recipe)
+    trainer.model.set_weights(open_model(whole).get_weights())
+    batches = prepare(whole, True, ONE_DEVICE)[3]
+    found = TranslationValidation(whole, whole.tokenizer(), batches)(trainer, 3)
+    np.testing.assert_allclose(losses[3], found["loss"], rtol=1e-6)
 
 
 def run_of_student(teacher: Run, directory: Path) -> Run:

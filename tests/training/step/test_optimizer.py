@@ -6,8 +6,9 @@ import pytest
 from support.cases import once
 from support.contract import assert_same_arrays
 
+from keras_transformer.models import Transformer
 from keras_transformer.training import MaskedCrossentropy, TransformerAdam, TransformerSchedule
-from keras_transformer.training.step.optimizer import ema_as_weights
+from keras_transformer.training.step.optimizer import OPTIMIZERS, ema_as_weights
 
 V, T = 7, 6
 
@@ -131,6 +132,74 @@ def variable_of(optimizer, name):
     """The first variable of an optimizer whose name ends like that."""
     variables = [v for v in optimizer.variables if v.name.endswith(name)]
     return keras.ops.convert_to_numpy(variables[0])
+
+
+def three_steps(optimizer):
+    """The values of a matrix, an embedding and a bias after each of three steps."""
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential(
+        [keras.Input((2,)), keras.layers.EinsumDense("ab,bc->ac", 3, bias_axes="c")]
+    )
+    embedding = keras.layers.Embedding(4, 3)
+    embedding.build()
+    weights, draw = [*model.weights, *embedding.weights], np.random.default_rng(2)
+    values = [list(map(keras.ops.convert_to_numpy, weights))]
+    gradients = [[draw.normal(size=w.shape).astype("float32") for w in weights] for _ in range(3)]
+    optimizer.build(weights)
+    optimizer.exclude_from_weight_decay([weights[1]])
+    for arrays in gradients:
+        optimizer.apply([keras.ops.convert_to_tensor(x) for x in arrays], weights)
+        values.append(list(map(keras.ops.convert_to_numpy, weights)))
+    return values, gradients
+
+
+@pytest.mark.each_backend
+@pytest.mark.parametrize(
+    ("name", "class_name", "options"),
+    [
+        ("adamw", "AdamW", {"beta_2": 0.98, "epsilon": 1e-9}),
+        ("muon", "Muon", {"adam_weight_decay": 0.3}),
+        ("lion", "Lion", {}),
+    ],
+)
+def test_steps_are_those_of_keras(name, class_name, options):
+    options |= {"weight_decay": 0.3}
+    ours, _ = three_steps(OPTIMIZERS[name](0.1, **options))
+    of_keras, _ = three_steps(getattr(keras.optimizers, class_name)(0.1, **options))
+    for found, expected in zip(ours, of_keras, strict=True):
+        assert_same_arrays(found, expected, atol=1e-6)
+
+
+@pytest.mark.each_backend
+def test_a_step_is_that_of_the_paper_and_the_averages_are_its_means():
+    optimizer = OPTIMIZERS["schedule_free"](0.1, weight_decay=0.3)
+    values, gradients = three_steps(optimizer)
+    averages = [x for x in optimizer.variables if x.name.endswith("average")]
+    for i, average in enumerate(averages):
+        y = z = x = values[0][i].astype("float64")
+        second = np.zeros_like(y)
+        for t in (1, 2, 3):
+            gradient = gradients[t - 1][i]
+            second = 0.999 * second + 0.001 * gradient**2
+            step = gradient / (np.sqrt(second / (1 - 0.999**t)) + 1e-8)
+            z = z - 0.1 * (step + (0.0 if i == 1 else 0.3) * y)
+            x = x + (z - x) / t
+            y = 0.1 * z + 0.9 * x
+            np.testing.assert_allclose(values[t][i], y, atol=1e-5)
+        np.testing.assert_allclose(keras.ops.convert_to_numpy(average), x, atol=1e-5)
+    assert len(averages) == 3
+
+
+def test_muon_updates_the_matrices_of_linear_maps_alone():
+    sizes = {"num_layers": 1, "d_model": 8, "num_heads": 2, "d_ff": 16}
+    model = Transformer(9, position_encoding="t5", tie_word_embeddings=False, **sizes)
+    optimizer = OPTIMIZERS["muon"](0.1)
+    optimizer.build(model.trainable_variables)
+    pairs = zip(model.trainable_variables, optimizer.adam_velocities, strict=True)
+    by_muon = {weight.path for weight, velocity in pairs if velocity is None}
+    kernels = {x.path for x in model.trainable_variables if x.path.endswith("kernel")}
+    assert by_muon == kernels
+    assert len(kernels) == 2 * 4 + 4 + 4
 
 
 @pytest.mark.each_backend
