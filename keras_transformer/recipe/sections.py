@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from keras_transformer.data.languages import LanguageCode
-from keras_transformer.decoding.options import SearchOptions, descriptions_on_one_line
+from keras_transformer.decoding.options import descriptions_on_one_line
 
 # The context of validation for the recipe of a run, which does not check the section `model`: its
 # class would be imported, with Keras.
@@ -438,20 +438,3 @@ class Training(Section):
     the checkpoints with the lowest losses. Default: no early stopping."""
     validation_bleu_sentences: MayChange[Annotated[int, Field(ge=0, le=2**31 - 1)]] = 100
     """Number of validation sentences to translate for BLEU at each checkpoint."""
-
-
-class Evaluation(SearchOptions):
-    """Settings of checkpoint averaging, and of search and scoring with the finished model."""
-
-    average_last: Steps = 5
-    """Number of checkpoints to average: the newest or, with early stopping, the best."""
-    tokenize: Literal["13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab"] | None = None
-    """Tokenization of BLEU, as in sacrebleu. Default: zh for Chinese, char for other scripts
-    without spaces between words, such as Japanese and Thai, otherwise 13a."""
-    lowercase: bool = False
-    """Whether BLEU ignores case."""
-
-    def search_options(self, **changes: Any) -> SearchOptions:
-        """Returns the search options, updated with `changes`."""
-        own = self.model_dump(include={*SearchOptions.model_fields})
-        return SearchOptions(**{**own, **changes})

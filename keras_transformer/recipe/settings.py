@@ -2,19 +2,20 @@
 
 import inspect
 from collections.abc import Iterator
-from typing import Annotated, Any, NamedTuple, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, Field, model_validator
 
 from keras_transformer.data.languages import bleu_tokenization
+from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.recipe.sections import (
     MAY_CHANGE,
     Data,
-    Evaluation,
     MayChange,
     ModelSettings,
     Section,
+    Steps,
     TokenizerSettings,
     Training,
 )
@@ -23,6 +24,23 @@ from keras_transformer.recipe.sections import (
 _TYPES = {"string": "text", "object": "mapping", "array": "list of texts"}
 _TYPES |= {"boolean": "true or false", **{name: name for name in ("integer", "number", "path")}}
 _SIGNS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+
+
+class Evaluation(SearchOptions):
+    """Settings of checkpoint averaging, and of search and scoring with the finished model."""
+
+    average_last: Steps = 5
+    """Number of checkpoints to average: the newest or, with early stopping, the best."""
+    tokenize: Literal["13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab"] | None = None
+    """Tokenization of BLEU, as in sacrebleu. Default: zh for Chinese, char for other scripts
+    without spaces between words, such as Japanese and Thai, otherwise 13a."""
+    lowercase: bool = False
+    """Whether BLEU ignores case."""
+
+    def search_options(self, **changes: Any) -> SearchOptions:
+        """Returns the search options, updated with `changes`."""
+        own = self.model_dump(include={*SearchOptions.model_fields})
+        return SearchOptions(**{**own, **changes})
 
 
 class Recipe(Section):
