@@ -1,6 +1,5 @@
 """Writing leaves the old state or the new one; reading is bounded."""
 
-import io
 import multiprocessing
 import os
 import resource
@@ -11,22 +10,15 @@ import zipfile
 from contextlib import contextmanager
 from pathlib import Path
 
-import keras
-import numpy as np
 import pytest
-from PIL import Image
 
 from keras_transformer import _files
 from keras_transformer._files import (
     atomic_write,
     keras_home,
     output_file,
-    output_path,
-    parse_json,
-    png,
     read_config,
     resumable_file,
-    write_json,
 )
 from keras_transformer.errors import UserError
 
@@ -169,44 +161,6 @@ def test_a_process_that_waited_for_another_writes_its_own_text(tmp_path, monkeyp
     assert (done, path.read_text(), os.listdir(tmp_path)) == (0, "a\n", ["out"])
 
 
-def test_a_text_of_another_key_is_not_continued(tmp_path):
-    with pytest.raises(UserError, match="cannot be written: Is a directory"):
-        resumable_file(tmp_path, 1, "a").__enter__()
-    with pytest.raises(ZeroDivisionError), resumable_file(tmp_path / "out", 1, "a") as (write, _):
-        write("of a\n")
-        raise ZeroDivisionError
-    with resumable_file(tmp_path / "out", 1, "b") as (_, done):
-        assert done == 0
-    with resumable_file(tmp_path / "out", 1, "a") as (_, done):
-        assert done == 1
-    assert (tmp_path / "out").read_text() == "of a\n"
-
-
-@pytest.mark.parametrize("write", [output_path, output_file])
-@pytest.mark.parametrize(
-    ("name", "reason"), [("", "Is a directory"), ("file/out", "Not a directory")]
-)
-def test_places_that_cannot_be_written_are_one_line(tmp_path, write, name, reason):
-    (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=f"^{tmp_path / name} cannot be written: {reason}$"):
-        with write(tmp_path / name):
-            raise AssertionError("opened")
-    assert os.listdir(tmp_path) == ["file"]
-
-
-def test_json_is_bounded_in_size_and_depth(tmp_path):
-    write_json(tmp_path / "state.json", {"a": [1]})
-    assert parse_json((tmp_path / "state.json").read_bytes()) == {"a": [1]}
-    with pytest.raises(ValueError, match="too deeply"):
-        parse_json(b"[" * 10**5)
-
-
-def test_configuration_of_a_model_is_read(tmp_path):
-    path = tmp_path / "model.keras"
-    keras.Sequential([keras.Input((2,)), keras.layers.Dense(3, name="prime")]).save(path)
-    assert read_config(path)["config"]["layers"][-1]["config"]["name"] == "prime"
-
-
 @pytest.mark.parametrize(
     ("members", "message"),
     [
@@ -236,8 +190,3 @@ def test_a_keras_home_that_cannot_be_written_is_replaced_as_keras_does(monkeypat
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
     monkeypatch.setattr(tempfile, "gettempdir", lambda: "/temporary")
     assert keras_home() == Path("/temporary/.keras")
-
-
-def test_pillow_reads_the_same_pixels():
-    pixels = np.random.default_rng(0).integers(0, 256, (3, 5, 3)).astype("uint8")
-    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(png(pixels)))), pixels)

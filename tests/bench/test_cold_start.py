@@ -56,10 +56,3 @@ def test_figures_are_of_medians_and_of_the_same_lines():
         "note": None,
     }
     assert (peer["first_s"], peer["times_imports"], peer["same"]) == (None, None, 1.0)
-
-
-def test_a_translation_with_other_lines_has_no_figures():
-    found = measured(1.0, first=(1.0,))
-    found.second[0].output.pop()
-    (row,) = report({(OURS, FILE): found}, [2])
-    assert (row["note"], row["second_s"]) == ("1 lines for 2", None)

@@ -4,7 +4,6 @@ import argparse
 import json
 from pathlib import Path
 
-import _gpu_checks
 import gpu
 import pytest
 from _gpu_ceilings import step_products
@@ -86,25 +85,3 @@ def test_results_are_written_and_a_failure_stops_nothing(monkeypatch, tmp_path):
     monkeypatch.setattr(gpu, "Worker", None)
     gpu.Bench(options(minutes=0), results, "caches").run(ALL)
     assert {row["error"] for row in results.rows.values()} == {"no time was left"}
-
-
-def test_kernels_are_counted_by_part_with_the_gaps_between_them():
-    found = _gpu_checks.by_part(
-        [
-            ("void cutlass::Kernel2<gemm_bf16>", 0, 4_000_000),
-            ("triton_per_fused_log_softmax_nll_0", 1_000_000, 1_000_000),  # beside the first one
-            ("cudnn_generated_fort_native_sdpa_fprop", 5_000_000, 2_000_000),
-            ("triton_red_fused_native_layer_norm_3", 7_000_000, 500_000),
-            ("triton_poi_fused_add_1", 7_500_000, 4_000),
-            ("triton_poi_fused_add_2", 7_504_000, 6_000),
-        ]
-    )
-    assert found == {
-        "attention": [1, 2.0],
-        "loss": [1, 1.0],
-        "products": [1, 4.0],
-        "normalization": [1, 0.5],
-        "small": [1, 0.004],
-        "other": [1, 0.006],
-        "gap": [1, 1.0],
-    }

@@ -6,21 +6,12 @@ import architectures
 import pytest
 import serving_load
 import vocabulary_memory
-from _common import Worker, table
+from _common import Worker
 from support import tiny_run
 
 from keras_transformer.translation.open_run import open_model
 
 BENCH = Path(__file__).parents[2] / "scripts" / "bench"
-
-
-def test_table_aligns_numbers_and_leaves_what_is_missing_empty():
-    rows = [{"engine": "a", "rate": 1234.5, "to": "bb"}, {"engine": "ccc", "rate": 7, "to": None}]
-    assert table(rows, {"rate": ",.1f"}).splitlines() == [
-        "engine     rate  to",
-        "a       1,234.5  bb",
-        "ccc         7.0",
-    ]
 
 
 def test_worker_answers_in_spite_of_what_libraries_print_and_says_why_it_dies(tmp_path):

@@ -14,7 +14,6 @@ from sacrebleu.metrics import BLEU
 from support.fake_comet import fake_comet
 from support.few_samples import SAMPLES, draw_few_samples
 
-from keras_transformer.data import CorpusError
 from keras_transformer.errors import UserError
 from keras_transformer.evaluation.evaluator import Evaluator
 
@@ -125,18 +124,6 @@ def test_texts_of_different_lengths_are_refused():
             Evaluator(["a", "b"], sources)
     with pytest.raises(UserError, match="at least one reference"):
         Evaluator([])
-
-
-def test_files_are_read_and_checked(tmp_path):
-    reference, source, empty = (tmp_path / name for name in ("reference", "source", "empty"))
-    reference.write_bytes(b"eins\r\nzwei\r\n")
-    source.write_bytes(b"one\ntwo\n")
-    empty.touch()
-    evaluator = Evaluator.from_files(reference, source, metrics=["chrf"])
-    assert (evaluator.references, evaluator.sources) == (("eins", "zwei"), ("one", "two"))
-    assert Evaluator.from_files(reference).sources is None
-    with pytest.raises(CorpusError, match=f"{empty} with 0 and {reference} with 2"):
-        Evaluator.from_files(reference, empty)
 
 
 def test_difference_has_the_interval_of_a_paired_bootstrap(monkeypatch):

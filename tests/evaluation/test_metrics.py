@@ -28,24 +28,6 @@ def test_a_missing_tokenizer_is_told_in_one_line(monkeypatch):
         new_metric("bleu", tokenize="ja-mecab")
 
 
-def test_comet_is_the_mean_over_the_sentences_with_its_model_in_the_signature(monkeypatch):
-    requests = fake_comet(monkeypatch)
-    sources, hypotheses, references = ("one", "two"), ("eins", "drei"), ("eins", "zwei")
-    metric = new_metric("comet", sources=sources, comet_model="Unbabel/wmt22-comet-da")
-    statistics = metric._extract_corpus_statistics(hypotheses, (references,))
-    score = metric._aggregate_and_compute(statistics)
-    assert (score.name, score.score) == ("COMET", 62.5)  # the mean of 1.0 and 0.25
-    assert str(metric.get_signature()) == "nrefs:1|model:Unbabel/wmt22-comet-da|version:2.2.7"
-    assert requests == [
-        "download Unbabel/wmt22-comet-da",
-        "load cache/Unbabel/wmt22-comet-da/checkpoints/model.ckpt",
-        [
-            {"src": "one", "mt": "eins", "ref": "eins"},
-            {"src": "two", "mt": "drei", "ref": "zwei"},
-        ],
-    ]
-
-
 def test_what_comet_lacks_is_told(monkeypatch):
     given = {"sources": ("one",), "comet_model": "no/such-model"}
     monkeypatch.setitem(sys.modules, "comet", None)  # as if it were not installed

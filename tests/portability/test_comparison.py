@@ -17,7 +17,7 @@ from keras_transformer import (
     conformance,
 )
 from keras_transformer.layers import MultiHeadAttention
-from keras_transformer.portability import Conformance, comparison
+from keras_transformer.portability import comparison
 from keras_transformer.portability.comparison import array_differences, random_inputs
 
 RUN = Path(__file__).parents[1] / "fixtures" / "trained_run"
@@ -153,21 +153,6 @@ def test_a_difference_above_the_tolerance_of_both_backends_is_an_error():
     one, other = ({"x": (np.ones(1), np.ones(1))}, {})
     assert [x.is_error for x in array_differences(one, other)] == [True]
     assert not found([], []).is_error
-
-
-def test_the_table_has_differences_notes_and_failures():
-    largest = {"outputs": {("jax", "torch"): None, ("jax", "tensorflow"): None}}
-    lines = str(Conformance(largest, ["a failure"], ["a note"])).splitlines()
-    assert lines[0].split() == "difference / tolerance jax - torch jax - tensorflow".split()
-    assert lines[1].split() == ["outputs", "-", "-"] and lines[2:] == ["a note", "a failure"]
-
-
-def test_ids_are_below_each_vocabulary_size_and_end_with_padding():
-    a, b = (keras.Input((None,), dtype="int32", name=name) for name in "ab")
-    x = keras.layers.Embedding(50, 2)(a) + keras.layers.Embedding(3, 2)(b)
-    inputs = random_inputs(keras.Model({"a": a, "b": b}, x))
-    assert inputs["b"].max() == 2 and 10 < inputs["a"].max() < 50
-    assert all((ids[0, -2:] == 0).all() and ids[1:].all() for ids in inputs.values())
 
 
 def test_inputs_of_a_transformer_and_of_bert_are_valid():

@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import random
-from pathlib import Path
 
 import pytest
 
@@ -116,12 +115,3 @@ def test_names_and_languages_of_all_kinds_survive_yaml(report, tmp_path):
     assert data.directory / data.train.source == source
     assert data.directory / data.train.target == target
     assert data.directory == tmp_path
-
-
-def test_a_tsv_file_has_no_target_and_relative_paths_become_absolute(report, tmp_path):
-    recipe = written(choose_settings(report), tmp_path, Text(Path("a.tsv"), None, "en", "ja"))
-    assert recipe.data.train.target is None
-    assert recipe.data.directory == Path.cwd()
-    assert recipe.evaluation.tokenize == "char"
-    recipe = written(choose_settings(report), tmp_path, Text(Path("a.tsv"), None, "en", "zh_TW"))
-    assert recipe.evaluation.tokenize == "zh"

@@ -99,24 +99,6 @@ def test_every_key_has_a_meaning_on_one_line():
     assert not any("\n" in key.get("description", "") for key in keys)
 
 
-def test_types_ranges_and_defaults_in_words():
-    values = {
-        "data": "section",
-        "training.steps": "integer, > 0, ≤ 99,999,999",
-        "training.early_stopping_patience": "integer, > 0, ≤ 99,999,999",
-        "model.dropout_rate": "number, ≥ 0, < 1",
-        "tokenizer.model_type": "bpe, unigram, word",
-        "training.jit_compile": "true or false or auto",
-        "data.download.sha256": "mapping",
-    }
-    assert {name: KEYS[name].value for name in values} == values
-    defaults = {"training.steps": "100000", "tokenizer.joint": "true", "name": "required"}
-    assert {name: KEYS[name].default for name in defaults} == defaults
-    assert KEYS["data.train"].value == "section, or a list of sections"
-    assert KEYS["data.test"].meaning.startswith("The text of one split")
-    assert [name for name in KEYS if "." not in name] == list(Recipe.model_fields)
-
-
 def test_a_registered_architecture_has_the_settings_of_its_constructor(path):
     model = ["model.architecture=convolutional", "model.preset=tiny"]
     recipe = load_recipe(path, [*model, "model.kernel_size=5"])
@@ -151,11 +133,9 @@ BY_A_RUN = "translated_by: runs/a}"
         (["data.target_language=en"], "data: target_language must differ from source_language"),
         (["data.directory=a"], "data: directory, download and filters have no effect with"),
         ([FILE], "data: give files for train, .* Received: generator, train"),
-        ([LIST, "data.train.1.weight=0"], "data.train.1.weight: Input should be greater than 0"),
         ([LIST, "data.train.1.wait=2"], "unknown key data.train.1.wait; .* data.train.weight"),
         ([LIST, "data.train.2.weight=2"], "2 is not a section. Received: "),
         ([LIST, "data.train.weight=2"], "data.train is a list: give a number. Received: "),
-        ([LIST, "data.train=[]"], "data.train: List should have at least 1 item"),
         (
             ["data={train: [{source: a}, {source: b}], held_out: {}}"],
             "held_out needs one corpus in train, without translated_by. Received: 2, made by",
@@ -170,16 +150,13 @@ BY_A_RUN = "translated_by: runs/a}"
             "without translated_by. Received: 1, made by models: 1",
         ),
         (["data.target_language=../de"], "data.target_language: '../de' is not a language code"),
-        (["data.target_language=german"], "'german' is not a language code such as en or pt-BR"),
         (["name=.."], "name: String should match pattern"),
-        (["training.steps=100000000"], "training.steps: Input should be"),
         (["training.subword_regularization=0.2"], "tokenizer.model_type: unigram. Received: bpe"),
         (["training.optimizer=adamw"], "adamw needs training.weight_decay above 0. Received"),
         (
             ["training.optimizer=schedule_free", "training.ema_momentum=0.9"],
             "schedule_free has a mean of its own.*Received: ema_momentum=0.9",
         ),
-        (["training.optimizer=sgd"], "training.optimizer: Input should be 'adam', 'adamw'"),
         (["tokenizer.vocabulary_size=1e999"], "tokenizer.vocabulary_size: Input should be"),
     ],
 )

@@ -1,7 +1,6 @@
 """What models, checkpoints and logs hold."""
 
 import math
-import zipfile
 
 import pytest
 
@@ -9,9 +8,7 @@ from keras_transformer.errors import UserError
 from keras_transformer.models import Transformer
 from keras_transformer.runs.checkpoints import (
     ValidationHistory,
-    load_history,
     logged_scalars,
-    read_member,
 )
 from keras_transformer.runs.loading import load_model
 from keras_transformer.training.tensorboard import TensorBoardWriter
@@ -27,20 +24,6 @@ def test_a_damaged_model_is_told_in_one_line_with_the_path(tmp_path):
         path.write_bytes(content[: int(share * len(content))])
         with pytest.raises(UserError, match=f"{path} is not a complete Keras model file"):
             load_model(path)
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("config.json", b" " * 2**26)
-    with pytest.raises(UserError, match="config.json must have at most 16,777,216 bytes"):
-        load_model(path)
-
-
-def test_a_member_is_read_or_none(tmp_path):
-    path = tmp_path / "model.keras"
-    assert read_member(path, "note") is None
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("note", "ü")
-    assert read_member(path, "note") == "ü" and read_member(path, "other") is None
-    path.write_bytes(path.read_bytes()[:20])
-    assert read_member(path, "note") is None
 
 
 def test_the_best_have_the_lowest_losses_and_patience_counts_the_checkpoints_after_them():
@@ -55,13 +38,6 @@ def test_what_is_not_a_number_is_never_best():
     history.report(4, {"loss": 1.0})
     assert history.losses.keys() == {1, 2, 3}
     assert history.best(1) == [2] and history.is_over(1)
-
-
-@pytest.mark.parametrize("content", [b"", b"[]", b'{"validation_losses": {"a": 1}}'])
-def test_a_damaged_state_has_no_history(tmp_path, content):
-    (tmp_path / "state.json").write_bytes(content)
-    with pytest.raises(UserError, match="cannot be loaded"):
-        load_history(tmp_path)
 
 
 def test_logs_of_a_resumed_run_replace_what_it_repeats(tmp_path):

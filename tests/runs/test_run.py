@@ -80,22 +80,6 @@ def test_steps_may_change_but_not_to_fewer_than_are_done(run):
         Run.resume(run.directory, changed(run, "training.steps=19"))
 
 
-def test_changes_and_backends_are_recorded_with_their_step(run):
-    for _ in range(2):
-        assert run.record(0, "jax") == {}
-    more = Run.resume(run.directory, changed(run, "training.steps=7", "evaluation.beam_size=2"))
-    expected = {"training.steps": (100_000, 7), "evaluation.beam_size": (4, 2)}
-    assert more.record(5, "jax") == expected
-    assert Run.open(run.directory).recipe == more.recipe
-    assert more.record(6, "torch") == {}
-    changes = {key: list(pair) for key, pair in expected.items()}
-    assert [(x["step"], x["backend"], x["changes"]) for x in run.history()] == [
-        (0, "jax", {}),
-        (5, "jax", changes),
-        (6, "torch", {}),
-    ]
-
-
 @pytest.mark.parametrize("content", [b"[{", b"{}", b"[3]"])
 def test_a_damaged_history_is_refused_and_kept(run, content):
     run.history_path.write_bytes(content)

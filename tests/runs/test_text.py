@@ -203,17 +203,3 @@ def test_one_language_on_both_sides_keeps_every_pair(tmp_path, languages):
     path.write_text(json.dumps({"name": "a", "data": {**data, **more, "train": [corpus, made]}}))
     text = Run(tmp_path / "run2", load_recipe(path)).text
     assert text.made_file(1).name == f"train.1.source.{languages[0]}"
-
-
-def test_held_out_text_has_the_tag_of_its_corpus(mixed, tmp_path):
-    lines = (f"one {n}\teins {n}\n" for n in range(40))
-    (tmp_path / "a.tsv").write_text("".join(lines))
-    run = mixed("held_out: {validation: 5, test: 7}", "[{source: a.tsv, tag: <a>}]")
-    for split in ("train", "validation", "test"):
-        assert all(source.startswith("<a> one") for source, _ in run.text.pairs(split))
-
-
-def test_a_missing_corpus_is_named(mixed, tmp_path):
-    (tmp_path / "b.tsv").unlink()
-    with pytest.raises(UserError, match="no file .*b.tsv"):
-        mixed()

@@ -203,7 +203,6 @@ def with_ema():
 
 
 SWAP = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
-RESTORE_BEST = keras.callbacks.EarlyStopping("val_loss", restore_best_weights=True)
 
 
 @pytest.mark.parametrize(
@@ -211,14 +210,12 @@ RESTORE_BEST = keras.callbacks.EarlyStopping("val_loss", restore_best_weights=Tr
     [
         (new_model, {"steps": 0}, "steps=0"),
         (new_model, {"steps": 6.0}, "`steps` must be an integer"),
-        (new_model, {"keep_checkpoints": 0}, "keep_checkpoints=0"),
         (new_model, {"patience": 1}, r"number as `loss`. Received: .* \[\]"),
         (new_model, {"keep_best": 1, **NO_LOSS}, r"number as `loss`. Received: .* \['score'\]"),
         (unbuilt, {}, "and built"),
         (lambda: new_model(steps_per_execution=2), {}, "`steps_per_execution=1`"),
         (with_lora, {}, "would not train after a resume"),
         (with_ema, {"callbacks": [SWAP]}, "use_ema.*callback=SwapEMAWeights"),
-        (with_ema, {"callbacks": [RESTORE_BEST]}, "use_ema.*callback=EarlyStopping"),
     ],
 )
 def test_what_would_be_trained_or_saved_otherwise_than_asked_is_refused(

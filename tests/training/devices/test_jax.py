@@ -14,7 +14,6 @@ from keras_transformer.training.devices.jax import layout_map, shard_of
     "processes, devices, model_shards, expected",
     [
         (1, 1, 1, [(0, 1, 1)]),
-        (1, 4, 1, [(0, 4, 4)]),
         (1, 4, 2, [(0, 2, 2)]),
         (2, 2, 1, [(0, 2, 4), (2, 4, 4)]),
         (2, 2, 2, [(0, 1, 2), (1, 2, 2)]),

@@ -362,7 +362,6 @@ def test_adapters_and_frozen_layers_keep_what_they_change_and_name_the_rest(
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("model.position_encoding=spiral", "`position_encoding` must be one of .*'spiral'"),
         ("model.position_encoding=learned", "must be at most model.max_length=16.*24 tokens"),
         ("model.activation=reluu", "tiny_run cannot be trained: .*reluu"),
         ("training.tokens_per_batch=1", "tokens_per_batch"),
