@@ -286,19 +286,11 @@ def _decoder(name: str, model: LanguageModel, *tables: Mapping[str, Any], **othe
 def _bert_pairs(encoder: BertEncoder, backbone: Any, pooler: keras.Layer | None) -> Pairs:
     others = {"embeddings_layer_norm": encoder.embedding_norm, "pooled_dense": pooler}
     others["segment_embedding"] = encoder.segment_embedding
-    pairs = model_pairs(encoder, encoder.encoder.layers, backbone, others)
-    return [*pairs, _positions(encoder, backbone)]
+    return model_pairs(encoder, encoder.encoder.layers, backbone, others)
 
 
 def _gpt2_pairs(model: LanguageModel, backbone: Any) -> Pairs:
-    others = {"layer_norm": model.decoder.norm}
-    pairs = model_pairs(model, model.decoder.layers, backbone, others)
-    return [*pairs, _positions(model, backbone)]
-
-
-def _positions(model: keras.Model, backbone: Any) -> Pair:
-    target = backbone.position_embedding.position_embeddings
-    return Pair(model.positions.position_embeddings, target)
+    return model_pairs(model, model.decoder.layers, backbone, {"layer_norm": model.decoder.norm})
 
 
 def _llama_pairs(model: LanguageModel, backbone: Any) -> Pairs:
@@ -307,8 +299,7 @@ def _llama_pairs(model: LanguageModel, backbone: Any) -> Pairs:
     KerasHub rotates features i and i + K / 2 together, and this package 2i and 2i + 1.
     """
     layers, others = model.decoder.layers, {"sequence_output_layernorm": model.decoder.norm}
-    attention = layers[0].self_attention
-    norms = ("query_dense_layernorm", "key_dense_layernorm")
+    attention, norms = layers[0].self_attention, ("query_dense_layernorm", "key_dense_layernorm")
     rotated: dict[str, Any] = {"shape": (-1, attention.d_k // 2, 2), "axes": (0, 2, 1)}
     kernels = dict(rotated)
     if model.qk_norm:

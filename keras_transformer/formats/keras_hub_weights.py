@@ -104,7 +104,8 @@ def model_pairs(
     `layouts` are arguments of `Pair` by the names in `sublayers`.
     """
     pairs = []
-    for name, layer in {"token_embedding": model.embedding, **others}.items():
+    both = {"position_embedding": model.positions, "token_embedding": model.embedding}
+    for name, layer in {**both, **others}.items():
         pairs += _layer_pairs(layer, name, backbone)
     for own, other in zip(layers, backbone.transformer_layers, strict=True):
         for path, name in sublayers.items():
@@ -115,7 +116,8 @@ def model_pairs(
 def _layer_pairs(own: keras.Layer | None, name: str, parent: keras.Layer, **layout: Any) -> Pairs:
     """Pairs the weights of a layer, if there is one, with those of `name` in one of KerasHub."""
     named = {"/".join(weight.path.split("/")[-2:]): weight for weight in parent.weights}
-    keys = [(weight, f"{name}/{weight.name}") for weight in (own.weights if own else ())]
+    weights = own.weights if own else ()
+    keys = [(x, f"{name}/{x.name.removeprefix('position_')}") for x in weights]
     return [Pair(weight, named[key], **layout) for weight, key in keys if key in named]
 
 
