@@ -119,8 +119,9 @@ def test_a_model_with_layers_of_ones_own_is_saved_and_loaded(tmp_path):
     loaded = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
     np.testing.assert_array_equal(to_numpy(loaded(pairs())), to_numpy(model(pairs())))
     assert loaded.get_config() == model.get_config()
-    types = {type(x) for x in (*loaded.encoder.layers, *loaded.decoder.layers)}
-    assert types == {Pooling, GatedDecoderLayer}
+    # The test of the page may have defined the class anew.
+    names = {type(x).__name__ for x in (*loaded.encoder.layers, *loaded.decoder.layers)}
+    assert names == {"Pooling", "GatedDecoderLayer"}
 
 
 @pytest.mark.once

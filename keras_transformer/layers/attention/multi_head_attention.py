@@ -332,7 +332,7 @@ class MultiHeadAttention(ConfiguredLayer):
             queries, keys, values = self._split(self._joined(query, cache.shared), step.offset)
             cache, keys, values = update_cache(cache, keys, values, step)
             mask, bias = self._of_step(step)
-        options = {"key_is_transposed": is_memory, "score_bias": bias}
+        options: dict[str, Any] = {"key_is_transposed": is_memory, "score_bias": bias}
         options |= {"use_scale": self.use_scale, "soft_cap": self.attention_soft_cap}
         queries = self._group(queries)
         heads, weights = scaled_dot_product_attention(queries, keys, values, mask, **options)
