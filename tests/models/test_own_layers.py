@@ -86,8 +86,11 @@ def test_a_block_of_ones_own_continues_prompts_as_it_reads_the_whole_text(change
     "layer, options, max_length",
     [
         (GatedDecoderLayer, {}, T - 2),
-        (GatedDecoderLayer, {"norm_first": True, "num_kv_heads": 1}, None),
-        *once((wide_layer, {}, T), (Summing, {"use_memory": False, "factor": 0.3}, T - 2)),
+        *once(
+            (GatedDecoderLayer, {"norm_first": True, "num_kv_heads": 1}, None),
+            (wide_layer, {}, T),
+            (Summing, {"use_memory": False, "factor": 0.3}, T - 2),
+        ),
     ],
 )
 def test_layers_of_ones_own_decode_what_they_compute_at_once(layer, options, max_length):
@@ -112,6 +115,7 @@ def test_layers_of_ones_own_decode_what_they_compute_at_once(layer, options, max
         cache, path = cache.reorder(ops.convert_to_tensor([[1, 1]] * B, "int32")), path[:, [1, 1]]
 
 
+@pytest.mark.once
 def test_a_model_with_layers_of_ones_own_is_saved_and_loaded(tmp_path):
     sizes = {"num_layers": 2, "d_model": D, "num_heads": H, "d_ff": F}
     model = Transformer(V, **sizes, encoder_layer=Pooling, decoder_layer=GatedDecoderLayer)
