@@ -75,11 +75,8 @@ def pairs():
     return {"source_ids": source_ids, "target_ids": target_ids}
 
 
-@pytest.mark.parametrize(
-    "changes", [{"position_encoding": "rotary", "num_heads": 2, "d_model": 12}]
-)
-def test_a_block_of_ones_own_continues_prompts_as_it_reads_the_whole_text(changes):
-    assert_steps_equal_call(new_model(decoder_layer=GatedBlock, **changes))
+def test_a_block_of_ones_own_continues_prompts_as_it_reads_the_whole_text():
+    assert_steps_equal_call(new_model("rotary", decoder_layer=GatedBlock))
 
 
 @pytest.mark.parametrize(
