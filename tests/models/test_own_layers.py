@@ -75,19 +75,19 @@ def pairs():
     return {"source_ids": source_ids, "target_ids": target_ids}
 
 
-@pytest.mark.parametrize(
-    "changes", [{"position_encoding": "rotary", "num_heads": 2, "d_model": 12}]
-)
-def test_a_block_of_ones_own_continues_prompts_as_it_reads_the_whole_text(changes):
-    assert_steps_equal_call(new_model(decoder_layer=GatedBlock, **changes))
+def test_a_block_of_ones_own_continues_prompts_as_it_reads_the_whole_text():
+    assert_steps_equal_call(new_model("rotary", decoder_layer=GatedBlock))
 
 
 @pytest.mark.parametrize(
     "layer, options, max_length",
     [
         (GatedDecoderLayer, {}, T - 2),
-        (GatedDecoderLayer, {"norm_first": True, "num_kv_heads": 1}, None),
-        *once((wide_layer, {}, T), (Summing, {"use_memory": False, "factor": 0.3}, T - 2)),
+        *once(
+            (GatedDecoderLayer, {"norm_first": True, "num_kv_heads": 1}, None),
+            (wide_layer, {}, T),
+            (Summing, {"use_memory": False, "factor": 0.3}, T - 2),
+        ),
     ],
 )
 def test_layers_of_ones_own_decode_what_they_compute_at_once(layer, options, max_length):
@@ -112,6 +112,7 @@ def test_layers_of_ones_own_decode_what_they_compute_at_once(layer, options, max
         cache, path = cache.reorder(ops.convert_to_tensor([[1, 1]] * B, "int32")), path[:, [1, 1]]
 
 
+@pytest.mark.once
 def test_a_model_with_layers_of_ones_own_is_saved_and_loaded(tmp_path):
     sizes = {"num_layers": 2, "d_model": D, "num_heads": H, "d_ff": F}
     model = Transformer(V, **sizes, encoder_layer=Pooling, decoder_layer=GatedDecoderLayer)
@@ -119,8 +120,9 @@ def test_a_model_with_layers_of_ones_own_is_saved_and_loaded(tmp_path):
     loaded = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
     np.testing.assert_array_equal(to_numpy(loaded(pairs())), to_numpy(model(pairs())))
     assert loaded.get_config() == model.get_config()
-    types = {type(x) for x in (*loaded.encoder.layers, *loaded.decoder.layers)}
-    assert types == {Pooling, GatedDecoderLayer}
+    # The test of the page may have defined the class anew.
+    names = {type(x).__name__ for x in (*loaded.encoder.layers, *loaded.decoder.layers)}
+    assert names == {"Pooling", "GatedDecoderLayer"}
 
 
 @pytest.mark.once
