@@ -13,7 +13,6 @@ from keras_transformer._backend.operations import (
     custom_gradient,
     of_unknown_shape,
     scale_and_shift,
-    sequential_loop,
 )
 
 B, T, D = 3, 37, 5
@@ -57,18 +56,6 @@ def test_a_query_that_sees_padding_only_sees_it_unmasked(is_causal):
     whole = to_numpy(attend(*inputs, None, is_causal))
     np.testing.assert_allclose(heads[0], whole[0], rtol=1e-5)
     assert np.allclose(heads[1, :, 0], whole[1, :, 0], rtol=1e-5) == is_causal
-
-
-@pytest.mark.parametrize("count", [0, 1, 7])
-def test_loop_carries_tensors_from_iteration_to_iteration(count):
-    def body(index, digits, total):
-        return 10 * digits + ops.cast(index, "float32"), total + index
-
-    begin = (ops.zeros((2,), "float32"), ops.convert_to_tensor(0, "int32"))
-    digits, total = sequential_loop(ops.convert_to_tensor(count, "int32"), body, begin)
-    expected = sum(index * 10 ** (count - 1 - index) for index in range(count))
-    np.testing.assert_array_equal(to_numpy(digits), [expected] * 2)
-    assert to_numpy(total) == sum(range(count))
 
 
 def test_unknown_shapes_keep_values_and_free_sizes():

@@ -23,11 +23,6 @@ def result(pairs, **settings):
     return list(filtered(pairs, counts, **settings)), dict(counts)
 
 
-def test_without_settings_all_pairs_are_kept():
-    pairs = [*GOOD, *GOOD, *UNEVEN, GERMAN, ("same", "same")]
-    assert result(pairs) == (pairs, {"kept": len(pairs)})
-
-
 @pytest.mark.parametrize(
     ("settings", "bad", "reason"),
     [

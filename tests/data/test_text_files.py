@@ -65,15 +65,11 @@ def test_gzip_is_recognised_by_its_content(tmp_path):
         ("utf-16-le", "Hello there\nnext\n", "iconv -f UTF-16LE "),
         ("utf-16-be", "Привет, как твои дела сегодня\nХорошо\n", "iconv -f UTF-16BE "),
         ("utf-32", "Hello\n", "iconv -f UTF-32 "),
-        ("utf-32-le", "Hello\n", "iconv -f UTF-32LE "),
         ("cp1252", "ASCII\nEine schöne Straße\n" * 3, "line 2: .* 0xf6 .*iconv -f CP1252 "),
         ("cp1251", "Привет, как твои дела сегодня\n" * 3, "iconv -f CP1251 "),
         ("shift_jis", "今日は良い天気ですね。散歩に行きましょう。\n" * 3, "iconv -f CP932 "),
         ("euc-jp", "今日は良い天気ですね。散歩に行きましょう。\n" * 3, "iconv -f EUC-JP "),
         ("iso2022-jp", "今日は良い天気ですね。\n" * 3, "0x1b at column 1.*iconv -f ISO-2022-JP "),
-        ("koi8-r", "Привет, как твои дела сегодня\n" * 3, "iconv -f KOI8-R "),
-        ("gb18030", "今天天气很好，我们去散步吧。\n" * 3, "iconv -f GB18030 "),
-        ("euc-kr", "안녕하세요. 오늘 날씨가 좋습니다.\n" * 3, "iconv -f CP949 "),
     ],
 )
 def test_other_encodings_are_named_with_the_command(tmp_path, encoding, text, command):
@@ -88,12 +84,9 @@ def test_other_encodings_are_named_with_the_command(tmp_path, encoding, text, co
     [
         ("my text.xlsx", "soffice --headless --convert-to csv 'my text.xlsx'"),
         ("a.DOCX", "soffice --headless --convert-to txt:Text a.DOCX"),
-        ("a.ods", "soffice --headless --convert-to csv a.ods"),
-        ("a.rtf", "soffice --headless --convert-to txt:Text a.rtf"),
         ("data.arrow", """python -c 'import datasets, sys; datasets.Dataset.from_file"""),
         ("en-de.tgz", "tar -xf en-de.tgz"),
         ("en-de.txt.zip", "unzip en-de.txt.zip"),
-        ("a.tar.gz", "tar -xf a.tar.gz"),
         ("ref.de.sgm", "> text.txt sed "),
     ],
 )
@@ -227,7 +220,6 @@ def test_redirects_are_followed(server, cache):
         (answer(CONTENT[:-9], Content_Length="7000"), "the SHA-256 must be "),
         (answer(b"", 404), "HTTP Error 404"),
         (answer(b"", 302, Location="file:///etc/passwd"), "HTTP Error 302"),
-        (answer(b"", 302, Location="/data/train.en"), "infinite loop"),
         (lambda handler: time.sleep(1), "timed out"),
     ],
 )

@@ -83,14 +83,10 @@ def test_normalization(normalization, expected):
 
 TARGETS = {
     "zero-width non-joiner": "می\u200cخواهم کتاب\u200cها را بخوانم",
-    "full-width punctuation": "你好，世界！（第１２期）：“好”？",
     "no-break spaces": "«\u00a0Oui\u202f!\u00a0» 10\u2009km\u3000二",
-    "soft hyphen": "Donau\u00addampf\u2011schiff",
-    "emoji": "👩\u200d💻 ❤\ufe0f 👍🏽 🇩🇪",
     "decomposed accents": "e\u0301le\u0300ve a\u0308 ș",
     "compatibility characters": "ﬁn Ⅷ 10² ½ ㈱ ™ № ﷺ ㎏ ｶﾞ",
     "Thai and Lao vowels": "น้ำ ຄໍາ ຄຳ",
-    "direction marks": "\u200fשלום\u200e abc \u2067א\u2069",
     "controls": "a\tb \x01\x7f\u200b\ufeff c\u2028d\u0085e",
 }
 
@@ -144,9 +140,7 @@ def test_saved_and_loaded_it_is_the_same(tmp_path, tokenizer, separate_tokenizer
     [
         ("source.model", "cut", r"source\.model is damaged"),
         ("source.model", None, "has no complete tokenizer: 'source.model'"),
-        ("tokenizer.json", "[1]", "has no complete tokenizer"),
         ("tokenizer.json", " " * 2**25, "at most 16,777,216 bytes"),
-        ("tokenizer.json", '{"sha256": 3}', "has no complete tokenizer"),
         ("tokenizer.json", '{"sha256": {"../source.model": ""}}', "must name source.model and"),
         (
             "tokenizer.json",
@@ -265,7 +259,6 @@ def test_a_tag_is_one_piece_at_the_beginning_of_a_source(options):
 @pytest.mark.parametrize(
     ("pairs", "size", "message"),
     [
-        ([], 100, "empty text"),
         ([("", " ")], 100, "empty text"),
         ([("one", "eins")], 2**31, "SentencePiece cannot train on this text: .*2147483648"),
     ],

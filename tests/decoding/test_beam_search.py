@@ -10,7 +10,6 @@ from support.small_models import inputs_of, small_model
 
 from keras_transformer import SearchOptions
 from keras_transformer.decoding import Request
-from keras_transformer.decoding.beam_search import MIN_COVERAGE, coverage_score
 
 A, Z, V = 4, 5, 6
 SOURCES = np.array([[7, 3], [11, 3], [20, 3], [35, 3], [36, 3]], "int32")
@@ -243,12 +242,3 @@ def test_coverage_penalty_is_added_to_the_score_of_the_real_model():
     bonus = 0.7 * np.where(mask, np.log(coverage), 0.0).sum(axis=-1)
     expected = result.log_probabilities / penalty(result.lengths, 0.6) + bonus
     np.testing.assert_allclose(result.scores, expected, atol=1e-4)
-
-
-def test_only_real_tokens_that_got_less_than_1_count():
-    coverage = np.array([[[0.5, 2.0, 0.25, 0.0], [1.0, 1.0, 1.0, 0.0]]], "float32")
-    padding_mask = np.array([[True, True, True, False]])
-    found = to_numpy(coverage_score(coverage, padding_mask))
-    np.testing.assert_allclose(found, [[np.log(0.5) + np.log(0.25), 0.0]], rtol=1e-6)
-    found = to_numpy(coverage_score(np.zeros((1, 1, 1), "float32"), padding_mask[:, :1]))
-    np.testing.assert_allclose(found, [[np.log(MIN_COVERAGE)]], rtol=1e-6)

@@ -6,18 +6,15 @@ import numpy as np
 import pytest
 from keras import ops
 from support.contract import to_numpy
-from support.fake_models import BOS, EOS, PAD
+from support.fake_models import BOS, PAD
 
 from keras_transformer import compile_function
-from keras_transformer.decoding.beam_search import Live
 from keras_transformer.decoding.token_rules import (
     ForbiddenWords,
     NoRepeatNgrams,
     RepetitionPenalty,
     allocate_beams,
     banks_of,
-    constrained_candidates,
-    forbid_sequences,
     next_required_tokens,
 )
 
@@ -99,22 +96,6 @@ def test_forbidden_words_are_never_completed(position):
     each(ForbiddenWords(WORDS), position, expected, seed=position)
 
 
-def test_each_sentence_has_its_own_forbidden_sequences():
-    """Of 6, 4, 5 as decoded, in 3 sentences; the first sequences are no suffixes."""
-    log_probabilities, ids = hypotheses(3)
-    ids[:, :, 1:4] = [6, 4, 5]
-    sequences = np.full((B, 3, 4), PAD, "int32")
-    sequences[0, 0, :2] = [6, 1]
-    sequences[0, 1, :3] = [4, 5, 6]
-    sequences[1, 2, :4] = [6, 4, 5, EOS]
-    sequences[1, 0, :4] = [5, 4, 5, 4]
-    found = apply(forbid_sequences, log_probabilities, ids, 3, sequences, PAD)
-    expected = log_probabilities.copy()
-    expected[0, :, 6] = -np.inf
-    expected[1, :, EOS] = -np.inf
-    np.testing.assert_array_equal(found, expected)
-
-
 @pytest.mark.parametrize("rule", [RepetitionPenalty(1.5), NoRepeatNgrams(1), NoRepeatNgrams(2)])
 def test_the_id_of_padding_may_be_outside_of_the_vocabulary(rule):
     log_probabilities, ids = hypotheses(position=4)
@@ -183,36 +164,3 @@ def test_beams_are_given_out_turn_by_turn():
     for row in range(20):
         expected = allocated_by_hand(log_probabilities[row].tolist(), banks[row].tolist(), 6)
         assert found[row].tolist() == expected
-
-
-@pytest.mark.parametrize("seed", [0, 3])
-def test_candidates_are_the_probable_and_the_required_once_each(seed):
-    decoded, sequences, ids, required = random_problem(seed)
-    position, beams, size = len(decoded[0][0]), 6, 50
-    generator = np.random.default_rng(seed)
-    live = -generator.random((5, beams)).astype("float32")
-    next_tokens = np.log(generator.dirichlet(np.ones(size), (5, beams))).astype("float32")
-    tensors = [ops.convert_to_tensor(x) for x in (ids, live, next_tokens)]
-    of_beams = Live(*tensors[:2], coverage=None)
-    found = constrained_candidates(of_beams, tensors[2], position, required, EOS, PAD)
-    found = [to_numpy(x) for x in found]
-    for row in range(5):
-        totals = live[row][:, None] + next_tokens[row]
-        wanted = set()
-        for beam in range(beams):
-            counts = [met_by_hand(decoded[row][beam], words) for words in sequences[row]]
-            pairs = zip(counts, sequences[row], strict=True)
-            tokens = {words[count] for count, words in pairs if count < len(words)}
-            if tokens:
-                totals[beam, EOS] = -INF
-            wanted |= {(beam, token) for token in tokens}
-        best = {divmod(int(x), size) for x in np.argsort(-totals.ravel())[: 2 * beams]}
-        wanted |= best | {(beam, int(np.argmax(totals[beam]))) for beam in range(beams)}
-        new_ids, log_probabilities, parents, *_ = (x[row] for x in found)
-        is_real = log_probabilities > -INF
-        pairs = list(zip(parents[is_real], new_ids[is_real, position + 1], strict=True))
-        assert sorted(pairs) == sorted(wanted)
-        expected = [totals[pair] for pair in pairs]
-        np.testing.assert_allclose(log_probabilities[is_real], expected, rtol=1e-6)
-        before = slice(0, position + 1)
-        np.testing.assert_array_equal(new_ids[:, before], ids[row][parents][:, before])

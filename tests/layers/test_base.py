@@ -14,37 +14,11 @@ from keras_transformer.layers import (
     MultiHeadAttention,
     TokenEmbedding,
 )
-from keras_transformer.layers.base import ConfiguredLayer, Dense
+from keras_transformer.layers.base import Dense
 from keras_transformer.layers.normalization import LayerNormalization
 
 X = np.random.default_rng(0).normal(size=(2, 5, 7)).astype("float32")
 FAR_FROM_ZERO = 3 + 5 * X
-
-
-class Scaled(ConfiguredLayer):
-    def __init__(self, factor, **kwargs):
-        super().__init__(**kwargs)
-        self.factor = factor
-
-
-class Shifted(Scaled):
-    """Stores an argument under another name, and says so in its own config."""
-
-    def __init__(self, offset=0, **kwargs):
-        super().__init__(**kwargs)
-        self._offset = offset
-
-    def get_config(self):
-        return {**super().get_config(), "offset": self._offset}
-
-
-@pytest.mark.once
-def test_config_holds_the_arguments_of_all_constructors():
-    config = Shifted(5, factor=3, name="a", dtype="float16").get_config()
-    assert {"name": "a", "trainable": True, "factor": 3, "offset": 5}.items() <= config.items()
-    assert config.keys() == {"name", "trainable", "dtype", "factor", "offset"}
-    clone = Shifted.from_config(config)
-    assert clone.get_config() == config
 
 
 @pytest.mark.parametrize(

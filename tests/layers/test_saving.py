@@ -14,38 +14,13 @@ from support.contract import randomize, to_numpy
 from keras_transformer import Transformer
 from keras_transformer.layers import Decoder, DecoderLayer, Encoder, EncoderLayer, TokenEmbedding
 from keras_transformer.layers.base import Dense
-from keras_transformer.layers.saving import layer_changes, placeholder_weights
+from keras_transformer.layers.saving import placeholder_weights
 from keras_transformer.models.base import in_float32
 from keras_transformer.runs.loading import load_model
 
 X = np.random.default_rng(0).normal(size=(2, 5, 6)).astype("float32")
 ONCE = pytest.mark.once
 QUIET = pytest.mark.filterwarnings("ignore:.*quantize")
-
-
-def new_layer():
-    layer = EncoderLayer(d_model=6, num_heads=2, d_ff=8)
-    layer.build(X.shape)
-    return layer
-
-
-def change(layer):
-    layer.feed_forward.inner.quantize("int8")
-    layer.self_attention.query_projection.enable_lora(2, lora_alpha=3)
-    layer.self_attention_residual.trainable = False
-
-
-@pytest.mark.once
-def test_changes_are_json_by_path():
-    layer = new_layer()
-    assert layer_changes(layer) == {}
-    change(layer)
-    changes = json.loads(json.dumps(layer_changes(layer)))
-    assert changes.pop("feed_forward/inner").keys() == {"quantization"}
-    assert changes == {
-        "self_attention/query": {"lora_rank": 2, "lora_alpha": 3},
-        "self_attention_residual": {"trainable": False},
-    }
 
 
 @QUIET

@@ -7,7 +7,6 @@ from support.cases import most_once
 from support.contract import to_numpy
 
 from keras_transformer import LanguageModel, SlicedLogitsTrainer, Transformer
-from keras_transformer.layers.segments import same_segment, segment_offsets
 from keras_transformer.models import BertEncoder, MaskedLanguageModel
 
 RANDOM = np.random.default_rng(0)
@@ -47,14 +46,6 @@ def new_model(position_encoding, kind=Transformer, **options):
         options |= {"attention_dropout_rate": 0.0}
     options |= {"position_encoding": position_encoding, "max_length": WIDTH}
     return kind(20, **SIZES, **options)
-
-
-def test_masks_and_offsets_by_hand():
-    segments = np.array([[1, 1, 2, 2, 2, 0]], "int32")
-    assert to_numpy(segment_offsets(segments)).tolist() == [[0, 0, -2, -2, -2, -5]]
-    mask = to_numpy(same_segment(segments, np.array([[1, 2, 2, 0]], "int32")))
-    assert mask.astype(int).tolist() == [[[1, 0, 0, 0]] * 2 + [[0, 1, 1, 0]] * 3 + [[0, 0, 0, 1]]]
-    assert same_segment(None, None) is None and segment_offsets(None) == 0
 
 
 @pytest.mark.parametrize(

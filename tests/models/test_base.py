@@ -1,7 +1,6 @@
 """What all models have in common; test_equivalence.py and test_seq2seq.py have the rest."""
 
 import copy
-import inspect
 import json
 from types import SimpleNamespace
 
@@ -23,7 +22,6 @@ from keras_transformer import (
 from keras_transformer.capabilities import Capabilities
 from keras_transformer.models import Transformer
 from keras_transformer.models.base import in_float32
-from keras_transformer.models.protocol import Searchable, SlicesLogits
 from keras_transformer.portability.comparison import random_inputs
 from keras_transformer.training import SlicedLogitsTrainer
 
@@ -195,14 +193,3 @@ def test_an_ensemble_has_the_methods_that_all_its_models_have():
         of_one, of_both = (Ensemble([transformer, x]) for x in (transformer, other))
         assert callable(getattr(Capabilities.of(of_one), name))
         assert getattr(Capabilities.of(of_both), name) is None
-
-
-@pytest.mark.once
-@pytest.mark.parametrize("protocol", [Searchable, SlicesLogits])
-@pytest.mark.parametrize("model", [LanguageModel, Transformer])
-def test_a_model_has_the_methods_with_their_arguments(model, protocol):
-    for method, function in inspect.getmembers(protocol, inspect.isfunction):
-        if not method.startswith("_"):
-            optional = [] if hasattr(model, "source_attention") else ["return_attention_weights"]
-            expected = [x for x in inspect.signature(function).parameters if x not in optional]
-            assert list(inspect.signature(getattr(model, method)).parameters) == expected

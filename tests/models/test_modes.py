@@ -87,23 +87,6 @@ def test_a_mode_changes_no_training(mode, options):
     np.testing.assert_allclose(*losses, rtol=1e-4)
 
 
-SCOPES = {
-    "name": lambda: keras.name_scope("outer"),
-    "custom objects": lambda: keras.saving.custom_object_scope({"own": Data}),
-}
-
-
-@pytest.mark.once
-@pytest.mark.parametrize("name", SCOPES)
-def test_a_scope_of_keras_changes_no_training(name):
-    losses = []
-    for scope in (contextlib.nullcontext, SCOPES[name]):
-        with scope():
-            model = compiled(slices=False, dropout_rate=0.3)
-            losses.append([model.train_on_batch(*batch(model)) for _ in range(2)])
-    np.testing.assert_allclose(*losses, rtol=1e-5)
-
-
 @pytest.mark.each_backend_if_slow
 @pytest.mark.parametrize(
     "options",

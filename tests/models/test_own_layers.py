@@ -12,7 +12,7 @@ from support.contract import Subclassed, assert_copies_are_equal, randomize, to_
 from support.language_models import assert_steps_equal_call, new_model
 
 from keras_transformer import Transformer
-from keras_transformer.layers import Cache, Decoder, DecoderLayer, Encoder, EncoderLayer
+from keras_transformer.layers import Cache, Decoder, DecoderLayer, Encoder
 
 B, N, S, T, H, D, F, V = 2, 2, 7, 5, 3, 12, 11, 17
 PAGES = Path(__file__).parents[2] / "docs" / "how-to"
@@ -139,7 +139,6 @@ def test_a_stack_with_layers_of_ones_own_is_saved_with_their_options(tmp_path):
     "use, message",
     [
         (lambda: Decoder(1, D, H, F, layer=Summing, fator=0.3), "fator"),
-        (lambda: Encoder(1, D, H, F, d_fff=3), "d_fff"),
         (lambda: Encoder(1, layer=Summing)(np.zeros((1, 2, D)), padding_mask=[[True]]), "padding_"),
         (lambda: Decoder.from_config({"layer": "tests>Lost"}), "Could not locate .*tests>Lost"),
         (
@@ -152,11 +151,3 @@ def test_a_stack_with_layers_of_ones_own_is_saved_with_their_options(tmp_path):
 def test_refusals(use, message):
     with pytest.raises((TypeError, ValueError), match=message):
         use()
-
-
-@pytest.mark.once
-def test_a_class_of_the_package_is_the_default():
-    x = np.random.default_rng(0).normal(size=(B, T, D)).astype("float32")
-    stacks = [Encoder(2, D, H, F, layer=layer) for layer in (None, EncoderLayer)]
-    outputs = [to_numpy(randomize(stack, shape=(B, T, D))(x)) for stack in stacks]
-    np.testing.assert_array_equal(*outputs)

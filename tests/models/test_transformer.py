@@ -46,14 +46,6 @@ def test_cached_equals_full_decoding(variant):
 
 
 @pytest.mark.once
-def test_cache_does_not_outgrow_learned_positions():
-    model = small_model("learned")
-    cache = model.init_cache(inputs_of(model)["source_ids"], max_length=2)
-    with pytest.raises(ValueError, match="must have at most `max_length` positions"):
-        model.extend_cache(cache, model.max_length + 1)
-
-
-@pytest.mark.once
 @pytest.mark.parametrize("variant", ["sinusoidal", "all_at_once"])
 def test_neither_future_tokens_nor_padding_change_a_logit(variant):
     model = small_model(variant)

@@ -11,7 +11,6 @@ from keras_transformer.layers import (
     FullAttention,
     LocalAttention,
     MultiHeadAttention,
-    RotaryPositionalEncoding,
 )
 
 B, T, S, D, H, K, K_V = 2, 5, 7, 15, 3, 4, 11
@@ -63,15 +62,6 @@ def test_cross_attention_agrees_with_reference(x, memory, padding_mask, use_scal
     assert weights.shape == (B, H, T, S)
     np.testing.assert_allclose(to_numpy(output), expected_output, atol=1e-5)
     np.testing.assert_allclose(to_numpy(weights), expected_weights, atol=1e-5)
-
-
-@pytest.mark.parametrize("rotary", [*once(False), True])
-def test_causal_self_attention_agrees_with_reference(x, rotary):
-    layer = make_layer(d_k=K, position_encoding=RotaryPositionalEncoding() if rotary else None)
-    expected, _ = reference.multi_head_attention(
-        weights_of(layer), x, x, x, H, reference.causal_mask(T), rotary=rotary
-    )
-    np.testing.assert_allclose(to_numpy(layer(x, use_causal_mask=True)), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -53,9 +53,6 @@ ENCODINGS = {
     "binary_concatenated": (BinaryPositionalEncoding, {"max_length": LENGTH, "concatenate": True}),
 }
 
-# Those that change embeddings, with one of each pair that shares its code.
-ADDING = ["sinusoidal", "learned", "index_concatenated", "binary"]
-
 
 def made(name):
     encoding_class, arguments = ENCODINGS[name]
@@ -78,38 +75,6 @@ def test_the_summary_of_a_subclassed_model_has_its_shape():
     assert f"(None, None, {D})" in "".join(lines)
 
 
-@pytest.mark.parametrize("name", ADDING)
-def test_each_sequence_may_have_an_offset_of_its_own(name):
-    encoding = made(name)
-    x = np.random.default_rng(0).normal(size=(B, LENGTH, D)).astype("float32")
-    rows, starts = np.arange(B)[:, None], 3 * np.arange(B)[:, None]
-    columns = starts + np.arange(4)
-    offset = ops.convert_to_tensor(starts, "int32")
-    found = to_numpy(encoding(x[rows, columns], offset=offset))
-    np.testing.assert_allclose(found, to_numpy(encoding(x))[rows, columns], atol=1e-6)
-    assert np.isfinite(to_numpy(encoding(x, offset=offset - 5))).all()  # positions of padding
-
-
-def test_each_sequence_may_be_rotated_from_a_position_of_its_own():
-    rotary, starts = RotaryPositionalEncoding(), [-3, 8]
-    heads = np.random.default_rng(0).normal(size=(B, H, T, 6)).astype("float32")
-    found = rotary.rotate(heads, ops.convert_to_tensor(starts)[:, None])
-    for row, start in enumerate(starts):
-        expected = to_numpy(rotary.rotate(heads[row], start))
-        np.testing.assert_allclose(to_numpy(found[row]), expected, atol=1e-6)
-
-
-@pytest.mark.once
-def test_every_name_makes_an_encoding_with_the_sizes_that_it_needs():
-    sizes = {"max_length": LENGTH, "num_heads": H}
-    for name, (constructor, arguments) in POSITION_ENCODINGS.items():
-        encoding = new_position_encoding(name, sizes, name="positions")
-        assert type(encoding) is constructor
-        config = encoding.get_config()
-        assert arguments.items() <= config.items()
-        assert all(config[size] == sizes[size] for size in sizes if size in config)
-
-
 @pytest.mark.once
 def test_a_file_registers_its_own_encoding(monkeypatch):
     monkeypatch.setitem(POSITION_ENCODINGS, "mine", None)  # is deleted after the test
@@ -125,23 +90,6 @@ def test_a_file_registers_its_own_encoding(monkeypatch):
         ValueError, match="one of .'none', .*'mine'.*Received: position_encoding='yours'"
     ):
         new_position_encoding("yours", {})
-
-
-@pytest.mark.once
-@pytest.mark.parametrize("name", ENCODINGS)
-def test_only_some_have_a_bias_or_a_longest_position(name):
-    encoding = made(name)
-    distance = ops.convert_to_tensor([[0, 1, -1]], "int32")
-    bias = encoding.score_bias(distance)
-    assert (bias is not None) == encoding.has_score_bias
-    if bias is not None:
-        assert bias.shape == (H, 1, 3)
-    encoding.check_length(LENGTH)
-    if isinstance(encoding, LearnedPositionalEncoding):
-        with pytest.raises(ValueError, match="Received: max_length=11, length=12"):
-            encoding.check_length(LENGTH + 1)
-    else:
-        encoding.check_length(10 * LENGTH)
 
 
 # Sinusoids, learned positions and binary digits
@@ -201,12 +149,6 @@ def test_digits_are_added_lowest_first_and_are_no_more_than_needed():
 # Rotations, ALiBi and the bias of T5
 
 
-def test_rotations_agree_with_reference():
-    heads = np.random.default_rng(0).normal(size=(B, H, T, 14)).astype("float32")
-    turned = to_numpy(RotaryPositionalEncoding().rotate(heads, offset=3))
-    np.testing.assert_allclose(turned, reference.rotate(heads, offset=3), atol=1e-5)
-
-
 def test_rotations_are_not_rounded_in_half_precision():
     heads = np.eye(2, 14, dtype="float32")
     turned = RotaryPositionalEncoding(dtype="mixed_bfloat16").rotate(heads, offset=1000)
@@ -216,7 +158,6 @@ def test_rotations_are_not_rounded_in_half_precision():
 @pytest.mark.parametrize(
     "num_heads, slopes",
     [
-        (1, [2**-8]),
         (2, [2**-4, 2**-8]),
         (8, [2.0**-n for n in range(1, 9)]),
         # Those of 2 heads, then every second one of 4 heads.
@@ -247,15 +188,6 @@ def test_buckets_are_those_of_t5(bidirectional, num_buckets, max_distance):
     found = to_numpy(layer.score_bias(ops.convert_to_tensor(distance, "int32")))[0]
     expected = [reference.t5_bucket(-d, bidirectional, num_buckets, max_distance) for d in distance]
     np.testing.assert_array_equal(found, expected)
-
-
-def test_a_decoder_gets_a_table_of_its_own():
-    encoder = RelativePositionBias(H, name="positions")
-    decoder = encoder.for_decoder()
-    assert not decoder.bidirectional
-    assert decoder.relative_attention_bias is not encoder.relative_attention_bias
-    bias = to_numpy(decoder.score_bias(ops.convert_to_tensor([0, -1, -7], "int32")))
-    np.testing.assert_array_equal(bias, np.repeat(bias[:, :1], 3, axis=1))
 
 
 @pytest.mark.once
