@@ -17,6 +17,7 @@ TARGETS, LABELS = [[2, *text[1]] for text in TEXTS], [[*text[1], 3] for text in 
 PACKED, ALONE = [[2, 0, 1], [4, 3]], [[place] for place in range(len(TEXTS))]
 WIDTH = 16  # a row of PACKED is full
 SIZES = {"num_layers": 2, "d_model": 8, "num_heads": 2, "d_ff": 16, "dropout_rate": 0.0}
+LOCAL = {"attention_pattern": "local", "attention_window": 2}
 
 
 def joined(texts, rows):
@@ -63,20 +64,16 @@ def test_masks_and_offsets_by_hand():
         [
             ("sinusoidal", {}),
             ("sinusoidal_opennmt", {"attention_pattern": "full"}),
-            ("learned", {"attention_pattern": "local", "attention_window": 2}),
+            ("learned", LOCAL),
             ("rotary", {"normalization": "rms", "norm_first": True, "num_kv_heads": 1}),
             ("alibi", {}),
             ("t5", {"qk_norm": True, "attention_soft_cap": 5.0}),
             ("none", {}),
             ("learned", {"kind": LanguageModel}),
-            (
-                "rotary",
-                {"kind": LanguageModel, "attention_pattern": "local", "attention_window": 2},
-            ),
+            ("rotary", LOCAL | {"kind": LanguageModel}),
         ],
-        ("learned", {"attention_pattern": "local", "attention_window": 2}),
-        ("rotary", {"normalization": "rms", "norm_first": True, "num_kv_heads": 1}),
-        ("learned", {"kind": LanguageModel}),
+        ("learned", LOCAL),
+        ("rotary", LOCAL | {"kind": LanguageModel}),
     ),
 )
 def test_loss_and_gradients_are_those_of_the_texts_alone(position_encoding, options):
