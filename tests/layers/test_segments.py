@@ -16,6 +16,7 @@ TARGETS, LABELS = [[2, *text[1]] for text in TEXTS], [[*text[1], 3] for text in 
 PACKED, ALONE = [[2, 0, 1], [4, 3]], [[place] for place in range(len(TEXTS))]
 WIDTH = 16  # a row of PACKED is full
 SIZES = {"num_layers": 2, "d_model": 8, "num_heads": 2, "d_ff": 16, "dropout_rate": 0.0}
+LOCAL = {"attention_pattern": "local", "attention_window": 2}
 
 
 def joined(texts, rows):
@@ -54,20 +55,16 @@ def new_model(position_encoding, kind=Transformer, **options):
         [
             ("sinusoidal", {}),
             ("sinusoidal_opennmt", {"attention_pattern": "full"}),
-            ("learned", {"attention_pattern": "local", "attention_window": 2}),
+            ("learned", LOCAL),
             ("rotary", {"normalization": "rms", "norm_first": True, "num_kv_heads": 1}),
             ("alibi", {}),
             ("t5", {"qk_norm": True, "attention_soft_cap": 5.0}),
             ("none", {}),
             ("learned", {"kind": LanguageModel}),
-            (
-                "rotary",
-                {"kind": LanguageModel, "attention_pattern": "local", "attention_window": 2},
-            ),
+            ("rotary", LOCAL | {"kind": LanguageModel}),
         ],
-        ("learned", {"attention_pattern": "local", "attention_window": 2}),
-        ("rotary", {"normalization": "rms", "norm_first": True, "num_kv_heads": 1}),
-        ("learned", {"kind": LanguageModel}),
+        ("learned", LOCAL),
+        ("rotary", LOCAL | {"kind": LanguageModel}),
     ),
 )
 def test_loss_and_gradients_are_those_of_the_texts_alone(position_encoding, options):
