@@ -181,8 +181,6 @@ def test_quantized_models_are_close_and_smaller(quantization, tokenizer, tmp_pat
         ({"attention_pattern": "local", "attention_window": 3}, "attention_pattern='local'"),
         ({"d_k": 5}, "only keys as wide as the values.*d_k=5"),
         ({"normalization": "batch"}, "only layer normalization.*normalization='batch'"),
-        ({"use_bias": False}, "only linear maps with biases.*use_bias=False"),
-        ({"num_kv_heads": 1}, "only as many heads of keys as of queries.*num_kv_heads=1"),
         ({"activation": "softplus"}, "supports only the activations.*'softplus'"),
         ({"pad_id": 5}, "must be the model's tokenizer"),
     ],

@@ -18,7 +18,6 @@ from keras_transformer import (
     save_run,
 )
 from keras_transformer.formats import (
-    ctranslate2 as writer,
     export_ctranslate2,
 )
 from keras_transformer.formats.ctranslate2_translator import CTranslate2Translator
@@ -83,9 +82,6 @@ def test_hypotheses_and_scores_are_those_of_keras(arguments, model, tokenizer, f
     "options",
     [
         {"min_length": 2},
-        {"repetition_penalty": 1.5},
-        {"no_repeat_ngram_size": 3},
-        {"coverage_penalty": 0.2},
         {"num_beam_groups": 2, "diversity_penalty": 0.5},
         {"n_best": 2},
     ],
@@ -129,11 +125,6 @@ def test_constraints_are_refused(folder):
             UserError, match="use the engine keras. Received: prefixes, required or forb"
         ):
             translator.translate(["dog"], **given)
-
-
-def test_a_folder_that_is_no_export_is_refused(tmp_path):
-    with pytest.raises(UserError, match="is not an export for CTranslate2"):
-        CTranslate2Translator(tmp_path)
 
 
 # --- The conversion of a run ---------------------------------------------------------------------
@@ -195,20 +186,6 @@ def test_a_forked_child_raises_at_once(folder):
     for use in (lambda: translator.translate(["a"]), lambda: CTranslate2Translator(folder)):
         assert in_a_child(use).startswith("RuntimeError: ctranslate2 cannot compute in a forked")
     assert translator.translate(["a"]) == expected
-
-
-def test_failures_leave_no_conversion(run, monkeypatch):
-    new_model(1, position_encoding="alibi").save(run.model_path)
-    with pytest.raises(UserError, match="'alibi'; use the engine keras"):
-        converted(run)
-    new_model(1, seed=1).save(run.model_path)
-    monkeypatch.setattr(writer, "position_table", lambda model: np.zeros((LENGTH, 12), "float32"))
-    with pytest.raises(UserError, match="the CTranslate2 model translates "):
-        converted(run)
-    assert not [*(run.directory / FOLDER).iterdir()]
-    run.model_path.unlink()
-    with pytest.raises(UserError, match="no model"):
-        converted(run)
 
 
 def test_a_model_replaced_while_it_is_converted_is_converted_again(run, monkeypatch, capsys):

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import sys
 
 import pytest
 import yaml
@@ -10,8 +9,7 @@ from support.command_line import run_python
 from support.foreign_models import hugging_face_folder
 from support.local_server import answer, local_server
 
-from keras_transformer import Run, UserError, import_run
-from keras_transformer.formats import push_to_hub
+from keras_transformer import Run, import_run
 from keras_transformer.formats.hub import model_card
 
 # Pushes to a hub that accepts two commits.
@@ -108,9 +106,3 @@ def test_a_card_has_the_recipe_the_newest_scores_and_the_licence(run):
     run.origin_path.unlink()
     plain = model_card(run, "me/mine", "hugging_face")
     assert "license" not in plain.partition("## Use")[0] and "## Scores" not in plain
-
-
-def test_the_hub_needs_its_package(run, monkeypatch):
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(UserError, match=r"keras3-transformer\[hub\]"):
-        push_to_hub(run, "me/mine")

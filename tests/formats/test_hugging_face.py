@@ -359,11 +359,7 @@ def test_transformers_translates_as_the_model_of_a_new_recipe(tmp_path, monkeypa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"position_encoding": "rotary"}, "added positions"),
-        ({"normalization": "batch"}, "layer normalization"),
         ({"d_k": 5}, "keys as wide"),
-        ({"qk_norm": True}, "queries and keys without norms"),
-        ({"use_bias": False}, "linear maps with biases"),
         ({"activation": "geglu"}, "activations"),
         ({"norm_first": True, "target_vocabulary_size": V}, "post-norm with two vocabularies"),
     ],

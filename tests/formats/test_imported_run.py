@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 from types import SimpleNamespace
 
 import keras
@@ -325,28 +324,19 @@ def other_pieces(folder):
             change_bytes(lambda x: x.replace(b"layers.0.fc1.bias", b"layers.0.fcX.bias")),
             "does not have the weights ['model.decoder.layers.0.fcX.bias'",
         ),
-        (change_bytes(lambda x: x[:-4] + np.float32("nan").tobytes()), "not finite"),
         (
             write("config.json", b"[" * 10_000),
             "config.json cannot be imported: the JSON is nested too deeply",
         ),
         (write("source.spm", b"nothing"), "cannot be imported: DecodeError"),
-        (write("source.spm", b""), "Received: a model with 0 pieces"),
         (other_pieces, "the vocabulary must have most of the pieces"),
-        (change_config("generation_config.json", decoder_start_token_id=-3), "values from -3 to"),
         (change_config("tokenizer_config.json", target_lang="deu+eng+fra"), "--target-language"),
-        (change_config("tokenizer_config.json", source_lang=None), "--source-language"),
         (
             change_config("tokenizer_config.json", source_lang="fi_nb_no_nn_ru_sv_en"),
             "is not a language code",
         ),
         (thin, "the model is larger than the file of its weights"),
         (replace("vocab.json", os.mkfifo), "vocab.json must be a regular file"),
-        (
-            replace("source.spm", lambda x: x.symlink_to("/dev/zero")),
-            "source.spm must be a regular file",
-        ),
-        (replace("model.safetensors", os.mkfifo), "there is neither"),
         (write("vocab.json", b" " * 2**25), "at most 16,777,216 bytes"),
     ],
 )
@@ -372,14 +362,6 @@ def test_the_licence_is_that_of_the_card_or_of_the_configuration(
     shown = succeeds("import", folder, tmp_path / "run")
     assert json.loads((tmp_path / "run" / "origin.json").read_text())["licence"] == licence
     assert ("The licence" in shown) == bool(licence)
-
-
-def test_languages_that_the_files_do_not_name_are_given(folder, tmp_path):
-    for name, given in {"one": "it", "other": "pt-BR"}.items():
-        change_config("tokenizer_config.json", source_lang="ROMANCE", target_lang=None)(folder)
-        given = ["--source-language", given, "--target-language", "en"]
-        succeeds("import", folder, tmp_path / name, *given)
-        assert Run.open(tmp_path / name).recipe.data.source_language == given[1]
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])
@@ -417,11 +399,3 @@ def test_a_request_that_fails_is_not_a_missing_file(status, name, folder, tmp_pa
         import_run("hf://stand-in/model", tmp_path / "run")
     status = 404
     import_run("hf://stand-in/model", tmp_path / "run")
-
-
-def test_a_pickle_needs_torch(folder, tmp_path, monkeypatch):
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    if ANY("torch"):
-        assert "pytorch_model.bin cannot be imported" in fails("import", folder, tmp_path / "run")
-    monkeypatch.setitem(sys.modules, "torch", None)
-    assert "is a pickle: pip install" in fails("import", folder, tmp_path / "run")

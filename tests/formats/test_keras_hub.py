@@ -231,15 +231,10 @@ MODERN |= {"use_bias": False, "num_kv_heads": 1}
 @pytest.mark.parametrize(
     "change",
     [
-        {"position_encoding": "learned"},
         {"activation": "geglu"},
         {"attention_soft_cap": 5.0},
-        {"logits_soft_cap": 5.0},
-        {"use_bias": True},
-        {"normalization": "layer"},
         {"norm_first": False},
         {"attention_pattern": ["local"], "attention_window": 3},
-        {"d_v": 6},
         {"attention_dropout_rate": 0.0},
     ],
 )
@@ -257,14 +252,9 @@ def test_a_model_that_is_no_llama_and_no_qwen_3_is_refused(change):
     [
         (BertEncoder, {"activation": "relu"}),
         (BertEncoder, {"norm_epsilon": 1e-6}),
-        (BertEncoder, {"attention_dropout_rate": 0.0}),
-        (LanguageModel, {"activation": "gelu"}),
         (LanguageModel, {"position_encoding": "rotary"}),
         (LanguageModel, {"attention_dropout_rate": 0.2}),
-        (LanguageModel, {"use_bias": False}),
         (LanguageModel, {"num_kv_heads": 1}),
-        (LanguageModel, {"logits_soft_cap": 5.0}),
-        (LanguageModel, {"normalization": "rms"}),
     ],
 )
 def test_a_model_that_differs_from_the_published_one_is_refused(model_class, change):
@@ -298,9 +288,3 @@ def test_other_backbones_are_refused():
     for convert in (*converters, llama_from_keras_hub, qwen3_from_keras_hub):
         with pytest.raises(ValueError, match="`backbone` must be a `keras_hub.models"):
             convert(roberta)
-
-
-def test_a_missing_keras_hub_is_told_with_a_remedy(monkeypatch):
-    monkeypatch.setitem(sys.modules, "keras_hub", None)
-    with pytest.raises(ImportError, match="pip install 'keras3-transformer"):
-        bert_from_keras_hub("bert_tiny_en_uncased")

@@ -241,26 +241,18 @@ BIN = marian_bin({"a": ONE, "b": ONE})
 LIES = [
     (read_safetensors, safetensors(f'{{"a": {entry()}, "a": {entry()}}}', bytes(24)), "a twice"),
     (read_safetensors, safetensors(f'{{"a": {entry()}}}', bytes(28)), "do not fit"),
-    (read_safetensors, safetensors(f'{{"a": {entry((3, 3))}}}', bytes(24)), "do not fit"),
     (read_safetensors, safetensors(f'{{"a": {entry((-2, -3))}}}', bytes(24)), "negative|unknown"),
-    (
-        read_safetensors,
-        safetensors(f'{{"a": {entry()}, "b": {entry(start=12, end=36)}}}', bytes(36)),
-        "do not fit",
-    ),
     (read_safetensors, safetensors(f'{{"a": {entry(dtype="I32")}}}', bytes(24)), "I32"),
     (read_npz, archive(("a.npy", ONE), ("a", ONE)), "a twice"),
     (read_npz, archive(("a.npy", ONE), ("a.npy", ONE)), "a.npy twice"),
     (read_marian_bin, marian_bin({"a": ONE}) * 2, "do not fit"),
     (read_marian_bin, BIN.replace(b"b\0", b"a\0"), "a twice"),
-    (read_marian_bin, BIN.replace(struct.pack("<Q", 256), struct.pack("<Q", 255), 1), "do not fit"),
     (read_marian_bin, BIN.replace(struct.pack("<Q", 256), struct.pack("<Q", 24), 1), "do not fit"),
     (read_marian_bin, BIN.replace(struct.pack("<2i", 2, 3), struct.pack("<2i", 2**30, 3), 1), ""),
     (_read, ctranslate2(variable("a"), variable("a")), "a twice"),
     (_read, ctranslate2(variable("a"), aliases=alias(("a", "a"))), "a twice"),
     (_read, ctranslate2(variable("a"), aliases=alias(("b", "c"))), "'c'"),
     (_read, ctranslate2(variable("a", size=20)), "do not fit"),
-    (_read, ctranslate2(variable("a")) + b"\0", "do not fit"),
     (
         _read,
         ctranslate2(
@@ -318,9 +310,7 @@ def test_a_pickle_has_whole_tensors_alone(tmp_path):
     [
         (np.float64(1e300), "not finite in float32"),
         (np.float32("nan"), "not finite in float32"),
-        (np.float64("-inf"), "not finite in float32"),
         (np.complex64(1 + 2j), "does not have the weights of.*complex64"),
-        (np.int32(7), "does not have the weights of.*int32"),
         (np.float64(1 / 3), None),
     ],
 )
@@ -338,13 +328,3 @@ def test_weights_are_checked_as_the_model_has_them(value, message, tmp_path):
     else:
         model, _ = read_marian(folder).convert()
         assert np.float32(value) in np.array(model.weights[0])
-
-
-def test_two_names_of_a_weight_of_marian_are_refused(tmp_path):
-    folder = marian_files(tmp_path / "marian")
-    with np.load(folder / "model.npz") as file:
-        arrays = dict(file)
-    arrays["encoder_l1_self_Wo_ln_scale_pre"] = arrays["encoder_l1_self_Wo_ln_scale"]
-    np.savez(folder / "model.npz", **arrays)
-    with pytest.raises(UserError, match="encoder_l1_self_Wo_ln_scale twice"):
-        import_run(folder, tmp_path / "run")

@@ -99,12 +99,6 @@ def test_a_checkpoint_is_exported(run, format):
     [
         ({"format": "onnx", "shortlist": True}, "only saved_model supports a shortlist"),
         ({"format": "saved_model", "quantization": "int8"}, "must be one of float32. Received"),
-        ({"format": "onnx", "quantization": "float16"}, "must be one of float32, int8, int8_w"),
-        (
-            {"format": "tflite"},
-            "Input should be 'saved_model', 'ctranslate2', 'onnx', 'web', 'hugging_face' or 'run'",
-        ),
-        ({"format": "onnx", "beam_size": 3}, "Extra inputs are not permitted"),
     ],
 )
 def test_options_that_a_format_lacks_are_refused(options, message):

@@ -60,9 +60,3 @@ def test_a_batch_has_at_most_so_many_segments_and_about_so_many_characters():
     assert run([(0, *"abcde")], max_batch=2)[0] == [[0, "a", "b"], [0, "c", "d"], [0, "e"]]
     texts = ["a" * 7, "bb", "c"]
     assert run([(0, *texts)], char_limit=8)[0] == [[0, *texts[:2]], [0, "c"]]
-
-
-def test_cancelled_segments_are_skipped():
-    batches, found, sizes = run([(0, "a"), (1, "b")], lambda tasks: tasks[1].cancel())
-    assert batches == [[1, "b"]] and found[1] == ["B"] and sizes == [1]
-    assert isinstance(found[0], asyncio.CancelledError)

@@ -82,7 +82,6 @@ def test_lists_lines_and_white_space_stay(server, q, found):
             "<p>A <b>C &amp; D</b></p><script>x < 1</script>",
         ),
         ("a &lt;img src=x&gt;", "A &lt;IMG SRC=X&gt;"),
-        ("a<br>b<!-- c --><p>d <i><b>e</b></i>", "A<br>B<!-- c --><p>D <i><b>E</b></i>"),
     ],
 )
 def test_html_keeps_its_markup(server, q, found):
@@ -136,18 +135,10 @@ def test_a_client_learns_what_there_is(server):
     "body, message",
     [
         ({"q": ""}, "q: "),
-        ({"q": []}, "q: "),
         ({"q": 7}, "Received: 7"),
-        ({"q": ["a", None]}, "q: "),
-        ({"q": "a" * 201}, "at most 200 characters. Received: 201"),
         ({"q": ["a" * 101, "b" * 100]}, "at most 200 characters. Received: 201"),
         ({"q": ["a"] * 4}, "at most 3 texts. Received: 4"),
         ({"q": "a", "target": "fr"}, "translates en to de, fr to de, de to en. Received: en to fr"),
-        ({"q": "a", "source": "auto", "target": "ko"}, "Received: auto to ko"),
-        ({"q": "a", "source": "../../etc"}, "Received: ../../etc to de"),
-        ({"q": "a", "format": "pdf"}, "Received: 'pdf'"),
-        ({"q": "a", "alternatives": -1}, "Received: -1"),
-        ({"q": "a", "alternatives": "x"}, "Received: 'x'"),
         ({"q": "a", "glossary": "b"}, "glossary must be one of: cars. Received: b"),
     ],
 )
@@ -215,20 +206,6 @@ def test_only_pages_of_given_origins_may_ask():
         found = [requests.get(f"{url}/languages", headers={"Origin": x}) for x in (own, other)]
     allowed = [x.headers.get("Access-Control-Allow-Origin") for x in found]
     assert allowed == [own, None]
-
-
-def test_requests_at_the_same_time_are_translated_together(slow):
-    texts = [f"text {n}" for n in range(32)]
-    with running({("en", "de"): slow}, max_batch=10) as url, ThreadPoolExecutor(40) as pool:
-        first = pool.submit(post, url, q="first")
-        wait_for(lambda: slow.batches)
-        others = [pool.submit(post, url, q=text) for text in texts]
-        html = pool.submit(post, url, q="<b>c</b>", format="html")
-        wait_for(lambda: value(url, 'waiting_sentences{pair="en-de"}') == 34)
-        slow.gate.set()
-        found = [x.result().json()["translatedText"] for x in (first, *others, html)]
-    assert found == ["FIRST", *map(str.upper, texts), "<b>C</b>"]
-    assert sorted(map(len, slow.batches)) == [1, 1, 2, 10, 10, 10]
 
 
 def test_a_failing_sentence_spares_its_batch_and_its_text_is_not_shown(slow, capfd):

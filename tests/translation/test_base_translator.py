@@ -121,9 +121,3 @@ def test_parts_know_sentence_number_and_words():
     parts = Capitals(Letters(), 5)._parts(["ab cdefghi 你。好 j"])
     texts = ["ab", "cde", "fghi", "你。", "好 j"]
     assert [(x.text, x.first_word) for x in parts] == [*zip(texts, [0, 1, 1, 2, 2], strict=True)]
-
-
-def test_cutting_keeps_the_beginning_and_warns():
-    with pytest.warns(UserWarning, match="first 2 of 3 pieces of 'aa bbb cc'... are translated"):
-        parts = Capitals(Words(), 3, overlong="truncate")._parts(["aa bbb cc"])
-    assert parts == [(0, 0, [2, 3, 3], "aa bbb cc", 0, False, 0)]

@@ -78,7 +78,6 @@ def test_eos_ends_a_continuation(generator):
         ([], "1 to 20 tokens: with its continuation, at most 24.* Received: prompt 1 with 0"),
         ([5] * 21, "at most 24.* Received: prompt 1 with 21 tokens"),
         ([1, 29], "in the model's vocabulary, from 0 to 28,.* Received: prompt 1"),
-        ([-1, 2], "in the model's vocabulary, from 0 to 28,.* Received: prompt 1"),
     ],
 )
 def test_prompts_that_the_model_cannot_read_are_refused(generator, ids, message):

@@ -23,7 +23,6 @@ from keras_transformer.translation.protected_text import protected, with_stand_i
         ),
         ("Go to example.com. The end.", ["example.com"]),
         ("v1.2.3 MP3 my_var a-b.json --force", ["v1.2.3", "MP3", "my_var", "a-b.json", "--force"]),
-        ("@tom #tag", ["@tom", "#tag"]),
         ("e.g. 3rd, 1990s, p.m. {see below} A&B", []),
     ],
 )

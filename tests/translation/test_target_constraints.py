@@ -33,13 +33,6 @@ def arrays_of(rows=4, parts=PARTS, **constraints):
     return {name: array for name, array in found.items() if array is not None}
 
 
-def test_the_first_part_begins_with_the_prefix():
-    prefix_ids = arrays_of(rows=8, prefixes=["abc", "d", ""])["prefix_ids"]
-    assert prefix_ids.dtype == "int32" and prefix_ids.shape == (8, 4)
-    np.testing.assert_array_equal(prefix_ids[:2], [[10, 11, 12, 0], [13, 0, 0, 0]])
-    assert not prefix_ids[2:].any()
-
-
 def test_every_part_leaves_out_the_forbidden_words():
     (forbidden_ids,) = arrays_of(forbidden=[[], ["ab", "", "c", "def"], ["a"]]).values()
     assert forbidden_ids.shape == (4, 4, 4)
@@ -50,16 +43,10 @@ def test_every_part_leaves_out_the_forbidden_words():
     np.testing.assert_array_equal(forbidden_ids[3, :2, :2], [[10, 0], [0, 0]])
 
 
-def test_all_batches_have_the_same_sizes():
-    prefix_ids = arrays_of(rows=1, parts=PARTS[-1:], prefixes=["abc", "d", ""])["prefix_ids"]
-    assert prefix_ids.shape == (1, 4)
-
-
 @pytest.mark.parametrize(
     ("constraints", "message"),
     [
         ({"prefixes": ["a"]}, "one entry for each of 3 sentences. Received: 1"),
-        ({"prefixes": "abc"}, "`prefixes` must be a list of strings. Received: 'abc'"),
         ({"forbidden": ["ab", "c", "d"]}, "`forbidden\\[0\\]` must be a list of strings"),
         ({"required": [[], ["b"], []]}, "longer than the model accepts. Received: required=.'b'"),
         ({"required": [["a", "b?c"], [], []]}, "characters that the tokenizer knows.*'b.c'"),

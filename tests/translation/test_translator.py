@@ -1,13 +1,11 @@
 """Strings in, strings out."""
 
 import queue
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from support.digits import Copier, Digits, new_translator
 from support.fake_models import BOS, EOS, BigramModel, PrefixModel
-from support.small_models import small_model
 
 from keras_transformer import SamplingOptions, SearchOptions
 from keras_transformer.errors import UserError
@@ -161,19 +159,12 @@ def test_a_search_that_cannot_meet_the_constraints_is_refused():
         repeating.translate(["0"], prefixes=["11"])
 
 
-def test_a_tokenizer_with_more_tokens_than_the_model_is_refused():
-    tokenizer = SimpleNamespace(source_vocabulary_size=13, target_vocabulary_size=14)
-    with pytest.raises(ValueError, match="more target tokens .* Received: 14 and 13 tokens"):
-        Translator(small_model(), tokenizer)
-
-
 @pytest.mark.parametrize(
     ("options", "arguments", "message"),
     [
         ({}, {"sentences": "12"}, "must be a list of strings. Received: '12'"),
         ({}, {"sentences": ["1"], "prefixes": ["1", "2"]}, "Received: 2"),
         ({"max_length": 33}, {"sentences": ["1"]}, "Received: max_length=33"),
-        ({"min_length": 33}, {"sentences": ["1"]}, "Received: min_length=33"),
         ({"n_best": 5}, {"sentences": ["1"]}, "Received: n_best=5, beam_size=4"),
     ],
 )

@@ -24,12 +24,9 @@ def test_the_forms_within_sentences_count_but_not_those_of_lines_in_upper_case()
     [
         ("TOM'S RED HOUSE. THE TV!", "Tom's red house. The TV!"),
         ("„THE HOUSE“, SAID TOM.", "„The house“, said Tom."),
-        ("WE MET {x}.", "We met {x}."),
         ("We Met Tom In The Red House.", "We met Tom in the red house."),
-        ("I'm In The House!", "I'm in the house!"),
         ("The House of Tom", "The house of Tom."),
         ("the house (red)", "the house (red)."),
-        ("Chapter 3", "Chapter 3."),
         ("STRASSE ß", "Strasse ß."),
     ],
 )
@@ -55,7 +52,6 @@ def test_ordinary_lines_stay(line):
         (Rewritten("", False, True), "(Die Katze.)", "(Die Katze)"),
         (Rewritten("", False, True), "Und so ...", "Und so ..."),
         (Rewritten("", False, True), "猫。", "猫"),
-        (Rewritten("", True, True), "Wo?", "WO"),
         (Rewritten(""), "Die Katze.", "Die Katze."),
     ],
 )

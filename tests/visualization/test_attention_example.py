@@ -8,7 +8,6 @@ from keras_transformer import Tokenizer, Transformer, Translator, UserError
 from keras_transformer.visualization import (
     AttentionExample,
     AttentionMap,
-    attention,
     attention_maps,
     translation_attention,
 )
@@ -70,15 +69,6 @@ def test_an_alignment_is_optional(tokenizer, monkeypatch):
     assert expected.alignment and found.alignment == ()
     for one, other in zip(found.maps, expected.maps, strict=True):
         np.testing.assert_array_equal(one.weights, other.weights)
-
-
-def test_layers_that_attend_to_other_sequences_are_refused(tokenizer, monkeypatch):
-    def of_first_tokens(model, inputs):
-        return attention_maps(model, {name: x[:, :1] for name, x in inputs.items()})
-
-    monkeypatch.setattr(attention, "attention_maps", of_first_tokens)
-    with pytest.raises(UserError, match="with T tokens of queries"):
-        translation_attention(Translator(small_model(), tokenizer), "de f", "cba d")
 
 
 def test_what_has_no_attention_is_refused_in_one_line(tokenizer):

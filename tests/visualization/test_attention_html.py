@@ -46,13 +46,6 @@ def test_nothing_of_the_sentence_is_markup():
     assert data_of(attention_page(attention_example(["{{ title }}", "</s>"])))
 
 
-def test_the_page_asks_no_server():
-    page = attention_page(attention_example())
-    assert "default-src 'none'" in page
-    addresses = set(re.findall(r"https?://[^\"'\s]+", page))
-    assert addresses <= {"http://www.w3.org/2000/svg"}  # the name of SVG's elements
-
-
 def test_a_page_of_a_long_sentence_is_small():
     words = [f"▁word{i}" for i in range(60)] + ["</s>"]
     # Heads that are neither sharp nor even need the most bytes.

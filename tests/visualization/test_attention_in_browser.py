@@ -171,15 +171,6 @@ def test_saved_files_are_what_is_shown_and_what_the_model_computed(open_page, tm
         np.testing.assert_allclose(each["weights"], expected.weights[0], rtol=0, atol=1e-5)
 
 
-def test_a_long_sentence_on_a_narrow_screen(open_page):
-    """No part of the page is wider than the screen. A wide drawing scrolls."""
-    words = [f"▁word{i}" for i in range(60)] + ["</s>"]
-    page = open_page(attention_example(words, words, layers=6, heads=8), width=390)
-    for view in ("lines", "heat", "all"):
-        page.check(f"[name=view][value={view}]")
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390
-
-
 def test_a_notebook_shows_the_page_and_its_scripts_run(open_page):
     frame = open_page(attention_example(), notebook=True).frame_locator("iframe")
     assert frame.locator("#kind").input_value() == "cross"

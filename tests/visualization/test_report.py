@@ -9,7 +9,7 @@ from support.contract import to_numpy
 from support.html_page import read_page
 from support.reported_run import HYPOTHESES, LOGS, SOURCES, TARGETS
 
-from keras_transformer import Run, UserError
+from keras_transformer import UserError
 from keras_transformer.evaluation import Evaluator
 from keras_transformer.translation.open_run import open_model
 from keras_transformer.visualization import run_report
@@ -92,11 +92,3 @@ def test_what_a_run_lacks_is_said_with_the_command(run):
     assert "keras-transformer evaluate" not in notes
     assert f"keras-transformer train {run.directory} --resume" in notes
     assert "has no scores" not in notes  # Without a model, there is nothing to evaluate.
-
-
-@pytest.mark.slow
-def test_the_report_of_the_shipped_translator_has_curves_sentences_and_attention():
-    page = read_page(run_report(Run.open("tatoeba_en_de")))
-    assert sum("Validation" in x for x in page.texts("b")) == 2
-    assert {"Attention", "Sentence length"} < set(page.texts("h2"))
-    assert page.texts("p", **{"class": "note"}) == []
