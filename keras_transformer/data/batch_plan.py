@@ -115,15 +115,14 @@ class BatchPlan:
         self.samplers = samplers
         self._text = functools.lru_cache(accumulation_steps + 1)(self._read)
         self._tokens = functools.lru_cache(_COUNTS)(self._count)
-        source_room, target_room = room = [pieces + 1 for pieces in self._room()]
+        room = [pieces + 1 for pieces in self._room()]
         self._packed = Packing.of(room, store.corpora, length_multiple, seed) if packing else None
         self._ends = np.cumsum(self._packed.corpora if self._packed else store.corpora)
         if self._packed:
             widths, bucket_of_pair = [self._packed.width], np.zeros(self._ends[-1], np.int32)
         else:
-            widths, bucket_of_pair = choose_buckets(
-                source_room, target_room, length_multiple, max_shapes
-            )
+            sources, targets = room
+            widths, bucket_of_pair = choose_buckets(sources, targets, length_multiple, max_shapes)
         least = max(_tokens_per_sentence(*width) for width in widths)
         if tokens_per_batch < least:
             raise UserError(
@@ -211,8 +210,8 @@ class BatchPlan:
     def _read(self, step: int, micro: int) -> tuple[BatchShape, Sentences, np.ndarray, np.ndarray]:
         """Returns the shape of a micro-batch, a text, its pairs as indices, and their rows."""
         shape, pairs = self.slot(step, micro)
-        most: Any = (shape.source_length - 1, shape.target_length - 1)
         rows = np.arange(len(pairs))
+        most: Any = shape.source_length - 1, shape.target_length - 1
         if self._packed:
             pairs, rows, most = self._packed.pairs(pairs)
         seed = f"{self.seed} {step * self.accumulation_steps + micro}"
