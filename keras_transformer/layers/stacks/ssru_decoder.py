@@ -90,7 +90,8 @@ class SSRU(ConfiguredLayer):
         factors, terms = self._terms(query)
         if step.position is None:  # a prompt, which begins with padding
             is_real = step.prompt_mask[..., None]
-            states = linear_recurrence(ops.where(is_real, factors, 1.0), terms * is_real)
+            factors, terms = ops.where(is_real, factors, 1.0), ops.where(is_real, terms, 0.0)
+            states = linear_recurrence(factors, terms)
             state = ops.broadcast_to(states[:, -1:], ops.shape(cache.beam))
         else:
             states = state = factors * cache.beam + terms
