@@ -99,6 +99,8 @@ _Base: Any = object  # an optimizer of Keras
 class StepOptimizer(_Base):
     """Changes an optimizer of Keras as `TransformerAdam` says."""
 
+    epsilon: float
+
     def build(self, variables: list[Any]) -> None:
         if not self.built:
             # A smaller epsilon would be 0 in float16, and the update of a weight without gradient
