@@ -87,7 +87,7 @@ def test_recipes_of_the_current_folder_come_first(tmp_path, monkeypatch):
     own = "name: mine\ndescription: My text.\ndata: {generator: {}}\n"
     (tmp_path / "recipes" / "quickstart.yaml").write_text(own)
     (tmp_path / "recipes" / "broken.yaml").write_text("name: {")
-    of_a_program = f"{own}model: {{architecture: recurrent, d_model: 8}}\n"
+    of_a_program = f"{own}model: {{architecture: of_a_program, d_model: 8}}\n"
     (tmp_path / "recipes" / "other.yaml").write_text(of_a_program)
     (tmp_path / "recipes" / "wrong.yaml").write_text(f"{own}model: {{preset: huge}}\n")
     (tmp_path / "recipes" / "folder.yaml").mkdir()
@@ -95,7 +95,7 @@ def test_recipes_of_the_current_folder_come_first(tmp_path, monkeypatch):
     assert succeeds("recipes", "quickstart") == own
     shown = " ".join(succeeds("recipes").split())
     assert "quickstart: description My text. size transformer, 6 layers" in shown
-    assert "other: description My text. size recurrent, d_model 8, " in shown
+    assert "other: description My text. size of_a_program, d_model 8, " in shown
     assert "broken: problem recipes/broken.yaml: cannot be read as YAML" in shown
     assert "wrong: problem the architecture transformer has the presets" in shown
 

@@ -26,8 +26,11 @@ class Cache(NamedTuple):
 
     @classmethod
     def join(cls, parts: dict[Any, "Cache"]) -> "Cache":
-        """Returns one cache of the caches of several layers, for which `parts` is the reverse."""
-        return cls(*({name: part[i] for name, part in parts.items()} for i in range(3)))
+        """Returns one cache of the caches of several layers, for which `parts` is the reverse.
+
+        The names are in order, because `keras.tree` on PyTorch sorts those of some dictionaries.
+        """
+        return cls(*({name: part[i] for name, part in sorted(parts.items())} for i in range(3)))
 
     def parts(self) -> dict[Any, "Cache"]:
         """Returns the caches that `join` joined."""
