@@ -48,8 +48,8 @@ class LanguageModel(TokenPredictor):
             occur in texts. Defaults to 0.
         attention_pattern: See `Transformer`. A list of patterns is repeated over the layers:
             `[None, "local"]` alternates, as in GPT-3. Defaults to None.
-        attention_window, normalization, use_bias, tie_word_embeddings, num_kv_heads, qk_norm,
-            attention_soft_cap, dtype: See `Transformer`.
+        attention_window, normalization, use_bias, tie_word_embeddings: See `Transformer`.
+        num_kv_heads, qk_norm, attention_soft_cap, dtype: See `Transformer`.
         d_k, d_v: See `EncoderLayer`.
         max_wavelength: See `RotaryPositionalEncoding`. Defaults to 10,000.
         decoder_layer: See `layer` of `Decoder`. Defaults to None.
