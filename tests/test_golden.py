@@ -145,7 +145,7 @@ def test_an_exported_graph_translates_as_the_run(name, files):
     assert done.stdout.splitlines() == [x[1] for x in TRANSLATIONS["run"]], done.stderr
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 def test_a_model_of_transformers_translates_as_there(files, tmp_path):
     run = import_run(files / "marian", tmp_path / "run")
     translator = open_translator(run, run.recipe.evaluation.search_options(max_length=20))

@@ -99,6 +99,7 @@ def run_on_jax(cache):
 
 
 @pytest.mark.once
+@pytest.mark.slow
 def test_the_next_process_on_jax_finds_the_programs_unless_they_are_broken(tmp_path):
     assert run_on_jax(tmp_path)[0] == 0
     hits, folder, _ = run_on_jax(tmp_path)

@@ -33,8 +33,10 @@ def test_numbers_are_made_on_the_device():
     "options, steps_per_look",
     [
         (SearchOptions(n_best=4), 1),
-        (SearchOptions(beam_size=1), 100),
-        (SearchOptions(num_beam_groups=2, diversity_penalty=0.5), 4),
+        pytest.param(SearchOptions(beam_size=1), 100, marks=pytest.mark.slow),
+        pytest.param(
+            SearchOptions(num_beam_groups=2, diversity_penalty=0.5), 4, marks=pytest.mark.slow
+        ),
         (SamplingOptions(num_samples=2), 4),
     ],
     ids=["beam-1", "greedy-100", "groups-4", "sampling-4"],

@@ -29,7 +29,7 @@ def programs(monkeypatch):
     "options, quantize",
     [
         (SearchOptions(n_best=4), True),
-        (SearchOptions(beam_size=1), False),
+        pytest.param(SearchOptions(beam_size=1), False, marks=pytest.mark.slow),
         (SearchOptions(beam_size=3), False),
         (SearchOptions(coverage_penalty=0.2, no_repeat_ngram_size=2), False),
         (SamplingOptions(num_samples=2, top_k=5), False),

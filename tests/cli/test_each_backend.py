@@ -1,4 +1,4 @@
-"""The path of a newcomer, on each backend: train, resume, translate, score and evaluate."""
+"""The path of a newcomer, on each backend: train, translate, score and evaluate."""
 
 import json
 
@@ -8,8 +8,7 @@ from support.command_line import succeeds
 pytestmark = pytest.mark.each_backend
 
 
-def test_a_run_is_trained_resumed_translated_and_evaluated(finished, run):
-    succeeds("train", run, "--resume", "--set", "training.steps=6")
+def test_a_run_is_trained_translated_and_evaluated(finished, run):
     translations = succeeds("translate", run, "--beam-size", 1, input="one two\n\nnine\n")
     assert len(translations.splitlines()) == 3
     data = finished / "data"

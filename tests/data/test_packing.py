@@ -125,7 +125,7 @@ def test_drawn_pieces_stay_in_their_rows(tmp_path):
     }
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 def test_a_dataset_of_packed_rows_has_the_loss_of_the_pairs(tmp_path):
     tokenizer = Tokenizer.train(SENTENCES * 4, vocabulary_size=110)
     sizes = {"num_layers": 1, "d_model": 8, "num_heads": 2, "d_ff": 8}

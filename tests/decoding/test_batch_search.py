@@ -147,7 +147,8 @@ class NumpyModel(PrefixModel):
         return self.table[row], cache._replace(beam=[{"row": row}])
 
 
-@pytest.mark.parametrize("options", [SearchOptions(n_best=2), *once(SamplingOptions(top_p=0.9))])
+@pytest.mark.once
+@pytest.mark.parametrize("options", [SearchOptions(n_best=2), SamplingOptions(top_p=0.9)])
 def test_a_model_that_does_not_compile_is_searched_by_python(options):
     request = Request(sources(), limits())
     if isinstance(options, SamplingOptions):

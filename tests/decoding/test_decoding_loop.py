@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.contract import to_numpy
+from support.contract import compiled, to_numpy
 from support.fake_models import PrefixModel
 from support.small_models import new_model
 
@@ -16,9 +16,10 @@ SOURCES = np.array([[4, 7, 9, 5, 0, 0], [12, 8, 6, 11, 10, 3], [5, 9, 3, 0, 0, 0
 def test_a_transformer_goes_on_with_the_sentences_that_are_taken():
     model = Ensemble([new_model("rotary", num_layers=1)] * 2)
     tokens, rows = np.full((3, 2), 7, "int32"), np.array([2, 0], "int32")
-    _, cache = model.step(tokens, model.init_cache(SOURCES, 2, beam_size=2), 0)
-    expected, _ = model.step(tokens, cache, 1)
-    found, _ = model.step(tokens[rows], cache.take_sentences(rows, 3), 1)
+    step = compiled(model.step)
+    _, cache = step(tokens, model.init_cache(SOURCES, 2, beam_size=2), 0)
+    expected, _ = step(tokens, cache, 1)
+    found, _ = step(tokens[rows], cache.take_sentences(rows, 3), 1)
     np.testing.assert_allclose(to_numpy(found), to_numpy(expected)[rows], atol=1e-6)
 
 

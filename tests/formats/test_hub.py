@@ -73,6 +73,7 @@ def hub_answers(repositories, commits):
     }
 
 
+@pytest.mark.slow
 def test_a_pushed_run_comes_back_with_its_card(run, tmp_path):
     pytest.importorskip("huggingface_hub", reason="huggingface_hub is an optional dependency")
     repositories, commits, environment = [], [], {"HF_HOME": str(tmp_path / "home")}

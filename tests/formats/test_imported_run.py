@@ -48,7 +48,7 @@ def folder(tmp_path):
     return hugging_face_folder(tmp_path / "opus-mt-en-de")
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 @pytest.mark.parametrize(
     "name",
     ["pre_gelu_two", "student_ssru", *once("post_swish_joint", "post_relu_joint", "post_untied")],

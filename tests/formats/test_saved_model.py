@@ -44,10 +44,11 @@ def test_plain_tensorflow_translates_with_it_as_the_page_says(exporting):
     assert run_python(f"{program}\n{check}").startswith("['")
 
 
+@pytest.mark.slow
 def test_two_vocabularies_mixed_precision_prefixes_a_minimum_and_a_shortlist_are_exported(
     exporting,
 ):
-    other = exporting.answers["other"]
+    other = exporting.other
     assert other["comparison"].startswith("100.0% of 6 translations equal the model's")
     assert other["found"] == other["expected"]
     assert any(text.isupper() for text in other["found"][0])

@@ -151,8 +151,9 @@ def test_logits_are_the_model_s_and_nan_for_an_invalid_row(exporting, outputs, m
     assert np.isnan(invalid).all()
 
 
+@pytest.mark.slow
 def test_ids_without_a_valid_row_and_too_long_rows_are_refused(exporting):
-    *ids, long_source, long_target = exporting.answers["other"]["refused"]
+    *ids, long_source, long_target = exporting.other["refused"]
     for message in ids:
         assert "source_ids must be from 0 to 17 and target_ids from 0 to 17. Received:" in message
     assert "[[5 18 3]]" in ids[0]

@@ -63,7 +63,6 @@ def new_model(position_encoding, kind=Transformer, **options):
             ("learned", {"kind": LanguageModel}),
             ("rotary", LOCAL | {"kind": LanguageModel}),
         ],
-        ("learned", LOCAL),
         ("rotary", LOCAL | {"kind": LanguageModel}),
     ),
 )

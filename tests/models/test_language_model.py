@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from support import reference
 from support.cases import most_once
-from support.contract import to_numpy, weights_of
+from support.contract import compiled, to_numpy, weights_of
 from support.language_models import (
     LAYERS,
     LONGEST,
@@ -26,7 +26,7 @@ def test_agrees_with_reference(variant):
     model = small_model(variant)
     _, token_ids = prompts_of(model, [9, 9])
     expected = reference.language_model(weights_of(model), model.get_config(), token_ids)
-    np.testing.assert_allclose(to_numpy(model(token_ids)), expected, atol=1e-5)
+    np.testing.assert_allclose(to_numpy(compiled(model)(token_ids)), expected, atol=1e-5)
 
 
 @pytest.mark.each_backend_if_slow

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 from keras import ops
 from support.cases import once
-from support.contract import Subclassed, assert_copies_are_equal, randomize, to_numpy
+from support.contract import (
+    Subclassed,
+    assert_copies_are_equal,
+    compiled,
+    randomize,
+    to_numpy,
+)
 from support.language_models import assert_steps_equal_call, new_model
 
 from keras_transformer import Transformer
@@ -101,13 +107,14 @@ def test_layers_of_ones_own_decode_what_they_compute_at_once(layer, options, max
     randomize(decoder)
     cache, path = decoder.init_cache(B, N, max_length, **given), np.zeros((B, N, T, D), "float32")
     of_beams = {name: np.repeat(x, N, axis=0) for name, x in given.items()}
+    step, whole = compiled(decoder.step), compiled(decoder)
     for position in range(T):
         if position == max_length:
             cache = decoder.extend_cache(cache, T)
         path[:, :, position] = generator.normal(size=(B, N, D))
-        expected = to_numpy(decoder(path.reshape(B * N, T, D), **of_beams))[:, position]
+        expected = to_numpy(whole(path.reshape(B * N, T, D), **of_beams))[:, position]
         token = ops.convert_to_tensor(path[:, :, position].reshape(-1, D))
-        output, cache, _ = decoder.step(token, cache, position)
+        output, cache, _ = step(token, cache, position)
         np.testing.assert_allclose(to_numpy(output), expected, atol=1e-5)
         cache, path = cache.reorder(ops.convert_to_tensor([[1, 1]] * B, "int32")), path[:, [1, 1]]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support import reference
 from support.cases import most_once, once
-from support.contract import to_numpy, weights_of
+from support.contract import compiled, to_numpy, weights_of
 from support.small_models import LENGTH, VARIANTS, B, T, V, inputs_of, new_model, small_model
 
 from keras_transformer.models import Transformer
@@ -23,7 +23,7 @@ def test_agrees_with_reference(variant):
     model = small_model(variant)
     inputs = inputs_of(model)
     expected = reference.transformer(weights_of(model), model.get_config(), **inputs)
-    np.testing.assert_allclose(to_numpy(model(inputs)), expected, atol=1e-5)
+    np.testing.assert_allclose(to_numpy(compiled(model)(inputs)), expected, atol=1e-5)
 
 
 @each_variant
@@ -33,13 +33,14 @@ def test_cached_equals_full_decoding(variant):
     target_size = model.target_vocabulary_size or V
     # Every beam has its own tokens.
     beams = np.random.default_rng(3).integers(6, target_size, (B, N, T)).astype("int32")
+    step, whole = compiled(model.step), compiled(model)
     full = [
-        to_numpy(model({"source_ids": inputs["source_ids"], "target_ids": beams[:, n]}))
+        to_numpy(whole({"source_ids": inputs["source_ids"], "target_ids": beams[:, n]}))
         for n in range(N)
     ]
     cache = model.init_cache(inputs["source_ids"], max_length=T + 2, beam_size=N)
     for position in range(T):
-        logits, cache = model.step(beams[:, :, position], cache, position)
+        logits, cache = step(beams[:, :, position], cache, position)
         assert logits.shape == (B, N, target_size)
         for n in range(N):
             np.testing.assert_allclose(to_numpy(logits[:, n]), full[n][:, position], atol=1e-5)
@@ -82,7 +83,7 @@ def test_takes_other_batch_and_sequence_lengths(batch, source, target):
     model = small_model()
     inputs = inputs_of(model, batch, source, target)
     expected = reference.transformer(weights_of(model), model.get_config(), **inputs)
-    np.testing.assert_allclose(to_numpy(model(inputs)), expected, atol=1e-5)
+    np.testing.assert_allclose(to_numpy(compiled(model)(inputs)), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(

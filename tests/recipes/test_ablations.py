@@ -29,7 +29,7 @@ def write_data(folder):
                 file.writelines(f"{pair[side]}\n" for pair in SENTENCES)
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 @pytest.mark.slow
 def test_rows_are_trained_once_and_end_in_a_table_and_a_plot(recipe, tmp_path, monkeypatch, capsys):
     write_data(tmp_path / "data")

@@ -78,7 +78,7 @@ def half_model(name):
     return new_model(name, dtype="mixed_bfloat16")
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 @on_each_backend
 def test_cached_equals_full_decoding(name):
     """Also after beams were reordered, as the hypotheses that they now are."""
@@ -118,7 +118,7 @@ def test_attention_of_steps_and_of_whole_targets(name):
         np.testing.assert_allclose(to_numpy(own), whole[:, :, position], atol=1e-5)
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 @with_attention
 def test_search_in_a_graph_for_all_shapes_is_the_same(name):
     """Lengths are known only at run time, as in a SavedModel. Other backends have no such graph."""
@@ -167,7 +167,7 @@ def test_saved_is_loaded_and_trains_on(name, tmp_path):
         assert np.abs(to_numpy(weight) - old).max() > 1e-7, weight.path
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 @on_each_backend
 def test_mixed_precision(name):
     full, half = small_model(name), half_model(name)

@@ -27,7 +27,7 @@ def write_data(folder):
         (folder / "wnut17" / name).write_text(f"{words}\t\n{words}\n" * 3)
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 @pytest.mark.slow
 def test_recipe_runs_from_end_to_end(run_recipe, tmp_path, capsys):
     write_data(tmp_path / "data")

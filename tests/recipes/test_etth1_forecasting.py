@@ -17,7 +17,7 @@ def write_data(folder):
     (folder / "ETTh1.csv").write_text("\n".join(["date,a,b,c,d,e,f,g", *lines]))
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 @pytest.mark.slow
 def test_recipe_runs_from_end_to_end(run_recipe, recipe, tmp_path, monkeypatch, capsys):
     write_data(tmp_path / "data")
@@ -63,7 +63,7 @@ def expected_states(encoder, patches):
     return x
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 def test_each_series_is_forecast_from_its_own_scaled_past(recipe, encoder, tmp_path):
     model = recipe["new_forecaster"](encoder, 7, 4, 0.0)
     randomize(model)

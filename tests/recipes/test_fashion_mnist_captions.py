@@ -8,7 +8,7 @@ from support.gradients import gradients_of
 from support.recipes import write_fashion_mnist
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 @pytest.mark.slow
 def test_recipe_runs_from_end_to_end(run_recipe, recipe, tmp_path, monkeypatch):
     write_fashion_mnist(tmp_path / "data", recipe["FILES"])
@@ -53,7 +53,7 @@ def nearest(layer, x):
     return codes, codebook[codes]
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 def test_outputs_are_the_nearest_vectors_of_the_codebook(quantizer):
     codes, vectors = nearest(quantizer, VECTORS)
     assert len(np.unique(codes)) > 2
@@ -62,7 +62,7 @@ def test_outputs_are_the_nearest_vectors_of_the_codebook(quantizer):
     np.testing.assert_allclose(to_numpy(quantizer(VECTORS)), vectors, atol=1e-6)
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 def test_gradients_pass_to_the_inputs_with_that_of_the_commitment(quantizer):
     upstream = np.random.default_rng(3).normal(size=VECTORS.shape).astype("float32")
 

@@ -10,7 +10,7 @@ from support.recipes import write_fashion_mnist
 from keras_transformer.visualization import attention_maps
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 @pytest.mark.slow
 def test_recipe_runs_from_end_to_end(run_recipe, recipe, tmp_path):
     write_fashion_mnist(tmp_path / "data", recipe["FILES"])
@@ -21,7 +21,7 @@ def test_recipe_runs_from_end_to_end(run_recipe, recipe, tmp_path):
     assert report["parameters"] == model.count_params() and 0 <= report["accuracy"] <= 1
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 def test_contributions_are_the_mean_of_the_rows_of_the_rollout(recipe):
     model = recipe["vision_transformer"](2, 8, image_shape=(8, 12, 1))
     pictures = np.random.default_rng(0).normal(size=(2, 8, 12, 1)).astype("float32")
@@ -44,7 +44,7 @@ def patches_of(x, size):
     return np.stack(rows, axis=1)
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 def test_logits_are_those_of_the_reference(recipe):
     model = recipe["vision_transformer"](2, 12, image_shape=(8, 12, 5), d_ff=23)
     randomize(model)

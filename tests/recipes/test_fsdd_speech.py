@@ -27,7 +27,7 @@ def write_data(folder):
                 archive.addfile(entry, data)
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 @pytest.mark.slow
 def test_recipe_runs_from_end_to_end(run_recipe, tmp_path):
     write_data(tmp_path / "data")
@@ -44,7 +44,7 @@ def spectrograms(batch=2, frames=24):
     return np.random.default_rng(0).normal(size=(batch, frames, 80)).astype("float32")
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 def test_a_patch_is_projected_and_gets_its_time_and_band(recipe):
     layer, x = recipe["SpectrogramPatches"](10), spectrograms()
     layer.build(x.shape)
@@ -77,7 +77,7 @@ def test_padding_changes_nothing(model):
     np.testing.assert_allclose(found[1:], alone, atol=1e-5)
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 def test_steps_equal_the_call(model):
     x, ids = spectrograms(), np.random.default_rng(1).integers(2, 14, (2, 5)).astype("int32")
     expected = to_numpy(model({"features": x, "target_ids": ids}))

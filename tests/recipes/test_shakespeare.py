@@ -44,7 +44,7 @@ def test_gpt_is_trained_validated_and_sampled(preset, run_program, tmp_path, cap
     assert sum(map(len, labels)) == len(namespace["validation_ids"]) - 1
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 @pytest.mark.slow
 def test_a_sparse_model_is_trained_once_and_ends_in_a_table(
     run_program, tmp_path, monkeypatch, capsys

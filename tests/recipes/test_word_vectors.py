@@ -19,7 +19,7 @@ def write_data(folder):
             file.write(f"{english}.\t{german}.\n")
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 @pytest.mark.slow
 def test_recipe_runs_from_end_to_end(run_recipe, tmp_path, capsys):
     write_data(tmp_path / "data")
@@ -33,7 +33,7 @@ def test_recipe_runs_from_end_to_end(run_recipe, tmp_path, capsys):
     assert {path.name for path in (tmp_path / "run").glob("*/*.keras")} == {"en.keras", "de.keras"}
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 def test_logits_are_dot_products_of_a_word_vector_and_context_vectors(recipe):
     generator = np.random.default_rng(0)
     shapes = {"centers": (3,), "contexts": (3, 4)}

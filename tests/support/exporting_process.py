@@ -1,8 +1,8 @@
 """What tests of the SavedModel need TensorFlow for, on any backend: one process for all of them.
 
-`python -m support.exporting_process FOLDER` exports a small model with random weights to
-FOLDER/model/1, saves it as FOLDER/model.keras and FOLDER/tokenizer, and writes
-FOLDER/answers.json. tests/ must be in PYTHONPATH.
+`python -m support.exporting_process FOLDER first` exports a small model with random weights to
+FOLDER/model/1, saves it as FOLDER/model.keras and FOLDER/tokenizer, and writes FOLDER/first.json.
+`other` instead of `first` writes FOLDER/other.json, for slow tests. tests/ must be in PYTHONPATH.
 """
 
 import json
@@ -128,7 +128,7 @@ def error_of(function, *arguments, **options):
         return getattr(error, "message", str(error))
 
 
-def other_answers(tokenizer, folder):
+def other_answers(folder):
     """What an export gives that is made of all that the first one has not.
 
     The model has mixed precision, a vocabulary for each side, an output matrix of its own, a bias
@@ -136,6 +136,7 @@ def other_answers(tokenizer, folder):
     maximum becomes, and a shortlist. The export compares itself with the model. It is also loaded
     without a session, as in TensorFlow 2.
     """
+    tokenizer = Tokenizer.load(folder / "separate_tokenizer")
     models, prefixes = (tokenizer.source_model, tokenizer.target_model), ["a", "b"]
     frames = {"source_prefix": prefixes, "target_prefix": ["D", "B"], "source_eos": False}
     tokenizer = Tokenizer(*models, **frames)
@@ -198,8 +199,7 @@ def refused_answers(request):
     return [error_of(request, source_ids=x, target_ids=y) for x, y in given]
 
 
-def main(folder: Path) -> None:
-    keras.utils.set_random_seed(0)
+def first_answers(folder):
     joint = Tokenizer.train(PAIRS, 40)
     separate = Tokenizer.train(PAIRS, 18, "unigram", joint=False, normalization="identity")
     normalized = Tokenizer.train([*PAIRS, ("ﬁ", "½ e\u0301 b\u200cc")], 40, **LOSSLESS_TARGET)
@@ -213,7 +213,7 @@ def main(folder: Path) -> None:
     exported = saved_model.export_saved_model(
         model, joint, folder / "model", options=options, sentences=SENTENCES
     )
-    answers = {
+    return {
         "exported": {**exported._asdict(), "directory": str(exported.directory)},
         "joint": tokenizer_answers(joint),
         "separate": tokenizer_answers(separate),
@@ -223,10 +223,8 @@ def main(folder: Path) -> None:
         "defaults": default_answers(exported.directory),
         "served": served_answers(exported.directory),
         "failing": failing_answers(model, joint, folder),
-        "other": other_answers(separate, folder),
         "lacking": error_of(saved_model.check_operations, lacking_graph()),
     }
-    (folder / "answers.json").write_text(json.dumps(answers), encoding="utf-8")
 
 
 def lacking_graph():
@@ -326,4 +324,7 @@ def signature_answers(version):
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    keras.utils.set_random_seed(0)
+    folder, part = Path(sys.argv[1]), sys.argv[2]
+    answers = {"first": first_answers, "other": other_answers}[part](folder)
+    (folder / f"{part}.json").write_text(json.dumps(answers), encoding="utf-8")

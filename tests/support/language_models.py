@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from keras_transformer import LanguageModel
-from support.contract import randomize, to_numpy
+from support.contract import compiled, randomize, to_numpy
 
 V, D, H, F, LAYERS, LONGEST = 29, 10, 2, 14, 2, 23
 N, STEPS, LENGTHS = 3, 4, [5, 1, 3]  # of `assert_steps_equal_call`
@@ -54,9 +54,9 @@ def prompts_of(model, lengths):
     return prompts, padded
 
 
-def next_logits(model, ids):
+def next_logits(model, pad_id, ids):
     """The logits of the token after `ids`, without a cache, in the shape of the longest text."""
-    padded = np.full((1, LONGEST), model.pad_id, "int32")
+    padded = np.full((1, LONGEST), pad_id, "int32")
     padded[0, : len(ids)] = ids
     return to_numpy(model(padded))[0, len(ids) - 1]
 
@@ -66,6 +66,7 @@ def assert_steps_equal_call(model, tolerance=1e-5):
     prompts, source_ids = prompts_of(model, LENGTHS)
     beams = np.random.default_rng(3).integers(1, V, (len(prompts), N, STEPS)).astype("int32")
     cache, order, rows = model.init_cache(source_ids, 2, beam_size=N), [2, 0, 0], [2, 0]
+    step, whole = compiled(model.step), compiled(model)
     for position in range(STEPS):
         if position == 2:
             beams = np.concatenate([beams[:, order, :2], beams[:, :, 2:]], axis=-1)[rows]
@@ -75,11 +76,11 @@ def assert_steps_equal_call(model, tolerance=1e-5):
             cache = model.extend_cache(cache, STEPS)
         # The tokens at position 0 are bos, which the model does not read.
         before = beams[:, :, position - 1] if position else np.full(beams.shape[:2], -1, "int32")
-        logits, cache = model.step(before, cache, position)
+        logits, cache = step(before, cache, position)
         assert keras.backend.standardize_dtype(logits.dtype) == "float32"
         for row, prompt in enumerate(prompts):
             for n in range(N if position else 1):
-                expected = next_logits(model, [*prompt, *beams[row, n, :position]])
+                expected = next_logits(whole, model.pad_id, [*prompt, *beams[row, n, :position]])
                 np.testing.assert_allclose(to_numpy(logits[row, n]), expected, atol=tolerance)
 
 

@@ -45,7 +45,7 @@ def state_of(model) -> list:
     return [*model.weights, *model.optimizer.variables]
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 def test_a_script_of_ten_lines_is_killed_and_resumes_to_the_same_bits(tmp_path):
     command = [sys.executable, fitting_process.__file__, str(tmp_path / "killed"), "8"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}

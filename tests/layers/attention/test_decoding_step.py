@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 from support.cases import once
-from support.contract import randomize, to_numpy
+from support.contract import compiled, randomize, to_numpy
 
 from keras_transformer.layers import Decoder
 from keras_transformer.layers.positions.positional_encoding import new_position_encoding
@@ -40,13 +40,14 @@ def assert_steps_equal_the_whole(decoder, max_length, is_fused=True, **memory):
         layers = dict.fromkeys(range(decoder.num_layers), parts)
         cache = cache._replace(shared={**cache.shared, "layers": layers})
     of_beams = {name: np.repeat(x, N, axis=0) for name, x in memory.items()}
+    step, whole = compiled(decoder.step), compiled(decoder)
     for position in range(T):
         if position == max_length:
             cache = decoder.extend_cache(cache, T)
         path[:, :, position] = tokens[:, :, position]
-        expected = to_numpy(decoder(path.reshape(B * N, T, D), **of_beams))[:, position]
+        expected = to_numpy(whole(path.reshape(B * N, T, D), **of_beams))[:, position]
         token = tokens[:, :, position].reshape(-1, D)
-        output, cache, weights = decoder.step(token, cache, position)
+        output, cache, weights = step(token, cache, position)
         np.testing.assert_allclose(to_numpy(output), expected, atol=1e-5)
         assert (weights is None) == (not memory)
         cache = cache.reorder(keras.ops.convert_to_tensor(moves[position]))

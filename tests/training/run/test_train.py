@@ -158,7 +158,7 @@ def test_on_a_gpu_jax_compiles_all_shapes_before_the_first_step(tmp_path, monkey
     assert counts == [programs()] * 2 and programs() > 1
 
 
-@pytest.mark.each_backend
+@pytest.mark.each_backend_if_slow
 def test_logs_what_there_is_to_watch(whole):
     logs = EventAccumulator(str(whole[0].logs_dir))
     logs.Reload()
@@ -240,7 +240,9 @@ def test_training_ends_when_the_validation_loss_has_not_fallen(tmp_path, capsys)
 
 
 @pytest.mark.each_backend_if_slow
-@pytest.mark.parametrize("name", ["schedule_free", "muon", "lion"])
+@pytest.mark.parametrize(
+    "name", ["schedule_free", *(pytest.param(x, marks=pytest.mark.slow) for x in ("muon", "lion"))]
+)
 def test_another_optimizer_resumes_bit_for_bit_and_its_means_are_served(name, tmp_path):
     settings = {"checkpoint_every": 1, "accumulation_steps": 2, "ema_momentum": None}
     settings |= {"validation_bleu_sentences": 0, "keep_checkpoints": 3, "optimizer": name}

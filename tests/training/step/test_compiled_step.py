@@ -90,7 +90,7 @@ def one_step(model, step, batch):
 @pytest.mark.parametrize(
     "make",
     [
-        pytest.param(x, id=name, marks=[pytest.mark.slow] * ("T5" in name))  # a long compilation
+        pytest.param(x, id=name, marks=[pytest.mark.slow] * (" all scores" in name or "T5" in name))
         for name, x in CASES.items()
     ],
 )
