@@ -25,6 +25,7 @@ print(tensorflow.available)
 """
 
 
+@pytest.mark.slow
 def test_saving_and_seeding_load_no_tensorflow_and_keras_can_do_so_later(tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "KERAS_BACKEND": "jax"}
     command = [sys.executable, "-c", SAVE_AND_SEED]
@@ -86,6 +87,7 @@ fit(model, array_batches(x, x[:, :1], batch_size=4), sys.argv[1], steps=2, check
 """
 
 
+@pytest.mark.slow
 def test_a_script_that_trains_ends_without_an_error_in_its_log(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path / "run")],

@@ -319,7 +319,7 @@ SENTENCES = "".join(f"{x}\n" for x in ("one", "two three", "", "9", "four", "six
 @pytest.mark.parametrize(
     "options",
     [
-        ("--sample", 2, "--scores"),
+        pytest.param(("--sample", 2, "--scores"), marks=pytest.mark.slow),
         ("--prefix", "p", "--required", "r", "--forbidden", "f", "--alignments"),
     ],
     ids=lambda options: options[0],

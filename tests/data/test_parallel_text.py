@@ -337,6 +337,7 @@ def test_xml_reads_no_other_file(tmp_path, entity, form):
         list(read_parallel(write(tmp_path / "a.tmx", content)))
 
 
+@pytest.mark.slow
 def test_memory_is_bounded(tmp_path, monkeypatch):
     unit = "<tu><tuv xml:lang='en'><seg>{0}</seg></tuv><tuv xml:lang='de'><seg>{0}</seg></tuv></tu>"
     units = "".join(map(unit.format, range(20_000)))

@@ -123,6 +123,7 @@ def test_padding_is_in_the_vocabulary_or_for_a_language_model_minus_1(pad_id):
 
 
 @pytest.mark.once
+@pytest.mark.slow
 def test_the_twin_is_made_without_tensorflow_on_other_backends():
     code = (
         "import sys; from keras_transformer.models.base import in_float32; "

@@ -102,6 +102,7 @@ def test_batches_of_too_many_shapes_run_without_graphs(gpu, monkeypatch):
     assert not graphs(trainer)
 
 
+@pytest.mark.slow
 def test_a_step_that_cannot_be_recorded_runs_without_a_graph(gpu):
     branches = keras.optimizers.schedules.CosineDecay(0.0, 9, warmup_target=0.1, warmup_steps=2)
     plain, trainer, required = (
