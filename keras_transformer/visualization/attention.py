@@ -136,7 +136,12 @@ def translation_attention(
         UserError: If the sentence or the target has no token or too many tokens for the model, or
             if the model has no attention between its tokens.
     """
-    model, tokenizer = translator.model, translator.tokenizer
+    with translator.own_weights():
+        return _example(translator, translator.model, sentence, target)
+
+
+def _example(translator: Any, model: Any, sentence: str, target: str | None) -> AttentionExample:
+    tokenizer = translator.tokenizer
     check_utf8(sentence)
     sentence = translator.word_forms.rewritten(sentence).text
     (source,) = checked_pieces(tokenizer, "source", [sentence], translator.max_length, least=1)
