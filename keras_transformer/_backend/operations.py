@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_transformer._backend.compile_function import is_on_cpu
@@ -148,6 +149,25 @@ def attend(
     options["is_causal"] = use_causal_mask and mask is None
     options["enable_gqa"] = key.shape[1] != query.shape[1]
     return torch.nn.functional.scaled_dot_product_attention(query, key, value, mask, **options)
+
+
+def read(weight: Any) -> np.ndarray:
+    """Returns the values of a weight, which must not be changed: on a CPU, it is no copy."""
+    try:
+        return np.from_dlpack(ops.stop_gradient(weight.value))
+    except (BufferError, RuntimeError, TypeError):  # bfloat16, a GPU, or several devices
+        return np.asarray(ops.convert_to_numpy(weight.value))
+
+
+def assign(weight: Any, value: Any) -> None:
+    """Gives a weight the values of an array, with fewer copies than by its method."""
+    value = np.asarray(value)  # TensorFlow would copy a subclass, as of a mapped file, twice.
+    if keras.config.backend() == "torch":
+        import torch
+
+        value = torch.from_numpy(np.require(value, requirements="W"))
+    value = ops.convert_to_tensor(value)  # The array is freed before TensorFlow copies the tensor.
+    weight.assign(value)
 
 
 def joined_affine(x: Tensor, layers: Sequence[Any]) -> list[Any] | None:

@@ -3,6 +3,7 @@
 import hashlib
 import sys
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,6 +38,7 @@ def open_translator(
     as_written: bool = False,
     source_language: str | None = None,
     target_language: str | None = None,
+    adapters: Mapping[str, Run | str | Path] | None = None,
 ) -> Any:
     """Returns the translator of a run, or of an ensemble of several runs.
 
@@ -44,6 +46,8 @@ def open_translator(
 
     >>> translator = open_translator(Run.open("runs/quickstart"), engine="ctranslate2")
     >>> translator.translate(["twenty-six"])
+    >>> translator = open_translator("runs/base", adapters={"medical": "runs/medical"})
+    >>> translator.adapters["medical"].translate(["twenty-six"])
 
     Args:
         runs: A `Run`, a run folder, or the name of a run in the package. For the engine `"keras"`,
@@ -65,16 +69,21 @@ def open_translator(
             M2M100, "fra_Latn" of NLLB. Defaults to None, which means that of the run. `WordForms`
             are only for that of the run.
         target_language: As `source_language`, or the name in a tag of OPUS-MT, such as "por".
+        adapters: Runs by name, trained from this one by `training.lora_rank` or `training.frozen`.
+            Each becomes a translator in `adapters` of the result. All share one model, in which one
+            of them translates at a time. For the engine `"keras"`. Defaults to None.
 
     Raises:
-        UserError: If a run or its model is missing, if the tokenizers of the runs differ, or if the
-            engine does not support the model or an option.
+        UserError: If a run or its model is missing, if the tokenizers of the runs differ, if the
+            engine does not support the model or an option, or if an adapter is that of another
+            model.
     """
     opened = opened_runs(runs)
     of_keras: dict[str, Any] = {
         "use_shortlist": use_shortlist,
         "checkpoint": checkpoint,
         "tokens_per_batch": tokens_per_batch,
+        "adapters": adapters,
     }
     languages: dict[str, Any] = {
         "source_language": source_language,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer._backend import without_tensorflow
+from keras_transformer._backend.operations import assign
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.data.vocabulary import NewIds, Vocabulary, converted, new_ids
 from keras_transformer.formats.exported_model import array
@@ -82,7 +83,7 @@ class ForeignModel:
             what = f"{sorted(unused)[:8]}" if unused else f"of {sorted(kinds)}"
             raise ValueError(f"a Transformer does not have the weights {what}")
         for weight, name in named:
-            weight.assign(self._converted(weight, name, *ids))
+            assign(weight, self._converted(weight, name, *ids))
         check_finite(model, self.path)
         return model, tokenizer
 

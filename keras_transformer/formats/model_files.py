@@ -141,9 +141,11 @@ def read_torch(path: Path) -> Arrays:
     except ImportError:
         raise UserError(f"{path} is a pickle: pip install 'keras3-transformer[torch]'") from None
     with reading(path), open_regular(path) as file:
-        if zipfile.is_zipfile(path):
+        is_mapped = zipfile.is_zipfile(path)
+        if is_mapped:
             _check_members(path)
-        state = torch.load(file, map_location="cpu", weights_only=True)
+        given = str(path) if is_mapped else file
+        state = torch.load(given, map_location="cpu", weights_only=True, mmap=is_mapped)
         parts = [
             name
             for name, x in state.items()

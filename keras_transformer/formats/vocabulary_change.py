@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_transformer._backend import without_tensorflow
+from keras_transformer._backend.operations import assign
 from keras_transformer.data.text_files import read_lines
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.data.vocabulary import NewIds, changed
@@ -75,13 +76,13 @@ def _with_rows(model: Transformer, source: NewIds, target: NewIds) -> Transforme
     config["use_logits_bias"] = model.use_logits_bias or bool(target.is_absent.any())
     with without_tensorflow(), placeholder_weights():
         new = Transformer.from_config(config)
-    old = {weight.path: array(weight) for weight in model.weights}
+    old = {weight.path: weight for weight in model.weights}
     for weight in new.weights:
         path, ids = weight.path, source if weight.path.startswith("source_") else target
         if "embedding/" not in path:
             weight.assign(old[path])
         elif weight.ndim == 1:
-            weight.assign(ids.bias(old.get(path)))
+            weight.assign(ids.bias(array(old[path]) if path in old else None))
         else:
-            weight.assign(ids.gathered(old[path]))
+            assign(weight, ids.gathered(array(old[path])))
     return new

@@ -15,6 +15,7 @@ import keras
 import numpy as np
 
 from keras_transformer._backend import without_tensorflow
+from keras_transformer._backend.operations import read
 from keras_transformer.errors import UserError
 
 # In `placeholder_weights`, how many numbers further weights may have.
@@ -125,7 +126,7 @@ def placeholder_weights(most: float = math.inf) -> Iterator[None]:
 def check_finite(model: keras.layers.Layer, file: str | Path) -> None:
     """Raises `UserError` if a loaded weight is infinite or NaN in the dtype of the model."""
     for weight in model.weights:
-        if not np.isfinite(keras.ops.convert_to_numpy(weight.value)).all():
+        if not np.isfinite(read(weight)).all():
             raise UserError(
                 f"{file} has weights that are not finite in {weight.dtype}: {weight.path}"
             )

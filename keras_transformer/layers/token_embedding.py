@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer._backend import without_tensorflow
-from keras_transformer._backend.operations import is_eager
+from keras_transformer._backend.operations import is_eager, read
 from keras_transformer._backend.types import Ids, Mask, Rule, Shape, Tensor
 from keras_transformer.errors import check_ids
 from keras_transformer.layers.base import ConfiguredLayer
@@ -124,6 +124,11 @@ class TokenEmbedding(ConfiguredLayer):
         matrix = np.array(ops.convert_to_numpy(self.embeddings))
         matrix[ids] = vectors * np.sqrt(np.mean(matrix**2) / size)
         self.embeddings.assign(matrix)
+
+    def save_own_variables(self, store: Any) -> None:
+        """Saves the weights as Keras does, which would copy a large matrix twice."""
+        for index, weight in enumerate(self.weights):
+            store[f"{index}"] = read(weight)
 
     def _output_spec(self, inputs: Tensor, reverse: bool) -> Any:
         shape = inputs.shape[:-1] if reverse else inputs.shape

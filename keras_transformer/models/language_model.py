@@ -163,7 +163,7 @@ class LanguageModel(TokenPredictor):
         self.embedding = embedding
         self.decoder = decoder
         self.states = states
-        self.packed_states_of = hidden_states
+        self.packed_states_of = hidden_states if decoder.takes("attention_mask") else None
         self.project = lambda states: embedding(states, reverse=True)
 
     def output_weights(self) -> tuple[Any, Any]:

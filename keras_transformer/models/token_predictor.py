@@ -50,15 +50,20 @@ class TokenPredictor(ConfiguredModel):
         the two sides of a pair. They attend only to each other, and their positions begin at 0.
         Padding has the segment 0. Raises `ValueError` if the model does not take such rows.
         """
+        self.check_packing()
+        return self.packed_states_of(**inputs)
+
+    def check_packing(self) -> None:
+        """Raises `ValueError` if the model does not take rows with several texts."""
         patterns: Any = vars(self).get("attention_pattern")
         patterns = {*patterns} if isinstance(patterns, list) else {patterns}
         if self.packed_states_of is None or not patterns <= _PACKED_PATTERNS:
             raise ValueError(
-                "Only `Transformer` and `LanguageModel` take rows of several texts, with an "
-                f"`attention_pattern` of {_PACKED_PATTERNS}. Received: {type(self).__name__} with "
-                f"attention_pattern={patterns}"
+                "Only `Transformer` and `LanguageModel` take rows of several texts (packing), with "
+                f"an `attention_pattern` of {_PACKED_PATTERNS} and layers whose `call` takes an "
+                f"`attention_mask`. Received: {type(self).__name__} with attention_pattern="
+                f"{patterns}, decoder_layer={vars(self).get('decoder_layer')}"
             )
-        return self.packed_states_of(**inputs)
 
     def compile(
         self,

@@ -10,6 +10,7 @@ from keras_transformer.architectures import register_architecture
 from keras_transformer.layers import Decoder, Dropout, Encoder, EncoderLayer, padding_mask
 from keras_transformer.layers.attention.attention_patterns import new_attention_pattern
 from keras_transformer.layers.attention.cache import Cache
+from keras_transformer.layers.base import taken_arguments
 from keras_transformer.layers.normalization import NORMALIZATIONS, takes_padding_mask
 from keras_transformer.layers.positions.positional_encoding import new_position_encoding
 from keras_transformer.layers.segments import same_segment, segment_offsets
@@ -176,7 +177,12 @@ class Transformer(Seq2Seq):
         self.encoder = encoder
         self.decoder = decoder
         self.states = states
-        self.packed_states_of = lambda **inputs: hidden_states(**inputs)[0]
+        if encoder.takes("attention_mask") and decoder.takes(
+            "attention_mask", "memory_attention_mask"
+        ):
+            self.packed_states_of = lambda **inputs: hidden_states(**inputs)[0]
+        if not taken_arguments(decoder.layers[-1].call, {"return_attention_weights": True}):
+            vars(self)["source_attention"] = None  # as a model without attention, see `Searchable`
         self.project = lambda states: target_embedding(states, reverse=True)
         self._encode = keras.Function(inputs["source_ids"], memory)
 

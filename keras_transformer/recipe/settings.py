@@ -72,7 +72,7 @@ class Recipe(Section):
         kept, averaged = training.keep_checkpoints, self.evaluation.average_last
         decay, momentum = training.weight_decay, training.ema_momentum
         sampled, kind = training.subword_regularization is not None, tokenizer.model_type
-        architecture, optimizer = self.model.architecture, training.optimizer
+        optimizer = training.optimizer
         rules = (
             (
                 kept < averaged,
@@ -88,11 +88,6 @@ class Recipe(Section):
                 sampled and kind != "unigram",
                 "training.subword_regularization needs tokenizer.model_type: unigram",
                 kind,
-            ),
-            (
-                training.packing and architecture != "transformer",
-                "training.packing needs model.architecture: transformer",
-                architecture,
             ),
             (
                 optimizer == "adamw" and not decay,

@@ -52,17 +52,10 @@ def completed(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path)
     read_config(path)
-    with zipfile.ZipFile(path) as archive:
-        content = parse_json(archive.read(_MEMBER)) if _MEMBER in archive.namelist() else None
-    if content is None:
+    if (content := _content(path)) is None:
         yield path
         return
-    base = Path(content["model"])
-    if not base.is_file() or sha256_of(base) != content["sha256"]:
-        raise UserError(
-            f"{path} has only the weights that differ from those of {base}, which must be as it "
-            f"was. Received: {'another file' if base.is_file() else 'no such file'}"
-        )
+    check_base(path, base := Path(content["model"]))
     with _unpacked(path) as file, completed(base) as whole, _unpacked(whole) as of_base:
         with h5py.File(file, "r+") as new, h5py.File(of_base) as source:
             for name, known in content["weights"].items():
@@ -71,6 +64,23 @@ def completed(path: str | Path) -> Iterator[Path]:
         full = file.with_name(path.name)
         _repack(path, file, full, {})
         yield full
+
+
+def check_base(path: Path, base: Path) -> None:
+    """Raises `UserError` unless a file has only the weights that differ from those of `base`."""
+    content = _content(path)
+    if content is None or not base.is_file() or sha256_of(base) != content["sha256"]:
+        found = "another file" if base.is_file() else "no such file"
+        raise UserError(
+            f"{path} must have only the weights that differ from those of {base}, which must be "
+            f"as it was. Received: {found if content else 'all weights'}"
+        )
+
+
+def _content(path: Path) -> Any:
+    """Returns what a file says about its base, or None if it has all weights."""
+    with zipfile.ZipFile(path) as archive:
+        return parse_json(archive.read(_MEMBER)) if _MEMBER in archive.namelist() else None
 
 
 @contextmanager

@@ -1,14 +1,16 @@
 """Opens what a run holds: its model and its shortlist."""
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from keras_transformer._backend.compile_function import prefers_float32
 from keras_transformer.capabilities import Capabilities
 from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import UserError
-from keras_transformer.models.base import loading_in_float32
+from keras_transformer.models.base import loading_in_float32, merge_lora
 from keras_transformer.runs.checkpoints import TOKENIZER_MEMBER, read_member
 from keras_transformer.runs.loading import load_checkpoint_model, load_model
 from keras_transformer.runs.run import Checkpoint, Run
@@ -68,6 +70,28 @@ def open_model(
         )
     vars(model)["tokenizer_files"] = tokenizer.files
     return model
+
+
+def open_models(
+    runs: Sequence[Run],
+    checkpoint: Checkpoint | None,
+    languages: tuple[str | None, str | None],
+    merge: bool = False,
+) -> tuple[Any, Tokenizer]:
+    """Loads the model of a run, or of an ensemble of several runs, and the tokenizer of both.
+
+    With `merge`, its kernels contain their adapters. Raises `UserError` if the tokenizers differ.
+    """
+    tokenizer = runs[0].tokenizer()
+    for other in runs[1:]:
+        if other.tokenizer().files != tokenizer.files:
+            raise UserError(f"the tokenizers of {other.directory} and {runs[0].directory} differ")
+    models = [open_model(x, checkpoint, for_inference=True, tokenizer=tokenizer) for x in runs]
+    models = [merge_lora(model) for model in models] if merge else models
+    tokenizer = tokenizer.with_languages(*languages)
+    for model in models:
+        vars(model)["tokenizer_files"] = tokenizer.files
+    return models[0] if len(models) == 1 else Ensemble(models), tokenizer
 
 
 def open_shortlist(run: Run, tokenizer: Tokenizer | None = None) -> Shortlist:

@@ -1,6 +1,7 @@
 """Defines `Translator`, which translates strings with a trained model."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,6 @@ from keras_transformer.decoding.batches import (
     pair_batches,
     smallest_power,
 )
-from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.options import IMPOSSIBLE, SamplingOptions, SearchOptions
 from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import UserError
@@ -35,7 +35,8 @@ from keras_transformer.models.base import loading_in_float32
 from keras_transformer.models.protocol import check_tokenizer
 from keras_transformer.runs.checkpoints import read_member, write_members
 from keras_transformer.runs.loading import load_model
-from keras_transformer.runs.run import Checkpoint, Runs, opened_runs
+from keras_transformer.runs.run import Checkpoint, Run, Runs, opened_runs
+from keras_transformer.translation.adapters import open_adapters
 from keras_transformer.translation.base_translator import (
     Advance,
     BaseTranslator,
@@ -54,7 +55,7 @@ from keras_transformer.translation.hypothesis import (
     with_copies,
 )
 from keras_transformer.translation.list_search import ListSearch
-from keras_transformer.translation.open_run import open_model, open_shortlist
+from keras_transformer.translation.open_run import open_models, open_shortlist
 from keras_transformer.translation.scoring import score_pairs
 from keras_transformer.translation.source_parts import whole_sentences
 from keras_transformer.translation.target_constraints import TargetConstraints
@@ -102,7 +103,6 @@ class Translator(BaseTranslator):
             is translated. `"characters"` also copies single unknown source pieces, each in place
             of the target word that gives it more than half of its attention (see
             `Searchable.source_attention`). `"never"` translates everything. Defaults to `"lines"`.
-
         word_forms: The `WordForms` of the training text, by which lines in upper case, titles and
             headings are translated. Defaults to None: all lines are translated as they are written.
 
@@ -137,6 +137,9 @@ class Translator(BaseTranslator):
         check_tokenizer(model, tokenizer)
         super().__init__(tokenizer, model.max_length, options, overlong, copy_unknown, word_forms)
         self.model = model
+        self.adapters: dict[str, Translator] = {}  # by name, see `open_translator`
+        # Makes a context in which `model` has the weights of this translator.
+        self.own_weights: Callable[[], AbstractContextManager[None]] = nullcontext
         self.waiting = compiling()
         self.tokens_per_batch = tokens_per_batch or self.TOKENS_PER_BATCH
         self.shortlist = shortlist
@@ -161,6 +164,7 @@ class Translator(BaseTranslator):
         as_written: bool = False,
         source_language: str | None = None,
         target_language: str | None = None,
+        adapters: Mapping[str, Run | str | Path] | None = None,
         **arguments: Any,
     ) -> "Translator":
         """Opens the translator of a trained run, or of an ensemble of several runs.
@@ -171,22 +175,20 @@ class Translator(BaseTranslator):
 
         The arguments are those of `open_translator`.
         """
-        opened = opened_runs(runs)
-        run, tokenizer = opened[0], opened[0].tokenizer()
-        for other in opened[1:]:
-            if other.tokenizer().files != tokenizer.files:
-                raise UserError(f"the tokenizers of {other.directory} and {run.directory} differ")
-        models = [
-            open_model(one, checkpoint, for_inference=True, tokenizer=tokenizer) for one in opened
-        ]
-        tokenizer = tokenizer.with_languages(source_language, target_language)
-        for model in models:
-            vars(model)["tokenizer_files"] = tokenizer.files
-        model = models[0] if len(models) == 1 else Ensemble(models)
-        options = options or run.recipe.evaluation.search_options()
+        opened, languages = opened_runs(runs), (source_language, target_language)
+        model, tokenizer = open_models(opened, checkpoint, languages, merge=bool(adapters))
+        run = opened[0]
+        search = options or run.recipe.evaluation.search_options()
         shortlist = open_shortlist(run, tokenizer) if use_shortlist else None
         forms = WordForms.load(run.word_forms_path, as_written or source_language is not None)
-        return cls(model, tokenizer, options, shortlist=shortlist, word_forms=forms, **arguments)
+        given = {"shortlist": shortlist, "word_forms": forms, **arguments}
+        translator = cls(model, tokenizer, search, **given)
+        if adapters:
+            same = {"use_shortlist": use_shortlist, "as_written": as_written, **arguments}
+            same |= dict(zip(("source_language", "target_language"), languages, strict=True))
+            bases = [one.model_place(checkpoint) for one in opened]
+            open_adapters(translator, adapters, bases, lambda x: cls.from_run(x, options, **same))
+        return translator
 
     def save(self, path: str | Path) -> None:
         """Writes the model, its tokenizer and the options of search as one file, such as `x.keras`.
@@ -196,7 +198,7 @@ class Translator(BaseTranslator):
         if Path(path).suffix != ".keras":  # The file of Keras's other format has no tokenizer.
             raise UserError(f"the name of the file must end in .keras. Received: {path}")
         vars(self.model)["tokenizer_files"] = self.tokenizer.files
-        with atomic_write(path) as partial, without_tensorflow():
+        with self.own_weights(), atomic_write(path) as partial, without_tensorflow():
             self.model.save(partial)
             write_members(partial, {_OPTIONS_MEMBER: self.options.model_dump_json()})
 
@@ -274,17 +276,18 @@ class Translator(BaseTranslator):
         # With sampling, a batch has about as many hypotheses as with beam search. The quotient is
         # rounded up, because a batch has at least one sentence.
         beams = self.options.beam_size
-        found = self._search(
-            [part.ids for part in parts],
-            options,
-            limit=self._limit(options),
-            longest=self.max_length,
-            tokens_per_batch=-(-self.tokens_per_batch * beams // max(beams, options.num_beams)),
-            advance=advance,
-            seed=seed,
-            sample_indices=[first_index + x.sentence + PART_STRIDE * x.number for x in parts],
-            fields=fields,
-        )
+        with self.own_weights():
+            found = self._search(
+                [part.ids for part in parts],
+                options,
+                limit=self._limit(options),
+                longest=self.max_length,
+                tokens_per_batch=-(-self.tokens_per_batch * beams // max(beams, options.num_beams)),
+                advance=advance,
+                seed=seed,
+                sample_indices=[first_index + x.sentence + PART_STRIDE * x.number for x in parts],
+                fields=fields,
+            )
         return self._with_copies(parts, found) if self.copy_unknown == "characters" else found
 
     def _shortlists(self, parts: list[SourcePart], rows: int) -> Any:
@@ -383,7 +386,8 @@ class Translator(BaseTranslator):
         request, length = self._search.request([part.ids], 1, len(part.ids), limit)
         request = request._replace(**TargetConstraints(self.tokenizer, parts, 1).arrays(parts, 1))
         pieces = self.tokenizer.target_pieces
-        nodes, result = record(self.model, request, length, strategy, pieces)
+        with self.own_weights():
+            nodes, result = record(self.model, request, length, strategy, pieces)
         return BeamTree(part.text, nodes, tuple(self._search.hypotheses(result, 0)), self.options)
 
     def _with_copies(
@@ -416,7 +420,8 @@ class Translator(BaseTranslator):
         sizes = self.tokens_per_batch, self.max_length, pad_id
         batches = pair_batches(sources, targets, *sizes, self._pair_shapes)
         for indices, source_ids, target_ids in batches:
-            attention = ops.convert_to_numpy(self._source_attention(source_ids, target_ids))
+            with self.own_weights():
+                attention = ops.convert_to_numpy(self._source_attention(source_ids, target_ids))
             for index, weights in zip(indices, attention, strict=False):
                 yield index, weights[:, forced:, parts[index].before :]
 
@@ -432,7 +437,8 @@ class Translator(BaseTranslator):
         batches = pair_batches(sources, targets, self.tokens_per_batch, most, tokenizer.pad_id)
         for indices, source_ids, target_ids in batches:
             given = source_ids, *target_ids.swapaxes(0, 1)
-            rows = self._score_pairs(*given, pad_id=tokenizer.pad_id).token_log_probabilities
+            with self.own_weights():
+                rows = self._score_pairs(*given, pad_id=tokenizer.pad_id).token_log_probabilities
             for index, row in zip(indices, ops.convert_to_numpy(rows), strict=False):
                 n, k = pairs[index]
                 scores[n][k] = row[len(tokenizer.target_prefix_ids) :].tolist()

@@ -162,24 +162,29 @@ def translation_attention(
     first = len(source_ids) - len(source) - tokenizer.source_eos
     before = first, len(tokenizer.target_prefix_ids)
     alignment: tuple[tuple[int, int], ...] = ()
-    if Capabilities.of(model).source_attention is not None:
-        attention = model.source_attention(inputs["source_ids"], inputs["target_ids"][:, None])
-        alignment = align_words(
-            ops.convert_to_numpy(attention)[0, 0, before[1] :, before[0] :],
-            memberships(tokenizer.source_offsets(sentence), words(sentence)),
-            memberships(tokenizer.target_offsets(pieces), words(target)),
-        )
-    try:
-        return AttentionExample(
-            attention_maps(model, inputs),
-            {"encoder": (keys, keys), "decoder": (queries, queries), "cross": (predicted, keys)},
-            (sentence, target),
-            tuple(names[0][id] for id in special),
-            alignment,
-            word_scores,
-        )
-    except ValueError as error:
-        raise UserError(str(error)) from None
+    with translator.own_weights():
+        if Capabilities.of(model).source_attention is not None:
+            attention = model.source_attention(inputs["source_ids"], inputs["target_ids"][:, None])
+            alignment = align_words(
+                ops.convert_to_numpy(attention)[0, 0, before[1] :, before[0] :],
+                memberships(tokenizer.source_offsets(sentence), words(sentence)),
+                memberships(tokenizer.target_offsets(pieces), words(target)),
+            )
+        try:
+            return AttentionExample(
+                attention_maps(model, inputs),
+                {
+                    "encoder": (keys, keys),
+                    "decoder": (queries, queries),
+                    "cross": (predicted, keys),
+                },
+                (sentence, target),
+                tuple(names[0][id] for id in special),
+                alignment,
+                word_scores,
+            )
+        except ValueError as error:
+            raise UserError(str(error)) from None
 
 
 def source_tokens(tokenizer: Tokenizer, sentence: str, source_ids: Sequence[int]) -> list[str]:

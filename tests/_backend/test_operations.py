@@ -9,9 +9,11 @@ from support.gradients import gradients_of
 from support.masked_attention import K, Problem
 
 from keras_transformer._backend.operations import (
+    assign,
     attend,
     custom_gradient,
     of_unknown_shape,
+    read,
     scale_and_shift,
 )
 
@@ -66,3 +68,16 @@ def test_unknown_shapes_keep_values_and_free_sizes():
 
         graph = tf.function(of_unknown_shape).get_concrete_function(tf.constant(x))
         assert graph.output_shapes.as_list() == [None, None, 3]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_are_read_and_assigned_without_copies_that_differ(dtype, tmp_path):
+    values = np.arange(6, dtype="float32").reshape(2, 3)
+    np.save(tmp_path / "values.npy", values.T)
+    mapped = np.load(tmp_path / "values.npy", mmap_mode="r").T  # read-only, not contiguous
+    weight = keras.Variable(np.zeros((2, 3)), dtype=dtype)
+    assign(weight, mapped)
+    np.testing.assert_array_equal(read(weight).astype("float32"), values)
+    weight.assign(2 * values)
+    np.testing.assert_array_equal(mapped, values)
+    np.testing.assert_array_equal(read(weight).astype("float32"), 2 * values)

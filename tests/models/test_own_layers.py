@@ -15,10 +15,15 @@ from support.contract import (
     randomize,
     to_numpy,
 )
+from support.digits import Digits
 from support.language_models import assert_steps_equal_call, new_model
 
 from keras_transformer import Transformer
-from keras_transformer.layers import Cache, Decoder, DecoderLayer, Encoder
+from keras_transformer.decoding.options import SearchOptions
+from keras_transformer.errors import UserError
+from keras_transformer.layers import Cache, Decoder, DecoderLayer, Encoder, SSRUDecoderLayer
+from keras_transformer.translation.markup import Segment
+from keras_transformer.translation.translator import Translator
 
 B, N, S, T, H, D, F, V = 2, 2, 7, 5, 3, 12, 11, 17
 PAGES = Path(__file__).parents[2] / "docs" / "how-to"
@@ -130,6 +135,37 @@ def test_a_model_with_layers_of_ones_own_is_saved_and_loaded(tmp_path):
     # The test of the page may have defined the class anew.
     names = {type(x).__name__ for x in (*loaded.encoder.layers, *loaded.decoder.layers)}
     assert names == {"Pooling", "GatedDecoderLayer"}
+
+
+@pytest.mark.once
+def test_what_calls_of_layers_do_not_take_is_refused_in_one_line():
+    """Packing needs masks of attention, and alignments need its weights."""
+    sizes = {"num_layers": 1, "d_model": D, "num_heads": H, "d_ff": F}
+    own = Transformer(V, **sizes, decoder_layer=GatedDecoderLayer)
+    for model in (
+        own,
+        Transformer(V, **sizes, encoder_layer=Pooling),
+        Transformer(V, **sizes, decoder_layer=SSRUDecoderLayer),
+        new_model("rotary", decoder_layer=GatedBlock),
+    ):
+        with pytest.raises(ValueError, match="packing.*an `attention_mask`. Received: .*layer="):
+            model.check_packing()
+    translator = Translator(own, Digits(), SearchOptions(beam_size=1, max_length=3))
+    for use in (
+        lambda: translator.translate_nbest(["1 2"], alignments=True),
+        lambda: translator.translate_segments([Segment("1 2")]),
+    ):
+        with pytest.raises(UserError, match="need a model with attention"):
+            use()
+    with pytest.raises(ValueError, match="`coverage_penalty` needs a model with attention"):
+        Translator(own, Digits(), SearchOptions(coverage_penalty=0.2))
+    for options in ({"decoder_layer": wide_layer}, {"decoder_layer": SSRUDecoderLayer}):
+        model = Transformer(V, **sizes, **options)
+        ((found,),) = Translator(model, Digits(), SearchOptions(max_length=3)).translate_nbest(
+            ["1 2"], alignments=True
+        )
+        assert found.alignment is not None
+    Transformer(V, **sizes, decoder_layer=wide_layer).check_packing()
 
 
 @pytest.mark.once

@@ -111,10 +111,6 @@ def test_a_registered_architecture_has_the_settings_of_its_constructor(path):
     for setting in ("num_heads=2", "width=2"):
         with pytest.raises(UserError, match="only the keys .* kernel_size.* Received"):
             load_recipe(path, [*model, f"model.{setting}"])
-    with pytest.raises(
-        UserError, match="packing needs model.architecture: transformer. Rec.*convolutional"
-    ):
-        load_recipe(path, [*model, "training.packing=true"])
 
 
 FILE = "data.train={source: a}"

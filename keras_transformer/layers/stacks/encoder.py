@@ -244,6 +244,11 @@ class Encoder(ConfiguredLayer):
         options = {**options, "name": name, "dtype": self.dtype_policy}
         return maker(**taken_arguments(maker, options), **self.own_options)
 
+    def takes(self, *names: str) -> bool:
+        """Returns whether `call` of each layer takes arguments of these names."""
+        calls = (x.call for x in self.layers)
+        return all(len(taken_arguments(x, dict.fromkeys(names))) == len(names) for x in calls)
+
     def build(self, x_shape: Shape) -> None:
         self._build_layers(x_shape)
 

@@ -173,6 +173,9 @@ def _trainer(
                         f"{most}, also that of the teacher's run. "
                         f"Received: data.max_length={recipe.data.max_length}: {length} tokens"
                     )
+            if settings.packing:
+                for model in filter(None, (trainer.model, trainer.teacher)):
+                    model.check_packing()
             if initial_run:
                 _load_initial_weights(initial_run, trainer.model)
             if settings.lora_rank:

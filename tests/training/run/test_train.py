@@ -369,6 +369,10 @@ def test_adapters_and_frozen_layers_keep_what_they_change_and_name_the_rest(
         ("training.tokens_per_batch=1", "tokens_per_batch"),
         ("tokenizer.vocabulary_size=50000", "vocabulary_size"),
         ("training.frozen=[spiral]", "cannot be trained: no layer has this part .*'spiral'"),
+        (
+            "training.packing=true model.decoder_layer=keras_transformer>SSRUDecoderLayer",
+            "tiny_run cannot be trained: .*packing.*`call` takes.*decoder_layer=.*SSRUDecoderLayer",
+        ),
     ],
 )
 def test_settings_are_refused_before_anything_is_made(tmp_path, setting, message):
@@ -376,7 +380,7 @@ def test_settings_are_refused_before_anything_is_made(tmp_path, setting, message
     path = tmp_path / "recipe.yaml"
     path.write_text(tiny_run.recipe_for(tmp_path).to_yaml())
     small = ["model.max_length=16", "data.max_length=16"]
-    run = Run.create(tmp_path / "run", load_recipe(path, [*small, setting]))
+    run = Run.create(tmp_path / "run", load_recipe(path, [*small, *setting.split()]))
     with pytest.raises(UserError, match=message):
         train(run)
     assert not run.directory.exists()
