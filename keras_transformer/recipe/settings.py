@@ -8,6 +8,7 @@ import yaml
 from pydantic import BaseModel, Field, model_validator
 
 from keras_transformer.data.languages import bleu_tokenization
+from keras_transformer.data.parallel_text import SIDES
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.recipe.sections import (
     MAY_CHANGE,
@@ -43,6 +44,28 @@ class Evaluation(SearchOptions):
         return SearchOptions(**{**own, **changes})
 
 
+# The keys that a language model does not use.
+_OF_PAIRS = {
+    "data": {"test", "generator", "filters", "both_directions"},
+    "tokenizer": {"joint", "target_normalization"},
+    "training": {"length_multiple", "subword_regularization", "text_noise"}
+    | {"validation_bleu_sentences"},
+    "evaluation": Evaluation.model_fields.keys() - {"average_last"},
+}
+
+
+class Task(NamedTuple):
+    """What a recipe trains."""
+
+    name: str
+    sides: tuple[str, ...]  # of the text
+    commands: tuple[str, ...]  # that follow the training; the first uses the model
+
+
+TRANSLATION = Task("translation", SIDES, ("translate", "evaluate", "info"))
+LANGUAGE_MODEL = Task("language model", SIDES[1:], ("generate", "info"))
+
+
 class Recipe(Section):
     """Holds all settings of a run except the backend.
 
@@ -73,7 +96,18 @@ class Recipe(Section):
         decay, momentum = training.weight_decay, training.ema_momentum
         sampled, kind = training.subword_regularization is not None, tokenizer.model_type
         architecture, optimizer = self.model.architecture, training.optimizer
+        unused = self._unused() if self.task is LANGUAGE_MODEL else []
         rules = (
+            (
+                (architecture == "language_model") != (self.task is LANGUAGE_MODEL),
+                "model.architecture: language_model and data.documents need each other",
+                f"{architecture} and documents={self.data.documents}",
+            ),
+            (
+                bool(unused),
+                "a language model has no sentence pairs and no search: remove these keys",
+                ", ".join(unused),
+            ),
             (
                 kept < averaged,
                 "training.keep_checkpoints must be at least evaluation.average_last",
@@ -90,8 +124,8 @@ class Recipe(Section):
                 kind,
             ),
             (
-                training.packing and architecture != "transformer",
-                "training.packing needs model.architecture: transformer",
+                training.packing and architecture not in ("transformer", "language_model"),
+                "training.packing needs model.architecture: transformer or language_model",
                 architecture,
             ),
             (
@@ -110,6 +144,36 @@ class Recipe(Section):
                 raise ValueError(f"{rule}. Received: {received}")
         return self
 
+    def _unused(self) -> list[str]:
+        """Returns the keys of pairs that are not as by default."""
+        sections = {name: getattr(self, name) for name in _OF_PAIRS}
+        found = [
+            f"{name}.{key}"
+            for name, section in sections.items()
+            for key in sorted(_OF_PAIRS[name])
+            if getattr(section, key) != type(section).model_fields[key].default
+        ]
+        corpora = [*self.data.corpora("train"), *self.data.corpora("validation")]
+        of_pairs = ("target", "tag", "translated_by")
+        return found + [key for key in of_pairs if any(getattr(x, key, None) for x in corpora)]
+
+    @property
+    def task(self) -> Task:
+        """What the recipe trains."""
+        return LANGUAGE_MODEL if self.data.documents else TRANSLATION
+
+    @property
+    def length_multiple(self) -> int:
+        """Of which number the lengths of batches are multiples."""
+        is_pair = self.task is TRANSLATION
+        return self.training.length_multiple if is_pair else self.data.max_length
+
+    @property
+    def model_arguments(self) -> dict[str, Any]:
+        """The arguments of the model's class. A language model continues up to a row's length."""
+        is_pair = self.task is TRANSLATION
+        return {**({} if is_pair else {"max_length": self.data.max_length}), **self.model.overrides}
+
     @property
     def bleu_settings(self) -> dict[str, Any]:
         """The arguments `tokenize` and `lowercase` of `Evaluator`."""
@@ -119,6 +183,8 @@ class Recipe(Section):
     @property
     def longest_lengths(self) -> tuple[int, int]:
         """The lengths, with eos and padding, of the batch that needs most memory."""
+        if self.task is LANGUAGE_MODEL:
+            return 0, self.data.max_length
         multiple = self.training.length_multiple
         source = -(-(self.data.max_length + 1) // multiple) * multiple
         return source, -(-source // (2 * multiple)) * multiple

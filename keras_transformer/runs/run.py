@@ -26,7 +26,7 @@ from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.errors import UserError
 from keras_transformer.recipe.files import find_run, load_recipe
 from keras_transformer.recipe.sections import Corpus
-from keras_transformer.recipe.settings import Recipe, all_keys
+from keras_transformer.recipe.settings import TRANSLATION, Recipe, Task, all_keys
 from keras_transformer.runs.checkpoints import (
     CHECKPOINT_MEMBER,
     CHECKPOINT_MODEL,
@@ -388,7 +388,14 @@ class Run:
 Runs = Run | str | Path | Sequence[Run | str | Path]
 
 
-def opened_runs(runs: Runs) -> list[Run]:
-    """Returns the `Run` of each run, run folder or name."""
+def opened_runs(runs: Runs, task: Task = TRANSLATION) -> list[Run]:
+    """Returns the `Run` of each run, run folder or name. Raises `UserError` for another task."""
     names = [runs] if isinstance(runs, Run | str | Path) else runs
-    return [run if isinstance(run, Run) else Run.open(run) for run in names]
+    opened = [run if isinstance(run, Run) else Run.open(run) for run in names]
+    for run in opened:
+        if run.recipe.task is not task:
+            raise UserError(
+                f"this needs a run of the task {task.name}. Received: {run.directory}, of the task "
+                f"{run.recipe.task.name}. What it can do: {run.command(run.recipe.task.commands[0])}"
+            )
+    return opened

@@ -15,6 +15,7 @@ from keras_transformer.data.filters import filtered, language_test
 from keras_transformer.data.held_out import hold_out
 from keras_transformer.data.parallel_text import Corpora, read_parallel
 from keras_transformer.data.text_files import COMPRESSED, Pair, download
+from keras_transformer.data.texts import Documents, Texts
 from keras_transformer.data.token_store import TokenStore, list_reasons
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.errors import UserError
@@ -38,9 +39,11 @@ class RunText:
 
         The tags of the recipe precede the sources, unless `tagged` is False. With
         `data.both_directions`, the pairs of each corpus for training follow once more, the sides
-        exchanged.
+        exchanged. For a language model, the result has the `Texts` of each corpus.
         """
         data = self.recipe.data
+        if data.documents:
+            return self._texts(split, data.documents)
         both = split == "train" and data.both_directions
         tags = [corpus.tag for corpus in data.corpora(split)] or [None]
         parts = []
@@ -48,6 +51,14 @@ class RunText:
             pairs = read_parallel(*self.files(split, number), self._languages)
             parts.append(_Sources(pairs, f"{tag} " if tag and tagged else "", both))
         return Corpora(parts)
+
+    def _texts(self, split: Split, documents: Documents) -> Corpora:
+        data, is_train = self.recipe.data, split == "train"
+        held_out = data.held_out.validation if data.held_out else 0
+        part: Literal["before", "held_out"] = "before" if is_train else "held_out"
+        paths = (self.files_of_recipe(split, x)[0] for x in range(len(data.corpora(split))))
+        texts = [Texts(path, documents, held_out, part) for path in paths]
+        return Corpora(texts, self.recipe.task.sides)
 
     @property
     def _languages(self) -> tuple[str, str]:
