@@ -16,7 +16,7 @@ from keras_transformer.data.token_store import SIDES, Sentences, TokenStore
 from keras_transformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from keras_transformer.errors import UserError, check_sizes
 
-Batch = tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]
+Batch = tuple[Any, np.ndarray, np.ndarray]
 
 _EVENNESS = 0.1  # of the progress of buckets, beside that of corpora
 # A sentence gets room for the growth of its pieces that this fraction of sentences does not exceed,
@@ -179,8 +179,8 @@ class BatchPlan:
         With packing, `inputs` also contains `source_segments` and `target_segments`, int32 of the
         same shapes. The pairs of a row have the segments 1, 2, ..., and padding has 0.
 
-        For a language model, `inputs` contains `token_ids`, int32 (B, T), in which each text begins
-        with bos, and `token_segments` if a row of the plan has several texts.
+        For a language model, `inputs` are the ids (B, T), in which each text begins with bos. If a
+        row of the plan has several texts, they are a dict of `token_ids` and `token_segments`.
         """
         shape, text, pairs, rows = self._text(step, micro)
         begin, end, parts = self.shard
@@ -234,8 +234,8 @@ class BatchPlan:
         target_ids[labels == PAD_ID] = PAD_ID
         sample_weight = (labels != PAD_ID) * np.float32(weight)
         if not text.are_pairs:
-            segments = {"token_segments": of_target} if self._shares_rows else {}
-            return {"token_ids": target_ids, **segments}, labels, sample_weight
+            packed = {"token_ids": target_ids, "token_segments": of_target}
+            return packed if self._shares_rows else target_ids, labels, sample_weight
         source_ids, _, of_source = _frame(text, "source", pairs, rows, (size, shape.source_length))
         inputs = {"source_ids": source_ids, "target_ids": target_ids}
         if self._packed:

@@ -21,8 +21,8 @@ from keras_transformer.visualization.attention_pages import attention_image
 # Examples of translations, and the most tokens of a sentence whose attention is drawn. With 6
 # layers and 8 heads, the image then has 23 MB before compression.
 _SAMPLES, _MOST_DRAWN = 5, 50
-# Tokens of each text of a language model, and how they are drawn.
-_WRITTEN, _SAMPLING = 200, SamplingOptions(temperature=0.8)
+# Texts of a language model, the most tokens of each, and how they are drawn.
+_TEXTS, _WRITTEN, _SAMPLING = 3, 200, SamplingOptions(temperature=0.8)
 
 
 class TextValidation:
@@ -42,7 +42,8 @@ class TextValidation:
         found = dict(self._evaluate(trainer, step))
         found["loss"] = float(trainer.perplexity.crossentropy())
         self._generator = self._generator or Generator.of_training(trainer.model, self.tokenizer)
-        texts = self._generator.write([""] * _SAMPLES, _WRITTEN, _SAMPLING)
+        length = min(_WRITTEN, trainer.model.max_length)
+        texts = self._generator.write([""] * _TEXTS, length, _SAMPLING)
         blocks = ("\n".join(f"    {line}" for line in text.split("\n")) for text in texts)
         return {**found, "samples": "\n\n---\n\n".join(blocks)}
 
