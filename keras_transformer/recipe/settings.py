@@ -46,7 +46,7 @@ class Evaluation(SearchOptions):
 
 # The keys that a language model does not use.
 _OF_PAIRS = {
-    "data": {"test", "generator", "filters", "both_directions"},
+    "data": {"filters", "both_directions"},
     "tokenizer": {"joint", "target_normalization"},
     "training": {"length_multiple", "subword_regularization", "text_noise"}
     | {"validation_bleu_sentences"},

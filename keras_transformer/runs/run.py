@@ -202,11 +202,11 @@ class Run:
         """Opens the run from which this run takes its tokenizer, if the recipe names one.
 
         `role` is the key of the section `training`. Raises `UserError` if there is no such run, or
-        if its recipe has another `tokenizer`.
+        if its recipe has another task or another `tokenizer`.
         """
         if (name := getattr(self.recipe.training, role)) is None:
             return None
-        run = self._opened(name)
+        (run,) = opened_runs(self._opened(name), self.recipe.task)
         for key, (theirs, ours) in run.recipe.differences(self.recipe).items():
             if key.startswith("tokenizer."):
                 raise UserError(
