@@ -5,8 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.architectures import register_architecture
 from keras_transformer._backend.types import Ids, LayerMaker, Size, Tensor
+from keras_transformer.architectures import register_architecture
 from keras_transformer.errors import check_sizes
 from keras_transformer.layers import Decoder, Dropout, TokenEmbedding, padding_mask
 from keras_transformer.layers.attention.attention_patterns import new_attention_pattern

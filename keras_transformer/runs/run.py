@@ -393,9 +393,9 @@ def opened_runs(runs: Runs, task: Task = TRANSLATION) -> list[Run]:
     names = [runs] if isinstance(runs, Run | str | Path) else runs
     opened = [run if isinstance(run, Run) else Run.open(run) for run in names]
     for run in opened:
-        if run.recipe.task is not task:
+        if (own := run.recipe.task) is not task:
             raise UserError(
                 f"this needs a run of the task {task.name}. Received: {run.directory}, of the task "
-                f"{run.recipe.task.name}. What it can do: {run.command(run.recipe.task.commands[0])}"
+                f"{own.name}. What it can do: {run.command(own.commands[0])}"
             )
     return opened

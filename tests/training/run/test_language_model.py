@@ -112,8 +112,8 @@ def test_a_pass_has_each_token_once_after_those_before_it(documents, folder, tok
         total += (labels != 0).sum()
         np.testing.assert_allclose(weights[labels != 0], 1 / plan.tokens(number))
         segments = (labels != 0) * 1
-        assert isinstance(inputs, dict) == (documents == "lines")  # Only these share rows.
-        if documents == "lines":
+        assert isinstance(inputs, dict) == (documents != "files")  # A file has full rows.
+        if documents != "files":
             segments, inputs = inputs["token_segments"], inputs["token_ids"]
         assert inputs.shape == (4, LENGTH)
         for row, own, mine in zip(inputs, labels, segments, strict=True):
