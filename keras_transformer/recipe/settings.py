@@ -125,7 +125,7 @@ class Recipe(Section):
             ),
             (
                 training.packing and architecture not in ("transformer", "language_model"),
-                "training.packing needs model.architecture: transformer or language_model",
+                "training.packing needs model.architecture: transformer",
                 architecture,
             ),
             (
