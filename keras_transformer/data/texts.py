@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from keras_transformer.data.text_files import CorpusError, read_lines
+from keras_transformer.data.text_files import read_lines
 
 Documents = Literal["lines", "paragraphs", "files"]
 
@@ -15,34 +15,20 @@ Documents = Literal["lines", "paragraphs", "files"]
 class Texts:
     """The texts of a file for a language model, each as a tuple of one string.
 
-    Args:
-        path: The file, as for `read_lines`.
-        documents: What a document is: a line, a paragraph (lines up to an empty one) or the file,
-            whose texts are its lines. A text that ends with a line end goes on in the next one.
-        held_out: Number of texts at the end of the file that are held out. Defaults to 0.
-        part: Whether these are the texts before the held-out ones, the default, or the held-out.
-
-    Raises:
-        CorpusError: While iterating, if the file cannot be read or has not more than `held_out`
-            texts.
+    `documents` says what a document is: a line, a paragraph (lines up to an empty one) or the file,
+    whose texts are its lines. A text that ends with a line end goes on in the next one. With
+    `part`, these are only some of the texts, such as the last 100 for `slice(-100, None)`.
     """
 
     path: Path
     documents: Documents
-    held_out: int = 0
-    part: Literal["before", "held_out"] = "before"
+    part: slice = slice(None)
 
     def __iter__(self) -> Iterator[tuple[str]]:
         texts = self._texts()
-        if self.held_out:
-            count = sum(1 for _ in self._texts())
-            if (first := count - self.held_out) <= 0:
-                raise CorpusError(
-                    f"{self.path} must have more texts than held_out.validation={self.held_out:,}. "
-                    f"Received: {count:,} {self.documents.replace('files', 'lines')}"
-                )
-            bounds = (0, first) if self.part == "before" else (first, None)
-            texts = itertools.islice(texts, *bounds)
+        if self.part != slice(None):
+            begin, end, _ = self.part.indices(sum(1 for _ in self._texts()))
+            texts = itertools.islice(texts, begin, end)
         if self.documents != "files":
             yield from ((text,) for text in texts)
             return

@@ -51,6 +51,7 @@ _OF_PAIRS = {
     "training": {"length_multiple", "subword_regularization", "text_noise"}
     | {"validation_bleu_sentences"},
     "evaluation": Evaluation.model_fields.keys() - {"average_last"},
+    "text": {"target", "tag", "translated_by"},
 }
 
 
@@ -145,17 +146,15 @@ class Recipe(Section):
         return self
 
     def _unused(self) -> list[str]:
-        """Returns the keys of pairs that are not as by default."""
-        sections = {name: getattr(self, name) for name in _OF_PAIRS}
-        found = [
-            f"{name}.{key}"
-            for name, section in sections.items()
-            for key in sorted(_OF_PAIRS[name])
-            if getattr(section, key) != type(section).model_fields[key].default
+        """Returns the keys of `_OF_PAIRS` that are not as by default."""
+        parts = [(name, part) for name, part in self if name in _OF_PAIRS]
+        parts += [
+            ("text", x) for split in ("train", "validation") for x in self.data.corpora(split)
         ]
-        corpora = [*self.data.corpora("train"), *self.data.corpora("validation")]
-        of_pairs = ("target", "tag", "translated_by")
-        return found + [key for key in of_pairs if any(getattr(x, key, None) for x in corpora)]
+        changed = [(name, part.model_dump(exclude_defaults=True)) for name, part in parts]
+        return [
+            f"{name}.{key}" for name, x in changed for key in sorted(_OF_PAIRS[name] & x.keys())
+        ]
 
     @property
     def task(self) -> Task:

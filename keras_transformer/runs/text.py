@@ -53,12 +53,12 @@ class RunText:
         return Corpora(parts)
 
     def _texts(self, split: Split, documents: Documents) -> Corpora:
-        data, is_train = self.recipe.data, split == "train"
-        held_out = data.held_out.validation if data.held_out else 0
-        part: Literal["before", "held_out"] = "before" if is_train else "held_out"
+        data, part = self.recipe.data, slice(None)
+        if data.held_out:
+            last = -data.held_out.validation
+            part = slice(last) if split == "train" else slice(last, None)
         paths = (self.files_of_recipe(split, x)[0] for x in range(len(data.corpora(split))))
-        texts = [Texts(path, documents, held_out, part) for path in paths]
-        return Corpora(texts, self.recipe.task.sides)
+        return Corpora([Texts(path, documents, part) for path in paths], self.recipe.task.sides)
 
     @property
     def _languages(self) -> tuple[str, str]:

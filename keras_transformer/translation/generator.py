@@ -8,7 +8,6 @@ from typing import Any
 from keras_transformer._backend.compile_function import compiling
 from keras_transformer._progress import Bar
 from keras_transformer.capabilities import Capabilities
-from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.decoding_loop import NO_ID
 from keras_transformer.decoding.options import SamplingOptions, SearchOptions
 from keras_transformer.errors import check_is_list
@@ -73,11 +72,6 @@ class Generator:
         (opened,) = opened_runs(run, LANGUAGE_MODEL)
         tokenizer = opened.tokenizer()
         model = open_model(opened, checkpoint, for_inference=True, tokenizer=tokenizer)
-        return cls.of_training(model, tokenizer)
-
-    @classmethod
-    def of_training(cls, model: Any, tokenizer: Tokenizer) -> "Generator":
-        """Returns the generator of a model that a recipe trains."""
         return cls(model, tokenizer, tokenizer.eos_id, bos_id=tokenizer.bos_id)
 
     def write(
@@ -95,18 +89,16 @@ class Generator:
         """
         texts, added = self._encode(prompts), [list[int]() for _ in prompts]
         options = (options or SamplingOptions()).replace(num_samples=1, min_length=1)
-        most, bos = self.model.max_length, self._begin
-        going = [*range(len(prompts))] if length > 0 else []
-        turn = 0
+        most, turn, going = self.model.max_length, 0, [*range(len(prompts))]
+        half = max(1, most // 2 - len(self._begin))
         while going:
-            contexts = [bos + (texts[i] + added[i])[-max(1, most // 2 - len(bos)) :] for i in going]
-            room = most + 1 - max(map(len, contexts))
-            numbers = seed ^ (turn << 32), going
-            found = self._continue(contexts, options, room, *numbers)
+            ids = [(self._begin + (texts[i] + added[i])[-half:])[-most:] for i in going]
+            room = most + 1 - max(map(len, ids))
+            found = self._continue(ids, options, room, seed ^ (turn << 32), going)
             for i, (hypothesis,) in zip(going, found, strict=True):
                 added[i] += hypothesis.ids[: length - len(added[i])]
-            goes_on = [len(x.ids) == room for (x,) in found]
-            going = [i for i, x in zip(going, goes_on, strict=True) if x and len(added[i]) < length]
+            ended = {i for i, (x,) in zip(going, found, strict=True) if len(x.ids) < room}
+            going = [i for i in going if i not in ended and len(added[i]) < length]
             turn += 1
         return [x + y for x, y in zip(prompts, self._decode(added), strict=True)]
 

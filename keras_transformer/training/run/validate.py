@@ -41,7 +41,9 @@ class TextValidation:
     def __call__(self, trainer: SlicedLogitsTrainer, step: int) -> dict[str, Any]:
         found = dict(self._evaluate(trainer, step))
         found["loss"] = float(trainer.perplexity.crossentropy())
-        self._generator = self._generator or Generator.of_training(trainer.model, self.tokenizer)
+        if self._generator is None:
+            ids = {"bos_id": self.tokenizer.bos_id, "eos_id": self.tokenizer.eos_id}
+            self._generator = Generator(trainer.model, self.tokenizer, **ids)
         length = min(_WRITTEN, trainer.model.max_length)
         texts = self._generator.write([""] * _TEXTS, length, _SAMPLING)
         blocks = ("\n".join(f"    {line}" for line in text.split("\n")) for text in texts)
