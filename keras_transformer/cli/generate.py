@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 from pydantic import Field
 
-from keras_transformer.cli import parameters, terminal
+from keras_transformer.cli import parameters
 from keras_transformer.cli.parameters import Given, checked
 from keras_transformer.decoding.options import SamplingOptions
 
@@ -14,14 +14,11 @@ class GenerateOptions(parameters.CheckpointOptions):
     """The options of `generate`, but for those of sampling."""
 
     length: int = Field(200, ge=1, le=1_000_000)
-    """Number of tokens after the prompt. When the model can't read more of a text, the last half of
-    what it read becomes the next prompt. Default: 200."""
+    """Number of tokens after the prompt. It can exceed what the model reads at a time."""
     samples: int = Field(1, ge=1, le=10_000, title="N")
     """Number of texts. A line "---" is between two."""
     seed: int = Field(0, ge=0, le=2**64 - 1)
     """Random seed of sampling."""
-    output: parameters.AnyPath = None
-    """Output file. Default: standard output."""
 
 
 @click.command("generate")
@@ -45,6 +42,5 @@ def generate_command(run: Path, prompt: str, options: GenerateOptions, sampling:
     drawn = checked(SamplingOptions, **sampling)
     generator = checked(Generator.from_run, run, options.checkpoint)
     prompts = [prompt] * options.samples
-    with terminal.writer(options.output) as write:
-        texts = checked(generator.write, prompts, options.length, drawn, options.seed)
-        write("\n---\n".join(texts) + "\n")
+    texts = checked(generator.write, prompts, options.length, drawn, options.seed)
+    click.echo("\n---\n".join(texts).encode())

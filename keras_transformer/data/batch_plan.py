@@ -118,7 +118,7 @@ class BatchPlan:
         self._tokens = functools.lru_cache(_COUNTS)(self._count)
         room, packing = [x + store.are_pairs for x in self._room()], packing or not store.are_pairs
         self._packed = Packing.of(room, store.corpora, length_multiple, seed) if packing else None
-        self._shares_rows = self._packed is not None and self._packed.shares_rows
+        self._shares_rows = any(len(x) > 1 for x in (self._packed.members if self._packed else ()))
         self._ends = np.cumsum(self._packed.corpora if self._packed else store.corpora)
         if self._packed:
             widths, bucket_of_pair = [self._packed.width], np.zeros(self._ends[-1], np.int32)

@@ -64,11 +64,6 @@ class Packing(NamedTuple):
         source, target = map(int, (0, *width)[-2:])
         return cls(members, counts, (source, target), both)
 
-    @property
-    def shares_rows(self) -> bool:
-        """Whether a row has several pairs or texts."""
-        return any(len(row) > 1 for row in self.members)
-
     def pairs(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns the pairs of rows, the place of each one's row, and the pieces it may have."""
         members = [self.members[row] for row in rows]

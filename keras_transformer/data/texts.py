@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -25,19 +25,15 @@ class Texts:
     part: slice = slice(None)
 
     def __iter__(self) -> Iterator[tuple[str]]:
-        texts = self._texts()
+        texts = read_lines(self.path)
+        if self.documents == "paragraphs":
+            groups = itertools.groupby(texts, lambda line: bool(line.strip()))
+            texts = ("\n".join(group) for has_text, group in groups if has_text)
         if self.part != slice(None):
-            begin, end, _ = self.part.indices(sum(1 for _ in self._texts()))
-            texts = itertools.islice(texts, begin, end)
+            count = sum(1 for _ in replace(self, part=slice(None)))
+            texts = itertools.islice(texts, *self.part.indices(count)[:2])
         if self.documents != "files":
-            yield from ((text,) for text in texts)
+            yield from zip(texts)
             return
         for text, following in itertools.pairwise(itertools.chain(texts, [None])):
             yield (f"{text}" if following is None else f"{text}\n",)
-
-    def _texts(self) -> Iterator[str]:
-        lines = read_lines(self.path)
-        if self.documents != "paragraphs":
-            return lines
-        groups = itertools.groupby(lines, lambda line: bool(line.strip()))
-        return ("\n".join(group) for has_text, group in groups if has_text)

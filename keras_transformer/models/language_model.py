@@ -21,12 +21,15 @@ from keras_transformer.models.token_predictor import TokenPredictor
 @register_architecture(
     "language_model",
     presets={
-        # nanoGPT (github.com/karpathy/nanoGPT) on a CPU, but with rotary positions.
-        "tiny": dict(
-            **dict(num_layers=4, d_model=128, num_heads=4, d_ff=512, dropout_rate=0.0),
-            **dict(attention_dropout_rate=0.0, position_encoding="rotary"),
-        ),
-        "base": {},  # GPT-2 with 124M parameters: the defaults
+        # The sizes of nanoGPT (github.com/karpathy/nanoGPT) on a CPU, and those of GPT-2.
+        "tiny": {
+            **dict(num_layers=4, d_model=128, num_heads=4, d_ff=512, position_encoding="rotary"),
+            **dict(dropout_rate=0.0, attention_dropout_rate=0.0),
+        },
+        "base": {
+            **dict(num_layers=12, d_model=768, num_heads=12, d_ff=3072),
+            **dict(position_encoding="learned", dropout_rate=0.1, attention_dropout_rate=0.1),
+        },
     },
 )
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -8,7 +8,6 @@ import yaml
 from pydantic import BaseModel, Field, model_validator
 
 from keras_transformer.data.languages import bleu_tokenization
-from keras_transformer.data.parallel_text import SIDES
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.recipe.sections import (
     MAY_CHANGE,
@@ -44,27 +43,25 @@ class Evaluation(SearchOptions):
         return SearchOptions(**{**own, **changes})
 
 
-# The keys that a language model does not use.
-_OF_PAIRS = {
-    "data": {"filters", "both_directions"},
-    "tokenizer": {"joint", "target_normalization"},
-    "training": {"length_multiple", "subword_regularization", "text_noise"}
-    | {"validation_bleu_sentences"},
-    "evaluation": Evaluation.model_fields.keys() - {"average_last"},
-    "text": {"target", "tag", "translated_by"},
-}
-
-
 class Task(NamedTuple):
     """What a recipe trains."""
 
     name: str
-    sides: tuple[str, ...]  # of the text
     commands: tuple[str, ...]  # that follow the training; the first uses the model
 
 
-TRANSLATION = Task("translation", SIDES, ("translate", "evaluate", "info"))
-LANGUAGE_MODEL = Task("language model", SIDES[1:], ("generate", "info"))
+TRANSLATION = Task("translation", ("translate", "evaluate", "info"))
+LANGUAGE_MODEL = Task("language model", ("generate", "info"))
+# The keys that a language model does not use.
+_OF_PAIRS = {
+    "data": {"filters", "both_directions"},
+    "tokenizer": {"joint", "target_normalization"},
+    "training": {
+        *("length_multiple", "subword_regularization", "text_noise", "validation_bleu_sentences"),
+    },
+    "evaluation": Evaluation.model_fields.keys() - {"average_last"},
+    "text": {"target", "tag", "translated_by"},
+}
 
 
 class Recipe(Section):
@@ -97,18 +94,14 @@ class Recipe(Section):
         decay, momentum = training.weight_decay, training.ema_momentum
         sampled, kind = training.subword_regularization is not None, tokenizer.model_type
         architecture, optimizer = self.model.architecture, training.optimizer
-        unused = self._unused() if self.task is LANGUAGE_MODEL else []
+        unused = self._unused() if self.data.documents else []
         rules = (
             (
-                (architecture == "language_model") != (self.task is LANGUAGE_MODEL),
+                (architecture == "language_model") != bool(self.data.documents),
                 "model.architecture: language_model and data.documents need each other",
                 f"{architecture} and documents={self.data.documents}",
             ),
-            (
-                bool(unused),
-                "a language model has no sentence pairs and no search: remove these keys",
-                ", ".join(unused),
-            ),
+            (bool(unused), "a language model does not use these keys", ", ".join(unused)),
             (
                 kept < averaged,
                 "training.keep_checkpoints must be at least evaluation.average_last",
@@ -147,14 +140,12 @@ class Recipe(Section):
 
     def _unused(self) -> list[str]:
         """Returns the keys of `_OF_PAIRS` that are not as by default."""
-        parts = [(name, part) for name, part in self if name in _OF_PAIRS]
+        parts = [part for part in self if part[0] in _OF_PAIRS]
         parts += [
             ("text", x) for split in ("train", "validation") for x in self.data.corpora(split)
         ]
         changed = [(name, part.model_dump(exclude_defaults=True)) for name, part in parts]
-        return [
-            f"{name}.{key}" for name, x in changed for key in sorted(_OF_PAIRS[name] & x.keys())
-        ]
+        return [f"{name}.{x}" for name, given in changed for x in given if x in _OF_PAIRS[name]]
 
     @property
     def task(self) -> Task:
@@ -163,15 +154,14 @@ class Recipe(Section):
 
     @property
     def length_multiple(self) -> int:
-        """Of which number the lengths of batches are multiples."""
-        is_pair = self.task is TRANSLATION
-        return self.training.length_multiple if is_pair else self.data.max_length
+        """Number of which lengths of batches are multiples: of a language model, their length."""
+        return self.data.max_length if self.data.documents else self.training.length_multiple
 
     @property
     def model_arguments(self) -> dict[str, Any]:
         """The arguments of the model's class. A language model continues up to a row's length."""
-        is_pair = self.task is TRANSLATION
-        return {**({} if is_pair else {"max_length": self.data.max_length}), **self.model.overrides}
+        length = {"max_length": self.data.max_length} if self.data.documents else {}
+        return {**length, **self.model.overrides}
 
     @property
     def bleu_settings(self) -> dict[str, Any]:
@@ -182,7 +172,7 @@ class Recipe(Section):
     @property
     def longest_lengths(self) -> tuple[int, int]:
         """The lengths, with eos and padding, of the batch that needs most memory."""
-        if self.task is LANGUAGE_MODEL:
+        if self.data.documents:
             return 0, self.data.max_length
         multiple = self.training.length_multiple
         source = -(-(self.data.max_length + 1) // multiple) * multiple

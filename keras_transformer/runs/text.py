@@ -13,7 +13,7 @@ from typing import Literal
 from keras_transformer._files import atomic_write, read_json, write_json
 from keras_transformer.data.filters import filtered, language_test
 from keras_transformer.data.held_out import hold_out
-from keras_transformer.data.parallel_text import Corpora, read_parallel
+from keras_transformer.data.parallel_text import SIDES, Corpora, read_parallel
 from keras_transformer.data.text_files import COMPRESSED, Pair, download
 from keras_transformer.data.texts import Documents, Texts
 from keras_transformer.data.token_store import TokenStore, list_reasons
@@ -58,7 +58,7 @@ class RunText:
             last = -data.held_out.validation
             part = slice(last) if split == "train" else slice(last, None)
         paths = (self.files_of_recipe(split, x)[0] for x in range(len(data.corpora(split))))
-        return Corpora([Texts(path, documents, part) for path in paths], self.recipe.task.sides)
+        return Corpora([Texts(path, documents, part) for path in paths], SIDES[1:])
 
     @property
     def _languages(self) -> tuple[str, str]:

@@ -1,7 +1,7 @@
 """Defines `Generator`, which continues texts with a language model."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,11 +81,10 @@ class Generator:
         options: SamplingOptions | None = None,
         seed: int = 0,
     ) -> list[str]:
-        """Returns samples of texts that begin with the prompts, also longer than `max_length`.
+        """Returns a sample of a text that begins with each prompt, with `length` further tokens.
 
-        When the model can't read more of a text, its last half becomes the next prompt. A text
-        ends with `length` further tokens, or at eos. `num_samples` and the lengths of `options` are
-        not used. For the other arguments, see `generate`.
+        A text can be longer than `model.max_length`: the last half of what the model can read is
+        then the next prompt. `num_samples` and the lengths of `options` have no effect.
         """
         texts, added = self._encode(prompts), [list[int]() for _ in prompts]
         options = (options or SamplingOptions()).replace(num_samples=1, min_length=1)
@@ -94,7 +93,7 @@ class Generator:
         while going:
             ids = [(self._begin + (texts[i] + added[i])[-half:])[-most:] for i in going]
             room = most + 1 - max(map(len, ids))
-            found = self._continue(ids, options, room, seed ^ (turn << 32), going)
+            found = self._continue(ids, options, room, (seed ^ (turn << 32), going))
             for i, (hypothesis,) in zip(going, found, strict=True):
                 added[i] += hypothesis.ids[: length - len(added[i])]
             ended = {i for i, (x,) in zip(going, found, strict=True) if len(x.ids) < room}
@@ -134,44 +133,38 @@ class Generator:
         length = options.max_length or max(DEFAULT_LENGTH, options.min_length)
         ids = [self._begin + x for x in self._encode(prompts, self.model.max_length - length + 1)]
         with Bar("generating", compiling(), total=len(ids), disable=not progress) as bar:
-            return self._continue(ids, options, length, seed, range(len(ids)), bar.update)
+            return self._continue(ids, options, length, (seed, range(len(ids))), bar)
 
     def _encode(self, prompts: Sequence[str], longest: float = math.inf) -> list[list[int]]:
-        """Returns the ids of prompts, without bos. Raises `ValueError` as `generate`."""
         check_is_list(prompts=prompts)
         ids = [list(self.tokenizer.encode(prompt)) for prompt in prompts]
         pad_id, size = self.model.pad_id, Capabilities.of(self.model).vocabulary_size or math.inf
-        begin = len(self._begin)
+        begin, most = len(self._begin), self.model.max_length + 1
         for index, prompt in enumerate(ids):
             is_known = all(0 <= id < size and id != pad_id for id in prompt)
             if not (1 <= begin + len(prompt) <= longest and is_known):
                 raise ValueError(
                     f"A prompt must have {1 - begin} to {longest - begin:,} tokens: with its "
-                    f"continuation, at most {self.model.max_length + 1 - begin:,}. Its ids must be "
-                    f"in the model's vocabulary, from 0 to {size - 1}, without the id of padding, "
-                    f"{pad_id}. (For a text with this id, create the model with pad_id=-1.) "
+                    f"continuation, at most {most - begin:,}. Its ids must be in the model's "
+                    f"vocabulary, from 0 to {size - 1}, without the id of padding, {pad_id}. (For "
+                    "a text with this id, create the model with pad_id=-1.) "
                     f"Received: prompt {index} with {len(prompt):,} tokens {prompt!r:.80}"
                 )
         return ids
 
     def _continue(
-        self,
-        ids: list[list[int]],
-        options: SearchOptions | SamplingOptions,
-        length: int,
-        seed: int,
-        sample_indices: Sequence[int],
-        done: Callable[[int], Any] = lambda _: None,
+        self, ids: list[list[int]], options: Any, length: int, numbers: Any, bar: Any = None
     ) -> list[list[Hypothesis]]:
+        """Searches for continuations. `numbers` are the seed and the numbers of the prompts."""
         return self._search(
             ids,
             options,
             limit=lambda _: length,
             longest=self.model.max_length - length + 1,
             tokens_per_batch=self.tokens_per_batch // options.num_beams,
-            advance=lambda indices: done(len(indices)),
-            seed=seed,
-            sample_indices=sample_indices,
+            advance=lambda indices: bar and bar.update(len(indices)),
+            seed=numbers[0],
+            sample_indices=numbers[1],
         )
 
     def _decode(self, pieces: list[list[int]]) -> list[str]:

@@ -28,9 +28,8 @@ _TEXTS, _WRITTEN, _SAMPLING = 3, 200, SamplingOptions(temperature=0.8)
 class TextValidation:
     """Validates the language model of a `SlicedLogitsTrainer` on the validation split of a run.
 
-    An instance is the argument `validation` of `fit`. The results are loss (without label
-    smoothing, in nats per token), perplexity and accuracy over the real tokens of `batches`, and
-    `"samples"`: texts that the model draws from bos on, always with the same random numbers.
+    As `TranslationValidation`, but the result `"samples"` has texts that the model writes without a
+    prompt, always with the same random numbers.
     """
 
     def __init__(self, run: Run, tokenizer: Tokenizer, batches: Sequence[Batch]) -> None:
