@@ -46,7 +46,7 @@ def conformance_command(run: Path, imports: Sequence[str]) -> None:
     from keras_transformer.runs.loading import load_model
     from keras_transformer.translation.open_run import open_model
 
-    model = load_model(run) if run.suffix == ".keras" else open_model(*opened_runs(run))
+    model = load_model(run) if run.suffix == ".keras" else open_model(opened_runs(run)[0])
     result = conformance(model, imports=imports)
     click.echo(result)
     if not result.conforms:

@@ -22,15 +22,15 @@ class Texts:
 
     path: Path
     documents: Documents
-    part: slice = slice(None)
+    part: slice | None = None
 
     def __iter__(self) -> Iterator[tuple[str]]:
         texts = read_lines(self.path)
         if self.documents == "paragraphs":
             groups = itertools.groupby(texts, lambda line: bool(line.strip()))
             texts = ("\n".join(group) for has_text, group in groups if has_text)
-        if self.part != slice(None):
-            count = sum(1 for _ in replace(self, part=slice(None)))
+        if self.part:
+            count = sum(1 for _ in replace(self, part=None))
             texts = itertools.islice(texts, *self.part.indices(count)[:2])
         if self.documents != "files":
             yield from zip(texts)

@@ -162,8 +162,8 @@ class Tokenizer:
                 source_model, train_model((target for _, target in pairs), rules[1], **options)
             )
         if keep_spaces:
-            symbols = {"user_defined_symbols": ["\n"], "remove_extra_whitespaces": False}
-            symbols |= {"add_dummy_prefix": False}
+            options |= {"add_dummy_prefix": False, "remove_extra_whitespaces": False}
+            symbols = {"user_defined_symbols": ["\n"]}
         options |= symbols
         if rules[0] == rules[1]:
             lines = (line for x in pairs for line in ((x,) if isinstance(x, str) else x))

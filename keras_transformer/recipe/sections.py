@@ -185,11 +185,11 @@ class Data(Section):
 
     @model_validator(mode="after")
     def _check(self, info: ValidationInfo) -> "Data":
-        forms = ({"train", "validation", "test"}, {"train", "held_out"}, {"generator"})
+        forms = [{"train", "validation", "test"}, {"train", "held_out"}, {"generator"}]
         given = {name for name in set.union(*forms) if getattr(self, name) is not None}
         known = "train, validation and test, or files for train and held_out, or a generator"
         if self.documents:
-            forms = ({"train", "validation"}, {"train", "held_out"})
+            forms = [{"train", "validation"}, {"train", "held_out"}]
             known = "train and validation, or for train and held_out"
         if not given and info.context == OF_RUN:
             return self  # An imported model has no text.

@@ -50,7 +50,7 @@ class Task(NamedTuple):
     commands: tuple[str, ...]  # that follow the training; the first uses the model
 
 
-TRANSLATION = Task("translation", ("translate", "evaluate", "info"))
+TRANSLATION = Task("translation model", ("translate", "evaluate", "info"))
 LANGUAGE_MODEL = Task("language model", ("generate", "info"))
 # The keys that a language model does not use.
 _OF_PAIRS = {
@@ -156,12 +156,6 @@ class Recipe(Section):
     def length_multiple(self) -> int:
         """Number of which lengths of batches are multiples: of a language model, their length."""
         return self.data.max_length if self.data.documents else self.training.length_multiple
-
-    @property
-    def model_arguments(self) -> dict[str, Any]:
-        """The arguments of the model's class. A language model continues up to a row's length."""
-        length = {"max_length": self.data.max_length} if self.data.documents else {}
-        return {**length, **self.model.overrides}
 
     @property
     def bleu_settings(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import math
 import shlex
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -142,7 +142,7 @@ def _scores(run: Run) -> list[dict[str, Any]]:
     ]
 
 
-def _next_commands(info: dict[str, Any], of_task: Sequence[str]) -> list[str]:
+def _next_commands(info: dict[str, Any], of_task: tuple[str, ...]) -> list[str]:
     run, training = shlex.quote(info["run"]), info["training"] or {}
     if info["vocabulary"] is None:
         return []

@@ -366,11 +366,14 @@ class Run:
 
     def require_transformer(self, format: str) -> None:
         """Raises UserError if the recipe's model is not a Transformer, which `format` needs."""
-        if (architecture := self.recipe.model.architecture) != "transformer":
-            raise UserError(
-                f"{format} supports only the architecture transformer. "
-                f"Received: model.architecture={architecture} of {self.directory}"
-            )
+        is_transformer = self.recipe.model.architecture == "transformer"
+        self.require(is_transformer, f"{format} supports only the architecture transformer")
+
+    def require(self, holds: bool, rule: str) -> None:
+        """Raises UserError if a rule for the recipe's model does not hold."""
+        if not holds:
+            received = f"model.architecture={self.recipe.model.architecture} of {self.directory}"
+            raise UserError(f"{rule}. Received: {received}")
 
     def has_current_model(self) -> bool:
         """Returns whether `model.keras` exists and was made with the newest checkpoint."""
@@ -393,9 +396,6 @@ def opened_runs(runs: Runs, task: Task = TRANSLATION) -> list[Run]:
     names = [runs] if isinstance(runs, Run | str | Path) else runs
     opened = [run if isinstance(run, Run) else Run.open(run) for run in names]
     for run in opened:
-        if (own := run.recipe.task) is not task:
-            raise UserError(
-                f"this needs a run of the task {task.name}. Received: {run.directory}, of the task "
-                f"{own.name}. What it can do: {run.command(own.commands[0])}"
-            )
+        own, use = run.recipe.task, run.command(run.recipe.task.commands[0])
+        run.require(own is task, f"only a {task.name} can do this; this run can {use}")
     return opened

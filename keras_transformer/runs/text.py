@@ -53,7 +53,7 @@ class RunText:
         return Corpora(parts)
 
     def _texts(self, split: Split, documents: Documents) -> Corpora:
-        data, part = self.recipe.data, slice(None)
+        data, part = self.recipe.data, None
         if data.held_out:
             last = -data.held_out.validation
             part = slice(last) if split == "train" else slice(last, None)

@@ -202,8 +202,9 @@ def new_trainer(
         size,
         pad_id=PAD_ID,
         dtype=settings.dtype_policy,
-        **recipe.model_arguments,
         **({} if recipe.tokenizer.joint else {"target_vocabulary_size": size}),
+        **({"max_length": recipe.data.max_length} if recipe.data.documents else {}),
+        **recipe.model.overrides,
     )
     loss = MaskedCrossentropy(settings.label_smoothing, model.pad_id, reduction="sum")
     names = {"logits_mebibytes", "r_drop", "simcut", "simcut_rate", "gradient_checkpointing"}

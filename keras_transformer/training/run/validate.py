@@ -9,7 +9,7 @@ from keras_transformer.data.batch_plan import Batch
 from keras_transformer.decoding.options import SamplingOptions, SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.evaluation.run_evaluation import bleu
-from keras_transformer.recipe.settings import LANGUAGE_MODEL, TRANSLATION
+from keras_transformer.recipe.settings import LANGUAGE_MODEL, TRANSLATION, Task
 from keras_transformer.runs.run import Run
 from keras_transformer.training.fit_loop import evaluation_of
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
@@ -113,4 +113,4 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-VALIDATIONS = {TRANSLATION: TranslationValidation, LANGUAGE_MODEL: TextValidation}
+VALIDATIONS: dict[Task, Any] = {TRANSLATION: TranslationValidation, LANGUAGE_MODEL: TextValidation}

@@ -1,5 +1,7 @@
 """A language model by recipe: from a text of one side to sampled text."""
 
+import shutil
+
 import keras
 import numpy as np
 import pytest
@@ -149,10 +151,11 @@ def test_validation_has_nats_perplexity_and_samples(run):
 
 
 def test_resume_continues_bit_for_bit(run, folder):
-    train(part := Run.create(folder / "part", recipe_of(folder, training={"steps": 2})))
+    part = Run.open(shutil.copytree(run.directory, folder / "part"))
+    part.model_path.unlink()
+    shutil.rmtree(part.checkpoints()[-1])
     train(Run.resume(part.directory, recipe_of(folder)), resume=True)
-    weights = [open_model(x).get_weights() for x in (part, run)]
-    assert_same_arrays(*weights)
+    assert_same_arrays(*(open_model(x).get_weights() for x in (part, run)))
 
 
 def test_a_longer_text_goes_on_from_its_last_half(run):
@@ -182,8 +185,10 @@ def test_a_longer_text_goes_on_from_its_last_half(run):
 
 
 def test_fine_tuning_begins_with_the_weights_and_the_tokenizer(run, folder):
-    training, data = {"initial_run": run.directory}, {"documents": "paragraphs"}
-    recipe = recipe_of(folder, training=training, data=data)
+    text = {"source": "text.txt"}
+    data = {"documents": "paragraphs", "held_out": None, "validation": text}
+    data["train"] = [text | {"weight": 0.5}, text]
+    recipe = recipe_of(folder, training={"initial_run": run.directory}, data=data)
     trainer, tokenizer, *_ = prepare(Run.create(folder / "tuned", recipe), False, ONE_DEVICE)
     assert tokenizer.fingerprint == run.tokenizer().fingerprint
     assert_same_arrays(trainer.model.get_weights(), open_model(run).get_weights())
@@ -211,14 +216,17 @@ def test_commands(run):
 def test_commands_for_translators_refuse_the_run(command, run):
     name, *options = command.split()
     message = fails(name, run.directory, *options)
-    assert message.startswith("this needs a run of the task translation. Received: ")
-    assert message.endswith(f"generate {run.directory}")
+    use = f"keras-transformer generate {run.directory}"
+    received = f"Received: model.architecture=language_model of {run.directory}"
+    assert message == f"only a translation model can do this; this run can {use}. {received}"
 
 
 def test_python_refuses_the_run_too_and_a_translator_is_no_language_model(run, folder):
-    with pytest.raises(UserError, match="of the task language model. What it can do: .* generate"):
+    with pytest.raises(UserError, match="only a translation model .* generate"):
         open_translator(run)
-    with pytest.raises(UserError, match="needs a run of the task language model"):
+    with pytest.raises(
+        UserError, match="only a language model can do this; this run can .* translate"
+    ):
         Generator.from_run("tatoeba_en_de")
 
 
