@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from keras_transformer.errors import UserError
 
 if TYPE_CHECKING:
-    from keras_transformer.models.seq2seq import Seq2Seq
+    from keras_transformer.models.token_predictor import TokenPredictor
 
-Class = TypeVar("Class", bound="type[Seq2Seq]")
+Class = TypeVar("Class", bound="type[TokenPredictor]")
 
 # The classes by the value of `model.architecture`. `keras_transformer.models` registers its own.
-ARCHITECTURES: dict[str, type["Seq2Seq"]] = {}
+ARCHITECTURES: dict[str, type["TokenPredictor"]] = {}
 
 
 def register_architecture(

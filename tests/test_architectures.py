@@ -12,7 +12,7 @@ from keras_transformer.architectures import (
     run_program,
 )
 from keras_transformer.errors import UserError
-from keras_transformer.models import LanguageModel, Seq2Seq, Transformer
+from keras_transformer.models import MaskedLanguageModel, Seq2Seq, Transformer
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_a_class_without_a_file_is_refused(registered):
         program_of("own")
 
 
-@pytest.mark.parametrize("wrong", [LanguageModel, Seq2Seq, str, lambda **_: None])
+@pytest.mark.parametrize("wrong", [MaskedLanguageModel, Seq2Seq, str, lambda **_: None])
 def test_a_class_that_recipes_cannot_train_is_refused_when_it_is_registered(registered, wrong):
     with pytest.raises(TypeError, match="a subclass of Seq2Seq that defines `init_cache` and `st"):
         register_architecture("own", presets={"base": {}})(wrong)

@@ -10,7 +10,7 @@ import click
 
 from keras_transformer.cli.parameters import run_argument
 from keras_transformer.errors import UserError
-from keras_transformer.runs.run import Run
+from keras_transformer.runs.run import opened_runs
 
 
 @click.command("conformance")
@@ -46,7 +46,7 @@ def conformance_command(run: Path, imports: Sequence[str]) -> None:
     from keras_transformer.runs.loading import load_model
     from keras_transformer.translation.open_run import open_model
 
-    model = load_model(run) if run.suffix == ".keras" else open_model(Run.open(run))
+    model = load_model(run) if run.suffix == ".keras" else open_model(opened_runs(run)[0])
     result = conformance(model, imports=imports)
     click.echo(result)
     if not result.conforms:

@@ -34,7 +34,7 @@ from keras_transformer.evaluation.run_evaluation import (
     read_translations,
     run_evaluator,
 )
-from keras_transformer.runs.run import Run
+from keras_transformer.runs.run import Run, opened_runs
 from keras_transformer.translation.base_translator import STREAMED_LINES
 
 # The exit status of a command whose limit is not met.
@@ -146,7 +146,7 @@ def evaluate_command(run: Path, given: EvaluateOptions, search: Given) -> None:
     """
     terminal.check_other_file(given.output, *given.files or ())
     with _results_file(given.json_, given.output, *given.files or ()) as write:
-        opened, split, files = Run.open(run), given.split or "test", given.files
+        (opened,), split, files = opened_runs(run), given.split or "test", given.files
         options = checked(opened.recipe.evaluation.search_options, **search)
         evaluator = run_evaluator(opened, split, files, **given.settings(opened))
         text = files[0] if files else f"the {split} text {opened.text.files(split)[0]}"
@@ -198,7 +198,7 @@ def compare_command(translations: Path, baseline: Path, given: CompareOptions) -
         if given.files:
             evaluator = Evaluator.from_files(*given.files[::-1], **given.settings())
         else:
-            run = Run.open(baseline if translations.is_file() else translations)
+            (run,) = opened_runs(baseline if translations.is_file() else translations)
             evaluator = run_evaluator(run, split, **given.settings(run))
         lines, other = (read_translations(path, evaluator, split) for path in sides)
         text = [*map(str, given.files)] if given.files else split
@@ -318,7 +318,7 @@ def score_command(run: Path, source: Path, target: Path, options: ScoreOptions) 
     pairs = list(read_parallel(source, target))
     if not pairs:
         raise UserError(f"{source} and {target} contain no sentence pairs")
-    opened = Run.open(run)
+    (opened,) = opened_runs(run)
     model = open_model(opened, options.checkpoint, for_inference=True)
     scorer = Scorer(model, opened.tokenizer(), options.batch_tokens)
     log_probability, tokens = 0.0, 0

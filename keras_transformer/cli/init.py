@@ -19,7 +19,7 @@ from keras_transformer.data.languages import LanguageCode, language_of
 from keras_transformer.data.parallel_text import columns_and_rows, read_parallel
 from keras_transformer.errors import UserError
 from keras_transformer.recipe.new_recipe import Text, choose_settings
-from keras_transformer.runs.run import Run
+from keras_transformer.runs.run import opened_runs
 
 
 class InitOptions(parameters.Options):
@@ -70,7 +70,7 @@ def init_command(source: Path, target: Path | None, options: InitOptions) -> Non
             is_wrong_language = language_test(languages)
         pairs = read_parallel(source, target, languages)
         report = examine(pairs, is_wrong_language=is_wrong_language)
-        run = Run.open(options.from_) if options.from_ else None
+        run = opened_runs(options.from_)[0] if options.from_ else None
         recipe = choose_settings(report, run.tokenizer() if run else None)
         initial = (str(options.from_), run.recipe) if run else None
         file.write(recipe.to_yaml(name, text, initial))

@@ -11,7 +11,7 @@ from keras_transformer.cli import parameters
 from keras_transformer.cli.parameters import Given, checked
 from keras_transformer.errors import UserError
 from keras_transformer.formats.engines import open_translator
-from keras_transformer.runs.run import Run
+from keras_transformer.runs.run import opened_runs
 
 
 class AttentionOptions(parameters.CheckpointOptions):
@@ -59,7 +59,7 @@ def attention_command(run: Path, sentence: str, options: AttentionOptions) -> No
     if suffix == ".png":
         pages.check_png()
     with output_path(output) as partial:
-        translator = checked(open_translator, Run.open(run), checkpoint=options.checkpoint)
+        translator = checked(open_translator, run, checkpoint=options.checkpoint)
         example = translation_attention(translator, sentence, options.target)
         is_page = suffix == ".html"
         text = pages.attention_page(example) if is_page else pages.attention_svg(example, **shown)
@@ -90,7 +90,7 @@ def beam_command(run: Path, sentence: str, options: BeamOptions, search: Given) 
     keras-transformer beam runs/quickstart "twenty-six"
     keras-transformer beam runs/multi30k_en_de "A man sleeps." --beam-size 8 --output beam8.html
     """
-    opened = Run.open(run)
+    (opened,) = opened_runs(run)
     found = checked(opened.recipe.evaluation.search_options, **search)
     with output_file(options.output) as file:
         from keras_transformer.translation.beam_tree import beam_page
@@ -124,7 +124,7 @@ def report_command(run: Path, other: Path | None, output: Path) -> None:
     """
     from keras_transformer.visualization.report import run_report
 
-    runs = [Run.open(folder) for folder in (run, other) if folder is not None]
+    runs = opened_runs([folder for folder in (run, other) if folder is not None])
     with output_file(output) as file:
         file.write(run_report(*runs))
     click.echo(str(output))

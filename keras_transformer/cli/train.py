@@ -85,7 +85,7 @@ def train_command(recipe: str, options: TrainOptions) -> None:
         click.echo(f"\nStopped; {kept}. Continue with: {program} {shlex.join(words)}", err=True)
         raise
     if distribution.is_chief:
-        for name in ("translate", "evaluate", "info"):
+        for name in loaded.task.commands:
             click.echo(f"next: {program} {shlex.join([name, str(directory)])}")
 
 

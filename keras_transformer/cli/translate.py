@@ -19,7 +19,7 @@ from keras_transformer.data.text_files import available_chunks, read_lines
 from keras_transformer.decoding.options import DecodingOptions, SamplingOptions, SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.formats.engines import open_translator
-from keras_transformer.runs.run import Run
+from keras_transformer.runs.run import opened_runs
 from keras_transformer.translation.base_translator import STREAMED_LINES
 from keras_transformer.translation.target_constraints import ConstraintError
 
@@ -132,7 +132,7 @@ def translate_command(
     drawn = _sampling(options, sampling, search)
     constraints = (options.prefix, options.required, options.forbidden)
     _check_files(options, file, *constraints)
-    runs = [Run.open(path) for path in (run, *options.ensemble)]
+    runs = opened_runs([run, *options.ensemble])
     recipe = runs[0].recipe
     found = checked(SearchOptions if drawn else recipe.evaluation.search_options, **search)
     if document := _document(options, file, search):

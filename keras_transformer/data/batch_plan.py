@@ -16,7 +16,7 @@ from keras_transformer.data.token_store import SIDES, Sentences, TokenStore
 from keras_transformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from keras_transformer.errors import UserError, check_sizes
 
-Batch = tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]
+Batch = tuple[Any, np.ndarray, np.ndarray]
 
 _EVENNESS = 0.1  # of the progress of buckets, beside that of corpora
 # A sentence gets room for the growth of its pieces that this fraction of sentences does not exceed,
@@ -82,7 +82,8 @@ class BatchPlan:
             `seed`. Sentences are then padded to lengths with room for more pieces. A sentence whose
             new pieces do not fit stays as it is. Defaults to none.
         packing: Whether each row of a batch has several pairs, of one corpus. All batches then have
-            one shape. The rows of the pairs depend only on the seed. Defaults to False.
+            one shape. The rows of the pairs depend only on the seed. Defaults to False. The texts
+            of a language model are always packed.
 
     Raises:
         UserError: If the longest sentence does not fit into a batch.
@@ -115,8 +116,9 @@ class BatchPlan:
         self.samplers = samplers
         self._text = functools.lru_cache(accumulation_steps + 1)(self._read)
         self._tokens = functools.lru_cache(_COUNTS)(self._count)
-        room = [pieces + 1 for pieces in self._room()]
+        room, packing = [x + store.are_pairs for x in self._room()], packing or not store.are_pairs
         self._packed = Packing.of(room, store.corpora, length_multiple, seed) if packing else None
+        self._shares_rows = any(len(x) > 1 for x in (self._packed.members if self._packed else ()))
         self._ends = np.cumsum(self._packed.corpora if self._packed else store.corpora)
         if self._packed:
             widths, bucket_of_pair = [self._packed.width], np.zeros(self._ends[-1], np.int32)
@@ -176,6 +178,9 @@ class BatchPlan:
 
         With packing, `inputs` also contains `source_segments` and `target_segments`, int32 of the
         same shapes. The pairs of a row have the segments 1, 2, ..., and padding has 0.
+
+        For a language model, `inputs` are the ids (B, T), in which each text begins with bos. If a
+        row of the plan has several texts, they are a dict of `token_ids` and `token_segments`.
         """
         shape, text, pairs, rows = self._text(step, micro)
         begin, end, parts = self.shard
@@ -222,12 +227,16 @@ class BatchPlan:
     ) -> Batch:
         """Returns the batch of `pairs`, each in its row of `rows`, which are in ascending order."""
         size = shape.batch_size
-        source_ids, _, of_source = _frame(text, "source", pairs, rows, (size, shape.source_length))
         labels, begins, of_target = _frame(text, "target", pairs, rows, (size, shape.target_length))
         target_ids = np.full_like(labels, PAD_ID)
-        target_ids[:, 1:] = np.where(labels == EOS_ID, PAD_ID, labels)[:, :-1]
+        target_ids[:, 1:] = labels[:, :-1]
         target_ids[rows, begins] = BOS_ID
+        target_ids[labels == PAD_ID] = PAD_ID
         sample_weight = (labels != PAD_ID) * np.float32(weight)
+        if not text.are_pairs:
+            packed = {"token_ids": target_ids, "token_segments": of_target}
+            return packed if self._shares_rows else target_ids, labels, sample_weight
+        source_ids, _, of_source = _frame(text, "source", pairs, rows, (size, shape.source_length))
         inputs = {"source_ids": source_ids, "target_ids": target_ids}
         if self._packed:
             inputs |= {"source_segments": of_source, "target_segments": of_target}
@@ -245,7 +254,7 @@ class BatchPlan:
 
         This is at most the number of pieces of the longest sentence.
         """
-        lengths = [self.store.lengths(side) for side in SIDES]
+        lengths = [self.store.lengths(side) for side in self.store.sides]
         if not self.samplers:
             return lengths
         some = np.unique(np.linspace(0, len(self.store) - 1, _SAMPLE, dtype=np.int64))
@@ -256,7 +265,8 @@ class BatchPlan:
 
     def _count(self, step: int) -> int:
         texts = [self._text(step, micro)[1:3] for micro in range(self.accumulation_steps)]
-        return sum(int(text.lengths("target", x).sum()) + len(x) for text, x in texts)
+        eos = self.store.are_pairs
+        return sum(int(text.lengths("target", x).sum()) + eos * len(x) for text, x in texts)
 
     def _wider(self, bucket: int) -> int:
         """Returns the next wider bucket into which all pairs of `bucket` fit."""
@@ -396,7 +406,8 @@ def _frame(
     each pair begins, and the segment of each token.
     """
     ids, marks = np.full(shape, PAD_ID, np.int32), np.zeros(shape, np.int32)
-    lengths, has_eos = text.lengths(side, pairs), side == "target" or text.source_eos
+    lengths = text.lengths(side, pairs)
+    has_eos = text.are_pairs and (side == "target" or text.source_eos)
     ends = np.cumsum(lengths + has_eos)
     begins = ends - lengths - has_eos
     begins = begins - begins[np.searchsorted(rows, rows)]  # from that of the row's first pair

@@ -43,7 +43,7 @@ def row_width(lengths: np.ndarray, multiple: int) -> np.ndarray:
 
 
 class Packing(NamedTuple):
-    """Pairs of one corpus in each row."""
+    """Pairs, or texts of a language model, of one corpus in each row."""
 
     members: list[np.ndarray]  # the pairs of each row
     corpora: list[int]  # the number of rows of each corpus
@@ -61,7 +61,8 @@ class Packing(NamedTuple):
             members += [begin + row for row in rows]
             counts.append(len(rows))
             begin += size
-        return cls(members, counts, (int(width[0]), int(width[1])), both)
+        source, target = map(int, (0, *width)[-2:])
+        return cls(members, counts, (source, target), both)
 
     def pairs(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns the pairs of rows, the place of each one's row, and the pieces it may have."""

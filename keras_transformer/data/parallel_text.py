@@ -26,6 +26,7 @@ from keras_transformer.data.text_files import (
 )
 
 Languages = tuple[str | None, str | None]
+SIDES = ("source", "target")
 # The cells of a row by the name of their column.
 Row = dict[str, Any]
 
@@ -106,11 +107,15 @@ class Rows:
 
 @dataclass
 class Corpora:
-    """The pairs of several corpora, one after the other. A `TokenStore` knows where each ends."""
+    """The pairs of several corpora, one after the other. A `TokenStore` knows where each ends.
 
-    parts: Sequence[Iterable[Pair]]
+    With the side "target" alone, the parts have the texts of a language model (see `Texts`).
+    """
 
-    def __iter__(self) -> Iterator[Pair]:
+    parts: Sequence[Iterable[Any]]
+    sides: Sequence[str] = SIDES
+
+    def __iter__(self) -> Iterator[Any]:
         return itertools.chain.from_iterable(self.parts)
 
 

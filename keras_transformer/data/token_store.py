@@ -14,25 +14,27 @@ import numpy as np
 
 from keras_transformer._files import atomic_write, read_json, sha256_of
 from keras_transformer._progress import Bar
-from keras_transformer.data.parallel_text import Corpora
+from keras_transformer.data.parallel_text import SIDES, Corpora
 from keras_transformer.data.text_files import Pair
-from keras_transformer.data.tokenizer import DEFAULT_FRAMES, Tokenizer
+from keras_transformer.data.tokenizer import DEFAULT_FRAMES, EOS_ID, Tokenizer
 from keras_transformer.errors import UserError
 
-SIDES = ("source", "target")
-
 _SUMMARY = "meta.json"
-_FILES = [f"{side}.{kind}" for side in SIDES for kind in ("ids", "offsets")]
 _CHUNK = 8_192  # number of pairs that are encoded together; limits the memory that `build` needs
 
 
 class Sentences:
-    """The pieces of sentence pairs. `ids` has those of all sentences of a side, in a row."""
+    """The pieces of sentence pairs. `ids` has those of all sentences of a side, in a row.
+
+    The texts of a language model have the side "target" alone. Where a document ends, the last of
+    the pieces is eos.
+    """
 
     def __init__(
         self, offsets: dict[str, np.ndarray], ids: dict[str, np.ndarray], source_eos: bool
     ) -> None:
         self._offsets, self._ids, self.source_eos = offsets, ids, source_eos
+        self.sides, self.are_pairs = tuple(offsets), len(offsets) > 1
 
     @classmethod
     def from_rows(cls, rows: Mapping[str, list[list[int]]], source_eos: bool) -> "Sentences":
@@ -94,7 +96,8 @@ class TokenStore(Sentences):
         self.corpora: list[int] = summary.get("corpora", [summary["pairs"]])
 
         def mapped(kind: str, dtype: str) -> dict[str, np.ndarray]:
-            paths = {side: self.directory / f"{side}.{kind}" for side in SIDES}
+            sides = summary.get("sides", SIDES)
+            paths = {side: self.directory / f"{side}.{kind}" for side in sides}
             return {x: np.asarray(np.memmap(path, dtype, "r")) for x, path in paths.items()}
 
         offsets, ids = mapped("offsets", "<i8"), mapped("ids", summary["dtype"])
@@ -114,7 +117,8 @@ class TokenStore(Sentences):
 
         Drops and counts pairs in which a sentence is empty or too long. The required memory does
         not depend on the size of the text. A store of another text, tokenizer or maximum length is
-        replaced when the new store is complete.
+        replaced when the new store is complete. Long texts of a language model are not dropped, but
+        cut after each `max_length` pieces.
 
         Args:
             directory: Folder of the store.
@@ -135,7 +139,7 @@ class TokenStore(Sentences):
             raise UserError(f"{directory} is neither empty nor a token store")
         if store is not None or fingerprint is not None:
             digest = _digest(tokenizer, max_length)
-            for _ in _chunks(_parts(pairs), digest):
+            for _ in _chunks(_corpora(pairs).parts, digest):
                 pass
             found = digest.hexdigest()
             if fingerprint not in (None, found):
@@ -147,12 +151,12 @@ class TokenStore(Sentences):
                 return store
         with atomic_write(directory) as partial:
             partial.mkdir()
-            _write(partial, pairs, tokenizer, max_length, progress)
+            _write(partial, _corpora(pairs), tokenizer, max_length, progress)
             shutil.rmtree(directory, ignore_errors=True)
         return cls(directory)
 
     def __len__(self) -> int:
-        return len(self._offsets["source"]) - 1
+        return len(self._offsets["target"]) - 1
 
     def pair(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the source and target pieces of one pair: uint16 or uint32 (length,)."""
@@ -162,7 +166,8 @@ class TokenStore(Sentences):
     @property
     def report(self) -> str:
         """One line of text with the number of kept pairs, and of dropped pairs for each reason."""
-        kept, dropped = f"{len(self):,} pairs kept", sum(self.dropped.values())
+        what, dropped = "pairs" if self.are_pairs else "texts", sum(self.dropped.values())
+        kept = f"{len(self):,} {what} kept"
         if len(self.corpora) > 1:
             kept += f" ({' + '.join(f'{count:,}' for count in self.corpora)})"
         return f"{kept}, {dropped:,} dropped: {list_reasons(self.dropped)}" if dropped else kept
@@ -175,7 +180,8 @@ def _read_summary(directory: Path) -> dict[str, Any]:
         raise UserError(f"{directory} is not a token store: it has no {name}")
     try:
         summary = read_json(directory / name)
-        for name, digest in {file: summary["sha256"][file] for file in _FILES}.items():
+        names = _files(summary.get("sides", SIDES))
+        for name, digest in {file: summary["sha256"][file] for file in names}.items():
             if sha256_of(directory / name) != digest:
                 raise ValueError("the SHA-256 is wrong")
     except (KeyError, OSError, TypeError, ValueError):
@@ -186,22 +192,23 @@ def _read_summary(directory: Path) -> dict[str, Any]:
 
 
 def _write(
-    directory: Path, pairs: Iterable[Pair], tokenizer: Tokenizer, max_length: int, progress: bool
+    directory: Path, corpora: Corpora, tokenizer: Tokenizer, max_length: int, progress: bool
 ) -> None:
     digest = _digest(tokenizer, max_length)
     largest = max(tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size)
     dtype = np.dtype("<u4" if largest > 2**16 else "<u2")
     dropped: Counter[str] = Counter()
-    parts, ends = _parts(pairs), dict.fromkeys(SIDES, 0)
-    counts = [0] * len(parts)
+    parts, sides, names = corpora.parts, corpora.sides, _files(corpora.sides)
+    ends, counts = dict.fromkeys(sides, 0), [0] * len(parts)
+    encode = _encode if sides == SIDES else _Cutter()
     with ExitStack() as stack:
-        files = {name: stack.enter_context((directory / name).open("wb")) for name in _FILES}
+        files = {name: stack.enter_context((directory / name).open("wb")) for name in names}
         bar = stack.enter_context(Bar("encoding", unit=" pairs", disable=not progress))
-        for side in SIDES:
+        for side in sides:
             files[f"{side}.offsets"].write(np.zeros(1, "<i8").data)
         for corpus, chunk in _chunks(parts, digest):
-            kept = _encode(chunk, tokenizer, max_length, dropped)
-            for side, sentences in zip(SIDES, zip(*kept, strict=True), strict=False):
+            kept = encode(chunk, tokenizer, max_length, dropped)
+            for side, sentences in zip(sides, zip(*kept, strict=True), strict=False):
                 lengths = np.fromiter(map(len, sentences), "<i8", len(sentences))
                 ids = np.fromiter(itertools.chain.from_iterable(sentences), dtype, lengths.sum())
                 files[f"{side}.ids"].write(ids.data)
@@ -217,8 +224,8 @@ def _write(
         )
     summary: dict[str, Any] = {"pairs": sum(counts), "corpora": counts, "dtype": dtype.str}
     summary |= {"fingerprint": digest.hexdigest(), "dropped": dropped}
-    summary |= {"source_eos": tokenizer.source_eos}
-    summary |= {"sha256": {x: sha256_of(directory / x) for x in _FILES}}
+    summary |= {"source_eos": tokenizer.source_eos, "sides": sides}
+    summary |= {"sha256": {x: sha256_of(directory / x) for x in names}}
     (directory / _SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 
 
@@ -246,6 +253,29 @@ def _encode(
     return kept
 
 
+class _Cutter:
+    """Cuts the texts of a language model, and adds eos where a document ends."""
+
+    def __init__(self) -> None:
+        self._rest: list[int] = []  # the beginning of a document that goes on in the next chunk
+
+    def __call__(
+        self, chunk: list[Any], tokenizer: Tokenizer, max_length: int, dropped: Counter[str]
+    ) -> list[tuple[list[int]]]:
+        """Returns the ids of texts of at most `max_length` pieces. Counts empty documents."""
+        texts, kept = [text for (text,) in chunk], []
+        for text, ids in zip(texts, tokenizer.encode_target(texts), strict=True):
+            pieces, goes_on = [*self._rest, *ids], text.endswith("\n")
+            if not (pieces or goes_on):
+                dropped["no text"] += 1
+                continue
+            pieces += [] if goes_on else [EOS_ID]
+            end = len(pieces) - len(pieces) % max_length if goes_on else len(pieces)
+            kept += [(pieces[x : min(x + max_length, end)],) for x in range(0, end, max_length)]
+            self._rest = pieces[end:]
+        return kept
+
+
 def list_reasons(dropped: dict[str, int]) -> str:
     """Returns the numbers of dropped pairs, by reason, as text."""
     return ", ".join(f"{count:,} with {reason}" for reason, count in dropped.items())
@@ -257,17 +287,21 @@ def _digest(tokenizer: Tokenizer, max_length: int) -> "hashlib._Hash":
     return hashlib.sha256(f"{tokenizer.fingerprint} {max_length}{frames}\n".encode())
 
 
-def _parts(pairs: Iterable[Pair]) -> Sequence[Iterable[Pair]]:
-    return pairs.parts if isinstance(pairs, Corpora) else [pairs]
+def _corpora(pairs: Iterable[Pair]) -> Corpora:
+    return pairs if isinstance(pairs, Corpora) else Corpora([pairs])
+
+
+def _files(sides: Sequence[str]) -> list[str]:
+    return [f"{side}.{kind}" for side in sides for kind in ("ids", "offsets")]
 
 
 def _chunks(
-    parts: Sequence[Iterable[Pair]], digest: "hashlib._Hash"
-) -> Iterator[tuple[int, list[Pair]]]:
+    parts: Sequence[Iterable[Any]], digest: "hashlib._Hash"
+) -> Iterator[tuple[int, list[Any]]]:
     """Yields the number of a corpus and a list of its pairs, and adds them to `digest`."""
     for corpus, part in enumerate(parts):
         digest.update(b"\0\n" * (corpus > 0))
         iterator = iter(part)
         while chunk := list(itertools.islice(iterator, _CHUNK)):
-            digest.update("".join(f"{source}\n{target}\n" for source, target in chunk).encode())
+            digest.update("".join(f"{text}\n" for item in chunk for text in item).encode())
             yield corpus, chunk

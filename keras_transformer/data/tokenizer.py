@@ -118,6 +118,7 @@ class Tokenizer:
         normalization: str = "nmt_nfkc",
         target_normalization: str | None = None,
         tags: Iterable[str] = (),
+        keep_spaces: bool = False,
     ) -> "Tokenizer":
         """Trains a tokenizer on parallel text, or on text of one language.
 
@@ -139,6 +140,8 @@ class Tokenizer:
                 space at an end or after a space. Defaults to None, which means `normalization`.
             tags: Words at the beginning of sources, each of which becomes one piece. Defaults to
                 none.
+            keep_spaces: Whether all spaces and line ends come back from the ids, as a language
+                model needs it. The line end is then a piece. Defaults to False.
 
         Raises:
             UserError: If the text is empty, or SentencePiece cannot train on it.
@@ -158,6 +161,9 @@ class Tokenizer:
             return cls(
                 source_model, train_model((target for _, target in pairs), rules[1], **options)
             )
+        if keep_spaces:
+            options |= {"add_dummy_prefix": False, "remove_extra_whitespaces": False}
+            symbols = {"user_defined_symbols": ["\n"]}
         options |= symbols
         if rules[0] == rules[1]:
             lines = (line for x in pairs for line in ((x,) if isinstance(x, str) else x))

@@ -13,7 +13,7 @@ from keras_transformer.errors import UserError
 from keras_transformer.evaluation.evaluator import Evaluator, MetricName, Score
 from keras_transformer.formats.engines import open_translator
 from keras_transformer.runs.checkpoints import checkpoint_step
-from keras_transformer.runs.run import Checkpoint, Run
+from keras_transformer.runs.run import Checkpoint, Run, opened_runs
 from keras_transformer.runs.text import Split
 
 
@@ -124,7 +124,7 @@ def read_translations(path: Path, evaluator: Evaluator, split: Split) -> Sequenc
     if path.is_file():
         lines = list(read_lines(path))
     else:
-        run = Run.open(path)
+        (run,) = opened_runs(path)
         run.model_place()  # raises an error without a model
         sources = [source for source, _ in run.text.pairs(split, tagged=False)]
         if sources != list(evaluator.sources or ()):

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.types import Ids, LayerMaker, Size, Tensor
+from keras_transformer.architectures import register_architecture
 from keras_transformer.errors import check_sizes
 from keras_transformer.layers import Decoder, Dropout, TokenEmbedding, padding_mask
 from keras_transformer.layers.attention.attention_patterns import new_attention_pattern
@@ -17,6 +18,20 @@ from keras_transformer.models.base import check_pad_id
 from keras_transformer.models.token_predictor import TokenPredictor
 
 
+@register_architecture(
+    "language_model",
+    presets={
+        # The sizes of nanoGPT (github.com/karpathy/nanoGPT) on a CPU, and those of GPT-2.
+        "tiny": {
+            **dict(num_layers=4, d_model=128, num_heads=4, d_ff=512, position_encoding="rotary"),
+            **dict(dropout_rate=0.0, attention_dropout_rate=0.0),
+        },
+        "base": {
+            **dict(num_layers=12, d_model=768, num_heads=12, d_ff=3072),
+            **dict(position_encoding="learned", dropout_rate=0.1, attention_dropout_rate=0.1),
+        },
+    },
+)
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class LanguageModel(TokenPredictor):
     """A decoder without encoder that predicts the next token of a text, as in GPT-2.
@@ -165,6 +180,13 @@ class LanguageModel(TokenPredictor):
         self.states = states
         self.packed_states_of = hidden_states if decoder.takes("attention_mask") else None
         self.project = lambda states: embedding(states, reverse=True)
+
+    @property
+    def source_embedding(self) -> TokenEmbedding:
+        """The embedding of prompts, which is that of all tokens."""
+        return self.embedding
+
+    target_embedding = source_embedding
 
     def output_weights(self) -> tuple[Any, Any]:
         """Returns the output matrix `(V, D)` and None, because there is no bias."""

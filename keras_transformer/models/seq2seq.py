@@ -1,6 +1,6 @@
 """The base class of the sequence-to-sequence models."""
 
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import keras
 from keras import ops
@@ -10,9 +10,6 @@ from keras_transformer.layers import TokenEmbedding, padding_mask
 from keras_transformer.layers.attention.cache import Cache, LimitedVocabulary
 from keras_transformer.models.base import check_pad_id
 from keras_transformer.models.token_predictor import TokenPredictor
-
-# Constructor arguments that come from the tokenizer and from other sections of a recipe.
-_FROM_ELSEWHERE = {"vocabulary_size", "target_vocabulary_size", "pad_id", "dtype"}
 
 
 class Seq2Seq(TokenPredictor):
@@ -24,26 +21,13 @@ class Seq2Seq(TokenPredictor):
     `models/protocol.py`), which call `embed_step` and `step_logits`. It also sets `states`, the
     symbolic output of the decoder before the projection to logits, and the `TokenEmbedding` layers
     `source_embedding` and `target_embedding`, of which the last computes the logits.
-    `register_architecture` makes the class known to recipes, and sets `architecture`, its name
-    there, and `presets`, the constructor arguments of published sizes.
     """
-
-    architecture: ClassVar[str]
-    presets: ClassVar[dict[str, dict[str, Any]]]
 
     @property
     def accepts_any_shape(self) -> bool:
         """Whether `Translator` may search without XLA as well as with XLA (see `Searchable`)."""
         # In half precision, XLA rounds differently: a translation would depend on those before it.
         return bool(self.compute_dtype == "float32")
-
-    @classmethod
-    def of_size(cls, preset: str, vocabulary_size: int, **changes: Any) -> Self:
-        """Creates a model with the `presets` of a published size and random weights.
-
-        `**changes` are constructor arguments, which replace those of the published size.
-        """
-        return cls(vocabulary_size, **{**cls.presets[preset], **changes})
 
     @classmethod
     def tiny(cls, vocabulary_size: int, **changes: Any) -> Self:
@@ -54,11 +38,6 @@ class Seq2Seq(TokenPredictor):
     def base(cls, vocabulary_size: int, **changes: Any) -> Self:
         """Creates a model of the base size of the paper, with random weights (see `of_size`)."""
         return cls.of_size("base", vocabulary_size, **changes)
-
-    @classmethod
-    def settings(cls) -> set[str]:
-        """Returns the constructor arguments that the section `model` of a recipe can set."""
-        return set(cls.argument_names()) - _FROM_ELSEWHERE
 
     def limit_vocabulary(self, cache: Cache, token_ids: Ids) -> Cache:
         """Limits `step` to some tokens (see `Searchable`)."""

@@ -1,7 +1,7 @@
 """The base class of the models that predict tokens, with the loss and metrics of tokens."""
 
 import warnings
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import keras
 import numpy as np
@@ -22,6 +22,8 @@ _TOKENS = ("source_ids", "target_ids", "token_ids", "labels")
 _SEGMENTS = {"source_segments", "target_segments", "token_segments"}
 # Patterns of attention that depend on the distance of two tokens alone.
 _PACKED_PATTERNS = {None, "full", "local"}
+# Constructor arguments that come from the tokenizer and from other sections of a recipe.
+_FROM_ELSEWHERE = {"vocabulary_size", "target_vocabulary_size", "pad_id", "dtype"}
 
 
 class TokenPredictor(ConfiguredModel):
@@ -31,11 +33,29 @@ class TokenPredictor(ConfiguredModel):
     `MaskedAccuracy()` and `Perplexity()`, with the `pad_id` of the model. If `fit` or `evaluate`
     gets no labels, the label of each token is the next one. `target_ids` are then bos, pieces and
     eos.
+
+    `register_architecture` makes a class known to recipes, and sets `architecture`, its name there,
+    and `presets`, the constructor arguments of published sizes.
     """
 
+    architecture: ClassVar[str]
+    presets: ClassVar[dict[str, dict[str, Any]]]
     pad_id: int
     packed_states_of: Any = None  # a function of the inputs of packed rows; None: there is none
     project: Any  # the function that returns the logits of hidden states
+
+    @classmethod
+    def of_size(cls, preset: str, vocabulary_size: int, **changes: Any) -> Self:
+        """Creates a model with the `presets` of a published size and random weights.
+
+        `**changes` are constructor arguments, which replace those of the published size.
+        """
+        return cls(vocabulary_size, **{**cls.presets[preset], **changes})
+
+    @classmethod
+    def settings(cls) -> set[str]:
+        """Returns the constructor arguments that the section `model` of a recipe can set."""
+        return set(cls.argument_names()) - _FROM_ELSEWHERE
 
     def call(self, inputs: Any, training: Any = None, mask: Any = None, **kwargs: Any) -> Any:
         if is_packed(self, inputs):

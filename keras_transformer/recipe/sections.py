@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from keras_transformer.data.languages import LanguageCode
+from keras_transformer.data.texts import Documents
 from keras_transformer.decoding.options import descriptions_on_one_line
 
 # The context of validation for the recipe of a run, which does not check the section `model`: its
@@ -151,9 +152,9 @@ class HeldOutCounts(Section):
     """
 
     validation: Size = 1_000
-    """Validation pairs."""
+    """Validation pairs. For a language model, the last documents of the text (lines of a file)."""
     test: Size = 1_000
-    """Test pairs."""
+    """Test pairs. A language model has no test text."""
 
 
 class Data(Section):
@@ -163,6 +164,9 @@ class Data(Section):
     """Code of BCP 47 or ISO 639, such as en, zh-Hant or deu."""
     target_language: LanguageCode = "de"
     """Code of BCP 47 or ISO 639, such as en, zh-Hant or deu."""
+    documents: Documents | None = None
+    """For a language model, whose text is the key source of each split: what a text is that the
+    model reads alone. One of lines, paragraphs (ended by an empty line) and files."""
     train: OneOrMore | None = None
     validation: TextPair | None = None
     test: TextPair | None = None
@@ -176,18 +180,22 @@ class Data(Section):
     """Train also from the target language to the source language, in the same model. A run with
     initial_run can then go on in one direction."""
     max_length: Length = 256
-    """Drop pairs in which a sentence has more pieces than this number."""
+    """Drop pairs in which a sentence has more pieces than this number. The rows of a language model
+    have this length; longer documents continue in another row."""
 
     @model_validator(mode="after")
     def _check(self, info: ValidationInfo) -> "Data":
-        forms = ({"train", "validation", "test"}, {"train", "held_out"}, {"generator"})
+        forms = [{"train", "validation", "test"}, {"train", "held_out"}, {"generator"}]
         given = {name for name in set.union(*forms) if getattr(self, name) is not None}
+        known = "train, validation and test, or files for train and held_out, or a generator"
+        if self.documents:
+            forms = [{"train", "validation"}, {"train", "held_out"}]
+            known = "train and validation, or for train and held_out"
         if not given and info.context == OF_RUN:
             return self  # An imported model has no text.
         if given not in forms:
             raise ValueError(
-                "give files for train, validation and test, or files for train and held_out, or a "
-                f"generator. Received: {', '.join(sorted(given)) or 'none of them'}"
+                f"give files for {known}. Received: {', '.join(sorted(given)) or 'none of them'}"
             )
         unused = (self.directory, self.download, self.filters)
         if self.generator is not None and unused != (None, None, Filters()):
@@ -245,7 +253,7 @@ class ModelSettings(Section):
     model_config = ConfigDict(extra="allow")
 
     architecture: str = "transformer"
-    """transformer, or a name that a program registers."""
+    """transformer, language_model (see `data.documents`), or a name that a program registers."""
     preset: str = "base"
     """Sizes of a published model, for the keys that are not given: tiny, base or big."""
     num_layers: Layers | None = None

@@ -43,6 +43,27 @@ class Evaluation(SearchOptions):
         return SearchOptions(**{**own, **changes})
 
 
+class Task(NamedTuple):
+    """What a recipe trains."""
+
+    name: str
+    commands: tuple[str, ...]  # that follow the training; the first uses the model
+
+
+TRANSLATION = Task("translation model", ("translate", "evaluate", "info"))
+LANGUAGE_MODEL = Task("language model", ("generate", "info"))
+# The keys that a language model does not use.
+_OF_PAIRS = {
+    "data": {"filters", "both_directions"},
+    "tokenizer": {"joint", "target_normalization"},
+    "training": {
+        *("length_multiple", "subword_regularization", "text_noise", "validation_bleu_sentences"),
+    },
+    "evaluation": Evaluation.model_fields.keys() - {"average_last"},
+    "text": {"target", "tag", "translated_by"},
+}
+
+
 class Recipe(Section):
     """Holds all settings of a run except the backend.
 
@@ -72,8 +93,15 @@ class Recipe(Section):
         kept, averaged = training.keep_checkpoints, self.evaluation.average_last
         decay, momentum = training.weight_decay, training.ema_momentum
         sampled, kind = training.subword_regularization is not None, tokenizer.model_type
-        optimizer = training.optimizer
+        architecture, optimizer = self.model.architecture, training.optimizer
+        unused = self._unused() if self.data.documents else []
         rules = (
+            (
+                (architecture == "language_model") != bool(self.data.documents),
+                "model.architecture: language_model and data.documents need each other",
+                f"{architecture} and documents={self.data.documents}",
+            ),
+            (bool(unused), "a language model does not use these keys", ", ".join(unused)),
             (
                 kept < averaged,
                 "training.keep_checkpoints must be at least evaluation.average_last",
@@ -105,6 +133,25 @@ class Recipe(Section):
                 raise ValueError(f"{rule}. Received: {received}")
         return self
 
+    def _unused(self) -> list[str]:
+        """Returns the keys of `_OF_PAIRS` that are not as by default."""
+        parts = [part for part in self if part[0] in _OF_PAIRS]
+        parts += [
+            ("text", x) for split in ("train", "validation") for x in self.data.corpora(split)
+        ]
+        changed = [(name, part.model_dump(exclude_defaults=True)) for name, part in parts]
+        return [f"{name}.{x}" for name, given in changed for x in given if x in _OF_PAIRS[name]]
+
+    @property
+    def task(self) -> Task:
+        """What the recipe trains."""
+        return LANGUAGE_MODEL if self.data.documents else TRANSLATION
+
+    @property
+    def length_multiple(self) -> int:
+        """Number of which lengths of batches are multiples: of a language model, their length."""
+        return self.data.max_length if self.data.documents else self.training.length_multiple
+
     @property
     def bleu_settings(self) -> dict[str, Any]:
         """The arguments `tokenize` and `lowercase` of `Evaluator`."""
@@ -114,6 +161,8 @@ class Recipe(Section):
     @property
     def longest_lengths(self) -> tuple[int, int]:
         """The lengths, with eos and padding, of the batch that needs most memory."""
+        if self.data.documents:
+            return 0, self.data.max_length
         multiple = self.training.length_multiple
         source = -(-(self.data.max_length + 1) // multiple) * multiple
         return source, -(-source // (2 * multiple)) * multiple

@@ -13,6 +13,7 @@ import h5py
 from keras_transformer._backend import installed_backends
 from keras_transformer._files import sha256_of
 from keras_transformer.architectures import command_line
+from keras_transformer.recipe.settings import TRANSLATION
 from keras_transformer.runs.base_model import completed
 from keras_transformer.runs.checkpoints import (
     ValidationHistory,
@@ -47,12 +48,12 @@ def run_info(directory: str | Path) -> dict[str, Any]:
         "recipe": recipe.name,
         "description": recipe.description,
         "source_language": recipe.data.source_language,
-        "target_language": recipe.data.target_language,
+        "target_language": recipe.data.target_language if recipe.task is TRANSLATION else None,
         "model": {"class": recipe.model.architecture, **recipe.model.sizes},
     }
     readers = (_parameters, _vocabulary, _backend, _training, _validation, _scores)
     info |= {read.__name__.lstrip("_"): known(read) for read in readers}
-    return {**info, "problems": problems, "next": _next_commands(info)}
+    return {**info, "problems": problems, "next": _next_commands(info, recipe.task.commands)}
 
 
 def _parameters(run: Run) -> int | None:
@@ -141,7 +142,7 @@ def _scores(run: Run) -> list[dict[str, Any]]:
     ]
 
 
-def _next_commands(info: dict[str, Any]) -> list[str]:
+def _next_commands(info: dict[str, Any], of_task: tuple[str, ...]) -> list[str]:
     run, training = shlex.quote(info["run"]), info["training"] or {}
     if info["vocabulary"] is None:
         return []
@@ -150,7 +151,9 @@ def _next_commands(info: dict[str, Any]) -> list[str]:
         backend = f" --backend {info['backend']}" if several else ""
         commands = [] if training.get("is_running") else [f"train {run} --resume{backend}"]
         if training.get("checkpoints"):
-            commands.append(f"translate {run} --checkpoint best")
+            commands.append(f"{of_task[0]} {run} --checkpoint best")
+    elif "evaluate" not in of_task:
+        commands = [f"{of_task[0]} {run}"]
     else:
         formats = (name for name, package in _EXPORTS.items() if find_spec(package))
         commands = [f"translate {run}", f"export {run} --format {next(formats, 'run')}"]

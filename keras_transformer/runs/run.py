@@ -26,7 +26,7 @@ from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.errors import UserError
 from keras_transformer.recipe.files import find_run, load_recipe
 from keras_transformer.recipe.sections import Corpus
-from keras_transformer.recipe.settings import Recipe, all_keys
+from keras_transformer.recipe.settings import TRANSLATION, Recipe, Task, all_keys
 from keras_transformer.runs.checkpoints import (
     CHECKPOINT_MEMBER,
     CHECKPOINT_MODEL,
@@ -202,11 +202,11 @@ class Run:
         """Opens the run from which this run takes its tokenizer, if the recipe names one.
 
         `role` is the key of the section `training`. Raises `UserError` if there is no such run, or
-        if its recipe has another `tokenizer`.
+        if its recipe has another task or another `tokenizer`.
         """
         if (name := getattr(self.recipe.training, role)) is None:
             return None
-        run = self._opened(name)
+        (run,) = opened_runs(self._opened(name), self.recipe.task)
         for key, (theirs, ours) in run.recipe.differences(self.recipe).items():
             if key.startswith("tokenizer."):
                 raise UserError(
@@ -366,11 +366,14 @@ class Run:
 
     def require_transformer(self, format: str) -> None:
         """Raises UserError if the recipe's model is not a Transformer, which `format` needs."""
-        if (architecture := self.recipe.model.architecture) != "transformer":
-            raise UserError(
-                f"{format} supports only the architecture transformer. "
-                f"Received: model.architecture={architecture} of {self.directory}"
-            )
+        is_transformer = self.recipe.model.architecture == "transformer"
+        self.require(is_transformer, f"{format} supports only the architecture transformer")
+
+    def require(self, holds: bool, rule: str) -> None:
+        """Raises UserError if a rule for the recipe's model does not hold."""
+        if not holds:
+            received = f"model.architecture={self.recipe.model.architecture} of {self.directory}"
+            raise UserError(f"{rule}. Received: {received}")
 
     def has_current_model(self) -> bool:
         """Returns whether `model.keras` exists and was made with the newest checkpoint."""
@@ -388,7 +391,11 @@ class Run:
 Runs = Run | str | Path | Sequence[Run | str | Path]
 
 
-def opened_runs(runs: Runs) -> list[Run]:
-    """Returns the `Run` of each run, run folder or name."""
+def opened_runs(runs: Runs, task: Task = TRANSLATION) -> list[Run]:
+    """Returns the `Run` of each run, run folder or name. Raises `UserError` for another task."""
     names = [runs] if isinstance(runs, Run | str | Path) else runs
-    return [run if isinstance(run, Run) else Run.open(run) for run in names]
+    opened = [run if isinstance(run, Run) else Run.open(run) for run in names]
+    for run in opened:
+        own, use = run.recipe.task, run.command(run.recipe.task.commands[0])
+        run.require(own is task, f"only a {task.name} can do this; this run can {use}")
+    return opened

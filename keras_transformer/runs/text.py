@@ -13,8 +13,9 @@ from typing import Literal
 from keras_transformer._files import atomic_write, read_json, write_json
 from keras_transformer.data.filters import filtered, language_test
 from keras_transformer.data.held_out import hold_out
-from keras_transformer.data.parallel_text import Corpora, read_parallel
+from keras_transformer.data.parallel_text import SIDES, Corpora, read_parallel
 from keras_transformer.data.text_files import COMPRESSED, Pair, download
+from keras_transformer.data.texts import Documents, Texts
 from keras_transformer.data.token_store import TokenStore, list_reasons
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.errors import UserError
@@ -38,9 +39,11 @@ class RunText:
 
         The tags of the recipe precede the sources, unless `tagged` is False. With
         `data.both_directions`, the pairs of each corpus for training follow once more, the sides
-        exchanged.
+        exchanged. For a language model, the result has the `Texts` of each corpus.
         """
         data = self.recipe.data
+        if data.documents:
+            return self._texts(split, data.documents)
         both = split == "train" and data.both_directions
         tags = [corpus.tag for corpus in data.corpora(split)] or [None]
         parts = []
@@ -48,6 +51,14 @@ class RunText:
             pairs = read_parallel(*self.files(split, number), self._languages)
             parts.append(_Sources(pairs, f"{tag} " if tag and tagged else "", both))
         return Corpora(parts)
+
+    def _texts(self, split: Split, documents: Documents) -> Corpora:
+        data, part = self.recipe.data, None
+        if data.held_out:
+            last = -data.held_out.validation
+            part = slice(last) if split == "train" else slice(last, None)
+        paths = (self.files_of_recipe(split, x)[0] for x in range(len(data.corpora(split))))
+        return Corpora([Texts(path, documents, part) for path in paths], SIDES[1:])
 
     @property
     def _languages(self) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from keras_transformer._backend.compile_function import compiling
@@ -10,8 +11,11 @@ from keras_transformer.capabilities import Capabilities
 from keras_transformer.decoding.decoding_loop import NO_ID
 from keras_transformer.decoding.options import SamplingOptions, SearchOptions
 from keras_transformer.errors import check_is_list
+from keras_transformer.recipe.settings import LANGUAGE_MODEL
+from keras_transformer.runs.run import Checkpoint, Run, opened_runs
 from keras_transformer.translation.hypothesis import Hypothesis
 from keras_transformer.translation.list_search import ListSearch
+from keras_transformer.translation.open_run import open_model
 
 # Maximum number of tokens of a continuation if the options have no `max_length`.
 DEFAULT_LENGTH = 50
@@ -39,15 +43,63 @@ class Generator:
             every continuation then has the maximum length.
         tokens_per_batch: Maximum number of prompt tokens of a batch, padding included and counted
             once per hypothesis.
+        bos_id: Id of the token before each prompt, with which the texts for training began.
+            Defaults to None, which means none.
     """
 
     def __init__(
-        self, model: Any, tokenizer: Any, eos_id: int | None = None, tokens_per_batch: int = 2048
+        self,
+        model: Any,
+        tokenizer: Any,
+        eos_id: int | None = None,
+        tokens_per_batch: int = 2048,
+        bos_id: int | None = None,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.tokens_per_batch = tokens_per_batch
+        self._begin = [] if bos_id is None else [bos_id]
         self._search = ListSearch(model, NO_ID, NO_ID if eos_id is None else eos_id, self._decode)
+
+    @classmethod
+    def from_run(cls, run: Run | str | Path, checkpoint: Checkpoint | None = None) -> "Generator":
+        """Opens the language model that a run has trained. For `checkpoint`, see `open_model`.
+
+        Example:
+
+        >>> Generator.from_run("runs/shakespeare").write(["ROMEO:"], length=200)
+        """
+        (opened,) = opened_runs(run, LANGUAGE_MODEL)
+        tokenizer = opened.tokenizer()
+        model = open_model(opened, checkpoint, for_inference=True, tokenizer=tokenizer)
+        return cls(model, tokenizer, tokenizer.eos_id, bos_id=tokenizer.bos_id)
+
+    def write(
+        self,
+        prompts: Sequence[str],
+        length: int,
+        options: SamplingOptions | None = None,
+        seed: int = 0,
+    ) -> list[str]:
+        """Returns a sample of a text that begins with each prompt, with `length` further tokens.
+
+        A text can be longer than `model.max_length`: the last half of what the model can read is
+        then the next prompt. `num_samples` and the lengths of `options` have no effect.
+        """
+        texts, added = self._encode(prompts), [list[int]() for _ in prompts]
+        options = (options or SamplingOptions()).replace(num_samples=1, min_length=1)
+        most, turn, going = self.model.max_length, 0, [*range(len(prompts))]
+        half = max(1, most // 2 - len(self._begin))
+        while going:
+            ids = [(self._begin + (texts[i] + added[i])[-half:])[-most:] for i in going]
+            room = most + 1 - max(map(len, ids))
+            found = self._continue(ids, options, room, (seed ^ (turn << 32), going))
+            for i, (hypothesis,) in zip(going, found, strict=True):
+                added[i] += hypothesis.ids[: length - len(added[i])]
+            ended = {i for i, (x,) in zip(going, found, strict=True) if len(x.ids) < room}
+            going = [i for i in going if i not in ended and len(added[i]) < length]
+            turn += 1
+        return [x + y for x, y in zip(prompts, self._decode(added), strict=True)]
 
     def generate(
         self,
@@ -77,34 +129,43 @@ class Generator:
                 and its longest continuation have more than `model.max_length` + 1 tokens. (The
                 model does not read the last token.)
         """
-        check_is_list(prompts=prompts)
         options = options or SamplingOptions()
         length = options.max_length or max(DEFAULT_LENGTH, options.min_length)
-        longest = self.model.max_length - length + 1
+        ids = [self._begin + x for x in self._encode(prompts, self.model.max_length - length + 1)]
+        with Bar("generating", compiling(), total=len(ids), disable=not progress) as bar:
+            return self._continue(ids, options, length, (seed, range(len(ids))), bar)
+
+    def _encode(self, prompts: Sequence[str], longest: float = math.inf) -> list[list[int]]:
+        check_is_list(prompts=prompts)
         ids = [list(self.tokenizer.encode(prompt)) for prompt in prompts]
         pad_id, size = self.model.pad_id, Capabilities.of(self.model).vocabulary_size or math.inf
+        begin, most = len(self._begin), self.model.max_length + 1
         for index, prompt in enumerate(ids):
             is_known = all(0 <= id < size and id != pad_id for id in prompt)
-            if not (1 <= len(prompt) <= longest and is_known):
+            if not (1 <= begin + len(prompt) <= longest and is_known):
                 raise ValueError(
-                    f"A prompt must have 1 to {longest:,} tokens: with its continuation, at most "
-                    f"{self.model.max_length + 1:,}. Its ids must be in the model's vocabulary, "
-                    f"from 0 to {size - 1}, without the id of padding, {pad_id}. (For a text with "
-                    "this id, create the model with pad_id=-1.) "
+                    f"A prompt must have {1 - begin} to {longest - begin:,} tokens: with its "
+                    f"continuation, at most {most - begin:,}. Its ids must be in the model's "
+                    f"vocabulary, from 0 to {size - 1}, without the id of padding, {pad_id}. (For "
+                    "a text with this id, create the model with pad_id=-1.) "
                     f"Received: prompt {index} with {len(prompt):,} tokens {prompt!r:.80}"
                 )
+        return ids
 
-        with Bar("generating", compiling(), total=len(ids), disable=not progress) as bar:
-            return self._search(
-                ids,
-                options,
-                limit=lambda _: length,
-                longest=longest,
-                tokens_per_batch=self.tokens_per_batch // options.num_beams,
-                advance=lambda indices: bar.update(len(indices)),
-                seed=seed,
-                sample_indices=range(len(ids)),
-            )
+    def _continue(
+        self, ids: list[list[int]], options: Any, length: int, numbers: Any, bar: Any = None
+    ) -> list[list[Hypothesis]]:
+        """Searches for continuations. `numbers` are the seed and the numbers of the prompts."""
+        return self._search(
+            ids,
+            options,
+            limit=lambda _: length,
+            longest=self.model.max_length - length + 1,
+            tokens_per_batch=self.tokens_per_batch // options.num_beams,
+            advance=lambda indices: bar and bar.update(len(indices)),
+            seed=numbers[0],
+            sample_indices=numbers[1],
+        )
 
     def _decode(self, pieces: list[list[int]]) -> list[str]:
         return [self.tokenizer.decode(ids) for ids in pieces]

@@ -122,7 +122,10 @@ BY_A_RUN = "translated_by: runs/a}"
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["model.architecture=rnn"], "one of transformer.* A program registers .*'rnn'"),
+        (
+            ["model.architecture=rnn"],
+            "one of language_model, transformer.* A program registers .*'rnn'",
+        ),
         (["model.kernel_size=5"], "only the keys .* num_layers.* Received: kernel_size"),
         (["model.preset=huge"], "presets tiny, base, big. Received: preset="),
         (["evaluation.average_last=6"], "at least evaluation.average_last. Received: 5 and 6"),

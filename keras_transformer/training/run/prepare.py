@@ -19,7 +19,7 @@ from keras_transformer.layers.saving import merged_weights
 from keras_transformer.models import ARCHITECTURES
 from keras_transformer.models.crossentropy import MaskedCrossentropy
 from keras_transformer.recipe.sections import Training
-from keras_transformer.recipe.settings import Recipe
+from keras_transformer.recipe.settings import LANGUAGE_MODEL, TRANSLATION, Recipe
 from keras_transformer.runs.checkpoints import checkpoint_step
 from keras_transformer.runs.run import Run
 from keras_transformer.runs.text import Split
@@ -56,7 +56,7 @@ def prepare(
     plan = _plan(run.recipe, training_text, tokenizer, distribution.shard)
     settings = run.recipe.training
     validation_batches = evaluation_batches(
-        validation_text, settings.tokens_per_batch, settings.length_multiple
+        validation_text, settings.tokens_per_batch, run.recipe.length_multiple
     )
     return trainer, tokenizer, plan, validation_batches
 
@@ -81,7 +81,7 @@ def _text(
             run.text.add_fingerprint(split, store.fingerprint)
             print(f"{split}: {store.report}")
         stores.append(store)
-    if is_chief and not run.word_forms_path.exists():
+    if is_chief and run.recipe.task is TRANSLATION and not run.word_forms_path.exists():
         sources = (source for source, _ in run.text.pairs("train", tagged=False))
         WordForms.learn(sources).save(run.word_forms_path)
     if is_chief and (resume or not run.checkpoints()):  # otherwise, `fit` raises an error
@@ -100,7 +100,7 @@ def _plan(recipe: Recipe, text: TokenStore, tokenizer: Tokenizer, shard: Shard) 
         settings.tokens_per_batch,
         seed=recipe.seed,
         accumulation_steps=settings.accumulation_steps,
-        length_multiple=settings.length_multiple,
+        length_multiple=recipe.length_multiple,
         shard=shard,
         weights=[corpus.weight for corpus in recipe.data.corpora("train")],
         samplers=samplers,
@@ -128,7 +128,8 @@ def _trained_tokenizer(run: Run) -> Tokenizer:
     print("Training the tokenizer.", file=sys.stderr)
     settings = run.recipe.tokenizer.model_dump()
     tags = {x.tag: None for x in run.recipe.data.corpora("train") if x.tag}
-    return Tokenizer.train(run.text.pairs("train", tagged=False), **settings, tags=tags)
+    settings |= {"tags": tags, "keep_spaces": run.recipe.task is LANGUAGE_MODEL}
+    return Tokenizer.train(run.text.pairs("train", tagged=False), **settings)
 
 
 def _checked_teacher(teacher: Run, tokenizer: Tokenizer, kept: str | None) -> str:
@@ -165,7 +166,7 @@ def _trainer(
     with distribution.making():
         try:
             trainer = new_trainer(recipe, distribution, teacher)
-            length = recipe.longest_lengths[0]
+            length = max(recipe.longest_lengths)
             for most in map(_positions, (trainer.model, trainer.teacher)):
                 if most is not None and length > most:
                     raise ValueError(
@@ -173,7 +174,7 @@ def _trainer(
                         f"{most}, also that of the teacher's run. "
                         f"Received: data.max_length={recipe.data.max_length}: {length} tokens"
                     )
-            if settings.packing:
+            if settings.packing or recipe.data.documents in ("lines", "paragraphs"):
                 for model in filter(None, (trainer.model, trainer.teacher)):
                     model.check_packing()
             if initial_run:
@@ -202,9 +203,10 @@ def new_trainer(
     model = ARCHITECTURES[recipe.model.architecture].of_size(
         recipe.model.preset,
         size,
-        target_vocabulary_size=None if recipe.tokenizer.joint else size,
         pad_id=PAD_ID,
         dtype=settings.dtype_policy,
+        **({} if recipe.tokenizer.joint else {"target_vocabulary_size": size}),
+        **({"max_length": recipe.data.max_length} if recipe.data.documents else {}),
         **recipe.model.overrides,
     )
     loss = MaskedCrossentropy(settings.label_smoothing, model.pad_id, reduction="sum")

@@ -133,7 +133,7 @@ def step(recipe: Recipe, tokens: int) -> dict[str, Any]:
     rng, size = np.random.default_rng(recipe.seed), recipe.tokenizer.vocabulary_size
     target_ids = rng.integers(4, size, (rows, target), "int32")
     source_ids = rng.integers(4, size, (rows, source), "int32")
-    inputs = {"source_ids": source_ids, "target_ids": target_ids}
+    inputs = {"source_ids": source_ids, "target_ids": target_ids} if source else target_ids
     weights = np.full((rows, target), 1 / (rows * target), "float32")
     micro_batches = recipe.training.accumulation_steps
     # The first step compiles. On a GPU, PyTorch records the second one as a CUDA graph.

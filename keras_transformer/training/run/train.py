@@ -1,4 +1,4 @@
-"""Trains a translation model as a recipe describes it."""
+"""Trains a model as a recipe describes it."""
 
 import os
 from contextlib import nullcontext
@@ -14,7 +14,7 @@ from keras_transformer.training.devices.base import ONE_DEVICE, Distribution
 from keras_transformer.training.fit_loop import fit
 from keras_transformer.training.run.finish import finish
 from keras_transformer.training.run.prepare import prepare
-from keras_transformer.training.run.validate import TranslationValidation
+from keras_transformer.training.run.validate import VALIDATIONS
 from keras_transformer.training.step.compile_ahead import CompileAhead
 
 # Variables by which launchers of training processes give their number, or the whole cluster.
@@ -131,7 +131,7 @@ def train(
             keep_checkpoints=settings.keep_checkpoints,
             base=run.base,
             keep_best=recipe.evaluation.average_last if settings.early_stopping_patience else 0,
-            validation=TranslationValidation(run, tokenizer, validation_batches),
+            validation=VALIDATIONS[recipe.task](run, tokenizer, validation_batches),
             patience=settings.early_stopping_patience,
             callbacks=callbacks,
             seed=recipe.seed,

@@ -1,4 +1,4 @@
-"""Validates a translation model in training."""
+"""Validates a translation model or a language model in training."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -6,12 +6,14 @@ from typing import Any
 
 from keras_transformer.data import Tokenizer
 from keras_transformer.data.batch_plan import Batch
-from keras_transformer.decoding.options import SearchOptions
+from keras_transformer.decoding.options import SamplingOptions, SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.evaluation.run_evaluation import bleu
+from keras_transformer.recipe.settings import LANGUAGE_MODEL, TRANSLATION, Task
 from keras_transformer.runs.run import Run
 from keras_transformer.training.fit_loop import evaluation_of
 from keras_transformer.training.sliced_logits_trainer import SlicedLogitsTrainer
+from keras_transformer.translation.generator import Generator
 from keras_transformer.translation.translator import Translator
 from keras_transformer.visualization.attention import translation_attention
 from keras_transformer.visualization.attention_pages import attention_image
@@ -19,6 +21,32 @@ from keras_transformer.visualization.attention_pages import attention_image
 # Examples of translations, and the most tokens of a sentence whose attention is drawn. With 6
 # layers and 8 heads, the image then has 23 MB before compression.
 _SAMPLES, _MOST_DRAWN = 5, 50
+# Texts of a language model, the most tokens of each, and how they are drawn.
+_TEXTS, _WRITTEN, _SAMPLING = 3, 200, SamplingOptions(temperature=0.8)
+
+
+class TextValidation:
+    """Validates the language model of a `SlicedLogitsTrainer` on the validation split of a run.
+
+    As `TranslationValidation`, but the result `"samples"` has texts that the model writes without a
+    prompt, always with the same random numbers.
+    """
+
+    def __init__(self, run: Run, tokenizer: Tokenizer, batches: Sequence[Batch]) -> None:
+        self.tokenizer = tokenizer
+        self._evaluate = evaluation_of(batches)
+        self._generator: Generator | None = None
+
+    def __call__(self, trainer: SlicedLogitsTrainer, step: int) -> dict[str, Any]:
+        found = dict(self._evaluate(trainer, step))
+        found["loss"] = float(trainer.perplexity.crossentropy())
+        if self._generator is None:
+            ids = {"bos_id": self.tokenizer.bos_id, "eos_id": self.tokenizer.eos_id}
+            self._generator = Generator(trainer.model, self.tokenizer, **ids)
+        length = min(_WRITTEN, trainer.model.max_length)
+        texts = self._generator.write([""] * _TEXTS, length, _SAMPLING)
+        blocks = ("\n".join(f"    {line}" for line in text.split("\n")) for text in texts)
+        return {**found, "samples": "\n\n---\n\n".join(blocks)}
 
 
 class TranslationValidation:
@@ -83,3 +111,6 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     cells = ([text.translate(special) for text in row] for row in rows)
     lines = [heads, ["---"] * len(heads), *cells]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+VALIDATIONS: dict[Task, Any] = {TRANSLATION: TranslationValidation, LANGUAGE_MODEL: TextValidation}
