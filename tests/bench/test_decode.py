@@ -50,18 +50,6 @@ def test_flops_are_those_of_the_models_matrices_and_of_attention(flops, targets,
     assert flops == multiply_adds
 
 
-def test_weight_bytes_are_those_of_the_decoders_matrices():
-    model = engines.new_model(CASE)
-    kernels = [
-        weight
-        for layer in model.decoder.layers
-        for weight in layer.weights
-        if weight.name == "kernel" and not re.search("cross.*(key|value)", weight.path)
-    ]
-    matrices = [*kernels, model.target_embedding.embeddings]
-    assert CASE.weight_bytes == 4 * sum(np.prod(matrix.shape) for matrix in matrices)
-
-
 def load(engine, folder, case=WIDE):
     """An engine with the weights of `new_model(WIDE)`, on the backend of the test."""
     folder.mkdir(exist_ok=True)
@@ -127,19 +115,6 @@ def test_a_report_compares_within_a_contest_and_pools_a_peer_of_several():
     assert [row["read"] for row in rows] == [0.1, 0.1, 0.033, 0.05, None]
     assert [row["same"] for row in rows] == [1.0, 0.5, None, None, None]
     assert [row["peak_memory_mib"] for row in rows] == [0, 0, 0, 0, 60]
-
-
-def test_8_bit_weights_are_compared_with_8_bit_weights_only():
-    dtypes = ("float32", "int8", "mixed_bfloat16")
-    ours, peers = (
-        [measured(name, 1.0, dtype=dtype) for dtype in dtypes[:2]]
-        for name in ("keras_transformer", "ctranslate2")
-    )
-    pairs = contest.pairs_of([[*ours, *peers]])
-    found = [(one.setting.dtype, peer and peer.setting.dtype) for one, peer in pairs]
-    against = [("float32", "float32"), ("float32", "int8"), ("int8", "int8")]
-    assert found == [*against, ("float32", None), ("int8", None)]
-    assert contest.comparable(Setting("ours", dtype=dtypes[2]), Setting(PEER))
 
 
 def test_differing_translations_are_ties_or_better_on_one_side():

@@ -15,10 +15,9 @@ from support.cases import most_once
 from support.contract import to_numpy, weights_of
 from support.older_models import SIZES, new_model, small_model
 from support.searching import eagerly, quick_search
-from support.small_models import TARGET_V, B, T, inputs_of, small_model as small_transformer
+from support.small_models import TARGET_V, B, T, inputs_of
 
 from keras_transformer import (
-    Ensemble,
     MaskedCrossentropy,
     SearchOptions,
     UserError,
@@ -72,10 +71,6 @@ def test_agrees_with_reference(name, batch, source, target):
     for ids in inputs.values():
         ids[0] = model.pad_id
     assert np.isfinite(to_numpy(model(inputs))).all()
-
-
-def half_model(name):
-    return new_model(name, dtype="mixed_bfloat16")
 
 
 @pytest.mark.each_backend_if_slow
@@ -136,20 +131,6 @@ def test_search_in_a_graph_for_all_shapes_is_the_same(name):
         np.testing.assert_allclose(to_numpy(found.scores), expected.scores, atol=1e-4)
 
 
-@each_architecture
-def test_a_shortlist_limits_the_tokens(name):
-    model = small_model(name)
-    source_ids = inputs_of(model)["source_ids"]
-    cache = model.init_cache(source_ids, max_length=T, beam_size=N)
-    allowed = np.array([[0, 3, 5, 9]] * B, "int32")
-    columns = np.full((B, N), 2, "int32")
-    limited, _ = model.step(columns, model.limit_vocabulary(cache, allowed), 0)
-    logits, _ = model.step(np.full((B, N), 5, "int32"), cache, 0)
-    expected = to_numpy(logits)[:, :, [3, 5, 9]]
-    np.testing.assert_allclose(to_numpy(limited)[:, :, 1:], expected, atol=1e-5)
-    assert (to_numpy(limited)[:, :, 0] == -np.inf).all()
-
-
 @pytest.mark.each_backend_if_slow
 @on_each_backend
 def test_saved_is_loaded_and_trains_on(name, tmp_path):
@@ -167,17 +148,6 @@ def test_saved_is_loaded_and_trains_on(name, tmp_path):
         assert np.abs(to_numpy(weight) - old).max() > 1e-7, weight.path
 
 
-@pytest.mark.each_backend_if_slow
-@on_each_backend
-def test_mixed_precision(name):
-    full, half = small_model(name), half_model(name)
-    assert {str(weight.dtype) for weight in half.trainable_weights} == {"float32"}
-    assert half.output.dtype == "bfloat16" and not half.accepts_any_shape
-    inputs = inputs_of(full)
-    logits = half.predict_on_batch(inputs).astype("float32")
-    np.testing.assert_allclose(logits, to_numpy(full(inputs)), rtol=0, atol=0.25)
-
-
 @each_architecture
 def test_the_defaults_are_the_base_preset_and_the_recipe_states_the_command(name):
     arguments = inspect.signature(ARCHITECTURES[name].__init__).parameters
@@ -189,14 +159,6 @@ def test_the_defaults_are_the_base_preset_and_the_recipe_states_the_command(name
     assert load_recipe(recipe).model.architecture == name
 
 
-def test_an_ensemble_of_all_architectures_is_searched():
-    models = [small_transformer("separate_vocabularies"), *map(small_model, SIZES)]
-    source_ids = inputs_of(models[0])["source_ids"]
-    with eagerly():
-        found = quick_search(Ensemble(models), source_ids, LONGEST, SearchOptions(beam_size=2))
-    assert np.isfinite(found.scores).all()
-
-
 @pytest.mark.each_backend_if_slow
 @pytest.mark.filterwarnings("ignore:Model doesn't support `jit_compile=True`")
 def test_training_asks_for_no_program_that_cannot_be_compiled():
@@ -206,12 +168,6 @@ def test_training_asks_for_no_program_that_cannot_be_compiled():
     model.compile("sgd", MaskedCrossentropy(), jit_compile=keras.config.backend() != "torch")
     assert np.isfinite(model.train_on_batch(inputs, np.ones_like(inputs["target_ids"])))
     assert model.jit_compile == (keras.config.backend() == "jax")
-
-
-def test_convolutions_have_positions_up_to_a_maximum():
-    model = small_model("convolutional")
-    with pytest.raises(ValueError, match="must have at most `max_length` positions"):
-        model.init_cache(inputs_of(model)["source_ids"], model.max_length + 1)
 
 
 def recipe_for(directory, name, **training):
