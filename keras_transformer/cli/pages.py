@@ -57,7 +57,7 @@ def attention_command(run: Path, sentence: str, options: AttentionOptions) -> No
     from keras_transformer.visualization import attention_pages as pages, translation_attention
 
     if suffix == ".png":
-        pages.check_png()
+        pages.resvg()
     with output_path(output) as partial:
         translator = checked(open_translator, Run.open(run), checkpoint=options.checkpoint)
         example = translation_attention(translator, sentence, options.target)

@@ -1,7 +1,6 @@
 """Arguments and options that commands share."""
 
 import functools
-import re
 from collections.abc import Callable, Collection
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
@@ -112,11 +111,10 @@ def shard(value: str) -> tuple[int, int]:
 
 
 def _checkpoint(value: str) -> int | str:
-    if value in ("best", "last"):
-        return value
-    if not re.fullmatch("[0-9]{1,8}", value):
-        raise click.BadParameter(f"{value!r} is not best, last or a step.")
-    return int(value)
+    try:
+        return value if value in ("best", "last") else int(value)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not best, last or a step.") from None
 
 
 existing_file = click.Path(path_type=Path, exists=True, dir_okay=False)

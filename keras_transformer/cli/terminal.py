@@ -58,18 +58,6 @@ def _prompted_lines(language: str) -> Iterator[str]:
         yield line
 
 
-def check_other_file(output: Path | None, *inputs: Path | None, option: str = "--output") -> None:
-    """Raises `UserError` if the output would replace one of the other files of a command."""
-    for path in inputs:
-        if not (path and output):
-            continue
-        is_file = path.is_file() and output.is_file() and output.samefile(path)
-        if is_file or (not output.exists() and path.resolve() == output.resolve()):
-            raise UserError(
-                f"{option} must not be an input file or another output. Received: {output}"
-            )
-
-
 @contextmanager
 def writer(output: Path | None) -> Iterator[Callable[[str], Any]]:
     """Yields a function that writes text to `output`, or to standard output if it is None."""

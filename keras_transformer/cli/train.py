@@ -66,8 +66,6 @@ def train_command(recipe: str, options: TrainOptions) -> None:
     loaded = load_recipe(recipe, overrides)
     program = command_line(loaded.model.architecture)
     directory = directory or Path("runs") / loaded.name
-    if resume and not (directory / "recipe.yaml").is_file():
-        raise UserError(f"{directory} holds no run to continue. To start one, omit --resume")
     keep_freed_memory()
     distribution = start(loaded)
     opened = open_run(distribution, directory, loaded, resume)

@@ -12,7 +12,7 @@ import click
 from click.types import FuncParamType
 from pydantic import Field
 
-from keras_transformer._files import as_line, resumable_file, sha256_of
+from keras_transformer._files import as_line, check_other_file, resumable_file, sha256_of
 from keras_transformer.cli import parameters, terminal
 from keras_transformer.cli.parameters import ExistingFile, Given, checked, flags
 from keras_transformer.data.text_files import available_chunks, read_lines
@@ -229,7 +229,7 @@ def _check_files(options: TranslateOptions, file: Path | None, *others: Path | N
         raise UserError(f"{flags(of_file)} can only be used with FILE")
     if options.resume and options.output is None:
         raise UserError("--resume can only be used with --output")
-    terminal.check_other_file(options.output, file, *others)
+    check_other_file(options.output, file, *others)
 
 
 @contextmanager

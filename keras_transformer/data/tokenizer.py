@@ -199,10 +199,12 @@ class Tokenizer:
             summary = parse_json(files[_SUMMARY])
             digests = summary["sha256"]
             frames = {name: summary.get(name, x) for name, x in DEFAULT_FRAMES.items()}
-            if tuple(digests) not in (_NAMES, _NAMES[:1]):
-                raise ValueError(f"{_SUMMARY} must name {' and '.join(_NAMES)}")
-            if [*map(type, frames.values())] != [list, list, bool]:
-                raise ValueError(f"{_SUMMARY} must have two lists, and true or false, in {frames}")
+            is_named = tuple(digests) in (_NAMES, _NAMES[:1])
+            if not is_named or [*map(type, frames.values())] != [list, list, bool]:
+                rule = (
+                    f"must name {' and '.join(_NAMES)}, and have two lists, and true or false, in"
+                )
+                raise ValueError(f"{_SUMMARY} {rule} {frames}")
             models = [files[name] for name in digests]
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{place} has no complete tokenizer: {error}") from None

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from keras_transformer.errors import imported
+
 # Maps the layers of `EncoderLayer` and `DecoderLayer` to names in the paths of KerasHub's weights.
 SUBLAYERS = {
     "self_attention.query_projection": "query",
@@ -42,13 +44,7 @@ Values = Mapping[str, Any]
 
 
 def _backbone_class(name: str) -> Any:
-    try:
-        import keras_hub
-    except ImportError as error:
-        raise ImportError(
-            "KerasHub is needed: pip install 'keras3-transformer[tensorflow]'"
-        ) from error
-    return getattr(keras_hub.models, name)
+    return getattr(imported("keras_hub.models", "tensorflow", f"a {name} needs"), name)
 
 
 def opened(backbone: keras.Model | str, needed: Values, *class_names: str) -> Any:

@@ -106,17 +106,14 @@ class ExportOptions(BaseModel):
     def _check(self) -> Self:
         check_quantization(self.format, self.weights, FORMATS[self.format].quantizations)
         own = {
-            "saved_model": ("a shortlist", self.shortlist),
-            "web": ("onnxruntime_web", self.onnxruntime_web),
+            "a shortlist": (self.shortlist, ["saved_model"]),
+            "onnxruntime_web": (self.onnxruntime_web, ["web"]),
+            "search options": (self.search, [name for name, x in FORMATS.items() if x.search]),
         }
-        for format, (name, given) in own.items():
-            if given and self.format != format:
-                raise ValueError(f"only {format} supports {name}. Received: {self.format}")
-        if self.search is not None and not FORMATS[self.format].search:
-            others = ", ".join(name for name, x in FORMATS.items() if x.search)
-            raise ValueError(
-                f"only {others} support search options. Received: format={self.format!r}"
-            )
+        for name, (given, formats) in own.items():
+            if given and self.format not in formats:
+                rule = f"{name}: only for {', '.join(formats)}"
+                raise ValueError(f"{rule}. Received: format={self.format!r}")
         return self
 
 
