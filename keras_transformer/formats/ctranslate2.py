@@ -26,7 +26,6 @@ from keras_transformer.formats.exported_model import (
     PLAIN_LAYERS,
     Rule,
     array,
-    check_model,
     check_supported,
     position_table,
 )
@@ -318,8 +317,7 @@ def export_ctranslate2(
     if "bfloat16" in (quantization or ""):
         imported("torch", "torch", f"CTranslate2's type {quantization} needs")
     check_is_free(directory)
-    check_model(model, tokenizer)
-    check_supported(model, "CTranslate2", RULES)
+    check_supported(model, tokenizer, "CTranslate2", RULES)
     model = in_float32(model)
     spec = _specification(model, tokenizer, specs)
     spec.validate()

@@ -61,8 +61,11 @@ def check_model(model: Seq2Seq, tokenizer: Tokenizer) -> None:
         )
 
 
-def check_supported(model: Transformer, format: str, rules: Sequence[Rule] = ()) -> None:
-    """Raises ValueError by the rules of a format, and by `_PLAIN_BLOCKS`."""
+def check_supported(
+    model: Transformer, tokenizer: Tokenizer, format: str, rules: Sequence[Rule]
+) -> None:
+    """Raises ValueError by `check_model`, `_PLAIN_BLOCKS`, and the rules of a format."""
+    check_model(model, tokenizer)
     for name, is_refused, supported in (*_PLAIN_BLOCKS, *rules):
         if is_refused(model):
             raise ValueError(

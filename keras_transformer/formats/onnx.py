@@ -21,7 +21,6 @@ from keras_transformer.formats.comparison import (
     random_sentences,
 )
 from keras_transformer.formats.exported_model import (
-    check_model,
     check_quantization,
     check_supported,
 )
@@ -100,8 +99,7 @@ def export_onnx(
     from keras_transformer.formats.onnx_program import StandaloneTranslator
 
     check_quantization("onnx", quantization, get_args(OnnxWeights))
-    check_model(model, tokenizer)
-    check_supported(model, "ONNX", onnx_graph.RULES)
+    check_supported(model, tokenizer, "ONNX", onnx_graph.RULES)
     check_is_free(directory)
     model = in_float32(model)
     graphs = {

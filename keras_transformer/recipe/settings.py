@@ -73,40 +73,29 @@ class Recipe(Section):
         decay, momentum = training.weight_decay, training.ema_momentum
         sampled, kind = training.subword_regularization is not None, tokenizer.model_type
         architecture, optimizer = self.model.architecture, training.optimizer
-        rules = (
-            (
-                kept < averaged,
-                "training.keep_checkpoints must be at least evaluation.average_last",
-                f"{kept} and {averaged}",
+        # What breaks each rule, or something false.
+        rules = {
+            "training.keep_checkpoints must be at least evaluation.average_last": (
+                kept < averaged and f"{kept} and {averaged}"
             ),
-            (
-                self.data.both_directions and not tokenizer.joint,
-                "data.both_directions needs tokenizer.joint",
-                "false",
+            "data.both_directions needs tokenizer.joint": (
+                self.data.both_directions and not tokenizer.joint and "false"
             ),
-            (
-                sampled and kind != "unigram",
-                "training.subword_regularization needs tokenizer.model_type: unigram",
-                kind,
+            "training.subword_regularization needs tokenizer.model_type: unigram": (
+                sampled and kind != "unigram" and kind
             ),
-            (
-                training.packing and architecture != "transformer",
-                "training.packing needs model.architecture: transformer",
-                architecture,
+            "training.packing needs model.architecture: transformer": (
+                training.packing and architecture != "transformer" and architecture
             ),
-            (
-                optimizer == "adamw" and not decay,
-                "training.optimizer: adamw needs training.weight_decay above 0",
-                f"weight_decay={decay}",
+            "training.optimizer: adamw needs training.weight_decay above 0": (
+                optimizer == "adamw" and not decay and f"weight_decay={decay}"
             ),
-            (
-                optimizer == "schedule_free" and momentum is not None,
-                "training.optimizer: schedule_free has a mean of its own, so no ema_momentum",
-                f"ema_momentum={momentum}",
+            "training.optimizer: schedule_free has a mean of its own, so no ema_momentum": (
+                optimizer == "schedule_free" and momentum and f"ema_momentum={momentum}"
             ),
-        )
-        for is_broken, rule, received in rules:
-            if is_broken:
+        }
+        for rule, received in rules.items():
+            if received:
                 raise ValueError(f"{rule}. Received: {received}")
         return self
 

@@ -114,7 +114,6 @@ class Run:
         self.model_path = self.directory / "model.keras"
         self.logs_dir = self.directory / "logs"
         self.scores_path = self.directory / "scores.json"
-        self.hypotheses_dir = self.directory / "hypotheses"
         self.origin_path = self.directory / "origin.json"
         self.shortlist_path = self.directory / "shortlist.npz"
         self.word_forms_path = self.directory / "word_forms.json"
