@@ -174,7 +174,7 @@ def measured(function: Function, model: keras.Model, inputs: Any) -> Measured:
         model.set_weights([perturbed(x) for x in before])
         runs.append(function(keras.tree.map_structure(perturbed, inputs)))
     model.set_weights(before)
-    found = {}
+    found: Measured = {}
     for name, x in values.items():
         change = np.max([differences(run[name], x) for run in runs], axis=0)
         found[name] = record([x, tolerance(x, change, epsilon, 2 * math.sqrt(terms))])
@@ -222,7 +222,7 @@ def run(folder: str, modules: Iterable[str], checks: Iterable[str]) -> None:
                 importlib.import_module(module)
             if model is None:
                 model = keras.saving.load_model(f"{folder}/model.keras", compile=False)
-            found = measured(CHECKS[check](model, inputs), model, inputs)
+            found: dict[str, Any] = measured(CHECKS[check](model, inputs), model, inputs)
         except Exception as error:
             found = {"error": np.array(f"{type(error).__name__}: {error}")}
         np.savez(f"{folder}/{check} {keras.config.backend()}", **found)

@@ -148,7 +148,8 @@ def conformance(
         model.save(f"{folder}/model.keras")
         answers = _run(checks, installed, folder, modules)
         largest = {check: _largest(found) for check, found in answers.items()}
-        original = {x: record([y, np.zeros(y.shape)]) for x, y in predict(model, inputs).items()}
+        outputs = predict(model, inputs).items()
+        original: Measured = {x: record([y, np.zeros(y.shape)]) for x, y in outputs}
         largest["save and load"] = _largest(answers["outputs"], original)
         calls: Answers = {}
         if any(x and x.is_error for x in largest["outputs"].values()):
