@@ -16,7 +16,7 @@ from tabulate import tabulate
 
 from keras_transformer._files import check_other_file, output_file
 from keras_transformer.cli import parameters, terminal
-from keras_transformer.cli.parameters import AnyPath, ExistingFile, Given, checked, existing_file
+from keras_transformer.cli.parameters import ExistingFile, Given, checked, existing_file
 from keras_transformer.data.parallel_text import read_parallel
 from keras_transformer.data.text_files import available_chunks
 from keras_transformer.errors import UserError
@@ -75,7 +75,7 @@ class MetricOptions(parameters.Options):
     )
     """Exit with status 3 if a score is worse, such as bleu=30: below it, or above it for ter.
     Repeatable. The metric is computed too."""
-    json_: AnyPath = None
+    json_: Path | None = None
     """File for all results as JSON."""
 
     def settings(self, of_run: Run | None = None) -> Given:
@@ -106,7 +106,7 @@ class TextOptions(MetricOptions):
 class EvaluateOptions(TextOptions, parameters.TranslatorOptions):
     """The options of `evaluate`, but for those of search."""
 
-    output: AnyPath = None
+    output: Path | None = None
     """File for the translations. Default: a file in RUN/hypotheses for a split, else none."""
 
 

@@ -70,7 +70,7 @@ def attention_command(run: Path, sentence: str, options: AttentionOptions) -> No
 class BeamOptions(parameters.CheckpointOptions):
     """The options of `beam`, but for those of search."""
 
-    output: Annotated[Path, parameters.any_path] = Path("beam.html")
+    output: Path = Path("beam.html")
     """The HTML file. The file is written only if the command succeeds."""
 
 

@@ -78,6 +78,8 @@ def _type(field: FieldInfo) -> click.ParamType:
     for kind in kinds:
         if get_origin(kind) is Literal:
             return click.Choice(get_args(kind))
+    if Path in kinds:
+        return any_path
     if not {int, float} & {*kinds}:
         return click.BOOL if bool in kinds else click.STRING
     limits = [asdict(x) for x in field.metadata if is_dataclass(x) and not isinstance(x, type)]
@@ -120,7 +122,6 @@ def _checkpoint(value: str) -> int | str:
 existing_file = click.Path(path_type=Path, exists=True, dir_okay=False)
 any_path = click.Path(path_type=Path)
 ExistingFile = Annotated[Path | None, existing_file]
-AnyPath = Annotated[Path | None, any_path]
 complete_recipe = _complete(recipe_files)
 complete_run = _complete(shipped_runs)
 run_argument = click.argument("run", metavar="RUN", type=any_path, shell_complete=complete_run)
@@ -176,7 +177,7 @@ class TranslatorOptions(ShortlistOptions):
 class TextOptions(Options):
     """Where and how translations are written."""
 
-    output: AnyPath = None
+    output: Path | None = None
     """Output file. The file is written only if the command succeeds. Default: standard output."""
     scores: bool = False
     """Write the score and a tab before each translation."""

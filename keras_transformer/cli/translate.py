@@ -36,7 +36,7 @@ class TranslateOptions(parameters.TextOptions, parameters.TranslatorOptions):
     copy_unknown: Literal["lines", "characters", "never"] = "lines"
     """Copy lines without a known word, with a warning. characters: also copy single unknown
     characters, in place of the word that gives them more than half of its attention."""
-    ensemble: Annotated[tuple[Path, ...], parameters.any_path] = Field((), title="RUN")
+    ensemble: tuple[Path, ...] = Field((), title="RUN")
     """Add the model of another run to an ensemble, which averages the probabilities of its models.
     All runs must have the same tokenizer. --checkpoint applies to all runs. Repeatable."""
     prefix: ExistingFile = None

@@ -56,10 +56,6 @@ RULES: tuple[Rule, ...] = (
 )
 # Bias on the logits of forbidden tokens: a probability of 0, and within the range of float16.
 FORBIDDEN = -1e4
-QUANTIZATIONS = (
-    *("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat16"),
-    *("int16", "float16", "bfloat16"),
-)
 # Translations tie if their log-probabilities differ by at most this number of nats per token.
 TOLERANCE = 1e-2
 _JOINED = {

@@ -74,15 +74,6 @@ def check_supported(
             )
 
 
-def check_quantization(format: str, quantization: str, supported: Sequence[str]) -> None:
-    """Raises ValueError if a format does not support a type of weights."""
-    if quantization not in supported:
-        raise ValueError(
-            f"for the format {format}, `quantization` must be one of {', '.join(supported)}. "
-            f"Received: quantization={quantization!r}"
-        )
-
-
 def array(tensor: Tensor) -> np.ndarray:
     """Converts a weight or tensor of any dtype and backend to a float32 NumPy array."""
     return ops.convert_to_numpy(ops.cast(tensor, "float32"))

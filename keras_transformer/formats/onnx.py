@@ -6,7 +6,7 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 from keras import ops
@@ -20,8 +20,8 @@ from keras_transformer.formats.comparison import (
     compare_translations,
     random_sentences,
 )
+from keras_transformer.formats.export_options import OnnxWeights, check_quantization
 from keras_transformer.formats.exported_model import (
-    check_quantization,
     check_supported,
 )
 from keras_transformer.layers.attention.cache import Cache
@@ -30,7 +30,6 @@ from keras_transformer.models.base import in_float32
 from keras_transformer.translation.base_translator import EXTRA_LENGTH, Overlong
 from keras_transformer.translation.translator import Translator
 
-OnnxWeights = Literal["float32", "int8", "int8_weights"]
 # The constants of at least a page. Their offsets are multiples of it, for memory-mapping.
 WEIGHTS = "weights.bin"
 
@@ -98,7 +97,7 @@ def export_onnx(
     from keras_transformer.formats import onnx_graph
     from keras_transformer.formats.onnx_program import StandaloneTranslator
 
-    check_quantization("onnx", quantization, get_args(OnnxWeights))
+    check_quantization("onnx", quantization)
     check_supported(model, tokenizer, "ONNX", onnx_graph.RULES)
     check_is_free(directory)
     model = in_float32(model)

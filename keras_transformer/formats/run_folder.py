@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from keras_transformer._files import (
     atomic_write,
@@ -26,7 +26,8 @@ from keras_transformer.formats.comparison import (
     scored_translations,
 )
 from keras_transformer.formats.ctranslate2 import read_ctranslate2
-from keras_transformer.formats.exported_model import check_model, check_quantization
+from keras_transformer.formats.export_options import RunWeights, check_quantization
+from keras_transformer.formats.exported_model import check_model
 from keras_transformer.formats.foreign_model import ForeignModel
 from keras_transformer.formats.hugging_face import read_hugging_face
 from keras_transformer.formats.marian import read_marian
@@ -50,7 +51,6 @@ from keras_transformer.translation.open_run import open_model
 from keras_transformer.translation.translator import Translator
 from keras_transformer.translation.word_forms import WordForms
 
-RunWeights = Literal["float32", "float16"]
 _SCORE_TOLERANCE = 1e-3  # nats
 # OPUS-MT also has names of several languages, such as ROMANCE.
 _ADVICE = "(--source-language and --target-language name the languages)"
@@ -380,7 +380,7 @@ def export_shared_run(
             empty. If a translation of a float32 copy differs, or a weight exceeds float16.
         ValueError: If `quantization` is unknown, or if the model is quantized.
     """
-    check_quantization("run", quantization, get_args(RunWeights))
+    check_quantization("run", quantization)
     check_is_free(directory)
     model, tokenizer = open_model(run, checkpoint), run.tokenizer()
     check_model(model, tokenizer)
@@ -391,10 +391,8 @@ def export_shared_run(
         copy.write(exact if quantization == "float32" else _halved(exact), tokenizer)
         if (text := run.directory / "text").is_dir():
             shutil.copytree(text, partial / "text", ignore=shutil.ignore_patterns("train.*"))
-        if run.fingerprints_path.exists():
-            shutil.copy(run.fingerprints_path, partial)
-        if run.word_forms_path.exists():
-            shutil.copy(run.word_forms_path, partial)
+        for file in filter(Path.is_file, (run.fingerprints_path, run.word_forms_path)):
+            shutil.copy(file, partial)
         if scores := current_scores(run, checkpoint):
             write_json(copy.scores_path, scores)
         return compare_translations(
