@@ -3,7 +3,7 @@
 import functools
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -26,14 +26,6 @@ def input_lines(file: Path | None, language: str = "") -> Iterator[str]:
     if is_session(file):
         return _prompted_lines(language)
     return read_lines(file) if file else read_standard_input()
-
-
-def counted(lines: Iterable[Any], file: Path | None) -> tuple[Any, int | None]:
-    """Returns the lines and their number. The number of lines of a stream is not known."""
-    if not (file and file.is_file()):
-        return lines, None
-    lines = list(lines)
-    return lines, len(lines)
 
 
 def _prompted_lines(language: str) -> Iterator[str]:

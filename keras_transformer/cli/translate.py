@@ -261,11 +261,10 @@ def _chunks(
     """
     if terminal.is_session(file):
         return ([x] for x in lines), 0, None
-    found, total = terminal.counted(lines, file)
-    if total is None:
-        return available_chunks(found, STREAMED_LINES), 0, None
-    number, count = shard or (1, 1)
-    starts = range(0, total, STREAMED_LINES)
+    if not (file and file.is_file()):  # The number of lines of a stream is not known.
+        return available_chunks(lines, STREAMED_LINES), 0, None
+    found, (number, count) = list(lines), shard or (1, 1)
+    starts = range(0, len(found), STREAMED_LINES)
     starts = starts[len(starts) * (number - 1) // count : len(starts) * number // count]
     chunks = [found[start : start + STREAMED_LINES] for start in starts]
     return chunks, starts.start, sum(map(len, chunks))

@@ -13,20 +13,8 @@ from sentencepiece import SentencePieceProcessor
 
 from keras_transformer._files import atomic_write, parse_json, read_bytes
 from keras_transformer.data.languages import closest_language
-from keras_transformer.data.tokenizer_training import (
-    SPECIAL_IDS,
-    normalizer,
-    train_model,
-    with_normalization,
-)
-from keras_transformer.data.vocabulary import (
-    BOS_ID,
-    EOS_ID,
-    LANGUAGE,
-    PAD_ID,
-    UNK_ID,
-    with_own_ids,
-)
+from keras_transformer.data.tokenizer_training import SPECIAL_IDS, normalizer, train_model
+from keras_transformer.data.vocabulary import BOS_ID, EOS_ID, LANGUAGE, PAD_ID, UNK_ID, with_own_ids
 from keras_transformer.errors import UserError, check_is_list
 
 ModelType = Literal["bpe", "unigram", "word"]
@@ -167,7 +155,8 @@ class Tokenizer:
         both = ((x, x) if isinstance(x, str) else x for x in pairs)
         lines = (each(line) for pair in both for each, line in zip(normalize, pair, strict=True))
         model = train_model(lines, "identity", **options)
-        return cls(*(with_normalization(model, rule) for rule in rules))
+        # A reader merges protocol buffers that follow each other: the fields of the last one hold.
+        return cls(*(model + normalizer(x, spaces=True).serialized_model_proto() for x in rules))
 
     @classmethod
     def from_sentencepiece(

@@ -23,11 +23,7 @@ from keras_transformer.translation.alignment import (
     token_alignment,
     words,
 )
-from keras_transformer.translation.hypothesis import (
-    NO_HYPOTHESIS,
-    Hypothesis,
-    SourcePart,
-)
+from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis, SourcePart
 from keras_transformer.translation.markup import Segment
 from keras_transformer.translation.source_parts import (
     source_parts,
