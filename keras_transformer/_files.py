@@ -300,6 +300,12 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def check_sha256(path: Path, expected: str, name: str) -> None:
+    """Raises `ValueError` if a file, which the message calls `name`, has another SHA-256."""
+    if (received := sha256_of(path)) != expected:
+        raise ValueError(f"the SHA-256 of {name} must be {expected}. Received: {received}")
+
+
 def remove(path: Path) -> None:
     """Removes a file or a folder. Does nothing if `path` does not exist."""
     if path.is_dir():
@@ -313,6 +319,18 @@ def check_is_free(directory: str | Path) -> None:
     path = Path(directory)
     if path.is_file() or (path.is_dir() and any(path.iterdir())):
         raise not_empty(path)
+
+
+def check_other_file(output: Path | None, *others: Path | None, option: str = "--output") -> None:
+    """Raises `UserError` if an output would replace an input or another output."""
+    for path in others:
+        if not (path and output):
+            continue
+        is_file = path.is_file() and output.is_file() and output.samefile(path)
+        if is_file or (not output.exists() and path.resolve() == output.resolve()):
+            raise UserError(
+                f"{option} must not be an input file or another output. Received: {output}"
+            )
 
 
 def not_empty(directory: Path) -> UserError:

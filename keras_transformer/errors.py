@@ -1,5 +1,6 @@
 """Defines the exception for problems that the user can fix, and checks that many modules need."""
 
+import importlib
 import re
 from collections.abc import Sequence
 from numbers import Integral
@@ -19,6 +20,19 @@ class UserError(Exception):
     The command line prints the message as one line and exits with status 2. Any other exception
     is a bug in the package, and its traceback is shown.
     """
+
+
+def imported(module: str, extra: str, needs: str) -> Any:
+    """Returns a module that only an extra of this package installs.
+
+    If it is not installed, raises `UserError` with the command that installs it. `needs` is the
+    beginning of the message, such as "reading a.po needs".
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        command = f"pip install 'keras3-transformer[{extra}]'"
+        raise UserError(f"{needs} {error.name}: {command}") from None
 
 
 def is_out_of_memory(error: Exception | str) -> bool:

@@ -14,9 +14,9 @@ from click.types import FuncParamType
 from pydantic import Field, model_validator
 from tabulate import tabulate
 
-from keras_transformer._files import output_file
+from keras_transformer._files import check_other_file, output_file
 from keras_transformer.cli import parameters, terminal
-from keras_transformer.cli.parameters import AnyPath, ExistingFile, Given, checked, existing_file
+from keras_transformer.cli.parameters import ExistingFile, Given, checked, existing_file
 from keras_transformer.data.parallel_text import read_parallel
 from keras_transformer.data.text_files import available_chunks
 from keras_transformer.errors import UserError
@@ -75,7 +75,7 @@ class MetricOptions(parameters.Options):
     )
     """Exit with status 3 if a score is worse, such as bleu=30: below it, or above it for ter.
     Repeatable. The metric is computed too."""
-    json_: AnyPath = None
+    json_: Path | None = None
     """File for all results as JSON."""
 
     def settings(self, of_run: Run | None = None) -> Given:
@@ -106,7 +106,7 @@ class TextOptions(MetricOptions):
 class EvaluateOptions(TextOptions, parameters.TranslatorOptions):
     """The options of `evaluate`, but for those of search."""
 
-    output: AnyPath = None
+    output: Path | None = None
     """File for the translations. Default: a file in RUN/hypotheses for a split, else none."""
 
 
@@ -144,7 +144,7 @@ def evaluate_command(run: Path, given: EvaluateOptions, search: Given) -> None:
     keras-transformer evaluate runs/a --files in.txt reference.txt --metric ter
     keras-transformer evaluate runs/a --fail-under bleu=30 --fail-under chrf=55
     """
-    terminal.check_other_file(given.output, *given.files or ())
+    check_other_file(given.output, *given.files or ())
     with _results_file(given.json_, given.output, *given.files or ()) as write:
         (opened,), split, files = opened_runs(run), given.split or "test", given.files
         options = checked(opened.recipe.evaluation.search_options, **search)
@@ -221,7 +221,7 @@ def compare_command(translations: Path, baseline: Path, given: CompareOptions) -
 @contextmanager
 def _results_file(path: Path | None, *inputs: Path | None) -> Iterator[Callable[[Given], None]]:
     """Yields a function that writes results as JSON. Then exits if one of their limits failed."""
-    terminal.check_other_file(path, *inputs, option="--json")
+    check_other_file(path, *inputs, option="--json")
     failed: list[str] = []
 
     def write(results: Given) -> None:

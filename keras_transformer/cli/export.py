@@ -7,32 +7,18 @@ import click
 from pydantic import Field
 
 from keras_transformer.cli import parameters
-from keras_transformer.cli.parameters import AnyPath, Given, checked
+from keras_transformer.cli.parameters import Given, checked
+from keras_transformer.formats.export_options import ExportOptions
 from keras_transformer.runs.run import Run
 
 
-class FormatOptions(parameters.ShortlistOptions):
+class FormatOptions(parameters.ShortlistOptions, ExportOptions):
     """The options of `export`, but for those of search."""
-
-    format: Literal["saved_model", "ctranslate2", "onnx", "web", "hugging_face", "run"]
-    """Format to write."""
-    output: AnyPath = None
-    """Folder to write. The format saved_model writes a folder for each version in it, such as
-    FOLDER/1. Default for saved_model: exports/NAME, where NAME is the name of the run folder.
-    Default otherwise: exports/NAME/FORMAT, or exports/NAME/FORMAT-TYPE if --quantization TYPE is
-    not the default."""
-    quantization: str | None = Field(None, title="TYPE")
-    """Data type of the weights. saved_model: float32. ctranslate2: float32, int8, int8_float32,
-    int8_float16, int8_bfloat16, int16, float16, bfloat16. onnx: float32, int8, int8_weights. web:
-    int8_weights, float32. hugging_face: float32. run: float32, float16. Default: the first one of
-    the format."""
-    onnxruntime_web: AnyPath = None
-    """Folder of the npm package onnxruntime-web, for the format web. Default: npm fetches it."""
 
 
 @click.command("export")
 @parameters.run_argument
-@parameters.options_of(FormatOptions)
+@parameters.options_of(FormatOptions, without={"search"})
 @parameters.best_search_options
 @parameters.backend_option
 def export_command(run: Path, options: FormatOptions, search: Given) -> None:
@@ -63,11 +49,13 @@ def export_command(run: Path, options: FormatOptions, search: Given) -> None:
     keras-transformer export runs/quickstart --format run --quantization float16
     echo "twenty-six" | python exports/quickstart/onnx/translate.py
     """
-    from keras_transformer.formats.run_export import ExportOptions, export_run
+    from keras_transformer.formats.run_export import export_run
 
     opened = Run.open(run)
     found = checked(opened.recipe.evaluation.search_options, **search) if search else None
-    exported = export_run(opened, checked(ExportOptions, **options.model_dump(), search=found))
+    exported = export_run(
+        opened, checked(ExportOptions, **options.model_dump(exclude={"search"}), search=found)
+    )
     click.echo(f"{exported.directory}: {exported.comparison}")
 
 

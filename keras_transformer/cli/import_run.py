@@ -72,7 +72,7 @@ def import_command(source: str, run: Path, options: ImportOptions) -> None:
 class VocabularyOptions(parameters.Options):
     """The options of `vocabulary`."""
 
-    output: parameters.AnyPath = Field(title="RUN2")
+    output: Path = Field(title="RUN2")
     """New run folder."""
     keep: tuple[str, ...] = Field((), title="FILE")
     """Keep only the pieces of this text, one sentence per line. Repeatable. The model translates

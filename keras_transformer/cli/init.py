@@ -11,7 +11,6 @@ from pydantic import Field
 
 from keras_transformer._files import output_file
 from keras_transformer.cli import parameters
-from keras_transformer.cli.parameters import AnyPath
 from keras_transformer.cli.terminal import render
 from keras_transformer.data.corpus_report import MAX_LENGTH_RATIO, examine
 from keras_transformer.data.filters import language_test
@@ -29,9 +28,9 @@ class InitOptions(parameters.Options):
     """Code (BCP 47 or ISO 639) of the source language. Default: read from the file names."""
     target_language: LanguageCode | None = Field(None, title="CODE")
     """Code (BCP 47 or ISO 639) of the target language. Default: read from the file names."""
-    from_: AnyPath = Field(None, title="RUN")
+    from_: Path | None = Field(None, title="RUN")
     """Fine-tune this run: the recipe has its model, and training starts with its weights."""
-    output: AnyPath = None
+    output: Path | None = None
     """Recipe to write. Must not exist. Default: a name made of the file names, in the current
     folder."""
 

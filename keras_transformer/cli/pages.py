@@ -57,7 +57,7 @@ def attention_command(run: Path, sentence: str, options: AttentionOptions) -> No
     from keras_transformer.visualization import attention_pages as pages, translation_attention
 
     if suffix == ".png":
-        pages.check_png()
+        pages.resvg()
     with output_path(output) as partial:
         translator = checked(open_translator, run, checkpoint=options.checkpoint)
         example = translation_attention(translator, sentence, options.target)
@@ -70,7 +70,7 @@ def attention_command(run: Path, sentence: str, options: AttentionOptions) -> No
 class BeamOptions(parameters.CheckpointOptions):
     """The options of `beam`, but for those of search."""
 
-    output: Annotated[Path, parameters.any_path] = Path("beam.html")
+    output: Path = Path("beam.html")
     """The HTML file. The file is written only if the command succeeds."""
 
 

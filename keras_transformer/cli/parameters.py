@@ -1,7 +1,6 @@
 """Arguments and options that commands share."""
 
 import functools
-import re
 from collections.abc import Callable, Collection
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
@@ -79,6 +78,8 @@ def _type(field: FieldInfo) -> click.ParamType:
     for kind in kinds:
         if get_origin(kind) is Literal:
             return click.Choice(get_args(kind))
+    if Path in kinds:
+        return any_path
     if not {int, float} & {*kinds}:
         return click.BOOL if bool in kinds else click.STRING
     limits = [asdict(x) for x in field.metadata if is_dataclass(x) and not isinstance(x, type)]
@@ -112,17 +113,15 @@ def shard(value: str) -> tuple[int, int]:
 
 
 def _checkpoint(value: str) -> int | str:
-    if value in ("best", "last"):
-        return value
-    if not re.fullmatch("[0-9]{1,8}", value):
-        raise click.BadParameter(f"{value!r} is not best, last or a step.")
-    return int(value)
+    try:
+        return value if value in ("best", "last") else int(value)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not best, last or a step.") from None
 
 
 existing_file = click.Path(path_type=Path, exists=True, dir_okay=False)
 any_path = click.Path(path_type=Path)
 ExistingFile = Annotated[Path | None, existing_file]
-AnyPath = Annotated[Path | None, any_path]
 complete_recipe = _complete(recipe_files)
 complete_run = _complete(shipped_runs)
 run_argument = click.argument("run", metavar="RUN", type=any_path, shell_complete=complete_run)
@@ -178,7 +177,7 @@ class TranslatorOptions(ShortlistOptions):
 class TextOptions(Options):
     """Where and how translations are written."""
 
-    output: AnyPath = None
+    output: Path | None = None
     """Output file. The file is written only if the command succeeds. Default: standard output."""
     scores: bool = False
     """Write the score and a tab before each translation."""

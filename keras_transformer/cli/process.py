@@ -64,8 +64,7 @@ def stop_after_step() -> Any:
     received: list[int] = []
 
     def receive(number: int, _: object) -> None:
-        if received:
-            raise KeyboardInterrupt(number)
+        stop()
         received.append(number)
         text = "\nStopping after this step, or after the checkpoint that is due."
         again = " Press Ctrl-C again to stop at once." if number == signal.SIGINT else ""

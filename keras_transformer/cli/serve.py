@@ -11,7 +11,7 @@ from pydantic import Field
 from keras_transformer.cli import parameters
 from keras_transformer.cli.parameters import ExistingFile, Given, checked
 from keras_transformer.data.text_files import read_lines
-from keras_transformer.errors import UserError
+from keras_transformer.errors import UserError, imported
 from keras_transformer.formats.engines import open_translator
 from keras_transformer.runs.run import Run
 from keras_transformer.serving.batcher import ServerOptions
@@ -56,13 +56,10 @@ def serve_command(runs: tuple[Path, ...], options: ServeOptions, search: Given) 
     keras-transformer serve runs/en_de --engine keras --backend jax --max-batch 32
     keras-transformer serve runs/en_de --glossary cars=cars.tsv --api-keys keys.txt
     """
-    try:
-        import uvicorn
-
-        from keras_transformer.serving.server import create_app
-    except ModuleNotFoundError as error:
-        command = "pip install 'keras3-transformer[server]'"
-        raise UserError(f"the server needs the package {error.name}: {command}") from None
+    server, uvicorn = (
+        imported(module, "server", "the server needs the package")
+        for module in ("keras_transformer.serving.server", "uvicorn")
+    )
     glossaries = dict(map(_glossary, options.glossary))
     keys = (
         [x for x in map(str.strip, read_lines(options.api_keys)) if x] if options.api_keys else []
@@ -79,7 +76,7 @@ def serve_command(runs: tuple[Path, ...], options: ServeOptions, search: Given) 
     for (source, target), translator in translators.items():
         click.echo(f"Preparing {source} to {target}.", err=True)
         translator.prepare(options.max_batch)
-    app = create_app(translators, options, glossaries, keys)
+    app = server.create_app(translators, options, glossaries, keys)
     warnings.simplefilter("ignore")  # Some have the text of a request.
     uvicorn.run(
         app,

@@ -3,7 +3,7 @@
 import functools
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -28,14 +28,6 @@ def input_lines(file: Path | None, language: str = "") -> Iterator[str]:
     return read_lines(file) if file else read_standard_input()
 
 
-def counted(lines: Iterable[Any], file: Path | None) -> tuple[Any, int | None]:
-    """Returns the lines and their number. The number of lines of a stream is not known."""
-    if not (file and file.is_file()):
-        return lines, None
-    lines = list(lines)
-    return lines, len(lines)
-
-
 def _prompted_lines(language: str) -> Iterator[str]:
     """Yields the lines that a user types. The prompt is on stderr if stdout is not a terminal."""
     with suppress(ImportError):  # Windows has no readline.
@@ -56,18 +48,6 @@ def _prompted_lines(language: str) -> Iterator[str]:
         except UnicodeError as error:
             raise UserError(f"standard input: text must be UTF-8. Received: {error}") from None
         yield line
-
-
-def check_other_file(output: Path | None, *inputs: Path | None, option: str = "--output") -> None:
-    """Raises `UserError` if the output would replace one of the other files of a command."""
-    for path in inputs:
-        if not (path and output):
-            continue
-        is_file = path.is_file() and output.is_file() and output.samefile(path)
-        if is_file or (not output.exists() and path.resolve() == output.resolve()):
-            raise UserError(
-                f"{option} must not be an input file or another output. Received: {output}"
-            )
 
 
 @contextmanager

@@ -11,7 +11,6 @@ from pydantic import Field
 from keras_transformer._backend import installed_backends
 from keras_transformer.architectures import command_line
 from keras_transformer.cli import parameters
-from keras_transformer.cli.parameters import AnyPath
 from keras_transformer.cli.process import keep_freed_memory, stop_after_step
 from keras_transformer.errors import UserError
 from keras_transformer.recipe.files import load_recipe
@@ -26,7 +25,7 @@ _DATA_DIR = click.Path(path_type=Path, exists=True, file_okay=False, resolve_pat
 class TrainOptions(parameters.RecipeOptions):
     """The options of `train`."""
 
-    run: AnyPath = None
+    run: Path | None = None
     """Run folder to create. Default: runs/NAME, where NAME is the name of the recipe."""
     data_dir: Annotated[Path | None, _DATA_DIR] = None
     """Folder that contains the recipe's text files. With this option, nothing is downloaded."""
@@ -66,8 +65,6 @@ def train_command(recipe: str, options: TrainOptions) -> None:
     loaded = load_recipe(recipe, overrides)
     program = command_line(loaded.model.architecture)
     directory = directory or Path("runs") / loaded.name
-    if resume and not (directory / "recipe.yaml").is_file():
-        raise UserError(f"{directory} holds no run to continue. To start one, omit --resume")
     keep_freed_memory()
     distribution = start(loaded)
     opened = open_run(distribution, directory, loaded, resume)

@@ -12,7 +12,7 @@ import click
 from click.types import FuncParamType
 from pydantic import Field
 
-from keras_transformer._files import as_line, resumable_file, sha256_of
+from keras_transformer._files import as_line, check_other_file, resumable_file, sha256_of
 from keras_transformer.cli import parameters, terminal
 from keras_transformer.cli.parameters import ExistingFile, Given, checked, flags
 from keras_transformer.data.text_files import available_chunks, read_lines
@@ -36,7 +36,7 @@ class TranslateOptions(parameters.TextOptions, parameters.TranslatorOptions):
     copy_unknown: Literal["lines", "characters", "never"] = "lines"
     """Copy lines without a known word, with a warning. characters: also copy single unknown
     characters, in place of the word that gives them more than half of its attention."""
-    ensemble: Annotated[tuple[Path, ...], parameters.any_path] = Field((), title="RUN")
+    ensemble: tuple[Path, ...] = Field((), title="RUN")
     """Add the model of another run to an ensemble, which averages the probabilities of its models.
     All runs must have the same tokenizer. --checkpoint applies to all runs. Repeatable."""
     prefix: ExistingFile = None
@@ -229,7 +229,7 @@ def _check_files(options: TranslateOptions, file: Path | None, *others: Path | N
         raise UserError(f"{flags(of_file)} can only be used with FILE")
     if options.resume and options.output is None:
         raise UserError("--resume can only be used with --output")
-    terminal.check_other_file(options.output, file, *others)
+    check_other_file(options.output, file, *others)
 
 
 @contextmanager
@@ -261,11 +261,10 @@ def _chunks(
     """
     if terminal.is_session(file):
         return ([x] for x in lines), 0, None
-    found, total = terminal.counted(lines, file)
-    if total is None:
-        return available_chunks(found, STREAMED_LINES), 0, None
-    number, count = shard or (1, 1)
-    starts = range(0, total, STREAMED_LINES)
+    if not (file and file.is_file()):  # The number of lines of a stream is not known.
+        return available_chunks(lines, STREAMED_LINES), 0, None
+    found, (number, count) = list(lines), shard or (1, 1)
+    starts = range(0, len(found), STREAMED_LINES)
     starts = starts[len(starts) * (number - 1) // count : len(starts) * number // count]
     chunks = [found[start : start + STREAMED_LINES] for start in starts]
     return chunks, starts.start, sum(map(len, chunks))

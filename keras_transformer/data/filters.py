@@ -2,12 +2,11 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from importlib import import_module
 
 from keras_transformer._progress import Bar
 from keras_transformer.data.languages import base_language
 from keras_transformer.data.text_files import Pair
-from keras_transformer.errors import UserError
+from keras_transformer.errors import UserError, imported
 
 # Of 10,000 sentences of Tatoeba in English and German, one is wrong at this confidence. If the
 # sides are exchanged, nine tenths are.
@@ -31,19 +30,16 @@ def language_test(languages: tuple[str, str]) -> Callable[[Pair], bool]:
     Raises `UserError` if py3langid is not installed or knows neither of the languages. A side whose
     language it does not know is not checked.
     """
-    try:
-        langid = import_module("py3langid.langid")
-    except ModuleNotFoundError:
-        command = "pip install 'keras3-transformer[language-id]'"
-        raise UserError(f"data.filters.wrong_language needs py3langid: {command}") from None
+    rule = "data.filters.wrong_language"
+    langid = imported("py3langid.langid", "language-id", f"{rule} needs")
     identifier = langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True)
     known, sides = {*identifier.labels}, []
     for own in map(base_language, languages):
         close = {own}.union(*(group.split() for group in _CLOSE if own in group.split()))
         sides.append({*close, "zxx"} if close & known else known)  # zxx: no language
     if sides == [known, known]:
-        rule = "data.filters.wrong_language: py3langid must know one of the languages"
-        raise UserError(f"{rule}. Received: {', '.join(languages)}")
+        received = ", ".join(languages)
+        raise UserError(f"{rule}: py3langid must know one of the languages. Received: {received}")
 
     def is_wrong(pair: Pair) -> bool:
         found = zip(map(identifier.classify, pair), sides, strict=True)

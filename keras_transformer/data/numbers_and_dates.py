@@ -8,7 +8,7 @@ from contextlib import suppress
 import numpy as np
 from langcodes import Language
 
-from keras_transformer.errors import UserError
+from keras_transformer.errors import UserError, imported
 
 NUMBERS = 1_000_000  # 0 ... 999,999
 FIRST_DAY = datetime.date(1700, 1, 1)
@@ -70,19 +70,16 @@ class _Writer:
     """Writes numbers and dates as words of one language."""
 
     def __init__(self, language: str) -> None:
-        try:
-            from babel import Locale, UnknownLocaleError
-            from num2words import CONVERTER_CLASSES
-        except ImportError as error:
-            raise UserError(
-                f"{error.name} is missing: pip install 'keras3-transformer[quickstart]'"
-            ) from None
+        babel, num2words = (
+            imported(name, "quickstart", "data.generator needs") for name in ("babel", "num2words")
+        )
+        converters = num2words.CONVERTER_CLASSES
         try:
             tag = Language.get(language)  # "deu" and "de_DE" are German, too
             name, base = str(tag).replace("-", "_"), str(tag.language)
-            self._locale = Locale.parse(name)
-            converter = copy.copy(CONVERTER_CLASSES[name if name in CONVERTER_CLASSES else base])
-        except (UnknownLocaleError, ValueError, KeyError):
+            self._locale = babel.Locale.parse(name)
+            converter = copy.copy(converters[name if name in converters else base])
+        except (babel.UnknownLocaleError, ValueError, KeyError):
             raise UserError(
                 f"num2words and Babel must support the language. Received: language={language!r}"
             ) from None

@@ -15,16 +15,15 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from pathlib import Path
 from shlex import quote as quoted
 from typing import Any, BinaryIO, TypeVar
 from urllib.parse import quote
 from urllib.request import urlopen
 
-from keras_transformer._files import atomic_write, keras_home, sha256_of
+from keras_transformer._files import atomic_write, check_sha256, keras_home, sha256_of
 from keras_transformer._progress import Bar
-from keras_transformer.errors import UserError
+from keras_transformer.errors import UserError, imported
 
 Pair = tuple[str, str]
 Item = TypeVar("Item")
@@ -126,12 +125,7 @@ def suffix_of(path: str | Path) -> str:
 
 def extra(module: str, path: str | Path) -> Any:
     """Imports a module that reads the file `path`, and that not every installation has."""
-    try:
-        return import_module(module)
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"reading {path} needs {error.name}: pip install 'keras3-transformer[files]'"
-        ) from None
+    return imported(module, "files", f"reading {path} needs")
 
 
 def read_standard_input() -> Iterator[str]:
@@ -248,8 +242,7 @@ def download(name: str, folder_url: str, sha256: str) -> Path:
                     with Bar(name, total=size, unit="B", unit_scale=True) as bar:
                         while chunk := response.read(64 * 1024):
                             bar.update(file.write(chunk))
-                if (received := sha256_of(partial)) != sha256:
-                    raise ValueError(f"the SHA-256 must be {sha256}. Received: {received}")
+                check_sha256(partial, sha256, name)
     except Exception as error:  # urllib and the system raise different errors
         message = (
             f"{url} cannot be fetched (for local files, use --data-dir, or set data.directory of "

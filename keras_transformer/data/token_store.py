@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer._files import atomic_write, read_json, sha256_of
+from keras_transformer._files import atomic_write, check_is_free, check_sha256, read_json, sha256_of
 from keras_transformer._progress import Bar
 from keras_transformer.data.parallel_text import SIDES, Corpora
 from keras_transformer.data.text_files import Pair
@@ -135,8 +135,8 @@ class TokenStore(Sentences):
         """
         directory = Path(directory)
         store = cls(directory) if (directory / _SUMMARY).exists() else None
-        if store is None and directory.exists() and any(directory.iterdir()):
-            raise UserError(f"{directory} is neither empty nor a token store")
+        if store is None:
+            check_is_free(directory)
         if store is not None or fingerprint is not None:
             digest = _digest(tokenizer, max_length)
             for _ in _chunks(_corpora(pairs).parts, digest):
@@ -175,18 +175,14 @@ class TokenStore(Sentences):
 
 def _read_summary(directory: Path) -> dict[str, Any]:
     """Returns the content of `meta.json`, and verifies the files of a store."""
-    name = _SUMMARY
-    if not (directory / name).exists():
-        raise UserError(f"{directory} is not a token store: it has no {name}")
     try:
-        summary = read_json(directory / name)
-        names = _files(summary.get("sides", SIDES))
-        for name, digest in {file: summary["sha256"][file] for file in names}.items():
-            if sha256_of(directory / name) != digest:
-                raise ValueError("the SHA-256 is wrong")
-    except (KeyError, OSError, TypeError, ValueError):
+        summary = read_json(directory / _SUMMARY)
+        digests = summary["sha256"]
+        for name in _files(summary.get("sides", SIDES)):
+            check_sha256(directory / name, digests[name], name)
+    except (KeyError, OSError, TypeError, ValueError) as error:
         raise UserError(
-            f"{directory / name} is damaged. Remove {directory} to build the store again"
+            f"{directory} is no complete token store: {error}. To build the store again, remove it"
         ) from None
     return summary
 

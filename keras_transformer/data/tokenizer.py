@@ -13,20 +13,8 @@ from sentencepiece import SentencePieceProcessor
 
 from keras_transformer._files import atomic_write, parse_json, read_bytes
 from keras_transformer.data.languages import closest_language
-from keras_transformer.data.tokenizer_training import (
-    SPECIAL_IDS,
-    normalizer,
-    train_model,
-    with_normalization,
-)
-from keras_transformer.data.vocabulary import (
-    BOS_ID,
-    EOS_ID,
-    LANGUAGE,
-    PAD_ID,
-    UNK_ID,
-    with_own_ids,
-)
+from keras_transformer.data.tokenizer_training import SPECIAL_IDS, normalizer, train_model
+from keras_transformer.data.vocabulary import BOS_ID, EOS_ID, LANGUAGE, PAD_ID, UNK_ID, with_own_ids
 from keras_transformer.errors import UserError, check_is_list
 
 ModelType = Literal["bpe", "unigram", "word"]
@@ -173,7 +161,8 @@ class Tokenizer:
         both = ((x, x) if isinstance(x, str) else x for x in pairs)
         lines = (each(line) for pair in both for each, line in zip(normalize, pair, strict=True))
         model = train_model(lines, "identity", **options)
-        return cls(*(with_normalization(model, rule) for rule in rules))
+        # A reader merges protocol buffers that follow each other: the fields of the last one hold.
+        return cls(*(model + normalizer(x, spaces=True).serialized_model_proto() for x in rules))
 
     @classmethod
     def from_sentencepiece(
@@ -205,10 +194,12 @@ class Tokenizer:
             summary = parse_json(files[_SUMMARY])
             digests = summary["sha256"]
             frames = {name: summary.get(name, x) for name, x in DEFAULT_FRAMES.items()}
-            if tuple(digests) not in (_NAMES, _NAMES[:1]):
-                raise ValueError(f"{_SUMMARY} must name {' and '.join(_NAMES)}")
-            if [*map(type, frames.values())] != [list, list, bool]:
-                raise ValueError(f"{_SUMMARY} must have two lists, and true or false, in {frames}")
+            is_named = tuple(digests) in (_NAMES, _NAMES[:1])
+            if not is_named or [*map(type, frames.values())] != [list, list, bool]:
+                rule = (
+                    f"must name {' and '.join(_NAMES)}, and have two lists, and true or false, in"
+                )
+                raise ValueError(f"{_SUMMARY} {rule} {frames}")
             models = [files[name] for name in digests]
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{place} has no complete tokenizer: {error}") from None

@@ -50,12 +50,6 @@ def train_model(lines: Iterator[str], normalization: str, **options: Any) -> byt
     return model.getvalue()
 
 
-def with_normalization(model: bytes, rule: str) -> bytes:
-    """Returns a model that was trained with "identity", with another normalization."""
-    # A reader merges protocol buffers that follow each other: the fields of the last one hold.
-    return model + normalizer(rule, spaces=True).serialized_model_proto()
-
-
 def normalizer(rule: str, spaces: bool) -> SentencePieceNormalizer:
     """Returns a normalizer that changes spaces as the encoder does, or leaves them."""
     names = ("add_dummy_prefix", "escape_whitespaces", "remove_extra_whitespaces")

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keras_transformer._files import output_path, read_bytes
+from keras_transformer._files import check_other_file, output_path, read_bytes
 from keras_transformer.data.text_files import CorpusError
 from keras_transformer.errors import UserError
 
@@ -120,8 +120,7 @@ def translate_document(
         UserError: If the format is unknown, the file is malformed, has another encoding than it
             declares or other languages, or the output is the file itself.
     """
-    if Path(output).exists() and Path(output).samefile(path):
-        raise UserError(f"output must not be the file that is translated. Received: {output}")
+    check_other_file(Path(output), Path(path), option="output")
     document = read_document(path, format, languages)
     with output_path(output) as partial:
         content, segments = document.translate(translator, glossary, progress)

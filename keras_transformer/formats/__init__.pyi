@@ -1,6 +1,7 @@
 from .ctranslate2 import export_ctranslate2 as export_ctranslate2
 from .ctranslate2_translator import CTranslate2Translator as CTranslate2Translator
 from .engines import open_translator as open_translator
+from .export_options import ExportOptions as ExportOptions
 from .hub import push_to_hub as push_to_hub
 from .hugging_face import export_hugging_face as export_hugging_face
 from .keras_hub import (
@@ -17,10 +18,7 @@ from .onnx import (
     export_onnx as export_onnx,
     onnx_translator as onnx_translator,
 )
-from .run_export import (
-    ExportOptions as ExportOptions,
-    export_run as export_run,
-)
+from .run_export import export_run as export_run
 from .run_folder import (
     change_vocabulary as change_vocabulary,
     export_shared_run as export_shared_run,

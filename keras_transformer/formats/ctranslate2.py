@@ -6,7 +6,6 @@ models CTranslate2 converts.
 
 import re
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from keras_transformer._files import atomic_write, check_is_free, read_bytes
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.data.vocabulary import Vocabulary, word_model
 from keras_transformer.decoding.options import SearchOptions
+from keras_transformer.errors import imported
 from keras_transformer.formats.comparison import (
     Agreement,
     compare_translations,
@@ -26,7 +26,6 @@ from keras_transformer.formats.exported_model import (
     PLAIN_LAYERS,
     Rule,
     array,
-    check_model,
     check_supported,
     position_table,
 )
@@ -57,10 +56,6 @@ RULES: tuple[Rule, ...] = (
 )
 # Bias on the logits of forbidden tokens: a probability of 0, and within the range of float16.
 FORBIDDEN = -1e4
-QUANTIZATIONS = (
-    *("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat16"),
-    *("int16", "float16", "bfloat16"),
-)
 # Translations tie if their log-probabilities differ by at most this number of nats per token.
 TOLERANCE = 1e-2
 _JOINED = {
@@ -308,23 +303,17 @@ def export_ctranslate2(
         An `Agreement`, or None if `sentences` is None or empty.
 
     Raises:
-        ImportError: If ctranslate2 is not installed, or if `quantization` needs PyTorch and PyTorch
-            is not installed.
-        UserError: If `directory` is not empty, or the disk is full. If a translation by the float32
-            export differs from the model's translation in text and in score.
+        UserError: If ctranslate2, or PyTorch for `quantization`, is not installed. If `directory`
+            is not empty, or the disk is full. If a translation by the float32 export differs from
+            the model's translation in text and in score.
         ValueError: If CTranslate2 does not support `quantization` or a part of the model. If the
             model is already quantized. If the tokenizer belongs to another model.
     """
-    from ctranslate2 import specs
-
+    specs = imported("ctranslate2.specs", "ctranslate2", "the format ctranslate2 needs")
+    if "bfloat16" in (quantization or ""):
+        imported("torch", "torch", f"CTranslate2's type {quantization} needs")
     check_is_free(directory)
-    check_model(model, tokenizer)
-    check_supported(model, "CTranslate2", RULES)
-    if "bfloat16" in (quantization or "") and not find_spec("torch"):
-        raise ImportError(
-            f"CTranslate2 needs PyTorch to write {quantization}: "
-            "pip install 'keras3-transformer[torch]'"
-        )
+    check_supported(model, tokenizer, "CTranslate2", RULES)
     model = in_float32(model)
     spec = _specification(model, tokenizer, specs)
     spec.validate()

@@ -6,7 +6,6 @@ import os
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from keras_transformer._backend import check_not_forked
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions, length_penalty_base
-from keras_transformer.errors import UserError
+from keras_transformer.errors import UserError, imported
 from keras_transformer.translation.base_translator import (
     Advance,
     BaseTranslator,
@@ -247,9 +246,7 @@ def _refuse(given: Iterable[str]) -> None:
         )
 
 
-def import_ctranslate2(
-    options: SearchOptions, copy_unknown: CopyUnknown, **others: Any
-) -> ModuleType:
+def import_ctranslate2(options: SearchOptions, copy_unknown: CopyUnknown, **others: Any) -> Any:
     """Returns the package ctranslate2, if it is installed and supports the options.
 
     `others` are arguments of `open_translator` that only the engine keras has, if they are not 0.
@@ -261,11 +258,4 @@ def import_ctranslate2(
     changed |= {"copy_unknown": copy_unknown} if copy_unknown == "characters" else {}
     changed |= {name: value for name, value in others.items() if value}
     _refuse(f"{name}={value}" for name, value in changed.items())
-    try:
-        import ctranslate2
-    except ImportError as error:
-        raise UserError(
-            "the engine ctranslate2 needs another package: "
-            "pip install 'keras3-transformer[ctranslate2]'"
-        ) from error
-    return ctranslate2
+    return imported("ctranslate2", "ctranslate2", "the engine ctranslate2 needs")

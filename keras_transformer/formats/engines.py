@@ -85,10 +85,7 @@ def open_translator(
         "tokens_per_batch": tokens_per_batch,
         "adapters": adapters,
     }
-    languages: dict[str, Any] = {
-        "source_language": source_language,
-        "target_language": target_language,
-    }
+    languages = source_language, target_language
     if engine == "keras":
         # The other engine starts without Keras.
         from keras_transformer.translation.translator import Translator
@@ -99,7 +96,8 @@ def open_translator(
             overlong=overlong,
             copy_unknown=copy_unknown,
             as_written=as_written,
-            **languages,
+            source_language=source_language,
+            target_language=target_language,
             **of_keras,
         )
     run = opened[0]
@@ -108,8 +106,8 @@ def open_translator(
     # Raises errors before the slow conversion.
     import_ctranslate2(options, copy_unknown, ensemble=opened[1:], **of_keras)
     forms = WordForms.load(run.word_forms_path, as_written or source_language is not None)
-    given = converted(run), options, overlong, copy_unknown, forms
-    return CTranslate2Translator(*given, **languages)
+    folder = converted(run)
+    return CTranslate2Translator(folder, options, overlong, copy_unknown, forms, *languages)
 
 
 def converted(run: Run) -> Path:

@@ -44,9 +44,7 @@ def _adds(positions: PositionalEncoding, d_model: int) -> bool:
 
 
 def check_model(model: Seq2Seq, tokenizer: Tokenizer) -> None:
-    """Raises ValueError if a model is no `Seq2Seq`, is quantized, or has another tokenizer."""
-    if not isinstance(model, Seq2Seq):
-        raise ValueError(f"`model` must be a Seq2Seq, such as Transformer. Received: model={model}")
+    """Raises ValueError if a model is quantized, or has another tokenizer."""
     if any("quantization" in changes for changes in layer_changes(model).values()):
         raise ValueError(
             "`model` must not be quantized. Export the model as it was before `quantize`. "
@@ -63,28 +61,17 @@ def check_model(model: Seq2Seq, tokenizer: Tokenizer) -> None:
         )
 
 
-def check_supported(model: Seq2Seq, format: str, rules: Sequence[Rule] = ()) -> None:
-    """Raises ValueError by the rules of a format of Transformers, and by `_PLAIN_BLOCKS`."""
-    if not isinstance(model, Transformer):
-        raise ValueError(
-            f"{format} supports only the architecture transformer; a SavedModel supports all. "
-            f"Received: a model of the architecture {model.architecture}"
-        )
+def check_supported(
+    model: Transformer, tokenizer: Tokenizer, format: str, rules: Sequence[Rule]
+) -> None:
+    """Raises ValueError by `check_model`, `_PLAIN_BLOCKS`, and the rules of a format."""
+    check_model(model, tokenizer)
     for name, is_refused, supported in (*_PLAIN_BLOCKS, *rules):
         if is_refused(model):
             raise ValueError(
                 f"{format} supports only {supported}. A SavedModel has no such limit. "
                 f"Received: model.{name}={getattr(model, name)!r}"
             )
-
-
-def check_quantization(format: str, quantization: str, supported: Sequence[str]) -> None:
-    """Raises ValueError if a format does not support a type of weights."""
-    if quantization not in supported:
-        raise ValueError(
-            f"for the format {format}, `quantization` must be one of {', '.join(supported)}. "
-            f"Received: quantization={quantization!r}"
-        )
 
 
 def array(tensor: Tensor) -> np.ndarray:

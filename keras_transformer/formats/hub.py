@@ -8,7 +8,7 @@ import yaml
 
 from keras_transformer._files import read_json
 from keras_transformer.decoding.options import SearchOptions
-from keras_transformer.errors import UserError
+from keras_transformer.errors import UserError, imported
 from keras_transformer.formats.model_files import PREFIX
 from keras_transformer.formats.run_export import ExportOptions, export_run
 from keras_transformer.formats.run_folder import current_scores, without_folders
@@ -58,10 +58,7 @@ def push_to_hub(
     Raises:
         UserError: If the export is refused, see `export_run`, or the hub refuses it.
     """
-    try:
-        import huggingface_hub as hub
-    except ImportError:
-        raise UserError("install huggingface_hub: pip install 'keras3-transformer[hub]'") from None
+    hub = imported("huggingface_hub", "hub", "uploading needs")
     (run,) = opened_runs(run)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place, "export")

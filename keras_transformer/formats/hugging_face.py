@@ -25,7 +25,6 @@ from keras_transformer.formats.comparison import (
 from keras_transformer.formats.exported_model import (
     PLAIN_LAYERS,
     Rule,
-    check_model,
     check_supported,
     position_table,
 )
@@ -276,8 +275,7 @@ def export_hugging_face(
 
 
 def _check(model: Transformer, tokenizer: Tokenizer, options: SearchOptions) -> None:
-    check_model(model, tokenizer)
-    check_supported(model, "Hugging Face", RULES)
+    check_supported(model, tokenizer, "Hugging Face", RULES)
     if options.length_penalty and options.length_penalty_form != "power":
         raise ValueError(
             "Hugging Face's `generate` divides scores by n ** length_penalty: set "

@@ -1,22 +1,13 @@
 """Exchanges the weights of BERT, GPT-2, Llama and Qwen 3 with KerasHub, if it is installed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
 
-from keras_transformer.formats.keras_hub_weights import (
-    SUBLAYERS,
-    Pair,
-    Pairs,
-    copy,
-    model_pairs,
-    new_backbone,
-    opened,
-    sizes_of,
-)
+from keras_transformer.errors import imported
 from keras_transformer.models.language_model import LanguageModel
 from keras_transformer.models.masked_language_model import BertEncoder
 
@@ -38,8 +29,19 @@ _LLAMA_SIZES = {
     "tie_word_embeddings": "tie_word_embeddings",
 }
 _QWEN3_SIZES = {**_LLAMA_SIZES, "d_k": "head_dim", "d_v": "head_dim"}
+# Maps the layers of `EncoderLayer` and `DecoderLayer` to names in the paths of KerasHub's weights.
+_SUBLAYERS = {
+    "self_attention.query_projection": "query",
+    "self_attention.key_projection": "key",
+    "self_attention.value_projection": "value",
+    "self_attention.output_projection": "attention_output",
+    "self_attention_residual.norm": "self_attention_layer_norm",
+    "feed_forward.inner": "feedforward_intermediate_dense",
+    "feed_forward.outer": "feedforward_output_dense",
+    "feed_forward_residual.norm": "feedforward_layer_norm",
+}
 _LLAMA_SUBLAYERS = {
-    **SUBLAYERS,
+    **_SUBLAYERS,
     "self_attention.query_norm": "query_dense_layernorm",
     "self_attention.key_norm": "key_dense_layernorm",
     "self_attention_residual.norm": "self_attention_layernorm",
@@ -79,6 +81,27 @@ _LLAMA_ROPE = {"rope_position_scaling_factor": 1.0, "rope_frequency_adjustment_f
 _QWEN3_ROPE = {"rope_scaling_factor": 1.0}
 
 
+class _Pair(NamedTuple):
+    """Two weights of which `target` is `factor` times `value`, reshaped to `shape` and transposed.
+
+    `axes` is its own inverse. The reshaping to the target's own shape comes last.
+    """
+
+    value: Any
+    target: Any
+    shape: tuple[int, ...] = (-1,)
+    axes: tuple[int, ...] = (0,)
+    factor: float = 1.0
+
+    def reversed(self) -> "_Pair":
+        shape = tuple(self.shape[axis] for axis in self.axes)
+        return _Pair(self.target, self.value, shape, self.axes, 1 / self.factor)
+
+
+_Pairs = list[_Pair]  # from a weight of the package to the same weight of KerasHub
+_Values = Mapping[str, Any]
+
+
 def bert_from_keras_hub(backbone: keras.Model | str) -> tuple[BertEncoder, keras.layers.Dense]:
     """Creates a `BertEncoder` and a pooler with the weights of a `keras_hub.models.BertBackbone`.
 
@@ -97,13 +120,15 @@ def bert_from_keras_hub(backbone: keras.Model | str) -> tuple[BertEncoder, keras
     Raises:
         ValueError: If `backbone` is not a `BertBackbone`, is quantized or has LoRA.
     """
-    backbone = opened(backbone, {}, "BertBackbone")
-    encoder = BertEncoder(**sizes_of(backbone, _SIZES), num_segments=backbone.num_segments, **_BERT)
+    backbone = _opened(backbone, {}, "BertBackbone")
+    encoder = BertEncoder(
+        **_sizes_of(backbone, _SIZES), num_segments=backbone.num_segments, **_BERT
+    )
     d_model, dtype = encoder.d_model, encoder.dtype_policy
     pooler = keras.layers.Dense(d_model, activation="tanh", dtype=dtype, name="pooler")
     pooler.build((None, d_model))
     pairs = _bert_pairs(encoder, backbone, pooler)
-    copy("backbone", backbone.weights, [pair.reversed() for pair in pairs])
+    _copy("backbone", backbone.weights, [pair.reversed() for pair in pairs])
     return encoder, pooler
 
 
@@ -128,9 +153,9 @@ def bert_to_keras_hub(
     if pooler and not (pooler.built and pooler.activation is keras.activations.tanh):
         raise ValueError(f"`pooler` must be built, with activation tanh. Received: pooler={pooler}")
     others = {"num_segments": encoder.num_segments or 1}
-    backbone = new_backbone("BertBackbone", encoder, {}, _BERT, _SIZES, **others)
+    backbone = _new_backbone("BertBackbone", encoder, {}, _BERT, _SIZES, **others)
     weights = [*encoder.weights, *(pooler.weights if pooler else ())]
-    copy("encoder", weights, _bert_pairs(encoder, backbone, pooler))
+    _copy("encoder", weights, _bert_pairs(encoder, backbone, pooler))
     if not encoder.num_segments:
         segments = backbone.segment_embedding.embeddings
         segments.assign(ops.zeros(segments.shape))
@@ -154,8 +179,8 @@ def gpt2_from_keras_hub(backbone: keras.Model | str) -> LanguageModel:
     Raises:
         ValueError: If `backbone` is not a `GPT2Backbone`, is quantized or has LoRA.
     """
-    backbone = opened(backbone, {}, "GPT2Backbone")
-    return _model(backbone, _gpt2_pairs, **sizes_of(backbone, _SIZES), **_GPT2)
+    backbone = _opened(backbone, {}, "GPT2Backbone")
+    return _model(backbone, _gpt2_pairs, **_sizes_of(backbone, _SIZES), **_GPT2)
 
 
 def gpt2_to_keras_hub(model: LanguageModel) -> keras.Model:
@@ -173,8 +198,8 @@ def gpt2_to_keras_hub(model: LanguageModel) -> keras.Model:
     Raises:
         ValueError: If `model` differs from GPT-2, is quantized, or has LoRA.
     """
-    backbone = new_backbone("GPT2Backbone", model, {}, _GPT2, _SIZES)
-    copy("model", model.weights, _gpt2_pairs(model, backbone))
+    backbone = _new_backbone("GPT2Backbone", model, {}, _GPT2, _SIZES)
+    _copy("model", model.weights, _gpt2_pairs(model, backbone))
     return backbone
 
 
@@ -198,8 +223,8 @@ def llama_from_keras_hub(backbone: keras.Model | str, max_length: int = 1024) ->
         ValueError: If `backbone` is another one, is quantized, has LoRA, or changes the frequencies
             of rotary positions, as Llama 3.1 does (`rope_frequency_adjustment_factor`).
     """
-    backbone = opened(backbone, _LLAMA_ROPE, "LlamaBackbone", "Llama3Backbone")
-    sizes = sizes_of(backbone, _LLAMA_SIZES)
+    backbone = _opened(backbone, _LLAMA_ROPE, "LlamaBackbone", "Llama3Backbone")
+    sizes = _sizes_of(backbone, _LLAMA_SIZES)
     return _model(backbone, _llama_pairs, **sizes, **_LLAMA, max_length=max_length)
 
 
@@ -240,8 +265,8 @@ def qwen3_from_keras_hub(backbone: keras.Model | str, max_length: int = 1024) ->
     Raises:
         ValueError: If `backbone` is another one, is quantized, has LoRA, or scales positions.
     """
-    backbone = opened(backbone, _QWEN3_ROPE, "Qwen3Backbone")
-    options = {**_QWEN3, **sizes_of(backbone, _QWEN3_SIZES), "max_length": max_length}
+    backbone = _opened(backbone, _QWEN3_ROPE, "Qwen3Backbone")
+    options = {**_QWEN3, **_sizes_of(backbone, _QWEN3_SIZES), "max_length": max_length}
     if window := backbone.sliding_window_size:
         options |= {"attention_pattern": "local", "attention_window": window - 1}
     return _model(backbone, _llama_pairs, **options)
@@ -268,32 +293,32 @@ def qwen3_to_keras_hub(model: LanguageModel) -> keras.Model:
     return _decoder("Qwen3Backbone", model, needed, _QWEN3_SIZES, sliding_window_size=window)
 
 
-def _model(backbone: Any, pairs_of: Callable[..., Pairs], **options: Any) -> LanguageModel:
+def _model(backbone: Any, pairs_of: Callable[..., _Pairs], **options: Any) -> LanguageModel:
     model = LanguageModel(**options, pad_id=-1)
     pairs = pairs_of(model, backbone)
-    copy("backbone", backbone.weights, [pair.reversed() for pair in pairs])
+    _copy("backbone", backbone.weights, [pair.reversed() for pair in pairs])
     return model
 
 
 def _decoder(name: str, model: LanguageModel, *tables: Mapping[str, Any], **others: Any) -> Any:
     attention = model.decoder.layers[0].self_attention
     heads = {name: getattr(attention, name) for name in ("num_kv_heads", "d_k", "d_v")}
-    backbone = new_backbone(name, model, heads, *tables, **others)
-    copy("model", model.weights, _llama_pairs(model, backbone))
+    backbone = _new_backbone(name, model, heads, *tables, **others)
+    _copy("model", model.weights, _llama_pairs(model, backbone))
     return backbone
 
 
-def _bert_pairs(encoder: BertEncoder, backbone: Any, pooler: keras.Layer | None) -> Pairs:
+def _bert_pairs(encoder: BertEncoder, backbone: Any, pooler: keras.Layer | None) -> _Pairs:
     others = {"embeddings_layer_norm": encoder.embedding_norm, "pooled_dense": pooler}
     others["segment_embedding"] = encoder.segment_embedding
-    return model_pairs(encoder, encoder.encoder.layers, backbone, others)
+    return _model_pairs(encoder, encoder.encoder.layers, backbone, others)
 
 
-def _gpt2_pairs(model: LanguageModel, backbone: Any) -> Pairs:
-    return model_pairs(model, model.decoder.layers, backbone, {"layer_norm": model.decoder.norm})
+def _gpt2_pairs(model: LanguageModel, backbone: Any) -> _Pairs:
+    return _model_pairs(model, model.decoder.layers, backbone, {"layer_norm": model.decoder.norm})
 
 
-def _llama_pairs(model: LanguageModel, backbone: Any) -> Pairs:
+def _llama_pairs(model: LanguageModel, backbone: Any) -> _Pairs:
     """Pairs weights of Llama and Qwen 3.
 
     KerasHub rotates features i and i + K / 2 together, and this package 2i and 2i + 1.
@@ -309,9 +334,99 @@ def _llama_pairs(model: LanguageModel, backbone: Any) -> Pairs:
         epsilon = attrgetter(path)(backbone.transformer_layers[0])
         kernels["factor"] = (epsilon / attention.query_norm.epsilon) ** 0.5
     layouts = {**dict.fromkeys(("query", "key"), kernels), **dict.fromkeys(norms, rotated)}
-    pairs = model_pairs(model, layers, backbone, others, _LLAMA_SUBLAYERS, layouts)
+    pairs = _model_pairs(model, layers, backbone, others, _LLAMA_SUBLAYERS, layouts)
     if not model.tie_word_embeddings:
         matrix = model.embedding.output_embeddings
         target = backbone.token_embedding.reverse_embeddings
-        pairs.append(Pair(matrix, target, tuple(matrix.shape), (1, 0)))
+        pairs.append(_Pair(matrix, target, tuple(matrix.shape), (1, 0)))
     return pairs
+
+
+def _backbone_class(name: str) -> Any:
+    return getattr(imported("keras_hub.models", "tensorflow", f"a {name} needs"), name)
+
+
+def _opened(backbone: keras.Model | str, needed: _Values, *class_names: str) -> Any:
+    """Returns `backbone`, or the backbone of the preset with this name, if it has `needed`."""
+    classes = [_backbone_class(name) for name in class_names]
+    if isinstance(backbone, str):
+        backbone = classes[0].from_preset(backbone)
+    if type(backbone) not in classes:
+        raise ValueError(
+            f"`backbone` must be a `keras_hub.models.{' or '.join(class_names)}` or the name of a "
+            f"preset. Received: backbone={backbone}"
+        )
+    _check_same("LanguageModel", "backbone", vars(backbone), needed)
+    return backbone
+
+
+def _sizes_of(backbone: Any, names: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the arguments of this package's model that `names` maps to those of `backbone`."""
+    sizes = {own: getattr(backbone, other) for own, other in names.items()}
+    return {**sizes, "attention_dropout_rate": backbone.dropout, "dtype": backbone.dtype_policy}
+
+
+def _check_same(class_name: str, kind: str, values: _Values, needed: _Values) -> None:
+    received = {name: values[name] for name in needed if values[name] != needed[name]}
+    if received:
+        expected = {name: needed[name] for name in received}
+        raise ValueError(
+            f"A `{class_name}` needs a {kind} with {expected}. Received: a {kind} with {received}"
+        )
+
+
+def _new_backbone(
+    class_name: str, model: Any, heads: _Values, fixed: _Values, names: _Values, **others: Any
+) -> Any:
+    """Creates a backbone. `heads` has sizes that the arguments of `model` leave to its layers."""
+    values = {**vars(model), **heads}
+    needed = {**fixed, "attention_dropout_rate": model.dropout_rate}
+    _check_same(class_name, "model", values, needed)
+    sizes = {other: values[own] for own, other in names.items()}
+    return _backbone_class(class_name)(**sizes, dtype=model.dtype_policy, **others)
+
+
+def _model_pairs(
+    model: keras.Model,
+    layers: Iterable[keras.Layer],
+    backbone: Any,
+    others: _Values,
+    sublayers: Mapping[str, str] = _SUBLAYERS,
+    layouts: Mapping[str, _Values] = {},
+) -> _Pairs:
+    """Pairs all weights. `others` are layers of the model, or None, by their names in KerasHub.
+
+    `layouts` are arguments of `_Pair` by the names in `sublayers`.
+    """
+    pairs = []
+    both = {"position_embedding": model.positions, "token_embedding": model.embedding}
+    for name, layer in {**both, **others}.items():
+        pairs += _layer_pairs(layer, name, backbone)
+    for own, other in zip(layers, backbone.transformer_layers, strict=True):
+        for path, name in sublayers.items():
+            pairs += _layer_pairs(attrgetter(path)(own), name, other, **layouts.get(name, {}))
+    return pairs
+
+
+def _layer_pairs(own: keras.Layer | None, name: str, parent: keras.Layer, **layout: Any) -> _Pairs:
+    """Pairs the weights of a layer, if there is one, with those of `name` in one of KerasHub."""
+    named = {"/".join(weight.path.split("/")[-2:]): weight for weight in parent.weights}
+    weights = own.weights if own else ()
+    keys = [(x, f"{name}/{x.name.removeprefix('position_')}") for x in weights]
+    return [_Pair(weight, named[key], **layout) for weight, key in keys if key in named]
+
+
+def _copy(name: str, weights: Iterable[keras.Variable], pairs: _Pairs) -> None:
+    """Assigns the value of each pair to its target.
+
+    Raises `ValueError` if one of the `weights` would be lost, such as a weight of LoRA.
+    """
+    known = {id(pair.value) for pair in pairs}
+    if lost := [weight.path for weight in weights if id(weight) not in known]:
+        raise ValueError(
+            f"`{name}` must have only the weights of the published model, without quantization and "
+            f"LoRA. Received: {name} with the weights {lost}"
+        )
+    for pair in pairs:
+        value = ops.transpose(ops.reshape(pair.value, pair.shape), pair.axes)
+        pair.target.assign(ops.reshape(value * pair.factor, pair.target.shape))

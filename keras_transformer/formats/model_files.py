@@ -21,7 +21,7 @@ from keras_transformer._files import (
     open_regular,
     read_json,
 )
-from keras_transformer.errors import UserError
+from keras_transformer.errors import UserError, imported
 
 Arrays = dict[str, np.ndarray]
 Item = TypeVar("Item")
@@ -136,10 +136,7 @@ def read_safetensors(path: Path) -> Arrays:
 
 def read_torch(path: Path) -> Arrays:
     """Reads a `pytorch_model.bin`, which is a pickle, with PyTorch's safe unpickler."""
-    try:
-        import torch
-    except ImportError:
-        raise UserError(f"{path} is a pickle: pip install 'keras3-transformer[torch]'") from None
+    torch = imported("torch", "torch", f"{path} is a pickle, which needs")
     with reading(path), open_regular(path) as file:
         is_mapped = zipfile.is_zipfile(path)
         if is_mapped:
@@ -223,12 +220,7 @@ def download(source: str, revision: str | None = None) -> Path:
     Raises an error, see `reading`, if huggingface_hub is missing, or there is no such model.
     """
     name = source.removeprefix(PREFIX)
-    try:
-        import huggingface_hub as hub
-    except ImportError:
-        raise ValueError(
-            "it needs huggingface_hub: pip install 'keras3-transformer[hub]'"
-        ) from None
+    hub = imported("huggingface_hub", "hub", f"{source} needs")
     cache = keras_home() / "keras_transformer" / "hub"
 
     def get(file: str) -> Path | None:

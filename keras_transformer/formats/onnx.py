@@ -1,37 +1,28 @@
 """Exports a Transformer as two ONNX models, and translates with such an export."""
 
-import json
 import shutil
 import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 from keras import ops
 
 from keras_transformer._backend.types import Ids, Tensor
-from keras_transformer._files import atomic_write, check_is_free
+from keras_transformer._files import atomic_write, check_is_free, write_json
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import LengthPenaltyForm, SearchOptions
-from keras_transformer.formats.comparison import (
-    Agreement,
-    compare_translations,
-    random_sentences,
-)
-from keras_transformer.formats.exported_model import (
-    check_model,
-    check_quantization,
-    check_supported,
-)
+from keras_transformer.formats.comparison import Agreement, compare_translations, random_sentences
+from keras_transformer.formats.export_options import OnnxWeights, check_quantization
+from keras_transformer.formats.exported_model import check_supported
 from keras_transformer.layers.attention.cache import Cache
 from keras_transformer.models import Transformer
 from keras_transformer.models.base import in_float32
 from keras_transformer.translation.base_translator import EXTRA_LENGTH, Overlong
 from keras_transformer.translation.translator import Translator
 
-OnnxWeights = Literal["float32", "int8", "int8_weights"]
 # The constants of at least a page. Their offsets are multiples of it, for memory-mapping.
 WEIGHTS = "weights.bin"
 
@@ -99,9 +90,8 @@ def export_onnx(
     from keras_transformer.formats import onnx_graph
     from keras_transformer.formats.onnx_program import StandaloneTranslator
 
-    check_quantization("onnx", quantization, get_args(OnnxWeights))
-    check_model(model, tokenizer)
-    check_supported(model, "ONNX", onnx_graph.RULES)
+    check_quantization("onnx", quantization)
+    check_supported(model, tokenizer, "ONNX", onnx_graph.RULES)
     check_is_free(directory)
     model = in_float32(model)
     graphs = {
@@ -132,7 +122,7 @@ def export_onnx(
     with atomic_write(directory) as partial:
         partial.mkdir()
         _save(graphs, partial)
-        (partial / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
+        write_json(partial / "config.json", config)
         tokenizer.save(partial / "tokenizer")
         shutil.copyfile(Path(__file__).with_name("onnx_program.py"), partial / "translate.py")
         sentences = sentences or random_sentences(tokenizer)
@@ -188,12 +178,8 @@ def _save(graphs: dict[str, Any], directory: Path) -> None:
 
 
 def _options(config: dict[str, Any]) -> SearchOptions:
-    return SearchOptions(
-        beam_size=config["beam_size"],
-        length_penalty=config["length_penalty"],
-        length_penalty_form=config["length_penalty_form"],
-        max_length=config["search_max_length"],
-    )
+    own = {name: config[name] for name in ("beam_size", "length_penalty", "length_penalty_form")}
+    return SearchOptions(max_length=config["search_max_length"], **own)
 
 
 def onnx_translator(

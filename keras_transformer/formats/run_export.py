@@ -6,9 +6,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self, get_args
-
-from pydantic import BaseModel, ConfigDict, model_validator
+from typing import Any, NamedTuple
 
 from keras_transformer._backend import child_process
 from keras_transformer._files import check_is_free
@@ -16,108 +14,21 @@ from keras_transformer.architectures import program_of, run_program
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.formats.comparison import run_sentences
-from keras_transformer.formats.ctranslate2 import QUANTIZATIONS, export_ctranslate2
-from keras_transformer.formats.exported_model import check_quantization
+from keras_transformer.formats.ctranslate2 import export_ctranslate2
+from keras_transformer.formats.export_options import FORMATS, ExportOptions
 from keras_transformer.formats.hugging_face import export_hugging_face
-from keras_transformer.formats.onnx import OnnxWeights, export_onnx
-from keras_transformer.formats.run_folder import RunWeights, export_shared_run
+from keras_transformer.formats.onnx import export_onnx
+from keras_transformer.formats.run_folder import export_shared_run
 from keras_transformer.formats.saved_model import export_saved_model
-from keras_transformer.formats.web import WebWeights, export_web
+from keras_transformer.formats.web import export_web
 from keras_transformer.recipe.sections import OF_RUN
 from keras_transformer.recipe.settings import Recipe
-from keras_transformer.runs.run import Checkpoint, Run, opened_runs
+from keras_transformer.runs.run import Run, opened_runs
 from keras_transformer.translation.open_run import open_model, open_shortlist
 
 SENTENCES = 32  # maximum number of sentences that export and model translate for the comparison
 
 _CHILD = "import sys; from keras_transformer.formats.run_export import main; main(*sys.argv[1:])"
-
-
-class _Format(NamedTuple):
-    """The types of weights and the search options of a format, and the packages that it needs.
-
-    The first type of weights is the default. The first package names the extra with all of them.
-    """
-
-    quantizations: tuple[str, ...] = ("float32",)
-    search: tuple[str, ...] = ()
-    packages: tuple[str, ...] = ()
-
-
-_OF_ONNX = {
-    "search": ("beam_size", "length_penalty", "length_penalty_form", "max_length"),
-    "packages": ("onnx", "onnxruntime"),
-}
-FORMATS = {
-    "saved_model": _Format(
-        search=tuple(SearchOptions.model_fields), packages=("tensorflow", "tensorflow_text")
-    ),
-    "ctranslate2": _Format(QUANTIZATIONS, packages=("ctranslate2",)),
-    "onnx": _Format(get_args(OnnxWeights), **_OF_ONNX),
-    "web": _Format(get_args(WebWeights), **_OF_ONNX),
-    "hugging_face": _Format(search=("beam_size", "length_penalty", "length_penalty_form")),
-    "run": _Format(get_args(RunWeights)),
-}
-
-
-class ExportOptions(BaseModel):
-    """The options of `export_run`.
-
-    Example:
-
-    >>> ExportOptions(format="onnx", quantization="int8", search=SearchOptions(beam_size=5))
-
-    Args:
-        format: `"saved_model"`, `"ctranslate2"`, `"onnx"`, `"web"`, `"hugging_face"` or `"run"`.
-            See `export_saved_model`, `export_ctranslate2`, `export_onnx`, `export_web`,
-            `export_hugging_face` and `export_shared_run`.
-        output: A new or empty folder. For a SavedModel, the folder that contains all versions of
-            the model. Defaults to None, which means `exports/<run>` for a SavedModel. For other
-            formats, None means a folder in it, such as `exports/quickstart/onnx-int8`.
-        quantization: Type of the weights. Defaults to None, which means `"int8_weights"` for the
-            web, and `"float32"` otherwise.
-        shortlist: Whether a SavedModel translates with `open_shortlist(run)`. Defaults to False.
-        checkpoint: The checkpoint to export, see `open_model`. Defaults to None, which means the
-            finished model.
-        search: The default search options of the export, as far as the format has them. Defaults to
-            None, which means the search options of the recipe.
-        onnxruntime_web: For the web, as for `export_web`.
-
-    Raises:
-        ValueError: If the format does not support an option.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    format: Literal["saved_model", "ctranslate2", "onnx", "web", "hugging_face", "run"]
-    output: Path | None = None
-    quantization: str | None = None
-    shortlist: bool = False
-    checkpoint: Checkpoint | None = None
-    search: SearchOptions | None = None
-    onnxruntime_web: Path | None = None
-
-    @property
-    def weights(self) -> str:
-        """The type of the weights."""
-        return self.quantization or FORMATS[self.format].quantizations[0]
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        check_quantization(self.format, self.weights, FORMATS[self.format].quantizations)
-        own = {
-            "saved_model": ("a shortlist", self.shortlist),
-            "web": ("onnxruntime_web", self.onnxruntime_web),
-        }
-        for format, (name, given) in own.items():
-            if given and self.format != format:
-                raise ValueError(f"only {format} supports {name}. Received: {self.format}")
-        if self.search is not None and not FORMATS[self.format].search:
-            others = ", ".join(name for name, x in FORMATS.items() if x.search)
-            raise ValueError(
-                f"only {others} support search options. Received: format={self.format!r}"
-            )
-        return self
 
 
 class Exported(NamedTuple):

@@ -1,20 +1,13 @@
 """Makes run folders of other runs, of models trained in Python, and of other toolkits' models."""
 
-import json
 import re
 import shutil
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
-from keras_transformer._files import (
-    atomic_write,
-    check_is_free,
-    read_text,
-    sha256_of,
-    write_json,
-)
+from keras_transformer._files import atomic_write, check_is_free, read_text, sha256_of, write_json
 from keras_transformer.data.text_files import read_lines
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.data.vocabulary import kind_of
@@ -26,17 +19,12 @@ from keras_transformer.formats.comparison import (
     scored_translations,
 )
 from keras_transformer.formats.ctranslate2 import read_ctranslate2
-from keras_transformer.formats.exported_model import check_model, check_quantization
+from keras_transformer.formats.export_options import RunWeights, check_quantization
+from keras_transformer.formats.exported_model import check_model
 from keras_transformer.formats.foreign_model import ForeignModel
 from keras_transformer.formats.hugging_face import read_hugging_face
 from keras_transformer.formats.marian import read_marian
-from keras_transformer.formats.model_files import (
-    PREFIX,
-    download,
-    read_value,
-    reading,
-    shards,
-)
+from keras_transformer.formats.model_files import PREFIX, download, read_value, reading, shards
 from keras_transformer.formats.vocabulary_change import with_vocabulary
 from keras_transformer.layers.saving import check_finite
 from keras_transformer.models.base import in_float32, merge_lora
@@ -50,7 +38,6 @@ from keras_transformer.translation.open_run import open_model
 from keras_transformer.translation.translator import Translator
 from keras_transformer.translation.word_forms import WordForms
 
-RunWeights = Literal["float32", "float16"]
 _SCORE_TOLERANCE = 1e-3  # nats
 # OPUS-MT also has names of several languages, such as ROMANCE.
 _ADVICE = "(--source-language and --target-language name the languages)"
@@ -128,8 +115,7 @@ def import_run(
         run.write(model, tokenizer)
         if text is not None:
             WordForms.learn(read_lines(Path(text))).save(run.word_forms_path)
-        content = json.dumps(origin, indent=2, ensure_ascii=False)
-        run.origin_path.write_text(content + "\n", "utf-8")
+        write_json(run.origin_path, origin)
     return Run(directory, recipe)
 
 
@@ -201,16 +187,12 @@ def open_preset(
     >>> open_preset("hf://Helsinki-NLP/opus-mt-en-de").translate(["How are you?"])
     """
     if (Path(preset) / "recipe.yaml").is_file() or str(preset) in shipped_runs():
-        names: dict[str, Any] = {
-            "source_language": source_language,
-            "target_language": target_language,
-        }
-        return Translator.from_run(preset, options, **names, **arguments)
+        arguments |= {"source_language": source_language, "target_language": target_language}
+        return Translator.from_run(preset, options, **arguments)
     languages = source_language, target_language
     foreign, model, tokenizer = read_preset(preset, revision, languages=languages)
     options = options or SearchOptions(**foreign.evaluation)
-    tokenizer = tokenizer.with_languages(source_language, target_language)
-    return Translator(model, tokenizer, options, **arguments)
+    return Translator(model, tokenizer.with_languages(*languages), options, **arguments)
 
 
 def read_preset(
@@ -380,7 +362,7 @@ def export_shared_run(
             empty. If a translation of a float32 copy differs, or a weight exceeds float16.
         ValueError: If `quantization` is unknown, or if the model is quantized.
     """
-    check_quantization("run", quantization, get_args(RunWeights))
+    check_quantization("run", quantization)
     check_is_free(directory)
     model, tokenizer = open_model(run, checkpoint), run.tokenizer()
     check_model(model, tokenizer)
@@ -391,10 +373,8 @@ def export_shared_run(
         copy.write(exact if quantization == "float32" else _halved(exact), tokenizer)
         if (text := run.directory / "text").is_dir():
             shutil.copytree(text, partial / "text", ignore=shutil.ignore_patterns("train.*"))
-        if run.fingerprints_path.exists():
-            shutil.copy(run.fingerprints_path, partial)
-        if run.word_forms_path.exists():
-            shutil.copy(run.word_forms_path, partial)
+        for file in filter(Path.is_file, (run.fingerprints_path, run.word_forms_path)):
+            shutil.copy(file, partial)
         if scores := current_scores(run, checkpoint):
             write_json(copy.scores_path, scores)
         return compare_translations(

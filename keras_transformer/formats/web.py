@@ -8,17 +8,17 @@ import tarfile
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from keras_transformer._files import atomic_write, check_is_free, sha256_of
+from keras_transformer._files import atomic_write, check_is_free, check_sha256
 from keras_transformer.data.languages import is_right_to_left
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.errors import UserError
 from keras_transformer.formats.comparison import Agreement
+from keras_transformer.formats.export_options import WebWeights
 from keras_transformer.formats.onnx import export_onnx
 from keras_transformer.models import Transformer
 
-WebWeights = Literal["int8_weights", "float32"]
 _PAGE = Path(__file__).with_name("web_page")
 _VERSION = "1.30.0"
 _SHA256 = "d2228df7e4616bc3348bf504ee888f3bec43789a273f0a63f3e68d203ce3bf71"
@@ -95,8 +95,7 @@ def _fetched(folder: Path) -> Path:
         reason = " ".join(str(getattr(error, "stderr", error)).split())[:300]
         raise UserError(f"npm cannot fetch {package} ({_ADVICE}): {reason}") from None
     archive = folder / f"onnxruntime-web-{_VERSION}.tgz"
-    if (received := sha256_of(archive)) != _SHA256:
-        raise UserError(f"the SHA-256 of {package} must be {_SHA256}. Received: {received}")
+    check_sha256(archive, _SHA256, package)
     with tarfile.open(archive) as files:
         for name in _RUNTIME:
             files.extract(f"package/{name}", folder, filter="data")

@@ -12,11 +12,7 @@ from keras_transformer._backend import without_tensorflow
 from keras_transformer._backend.gradient_checkpointing import Recomputable
 from keras_transformer._backend.operations import affine_relu, scale_and_shift
 from keras_transformer._backend.types import Mask, Tensor
-from keras_transformer.layers.saving import (
-    CreatesPlaceholders,
-    apply_layer_changes,
-    layer_changes,
-)
+from keras_transformer.layers.saving import CreatesPlaceholders, apply_layer_changes, layer_changes
 
 # Constructor arguments of every Keras layer.
 BASE_ARGUMENTS = {"name", "dtype", "trainable"}

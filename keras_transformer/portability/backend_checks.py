@@ -1,8 +1,8 @@
 """The checks of a model on one backend, and the process that runs them."""
 
 import importlib
+import json
 import math
-import pickle
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -13,8 +13,11 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer._backend.compile_function import compile_function
 from keras_transformer._backend.types import Tensor
 from keras_transformer.capabilities import Capabilities
+from keras_transformer.decoding import decoding_loop
+from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.models.protocol import Searchable
 
 SCALE = 2.0**-60  # of gradients
@@ -25,8 +28,9 @@ RUNS = 3  # with slightly changed weights and inputs, to measure the effect of r
 EPSILON = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23}
 Arrays = dict[str, np.ndarray]
 Function = Callable[[Any], Arrays]  # from the inputs of a model
-# An array, and for each number the difference to another backend that rounding can explain.
-Measured = dict[str, tuple[np.ndarray, np.ndarray]]
+# Arrays, and for each number the difference to another backend that rounding can explain.
+Measured = dict[str, np.ndarray]
+record = partial(np.rec.fromarrays, names="value,tolerance")
 
 
 def is_float(x: Tensor) -> bool:
@@ -97,10 +101,6 @@ class TrainingStep(keras.Model):
 
 def search(model: Searchable) -> Function:
     """Returns a function that computes ids and scores of beam search with 3 beams."""
-    from keras_transformer._backend.compile_function import compile_function
-    from keras_transformer.decoding import decoding_loop
-    from keras_transformer.decoding.options import SearchOptions
-
     compiled = compile_function(decoding_loop.search, model)
     options = SearchOptions(beam_size=3, n_best=3)
 
@@ -168,23 +168,27 @@ def measured(function: Function, model: keras.Model, inputs: Any) -> Measured:
         signs = random.choice([-1.0, 1.0], x.shape)
         return (x * (1 + epsilon * signs)).astype("float32") if is_float(x) else x
 
-    values = function(inputs)
-    changes = {name: differences(x, x) for name, x in values.items()}
+    values, runs = function(inputs), []
     for seed in range(RUNS):
         random = np.random.default_rng(seed)
         model.set_weights([perturbed(x) for x in before])
-        changed = function(keras.tree.map_structure(perturbed, inputs))
-        for name, x in values.items():
-            changes[name] = np.maximum(changes[name], differences(changed[name], x))
+        runs.append(function(keras.tree.map_structure(perturbed, inputs)))
     model.set_weights(before)
-    factor = 2 * math.sqrt(terms)
-    return {name: (x, tolerance(x, changes[name], epsilon, factor)) for name, x in values.items()}
+    found: Measured = {}
+    for name, x in values.items():
+        change = np.max([differences(run[name], x) for run in runs], axis=0)
+        found[name] = record([x, tolerance(x, change, epsilon, 2 * math.sqrt(terms))])
+    return found
 
 
 def tolerance(value: np.ndarray, change: np.ndarray, epsilon: float, factor: float) -> np.ndarray:
-    """Returns the tolerance of each number of a float array, or of each row of integers."""
+    """Returns the tolerance of each number of an array: 0 or, in rows that change, infinity.
+
+    That of floats is `factor` times the largest change.
+    """
     if value.dtype.kind != "f":
-        return change
+        is_changed = change.any(axis=tuple(range(1, change.ndim)), keepdims=True)
+        return np.where(np.broadcast_to(is_changed, value.shape), math.inf, 0.0)
     size, change = (np.where(np.isfinite(x), np.abs(x), 0.0) for x in (value, change))
     change, is_large = np.maximum(change, epsilon * size), size > 1 / epsilon
     largest = (np.max(change, initial=0.0, where=part) for part in (is_large, ~is_large))
@@ -192,14 +196,8 @@ def tolerance(value: np.ndarray, change: np.ndarray, epsilon: float, factor: flo
 
 
 def differences(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Returns the differences of two float arrays, infinite if only one number is NaN.
-
-    For other dtypes, returns 1 for each row that differs, and 0 for other rows.
-    """
+    """Returns the absolute differences of two arrays, infinite if only one number is NaN."""
     is_same = (one == other) | ((one != one) & (other != other))
-    if one.dtype.kind != "f":
-        rows = np.atleast_1d(is_same)
-        return np.asarray(1.0 - rows.all(axis=tuple(range(1, rows.ndim))))
     with np.errstate(invalid="ignore"):
         found = np.where(is_same, 0.0, np.abs(one.astype("float64") - other))
     return np.nan_to_num(found, nan=math.inf, posinf=math.inf)
@@ -216,14 +214,15 @@ CHECKS: dict[str, Callable[[keras.Model, Any], Function]] = {
 
 def run(folder: str, modules: Iterable[str], checks: Iterable[str]) -> None:
     """Runs checks on a saved model. Writes their results, or the texts of errors, to files."""
-    inputs, model = pickle.loads(Path(folder, "inputs").read_bytes()), None
+    content, model = json.loads(Path(folder, "inputs.json").read_text()), None
+    inputs = keras.saving.deserialize_keras_object(content)
     for check in checks:
         try:
             for module in modules:
                 importlib.import_module(module)
             if model is None:
                 model = keras.saving.load_model(f"{folder}/model.keras", compile=False)
-            answer: Measured | str = measured(CHECKS[check](model, inputs), model, inputs)
+            found: dict[str, Any] = measured(CHECKS[check](model, inputs), model, inputs)
         except Exception as error:
-            answer = f"{type(error).__name__}: {error}"
-        Path(folder, f"{check} {keras.config.backend()}").write_bytes(pickle.dumps(answer))
+            found = {"error": np.array(f"{type(error).__name__}: {error}")}
+        np.savez(f"{folder}/{check} {keras.config.backend()}", **found)

@@ -1,9 +1,9 @@
 """Runs a model on every installed backend, each in its own process, and compares the results."""
 
 import itertools
+import json
 import math
 import os
-import pickle
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -24,19 +24,19 @@ from keras_transformer.errors import UserError
 from keras_transformer.models.protocol import Searchable
 from keras_transformer.portability import backend_checks
 from keras_transformer.portability.backend_checks import (
-    Arrays,
     Measured,
     as_array,
     differences,
     draws_random_numbers,
     predict,
+    record,
     tensors_in,
 )
 
 BATCH, LENGTH = 3, 7  # sizes of the first axis and of other axes, if the model's size is None
 TINY = 1e-30  # to divide by a tolerance of 0
 Answers = dict[str, Measured | str]  # of each backend; an error as text
-_MISSING = (np.empty(0), np.empty(0))
+_MISSING = record([np.empty(0), np.empty(0)])
 # Three processes share the GPU's memory, and compute float32 without loss of precision.
 _ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -58,10 +58,6 @@ class ArrayDifference(NamedTuple):
     def is_error(self) -> bool:
         """Whether rounding cannot explain the difference."""
         return self.largest > self.tolerance
-
-    @property
-    def ratio(self) -> float:
-        return self.largest / max(self.tolerance, TINY)
 
     def __str__(self) -> str:
         return f"{self.largest:.1e} / {self.tolerance:.1e}{' !' * self.is_error}"
@@ -129,7 +125,6 @@ def conformance(
     Raises:
         UserError: If fewer than two backends are installed, or if `inputs` is None although `model`
             is not a functional model.
-        ValueError: If a class of the model is defined in `__main__`.
     """
     installed = installed_backends()
     missing = [name for name in BACKENDS if name not in installed]
@@ -144,14 +139,18 @@ def conformance(
         model, inputs = _model_of_layer(model, inputs)
     elif not model.built:
         model(inputs)
-    inputs, modules = keras.tree.map_structure(as_array, inputs), _modules(model, imports)
+    inputs = keras.tree.map_structure(as_array, inputs)
+    modules = [*imports, *{type(layer).__module__ for layer in model._flatten_layers()}]
     checks = ["outputs", "training step", *["search"] * isinstance(model, Searchable)]
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "inputs").write_bytes(pickle.dumps(inputs))
+        content = keras.saving.serialize_keras_object(inputs)
+        Path(folder, "inputs.json").write_text(json.dumps(content))
         model.save(f"{folder}/model.keras")
         answers = _run(checks, installed, folder, modules)
         largest = {check: _largest(found) for check, found in answers.items()}
-        largest["save and load"] = _largest(answers["outputs"], predict(model, inputs))
+        outputs = predict(model, inputs).items()
+        original: Measured = {x: record([y, np.zeros(y.shape)]) for x, y in outputs}
+        largest["save and load"] = _largest(answers["outputs"], original)
         calls: Answers = {}
         if any(x and x.is_error for x in largest["outputs"].values()):
             calls = _run(["layer calls"], installed, folder, modules)["layer calls"]
@@ -175,14 +174,6 @@ def _model_of_layer(layer: keras.layers.Layer, inputs: Any) -> tuple[keras.Model
     return keras.Model(flatten(symbols), tensors_in(outputs), name="model"), flatten(tensors)
 
 
-def _modules(model: keras.Model, imports: Iterable[str]) -> list[str]:
-    """Returns `imports` and the modules that define the layers, except modules of Keras."""
-    modules = dict.fromkeys(type(layer).__module__ for layer in model._flatten_layers())
-    if "__main__" in modules:
-        raise ValueError("the classes of `model` must be in a module, not in the main script")
-    return [*imports, *(x for x in modules if x.partition(".")[0] != "keras")]
-
-
 def _run(
     checks: Sequence[str], backends: Sequence[str], folder: str, modules: Sequence[str]
 ) -> dict[str, Answers]:
@@ -201,24 +192,22 @@ def _run(
             process.wait()
 
     def answer(check: str, name: str) -> Measured | str:
-        with suppress(FileNotFoundError):
-            return pickle.loads(Path(folder, f"{check} {name}").read_bytes())
+        with suppress(FileNotFoundError), np.load(f"{folder}/{check} {name}.npz") as file:
+            return str(file["error"]) if "error" in file else dict(file)
         last = Path(folder, f"{name}.log").read_text(errors="replace").strip().rpartition("\n")[-1]
         return f"the process ended with status {processes[name].returncode}: {last}"
 
     return {check: {name: answer(check, name) for name in backends} for check in checks}
 
 
-def _largest(answers: Answers, original: Arrays | None = None) -> Cells:
+def _largest(answers: Answers, original: Measured | None = None) -> Cells:
     """Returns the largest difference of each pair of backends, or of both to the `original`."""
     cells: Cells = {}
     for pair in itertools.combinations(answers, 2):
         found = [x for x in map(answers.get, pair) if isinstance(x, dict)]
-        rows = [found] if len(found) == 2 else []
-        if original is not None:
-            rows = [[x, {name: (original[name], y) for name, (_, y) in x.items()}] for x in found]
+        rows = [[x, original] for x in found] if original else [found] * (len(found) == 2)
         every = [x for row in rows for x in array_differences(*row)]
-        cells[pair] = max(every, key=lambda x: x.ratio, default=None)
+        cells[pair] = max(every, key=lambda x: x.largest / max(x.tolerance, TINY), default=None)
     return cells
 
 
@@ -226,11 +215,12 @@ def array_differences(one: Measured, other: Measured) -> list[ArrayDifference]:
     """Compares the arrays of two backends. Where shapes differ, the difference is infinite."""
     found = []
     for name in {**one, **other}:
-        (x, most), (y, other_most) = (given.get(name, _MISSING) for given in (one, other))
+        both = [given.get(name, _MISSING) for given in (one, other)]
+        x, y = (given["value"] for given in both)
         changes, tolerance = np.array([math.inf]), np.zeros(1)
         if (x.shape, x.dtype.kind) == (y.shape, y.dtype.kind):
             changes = np.append(differences(x, y), 0.0)  # not empty
-            tolerance = np.append(np.maximum(most, other_most), 0.0)
+            tolerance = np.append(np.maximum(*(given["tolerance"] for given in both)), 0.0)
         worst = np.argmax(changes / np.maximum(tolerance, TINY))
         found.append(ArrayDifference(name, float(changes[worst]), float(tolerance[worst])))
     return found

@@ -137,11 +137,10 @@ def _apply(override: str, tree: Any) -> None:
             tree[section] = {}
         if isinstance(tree, list):  # Its parts have numbers: data.train.1.weight=2
             tree = {str(number): part for number, part in enumerate(tree)}
-        tree = tree.get(section)
-        if not isinstance(tree, dict | list):
-            raise UserError(f"{section} is not a section. Received: {override!r}")
-    if isinstance(tree, list):
-        raise UserError(f"{'.'.join(sections)} is a list: give a number. Received: {override!r}")
+        tree = tree.get(section) if isinstance(tree, dict) else None
+    if not isinstance(tree, dict):
+        rule = "is not a section, or the number of one in a list"
+        raise UserError(f"{'.'.join(sections)} {rule}. Received: {override!r}")
     try:
         tree[last] = parse_yaml(value)
     except ValueError as error:

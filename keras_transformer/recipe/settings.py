@@ -95,41 +95,31 @@ class Recipe(Section):
         sampled, kind = training.subword_regularization is not None, tokenizer.model_type
         architecture, optimizer = self.model.architecture, training.optimizer
         unused = self._unused() if self.data.documents else []
-        rules = (
-            (
-                (architecture == "language_model") != bool(self.data.documents),
-                "model.architecture: language_model and data.documents need each other",
-                f"{architecture} and documents={self.data.documents}",
+        # What breaks each rule, or something false.
+        rules = {
+            "model.architecture: language_model and data.documents need each other": (
+                (architecture == "language_model") != bool(self.data.documents)
+                and f"{architecture} and documents={self.data.documents}"
             ),
-            (bool(unused), "a language model does not use these keys", ", ".join(unused)),
-            (
-                kept < averaged,
-                "training.keep_checkpoints must be at least evaluation.average_last",
-                f"{kept} and {averaged}",
+            "a language model does not use these keys": ", ".join(unused),
+            "training.keep_checkpoints must be at least evaluation.average_last": (
+                kept < averaged and f"{kept} and {averaged}"
             ),
-            (
-                self.data.both_directions and not tokenizer.joint,
-                "data.both_directions needs tokenizer.joint",
-                "false",
+            "data.both_directions needs tokenizer.joint": (
+                self.data.both_directions and not tokenizer.joint and "false"
             ),
-            (
-                sampled and kind != "unigram",
-                "training.subword_regularization needs tokenizer.model_type: unigram",
-                kind,
+            "training.subword_regularization needs tokenizer.model_type: unigram": (
+                sampled and kind != "unigram" and kind
             ),
-            (
-                optimizer == "adamw" and not decay,
-                "training.optimizer: adamw needs training.weight_decay above 0",
-                f"weight_decay={decay}",
+            "training.optimizer: adamw needs training.weight_decay above 0": (
+                optimizer == "adamw" and not decay and f"weight_decay={decay}"
             ),
-            (
-                optimizer == "schedule_free" and momentum is not None,
-                "training.optimizer: schedule_free has a mean of its own, so no ema_momentum",
-                f"ema_momentum={momentum}",
+            "training.optimizer: schedule_free has a mean of its own, so no ema_momentum": (
+                optimizer == "schedule_free" and momentum and f"ema_momentum={momentum}"
             ),
-        )
-        for is_broken, rule, received in rules:
-            if is_broken:
+        }
+        for rule, received in rules.items():
+            if received:
                 raise ValueError(f"{rule}. Received: {received}")
         return self
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from keras_transformer._files import read_json, sha256_of
+from keras_transformer._files import check_sha256, read_json
 from keras_transformer.errors import UserError
 
 # The files in the folder of a checkpoint, and the version of such a folder.
@@ -55,11 +55,12 @@ def verify_checkpoint(folder: str | Path) -> int:
         state = read_json(folder / STATE)
         if (version := state["format"]) != CHECKPOINT_FORMAT:
             raise ValueError(f"it must have the format {CHECKPOINT_FORMAT}. Received: {version}")
-        if sha256_of(folder / CHECKPOINT_MODEL) != state["sha256"][CHECKPOINT_MODEL]:
-            raise ValueError(f"the SHA-256 of {CHECKPOINT_MODEL} is wrong. Remove the checkpoint")
+        digest = state["sha256"][CHECKPOINT_MODEL]
+        check_sha256(folder / CHECKPOINT_MODEL, digest, CHECKPOINT_MODEL)
         return int(state["step"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"checkpoint {folder} cannot be loaded: {error}") from None
+        advice = "Remove it to continue without it"
+        raise UserError(f"checkpoint {folder} cannot be loaded: {error}. {advice}") from None
 
 
 class ValidationHistory:

@@ -44,9 +44,17 @@ from keras_transformer.runs.scores import RunScores
 from keras_transformer.runs.text import RunText, Split
 
 Checkpoint = Literal["best", "last"] | int
-# What a run writes beside its recipe and its locks.
+# What a run writes beside its locks.
 _PLACES = (
-    *("text", "translations", "tokenizer", "store", "fingerprints.json", "checkpoints"),
+    *(
+        "recipe.yaml",
+        "text",
+        "translations",
+        "tokenizer",
+        "store",
+        "fingerprints.json",
+        "checkpoints",
+    ),
     *("model.keras", "logs", "origin.json", "scores.json", "shortlist.npz", "history.json"),
     *("word_forms.json", "hypotheses"),
 )
@@ -106,7 +114,6 @@ class Run:
         self.model_path = self.directory / "model.keras"
         self.logs_dir = self.directory / "logs"
         self.scores_path = self.directory / "scores.json"
-        self.hypotheses_dir = self.directory / "hypotheses"
         self.origin_path = self.directory / "origin.json"
         self.shortlist_path = self.directory / "shortlist.npz"
         self.word_forms_path = self.directory / "word_forms.json"
@@ -134,13 +141,10 @@ class Run:
                 run.text.given_files(split, number)
         for corpus in recipe.data.made_corpora().values():
             run.teacher(corpus)
-        if run.recipe_path.exists():
-            other = f"continue it ({run.resume_command}), remove it, or choose another folder"
-            raise UserError(f"{directory} already holds a run: {other}")
         if found := [name for name in _PLACES if os.path.lexists(run.directory / name)]:
             raise UserError(
-                f"{directory} holds no run, but already holds {', '.join(found)}, and a run would "
-                "replace these files: move them, or choose another folder"
+                f"{directory} already holds {', '.join(found)}, which a new run would replace: "
+                f"continue the run ({run.resume_command}), or choose another folder"
             )
         try:
             write_text(run.recipe_path, recipe.to_yaml())
@@ -172,7 +176,7 @@ class Run:
             except Exception:
                 has_made = self.checkpoints() or (self.directory / "translations").exists()
                 if self._is_new and not has_made:
-                    for name in (self.recipe_path.name, *_PLACES, ".lock", ".write.lock"):
+                    for name in (*_PLACES, ".lock", ".write.lock"):
                         remove(self.directory / name)
                     with suppress(OSError):  # The folder has files of the user.
                         self.directory.rmdir()
@@ -285,8 +289,6 @@ class Run:
     def checkpoint(self, which: Checkpoint) -> Path:
         """Returns a checkpoint's folder. `"best"` is that with the lowest validation loss."""
         paths = self.checkpoints()
-        if not paths and not self.model_path.is_file():
-            raise self.unfinished()
         if which == "last":
             chosen = paths[-1:]
         elif which == "best":
@@ -302,10 +304,6 @@ class Run:
 
     def tokenizer(self) -> Tokenizer:
         """Loads the tokenizer of the model."""
-        if not self.tokenizer_dir.is_dir():
-            raise UserError(
-                f"{self.directory} has no tokenizer yet. Train it first: {self.resume_command}"
-            )
         return Tokenizer.load(self.tokenizer_dir)
 
     def model_place(self, checkpoint: Checkpoint | None = None) -> Path:

@@ -23,11 +23,7 @@ from keras_transformer.translation.alignment import (
     token_alignment,
     words,
 )
-from keras_transformer.translation.hypothesis import (
-    NO_HYPOTHESIS,
-    Hypothesis,
-    SourcePart,
-)
+from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis, SourcePart
 from keras_transformer.translation.markup import Segment
 from keras_transformer.translation.source_parts import (
     source_parts,
@@ -193,12 +189,13 @@ class BaseTranslator(ABC):
 
     def _translate(
         self,
-        options: SearchOptions,
+        options: Any,
         alignments: bool,
         word_scores: bool,
         progress: Progress,
         sentences: Sequence[str],
         *given: Any,
+        **sampling: Any,
     ) -> list[list[Hypothesis]]:
         lines = self._rewritten(sentences, *given)
         parts, count = self._parts([line.text for line in lines]), len(lines)
@@ -208,7 +205,7 @@ class BaseTranslator(ABC):
         searched = self._not_copied(parts)
         with counted_progress(progress, searched, count, self.waiting) as advance:
             aligned = range(len(searched)) if alignments else ()
-            found = self._search_parts(searched, options, constraints, advance, aligned)
+            found = self._search_parts(searched, options, constraints, advance, aligned, **sampling)
         found = constraints.met(searched, found)
         if alignments:
             found = self._align(searched, found)
@@ -219,8 +216,12 @@ class BaseTranslator(ABC):
             "word_scores": () if word_scores else None,
         }
         best = Hypothesis("", (), 0.0, 0.0, 0, **empty)
-        others = [replace(NO_HYPOTHESIS, **empty)] * (options.n_best - 1)
-        return restored(lines, whole_sentences(parts, found, [best, *others], count))
+        if sampling:
+            blank = [best] * options.num_samples
+        else:
+            blank = [best, *[replace(NO_HYPOTHESIS, **empty)] * (options.n_best - 1)]
+        pairs = zip(lines, whole_sentences(parts, found, blank, count), strict=True)
+        return [[replace(x, text=line.restored(x.text)) for x in xs] for line, xs in pairs]
 
     def _rewritten(self, sentences: Sequence[str], *given: Any) -> list[Rewritten]:
         """Returns the sentences as the model reads them: as written, if they have constraints."""
@@ -419,9 +420,3 @@ def counted_progress(
         update = progress if callable(progress) else bar.update
         yield lambda indices: update(sum(parts[index].number == 0 for index in indices))
         update(count - sum(part.number == 0 for part in parts))  # Blank sentences have no parts.
-
-
-def restored(lines: Sequence[Rewritten], found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
-    """Returns the hypotheses of each line as the line is written."""
-    pairs = zip(lines, found, strict=True)
-    return [[replace(x, text=line.restored(x.text)) for x in of_line] for line, of_line in pairs]

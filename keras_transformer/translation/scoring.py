@@ -159,11 +159,6 @@ class Scorer:
         self, sentences: Sequence[str], translations: Sequence[str]
     ) -> Iterator[tuple[list[int], PairScores]]:
         """Yields the indices of the pairs of each batch, and their scores as NumPy arrays."""
-        if len(sentences) != len(translations):
-            raise ValueError(
-                "There must be one translation per sentence. "
-                f"Received: {len(sentences):,} sentences, {len(translations):,} translations"
-            )
         tokenizer, pad_id, longest = self.tokenizer, self.tokenizer.pad_id, self.model.max_length
         sources = checked_pieces(tokenizer, "source", sentences, longest)
         targets = checked_pieces(tokenizer, "target", translations, longest)

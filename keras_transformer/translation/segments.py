@@ -7,12 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from keras_transformer.translation.alignment import (
-    AlignedPart,
-    TokenAlignment,
-    joined,
-    same_text,
-)
+from keras_transformer.translation.alignment import AlignedPart, TokenAlignment, joined, same_text
 from keras_transformer.translation.glossary import Glossary
 from keras_transformer.translation.hypothesis import SourcePart
 from keras_transformer.translation.long_lines import sentence_ends, separator

@@ -43,8 +43,6 @@ from keras_transformer.translation.base_translator import (
     CopyUnknown,
     Overlong,
     Progress,
-    counted_progress,
-    restored,
 )
 from keras_transformer.translation.beam_recorder import record
 from keras_transformer.translation.beam_tree import BeamTree
@@ -57,7 +55,6 @@ from keras_transformer.translation.hypothesis import (
 from keras_transformer.translation.list_search import ListSearch
 from keras_transformer.translation.open_run import open_models, open_shortlist
 from keras_transformer.translation.scoring import score_pairs
-from keras_transformer.translation.source_parts import whole_sentences
 from keras_transformer.translation.target_constraints import TargetConstraints
 from keras_transformer.translation.word_forms import WordForms
 
@@ -321,15 +318,8 @@ class Translator(BaseTranslator):
             A list per sentence of `options.num_samples` independent hypotheses, as they were drawn.
         """
         options = self._checked(options or SamplingOptions())
-        lines = self._rewritten(sentences)
-        parts = self._parts([line.text for line in lines])
-        searched = self._not_copied(parts)
-        constraints = TargetConstraints(self.tokenizer, searched, len(sentences))
-        with counted_progress(progress, searched, len(sentences), self.waiting) as advance:
-            given = searched, options, constraints, advance, ()
-            found = self._search_parts(*given, seed, first_index)
-        blank = [Hypothesis("", (), 0.0, 0.0, 0)] * options.num_samples
-        return restored(lines, whole_sentences(parts, found, blank, len(sentences)))
+        sampling = {"seed": seed, "first_index": first_index}
+        return self._translate(options, False, False, progress, sentences, **sampling)
 
     def translate_mbr(
         self, sentences: Sequence[str], options: SamplingOptions | None = None, **sampling: Any

@@ -16,11 +16,7 @@ from keras_transformer.layers.attention.scaled_dot_product_attention import (
     AttentionRecord,
     recorded_attention,
 )
-from keras_transformer.translation.alignment import (
-    align_words,
-    memberships,
-    words,
-)
+from keras_transformer.translation.alignment import align_words, memberships, words
 from keras_transformer.translation.scoring import checked_pieces
 from keras_transformer.visualization.attention_pages import AttentionExample, AttentionMap
 

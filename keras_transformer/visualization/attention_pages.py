@@ -1,18 +1,18 @@
 """The attention of one example, which is drawn as an HTML page, or as SVG and PNG pictures."""
 
 import base64
-import importlib.util
 import json
 import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from keras_transformer._files import png
 from keras_transformer._pages import Page, render, text_width
-from keras_transformer.errors import UserError
+from keras_transformer.errors import UserError, imported
 from keras_transformer.layers.attention.scaled_dot_product_attention import AttentionKind
 
 _TITLES = {
@@ -239,19 +239,12 @@ def png_from_svg(svg: str) -> bytes:
     Raises:
         UserError: If the package resvg_py is not installed.
     """
-    check_png()
-    import resvg_py
-
-    return bytes(resvg_py.svg_to_bytes(svg_string=svg, zoom=3))
+    return bytes(resvg().svg_to_bytes(svg_string=svg, zoom=3))
 
 
-def check_png() -> None:
-    """Raises `UserError` if the package resvg_py is not installed."""
-    if importlib.util.find_spec("resvg_py") is None:
-        raise UserError(
-            "PNG files need the package resvg_py: pip install 'keras3-transformer[visualization]', "
-            "or write an SVG file"
-        )
+def resvg() -> Any:
+    """Returns the package resvg_py. Raises `UserError` if it is not installed."""
+    return imported("resvg_py", "visualization", "PNG files (unlike SVG files) need")
 
 
 def _image(matrix: np.ndarray) -> str:

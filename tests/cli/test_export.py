@@ -20,7 +20,10 @@ def test_a_run_is_exported_in_half_precision(run, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("ctranslate2 --beam-size 3", "only saved_model, onnx, web, hugging_face support"),
+        (
+            "ctranslate2 --beam-size 3",
+            "search options: only for saved_model, onnx, web, hugging_face",
+        ),
         ("run --quantization int8", "must be one of float32, float16. Received: "),
         ("onnx --coverage-penalty 1", "coverage_penalty"),
         ("onnx --output .", ". is not empty"),

@@ -59,5 +59,5 @@ def test_unknown_language_is_refused():
 @pytest.mark.parametrize("package", ["num2words", "babel"])
 def test_missing_package_is_named(monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(UserError, match=f"{package} is missing: pip install"):
+    with pytest.raises(UserError, match=f"data.generator needs {package}: pip install"):
         generate_pairs(1)

@@ -216,8 +216,8 @@ def test_redirects_are_followed(server, cache):
 @pytest.mark.parametrize(
     ("served", "message"),
     [
-        (answer(b"something else"), f"the SHA-256 must be {SHA256}. Received: "),
-        (answer(CONTENT[:-9], Content_Length="7000"), "the SHA-256 must be "),
+        (answer(b"something else"), f"the SHA-256 of train.en must be {SHA256}. Received: "),
+        (answer(CONTENT[:-9], Content_Length="7000"), "the SHA-256 of train.en must be "),
         (answer(b"", 404), "HTTP Error 404"),
         (answer(b"", 302, Location="file:///etc/passwd"), "HTTP Error 302"),
         (lambda handler: time.sleep(1), "timed out"),

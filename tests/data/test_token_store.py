@@ -113,9 +113,9 @@ def test_a_change_of_anything_builds_it_anew(tmp_path, pairs, tokenizer, max_len
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path, tokenizer):
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(UserError, match="neither empty nor a token store"):
+    with pytest.raises(UserError, match="is not empty: remove it, or name another folder"):
         build(tmp_path, SENTENCES, tokenizer)
-    with pytest.raises(UserError, match="is not a token store"):
+    with pytest.raises(UserError, match="is no complete token store: .*meta.json"):
         TokenStore(tmp_path)
     assert (tmp_path / "thesis.txt").exists()
 
@@ -128,7 +128,7 @@ def test_a_damaged_store_is_refused(tmp_path, tokenizer, name):
     path = tmp_path / "store" / name
     content = path.read_bytes()
     path.write_bytes(content[::-1])
-    message = f"{name} is damaged. Remove {tmp_path / 'store'} to build the store again"
+    message = f"{tmp_path / 'store'} is no complete token store: .*again, remove it"
     with pytest.raises(UserError, match=message):
         build(tmp_path / "store", SENTENCES, tokenizer)
     path.write_bytes(content)

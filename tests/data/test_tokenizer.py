@@ -145,7 +145,7 @@ def test_saved_and_loaded_it_is_the_same(tmp_path, tokenizer, separate_tokenizer
         (
             "tokenizer.json",
             '{"sha256": {"source.model": ""}, "source_prefix": "b"}',
-            "must have two lists, and true or false",
+            "have two lists, and true or false",
         ),
     ],
 )

@@ -83,7 +83,7 @@ def test_translations_of_something_else_are_no_baseline(tmp_path, monkeypatch, c
     evaluator = evaluation.run_evaluator(run)
     evaluation.evaluate_run(run)
     if change == "hypotheses":
-        (run.hypotheses_dir / "test.txt").unlink()
+        (run.directory / "hypotheses" / "test.txt").unlink()
     elif change == "model":
         run.model_path.write_bytes(b"another model")
     elif change == "no model":

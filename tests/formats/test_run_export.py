@@ -97,7 +97,7 @@ def test_a_checkpoint_is_exported(run, format):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"format": "onnx", "shortlist": True}, "only saved_model supports a shortlist"),
+        ({"format": "onnx", "shortlist": True}, "a shortlist: only for saved_model"),
         ({"format": "saved_model", "quantization": "int8"}, "must be one of float32. Received"),
     ],
 )

@@ -1,7 +1,6 @@
 """Run folders of other runs, for other users, and of models that were trained in Python."""
 
 import zipfile
-from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -28,7 +27,6 @@ from keras_transformer import (
 )
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.formats import export_shared_run
-from keras_transformer.formats.exported_model import check_model, check_supported
 from keras_transformer.models.base import merge_lora
 from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.checkpoints import TOKENIZER_MEMBER, read_member
@@ -160,10 +158,6 @@ def test_what_no_command_could_open_is_refused(tokenizer, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="is not empty"):
         save_run(tmp_path, new_model(), tokenizer)
-    with pytest.raises(ValueError, match="must be a Seq2Seq.*Received: model=<Sequential"):
-        check_model(keras.Sequential(), tokenizer)
-    with pytest.raises(ValueError, match="It supports only the architecture transformer"):
-        check_supported(SimpleNamespace(architecture="own"), "It")
 
 
 # --- Copies for other users ----------------------------------------------------------------------

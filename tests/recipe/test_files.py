@@ -43,7 +43,11 @@ def test_overrides_replace_and_are_yaml(path):
         ("  warmup_step: 3", [], ": unknown key training.warmup_step; did you mean training.war"),
         ("", ["training.x=2"], " with training.x=2: unknown key training.x"),
         ("", ["training.steps"], "section.key=value. Received: 'training.steps'"),
-        ("", ["name.first=a"], "name is not a section. Received: 'name.first=a'"),
+        (
+            "",
+            ["name.first=a"],
+            "name is not a section, or the number of one in a list. Received: 'name.first=a'",
+        ),
         ("", ["training.steps=["], "training.steps must be YAML. Received: 'training.steps=['"),
         (LAUGHS, [], ": cannot be read as YAML: YAML must have no aliases"),
         ("description: " + "[" * 10_000, [], "and 100 levels"),

@@ -133,8 +133,11 @@ BY_A_RUN = "translated_by: runs/a}"
         (["data.directory=a"], "data: directory, download and filters have no effect with"),
         ([FILE], "data: give files for train, .* Received: generator, train"),
         ([LIST, "data.train.1.wait=2"], "unknown key data.train.1.wait; .* data.train.weight"),
-        ([LIST, "data.train.2.weight=2"], "2 is not a section. Received: "),
-        ([LIST, "data.train.weight=2"], "data.train is a list: give a number. Received: "),
+        ([LIST, "data.train.2.weight=2"], "data.train.2 is not a section, or the number"),
+        (
+            [LIST, "data.train.weight=2"],
+            "data.train is not a section, or the number of one in a list. Rec",
+        ),
         (
             ["data={train: [{source: a}, {source: b}], held_out: {}}"],
             "held_out needs one corpus in train, without translated_by. Received: 2, made by",

@@ -44,13 +44,14 @@ def test_a_run_with_a_relative_path_survives_a_change_of_directory(run, tmp_path
 
 
 @pytest.mark.parametrize(
-    "name", ["model.keras", "checkpoints", "tokenizer", "store", "logs", "history.json"]
+    "name",
+    ["recipe.yaml", "model.keras", "checkpoints", "tokenizer", "store", "logs", "history.json"],
 )
 def test_files_of_others_are_not_replaced_by_a_new_run(recipe, tmp_path, name):
     folder = tmp_path / "theirs"
     folder.mkdir()
     (folder / name).write_text("years of work")
-    with pytest.raises(UserError, match=f"{folder} holds no run, but already holds {name}, "):
+    with pytest.raises(UserError, match=f"{folder} already holds {name}, which a new run would"):
         Run.create(folder, recipe)
     assert names(folder) == {name}
 

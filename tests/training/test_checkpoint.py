@@ -71,7 +71,7 @@ def of_another_format(path):
 @pytest.mark.parametrize(
     "damage, message",
     [
-        (truncate, "step-00000001 cannot be loaded: the SHA-256 of model.keras is wrong"),
+        (truncate, "step-00000001 cannot be loaded: the SHA-256 of model.keras must be"),
         (lambda path: (path / "state.json").unlink(), "step-00000001 cannot be loaded"),
         (lambda path: write_state(path, '{"step": 1}'), "step-00000001 cannot be loaded"),
         (of_another_format, "must have the format 2. Received: 3"),

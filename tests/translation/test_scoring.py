@@ -136,5 +136,5 @@ def test_mistakes_are_named(model):
         Scorer(model, Framed()).score(["1", "2"], ["1", "2" * 11])
     with pytest.raises(TypeError, match="`target texts` must be a list of strings. Received: 'ab'"):
         Scorer(model, Framed()).score(["a", "b"], "ab")
-    with pytest.raises(ValueError, match="Received: 1 sentences, 2 translations"):
+    with pytest.raises(ValueError, match="longer"):
         Scorer(model, Framed()).score(["a"], ["a", "b"])

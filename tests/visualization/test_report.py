@@ -83,7 +83,7 @@ def test_two_runs_are_compared(run, other):
 
 def test_what_a_run_lacks_is_said_with_the_command(run):
     shutil.rmtree(run.logs_dir)
-    shutil.rmtree(run.hypotheses_dir)
+    shutil.rmtree(run.directory / "hypotheses")
     run.scores_path.unlink()
     run.model_path.unlink()
     page = read_page(run_report(run))

@@ -23,13 +23,7 @@ from keras_transformer.layers.attention.scaled_dot_product_attention import (
     record_attention,
     scaled_dot_product_attention,
 )
-from keras_transformer.layers.base import (
-    ConfiguredLayer,
-    Dense,
-    dense_options,
-    given_mask,
-    on_rows,
-)
+from keras_transformer.layers.base import ConfiguredLayer, Dense, dense_options, given_mask, on_rows
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.normalization import RMSNormalization
 from keras_transformer.layers.positions.positional_encoding import PositionalEncoding

@@ -10,12 +10,12 @@ from keras_transformer._backend.compile_function import is_on_cpu
 from keras_transformer.errors import UserError
 from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.run import Run
+from keras_transformer.training.callbacks import CompileAhead
 from keras_transformer.training.devices.base import ONE_DEVICE, Distribution
 from keras_transformer.training.fit_loop import fit
 from keras_transformer.training.run.finish import finish
 from keras_transformer.training.run.prepare import prepare
 from keras_transformer.training.run.validate import VALIDATIONS
-from keras_transformer.training.step.compile_ahead import CompileAhead
 
 # Variables by which launchers of training processes give their number, or the whole cluster.
 _LAUNCHERS = {

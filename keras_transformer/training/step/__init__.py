@@ -6,7 +6,7 @@ holds what runs it otherwise than Keras does by itself.
 | backend    | devices           | what runs `train_step`                                        |
 |------------|-------------------|---------------------------------------------------------------|
 | JAX        | any               | Keras, compiled by XLA, which splits it over a mesh           |
-| JAX        | one GPU, a recipe | the same; `compile_ahead` compiles all shapes at the start    |
+| JAX        | one GPU, a recipe | the same; `CompileAhead` compiles all shapes at the start     |
 | TensorFlow | one               | Keras, as a graph, which XLA compiles on a GPU                |
 | TensorFlow | several           | Keras, as a graph, in each replica (`devices.tensorflow`)     |
 | PyTorch    | one               | Keras, eagerly                                                |

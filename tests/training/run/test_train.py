@@ -27,12 +27,12 @@ from keras_transformer.runs.checkpoints import TOKENIZER_MEMBER, load_history, r
 from keras_transformer.runs.loading import load_checkpoint_model
 from keras_transformer.runs.run import Run
 from keras_transformer.training import train
+from keras_transformer.training.callbacks import CompileAhead
 from keras_transformer.training.devices.base import ONE_DEVICE
 from keras_transformer.training.run.finish import write_average
 from keras_transformer.training.run.prepare import new_trainer, prepare
 from keras_transformer.training.run.train import start
 from keras_transformer.training.run.validate import TranslationValidation
-from keras_transformer.training.step.compile_ahead import CompileAhead
 from keras_transformer.translation.open_run import open_model
 
 
