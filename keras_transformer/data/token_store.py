@@ -96,8 +96,7 @@ class TokenStore(Sentences):
         self.corpora: list[int] = summary.get("corpora", [summary["pairs"]])
 
         def mapped(kind: str, dtype: str) -> dict[str, np.ndarray]:
-            sides = summary.get("sides", SIDES)
-            paths = {side: self.directory / f"{side}.{kind}" for side in sides}
+            paths = {side: self.directory / f"{side}.{kind}" for side in summary["sides"]}
             return {x: np.asarray(np.memmap(path, dtype, "r")) for x, path in paths.items()}
 
         offsets, ids = mapped("offsets", "<i8"), mapped("ids", summary["dtype"])
@@ -180,7 +179,7 @@ def _read_summary(directory: Path) -> dict[str, Any]:
         raise UserError(f"{directory} is not a token store: it has no {name}")
     try:
         summary = read_json(directory / name)
-        names = _files(summary.get("sides", SIDES))
+        names = _files(summary.setdefault("sides", SIDES))
         for name, digest in {file: summary["sha256"][file] for file in names}.items():
             if sha256_of(directory / name) != digest:
                 raise ValueError("the SHA-256 is wrong")
