@@ -132,13 +132,14 @@ class TokenStore(Sentences):
             UserError: If no pair of a corpus is left, the disk is full, the folder contains other
                 files, or the fingerprint of text, tokenizer and `max_length` is not `fingerprint`.
         """
+        corpora = pairs if isinstance(pairs, Corpora) else Corpora([pairs])
         directory = Path(directory)
         store = cls(directory) if (directory / _SUMMARY).exists() else None
         if store is None and directory.exists() and any(directory.iterdir()):
             raise UserError(f"{directory} is neither empty nor a token store")
         if store is not None or fingerprint is not None:
             digest = _digest(tokenizer, max_length)
-            for _ in _chunks(_corpora(pairs).parts, digest):
+            for _ in _chunks(corpora.parts, digest):
                 pass
             found = digest.hexdigest()
             if fingerprint not in (None, found):
@@ -150,7 +151,7 @@ class TokenStore(Sentences):
                 return store
         with atomic_write(directory) as partial:
             partial.mkdir()
-            _write(partial, _corpora(pairs), tokenizer, max_length, progress)
+            _write(partial, corpora, tokenizer, max_length, progress)
             shutil.rmtree(directory, ignore_errors=True)
         return cls(directory)
 
@@ -284,10 +285,6 @@ def _digest(tokenizer: Tokenizer, max_length: int) -> "hashlib._Hash":
     """Returns the begun SHA-256 of tokenizer, maximum length and text."""
     frames = "" if tokenizer.frames == DEFAULT_FRAMES else json.dumps(tokenizer.frames)
     return hashlib.sha256(f"{tokenizer.fingerprint} {max_length}{frames}\n".encode())
-
-
-def _corpora(pairs: Iterable[Pair]) -> Corpora:
-    return pairs if isinstance(pairs, Corpora) else Corpora([pairs])
 
 
 def _files(sides: Sequence[str]) -> list[str]:
