@@ -41,6 +41,6 @@ def generate_command(run: Path, prompt: str, options: GenerateOptions, sampling:
 
     drawn = checked(SamplingOptions, **sampling)
     generator = checked(Generator.from_run, run, options.checkpoint)
-    prompts = [prompt] * options.samples
-    texts = checked(generator.write, prompts, options.length, drawn, options.seed)
+    given = [prompt] * options.samples, options.length, drawn, options.seed
+    texts = checked(generator.write, *given)
     click.echo("\n---\n".join(texts).encode())

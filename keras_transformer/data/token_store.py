@@ -96,8 +96,7 @@ class TokenStore(Sentences):
         self.corpora: list[int] = summary.get("corpora", [summary["pairs"]])
 
         def mapped(kind: str, dtype: str) -> dict[str, np.ndarray]:
-            sides = summary.get("sides", SIDES)
-            paths = {side: self.directory / f"{side}.{kind}" for side in sides}
+            paths = {side: self.directory / f"{side}.{kind}" for side in summary["sides"]}
             return {x: np.asarray(np.memmap(path, dtype, "r")) for x, path in paths.items()}
 
         offsets, ids = mapped("offsets", "<i8"), mapped("ids", summary["dtype"])
@@ -133,13 +132,14 @@ class TokenStore(Sentences):
             UserError: If no pair of a corpus is left, the disk is full, the folder contains other
                 files, or the fingerprint of text, tokenizer and `max_length` is not `fingerprint`.
         """
+        corpora = pairs if isinstance(pairs, Corpora) else Corpora([pairs])
         directory = Path(directory)
         store = cls(directory) if (directory / _SUMMARY).exists() else None
         if store is None:
             check_is_free(directory)
         if store is not None or fingerprint is not None:
             digest = _digest(tokenizer, max_length)
-            for _ in _chunks(_corpora(pairs).parts, digest):
+            for _ in _chunks(corpora.parts, digest):
                 pass
             found = digest.hexdigest()
             if fingerprint not in (None, found):
@@ -151,7 +151,7 @@ class TokenStore(Sentences):
                 return store
         with atomic_write(directory) as partial:
             partial.mkdir()
-            _write(partial, _corpora(pairs), tokenizer, max_length, progress)
+            _write(partial, corpora, tokenizer, max_length, progress)
             shutil.rmtree(directory, ignore_errors=True)
         return cls(directory)
 
@@ -178,7 +178,7 @@ def _read_summary(directory: Path) -> dict[str, Any]:
     try:
         summary = read_json(directory / _SUMMARY)
         digests = summary["sha256"]
-        for name in _files(summary.get("sides", SIDES)):
+        for name in _files(summary.setdefault("sides", SIDES)):
             check_sha256(directory / name, digests[name], name)
     except (KeyError, OSError, TypeError, ValueError) as error:
         raise UserError(
@@ -281,10 +281,6 @@ def _digest(tokenizer: Tokenizer, max_length: int) -> "hashlib._Hash":
     """Returns the begun SHA-256 of tokenizer, maximum length and text."""
     frames = "" if tokenizer.frames == DEFAULT_FRAMES else json.dumps(tokenizer.frames)
     return hashlib.sha256(f"{tokenizer.fingerprint} {max_length}{frames}\n".encode())
-
-
-def _corpora(pairs: Iterable[Pair]) -> Corpora:
-    return pairs if isinstance(pairs, Corpora) else Corpora([pairs])
 
 
 def _files(sides: Sequence[str]) -> list[str]:

@@ -22,8 +22,10 @@ _TOKENS = ("source_ids", "target_ids", "token_ids", "labels")
 _SEGMENTS = {"source_segments", "target_segments", "token_segments"}
 # Patterns of attention that depend on the distance of two tokens alone.
 _PACKED_PATTERNS = {None, "full", "local"}
-# Constructor arguments that come from the tokenizer and from other sections of a recipe.
+# Constructor arguments that come from the tokenizer and from other sections of a recipe, and one
+# with which `SlicedLogitsTrainer` does not train.
 _FROM_ELSEWHERE = {"vocabulary_size", "target_vocabulary_size", "pad_id", "dtype"}
+_FROM_ELSEWHERE |= {"logits_soft_cap"}
 
 
 class TokenPredictor(ConfiguredModel):

@@ -165,8 +165,8 @@ class Data(Section):
     target_language: LanguageCode = "de"
     """Code of BCP 47 or ISO 639, such as en, zh-Hant or deu."""
     documents: Documents | None = None
-    """For a language model, whose text is the key source of each split: what a text is that the
-    model reads alone. One of lines, paragraphs (ended by an empty line) and files."""
+    """What a language model reads as one text: lines, paragraphs (up to an empty line) or files. The
+    key source of each split names the file. Default: none, for sentence pairs."""
     train: OneOrMore | None = None
     validation: TextPair | None = None
     test: TextPair | None = None
@@ -187,15 +187,18 @@ class Data(Section):
     def _check(self, info: ValidationInfo) -> "Data":
         forms = [{"train", "validation", "test"}, {"train", "held_out"}, {"generator"}]
         given = {name for name in set.union(*forms) if getattr(self, name) is not None}
-        known = "train, validation and test, or files for train and held_out, or a generator"
+        known = ("train, validation and test", ", or a generator")
         if self.documents:
-            forms = [{"train", "validation"}, {"train", "held_out"}]
-            known = "train and validation, or for train and held_out"
+            forms, known = (
+                [{"train", "validation"}, {"train", "held_out"}],
+                ("train and validation", ""),
+            )
         if not given and info.context == OF_RUN:
             return self  # An imported model has no text.
         if given not in forms:
             raise ValueError(
-                f"give files for {known}. Received: {', '.join(sorted(given)) or 'none of them'}"
+                f"give files for {known[0]}, or files for train and held_out{known[1]}. "
+                f"Received: {', '.join(sorted(given)) or 'none of them'}"
             )
         unused = (self.directory, self.download, self.filters)
         if self.generator is not None and unused != (None, None, Filters()):

@@ -395,5 +395,5 @@ def opened_runs(runs: Runs, task: Task = TRANSLATION) -> list[Run]:
     opened = [run if isinstance(run, Run) else Run.open(run) for run in names]
     for run in opened:
         own, use = run.recipe.task, run.command(run.recipe.task.commands[0])
-        run.require(own is task, f"only a {task.name} can do this; this run can {use}")
+        run.require(own is task, f"only a {task.name} can do this; for this run: {use}")
     return opened

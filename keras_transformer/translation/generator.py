@@ -93,7 +93,10 @@ class Generator:
         while going:
             ids = [(self._begin + (texts[i] + added[i])[-half:])[-most:] for i in going]
             room = most + 1 - max(map(len, ids))
-            found = self._continue(ids, options, room, (seed ^ (turn << 32), going))
+            limits, number = self._limits(room, options), seed ^ (turn << 32)
+            found = self._search(
+                ids, options, **limits, advance=len, seed=number, sample_indices=going
+            )
             for i, (hypothesis,) in zip(going, found, strict=True):
                 added[i] += hypothesis.ids[: length - len(added[i])]
             ended = {i for i, (x,) in zip(going, found, strict=True) if len(x.ids) < room}
@@ -133,7 +136,14 @@ class Generator:
         length = options.max_length or max(DEFAULT_LENGTH, options.min_length)
         ids = [self._begin + x for x in self._encode(prompts, self.model.max_length - length + 1)]
         with Bar("generating", compiling(), total=len(ids), disable=not progress) as bar:
-            return self._continue(ids, options, length, (seed, range(len(ids))), bar)
+            return self._search(
+                ids,
+                options,
+                **self._limits(length, options),
+                advance=lambda indices: bar.update(len(indices)),
+                seed=seed,
+                sample_indices=range(len(ids)),
+            )
 
     def _encode(self, prompts: Sequence[str], longest: float = math.inf) -> list[list[int]]:
         check_is_list(prompts=prompts)
@@ -152,20 +162,10 @@ class Generator:
                 )
         return ids
 
-    def _continue(
-        self, ids: list[list[int]], options: Any, length: int, numbers: Any, bar: Any = None
-    ) -> list[list[Hypothesis]]:
-        """Searches for continuations. `numbers` are the seed and the numbers of the prompts."""
-        return self._search(
-            ids,
-            options,
-            limit=lambda _: length,
-            longest=self.model.max_length - length + 1,
-            tokens_per_batch=self.tokens_per_batch // options.num_beams,
-            advance=lambda indices: bar and bar.update(len(indices)),
-            seed=numbers[0],
-            sample_indices=numbers[1],
-        )
+    def _limits(self, length: int, options: SearchOptions | SamplingOptions) -> dict[str, Any]:
+        """Returns the arguments of a search for continuations of `length` tokens."""
+        limits = {"limit": lambda _: length, "longest": self.model.max_length - length + 1}
+        return {**limits, "tokens_per_batch": self.tokens_per_batch // options.num_beams}
 
     def _decode(self, pieces: list[list[int]]) -> list[str]:
         return [self.tokenizer.decode(ids) for ids in pieces]

@@ -200,14 +200,14 @@ def new_trainer(
     `teacher` is the run that the recipe names as `training.teacher`, if it is already open.
     """
     settings, size = recipe.training, recipe.tokenizer.vocabulary_size
+    is_text = recipe.task is LANGUAGE_MODEL
     model = ARCHITECTURES[recipe.model.architecture].of_size(
         recipe.model.preset,
         size,
         pad_id=PAD_ID,
         dtype=settings.dtype_policy,
         **({} if recipe.tokenizer.joint else {"target_vocabulary_size": size}),
-        **({"max_length": recipe.data.max_length} if recipe.data.documents else {}),
-        **recipe.model.overrides,
+        **{**({"max_length": recipe.data.max_length} if is_text else {}), **recipe.model.overrides},
     )
     loss = MaskedCrossentropy(settings.label_smoothing, model.pad_id, reduction="sum")
     names = {"logits_mebibytes", "r_drop", "simcut", "simcut_rate", "gradient_checkpointing"}

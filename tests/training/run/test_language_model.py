@@ -130,6 +130,7 @@ def test_a_pass_has_each_token_once_after_those_before_it(documents, folder, tok
     assert sorted(found) == sorted(cut) and total == sum(map(len, expected))
 
 
+@pytest.mark.each_backend_if_slow
 def test_validation_has_nats_perplexity_and_samples(run):
     model, tokenizer = open_model(run), run.tokenizer()
     losses = []
@@ -150,6 +151,7 @@ def test_validation_has_nats_perplexity_and_samples(run):
     assert written.count("\n\n---\n\n") == 2 and written.startswith("    ")
 
 
+@pytest.mark.each_backend_if_slow
 def test_resume_continues_bit_for_bit(run, folder):
     part = Run.open(shutil.copytree(run.directory, folder / "part"))
     part.model_path.unlink()
@@ -158,6 +160,7 @@ def test_resume_continues_bit_for_bit(run, folder):
     assert_same_arrays(*(open_model(x).get_weights() for x in (part, run)))
 
 
+@pytest.mark.each_backend_if_slow
 def test_a_longer_text_goes_on_from_its_last_half(run):
     generator, greedy = Generator.from_run(run), SamplingOptions(top_k=1)
     model, tokenizer = generator.model, generator.tokenizer
@@ -187,11 +190,13 @@ def test_a_longer_text_goes_on_from_its_last_half(run):
 def test_fine_tuning_begins_with_the_weights_and_the_tokenizer(run, folder):
     text = {"source": "text.txt"}
     data = {"documents": "paragraphs", "held_out": None, "validation": text}
-    data["train"] = [text | {"weight": 0.5}, text]
-    recipe = recipe_of(folder, training={"initial_run": run.directory}, data=data)
+    data["train"], model = [text | {"weight": 0.5}, text], {"max_length": 6}
+    training = {"initial_run": run.directory}
+    recipe = recipe_of(folder, training=training, data=data, model=model)
     trainer, tokenizer, *_ = prepare(Run.create(folder / "tuned", recipe), False, ONE_DEVICE)
     assert tokenizer.fingerprint == run.tokenizer().fingerprint
     assert_same_arrays(trainer.model.get_weights(), open_model(run).get_weights())
+    assert (trainer.model.max_length, open_model(run).max_length) == (6, LENGTH)
 
 
 def test_the_budget_has_a_step(folder):
@@ -218,14 +223,14 @@ def test_commands_for_translators_refuse_the_run(command, run):
     message = fails(name, run.directory, *options)
     use = f"keras-transformer generate {run.directory}"
     received = f"Received: model.architecture=language_model of {run.directory}"
-    assert message == f"only a translation model can do this; this run can {use}. {received}"
+    assert message == f"only a translation model can do this; for this run: {use}. {received}"
 
 
 def test_python_refuses_the_run_too_and_a_translator_is_no_language_model(run, folder):
     with pytest.raises(UserError, match="only a translation model .* generate"):
         open_translator(run)
     with pytest.raises(
-        UserError, match="only a language model can do this; this run can .* translate"
+        UserError, match="only a language model can do this; for this run: .* translate"
     ):
         Generator.from_run("tatoeba_en_de")
 
@@ -239,8 +244,12 @@ def test_python_refuses_the_run_too_and_a_translator_is_no_language_model(run, f
         ({"data": {"train": {"source": "x", "target": "y"}}}, "Received: text.target"),
         ({"evaluation": {"beam_size": 5}}, "Received: evaluation.beam_size"),
         ({"training": {"validation_bleu_sentences": 3, "text_noise": 0.1}}, "text_noise, training"),
+        ({"model": {"logits_soft_cap": 3.0}}, "has only the keys .*logits_soft_cap"),
         ({"tokenizer": {"joint": False, "vocabulary_size": 9}}, "Received: tokenizer.joint"),
-        ({"data": {"held_out": None}}, "give files for train and validation, or for train and"),
+        (
+            {"data": {"held_out": None}},
+            "give files for train and validation, or files for train and held_out. Rec",
+        ),
     ],
 )
 def test_keys_without_effect_are_refused(section, message, folder):
