@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_transformer._backend.operations import read
 from keras_transformer.layers.saving import placeholder_weights
 from keras_transformer.runs.base_model import check_base
 from keras_transformer.runs.run import Run, opened_runs
@@ -28,7 +29,8 @@ def open_adapters(
     `open` returns the translator of a run alone. Raises `UserError` if the model of a run is not an
     adapter of each of `bases`, the files of the translator's model.
     """
-    model, changed = translator.model, {}
+    model = translator.model
+    changed: dict[str | None, Weights] = {None: {}}
     for name, place in runs.items():
         (run,) = opened_runs(place)
         for base in bases:
@@ -49,7 +51,7 @@ class _Turns:
     in more layers, or of higher rank, the matrices of an adapter are padded with zeros.
     """
 
-    def __init__(self, model: keras.Model, changed: Mapping[str, Weights]) -> None:
+    def __init__(self, model: keras.Model, changed: Mapping[str | None, Weights]) -> None:
         with placeholder_weights():
             for layer in model._flatten_layers():
                 matrices = (x.get(f"{layer.path}/lora_kernel_a") for x in changed.values())
@@ -57,10 +59,13 @@ class _Turns:
                     layer.enable_lora(max(ranks))
         paths = {path for weights in changed.values() for path in weights}
         self._variables = [x for x in model.weights if x.path in paths]
-        own = {x.path: _values(x, x.shape) for x in self._variables}
+        own = {x.path: _values(read(x), x.shape) for x in self._variables}
         self._values = {
-            turn: [_values(weights.get(x.path, own[x.path]), x.shape) for x in self._variables]
-            for turn, weights in {None: own, **changed}.items()
+            turn: [
+                _values(weights[x.path], x.shape) if x.path in weights else own[x.path]
+                for x in self._variables
+            ]
+            for turn, weights in changed.items()
         }
         self._turn: str | None = None
         self._lock = threading.RLock()
@@ -78,12 +83,14 @@ class _Turns:
 
 def _changes(model: keras.Model, base: keras.Model) -> Weights:
     """Returns the weights that `base` does not have, or has with other values."""
-    known = {x.path: _values(x, x.shape) for x in base.weights}
-    found = {x.path: _values(x, x.shape) for x in model.weights}
-    return {path: x for path, x in found.items() if not np.array_equal(x, known.get(path))}
+    known = {x.path: x for x in base.weights}
+    return {
+        x.path: _values(read(x), x.shape)
+        for x in model.weights
+        if x.path not in known or not np.array_equal(read(x), read(known[x.path]))
+    }
 
 
-def _values(weight: Any, shape: Sequence[int]) -> np.ndarray:
-    """Returns a copy of a weight, with zeros up to a shape."""
-    value = keras.ops.convert_to_numpy(weight)
+def _values(value: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    """Returns a copy of the values of a weight, with zeros up to a shape."""
     return np.pad(value, [(0, size - own) for own, size in zip(value.shape, shape, strict=True)])

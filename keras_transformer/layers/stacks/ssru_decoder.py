@@ -124,7 +124,7 @@ class SSRUDecoderLayer(DecoderLayer):
 
     _output_spec = DecoderLayer._output_spec
 
-    def call(  # type: ignore[override]
+    def call(
         self,
         x: Tensor,
         memory: Tensor | None = None,
