@@ -165,8 +165,8 @@ class Data(Section):
     target_language: LanguageCode = "de"
     """Code of BCP 47 or ISO 639, such as en, zh-Hant or deu."""
     documents: Documents | None = None
-    """What a language model reads as one text: lines, paragraphs (up to an empty line) or files. The
-    key source of each split names the file. Default: none, for sentence pairs."""
+    """What a language model reads as one text: lines, paragraphs (up to an empty line) or files.
+    The key source of each split names the file. Default: none, for sentence pairs."""
     train: OneOrMore | None = None
     validation: TextPair | None = None
     test: TextPair | None = None

@@ -1,6 +1,7 @@
 """Defines a recipe, and lists its keys."""
 
 import inspect
+import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
@@ -53,15 +54,11 @@ class Task(NamedTuple):
 TRANSLATION = Task("translation model", ("translate", "evaluate", "info"))
 LANGUAGE_MODEL = Task("language model", ("generate", "info"))
 # The keys that a language model does not use.
-_OF_PAIRS = {
-    "data": {"filters", "both_directions"},
-    "tokenizer": {"joint", "target_normalization"},
-    "training": {
-        *("length_multiple", "subword_regularization", "text_noise", "validation_bleu_sentences"),
-    },
-    "evaluation": Evaluation.model_fields.keys() - {"average_last"},
-    "text": {"target", "tag", "translated_by"},
-}
+_OF_PAIRS = re.compile(
+    r"data\.(filters|both_directions)|tokenizer\.(joint|target_normalization)|evaluation\.(?!average_)|"
+    r"training\.(length_multiple|subword_regularization|text_noise|validation_bleu_sentences)|"
+    r".*\.(target|tag|translated_by)$"
+)
 
 
 class Recipe(Section):
@@ -94,7 +91,8 @@ class Recipe(Section):
         decay, momentum = training.weight_decay, training.ema_momentum
         sampled, kind = training.subword_regularization is not None, tokenizer.model_type
         architecture, optimizer = self.model.architecture, training.optimizer
-        unused = self._unused() if self.data.documents else []
+        given = dict(_leaves(self.model_dump(exclude_defaults=True)))
+        unused = [key for key in given if self.data.documents and _OF_PAIRS.match(key)]
         # What breaks each rule, or something false.
         rules = {
             "model.architecture: language_model and data.documents need each other": (
@@ -122,15 +120,6 @@ class Recipe(Section):
             if received:
                 raise ValueError(f"{rule}. Received: {received}")
         return self
-
-    def _unused(self) -> list[str]:
-        """Returns the keys of `_OF_PAIRS` that are not as by default."""
-        parts = [part for part in self if part[0] in _OF_PAIRS]
-        parts += [
-            ("text", x) for split in ("train", "validation") for x in self.data.corpora(split)
-        ]
-        changed = [(name, part.model_dump(exclude_defaults=True)) for name, part in parts]
-        return [f"{name}.{x}" for name, given in changed for x in given if x in _OF_PAIRS[name]]
 
     @property
     def task(self) -> Task:

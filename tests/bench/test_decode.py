@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import _contest as contest
 import _decoding_engines as engines
-import _decoding_file as file_part
 import _training_engines as training
 import decode
 import gpu
@@ -115,11 +114,3 @@ def test_a_report_compares_within_a_contest_and_pools_a_peer_of_several():
     assert [row["read"] for row in rows] == [0.1, 0.1, 0.033, 0.05, None]
     assert [row["same"] for row in rows] == [1.0, 0.5, None, None, None]
     assert [row["peak_memory_mib"] for row in rows] == [0, 0, 0, 0, 60]
-
-
-def test_differing_translations_are_ties_or_better_on_one_side():
-    ours = [("a", [4]), ("b", [5]), ("c", [6]), ("d", [7]), ("e", [8])]
-    theirs = [("a", [4]), ("B", [5]), ("C", [5]), ("D", [9]), ("e", [9])]
-    found = file_part.compare(ours, theirs, lambda rows, ids: [float(np.sum(x)) for x in ids])
-    same = {"sentences": 5, "identical": 2}  # what counts is the text
-    assert found == {**same, "tied": 1, "ours_better": 1, "theirs_better": 1}

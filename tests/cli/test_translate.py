@@ -83,16 +83,6 @@ def test_on_a_terminal_a_session_asks_for_sentences(session, run):
     type_and_wait(b"\x04", b"\n")
 
 
-def test_a_session_writes_no_prompt_into_a_file(session, tmp_path):
-    with (tmp_path / "out").open("w") as output:
-        type_and_wait = session(stdout=output)
-    type_and_wait(b"", b"\n> ")
-    type_and_wait(b"one\n", b"> ")
-    type_and_wait(b"two\n", b"> ")
-    type_and_wait(b"\x04", b"\n")
-    assert (tmp_path / "out").read_text("utf-8") == "ONE\nTWO\n"
-
-
 def test_an_overlong_line_is_split_or_truncated(run):
     translate = ("translate", run, "--beam-size", 1)
     whole, part = succeeds(*translate, input="one two. " * 30 + "\none two.\n").splitlines()

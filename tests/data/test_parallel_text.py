@@ -4,7 +4,6 @@ import bz2
 import gzip
 import json
 import lzma
-import sys
 import tracemalloc
 
 import pyarrow
@@ -12,7 +11,6 @@ import pyarrow.parquet
 import pytest
 
 from keras_transformer.data import CorpusError, parallel_text, read_parallel
-from keras_transformer.errors import UserError
 
 PAIRS = [('She said: "Hello, you!"', "Sie sagte: „Hallo, du!“"), ("a; b\tc, d", "ä & <ö>")]
 QUOTED = [tuple(f'"{side.replace(chr(34), chr(34) * 2)}"' for side in pair) for pair in PAIRS]
@@ -349,12 +347,3 @@ def test_memory_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(parallel_text, "_MOST_UNIT_BYTES", 2**17)
     with pytest.raises(CorpusError, match="a.tmx.gz: a unit has more than 131,072 bytes"):
         list(read_parallel(write(path, gzip.compress(b"<tmx><header>" + b"<p/>" * 2**20))))
-
-
-def test_missing_packages_are_named_with_the_extra(tmp_path, monkeypatch):
-    packages = {"a.tmx": "lxml.etree", "a.po": "polib", "a.tsv.zst": "pyarrow"}
-    for name, package in {**packages, "a.parquet": "pyarrow.parquet"}.items():
-        monkeypatch.setitem(sys.modules, package, None)
-        with pytest.raises(UserError, match=r"needs .*keras3-transformer\[files\]"):
-            content = b"\x28\xb5\x2f\xfd" if name.endswith(".zst") else b"x"
-            list(read_parallel(write(tmp_path / name, content)))

@@ -31,19 +31,6 @@ def test_recipe_runs_from_end_to_end(run_recipe, recipe, tmp_path, monkeypatch, 
     assert "| skip-gram windows |" in capsys.readouterr().out
 
 
-def test_windows_and_scale_are_those_of_the_benchmark(recipe, tmp_path):
-    write_data(tmp_path / "data")
-    series = recipe["load_series"](tmp_path / "data")
-    assert series.shape == (14_400, 7)
-    np.testing.assert_allclose(series[:8_640].mean(axis=0), 0, atol=1e-4)
-    np.testing.assert_allclose(series[:8_640].std(axis=0), 1, atol=1e-4)
-    past, future = recipe["windows"](series, 11_520, 14_400, 512, 96)
-    assert past.shape == (2_880 - 95, 512, 7) and future.shape == (2_880 - 95, 96, 7)
-    np.testing.assert_array_equal(past[0], series[11_520 - 512 : 11_520])
-    np.testing.assert_array_equal(future[-1], series[-96:])
-    assert len(recipe["windows"](series, 0, 8_640, 96, 96)[0]) == 8_640 - 191
-
-
 OPTIONS = SimpleNamespace(patch_size=2, num_layers=2, d_model=12, dropout=0.0)
 
 

@@ -69,14 +69,6 @@ def model(recipe):
     return model
 
 
-def test_padding_changes_nothing(model):
-    x, ids = spectrograms(), np.random.default_rng(1).integers(2, 14, (2, 5)).astype("int32")
-    x[1, 16:] = 0
-    found = to_numpy(model({"features": x, "target_ids": ids}))
-    alone = to_numpy(model({"features": x[1:, :16], "target_ids": ids[1:]}))
-    np.testing.assert_allclose(found[1:], alone, atol=1e-5)
-
-
 @pytest.mark.each_backend_if_slow
 def test_steps_equal_the_call(model):
     x, ids = spectrograms(), np.random.default_rng(1).integers(2, 14, (2, 5)).astype("int32")
@@ -85,10 +77,3 @@ def test_steps_equal_the_call(model):
     for position in range(5):
         logits, cache = model.step(ids[:, position : position + 1], cache, position)
         np.testing.assert_allclose(to_numpy(logits)[:, 0], expected[:, position], atol=1e-5)
-
-
-@pytest.mark.each_backend_if_slow
-def test_beam_search_writes_the_same_alone_and_in_a_batch(recipe, model):
-    x = list(spectrograms())
-    together = recipe["written"](model, x, beam_size=3)
-    assert together == [recipe["written"](model, [each], beam_size=3)[0] for each in x]

@@ -241,7 +241,7 @@ def test_python_refuses_the_run_too_and_a_translator_is_no_language_model(run, f
         ({"model": {"architecture": "transformer"}}, "need each other. Received: transformer"),
         ({"data": {"documents": None}}, "need each other. Received: language_model and .*None"),
         ({"data": {"test": {"source": "x"}}}, "Received: held_out, test, train"),
-        ({"data": {"train": {"source": "x", "target": "y"}}}, "Received: text.target"),
+        ({"data": {"train": {"source": "x", "target": "y"}}}, "Received: data.train.target"),
         ({"evaluation": {"beam_size": 5}}, "Received: evaluation.beam_size"),
         ({"training": {"validation_bleu_sentences": 3, "text_noise": 0.1}}, "text_noise, training"),
         ({"model": {"logits_soft_cap": 3.0}}, "has only the keys .*logits_soft_cap"),
