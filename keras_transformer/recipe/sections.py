@@ -91,8 +91,7 @@ class Corpus(TextPair):
     """Finished run whose model makes the side that is not given: targets from sources
     (distillation), or sources from targets (back-translation). The run folder keeps them."""
     sampled: bool = False
-    """Draw the translations from the distribution of this model. Otherwise they are those of beam
-    search, with the options of its run."""
+    """Draw translations by the model's distribution. Otherwise: beam search as its run has it."""
 
     @model_validator(mode="after")
     def _check(self) -> "Corpus":

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.command_line import run_python
 from support.foreign_models import hugging_face_folder, marian_bin, marian_files
 from support.time_limit import time_limit
 
@@ -169,25 +168,6 @@ def test_a_damaged_file_is_refused_or_read_as_it_is(name, count, tmp_path):
         assert {*np.concatenate(differences).tolist()} <= ({float(value)} if is_payload else set())
     assert refused > count // 3
     assert peak_mebibytes() < before + 64
-
-
-@pytest.mark.slow
-def test_an_import_needs_three_times_the_bytes_of_the_weights(tmp_path):
-    place = hugging_face_folder(tmp_path / "model", d_model=768, d_ff=6144, num_heads=8)
-    code = f"""
-import resource
-from pathlib import Path
-from keras_transformer import import_run, open_model
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-before = peak()
-run = import_run(Path({str(place)!r}), Path({str(tmp_path / "run")!r}))
-after = peak()
-print(after - before, 4 * sum(x.value.numel() for x in open_model(run).weights))
-"""
-    used, size = map(int, run_python(code, KERAS_BACKEND="torch").split())
-    assert size > 10**8
-    assert used <= 2**26 + 3 * size
 
 
 def peak_mebibytes() -> float:

@@ -7,8 +7,6 @@ from support import reference
 from support.contract import randomize, to_numpy, weights_of
 from support.recipes import write_fashion_mnist
 
-from keras_transformer.visualization import attention_maps
-
 
 @pytest.mark.each_backend_if_slow
 @pytest.mark.slow
@@ -19,19 +17,6 @@ def test_recipe_runs_from_end_to_end(run_recipe, recipe, tmp_path):
     model = keras.models.load_model(tmp_path / "run" / "model.keras")
     assert "row 7, column 7" in (tmp_path / "run" / "attention.html").read_text("utf-8")
     assert report["parameters"] == model.count_params() and 0 <= report["accuracy"] <= 1
-
-
-@pytest.mark.each_backend_if_slow
-def test_contributions_are_the_mean_of_the_rows_of_the_rollout(recipe):
-    model = recipe["vision_transformer"](2, 8, image_shape=(8, 12, 1))
-    pictures = np.random.default_rng(0).normal(size=(2, 8, 12, 1)).astype("float32")
-    found = recipe["contributions"](model, pictures)
-    assert found.shape == (2, 2, 3)
-    np.testing.assert_allclose(found.sum(axis=(1, 2)), 1, rtol=1e-5)
-    first, second = (
-        (np.eye(6) + x.weights[1].mean(axis=0)) / 2 for x in attention_maps(model, pictures)
-    )
-    np.testing.assert_allclose(found[1].ravel(), (second @ first).mean(axis=0), rtol=1e-5)
 
 
 def patches_of(x, size):
