@@ -51,7 +51,6 @@ def completed(path: str | Path) -> Iterator[Path]:
     Raises `UserError` if weights are those of another file that is missing or has changed.
     """
     path = Path(path)
-    read_config(path)
     if (content := _content(path)) is None:
         yield path
         return
@@ -79,6 +78,7 @@ def check_base(path: Path, base: Path) -> None:
 
 def _content(path: Path) -> Any:
     """Returns what a file says about its base, or None if it has all weights."""
+    read_config(path)  # refuses a damaged file
     with zipfile.ZipFile(path) as archive:
         return parse_json(archive.read(_MEMBER)) if _MEMBER in archive.namelist() else None
 

@@ -1,6 +1,7 @@
 """Several adapters of one model in one translator."""
 
 import functools
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -119,7 +120,10 @@ def test_a_base_can_be_an_adapter_itself(runs, tmp_path):
 
 def test_other_runs_are_refused(runs, tmp_path):
     other = new_run(tmp_path / "other", seed=9)
+    damaged = Run(shutil.copytree(runs["legal"].directory, tmp_path / "damaged"))
+    damaged.model_path.write_bytes(b"damaged")
     refused = [
+        ((runs["base"], {"a": damaged}), {}, "damaged"),
         ((runs["base"], {"a": other}), {}, "must have only .* Received: all weights"),
         ((other, {"a": runs["medical"]}), {}, "medical.* of .*other.* Received: another file"),
         ((runs["base"], {"a": tmp_path / "none"}), {}, "none"),
