@@ -46,17 +46,9 @@ from keras_transformer.runs.text import RunText, Split
 Checkpoint = Literal["best", "last"] | int
 # What a run writes beside its locks.
 _PLACES = (
-    *(
-        "recipe.yaml",
-        "text",
-        "translations",
-        "tokenizer",
-        "store",
-        "fingerprints.json",
-        "checkpoints",
-    ),
-    *("model.keras", "logs", "origin.json", "scores.json", "shortlist.npz", "history.json"),
-    *("word_forms.json", "hypotheses"),
+    *("recipe.yaml", "text", "translations", "tokenizer", "store", "fingerprints.json"),
+    *("checkpoints", "model.keras", "logs", "origin.json", "scores.json", "shortlist.npz"),
+    *("history.json", "word_forms.json", "hypotheses"),
 )
 
 
@@ -289,6 +281,8 @@ class Run:
     def checkpoint(self, which: Checkpoint) -> Path:
         """Returns a checkpoint's folder. `"best"` is that with the lowest validation loss."""
         paths = self.checkpoints()
+        if not paths and not self.model_path.is_file():
+            raise self.unfinished()
         if which == "last":
             chosen = paths[-1:]
         elif which == "best":
@@ -304,6 +298,10 @@ class Run:
 
     def tokenizer(self) -> Tokenizer:
         """Loads the tokenizer of the model."""
+        if not self.tokenizer_dir.is_dir():
+            raise UserError(
+                f"{self.directory} has no tokenizer yet. Train it first: {self.resume_command}"
+            )
         return Tokenizer.load(self.tokenizer_dir)
 
     def model_place(self, checkpoint: Checkpoint | None = None) -> Path:

@@ -58,12 +58,12 @@ class _Turns:
                 if ranks := [x.shape[1] for x in matrices if x is not None]:
                     layer.enable_lora(max(ranks))
         paths = {path for weights in changed.values() for path in weights}
-        self._variables = [x for x in model.weights if x.path in paths]
-        own = {x.path: _values(read(x), x.shape) for x in self._variables}
-        self._values = {
+        self._changed = [x for x in model.weights if x.path in paths]
+        own = {x.path: _array(read(x), x.shape) for x in self._changed}
+        self._of_turns = {
             turn: [
-                _values(weights[x.path], x.shape) if x.path in weights else own[x.path]
-                for x in self._variables
+                _array(weights[x.path], x.shape) if x.path in weights else own[x.path]
+                for x in self._changed
             ]
             for turn, weights in changed.items()
         }
@@ -75,7 +75,7 @@ class _Turns:
         """Makes a context in which the model has the weights of a turn. Others wait for its end."""
         with self._lock:
             if turn != self._turn:
-                for variable, value in zip(self._variables, self._values[turn], strict=True):
+                for variable, value in zip(self._changed, self._of_turns[turn], strict=True):
                     variable.assign(value)
                 self._turn = turn
             yield
@@ -85,12 +85,12 @@ def _changes(model: keras.Model, base: keras.Model) -> Weights:
     """Returns the weights that `base` does not have, or has with other values."""
     known = {x.path: x for x in base.weights}
     return {
-        x.path: _values(read(x), x.shape)
+        x.path: _array(read(x), x.shape)
         for x in model.weights
         if x.path not in known or not np.array_equal(read(x), read(known[x.path]))
     }
 
 
-def _values(value: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+def _array(value: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     """Returns a copy of the values of a weight, with zeros up to a shape."""
     return np.pad(value, [(0, size - own) for own, size in zip(value.shape, shape, strict=True)])
