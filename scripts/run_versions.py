@@ -29,9 +29,12 @@ FOR_TESTS = "pytest", "hypothesis", "safetensors", "requests"
 
 
 def lowest(requirements: list[str]) -> list[str]:
-    """The lowest versions that requirements allow, such as "click==8.1" for "click>=8.1"."""
+    """The lowest versions that requirements allow, such as "click==8.1" for "click>=8.1".
+
+    Of two requirements of one package, the last counts: that of an extra.
+    """
     found = (re.match(r"([\w-]+)(?:\[.*\])?>=([\d.]+)", x) for x in requirements)
-    return [f"{x[1]}=={x[2]}" for x in found if x]
+    return [f"{name}=={version}" for name, version in {x[1]: x[2] for x in found if x}.items()]
 
 
 def test(python: str, backend: str, versions: str, folder: Path) -> bool:
