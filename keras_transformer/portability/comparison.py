@@ -230,7 +230,7 @@ def _failures(answers: dict[str, Answers], largest: dict[str, Cells], calls: Ans
     """Returns the errors and the differences of the first check that fails."""
     for check, cells in largest.items():
         errors = [(x, y) for x, y in answers.get(check, {}).items() if isinstance(y, str)]
-        found = [f"{check}: {name} fails: {' '.join(x.split())[:500]}" for name, x in errors]
+        found = [f"{check}: {name} fails: {' '.join(x.split())[-1_000:]}" for name, x in errors]
         for pair, x in cells.items():
             if x and x.is_error:
                 call = _first_call(*map(calls.get, pair)) if check == "outputs" else None

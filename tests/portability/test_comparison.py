@@ -98,7 +98,7 @@ def test_finds_a_layer_that_works_on_one_backend_only(monkeypatch):
         monkeypatch.setattr(custom_layers.OnlyTensorFlow, "call", lambda self, x: x)
     found = conformance(model_of(custom_layers.OnlyTensorFlow(name="only"))).failures
     assert [x.split(" fails: ")[0] for x in found] == ["outputs: jax", "outputs: torch"]
-    assert all("tf.Tensor" in x for x in found)
+    assert all("tf.Tensor" in x for x in found), found
 
 
 @pytest.mark.slow
