@@ -43,8 +43,12 @@ def _adds(positions: PositionalEncoding, d_model: int) -> bool:
     return np.allclose(ones - zeros, 1, atol=1e-2)  # bfloat16 rounds
 
 
-def check_model(model: Seq2Seq, tokenizer: Tokenizer) -> None:
-    """Raises ValueError if a model is quantized, or has another tokenizer."""
+def check_model(model: Seq2Seq, tokenizer: Tokenizer, kind: type[Seq2Seq] = Seq2Seq) -> None:
+    """Raises ValueError if a model is not of a kind, is quantized, or has another tokenizer."""
+    if not isinstance(model, kind):
+        raise ValueError(
+            f"`model` must be a {kind.__name__} for this format. Received: {type(model).__name__}"
+        )
     if any("quantization" in changes for changes in layer_changes(model).values()):
         raise ValueError(
             "`model` must not be quantized. Export the model as it was before `quantize`. "
@@ -65,7 +69,7 @@ def check_supported(
     model: Transformer, tokenizer: Tokenizer, format: str, rules: Sequence[Rule]
 ) -> None:
     """Raises ValueError by `check_model`, `_PLAIN_BLOCKS`, and the rules of a format."""
-    check_model(model, tokenizer)
+    check_model(model, tokenizer, Transformer)
     for name, is_refused, supported in (*_PLAIN_BLOCKS, *rules):
         if is_refused(model):
             raise ValueError(

@@ -24,8 +24,7 @@ _SEGMENTS = {"source_segments", "target_segments", "token_segments"}
 _PACKED_PATTERNS = {None, "full", "local"}
 # Constructor arguments that come from the tokenizer and from other sections of a recipe, and one
 # with which `SlicedLogitsTrainer` does not train.
-_FROM_ELSEWHERE = {"vocabulary_size", "target_vocabulary_size", "pad_id", "dtype"}
-_FROM_ELSEWHERE |= {"logits_soft_cap"}
+_FROM_ELSEWHERE = {*"vocabulary_size target_vocabulary_size pad_id dtype logits_soft_cap".split()}
 
 
 class TokenPredictor(ConfiguredModel):

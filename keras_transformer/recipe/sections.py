@@ -91,7 +91,7 @@ class Corpus(TextPair):
     """Finished run whose model makes the side that is not given: targets from sources
     (distillation), or sources from targets (back-translation). The run folder keeps them."""
     sampled: bool = False
-    """Draw translations by the model's distribution. Otherwise: beam search as its run has it."""
+    """Draw the translations by sampling. Default: beam search, with the options of the run."""
 
     @model_validator(mode="after")
     def _check(self) -> "Corpus":
@@ -186,18 +186,15 @@ class Data(Section):
     def _check(self, info: ValidationInfo) -> "Data":
         forms = [{"train", "validation", "test"}, {"train", "held_out"}, {"generator"}]
         given = {name for name in set.union(*forms) if getattr(self, name) is not None}
-        known = ("train, validation and test", ", or a generator")
+        known = "train, validation and test, or files for train and held_out, or a generator"
         if self.documents:
-            forms, known = (
-                [{"train", "validation"}, {"train", "held_out"}],
-                ("train and validation", ""),
-            )
+            forms = [{"train", "validation"}, {"train", "held_out"}]
+            known = "train and validation, or files for train and held_out"
         if not given and info.context == OF_RUN:
             return self  # An imported model has no text.
         if given not in forms:
             raise ValueError(
-                f"give files for {known[0]}, or files for train and held_out{known[1]}. "
-                f"Received: {', '.join(sorted(given)) or 'none of them'}"
+                f"give files for {known}. Received: {', '.join(sorted(given)) or 'none of them'}"
             )
         unused = (self.directory, self.download, self.filters)
         if self.generator is not None and unused != (None, None, Filters()):

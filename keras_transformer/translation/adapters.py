@@ -22,11 +22,11 @@ def open_adapters(
     translator: Any,
     runs: Mapping[str, Run | str | Path],
     bases: Sequence[Path],
-    open: Callable[[Run], Any],
+    open_alone: Callable[[Run], Any],
 ) -> None:
     """Makes the `adapters` of a translator, which use its model. The model has no LoRA yet.
 
-    `open` returns the translator of a run alone. Raises `UserError` if the model of a run is not an
+    `open_alone` returns the translator of a run. Raises `UserError` if the model of a run is not an
     adapter of each of `bases`, the files of the translator's model.
     """
     model = translator.model
@@ -35,7 +35,7 @@ def open_adapters(
         (run,) = opened_runs(place)
         for base in bases:
             check_base(run.model_place(), base)
-        other = translator.adapters[name] = open(run)
+        other = translator.adapters[name] = open_alone(run)
         changed[name] = _changes(other.model, model)
         for shared in ("model", "_search", "_source_attention", "_score_pairs"):
             setattr(other, shared, getattr(translator, shared))

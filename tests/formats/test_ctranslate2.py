@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from support.cases import most_once
 from support.contract import randomize, to_numpy
+from support.language_models import small_model as small_language_model
 from support.parallel_text import LOSSLESS_TARGET, SENTENCES
 from support.small_models import VARIANTS as MODELS, make_token_likelier
 
@@ -188,6 +189,8 @@ def test_quantized_models_are_close_and_smaller(quantization, tokenizer, tmp_pat
 def test_what_ctranslate2_cannot_express_is_refused(arguments, message, tokenizer, tmp_path):
     with pytest.raises(ValueError, match=message):
         export_ctranslate2(new_model(**arguments), tokenizer, tmp_path / "model")
+    with pytest.raises(ValueError, match="must be a Transformer .*Received: LanguageModel"):
+        export_ctranslate2(small_language_model(), tokenizer, tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
 
 
