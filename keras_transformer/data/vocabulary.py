@@ -93,7 +93,7 @@ def converted(model: bytes, pieces: Sequence[str], scores: Mapping[str, float] =
 
     Pieces that neither the model nor `scores` have are never produced, but can be decoded.
     """
-    proto = _proto(model)
+    proto = model_proto(model)
     kind = type(proto).SentencePiece
     known = {piece: (score, kind.NORMAL) for piece, score in scores.items()}
     known |= {x.piece: (x.score, x.type) for x in proto.pieces}
@@ -162,7 +162,7 @@ def _added(model: bytes, words: Sequence[str]) -> dict[str, _Added]:
     """
     processor, kind, added = SentencePieceProcessor(), kind_of(model)[0], dict[str, _Added]()
     processor.load_from_serialized_proto(model)
-    proto = _proto(model)
+    proto = model_proto(model)
     last = min(x.score for x in proto.pieces) - 1
     for word in words:
         parts = processor.encode(word, out_type=str)
@@ -181,7 +181,7 @@ def _added(model: bytes, words: Sequence[str]) -> dict[str, _Added]:
 
 def _without_text(model: bytes) -> list[str]:
     """Returns the pieces that are languages, bytes, or set by the user of SentencePiece."""
-    proto = _proto(model)
+    proto = model_proto(model)
     kind = type(proto).SentencePiece
     text = {kind.NORMAL, kind.UNUSED, kind.UNKNOWN}
     return [x.piece for x in proto.pieces if x.type not in text or LANGUAGE.fullmatch(x.piece)]
@@ -197,7 +197,7 @@ def with_own_ids(model: bytes) -> bytes:
 
 def word_model(pieces: Sequence[str]) -> bytes:
     """Returns a SentencePiece model of words with "▁", for texts whose pieces spaces separate."""
-    proto = _proto(b"")
+    proto = model_proto(b"")
     proto.trainer_spec.model_type = proto.trainer_spec.WORD
     proto.normalizer_spec.name = "identity"
     for piece in pieces:
@@ -207,17 +207,18 @@ def word_model(pieces: Sequence[str]) -> bytes:
 
 def pieces_of(model: bytes) -> list[str]:
     """Returns the pieces of a SentencePiece model in the order of their ids."""
-    return [x.piece for x in _proto(model).pieces]
+    return [x.piece for x in model_proto(model).pieces]
 
 
 def kind_of(model: bytes) -> tuple[str, str]:
     """Returns the kind of pieces and the normalization of a model, as a recipe names them."""
-    proto = _proto(model)
+    proto = model_proto(model)
     kinds = {proto.trainer_spec.BPE: "bpe", proto.trainer_spec.WORD: "word"}
     return kinds.get(proto.trainer_spec.model_type, "unigram"), proto.normalizer_spec.name
 
 
-def _proto(model: bytes) -> Any:
+def model_proto(model: bytes) -> Any:
+    """Returns the `ModelProto` of a SentencePiece model."""
     from sentencepiece import sentencepiece_model_pb2
 
     return sentencepiece_model_pb2.ModelProto.FromString(model)

@@ -13,7 +13,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from keras_transformer._files import atomic_write, check_is_free, read_bytes
-from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.data.tokenizer import DEFAULT_FRAMES, Tokenizer
 from keras_transformer.data.vocabulary import Vocabulary
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import check_ids
@@ -39,6 +39,7 @@ from keras_transformer.formats.model_files import (
     shards,
     unique,
 )
+from keras_transformer.formats.tokenizer_json import tokenizer_json
 from keras_transformer.formats.weight_names import HUGGING_FACE, named_weights
 from keras_transformer.models.base import in_float32
 from keras_transformer.models.transformer import Transformer
@@ -134,7 +135,7 @@ def read_hugging_face(folder: Path) -> ForeignModel:
             "length_penalty": generation.get("length_penalty", 1.0),
             "length_penalty_form": "power",
         },
-        is_multilingual=kind not in CLASSES,
+        is_multilingual=kind not in CLASSES or bool(generation.get("forced_bos_token_id")),
         languages=tuple(str(tokenizer.get(f"{x}_lang", "und") or "") for x in ("source", "target")),
     )
 
@@ -204,7 +205,8 @@ def export_hugging_face(
     """Writes a folder that `AutoTokenizer` and `AutoModelForSeq2SeqLM` of transformers open.
 
     Neither transformers nor PyTorch is needed. Models of Hugging Face add 1e-5 to the variance in
-    the norms, whatever `norm_epsilon` is. A pre-norm model has the type Pegasus.
+    the norms, whatever `norm_epsilon` is. A pre-norm model has the type Pegasus. The tokenizer adds
+    prefixes and eos as `tokenizer` does.
 
     Example:
 
@@ -224,7 +226,7 @@ def export_hugging_face(
 
     Raises:
         UserError: If `directory` is not empty, or the disk is full. If a translation differs.
-        ValueError: If Hugging Face has no such model, or the model is quantized.
+        ValueError: If Hugging Face has no such model or tokenizer, or the model is quantized.
     """
     check_is_free(directory)
     options = options or SearchOptions(beam_size=1, length_penalty=0)
@@ -244,6 +246,10 @@ def export_hugging_face(
             "tokenizer_class": "MarianTokenizer",
             **dict(zip(("source_lang", "target_lang"), languages, strict=True)),
             "bos_token": "<s>",
+            "eos_token": "</s>",
+            "pad_token": "<pad>",
+            "unk_token": "<unk>",
+            "model_input_names": ["input_ids", "attention_mask"],
             "model_max_length": model.max_length,
             "separate_vocabs": not tokenizer.joint,
             "clean_up_tokenization_spaces": False,
@@ -253,6 +259,11 @@ def export_hugging_face(
     if not tokenizer.joint:
         pieces = enumerate(tokenizer.target_pieces)
         files["target_vocab.json"] = {piece: id for id, piece in pieces}
+    if tokenizer.frames != DEFAULT_FRAMES:
+        files["tokenizer.json"] = tokenizer_json(tokenizer)
+        files["tokenizer_config.json"]["tokenizer_class"] = "PreTrainedTokenizerFast"
+        for id in tokenizer.target_prefix_ids:
+            files["generation_config.json"]["forced_bos_token_id"] = id
     with atomic_write(directory) as partial:
         partial.mkdir()
         for name, value in files.items():
@@ -264,12 +275,13 @@ def export_hugging_face(
         )
         if not sentences:
             return None
-        copy = Translator(*read_hugging_face(partial).convert(), options)
+        copy, bare = read_hugging_face(partial).convert()
+        framed = Tokenizer(bare.source_model, bare.target_model, **tokenizer.frames)
         return compare_translations(
             "export",
             Translator(model, tokenizer, options),
             sentences,
-            scored_translations(copy, sentences),
+            scored_translations(Translator(copy, framed, options), sentences),
             tolerance=1e-3,
         )
 
@@ -281,11 +293,6 @@ def _check(model: Transformer, tokenizer: Tokenizer, options: SearchOptions) -> 
             "Hugging Face's `generate` divides scores by n ** length_penalty: set "
             "`length_penalty_form` to power, or `length_penalty` to 0. Received: "
             f"{options.length_penalty_form} and {options.length_penalty}"
-        )
-    if tokenizer.source_prefix_ids or tokenizer.target_prefix_ids or not tokenizer.source_eos:
-        raise ValueError(
-            "The tokenizer of a MarianMT model adds no prefix, and always adds eos. Received: a "
-            "tokenizer with a prefix, or with source_eos=False"
         )
 
 

@@ -31,6 +31,7 @@ from keras_transformer.data.vocabulary import pieces_of
 from keras_transformer.formats import export_hugging_face
 from keras_transformer.formats.hugging_face import read_hugging_face
 from keras_transformer.formats.model_files import read_torch
+from keras_transformer.formats.tokenizer_json import tokenizer_json
 from keras_transformer.formats.weight_names import HUGGING_FACE, named_weights
 
 torch = pytest.importorskip("torch", reason="PyTorch is an optional dependency")
@@ -201,9 +202,18 @@ def test_a_model_of_many_languages_translates_between_any_two(kind, tmp_path):
         for engine in ("keras", "ctranslate2"):
             translator = open_translator(run, options, engine=engine, **ours)
             found = [x[0].ids for x in translator.translate_nbest(text)]
-            names = ("<unk>" if x.startswith("<unused") else x for x in own.target_pieces)
-            names = [*names]
+            names = ["<unk>" if x.startswith("<unused") else x for x in own.target_pieces]
             assert [[names[id] for id in ids] for ids in found] == pieces
+    options = SearchOptions(beam_size=4, max_length=LENGTH, **POWER)
+    export_hugging_face(model, own, tmp_path / "out", options, (source, target), text)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert tokenizer(sentences)["input_ids"] == ids
+    exported = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
+    x = tokenizer(text, return_tensors="pt", padding=True)
+    answer = exported.generate(**x, max_length=LENGTH + 1).tolist()
+    for copy in (run, import_run(tmp_path / "out", tmp_path / "again", **languages)):
+        found = [[*x[0].ids] for x in open_translator(copy, options).translate_nbest(text)]
+        assert found == [[id for id in row if id not in (0, 2, 3)] for row in answer]
     (tmp_path / "kept.txt").write_text("\n".join(text), "utf-8")
     small = import_run(tmp_path, tmp_path / "small", **languages, keep=[tmp_path / "kept.txt"])
     new, kept = small.tokenizer(), {"__en__", "__de__", "eng_Latn", "deu_Latn", "fra_Latn"}
@@ -271,6 +281,10 @@ def test_ids_and_texts_equal_those_of_marian_tokenizer(name, data_dir, tmp_path)
         assert getattr(graph, f"encode_{side}")(tf.constant(texts)).to_list() == ids
         expected = [row[:-1] for row in theirs(**{name: texts})["input_ids"]]  # without eos
         assert [old_id[row].tolist() for row in ids] == expected
+    tokenizers = pytest.importorskip("tokenizers", reason="transformers is optional")
+    framed = tokenizers.Tokenizer.from_str(json.dumps(tokenizer_json(tokenizer)))
+    found = [x.ids for x in framed.encode_batch(sentences)]
+    assert found == [tokenizer.frame_source(x) for x in tokenizer.encode_source(sentences)]
     texts = tokenizer.decode_target(ids)
     named = [x.replace("<unk>", " ⁇ ") for x in theirs.batch_decode(expected)]
     assert [x.split() for x in texts] == [x.split() for x in named]
