@@ -161,13 +161,17 @@ def read(weight: Any) -> np.ndarray:
 
 def assign(weight: Any, value: Any) -> None:
     """Gives a weight the values of an array, with fewer copies than by its method."""
+    weight.assign(to_tensor(value))
+
+
+def to_tensor(value: Any) -> Tensor:
+    """Returns the tensor of an array, which must not be changed, with the fewest copies."""
     value = np.asarray(value)  # TensorFlow would copy a subclass, as of a mapped file, twice.
     if keras.config.backend() == "torch":
         import torch
 
         value = torch.from_numpy(np.require(value, requirements="W"))
-    value = ops.convert_to_tensor(value)  # The array is freed before TensorFlow copies the tensor.
-    weight.assign(value)
+    return ops.convert_to_tensor(value)  # The array is freed before TensorFlow copies the tensor.
 
 
 def joined_affine(x: Tensor, layers: Sequence[Any]) -> list[Any] | None:

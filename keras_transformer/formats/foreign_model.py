@@ -68,7 +68,20 @@ class ForeignModel:
         # Further rows of embeddings, and their bias.
         most = sum(x.size for x in self.weights.values())
         most += sum(len(new.pieces) * (1 + self.weights[names["source"]].shape[-1]) for new in ids)
-        with without_tensorflow(), placeholder_weights(most):
+        given = set()
+
+        def matrix(path: str, shape: tuple[int, ...]) -> np.ndarray | None:
+            """Returns a value with which a weight begins, so that no zeros take memory."""
+            name = self.format.name(path, names)
+            if len(shape) != 2 or name not in self.weights:
+                return None
+            value = self._converted(path, shape, name, *ids)
+            if value.shape != shape:
+                return None
+            given.add(path)
+            return value
+
+        with without_tensorflow(), placeholder_weights(most, matrix):
             model = Transformer(
                 len(ids[0].pieces),
                 target_vocabulary_size=None if is_joint else len(ids[1].pieces),
@@ -83,7 +96,8 @@ class ForeignModel:
             what = f"{sorted(unused)[:8]}" if unused else f"of {sorted(kinds)}"
             raise ValueError(f"a Transformer does not have the weights {what}")
         for weight, name in named:
-            assign(weight, self._converted(weight, name, *ids))
+            if weight.path not in given:
+                assign(weight, self._converted(weight.path, weight.shape, name, *ids))
         check_finite(model, self.path)
         return model, tokenizer
 
@@ -136,18 +150,20 @@ class ForeignModel:
         source, target = (new_ids(*x, size) for x in zip(sides, models, strict=True))
         return source, target
 
-    def _converted(self, weight: Any, name: str, source: NewIds, target: NewIds) -> np.ndarray:
-        kind = weight.path.rpartition("/")[2]
-        if kind == "bias" and "embedding/" in weight.path:
+    def _converted(
+        self, path: str, shape: tuple[int, ...], name: str, source: NewIds, target: NewIds
+    ) -> np.ndarray:
+        kind = path.rpartition("/")[2]
+        if kind == "bias" and "embedding/" in path:
             value = target.bias(self.weights.get(name))
         else:
             value = self.weights[name]
             if kind in ("embeddings", "output_embeddings"):
-                is_source = weight.path.startswith("source_")
+                is_source = path.startswith("source_")
                 value = (source if is_source else target).gathered(value)
             elif kind == "kernel" and self.format.is_transposed:
                 value = value.T
-            elif weight.ndim == 1:
+            elif len(shape) == 1:
                 value = value.reshape(-1)
         with np.errstate(over="ignore"):  # `convert` finds what is not finite afterwards.
             return value.astype("float32", copy=False)

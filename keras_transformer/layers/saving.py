@@ -4,8 +4,9 @@ Configs contain only the arguments of constructors. Without these changes, a loa
 fit the saved weights. `placeholder_weights` saves the time to make random weights for loading.
 """
 
+import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -13,13 +14,19 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_transformer._backend import without_tensorflow
-from keras_transformer._backend.operations import read
+from keras_transformer._backend.operations import read, to_tensor
+from keras_transformer._backend.types import Tensor
 from keras_transformer.errors import UserError
 
-# In `placeholder_weights`, how many numbers further weights may have.
-_NUMBERS_LEFT: ContextVar[list[float] | None] = ContextVar("_NUMBERS_LEFT", default=None)
+# Returns the value of a weight by its path and shape, or None.
+Values = Callable[[str, tuple[int, ...]], np.ndarray | None]
+# In `placeholder_weights`, how many numbers further weights may have, and their values.
+_PLACEHOLDERS: ContextVar[tuple[list[float], Values] | None] = ContextVar(
+    "_PLACEHOLDERS", default=None
+)
 
 
 def layer_changes(layer: keras.layers.Layer) -> dict[str, dict[str, Any]]:
@@ -108,19 +115,21 @@ def _sublayers(layer: keras.layers.Layer) -> dict[str, Any]:
 
 
 @contextmanager
-def placeholder_weights(most: float = math.inf) -> Iterator[None]:
-    """Makes the package's layers begin with zeros instead of random weights within this context.
+def placeholder_weights(
+    most: float = math.inf, values: Values = lambda path, shape: None
+) -> Iterator[None]:
+    """Makes the package's layers begin with `values`, or else with zeros, within this context.
 
-    They must be loaded or set afterwards. JAX compiles a program for each shape of random weights.
+    Zeros must be loaded or set afterwards. JAX compiles a program for each shape of random weights.
 
     `most` is how many numbers the file of the weights can have. A layer with more raises
     `ValueError` before it takes memory.
     """
-    token = _NUMBERS_LEFT.set([most])
+    token = _PLACEHOLDERS.set(([most], values))
     try:
         yield
     finally:
-        _NUMBERS_LEFT.reset(token)
+        _PLACEHOLDERS.reset(token)
 
 
 def check_finite(model: keras.layers.Layer, file: str | Path) -> None:
@@ -132,18 +141,28 @@ def check_finite(model: keras.layers.Layer, file: str | Path) -> None:
             )
 
 
+def _tensor(value: np.ndarray, shape: Any, dtype: str) -> Tensor:
+    return ops.cast(to_tensor(value), dtype)
+
+
 class CreatesPlaceholders:
     """Mixin of layers that obey `placeholder_weights`."""
+
+    path: str
 
     def add_weight(
         self, shape: Any = None, initializer: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
         """Creates a weight (see `keras.layers.Layer.add_weight`)."""
-        if left := _NUMBERS_LEFT.get():
+        if found := _PLACEHOLDERS.get():
+            left, values = found
             left[0] -= math.prod(shape or ())
             if left[0] < 0:
                 raise ValueError("the model is larger than the file of its weights")
+            value = values(f"{self.path}/{kwargs.get('name')}", shape)
+            if value is not None:
+                initializer = functools.partial(_tensor, value)
             # Random initializers alone have a seed.
-            if hasattr(keras.initializers.get(initializer), "seed"):
+            elif hasattr(keras.initializers.get(initializer), "seed"):
                 initializer = "zeros"
         return super().add_weight(shape, initializer, *args, **kwargs)  # type: ignore
