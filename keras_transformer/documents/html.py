@@ -29,7 +29,7 @@ _VOID = set("area base br col embed hr img input link meta param source track wb
 OPAQUE = set(
     "script style template textarea pre svg math code kbd samp var iframe object canvas".split()
 )
-_ATTRIBUTES = {"alt", "title", "placeholder", "aria-label"}
+_ATTRIBUTES = {"alt", "title", "placeholder", "label", "aria-label"}
 _DESCRIPTION = re.compile("((og|twitter):)?(description|title)")
 _ATTRIBUTE = re.compile(
     r"""(?<=[\s"'/])(?P<name>[^\s"'<>/=]+)(?P<equals>\s*=\s*)(?P<value>"[^"]*"|'[^']*'|[^\s"'>]+)"""
@@ -117,7 +117,8 @@ class _Page(HTMLParser):
             (is_rtl and name == "html") or "dir" in attributes and name in ("html", "body")
         ):
             new["dir"] = "rtl" if is_rtl else "ltr"
-        texts = set(_ATTRIBUTES)
+        is_button = name == "input" and attributes.get("type") in ("button", "reset", "submit")
+        texts = _ATTRIBUTES | ({"value"} if is_button else set())
         if name == "meta":
             described = attributes.get("name") or attributes.get("property") or ""
             texts = {"content"} if _DESCRIPTION.fullmatch(described.lower()) else set()

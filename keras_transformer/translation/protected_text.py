@@ -1,4 +1,4 @@
-"""What a translation must not change: placeholders, addresses, identifiers, numbers and emoji."""
+"""What a translation must not change: placeholders, addresses, identifiers, numbers, symbols."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -32,6 +32,7 @@ _PATTERN = regex.compile(
       (?:\p{RI}\p{RI}|[\d*\#]\uFE0F?\u20E3
       |(?!\d)\p{Emoji}[\p{EMod}\uFE0F\U000E0020-\U000E007F]*(?:\u200D\p{ExtPict}[\p{EMod}\uFE0F]*)*)
       (?<=[\p{ExtPict}\p{RI}\p{EMod}\uFE0F\u20E3\U000E007F])
+      | [\p{So}--[°№]] | [\u2190-\u21FF\u2022\u2023\u2043]             # notes, arrows, bullets
     )
     """,
     regex.VERBOSE | regex.VERSION1,
@@ -49,7 +50,7 @@ class Item(NamedTuple):
 
 
 def protected(text: str) -> Iterator[Item]:
-    """Yields the placeholders, addresses, identifiers, numbers and emoji of a text."""
+    """Yields the placeholders, addresses, identifiers, numbers and symbols of a text."""
     for found in _PATTERN.finditer(text):
         kind: Kind = "name" if found["name"] else "number" if found["number"] else "mark"
         if found[0] != "1":  # It is one of few numbers whose word has another form.

@@ -38,7 +38,7 @@ U html <div>¶  <h1>&nbsp;A dog </h1>¶\t<p>it  is¶so&hellip;</div> → <div>¶
 R html <a href="x"><svg><path/></svg> my <code>a b</code> file</a> 42 → 42 <a href="x"><svg><path/></svg> FILE <code>a b</code> MY</a>
 U html <p><a><code>f()</code></a> or <code>g</code>'s end</p> → <p><a><code>f()</code></a> OR <code>g</code>'s END</p>
 U html <p lang="fr">oui</p><p lang="en-GB">yes <q lang="fr">non</q></p> → <p lang="fr">oui</p><p lang="de">YES <q lang="fr">non</q></p>
-U html <META name=description content='a "b" c'><input placeholder=name value=v> → <META name=description content="A &quot;B&quot; C"><input placeholder="NAME" value=v>
+U html <META name=description content='a "b" c'><input placeholder=name value=v><input type=submit value=go> → <META name=description content="A &quot;B&quot; C"><input placeholder="NAME" value=v><input type=submit value="GO">
 U html <p>a < b & c <b>d</i> e <p translate="no">f <i>g</i></p>h → <p>A &lt; B &amp; C <b>D</i> E <p translate="no">f <i>g</i></p>H
 U md > a **b**  ¶> c¶> d¶¶1. x\_y [z][r] ![alt](u) <kbd>Tab</kbd>[^1]¶¶[r]: http://x.org "t" → > A **B**  ¶> C D¶¶1. X_Y [Z][r] ![ALT](u) <kbd>Tab</kbd>[^1]¶¶[r]: http://x.org "t"
 R md see [`a.B`][x.B] here → HERE [`a.B`][x.B] SEE

@@ -34,7 +34,7 @@ def test_placeholders_addresses_and_identifiers_are_found(text, names):
     ("text", "kind", "found"),
     [
         ("1,299.50 on 2024-03-15 at 10:30, -5 or 1 dog", "number", "1,299.50 2024-03-15 10:30 -5"),
-        ("❤️ 👍🏽 🇩🇪 👩‍👩‍👧 1️⃣ 5 * #", "mark", "❤️ 👍🏽 🇩🇪 👩‍👩‍👧 1️⃣"),
+        ("❤️ 👍🏽 🇩🇪 👩‍👩‍👧 1️⃣ ♪ → • 5 * # 5° № 1", "mark", "❤️ 👍🏽 🇩🇪 👩‍👩‍👧 1️⃣ ♪ → •"),
     ],
 )
 def test_numbers_and_emoji_are_found(text, kind, found):
