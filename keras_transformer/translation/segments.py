@@ -141,9 +141,9 @@ def _stand_ins(text: str, kept: Sequence[_Kept], forms: WordForms) -> tuple[list
     words that the model copies. A part for which there is no word is alone.
     """
     masked = [*text]
-    for (start, end), kind in (((x.start, x.end), kind) for x, kind in kept):
-        if kind == "name" and end > start:
-            masked[start:end] = "A" + "a" * (end - start - 1)
+    for x, kind in kept:
+        if kind == "name" and x.end > x.start:
+            masked[x.start : x.end] = "A" + "a" * (x.end - x.start - 1)
     ends = sentence_ends("".join(masked))
     pools = {"name": forms.names, "number": forms.numbers, "mark": ()}
     found, of_sentence = list[str](), list[str]()

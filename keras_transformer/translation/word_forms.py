@@ -145,9 +145,8 @@ class WordForms:
         if is_upper or all(x[0].isupper() or (is_closed and len(x) < _SHORT) for x in whole):
             text, changed = self._in_usual_forms(line, places)
         # A line such as "Dear Tom!" or "TV" is not changed.
-        text, is_upper = (
-            (text, is_upper) if changed > (not (is_upper or is_closed)) else (line, False)
-        )
+        if changed <= (not (is_upper or is_closed)):
+            text, is_upper = line, False
         return Rewritten(text + self.final_mark * is_closed, is_upper, is_closed)
 
     def _in_usual_forms(self, line: str, places: list[tuple[int, int]]) -> tuple[str, int]:
