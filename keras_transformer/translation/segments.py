@@ -115,9 +115,7 @@ def _protect(
     spans = map(moved, widened([*segment.spans, *(x for x, _ in found)]))
     places = [(x.start, x.end) for x in (moved(x) for x, _ in kept) if x.start < x.end]
     bounds = sorted({0, *(ends[2 * cut + 1] for cut in cuts), len(text)})
-    sentences = (
-        _sentence(index, text, first, last, places) for first, last in itertools.pairwise(bounds)
-    )
+    sentences = (_sentence(index, text, *pair, places) for pair in itertools.pairwise(bounds))
     return Segment(text, tuple(spans)), [x for x in sentences if x.text]
 
 

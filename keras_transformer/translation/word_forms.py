@@ -56,9 +56,8 @@ class Rewritten(NamedTuple):
 
     def restored(self, translation: str) -> str:
         """Returns the translation changed back."""
-        return (
-            self.places(translation)[0].rstrip() if self.is_upper or self.is_closed else translation
-        )
+        is_changed = self.is_upper or self.is_closed
+        return self.places(translation)[0].rstrip() if is_changed else translation
 
 
 @dataclass(frozen=True)
