@@ -116,15 +116,17 @@ class BatchPlan:
         self.samplers = samplers
         self._text = functools.lru_cache(accumulation_steps + 1)(self._read)
         self._tokens = functools.lru_cache(_COUNTS)(self._count)
-        room, packing = [x + store.are_pairs for x in self._room()], packing or not store.are_pairs
-        self._packed = Packing.of(room, store.corpora, length_multiple, seed) if packing else None
-        self._shares_rows = any(len(x) > 1 for x in (self._packed.members if self._packed else ()))
-        self._ends = np.cumsum(self._packed.corpora if self._packed else store.corpora)
-        if self._packed:
-            widths, bucket_of_pair = [self._packed.width], np.zeros(self._ends[-1], np.int32)
+        self._packed: Packing | None = None
+        room = [x + store.are_pairs for x in self._room()]
+        if packing or not store.are_pairs:
+            self._packed = packed = Packing.of(room, store.corpora, length_multiple, seed)
+            self._shares_rows = max(map(len, packed.members), default=0) > 1
+            corpora, widths = packed.corpora, [packed.width]
+            bucket_of_pair = np.zeros(sum(corpora), np.int32)
         else:
-            sources, targets = room
+            corpora, (sources, targets) = store.corpora, room
             widths, bucket_of_pair = choose_buckets(sources, targets, length_multiple, max_shapes)
+        self._ends = np.cumsum(corpora)
         least = max(_tokens_per_sentence(*width) for width in widths)
         if tokens_per_batch < least:
             raise UserError(
@@ -270,11 +272,9 @@ class BatchPlan:
 
     def _wider(self, bucket: int) -> int:
         """Returns the next wider bucket into which all pairs of `bucket` fit."""
-        _, source_length, target_length = self._shapes[bucket]
-        for wider, (_, source, target) in enumerate(self._shapes[bucket + 1 :], start=bucket + 1):
-            if source >= source_length and target >= target_length:
-                return wider
-        return bucket
+        own = np.array(self._shapes[bucket][1:])
+        others = range(bucket + 1, len(self._shapes))
+        return next((x for x in others if np.all(own <= self._shapes[x][1:])), bucket)
 
     def _order(self, pass_index: int) -> tuple[np.ndarray, list[_Slot]]:
         """Returns the order of the sentence pairs and a `_Slot` for each micro-batch in a pass.

@@ -70,9 +70,8 @@ class _Writer:
     """Writes numbers and dates as words of one language."""
 
     def __init__(self, language: str) -> None:
-        babel, num2words = (
-            imported(name, "quickstart", "data.generator needs") for name in ("babel", "num2words")
-        )
+        names, reason = ("babel", "num2words"), "data.generator needs"
+        babel, num2words = (imported(name, "quickstart", reason) for name in names)
         converters = num2words.CONVERTER_CLASSES
         try:
             tag = Language.get(language)  # "deu" and "de_DE" are German, too

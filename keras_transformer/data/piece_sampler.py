@@ -47,10 +47,8 @@ class PieceSampler:
         for side, limit in zip(SIDES, most, strict=True):
             best = text.rows(side, pairs)
             drawn = [self._words[side].draw(sentence, random) for sentence in best]
-            limits = np.broadcast_to(limit, len(pairs))
-            rows[side] = [
-                x if len(x) <= most else y for x, y, most in zip(drawn, best, limits, strict=True)
-            ]
+            choices = zip(drawn, best, np.broadcast_to(limit, len(pairs)), strict=True)
+            rows[side] = [x if len(x) <= most else y for x, y, most in choices]
         return Sentences.from_rows(rows, text.source_eos)
 
 

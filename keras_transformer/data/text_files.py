@@ -244,9 +244,7 @@ def download(name: str, folder_url: str, sha256: str) -> Path:
                             bar.update(file.write(chunk))
                 check_sha256(partial, sha256, name)
     except Exception as error:  # urllib and the system raise different errors
-        message = (
-            f"{url} cannot be fetched (for local files, use --data-dir, or set data.directory of "
-            f"the recipe): {error}"
-        )
+        advice = "for local files, use --data-dir, or set data.directory of the recipe"
+        message = f"{url} cannot be fetched ({advice}): {error}"
         raise UserError(" ".join(message.split())) from error
     return path

@@ -54,15 +54,12 @@ class TextNoise:
         chosen = [x for x in range(len(pairs)) if random.random() < self.share and known[x]]
         sources, targets = ([row[x] for x in chosen] for row in rows)
         heads, texts = self._split(sources)
-        changed = [
-            _change(pair, random)
-            for pair in zip(texts, self.tokenizer.decode_target(targets), strict=True)
-        ]
+        pairs_of_text = zip(texts, self.tokenizer.decode_target(targets), strict=True)
+        changed = [_change(pair, random) for pair in pairs_of_text]
         new_sources = self.tokenizer.encode_source([source for source, _ in changed])
         new_targets = self.tokenizer.encode_target([target for _, target in changed])
-        for place, head, source, target in zip(
-            chosen, heads, new_sources, new_targets, strict=True
-        ):
+        new_pairs = zip(chosen, heads, new_sources, new_targets, strict=True)
+        for place, head, source, target in new_pairs:
             new = [*head, *source], [*self.tokenizer.target_prefix_ids, *target]
             if all(0 < len(ids) <= limit[place] for ids, limit in zip(new, limits, strict=True)):
                 rows[0][place], rows[1][place] = new

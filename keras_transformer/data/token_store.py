@@ -240,12 +240,8 @@ def _encode(
         elif max(len(source), len(target)) > max_length:
             dropped[f"more than {max_length:,} pieces"] += 1
         else:
-            kept.append(
-                (
-                    tokenizer.frame_source(source)[: -1 if tokenizer.source_eos else None],
-                    [*tokenizer.target_prefix_ids, *target],
-                )
-            )
+            source = tokenizer.frame_source(source)[: -1 if tokenizer.source_eos else None]
+            kept.append((source, [*tokenizer.target_prefix_ids, *target]))
     return kept
 
 

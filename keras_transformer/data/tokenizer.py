@@ -143,12 +143,8 @@ class Tokenizer:
         spaced = normalizer(rules[0], spaces=True)
         symbols = {"user_defined_symbols": [spaced.normalize(tag) for tag in tags]} if tags else {}
         if not joint:
-            source_model = train_model(
-                (source for source, _ in pairs), rules[0], **options, **symbols
-            )
-            return cls(
-                source_model, train_model((target for _, target in pairs), rules[1], **options)
-            )
+            source_model = train_model((x for x, _ in pairs), rules[0], **options, **symbols)
+            return cls(source_model, train_model((x for _, x in pairs), rules[1], **options))
         if keep_spaces:
             options |= {"add_dummy_prefix": False, "remove_extra_whitespaces": False}
             symbols = {"user_defined_symbols": ["\n"]}

@@ -80,11 +80,9 @@ class BatchSearch:
             return _to_numpy(self._run_stages(request, np.int32(max_length), strategy=strategy))
         rows = np.arange(len(request.source_ids))
         sizes = batch_sizes(len(rows), shapes)
-        if shapes.first_stage is None:
-            width = request.source_ids.shape[1]
-            lengths = stages(self._model, max_length, width, factor=max_length)
-        else:
-            lengths = stages(self._model, max_length, shapes.first_stage)
+        grows = shapes.first_stage is not None
+        first = shapes.first_stage or request.source_ids.shape[1]
+        lengths = stages(self._model, max_length, first, factor=2 if grows else max_length)
         length, found = lengths[0], _empty_result(len(rows), strategy, max_length)
         request, state, cache = self._begin(
             request, strategy=strategy, max_length=max_length, length=length
@@ -105,8 +103,7 @@ class BatchSearch:
             if (size := min(size for size in sizes if size >= is_open.sum())) < len(rows):
                 kept = np.argsort(~is_open, kind="stable")[:size]  # unfinished sentences first
                 rows = rows[kept]
-            longer = next(x for x in lengths if x > result.steps)
-            length = max_length if shapes.first_stage is None else longer
+            length = next(x for x in lengths if x > result.steps) if grows else max_length
             request, state, cache = self._resize(
                 request, state, cache, kept, strategy=strategy, length=length
             )

@@ -147,8 +147,7 @@ class BeamSearch(SearchStrategy):
         groups, position = self.options.num_beam_groups, state.position
         if groups == 1:
             candidates = self._candidates(state.live, logits, position, request)
-            select = self._select_single if candidates.parents.shape[1] == 1 else self._select
-            return select(state, candidates, bonus, request)
+            return self._select(state, candidates, bonus, request)
         size, parts, beams = self.num_beams // groups, [], []
         penalties = ops.zeros_like(logits[:, :1])
         for group in range(groups):
@@ -245,6 +244,8 @@ class BeamSearch(SearchStrategy):
         `bonus`, float32 `(B, N)`, at most 0, is added to the scores of newly finished hypotheses.
         Returns the next state, and the beam that each live hypothesis continues, int32 `(B, N)`.
         """
+        if candidates.parents.shape[1] == 1:
+            return self._select_single(state, candidates, bonus, request)
         limits, beam_sizes = request.max_lengths, request.beam_sizes
         beams, n_best = (ops.shape(x)[1] for x in (state.live.ids, state.finished.ids))
         position = state.position + 1

@@ -6,14 +6,12 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from keras_transformer.translation.base_translator import BaseTranslator, Progress
+from keras_transformer.translation.glossary import Glossary
 from keras_transformer.translation.markup import Segment, Span
-
-if TYPE_CHECKING:
-    from keras_transformer.translation.glossary import Glossary
-    from keras_transformer.translation.segments import TranslatedSegment
+from keras_transformer.translation.segments import TranslatedSegment
 
 Change = Callable[[str], str]
 # Codes of source and target.
@@ -55,8 +53,8 @@ class Document:
         return f"\0{self._key}:{len(self.segments) - 1}\0"
 
     def translate(
-        self, translator: BaseTranslator, glossary: "Glossary | None", progress: Progress
-    ) -> "tuple[bytes, list[TranslatedSegment]]":
+        self, translator: BaseTranslator, glossary: Glossary | None, progress: Progress
+    ) -> tuple[bytes, list[TranslatedSegment]]:
         """Returns the content of the translated file, and its segments."""
         found = translator.translate_segments(
             self.segments, glossary=glossary, escape=self.escape, progress=progress

@@ -82,12 +82,8 @@ class _Page(HTMLParser):
         lengths = (len(line) + 1 for line in text.split("\n"))
         lines = [*itertools.accumulate(lengths, initial=0)]
         starts = [lines[line - 1] + column for (line, column), _ in self.found]
-        pieces = (
-            piece._replace(raw=text[start:end])
-            for (_, piece), start, end in zip(
-                self.found, starts, [*starts[1:], len(text)], strict=True
-            )
-        )
+        raws = (text[start:end] for start, end in itertools.pairwise((*starts, len(text))))
+        pieces = (piece._replace(raw=raw) for (_, piece), raw in zip(self.found, raws, strict=True))
         for piece in whole_elements(pieces, self._stays):
             if piece.kind in ("begin", "element"):
                 piece = piece._replace(raw=self._with_attributes(piece))
@@ -107,16 +103,14 @@ class _Page(HTMLParser):
     def _with_attributes(self, piece: Piece) -> str:
         """Returns a tag with marks for the attributes that are text, and its new language."""
         name, attributes = piece.name, piece.attributes
-        target = self.languages[1]
-        is_rtl = target is not None and is_right_to_left(target)
-        names = ("lang", "xml:lang")
-        new: dict[str, str] = {x: target for x in names if target and x in attributes}
-        if target and name == "html":
-            new["lang"] = target
-        if target and (
-            (is_rtl and name == "html") or "dir" in attributes and name in ("html", "body")
-        ):
-            new["dir"] = "rtl" if is_rtl else "ltr"
+        new, is_page = dict[str, str](), name == "html"
+        if target := self.languages[1]:
+            given = attributes.keys() | ({"lang"} if is_page else ())
+            new = {x: target for x in ("lang", "xml:lang") if x in given}
+            direction = "rtl" if is_right_to_left(target) else "ltr"
+            has_direction = "dir" in attributes and (is_page or name == "body")
+            if has_direction or (is_page and direction == "rtl"):
+                new["dir"] = direction
         is_button = name == "input" and attributes.get("type") in ("button", "reset", "submit")
         texts = _ATTRIBUTES | ({"value"} if is_button else set())
         if name == "meta":

@@ -117,9 +117,8 @@ def _xml_pieces(text: str, path: Path) -> list[Piece]:
     except expat.ExpatError as error:
         reason = expat.ErrorString(error.code)
         raise CorpusError(f"{path}, line {error.lineno:,}: {reason}") from None
-    ends = [*starts[1:], len(content)]
-    places = zip(found, starts, ends, strict=True)
-    return [piece._replace(raw=content[start:end].decode()) for piece, start, end in places]
+    raws = (content[x:y].decode() for x, y in itertools.pairwise((*starts, len(content))))
+    return [piece._replace(raw=raw) for piece, raw in zip(found, raws, strict=True)]
 
 
 def read_xliff(text: str, languages: Languages, path: Path) -> Document:

@@ -121,10 +121,8 @@ class Evaluator:
         if self.sources is not None:
             self.check_aligned("the sources", self.sources)
         self.metrics = tuple(dict.fromkeys(metrics))
-        self._metrics = [
-            new_metric(name, tokenize, lowercase, self.sources, comet_model)
-            for name in self.metrics
-        ]
+        settings = tokenize, lowercase, self.sources, comet_model
+        self._metrics = [new_metric(name, *settings) for name in self.metrics]
 
     @classmethod
     def from_files(

@@ -11,12 +11,11 @@ from sacrebleu.metrics.base import Score, Signature
 from keras_transformer.errors import UserError
 
 MetricName = Literal["bleu", "chrf", "ter", "exact-match", "comet"]
-_LOWER_IS_BETTER = ("ter",)
 
 
 def is_worse(name: MetricName, score: float, other: float) -> bool:
     """Returns whether a score of a metric is worse than another. NaN is worse than a number."""
-    return not (score <= other if name in _LOWER_IS_BETTER else score >= other)
+    return not (score <= other if name == "ter" else score >= other)
 
 
 def new_metric(

@@ -20,7 +20,7 @@ from keras_transformer.translation.base_translator import (
     CopyUnknown,
     Overlong,
 )
-from keras_transformer.translation.hypothesis import Hypothesis, SourcePart
+from keras_transformer.translation.hypothesis import Hypothesis, NBest, SourcePart
 from keras_transformer.translation.target_constraints import TargetConstraints
 from keras_transformer.translation.word_forms import WordForms
 
@@ -103,11 +103,11 @@ class CTranslate2Translator(BaseTranslator):
         constraints: TargetConstraints,
         advance: Advance,
         aligned: Collection[int],
-    ) -> list[list[Hypothesis]]:
+    ) -> NBest:
         _refuse(["prefixes, required or forbidden words"] * bool(constraints))
         check_not_forked("ctranslate2")
         limits = list(map(self._limit(options), (len(part.ids) for part in parts)))
-        found: list[list[Hypothesis]] = [[]] * len(parts)
+        found: NBest = [[]] * len(parts)
         aligned = frozenset(aligned)
         # A call has one maximum length, and one call is much faster than one for each length. Where
         # all hypotheses end within a part's own limit, they are those of a search with that limit:
@@ -181,9 +181,7 @@ class CTranslate2Translator(BaseTranslator):
             for text, own, (score, total, number) in zip(texts, kept, best, strict=True)
         ]
 
-    def _attention(
-        self, parts: list[SourcePart], found: list[list[Hypothesis]]
-    ) -> Iterator[tuple[int, np.ndarray]]:
+    def _attention(self, parts: list[SourcePart], found: NBest) -> Iterator[tuple[int, np.ndarray]]:
         forced, firsts = len(self._target_prefix), []
         if not forced:
             # In a batch, beam search mixes up the first rows of the sentences. They are those of
@@ -206,19 +204,16 @@ class CTranslate2Translator(BaseTranslator):
                 padded[:, 0, : len(row)] = row
             yield index, padded[:, forced:, part.before :]
 
-    def _token_scores(
-        self, parts: list[SourcePart], found: list[list[Hypothesis]]
-    ) -> Iterator[tuple[int, list[list[float]]]]:
+    def _token_scores(self, parts: list[SourcePart], found: NBest) -> list[list[list[float]]]:
         sources, targets = self._pairs(parts, found)
         results = self._model.score_batch(
             sources, targets, max_batch_size=BATCH_SIZE, max_input_length=0
         )
         rows, forced = iter(results), len(self._target_prefix)
-        for index, of_part in enumerate(found):
-            yield index, [next(rows).log_probs[forced:-1] for _ in of_part]
+        return [[next(rows).log_probs[forced:-1] for _ in of_part] for of_part in found]
 
     def _pairs(
-        self, parts: list[SourcePart], found: list[list[Hypothesis]]
+        self, parts: list[SourcePart], found: NBest
     ) -> tuple[list[list[str]], list[list[str]]]:
         """Returns the pieces of the source and the target of each hypothesis.
 

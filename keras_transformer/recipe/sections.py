@@ -20,7 +20,7 @@ from pydantic import (
 
 from keras_transformer.data.languages import LanguageCode
 from keras_transformer.data.texts import Documents
-from keras_transformer.decoding.options import descriptions_on_one_line
+from keras_transformer.decoding.options import DecodingOptions
 
 # The context of validation for the recipe of a run, which does not check the section `model`: its
 # class would be imported, with Keras.
@@ -52,13 +52,7 @@ Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F]{64}$", to_lower
 class Section(BaseModel):
     """Base class of recipe sections, which are immutable and reject unknown keys."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        allow_inf_nan=False,
-        use_attribute_docstrings=True,
-        json_schema_extra=descriptions_on_one_line,
-    )
+    model_config = DecodingOptions.model_config
 
 
 class TextPair(Section):

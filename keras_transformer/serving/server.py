@@ -182,19 +182,16 @@ class _Service:
         self.glossaries, self.keys = glossaries, [key.encode() for key in keys]
         self.batchers: dict[Pair, Batcher] = {}
         self.registry = prometheus.CollectorRegistry()
-        histogram = functools.partial(self._metric, prometheus.Histogram)
-        by_route = ["route", "status"]
-        self.seconds = histogram("request_seconds", "Requests", by_route, buckets=_SECONDS)
-        self.batch = histogram("batch_sentences", "Sentences of a batch", buckets=_SENTENCES)
-        self.characters = self._metric(prometheus.Counter, "characters", "Translated characters")
-        self.waiting = self._metric(prometheus.Gauge, "waiting_sentences", "Waiting sentences")
+        own: dict[str, Any] = {"namespace": "keras_transformer", "registry": self.registry}
+        self.seconds = prometheus.Histogram(
+            "request_seconds", "Requests", ["route", "status"], buckets=_SECONDS, **own
+        )
+        self.batch = prometheus.Histogram(
+            "batch_sentences", "Sentences of a batch", ["pair"], buckets=_SENTENCES, **own
+        )
+        self.characters = prometheus.Counter("characters", "Translated characters", ["pair"], **own)
+        self.waiting = prometheus.Gauge("waiting_sentences", "Waiting sentences", ["pair"], **own)
         self.detector = _detector() if len({source for source, _ in translators}) > 1 else None
-
-    def _metric(
-        self, kind: Any, name: str, text: str, labels: Sequence[str] = ("pair",), **settings: Any
-    ) -> Any:
-        name = f"keras_transformer_{name}"
-        return kind(name, text, labels, registry=self.registry, **settings)
 
     @asynccontextmanager
     async def running(self, _: FastAPI) -> AsyncIterator[None]:
@@ -203,7 +200,7 @@ class _Service:
             name = "-".join(pair)
             translate = functools.partial(self._translated, translator)
             batcher = Batcher(translate, self.options, self.batch.labels(name).observe)
-            self.waiting.labels(name).set_function(lambda x=batcher: x.waiting)
+            self.waiting.labels(name).set_function(functools.partial(getattr, batcher, "waiting"))
             self.batchers[pair] = batcher
         yield
         for batcher in self.batchers.values():
@@ -294,8 +291,8 @@ class _Service:
         except UserError as error:
             raise HTTPException(400, f"Invalid request: {error}") from None
         rows = [[next(found) for _ in document.segments] for document in documents]
-        render = functools.partial(map, _renderings, documents, rows, [alternatives] * len(rows))
-        return await asyncio.to_thread(lambda: [*render()])
+        pairs = zip(documents, rows, strict=True)
+        return await asyncio.to_thread(lambda: [_renderings(*x, alternatives) for x in pairs])
 
     async def detect(self, request: Request) -> list[dict[str, Any]]:
         """Returns the languages of a text, the most probable first."""

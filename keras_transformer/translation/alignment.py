@@ -2,7 +2,7 @@
 
 import itertools
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -148,21 +148,16 @@ def same_text(text: str) -> TokenAlignment:
     return TokenAlignment(found, found, np.eye(len(found)))
 
 
-def joined(parts: Iterable[tuple[int, int, TokenAlignment]]) -> TokenAlignment:
+def joined(parts: Sequence[tuple[int, int, TokenAlignment]]) -> TokenAlignment:
     """Joins alignments of parts of a text: no word belongs to a word of another part.
 
     Each alignment follows the places in both texts where its part begins.
     """
-    source: Offsets = []
-    target: Offsets = []
-    blocks = []
-    for first, second, alignment in parts:
-        source += [(first + start, first + end) for start, end in alignment.source]
-        target += [(second + start, second + end) for start, end in alignment.target]
-        blocks.append(alignment.shares)
+    source = [(at + x, at + y) for at, _, alignment in parts for x, y in alignment.source]
+    target = [(at + x, at + y) for _, at, alignment in parts for x, y in alignment.target]
     shares = np.zeros((len(target), len(source)))
     row = column = 0
-    for block in blocks:
+    for _, _, (_, _, block) in parts:
         height, width = block.shape
         shares[row : row + height, column : column + width] = block
         row, column = row + height, column + width

@@ -23,7 +23,7 @@ from keras_transformer.translation.alignment import (
     token_alignment,
     words,
 )
-from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis, SourcePart
+from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis, NBest, SourcePart
 from keras_transformer.translation.markup import Segment
 from keras_transformer.translation.source_parts import (
     source_parts,
@@ -196,7 +196,7 @@ class BaseTranslator(ABC):
         sentences: Sequence[str],
         *given: Any,
         **sampling: Any,
-    ) -> list[list[Hypothesis]]:
+    ) -> NBest:
         lines = self._rewritten(sentences, *given)
         parts, count = self._parts([line.text for line in lines]), len(lines)
         constraints = TargetConstraints(self.tokenizer, parts, count, *given)
@@ -298,28 +298,24 @@ class BaseTranslator(ABC):
         constraints: TargetConstraints,
         advance: Advance,
         aligned: Collection[int],
-    ) -> list[list[Hypothesis]]:
+    ) -> NBest:
         """Returns `options.n_best` hypotheses for each of the `parts`.
 
         `aligned` has the indices of the parts for which `_attention` will be called.
         """
 
     @abstractmethod
-    def _attention(
-        self, parts: list[SourcePart], found: list[list[Hypothesis]]
-    ) -> Iterator[tuple[int, np.ndarray]]:
+    def _attention(self, parts: list[SourcePart], found: NBest) -> Iterator[tuple[int, np.ndarray]]:
         """Yields the index of each part, and the attention `(N, T, S)` of its hypotheses to it.
 
         The attention begins after the prefixes of the tokenizer.
         """
 
     @abstractmethod
-    def _token_scores(
-        self, parts: list[SourcePart], found: list[list[Hypothesis]]
-    ) -> Iterator[tuple[int, list[list[float]]]]:
-        """Yields the index of each part, and the log-probabilities of its hypotheses' tokens.
+    def _token_scores(self, parts: list[SourcePart], found: NBest) -> list[list[list[float]]]:
+        """Returns the log-probabilities of the tokens of each hypothesis of each part.
 
-        These are lists for each hypothesis, in nats, after the prefixes of the tokenizer.
+        They are in nats, and begin after the prefixes of the tokenizer.
         """
 
     def search_aligned(
@@ -376,11 +372,9 @@ class BaseTranslator(ABC):
         """Returns the ids of a hypothesis without the prefixes of the tokenizer."""
         return hypothesis.ids[len(self.tokenizer.target_prefix_ids) :]
 
-    def _align(
-        self, parts: list[SourcePart], found: list[list[Hypothesis]]
-    ) -> list[list[Hypothesis]]:
+    def _align(self, parts: list[SourcePart], found: NBest) -> NBest:
         """Returns the hypotheses of each part with their alignments."""
-        aligned: list[list[Hypothesis]] = [[]] * len(parts)
+        aligned: NBest = [[]] * len(parts)
         for index, attention in self._attention(parts, found):
             text, first = parts[index].text, parts[index].first_word
             of_source = memberships(self.tokenizer.source_offsets(text), words(text))
@@ -390,18 +384,17 @@ class BaseTranslator(ABC):
                 aligned[index] = [*aligned[index], replace(x, alignment=tuple(pairs))]
         return aligned
 
-    def _with_word_scores(
-        self, parts: list[SourcePart], found: list[list[Hypothesis]]
-    ) -> list[list[Hypothesis]]:
+    def _with_word_scores(self, parts: list[SourcePart], found: NBest) -> NBest:
         """Returns the hypotheses of each part with the scores of their words."""
-        scored: list[list[Hypothesis]] = [[]] * len(parts)
-        for index, scores in self._token_scores(parts, found):
-            for tokens, x in zip(scores, found[index], strict=True):
-                of_words = self._target_words(x)[: len(tokens)]
-                sums = np.asarray(tokens)[: len(of_words)] @ of_words
-                means = (sums / np.maximum(of_words.sum(axis=0), 1)).tolist()
-                scored[index] = [*scored[index], replace(x, word_scores=tuple(means))]
-        return scored
+
+        def scored(hypothesis: Hypothesis, tokens: list[float]) -> Hypothesis:
+            of_words = self._target_words(hypothesis)[: len(tokens)]
+            sums = np.asarray(tokens)[: len(of_words)] @ of_words
+            means = (sums / np.maximum(of_words.sum(axis=0), 1)).tolist()
+            return replace(hypothesis, word_scores=tuple(means))
+
+        pairs = zip(found, self._token_scores(parts, found), strict=True)
+        return [[*map(scored, of_part, scores)] for of_part, scores in pairs]
 
     def _target_words(self, hypothesis: Hypothesis) -> np.ndarray:
         """Returns the words of each piece of a hypothesis, see `memberships`."""

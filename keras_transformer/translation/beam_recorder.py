@@ -41,9 +41,6 @@ class _RecordingBeamSearch(BeamSearch):
     def _select(self, state: BeamState, *rest: Any) -> tuple[BeamState, Any]:
         return self._recorded(super()._select(state, *rest), *rest)
 
-    def _select_single(self, state: BeamState, *rest: Any) -> tuple[BeamState, Any]:
-        return self._recorded(super()._select_single(state, *rest), *rest)
-
     def _recorded(
         self, found: tuple[BeamState, Any], candidates: Candidates, bonus: Tensor, request: Request
     ) -> tuple[BeamState, Any]:

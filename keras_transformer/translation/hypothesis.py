@@ -57,6 +57,8 @@ class Hypothesis:
     attention: Sequence[Sequence[float]] | None = field(default=None, repr=False, compare=False)
 
 
+# The hypotheses of each sentence or part, best first.
+NBest = list[list[Hypothesis]]
 # Fills a list of hypotheses if the search found too few.
 NO_HYPOTHESIS = Hypothesis("", (), IMPOSSIBLE, IMPOSSIBLE, 0)
 

@@ -13,7 +13,7 @@ from keras_transformer.decoding.decoding_loop import NO_ID, Strategy, make_strat
 from keras_transformer.decoding.options import SamplingOptions, SearchOptions
 from keras_transformer.decoding.request import Request, SearchResult
 from keras_transformer.decoding.sampling import random_numbers
-from keras_transformer.translation.hypothesis import Hypothesis
+from keras_transformer.translation.hypothesis import Hypothesis, NBest
 
 # Batches run at the same time, because a single one leaves cores or the accelerator idle at times.
 CONCURRENT_BATCHES = 3
@@ -73,7 +73,7 @@ class ListSearch:
         seed: int = 0,
         sample_indices: Sequence[int] = (),
         fields: Callable[[LengthBatch], dict[str, Any]] = lambda _: {},
-    ) -> list[list[Hypothesis]]:
+    ) -> NBest:
         """Returns the hypotheses of each source, which has at most `longest` tokens.
 
         A batch has at most `tokens_per_batch` source tokens, padding included. After each batch,
@@ -83,7 +83,7 @@ class ListSearch:
         strategy = self.strategy(options)
         shapes = self.batch_search.shapes(len(sources), strategy)
         batches = list(length_batches([*map(len, sources)], tokens_per_batch, longest, shapes))
-        found: list[list[Hypothesis]] = [[]] * len(sources)
+        found: NBest = [[]] * len(sources)
 
         def search(batch: LengthBatch) -> list[int]:
             indices, rows, width = batch

@@ -6,13 +6,12 @@ not end after an abbreviation or an ordinal number, and an opening quotation mar
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 import regex
 
 from keras_transformer.decoding.options import IMPOSSIBLE
-from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis, SourcePart
+from keras_transformer.translation.hypothesis import Hypothesis, SourcePart
 
 # Scripts without spaces, and scripts that have spaces only between sentences.
 CJK = r"[\p{scx=Han}\p{scx=Hira}\p{scx=Kana}\p{scx=Bopo}\p{ea=F}]"
@@ -96,9 +95,8 @@ def join_hypotheses(sources: Sequence[SourcePart], parts: Sequence[Hypothesis]) 
     """
     is_aligned = parts[0].alignment is not None
     is_scored = parts[0].word_scores is not None
-    if any(part.score == IMPOSSIBLE for part in parts):
-        empty = [() if given else None for given in (is_aligned, is_scored)]
-        return replace(NO_HYPOTHESIS, alignment=empty[0], word_scores=empty[1])
+    if missing := [part for part in parts if part.score == IMPOSSIBLE]:
+        return missing[0]
     texts: list[str] = []
     alignment: set[tuple[int, int]] = set()
     scores: list[float] = []

@@ -105,7 +105,6 @@ def open_shortlist(run: Run, tokenizer: Tokenizer | None = None) -> Shortlist:
             damaged.
     """
     path, tokenizer = run.shortlist_path, tokenizer or run.tokenizer()
-
     if path.exists() and (kept := Shortlist.load(path)).fingerprint == tokenizer.fingerprint:
         return kept
     with run.writing(), run.text.training_store(tokenizer) as store:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import regex
 
@@ -41,20 +41,12 @@ _PATTERN = regex.compile(
 _MOST_TRIED, _ENOUGH = 300, 16
 
 
-class Item(NamedTuple):
-    """A part of a text that stays as it is."""
-
-    start: int
-    end: int
-    kind: Kind
-
-
-def protected(text: str) -> Iterator[Item]:
-    """Yields the placeholders, addresses, identifiers, numbers and symbols of a text."""
+def protected(text: str) -> Iterator[tuple[int, int, Kind]]:
+    """Yields the start, end and kind of a text's placeholders, addresses, numbers and the like."""
     for found in _PATTERN.finditer(text):
         kind: Kind = "name" if found["name"] else "number" if found["number"] else "mark"
         if found[0] != "1":  # It is one of few numbers whose word has another form.
-            yield Item(found.start(), found.end(), kind)
+            yield *found.span(), kind
 
 
 def with_stand_ins(

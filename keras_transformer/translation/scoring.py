@@ -164,8 +164,7 @@ class Scorer:
         targets = checked_pieces(tokenizer, "target", translations, longest)
         sources = [tokenizer.frame_source(ids) for ids in sources]
         framed = [tokenizer.frame_target(ids) for ids in targets]
-        for indices, source_ids, target_ids in pair_batches(
-            sources, framed, self.tokens_per_batch, longest, pad_id
-        ):
+        batches = pair_batches(sources, framed, self.tokens_per_batch, longest, pad_id)
+        for indices, source_ids, target_ids in batches:
             found = self._score_pairs(source_ids, *target_ids.swapaxes(0, 1), pad_id=pad_id)
             yield indices, PairScores(*map(ops.convert_to_numpy, found))

@@ -115,9 +115,7 @@ def _protect(
     spans = map(moved, widened([*segment.spans, *(x for x, _ in found)]))
     places = [(x.start, x.end) for x in (moved(x) for x, _ in kept) if x.start < x.end]
     bounds = sorted({0, *(ends[2 * cut + 1] for cut in cuts), len(text)})
-    sentences = (
-        _sentence(index, text, first, last, places) for first, last in itertools.pairwise(bounds)
-    )
+    sentences = (_sentence(index, text, *pair, places) for pair in itertools.pairwise(bounds))
     return Segment(text, tuple(spans)), [x for x in sentences if x.text]
 
 
@@ -141,9 +139,9 @@ def _stand_ins(text: str, kept: Sequence[_Kept], forms: WordForms) -> tuple[list
     words that the model copies. A part for which there is no word is alone.
     """
     masked = [*text]
-    for (start, end), kind in (((x.start, x.end), kind) for x, kind in kept):
-        if kind == "name" and end > start:
-            masked[start:end] = "A" + "a" * (end - start - 1)
+    for x, kind in kept:
+        if kind == "name" and x.end > x.start:
+            masked[x.start : x.end] = "A" + "a" * (x.end - x.start - 1)
     ends = sentence_ends("".join(masked))
     pools = {"name": forms.names, "number": forms.numbers, "mark": ()}
     found, of_sentence = list[str](), list[str]()

@@ -11,7 +11,8 @@ import numpy as np
 
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import IMPOSSIBLE
-from keras_transformer.translation.hypothesis import Hypothesis, SourcePart
+from keras_transformer.translation.hypothesis import Hypothesis, NBest, SourcePart
+from keras_transformer.translation.long_lines import join_hypotheses, split_overlong
 
 # Invisible characters besides spaces, controls and format characters: fillers and selectors.
 _FILLERS = (0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0, *range(0x180B, 0x1810))
@@ -69,8 +70,6 @@ def source_parts(
 
 def _split(tokenizer: Tokenizer, text: str, most: int) -> list[tuple[str, list[int]]]:
     """Returns parts of a text of at most so many pieces, and the pieces."""
-    from keras_transformer.translation.long_lines import split_overlong
-
     encode = tokenizer.encode_source
     parts = [x.strip() for x in split_overlong(text, lambda x: len(encode([x])[0]) <= most)]
     return list(zip(parts, encode(parts), strict=True))
@@ -81,8 +80,8 @@ def _is_copied(pieces: Sequence[int], unk_id: int, wordless: frozenset[int]) -> 
 
 
 def whole_sentences(
-    parts: list[SourcePart], found: list[list[Hypothesis]], blank: list[Hypothesis], count: int
-) -> list[list[Hypothesis]]:
+    parts: list[SourcePart], found: NBest, blank: list[Hypothesis], count: int
+) -> NBest:
     """Joins hypothesis k of all parts of each sentence. Sentences without parts get `blank`.
 
     `found` has the hypotheses of the parts that are not copied.
@@ -93,8 +92,6 @@ def whole_sentences(
         rows = [_copies(x, blank) if x.is_copied else next(translated) for x in sources]
         whole[sentence] = rows[0]
         if len(rows) > 1:
-            from keras_transformer.translation.long_lines import join_hypotheses
-
             whole[sentence] = [join_hypotheses(sources, x) for x in zip(*rows, strict=True)]
     return whole
 

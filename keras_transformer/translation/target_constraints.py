@@ -9,7 +9,7 @@ from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.batches import padded, smallest_power
 from keras_transformer.decoding.options import IMPOSSIBLE
 from keras_transformer.errors import check_is_list
-from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis, SourcePart
+from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis, NBest, SourcePart
 
 Words = Sequence[Sequence[str]]
 
@@ -86,9 +86,7 @@ class TargetConstraints:
         """Returns whether a part's sentence has a prefix or required words."""
         return bool(self._prefixes[part.sentence] or self._required[part.sentence])
 
-    def met(
-        self, parts: Sequence[SourcePart], found: Sequence[Sequence[Hypothesis]]
-    ) -> list[list[Hypothesis]]:
+    def met(self, parts: Sequence[SourcePart], found: Sequence[Sequence[Hypothesis]]) -> NBest:
         """Returns the hypotheses `found` for each part, best first.
 
         Those that do not meet the constraints become `NO_HYPOTHESIS`. If the best of a part does

@@ -48,6 +48,7 @@ from keras_transformer.translation.beam_recorder import record
 from keras_transformer.translation.beam_tree import BeamTree
 from keras_transformer.translation.hypothesis import (
     Hypothesis,
+    NBest,
     SourcePart,
     expected_utilities,
     with_copies,
@@ -264,7 +265,7 @@ class Translator(BaseTranslator):
         aligned: Collection[int] = (),
         seed: int = 0,
         first_index: int = 0,
-    ) -> list[list[Hypothesis]]:
+    ) -> NBest:
         def fields(batch: LengthBatch) -> dict[str, Any]:
             of_batch = [parts[index] for index in batch.indices]
             given = constraints.arrays(of_batch, batch.rows)
@@ -380,14 +381,13 @@ class Translator(BaseTranslator):
             nodes, result = record(self.model, request, length, strategy, pieces)
         return BeamTree(part.text, nodes, tuple(self._search.hypotheses(result, 0)), self.options)
 
-    def _with_copies(
-        self, parts: list[SourcePart], found: list[list[Hypothesis]]
-    ) -> list[list[Hypothesis]]:
+    def _with_copies(self, parts: list[SourcePart], found: NBest) -> NBest:
         """Returns the hypotheses of each part with the unknown characters of the source."""
         tokenizer, found = self.tokenizer, list(found)
         for index, attention in self._attention(parts, found):
             part = parts[index]
-            pieces = zip(self._pieces(part), tokenizer.source_surfaces(part.text), strict=False)
+            ids = part.ids[part.before : len(part.ids) - tokenizer.source_eos]
+            pieces = zip(ids, tokenizer.source_surfaces(part.text), strict=False)
             copies = [text if id == tokenizer.unk_id else None for id, text in pieces]
             if any(copies):
                 rows = zip(found[index], attention, strict=True)
@@ -395,9 +395,7 @@ class Translator(BaseTranslator):
                 found[index] = [replace(x, text=text) for x, text in texts]
         return found
 
-    def _attention(
-        self, parts: list[SourcePart], found: list[list[Hypothesis]]
-    ) -> Iterator[tuple[int, np.ndarray]]:
+    def _attention(self, parts: list[SourcePart], found: NBest) -> Iterator[tuple[int, np.ndarray]]:
         if Capabilities.of(self.model).source_attention is None:
             raise UserError(
                 "Alignments and copied characters need a model with attention (a method "
@@ -415,25 +413,18 @@ class Translator(BaseTranslator):
             for index, weights in zip(indices, attention, strict=False):
                 yield index, weights[:, forced:, parts[index].before :]
 
-    def _token_scores(
-        self, parts: list[SourcePart], found: list[list[Hypothesis]]
-    ) -> Iterator[tuple[int, list[list[float]]]]:
+    def _token_scores(self, parts: list[SourcePart], found: NBest) -> list[list[list[float]]]:
         tokenizer, most = self.tokenizer, self.max_length
-        pairs = [(n, k) for n, of_part in enumerate(found) for k in range(len(of_part))]
-        scores: list[list[list[float]]] = [[[]] * len(of_part) for of_part in found]
-        sources = [parts[n].ids for n, _ in pairs]
-        targets = [tokenizer.frame_target(self._own_ids(found[n][k])) for n, k in pairs]
-        targets = [(ids[:most], labels[:most]) for ids, labels in targets]
+        sources = [part.ids for part, xs in zip(parts, found, strict=True) for _ in xs]
+        framed = (tokenizer.frame_target(self._own_ids(x)) for xs in found for x in xs)
+        targets = [(ids[:most], labels[:most]) for ids, labels in framed]
+        scores: list[list[float]] = [[]] * len(sources)
         batches = pair_batches(sources, targets, self.tokens_per_batch, most, tokenizer.pad_id)
         for indices, source_ids, target_ids in batches:
             given = source_ids, *target_ids.swapaxes(0, 1)
             with self.own_weights():
                 rows = self._score_pairs(*given, pad_id=tokenizer.pad_id).token_log_probabilities
             for index, row in zip(indices, ops.convert_to_numpy(rows), strict=False):
-                n, k = pairs[index]
-                scores[n][k] = row[len(tokenizer.target_prefix_ids) :].tolist()
-        yield from enumerate(scores)
-
-    def _pieces(self, part: SourcePart) -> Sequence[int]:
-        """Returns the ids of a part without the tokenizer's prefix and eos."""
-        return part.ids[part.before : len(part.ids) - self.tokenizer.source_eos]
+                scores[index] = row[len(tokenizer.target_prefix_ids) :].tolist()
+        of_all = iter(scores)
+        return [[next(of_all) for _ in xs] for xs in found]

@@ -56,9 +56,8 @@ class Rewritten(NamedTuple):
 
     def restored(self, translation: str) -> str:
         """Returns the translation changed back."""
-        return (
-            self.places(translation)[0].rstrip() if self.is_upper or self.is_closed else translation
-        )
+        is_changed = self.is_upper or self.is_closed
+        return self.places(translation)[0].rstrip() if is_changed else translation
 
 
 @dataclass(frozen=True)
@@ -145,9 +144,8 @@ class WordForms:
         if is_upper or all(x[0].isupper() or (is_closed and len(x) < _SHORT) for x in whole):
             text, changed = self._in_usual_forms(line, places)
         # A line such as "Dear Tom!" or "TV" is not changed.
-        text, is_upper = (
-            (text, is_upper) if changed > (not (is_upper or is_closed)) else (line, False)
-        )
+        if changed <= (not (is_upper or is_closed)):
+            text, is_upper = line, False
         return Rewritten(text + self.final_mark * is_closed, is_upper, is_closed)
 
     def _in_usual_forms(self, line: str, places: list[tuple[int, int]]) -> tuple[str, int]:

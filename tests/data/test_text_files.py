@@ -4,7 +4,6 @@ import gzip
 import hashlib
 import io
 import lzma
-import queue
 import re
 import sys
 import time
@@ -138,21 +137,6 @@ def test_a_long_line_is_refused_before_it_is_in_memory(tmp_path):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 8 * LONGEST
-
-
-def items_of(source):
-    """Items that a test puts into a queue, until None."""
-    return iter(source.get, None)
-
-
-def test_each_item_is_answered_before_the_next_one_comes():
-    source = queue.Queue()
-    chunks = available_chunks(items_of(source), most=8)
-    for item in ("a", "b"):
-        source.put(item)
-        assert next(chunks) == [item]  # Would hang if it waited for more.
-    source.put(None)
-    assert list(chunks) == []
 
 
 def test_an_error_comes_after_the_items_before_it():

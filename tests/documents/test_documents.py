@@ -72,6 +72,7 @@ def test_markup_stays_with_its_words(case, tmp_path):
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
+        (b"", b""),
         ("\ufeff<p>ä</p>\r\n".encode(), "\ufeff<p>Ä</p>\r\n".encode()),
         ("\ufeff<p>ä</p>".encode("utf-16-le"), "\ufeff<p>Ä</p>".encode("utf-16-le")),
         (b"<meta charset='latin1'><i>\xe4\x93</i>", b"<meta charset='latin1'><i>\xc4\x93</i>"),

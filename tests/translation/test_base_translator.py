@@ -48,7 +48,7 @@ class Capitals(BaseTranslator):
         return ((n, np.array([np.eye(len(x.ids))] * len(found[n]))) for n, x in enumerate(parts))
 
     def _token_scores(self, parts, found):
-        return ((n, [[-1.0] * len(part.ids)]) for n, part in enumerate(parts))
+        return [[[-1.0] * len(part.ids)] for part in parts]
 
 
 SHIPPED = Path(__file__).parents[2] / "saved_models" / "tatoeba_en_de" / "tokenizer"

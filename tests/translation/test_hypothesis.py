@@ -29,8 +29,8 @@ def test_parts_are_joined_and_summed_and_alignments_move_by_the_words_before():
     pairs = ((0, 4), (1, 0), (1, 1), (1, 3), (2, 2))
     expected = Hypothesis("ein Hund . er bellt .", (4, 5, 6, 7, 8), -1.5, -2.25, 7, pairs)
     assert join_hypotheses(SOURCES, [FIRST, SECOND]) == expected
-    missing = Hypothesis("", (), -math.inf, -math.inf, 0)
-    assert join_hypotheses(SOURCES, [SECOND, missing]) == replace(missing, alignment=())
+    missing = Hypothesis("", (), -math.inf, -math.inf, 0, ())
+    assert join_hypotheses(SOURCES, [SECOND, missing]) == missing
 
 
 def test_the_scores_of_the_halves_of_a_word_are_averaged():

@@ -38,7 +38,7 @@ def test_placeholders_addresses_and_identifiers_are_found(text, names):
     ],
 )
 def test_numbers_and_emoji_are_found(text, kind, found):
-    assert [text[x.start : x.end] for x in protected(text) if x.kind == kind] == found.split()
+    assert [text[start:end] for start, end, own in protected(text) if own == kind] == found.split()
 
 
 PIECES = ["<s>", "▁Tom", "▁Anna", "▁Bo", "▁dog", "o"]

@@ -79,7 +79,7 @@ class Double(BaseTranslator):
         )
 
     def _token_scores(self, parts, found):
-        return ((n, [[-float(k) for k in range(len(x.ids))]]) for n, (x,) in enumerate(found))
+        return [[[-float(k) for k in range(len(x.ids))]] for (x,) in found]
 
 
 def new_double(names=NAMES, numbers=NUMBERS, is_reversed=False, forms=(), max_length=50):
