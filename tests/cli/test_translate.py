@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 from support.command_line import fails, invoke, run_python, succeeds
-from support.document_doubles import Capitals
+from support.document_doubles import new_double
 from support.time_limit import time_limit
 
 from keras_transformer import Hypothesis, SamplingOptions
@@ -390,7 +390,7 @@ def test_what_the_files_do_not_allow_is_refused(run, write, tmp_path):
 
 
 def test_a_document_is_translated_as_a_whole(run, echo, write):
-    echo(Capitals())
+    echo(new_double())
     page = write("a.html", "<p>one <b>two</b>\n")
     assert succeeds("translate", run, page) == "<p>ONE <b>TWO</b>\n"
     other = write("a.x", "<p>one <b>two</b>")

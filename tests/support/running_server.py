@@ -14,11 +14,12 @@ from typing import Any
 
 import uvicorn
 
+from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.serving import ServerOptions, create_app
-from support.document_doubles import Capitals
+from support.document_doubles import Double, Vocabulary
 
 
-class Upper(Capitals):
+class Upper(Double):
     """Writes texts in capitals, one batch at a time while `gate` is set.
 
     Attributes:
@@ -26,7 +27,7 @@ class Upper(Capitals):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(Vocabulary(), 50, SearchOptions())
         self.batches: list[list[str]] = []
         self.gate = threading.Event()
         self.gate.set()

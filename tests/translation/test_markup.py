@@ -6,11 +6,11 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from support.document_doubles import TOKEN
 
 from keras_transformer.translation.alignment import TokenAlignment
 from keras_transformer.translation.markup import Segment, Span, project
 
+TOKEN = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")
 WORDS = "Tom and his dog, who is old, went to the (big) garden of Mary's aunt yesterday .".split()
 
 
