@@ -28,11 +28,6 @@ def new_model() -> Transformer:
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer.train(SENTENCES, 120)
-
-
-@pytest.fixture(scope="module")
 def model(tokenizer) -> Transformer:
     model = new_model()
     model.fit(ParallelDataset(SENTENCES, tokenizer, 256), epochs=3, verbose=0)
