@@ -159,8 +159,8 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "home" / "keras" / "keras_transformer" / SHA256[:16]
 
 
-def fetch(server, name="train.en", sha256=SHA256):
-    return download(name, f"{server.url}/data/", sha256)
+def fetch(server):
+    return download("train.en", f"{server.url}/data/", SHA256)
 
 
 def test_a_file_is_downloaded_once_unless_it_is_damaged(server, cache, capsys, notebook):
