@@ -51,6 +51,10 @@ R xlf <?xml version="1.0"?>¶<xliff version='1.2'><file source-language="en-US" 
 U xlf <xliff version="2.0" srcLang="en" trgLang="de"><file><unit><segment><source>a <pc id="1">b</pc></source><target/></segment></unit><unit translate="no"><segment><source>c</source></segment></unit></file></xliff> → <xliff version="2.0" srcLang="en" trgLang="de"><file><unit><segment state="translated"><source>a <pc id="1">b</pc></source><target>A <pc id="1">B</pc></target></segment></unit><unit translate="no"><segment><source>c</source></segment></unit></file></xliff>
 U xlf <xliff version="1.2"><file source-language="en"><trans-unit><source>One. Two.</source><seg-source><mrk mtype="seg" mid="0">One.</mrk> <mrk mtype="seg" mid="1">Two <ph>b</ph>.</mrk></seg-source><target state="new"></target></trans-unit></file></xliff> → <xliff version="1.2"><file source-language="en" target-language="de"><trans-unit><source>One. Two.</source><seg-source><mrk mtype="seg" mid="0">One.</mrk> <mrk mtype="seg" mid="1">Two <ph>b</ph>.</mrk></seg-source><target state="needs-review-translation"><mrk mtype="seg" mid="0">ONE.</mrk> <mrk mtype="seg" mid="1">TWO <ph>b</ph>.</mrk></target></trans-unit></file></xliff>
 U txt Hello {name}, you have %d letters at https://x.org/a?b=1. → HELLO {name}, YOU HAVE %d LETTERS AT https://x.org/a?b=1.
+U html <p>You have %d letters at https://x.org/a?b=1&amp;c.</p> → <p>YOU HAVE %d LETTERS AT https://x.org/a?b=1&amp;c.</p>
+R html <p>a <b>red {x}</b> here.</p> → <p>HERE <b>{x} RED</b> A.</p>
+R html <p><b>One two. Three four. Ok</b></p> → <p><b>TWO ONE. FOUR THREE. OK</b></p>
+U html <p>Go <b>→</b> <i>on now</i></p> → <p>GO <b>→</b> <i>ON NOW</i></p>
 """  # noqa: E501
 
 STAND_INS = ("Kim", "Rom", "Ute")  # None is in the cases.
