@@ -168,11 +168,8 @@ def test_an_unknown_or_missing_backend_is_one_line(name, message):
     assert len(found.stderr.splitlines()) == 1
 
 
-MAIN = "from keras_transformer_cli import main; main()"
-
-
 def test_the_entry_runs_a_command_with_its_backend_and_writes_nothing_else():
-    found = python("-c", MAIN, "--backend", "torch", "recipes", "quickstart", KERAS_HOME="")
+    found = python("-c", ENTRY, "--backend", "torch", "recipes", "quickstart", KERAS_HOME="")
     assert found.stderr == ""
     assert found.stdout == (ROOT / "recipes" / "quickstart.yaml").read_text()
 
@@ -181,7 +178,7 @@ def test_what_a_library_writes_is_hidden_unless_its_import_fails(tmp_path):
     """A package of this name takes the place of PyTorch."""
     (tmp_path / "torch.py").write_text("import os; os.write(2, b'from a library'); import no_such")
     path = os.pathsep.join([str(tmp_path), *sys.path])
-    found = python("-c", MAIN, "--backend", "torch", "recipes", status=1, PYTHONPATH=path)
+    found = python("-c", ENTRY, "--backend", "torch", "recipes", status=1, PYTHONPATH=path)
     assert found.stderr.startswith("from a library")
     assert "No module named 'no_such'" in found.stderr
 
