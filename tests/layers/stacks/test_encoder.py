@@ -27,10 +27,6 @@ def padding_mask():
     return np.arange(S)[None, :] < np.array([[4], [S]])
 
 
-def make_layer(**arguments):
-    return randomize(EncoderLayer(D, H, F, **arguments), shape=(B, S, D))
-
-
 OPTIONS = {
     "d_k": 6,
     "dropout_rate": 0.0,
@@ -117,7 +113,8 @@ def test_an_attention_mask_holds_beside_the_padding_mask(x, padding_mask):
 
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_a_causal_encoder_layer_is_a_decoder_layer_without_memory(x, padding_mask, norm_first):
-    encoder = make_layer(use_causal_mask=True, norm_first=norm_first)
+    encoder = EncoderLayer(D, H, F, use_causal_mask=True, norm_first=norm_first)
+    randomize(encoder, shape=x.shape)
     decoder = DecoderLayer(D, H, F, use_memory=False, norm_first=norm_first)
     decoder.build(x.shape)
     decoder.set_weights(encoder.get_weights())
