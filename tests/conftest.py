@@ -112,6 +112,16 @@ def notebook(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
+def tokenizer():
+    """A tokenizer of few sentences, unless a folder or file has another."""
+    from support.parallel_text import SENTENCES
+
+    from keras_transformer import Tokenizer
+
+    return Tokenizer.train(SENTENCES, vocabulary_size=120)
+
+
+@pytest.fixture(scope="session")
 def browser():
     """Chromium. Playwright allows one a process."""
     playwright = pytest.importorskip(

@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+from support.command_line import python, run_python
 
 pytestmark = pytest.mark.once
 
@@ -27,11 +28,7 @@ print(tensorflow.available)
 
 @pytest.mark.slow
 def test_saving_and_seeding_load_no_tensorflow_and_keras_can_do_so_later(tmp_path):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "KERAS_BACKEND": "jax"}
-    command = [sys.executable, "-c", SAVE_AND_SEED]
-    output = subprocess.run(
-        command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True
-    ).stdout
+    output = run_python(SAVE_AND_SEED, cwd=tmp_path, KERAS_BACKEND="jax")
     assert output.split() == ["False", "True"]
     assert (tmp_path / "model.keras").exists()
 
@@ -89,11 +86,5 @@ fit(model, array_batches(x, x[:, :1], batch_size=4), sys.argv[1], steps=2, check
 
 @pytest.mark.slow
 def test_a_script_that_trains_ends_without_an_error_in_its_log(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path / "run")],
-        env={**os.environ, "KERAS_BACKEND": "tensorflow"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    done = python("-c", SCRIPT, tmp_path / "run", KERAS_BACKEND="tensorflow")
     assert "Error occurred when finalizing" not in done.stderr

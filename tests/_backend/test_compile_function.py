@@ -1,15 +1,13 @@
 """Compiling a function of a model."""
 
 import json
-import os
 import stat
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
 from keras import ops
+from support.command_line import python
 from support.contract import to_numpy
 
 from keras_transformer import compile_function
@@ -87,12 +85,10 @@ print(json.dumps([len(hits), output.tolist(), jax.config.jax_compilation_cache_d
 
 def run_on_jax(cache):
     """Returns the number of programs found, the folder of the cache, and messages."""
-    names = {"JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_COMPILATION_CACHE"}
-    own = {name: value for name, value in os.environ.items() if name not in names}
-    own |= {"XDG_CACHE_HOME": str(cache), "KERAS_BACKEND": "jax"}
-    command = [sys.executable, "-c", SCRIPT]
-    done = subprocess.run(command, env=own, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_COMPILATION_CACHE"):
+            patch.delenv(name, raising=False)
+        done = python("-c", SCRIPT, XDG_CACHE_HOME=str(cache), KERAS_BACKEND="jax")
     hits, output, folder = json.loads(done.stdout.splitlines()[-1])
     assert output == [[3.0, 3.0]] * 4
     return hits, folder, done.stderr

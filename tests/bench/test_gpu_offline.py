@@ -2,13 +2,9 @@
 
 import json
 import sys
-from pathlib import Path
 
+import gpu_offline
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "bench"))
-
-import gpu_offline  # noqa: E402
 
 PROGRAM = """
 %fused (p: f32[8]) -> f32[8] {

@@ -5,7 +5,6 @@ import functools
 import inspect
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import click
 import keras
 import pytest
 from click.testing import CliRunner
-from support.command_line import invoke, succeeds
+from support.command_line import invoke, python, succeeds
 
 from keras_transformer import __version__
 from keras_transformer.cli import COMMANDS, main
@@ -101,13 +100,6 @@ def test_a_misspelled_command_is_answered_with_the_right_one():
     assert "Did you mean" not in invoke("xyz").output
 
 
-def start(code, *words, **variables):
-    """Runs code that uses the entry of the command line in a process of its own."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables}
-    command = [sys.executable, "-c", code, *map(str, words)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT)
-
-
 ENTRY = "import keras_transformer_cli; keras_transformer_cli.main()"
 
 
@@ -115,8 +107,8 @@ ENTRY = "import keras_transformer_cli; keras_transformer_cli.main()"
 def test_closed_streams_are_like_the_null_device(closed):
     command = f"'{sys.executable}' -c '{ENTRY}' schema >{os.devnull} {closed}"
     code = "import subprocess, sys; sys.exit(subprocess.run(['sh', '-c', sys.argv[1]]).returncode)"
-    result = start(code, command)
-    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    result = python("-c", code, command)
+    assert (result.stdout, result.stderr) == ("", "")
 
 
 def test_help_needs_no_folder_for_temporary_files(tmp_path):
@@ -125,8 +117,8 @@ def test_help_needs_no_folder_for_temporary_files(tmp_path):
     )
     path = os.pathsep.join([str(tmp_path), *sys.path])
     for words in (["--version"], ["--help"]):
-        result = start(ENTRY, *words, PYTHONPATH=path)
-        assert (result.returncode, result.stderr) == (0, "") and result.stdout
+        result = python("-c", ENTRY, *words, PYTHONPATH=path)
+        assert result.stderr == "" and result.stdout
 
 
 SHOW_BACKEND = """
@@ -143,8 +135,8 @@ finally:
 
 def test_a_program_that_imported_keras_for_another_backend_is_refused():
     code = "import keras, keras_transformer_cli; keras_transformer_cli.main()"
-    found = start(code, "recipes", "--backend", "torch", KERAS_BACKEND="jax")
-    assert found.returncode == 1
+    words = "recipes", "--backend", "torch"
+    found = python("-c", code, *words, status=1, KERAS_BACKEND="jax")
     assert found.stderr.startswith("Error: this program imported Keras before it knew --backend")
 
 
@@ -159,7 +151,7 @@ def test_a_program_that_imported_keras_for_another_backend_is_refused():
     ],
 )
 def test_the_backend_is_chosen_before_keras_is_imported(words, given, installed, chosen):
-    found = start(SHOW_BACKEND, *words, KERAS_BACKEND=given, INSTALLED=installed)
+    found = python("-c", SHOW_BACKEND, *words, KERAS_BACKEND=given, INSTALLED=installed)
     assert found.stdout == f"{chosen} False\n", found.stderr
 
 
@@ -171,18 +163,14 @@ def test_the_backend_is_chosen_before_keras_is_imported(words, given, installed,
     ],
 )
 def test_an_unknown_or_missing_backend_is_one_line(name, message):
-    found = start(SHOW_BACKEND, "--backend", name, INSTALLED="torch")
-    assert found.returncode == 1
+    found = python("-c", SHOW_BACKEND, "--backend", name, status=1, INSTALLED="torch")
     assert found.stderr.startswith(message)
     assert len(found.stderr.splitlines()) == 1
 
 
-MAIN = "from keras_transformer_cli import main; main()"
-
-
 def test_the_entry_runs_a_command_with_its_backend_and_writes_nothing_else():
-    found = start(MAIN, "--backend", "torch", "recipes", "quickstart", KERAS_HOME="")
-    assert (found.returncode, found.stderr) == (0, "")
+    found = python("-c", ENTRY, "--backend", "torch", "recipes", "quickstart", KERAS_HOME="")
+    assert found.stderr == ""
     assert found.stdout == (ROOT / "recipes" / "quickstart.yaml").read_text()
 
 
@@ -190,7 +178,7 @@ def test_what_a_library_writes_is_hidden_unless_its_import_fails(tmp_path):
     """A package of this name takes the place of PyTorch."""
     (tmp_path / "torch.py").write_text("import os; os.write(2, b'from a library'); import no_such")
     path = os.pathsep.join([str(tmp_path), *sys.path])
-    found = start(MAIN, "--backend", "torch", "recipes", PYTHONPATH=path)
+    found = python("-c", ENTRY, "--backend", "torch", "recipes", status=1, PYTHONPATH=path)
     assert found.stderr.startswith("from a library")
     assert "No module named 'no_such'" in found.stderr
 

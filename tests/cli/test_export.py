@@ -25,9 +25,10 @@ def test_a_run_is_exported_in_half_precision(run, tmp_path):
             "search options: only for saved_model, onnx, web, hugging_face",
         ),
         ("run --quantization int8", "must be one of float32, float16. Received: "),
+        ("saved_model --quantization int8", "must be one of float32. Received"),
+        ("onnx --shortlist", "a shortlist: only for saved_model"),
         ("onnx --coverage-penalty 1", "coverage_penalty"),
         ("onnx --output .", ". is not empty"),
-        ("onnx --checkpoint 3", "Steps of the checkpoints: 2, 4"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_the_model_is_loaded(

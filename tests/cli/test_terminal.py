@@ -1,13 +1,10 @@
 """What commands read and write, and the options that they share."""
 
-import os
 import platform
-import subprocess
-import sys
 import warnings
 
 import pytest
-from support.command_line import fails, invoke
+from support.command_line import fails, invoke, python
 
 from keras_transformer.cli.terminal import warning_lines
 from keras_transformer.decoding.options import SamplingOptions, SearchOptions
@@ -69,17 +66,8 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 @pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries have no mallopt")
 def test_freed_memory_causes_no_new_page_faults():
-    faults = {
-        way: int(
-            subprocess.run(
-                [sys.executable, "-c", COUNT_PAGE_FAULTS, *way.split()],
-                input=COUNT_PAGE_FAULTS,
-                env=os.environ | {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"},
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout.split()[-1]
-        )
-        for way in ("return", "keep", "keep child")
-    }
+    faults, given = {}, {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0", "input": COUNT_PAGE_FAULTS}
+    for way in ("return", "keep", "keep child"):
+        done = python("-c", COUNT_PAGE_FAULTS, *way.split(), **given)
+        faults[way] = int(done.stdout.split()[-1])
     assert max(faults["keep"], faults["keep child"]) < 100 < faults["return"]

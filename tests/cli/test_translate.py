@@ -10,13 +10,12 @@ from typing import get_args
 
 import pytest
 from support.command_line import fails, invoke, run_python, succeeds
-from support.document_doubles import Capitals
+from support.document_doubles import new_double
 from support.time_limit import time_limit
 
 from keras_transformer import Hypothesis, SamplingOptions
 from keras_transformer.cli.translate import TranslateOptions
 from keras_transformer.documents import FORMATS
-from keras_transformer.translation.segments import TranslatedSegment
 from keras_transformer.translation.target_constraints import ConstraintError
 
 SHOUT = """
@@ -133,12 +132,6 @@ class Echo:
     def __init__(self, n_best=1):
         self.asked, self.n_best = [], n_best
 
-    def translate_segments(self, segments, glossary, word_scores, progress):
-        scores = (("a", -0.5), ("b", -0.25)) if word_scores else ()
-        terms = [tuple((t[a:b], x) for a, b, x in glossary.find(t)) for t, _ in segments]
-        pairs = zip(segments, terms, strict=True)
-        return [TranslatedSegment(x.text.upper(), found, scores) for x, found in pairs]
-
     def translate_nbest(self, sentences, alignments, word_scores, progress, **beside):
         self.asked.append(beside)
         alignment = ((0, 1), (2, 0)) if alignments else None
@@ -192,10 +185,10 @@ def test_scores_and_alignments_stand_around_each_translation(run, echo, write):
 
 
 def test_terms_are_named_and_words_scored(run, echo, write):
-    echo(Echo())
+    echo(new_double())
     given = write("in", "a car\nCar\nb\n"), "--glossary", write("terms.tsv", "car\tAuto\n")
     result = invoke("translate", run, *given, "--word-scores")
-    assert result.stdout.splitlines()[1:] == ["CAR\t-0.50 -0.25", "B\t-0.50 -0.25"]
+    assert result.stdout.splitlines() == ["A Auto\t0.00 -1.00", "Auto\t0.00", "B\t0.00"]
     assert "Terms of the glossary: car → Auto (1), Car → Auto (1)" in result.stderr
     for other in (("--alignments",), ("--n-best", 2), ("--scores",), ("--sample", 2)):
         assert "--glossary cannot be used with" in fails("translate", run, *given, *other)
@@ -241,14 +234,6 @@ def test_a_refused_line_is_numbered_through_the_whole_text(run, echo, write):
     echo(Refusing())
     source = write("in", "a\n" * 1500 + "b\n")
     assert fails("translate", run, source).startswith("line 1501: impossible")
-
-
-def test_engine_ctranslate2_gives_the_translations_of_keras(run):
-    pytest.importorskip("ctranslate2", reason="ctranslate2 is an optional dependency")
-    lines = "one two\n\nnine\n"
-    translate = ("translate", run, "--length-penalty", 0)
-    found = succeeds(*translate, "--engine", "ctranslate2", input=lines)
-    assert found == succeeds(*translate, input=lines)
 
 
 def test_help_and_engine_ctranslate2_start_without_keras(run, write):
@@ -390,7 +375,7 @@ def test_what_the_files_do_not_allow_is_refused(run, write, tmp_path):
 
 
 def test_a_document_is_translated_as_a_whole(run, echo, write):
-    echo(Capitals())
+    echo(new_double())
     page = write("a.html", "<p>one <b>two</b>\n")
     assert succeeds("translate", run, page) == "<p>ONE <b>TWO</b>\n"
     other = write("a.x", "<p>one <b>two</b>")

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.parallel_text import store_of_corpora, store_of_lengths
+from support.parallel_text import store_of_corpora
 
 from keras_transformer.data import (
     BatchPlan,
@@ -26,7 +26,7 @@ def some_lengths(count=503):
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    return store_of_lengths(tmp_path_factory.mktemp("plan") / "store", some_lengths(), FIRST_ID)
+    return store_of_corpora(tmp_path_factory.mktemp("plan") / "store", [some_lengths()], FIRST_ID)
 
 
 def pairs_of(batch):
@@ -45,7 +45,7 @@ def assert_equal(first, second):
 
 
 def test_ids_and_labels_by_hand(tmp_path):
-    store = store_of_lengths(tmp_path / "store", [(3, 1), (1, 2)], first_id=7)
+    store = store_of_corpora(tmp_path / "store", [[(3, 1), (1, 2)]], first_id=7)
     plan = BatchPlan(store, tokens_per_batch=12, length_multiple=4, shuffle=False)
     inputs, labels, sample_weight = plan.batch(0)
     assert inputs["source_ids"].tolist() == [[7, 7, 7, 3], [8, 3, 0, 0], [0, 0, 0, 0]]

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.parallel_text import SENTENCES, store_of_corpora, store_of_lengths
+from support.parallel_text import SENTENCES, store_of_corpora
 
 from keras_transformer import ParallelDataset, Tokenizer, Transformer
 from keras_transformer.data import BatchPlan, Shard, pack_documents
@@ -39,7 +39,7 @@ def pairs_of(batch):
 
 
 def test_ids_segments_and_weights_by_hand(tmp_path):
-    store = store_of_lengths(tmp_path / "store", [(3, 1), (2, 2)], first_id=7)
+    store = store_of_corpora(tmp_path / "store", [[(3, 1), (2, 2)]], first_id=7)
     plan = BatchPlan(store, 16, length_multiple=8, shuffle=False, packing=True)
     inputs, labels, weights = plan.batch(0)
     first, other = sorted([7, 8], key=inputs["source_ids"][0].tolist().index)

@@ -2,14 +2,12 @@
 
 import gzip
 import hashlib
-import io
 import lzma
 import re
 import sys
 import time
 import tracemalloc
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from support.local_server import answer, local_server
@@ -24,31 +22,6 @@ LONGEST = 1024 * 1024
 def write(path, data):
     path.write_bytes(data)
     return path
-
-
-def test_files_are_read_line_by_line(tmp_path):
-    source = write(tmp_path / "s", b"one\n\ntwo\n")
-    target = write(tmp_path / "t", "eins\nnichts\nzwei ü\n".encode())
-    tsv = write(tmp_path / "pairs.tsv", "one\teins\n\tnichts\ntwo\tzwei ü\n".encode())
-    for text in (read_parallel(source, target), read_parallel(tsv)):
-        for _ in range(2):
-            assert list(text) == [("one", "eins"), ("", "nichts"), ("two", "zwei ü")]
-
-
-UNUSUAL = "a\u2028b\u2029c\u0085d\x0be\x0cf\rg\x1ch"
-
-
-@pytest.mark.parametrize(
-    ("content", "lines"),
-    [
-        (f"{UNUSUAL}\nnext".encode(), [UNUSUAL, "next"]),
-        (b"\xef\xbb\xbfone\r\ntwo\r\n", ["one", "two"]),
-        (b"\xef\xbb\xbf", []),
-        (b"", []),
-    ],
-)
-def test_only_newline_ends_a_line_and_a_byte_order_mark_is_no_text(tmp_path, content, lines):
-    assert list(read_lines(write(tmp_path / "s", content))) == lines
 
 
 def test_gzip_is_recognised_by_its_content(tmp_path):
@@ -93,12 +66,6 @@ def test_files_without_lines_name_what_converts_them(tmp_path, monkeypatch, name
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CorpusError, match=f"A command that converts it: {re.escape(command)}"):
         list(read_lines(write(Path(name), b"PK\x03\x04")))
-
-
-def test_standard_input_is_read_like_a_file(monkeypatch):
-    content = b"\xef\xbb\xbfone\r\n\n two \r\r\n\xef\xbb\xbfthree\r"
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content)))
-    assert list(read_standard_input()) == ["one", "", " two \r", "\ufeffthree\r"]
 
 
 @pytest.mark.parametrize(("source_count", "target_count"), [(3, 5), (5, 3), (0, 1)])
@@ -176,8 +143,8 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "home" / "keras" / "keras_transformer" / SHA256[:16]
 
 
-def fetch(server, name="train.en", sha256=SHA256):
-    return download(name, f"{server.url}/data/", sha256)
+def fetch(server):
+    return download("train.en", f"{server.url}/data/", SHA256)
 
 
 def test_a_file_is_downloaded_once_unless_it_is_damaged(server, cache, capsys, notebook):

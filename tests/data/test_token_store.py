@@ -5,14 +5,9 @@ import shutil
 import pytest
 from support.parallel_text import SENTENCES, RepeatingTokenizer
 
-from keras_transformer.data import CorpusError, Tokenizer, TokenStore, read_parallel
+from keras_transformer.data import CorpusError, TokenStore, read_parallel
 from keras_transformer.data.parallel_text import Corpora
 from keras_transformer.errors import UserError
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return Tokenizer.train(SENTENCES, vocabulary_size=120)
 
 
 def build(directory, pairs, tokenizer, **options):

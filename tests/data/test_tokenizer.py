@@ -1,22 +1,15 @@
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import sentencepiece
+from support.command_line import python
 from support.parallel_text import LOSSLESS_TARGET, SENTENCES
 
 from keras_transformer.data import Tokenizer
 from keras_transformer.data.tokenizer import most_pieces
 from keras_transformer.data.tokenizer_training import VocabularySizeError
 from keras_transformer.errors import UserError
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return Tokenizer.train(SENTENCES, vocabulary_size=120)
 
 
 @pytest.fixture(scope="module")
@@ -311,14 +304,8 @@ def test_keras_hub_gives_the_same_ids_in_a_tensorflow_graph(tmp_path):
         "<s> </s>",
     ]
     models = [str(tmp_path / name / "source.model") for name in ("identity", "nmt_nfkc")]
-    child = subprocess.run(
-        [sys.executable, "-c", IN_GRAPH, *models],
-        input=json.dumps(sentences),
-        env={**os.environ, "KERAS_BACKEND": "tensorflow"},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
+    words, given = ("-c", IN_GRAPH, *models), json.dumps(sentences)
+    child = python(*words, input=given, KERAS_BACKEND="tensorflow")
     expected = [tokenizer.encode_source(sentences) for tokenizer in tokenizers]
     assert expected[0] != expected[1]
     assert json.loads(child.stdout) == expected

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 from keras import ops
 from support.cases import once
-from support.fake_models import BOS, EOS, PAD, PrefixModel
+from support.fake_models import BOS, EOS, PAD, BigramModel, PrefixModel
 from support.searching import sample
 
 from keras_transformer.decoding import random_numbers
-from keras_transformer.models import Cache
 
 A, Z, V = 4, 5, 9
 SOURCES = np.array([[7, 3], [11, 3], [20, 3], [35, 3]], "int32")
@@ -20,18 +19,12 @@ PREFIX_MODEL = PrefixModel(V)
 CRITICAL = {1: 10.828, 2: 13.816, 3: 16.266, 4: 18.467, 5: 20.515, 6: 22.458, 7: 24.322}
 
 
-class UnigramModel:
+class UnigramModel(BigramModel):
     """The same logits at every step; they can be changed without compiling anew."""
-
-    max_length = 1024
-    pad_id = PAD
 
     def __init__(self, vocabulary_size):
         self.logits = keras.Variable(np.zeros(vocabulary_size), dtype="float32", trainable=False)
         self.variables = [self.logits]
-
-    def init_cache(self, source_ids, max_length, beam_size=1):
-        return Cache()
 
     def step(self, token_ids, cache, position):
         return ops.zeros((*ops.shape(token_ids), 1)) + self.logits, cache

@@ -11,7 +11,7 @@ from support.parallel_text import SENTENCES
 from support.searching import beam_search
 from support.small_models import small_model
 
-from keras_transformer import Ensemble, SearchOptions, Tokenizer, TokenStore, Translator
+from keras_transformer import Ensemble, SearchOptions, TokenStore, Translator
 from keras_transformer.decoding import ForbiddenWords, Request
 from keras_transformer.decoding.decoding_loop import search
 from keras_transformer.decoding.shortlist import ITERATIONS, Shortlist, lexical_table
@@ -108,11 +108,6 @@ def test_what_a_shortlist_cannot_be_used_with_is_refused():
     for quantized in (model, Ensemble([model])):
         with pytest.raises(ValueError, match="a token embedding that is not quantized"):
             search(quantized, request, max_length=5)
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return Tokenizer.train(SENTENCES, vocabulary_size=120)
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from support.document_doubles import Capitals
+from support.document_doubles import Double, new_double
 
 from keras_transformer.documents import read_document, translate_document
 from keras_transformer.errors import UserError
@@ -36,11 +36,11 @@ U srt 1¶00:00:01,000 --> 00:00:02,500¶<i>Hello¶world.</i>¶ → 1¶00:00:01,0
 U vtt WEBVTT¶¶NOTE keep¶¶a1¶00:01.000 --> 00:02.000 align:start¶<v Tom>Hi there¶ → WEBVTT¶¶NOTE keep¶¶a1¶00:01.000 --> 00:02.000 align:start¶<v Tom>HI THERE¶
 U html <div>¶  <h1>&nbsp;A dog </h1>¶\t<p>it  is¶so&hellip;</div> → <div>¶  <h1>&nbsp;A DOG </h1>¶\t<p>IT IS SO…</div>
 R html <a href="x"><svg><path/></svg> my <code>a b</code> file</a> 42 → 42 <a href="x"><svg><path/></svg> FILE <code>a b</code> MY</a>
-U html <p><a><code>f()</code></a> or <code>g</code>'s end</p> → <p><a><code>f()</code></a> OR <code>g</code>'s END</p>
+U html <p><a><code>f()</code></a> or <code>g</code>, too</p> → <p><a><code>f()</code></a> OR <code>g</code>, TOO</p>
 U html <p lang="fr">oui</p><p lang="en-GB">yes <q lang="fr">non</q></p> → <p lang="fr">oui</p><p lang="de">YES <q lang="fr">non</q></p>
 U html <META name=description content='a "b" c'><input placeholder=name value=v><input type=submit value=go> → <META name=description content="A &quot;B&quot; C"><input placeholder="NAME" value=v><input type=submit value="GO">
 U html <p>a < b & c <b>d</i> e <p translate="no">f <i>g</i></p>h → <p>A &lt; B &amp; C <b>D</i> E <p translate="no">f <i>g</i></p>H
-U md > a **b**  ¶> c¶> d¶¶1. x\_y [z][r] ![alt](u) <kbd>Tab</kbd>[^1]¶¶[r]: http://x.org "t" → > A **B**  ¶> C D¶¶1. X_Y [Z][r] ![ALT](u) <kbd>Tab</kbd>[^1]¶¶[r]: http://x.org "t"
+U md > a **b**  ¶> c¶> d¶¶1. x\_y [z][r] ![alt](u) <kbd>Tab</kbd>[^1]¶¶[r]: http://x.org "t" → > A **B**  ¶> C D¶¶1. x_y [Z][r] ![ALT](u) <kbd>Tab</kbd>[^1]¶¶[r]: http://x.org "t"
 R md see [`a.B`][x.B] here → HERE [`a.B`][x.B] SEE
 R md - [ ] on * top <http://x.org/a>¶¶<!-- a -->¶    b¶ → - [ ] <http://x.org/a> TOP\* ON¶¶<!-- a -->¶    b¶
 U md | a \| `x\|y` |¶|---|¶| \`b |¶¶!!! note¶    text¶¶Title¶===¶ → | A \| `x\|y` |¶|---|¶| \`B |¶¶!!! note¶    text¶¶TITLE¶===¶
@@ -51,13 +51,21 @@ R xlf <?xml version="1.0"?>¶<xliff version='1.2'><file source-language="en-US" 
 U xlf <xliff version="2.0" srcLang="en" trgLang="de"><file><unit><segment><source>a <pc id="1">b</pc></source><target/></segment></unit><unit translate="no"><segment><source>c</source></segment></unit></file></xliff> → <xliff version="2.0" srcLang="en" trgLang="de"><file><unit><segment state="translated"><source>a <pc id="1">b</pc></source><target>A <pc id="1">B</pc></target></segment></unit><unit translate="no"><segment><source>c</source></segment></unit></file></xliff>
 U xlf <xliff version="1.2"><file source-language="en"><trans-unit><source>One. Two.</source><seg-source><mrk mtype="seg" mid="0">One.</mrk> <mrk mtype="seg" mid="1">Two <ph>b</ph>.</mrk></seg-source><target state="new"></target></trans-unit></file></xliff> → <xliff version="1.2"><file source-language="en" target-language="de"><trans-unit><source>One. Two.</source><seg-source><mrk mtype="seg" mid="0">One.</mrk> <mrk mtype="seg" mid="1">Two <ph>b</ph>.</mrk></seg-source><target state="needs-review-translation"><mrk mtype="seg" mid="0">ONE.</mrk> <mrk mtype="seg" mid="1">TWO <ph>b</ph>.</mrk></target></trans-unit></file></xliff>
 U txt Hello {name}, you have %d letters at https://x.org/a?b=1. → HELLO {name}, YOU HAVE %d LETTERS AT https://x.org/a?b=1.
+U html <p>You have %d letters at https://x.org/a?b=1&amp;c.</p> → <p>YOU HAVE %d LETTERS AT https://x.org/a?b=1&amp;c.</p>
+R html <p>a <b>red {x}</b> here.</p> → <p>HERE <b>{x} RED</b> A.</p>
+R html <p><b>One two. Three four. Ok</b></p> → <p><b>TWO ONE. FOUR THREE. OK</b></p>
+U html <p>Go <b>→</b> <i>on now</i></p> → <p>GO <b>→</b> <i>ON NOW</i></p>
 """  # noqa: E501
+
+STAND_INS = ("Kim", "Rom", "Ute")  # None is in the cases.
 
 
 def translated(folder, suffix, content, reverse=False, languages=("en", "de"), **settings):
     path, output = folder / f"page.{suffix}", folder / f"page.out.{suffix}"
     path.write_bytes(content.encode() if isinstance(content, str) else content)
-    translate_document(Capitals(reverse), path, output, languages=languages, **settings)
+    translate_document(
+        new_double(STAND_INS, is_reversed=reverse), path, output, languages=languages, **settings
+    )
     found = output.read_bytes()
     return found.decode() if isinstance(content, str) else found
 
@@ -124,19 +132,19 @@ XLIFF = '<xliff version="1.2"><file source-language="{}">{}'
 def test_refusals(name, content, message, tmp_path):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=re.escape(message)):
-        translate_document(Capitals(), tmp_path / name, tmp_path / "b", languages=("en", "de"))
+        translate_document(new_double(), tmp_path / name, tmp_path / "b", languages=("en", "de"))
     assert not (tmp_path / "b").exists()
 
 
 def test_a_document_is_not_its_own_output(tmp_path):
     (tmp_path / "a.md").write_text("a")
     with pytest.raises(UserError, match="output must not be"):
-        translate_document(Capitals(), tmp_path / "a.md", tmp_path / "a.md")
+        translate_document(new_double(), tmp_path / "a.md", tmp_path / "a.md")
 
 
 def test_the_format_can_be_given_and_an_error_leaves_the_old_output(tmp_path, monkeypatch):
     assert translated(tmp_path, "txt", "a <b>b</b>", format="html") == "A <b>B</b>"
-    monkeypatch.setattr(Capitals, "_translated", lambda *_: 1 / 0)
+    monkeypatch.setattr(Double, "_hypothesis", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         translated(tmp_path, "txt", "c")
     assert (tmp_path / "page.out.txt").read_text() == "A <b>B</b>"

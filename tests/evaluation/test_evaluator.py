@@ -2,15 +2,13 @@
 
 import json
 import math
-import os
 import random
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from sacrebleu.metrics import BLEU
+from support.command_line import python
 from support.fake_comet import fake_comet
 from support.few_samples import SAMPLES, draw_few_samples
 
@@ -43,11 +41,7 @@ def sacrebleu(folder, *arguments):
     """What `sacrebleu` writes about the files in `folder`."""
     for name, lines in {"ref": REFERENCES, "baseline": BASELINE, "system": SYSTEM}.items():
         (folder / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    command = [sys.executable, "-m", "sacrebleu", "ref", *arguments]
-    child = subprocess.run(
-        command, cwd=folder, capture_output=True, check=True, env={**os.environ}, encoding="utf-8"
-    )
-    return child.stdout
+    return python("-m", "sacrebleu", "ref", *arguments, cwd=folder, PYTHONUTF8="1").stdout
 
 
 def test_scores_and_signatures_are_those_of_sacrebleu(tmp_path):

@@ -18,7 +18,6 @@ pytest.importorskip("onnx", reason="onnx is an optional dependency")
 pytest.importorskip("onnxruntime", reason="onnxruntime is an optional dependency")
 ctranslate2 = pytest.importorskip("ctranslate2", reason="ctranslate2 is an optional dependency")
 
-from keras_transformer.formats import ExportOptions  # noqa: E402
 from keras_transformer.formats.onnx_program import StandaloneTranslator  # noqa: E402
 from keras_transformer.formats.saved_model import run_signatures  # noqa: E402
 
@@ -92,18 +91,6 @@ def test_a_checkpoint_is_exported(run, format):
     assert "a step (2)" in fails("export", run, "--format", format)
     assert "no checkpoint 3" in fails("export", run, "--format", format, "--checkpoint", 3)
     assert "100.0%" in succeeds("export", run, "--format", format, "--checkpoint", "last")
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"format": "onnx", "shortlist": True}, "a shortlist: only for saved_model"),
-        ({"format": "saved_model", "quantization": "int8"}, "must be one of float32. Received"),
-    ],
-)
-def test_options_that_a_format_lacks_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        ExportOptions(**options)
 
 
 @pytest.mark.parametrize(

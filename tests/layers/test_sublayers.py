@@ -106,10 +106,6 @@ def test_normalizes_in_float32_under_half_precision():
     np.testing.assert_allclose(output, expected, atol=0.05)
 
 
-def new_batch_normalization():
-    return randomize(BatchNormalization(), shape=(B, T, D))
-
-
 @pytest.mark.once
 def test_contract_of_batch_normalization(x, tmp_path):
     inputs = {"inputs": x, "padding_mask": IS_REAL}
@@ -117,7 +113,7 @@ def test_contract_of_batch_normalization(x, tmp_path):
 
 
 def test_training_uses_the_statistics_of_real_tokens_and_keeps_their_averages(x):
-    layer = new_batch_normalization()
+    layer = randomize(BatchNormalization(), shape=x.shape)
     gamma, beta, *before = (to_numpy(weight) for weight in layer.weights)
     x[~IS_REAL] = 1e6
     output = to_numpy(layer(x, padding_mask=IS_REAL, training=True))

@@ -62,13 +62,9 @@ def test_config_contains_the_model_that_is_an_argument_and_all_changes_once():
 MODELS = {
     "transformer": lambda: small_models.new_model(),
     "language_model": lambda: LanguageModel(13, 1, 4, 2, 6, max_length=8),
-    "masked_language_model": lambda: MaskedLanguageModel(new_encoder()),
+    "masked_language_model": lambda: MaskedLanguageModel(BertEncoder(13, 1, 4, 2, 6, max_length=5)),
 }
 each_model = pytest.mark.parametrize("name", MODELS)
-
-
-def new_encoder():
-    return BertEncoder(13, num_layers=1, d_model=4, num_heads=2, d_ff=6, max_length=5)
 
 
 @pytest.mark.once

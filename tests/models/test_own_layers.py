@@ -11,12 +11,12 @@ from support.cases import once
 from support.contract import (
     Subclassed,
     assert_copies_are_equal,
-    compiled,
     randomize,
     to_numpy,
 )
 from support.digits import Digits
 from support.language_models import assert_steps_equal_call, new_model
+from support.small_decoders import B, D, F, H, S, T, assert_steps_equal_the_whole, make_decoder
 
 from keras_transformer import Transformer
 from keras_transformer.decoding.options import SearchOptions
@@ -25,7 +25,7 @@ from keras_transformer.layers import Cache, Decoder, DecoderLayer, Encoder, SSRU
 from keras_transformer.translation.markup import Segment
 from keras_transformer.translation.translator import Translator
 
-B, N, S, T, H, D, F, V = 2, 2, 7, 5, 3, 12, 11, 17
+V = 17
 PAGES = Path(__file__).parents[2] / "docs" / "how-to"
 
 
@@ -102,26 +102,7 @@ def test_a_block_of_ones_own_continues_prompts_as_it_reads_the_whole_text():
     ],
 )
 def test_layers_of_ones_own_decode_what_they_compute_at_once(layer, options, max_length):
-    """Hypotheses change places after each step; the last two steps may have a longer cache."""
-    generator, given = np.random.default_rng(1), {}
-    if options.get("use_memory", True):
-        memory = generator.normal(size=(B, S, D)).astype("float32")
-        given = {"memory": memory, "memory_padding_mask": np.arange(S) < np.array([[4], [S]])}
-    decoder = Decoder(2, D, H, F, layer=layer, **options)
-    decoder.build((B, T, D), (B, S, D) if given else None)
-    randomize(decoder)
-    cache, path = decoder.init_cache(B, N, max_length, **given), np.zeros((B, N, T, D), "float32")
-    of_beams = {name: np.repeat(x, N, axis=0) for name, x in given.items()}
-    step, whole = compiled(decoder.step), compiled(decoder)
-    for position in range(T):
-        if position == max_length:
-            cache = decoder.extend_cache(cache, T)
-        path[:, :, position] = generator.normal(size=(B, N, D))
-        expected = to_numpy(whole(path.reshape(B * N, T, D), **of_beams))[:, position]
-        token = ops.convert_to_tensor(path[:, :, position].reshape(-1, D))
-        output, cache, _ = step(token, cache, position)
-        np.testing.assert_allclose(to_numpy(output), expected, atol=1e-5)
-        cache, path = cache.reorder(ops.convert_to_tensor([[1, 1]] * B, "int32")), path[:, [1, 1]]
+    assert_steps_equal_the_whole(make_decoder(layer=layer, **options), max_length)
 
 
 @pytest.mark.once

@@ -11,7 +11,6 @@ from keras_transformer.recipe.new_recipe import Text, choose_settings
 
 # Own sentences with the characters that normalization replaces.
 SENTENCES = {
-    "ar": ["قال النبي ﷺ إنّ العلمَ نورٌ، أليس كذلك؟", "وصلت الرسالة في الساعة ٩:٣٠ مساءً."],
     "de": [
         "Die Wohnung hat 80\u00a0m² und kostet ½ so viel.",
         "„Na ja …“, sagte sie – Art.\u202f5.",
@@ -20,11 +19,8 @@ SENTENCES = {
         "می\u200cخواهم کتاب\u200cها را بخوانم.",
         "خانه\u200cای بزرگ\u200cتر نمی\u200cخریم؛ چرا؟",
     ],
-    "hi": ["क़लम और किताब मेज़ पर हैं।", "श्री\u200dराम ने पढ़\u200cकर सुनाया।"],
     "ja": ["㈱山田は「ＡＢＣ」を発売した！", "気温は３５℃、湿度は８０％です。", "ﾃﾚﾋﾞは①階です。"],
     "ko": ["무게는 5㎏이고 넓이는 3㎡이다.", "㈜한국은 “좋다”고 했다ㅋㅋ."],
-    "ru": ["Замо\u0301к и за\u0301мок — разные слова.", "№\u00a05 стоит 100\u00a0₽…"],
-    "vi": ["Tôi không biết anh â\u0301y ở đâu.", "Giá là 5\u00a0000\u00a0₫ một cái."],
     "zh": ["你好，世界！今天（周三）天气怎么样？", "价格：￥１２０；“很便宜”……"],
     "emoji": ["Great 👩\u200d💻 work ❤\ufe0f 👍🏽!", "The Donau\u00adkanal ﬂows\u2011by \u2009🇦🇹."],
 }

@@ -1,9 +1,6 @@
 """The models from before the Transformer: each is the reference, searches, saves and trains."""
 
 import inspect
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import before_transformers
@@ -12,6 +9,7 @@ import numpy as np
 import pytest
 from support import older_reference, tiny_run
 from support.cases import most_once
+from support.command_line import python
 from support.contract import to_numpy, weights_of
 from support.older_models import SIZES, new_model, small_model
 from support.searching import eagerly, quick_search
@@ -44,11 +42,6 @@ on_each_backend = pytest.mark.parametrize("name", most_once(SIZES, "attentional_
 with_attention = pytest.mark.parametrize("name", ["attentional_recurrent", "convolutional"])
 
 
-def expected_logits(name, model, inputs):
-    logits = REFERENCES[name](weights_of(model), model.get_config(), **inputs)
-    return np.where((inputs["target_ids"] != model.pad_id)[..., None], logits, 0)
-
-
 def real_logits(model, inputs):
     """The model's logits, and 0 for padding."""
     is_real = inputs["target_ids"] != model.pad_id
@@ -66,7 +59,7 @@ def test_agrees_with_reference(name, batch, source, target):
     """The reference computes each sentence alone and without padding."""
     model = small_model(name)
     inputs = inputs_of(model, batch, source, target)
-    expected = expected_logits(name, model, inputs)
+    expected = REFERENCES[name](weights_of(model), model.get_config(), **inputs)
     np.testing.assert_allclose(real_logits(model, inputs), expected, atol=1e-5)
     for ids in inputs.values():
         ids[0] = model.pad_id
@@ -171,18 +164,11 @@ def test_training_asks_for_no_program_that_cannot_be_compiled():
 
 
 def recipe_for(directory, name, **training):
-    recipe = tiny_run.recipe_for(directory)
     changes = {"steps": 2, "validation_bleu_sentences": 0, "accumulation_steps": 1, **training}
-    return recipe.model_copy(
-        update={
-            "model": ModelSettings(
-                architecture=name, preset="tiny", **{**SIZES[name], "max_length": 60}
-            ),
-            "data": recipe.data.model_copy(update={"max_length": 15}),
-            "tokenizer": recipe.tokenizer.model_copy(update={"joint": False}),
-            "training": recipe.training.model_copy(update=changes),
-        }
-    )
+    sections = {"data": {"max_length": 15}, "tokenizer": {"joint": False}, "training": changes}
+    sizes = {**SIZES[name], "max_length": 60}
+    model = ModelSettings(architecture=name, preset="tiny", **sizes)
+    return tiny_run.recipe_for(directory, **sections).model_copy(update={"model": model})
 
 
 def test_gradient_checkpointing_without_effect_is_refused_before_training(tmp_path):
@@ -192,18 +178,6 @@ def test_gradient_checkpointing_without_effect_is_refused_before_training(tmp_pa
         train(Run.create(tmp_path / "run", recipe))
 
 
-def program(*words, **variables):
-    """Runs the program as users do, and returns its output."""
-    process = subprocess.run(
-        [sys.executable, PROGRAM, *map(str, words)],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-    )
-    assert process.returncode == 0, process.stderr
-    return process.stdout
-
-
 @pytest.mark.slow
 @each_architecture
 def test_the_program_trains_translates_and_exports(name, tmp_path):
@@ -211,12 +185,13 @@ def test_the_program_trains_translates_and_exports(name, tmp_path):
     tiny_run.write_text(tmp_path)
     recipe, run = tmp_path / "recipe.yaml", tmp_path / "run"
     recipe.write_text(recipe_for(tmp_path, name).to_yaml())
-    program("train", recipe, "--run", run, "--backend", "torch", KERAS_BACKEND="jax")
+    words = "train", recipe, "--run", run, "--backend", "torch"
+    python(PROGRAM, *words, KERAS_BACKEND="jax")
     text = tmp_path / "text.en"
-    translations = program("translate", run, text).splitlines()
+    translations = python(PROGRAM, "translate", run, text).stdout.splitlines()
     assert len(translations) == len(text.read_text().splitlines())
-    shown = program("export", run, "--format", "saved_model", "--output", tmp_path / "models")
-    assert "100.0% of" in shown
+    words = "export", run, "--format", "saved_model", "--output", tmp_path / "models"
+    assert "100.0% of" in python(PROGRAM, *words).stdout
     call = ("translate_nbest", {"text": ["a b", "c"]})
     (found,) = run_signatures(tmp_path / "models" / "1", [call])
     is_aligned = any(x >= 0 for row in found["alignments"] for piece in row for x in piece)

@@ -46,7 +46,7 @@ def expected_states(encoder, patches):
     x = reference.dense(weights_of(dense), patches)
     x = reference.encode_positions(weights_of(positions), x, "learned")
     for layer in layers.layers:
-        x = reference.encoder_layer(weights_of(layer), x, True, 4, "gelu")
+        x = reference.layer(weights_of(layer), x, True, 4, "gelu")
     return x
 
 

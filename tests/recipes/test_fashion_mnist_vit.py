@@ -41,7 +41,7 @@ def test_logits_are_those_of_the_reference(recipe):
     states = reference.encode_positions(weights["positions"], states, "learned")
     encoder = model.get_layer("encoder")
     for layer in encoder.layers:
-        states = reference.encoder_layer(weights_of(layer), states, True, 4, "gelu", True)
+        states = reference.layer(weights_of(layer), states, True, 4, "gelu", True)
     states = reference.layer_normalization(weights_of(encoder.norm), states)
     expected = reference.dense(weights["classifier"], states.mean(axis=1))
     np.testing.assert_allclose(to_numpy(model(x)), expected, atol=1e-5)

@@ -2,28 +2,13 @@
 
 import math
 
-import pytest
-
-from keras_transformer.errors import UserError
-from keras_transformer.models import Transformer
 from keras_transformer.runs.checkpoints import (
     ValidationHistory,
     logged_scalars,
 )
-from keras_transformer.runs.loading import load_model
 from keras_transformer.training.tensorboard import TensorBoardWriter
 
 FALLS_THEN_RISES = {2: 3.0, 4: 1.0, 6: 1.5, 8: 1.0, 10: 1.2}
-
-
-def test_a_damaged_model_is_told_in_one_line_with_the_path(tmp_path):
-    path = tmp_path / "model.keras"
-    Transformer(11, num_layers=1, d_model=6, num_heads=2, d_ff=7).save(path)
-    content = path.read_bytes()
-    for share in (0.0, 0.3, 0.999):
-        path.write_bytes(content[: int(share * len(content))])
-        with pytest.raises(UserError, match=f"{path} is not a complete Keras model file"):
-            load_model(path)
 
 
 def test_the_best_have_the_lowest_losses_and_patience_counts_the_checkpoints_after_them():

@@ -179,10 +179,14 @@ def test_other_routes_methods_and_files_are_refused(server):
     assert all([*x.json()] == ["error"] for x in asked)
 
 
+def connected(url):
+    address = urlsplit(url)
+    return socket.create_connection((address.hostname, address.port), timeout=20)
+
+
 @pytest.mark.parametrize("is_chunked", [False, True])
 def test_a_large_body_is_refused_before_it_is_read(server, is_chunked):
-    address = urlsplit(server)
-    with socket.create_connection((address.hostname, address.port), timeout=20) as client:
+    with connected(server) as client:
         length = "Transfer-Encoding: chunked" if is_chunked else "Content-Length: 100000000"
         head = f"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n{length}"
         part = b"a" * 50_000
@@ -191,20 +195,16 @@ def test_a_large_body_is_refused_before_it_is_read(server, is_chunked):
         assert client.recv(100).startswith(b"HTTP/1.1 413 ")
 
 
-def test_a_request_needs_one_of_the_keys():
-    with running({("en", "de"): Upper()}, {}, ["one", "zwei ü"]) as url:
+def test_a_request_needs_one_of_the_keys_and_a_page_one_of_the_origins():
+    own, other = "https://own.example", "https://other.example"
+    with running({("en", "de"): Upper()}, {}, ["one", "zwei ü"], cors=(own,)) as url:
         keys = (None, "", "on", "one ", "ü" * 999, "one", "zwei ü")
         found = [post(url, q="a", api_key=key).status_code for key in keys]
         assert found == [403] * 5 + [200] * 2
         assert requests.post(f"{url}/detect", json={"q": "a"}).status_code == 403
         assert requests.get(f"{url}/frontend/settings").json()["keyRequired"]
-
-
-def test_only_pages_of_given_origins_may_ask():
-    own, other = "https://own.example", "https://other.example"
-    with running({("en", "de"): Upper()}, cors=(own,)) as url:
-        found = [requests.get(f"{url}/languages", headers={"Origin": x}) for x in (own, other)]
-    allowed = [x.headers.get("Access-Control-Allow-Origin") for x in found]
+        asked = [requests.get(f"{url}/languages", headers={"Origin": x}) for x in (own, other)]
+    allowed = [x.headers.get("Access-Control-Allow-Origin") for x in asked]
     assert allowed == [own, None]
 
 
@@ -251,8 +251,7 @@ def test_overload_time_outs_and_lost_clients_leave_nothing_waiting(slow):
 
 def test_a_request_whose_body_does_not_end_is_a_time_out():
     with running({("en", "de"): Upper()}, timeout=0.2) as url:
-        address = urlsplit(url)
-        with socket.create_connection((address.hostname, address.port), timeout=20) as client:
+        with connected(url) as client:
             head = b"POST /detect HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
             client.sendall(head + b"Content-Length: 9\r\n\r\n{")
             assert client.recv(100).startswith(b"HTTP/1.1 504 ")

@@ -29,10 +29,15 @@ def fails(*arguments, input=None) -> str:
     return line.removeprefix("Error: ")
 
 
-def run_python(code: str, cwd=None, **environment: str) -> str:
+def python(*words, status=0, cwd=None, input=None, **environment):
+    """Runs Python in another process, which must end with the status, and returns the process."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment}
+    command, given = [sys.executable, *map(str, words)], {"input": input, "cwd": cwd}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, **given)
+    assert done.returncode == status, done.stderr[-4000:]
+    return done
+
+
+def run_python(code: str, **options) -> str:
     """Runs code in another process and returns its standard output."""
-    environment = {**os.environ, **environment}
-    command = [sys.executable, "-c", code]
-    return subprocess.run(
-        command, check=True, capture_output=True, text=True, cwd=cwd, env=environment
-    ).stdout.strip()
+    return python("-c", code, **options).stdout.strip()

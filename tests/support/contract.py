@@ -8,31 +8,6 @@ from typing import Any
 import keras
 import numpy as np
 
-# Sublayers by attribute: the names the NumPy reference knows them by.
-SUBLAYERS = (
-    "query_projection",
-    "key_projection",
-    "value_projection",
-    "output_projection",
-    "query_norm",
-    "key_norm",
-    "score_projection",
-    "convolution",
-    "cell",
-    "projection",
-    "inner",
-    "gate",
-    "forget_gate",
-    "candidate",
-    "outer",
-    "norm",
-    "self_attention",
-    "self_attention_residual",
-    "cross_attention",
-    "cross_attention_residual",
-    "feed_forward",
-    "feed_forward_residual",
-)
 # Bits of the significand, and what one rounding after another may add up to.
 HALF_PRECISION_TOLERANCE = {"bfloat16": 2.0**-4, "float16": 2.0**-7}
 
@@ -82,9 +57,10 @@ def weights_of(layer: keras.layers.Layer) -> dict[str, Any]:
     """The float64 weights of a layer, nested by sublayer, as `reference` takes them."""
     if isinstance(layer, keras.Model):
         return {part.name: weights_of(part) for part in layer.layers if part.weights}
-    sublayers = {name: getattr(layer, name) for name in SUBLAYERS if getattr(layer, name, None)}
-    if sublayers:
-        return {name: weights_of(sublayer) for name, sublayer in sublayers.items()}
+    members = vars(layer) | vars(layer).get("_modules", {})  # where PyTorch keeps its modules
+    parts = {name: x for name, x in members.items() if isinstance(x, keras.layers.Layer)}
+    if found := {name: weights_of(x) for name, x in parts.items() if x.weights}:
+        return found
     return {weight.name: to_numpy(weight).astype("float64") for weight in layer.weights}
 
 

@@ -14,7 +14,8 @@ class Digits:
 
     pad_id, unk_id, bos_id, eos_id = PAD, UNK, BOS, EOS
     source_prefix_ids, target_prefix_ids, source_eos = [], [], True
-    frame_source, split_tag, tag_ids = Tokenizer.frame_source, Tokenizer.split_tag, {}
+    frame_source, frame_target = Tokenizer.frame_source, Tokenizer.frame_target
+    split_tag, tag_ids = Tokenizer.split_tag, {}
 
     source_pieces = target_pieces = ["?"] * A + ["▁" + digit for digit in "0123456789"]
 
@@ -59,5 +60,6 @@ class Copier:
         return ops.zeros((*target_ids.shape, 1)) + ops.one_hot(ops.arange(length), width)
 
 
-def new_translator(model, overlong="split", tokens_per_batch=1024, **options):
-    return Translator(model, Digits(), SearchOptions(**options), overlong, tokens_per_batch)
+def new_translator(model, tokens_per_batch=1024, **options):
+    options = SearchOptions(**options)
+    return Translator(model, Digits(), options, tokens_per_batch=tokens_per_batch)

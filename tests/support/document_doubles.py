@@ -1,89 +1,92 @@
-"""Translators of documents without a model."""
-
-import itertools
-import re
-from dataclasses import replace
-from types import SimpleNamespace
+"""A translator of segments and documents without a model."""
 
 import numpy as np
 
-from keras_transformer.translation.alignment import TokenAlignment
-from keras_transformer.translation.markup import Span, project
+from keras_transformer.decoding.options import SearchOptions
+from keras_transformer.translation import WordForms
+from keras_transformer.translation.alignment import tokens
+from keras_transformer.translation.base_translator import BaseTranslator
+from keras_transformer.translation.hypothesis import Hypothesis
 
-TOKEN = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")
-PROTECTED = re.compile(r"\{\w+\}|%[sd]|https?://[\w./?=&]+[\w/]")
+NAMES, NUMBERS = ("Tom", "Rom", "Kim"), ("22", "44")
 
 
-class Capitals:
-    """Writes words in capitals, and with `reverse` those of a sentence in the reverse order.
+class Vocabulary:
+    """A tokenizer with a piece for each word and mark; "▁" is the space before it."""
 
-    Elements that stay and placeholders are stand-ins meanwhile.
+    pad_id, unk_id, bos_id, eos_id = range(4)
+    source_prefix_ids, target_prefix_ids, source_eos, tag_ids = [], [], True, {}
+    frame_source = staticmethod(lambda ids: [*ids, 3])
+    split_tag = staticmethod(lambda text: ([], text))
+
+    def __init__(self):
+        self.source_pieces = ["<pad>", "<unk>", "<s>", "</s>"]
+
+    def ids(self, texts):
+        texts = list(texts)
+        for text in texts:
+            if text not in self.source_pieces:
+                self.source_pieces.append(text)
+        return [self.source_pieces.index(text) for text in texts]
+
+    def encode_source(self, texts):
+        return [self.ids(text[a:b] for a, b in tokens(text)) for text in texts]
+
+    encode_target = encode_source
+
+    def source_offsets(self, text):
+        return tokens(text)
+
+    def decode_target(self, rows):
+        texts = ("".join(self.source_pieces[id] for id in ids) for ids in rows)
+        return [text.replace("▁", " ").strip() for text in texts]
+
+    def target_offsets(self, ids):
+        return tokens(*self.decode_target([ids]))
+
+
+class Double(BaseTranslator):
+    """Writes each word but those that it copies in upper case, perhaps in reverse order.
+
+    Words are apart as in the source. In reverse order, each has a space before it, and no mark has.
     """
 
-    waiting = ""
+    copied, is_reversed = (), False
 
-    def __init__(self, reverse=False):
-        self.reverse, self.seen = reverse, []
+    def _search_parts(self, parts, options, constraints, advance, aligned):
+        advance(range(len(parts)))
+        return [[self._hypothesis(part.text)] for part in parts]
 
-    def translate_segments(self, segments, *, glossary=None, escape=str, progress=False):
-        self.seen += segments
-        return [SimpleNamespace(text=self._translated(x, escape)) for x in segments]
+    def _order(self, text):
+        count = len(tokens(text))
+        last = count - (not text[-1].isalnum())
+        return [*reversed(range(last)), *range(last, count)] if self.is_reversed else range(count)
 
-    def _translated(self, segment, escape):
-        found = [Span(*x.span(), replacement=x[0]) for x in PROTECTED.finditer(segment.text)]
-        segment = with_stand_ins(segment._replace(spans=(*segment.spans, *found)))
-        text = segment.text
-        source = [x.span() for x in TOKEN.finditer(text)]
-        order, target, words = self._order(text, source), [], ""
-        for token, last in zip(order, [None, *order], strict=False):
-            start, end = source[token]
-            glued = last is not None and source[last][1] == start and not self.reverse
-            is_mark = not text[start].isalnum()
-            words += "" if last is None or glued or (self.reverse and is_mark) else " "
-            is_kept = text[start:end].startswith("Qq")
-            word = text[start:end] if is_kept else text[start:end].upper()
-            target.append((len(words), len(words) + len(word)))
-            words += word
-        return project(segment, words, aligned((text, source), (words, target), order), escape)
+    def _pieces(self, text):
+        for start, end in tokens(text):
+            word = text[start:end]
+            is_apart = word[0].isalnum() if self.is_reversed else text[:start].endswith(" ")
+            yield "▁" * is_apart + (word if word in self.copied else word.upper())
 
-    def _order(self, text, source):
-        ends = [n + 1 for n, (x, y) in enumerate(source) if text[x:y] in ".!?"]
-        order = []
-        for start, end in itertools.pairwise(sorted({0, *ends, len(source)})):
-            last = end - (text[source[end - 1][0]] in ".!?")
-            sentence = [*range(start, last)]
-            order += [*(sentence[::-1] if self.reverse else sentence), *range(last, end)]
-        return order
+    def _hypothesis(self, text):
+        found = [*self._pieces(text)]
+        ids = self.tokenizer.ids(found[n] for n in self._order(text))
+        return Hypothesis(
+            *self.tokenizer.decode_target([ids]), tuple(ids), -1.0, -1.0, len(ids) + 1
+        )
+
+    def _attention(self, parts, found):
+        return (
+            (n, np.eye(len(self._order(x.text)))[None, self._order(x.text)])
+            for n, x in enumerate(parts)
+        )
+
+    def _token_scores(self, parts, found):
+        return [[[-float(k) for k in range(len(x.ids))]] for (x,) in found]
 
 
-def aligned(source, target, order):
-    """Returns the alignment of the words of two texts, each with its tokens."""
-    rows, columns = (
-        [n for n, (start, _) in enumerate(places) if text[start].isalnum()]
-        for text, places in (target, source)
-    )
-    shares = np.eye(len(source[1]))[order][np.ix_(rows, columns)]
-    return TokenAlignment([source[1][n] for n in columns], [target[1][n] for n in rows], shares)
-
-
-def with_stand_ins(segment):
-    """Returns a segment in which each replaced part is a word that begins with Qq."""
-    spans, text = list(segment.spans), segment.text
-    for number in range(len(spans)):
-        if (kept := spans[number]).replacement is None:
-            continue
-        word = f"Qq{chr(97 + number)}"
-        longer = len(word) - (kept.end - kept.start)
-        text = text[: kept.start] + word + text[kept.end :]
-        spans = [
-            x
-            if x is kept
-            else replace(
-                x,
-                start=x.start + longer * (x.start >= kept.end and x.start > kept.start),
-                end=x.end + longer * (x.end >= kept.end and x.end > kept.start),
-            )
-            for x in spans
-        ]
-        spans[number] = replace(kept, end=kept.start + len(word))
-    return segment._replace(text=text, spans=tuple(spans))
+def new_double(names=NAMES, numbers=NUMBERS, is_reversed=False, forms=(), max_length=50):
+    forms = WordForms(forms, ".", names, numbers)
+    double = Double(Vocabulary(), max_length, SearchOptions(), word_forms=forms)
+    double.copied, double.is_reversed = {*names, *numbers}, is_reversed
+    return double

@@ -3,8 +3,6 @@
 import fcntl
 import json
 import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import Any
 
 import pytest
 
-TESTS = Path(__file__).parents[1]
+from support.command_line import python
 
 
 @dataclass
@@ -35,7 +33,8 @@ class Exporting:
         with (self.folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not answers.exists():
-                _run(self.folder, part)
+                words = "-m", "support.exporting_process", self.folder, part
+                python(*words, KERAS_BACKEND="tensorflow")
         return json.loads(answers.read_text(encoding="utf-8"))
 
 
@@ -45,17 +44,3 @@ def exporting_fixture(tmp_path_factory: pytest.TempPathFactory) -> Exporting:
     exporting = Exporting(Path(shared) if shared else tmp_path_factory.mktemp("exporting"))
     assert exporting.answers
     return exporting
-
-
-def _run(folder: Path, part: str) -> None:
-    process = subprocess.run(
-        [sys.executable, "-m", "support.exporting_process", folder, part],
-        capture_output=True,
-        text=True,
-        env={
-            **os.environ,
-            "KERAS_BACKEND": "tensorflow",
-            "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)]),
-        },
-    )
-    assert process.returncode == 0, process.stderr[-4000:]

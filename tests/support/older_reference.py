@@ -9,23 +9,23 @@ import numpy as np
 import torch
 
 from support.reference import (
-    attention_weights,
     dense,
     encode_positions,
     output_projection,
     scaled_dot_product_attention,
+    softmax,
     token_embedding,
 )
 
 # --- Recurrent layers --------------------------------------------------------------------------
 
 
-def additive_attention(weights, query, key, value, mask=True):
+def additive_attention(weights, query, key, value):
     """(B, T, D_q), (B, S, D_k), (B, S, D_v) to (B, T, D_v): v^T tanh(W q + U k)."""
     queries = dense(weights["query_projection"], query)[:, :, None, :]
     keys = dense(weights["key_projection"], key)[:, None, :, :]
     scores = dense(weights["score_projection"], np.tanh(queries + keys))[..., 0]  # (B, T, S)
-    probabilities = attention_weights(scores, mask)
+    probabilities = softmax(scores)
     return probabilities @ value, probabilities
 
 

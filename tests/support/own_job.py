@@ -5,7 +5,6 @@ leaves the model in `FOLDER/model.keras`. With `DIES=N`, it dies after N batches
 """
 
 import os
-import signal
 import sys
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from keras_transformer import (
     fit,
 )
 from keras_transformer.training import Distribution
+from support.fitting_process import Kill
 from support.tiny_job import run_processes, split_cpu
 
 ROWS, VOCABULARY = 7, 12
@@ -108,19 +108,6 @@ class BytesHeld(keras.callbacks.Callback):
             print(f"held {held / sum(x.nbytes for x in values):.3f}")
 
 
-class Dies(keras.callbacks.Callback):
-    """Kills the process after a number of batches."""
-
-    def __init__(self, batches):
-        super().__init__()
-        self.left = batches
-
-    def on_train_batch_begin(self, batch, logs=None):
-        self.left -= 1
-        if self.left < 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
 def run_own(folder, kind, way, steps, processes, devices=1, dies=None):
     """Trains in processes, of which the last may die. Returns their exit codes and outputs."""
     words = ["support.own_job", str(folder), kind, way, str(steps)]
@@ -130,7 +117,7 @@ def run_own(folder, kind, way, steps, processes, devices=1, dies=None):
 def main(folder, kind, way, steps):
     if devices := os.environ.get("TINY_JOB_DEVICES"):
         split_cpu(int(devices))
-    callbacks = [Dies(int(os.environ["DIES"]))] if "DIES" in os.environ else []
+    callbacks = [Kill(int(os.environ["DIES"]))] if "DIES" in os.environ else []
     _, sharded, way = way.rpartition("sharded_")
     split = {"fully_sharded": True} if keras.config.backend() == "torch" else {"model_shards": 2}
     distribution = Distribution.all_devices(**(split if sharded else {}))

@@ -36,17 +36,13 @@ class RepeatingTokenizer:
     encode_target = encode_source
 
 
-def store_of_lengths(
-    directory: Path, lengths: Iterable[tuple[int, int]], first_id: int = 10
-) -> TokenStore:
-    """A store whose pair i has the given numbers of pieces, all of them of the id first_id + i."""
-    return store_of_corpora(directory, [lengths], first_id)
-
-
 def store_of_corpora(
     directory: Path, corpora: Iterable[Iterable[tuple[int, int]]], first_id: int = 10
 ) -> TokenStore:
-    """As `store_of_lengths`, for several corpora, whose pairs are numbered on."""
+    """A store whose pair i has the given numbers of pieces, all of them of the id first_id + i.
+
+    Pairs are numbered on from one corpus to the next.
+    """
     ids = itertools.count(first_id)
     parts = [
         [

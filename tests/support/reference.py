@@ -83,9 +83,8 @@ def half_split_sinusoids(length, d_model, offset=0):
     return np.concatenate([table[:, 0::2], table[:, 1::2]], axis=-1)
 
 
-def tensor2tensor_sinusoids(length, d_model, offset=0, first_position=0):
+def tensor2tensor_sinusoids(length, d_model, first=0):
     """(T, D), D even: all sines, then all cosines, as `get_timing_signal_1d` of tensor2tensor."""
-    first = offset + first_position
     position = np.arange(first, first + length)[:, None]
     i = np.arange(d_model // 2)[None, :]
     scaled_time = position / 10000.0 ** (i / (d_model // 2 - 1))
@@ -95,15 +94,14 @@ def tensor2tensor_sinusoids(length, d_model, offset=0, first_position=0):
 FIRST_POSITIONS = {"sinusoidal_marian": 0, "sinusoidal_opennmt": 1, "sinusoidal_fairseq": 2}
 
 
-def index(length, offset=0):
+def index(length):
     """(T, 1)."""
-    return np.arange(offset, offset + length)[:, None].astype("float64")
+    return np.arange(length)[:, None].astype("float64")
 
 
-def binary_digits(length, num_digits, offset=0):
+def binary_digits(length, num_digits):
     """(T, num_digits), lowest digit first."""
-    positions = np.arange(offset, offset + length)[:, None]
-    return positions // 2 ** np.arange(num_digits) % 2.0
+    return np.arange(length)[:, None] // 2 ** np.arange(num_digits) % 2.0
 
 
 def add_features(x, features):
@@ -120,26 +118,26 @@ def append_features(weights, x, features):
     return dense(weights["projection"], np.concatenate([x, features], axis=-1))
 
 
-def encode_positions(weights, x, encoding, max_length=None, offset=0):
+def encode_positions(weights, x, encoding, max_length=None):
     """Adds positions to the embeddings (B, T, D); those of attention leave them unchanged."""
     length, d_model = x.shape[1:]
     if encoding in ("none", "rotary", "alibi", "t5"):
         return x
     if encoding == "sinusoidal":
-        return x + sinusoids(length, d_model, offset)
+        return x + sinusoids(length, d_model)
     if encoding == "sinusoidal_half_split":
-        return x + half_split_sinusoids(length, d_model, offset)
+        return x + half_split_sinusoids(length, d_model)
     if encoding in FIRST_POSITIONS:
-        return x + tensor2tensor_sinusoids(length, d_model, offset, FIRST_POSITIONS[encoding])
+        return x + tensor2tensor_sinusoids(length, d_model, FIRST_POSITIONS[encoding])
     if encoding == "learned":
-        return x + weights["position_embeddings"][offset : offset + length]
+        return x + weights["position_embeddings"][:length]
     scheme = encoding.removesuffix("_concatenated")
     if scheme == "index":
-        features = index(length, offset)
+        features = index(length)
     elif scheme == "normalized_index":
-        features = index(length, offset) / max_length
+        features = index(length) / max_length
     elif scheme == "binary":
-        features = binary_digits(length, len(f"{max_length - 1:b}"), offset)
+        features = binary_digits(length, len(f"{max_length - 1:b}"))
     else:
         raise ValueError(encoding)
     if encoding.endswith("_concatenated"):
@@ -332,15 +330,6 @@ def transform(weights, x, activation, norm_first):
     return residual(weights["feed_forward_residual"], x, sublayer, norm_first)
 
 
-def encoder_layer(
-    weights, x, mask, num_heads, activation="relu", norm_first=False, rotary=False, **scores
-):
-    """`scores`: the `use_scale`, `bias` and `soft_cap` of attention."""
-    options = {"rotary": rotary, **scores}
-    x = attend(weights, "self_attention", x, None, mask, num_heads, norm_first, **options)
-    return transform(weights, x, activation, norm_first)
-
-
 def ssru(weights, x):
     forget = 1 / (1 + np.exp(-dense(weights["forget_gate"], x)))
     candidate = dense(weights["candidate"], x)
@@ -351,24 +340,16 @@ def ssru(weights, x):
     return np.stack(states, axis=1)
 
 
-def decoder_layer(
-    weights,
-    x,
-    memory,
-    memory_mask,
-    num_heads,
-    activation="relu",
-    norm_first=False,
-    rotary=False,
-    bias=None,
-    allowed=True,
-    **scores,
-):
-    """`scores`: the `use_scale` and `soft_cap` of attention."""
-    options, causal = {"rotary": rotary, "bias": bias}, causal_mask(x.shape[1]) & allowed
+def layer(weights, x, mask, num_heads, activation="relu", norm_first=False, memory=None, **scores):
+    """A layer of the encoder, or with `memory`, states and their mask, one of the decoder.
+
+    `scores`: `use_scale` and `soft_cap` of attention, and of self-attention `rotary` and `bias`.
+    """
     common = num_heads, norm_first
-    x = attend(weights, "self_attention", x, None, causal, *common, **options, **scores)
-    x = attend(weights, "cross_attention", x, memory, memory_mask, *common, **scores)
+    x = attend(weights, "self_attention", x, None, mask, *common, **scores)
+    if memory is not None:
+        without_positions = {**scores, "rotary": False, "bias": None}
+        x = attend(weights, "cross_attention", x, *memory, *common, **without_positions)
     return transform(weights, x, activation, norm_first)
 
 
@@ -405,30 +386,19 @@ def transformer(weights, config, source_ids, target_ids):
 
     memory = embed(source_embedding, source_ids)
     for i in range(1, config["num_layers"] + 1):
-        memory = encoder_layer(
-            weights[f"encoder_layer_{i}"],
-            memory,
-            memory_mask & allowed(source_ids),
-            **layer_arguments,
-            bias=bias("positions", source_ids, True),
-        )
+        own, mask = weights[f"encoder_layer_{i}"], memory_mask & allowed(source_ids)
+        own_bias = bias("positions", source_ids, True)
+        memory = layer(own, memory, mask, **layer_arguments, bias=own_bias)
     if config["norm_first"]:
         memory = normalization(weights["encoder_norm"], memory)
 
-    allowed_targets = allowed(target_ids)
+    mask = causal_mask(target_ids.shape[1]) & allowed(target_ids)
     if config["normalization"] == "batch":  # the model masks padding only then
-        allowed_targets = allowed_targets & padding_mask(target_ids, config["pad_id"])[:, None, :]
-    x = embed(target_embedding, target_ids)
+        mask = mask & padding_mask(target_ids, config["pad_id"])[:, None, :]
+    x, own_bias = embed(target_embedding, target_ids), bias("decoder_positions", target_ids, False)
+    given = {"memory": (memory, memory_mask), "bias": own_bias, **layer_arguments}
     for i in range(1, (config["num_decoder_layers"] or config["num_layers"]) + 1):
-        x = decoder_layer(
-            weights[f"decoder_layer_{i}"],
-            x,
-            memory,
-            memory_mask,
-            **layer_arguments,
-            bias=bias("decoder_positions", target_ids, False),
-            allowed=allowed_targets,
-        )
+        x = layer(weights[f"decoder_layer_{i}"], x, mask, **given)
     if config["norm_first"]:
         x = normalization(weights["decoder_norm"], x)
     return output_projection(target_embedding, x)
@@ -442,8 +412,8 @@ def masked_language_model(weights, config, token_ids, masked_positions, segment_
     if segment_ids is not None:
         x = x + weights["segment_embedding"]["embeddings"][segment_ids]
     x = layer_normalization(weights["embedding_norm"], x)
-    for layer in weights["encoder"]:
-        x = encoder_layer(layer, x, mask, config["num_heads"], config["activation"])
+    for own in weights["encoder"]:
+        x = layer(own, x, mask, config["num_heads"], config["activation"])
     masked = np.stack([row[chosen] for row, chosen in zip(x, masked_positions, strict=True)])
     hidden = ACTIVATIONS[config["activation"]](dense(weights["prediction"], masked))
     hidden = layer_normalization(weights["prediction_norm"], hidden)
@@ -462,9 +432,8 @@ def language_model(weights, config, token_ids):
     for i in range(1, config["num_layers"] + 1):
         pattern = patterns[(i - 1) % len(patterns)]
         mask = causal_mask(length) & pattern_mask(length, pattern, config["attention_window"])
-        x = encoder_layer(
-            weights[f"decoder_layer_{i}"], x, mask, bias=bias, **layer_arguments_of(config)
-        )
+        own = weights[f"decoder_layer_{i}"]
+        x = layer(own, x, mask, bias=bias, **layer_arguments_of(config))
     if config["norm_first"]:
         x = normalization(weights["decoder_norm"], x)
     logits, cap = output_projection(weights["embedding"], x), config["logits_soft_cap"]

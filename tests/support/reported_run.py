@@ -4,10 +4,11 @@ from pathlib import Path
 
 import keras
 
-from keras_transformer import Recipe, Run, Transformer
+from keras_transformer import Run, Transformer
 from keras_transformer.data import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.training.tensorboard import TensorBoardWriter
+from support.tiny_run import recipe_for
 
 SOURCES = ["a b c", "b c d e", "<script>alert(1)</script>", "a", "קטן אב", "d e a b", "a & b"]
 TARGETS = ["c b a", "e d c b", "<b>bold</b>", "a", "בא ןטק", "b a e d", "b & a"]
@@ -25,17 +26,8 @@ def make_run(folder: Path) -> Run:
     """Writes the text and the run to a folder."""
     (folder / "text.en").write_text("".join(f"{line}\n" for line in SOURCES), "utf-8")
     (folder / "text.de").write_text("".join(f"{line}\n" for line in TARGETS), "utf-8")
-    files = {"source": "text.en", "target": "text.de"}
-    recipe = Recipe.model_validate(
-        {
-            "name": "hostile",
-            "description": "<b>bold</b> & more",
-            "data": {"train": files, "validation": files, "test": files, "directory": folder},
-            "tokenizer": {"vocabulary_size": 60},
-            "model": {"preset": "tiny", "num_layers": 1, "d_model": 8, "num_heads": 2, "d_ff": 8},
-            "training": {"steps": 4, "tokens_per_batch": 64},
-        }
-    )
+    recipe = recipe_for(folder, evaluation={"average_last": 1}, training={"steps": 4})
+    recipe = recipe.model_copy(update={"description": "<b>bold</b> & more"})
     run = Run.create(folder / "run", recipe)
     tokenizer = Tokenizer.train(list(run.text.pairs("train")), vocabulary_size=60)
     tokenizer.save(run.tokenizer_dir)

@@ -14,11 +14,12 @@ from typing import Any
 
 import uvicorn
 
+from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.serving import ServerOptions, create_app
-from support.document_doubles import Capitals
+from support.document_doubles import Double, Vocabulary
 
 
-class Upper(Capitals):
+class Upper(Double):
     """Writes texts in capitals, one batch at a time while `gate` is set.
 
     Attributes:
@@ -26,7 +27,7 @@ class Upper(Capitals):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(Vocabulary(), 50, SearchOptions())
         self.batches: list[list[str]] = []
         self.gate = threading.Event()
         self.gate.set()
@@ -64,8 +65,10 @@ def running(translators: Any, *arguments: Any, **options: Any) -> Iterator[str]:
 
 
 @contextmanager
-def serving(*command: Any, **settings: Any) -> Iterator[tuple[Any, str]]:
-    """Runs a command that serves at any port, and yields the process and the address."""
+def serving(
+    *command: Any, told: str = r"running on (\S+)", **settings: Any
+) -> Iterator[tuple[Any, str]]:
+    """Runs a command that serves at any port, and yields the process and what it says of it."""
     with (
         tempfile.NamedTemporaryFile("w") as file,
         subprocess.Popen(
@@ -74,7 +77,7 @@ def serving(*command: Any, **settings: Any) -> Iterator[tuple[Any, str]]:
     ):
         try:
             log = Path(file.name)
-            while not (found := re.search(r"running on (\S+)", log.read_text())):
+            while not (found := re.search(told, log.read_text())):
                 assert process.poll() is None, log.read_text()
                 time.sleep(0.1)
             yield process, found[1]

@@ -1,17 +1,15 @@
 """A run that begins on one backend and resumes on another."""
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 from support import tiny_run
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from support.command_line import python
 
+from keras_transformer.runs.checkpoints import logged_scalars
 from keras_transformer.runs.run import Run
 from keras_transformer.training import train
 
@@ -40,23 +38,17 @@ def resume(run: Run, directory: Path, backend: str) -> Run:
     """Makes the third and the fourth step of a copy of `run` in a process of its own."""
     copy = shutil.copytree(run.directory, directory / "copy")
     settings = ["--set", "training.steps=4", "--set", "training.checkpoint_every=1"]
-    process = subprocess.run(
-        [sys.executable, "-m", "keras_transformer_cli", "train", str(copy), "--resume", *settings],
-        env={**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-    )
-    assert process.returncode == 0, process.stderr
+    words = ["-m", "keras_transformer_cli", "train", copy, "--resume", *settings]
+    python(*words, KERAS_BACKEND=backend)
     return Run.open(copy)
 
 
 def losses(run: Run) -> np.ndarray:
     """The loss of each step and the loss on the validation text after it, from step 2 on."""
-    logs = EventAccumulator(str(run.logs_dir))
-    logs.Reload()
-    curves = [logs.Scalars(tag) for tag in ("loss", "validation/loss")]
-    assert [[point.step for point in curve] for curve in curves] == [[2, 3, 4]] * 2
-    return np.array([[point.value for point in curve] for curve in curves])
+    logs = logged_scalars(run.logs_dir)
+    curves = [logs[tag] for tag in ("loss", "validation/loss")]
+    assert [[*curve] for curve in curves] == [[2, 3, 4]] * 2
+    return np.array([[*curve.values()] for curve in curves])
 
 
 @pytest.mark.each_backend

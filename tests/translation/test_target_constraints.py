@@ -28,8 +28,8 @@ class Letters:
         ]
 
 
-def arrays_of(rows=4, parts=PARTS, **constraints):
-    found = TargetConstraints(Letters(), PARTS, 3, **constraints).arrays(parts, rows)
+def arrays_of(**constraints):
+    found = TargetConstraints(Letters(), PARTS, 3, **constraints).arrays(PARTS, 4)
     return {name: array for name, array in found.items() if array is not None}
 
 

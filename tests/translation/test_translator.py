@@ -8,22 +8,10 @@ from support.digits import Copier, Digits, new_translator
 from support.fake_models import BOS, EOS, BigramModel, PrefixModel
 
 from keras_transformer import SamplingOptions, SearchOptions
-from keras_transformer.errors import UserError
 from keras_transformer.translation.hypothesis import Hypothesis
 from keras_transformer.translation.translator import Translator
 
 A = 4
-
-
-def test_what_needs_attention_is_refused_without_it():
-    model = BigramModel({BOS: {A: 1.0}, A: {EOS: 1.0}}, 14)
-    with pytest.raises(ValueError, match="needs a model with attention .*coverage_penalty=0.2"):
-        Translator(model, Digits(), SearchOptions(coverage_penalty=0.2))
-    with pytest.raises(
-        UserError,
-        match="Alignments and copied characters need a model with attention .*=BigramModel",
-    ):
-        Translator(model, Digits()).translate_nbest(["1"], alignments=True)
 
 
 def test_blank_sentences_do_not_touch_the_model():

@@ -83,17 +83,6 @@ def test_grouped_heads_norms_and_soft_caps_agree_with_reference(x, options):
     assert cap is None or np.abs(plain - expected).max() > 1e-3
 
 
-@pytest.mark.once
-def test_grouped_heads_agree_with_those_of_keras(x, memory):
-    layer = randomize(MultiHeadAttention(D, 6, d_k=K, num_kv_heads=2), shape=(B, T, D))
-    witness = keras.layers.GroupQueryAttention(K, 6, 2)
-    witness.build(x.shape, memory.shape)
-    for own, other in zip(layer.weights, witness.weights, strict=True):
-        other.assign(to_numpy(own).reshape(other.shape))
-    expected = to_numpy(witness(x, memory))
-    np.testing.assert_allclose(to_numpy(layer(x, key=memory)), expected, atol=1e-5)
-
-
 def test_dropout_acts_on_the_weights_in_training_only(x):
     layer = make_layer(dropout_rate=0.5)
     inference = to_numpy(layer(x))

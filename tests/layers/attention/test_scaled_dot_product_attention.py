@@ -77,10 +77,6 @@ def real_tokens():
     return np.arange(T)[None, :] < np.array([[3], [T]])
 
 
-def make_layer(**arguments):
-    return randomize(SelfAttention(K, K_V, **arguments), shape=(B, T, D))
-
-
 @pytest.mark.once
 def test_contract(x, real_tokens, tmp_path):
     inputs = {"x": x, "padding_mask": real_tokens}
@@ -91,7 +87,7 @@ def test_contract(x, real_tokens, tmp_path):
     ("use_scale", "use_causal_mask"), [(True, True), *once((True, False), (False, True))]
 )
 def test_layer_agrees_with_reference(x, real_tokens, use_scale, use_causal_mask):
-    layer = make_layer(use_scale=use_scale)
+    layer = randomize(SelfAttention(K, K_V, use_scale=use_scale), shape=x.shape)
     mask = real_tokens[:, None, :]
     if use_causal_mask:
         mask = mask & reference.causal_mask(T)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from support import tiny_job
 from support.contract import assert_same_arrays
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from keras_transformer.errors import UserError
+from keras_transformer.runs.checkpoints import logged_scalars
 from keras_transformer.runs.loading import load_checkpoint_model
 from keras_transformer.runs.run import Run
 from keras_transformer.training.devices.base import Distribution
@@ -103,16 +103,11 @@ def train_alone(tmp_path_factory):
     return train_alone
 
 
-def figures(run: Run) -> dict[str, list[tuple[int, float]]]:
-    logs = EventAccumulator(str(run.logs_dir))
-    logs.Reload()
-    return {tag: [(event.step, event.value) for event in logs.Scalars(tag)] for tag in FIGURES}
-
-
 def assert_same_training(run: Run, expected: Run) -> None:
-    found, wanted = figures(run), figures(expected)
+    found, wanted = (logged_scalars(x.logs_dir) for x in (run, expected))
     for tag in FIGURES:
-        np.testing.assert_allclose(found[tag], wanted[tag], rtol=1e-4, err_msg=tag)
+        pairs = ([*x[tag].items()] for x in (found, wanted))
+        np.testing.assert_allclose(*pairs, rtol=1e-4, err_msg=tag)
     names = [path.name for path in expected.checkpoints()]
     assert [path.name for path in run.checkpoints()] == names
     models = [load_checkpoint_model(each.checkpoints()[-1]) for each in (run, expected)]

@@ -1,9 +1,7 @@
 """Training by a recipe: what it leaves, and that a stop makes no difference."""
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -13,6 +11,7 @@ import keras
 import numpy as np
 import pytest
 from support import tiny_run
+from support.command_line import python
 from support.contract import assert_same_arrays, to_numpy
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata
@@ -36,21 +35,11 @@ from keras_transformer.training.run.validate import TranslationValidation
 from keras_transformer.translation.open_run import open_model
 
 
-def train_in_another_process(*arguments) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, tiny_run.__file__, *map(str, arguments)],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-    )
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> tuple[Run, str]:
     """A run that nothing interrupted, and what it printed."""
     directory = tmp_path_factory.mktemp("whole")
-    process = train_in_another_process(directory)
-    assert process.returncode == 0, process.stderr
+    process = python(tiny_run.__file__, directory)
     return Run.open(directory / "run"), process.stdout
 
 
@@ -185,7 +174,7 @@ def test_logs_what_there_is_to_watch(whole):
 @pytest.mark.slow
 def test_resume_continues_bit_for_bit(whole, tmp_path):
     for place, step in [("step", 0), ("checkpoint", 2), ("step", 3), ("checkpoint", 4)]:
-        assert train_in_another_process(tmp_path, place, step).returncode == -9
+        python(tiny_run.__file__, tmp_path, place, step, status=-9)
     left = tmp_path / "run" / "checkpoints"
     names = sorted(path.name for path in left.iterdir())
     assert [name[:22] for name in names] == [".partial-step-00000004", "step-00000002"]

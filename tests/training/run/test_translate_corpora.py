@@ -84,7 +84,7 @@ def test_text_that_was_stopped_goes_on_with_the_same_bytes(teacher, whole, tmp_p
 
 def stop_at(count, patch) -> None:
     """Stops, as by Ctrl-C, in place of the chunk number `count` that is translated."""
-    opened, calls = module.open_translator, itertools.count(1)
+    calls = itertools.count(1)
 
     def stopping(original):
         def translate(*arguments, **settings):
@@ -94,13 +94,8 @@ def stop_at(count, patch) -> None:
 
         return translate
 
-    def open_translator(run):
-        translator = opened(run)
-        translator.translate = stopping(translator.translate)
-        translator.sample = stopping(translator.sample)
-        return translator
-
-    patch.setattr(module, "open_translator", open_translator)
+    for name in ("translate", "sample"):
+        patch.setattr(Translator, name, stopping(getattr(Translator, name)))
 
 
 def test_the_package_s_run_makes_text(tmp_path):
