@@ -28,12 +28,12 @@ _PATTERN = regex.compile(
     | (?<!\w)[^\W\d]\w*[\d_]\w*(?:[.\-]\w+)*+                               # identifiers
     )
     | (?P<number>(?<![\w.\-−+])[\-−+]?\d+(?:[.,:\-/]\d+)*+(?!\w))
-    | (?P<mark>
+    | (?P<mark>(?:
       (?:\p{RI}\p{RI}|[\d*\#]\uFE0F?\u20E3
       |(?!\d)\p{Emoji}[\p{EMod}\uFE0F\U000E0020-\U000E007F]*(?:\u200D\p{ExtPict}[\p{EMod}\uFE0F]*)*)
       (?<=[\p{ExtPict}\p{RI}\p{EMod}\uFE0F\u20E3\U000E007F])
       | [\p{So}--[°№]] | [\u2190-\u21FF\u2022\u2023\u2043]             # notes, arrows, bullets
-    )
+    )++)
     """,
     regex.VERBOSE | regex.VERSION1,
 )

@@ -88,14 +88,20 @@ def _protect(
     index: int, segment: Segment, forms: WordForms, escape: Callable[[str], str]
 ) -> tuple[Segment, list[_Sentence]]:
     """Returns a segment with words that the model copies for all that stays, and its sentences."""
-    text = segment.text
-    kept: list[_Kept] = [(x, "name") for x in segment.spans if x.replacement is not None]
+    text, markup = segment.text, [*segment.spans]
+    kept: list[_Kept] = [(x, "name") for x in markup if x.replacement is not None]
     found: list[_Kept] = []
     for start, end, kind in protected(text):
         if not any(x.start < end and start < x.end for x, _ in kept):
             written = escape(text[start:end])
             span = Span(start, end, replacement=written)
-            found.append((Span(start, end, written) if kind == "mark" else span, kind))
+            if kind == "mark":  # An empty element, with the markup that encloses it alone.
+                around = [x for x in markup if (x.start, x.end) == (start, end)]
+                markup = [x for x in markup if x not in around]
+                for x in reversed(around):
+                    written = f"{x.before}{written}{x.after}"
+                span = Span(start, end, written)
+            found.append((span, kind))
     kept = sorted(kept + found, key=lambda x: (x[0].start, x[0].end))
     words, cuts = _stand_ins(text, kept, forms)
     # Each character of the text, or what is written for it, and between them what is inserted.
@@ -112,7 +118,7 @@ def _protect(
         return replace(x, start=start, end=end)
 
     text = "".join(slots)
-    spans = map(moved, widened([*segment.spans, *(x for x, _ in found)]))
+    spans = map(moved, widened([*markup, *(x for x, _ in found)]))
     places = [(x.start, x.end) for x in (moved(x) for x, _ in kept) if x.start < x.end]
     bounds = sorted({0, *(ends[2 * cut + 1] for cut in cuts), len(text)})
     sentences = (_sentence(index, text, *pair, places) for pair in itertools.pairwise(bounds))
