@@ -4,11 +4,12 @@
 """
 
 import base64
-from itertools import count
 from typing import Any
 
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.data.vocabulary import LANGUAGE, UNK_ID, model_proto
+
+_AS_WRITTEN = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
 
 
 def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
@@ -50,11 +51,7 @@ def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
     return {
         "version": "1.0",
         "added_tokens": [
-            {
-                **dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False),
-                **{"id": id, "content": pieces[id], "special": True},
-            }
-            for id in special
+            {"id": id, "content": pieces[id], "special": True, **_AS_WRITTEN} for id in special
         ],
         "normalizer": {"type": "Sequence", "normalizers": _normalizers(proto.normalizer_spec)},
         "pre_tokenizer": _metaspace(proto.normalizer_spec),
@@ -73,7 +70,7 @@ def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
 
 def _merges(scores: dict[str, float]) -> list[tuple[str, str]]:
     """Returns the pairs that BPE merges, the first to be merged first."""
-    order = dict(zip(scores, count()))
+    order = {piece: number for number, piece in enumerate(scores)}
     pairs = [
         (piece[:end], piece[end:])
         for piece in scores
