@@ -19,6 +19,9 @@ Languages = tuple[str | None, str | None]
 TAG = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z][\w-]*)(?=[\s/>.])[^<>]*>|<[\d:.]+>|\{\\[^{}]*\}")
 _BREAK = r"(?:\r\n|\n|\r(?!\n))"
 _SPACE = re.compile(r"[ \t\r\n\f]+")
+# What separates the parts of a menu or a title.
+_SEPARATOR = re.compile(r"((?:\s|&nbsp;)+(?:[|·•]|&middot;|&bull;)(?:\s|&nbsp;)+)")
+_JOINT = re.compile(r"[^\w\s]+|\s*\+\s*")  # between two parts of code, such as keys
 _OBJECT = "\ufffc"  # Unicode's character for an object in a text
 # Elements that are open at once. Markup within more is written, but not paired.
 _MOST_LEVELS = 50
@@ -110,6 +113,15 @@ def whole_elements(pieces: Iterable[Piece], stays: Callable[[Piece], bool]) -> I
         yield Piece("block", _raw(kept))
 
 
+def separated(text: str, read: Change = str, write: Change = str) -> Iterator[Piece]:
+    """Yields the pieces of a text without tags: what is between separators, such as `|` in a menu.
+
+    For the arguments, see `tagged`.
+    """
+    for n, part in enumerate(_SEPARATOR.split(text)):
+        yield Piece("block" if n % 2 else "text", write(part), read(part))
+
+
 def tagged(text: str, read: Change = str, write: Change = str) -> Iterator[Piece]:
     """Yields the pieces of a text with tags, as in HTML, which the file writes by `write`.
 
@@ -118,7 +130,7 @@ def tagged(text: str, read: Change = str, write: Change = str) -> Iterator[Piece
     at = 0
     for tag in [*TAG.finditer(text), None]:
         between = text[at : tag.start() if tag else None]
-        yield Piece("text", write(between), read(between))
+        yield from separated(between, read, write)
         if tag:
             kind: Any = "element" if tag["name"] is None else "end" if tag["end"] else "begin"
             yield Piece(kind, write(tag[0]), name=tag["name"])
@@ -133,13 +145,24 @@ def marked(document: Document, pieces: Iterable[Piece], write: Change = str) -> 
     """
     found = ""
     for is_block, group in itertools.groupby(pieces, lambda piece: piece.kind == "block"):
-        own = [*group]
+        own = _with_whole_code(group)
         if not is_block and any(map(str.isalpha, "".join(piece.text for piece in own))):
             before, inner, after = _edges(_elements(own, document.escape))
             mark = document.mark(_segment(inner), write)
             found += f"{_raw(before)}{mark}{_raw(after)}"
         else:
             found += _raw(own)
+    return found
+
+
+def _with_whole_code(pieces: Iterable[Piece]) -> list[Piece]:
+    """Returns pieces in which code such as `Ctrl`+`C` is one opaque piece."""
+    found: list[Piece] = []
+    for piece in pieces:
+        found.append(piece)
+        kinds = [x.kind for x in found[-3:]]
+        if kinds == ["opaque", "text", "opaque"] and _JOINT.fullmatch(found[-2].text):
+            found[-3:] = [piece._replace(raw=_raw(found[-3:]))]
     return found
 
 

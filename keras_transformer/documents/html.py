@@ -14,6 +14,7 @@ from keras_transformer.documents.document import (
     Languages,
     Piece,
     marked,
+    separated,
     whole_elements,
     with_attribute,
 )
@@ -89,7 +90,10 @@ class _Page(HTMLParser):
                 piece = piece._replace(raw=self._with_attributes(piece))
             if piece.name and piece.name not in _INLINE:
                 piece = piece._replace(kind="block")
-            yield piece._replace(kind="element") if piece.name == "svg" else piece
+            if piece.kind == "text":
+                yield from separated(piece.raw, html.unescape)
+            else:
+                yield piece._replace(kind="element") if piece.name == "svg" else piece
 
     def _stays(self, piece: Piece) -> bool:
         """Returns whether the text of an element is not to be translated."""

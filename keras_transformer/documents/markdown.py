@@ -14,6 +14,7 @@ from keras_transformer.documents.document import (
     Languages,
     Piece,
     marked,
+    separated,
     tagged,
     whole_elements,
 )
@@ -22,14 +23,22 @@ from keras_transformer.translation.markup import Segment
 
 _BREAK = r"(?:\r\n?|\n)"
 _FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(.*?\n)?(---|\.\.\.)[ \t]*(\r?\n|\Z)", re.DOTALL)
-# What other programs than CommonMark read: directives, footnotes, attributes and open tasks.
-_DIRECTIVE = re.compile(r"!!!|\?\?\?|:::")
-_EXTENSION = r"\[\^[^\]\s]+\]:?|\{[:#.][^{}]*\}|^\[[ xX]\] "
+# What other programs than CommonMark read: directives; footnotes, attributes, open tasks, names of
+# emoji, and the kind of an alert.
+_DIRECTIVE = re.compile(r'[:/]{3}|=== "|-+8<')
+_ALERT = r"^\[![A-Z]+\]$"
+_EXTENSION = rf"\[\^[^\]\s]+\]:?|\{{[:#.][^{{}}]*\}}|^\[[ xX]\] |(?<!\w):[a-z][\w+-]*:(?!\w)|{_ALERT}"
 _SPECIAL = re.compile(
     r"\\(?=[!-/:-@[-`{-~])|[`\[]|\*(?!\s)|(?<!\s)\*|(?<!\w)_|_(?!\w)|<(?=[A-Za-z/!?])|&(?=#?\w+;)|~~"
 )
 # A number before the mark of a list, or the beginning of another block.
 _BLOCK = r"\d{1,9}(?=[.)](?:\s|\Z))|(?=(?:[-+>]|#{1,6})(?:\s|\Z)|---|===|~~~)"
+# Admonitions, lists of definitions, and formulas: an amount such as $5 begins none.
+_PLUGINS: dict[str, dict[str, bool]] = {
+    "admon": {},
+    "deflist": {},
+    "dollarmath": {"allow_space": False, "allow_digits": False},
+}
 _ADDRESS = r"(?:<[^<>\n]*>|(?:\\.|[^\s()\\]|\((?:\\.|[^\s()\\]|\([^\s()\\]*\))*\))*)"
 _TITLE = r"""(?:"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|\((?:\\.|[^()\\])*\))"""
 _LINE_END = r"\\?[ \t]*\n[ \t]*"
@@ -46,6 +55,9 @@ def read_markdown(text: str, languages: Languages, path: Path) -> Document:
     utils = extra("markdown_it.common.utils", "Markdown")
     parser = extra("markdown_it", "Markdown").MarkdownIt("commonmark", {"html": True})
     parser.enable(["table", "strikethrough"]).disable("text_join")
+    for name, settings in _PLUGINS.items():
+        module = extra(f"mdit_py_plugins.{name}", "Markdown")
+        parser.use(getattr(module, f"{name}_plugin"), **settings)
     front = _FRONT_MATTER.match(text)
     head = text[: front.end()] if front else ""
     starts = [0, *(x.end() for x in re.finditer(_BREAK, text))]
@@ -60,7 +72,10 @@ def read_markdown(text: str, languages: Languages, path: Path) -> Document:
         start = max(at, starts[token.map[0]])
         is_cell = before.type in ("th_open", "td_open")
         pattern = (_cell if is_cell else _block)(token.content)
-        block = re.search(pattern, text[start : [*starts, len(text)][token.map[1]]])
+        if before.type == "admonition_title_open":
+            pattern = f'"({re.escape(token.content)})"'  # not the name of the kind
+        last = max(token.map[1], token.map[0] + 1)
+        block = re.search(pattern, text[start : [*starts, len(text)][last]])
         children = _without_parts_of_addresses(token.children)
         raws = _raws(children, token.content)
         if block is None or raws is None:
@@ -117,6 +132,7 @@ def _pattern(token: Any) -> str | None:
         "softbreak": _LINE_END,
         "hardbreak": _LINE_END,
         "code_inline": rf"{token.markup}(?!`).*?(?<!`){token.markup}(?!`)",
+        "math_inline": rf"\${re.escape(token.content)}\$",
         "image": rf"!\[{re.escape(token.content)}(?:{_LINK_END})",
         "link_open": r"\[",
         "link_close": _LINK_END,
@@ -128,13 +144,13 @@ def _pieces(
     document: Document, tokens: Iterable[tuple[Any, str]], block: re.Match[str], write: Change
 ) -> Iterator[Piece]:
     """Yields the pieces of tokens, each with its characters. The block has the line breaks."""
-    breaks = iter(block.groups()[1:])
+    breaks, last = iter(block.groups()[1:]), ""
     for token, raw in tokens:
         kind: Any = "begin" if token.nesting == 1 else "end"
-        if token.type == "code_inline" or token.markup == "autolink":
+        if token.type in ("code_inline", "math_inline") or token.markup == "autolink":
             yield Piece("opaque", raw.replace("\n", " "))
         elif token.type == "softbreak":
-            yield Piece("text", next(breaks), " ")
+            yield Piece("block" if re.match(_ALERT, last) else "text", next(breaks), " ")
         elif token.type == "hardbreak":
             yield Piece("block", raw[: raw.startswith("\\")] + next(breaks))
         elif token.type == "image":
@@ -146,11 +162,12 @@ def _pieces(
         elif token.type == "text":
             for text in re.split(f"({_EXTENSION})", raw):
                 is_text = not re.fullmatch(_EXTENSION, text)
-                yield Piece("text", text, text) if is_text else Piece("element", text)
+                yield from separated(text) if is_text else [Piece("element", text)]
         elif token.type == "text_special":
             yield Piece("text", raw, token.content)
         else:
             yield Piece(kind, raw.replace("\n", " "), name=token.tag)
+        last = raw
 
 
 def _with_bars(text: str) -> str:

@@ -240,16 +240,19 @@ class _Projection:
         between, at = self.target[before:after], before
         if left.strip() and not left.rstrip()[-1].isalnum():
             at = before + _marks(between)
-        if right.strip() and not right.lstrip()[0].isalnum():
-            after -= _marks(between[::-1])
+        is_before_mark = right.strip() and not right.lstrip()[0].isalnum()
+        if is_before_mark:
+            between = between.rstrip()
+            after = before + len(between) - _marks(between[::-1])
         if not left.strip() or not right.strip():
             at = node.end if left.strip() else node.start
-        elif gap == node.words.stop:
+        elif gap == node.words.stop and not is_before_mark:
             child.span = replace(span, before=" " * left[-1].isspace() + span.before)
         elif left[-1].isspace() or right[0].isalnum():
-            at = after
-            if left[-1].isspace() and right[0].isspace():
-                child.span = replace(span, after=f"{span.after} ")
+            at, is_apart = after, left[-1].isspace()
+            first = is_apart and at > node.start and not self.target[at - 1].isspace()
+            last = is_apart and right[0].isspace() and not self.target[at : at + 1].isspace()
+            child.span = replace(span, before=" " * first + span.before, after=span.after + " " * last)
         return at, at
 
 

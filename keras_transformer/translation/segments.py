@@ -93,15 +93,15 @@ def _protect(
     found: list[_Kept] = []
     for start, end, kind in protected(text):
         if not any(x.start < end and start < x.end for x, _ in kept):
-            written = escape(text[start:end])
-            span = Span(start, end, replacement=written)
-            if kind == "mark":  # An empty element, with the markup that encloses it alone.
-                around = [x for x in markup if (x.start, x.end) == (start, end)]
-                markup = [x for x in markup if x not in around]
-                for x in reversed(around):
-                    written = f"{x.before}{written}{x.after}"
-                span = Span(start, end, written)
-            found.append((span, kind))
+            # It has the markup inside, as in H<sub>2</sub>O, and a mark that which encloses it, too.
+            own = [x for x in markup if start <= x.start < end and start < x.end <= end]
+            own = [x for x in own if kind == "mark" or (x.start, x.end) != (start, end)]
+            markup = [x for x in markup if x not in own]
+            inner = (replace(x, start=x.start - start, end=x.end - start) for x in own)
+            written = write(Segment(text[start:end], tuple(inner)), escape)
+            is_mark = kind == "mark"  # an empty element
+            text_of = {"before" if is_mark else "replacement": written}
+            found.append((Span(start, end, **text_of), kind))
     kept = sorted(kept + found, key=lambda x: (x[0].start, x[0].end))
     words, cuts = _stand_ins(text, kept, forms)
     # Each character of the text, or what is written for it, and between them what is inserted.

@@ -32,6 +32,7 @@ R html <p>a <a id="n1"></a>dog</p> → <p><a id="n1"></a>DOG A</p>
 R md # My *red* car → # CAR *RED* MY
 U md - See [the page](http://x.org "t") and `code`. → - SEE [THE PAGE](http://x.org "t") AND `code`.
 U md ---¶title: a¶---¶```py¶print("a")¶```¶¶| a | **b** |¶|---|---|¶| c | d |¶ → ---¶title: a¶---¶```py¶print("a")¶```¶¶| A | **B** |¶|---|---|¶| C | D |¶
+U md > [!NOTE]¶> a¶¶One | two $x_1$ :tada:, $5¶¶???+ note "note"¶    b¶¶=== "c"¶¶d¶: e¶¶$$¶f¶$$¶ → > [!NOTE]¶> A¶¶ONE | TWO $x_1$ :tada:, $5¶¶???+ note "NOTE"¶    B¶¶=== "c"¶¶D¶: E¶¶$$¶f¶$$¶
 U srt 1¶00:00:01,000 --> 00:00:02,500¶<i>Hello¶world.</i>¶ → 1¶00:00:01,000 --> 00:00:02,500¶<i>HELLO¶WORLD.</i>¶
 U vtt WEBVTT¶¶NOTE keep¶¶a1¶00:01.000 --> 00:02.000 align:start¶<v Tom>Hi there¶ → WEBVTT¶¶NOTE keep¶¶a1¶00:01.000 --> 00:02.000 align:start¶<v Tom>HI THERE¶
 U html <div>¶  <h1>&nbsp;A dog </h1>¶\t<p>it  is¶so&hellip;</div> → <div>¶  <h1>&nbsp;A DOG </h1>¶\t<p>IT IS SO…</div>
@@ -43,7 +44,7 @@ U html <p>a < b & c <b>d</i> e <p translate="no">f <i>g</i></p>h → <p>A &lt; B
 U md > a **b**  ¶> c¶> d¶¶1. x\_y [z][r] ![alt](u) <kbd>Tab</kbd>[^1]¶¶[r]: http://x.org "t" → > A **B**  ¶> C D¶¶1. x_y [Z][r] ![ALT](u) <kbd>Tab</kbd>[^1]¶¶[r]: http://x.org "t"
 R md see [`a.B`][x.B] here → HERE [`a.B`][x.B] SEE
 R md - [ ] on * top <http://x.org/a>¶¶<!-- a -->¶    b¶ → - [ ] <http://x.org/a> TOP\* ON¶¶<!-- a -->¶    b¶
-U md | a \| `x\|y` |¶|---|¶| \`b |¶¶!!! note¶    text¶¶Title¶===¶ → | A \| `x\|y` |¶|---|¶| \`B |¶¶!!! note¶    text¶¶TITLE¶===¶
+U md | a \| `x\|y` |¶|---|¶| \`b |¶¶!!! note "a"¶    text¶¶Title¶===¶ → | A \| `x\|y` |¶|---|¶| \`B |¶¶!!! note "A"¶    TEXT¶¶TITLE¶===¶
 U srt 1¶00:00:01,000 --> 00:00:02,000¶{\an8}- Hi <i>Tom</i>!¶- Go¶¶2¶00:00:03,000 --> 00:00:04,000¶one two three¶four¶ → 1¶00:00:01,000 --> 00:00:02,000¶{\an8}- HI <i>TOM</i>!¶- GO¶¶2¶00:00:03,000 --> 00:00:04,000¶ONE TWO THREE¶FOUR¶
 U vtt WEBVTT¶¶00:01.000 --> 00:02.000¶a &amp; <c.x>b</c> <00:01.500>d¶ → WEBVTT¶¶00:01.000 --> 00:02.000¶A &amp; <c.x>B</c> <00:01.500>D¶
 U po msgid ""¶msgstr ""¶"Language: \n"¶¶#, c-format¶msgid ""¶"a <b>b</b> %d\n"¶" \"c\"\n"¶msgstr ""¶¶msgid "x"¶msgid_plural "y"¶msgstr[0] ""¶msgstr[1] ""¶¶msgid "d"¶msgstr "e"¶ → msgid ""¶msgstr ""¶"Language: de\n"¶¶#, fuzzy, c-format¶msgid ""¶"a <b>b</b> %d\n"¶" \"c\"\n"¶msgstr "A <b>B</b> %d\n \"C\"\n"¶¶#, fuzzy¶msgid "x"¶msgid_plural "y"¶msgstr[0] "X"¶msgstr[1] "Y"¶¶msgid "d"¶msgstr "e"¶
@@ -54,6 +55,8 @@ U txt Hello {name}, you have %d letters at https://x.org/a?b=1. → HELLO {name}
 U html <p>You have %d letters at https://x.org/a?b=1&amp;c.</p> → <p>YOU HAVE %d LETTERS AT https://x.org/a?b=1&amp;c.</p>
 R html <p>a <b>red {x}</b> here.</p> → <p>HERE <b>{x} RED</b> A.</p>
 R html <p><b>One two. Three four. Ok</b></p> → <p><b>TWO ONE. FOUR THREE. OK</b></p>
+U html <a>Home</a>&nbsp;| <a>Shop &middot; cart</a><p>H<sub>2</sub>O is &lt; 5&nbsp;€, <i>$6</i> → <a>HOME</a>&nbsp;| <a>SHOP &middot; CART</a><p>H<sub>2</sub>O IS &lt; 5&nbsp;€, <i>$6</i>
+R html <p>Now press <kbd>Ctrl</kbd> + <kbd>C</kbd>.</p>see <img src="a">. → <p><kbd>Ctrl</kbd> + <kbd>C</kbd> PRESS NOW.</p>SEE <img src="a">.
 U html <p>Go <b>→</b> <i>on now</i></p> → <p>GO <b>→</b> <i>ON NOW</i></p>
 """  # noqa: E501
 
