@@ -17,12 +17,13 @@ Change = Callable[[str], str]
 # Codes of source and target.
 Languages = tuple[str | None, str | None]
 TAG = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z][\w-]*)(?=[\s/>.])[^<>]*>|<[\d:.]+>|\{\\[^{}]*\}")
-_BREAK = r"(?:\r\n|\n|\r(?!\n))"
+BREAK = r"(?:\r\n|\n|\r(?!\n))"
 _SPACE = re.compile(r"[ \t\r\n\f]+")
 # What separates the parts of a menu or a title.
 _SEPARATOR = re.compile(r"((?:\s|&nbsp;)+(?:[|·•]|&middot;|&bull;)(?:\s|&nbsp;)+)")
 _JOINT = re.compile(r"[^\w\s]+|\s*\+\s*")  # between two parts of code, such as keys
 _OBJECT = "\ufffc"  # Unicode's character for an object in a text
+_NEAR = 5  # characters by which a line may be longer or shorter to end after a mark
 # Elements that are open at once. Markup within more is written, but not paired.
 _MOST_LEVELS = 50
 
@@ -253,19 +254,23 @@ def with_marks(document: Document, text: str, write: Change = str, unescape: Cha
     gets each part.
     """
     found = []
-    for part in re.split(rf"({_BREAK}(?=\s|[-–—*•])|(?:(?<=[\r\n])|^)\s*[-–—*•]\s+)", text):
-        if re.fullmatch(rf"{_BREAK}|\s*[-–—*•]\s+|", part):
+    for part in re.split(rf"({BREAK}(?=\s|[-–—*•])|(?:(?<=[\r\n])|^)\s*[-–—*•]\s+)", text):
+        if re.fullmatch(rf"{BREAK}|\s*[-–—*•]\s+|", part):
             found.append(write(part))
             continue
-        written = partial(_in_lines, like=part, write=write)
+        written = partial(in_lines, like=part, write=write)
         found.append(write(marked(document, tagged(part, unescape), written)))
     return "".join(found)
 
 
-def _in_lines(text: str, like: str, write: Change) -> str:
-    """Breaks a text with tags into as many lines as another has, in proportion to their lengths."""
-    line_break = re.search(_BREAK, like.strip())
-    lengths = [len(TAG.sub("", line)) for line in re.split(_BREAK, like.strip())]
+def in_lines(text: str, like: str, write: Change = str, line_end: str = BREAK) -> str:
+    """Breaks a text with tags into as many lines as another has, in proportion to their lengths.
+
+    A line rather ends after a mark. `line_end` is a pattern for what is between the lines of
+    `like`: if there are fewer lines, all of it stays but line breaks.
+    """
+    parts = re.split(f"({line_end})", like.strip())
+    lengths, ends = [len(TAG.sub("", line)) for line in parts[::2]], parts[1::2]
     width, spaces, others = 0, list[tuple[int, int, int]](), list[tuple[int, int, int]]()
     for x in re.finditer(rf"{TAG.pattern}|&#?\w+;|\s+|.", text):
         is_tag = TAG.fullmatch(x[0]) is not None
@@ -273,16 +278,19 @@ def _in_lines(text: str, like: str, write: Change) -> str:
             places, start = (spaces, x.start()) if x[0].isspace() else (others, x.start())
             places.append((width, start, x.end() if x[0].isspace() else start))
         width += not is_tag
-    found, last, count = [], 0, len(lengths)
-    places = spaces if len(spaces) >= count - 1 else sorted(spaces + others)
-    for number in range(1, min(count, len(places) + 1)):
-        ideal = width * sum(lengths[:number]) / sum(lengths)
-        free = places[: max(1, len(places) - (count - 1 - number))]
-        best = min(free, key=lambda place: abs(place[0] - ideal))
-        places = places[places.index(best) + 1 :]
-        found.append(text[last : best[1]])
-        last = best[2]
-    return write((line_break[0] if line_break else "").join([*found, text[last:]]))
+    found, last, count = "", 0, len(ends)
+    places = spaces if len(spaces) >= count else sorted(spaces + others)
+    for number, end in enumerate(ends, 1):
+        if places:
+            ideal = width * sum(lengths[:number]) / sum(lengths)
+            free = places[: max(1, len(places) - (count - number))]
+            best = min(free, key=lambda x: abs(x[0] - ideal) - _NEAR * (text[x[1] - 1] in ",;:"))
+            places = places[places.index(best) + 1 :]
+            found += text[last : best[1]] + end
+            last = best[2]
+        elif not re.fullmatch(BREAK, end):
+            found += end
+    return write(found + text[last:])
 
 
 def with_attribute(tag: str, name: str, value: str) -> str:

@@ -27,7 +27,9 @@ _FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(.*?\n)?(---|\.\.\.)[ \t]*(\r?\n|\Z)"
 # emoji, and the kind of an alert.
 _DIRECTIVE = re.compile(r'[:/]{3}|=== "|-+8<')
 _ALERT = r"^\[![A-Z]+\]$"
-_EXTENSION = rf"\[\^[^\]\s]+\]:?|\{{[:#.][^{{}}]*\}}|^\[[ xX]\] |(?<!\w):[a-z][\w+-]*:(?!\w)|{_ALERT}"
+_EXTENSION = (
+    rf"\[\^[^\]\s]+\]:?|\{{[:#.][^{{}}]*\}}|^\[[ xX]\] |(?<!\w):[a-z][\w+-]*:(?!\w)|{_ALERT}"
+)
 _SPECIAL = re.compile(
     r"\\(?=[!-/:-@[-`{-~])|[`\[]|\*(?!\s)|(?<!\s)\*|(?<!\w)_|_(?!\w)|<(?=[A-Za-z/!?])|&(?=#?\w+;)|~~"
 )

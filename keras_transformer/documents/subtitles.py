@@ -4,18 +4,29 @@ import html
 import re
 from pathlib import Path
 
+import regex
+
 from keras_transformer.documents.document import (
+    BREAK,
     Change,
     Document,
     Languages,
     Piece,
+    in_lines,
     marked,
     with_marks,
 )
 
-_CUE = re.compile(
-    r"(?:^|(?<=[\r\n]))(?P<time>[^\r\n]*-->[^\r\n]*(?:\r\n|\r|\n))"
-    r"(?P<text>(?:(?![ \t]*(?:[\r\n]|\Z))[^\r\n]+(?:\r\n|\r|\n|\Z))+)"
+_TIME = rf"[^\r\n]*-->[^\r\n]*{BREAK}"
+_LINES = rf"(?:(?![ \t]*(?:[\r\n]|\Z))[^\r\n]+(?:{BREAK}|\Z))+"
+# What is between two cues, and text of a cue without tags and dialogue.
+_BETWEEN = rf"[ \t]*{BREAK}[ \t]*{BREAK}\s*(?:[^\r\n]+{BREAK})?{_TIME}"
+_PLAIN = rf"(?![ \t]*[-–—*•])[^\r\n<{{]+(?:{BREAK}(?!\s|[-–—*•])[^\r\n<{{]+)*"
+# A cue, or several of which each but the last ends within a sentence.
+_CUES = regex.compile(
+    rf"(?:^|(?<=[\r\n]))(?P<time>{_TIME})(?:(?P<sentence>{_PLAIN}"
+    rf"(?:(?<=[\w,]){_BETWEEN}(?=\p{{Ll}}){_PLAIN})+(?=[ \t]*(?:{BREAK}[ \t]*(?:[\r\n]|\Z)|\Z)))"
+    rf"|(?P<text>{_LINES}))"
 )
 
 
@@ -39,7 +50,14 @@ def read_vtt(text: str, languages: Languages, path: Path) -> Document:
 
 
 def _read(document: Document, text: str, unescape: Change) -> Document:
-    document.text = _CUE.sub(
-        lambda x: x["time"] + with_marks(document, x["text"], unescape=unescape), text
-    )
+    def with_mark(cues: regex.Match[str]) -> str:
+        if own := cues["text"]:
+            return cues["time"] + with_marks(document, own, unescape=unescape)
+        raw, line_end = cues["sentence"], f"{_BETWEEN}|{BREAK}"
+        piece = Piece("text", raw, unescape(re.sub(line_end, " ", raw)))
+        return cues["time"] + marked(
+            document, [piece], lambda x: in_lines(x, raw, line_end=line_end)
+        )
+
+    document.text = _CUES.sub(with_mark, text)
     return document

@@ -252,7 +252,9 @@ class _Projection:
             at, is_apart = after, left[-1].isspace()
             first = is_apart and at > node.start and not self.target[at - 1].isspace()
             last = is_apart and right[0].isspace() and not self.target[at : at + 1].isspace()
-            child.span = replace(span, before=" " * first + span.before, after=span.after + " " * last)
+            child.span = replace(
+                span, before=" " * first + span.before, after=span.after + " " * last
+            )
         return at, at
 
 

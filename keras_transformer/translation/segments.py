@@ -93,7 +93,7 @@ def _protect(
     found: list[_Kept] = []
     for start, end, kind in protected(text):
         if not any(x.start < end and start < x.end for x, _ in kept):
-            # It has the markup inside, as in H<sub>2</sub>O, and a mark that which encloses it, too.
+            # It has the markup inside, as in H<sub>2</sub>O; a mark also that which encloses it.
             own = [x for x in markup if start <= x.start < end and start < x.end <= end]
             own = [x for x in own if kind == "mark" or (x.start, x.end) != (start, end)]
             markup = [x for x in markup if x not in own]

@@ -161,6 +161,29 @@ def test_the_beginning_of_a_paragraph_begins_no_other_block(tmp_path):
         assert document.render([text, "b"]) == f"{escaped}\n\n- b\n"
 
 
+def test_a_sentence_of_several_subtitles_is_translated_as_a_whole(tmp_path):
+    times = [f"{n}\n00:00:0{n},000 --> 00:00:0{n},500\n" for n in range(1, 6)]
+    texts = "I was,\n", "she said,\nat home.\n", "Go on\n", "- to bed\n", "No\n"
+    (tmp_path / "a.srt").write_text("\n".join(map("".join, zip(times, texts, strict=True))))
+    document = read_document(tmp_path / "a.srt")
+    assert [x.text for x in document.segments] == [
+        *("I was, she said, at home.", "Go on", "to bed", "No")
+    ]
+    for words, lines in (
+        ("Ich war, wie sie sagte, zu Hause.", ("Ich war,\n", "wie sie\nsagte, zu Hause.\n")),
+        ("", ("", "")),  # No time is lost.
+    ):
+        given = document.render([words, "Geh", "ins Bett", "Nein"])
+        found = "\n".join(
+            map("".join, zip(times, [*lines, "Geh\n", "- ins Bett\n", "Nein\n"], strict=True))
+        )
+        assert given.split() == found.split()
+    assert "\n\n2\n" in given
+    assert translated(tmp_path, "vtt", "WEBVTT\n\n1 --> 2\na &amp;\n\n2 --> 3\nb") == (
+        "WEBVTT\n\n1 --> 2\nA &amp;\n\n2 --> 3\nB"
+    )
+
+
 def test_lines_of_subtitles_are_never_blank(tmp_path):
     cue = "1\n00:00:01,000 --> 00:00:02,000\n{}\n"
     given = cue.format("a dog\nbarks at\nme")
