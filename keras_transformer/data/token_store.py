@@ -196,10 +196,10 @@ def _write(
     dropped: Counter[str] = Counter()
     parts, sides, names = corpora.parts, corpora.sides, _files(corpora.sides)
     ends, counts = dict.fromkeys(sides, 0), [0] * len(parts)
-    encode = _encode if sides == SIDES else _Cutter()
+    encode, unit = (_encode, " pairs") if sides == SIDES else (_Cutter(), " texts")
     with ExitStack() as stack:
         files = {name: stack.enter_context((directory / name).open("wb")) for name in names}
-        bar = stack.enter_context(Bar("encoding", unit=" pairs", disable=not progress))
+        bar = stack.enter_context(Bar("encoding", unit=unit, disable=not progress))
         for side in sides:
             files[f"{side}.offsets"].write(np.zeros(1, "<i8").data)
         for corpus, chunk in _chunks(parts, digest):
