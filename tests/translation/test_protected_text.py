@@ -22,7 +22,10 @@ from keras_transformer.translation.protected_text import protected, with_stand_i
             ["https://x.org/a?b=1", "www.x.de", "a.b@c.org"],
         ),
         ("Go to example.com. The end.", ["example.com"]),
-        ("v1.2.3 MP3 my_var a-b.json --force", ["v1.2.3", "MP3", "my_var", "a-b.json", "--force"]),
+        (
+            "v1.2.3 MP3 my_var a-b.json --force A=b.",
+            ["v1.2.3", "MP3", "my_var", "a-b.json", "--force", "A=b"],
+        ),
         ("e.g. 3rd, 1990s, p.m. {see below} A&B", []),
     ],
 )
@@ -34,6 +37,7 @@ def test_placeholders_addresses_and_identifiers_are_found(text, names):
     ("text", "kind", "found"),
     [
         ("1,299.50 on 2024-03-15 at 10:30, -5 or 1 dog", "number", "1,299.50 2024-03-15 10:30 -5"),
+        ("-$3.50 or 20€, <7%, 100%% of 5 %s, 5 $A", "number", "-$3.50 20€ <7% 100%% 5 5"),
         ("❤️ 👍🏽 🇩🇪 👩‍👩‍👧 1️⃣ ♪ → • 5 * # 5° № 1", "mark", "❤️ 👍🏽 🇩🇪 👩‍👩‍👧 1️⃣ ♪ → •"),
     ],
 )
