@@ -189,7 +189,7 @@ def _translated(
         for found in own:
             at = line.text.index(found.part.text, at)
             source = text[at : at + len(found.part.text)]
-            undo = line._replace(is_closed=line.is_closed and found is own[-1])
+            undo = line if found is own[-1] else line._replace(end=None)
             yield sentence.segment, _block(start + at, source, found, undo, sentence.kept)
             at += len(found.part.text)
 

@@ -19,7 +19,10 @@ _WORD = regex.compile(r"\p{L}[\p{L}\p{M}]*+")
 _INNER_WORD = regex.compile(
     rf"(?<![\p{{L}}\p{{M}}])(?<=[\p{{L}}\p{{M}},;]\s|\p{{L}}['’]){_WORD.pattern}"
 )
-_OPEN_END = regex.compile(r"[\p{L}\p{M}\p{N}][\p{Pe}\p{Pf}\"']*$")
+# A semicolon is the question mark of Greek.
+_OPEN_END = regex.compile(
+    r"(?<=[\p{L}\p{M}\p{N}][\p{Pe}\p{Pf}\"']*)(?P<end>\s*(?:[:：,，…]|\.{3})|)$"
+)
 # A single mark that ends a sentence. Quotes and brackets may follow.
 _FINAL_MARK = regex.compile(r"(?<!\p{P})[\p{SB=STerm}\p{SB=ATerm}](?=[\p{Pe}\p{Pf}\"']*$)")
 _SENTENCE_BEGIN = regex.compile(r"[.!?…]\P{L}*\s\P{L}*$")  # before its first word
@@ -33,7 +36,7 @@ class Rewritten(NamedTuple):
 
     text: str
     is_upper: bool = False  # The translation is written in upper case.
-    is_closed: bool = False  # The line got a final mark. The translation loses it.
+    end: str | None = None  # What the line has in place of a final mark: another mark, or nothing.
 
     def places(self, translation: str, kept: Collection[str] = ()) -> tuple[str, list[int]]:
         """Returns the translation changed back, and the new place of each of its characters.
@@ -50,13 +53,13 @@ class Rewritten(NamedTuple):
             copies = [*regex.finditer(rf"\s*(?<!\w){regex.escape(word)}(?!\w)", translation)]
             for x in copies[self.text.count(word) :]:
                 letters[x.start() : x.end()] = [""] * len(x[0])
-        if self.is_closed and (mark := _FINAL_MARK.search(translation)):
-            letters[mark.start()] = ""
+        if self.end is not None and (mark := _FINAL_MARK.search(translation)):
+            letters[mark.start()] = self.end
         return "".join(letters), [0, *itertools.accumulate(map(len, letters))]
 
     def restored(self, translation: str) -> str:
         """Returns the translation changed back."""
-        is_changed = self.is_upper or self.is_closed
+        is_changed = self.is_upper or self.end is not None
         return self.places(translation)[0].rstrip() if is_changed else translation
 
 
@@ -66,14 +69,14 @@ class WordForms:
 
     A run learns them from its training text and keeps them in `word_forms.json`. A line without
     lower case, or a title, is translated with the usual forms of its words. The translation of a
-    line without lower case has none, either. A line that ends with a letter or digit is translated
-    with a final mark, which is removed from the translation. All other lines are translated as they
-    are written.
+    line without lower case has none, either. A line that ends with a letter, a digit, a colon, a
+    comma or three dots is translated with a final mark, in whose place the translation has the
+    line's own end. All other lines are translated as they are written.
 
     Example:
 
     >>> WordForms.learn(["We met Tom.", "Yes, the house is big."]).rewritten("A BIG HOUSE")
-    Rewritten(text='A big house.', is_upper=True, is_closed=True)
+    Rewritten(text='A big house.', is_upper=True, end='')
 
     Attributes:
         forms: Words whose most frequent form is not in lower case, the most frequent first.
@@ -136,7 +139,8 @@ class WordForms:
         places = [x.span() for x in _WORD.finditer(line) if x[0] not in kept]
         if not (self.forms and places):
             return Rewritten(line)
-        is_closed = bool(self.final_mark and _OPEN_END.search(line))
+        found = _OPEN_END.search(line) if self.final_mark else None
+        is_closed, own_end = bool(found), found["end"] if found else None
         words = [line[start:end] for start, end in places]
         whole = [line[x:y] for x, y in places if line[x - 1 : x] not in ("'", "’")]
         is_upper = "".join(words).isupper()
@@ -146,7 +150,9 @@ class WordForms:
         # A line such as "Dear Tom!" or "TV" is not changed.
         if changed <= (not (is_upper or is_closed)):
             text, is_upper = line, False
-        return Rewritten(text + self.final_mark * is_closed, is_upper, is_closed)
+        if own_end is not None:
+            text = text.removesuffix(own_end) + self.final_mark
+        return Rewritten(text, is_upper, own_end)
 
     def _in_usual_forms(self, line: str, places: list[tuple[int, int]]) -> tuple[str, int]:
         """Returns a line with the usual forms of its words, and the number of changed words."""
