@@ -1,4 +1,4 @@
-"""Lets the model read lines in upper case, titles and headings as sentences."""
+"""Lets the model read lines in upper or lower case, titles and headings as sentences."""
 
 import functools
 import itertools
@@ -67,11 +67,11 @@ class Rewritten(NamedTuple):
 class WordForms:
     """The usual forms of words, and the final mark of most sentences.
 
-    A run learns them from its training text and keeps them in `word_forms.json`. A line without
-    lower case, or a title, is translated with the usual forms of its words. The translation of a
-    line without lower case has none, either. A line that ends with a letter, a digit, a colon, a
-    comma or three dots is translated with a final mark, in whose place the translation has the
-    line's own end. All other lines are translated as they are written.
+    A run learns them from its training text and keeps them in `word_forms.json`. A line in one
+    case, or a title, is translated with the usual forms of its words. The translation of a line in
+    upper case is in upper case, too. A line that ends with a letter, a digit, a colon, a comma or
+    three dots is translated with a final mark, in whose place the translation has the line's own
+    end. All other lines are translated as they are written.
 
     Example:
 
@@ -143,12 +143,16 @@ class WordForms:
         is_closed, own_end = bool(found), found["end"] if found else None
         words = [line[start:end] for start, end in places]
         whole = [line[x:y] for x, y in places if line[x - 1 : x] not in ("'", "’")]
-        is_upper = "".join(words).isupper()
+        is_upper, is_lower = "".join(words).isupper(), "".join(words).islower()
         text, changed = line, 0
-        if is_upper or all(x[0].isupper() or (is_closed and len(x) < _SHORT) for x in whole):
+        if (
+            is_upper
+            or is_lower
+            or all(x[0].isupper() or (is_closed and len(x) < _SHORT) for x in whole)
+        ):
             text, changed = self._in_usual_forms(line, places)
         # A line such as "Dear Tom!" or "TV" is not changed.
-        if changed <= (not (is_upper or is_closed)):
+        if changed <= (not (is_upper or is_lower or is_closed)):
             text, is_upper = line, False
         if own_end is not None:
             text = text.removesuffix(own_end) + self.final_mark
@@ -161,7 +165,7 @@ class WordForms:
             word = line[start:end]
             form = self._usual.get(word.lower(), word.lower())
             if _SENTENCE_BEGIN.search(line[last:start] if last else f". {line[:start]}"):
-                form = form[:1].upper() + form[1:]
+                form = form[:1].title() + form[1:]
             if form != word and len(form) == len(word):
                 letters[start:end] = form
                 changed += 1

@@ -26,7 +26,8 @@ def test_the_forms_within_sentences_count_but_not_those_of_lines_in_upper_case()
         ("„THE HOUSE“, SAID TOM.", "„The house“, said Tom."),
         ("We Met Tom In The Red House.", "We met Tom in the red house."),
         ("The House of Tom", "The house of Tom."),
-        ("the house (red)", "the house (red)."),
+        ("the house (red)", "The house (red)."),
+        ("tom, is the tv red?", "Tom, is the TV red?"),
         ("Tom has a red house :", "Tom has a red house."),
         ("RED HOUSES:", "Red houses."),
         ("Tom has a house...", "Tom has a house."),
@@ -39,7 +40,7 @@ def test_a_line_is_read_as_a_sentence(line, read):
 
 @pytest.mark.parametrize(
     "line",
-    ["We met Doctor Tom.", "Tom, Bonn!", "TV.", "TV?", "Dear Doctor!", "the red house;", "12", ""]
+    ["We met Doctor Tom.", "Tom, Bonn!", "TV.", "TV?", "Dear Doctor!", "The red house;", "12", ""]
     + ["Is it Tom?", "。", "漢字。", "U.", "Well!…"],
 )
 def test_ordinary_lines_stay(line):
