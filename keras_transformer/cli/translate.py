@@ -60,8 +60,9 @@ class TranslateOptions(parameters.TextOptions, parameters.TranslatorOptions):
     """File with a term, a tab and its translation on each line. Terms are whole words in any case,
     and each form of a word is a term. A third column =case finds a term only as it is written."""
     as_written: bool = False
-    """Translate lines in upper case, titles and lines without a final mark as they are written.
-    Otherwise, the model reads them as sentences, if RUN has learned the forms of words."""
+    """Translate lines in one case, titles, items such as "1. One" and lines without a final mark as
+    they are written. Otherwise, the model reads them as sentences, if RUN has learned the forms of
+    words."""
     source_language: str | None = Field(None, title="CODE")
     """Source language of a multilingual model, such as fr of M2M100 and fra_Latn of NLLB. Default:
     that of RUN."""

@@ -221,12 +221,12 @@ class BaseTranslator(ABC):
         else:
             blank = [best, *[replace(NO_HYPOTHESIS, **empty)] * (options.n_best - 1)]
         pairs = zip(lines, whole_sentences(parts, found, blank, count), strict=True)
-        return [[replace(x, text=line.restored(x.text)) for x in xs] for line, xs in pairs]
+        return [[line.restored(x) for x in xs] for line, xs in pairs]
 
     def _rewritten(self, sentences: Sequence[str], *given: Any) -> list[Rewritten]:
         """Returns the sentences as the model reads them: as written, if they have constraints."""
         check_is_list(sentences=sentences)
-        lines = [self.word_forms.rewritten(sentence) for sentence in sentences]
+        lines = [self.word_forms.of_line(sentence) for sentence in sentences]
         for index, sentence in enumerate(sentences):
             constraints = (x for lists in given if lists for x in lists[index : index + 1])
             if any(word for words in constraints for word in words):

@@ -6,7 +6,7 @@ from typing import Literal
 
 import regex
 
-from keras_transformer.translation.word_forms import WordForms
+from keras_transformer.translation.word_forms import SYMBOL, WordForms
 
 # What looks like a word to the reader, a number, or nothing.
 Kind = Literal["name", "number", "mark"]
@@ -32,13 +32,8 @@ _PATTERN = regex.compile(
       (?<![\w.\-−+])(?:[<>≤≥≈~±]\s?)?[\-−+]?(?:\p{Sc}\s?)?[\-−+]?
       \d+(?:[.,:\-/]\d+)*+(?!\w)(?:\s?(?:\p{Sc}|[%‰]%?)(?![\w{(]))?
       )
-    | (?P<mark>(?:
-      (?:\p{RI}\p{RI}|[\d*\#]\uFE0F?\u20E3
-      |(?!\d)\p{Emoji}[\p{EMod}\uFE0F\U000E0020-\U000E007F]*(?:\u200D\p{ExtPict}[\p{EMod}\uFE0F]*)*)
-      (?<=[\p{ExtPict}\p{RI}\p{EMod}\uFE0F\u20E3\U000E007F])
-      | [\p{So}--[°№]] | [\u2190-\u21FF\u2022\u2023\u2043]             # notes, arrows, bullets
-    )++)
-    """,
+    """
+    rf"| (?P<mark>{SYMBOL}++)",
     regex.VERBOSE | regex.VERSION1,
 )
 # Words to try in a search for words that the model copies, and how many of them are enough.

@@ -13,7 +13,7 @@ from keras_transformer.translation.hypothesis import SourcePart
 from keras_transformer.translation.long_lines import sentence_ends, separator
 from keras_transformer.translation.markup import Segment, Span, project, widened, write
 from keras_transformer.translation.protected_text import Kind, protected
-from keras_transformer.translation.word_forms import Rewritten, WordForms
+from keras_transformer.translation.word_forms import Rewritten, WordForms, edges
 
 # A part of a segment that stays, and what it looks like to the reader.
 _Kept = tuple[Span, Kind]
@@ -148,10 +148,15 @@ def _stand_ins(text: str, kept: Sequence[_Kept], forms: WordForms) -> tuple[list
     for x, kind in kept:
         if kind == "name" and x.end > x.start:
             masked[x.start : x.end] = "A" + "a" * (x.end - x.start - 1)
-    ends = sentence_ends("".join(masked))
+    whole = "".join(masked)
+    ends = sentence_ends(whole)
     pools = {"name": forms.names, "number": forms.numbers, "mark": ()}
     found, of_sentence = list[str](), list[str]()
     cuts, sentence = {*ends}, 0
+    for start, end in itertools.pairwise((0, *ends, len(text))):
+        piece = whole[start:end]
+        head, own, _ = edges(piece.strip()) if forms.forms else ("", piece, "")
+        cuts |= {first := start + piece.index(head + own) + len(head), first + len(own)}
     for x, kind in kept:
         own = text[x.start : x.end]
         if bisect_right(ends, x.start) > sentence:

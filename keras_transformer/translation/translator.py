@@ -366,7 +366,7 @@ class Translator(BaseTranslator):
         Raises:
             UserError: If the sentence is blank or too long, or the translator has a shortlist.
         """
-        parts = self._parts([self.word_forms.rewritten(sentence).text])
+        parts = self._parts([self.word_forms.of_line(sentence).text])
         if len(parts) != 1 or self.shortlist is not None:
             raise UserError(
                 f"a beam tree needs one sentence of 1 to {self.max_length - 1:,} tokens, and a "

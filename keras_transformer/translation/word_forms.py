@@ -1,4 +1,4 @@
-"""Lets the model read lines in upper or lower case, titles and headings as sentences."""
+"""Lets the model read lines in upper or lower case, titles, headings and items as sentences."""
 
 import functools
 import itertools
@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 import regex
 
 from keras_transformer._files import read_json, write_text
+from keras_transformer.decoding.options import IMPOSSIBLE
 from keras_transformer.errors import UserError
+from keras_transformer.translation.hypothesis import Hypothesis
 
 _WORD = regex.compile(r"\p{L}[\p{L}\p{M}]*+")
 # A word that does not begin a sentence.
@@ -31,12 +33,46 @@ _SHORT = 4
 _MOST_LINES = 1_000_000
 
 
+# Emoji, and symbols such as notes, arrows and bullets.
+SYMBOL = (
+    r"(?:(?:\p{RI}\p{RI}|[\d*\#]\uFE0F?\u20E3|(?!\d)\p{Emoji}[\p{EMod}\uFE0F\U000E0020-\U000E007F]*"
+    r"(?:\u200D\p{ExtPict}[\p{EMod}\uFE0F]*)*)(?<=[\p{ExtPict}\p{RI}\p{EMod}\uFE0F\u20E3\U000E007F])"
+    r"|[\p{So}--[°№]]|[\u2190-\u21FF\u2022\u2023\u2043])"
+)
+# What is before a sentence, such as the mark of an item, and after it.
+_HEAD = regex.compile(
+    rf"(?:(?:[-–—*•·>#+]+|\(?\d{{1,3}}[.)]|\(?\p{{L}}\)|\[[ xX]?\]|{SYMBOL}+)\s+)+(?=.*\p{{L}})",
+    regex.VERSION1,
+)
+_TAIL = regex.compile(rf"(?:\s*{SYMBOL}|\s+[:;=]-?[()DPp])+$", regex.VERSION1)
+_BRACKETED = regex.compile(r"([(\[])([^()\[\]]+)([)\]])")
+_LONGEST_TAIL = 40
+
+
+def edges(line: str) -> tuple[str, str, str]:
+    """Returns what is before the sentence of a line, the sentence, and what is after it.
+
+    These are the mark of an item such as `1.`, symbols, and brackets around all of it.
+
+    >>> edges("- (It is late.) 😀")
+    ('- (', 'It is late.', ') 😀')
+    """
+    head = found[0] if (found := _HEAD.match(line)) else ""
+    tail = found[0] if (found := _TAIL.search(line[len(head) :][-_LONGEST_TAIL:])) else ""
+    line = line[len(head) : len(line) - len(tail)]
+    if found := _BRACKETED.fullmatch(line):
+        return head + found[1], found[2], found[3] + tail
+    return head, line, tail
+
+
 class Rewritten(NamedTuple):
     """A line as the model reads it, and how its translation is changed back."""
 
     text: str
     is_upper: bool = False  # The translation is written in upper case.
     end: str | None = None  # What the line has in place of a final mark: another mark, or nothing.
+    head: str = ""  # what is before the text, and not translated
+    tail: str = ""  # and after it
 
     def places(self, translation: str, kept: Collection[str] = ()) -> tuple[str, list[int]]:
         """Returns the translation changed back, and the new place of each of its characters.
@@ -57,10 +93,23 @@ class Rewritten(NamedTuple):
             letters[mark.start()] = self.end
         return "".join(letters), [0, *itertools.accumulate(map(len, letters))]
 
-    def restored(self, translation: str) -> str:
-        """Returns the translation changed back."""
-        is_changed = self.is_upper or self.end is not None
-        return self.places(translation)[0].rstrip() if is_changed else translation
+    def restored(self, found: Hypothesis) -> Hypothesis:
+        """Returns a translation changed back, with head and tail."""
+        text, pairs, scores = found.text, found.alignment, found.word_scores
+        if self.is_upper or self.end is not None:
+            text = self.places(text)[0].rstrip()
+        if (self.head or self.tail) and found.score != IMPOSSIBLE:
+            # How many words are before and after, of which none is part of another.
+            before, after = len(f"{self.head}x".split()) - 1, len(f"x{self.tail}".split()) - 1
+            ends = [before + len(x.split()) for x in (self.text, text)]
+            if pairs is not None:
+                outer = [(n, n) for n in range(before)]
+                inner = [(before + x, before + y) for x, y in pairs]
+                pairs = (*outer, *inner, *((ends[0] + n, ends[1] + n) for n in range(after)))
+            if scores is not None:
+                scores = ((0.0,) * before) + scores + ((0.0,) * after)
+            text = self.head + text + self.tail
+        return replace(found, text=text, alignment=pairs, word_scores=scores)
 
 
 @dataclass(frozen=True)
@@ -71,7 +120,8 @@ class WordForms:
     case, or a title, is translated with the usual forms of its words. The translation of a line in
     upper case is in upper case, too. A line that ends with a letter, a digit, a colon, a comma or
     three dots is translated with a final mark, in whose place the translation has the line's own
-    end. All other lines are translated as they are written.
+    end. The `edges` of a line, such as the mark of an item, stay as they are. All other lines are
+    translated as they are written.
 
     Example:
 
@@ -133,8 +183,13 @@ class WordForms:
     def _usual(self) -> dict[str, str]:
         return {form.lower(): form for form in self.forms}
 
+    def of_line(self, line: str) -> Rewritten:
+        """Returns a line as the model reads it, without its `edges`."""
+        head, text, tail = edges(line.strip()) if self.forms else ("", line, "")
+        return self.rewritten(text)._replace(head=head, tail=tail)
+
     def rewritten(self, line: str, kept: Collection[str] = ()) -> Rewritten:
-        """Returns a line as the model reads it. The words `kept` neither count nor change."""
+        """Returns a sentence as the model reads it. The words `kept` neither count nor change."""
         line = line.strip()
         places = [x.span() for x in _WORD.finditer(line) if x[0] not in kept]
         if not (self.forms and places):

@@ -134,7 +134,7 @@ def translation_attention(
     """
     model, tokenizer = translator.model, translator.tokenizer
     check_utf8(sentence)
-    sentence = translator.word_forms.rewritten(sentence).text
+    sentence = translator.word_forms.of_line(sentence).text
     (source,) = checked_pieces(tokenizer, "source", [sentence], translator.max_length, least=1)
     word_scores: tuple[float, ...] = ()
     if target is None:

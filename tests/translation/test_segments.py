@@ -6,7 +6,7 @@ from contextlib import nullcontext
 import pytest
 from support.document_doubles import NAMES, NUMBERS, Double, new_double
 
-from keras_transformer.translation import Glossary, Segment
+from keras_transformer.translation import Glossary, Segment, Span
 
 
 def translated(double, text, *spans, **given):
@@ -50,6 +50,13 @@ def test_terms_are_counted_and_named():
     one, other = new_double().translate_segments(segments, glossary=glossary, escape=html.escape)
     assert one.text == "MY Auto &amp; so AND {Tom}."
     assert one.terms == (("red car", "Auto & so"),) and other.terms == ()
+
+
+def test_items_and_brackets_are_no_part_of_a_sentence():
+    double = new_double(forms=("Bonn",), is_reversed=True)
+    text = "12. One two {x}. (Three 5 four) ♪"
+    assert translated(double, text) == "12. {x} TWO ONE. (FOUR 5 THREE) ♪"
+    assert translated(double, "- a b", Span(2, 3, "<b>", "</b>")) == "- B <b>A</b>"
 
 
 def test_lines_in_upper_case_keep_what_stays_and_headings_have_no_final_mark():

@@ -1,12 +1,14 @@
-"""Lines in upper case, titles and headings are read as sentences, and changed back."""
+"""Lines in one case, titles, headings and items are read as sentences, and changed back."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from keras_transformer import UserError
 from keras_transformer.translation import WordForms
-from keras_transformer.translation.word_forms import Rewritten
+from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis
+from keras_transformer.translation.word_forms import Rewritten, edges
 
 LINES = ["We met Tom in Bonn.", "The red house is Tom's.", "I'm here, TV and all.", "RED TOM IN!"]
 FORMS = WordForms.learn(LINES)
@@ -49,6 +51,28 @@ def test_ordinary_lines_stay(line):
 
 
 @pytest.mark.parametrize(
+    ("line", "head", "tail"),
+    [("- (Tom.) 😀", "- (", ") 😀"), ("12) [x] > Tom ♪ ♪ :-)", "12) [x] > ", " ♪ ♪ :-)")]
+    + [("(a) 1. ♪ Tom", "(a) 1. ♪ ", ""), ("2024 Tom (red) C++", "", ""), ("- 5", "", "")],
+)
+def test_edges_of_a_line_stay_around_its_sentence(line, head, tail):
+    assert edges(line) == (head, line.removeprefix(head).removesuffix(tail), tail)
+    read = FORMS.of_line(line)
+    assert (read.head, read.tail) == (head, tail)
+    assert WordForms().of_line(line) == Rewritten(line)
+
+
+def test_words_at_the_edges_are_aligned_with_themselves():
+    found = Hypothesis("b c.", (), 0.0, 0.0, 2, ((0, 1), (1, 0)), (-1.0, -2.0))
+    restored = Rewritten("a b.", False, "", "- (", ") ♪").restored(found)
+    assert restored.text == "- (b c) ♪"
+    assert restored.alignment == ((0, 0), (1, 2), (2, 1), (3, 3))
+    assert restored.word_scores == (0.0, -1.0, -2.0, 0.0)
+    missing = replace(NO_HYPOTHESIS, alignment=())
+    assert Rewritten("a", head="- ").restored(missing) == missing
+
+
+@pytest.mark.parametrize(
     ("line", "translation", "restored"),
     [
         (Rewritten("", True), "Die Straße ist nah.", "DIE STRASSE IST NAH."),
@@ -61,7 +85,7 @@ def test_ordinary_lines_stay(line):
     ],
 )
 def test_a_translation_is_changed_back(line, translation, restored):
-    assert line.restored(translation) == restored
+    assert line.restored(Hypothesis(translation, (), 0.0, 0.0, 0)).text == restored
 
 
 def test_words_that_stay_are_not_written_in_upper_case_and_places_follow():
