@@ -20,7 +20,9 @@ TAG = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z][\w-]*)(?=[\s/>.])[^<>]*>|<[\d:.
 BREAK = r"(?:\r\n|\n|\r(?!\n))"
 _SPACE = re.compile(r"[ \t\r\n\f]+")
 # What separates the parts of a menu or a title.
-_SEPARATOR = re.compile(r"((?:\s|&nbsp;)+(?:[|·•]|&middot;|&bull;)(?:\s|&nbsp;)+)")
+_SEPARATOR = re.compile(
+    r"((?<!\s)(?<!&nbsp;)(?:\s|&nbsp;)++(?:[|·•]|&middot;|&bull;)(?:\s|&nbsp;)+)"
+)
 _JOINT = re.compile(r"[^\w\s]+|\s*\+\s*")  # between two parts of code, such as keys
 _OBJECT = "\ufffc"  # Unicode's character for an object in a text
 _NEAR = 5  # characters by which a line may be longer or shorter to end after a mark

@@ -156,7 +156,8 @@ def _stand_ins(text: str, kept: Sequence[_Kept], forms: WordForms) -> tuple[list
     for start, end in itertools.pairwise((0, *ends, len(text))):
         piece = whole[start:end]
         head, own, _ = edges(piece.strip()) if forms.forms else ("", piece, "")
-        cuts |= {first := start + piece.index(head + own) + len(head), first + len(own)}
+        first = start + piece.index(head + own) + len(head)
+        cuts |= {first, first + len(own)}
     for x, kind in kept:
         own = text[x.start : x.end]
         if bisect_right(ends, x.start) > sentence:
