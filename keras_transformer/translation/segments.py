@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import regex
+
 from keras_transformer.translation.alignment import AlignedPart, TokenAlignment, joined, same_text
 from keras_transformer.translation.glossary import Glossary
 from keras_transformer.translation.hypothesis import SourcePart
@@ -15,6 +17,8 @@ from keras_transformer.translation.markup import Segment, Span, project, widened
 from keras_transformer.translation.protected_text import Kind, protected
 from keras_transformer.translation.word_forms import Rewritten, WordForms, edges
 
+# Up to three words before a sentence, such as "Note:".
+_LABEL = regex.compile(r"\w[\w'’-]*(?: [\w'’-]+){0,2}:\s+(?=\p{Lu})")
 # A part of a segment that stays, and what it looks like to the reader.
 _Kept = tuple[Span, Kind]
 
@@ -157,7 +161,8 @@ def _stand_ins(text: str, kept: Sequence[_Kept], forms: WordForms) -> tuple[list
         piece = whole[start:end]
         head, own, _ = edges(piece.strip()) if forms.forms else ("", piece, "")
         first = start + piece.index(head + own) + len(head)
-        cuts |= {first, first + len(own)}
+        label = _LABEL.match(own) if forms.forms else None
+        cuts |= {first, first + (label.end() if label else 0), first + len(own)}
     for x, kind in kept:
         own = text[x.start : x.end]
         if bisect_right(ends, x.start) > sentence:

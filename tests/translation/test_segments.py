@@ -56,6 +56,7 @@ def test_items_and_brackets_are_no_part_of_a_sentence():
     double = new_double(forms=("Bonn",), is_reversed=True)
     text = "12. One two {x}. (Three 5 four) ♪"
     assert translated(double, text) == "12. {x} TWO ONE. (FOUR 5 THREE) ♪"
+    assert translated(double, "My note: Go on. It is 5: ok") == "NOTE MY: ON GO. OK: 5 IS IT"
     assert translated(double, "- a b", Span(2, 3, "<b>", "</b>")) == "- B <b>A</b>"
 
 
