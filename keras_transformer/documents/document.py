@@ -163,9 +163,9 @@ def _with_whole_code(pieces: Iterable[Piece]) -> list[Piece]:
     found: list[Piece] = []
     for piece in pieces:
         found.append(piece)
-        kinds = [x.kind for x in found[-3:]]
-        if kinds == ["opaque", "text", "opaque"] and _JOINT.fullmatch(found[-2].text):
-            found[-3:] = [piece._replace(raw=_raw(found[-3:]))]
+        if piece.kind == "opaque" and [x.kind for x in found[-3:-1]] == ["opaque", "text"]:
+            if _JOINT.fullmatch(found[-2].text):
+                found[-3:] = [piece._replace(raw=_raw(found[-3:]))]
     return found
 
 
