@@ -159,9 +159,9 @@ def _stand_ins(text: str, kept: Sequence[_Kept], forms: WordForms) -> tuple[list
     cuts, sentence = {*ends}, 0
     for start, end in itertools.pairwise((0, *ends, len(text))):
         piece = whole[start:end]
-        head, own, _ = edges(piece.strip()) if forms.forms else ("", piece, "")
+        head, own, _ = edges(piece.strip()) if forms.has_sentences else ("", piece, "")
         first = start + piece.index(head + own) + len(head)
-        label = _LABEL.match(own) if forms.forms else None
+        label = _LABEL.match(own) if forms.has_sentences else None
         cuts |= {first, first + (label.end() if label else 0), first + len(own)}
     for x, kind in kept:
         own = text[x.start : x.end]

@@ -179,13 +179,18 @@ class WordForms:
         """Writes the forms as JSON."""
         write_text(path, json.dumps(asdict(self), ensure_ascii=False, indent=0) + "\n")
 
+    @property
+    def has_sentences(self) -> bool:
+        """Whether the text has words with capitals and final marks, unlike names of numbers."""
+        return bool(self.forms and self.final_mark)
+
     @functools.cached_property
     def _usual(self) -> dict[str, str]:
         return {form.lower(): form for form in self.forms}
 
     def of_line(self, line: str) -> Rewritten:
         """Returns a line as the model reads it, without its `edges`."""
-        head, text, tail = edges(line.strip()) if self.forms else ("", line, "")
+        head, text, tail = edges(line.strip()) if self.has_sentences else ("", line, "")
         return self.rewritten(text)._replace(head=head, tail=tail)
 
     def rewritten(self, line: str, kept: Collection[str] = ()) -> Rewritten:
@@ -198,7 +203,8 @@ class WordForms:
         is_closed, own_end = bool(found), found["end"] if found else None
         words = [line[start:end] for start, end in places]
         whole = [line[x:y] for x, y in places if line[x - 1 : x] not in ("'", "’")]
-        is_upper, is_lower = "".join(words).isupper(), "".join(words).islower()
+        is_upper = "".join(words).isupper()
+        is_lower = self.has_sentences and "".join(words).islower()
         text, changed = line, 0
         if (
             is_upper

@@ -49,6 +49,7 @@ def test_affine_map_has_value_and_gradients_of_numpy(training):
     np.testing.assert_allclose(of_shift, factors.sum((0, 1)), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.once
 @pytest.mark.skipif(keras.config.backend() != "torch", reason="a kernel of PyTorch")
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_a_query_that_sees_padding_only_sees_it_unmasked(is_causal):

@@ -48,6 +48,7 @@ def test_a_line_is_read_as_a_sentence(line, read):
 def test_ordinary_lines_stay(line):
     assert FORMS.rewritten(line) == Rewritten(line)
     assert WordForms().rewritten(line.upper()) == Rewritten(line.upper())
+    assert WordForms(FORMS.forms).rewritten(line.lower()) == Rewritten(line.lower())
 
 
 @pytest.mark.parametrize(
