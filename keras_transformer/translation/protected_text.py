@@ -6,7 +6,8 @@ from typing import Literal
 
 import regex
 
-from keras_transformer.translation.word_forms import SYMBOL, WordForms
+from keras_transformer.translation.edges import SYMBOL
+from keras_transformer.translation.word_forms import WordForms
 
 # What looks like a word to the reader, a number, or nothing.
 Kind = Literal["name", "number", "mark"]

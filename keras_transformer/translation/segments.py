@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 import regex
 
 from keras_transformer.translation.alignment import AlignedPart, TokenAlignment, joined, same_text
+from keras_transformer.translation.edges import edges
 from keras_transformer.translation.glossary import Glossary
 from keras_transformer.translation.hypothesis import SourcePart
 from keras_transformer.translation.long_lines import sentence_ends, separator
 from keras_transformer.translation.markup import Segment, Span, project, widened, write
 from keras_transformer.translation.protected_text import Kind, protected
-from keras_transformer.translation.word_forms import Rewritten, WordForms, edges
+from keras_transformer.translation.word_forms import Rewritten, WordForms
 
 # Up to three words before a sentence, such as "Note:".
 _LABEL = regex.compile(r"\w[\w'’-]*(?: [\w'’-]+){0,2}:\s+(?=\p{Lu})")

@@ -8,7 +8,7 @@ import pytest
 from keras_transformer import UserError
 from keras_transformer.translation import WordForms
 from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis
-from keras_transformer.translation.word_forms import Rewritten, edges
+from keras_transformer.translation.word_forms import Rewritten
 
 LINES = ["We met Tom in Bonn.", "The red house is Tom's.", "I'm here, TV and all.", "RED TOM IN!"]
 FORMS = WordForms.learn(LINES)
@@ -51,16 +51,10 @@ def test_ordinary_lines_stay(line):
     assert WordForms(FORMS.forms).rewritten(line.lower()) == Rewritten(line.lower())
 
 
-@pytest.mark.parametrize(
-    ("line", "head", "tail"),
-    [("- (Tom.) 😀", "- (", ") 😀"), ("12) [x] > Tom ♪ ♪ :-)", "12) [x] > ", " ♪ ♪ :-)")]
-    + [("(a) 1. ♪ Tom", "(a) 1. ♪ ", ""), ("2024 Tom (red) C++", "", ""), ("- 5", "", "")],
-)
-def test_edges_of_a_line_stay_around_its_sentence(line, head, tail):
-    assert edges(line) == (head, line.removeprefix(head).removesuffix(tail), tail)
-    read = FORMS.of_line(line)
-    assert (read.head, read.tail) == (head, tail)
-    assert WordForms().of_line(line) == Rewritten(line)
+def test_edges_of_a_line_are_no_part_of_its_sentence():
+    assert FORMS.of_line("- (TOM) ♪") == Rewritten("Tom.", True, "", "- (", ") ♪")
+    for forms in (WordForms(), WordForms(FORMS.forms)):
+        assert forms.of_line("- (tom)") == Rewritten("- (tom)")
 
 
 def test_words_at_the_edges_are_aligned_with_themselves():

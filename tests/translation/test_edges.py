@@ -1,0 +1,15 @@
+"""What is around the sentence of a line."""
+
+import pytest
+
+from keras_transformer.translation.edges import edges
+
+
+@pytest.mark.parametrize(
+    ("line", "head", "tail"),
+    [("- (Tom.) 😀", "- (", ") 😀"), ("12) [x] > Tom ♪ ♪ :-)", "12) [x] > ", " ♪ ♪ :-)")]
+    + [("(a) 1. ♪ Tom", "(a) 1. ♪ ", ""), ("2024 Tom (red) C++", "", ""), ("- 5", "", "")]
+    + [("#tag", "", ""), ("A. Smith", "", ""), ("", "", ""), ("😀", "", "😀")],
+)
+def test_marks_symbols_and_brackets_are_around_the_sentence(line, head, tail):
+    assert edges(line) == (head, line.removeprefix(head).removesuffix(tail), tail)
