@@ -18,6 +18,7 @@ Change = Callable[[str], str]
 Languages = tuple[str | None, str | None]
 TAG = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z][\w-]*)(?=[\s/>.])[^<>]*>|<[\d:.]+>|\{\\[^{}]*\}")
 BREAK = r"(?:\r\n|\n|\r(?!\n))"
+ITEM = "[-–—*•]"  # begins a paragraph, such as a line of a dialogue
 _SPACE = re.compile(r"[ \t\r\n\f]+")
 # What separates the parts of a menu or a title.
 _SEPARATOR = re.compile(
@@ -256,8 +257,8 @@ def with_marks(document: Document, text: str, write: Change = str, unescape: Cha
     gets each part.
     """
     found = []
-    for part in re.split(rf"({BREAK}(?=\s|[-–—*•])|(?:(?<=[\r\n])|^)\s*[-–—*•]\s+)", text):
-        if re.fullmatch(rf"{BREAK}|\s*[-–—*•]\s+|", part):
+    for part in re.split(rf"({BREAK}(?=\s|{ITEM})|(?:(?<=[\r\n])|^)\s*{ITEM}\s+)", text):
+        if re.fullmatch(rf"{BREAK}|\s*{ITEM}\s+|", part):
             found.append(write(part))
             continue
         written = partial(in_lines, like=part, write=write)

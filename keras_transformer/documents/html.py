@@ -69,7 +69,7 @@ class _Page(HTMLParser):
         self.found.append((self.getpos(), Piece("end", "", "", tag)))
 
     def handle_data(self, data: str) -> None:
-        self.found.append((self.getpos(), Piece("text", "", data)))
+        self.found.append((self.getpos(), Piece("text", "")))
 
     def handle_decl(self, decl: str) -> None:
         self.found.append((self.getpos(), Piece("element", "")))

@@ -8,6 +8,7 @@ from typing import Any
 
 from keras_transformer.data.text_files import extra
 from keras_transformer.documents.document import (
+    BREAK,
     TAG,
     Change,
     Document,
@@ -21,7 +22,6 @@ from keras_transformer.documents.document import (
 from keras_transformer.documents.html import OPAQUE
 from keras_transformer.translation.markup import Segment
 
-_BREAK = r"(?:\r\n?|\n)"
 _FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(.*?\n)?(---|\.\.\.)[ \t]*(\r?\n|\Z)", re.DOTALL)
 # What other programs than CommonMark read: directives; footnotes, attributes, open tasks, names of
 # emoji, and the kind of an alert.
@@ -35,12 +35,6 @@ _SPECIAL = re.compile(
 )
 # A number before the mark of a list, or the beginning of another block.
 _BLOCK = r"\d{1,9}(?=[.)](?:\s|\Z))|(?=(?:[-+>]|#{1,6})(?:\s|\Z)|---|===|~~~)"
-# Admonitions, lists of definitions, and formulas: an amount such as $5 begins none.
-_PLUGINS: dict[str, dict[str, bool]] = {
-    "admon": {},
-    "deflist": {},
-    "dollarmath": {"allow_space": False, "allow_digits": False},
-}
 _ADDRESS = r"(?:<[^<>\n]*>|(?:\\.|[^\s()\\]|\((?:\\.|[^\s()\\]|\([^\s()\\]*\))*\))*)"
 _TITLE = r"""(?:"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|\((?:\\.|[^()\\])*\))"""
 _LINE_END = r"\\?[ \t]*\n[ \t]*"
@@ -57,16 +51,17 @@ def read_markdown(text: str, languages: Languages, path: Path) -> Document:
     utils = extra("markdown_it.common.utils", "Markdown")
     parser = extra("markdown_it", "Markdown").MarkdownIt("commonmark", {"html": True})
     parser.enable(["table", "strikethrough"]).disable("text_join")
-    for name, settings in _PLUGINS.items():
-        module = extra(f"mdit_py_plugins.{name}", "Markdown")
-        parser.use(getattr(module, f"{name}_plugin"), **settings)
+    parser.use(extra("mdit_py_plugins.admon", "Markdown").admon_plugin)
+    parser.use(extra("mdit_py_plugins.deflist", "Markdown").deflist_plugin)
+    formulas = extra("mdit_py_plugins.dollarmath", "Markdown").dollarmath_plugin
+    parser.use(formulas, allow_space=False, allow_digits=False)  # An amount such as $5 is none.
     front = _FRONT_MATTER.match(text)
     head = text[: front.end()] if front else ""
-    starts = [0, *(x.end() for x in re.finditer(_BREAK, text))]
+    starts = [0, *(x.end() for x in re.finditer(BREAK, text))]
     # Other programs than CommonMark know labels that the page does not define.
     labels = map(utils.normalizeReference, re.findall(r"\]\[([^\[\]]+)\]", text))
     known = {"references": {label: {"href": "", "title": ""} for label in labels}}
-    tokens = parser.parse("\n" * len(re.findall(_BREAK, head)) + text[len(head) :], known)
+    tokens = parser.parse("\n" * len(re.findall(BREAK, head)) + text[len(head) :], known)
     document, found, at = Document(escape), list[str](), 0
     for before, token in itertools.pairwise(tokens):
         if token.type != "inline" or _DIRECTIVE.match(token.content):
@@ -95,7 +90,7 @@ def read_markdown(text: str, languages: Languages, path: Path) -> Document:
 def _block(content: str) -> str:
     """Returns a pattern for the lines of a block. The groups are the block and its line breaks."""
     parts = (re.escape(x.strip()) for x in content.split("\n"))
-    text = rf"([ \t]*(?:{_BREAK})[^\r\n]*?)".join(parts)
+    text = rf"([ \t]*{BREAK}[^\r\n]*?)".join(parts)
     return rf"({text})(?=[ \t#]*(?:[\r\n]|\Z))"
 
 

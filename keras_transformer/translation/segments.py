@@ -99,14 +99,13 @@ def _protect(
     for start, end, kind in protected(text):
         if not any(x.start < end and start < x.end for x, _ in kept):
             # It has the markup inside, as in H<sub>2</sub>O; a mark also that which encloses it.
-            own = [x for x in markup if start <= x.start < end and start < x.end <= end]
-            own = [x for x in own if kind == "mark" or (x.start, x.end) != (start, end)]
+            inside = [x for x in markup if start <= x.start < end and start < x.end <= end]
+            own = [x for x in inside if kind == "mark" or (x.start, x.end) != (start, end)]
             markup = [x for x in markup if x not in own]
             inner = (replace(x, start=x.start - start, end=x.end - start) for x in own)
             written = write(Segment(text[start:end], tuple(inner)), escape)
-            is_mark = kind == "mark"  # an empty element
-            text_of = {"before" if is_mark else "replacement": written}
-            found.append((Span(start, end, **text_of), kind))
+            span = Span(start, end, replacement=written)
+            found.append((Span(start, end, before=written) if kind == "mark" else span, kind))
     kept = sorted(kept + found, key=lambda x: (x[0].start, x[0].end))
     words, cuts = _stand_ins(text, kept, forms)
     # Each character of the text, or what is written for it, and between them what is inserted.
@@ -158,11 +157,10 @@ def _stand_ins(text: str, kept: Sequence[_Kept], forms: WordForms) -> tuple[list
     pools = {"name": forms.names, "number": forms.numbers, "mark": ()}
     found, of_sentence = list[str](), list[str]()
     cuts, sentence = {*ends}, 0
-    for start, end in itertools.pairwise((0, *ends, len(text))):
+    for start, end in itertools.pairwise((0, *ends, len(text))) if forms.has_sentences else ():
         piece = whole[start:end]
-        head, own, _ = edges(piece.strip()) if forms.has_sentences else ("", piece, "")
-        first = start + piece.index(head + own) + len(head)
-        label = _LABEL.match(own) if forms.has_sentences else None
+        head, own, _ = edges(piece.strip())
+        first, label = start + piece.index(head + own) + len(head), _LABEL.match(own)
         cuts |= {first, first + (label.end() if label else 0), first + len(own)}
     for x, kind in kept:
         own = text[x.start : x.end]

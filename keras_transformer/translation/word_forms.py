@@ -169,24 +169,19 @@ class WordForms:
         if not (self.forms and places):
             return Rewritten(line)
         found = _OPEN_END.search(line) if self.final_mark else None
-        is_closed, own_end = bool(found), found["end"] if found else None
-        words = [line[start:end] for start, end in places]
+        words = "".join(line[x:y] for x, y in places)
         whole = [line[x:y] for x, y in places if line[x - 1 : x] not in ("'", "’")]
-        is_upper = "".join(words).isupper()
-        is_lower = self.has_sentences and "".join(words).islower()
+        is_upper = words.isupper()
+        in_one_case = is_upper or (self.has_sentences and words.islower())
         text, changed = line, 0
-        if (
-            is_upper
-            or is_lower
-            or all(x[0].isupper() or (is_closed and len(x) < _SHORT) for x in whole)
-        ):
+        if in_one_case or all(x[0].isupper() or (found and len(x) < _SHORT) for x in whole):
             text, changed = self._in_usual_forms(line, places)
         # A line such as "Dear Tom!" or "TV" is not changed.
-        if changed <= (not (is_upper or is_lower or is_closed)):
+        if changed <= (not (in_one_case or found)):
             text, is_upper = line, False
-        if own_end is not None:
-            text = text.removesuffix(own_end) + self.final_mark
-        return Rewritten(text, is_upper, own_end)
+        if not found:
+            return Rewritten(text, is_upper)
+        return Rewritten(text[: found.start()] + self.final_mark, is_upper, found["end"])
 
     def _in_usual_forms(self, line: str, places: list[tuple[int, int]]) -> tuple[str, int]:
         """Returns a line with the usual forms of its words, and the number of changed words."""

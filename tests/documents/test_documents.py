@@ -170,14 +170,14 @@ def test_a_sentence_of_several_subtitles_is_translated_as_a_whole(tmp_path):
         *("I was, she said, at home.", "Go on", "to bed", "No")
     ]
     for words, lines in (
-        ("Ich war, wie sie sagte, zu Hause.", ("Ich war,\n", "wie sie\nsagte, zu Hause.\n")),
+        ("Ich war, wie sie sagte, zu Hause.", ("Ich war,\n", "wie sie sagte,\nzu Hause.\n")),
         ("", ("", "")),  # No time is lost.
     ):
         given = document.render([words, "Geh", "ins Bett", "Nein"])
         found = "\n".join(
             map("".join, zip(times, [*lines, "Geh\n", "- ins Bett\n", "Nein\n"], strict=True))
         )
-        assert given.split() == found.split()
+        assert (given == found) if words else (given.split() == found.split())
     assert "\n\n2\n" in given
     assert translated(tmp_path, "vtt", "WEBVTT\n\n1 --> 2\na &amp;\n\n2 --> 3\nb") == (
         "WEBVTT\n\n1 --> 2\nA &amp;\n\n2 --> 3\nB"

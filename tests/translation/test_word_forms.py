@@ -43,7 +43,7 @@ def test_a_line_is_read_as_a_sentence(line, read):
 @pytest.mark.parametrize(
     "line",
     ["We met Doctor Tom.", "Tom, Bonn!", "TV.", "TV?", "Dear Doctor!", "The red house;", "12", ""]
-    + ["Is it Tom?", "。", "漢字。", "U.", "Well!…"],
+    + ["Is it Tom?", "。", "漢字。", "U.", "Well!…", "გამარჯობა."],
 )
 def test_ordinary_lines_stay(line):
     assert FORMS.rewritten(line) == Rewritten(line)
