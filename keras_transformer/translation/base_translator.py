@@ -341,24 +341,26 @@ class BaseTranslator(ABC):
             constraints = TargetConstraints(self.tokenizer, searched, len(texts))
             options = self.options.replace(n_best=1)
             found = self._search_parts(searched, options, constraints, advance, needed)
-        weights = self._attention([searched[n] for n in needed], [found[n] for n in needed])
-        attention = {needed[n]: of_part for n, of_part in weights}
         if word_scores:
             found = self._with_word_scores(searched, found)
-        results = iter(enumerate(found))
-        aligned = []
-        for part in parts:
-            if part.is_copied:
-                aligned.append(AlignedPart(part, part.text, same_text(part.text)))
-                continue
-            n, (best,) = next(results)
-            ids = self._own_ids(best)
-            (text,) = self.tokenizer.decode_target([ids])
-            tokens = same_text("")
-            if n in attention:
-                tokens = token_alignment(self.tokenizer, part.text, text, ids, attention[n][0])
-            aligned.append(AlignedPart(part, text, tokens, best.word_scores or ()))
-        return aligned
+        best = [x for (x,) in found]
+        ids = [self._own_ids(x) for x in best]
+        translations = self.tokenizer.decode_target(ids)
+        alignments = [same_text("")] * len(best)
+        weights = self._attention([searched[n] for n in needed], [found[n] for n in needed])
+        for index, (of_best,) in weights:
+            n = needed[index]
+            alignments[n] = token_alignment(
+                self.tokenizer, searched[n].text, translations[n], ids[n], of_best
+            )
+        scores = (x.word_scores or () for x in best)
+        results = zip(translations, alignments, scores, strict=True)
+        return [
+            AlignedPart(part, part.text, same_text(part.text))
+            if part.is_copied
+            else AlignedPart(part, *next(results))
+            for part in parts
+        ]
 
     @functools.cached_property
     def copied_words(self) -> WordForms:
