@@ -25,6 +25,7 @@ from keras_transformer.translation.alignment import (
 )
 from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis, NBest, SourcePart
 from keras_transformer.translation.markup import Segment
+from keras_transformer.translation.protected_text import protected, with_stand_ins
 from keras_transformer.translation.source_parts import (
     source_parts,
     whole_sentences,
@@ -57,9 +58,11 @@ class BaseTranslator(ABC):
 
     Attributes:
         waiting: What delays the first translation, such as "compiling". Otherwise "".
+        has_attention: Whether words can be aligned.
     """
 
     waiting = ""
+    has_attention = True
 
     def __init__(
         self,
@@ -91,6 +94,9 @@ class BaseTranslator(ABC):
     ) -> list[str]:
         """Returns the best translation of each sentence.
 
+        A line with a name that must stay, such as `{name}` or a URL, is translated like a segment
+        (see `translate_segments`), if it has no constraints and the run knows the forms of words.
+
         Args:
             sentences: Any number of strings, of any lengths. The translation of a string without
                 visible characters is "".
@@ -108,10 +114,22 @@ class BaseTranslator(ABC):
             TypeError: If `sentences` is a single string.
             ConstraintError: If the search cannot meet the constraints of a sentence.
         """
+        check_is_list(sentences=sentences)
         options = self.options.replace(n_best=1)
         given = prefixes, required, forbidden
-        found = self._translate(options, False, False, progress, sentences, *given)
-        return [hypotheses[0].text for hypotheses in found]
+        kept = [n for n, x in enumerate(sentences) if self._keeps_names(x, _of_line(n, given))]
+        lines = ["" if n in kept else x for n, x in enumerate(sentences)] if kept else sentences
+        found = self._translate(options, False, False, progress, lines, *given)
+        texts = [hypotheses[0].text for hypotheses in found]
+        segments = self.translate_segments([Segment(sentences[n]) for n in kept]) if kept else []
+        for n, segment in zip(kept, segments, strict=True):
+            texts[n] = segment.text
+        return texts
+
+    def _keeps_names(self, line: str, constraints: Sequence[str]) -> bool:
+        """Returns whether names in a line, such as URLs, must and can stay as they are."""
+        is_free = self.has_attention and self.word_forms.has_sentences and not constraints
+        return is_free and any(kind == "name" for *_, kind in protected(line))
 
     def translate_nbest(
         self,
@@ -228,8 +246,7 @@ class BaseTranslator(ABC):
         check_is_list(sentences=sentences)
         lines = [self.word_forms.of_line(sentence) for sentence in sentences]
         for index, sentence in enumerate(sentences):
-            constraints = (x for lists in given if lists for x in lists[index : index + 1])
-            if any(word for words in constraints for word in words):
+            if _of_line(index, given):
                 lines[index] = Rewritten(sentence)
         return lines
 
@@ -365,8 +382,6 @@ class BaseTranslator(ABC):
     @functools.cached_property
     def copied_words(self) -> WordForms:
         """The names and numbers that the model copies."""
-        from keras_transformer.translation.protected_text import with_stand_ins
-
         forms, pieces = self.word_forms, self.tokenizer.source_pieces
         return forms if forms.names else with_stand_ins(forms, pieces, self.translate)
 
@@ -403,6 +418,12 @@ class BaseTranslator(ABC):
         ids = self._own_ids(hypothesis)
         (text,) = self.tokenizer.decode_target([ids])
         return memberships(self.tokenizer.target_offsets(ids), words(text))
+
+
+def _of_line(index: int, given: Sequence[Any]) -> list[str]:
+    """Returns the words and letters of a line's constraints, of all that are `given`."""
+    constraints = (x for lists in given if lists for x in lists[index : index + 1])
+    return [word for words in constraints for word in words if word]
 
 
 @contextmanager
