@@ -25,7 +25,7 @@ from keras_transformer.translation.alignment import (
 )
 from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis, NBest, SourcePart
 from keras_transformer.translation.markup import Segment
-from keras_transformer.translation.protected_text import protected, with_stand_ins
+from keras_transformer.translation.protected_text import numbers, protected, with_stand_ins
 from keras_transformer.translation.source_parts import (
     source_parts,
     whole_sentences,
@@ -96,6 +96,8 @@ class BaseTranslator(ABC):
 
         A line with a name that must stay, such as `{name}` or a URL, is translated like a segment
         (see `translate_segments`), if it has no constraints and the run knows the forms of words.
+        Such a run also warns of translations with a number that their lines, which have numbers,
+        lack. `translate_segments` keeps numbers, too.
 
         Args:
             sentences: Any number of strings, of any lengths. The translation of a string without
@@ -124,6 +126,12 @@ class BaseTranslator(ABC):
         segments = self.translate_segments([Segment(sentences[n]) for n in kept]) if kept else []
         for n, segment in zip(kept, segments, strict=True):
             texts[n] = segment.text
+        if self.word_forms.has_sentences:
+            pairs = [(x, numbers(x), numbers(y)) for x, y in zip(sentences, texts, strict=True)]
+            changed = [x for x, own, found in pairs if own and found - own]
+            if changed:
+                text = "Translations have other numbers than their lines; --protect keeps them"
+                warnings.warn(f"{text} {_examples(changed)}", stacklevel=2)
         return texts
 
     def _keeps_names(self, line: str, constraints: Sequence[str]) -> bool:
@@ -281,12 +289,9 @@ class BaseTranslator(ABC):
 
     def _not_copied(self, parts: Sequence[SourcePart]) -> list[SourcePart]:
         """Returns the parts that are not copied, and warns of the others."""
-        if copied := [repr(part.text[:40]) for part in parts if part.is_copied]:
-            shown = ", ".join(copied[:10]) + ", ..." * (len(copied) > 10)
-            warnings.warn(
-                f"Text without a known word is copied, not translated ({len(copied):,}): {shown}",
-                stacklevel=4,
-            )
+        if copied := [part.text for part in parts if part.is_copied]:
+            text = f"Text without a known word is copied, not translated {_examples(copied)}"
+            warnings.warn(text, stacklevel=4)
         return [part for part in parts if not part.is_copied]
 
     def _checked(self, options: DecodingOptions) -> Any:
@@ -418,6 +423,11 @@ class BaseTranslator(ABC):
         ids = self._own_ids(hypothesis)
         (text,) = self.tokenizer.decode_target([ids])
         return memberships(self.tokenizer.target_offsets(ids), words(text))
+
+
+def _examples(texts: Sequence[str]) -> str:
+    shown = ", ".join(repr(text[:40]) for text in texts[:10])
+    return f"({len(texts):,}): {shown}{', ...' * (len(texts) > 10)}"
 
 
 def _of_line(index: int, given: Sequence[Any]) -> list[str]:

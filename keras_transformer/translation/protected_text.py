@@ -49,13 +49,20 @@ def protected(text: str) -> Iterator[tuple[int, int, Kind]]:
             yield *found.span(), kind
 
 
+def numbers(text: str) -> set[str]:
+    """Returns the numbers of a text, without marks between thousands, and with "." as others."""
+    found = regex.findall(r"\d+(?:[.,:\-/\u00a0\u202f]\d+)*", text)
+    whole = (regex.sub(r"[^\d:\-/](?=\d{3}(?!\d))", "", x) for x in found)
+    return {regex.sub(r"\D", ".", x) for x in whole}
+
+
 def with_stand_ins(
     forms: WordForms, source_pieces: Sequence[str], translate: Callable[[list[str]], list[str]]
 ) -> WordForms:
     """Returns the forms with names and numbers that the model copies, in sentences of one word."""
     pieces = (x.removeprefix("▁") for x in source_pieces if x[:1] == "▁")
     words = [x for x in forms.forms or pieces if regex.fullmatch(r"\p{Lu}\p{Ll}{2,}", x)]
-    numbers = [str(x) for x in (*range(20, 100, 10), *range(11, 100)) if x % 11]
+    numbers_tried = [str(x) for x in (*range(20, 100, 10), *range(11, 100)) if x % 11]
 
     def copied(tried: list[str]) -> tuple[str, ...]:
         sentences = [f"{x}{forms.final_mark or '.'}" for x in tried]
@@ -63,4 +70,4 @@ def with_stand_ins(
         return tuple([x for x, sentence, text in found if text == sentence][:_ENOUGH])
 
     names = copied(words[:_MOST_TRIED])
-    return replace(forms, names=names, numbers=copied([*dict.fromkeys(numbers)]))
+    return replace(forms, names=names, numbers=copied([*dict.fromkeys(numbers_tried)]))

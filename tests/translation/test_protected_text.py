@@ -3,7 +3,7 @@
 import pytest
 
 from keras_transformer.translation import WordForms
-from keras_transformer.translation.protected_text import protected, with_stand_ins
+from keras_transformer.translation.protected_text import numbers, protected, with_stand_ins
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,14 @@ def test_placeholders_addresses_and_identifiers_are_found(text, names):
 )
 def test_numbers_and_emoji_are_found(text, kind, found):
     assert [text[start:end] for start, end, own in protected(text) if own == kind] == found.split()
+
+
+def test_numbers_are_the_same_in_all_languages():
+    of_english = numbers("2,500 of 1,299.50 at 10:30 on 2024-03-15, 3.5 in 1990, 1,000,000")
+    assert of_english == numbers(
+        "2500, 1.299,50; 10.30, 2024/03/15 (3,5) 1990 und 1\u00a0000\u00a0000"
+    )
+    assert numbers("12.50") != numbers("1250")
 
 
 PIECES = ["<s>", "▁Tom", "▁Anna", "▁Bo", "▁dog", "o"]
