@@ -119,11 +119,15 @@ class BaseTranslator(ABC):
         check_is_list(sentences=sentences)
         options = self.options.replace(n_best=1)
         given = prefixes, required, forbidden
-        kept = [n for n, x in enumerate(sentences) if self._keeps_names(x, _of_line(n, given))]
-        lines = ["" if n in kept else x for n, x in enumerate(sentences)] if kept else sentences
-        found = self._translate(options, False, False, progress, lines, *given)
+        kept = {
+            n: Segment(x)
+            for n, x in enumerate(sentences)
+            if self._keeps_names(x, _of_line(n, given))
+        }
+        others = ["" if n in kept else x for n, x in enumerate(sentences)]
+        found = self._translate(options, False, False, progress, others, *given)
         texts = [hypotheses[0].text for hypotheses in found]
-        segments = self.translate_segments([Segment(sentences[n]) for n in kept]) if kept else []
+        segments = self.translate_segments([*kept.values()]) if kept else []
         for n, segment in zip(kept, segments, strict=True):
             texts[n] = segment.text
         if self.word_forms.has_sentences:
