@@ -58,15 +58,15 @@ class TranslateOptions(parameters.TextOptions, parameters.TranslatorOptions):
     translated as a whole, with placeholders, numbers and code as they are."""
     protect: bool = False
     """Keep placeholders such as {name} and %s, URLs, e-mail addresses, identifiers, numbers and
-    emoji as they are. Without this option, all but numbers and emoji stay if RUN has learned the
-    forms of words."""
+    emoji as they are. If RUN has learned the forms of words, all but emoji, and numbers that the
+    translation would change, stay anyway."""
     glossary: ExistingFile = None
     """File with a term, a tab and its translation on each line. Terms are whole words in any case,
     and each form of a word is a term. A third column =case finds a term only as it is written."""
     as_written: bool = False
-    """Translate lines in one case, titles, items such as "1. One", lines without a final mark and
-    lines with placeholders or URLs as they are written. Otherwise, the model reads them as
-    sentences, if RUN has learned the forms of words."""
+    """Translate lines in one case, titles, items such as "1. One", lines without a final mark, of
+    several sentences or with placeholders or URLs as they are written. Otherwise, the model reads
+    them as sentences, if RUN has learned the forms of words."""
     source_language: str | None = Field(None, title="CODE")
     """Source language of a multilingual model, such as fr of M2M100 and fra_Latn of NLLB. Default:
     that of RUN."""
@@ -103,16 +103,16 @@ def translate_command(
     HTML, Markdown, subtitles (SRT, WebVTT), PO and XLIFF are known by the suffix of FILE. All but
     the text stays as it is. Only messages of PO and XLIFF without a translation are translated.
 
-    Other input has one sentence per line. If a line has several sentences, the translation may lack
-    some of them. Standard input is translated line by line. On a terminal, the command asks for
-    each sentence. The output has one line per sentence. With --n-best N or --sample N, the output
-    has N lines per sentence. The lines of --n-best N are sorted, best first. The score of beam
-    search is the log-probability in nats divided by the length penalty, plus the coverage penalty.
-    The score is the log-probability with --sample, and the mean chrF with --mbr. An alignment such
-    as 2-1 aligns word 2 of the sentence with word 1 of the translation, counted from 0. In the
-    files of --prefix, --required and --forbidden, a blank line means no constraint. The defaults of
-    the search options come from the `evaluation` section of the recipe. Sampling does not use this
-    section.
+    Other input is translated line by line. A line of several sentences is translated sentence by
+    sentence if the lines of RUN's training text are sentences; otherwise, the translation may lack
+    some of them. On a terminal, the command asks for each line. The output has one line per line of
+    input. With --n-best N or --sample N, it has N lines for each. The lines of --n-best N are
+    sorted, best first. The score of beam search is the log-probability in nats divided by the
+    length penalty, plus the coverage penalty. The score is the log-probability with --sample, and
+    the mean chrF with --mbr. An alignment such as 2-1 aligns word 2 of the sentence with word 1 of
+    the translation, counted from 0. In the files of --prefix, --required and --forbidden, a blank
+    line means no constraint. The defaults of the search options come from the `evaluation` section
+    of the recipe. Sampling does not use this section.
 
     \b
     echo "twenty-six" | keras-transformer translate runs/quickstart

@@ -25,7 +25,7 @@ from keras_transformer.translation.alignment import (
 )
 from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis, NBest, SourcePart
 from keras_transformer.translation.markup import Segment
-from keras_transformer.translation.protected_text import numbers, protected, with_stand_ins
+from keras_transformer.translation.protected_text import has_names, numbers_differ, with_stand_ins
 from keras_transformer.translation.source_parts import (
     source_parts,
     whole_sentences,
@@ -94,10 +94,9 @@ class BaseTranslator(ABC):
     ) -> list[str]:
         """Returns the best translation of each sentence.
 
-        A line with a name that must stay, such as `{name}` or a URL, is translated like a segment
-        (see `translate_segments`), if it has no constraints and the run knows the forms of words.
-        Such a run also warns of translations with a number that their lines, which have numbers,
-        lack. `translate_segments` keeps numbers, too.
+        If the run knows the forms of words, a line without constraints is translated as a segment
+        (see `translate_segments`) if it has a name that must stay, such as `{name}` or a URL, or if
+        its translation would have a number that the line, which has numbers, lacks.
 
         Args:
             sentences: Any number of strings, of any lengths. The translation of a string without
@@ -119,29 +118,17 @@ class BaseTranslator(ABC):
         check_is_list(sentences=sentences)
         options = self.options.replace(n_best=1)
         given = prefixes, required, forbidden
-        kept = {
-            n: Segment(x)
-            for n, x in enumerate(sentences)
-            if self._keeps_names(x, _of_line(n, given))
-        }
-        others = ["" if n in kept else x for n, x in enumerate(sentences)]
+        can_keep = self.has_attention and self.word_forms.has_sentences
+        free = [n for n in range(len(sentences)) if can_keep and not _of_line(n, given)]
+        named = {n for n in free if has_names(sentences[n])}
+        others = ["" if n in named else x for n, x in enumerate(sentences)]
         found = self._translate(options, False, False, progress, others, *given)
         texts = [hypotheses[0].text for hypotheses in found]
-        segments = self.translate_segments([*kept.values()]) if kept else []
-        for n, segment in zip(kept, segments, strict=True):
-            texts[n] = segment.text
-        if self.word_forms.has_sentences:
-            pairs = [(x, numbers(x), numbers(y)) for x, y in zip(sentences, texts, strict=True)]
-            changed = [x for x, own, found in pairs if own and found - own]
-            if changed:
-                text = "Translations have other numbers than their lines; --protect keeps them"
-                warnings.warn(f"{text} {_examples(changed)}", stacklevel=2)
+        if again := [n for n in free if n in named or numbers_differ(sentences[n], texts[n])]:
+            segments = self.translate_segments([Segment(sentences[n]) for n in again])
+            for n, segment in zip(again, segments, strict=True):
+                texts[n] = segment.text
         return texts
-
-    def _keeps_names(self, line: str, constraints: Sequence[str]) -> bool:
-        """Returns whether names in a line, such as URLs, must and can stay as they are."""
-        is_free = self.has_attention and self.word_forms.has_sentences and not constraints
-        return is_free and any(kind == "name" for *_, kind in protected(line))
 
     def translate_nbest(
         self,
@@ -228,7 +215,8 @@ class BaseTranslator(ABC):
         **sampling: Any,
     ) -> NBest:
         lines = self._rewritten(sentences, *given)
-        parts, count = self._parts([line.text for line in lines]), len(lines)
+        texts, apart = [x.text for x in lines], [x.is_split for x in lines]
+        parts, count = self._parts(texts, apart), len(lines)
         constraints = TargetConstraints(self.tokenizer, parts, count, *given)
         # The translation of a sentence with required words is no copy.
         parts = [x._replace(is_copied=x.is_copied and not constraints.requires(x)) for x in parts]
@@ -281,10 +269,10 @@ class BaseTranslator(ABC):
         for chunk in available_chunks(lines, STREAMED_LINES):
             yield from self.translate(chunk)
 
-    def _parts(self, sentences: Sequence[str]) -> list[SourcePart]:
-        """Encodes sentences, and splits those that are too long. Blank ones have no parts."""
-        is_split = self.overlong == "split"
-        return source_parts(self.tokenizer, sentences, self.max_length, is_split, self._wordless)
+    def _parts(self, lines: Sequence[str], apart: Sequence[bool] = ()) -> list[SourcePart]:
+        """Encodes lines. Splits those that are too long, and others if they are `apart`."""
+        settings = self.max_length, self.overlong == "split", self._wordless
+        return source_parts(self.tokenizer, lines, *settings, apart or [False] * len(lines))
 
     @functools.cached_property
     def _wordless(self) -> frozenset[int]:
@@ -293,9 +281,12 @@ class BaseTranslator(ABC):
 
     def _not_copied(self, parts: Sequence[SourcePart]) -> list[SourcePart]:
         """Returns the parts that are not copied, and warns of the others."""
-        if copied := [part.text for part in parts if part.is_copied]:
-            text = f"Text without a known word is copied, not translated {_examples(copied)}"
-            warnings.warn(text, stacklevel=4)
+        if copied := [repr(part.text[:40]) for part in parts if part.is_copied]:
+            shown = ", ".join(copied[:10]) + ", ..." * (len(copied) > 10)
+            warnings.warn(
+                f"Text without a known word is copied, not translated ({len(copied):,}): {shown}",
+                stacklevel=4,
+            )
         return [part for part in parts if not part.is_copied]
 
     def _checked(self, options: DecodingOptions) -> Any:
@@ -427,11 +418,6 @@ class BaseTranslator(ABC):
         ids = self._own_ids(hypothesis)
         (text,) = self.tokenizer.decode_target([ids])
         return memberships(self.tokenizer.target_offsets(ids), words(text))
-
-
-def _examples(texts: Sequence[str]) -> str:
-    shown = ", ".join(repr(text[:40]) for text in texts[:10])
-    return f"({len(texts):,}): {shown}{', ...' * (len(texts) > 10)}"
 
 
 def _of_line(index: int, given: Sequence[Any]) -> list[str]:

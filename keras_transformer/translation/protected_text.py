@@ -49,8 +49,21 @@ def protected(text: str) -> Iterator[tuple[int, int, Kind]]:
             yield *found.span(), kind
 
 
-def numbers(text: str) -> set[str]:
-    """Returns the numbers of a text, without marks between thousands, and with "." as others."""
+def has_names(text: str) -> bool:
+    """Returns whether a text has placeholders, addresses or identifiers."""
+    return any(kind == "name" for *_, kind in protected(text))
+
+
+def numbers_differ(source: str, translation: str) -> bool:
+    """Returns whether a translation has other numbers than its source, which has numbers.
+
+    Marks between thousands do not count, nor does another mark between the same digits.
+    """
+    own, found = map(_numbers, (source, translation))
+    return bool(own and found - own)
+
+
+def _numbers(text: str) -> set[str]:
     found = regex.findall(r"\d+(?:[.,:\-/\u00a0\u202f]\d+)*", text)
     whole = (regex.sub(r"[^\d:\-/](?=\d{3}(?!\d))", "", x) for x in found)
     return {regex.sub(r"\D", ".", x) for x in whole}
@@ -62,7 +75,7 @@ def with_stand_ins(
     """Returns the forms with names and numbers that the model copies, in sentences of one word."""
     pieces = (x.removeprefix("▁") for x in source_pieces if x[:1] == "▁")
     words = [x for x in forms.forms or pieces if regex.fullmatch(r"\p{Lu}\p{Ll}{2,}", x)]
-    numbers_tried = [str(x) for x in (*range(20, 100, 10), *range(11, 100)) if x % 11]
+    numbers = [str(x) for x in (*range(20, 100, 10), *range(11, 100)) if x % 11]
 
     def copied(tried: list[str]) -> tuple[str, ...]:
         sentences = [f"{x}{forms.final_mark or '.'}" for x in tried]
@@ -70,4 +83,4 @@ def with_stand_ins(
         return tuple([x for x, sentence, text in found if text == sentence][:_ENOUGH])
 
     names = copied(words[:_MOST_TRIED])
-    return replace(forms, names=names, numbers=copied([*dict.fromkeys(numbers_tried)]))
+    return replace(forms, names=names, numbers=copied([*dict.fromkeys(numbers)]))

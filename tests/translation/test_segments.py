@@ -49,14 +49,11 @@ def test_lines_keep_names_if_words_can_be_aligned_and_their_forms_are_known(can_
     assert [*double.stream(lines[3:])] == double.translate(lines)[3:]
 
 
-def test_other_numbers_are_told():
+def test_a_line_whose_numbers_change_is_translated_with_its_numbers():
     double = new_double(forms=("Rome",))
     double._pieces = lambda text: (x.replace("12.50", "120") for x in Double._pieces(double, text))
-    with pytest.warns(
-        UserWarning, match=r"have other numbers .*keeps them \(1\): 'It costs 12.50.'"
-    ):
-        assert double.translate(["It costs 12.50.", "At 5."]) == ["IT COSTS 120.", "AT 5."]
-    assert translated(double, "It costs 12.50.") == "IT COSTS 12.50."
+    assert double.translate(["It costs 12.50.", "At 5."]) == ["IT COSTS 12.50.", "AT 5."]
+    assert double.translate_nbest(["It costs 12.50."])[0][0].text == "IT COSTS 120."
 
 
 def test_overlong_sentences_are_one_text_again():
