@@ -70,21 +70,6 @@ def plain_beam_search(model, source, beam_size, max_length, length_penalty):
     return sorted(finished, reverse=True)
 
 
-def test_beam_of_one_equals_greedy():
-    model = PrefixModel(V)
-    beam = search(model, SOURCES, max_length=6, beam_size=1, length_penalty=0.0)
-    assert len(set(beam.lengths.ravel())) > 1
-    for row, source in enumerate(SOURCES):
-        ids, total = [], 0.0
-        while len(ids) < 6 and EOS not in ids:
-            log_probabilities = model.log_probabilities(source, ids)
-            log_probabilities[[PAD, BOS]] = -np.inf
-            ids.append(int(log_probabilities.argmax()))
-            total += log_probabilities.max()
-        assert trimmed(beam.ids[row, 0]) == ids
-        np.testing.assert_allclose(beam.scores[row, 0], total, rtol=1e-5)
-
-
 def rule_of(options, prefix, forbidden):
     """The rules of options and request, on the log-probabilities of one hypothesis."""
     size = options["no_repeat_ngram_size"]
@@ -156,14 +141,16 @@ def test_any_mix_of_options_equals_exhaustive_search(options, prefix, forbidden,
         np.testing.assert_allclose(score, expected[ids], rtol=1e-4)
 
 
-def test_agrees_with_plain_beam_search():
-    result = search(PREFIX_MODEL, SOURCES, **OPTIONS)
+@pytest.mark.parametrize("beam_size", [3, 1], ids=["beam", "greedy"])
+def test_agrees_with_plain_beam_search(beam_size):
+    options = {**OPTIONS, "beam_size": beam_size, "n_best": beam_size}
+    result = search(PREFIX_MODEL, SOURCES, **options)
     for row, source in enumerate(SOURCES):
-        expected = plain_beam_search(PREFIX_MODEL, source, 3, 7, 0.6)[:3]
+        expected = plain_beam_search(PREFIX_MODEL, source, beam_size, 7, 0.6)[:beam_size]
         assert [tuple(trimmed(ids)) for ids in result.ids[row]] == [ids for _, ids in expected]
         np.testing.assert_allclose(result.scores[row], [s for s, _ in expected], rtol=1e-5)
     np.testing.assert_array_equal(result.lengths, (result.ids != PAD).sum(axis=-1))
-    one = search(PREFIX_MODEL, SOURCES, **{**OPTIONS, "n_best": 1})
+    one = search(PREFIX_MODEL, SOURCES, **{**options, "n_best": 1})
     np.testing.assert_array_equal(one.ids[:, 0], result.ids[:, 0])
 
 
