@@ -24,6 +24,7 @@ TESTED_WITH = {
     "formats/export_options.py": "formats/test_run_export.py",
     "data/tokenizer_training.py": "data/test_tokenizer.py",
     "recipe/sections.py": "recipe/test_settings.py",
+    "training/callbacks.py": "training/test_fit_loop.py",
     "training/run/finish.py": "training/run/test_train.py",
     "training/run/prepare.py": "training/run/test_train.py",
     "training/devices/replica.py": "training/test_own_model.py",

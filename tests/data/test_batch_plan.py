@@ -1,8 +1,11 @@
 """Batches of a few shapes, each a function of seed and step."""
 
+import functools
+
 import numpy as np
 import pytest
-from support.parallel_text import store_of_corpora
+from support.contract import assert_same_arrays
+from support.parallel_text import SENTENCES, store_of_corpora
 
 from keras_transformer.data import (
     BatchPlan,
@@ -13,6 +16,8 @@ from keras_transformer.data import (
     read_parallel,
 )
 from keras_transformer.data.buckets import choose_buckets
+from keras_transformer.data.piece_sampler import PieceSampler
+from keras_transformer.data.text_noise import TextNoise
 from keras_transformer.errors import UserError
 
 FIRST_ID = 10  # pair i consists of the id 10 + i
@@ -35,13 +40,6 @@ def pairs_of(batch):
     real = labels[:, 0] != 0
     assert (inputs["source_ids"][real, 0] == labels[real, 0]).all()
     return (labels[real, 0] - FIRST_ID).tolist()
-
-
-def assert_equal(first, second):
-    for key in ("source_ids", "target_ids"):
-        np.testing.assert_array_equal(first[0][key], second[0][key])
-    np.testing.assert_array_equal(first[1], second[1])
-    np.testing.assert_array_equal(first[2], second[2])
 
 
 def test_ids_and_labels_by_hand(tmp_path):
@@ -68,44 +66,73 @@ def test_every_sentence_exactly_once_a_pass(store, shuffle):
         assert sorted(seen) == list(range(len(store)))
 
 
-@pytest.mark.parametrize("count", [2, 3, 7])
-def test_shares_together_are_the_batch(store, count):
-    whole = BatchPlan(store, tokens_per_batch=300, accumulation_steps=2)
-    shares = [(part, part + 1) for part in range(count - 2)] + [(count - 2, count)]
-    plans = [
-        BatchPlan(store, 300, accumulation_steps=2, shard=Shard(*share, count)) for share in shares
-    ]
-    for step in range(4):
-        assert {plan.tokens(step) for plan in plans} == {whole.tokens(step)}
-        for expected, *parts in zip(*(x.micro_batches(step) for x in (whole, *plans)), strict=True):
-            rows = -(-len(expected[1]) // count)
-            assert [len(part[1]) for part in parts] == [
-                (end - begin) * rows for begin, end in shares
-            ]
-            assert sum((pairs_of(part) for part in parts), []) == pairs_of(expected)
-            weights = np.concatenate([part[2] for part in parts])
-            np.testing.assert_array_equal(weights[: len(expected[2])], expected[2])
-            assert not weights[len(expected[2]) :].any()
-
-
-def test_a_step_is_a_function_of_seed_and_step_also_after_a_restart(store):
-    plan = BatchPlan(store, tokens_per_batch=300, seed=4, accumulation_steps=3)
-    forward = [plan.micro_batches(step) for step in range(100)]
-    other = BatchPlan(store, tokens_per_batch=300, seed=4, accumulation_steps=3)
-    for step in (99, 0, 57, 58):
-        for micro in (2, 0, 1):
-            assert_equal(other.batch(step, micro), forward[step][micro])
-    resumed = other.batches(start_step=40)
-    for batch in (batch for step in forward[40:] for batch in step):
-        assert_equal(next(resumed), batch)
-
-
 @pytest.fixture(scope="module")
 def mixture(tmp_path_factory):
     """16,000 short pairs, 8,000 long ones and 160. Each pair of lengths occurs 4 times or more."""
     short, long = ([(n, n + 1) for n in range(*x)] * 400 for x in [(1, 41), (21, 41)])
     corpora = [short, long, [(n, n) for n in range(1, 41)] * 4]
     return store_of_corpora(tmp_path_factory.mktemp("plan") / "mixture", corpora, FIRST_ID)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer.train(SENTENCES, vocabulary_size=70, model_type="unigram")
+
+
+@pytest.fixture(scope="module")
+def text(tokenizer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plan") / "text"
+    return TokenStore.build(folder, SENTENCES * 40, tokenizer, progress=False)
+
+
+@pytest.fixture(params=["pairs", "mixture", "packed", "drawn pieces", "text noise"])
+def new_plan(request, store, mixture, text, tokenizer):
+    """Makes plans of one kind."""
+    pieces = PieceSampler(tokenizer, 0.3)
+    options = {
+        "pairs": {},
+        "mixture": {"store": mixture, "tokens_per_batch": 2_048, "weights": [0.3, 1, 1.7]},
+        "packed": {"packing": True},
+        "drawn pieces": {"store": text, "samplers": [pieces]},
+        "text noise": {"store": text, "samplers": [TextNoise(tokenizer, 0.5), pieces]},
+    }
+    usual = {"store": store, "tokens_per_batch": 400, "accumulation_steps": 3}
+    return functools.partial(BatchPlan, **{**usual, **options[request.param]})
+
+
+def arrays(batch):
+    inputs, labels, weights = batch
+    return [*inputs.values(), labels, weights]
+
+
+def test_batches_are_functions_of_seed_and_step_in_any_process(new_plan):
+    plan, again, other = (new_plan(seed=seed) for seed in (4, 4, 5))
+    first = plan.batches_per_pass // plan.accumulation_steps - 3
+    steps = range(first, first + 6)  # the end of a pass and the beginning of the next
+    batches = {step: plan.micro_batches(step) for step in steps}
+    resumed = new_plan(seed=4).batches(first)
+    shares = [Shard(0, 1, 3), Shard(1, 3, 3)]
+    plans = [new_plan(seed=4, shard=share) for share in shares]
+    for step in steps:
+        for batch in batches[step]:
+            assert_same_arrays(arrays(next(resumed)), arrays(batch))
+    for step in reversed(steps):
+        total = sum((labels != 0).sum() for _, labels, _ in batches[step])
+        assert {x.tokens(step) for x in (plan, *plans)} == {total}
+        for micro, batch in enumerate(batches[step]):
+            assert_same_arrays(arrays(again.batch(step, micro)), arrays(batch))
+            inputs, labels, weights = batch
+            assert (*inputs["source_ids"].shape, labels.shape[1]) in plan.shapes
+            expected = (labels != 0) * np.float32(plan.accumulation_steps / total)
+            np.testing.assert_array_equal(weights, expected)
+            parts = [arrays(x.batch(step, micro)) for x in plans]
+            rows = -(-len(labels) // 3)
+            assert [len(part[0]) for part in parts] == [rows, 2 * rows]
+            joined = [np.concatenate(pair) for pair in zip(*parts, strict=True)]
+            assert_same_arrays([x[: len(labels)] for x in joined], arrays(batch))
+            assert not joined[-1][len(labels) :].any()
+    found = (map(arrays, x.micro_batches(first)) for x in (plan, other))
+    assert any(not np.array_equal(x[0], y[0]) for x, y in zip(*found, strict=True))
 
 
 def uses_of_each(plan, passes):
@@ -146,18 +173,6 @@ def test_after_10_000_sentences_each_corpus_has_its_share(mixture):
         sizes = counts.sum(axis=1, keepdims=True)
         shares = (counts / sizes)[sizes[:, 0] >= 10_000]
         assert len(shares) > 30 and abs(shares - counts[-1] / sizes[-1]).max() <= 0.01
-
-
-def test_a_mixture_goes_on_in_the_middle_of_a_pass(mixture):
-    weights = [0.3, 1, 1.7]
-    plan = BatchPlan(mixture, 2_048, seed=4, accumulation_steps=2, weights=weights)
-    begin = 5 * plan.batches_per_pass // 4
-    expected = [batch for step in range(begin, begin + 9) for batch in plan.micro_batches(step)]
-    again = BatchPlan(mixture, 2_048, seed=4, accumulation_steps=2, weights=weights)
-    for batch, found in zip(expected, again.batches(begin), strict=False):
-        assert_equal(found, batch)
-    other = BatchPlan(mixture, 2_048, seed=5, accumulation_steps=2, weights=weights)
-    assert any((other.slot(step)[1] != plan.slot(step)[1]).any() for step in range(2))
 
 
 @pytest.mark.parametrize("accumulation_steps", [1, 2, 7])

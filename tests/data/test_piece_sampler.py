@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.parallel_text import SENTENCES
 
-from keras_transformer.data import BatchPlan, Shard, Tokenizer, TokenStore
+from keras_transformer.data import BatchPlan, Tokenizer, TokenStore
 from keras_transformer.data.piece_sampler import PieceSampler
 from keras_transformer.data.token_store import SIDES
 
@@ -109,34 +109,6 @@ def test_a_large_exponent_or_no_room_gives_the_best_pieces(tokenizer, store):
     limit = 30
     lengths = narrow.draw(store, every, (limit, limit), "1").lengths("source", every)
     assert ((lengths <= limit) | (lengths == store.lengths("source"))).all()
-
-
-def batches_of(tokenizer, store, shard=None, steps=range(12), **options):
-    sampler = PieceSampler(tokenizer, ALPHA)
-    plan = BatchPlan(store, 400, 4, 2, shard=shard, samplers=[sampler], **options)
-    return plan, {step: plan.micro_batches(step) for step in steps}
-
-
-def test_batches_are_functions_of_seed_and_step_in_any_process(tokenizer, store):
-    plan, batches = batches_of(tokenizer, store)
-    _, again = batches_of(tokenizer, store, steps=reversed(range(12)))
-    parts = [batches_of(tokenizer, store, Shard(rank, rank + 1, 2))[1] for rank in range(2)]
-    for step in range(12):
-        real = 0
-        for micro, (inputs, labels, weights) in enumerate(batches[step]):
-            halves = [part[step][micro] for part in parts]
-            joined = [np.concatenate([x[1 + i] for x in halves]) for i in range(2)]
-            others = [(again[step][micro][1:]), [x[: len(labels)] for x in joined]]
-            for other_labels, other_weights in others:
-                np.testing.assert_array_equal(other_labels, labels)
-                np.testing.assert_array_equal(other_weights, weights)
-            sources = again[step][micro][0]["source_ids"]
-            np.testing.assert_array_equal(sources, inputs["source_ids"])
-            assert (*sources.shape, labels.shape[1]) in plan.shapes
-            expected = np.float32(plan.accumulation_steps / plan.tokens(step))
-            np.testing.assert_array_equal(weights, (labels != 0) * expected)
-            real += (labels != 0).sum()
-        assert real == plan.tokens(step)
 
 
 def test_each_pass_and_seed_has_the_same_sentences_in_other_pieces(tokenizer, store):

@@ -14,7 +14,7 @@ from support.contract import assert_same_arrays, to_numpy
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from keras_transformer.errors import UserError
-from keras_transformer.runs.checkpoints import checkpoint_folders
+from keras_transformer.runs.checkpoints import checkpoint_folders, logged_scalars
 from keras_transformer.runs.loading import load_checkpoint_model
 from keras_transformer.training import TransformerAdam, array_batches, fit
 from keras_transformer.training.devices.base import Distribution
@@ -23,10 +23,10 @@ X = np.arange(20, dtype="float32").reshape(10, 2) / 20
 Y = X.sum(axis=1, keepdims=True)
 
 
-def new_model(optimizer="sgd", **compiling):
+def new_model(optimizer="sgd", dropout_rate=0.0, **compiling):
     keras.utils.set_random_seed(3)
     inputs = keras.Input((2,))
-    model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
+    model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Dropout(dropout_rate)(inputs)))
     model.compile(optimizer, "mse", **compiling)
     return model
 
@@ -62,21 +62,56 @@ def test_a_script_of_ten_lines_is_killed_and_resumes_to_the_same_bits(tmp_path):
 
 @pytest.mark.each_backend
 @pytest.mark.parametrize("accumulation_steps", [*once(None), 2])
-def test_resumes_amid_a_pass_and_an_epoch_with_the_optimizers_state(tmp_path, accumulation_steps):
-    def optimizer():
-        return keras.optimizers.Adam(0.1, gradient_accumulation_steps=accumulation_steps)
+def test_resumes_amid_a_pass_and_an_epoch_with_all_states(tmp_path, accumulation_steps):
+    """Those of the optimizer and of dropout."""
 
-    whole, resumed = new_model(optimizer()), new_model(optimizer())
+    def dropping_model():
+        many = {"gradient_accumulation_steps": accumulation_steps}
+        return new_model(keras.optimizers.Adam(0.1, **many), dropout_rate=0.5)
+
+    whole, resumed = dropping_model(), dropping_model()
     fit_quietly(whole, tmp_path / "whole", steps=9)
 
     class Stop(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
             self.model.stop_training = epoch == 1
 
-    fit_quietly(new_model(optimizer()), tmp_path / "parts", steps=9, callbacks=[Stop()])
+    fit_quietly(dropping_model(), tmp_path / "parts", steps=9, callbacks=[Stop()])
     assert names(tmp_path / "parts") == ["step-00000002", "step-00000004"]
     fit_quietly(resumed, tmp_path / "parts", steps=9)
     assert_same_arrays(state_of(resumed), state_of(whole))
+
+
+def test_dropout_masks_depend_on_seed_and_step(tmp_path):
+    """A rate of 0 leaves the weights alone: the losses of one batch differ by dropout only."""
+    losses = []
+    for seed in (1, 2):
+        model, folder = new_model(keras.optimizers.SGD(0.0), dropout_rate=0.5), tmp_path / f"{seed}"
+        batches = {"batches": lambda count: itertools.repeat((X, Y))}
+        fit_quietly(model, folder, **batches, seed=seed, report_every=1)
+        losses += logged_scalars(folder / "logs")["loss"].values()
+    assert len(set(losses)) == len(losses) == 10
+
+
+@pytest.mark.each_backend
+@pytest.mark.parametrize("accumulation_steps", [2, *once(None)])
+def test_reports_count_optimizer_steps_over_epochs_and_processes(tmp_path, accumulation_steps):
+    for steps in (3, 9):
+        optimizer = keras.optimizers.SGD(gradient_accumulation_steps=accumulation_steps)
+        reports = {"checkpoint_every": 3, "report_every": 2}
+        fit_quietly(new_model(optimizer), tmp_path, steps=steps, **reports)
+    assert [*logged_scalars(tmp_path / "logs")["loss"]] == [2, 3, 5, 6, 8, 9]
+
+
+def test_reports_are_means_since_the_last_one(tmp_path):
+    found = []
+    for every in (1, 2):
+        reports = {"checkpoint_every": 4, "report_every": every}
+        fit_quietly(new_model(), tmp_path / str(every), steps=4, **reports)
+        found.append([*logged_scalars(tmp_path / str(every) / "logs")["loss"].values()])
+    each, pairs = found
+    assert len(set(each)) == 4
+    np.testing.assert_allclose(pairs, [np.mean(each[:2]), np.mean(each[2:])], rtol=1e-5)
 
 
 @pytest.mark.each_backend
