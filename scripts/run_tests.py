@@ -43,8 +43,8 @@ def main(arguments: list[str]) -> int:
     given = tuple(argument for argument in arguments if argument != "--slow")
     jobs = _jobs(slow, given)
     workers = min(len(jobs), os.cpu_count() or 1)
-    with tempfile.TemporaryDirectory() as shared, ThreadPoolExecutor(workers) as pool:
-        tests = [pool.submit(_test, *job, slow, workers, shared) for job in jobs]
+    with ThreadPoolExecutor(workers) as pool:
+        tests = [pool.submit(_test, *job, slow, workers) for job in jobs]
         parts = [test.result() for test in tests]
     reports = _merged(parts)
     problems = _crashes(parts) + _problems(reports, whole_suite=not (slow or given))
@@ -75,15 +75,11 @@ def _jobs(slow: bool, given: tuple[str, ...]) -> list[tuple[str, tuple[str, ...]
     return [(backend, part) for part in parts for backend in BACKENDS]
 
 
-def _test(
-    backend: str, selection: tuple[str, ...], slow: bool, workers: int, shared: str
-) -> Report:
-    """Run pytest; what is the same on every backend is made once, in the folder `shared`."""
+def _test(backend: str, selection: tuple[str, ...], slow: bool, workers: int) -> Report:
     threads = str(max(1, (os.cpu_count() or 1) // workers))
     environment = {
         **os.environ,
         "KERAS_BACKEND": backend,
-        "KERAS_TRANSFORMER_SHARED": shared,
         "OMP_NUM_THREADS": threads,
         "TF_NUM_INTRAOP_THREADS": threads,
     }

@@ -122,6 +122,14 @@ def tokenizer():
 
 
 @pytest.fixture(scope="session")
+def exported(tmp_path_factory: pytest.TempPathFactory):
+    """A small model as a SavedModel."""
+    from support.exporting import export
+
+    return export(tmp_path_factory.mktemp("exported"))
+
+
+@pytest.fixture(scope="session")
 def browser():
     """Chromium. Playwright allows one a process."""
     playwright = pytest.importorskip(

@@ -4,7 +4,6 @@ import shutil
 
 import pytest
 from support.contract import randomize
-from support.exporting import exporting_fixture  # noqa: F401
 from support.parallel_text import LOSSLESS_TARGET, SENTENCES
 from support.tiny_run import recipe_for, write_text
 

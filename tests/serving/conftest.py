@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from support.exporting import Exporting, exporting_fixture  # noqa: F401
+from support.exporting import Exported
 from support.served_model import Server, serving
 
 BATCHING = """
@@ -15,9 +15,9 @@ num_batch_threads { value: 1 }
 
 
 @pytest.fixture(scope="session")
-def server(exporting: Exporting, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Serves the model of exporting_process.py."""
+def server(exported: Exported, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Serves the exported model."""
     batching = tmp_path_factory.mktemp("served") / "batching.txt"
     batching.write_text(BATCHING)
-    with serving(exporting.folder / "model", batching) as started:
+    with serving(exported.version.parent, batching) as started:
         yield started

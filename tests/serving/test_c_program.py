@@ -23,7 +23,7 @@ def output_of(*command, **options):
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, **options).stdout
 
 
-def test_the_c_program_translates_lines_without_python(exporting, server, tmp_path):
+def test_the_c_program_translates_lines_without_python(exported, server, tmp_path):
     if not shutil.which("cc"):
         pytest.skip("there is no C compiler")
     program, tensorflow = tmp_path / "translate", package_folder("tensorflow")
@@ -38,7 +38,7 @@ def test_the_c_program_translates_lines_without_python(exporting, server, tmp_pa
     assert "libpython" not in linked and "not found" not in linked
 
     kernels = package_folder("tensorflow_text") / "python/ops/_sentencepiece_tokenizer.so"
-    model = exporting.folder / "model" / "1"
+    model = exported.version
     signature = ["--dir", model, "--tag_set", "serve", "--signature_def", "serving_default"]
     shown = output_of("saved_model_cli", "show", *signature, text=True)
     name = r"\['{}'\] tensor_info:.*?name: (\S+):(\d+)"

@@ -1,46 +1,31 @@
-"""One exported model for all tests, and what TensorFlow answered, on any backend."""
+"""A small model with random weights, exported as a SavedModel."""
 
-import fcntl
-import json
-import os
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-import pytest
+from keras_transformer import SearchOptions, Tokenizer, Transformer, save_run
+from keras_transformer.formats import ExportOptions, export_run
+from support.contract import randomize
 
-from support.command_line import python
-
-
-@dataclass
-class Exporting:
-    """What exporting_process.py has left in a folder. `other` has the answers for slow tests."""
-
-    folder: Path
-
-    @cached_property
-    def answers(self) -> dict[str, Any]:
-        return self._answers("first")
-
-    @cached_property
-    def other(self) -> dict[str, Any]:
-        return self._answers("other")
-
-    def _answers(self, part: str) -> dict[str, Any]:
-        """Runs a part once; `scripts/test` lets all backends share what it leaves."""
-        answers = self.folder / f"{part}.json"
-        with (self.folder / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not answers.exists():
-                words = "-m", "support.exporting_process", self.folder, part
-                python(*words, KERAS_BACKEND="tensorflow")
-        return json.loads(answers.read_text(encoding="utf-8"))
+WORDS = "a bad cab fed a deaf face add bead cafe dab each fad".split()
+PAIRS = [(word, word[::-1].upper()) for word in WORDS]
+BEAM_SIZE, LONGEST = 3, 24
+SIZES = {"num_layers": 1, "d_model": 12, "num_heads": 3, "d_ff": 11, "max_length": LONGEST}
 
 
-@pytest.fixture(scope="session", name="exporting")
-def exporting_fixture(tmp_path_factory: pytest.TempPathFactory) -> Exporting:
-    shared = os.environ.get("KERAS_TRANSFORMER_SHARED")
-    exporting = Exporting(Path(shared) if shared else tmp_path_factory.mktemp("exporting"))
-    assert exporting.answers
-    return exporting
+class Exported(NamedTuple):
+    """What was exported, the folder of the version, and how far both agree, as text."""
+
+    model: Transformer
+    tokenizer: Tokenizer
+    version: Path
+    comparison: str
+
+
+def export(folder: Path) -> Exported:
+    """Exports a model to `model/1` in a folder, by a process of the TensorFlow backend."""
+    tokenizer = Tokenizer.train(PAIRS, 40)
+    model = randomize(Transformer(40, **SIZES))
+    run = save_run(folder / "run", model, tokenizer, options=SearchOptions(beam_size=BEAM_SIZE))
+    options = ExportOptions(format="saved_model", output=folder / "model")
+    return Exported(model, tokenizer, *export_run(run, options))
