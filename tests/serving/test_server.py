@@ -217,7 +217,7 @@ def test_a_failing_sentence_spares_its_batch_and_its_text_is_not_shown(slow, cap
             asked = [pool.submit(post, url, q=texts[0])]
             wait_for(lambda: slow.batches)
             asked += [pool.submit(post, url, q=text) for text in texts[1:]]
-            wait_for(lambda: value(url, 'waiting_sentences{pair="en-de"}') == 4)
+            wait_for(lambda: value(url, WAITING) == 4)
             slow.gate.set()
             found = [x.result() for x in asked]
         requests.post(f"{url}/translate?q={SECRET}&source={SECRET}&target=de&api_key={SECRET}")
@@ -229,21 +229,48 @@ def test_a_failing_sentence_spares_its_batch_and_its_text_is_not_shown(slow, cap
     assert 'route="/translate",status="500"' in metrics
 
 
+WAITING = 'waiting_sentences{pair="en-de"}'
+
+
+@pytest.mark.parametrize(
+    ("options", "bodies", "batches"),
+    [
+        # A request for alternatives is of another kind, whose batches `slow` does not note.
+        ({}, [{"q": [*"ab"]}, {"q": "c", "alternatives": 1}, {"q": "d"}], [[*"abd"]]),
+        ({"max_batch": 2}, [{"q": [*"abcde"]}], [[*"ab"], [*"cd"], ["e"]]),
+        ({"char_limit": 8}, [{"q": x} for x in ("a" * 7, "bb", "c")], [["a" * 7, "bb"], ["c"]]),
+    ],
+    ids=["one kind", "few sentences", "few characters"],
+)
+def test_a_batch_is_of_one_kind_and_not_long_and_keeps_the_order(slow, options, bodies, batches):
+    with running({("en", "de"): slow}, **options) as url, ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(post, url, q="first")]
+        wait_for(lambda: slow.batches)
+        count = 1
+        for body in bodies:
+            asked.append(pool.submit(post, url, **body))
+            count += len(body["q"]) if isinstance(body["q"], list) else 1
+            wait_for(lambda count=count: value(url, WAITING) == count)
+        slow.gate.set()
+        assert {x.result().status_code for x in asked} == {200}
+        assert value(url, 'batch_sentences_sum{pair="en-de"}') == count
+    assert slow.batches[1:] == batches
+
+
 def test_overload_time_outs_and_lost_clients_leave_nothing_waiting(slow):
-    waiting = 'waiting_sentences{pair="en-de"}'
     with running({("en", "de"): slow}, max_waiting=3, timeout=2) as url:
         with ThreadPoolExecutor(4) as pool:
             first = pool.submit(post, url, q="a")
             wait_for(lambda: slow.batches)
             second = pool.submit(post, url, q="Bad. Cab.")
-            wait_for(lambda: value(url, waiting) == 3)
+            wait_for(lambda: value(url, WAITING) == 3)
             full = post(url, q="d")
             assert full.status_code == 503 and full.headers["Retry-After"] == "1"
             late = [first.result(), second.result()]
-        assert [x.status_code for x in late] == [504] * 2 and value(url, waiting) == 0
+        assert [x.status_code for x in late] == [504] * 2 and value(url, WAITING) == 0
         with pytest.raises(requests.Timeout):
             requests.post(f"{url}/translate", json=PAIR | {"q": "gone"}, timeout=0.3)
-        wait_for(lambda: value(url, waiting) == 0)
+        wait_for(lambda: value(url, WAITING) == 0)
         slow.gate.set()
         assert post(url, q="One. Two. Three. Four.").status_code == 200  # alone, all may wait
     assert slow.batches == [["a"], ["One.", "Two.", "Three.", "Four."]]
