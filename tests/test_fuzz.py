@@ -5,7 +5,6 @@ hypothesis draws the same inputs in each run (`derandomize`), and prints the sma
 
 import gzip
 import io
-import itertools
 import json
 import math
 import sys
@@ -15,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings, strategies as st
+from support.hostile_text import lines_of
 from support.time_limit import time_limit
 
 from keras_transformer.data import CorpusError, read_lines, read_parallel
@@ -70,40 +70,23 @@ def result_or_refusal(function, *refusals):
         return None
 
 
-def expected_lines(data):
-    """Lines by another way than the package's; and whether all of the bytes are text."""
-    lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    ended = [line.removesuffix(b"\r") for line in lines[:-1]] + [x for x in lines[-1:] if x]
-    good = list(itertools.takewhile(is_utf8, ended))
-    return [line.decode() for line in good], len(good) == len(ended)
-
-
-def is_utf8(line):
-    return line.decode("utf-8", "ignore").encode() == line
-
-
 def read_all(lines):
     """What was read, and whether it ended without an error."""
     found = []
     try:
         with time_limit(60):
-            found.extend(iter_into(found, lines))
+            for line in lines:
+                found.append(line)
     except CorpusError as error:
         assert "line" in str(error)
         return found, False
     return found, True
 
 
-def iter_into(found, lines):
-    for line in lines:
-        found.append(line)
-    return ()
-
-
 @fuzz(2500)
 @given(TEXT)
 def test_lines_of_any_bytes(tmp_path, monkeypatch, data):
-    expected = expected_lines(data)
+    expected = lines_of(data)
     path = tmp_path / "text"
     if data[:2] != b"\x1f\x8b":
         path.write_bytes(data)
@@ -121,7 +104,7 @@ def test_parallel_text_of_any_bytes(tmp_path, one, other):
     source.write_bytes(gzip.compress(one, 1))
     target.write_bytes(gzip.compress(other, 1))
     pairs = result_or_refusal(lambda: list(read_parallel(source, target)), CorpusError)
-    (sources, is_text), (targets, is_other_text) = expected_lines(one), expected_lines(other)
+    (sources, is_text), (targets, is_other_text) = lines_of(one), lines_of(other)
     if is_text and is_other_text and len(sources) == len(targets):
         assert pairs == list(zip(sources, targets, strict=True))
     else:

@@ -1,10 +1,7 @@
-"""Files of bytes that nobody should send, and what every door must make of them.
-
-`HOSTILE` maps names to bytes. Lines end with a newline; a carriage return before it belongs to
-the line end; one byte order mark at the beginning is no text; everything else is text.
-"""
+"""Bytes that nobody should send, and what every door must make of them."""
 
 import gzip
+import itertools
 
 LONGEST_LINE = 1024 * 1024
 
@@ -34,7 +31,7 @@ _BYTES = {
     "byte order mark alone": b"\xef\xbb\xbf",
     "two byte order marks": b"\xef\xbb\xbf\xef\xbb\xbfone\n\xef\xbb\xbftwo\n",
 }
-_NO_TEXT = {
+NO_TEXT = {
     "UTF-16": "\ufeffone\ntwo\n".encode("utf-16-le"),
     "UTF-16, big-endian": "\ufeffone\n".encode("utf-16-be"),
     "Latin-1": "sch\xf6n\n".encode("latin-1"),
@@ -50,16 +47,19 @@ _NO_TEXT = {
 }
 
 TEXT = {**{name: text.encode() for name, text in _TEXTS.items()}, **_BYTES}
-# The same text twice: a door that takes the one must give the same for the other.
-PACKED = {f"{name}, packed": gzip.compress(data, mtime=0) for name, data in TEXT.items()}
-HOSTILE = {**TEXT, **PACKED, **_NO_TEXT}
 
 
-def lines_of(name: str) -> list[str] | None:
-    """The lines of a hostile file, or None if a door must refuse it with an error."""
-    if name in _NO_TEXT:
-        return None
-    data = TEXT[name.removesuffix(", packed")].removeprefix(b"\xef\xbb\xbf")
-    *lines, last = data.decode().split("\n")
-    # A carriage return belongs to the line end only if a newline follows.
-    return [line.removesuffix("\r") for line in lines] + ([last] if last else [])
+def lines_of(data: bytes) -> tuple[list[str], bool]:
+    """The lines before the first that is no text, and whether all are text.
+
+    Lines end with a newline, and a carriage return before it belongs to the line end. One byte
+    order mark at the beginning is no text.
+    """
+    *lines, last = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    ended = [line.removesuffix(b"\r") for line in lines] + ([last] if last else [])
+    good = list(itertools.takewhile(_is_utf8, ended))
+    return [line.decode() for line in good], len(good) == len(ended)
+
+
+def _is_utf8(line: bytes) -> bool:
+    return line.decode("utf-8", "ignore").encode() == line
