@@ -154,6 +154,7 @@ def test_a_difference_above_the_tolerance_of_both_backends_is_an_error():
     one, other = ({"x": record([np.ones(1), np.ones(1)])}, {})
     assert [x.is_error for x in array_differences(one, other)] == [True]
     assert not found([], []).is_error
+    assert found([np.nan, np.inf, 1.0], [np.nan, np.inf, 2.0]).largest == 1
 
 
 def test_inputs_of_a_transformer_and_of_bert_are_valid():

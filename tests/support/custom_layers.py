@@ -79,25 +79,13 @@ class OnlyTensorFlow(keras.layers.Layer):
         return x
 
 
-class Counter(keras.layers.Layer):
-    """Counts its calls in training; draws random numbers."""
-
-    def __init__(self):
-        super().__init__()
-        self.seeds = keras.random.SeedGenerator(1)
-
-    def build(self, shape):
-        self.count = self.add_weight((), "zeros", "int32", trainable=False, name="count")
-
-    def call(self, x, training=False):
-        if training:
-            self.count.assign(self.count + 1)
-        return x + keras.random.normal(ops.shape(x), seed=self.seeds)
-
-
 @keras.saving.register_keras_serializable(package="custom_layers")
 class CountsTwice(keras.layers.Layer):
-    """Counts its calls in training, each twice on PyTorch."""
+    """Counts its calls in training, each twice on PyTorch. It may draw random numbers, too."""
+
+    def __init__(self, draws=False, **kwargs):
+        super().__init__(**kwargs)
+        self.seeds = keras.random.SeedGenerator(1) if draws else None
 
     def build(self, shape):
         self.count = self.add_weight((), "zeros", "int32", trainable=False, name="count")
@@ -105,7 +93,7 @@ class CountsTwice(keras.layers.Layer):
     def call(self, x, training=False):
         if training:
             self.count.assign(self.count + (2 if keras.backend.backend() == "torch" else 1))
-        return x
+        return x + keras.random.normal(ops.shape(x), seed=self.seeds) if self.seeds else x
 
 
 @keras.saving.register_keras_serializable(package="custom_layers")
