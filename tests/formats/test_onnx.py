@@ -61,6 +61,25 @@ def test_folder_holds_what_is_documented(tokenizer, tmp_path):
     assert loaded.fingerprint == tokenizer.fingerprint
 
 
+ROTARY = {"num_layers": 2, "norm_first": True, "position_encoding": "rotary", "d_k": 10}
+QUICK = [ROTARY, {"position_encoding": "learned"}, {"position_encoding": "binary"}]
+SLOW = [
+    {"position_encoding": "sinusoidal_half_split"},
+    {"use_scale": False},
+    {"attention_pattern": "full"},
+    *({"activation": name} for name in onnx_graph.ACTIVATIONS),
+]
+
+
+@pytest.mark.parametrize(
+    "arguments", [*QUICK, *(pytest.param(x, marks=pytest.mark.slow) for x in SLOW)], ids=str
+)
+def test_translations_and_scores_are_those_of_the_model(arguments, tokenizer, tmp_path):
+    found = export_onnx(new_model(**arguments), tokenizer, tmp_path / "model")
+    assert found.identical == found.sentences == 16
+    assert found.largest_difference < 1e-4
+
+
 def test_constants_of_both_graphs_are_stored_once(tokenizer, tmp_path):
     """The embeddings (60 x 24 x 4 bytes) are in encoder, step and output projection."""
     model = new_model()
