@@ -175,19 +175,6 @@ def test_after_10_000_sentences_each_corpus_has_its_share(mixture):
         assert len(shares) > 30 and abs(shares - counts[-1] / sizes[-1]).max() <= 0.01
 
 
-@pytest.mark.parametrize("accumulation_steps", [1, 2, 7])
-def test_weights_of_a_step_make_the_mean_over_its_tokens(store, accumulation_steps):
-    plan = BatchPlan(store, tokens_per_batch=300, accumulation_steps=accumulation_steps)
-    beyond_a_pass = plan.batches_per_pass // plan.accumulation_steps + 2
-    for step in range(beyond_a_pass):
-        micro_batches = plan.micro_batches(step)
-        real = [labels != 0 for _, labels, _ in micro_batches]
-        assert plan.tokens(step) == sum(mask.sum() for mask in real)
-        for mask, (_, _, sample_weight) in zip(real, micro_batches, strict=True):
-            expected = mask * np.float32(accumulation_steps / plan.tokens(step))
-            np.testing.assert_array_equal(sample_weight, expected)
-
-
 def test_few_fixed_shapes_near_the_budget(store):
     plan = BatchPlan(store, tokens_per_batch=400, length_multiple=4, max_shapes=5)
     seen = {
