@@ -1,9 +1,6 @@
-import json
-
 import numpy as np
 import pytest
 import sentencepiece
-from support.command_line import python
 from support.parallel_text import LOSSLESS_TARGET, SENTENCES
 
 from keras_transformer.data import Tokenizer
@@ -268,44 +265,3 @@ def test_only_lists_of_unicode_are_encoded(tokenizer):
         tokenizer.encode_source(["a", "a\ud800"])
     with pytest.raises(TypeError):
         tokenizer.encode_source([1])
-
-
-IN_GRAPH = """
-import json, sys
-import tensorflow as tf
-import keras_hub
-
-def encode(model, sentences):
-    tokenizer = keras_hub.tokenizers.SentencePieceTokenizer(proto=model)
-    in_graph = tf.function(tokenizer.tokenize, input_signature=[tf.TensorSpec([None], tf.string)])
-    return in_graph(tf.constant(sentences)).to_list()
-
-sentences = json.load(sys.stdin)
-print(json.dumps([encode(model, sentences) for model in sys.argv[1:]]))
-"""
-
-
-@pytest.mark.slow
-def test_keras_hub_gives_the_same_ids_in_a_tensorflow_graph(tmp_path):
-    tokenizers = []
-    for normalization in ("identity", "nmt_nfkc"):
-        tokenizers.append(
-            Tokenizer.train(SENTENCES, 120, normalization=normalization, tags=["<Ａ>"])
-        )
-        tokenizers[-1].save(tmp_path / normalization)
-    sentences = [line for pair in SENTENCES for line in pair]
-    sentences += [
-        "",
-        "<Ａ> a dog",
-        "a <Ａ>dog",
-        " two  spaces ",
-        "Großer ＨＵＮＤ",
-        "漢字 x\ty",
-        "<s> </s>",
-    ]
-    models = [str(tmp_path / name / "source.model") for name in ("identity", "nmt_nfkc")]
-    words, given = ("-c", IN_GRAPH, *models), json.dumps(sentences)
-    child = python(*words, input=given, KERAS_BACKEND="tensorflow")
-    expected = [tokenizer.encode_source(sentences) for tokenizer in tokenizers]
-    assert expected[0] != expected[1]
-    assert json.loads(child.stdout) == expected

@@ -7,12 +7,14 @@ import keras_hub
 import numpy as np
 import pytest
 from support.cases import most_once
-from support.contract import randomize, to_numpy
+from support.contract import assert_same_arrays, randomize, to_numpy
+from support.parallel_text import SENTENCES
 
 from keras_transformer import (
     BertEncoder,
     LanguageModel,
     SearchOptions,
+    Tokenizer,
     search,
 )
 from keras_transformer.formats import (
@@ -75,8 +77,7 @@ def test_bert_is_the_same_there_and_back(monkeypatch):
     assert_same_as_bert(encoder, pooler, backbone, segment_ids)
     back = bert_to_keras_hub(encoder, pooler)
     assert back.get_config() == {**backbone.get_config(), "name": back.name}
-    for found, expected in zip(back.weights, backbone.weights, strict=True):
-        np.testing.assert_array_equal(to_numpy(found), to_numpy(expected))
+    assert_same_arrays(back.weights, backbone.weights)
 
 
 @pytest.mark.each_backend
@@ -143,8 +144,7 @@ def test_decoders_are_the_same_there_and_back(case):
     ignored = {"name": None, "trainable": None}
     assert {**back.get_config(), **ignored} == {**backbone.get_config(), **ignored}
     assert back.tie_word_embeddings == backbone.tie_word_embeddings
-    for found, other in zip(back.weights, backbone.weights, strict=True):
-        np.testing.assert_allclose(to_numpy(found), to_numpy(other), rtol=1e-6)
+    assert_same_arrays(back.weights, backbone.weights, rtol=1e-6)
     np.testing.assert_allclose(to_numpy(back(inputs)), to_numpy(states), atol=1e-5)
 
 
@@ -263,3 +263,27 @@ def test_other_backbones_are_refused():
     for convert in (*converters, llama_from_keras_hub, qwen3_from_keras_hub):
         with pytest.raises(ValueError, match="`backbone` must be a `keras_hub.models"):
             convert(roberta)
+
+
+def test_its_tokenizer_gives_the_same_ids_in_a_tensorflow_graph():
+    import tensorflow as tf
+
+    texts = [line for pair in SENTENCES for line in pair]
+    texts += [
+        "",
+        "<Ａ> a dog",
+        "a <Ａ>dog",
+        " two  spaces ",
+        "Großer ＨＵＮＤ",
+        "漢字 x\ty",
+        "<s> </s>",
+    ]
+    found = []
+    for normalization in ("identity", "nmt_nfkc"):
+        own = Tokenizer.train(SENTENCES, 120, normalization=normalization, tags=["<Ａ>"])
+        theirs = keras_hub.tokenizers.SentencePieceTokenizer(proto=own.source_model)
+        signature = [tf.TensorSpec([None], tf.string)]
+        in_graph = tf.function(theirs.tokenize, input_signature=signature)
+        found.append(in_graph(tf.constant(texts)).to_list())
+        assert found[-1] == own.encode_source(texts)
+    assert found[0] != found[1]
