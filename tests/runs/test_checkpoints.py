@@ -2,6 +2,8 @@
 
 import math
 
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
 from keras_transformer.runs.checkpoints import (
     ValidationHistory,
     logged_scalars,
@@ -31,6 +33,8 @@ def test_logs_of_a_resumed_run_replace_what_it_repeats(tmp_path):
             writer.report(step, {"loss": 4.0 / step, "text": "a | b"})
     with TensorBoardWriter(tmp_path, first_step=2) as writer:
         writer.report(2, {"loss": 1.5, "validation/bleu": 7.0})
+    of_tensorboard = EventAccumulator(str(tmp_path)).Reload().Scalars("loss")
+    assert [(x.step, x.value) for x in of_tensorboard] == [(1, 4.0), (2, 1.5)]
     (file,) = sorted(tmp_path.glob("events*"))[-1:]
     file.write_bytes(file.read_bytes() + b"\x09\0\0")  # ends within a record
     assert logged_scalars(tmp_path) == {"loss": {1: 4.0, 2: 1.5}, "validation/bleu": {2: 7.0}}

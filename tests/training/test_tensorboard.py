@@ -32,16 +32,6 @@ def test_tensorboard_reads_text_and_images(tmp_path):
     np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(file))), pixels)
 
 
-def test_a_resumed_run_hides_what_it_repeats(tmp_path):
-    with TensorBoardWriter(tmp_path) as writer:
-        writer.report(1, {"loss": 4.0})
-        writer.report(2, {"loss": 3.0})
-    with TensorBoardWriter(tmp_path, first_step=2) as writer:
-        writer.report(2, {"loss": 2.0})
-    scalars = events(tmp_path).Scalars("loss")
-    assert [(scalar.step, scalar.value) for scalar in scalars] == [(1, 4.0), (2, 2.0)]
-
-
 def test_the_projector_has_vectors_with_their_words(tmp_path):
     vectors = np.random.default_rng(0).normal(size=(4, 3)).astype("float32")
     words = ["a", "\t", "b c", "집"]

@@ -1,10 +1,7 @@
 """A saved model carries its tokenizer, and refuses every other one."""
 
-import os
-
 import keras
 import pytest
-from support.command_line import run_python
 from support.parallel_text import SENTENCES
 from support.small_models import small_model
 
@@ -50,16 +47,6 @@ def test_a_trained_model_has_its_tokenizer_and_one_file_is_a_translator(model, t
     again.fit(ParallelDataset(SENTENCES, tokenizer, 256), verbose=0)
     again.save(tmp_path / "again.keras")
     assert Translator.load(tmp_path / "again.keras").tokenizer.files == tokenizer.files
-
-
-def test_the_file_opens_on_another_backend(model, tmp_path):
-    translator = Translator(model, options=SearchOptions(beam_size=1, max_length=9))
-    translator.save(tmp_path / "x.keras")
-    code = f"""
-from keras_transformer import Translator
-print(Translator.load({os.fspath(tmp_path / "x.keras")!r}).translate({SOURCES[:2]}))
-"""
-    assert run_python(code, KERAS_BACKEND="jax") == str(translator.translate(SOURCES[:2]))
 
 
 def test_another_tokenizer_is_refused_whatever_its_size(model, tokenizer):
