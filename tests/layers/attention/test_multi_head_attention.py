@@ -1,6 +1,5 @@
 """Multi-head attention: self, cross, masked."""
 
-import keras
 import numpy as np
 import pytest
 from support import reference
@@ -166,24 +165,3 @@ def test_attention_masks_of_any_shape_are_aligned(x, memory, padding_mask, name)
 def test_refusals(x, arguments, masks, message):
     with pytest.raises(ValueError, match=message):
         MultiHeadAttention(**{"d_model": D, "num_heads": H, **arguments})(x, **masks)
-
-
-def test_masks_that_tensors_carry_hide_padding(x, memory, padding_mask):
-    """`Masking` marks what is zero; the layer honours it like a mask that it is given."""
-    layer, masking = make_layer(), keras.layers.Masking()
-    memory[~padding_mask] = 0
-    expected = to_numpy(layer(x, key=memory, padding_mask=padding_mask))
-    query, key = keras.Input((None, D)), keras.Input((None, D))
-    model = keras.Model([query, key], layer(query, key=masking(key)))
-    np.testing.assert_allclose(to_numpy(model([x, memory])), expected, atol=1e-6)
-    explicit = keras.Model(
-        [query, key], layer(query, key=masking(key), padding_mask=key[..., 0] > -99)
-    )
-    found = to_numpy(explicit([x, memory]))
-    np.testing.assert_allclose(found, to_numpy(layer(x, key=memory)), atol=1e-6)
-
-    is_real = np.arange(T)[None, :] < np.array([[3], [T]])
-    x[~is_real] = 0
-    expected = to_numpy(layer(x, padding_mask=is_real))
-    model = keras.Model(query, layer(masking(query)))
-    np.testing.assert_allclose(to_numpy(model(x)), expected, atol=1e-6)
