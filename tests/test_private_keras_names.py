@@ -30,7 +30,7 @@ REASONS = {
         "_purge_model_variables": "models/test_modes.py a_refusal_within_a_step_keeps_the_weights",
     },
     "clones share what the layers of a model share": {
-        "_run_through_graph": "models/test_base.py a_clone_has_the_same_weights_and_logits",
+        "_run_through_graph": "models/test_transformer.py copies_are_equal",
     },
     "a first batch is checked before Keras compiles for it": {
         "_compile_loss": "models/test_token_predictor.py the_first_batch_of_any_data_is_looked_at",

@@ -163,19 +163,6 @@ def test_class_weights_and_copies_of_a_trainer_are_refused():
 
 
 @pytest.mark.once
-@pytest.mark.parametrize(
-    "encoding", ["sinusoidal", "learned", "binary_concatenated", "rotary", "t5"]
-)
-def test_a_clone_has_the_same_weights_and_logits(encoding):
-    model = small_models.new_model(position_encoding=encoding)
-    clone = keras.models.clone_model(model)
-    clone.set_weights(model.get_weights())
-    ids = np.array([[5, 6, 3]])
-    inputs = {"source_ids": ids, "target_ids": ids}
-    np.testing.assert_array_equal(to_numpy(clone(inputs)), to_numpy(model(inputs)))
-
-
-@pytest.mark.once
 def test_what_a_model_lacks_has_a_default():
     assert Capabilities.of(object()) == Capabilities()
     found = Capabilities.of(SimpleNamespace(compiles=False, vocabulary_size=7))

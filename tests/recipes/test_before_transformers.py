@@ -10,7 +10,7 @@ import pytest
 from support import older_reference, tiny_run
 from support.cases import most_once
 from support.command_line import python
-from support.contract import to_numpy, weights_of
+from support.contract import assert_cached_equals_full_decoding, to_numpy, weights_of
 from support.older_models import SIZES, new_model, small_model
 from support.searching import eagerly, quick_search
 from support.small_models import TARGET_V, B, T, inputs_of
@@ -69,26 +69,11 @@ def test_agrees_with_reference(name, batch, source, target):
 @pytest.mark.each_backend_if_slow
 @on_each_backend
 def test_cached_equals_full_decoding(name):
-    """Also after beams were reordered, as the hypotheses that they now are."""
     model = small_model(name)
-    source_ids, beams, order = inputs_of(model)["source_ids"], beams_of(model), [2, 0, 0]
-
-    def whole_targets():
-        inputs = ({"source_ids": source_ids, "target_ids": beams[:, n]} for n in range(N))
-        return np.stack([to_numpy(model(each)) for each in inputs], axis=1)
-
-    expected = whole_targets()
+    source_ids, beams = inputs_of(model)["source_ids"], beams_of(model)
+    assert_cached_equals_full_decoding(model, source_ids, beams)
     cache = model.init_cache(source_ids, max_length=T, beam_size=N)
-    for leaf in keras.tree.flatten(cache.beam):
-        assert leaf.shape[:2] == (B, N)
-    for position in range(T):
-        if position == 3:
-            cache = cache.reorder(keras.ops.convert_to_tensor([order] * B, "int32"))
-            beams = np.concatenate([beams[:, order, :3], beams[:, :, 3:]], axis=-1)
-            expected = whole_targets()
-        logits, cache = model.step(beams[:, :, position], cache, position)
-        assert keras.backend.standardize_dtype(logits.dtype) == "float32"
-        np.testing.assert_allclose(to_numpy(logits), expected[:, :, position], atol=1e-5)
+    assert {leaf.shape[:2] for leaf in keras.tree.flatten(cache.beam)} == {(B, N)}
 
 
 @with_attention

@@ -7,7 +7,7 @@ import wave
 import keras
 import numpy as np
 import pytest
-from support.contract import randomize, to_numpy
+from support.contract import assert_cached_equals_full_decoding, randomize, to_numpy
 
 
 def write_data(folder):
@@ -62,18 +62,8 @@ def test_a_patch_is_projected_and_gets_its_time_and_band(recipe):
             np.testing.assert_allclose(to_numpy(found)[:, 4 * time + band], expected, atol=1e-4)
 
 
-@pytest.fixture
-def model(recipe):
-    model = recipe["SpeechTransformer"](1, 12)
-    randomize(model)
-    return model
-
-
 @pytest.mark.each_backend_if_slow
-def test_steps_equal_the_call(model):
-    x, ids = spectrograms(), np.random.default_rng(1).integers(2, 14, (2, 5)).astype("int32")
-    expected = to_numpy(model({"features": x, "target_ids": ids}))
-    cache = model.init_cache(x, 5)
-    for position in range(5):
-        logits, cache = model.step(ids[:, position : position + 1], cache, position)
-        np.testing.assert_allclose(to_numpy(logits)[:, 0], expected[:, position], atol=1e-5)
+def test_steps_equal_the_call(recipe):
+    model = randomize(recipe["SpeechTransformer"](1, 12))
+    beams = np.random.default_rng(1).integers(2, 14, (2, 3, 5)).astype("int32")
+    assert_cached_equals_full_decoding(model, spectrograms(), beams, "features")

@@ -25,10 +25,10 @@ def compiled(function: Any) -> Any:
     return jax.jit(function)
 
 
-def assert_same_arrays(found: Any, expected: Any, atol: float = 0.0) -> None:
-    """Compares two lists of arrays, tensors or variables, bit for bit if `atol` is 0."""
+def assert_same_arrays(found: Any, expected: Any, atol: float = 0.0, rtol: float = 0.0) -> None:
+    """Compares two lists of arrays, tensors or variables, by default bit for bit."""
     for own, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(to_numpy(own), to_numpy(other), rtol=0, atol=atol)
+        np.testing.assert_allclose(to_numpy(own), to_numpy(other), rtol, atol)
 
 
 def randomize(layer: Any, seed: int = 0, shape: Any = None) -> Any:
@@ -202,3 +202,33 @@ def assert_compiled_fit_works(model: keras.Model, inputs: dict[str, np.ndarray])
         # A key bias adds the same to all scores of a query: softmax is blind to it.
         if not weight.path.endswith("key/bias"):
             assert not np.array_equal(to_numpy(weight), old), f"{weight.path} was not trained"
+
+
+def assert_cached_equals_full_decoding(
+    model: Any, source: Any, beams: np.ndarray, name: str = "source_ids"
+) -> None:
+    """Holds steps to the model's own call, also after hypotheses changed places.
+
+    Args:
+        model: A model of the inputs `name` and `target_ids`.
+        source: The first input.
+        beams: Target ids (B, N, T), other ones in each hypothesis.
+        name: Name of the first input.
+    """
+    step, whole = compiled(model.step), compiled(model)
+    count, length = beams.shape[1:]
+
+    def whole_targets() -> np.ndarray:
+        inputs = ({name: source, "target_ids": beams[:, n]} for n in range(count))
+        return np.stack([to_numpy(whole(each)) for each in inputs], axis=1)
+
+    expected, order = whole_targets(), [count - 1, *[0] * (count - 1)]
+    cache = model.init_cache(source, max_length=length + 2, beam_size=count)
+    for position in range(length):
+        if position == 3:
+            cache = cache.reorder(keras.ops.convert_to_tensor([order] * len(beams), "int32"))
+            beams = np.concatenate([beams[:, order, :3], beams[:, :, 3:]], axis=-1)
+            expected = whole_targets()
+        logits, cache = step(beams[:, :, position], cache, position)
+        assert keras.backend.standardize_dtype(logits.dtype) == "float32"
+        np.testing.assert_allclose(to_numpy(logits), expected[:, :, position], atol=1e-5)
