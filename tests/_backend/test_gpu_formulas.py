@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from support.contract import assert_same_arrays
 
 from keras_transformer._backend import operations
 from keras_transformer.layers import MultiHeadAttention
@@ -101,8 +102,7 @@ def test_fused_adam_equals_that_of_keras(monkeypatch):
             ]
             adam.apply(gradients, variables)
         weights.append([keras.ops.convert_to_numpy(x).copy() for x in variables])
-    for expected, found in zip(*weights, strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert_same_arrays(*weights, rtol=1e-6)
 
 
 def test_layers_train_as_by_their_formulas(monkeypatch):
@@ -120,8 +120,7 @@ def test_layers_train_as_by_their_formulas(monkeypatch):
         model.compile("sgd", "mse")
         model.train_on_batch(x, y)
         results.append(model.get_weights())
-    for expected, found in zip(*results, strict=True):
-        np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert_same_arrays(*results, atol=1e-6)
 
 
 def test_softmax_parts_equal_the_formula(monkeypatch):
@@ -129,8 +128,7 @@ def test_softmax_parts_equal_the_formula(monkeypatch):
     expected = operations.softmax_parts(keras.ops.convert_to_tensor(logits))
     monkeypatch.setattr(operations, "FUSED_DEVICES", ("cpu",))
     found = operations.softmax_parts(keras.ops.convert_to_tensor(logits))
-    for a, b in zip(expected, found, strict=True):
-        np.testing.assert_allclose(to_numpy(b), to_numpy(a), rtol=1e-5)
+    assert_same_arrays(found, expected, rtol=1e-5)
 
 
 def to_numpy(x):

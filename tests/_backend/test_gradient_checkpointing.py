@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 from support.cases import once
-from support.contract import to_numpy
+from support.contract import assert_same_arrays, to_numpy
 from support.small_models import inputs_of, new_model
 
 from keras_transformer._backend import gradient_checkpointing as module
@@ -128,8 +128,7 @@ def test_recomputing_changes_no_number(name, mode):
     losses, weights = trained(name)
     again, others = trained(name, mode)
     np.testing.assert_allclose(again, losses, rtol=1e-5)
-    for one, other in zip(weights, others, strict=True):
-        np.testing.assert_allclose(other, one, atol=1e-5)
+    assert_same_arrays(others, weights, atol=1e-5)
 
 
 @pytest.mark.parametrize("mode", ["full", "larger_than"])

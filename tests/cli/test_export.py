@@ -1,8 +1,8 @@
 """`keras-transformer export`."""
 
-import numpy as np
 import pytest
 from support.command_line import fails, succeeds
+from support.contract import assert_same_arrays
 
 from keras_transformer.runs.run import Run
 from keras_transformer.translation.open_run import open_model
@@ -13,8 +13,7 @@ def test_a_run_is_exported_in_half_precision(run, tmp_path):
     shown = succeeds("export", run, *options)
     assert shown.startswith(f"{tmp_path / 'shared'}: ")
     first, second = open_model(Run.open(run)), open_model(Run.open(tmp_path / "shared"))
-    for before, after in zip(first.get_weights(), second.get_weights(), strict=True):
-        np.testing.assert_allclose(after, before, rtol=1e-3, atol=1e-4)
+    assert_same_arrays(second.get_weights(), first.get_weights(), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.contract import to_numpy
+from support.contract import assert_same_arrays, to_numpy
 
 from keras_transformer.decoding.next_tokens import BLOCK, top_k_tokens
 
@@ -34,5 +34,4 @@ def test_offsets_are_added_and_excluded_tokens_are_those_of_minus_infinity(vocab
     expected = scores + offsets[:, :, None]
     expected[:, :, excluded] = -np.inf
     found = top_k_tokens(scores, K, offsets, excluded)
-    for actual, wanted in zip(found, top_k_tokens(expected, K), strict=True):
-        np.testing.assert_array_equal(to_numpy(actual), to_numpy(wanted))
+    assert_same_arrays(found, top_k_tokens(expected, K))

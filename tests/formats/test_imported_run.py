@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 from support.cases import once
 from support.command_line import fails, run_python, succeeds
-from support.contract import to_numpy
+from support.contract import assert_same_arrays
 from support.foreign_models import ANY, hugging_face_folder
 from support.local_server import answer, local_server
 
@@ -146,8 +146,7 @@ def test_an_imported_run_is_exported_and_comes_back(imported):
 
 
 def assert_same_weights(run, other):
-    for one, another in zip(open_model(run).weights, open_model(other).weights, strict=True):
-        np.testing.assert_array_equal(to_numpy(one), to_numpy(another))
+    assert_same_arrays(open_model(run).weights, open_model(other).weights)
 
 
 @pytest.mark.slow

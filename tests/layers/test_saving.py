@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 from support import small_models
-from support.contract import randomize, to_numpy
+from support.contract import assert_same_arrays, randomize, to_numpy
 
 from keras_transformer import Transformer
 from keras_transformer.layers import Decoder, DecoderLayer, Encoder, EncoderLayer, TokenEmbedding
@@ -156,8 +156,7 @@ def test_adapters_of_layers_and_stacks_train_alone_and_are_saved(kind, tmp_path)
     frozen_weights = [to_numpy(x) for x in layer.non_trainable_weights]
     model.compile("adam", "mse")
     model.fit(X, np.ones((2, 5, 1)), verbose=0)
-    for weight, value in zip(layer.non_trainable_weights, frozen_weights, strict=True):
-        np.testing.assert_array_equal(to_numpy(weight), value)
+    assert_same_arrays(layer.non_trainable_weights, frozen_weights)
     expected = to_numpy(model(X))
     assert np.abs(expected - before).max() > 1e-4
     model.save(tmp_path / "model.keras")
@@ -211,5 +210,4 @@ def test_all_placeholders_are_replaced(tmp_path):
     model = small_models.new_model(dtype="mixed_bfloat16")
     model.save(tmp_path / "model.keras")
     for loaded in (load_model(tmp_path / "model.keras"), in_float32(model)):
-        for found, expected in zip(loaded.get_weights(), model.get_weights(), strict=True):
-            np.testing.assert_array_equal(found, expected)
+        assert_same_arrays(loaded.get_weights(), model.get_weights())

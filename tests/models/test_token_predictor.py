@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 from support.cases import once
-from support.contract import to_numpy
+from support.contract import assert_same_arrays, to_numpy
 
 from keras_transformer import (
     BertEncoder,
@@ -65,8 +65,7 @@ def test_a_model_brings_its_loss_and_metrics_and_keeps_them_when_saved(tmp_path)
     assert check(loaded, (INPUTS, LABELS), by_hand(model)) == expected.keys()
     for each in (model, loaded):  # with the optimizer's state
         each.fit(INPUTS, LABELS, verbose=0)
-    for own, other in zip(model.get_weights(), loaded.get_weights(), strict=True):
-        np.testing.assert_allclose(own, other, atol=1e-5)
+    assert_same_arrays(model.get_weights(), loaded.get_weights(), atol=1e-5)
 
 
 @pytest.mark.once
@@ -82,8 +81,7 @@ def test_labels_may_be_left_out(sliced):
     model.set_weights(new_model().get_weights())
     trained.compile("adam")
     second = [trained.fit(INPUTS, LABELS, verbose=0).history["loss"], model.get_weights()]
-    for a, b in zip(keras.tree.flatten(first), keras.tree.flatten(second), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-5)
+    assert_same_arrays(keras.tree.flatten(first), keras.tree.flatten(second), atol=1e-5)
 
 
 @pytest.mark.once

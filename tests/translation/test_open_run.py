@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 from support.cases import once
-from support.contract import to_numpy
+from support.contract import assert_same_arrays, to_numpy
 
 from keras_transformer.data import Tokenizer
 from keras_transformer.errors import UserError
@@ -49,17 +49,13 @@ def unfinished(run):
     return run
 
 
-def assert_same_weights(found, expected):
-    for one, other in zip(found.get_weights(), expected.get_weights(), strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
 def test_a_checkpoint_is_best_last_or_has_a_step(unfinished):
     unfinished.model_path.write_bytes(b"damaged")
     for which, step in (("best", 6), ("last", 8), (4, 4)):
         path = unfinished.checkpoint(which)
         assert path.name == f"step-0000000{step}"
-        assert_same_weights(open_model(unfinished, which), load_checkpoint_model(path))
+        found, expected = open_model(unfinished, which), load_checkpoint_model(path)
+        assert_same_arrays(found.weights, expected.weights)
 
 
 def test_what_an_unfinished_run_has_is_named(unfinished):
@@ -123,7 +119,7 @@ def test_mixed_precision_computes_in_float32_where_that_is_faster(run, dtype):
     model = open_model(run, for_inference=True)
     is_faster = keras.config.backend() != "torch" and dtype != "float16"
     assert model.compute_dtype == ("float32" if is_faster else half)
-    assert_same_weights(model, trained)
+    assert_same_arrays(model.get_weights(), trained.get_weights())
 
 
 @pytest.mark.each_backend_if_slow

@@ -6,7 +6,7 @@ import pytest
 from ablation_layers import FixedAttention, StridedAttention
 from keras import ops
 from support.cases import most_once, once
-from support.contract import randomize, to_numpy
+from support.contract import assert_same_arrays, randomize, to_numpy
 from support.gradients import gradients_of
 from support.masked_attention import K, Problem, assert_finite_without_keys
 
@@ -126,8 +126,7 @@ def test_the_backward_pass_drops_what_the_forward_pass_dropped():
     options = {"dropout": dropout, "training": True}
     found = gradients_of(total(lambda *x: FullAttention(size)(*x, **options)), *problem.inputs)
     expected = gradients_of(total(whole), *problem.inputs)
-    for ours, theirs in zip(found, expected, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+    assert_same_arrays(found, expected, rtol=1e-4, atol=1e-5)
 
 
 @EACH
