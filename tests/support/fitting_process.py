@@ -22,10 +22,10 @@ class Kill(keras.callbacks.Callback):
         super().__init__()
         self.batches = batches
 
-    def on_train_batch_end(self, batch, logs=None):
-        self.batches -= 1
+    def on_train_batch_begin(self, batch, logs=None):
         if not self.batches:
             os.kill(os.getpid(), signal.SIGKILL)
+        self.batches -= 1
 
 
 def train(folder, callbacks=()):

@@ -1,7 +1,7 @@
 """A training of seconds, whole and in parts, for tests and for processes that tests kill.
 
 `python tiny_run.py FOLDER` trains in a folder, and says whether that loaded TensorFlow.
-`python tiny_run.py FOLDER step|checkpoint N` dies as by `kill -9` when step N has been made, or
+`python tiny_run.py FOLDER step|checkpoint N` dies as by `kill -9` when N steps have been made, or
 while the checkpoint of step N is being written.
 """
 
@@ -16,6 +16,7 @@ import numpy as np
 from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.run import Run
 from keras_transformer.training import train
+from support.fitting_process import Kill
 
 STEPS, INTERVAL, ACCUMULATION = 5, 2, 2
 
@@ -68,33 +69,17 @@ def write_text(directory: Path) -> None:
     (directory / "text.de").write_text("".join(f"{line[::-1]}\n" for line in lines))
 
 
-def begin(directory: Path) -> Run:
+def begin(directory: Path, *callbacks: Any) -> Run:
     """Train in a new run folder."""
-    train(run := new_run(directory))
+    train(run := new_run(directory), callbacks=[*callbacks])
     return run
 
 
-def go_on(directory: Path) -> Run:
+def go_on(directory: Path, *callbacks: Any) -> Run:
     """Train on in a run folder that exists."""
-    train(run := Run.resume(directory / "run", recipe_for(directory)), resume=True)
+    run = Run.resume(directory / "run", recipe_for(directory))
+    train(run, resume=True, callbacks=[*callbacks])
     return run
-
-
-def _die(*_: Any) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _die_in_step(step: int) -> None:
-    from keras_transformer.training import callbacks
-
-    original = callbacks.StopAfter.on_train_batch_begin
-
-    def on_train_batch_begin(self: Any, batch: int, logs: Any = None) -> None:
-        if self.counter.step == step + 1:
-            _die()
-        original(self, batch, logs)
-
-    callbacks.StopAfter.on_train_batch_begin = on_train_batch_begin  # type: ignore
 
 
 def _die_in_checkpoint(step: int) -> None:
@@ -105,7 +90,7 @@ def _die_in_checkpoint(step: int) -> None:
 
     def die_at_step(path: Path) -> str:
         if path.parent.name.startswith(f".partial-step-{step:08d}-"):
-            _die()
+            os.kill(os.getpid(), signal.SIGKILL)
         return sha256_of(path)
 
     checkpoint.sha256_of = die_at_step  # type: ignore[assignment]
@@ -113,8 +98,12 @@ def _die_in_checkpoint(step: int) -> None:
 
 if __name__ == "__main__":
     folder, *death = sys.argv[1:]
+    callbacks = []
     if death:
-        place, step = death
-        {"step": _die_in_step, "checkpoint": _die_in_checkpoint}[place](int(step))
-    (go_on if (Path(folder) / "run").exists() else begin)(Path(folder))
+        place, step = death[0], int(death[1])
+        if place == "step":
+            callbacks.append(Kill(step * ACCUMULATION))
+        else:
+            _die_in_checkpoint(step)
+    (go_on if (Path(folder) / "run").exists() else begin)(Path(folder), *callbacks)
     print("TensorFlow is loaded" if "tensorflow" in sys.modules else "TensorFlow is absent")

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from support import own_job
+from support import job
 from support.contract import assert_same_arrays
 from support.small_models import new_model
 
@@ -11,7 +11,6 @@ from keras_transformer.errors import UserError
 from keras_transformer.training import Distribution, MaskedCrossentropy
 from keras_transformer.training.devices.replica import ReplicaLoss, as_replica
 
-STEPS = 20
 # Processes, and devices in each.
 MANY = {"tensorflow": (1, 2), "jax": (1, 2), "torch": (2, 1)}
 TWO = dict.fromkeys(MANY, (2, 1))
@@ -22,9 +21,9 @@ def check_same_training(folder, kind, way, places, atol=1e-5):
     many, one = folder / "many", folder / "one"
     many.mkdir()
     one.mkdir()
-    codes, logs = own_job.run_own(many, kind, way, STEPS, *places[keras.config.backend()])
+    codes, logs = job.run_job(many, kind, way, *places[keras.config.backend()])
     assert set(codes) == {0}, logs
-    loss = own_job.train(Distribution(), one, kind, way.removeprefix("sharded_"), STEPS)
+    loss = job.train(Distribution(), one, kind, way.removeprefix("sharded_"))
     if loss is not None:
         found = [float(x.rpartition("loss ")[2]) for x in logs]
         np.testing.assert_allclose(found, loss, rtol=1e-5 + atol)
@@ -73,14 +72,14 @@ def test_processes_that_hold_half_of_the_weights_equal_one(kind, way, tmp_path):
 @pytest.mark.each_backend
 @pytest.mark.slow
 def test_if_a_process_dies_the_others_say_so_and_a_job_of_another_size_resumes(tmp_path):
-    codes, logs = own_job.run_own(tmp_path, "ema", "fit", STEPS, 2, dies=7)
+    codes, logs = job.run_job(tmp_path, "ema", "fit", 2, dies=7)
     assert codes[0] not in (0, None)
     assert codes[1] == -9
     assert (tmp_path / "run" / "checkpoints" / "step-00000005").is_dir()
     assert "UserError: another process of this training has ended" in logs[0]
-    codes, logs = own_job.run_own(tmp_path, "ema", "fit", STEPS, 1)
+    codes, logs = job.run_job(tmp_path, "ema", "fit", 1)
     assert codes == [0], logs
-    assert (tmp_path / "run" / "checkpoints" / f"step-{STEPS:08d}").is_dir()
+    assert (tmp_path / "run" / "checkpoints" / f"step-{job.STEPS:08d}").is_dir()
 
 
 def test_a_launched_model_of_the_package_is_not_trained_alone(monkeypatch):

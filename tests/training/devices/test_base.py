@@ -6,7 +6,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from support import tiny_job
+from support import job
 from support.contract import assert_same_arrays
 
 from keras_transformer.errors import UserError
@@ -85,8 +85,8 @@ def test_if_the_chief_fails_the_others_fail_too_and_do_not_wait():
 
 def train_together(directory, processes, devices, settings) -> Run:
     directory.mkdir()
-    tiny_job.prepare(directory, settings)
-    codes, logs = tiny_job.run_job(directory, processes, devices)
+    job.prepare(directory, settings)
+    codes, logs = job.run_job(directory, "run", "new", processes, devices)
     assert set(codes) == {0}, logs
     return Run.open(directory / "run")
 
@@ -141,12 +141,12 @@ def test_a_job_that_lost_a_worker_goes_on_from_its_newest_checkpoint(tmp_path):
     whole = train_together(tmp_path / "whole", 2, 1, settings)
     stopped = tmp_path / "stopped"
     stopped.mkdir()
-    tiny_job.prepare(stopped, settings)
-    codes, _ = tiny_job.run_job(stopped, 2, dies=3)
+    job.prepare(stopped, settings)
+    codes, _ = job.run_job(stopped, "run", "new", 2, dies=3)
     assert codes[0] != 0 and codes[1] == -9
     run = Run.open(stopped / "run")
     assert [path.name for path in run.checkpoints()] == ["step-00000002"]
-    codes, logs = tiny_job.run_job(stopped, 2)
+    codes, logs = job.run_job(stopped, "run", "new", 2)
     assert codes == [0, 0], logs
     assert_same_training(run, whole)
     assert_same_arrays(open_model(run).weights, open_model(whole).weights)
