@@ -82,13 +82,7 @@ def load_checkpoint(path: str | Path, model: keras.Model) -> int:
     return step
 
 
-def average_checkpoints(
-    paths: Sequence[str | Path],
-    output: str | Path,
-    previous: str | Path | None = None,
-    members: Mapping[str, str] | None = None,
-    base: Path | None = None,
-) -> keras.Model:
+def average_checkpoints(paths: Sequence[str | Path], output: str | Path) -> keras.Model:
     """Writes a model whose weights are the mean of the weights of several checkpoints (§6.1).
 
     The mean is computed in float64. Weights of integers, such as counters, are those of the last
@@ -103,11 +97,6 @@ def average_checkpoints(
     Args:
         paths: One or more checkpoint folders, all of the same model.
         output: The `.keras` file to write.
-        previous: Where to copy `output` before, if it is a complete archive. Defaults to None,
-            which means no copy.
-        members: Texts to add to the archive `output`, by their names. Defaults to None.
-        base: The file of a model whose weights are left out, see `runs/base_model.py`. Defaults to
-            None.
 
     Returns:
         The averaged model.
@@ -135,12 +124,6 @@ def average_checkpoints(
         variable.assign(total / len(paths) if is_float else last)
     with atomic_write(output) as partial, without_tensorflow():
         model.save(partial)
-        if base:
-            leave_out(partial, base)
-        checkpoints.write_members(partial, members or {})
-        if previous and zipfile.is_zipfile(output):
-            with atomic_write(previous) as copy:
-                shutil.copyfile(output, copy)
     return model
 
 

@@ -1,12 +1,15 @@
 """Finishes a training: averages checkpoints into the model, and shows its embeddings (§6.1)."""
 
+import shutil
+import zipfile
 from pathlib import Path
 
 import keras
 
-from keras_transformer._files import read_json
+from keras_transformer._files import atomic_write, read_json
 from keras_transformer.data import Tokenizer
 from keras_transformer.runs import checkpoints
+from keras_transformer.runs.base_model import leave_out
 from keras_transformer.runs.checkpoints import ValidationHistory
 from keras_transformer.runs.run import Run
 from keras_transformer.training.checkpoint import average_checkpoints
@@ -47,9 +50,15 @@ def write_average(run: Run, paths: list[Path]) -> keras.Model:
         checkpoints.CHECKPOINT_MEMBER: newest[checkpoints.CHECKPOINT_MODEL],
         checkpoints.AVERAGE_LAST_MEMBER: str(run.recipe.evaluation.average_last),
     }
-    previous = run.directory / "model.previous.keras"
-    with run.writing():
-        return average_checkpoints(paths, run.model_path, previous, members, run.base)
+    with run.writing(), atomic_write(run.model_path) as partial:
+        model = average_checkpoints(paths, partial)
+        if run.base:
+            leave_out(partial, run.base)
+        checkpoints.write_members(partial, members)
+        if zipfile.is_zipfile(run.model_path):
+            with atomic_write(run.directory / "model.previous.keras") as copy:
+                shutil.copyfile(run.model_path, copy)
+    return model
 
 
 def _write_embeddings(run: Run, model: keras.Model, tokenizer: Tokenizer) -> None:
