@@ -125,21 +125,16 @@ class StepOptimizer(_Base):
 
         Keras uses them once per optimizer step, after gradient accumulation.
         """
-        # `reshape` makes a sparse gradient of TensorFlow dense.
-        dense = [ops.cast(ops.reshape(x, ops.shape(x)), "float32") for x in grads]
-        norm = global_norm(dense)
-        self.gradient_norm.assign(norm)
-        if not self.global_clipnorm:
-            return super()._clip_gradients(grads)
-        scale = self.global_clipnorm / ops.maximum(norm, self.global_clipnorm)
-        return [gradient * scale for gradient in dense]
-
-    def update_step(
-        self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor
-    ) -> None:
         # A sparse gradient of TensorFlow may contain a row of the matrix twice. `reshape` makes the
         # gradient dense, which sums these two. Then `update_step` squares the sum.
-        super().update_step(ops.reshape(gradient, variable.shape), variable, learning_rate)
+        dense = [ops.reshape(x, ops.shape(x)) for x in grads]
+        exact = [ops.cast(x, "float32") for x in dense]
+        norm = global_norm(exact)
+        self.gradient_norm.assign(norm)
+        if not self.global_clipnorm:
+            return super()._clip_gradients(dense)
+        scale = self.global_clipnorm / ops.maximum(norm, self.global_clipnorm)
+        return [gradient * scale for gradient in exact]
 
     def _backend_update_step(
         self,
