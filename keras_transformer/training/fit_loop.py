@@ -239,7 +239,7 @@ def _unending(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def _measuring(
-    validation: Sequence[Any] | Measure | None, reporters: list[Any], needs_loss: bool = False
+    validation: Sequence[Any] | Measure | None, reporters: list[Any], needs_loss: bool
 ) -> Callable[..., None]:
     """Returns a function that validates a model, with its EMA weights if it has any."""
     measure = validation if callable(validation) else evaluation_of(validation or [])
