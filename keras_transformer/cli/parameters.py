@@ -126,7 +126,6 @@ complete_recipe = _complete(recipe_files)
 complete_run = _complete(shipped_runs)
 run_argument = click.argument("run", metavar="RUN", type=any_path, shell_complete=complete_run)
 recipe_argument = click.argument("recipe", shell_complete=complete_recipe)
-file_argument = click.argument("file", type=existing_file, required=False)
 backend_option = click.option(
     "--backend",
     type=click.Choice(BACKENDS),
@@ -172,15 +171,6 @@ class TranslatorOptions(ShortlistOptions):
         """Returns arguments of `open_translator`."""
         named = {"engine": self.engine, "checkpoint": self.checkpoint}
         return {**named, "use_shortlist": self.shortlist, "tokens_per_batch": self.batch_tokens}
-
-
-class TextOptions(Options):
-    """Where and how translations are written."""
-
-    output: Path | None = None
-    """Output file. The file is written only if the command succeeds. Default: standard output."""
-    scores: bool = False
-    """Write the score and a tab before each translation."""
 
 
 search_options = options_of(SearchOptions, "search")

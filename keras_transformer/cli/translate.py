@@ -30,9 +30,13 @@ _OF_HYPOTHESES = ("alignments", "word_scores", "scores")
 _Line = tuple[str, str, list[str], list[str]]
 
 
-class TranslateOptions(parameters.TextOptions, parameters.TranslatorOptions):
+class TranslateOptions(parameters.TranslatorOptions):
     """The options of `translate`, but for those of search."""
 
+    output: Path | None = None
+    """Output file. The file is written only if the command succeeds. Default: standard output."""
+    scores: bool = False
+    """Write the score and a tab before each translation."""
     overlong: Literal["split", "truncate"] = "split"
     """What to do with lines that have more tokens than the model accepts: split the line and join
     the translations, or truncate the line."""
@@ -90,7 +94,7 @@ class TranslateOptions(parameters.TextOptions, parameters.TranslatorOptions):
 
 @click.command("translate")
 @parameters.run_argument
-@parameters.file_argument
+@click.argument("file", type=parameters.existing_file, required=False)
 @parameters.options_of(TranslateOptions)
 @parameters.search_options
 @parameters.sampling_options
