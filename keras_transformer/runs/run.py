@@ -259,16 +259,18 @@ class Run:
         """Stores the recipe in `recipe.yaml`, and changes of settings and backend in the history.
 
         The changes take effect when `step` steps are finished. Returns the old and the new value of
-        each changed setting. Raises `UserError` if a setting must not change.
+        each changed setting, and of "the backend". Raises `UserError` if a setting must not change.
         """
         entries = self.history()
         changes = self._changes() if self.recipe_path.exists() else {}
-        if changes or not entries or entries[-1].get("backend") != backend:
+        before = entries[-1].get("backend") if entries else None
+        if changes or before != backend:
             time = datetime.now(UTC).isoformat(timespec="microseconds")
             entry = {"step": step, "backend": backend, "changes": changes, "time": time}
             write_json(self.history_path, [*entries, entry])
             write_text(self.recipe_path, self.recipe.to_yaml())
-        return changes
+        of_backend = {"the backend": (before, backend)} if before not in (None, backend) else {}
+        return of_backend | changes
 
     def history(self) -> list[dict[str, Any]]:
         """Returns all entries of history.json, oldest first. `UserError` if it is damaged."""

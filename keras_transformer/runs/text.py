@@ -143,7 +143,7 @@ class RunText:
     def files_of_recipe(self, split: Split, number: int = 0) -> TextFiles:
         """Returns the files of a split, or of a corpus of `data.train`, before filters.
 
-        Raises `UserError` if a model has not yet made a side, see `training.make_text`.
+        Raises `UserError` if a model has not yet made a side, see `translate_corpora`.
         """
         source, target = self.given_files(split, number)
         if split != "train" or number not in self.recipe.data.made_corpora():

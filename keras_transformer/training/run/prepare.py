@@ -148,11 +148,7 @@ def _checked_teacher(teacher: Run, tokenizer: Tokenizer, kept: str | None) -> st
 def _record(run: Run) -> None:
     """Records the changes of settings and backend since the run began, and prints them."""
     step = max(map(checkpoint_step, run.checkpoints()), default=0)
-    history, backend = run.history(), keras.config.backend()
-    changes = run.record(step, backend)
-    if history and history[-1]["backend"] != backend:
-        changes = {"the backend": (history[-1]["backend"], backend), **changes}
-    for key, (before, after) in changes.items():
+    for key, (before, after) in run.record(step, keras.config.backend()).items():
         print(f"changed from step {step:,} on: {key} was {before!r} and is now {after!r}")
 
 
