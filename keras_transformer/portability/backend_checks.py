@@ -5,6 +5,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,7 @@ RUNS = 3  # with slightly changed weights and inputs, to measure the effect of r
 EPSILON = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23}
 Arrays = dict[str, np.ndarray]
 Function = Callable[[Any], Arrays]  # from the inputs of a model
-# Arrays, and for each number the difference to another backend that rounding can explain.
-Measured = dict[str, np.ndarray]
+# Numbers, and for each the difference to another backend that rounding can explain.
 record = partial(np.rec.fromarrays, names="value,tolerance")
 
 
@@ -67,12 +67,9 @@ class TrainingStep(keras.Model):
     model's own losses are added.
     """
 
-    def __init__(self, model: keras.Model, inputs: Any) -> None:
+    def __init__(self, model: keras.Model) -> None:
         super().__init__()
         self.model, self.is_training = model, not draws_random_numbers(model)
-        random, outputs = np.random.default_rng(0), predict(model, inputs).values()
-        factors = [random.normal(size=x.shape) for x in outputs if is_float(x)]
-        self.factors = [x.astype("float32") for x in factors]
         self.built = True
         # The momentum becomes the gradient times -SCALE, and the trainable variables do not change.
         self.compile(keras.optimizers.SGD(SCALE, momentum=SCALE))
@@ -80,7 +77,7 @@ class TrainingStep(keras.Model):
     def run(self, inputs: Any) -> Arrays:
         """Returns the gradients and the variables after the step, and restores the variables."""
         trained = self.model.trainable_variables
-        if not (self.factors and trained):
+        if not (trained and any(map(is_float, predict(self.model, inputs).values()))):
             return {}
         before = self.model.get_weights()
         self.train_on_batch(inputs)
@@ -94,9 +91,11 @@ class TrainingStep(keras.Model):
         return self.model(inputs, training=self.is_training)
 
     def compute_loss(self, x: Any, y: Any, y_pred: Any, *_: Any, **__: Any) -> Any:
+        random = np.random.default_rng(0)
         outputs = [ops.cast(x, "float32") for x in keras.tree.flatten(y_pred) if is_float(x)]
-        pairs = zip(outputs, self.factors, strict=True)
-        return sum([*(ops.mean(ops.multiply(*pair)) for pair in pairs), *self.model.losses])
+        factors = [random.normal(size=x.shape).astype("float32") for x in outputs]
+        means = map(ops.mean, map(ops.multiply, outputs, factors))
+        return sum([*means, *self.model.losses])
 
 
 def search(model: Searchable) -> Function:
@@ -115,22 +114,28 @@ def search(model: Searchable) -> Function:
 
 
 def layer_calls(model: keras.Model, inputs: Any) -> Arrays:
-    """Returns inputs and outputs of all layer calls. A layer comes after its sublayers.
+    """Returns inputs and outputs of all layer calls. Outputs come after those of sublayers.
 
-    A name is the path of a call, such as "model/block/dense", and "input 0" or "output 0".
+    A name is the path of a call, such as "model/block/dense", and "input 0" or "output 0". Tensors
+    in a compiled loop are left out, because they have no value.
     """
     original, path, counts = keras.Operation.__call__, list[str](), Counter[str]()
     found: Arrays = {}
+
+    def note(name: str, structure: Any) -> None:
+        with suppress(Exception):  # Each backend has its own error for a tensor without a value.
+            arrays = [as_array(x) for x in tensors_in(structure)]
+            found.update({f"{name} {i}": x for i, x in enumerate(arrays)})
 
     def call(layer: keras.Operation, /, *arguments: Any, **named: Any) -> Any:
         path.append(layer.name)
         name = "/".join(path)
         counts[name] += 1
         name += f" (call {counts[name]})" if counts[name] > 1 else ""
-        given = _arrays(f"{name} input", (arguments, named))
+        note(f"{name} input", (arguments, named))
         outputs = original(layer, *arguments, **named)
         path.pop()
-        found.update({**given, **_arrays(f"{name} output", outputs)})
+        note(f"{name} output", outputs)
         return outputs
 
     keras.Operation.__call__ = call
@@ -141,22 +146,12 @@ def layer_calls(model: keras.Model, inputs: Any) -> Arrays:
     return found
 
 
-def _arrays(name: str, structure: Any) -> Arrays:
-    """Returns the tensors of a structure as arrays, or {} in a compiled loop."""
-    try:
-        return {f"{name} {i}": as_array(x) for i, x in enumerate(tensors_in(structure))}
-    except Exception:  # a tensor in a compiled loop has no value; each backend has its own error
-        return {}
-
-
-def measured(function: Function, model: keras.Model, inputs: Any) -> Measured:
+def measured(function: Function, model: keras.Model, inputs: Any) -> Arrays:
     """Calls `function` on the inputs, and again with slightly changed weights and inputs.
 
-    Floats may differ by 2 sqrt(n) times the array's largest change, which is at least one unit in
-    the last place of its largest number. n is the number of terms of the model's longest sum,
-    estimated from shapes. The rounding error of n additions grows with sqrt(n) (Higham and Mary
-    2019), and each of two backends has such an error. Numbers above 1 / epsilon, such as -1e9 in a
-    mask, have a tolerance of their own. Rows of integers must be equal, except rows that change.
+    Returns a record for each array, with the tolerances of docs/how-to/conformance.md. The number n
+    of terms of the longest sum is estimated from shapes. The rounding error of n additions grows
+    with sqrt(n) (Higham and Mary 2019), and each of two backends has such an error.
     """
     epsilon = max(EPSILON.get(x.compute_dtype, 2.0**-23) for x in model._flatten_layers())
     before = model.get_weights()
@@ -174,7 +169,7 @@ def measured(function: Function, model: keras.Model, inputs: Any) -> Measured:
         model.set_weights([perturbed(x) for x in before])
         runs.append(function(keras.tree.map_structure(perturbed, inputs)))
     model.set_weights(before)
-    found: Measured = {}
+    found: Arrays = {}
     for name, x in values.items():
         change = np.max([differences(run[name], x) for run in runs], axis=0)
         found[name] = record([x, tolerance(x, change, epsilon, 2 * math.sqrt(terms))])
@@ -204,11 +199,11 @@ def differences(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 # Each gives the function that a check calls on inputs.
-CHECKS: dict[str, Callable[[keras.Model, Any], Function]] = {
-    "outputs": lambda model, inputs: partial(predict, model),
-    "training step": lambda model, inputs: TrainingStep(model, inputs).run,
-    "search": lambda model, inputs: search(model),
-    "layer calls": lambda model, inputs: partial(layer_calls, model),
+CHECKS: dict[str, Callable[[Any], Function]] = {
+    "outputs": lambda model: partial(predict, model),
+    "training step": lambda model: TrainingStep(model).run,
+    "search": search,
+    "layer calls": lambda model: partial(layer_calls, model),
 }
 
 
@@ -222,7 +217,7 @@ def run(folder: str, modules: Iterable[str], checks: Iterable[str]) -> None:
                 importlib.import_module(module)
             if model is None:
                 model = keras.saving.load_model(f"{folder}/model.keras", compile=False)
-            found: dict[str, Any] = measured(CHECKS[check](model, inputs), model, inputs)
+            found: dict[str, Any] = measured(CHECKS[check](model), model, inputs)
         except Exception as error:
             found = {"error": np.array(f"{type(error).__name__}: {error}")}
         np.savez(f"{folder}/{check} {keras.config.backend()}", **found)

@@ -24,7 +24,7 @@ from keras_transformer.errors import UserError
 from keras_transformer.models.protocol import Searchable
 from keras_transformer.portability import backend_checks
 from keras_transformer.portability.backend_checks import (
-    Measured,
+    Arrays,
     as_array,
     differences,
     draws_random_numbers,
@@ -35,7 +35,7 @@ from keras_transformer.portability.backend_checks import (
 
 BATCH, LENGTH = 3, 7  # sizes of the first axis and of other axes, if the model's size is None
 TINY = 1e-30  # to divide by a tolerance of 0
-Answers = dict[str, Measured | str]  # of each backend; an error as text
+Answers = dict[str, Arrays | str]  # of each backend; an error as text
 _MISSING = record([np.empty(0), np.empty(0)])
 # Three processes share the GPU's memory, and compute float32 without loss of precision.
 _ENVIRONMENT = {
@@ -149,7 +149,7 @@ def conformance(
         answers = _run(checks, installed, folder, modules)
         largest = {check: _largest(found) for check, found in answers.items()}
         outputs = predict(model, inputs).items()
-        original: Measured = {x: record([y, np.zeros(y.shape)]) for x, y in outputs}
+        original: Arrays = {x: record([y, np.zeros(y.shape)]) for x, y in outputs}
         largest["save and load"] = _largest(answers["outputs"], original)
         calls: Answers = {}
         if any(x and x.is_error for x in largest["outputs"].values()):
@@ -191,7 +191,7 @@ def _run(
         for process in Bar("comparing", iterable=processes.values(), leave=False):
             process.wait()
 
-    def answer(check: str, name: str) -> Measured | str:
+    def answer(check: str, name: str) -> Arrays | str:
         with suppress(FileNotFoundError), np.load(f"{folder}/{check} {name}.npz") as file:
             return str(file["error"]) if "error" in file else dict(file)
         last = Path(folder, f"{name}.log").read_text(errors="replace").strip().rpartition("\n")[-1]
@@ -200,7 +200,7 @@ def _run(
     return {check: {name: answer(check, name) for name in backends} for check in checks}
 
 
-def _largest(answers: Answers, original: Measured | None = None) -> Cells:
+def _largest(answers: Answers, original: Arrays | None = None) -> Cells:
     """Returns the largest difference of each pair of backends, or of both to the `original`."""
     cells: Cells = {}
     for pair in itertools.combinations(answers, 2):
@@ -211,7 +211,7 @@ def _largest(answers: Answers, original: Measured | None = None) -> Cells:
     return cells
 
 
-def array_differences(one: Measured, other: Measured) -> list[ArrayDifference]:
+def array_differences(one: Arrays, other: Arrays) -> list[ArrayDifference]:
     """Compares the arrays of two backends. Where shapes differ, the difference is infinite."""
     found = []
     for name in {**one, **other}:
@@ -241,7 +241,7 @@ def _failures(answers: dict[str, Answers], largest: dict[str, Cells], calls: Ans
     return []
 
 
-def _first_call(one: Measured | str | None, other: Measured | str | None) -> str | None:
+def _first_call(one: Arrays | str | None, other: Arrays | str | None) -> str | None:
     """Returns the first layer call whose outputs differ although its inputs agree."""
     if not isinstance(one, dict) or not isinstance(other, dict):
         return None

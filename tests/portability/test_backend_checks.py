@@ -32,7 +32,7 @@ def model():
 def step(*layers, x):
     model = keras.Sequential([keras.Input(batch_shape=x.shape, dtype=x.dtype.name), *layers])
     before = model.get_weights()
-    found = TrainingStep(model, x).run(x)
+    found = TrainingStep(model).run(x)
     assert_same_arrays(model.get_weights(), before)
     return found
 
