@@ -1,6 +1,6 @@
 """Exchanges the weights of BERT, GPT-2, Llama and Qwen 3 with KerasHub, if it is installed."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -66,7 +66,6 @@ _GPT2: dict[str, Any] = {
     "normalization": "layer",
     "use_bias": True,
     "tie_word_embeddings": True,
-    **dict.fromkeys(("num_kv_heads", "d_k", "d_v")),
 }
 _LLAMA: dict[str, Any] = {
     **_DECODER,
@@ -115,10 +114,10 @@ def bert_from_keras_hub(backbone: keras.Model | str) -> tuple[BertEncoder, keras
     >>> x = encoder({"token_ids": token_ids, "segment_ids": segment_ids})
 
     Args:
-        backbone: A `BertBackbone`, or the name of one of its presets.
+        backbone: The backbone, or the name of one of its presets.
 
     Raises:
-        ValueError: If `backbone` is not a `BertBackbone`, is quantized or has LoRA.
+        ValueError: If `backbone` is of another class, is quantized or has LoRA.
     """
     backbone = _opened(backbone, {}, "BertBackbone")
     encoder = BertEncoder(
@@ -166,21 +165,16 @@ def gpt2_from_keras_hub(backbone: keras.Model | str) -> LanguageModel:
     """Creates a `LanguageModel` with the weights of a `keras_hub.models.GPT2Backbone`.
 
     The model's `states` equal the backbone's output at all tokens that are not padding. The model
-    has `pad_id=-1`, because every token of GPT-2's vocabulary occurs in texts.
+    has `pad_id=-1`, because every token of GPT-2's vocabulary occurs in texts. The argument and the
+    errors are as for `bert_from_keras_hub`.
 
     Example:
 
     >>> model = gpt2_from_keras_hub("gpt2_base_en")  # downloads the weights
     >>> logits = model(token_ids)
-
-    Args:
-        backbone: A `GPT2Backbone`, or the name of one of its presets.
-
-    Raises:
-        ValueError: If `backbone` is not a `GPT2Backbone`, is quantized or has LoRA.
     """
     backbone = _opened(backbone, {}, "GPT2Backbone")
-    return _model(backbone, _gpt2_pairs, **_sizes_of(backbone, _SIZES), **_GPT2)
+    return _model(backbone, _SIZES, **_GPT2)
 
 
 def gpt2_to_keras_hub(model: LanguageModel) -> keras.Model:
@@ -198,17 +192,15 @@ def gpt2_to_keras_hub(model: LanguageModel) -> keras.Model:
     Raises:
         ValueError: If `model` differs from GPT-2, is quantized, or has LoRA.
     """
-    backbone = _new_backbone("GPT2Backbone", model, {}, _GPT2, _SIZES)
-    _copy("model", model.weights, _gpt2_pairs(model, backbone))
-    return backbone
+    needed = {**_GPT2, **_equal_heads(model), "num_kv_heads": model.num_heads}
+    return _decoder("GPT2Backbone", model, needed, _SIZES)
 
 
 def llama_from_keras_hub(backbone: keras.Model | str, max_length: int = 1024) -> LanguageModel:
     """Creates a `LanguageModel` with the weights of a `LlamaBackbone` or a `Llama3Backbone`.
 
-    The model's `states` equal the backbone's output, and its logits those of `LlamaCausalLM`, at
-    all tokens that are not padding. The model has `pad_id=-1`, because every token of the
-    vocabulary can occur in texts.
+    `states` and `pad_id` are as for `gpt2_from_keras_hub`. At all tokens that are not padding, the
+    logits equal those of `LlamaCausalLM`.
 
     Example:
 
@@ -216,20 +208,18 @@ def llama_from_keras_hub(backbone: keras.Model | str, max_length: int = 1024) ->
     >>> result = search(model, token_ids, max_length=20, options=SearchOptions(beam_size=1))
 
     Args:
-        backbone: A `keras_hub.models.LlamaBackbone` or `Llama3Backbone`, or the name of a preset.
+        backbone: As for `bert_from_keras_hub`. It must not change the frequencies of rotary
+            positions, as Llama 3.1 does (`rope_frequency_adjustment_factor`).
         max_length: See `LanguageModel`.
-
-    Raises:
-        ValueError: If `backbone` is another one, is quantized, has LoRA, or changes the frequencies
-            of rotary positions, as Llama 3.1 does (`rope_frequency_adjustment_factor`).
     """
     backbone = _opened(backbone, _LLAMA_ROPE, "LlamaBackbone", "Llama3Backbone")
-    sizes = _sizes_of(backbone, _LLAMA_SIZES)
-    return _model(backbone, _llama_pairs, **sizes, **_LLAMA, max_length=max_length)
+    return _model(backbone, _LLAMA_SIZES, **_LLAMA, max_length=max_length)
 
 
 def llama_to_keras_hub(model: LanguageModel) -> keras.Model:
     """Creates a `keras_hub.models.Llama3Backbone` with the weights of a `LanguageModel`.
+
+    The errors are as for `gpt2_to_keras_hub`.
 
     Example:
 
@@ -238,42 +228,32 @@ def llama_to_keras_hub(model: LanguageModel) -> keras.Model:
     Args:
         model: A model with one dropout rate, rotary positions, `activation="swiglu"`,
             `normalization="rms"`, `use_bias=False`, and heads of `d_model // num_heads` features.
-
-    Raises:
-        ValueError: If `model` differs from Llama, is quantized, or has LoRA.
     """
-    head_dim = model.d_model // model.num_heads
-    needed = {**_LLAMA, "d_k": head_dim, "d_v": head_dim}
-    return _decoder("Llama3Backbone", model, needed, _LLAMA_SIZES)
+    return _decoder("Llama3Backbone", model, {**_LLAMA, **_equal_heads(model)}, _LLAMA_SIZES)
 
 
 def qwen3_from_keras_hub(backbone: keras.Model | str, max_length: int = 1024) -> LanguageModel:
     """Creates a `LanguageModel` with the weights of a `keras_hub.models.Qwen3Backbone`.
 
-    The outputs are equal as with `llama_from_keras_hub`. A `sliding_window_size` w becomes
-    `attention_pattern="local"` with `attention_window=w - 1`. KerasHub 0.32 applies the window on
-    TensorFlow only.
+    The arguments and the outputs are as for `llama_from_keras_hub`; positions must not be scaled. A
+    `sliding_window_size` w becomes `attention_pattern="local"` with `attention_window=w - 1`.
+    KerasHub 0.32 applies the window on TensorFlow only.
 
     Example:
 
     >>> model = qwen3_from_keras_hub("qwen3_0.6b_en")  # downloads the weights
-
-    Args:
-        backbone: A `Qwen3Backbone`, or the name of one of its presets.
-        max_length: See `LanguageModel`.
-
-    Raises:
-        ValueError: If `backbone` is another one, is quantized, has LoRA, or scales positions.
     """
     backbone = _opened(backbone, _QWEN3_ROPE, "Qwen3Backbone")
-    options = {**_QWEN3, **_sizes_of(backbone, _QWEN3_SIZES), "max_length": max_length}
+    options = {**_QWEN3, "max_length": max_length}
     if window := backbone.sliding_window_size:
         options |= {"attention_pattern": "local", "attention_window": window - 1}
-    return _model(backbone, _llama_pairs, **options)
+    return _model(backbone, _QWEN3_SIZES, **options)
 
 
 def qwen3_to_keras_hub(model: LanguageModel) -> keras.Model:
     """Creates a `keras_hub.models.Qwen3Backbone` with the weights of a `LanguageModel`.
+
+    The errors are as for `gpt2_to_keras_hub`.
 
     Example:
 
@@ -282,9 +262,6 @@ def qwen3_to_keras_hub(model: LanguageModel) -> keras.Model:
     Args:
         model: A model as for `llama_to_keras_hub`, but with `qk_norm=True` and heads of any width.
             All layers may have local attention.
-
-    Raises:
-        ValueError: If `model` differs from Qwen 3, is quantized, or has LoRA.
     """
     needed = {**_QWEN3, "d_v": model.decoder.layers[0].self_attention.d_k}
     window = None
@@ -293,18 +270,23 @@ def qwen3_to_keras_hub(model: LanguageModel) -> keras.Model:
     return _decoder("Qwen3Backbone", model, needed, _QWEN3_SIZES, sliding_window_size=window)
 
 
-def _model(backbone: Any, pairs_of: Callable[..., _Pairs], **options: Any) -> LanguageModel:
-    model = LanguageModel(**options, pad_id=-1)
-    pairs = pairs_of(model, backbone)
+def _model(backbone: Any, names: Mapping[str, str], **options: Any) -> LanguageModel:
+    model = LanguageModel(**_sizes_of(backbone, names), **options, pad_id=-1)
+    pairs = _decoder_pairs(model, backbone)
     _copy("backbone", backbone.weights, [pair.reversed() for pair in pairs])
     return model
+
+
+def _equal_heads(model: LanguageModel) -> dict[str, int]:
+    """Returns the sizes of heads that share `d_model`."""
+    return dict.fromkeys(("d_k", "d_v"), model.d_model // model.num_heads)
 
 
 def _decoder(name: str, model: LanguageModel, *tables: Mapping[str, Any], **others: Any) -> Any:
     attention = model.decoder.layers[0].self_attention
     heads = {name: getattr(attention, name) for name in ("num_kv_heads", "d_k", "d_v")}
     backbone = _new_backbone(name, model, heads, *tables, **others)
-    _copy("model", model.weights, _llama_pairs(model, backbone))
+    _copy("model", model.weights, _decoder_pairs(model, backbone))
     return backbone
 
 
@@ -314,16 +296,14 @@ def _bert_pairs(encoder: BertEncoder, backbone: Any, pooler: keras.Layer | None)
     return _model_pairs(encoder, encoder.encoder.layers, backbone, others)
 
 
-def _gpt2_pairs(model: LanguageModel, backbone: Any) -> _Pairs:
-    return _model_pairs(model, model.decoder.layers, backbone, {"layer_norm": model.decoder.norm})
-
-
-def _llama_pairs(model: LanguageModel, backbone: Any) -> _Pairs:
-    """Pairs weights of Llama and Qwen 3.
+def _decoder_pairs(model: LanguageModel, backbone: Any) -> _Pairs:
+    """Pairs all weights of a decoder.
 
     KerasHub rotates features i and i + K / 2 together, and this package 2i and 2i + 1.
     """
-    layers, others = model.decoder.layers, {"sequence_output_layernorm": model.decoder.norm}
+    layers, norm = model.decoder.layers, model.decoder.norm
+    if model.position_encoding != "rotary":
+        return _model_pairs(model, layers, backbone, {"layer_norm": norm})
     attention, norms = layers[0].self_attention, ("query_dense_layernorm", "key_dense_layernorm")
     rotated: dict[str, Any] = {"shape": (-1, attention.d_k // 2, 2), "axes": (0, 2, 1)}
     kernels = dict(rotated)
@@ -334,6 +314,7 @@ def _llama_pairs(model: LanguageModel, backbone: Any) -> _Pairs:
         epsilon = attrgetter(path)(backbone.transformer_layers[0])
         kernels["factor"] = (epsilon / attention.query_norm.epsilon) ** 0.5
     layouts = {**dict.fromkeys(("query", "key"), kernels), **dict.fromkeys(norms, rotated)}
+    others = {"sequence_output_layernorm": norm}
     pairs = _model_pairs(model, layers, backbone, others, _LLAMA_SUBLAYERS, layouts)
     if not model.tie_word_embeddings:
         matrix = model.embedding.output_embeddings
