@@ -96,7 +96,7 @@ def export_onnx(
     model = in_float32(model)
     graphs = {
         "encoder.onnx": onnx_graph.encoder_graph(model),
-        "step.onnx": onnx_graph.step_graph(model, tokenizer.bos_id),
+        "step.onnx": onnx_graph.step_graph(model),
     }
     if quantization == "int8":
         graphs = {name: _quantized(graph) for name, graph in graphs.items()}

@@ -16,6 +16,7 @@ from keras import ops
 from onnx import TensorProto, helper, numpy_helper
 
 from keras_transformer._backend.operations import MASKED_SCORE
+from keras_transformer.data.vocabulary import BOS_ID
 from keras_transformer.formats.exported_model import Rule, array, position_table
 from keras_transformer.layers import DecoderLayer, MultiHeadAttention, RotaryPositionalEncoding
 from keras_transformer.layers.positions.positional_encoding import sinusoid_angles
@@ -77,7 +78,7 @@ def encoder_graph(model: Transformer) -> onnx.ModelProto:
     return graph.to_model()
 
 
-def step_graph(model: Transformer, bos_id: int) -> onnx.ModelProto:
+def step_graph(model: Transformer) -> onnx.ModelProto:
     """Returns the graph of a decoder step (`step.onnx` in docs/how-to/export-onnx.md)."""
     graph = _Graph("step", model)
     token_ids = graph.input("token_ids", TensorProto.INT64, ("batch", "beams"))
@@ -103,7 +104,7 @@ def step_graph(model: Transformer, bos_id: int) -> onnx.ModelProto:
             graph.output(name, value, TensorProto.FLOAT, shape)
     if model.norm_first:
         x = graph.norm(x, model.decoder.norm)
-    _predict(graph, x, token_ids, num_candidates, bos_id)
+    _predict(graph, x, token_ids, num_candidates)
     return graph.to_model()
 
 
@@ -133,7 +134,7 @@ def _decoder_layer(
     return graph.feed_forward(graph.add_residual(x, attended, residual), layer), keys, values
 
 
-def _predict(graph: "_Graph", x: str, token_ids: str, num_candidates: str, bos_id: int) -> None:
+def _predict(graph: "_Graph", x: str, token_ids: str, num_candidates: str) -> None:
     """Adds outputs for the logits and for the most probable next tokens, never padding or bos."""
     matrix, bias = graph.model.output_weights()
     vocabulary_size = matrix.shape[0]
@@ -144,7 +145,7 @@ def _predict(graph: "_Graph", x: str, token_ids: str, num_candidates: str, bos_i
     shape = graph.add("Concat", beams, np.array([vocabulary_size]), axis=0)
     logits = graph.add("Reshape", logits, shape)
     forbidden = np.zeros(vocabulary_size, "float32")
-    forbidden[[graph.model.pad_id, bos_id]] = -np.inf
+    forbidden[[graph.model.pad_id, BOS_ID]] = -np.inf
     # TopK of the logits, minus their ReduceLogSumExp, would need less memory, but is much slower in
     # onnxruntime.
     allowed = graph.add("Add", graph.add("LogSoftmax", logits, axis=-1), forbidden)

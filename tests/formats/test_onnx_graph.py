@@ -13,18 +13,16 @@ from keras_transformer.formats.onnx_graph import (  # noqa: E402
     step_graph,
 )
 
-BOS_ID = 2
-
 
 def test_witness_notices_another_epsilon():
     model = new_model(num_layers=1)
     model.decoder.layers[0].feed_forward_residual.norm.epsilon = 1e-3
-    nodes = step_graph(model, BOS_ID).graph.node
+    nodes = step_graph(model).graph.node
     epsilons = [x.f for node in nodes for x in node.attribute if x.name == "epsilon"]
     np.testing.assert_allclose(epsilons, [1e-6, 1e-6, 1e-3], rtol=1e-6)
 
 
-@pytest.mark.parametrize("graph_of", [encoder_graph, lambda model: step_graph(model, BOS_ID)])
+@pytest.mark.parametrize("graph_of", [encoder_graph, lambda model: step_graph(model)])
 def test_graphs_are_valid_and_without_control_flow(graph_of):
     graph = graph_of(small_model("all_at_once"))
     onnx.checker.check_model(graph, full_check=True)
