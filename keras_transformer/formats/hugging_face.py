@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 
 from keras_transformer._files import atomic_write, check_is_free, read_bytes
 from keras_transformer.data.tokenizer import DEFAULT_FRAMES, Tokenizer
-from keras_transformer.data.vocabulary import Vocabulary
+from keras_transformer.data.vocabulary import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import check_ids
 from keras_transformer.formats.comparison import (
@@ -81,6 +81,13 @@ SETTINGS = {
     "dropout_rate": "dropout",
     "attention_dropout_rate": "attention_dropout",
     "max_length": "max_position_embeddings",
+}
+_IDS = {
+    "pad_token_id": PAD_ID,
+    "bos_token_id": BOS_ID,
+    "eos_token_id": EOS_ID,
+    "decoder_start_token_id": BOS_ID,
+    "forced_eos_token_id": None,
 }
 _OUR_ACTIVATIONS = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
 RULES: tuple[Rule, ...] = (
@@ -230,17 +237,22 @@ def export_hugging_face(
     """
     check_is_free(directory)
     options = options or SearchOptions(beam_size=1, length_penalty=0)
-    _check(model, tokenizer, options)
+    check_supported(model, tokenizer, "Hugging Face", RULES)
+    if options.length_penalty and options.length_penalty_form != "power":
+        raise ValueError(
+            "Hugging Face's `generate` divides scores by n ** length_penalty: set "
+            "`length_penalty_form` to power, or `length_penalty` to 0. Received: "
+            f"{options.length_penalty_form} and {options.length_penalty}"
+        )
     files = {
-        "config.json": _configuration(model, tokenizer),
+        "config.json": _configuration(model),
         "generation_config.json": {
             "num_beams": options.beam_size,
             "length_penalty": options.length_penalty,
             "early_stopping": True,
             "max_length": model.max_length,
-            # Never predicted, as in our search.
-            "bad_words_ids": [[tokenizer.pad_id], [tokenizer.bos_id]],
-            **_ids(tokenizer),
+            "bad_words_ids": [[PAD_ID], [BOS_ID]],  # Never predicted, as in our search.
+            **_IDS,
         },
         "tokenizer_config.json": {
             "tokenizer_class": "MarianTokenizer",
@@ -286,27 +298,7 @@ def export_hugging_face(
         )
 
 
-def _check(model: Transformer, tokenizer: Tokenizer, options: SearchOptions) -> None:
-    check_supported(model, tokenizer, "Hugging Face", RULES)
-    if options.length_penalty and options.length_penalty_form != "power":
-        raise ValueError(
-            "Hugging Face's `generate` divides scores by n ** length_penalty: set "
-            "`length_penalty_form` to power, or `length_penalty` to 0. Received: "
-            f"{options.length_penalty_form} and {options.length_penalty}"
-        )
-
-
-def _ids(tokenizer: Tokenizer) -> dict[str, Any]:
-    return {
-        "pad_token_id": tokenizer.pad_id,
-        "bos_token_id": tokenizer.bos_id,
-        "eos_token_id": tokenizer.eos_id,
-        "decoder_start_token_id": tokenizer.bos_id,
-        "forced_eos_token_id": None,
-    }
-
-
-def _configuration(model: Transformer, tokenizer: Tokenizer) -> dict[str, Any]:
+def _configuration(model: Transformer) -> dict[str, Any]:
     kind = "pegasus" if model.norm_first else "marian"
     return {
         "model_type": kind,
@@ -322,7 +314,7 @@ def _configuration(model: Transformer, tokenizer: Tokenizer) -> dict[str, Any]:
         "activation_function": _OUR_ACTIVATIONS[model.activation],
         "scale_embedding": True,
         NORM_EPSILON: model.norm_epsilon,
-        **_ids(tokenizer),
+        **_IDS,
     }
 
 
