@@ -12,6 +12,7 @@ from keras_transformer.errors import UserError
 from keras_transformer.runs.run import Run
 from keras_transformer.translation.base_translator import BaseTranslator
 
+SENTENCES = 32  # most sentences of a run that its model and an export translate
 # Pairs of translation and score of one sentence, best first.
 Scored = Sequence[tuple[str, float]]
 
@@ -98,18 +99,18 @@ def _is_among(hypotheses: Scored, found: tuple[str, float], tolerance: float) ->
     return same or (len(near) > 1 and near[-1])
 
 
-def run_sentences(run: Run, count: int) -> list[str]:
+def run_sentences(run: Run) -> list[str]:
     """Returns the run's first validation sentences, or random texts if the run has none."""
     try:
         sources = (source.strip() for source, _ in run.text.pairs("validation"))
-        return list(itertools.islice(filter(None, sources), count))
+        return list(itertools.islice(filter(None, sources), SENTENCES))
     except UserError:
-        return random_sentences(run.tokenizer(), count)
+        return random_sentences(run.tokenizer(), SENTENCES)
 
 
-def random_sentences(tokenizer: Tokenizer, count: int = 16, longest: int = 20) -> list[str]:
-    """Returns texts of 2 to `longest` random source pieces. Every call returns the same texts."""
+def random_sentences(tokenizer: Tokenizer, count: int = 16) -> list[str]:
+    """Returns texts of 2 to 20 random source pieces. Every call returns the same texts."""
     random, pieces = np.random.default_rng(0), tokenizer.source_pieces
     numbers = tokenizer.eos_id + 1, len(pieces)
-    drawn = (random.integers(*numbers, random.integers(2, longest + 1)) for _ in range(count))
+    drawn = (random.integers(*numbers, random.integers(2, 21)) for _ in range(count))
     return ["".join(pieces[id] for id in ids).replace("▁", " ").strip() for ids in drawn]

@@ -22,7 +22,6 @@ from keras_transformer.translation.word_forms import WordForms
 Engine = Literal["keras", "ctranslate2"]
 FOLDER = ".ctranslate2"
 VERSION = 4  # Raise it if the conversion changes.
-SENTENCES = 32  # Number of sentences that conversion and model translate for the comparison.
 
 
 def open_translator(
@@ -136,6 +135,6 @@ def _convert(run: Run, folder: Path) -> None:
     model, tokenizer = open_model(run), run.tokenizer()
     remove(folder.parent)  # Conversions of former models.
     try:
-        export_ctranslate2(model, tokenizer, folder, None, run_sentences(run, SENTENCES))
+        export_ctranslate2(model, tokenizer, folder, None, run_sentences(run))
     except ValueError as error:
         raise UserError(f"{error}; use the engine keras") from error

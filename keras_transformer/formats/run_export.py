@@ -13,7 +13,7 @@ from keras_transformer._files import check_is_free
 from keras_transformer.architectures import program_of, run_program
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
-from keras_transformer.formats.comparison import run_sentences
+from keras_transformer.formats.comparison import SENTENCES, run_sentences
 from keras_transformer.formats.ctranslate2 import export_ctranslate2
 from keras_transformer.formats.export_options import FORMATS, ExportOptions
 from keras_transformer.formats.hugging_face import export_hugging_face
@@ -25,8 +25,6 @@ from keras_transformer.recipe.sections import OF_RUN
 from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.run import Run, opened_runs
 from keras_transformer.translation.open_run import open_model, open_shortlist
-
-SENTENCES = 32  # maximum number of sentences that export and model translate for the comparison
 
 _CHILD = "import sys; from keras_transformer.formats.run_export import main; main(*sys.argv[1:])"
 
@@ -104,7 +102,7 @@ def _export(run: Run, options: ExportOptions) -> Exported:
     weights: Any = options.weights
     output, search = options.output, options.search
     assert output and search
-    sentences = run_sentences(run, SENTENCES)
+    sentences = run_sentences(run)
     found: Any
     if options.format == "run":
         found = export_shared_run(run, output, weights, sentences, options.checkpoint)
