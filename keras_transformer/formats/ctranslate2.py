@@ -303,11 +303,9 @@ def export_ctranslate2(
         An `Agreement`, or None if `sentences` is None or empty.
 
     Raises:
-        UserError: If ctranslate2, or PyTorch for `quantization`, is not installed. If `directory`
-            is not empty, or the disk is full. If a translation by the float32 export differs from
-            the model's translation in text and in score.
-        ValueError: If CTranslate2 does not support `quantization` or a part of the model. If the
-            model is already quantized. If the tokenizer belongs to another model.
+        UserError: If ctranslate2, or PyTorch for `quantization`, is not installed. Otherwise as
+            for `export_onnx`, where another translation has another text and another score.
+        ValueError: As for `export_onnx`.
     """
     specs = imported("ctranslate2.specs", "ctranslate2", "the format ctranslate2 needs")
     if "bfloat16" in (quantization or ""):
