@@ -9,6 +9,7 @@ import tensorflow_text
 
 from keras_transformer.capabilities import Capabilities
 from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.data.vocabulary import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from keras_transformer.decoding.decoding_loop import search
 from keras_transformer.decoding.options import IMPOSSIBLE, LARGEST_LENGTH_PENALTY, SearchOptions
 from keras_transformer.decoding.request import Request, SearchResult
@@ -46,12 +47,10 @@ class TranslationGraph:
         max_beam_size: int,
         shortlist: Shortlist | None = None,
     ) -> None:
-        self._bos_id, self._eos_id = tokenizer.bos_id, tokenizer.eos_id
-        self._pad_id = tokenizer.pad_id
+        self._model, self._tokenizer = model, GraphTokenizer(tokenizer)
         self._source_prefix = tokenizer.source_prefix_ids
         self._target_prefix = tokenizer.target_prefix_ids
-        self._source_end = tokenizer.eos_id if tokenizer.source_eos else tokenizer.pad_id
-        self._model, self._tokenizer = model, GraphTokenizer(tokenizer)
+        self._num_ends = int(tokenizer.source_eos)  # of sources
         self._options, self._shortlist = options, shortlist
         self._max_beam_size = max(max_beam_size, options.beam_size)
 
@@ -134,7 +133,7 @@ class TranslationGraph:
         self, source_ids: Any, limits: Any, beam_size: Any = None, n_best: int = 1, **own: Any
     ) -> SearchResult:
         if self._shortlist is not None:
-            own["shortlist"] = shortlist_graph(self._shortlist, source_ids, self._pad_id)
+            own["shortlist"] = shortlist_graph(self._shortlist, source_ids)
         if self._target_prefix:
             own["prefix_ids"] = tf.tile([self._target_prefix], [tf.shape(source_ids)[0], 1])
         return search(
@@ -142,8 +141,6 @@ class TranslationGraph:
             Request(source_ids, limits, **own),
             max_length=tf.reduce_max(limits),
             options=self._options.replace(max_length=None, n_best=n_best),
-            bos_id=self._bos_id,
-            eos_id=self._eos_id,
             beam_size=beam_size,
         )
 
@@ -158,11 +155,11 @@ class TranslationGraph:
 
         def score(*tensors: tf.Tensor) -> list[tf.Tensor]:
             ids = [rows[:, : tensors[-1]] for rows in tensors[:-1]]
-            return [score_pairs(self._model, *ids, pad_id=self._pad_id).log_probabilities]
+            return [score_pairs(self._model, *ids).log_probabilities]
 
         pieces = pieces[:, : most - len(before) - 1]
-        target_ids = self._framed(pieces, [self._bos_id, *before], [])
-        ids = [sources.ids, target_ids, self._framed(pieces, before, [self._eos_id])]
+        target_ids = self._framed(pieces, [BOS_ID, *before], [])
+        ids = [sources.ids, target_ids, self._framed(pieces, before, [EOS_ID])]
         longest = tf.maximum(sources.lengths, tf.minimum(lengths, most))
         (scores,) = map_length_chunks(score, ids, longest, SCORED_TOKENS, [tf.zeros([0])])
         return {"log_probability": tf.where(fits, scores, float("nan")), "length": lengths}
@@ -190,7 +187,7 @@ class TranslationGraph:
             tf.debugging.Assert(is_served, [rule, *given], summarize=8),
         ]
         with tf.control_dependencies(checks):
-            given = [tf.where(is_valid[:, None], ids, self._pad_id) for ids in given]
+            given = [tf.where(is_valid[:, None], ids, PAD_ID) for ids in given]
         inputs = dict(zip(("source_ids", "target_ids"), given, strict=True))
         logits = tf.cast(model(inputs, training=False), "float32")
         return {"logits": tf.where(is_valid[:, None, None], logits, float("nan"))}
@@ -198,15 +195,15 @@ class TranslationGraph:
     def _sources(self, text: tf.Tensor) -> "_Sources":
         pieces = self._tokenizer.encode_source(text)
         before, most = len(self._source_prefix), self._model.max_length
-        end = int(self._source_end == self._eos_id)
-        is_tagged = self._tokenizer.is_tagged(pieces.to_tensor(self._pad_id, shape=[None, 1]))
+        is_tagged = self._tokenizer.is_tagged(pieces.to_tensor(PAD_ID, shape=[None, 1]))
         prefixes = tf.tile(tf.constant([self._source_prefix], "int32"), [pieces.nrows(), 1])
         own = tf.RaggedTensor.from_tensor(prefixes, tf.where(is_tagged, 0, before))
         framed = tf.concat([own, pieces], axis=1)
         counts = tf.cast(framed.row_lengths(), "int32")
         # At least one column after the prefix, also for a blank text without eos.
-        all_lengths = tf.maximum(counts + end, before + 1)
-        ids = self._framed(framed[:, : most - end], [], [self._source_end])
+        all_lengths = tf.maximum(counts + self._num_ends, before + 1)
+        end = EOS_ID if self._num_ends else PAD_ID
+        ids = self._framed(framed[:, : most - self._num_ends], [], [end])
         is_text = pieces.row_lengths() > 0
         return _Sources(ids, tf.minimum(all_lengths, most), all_lengths, is_text)
 
@@ -215,7 +212,7 @@ class TranslationGraph:
         before, after = (
             tf.tile(tf.constant([ids], "int32"), [pieces.nrows(), 1]) for ids in around
         )
-        return tf.concat([before, pieces, after], axis=1).to_tensor(self._pad_id)
+        return tf.concat([before, pieces, after], axis=1).to_tensor(PAD_ID)
 
     def _limits(self, sources: "_Sources", max_length: tf.Tensor | int) -> tf.Tensor:
         """Returns the maximum length of each translation. For a blank source, it is 1 (eos)."""
@@ -246,11 +243,11 @@ class TranslationGraph:
         def decode(source_ids: tf.Tensor, *options: tf.Tensor) -> list[tf.Tensor]:
             source_ids = source_ids[:, : options[-1]]
             found = search(source_ids, *options[:-1])
-            ids = tf.where(found.ids == self._eos_id, self._pad_id, found.ids)
+            ids = tf.where(found.ids == EOS_ID, PAD_ID, found.ids)
             ids = ids[:, :, : tf.maximum(tf.reduce_max(found.lengths), 1)]
             aligned = self._align(source_ids, ids) if align else tf.fill(tf.shape(ids), -1)
             widths = [[0, 0], [0, 0], [0, most - tf.shape(ids)[2]]]
-            ids = tf.pad(ids, widths, constant_values=self._pad_id)
+            ids = tf.pad(ids, widths, constant_values=PAD_ID)
             return [ids, found.scores, tf.pad(aligned, widths, constant_values=-1)]
 
         empty = tf.zeros([0, n_best, most], "int32")
@@ -262,9 +259,9 @@ class TranslationGraph:
             [empty, tf.zeros([0, n_best]), empty],
         )
         is_text = sources.is_text[:, None]
-        ids = tf.where(is_text[:, None], ids, self._pad_id)
+        ids = tf.where(is_text[:, None], ids, PAD_ID)
         alignments = tf.where(is_text[:, None], alignments, -1)
-        is_used = tf.reduce_any(ids != self._pad_id, axis=[0, 1])
+        is_used = tf.reduce_any(ids != PAD_ID, axis=[0, 1])
         width = tf.reduce_sum(tf.cast(is_used, "int32"))
         certain = tf.where(tf.range(tf.shape(scores)[1]) == 0, 0.0, IMPOSSIBLE)
         return ids[:, :, :width], tf.where(is_text, scores, certain), alignments[:, :, :width]
@@ -279,25 +276,25 @@ class TranslationGraph:
         is_tag = self._tokenizer.is_tagged(source_ids[:, :1])
         is_prefix = tf.reduce_all(source_ids[:, :before] == prefix, axis=1)
         first = tf.where(is_tag & ~is_prefix, 1, before)[:, None]
-        bos = tf.fill(tf.concat([tf.shape(ids)[:2], [1]], axis=0), self._bos_id)
+        bos = tf.fill(tf.concat([tf.shape(ids)[:2], [1]], axis=0), BOS_ID)
         target_ids = tf.concat([bos, ids[:, :, :-1]], axis=-1)
         attention = self._model.source_attention(source_ids, target_ids)
-        is_piece = tf.logical_and(source_ids != self._pad_id, source_ids != self._eos_id)
+        is_piece = tf.logical_and(source_ids != PAD_ID, source_ids != EOS_ID)
         is_piece &= tf.range(tf.shape(source_ids)[1]) >= first
         attention = tf.where(is_piece[:, None, None], attention, -1.0)
         best = tf.argmax(attention, axis=-1, output_type="int32") - first[:, None]
-        return tf.where(ids == self._pad_id, -1, best)
+        return tf.where(ids == PAD_ID, -1, best)
 
 
-def shortlist_graph(shortlist: Shortlist, source_ids: tf.Tensor, pad_id: int) -> tf.Tensor:
+def shortlist_graph(shortlist: Shortlist, source_ids: tf.Tensor) -> tf.Tensor:
     """Returns `shortlist.tokens` of each source `(B, S)`, int32 rows that are padded at the end."""
-    translations = tf.where(shortlist.translations < 0, pad_id, shortlist.translations)
+    translations = tf.where(shortlist.translations < 0, PAD_ID, shortlist.translations)
     found = tf.gather(translations, source_ids)
-    found = tf.where((source_ids == pad_id)[..., None], pad_id, found)
+    found = tf.where((source_ids == PAD_ID)[..., None], PAD_ID, found)
     batch = tf.shape(source_ids)[0]
     frequent = tf.tile(shortlist.frequent[None], [batch, 1])
-    ids = unique_ids(tf.concat([frequent, tf.reshape(found, [batch, -1])], axis=1), pad_id)
-    is_used = tf.reduce_any(ids != pad_id, axis=0)
+    ids = unique_ids(tf.concat([frequent, tf.reshape(found, [batch, -1])], axis=1), PAD_ID)
+    is_used = tf.reduce_any(ids != PAD_ID, axis=0)
     width = tf.reduce_max(tf.where(is_used, tf.range(1, tf.shape(ids)[1] + 1), 1))
     return ids[:, :width]
 
@@ -324,14 +321,12 @@ class GraphTokenizer(tf.Module):
             self._target = tensorflow_text.SentencepieceTokenizer(
                 tokenizer.target_model, name="target_sentencepiece"
             )
-        self._pad_id, self._unk_id = tokenizer.pad_id, tokenizer.unk_id
         self._tags, self._tag_ids = (*tokenizer.tag_ids,), (*tokenizer.tag_ids.values(),)
         wordless = wordless_pieces(tokenizer)
         self._is_word = [id not in wordless for id in range(tokenizer.source_vocabulary_size)]
         self._num_forced = len(tokenizer.target_prefix_ids)
-        specials = (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
         pieces = enumerate(tokenizer.target_pieces)
-        self._target_pieces = tuple("" if i in specials else x for i, x in pieces)
+        self._target_pieces = tuple("" if i in (PAD_ID, BOS_ID, EOS_ID) else x for i, x in pieces)
 
     def encode_source(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Strips white space from the ends of source texts `(B,)`, and returns their piece ids."""
@@ -344,7 +339,7 @@ class GraphTokenizer(tf.Module):
         lengths = tf.strings.length(texts) - tf.strings.length(rest)
         tags = tf.strings.substr(texts, tf.zeros_like(lengths), lengths)[:, None]
         is_tag, own = tags == tf.constant(self._tags, "string"), tf.constant(self._tag_ids, "int32")
-        ids = tf.reduce_max(tf.where(is_tag, own, self._unk_id), axis=1, keepdims=True)
+        ids = tf.reduce_max(tf.where(is_tag, own, UNK_ID), axis=1, keepdims=True)
         return tf.ragged.boolean_mask(ids, lengths[:, None] > 0), rest
 
     def is_tagged(self, first_ids: tf.Tensor) -> tf.Tensor:
@@ -357,7 +352,7 @@ class GraphTokenizer(tf.Module):
         _, rest = self._split_tags(texts)
         pieces = self._source.tokenize(rest)
         has_word = tf.reduce_any(tf.gather(tf.constant(self._is_word), pieces), axis=1)
-        is_copied = tf.reduce_any(pieces == self._unk_id, axis=1) & ~has_word
+        is_copied = tf.reduce_any(pieces == UNK_ID, axis=1) & ~has_word
         is_blank = is_copied | (pieces.row_lengths() == 0)
         rest = tf.strings.regex_replace(rest, _ENDS, "")
         return tf.where(is_blank, "", texts), tf.where(is_copied, rest, "")
@@ -371,8 +366,8 @@ class GraphTokenizer(tf.Module):
 
         Omits the target prefix, which all ids begin with.
         """
-        ids = tf.where(tf.range(tf.shape(ids)[1]) < self._num_forced, self._pad_id, ids)
-        ragged = tf.RaggedTensor.from_tensor(ids, padding=self._pad_id)
+        ids = tf.where(tf.range(tf.shape(ids)[1]) < self._num_forced, PAD_ID, ids)
+        ragged = tf.RaggedTensor.from_tensor(ids, padding=PAD_ID)
         return self._target.detokenize(ragged)
 
     def pieces(self, ids: tf.Tensor) -> tf.Tensor:
