@@ -18,27 +18,26 @@ const byId = (id) => document.getElementById(id);
 const kinds = page.maps.map((x) => x.kind);
 const kind = kinds.at(-1); // of a decoder, its cross-attention
 const last = kinds.filter((x) => x === kind).length - 1;
-const state = { kind, layer: last, head: "mean", view: "lines", selected: null, kept: null };
+const state = { kind, layer: last, head: "mean", view: "lines", kept: null };
 let headsInRow; // in the drawing of one layer, else 0
-let groups; // the layers of each kind, with their weights
+const groups = {}; // the layers of each kind, with their weights
 let tokenNodes = {}; // the drawn tokens, "query 0" and so on
 
 // --- Weights --------------------------------------------------------------------------------
 
-/** Fills `groups`. A weight is stored as a multiple of 1 / 65535. */
+/** Gives each map its weights, and fills `groups`. A weight is stored as a multiple of 1 / 65535. */
 async function readWeights() {
   const packed = Uint8Array.from(atob(byId("weights").textContent), (x) => x.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
   const integers = new Uint16Array(await new Response(stream).arrayBuffer());
   let next = 0;
-  groups = {};
-  for (const { name, kind, heads } of page.maps) {
-    const [rows, columns] = page.tokens[kind].map((x) => x.length);
-    const weights = Array.from({ length: heads }, () => {
+  for (const map of page.maps) {
+    const [rows, columns] = page.tokens[map.kind].map((x) => x.length);
+    map.weights = Array.from({ length: map.heads }, () => {
       const stored = integers.subarray(next, (next += rows * columns));
       return Float64Array.from(stored, (x) => x / 65535);
     });
-    (groups[kind] ??= []).push({ name, weights });
+    (groups[map.kind] ??= []).push(map);
   }
 }
 
@@ -72,6 +71,8 @@ function entropy(matrix, rows) {
   return -matrix.reduce((sum, x) => sum + (x > 0 ? x * Math.log(x) : 0), 0) / rows;
 }
 
+const tokensOf = (side) => page.tokens[state.kind][side === "query" ? 0 : 1];
+const otherOf = (side) => (side === "query" ? "key" : "query");
 const asShown = (weight) => Math.round(255 * weight) / 255;
 
 // --- Drawing --------------------------------------------------------------------------------
@@ -112,20 +113,28 @@ function drawToken(parent, token, attributes) {
   if ([...token].length > 24) element("title", {}, text, cleaned(token));
 }
 
+/** The place of a text that is read from below. */
+const upwards = (x, y) => ({ x, y, transform: `rotate(-90 ${x} ${y})` });
+
 /** A token that the pointer and the keyboard can select. `side` is "query" or "key". */
 function selectableToken(svg, side, index, box, textAttributes) {
-  const token = page.tokens[state.kind][side === "query" ? 0 : 1][index];
+  const token = tokensOf(side)[index];
   const group = element("g", { tabindex: -1, role: "button", "data-side": side, "data-index": index }, svg);
   group.setAttribute("aria-label", `${side} ${index + 1}: ${cleaned(token)}`);
   element("rect", { class: "shade", rx: 2, ...box, "fill-opacity": 0 }, group);
   drawToken(group, token, textAttributes);
-  group.onpointerenter = () => select({ side, index });
+  makeReachable(group, `${side} ${index}`, () => select({ side, index }), () => keep({ side, index }));
+}
+
+/** Lets the pointer and the keyboard reach a token or head. */
+function makeReachable(group, name, show, choose) {
+  tokenNodes[name] = group;
+  group.onpointerenter = show;
   group.onfocus = () => {
     makeTabStop(group);
-    select({ side, index });
+    show();
   };
-  group.onclick = () => keep({ side, index });
-  tokenNodes[`${side} ${index}`] = group;
+  group.onclick = choose;
 }
 
 function newDrawing(width, height, label) {
@@ -204,9 +213,8 @@ function drawHeat(matrix, [queries, keys], available, label) {
     selectableToken(svg, "query", i, box, { x: left - 8, y: top + size * (i + 0.5) + 4.5, "text-anchor": "end" });
   });
   keys.forEach((_, i) => {
-    const [x, y] = [left + size * (i + 0.5) + 4.5, top - 8];
     const box = { x: left + size * i, y: 0, width: size, height: top - 2 };
-    selectableToken(svg, "key", i, box, { x, y, transform: `rotate(-90 ${x} ${y})` });
+    selectableToken(svg, "key", i, box, upwards(left + size * (i + 0.5) + 4.5, top - 8));
   });
   element("rect", { class: "chosen", id: "chosen", x: left, y: top, width, height, visibility: "hidden" }, svg);
   const surface = element("rect", { x: left, y: top, width, height, fill: "transparent", id: "cells" }, svg);
@@ -227,19 +235,14 @@ function drawHead(svg, layer, head, [queries, keys], box) {
   const matrix = groups[state.kind][layer].weights[head];
   const group = element("g", { tabindex: -1, role: "button", "data-layer": layer, "data-head": head }, svg);
   const value = entropy(matrix, queries.length).toFixed(2);
-  group.setAttribute("aria-label", `layer ${layer + 1}, head ${head + 1}: entropy ${value} nats`);
+  const text = `layer ${layer + 1}, head ${head + 1}: entropy ${value} nats`;
+  group.setAttribute("aria-label", text);
   drawMap(group, matrix, keys.length, box);
   if (box.width >= 40) { // Narrow maps have no room for the entropy.
     const place = { x: box.x + box.width / 2, y: box.y + box.height + 12 };
     element("text", { ...place, "text-anchor": "middle", class: "small" }, group, value);
   }
-  tokenNodes[`head ${layer} ${head}`] = group;
-  group.onpointerenter = () => say([group.getAttribute("aria-label")]);
-  group.onfocus = () => {
-    makeTabStop(group);
-    say([group.getAttribute("aria-label")]);
-  };
-  group.onclick = () => openHead(layer, head);
+  makeReachable(group, `head ${layer} ${head}`, () => say([text]), () => openHead(layer, head));
   return group;
 }
 
@@ -259,10 +262,7 @@ function drawLayer(tokens, available, label) {
     element("text", { x: x - left, y: y - top + 14, class: "small" }, group, `head ${head + 1}`);
     queries.forEach((token, i) =>
       drawToken(group, token, { x: x - 6, y: y + size * (i + 0.5) + 4.5, "text-anchor": "end" }));
-    keys.forEach((token, i) => {
-      const [keyX, keyY] = [x + size * (i + 0.5) + 4.5, y - 6];
-      drawToken(group, token, { x: keyX, y: keyY, transform: `rotate(-90 ${keyX} ${keyY})` });
-    });
+    keys.forEach((token, i) => drawToken(group, token, upwards(x + size * (i + 0.5) + 4.5, y - 6)));
   });
   return svg;
 }
@@ -277,8 +277,8 @@ function drawAll(tokens, available, label) {
   const below = width < 40 ? gap : 18;
   const svg = newDrawing(left + heads * (width + gap), top + layers.length * (height + below), label);
   element("text", { x: left + (heads * (width + gap) - gap) / 2, y: 12, "text-anchor": "middle", class: "small" }, svg, "head");
-  const [x, y] = [9, top + (layers.length * (height + below)) / 2];
-  element("text", { x, y, transform: `rotate(-90 ${x} ${y})`, "text-anchor": "middle", class: "small" }, svg, "layer");
+  const middle = upwards(9, top + (layers.length * (height + below)) / 2);
+  element("text", { ...middle, "text-anchor": "middle", class: "small" }, svg, "layer");
   for (let head = 0; head < heads; head++) {
     element("text", { x: left + head * (width + gap) + width / 2, y: 28, "text-anchor": "middle", class: "small" }, svg, head + 1);
   }
@@ -328,21 +328,20 @@ function say(parts) {
   }));
 }
 
+/** The weights between a token and each token of the other side. */
 function weightsOf({ side, index }, matrix) {
-  const [queries, keys] = page.tokens[state.kind];
-  const others = side === "query" ? keys : queries;
-  return others.map((token, i) => {
-    const place = side === "query" ? index * keys.length + i : i * keys.length + index;
-    return { token, index: i, weight: matrix[place] };
+  const columns = tokensOf("key").length;
+  return tokensOf(otherOf(side)).map((token, i) => {
+    const place = side === "query" ? index * columns + i : i * columns + index;
+    return { token, weight: matrix[place] };
   });
 }
 
 function select(selected) {
   if (state.view === "all") return selected || say([]);
-  state.selected = selected;
   const matrix = shownMatrix();
   const found = selected ? weightsOf(selected, matrix) : [];
-  const other = selected?.side === "query" ? "key" : "query";
+  const other = otherOf(selected?.side);
   for (const [name, node] of Object.entries(tokenNodes)) {
     const [side, index] = name.split(" ");
     const isSelected = selected && side === selected.side && Number(index) === selected.index;
@@ -355,15 +354,13 @@ function select(selected) {
   }
   frame(selected);
   if (!selected) return say([]);
-  const token = tokenOf(selected);
+  const token = tokensOf(selected.side)[selected.index];
   const best = [...found].sort((a, b) => b.weight - a.weight).slice(0, 5).filter((x) => x.weight >= 0.0005);
   const list = best.flatMap((x, i) => [i ? ", " : "", x, ` ${x.weight.toFixed(3)}`]);
-  const cell = selected.column === undefined ? [] : [" (weight of ", { token: page.tokens[state.kind][1][selected.column] },
+  const cell = selected.column === undefined ? [] : [" (weight of ", { token: tokensOf("key")[selected.column] },
     `: ${found[selected.column].weight.toFixed(3)})`];
   say([{ token }, selected.side === "query" ? " attends to " : " is attended to by ", ...list, ...cell]);
 }
-
-const tokenOf = ({ side, index }) => page.tokens[state.kind][side === "query" ? 0 : 1][index];
 
 /** In the heat map, frames the row or column of the selected token. */
 function frame(selected) {
@@ -373,13 +370,13 @@ function frame(selected) {
   if (!selected) return;
   const [start, size] = selected.side === "query" ? ["y", "height"] : ["x", "width"];
   for (const name of ["x", "y", "width", "height"]) chosen.setAttribute(name, cells.getAttribute(name));
-  const extent = cells.getAttribute(size) / page.tokens[state.kind][selected.side === "query" ? 0 : 1].length;
+  const extent = cells.getAttribute(size) / tokensOf(selected.side).length;
   chosen.setAttribute(size, extent);
   chosen.setAttribute(start, Number(cells.getAttribute(start)) + extent * selected.index);
 }
 
 function keep(selected) {
-  const isSame = state.kept && state.kept.side === selected.side && state.kept.index === selected.index;
+  const isSame = state.kept?.side === selected.side && state.kept.index === selected.index;
   state.kept = isSame ? null : selected;
   select(state.kept ?? selected);
 }
@@ -417,8 +414,7 @@ function neighbour({ side, index, layer, head }, down, right) {
   const alongKeys = state.view === "heat" && side === "key";
   const step = alongKeys ? right : down;
   if (step) return tokenNodes[`${side} ${Number(index) + step}`];
-  const other = side === "query" ? "key" : "query";
-  return tokenNodes[`${other} ${index}`] ?? tokenNodes[`${other} 0`];
+  return tokenNodes[`${otherOf(side)} ${index}`] ?? tokenNodes[`${otherOf(side)} 0`];
 }
 
 // --- Controls and files ---------------------------------------------------------------------
@@ -453,11 +449,11 @@ function readControls() {
   draw();
 }
 
-function save(name, url) {
+function save(name, content, type) {
   const link = document.createElement("a");
-  Object.assign(link, { download: name, href: url });
+  Object.assign(link, { download: name, href: URL.createObjectURL(new Blob([content], { type })) });
   link.click();
-  if (url.startsWith("blob:")) setTimeout(() => URL.revokeObjectURL(url), 1000);
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
 function viewName() {
@@ -479,17 +475,16 @@ async function savePng() {
   const canvas = document.createElement("canvas");
   [canvas.width, canvas.height] = [image.width * scale, image.height * scale];
   canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
-  canvas.toBlob((blob) => save(`${viewName()}.png`, URL.createObjectURL(blob)));
+  canvas.toBlob((blob) => save(`${viewName()}.png`, blob, blob.type));
 }
 
 /** The weights with 8 decimals: they differ from the model's by less than 1e-6. */
 function weightsJson() {
-  const position = Object.fromEntries(Object.keys(groups).map((x) => [x, 0]));
-  const maps = page.maps.map(({ name, kind }) => {
+  const maps = page.maps.map(({ name, kind, weights }) => {
     const columns = page.tokens[kind][1].length;
     const rowsOf = (matrix) => Array.from({ length: matrix.length / columns }, (_, row) =>
       Array.from(matrix.subarray(row * columns, (row + 1) * columns), (x) => Number(x.toFixed(6))));
-    return { name, kind, weights: groups[kind][position[kind]++].weights.map(rowsOf) };
+    return { name, kind, weights: weights.map(rowsOf) };
   });
   const { texts, alignment, wordScores, tokens } = page;
   return JSON.stringify({ texts, alignment, wordScores, tokens, maps });
@@ -519,9 +514,9 @@ async function start() {
   byId("controls").onsubmit = (event) => event.preventDefault();
   byId("drawing").onkeydown = moveFocus;
   byId("drawing").onpointerleave = () => select(state.kept);
-  byId("save-svg").onclick = () => save(`${viewName()}.svg`, URL.createObjectURL(new Blob([svgText()], { type: "image/svg+xml" })));
+  byId("save-svg").onclick = () => save(`${viewName()}.svg`, svgText(), "image/svg+xml");
   byId("save-png").onclick = savePng;
-  byId("save-json").onclick = () => save("attention.json", URL.createObjectURL(new Blob([weightsJson()], { type: "application/json" })));
+  byId("save-json").onclick = () => save("attention.json", weightsJson(), "application/json");
   let width = byId("drawing").clientWidth;
   onresize = () => {
     if (width !== byId("drawing").clientWidth) draw();
