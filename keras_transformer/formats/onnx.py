@@ -13,7 +13,7 @@ from keras import ops
 from keras_transformer._backend.types import Ids, Tensor
 from keras_transformer._files import atomic_write, check_is_free, write_json
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.decoding.options import LengthPenaltyForm, SearchOptions
+from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.formats.comparison import Agreement, compare_translations, random_sentences
 from keras_transformer.formats.export_options import OnnxWeights, check_quantization
 from keras_transformer.formats.exported_model import check_supported
@@ -43,10 +43,7 @@ def export_onnx(
     directory: str | Path,
     quantization: OnnxWeights = "float32",
     sentences: Sequence[str] | None = None,
-    beam_size: int = 4,
-    length_penalty: float = 0.6,
-    length_penalty_form: LengthPenaltyForm = "wu",
-    max_length: int | None = None,
+    options: SearchOptions | None = None,
 ) -> Agreement:
     """Writes a model as two ONNX models, and compares their translations with the model's.
 
@@ -75,10 +72,9 @@ def export_onnx(
             is float32. Defaults to `"float32"`.
         sentences: Source sentences for the comparison. Defaults to None, which means random
             sentences.
-        beam_size: Default beam size of `translate.py` and `onnx_translator`. Defaults to 4.
-        length_penalty: Their default length penalty. Defaults to 0.6.
-        length_penalty_form: Its form, as in `SearchOptions`. Defaults to `"wu"`.
-        max_length: Their default maximum length. None means 50 tokens more than the source.
+        options: The default beam size, length penalty and its form, and maximum length of
+            `translate.py` and `onnx_translator`. Defaults to `SearchOptions()`. The export does not
+            have the other options.
 
     Raises:
         ImportError: If onnx or onnxruntime is not installed.
@@ -93,7 +89,7 @@ def export_onnx(
     check_quantization("onnx", quantization)
     check_supported(model, tokenizer, "ONNX", onnx_graph.RULES)
     check_is_free(directory)
-    model = in_float32(model)
+    model, options = in_float32(model), options or SearchOptions()
     graphs = {
         "encoder.onnx": onnx_graph.encoder_graph(model),
         "step.onnx": onnx_graph.step_graph(model),
@@ -114,10 +110,10 @@ def export_onnx(
         "max_length": model.max_length,
         "extra_length": EXTRA_LENGTH,
         "quantization": quantization,
-        "beam_size": beam_size,
-        "length_penalty": length_penalty,
-        "length_penalty_form": length_penalty_form,
-        "search_max_length": max_length,
+        "beam_size": options.beam_size,
+        "length_penalty": options.length_penalty,
+        "length_penalty_form": options.length_penalty_form,
+        "search_max_length": options.max_length,
     }
     with atomic_write(directory) as partial:
         partial.mkdir()

@@ -122,13 +122,12 @@ def _export(run: Run, options: ExportOptions) -> Exported:
         found = export_ctranslate2(model, tokenizer, output, weights, sentences)
     elif options.format == "hugging_face":
         found = export_hugging_face(model, tokenizer, output, search, languages, sentences)
+    elif options.format == "onnx":
+        found = export_onnx(model, tokenizer, output, weights, sentences, search)
     else:
-        own = search.model_dump(include={*FORMATS["onnx"].search})
-        if options.format == "onnx":
-            found = export_onnx(model, tokenizer, output, weights, sentences, **own)
-        else:
-            own |= {"languages": languages, "onnxruntime_web": options.onnxruntime_web}
-            found = export_web(model, tokenizer, output, weights, sentences=sentences, **own)
+        own: dict[str, Any] = {"sentences": sentences, "options": search}
+        runtime = options.onnxruntime_web
+        found = export_web(model, tokenizer, output, weights, languages, runtime, **own)
     return Exported(output, str(found))
 
 

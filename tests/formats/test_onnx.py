@@ -9,6 +9,7 @@ from support.parallel_text import LOSSLESS_TARGET, SENTENCES
 from support.small_models import VARIANTS
 
 from keras_transformer.data import Tokenizer
+from keras_transformer.decoding import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.layers import SSRUDecoderLayer
 from keras_transformer.models import Transformer
@@ -48,7 +49,8 @@ def next_tokens(folder):
 
 def test_folder_holds_what_is_documented(tokenizer, tmp_path):
     folder = tmp_path / "model"
-    found = export_onnx(new_model(), tokenizer, folder, sentences=SOURCES, beam_size=7)
+    options = SearchOptions(beam_size=7)
+    found = export_onnx(new_model(), tokenizer, folder, sentences=SOURCES, options=options)
     assert found.identical == found.sentences == len(SOURCES)
     assert found.largest_difference < 1e-4
     names = "config.json encoder.onnx step.onnx tokenizer translate.py weights.bin".split()

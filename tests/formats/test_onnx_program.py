@@ -42,7 +42,7 @@ def model():
 @pytest.fixture(scope="module")
 def folder(model, tokenizer, tmp_path_factory):
     folder = tmp_path_factory.mktemp("onnx") / "model"
-    export_onnx(model, tokenizer, folder, beam_size=3, length_penalty=0.6)
+    export_onnx(model, tokenizer, folder, options=SearchOptions(beam_size=3, length_penalty=0.6))
     return folder
 
 

@@ -138,11 +138,12 @@ LINES += [
 )
 def test_the_page_finds_what_the_package_finds(arguments, search, node, runtime, tmp_path):
     tokenizer = two_vocabularies()
-    model = new_model(tokenizer, **arguments)
-    export_web(model, tokenizer, tmp_path / "page", "float32", onnxruntime_web=runtime, **search)
+    model, options = new_model(tokenizer, **arguments), SearchOptions(**search)
+    given = {"onnxruntime_web": runtime, "options": options}
+    export_web(model, tokenizer, tmp_path / "page", "float32", **given)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        expected = Translator(model, tokenizer, SearchOptions(**search)).translate(LINES)
+        expected = Translator(model, tokenizer, options).translate(LINES)
     assert node("web_translator.mjs", tmp_path / "page", LINES) == expected
 
 
