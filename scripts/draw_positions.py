@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib import pyplot
 
 from keras_transformer import TransformerSchedule
-from keras_transformer.layers.positions.positional_encoding import new_position_encoding
+from keras_transformer.layers.positions.positional_encoding import POSITION_ENCODINGS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "recipes"))
 import ablation_layers  # noqa: E402, F401  registers three of the encodings
@@ -58,7 +58,7 @@ def main(output: Path) -> None:
 
 def encoding(name: str) -> np.ndarray:
     """Returns what a scheme adds to embeddings of zeros, float32 `(LENGTH, WIDTH)`."""
-    layer = new_position_encoding(name, SIZES)
+    layer = POSITION_ENCODINGS.new(name, **SIZES)
     zeros = np.zeros((1, LENGTH, WIDTH), "float32")
     return keras.ops.convert_to_numpy(layer(zeros))[0]
 
@@ -93,12 +93,12 @@ def draw_added() -> Any:
 def draw_scores() -> Any:
     """Draws how rotary positions and ALiBi change the attention scores of equal tokens."""
     figure, axes = pyplot.subplots(1, 3, figsize=(9.6, 3.3), layout="constrained")
-    rotary = new_position_encoding("rotary", SIZES)
+    rotary = POSITION_ENCODINGS.new("rotary", **SIZES)
     equal = np.ones((1, LENGTH, WIDTH), "float32")
     rotated = keras.ops.convert_to_numpy(rotary.rotate(equal))[0]
     scores = rotated @ rotated.T / np.sqrt(WIDTH)
     distance = np.arange(LENGTH)[:, None] - np.arange(LENGTH)
-    alibi = new_position_encoding("alibi", SIZES)
+    alibi = POSITION_ENCODINGS.new("alibi", **SIZES)
     biases = keras.ops.convert_to_numpy(alibi.score_bias(keras.ops.convert_to_tensor(distance)))
     for panel, values, title in (
         (axes[0], scores, "rotary: score of equal tokens"),

@@ -16,10 +16,7 @@ from keras_transformer.formats.exported_model import array
 from keras_transformer.formats.model_files import Arrays
 from keras_transformer.formats.weight_names import Format
 from keras_transformer.layers import SinusoidalPositionalEncoding
-from keras_transformer.layers.positions.positional_encoding import (
-    POSITION_ENCODINGS,
-    new_position_encoding,
-)
+from keras_transformer.layers.positions.positional_encoding import POSITION_ENCODINGS
 from keras_transformer.layers.saving import check_finite, placeholder_weights
 from keras_transformer.models.transformer import Transformer
 
@@ -178,7 +175,7 @@ def _encoding_of(table: np.ndarray) -> str:
     zeros = np.zeros((1, *table.shape), "float32")
     for name, (kind, _) in POSITION_ENCODINGS.items():
         if issubclass(kind, SinusoidalPositionalEncoding):
-            known = array(new_position_encoding(name, {})(zeros))[0]
+            known = array(POSITION_ENCODINGS.new(name)(zeros))[0]
             if np.allclose(known, table, atol=1e-3):
                 return name
     return "learned"

@@ -139,6 +139,11 @@ class Registry(dict[str, tuple[Any, dict[str, Any]]]):
 
         return decorator
 
+    def new(self, name: str, /, **options: Any) -> Any:
+        """Creates an object of a registered class, with those `options` that the class takes."""
+        registered, arguments = self[name]
+        return registered(**arguments, **taken_arguments(registered, options))
+
     def __missing__(self, name: str) -> Any:
         raise ValueError(
             f"`{self.setting}` must be one of {list(self)}. Received: {self.setting}={name!r}"

@@ -18,11 +18,6 @@ NORMALIZATIONS = Registry("normalization")
 normalization = NORMALIZATIONS.register
 
 
-def new_normalization(normalization: str, epsilon: float, **kwargs: Any) -> Any:
-    """Creates the layer of a registered name."""
-    return NORMALIZATIONS[normalization][0](epsilon=epsilon, **kwargs)
-
-
 @normalization("layer")
 class LayerNormalization(Recomputable, keras.layers.LayerNormalization):
     """`keras.layers.LayerNormalization` that is faster on TensorFlow and on GPUs of JAX."""

@@ -13,7 +13,7 @@ from keras_transformer.layers.base import (
     given_mask,
 )
 from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.normalization import new_normalization, normalize
+from keras_transformer.layers.normalization import NORMALIZATIONS, normalize
 
 # A class is a Keras layer with the arguments `d_model`, `d_ff`, `name`, and those that
 # `dense_options` returns. In a `LanguageModel`, it has a last linear map `outer`.
@@ -21,11 +21,11 @@ FEED_FORWARDS = Registry("activation")
 feed_forward = FEED_FORWARDS.register
 
 
-def new_feed_forward(activation: str, **options: Any) -> Any:
+def new_feed_forward(activation: Any, **options: Any) -> Any:
     """Creates the network of a registered name, or a `FeedForward` with an object of Keras."""
-    plain = FeedForward, {"activation": activation}
-    network, arguments = FEED_FORWARDS[activation] if isinstance(activation, str) else plain
-    return network(**arguments, **options)
+    if isinstance(activation, str):
+        return FEED_FORWARDS.new(activation, **options)
+    return FeedForward(activation=activation, **options)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -166,8 +166,8 @@ class ResidualConnection(ConfiguredLayer):
         super().__init__(**kwargs)
         self.store_arguments(locals())
         self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
-        options = {"dtype": self.dtype_policy, "name": "norm"}
-        self.norm = new_normalization(normalization, norm_epsilon, **options)
+        options = {"epsilon": norm_epsilon, "dtype": self.dtype_policy, "name": "norm"}
+        self.norm = NORMALIZATIONS.new(normalization, **options)
 
     def build(self, x_shape: Shape) -> None:
         self.norm.build(x_shape)

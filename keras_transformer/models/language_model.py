@@ -12,7 +12,7 @@ from keras_transformer.layers import Decoder, Dropout, TokenEmbedding, padding_m
 from keras_transformer.layers.attention.attention_patterns import new_attention_pattern
 from keras_transformer.layers.attention.cache import Cache
 from keras_transformer.layers.normalization import NORMALIZATIONS, takes_padding_mask
-from keras_transformer.layers.positions.positional_encoding import new_position_encoding, positions
+from keras_transformer.layers.positions.positional_encoding import POSITION_ENCODINGS, positions
 from keras_transformer.layers.segments import same_segment, segment_offsets
 from keras_transformer.models.base import check_pad_id
 from keras_transformer.models.token_predictor import TokenPredictor
@@ -134,14 +134,12 @@ class LanguageModel(TokenPredictor):
             name="embedding",
         )
         # `for_decoder`: T5's position bias then has no buckets for later tokens.
-        encoding = new_position_encoding(
+        encoding = POSITION_ENCODINGS.new(
             position_encoding,
-            {
-                "max_length": max_length,
-                "num_heads": num_heads,
-                "initializer": initializer,
-                "max_wavelength": max_wavelength,
-            },
+            max_length=max_length,
+            num_heads=num_heads,
+            initializer=initializer,
+            max_wavelength=max_wavelength,
             dtype=policy,
             name="positions",
         ).for_decoder()

@@ -12,7 +12,7 @@ from keras_transformer.layers.attention.attention_patterns import new_attention_
 from keras_transformer.layers.attention.cache import Cache
 from keras_transformer.layers.base import taken_arguments
 from keras_transformer.layers.normalization import NORMALIZATIONS, takes_padding_mask
-from keras_transformer.layers.positions.positional_encoding import new_position_encoding
+from keras_transformer.layers.positions.positional_encoding import POSITION_ENCODINGS
 from keras_transformer.layers.segments import same_segment, segment_offsets
 from keras_transformer.models.seq2seq import Seq2Seq, ids_inputs, token_embeddings
 
@@ -123,10 +123,9 @@ class Transformer(Seq2Seq):
         **kwargs: Any,
     ) -> None:
         policy = keras.dtype_policies.get(dtype)
-        position_sizes = {"max_length": max_length, "num_heads": num_heads}
-        source_positions = new_position_encoding(
-            position_encoding, position_sizes, dtype=policy, name="positions"
-        )
+        position_options: dict[str, Any] = {"max_length": max_length, "num_heads": num_heads}
+        position_options |= {"dtype": policy, "name": "positions"}
+        source_positions = POSITION_ENCODINGS.new(position_encoding, **position_options)
         positions = source_positions.for_decoder()
         options = {
             **EncoderLayer.arguments_in(locals()),

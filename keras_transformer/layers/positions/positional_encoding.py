@@ -1,6 +1,5 @@
 """The base class of the position encodings, a registry of names, and sinusoid angles."""
 
-import inspect
 import math
 from typing import Any
 
@@ -10,23 +9,10 @@ from keras import ops
 from keras_transformer._backend.types import Shape, Size, Tensor
 from keras_transformer.layers.base import ConfiguredLayer, Registry
 
-# Each subclass of `PositionalEncoding` with arguments of its constructor.
+# Subclasses of `PositionalEncoding`. Models offer their constructors `max_length`, `num_heads`,
+# `initializer` and `max_wavelength`.
 POSITION_ENCODINGS = Registry("position_encoding")
 position_encoding = POSITION_ENCODINGS.register
-
-
-def new_position_encoding(
-    encoding: str, options: dict[str, Any], **kwargs: Any
-) -> "PositionalEncoding":
-    """Creates the position encoding of a registered name.
-
-    Each encoding gets those of the `options` (`max_length`, `num_heads`, `initializer`,
-    `max_wavelength`) that its constructor takes.
-    """
-    constructor, arguments = POSITION_ENCODINGS[encoding]
-    taken = inspect.signature(constructor).parameters
-    needed = {name: value for name, value in options.items() if name in taken}
-    return constructor(**needed, **arguments, **kwargs)
 
 
 def positions(length: Size, offset: Size = 0) -> Any:

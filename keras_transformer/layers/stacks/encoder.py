@@ -17,7 +17,7 @@ from keras_transformer.layers.base import (
     registered,
     taken_arguments,
 )
-from keras_transformer.layers.normalization import new_normalization, normalize
+from keras_transformer.layers.normalization import NORMALIZATIONS, normalize
 from keras_transformer.layers.positions.positional_encoding import PositionalEncoding
 from keras_transformer.layers.sublayers import ResidualConnection, new_feed_forward
 
@@ -237,7 +237,7 @@ class Encoder(ConfiguredLayer):
         self.norm: Any = None
         if self.norm_first:
             own = {"dtype": self.dtype_policy, "name": f"{self.prefix}_norm"}
-            self.norm = new_normalization(self.normalization, self.norm_epsilon, **own)
+            self.norm = NORMALIZATIONS.new(self.normalization, epsilon=self.norm_epsilon, **own)
 
     def _new_layer(self, name: str, options: dict[str, Any]) -> Any:
         maker = self.layer or self.layer_class

@@ -16,12 +16,12 @@ from support.small_decoders import (
     make_decoder,
 )
 
-from keras_transformer.layers.positions.positional_encoding import new_position_encoding
+from keras_transformer.layers.positions.positional_encoding import POSITION_ENCODINGS
 
 
 @pytest.mark.parametrize("name", ["rotary", *once("learned", "t5")])
 def test_a_decoder_without_memory_decodes_what_it_computes_at_once(name):
-    encoding = new_position_encoding(name, {"max_length": T, "num_heads": H}).for_decoder()
+    encoding = POSITION_ENCODINGS.new(name, max_length=T, num_heads=H).for_decoder()
     encoding.build((None, None, D))
     decoder = make_decoder(use_memory=False, norm_first=True, position_encoding=encoding)
     assert assert_steps_equal_the_whole(decoder, T - 2, is_fused=name != "rotary") is None

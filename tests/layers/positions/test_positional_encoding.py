@@ -26,7 +26,6 @@ from keras_transformer.layers import (
 )
 from keras_transformer.layers.positions.positional_encoding import (
     POSITION_ENCODINGS,
-    new_position_encoding,
     position_encoding,
 )
 
@@ -70,11 +69,11 @@ def test_a_file_registers_its_own_encoding(monkeypatch):
             super().__init__(**kwargs)
             self.answer = answer
 
-    assert new_position_encoding("mine", {"max_length": LENGTH}).answer == 42
+    assert POSITION_ENCODINGS.new("mine", max_length=LENGTH).answer == 42
     with pytest.raises(
         ValueError, match="one of .'none', .*'mine'.*Received: position_encoding='yours'"
     ):
-        new_position_encoding("yours", {})
+        POSITION_ENCODINGS.new("yours")
 
 
 # Sinusoids, learned positions and binary digits
