@@ -127,27 +127,24 @@ class BeamSearch(SearchStrategy):
         self, model: Searchable, request: Request, state: BeamState, cache: Cache
     ) -> tuple[BeamState, Cache]:
         """Decodes one token per hypothesis, and returns the new state and the model's new cache."""
-        live, coverage_penalty = state.live, self.options.coverage_penalty
+        live = state.live
         last = ops.take(live.ids, state.position, axis=-1)
-        arguments = {"return_attention_weights": True} if coverage_penalty else {}
+        arguments = {"return_attention_weights": True} if self.options.coverage_penalty else {}
         logits, cache, *attention = model.step(last, cache, state.position, **arguments)
         logits = ops.convert_to_tensor(logits)  # A model that is not compiled may return NumPy.
-        bonus = ops.zeros_like(live.log_probabilities)
-        if coverage_penalty:
+        if self.options.coverage_penalty:
             live = live._replace(coverage=ops.add(live.coverage, attention[0]))
-            padding_mask = request.source_ids != self.pad_id
-            bonus = coverage_penalty * coverage_score(live.coverage, padding_mask)
-        state, beams = self._select_groups(state._replace(live=live), logits, bonus, request)
+        state, beams = self._select_groups(state._replace(live=live), logits, request)
         return state, cache.reorder(beams)
 
     def _select_groups(
-        self, state: BeamState, logits: Tensor, bonus: Tensor, request: Request
+        self, state: BeamState, logits: Tensor, request: Request
     ) -> tuple[BeamState, Any]:
         """Calls `_candidates` and `_select` for each group of beams, and joins the results."""
         groups, position = self.options.num_beam_groups, state.position
         if groups == 1:
             candidates = self._candidates(state.live, logits, position, request)
-            return self._select(state, candidates, bonus, request)
+            return self._select(state, candidates, request)
         size, parts, beams = self.num_beams // groups, [], []
         penalties = ops.zeros_like(logits[:, :1])
         for group in range(groups):
@@ -156,7 +153,7 @@ class BeamSearch(SearchStrategy):
             candidates = self._candidates(own, logits[:, begin:end], position, request, penalties)
             finished = Finished(*(x[:, begin:end] for x in state.finished))
             part = BeamState(position, own, finished, state.num_finished[:, group : group + 1])
-            part, parents = self._select(part, candidates, bonus[:, begin:end], request)
+            part, parents = self._select(part, candidates, request)
             counts = self._count_chosen(candidates, position + 1, size, ops.shape(logits)[-1])
             penalties = penalties + self.options.diversity_penalty * counts
             parts.append(part._replace(position=position[None, None]))
@@ -220,32 +217,13 @@ class BeamSearch(SearchStrategy):
         ids = write_at(take_columns(live.ids, parents), chosen, position + 1)
         return Candidates(ids, log_probabilities, parents)
 
-    def _select_single(
-        self, state: BeamState, candidates: Candidates, bonus: Tensor, request: Request
-    ) -> tuple[BeamState, Any]:
-        """Does the same as `_select` for one beam, whose first finished hypothesis is final."""
-        position, totals, before = state.position + 1, candidates.log_probabilities, state.finished
-        ends = self._ends(candidates, position, request)
-        ends = ops.logical_and(ends, totals > IMPOSSIBLE)
-        scores = totals / self._divisor(request, position) + bonus
-        finished = Finished(
-            ops.where(ends[..., None], candidates.ids, before.ids),
-            ops.where(ends, totals, before.log_probabilities),
-            ops.where(ends, scores, before.scores),
-        )
-        live = Live(candidates.ids, ops.where(ends, IMPOSSIBLE, totals), state.live.coverage)
-        return state._replace(position=position, live=live, finished=finished), candidates.parents
-
     def _select(
-        self, state: BeamState, candidates: Candidates, bonus: Tensor, request: Request
+        self, state: BeamState, candidates: Candidates, request: Request
     ) -> tuple[BeamState, Any]:
         """Chooses the next live hypotheses and the finished hypotheses from the candidates.
 
-        `bonus`, float32 `(B, N)`, at most 0, is added to the scores of newly finished hypotheses.
         Returns the next state, and the beam that each live hypothesis continues, int32 `(B, N)`.
         """
-        if candidates.parents.shape[1] == 1:
-            return self._select_single(state, candidates, bonus, request)
         limits, beam_sizes = request.max_lengths, request.beam_sizes
         beams, n_best = (ops.shape(x)[1] for x in (state.live.ids, state.finished.ids))
         position = state.position + 1
@@ -254,7 +232,7 @@ class BeamSearch(SearchStrategy):
         log_probabilities, chosen = _top_candidates(log_probabilities, candidates.banks, beams)
         log_probabilities = _mask_unused_beams(log_probabilities, beam_sizes)
         parents = take_columns(candidates.parents, chosen)
-        ended = self._ended(candidates, ends, position, bonus, request)
+        ended = self._ended(state, candidates, ends, request)
         both = zip(state.finished, ended, strict=True)
         finished = _best_finished(Finished(*(ops.concatenate(x, axis=1) for x in both)), n_best)
         newly_finished = ops.sum(ops.cast(ended.scores > IMPOSSIBLE, "int32"), axis=-1)
@@ -271,18 +249,21 @@ class BeamSearch(SearchStrategy):
         return self.ends(ops.take(candidates.ids, position, axis=-1), position, request)
 
     def _ended(
-        self, candidates: Candidates, ends: Mask, position: Tensor, bonus: Tensor, request: Request
+        self, state: BeamState, candidates: Candidates, ends: Mask, request: Request
     ) -> Finished:
         """Returns all candidates as `Finished`. Only those that finish now have finite scores.
 
         If candidates were removed by slicing, XLA would sort all scores to find the largest.
         """
-        beam_sizes = request.beam_sizes
-        beams = ops.shape(bonus)[1] if beam_sizes is None else beam_sizes[:, None]
+        beam_sizes, (ids, _, coverage) = request.beam_sizes, state.live
+        beams = ops.shape(ids)[1] if beam_sizes is None else beam_sizes[:, None]
         ends = ops.logical_and(ends, _may_finish(candidates, beams))
         log_probabilities = ops.where(ends, candidates.log_probabilities, IMPOSSIBLE)
-        scores = log_probabilities / self._divisor(request, position)
-        scores = scores + take_columns(bonus, candidates.parents)
+        scores = log_probabilities / self._divisor(request, state.position + 1)
+        if self.options.coverage_penalty:
+            bonus = coverage_score(coverage, request.source_ids != self.pad_id)
+            bonus = take_columns(bonus, candidates.parents)
+            scores = scores + self.options.coverage_penalty * bonus
         if candidates.missing is not None:
             scores = scores - MISSING_TOKEN_PENALTY * ops.cast(candidates.missing, "float32")
         return Finished(candidates.ids, log_probabilities, scores)

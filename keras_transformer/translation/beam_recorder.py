@@ -33,20 +33,18 @@ class _RecordingBeamSearch(BeamSearch):
     own: list[np.ndarray] = field(default_factory=list)
 
     def _select_groups(
-        self, state: BeamState, logits: Tensor, bonus: Tensor, request: Request
+        self, state: BeamState, logits: Tensor, request: Request
     ) -> tuple[BeamState, Any]:
         self.own[:] = _first(ops.log_softmax(logits))
-        return super()._select_groups(state, logits, bonus, request)
+        return super()._select_groups(state, logits, request)
 
-    def _select(self, state: BeamState, *rest: Any) -> tuple[BeamState, Any]:
-        return self._recorded(super()._select(state, *rest), *rest)
-
-    def _recorded(
-        self, found: tuple[BeamState, Any], candidates: Candidates, bonus: Tensor, request: Request
+    def _select(
+        self, state: BeamState, candidates: Candidates, request: Request
     ) -> tuple[BeamState, Any]:
+        found = super()._select(state, candidates, request)
+        ends = self._ends(candidates, found[0].position, request)
+        ended = self._ended(state, candidates, ends, request)
         state, group, length = found[0], next(self.groups), int(found[0].position)
-        ends = self._ends(candidates, state.position, request)
-        ended = self._ended(candidates, ends, state.position, bonus, request)
         live = [tuple(ids[1 : 1 + length]) for ids in _first(state.live.ids).tolist()]
         own = self.own[group * len(live) : (group + 1) * len(live)]
         columns = (*candidates[:3], ends, ended.scores)
