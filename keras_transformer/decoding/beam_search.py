@@ -1,6 +1,5 @@
 """Beam search with a length penalty and a cache of keys and values."""
 
-import functools
 from typing import Any, NamedTuple
 
 import keras
@@ -11,16 +10,14 @@ from keras_transformer.decoding.next_tokens import (
     apply_rules,
     best_token,
     block_maxima,
-    empty_ids,
     log_normalizer,
     next_log_probabilities,
     tokens_without,
     top_k_tokens,
-    widen_ids,
     write_at,
 )
 from keras_transformer.decoding.options import IMPOSSIBLE, LengthPenaltyForm, length_penalty_base
-from keras_transformer.decoding.request import Request, SearchResult, SearchStrategy, search_result
+from keras_transformer.decoding.request import Request, SearchResult, SearchStrategy
 from keras_transformer.decoding.token_rules import (
     Candidates,
     allocate_beams,
@@ -97,7 +94,6 @@ class BeamSearch(SearchStrategy):
         groups = self.options.num_beam_groups
         live = (batch, self.num_beams)
         best = live if groups > 1 else (batch, self.num_results)
-        empty = functools.partial(empty_ids, bos_id=self.bos_id, pad_id=self.pad_id)
         is_first = ops.arange(self.num_beams, dtype="int32") % (self.num_beams // groups) == 0
         first = ops.cast(ops.where(is_first, 0.0, IMPOSSIBLE), "float32")  # first of each group
         totals = ops.zeros((batch, 1), "float32") + first
@@ -105,18 +101,17 @@ class BeamSearch(SearchStrategy):
         coverage, none = ops.zeros((*live, width), "float32"), ops.full(best, IMPOSSIBLE, "float32")
         return BeamState(
             position=ops.convert_to_tensor(0, dtype="int32"),
-            live=Live(empty((*live, 1 + max_length)), totals, coverage),
-            finished=Finished(empty((*best, 1 + max_length)), none, none),
+            live=Live(self.empty_ids(live, max_length), totals, coverage),
+            finished=Finished(self.empty_ids(best, max_length), none, none),
             num_finished=ops.zeros((batch, groups), "int32"),
         )
 
     def widen(self, state: BeamState, max_length: int) -> BeamState:
         """Returns the state with room for `max_length` tokens."""
-        widened = functools.partial(widen_ids, width=1 + max_length, pad_id=self.pad_id)
         live, finished = state.live, state.finished
         return state._replace(
-            live=live._replace(ids=widened(live.ids)),
-            finished=finished._replace(ids=widened(finished.ids)),
+            live=live._replace(ids=self.widen_ids(live.ids, max_length)),
+            finished=finished._replace(ids=self.widen_ids(finished.ids, max_length)),
         )
 
     def is_open(self, state: BeamState) -> Any:
@@ -178,7 +173,7 @@ class BeamSearch(SearchStrategy):
         if self.options.num_beam_groups > 1:
             ids, *values = _best_finished(state.finished, self.num_results)
         log_probabilities, scores = (_mask_unused_beams(x, request.beam_sizes) for x in values)
-        return search_result(ids, scores, log_probabilities, state.position, self.pad_id)
+        return self.found(ids, scores, log_probabilities, state.position)
 
     def _divisor(self, request: Request, length: Tensor) -> Any:
         own = request.length_penalties

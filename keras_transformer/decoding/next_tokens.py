@@ -53,18 +53,6 @@ def best_token(log_probabilities: Tensor) -> tuple[Any, Any]:
     return best[..., 0], tokens
 
 
-def empty_ids(shape: tuple[Any, ...], bos_id: int, pad_id: int) -> Any:
-    """Returns int32 ids of shape `(..., 1 + L)` with bos first and then padding."""
-    bos = ops.full((*shape[:-1], 1), bos_id, dtype="int32")
-    return ops.concatenate([bos, ops.full((*shape[:-1], shape[-1] - 1), pad_id, "int32")], axis=-1)
-
-
-def widen_ids(ids: Ids, width: int, pad_id: int) -> Any:
-    """Returns `ids` `(B, N, L)`, padded at the end to length `width`."""
-    added = width - ids.shape[-1]
-    return ops.pad(ids, ((0, 0), (0, 0), (0, added)), constant_values=pad_id)
-
-
 def write_at(ids: Ids, tokens: Ids, position: Tensor) -> Any:
     """Returns `ids` `(..., L)` with `tokens` `(...)` at `position`, an int or 0-d int tensor."""
     columns = ops.arange(ops.shape(ids)[-1], dtype="int32")

@@ -9,6 +9,7 @@ from keras import ops
 from keras_transformer._backend.types import Ids, Tensor
 from keras_transformer.decoding.next_tokens import TokenRule, count_tokens
 from keras_transformer.decoding.options import IMPOSSIBLE
+from keras_transformer.layers.attention.cache import pad
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,23 @@ class SearchStrategy:
     def ends(self, tokens: Ids, position: Tensor, request: "Request") -> Any:
         """Returns a bool mask, True for hypotheses with eos or with the maximum length."""
         return ops.logical_or(tokens == self.eos_id, position >= request.max_lengths[:, None])
+
+    def empty_ids(self, rows: tuple[Any, ...], max_length: Any) -> Any:
+        """Returns int32 ids `(*rows, 1 + max_length)` with bos first and then padding."""
+        bos = ops.full((*rows, 1), self.bos_id, dtype="int32")
+        return ops.concatenate([bos, ops.full((*rows, max_length), self.pad_id, "int32")], axis=-1)
+
+    def widen_ids(self, ids: Ids, max_length: int) -> Any:
+        """Returns ids `(B, N, 1 + L)` with room for `max_length` tokens."""
+        return pad(ids, 2, 1 + max_length - ids.shape[2], self.pad_id)
+
+    def found(
+        self, ids: Ids, scores: Tensor, log_probabilities: Tensor, position: Tensor
+    ) -> "SearchResult":
+        """Returns hypotheses without bos. Their ids are padding if the score is minus infinity."""
+        ids = ops.where((scores > IMPOSSIBLE)[:, :, None], ids[:, :, 1:], self.pad_id)
+        lengths = count_tokens(ids, self.pad_id)
+        return SearchResult(ids, scores, log_probabilities, lengths, position)
 
 
 class Request(NamedTuple):
@@ -104,12 +122,3 @@ class SearchResult(NamedTuple):
     log_probabilities: Any
     lengths: Any
     steps: Any
-
-
-def search_result(
-    ids: Ids, scores: Tensor, log_probabilities: Tensor, position: Tensor, pad_id: int
-) -> SearchResult:
-    """Returns a `SearchResult` without bos. Ids become padding if the score is minus infinity."""
-    exists = scores > IMPOSSIBLE
-    ids = ops.where(exists[:, :, None], ids[:, :, 1:], pad_id)
-    return SearchResult(ids, scores, log_probabilities, count_tokens(ids, pad_id), position)

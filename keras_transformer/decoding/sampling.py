@@ -9,15 +9,13 @@ from keras import ops
 from keras_transformer._backend.types import Tensor
 from keras_transformer.decoding.next_tokens import (
     apply_rules,
-    empty_ids,
     next_log_probabilities,
     take_at,
     top_k_tokens,
-    widen_ids,
     write_at,
 )
 from keras_transformer.decoding.options import IMPOSSIBLE
-from keras_transformer.decoding.request import Request, SearchResult, SearchStrategy, search_result
+from keras_transformer.decoding.request import Request, SearchResult, SearchStrategy
 from keras_transformer.decoding.token_rules import rules_of_request
 from keras_transformer.layers.attention.cache import Cache
 from keras_transformer.models.protocol import Searchable
@@ -72,14 +70,14 @@ class Sampling(SearchStrategy):
         shape = (ops.shape(request.source_ids)[0], self.num_beams)
         return SampleState(
             position=ops.convert_to_tensor(0, dtype="int32"),
-            ids=empty_ids((*shape, 1 + max_length), self.bos_id, self.pad_id),
+            ids=self.empty_ids(shape, max_length),
             log_probabilities=ops.zeros(shape, "float32"),
             is_open=ops.ones(shape, "bool"),
         )
 
     def widen(self, state: SampleState, max_length: int) -> SampleState:
         """Returns the state with room for `max_length` tokens."""
-        return state._replace(ids=widen_ids(state.ids, 1 + max_length, self.pad_id))
+        return state._replace(ids=self.widen_ids(state.ids, max_length))
 
     def is_open(self, state: SampleState) -> Any:
         """Returns a bool mask `(B,)`, True for sentences with unfinished samples."""
@@ -114,7 +112,7 @@ class Sampling(SearchStrategy):
     def result(self, request: Request, state: SampleState) -> SearchResult:
         """Returns the samples that have been drawn so far."""
         scores = state.log_probabilities
-        return search_result(state.ids, scores, scores, state.position, self.pad_id)
+        return self.found(state.ids, scores, scores, state.position)
 
 
 def random_numbers(
