@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from keras import ops
@@ -63,15 +63,16 @@ class Ensemble:
         return [variable for model in self.models for variable in model.variables]
 
     def init_cache(self, source_ids: Ids, max_length: int, beam_size: int = 1) -> Cache:
-        """Returns a `Cache` whose fields are lists with one entry per model (see `Searchable`)."""
-        return _join([model.init_cache(source_ids, max_length, beam_size) for model in self.models])
+        """Returns the caches of all models as one, see `Cache.join`."""
+        given = source_ids, max_length, beam_size
+        return _join(model.init_cache(*given) for model in self.models)
 
     def step(
         self, token_ids: Ids, cache: Cache, position: Tensor, return_attention_weights: bool = False
     ) -> tuple[Any, ...]:
         """Returns logarithms of mean probabilities as logits, and mean attention weights."""
         options = {"return_attention_weights": True} if return_attention_weights else {}
-        pairs = zip(self.models, _split(cache), strict=True)
+        pairs = zip(self.models, cache.parts().values(), strict=True)
         found = [model.step(token_ids, part, position, **options) for model, part in pairs]
         logits, parts, *weights = zip(*found, strict=True)
         total = functools.reduce(ops.logaddexp, [ops.log_softmax(x, axis=-1) for x in logits])
@@ -90,14 +91,9 @@ def _mean(methods: Sequence[Callable[..., Any]], *arguments: Any) -> Any:
 
 def _on_parts(methods: Sequence[Callable[..., Cache]], cache: Cache, argument: Any) -> Cache:
     """Calls the method of each model with the model's part of the cache."""
-    pairs = zip(methods, _split(cache), strict=True)
-    return _join([method(part, argument) for method, part in pairs])
+    pairs = zip(methods, cache.parts().values(), strict=True)
+    return _join(method(part, argument) for method, part in pairs)
 
 
-def _join(caches: Sequence[Cache]) -> Cache:
-    """Returns a single cache whose fields are lists with one entry per model."""
-    return Cache(*map(list, zip(*caches, strict=True)))
-
-
-def _split(cache: Cache) -> list[Cache]:
-    return [Cache(*parts) for parts in zip(*cache, strict=True)]
+def _join(caches: Iterable[Cache]) -> Cache:
+    return Cache.join(dict(enumerate(caches)))
