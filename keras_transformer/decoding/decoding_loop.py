@@ -123,19 +123,16 @@ def run_stages(
     *,
     strategy: Strategy,
     first: int = FIRST_STAGE,
-    in_python: bool = False,
 ) -> SearchResult:
-    """Runs all stages of a search: one if `max_length` is known only at run time or `in_python`.
+    """Runs all stages of a search: only one if `max_length` is known only at run time.
 
     The first stage has `first` tokens.
-
-    With `in_python`, Python calls `strategy.advance` for each token, even if the backend has loops.
     """
-    is_single = in_python or not isinstance(max_length, int)
-    lengths = [max_length] if is_single else stages(model, max_length, first)
+    is_known = isinstance(max_length, int)
+    lengths = stages(model, max_length, first) if is_known else [max_length]
     sizes: dict[str, Any] = {"strategy": strategy, "length": lengths[0]}
     request, state, cache = begin(model, request, max_length=max_length, **sizes)
-    state, cache, result, _ = advance(model, request, state, cache, in_python=in_python, **sizes)
+    state, cache, result, _ = advance(model, request, state, cache, **sizes)
     for length in lengths[1:]:
         sizes["length"] = length
         request, state, cache = resize(model, request, state, cache, None, **sizes)
@@ -198,7 +195,6 @@ def advance(
     strategy: Strategy,
     length: Length,
     max_open: int = 0,
-    in_python: bool = False,
 ) -> tuple[Any, Cache, SearchResult, Any]:
     """Decodes up to `length` tokens, but stops if at most `max_open` sentences are unfinished.
 
@@ -211,7 +207,7 @@ def advance(
         return ops.cast(num_open > max_open, "int32") * (length - state.position)
 
     step = functools.partial(strategy.advance, model)
-    if in_python or not Capabilities.of(model).compiles:
+    if strategy.in_python or not Capabilities.of(model).compiles:
         while ops.convert_to_numpy(steps_left(state, cache)):
             state, cache = step(request, state, cache)
     else:

@@ -24,6 +24,8 @@ class SearchStrategy:
     eos_id: int
     pad_id: int
 
+    in_python = False  # whether Python calls `advance` for each token, even if backends have loops
+
     def ends(self, tokens: Ids, position: Tensor, request: "Request") -> Any:
         """Returns a bool mask, True for hypotheses with eos or with the maximum length."""
         return ops.logical_or(tokens == self.eos_id, position >= request.max_lengths[:, None])

@@ -22,6 +22,7 @@ from keras_transformer.translation.beam_tree import BeamNode
 class _RecordingBeamSearch(BeamSearch):
     """A beam search of one sentence that appends a `BeamNode` for each candidate of each step."""
 
+    in_python = True
     pieces: Sequence[str]  # target pieces in the order of their ids
     groups: Iterator[int]  # the beam group of each step
     nodes: list[BeamNode] = field(
@@ -97,7 +98,7 @@ def record(
     """
     groups = itertools.cycle(range(strategy.options.num_beam_groups))
     search = _RecordingBeamSearch(**vars(strategy), pieces=pieces, groups=groups)
-    found = run_stages(model, request, max_length, strategy=search, in_python=True)
+    found = run_stages(model, request, max_length, strategy=search)
     result = SearchResult(*map(ops.convert_to_numpy, found))
     nodes = search.nodes
     for rank, (ids, length) in enumerate(zip(result.ids[0], result.lengths[0], strict=True), 1):
