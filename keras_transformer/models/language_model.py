@@ -176,7 +176,7 @@ class LanguageModel(TokenPredictor):
         self.embedding = embedding
         self.decoder = decoder
         self.states = states
-        self.packed_states_of = hidden_states if decoder.takes("attention_mask") else None
+        self.packed_states_of = hidden_states if decoder.takes_masks() else None
         self.project = lambda states: embedding(states, reverse=True)
 
     @property

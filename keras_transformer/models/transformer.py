@@ -176,9 +176,7 @@ class Transformer(Seq2Seq):
         self.encoder = encoder
         self.decoder = decoder
         self.states = states
-        if encoder.takes("attention_mask") and decoder.takes(
-            "attention_mask", "memory_attention_mask"
-        ):
+        if encoder.takes_masks() and decoder.takes_masks("memory_attention_mask"):
             self.packed_states_of = lambda **inputs: hidden_states(**inputs)[0]
         if not taken_arguments(decoder.layers[-1].call, {"return_attention_weights": True}):
             self.__dict__["source_attention"] = None  # as `Searchable` has it without attention

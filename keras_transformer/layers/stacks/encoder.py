@@ -63,6 +63,8 @@ class EncoderLayer(ConfiguredLayer):
     Source: Vaswani et al. 2017, Figure 1 (left).
     """
 
+    takes_attention_mask = True  # False: self-attention refuses one
+
     def __init__(
         self,
         d_model: int | None = None,
@@ -244,10 +246,14 @@ class Encoder(ConfiguredLayer):
         options = {**options, "name": name, "dtype": self.dtype_policy}
         return maker(**taken_arguments(maker, options), **self.own_options)
 
-    def takes(self, *names: str) -> bool:
-        """Returns whether `call` of each layer takes arguments of these names."""
-        calls = (x.call for x in self.layers)
-        return all(len(taken_arguments(x, dict.fromkeys(names))) == len(names) for x in calls)
+    def takes_masks(self, *names: str) -> bool:
+        """Returns whether each layer takes an `attention_mask`, and other masks of these names."""
+        masks = dict.fromkeys(("attention_mask", *names))
+        return all(
+            getattr(layer, "takes_attention_mask", True)
+            and taken_arguments(layer.call, masks) == masks
+            for layer in self.layers
+        )
 
     def build(self, x_shape: Shape) -> None:
         self._build_layers(x_shape)

@@ -117,27 +117,12 @@ class SSRUDecoderLayer(DecoderLayer):
     >>> model = Transformer(8000, num_decoder_layers=2, decoder_layer=SSRUDecoderLayer)
 
     For arguments, calls and errors, see `DecoderLayer`. Position encodings and patterns of
-    self-attention have no effect in it, and its calls take no `attention_mask`.
+    self-attention have no effect in it, and its calls refuse an `attention_mask`.
 
     Source: Kim et al. 2019, From Research to Production and Back, §2.
     """
 
-    _output_spec = DecoderLayer._output_spec
-
-    def call(
-        self,
-        x: Tensor,
-        memory: Tensor | None = None,
-        padding_mask: Mask | None = None,
-        memory_padding_mask: Mask | None = None,
-        memory_attention_mask: Mask | None = None,
-        return_attention_weights: bool = False,
-        mask: Mask | None = None,
-        x_mask: Mask | None = None,
-        memory_mask: Mask | None = None,
-    ) -> Any:
-        masks = padding_mask, memory_padding_mask, None, memory_attention_mask
-        return super().call(x, memory, *masks, return_attention_weights, mask, x_mask, memory_mask)
+    takes_attention_mask = False
 
     def _self_attention(self, name: str) -> Any:
         return SSRU(name=name, **dense_options(self))
