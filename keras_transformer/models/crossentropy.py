@@ -82,7 +82,7 @@ class MaskedCrossentropy(keras.losses.Loss):
         return {**own, "reduction": self.reduction, "name": self.name}
 
 
-class TokenMean(keras.metrics.Metric):
+class TokenMean(keras.metrics.Mean):
     """Computes the mean of a value over the real target tokens of all batches, in float32.
 
     Subclasses define `token_values(y_true, y_pred)`, the float32 values (B, T) of all tokens.
@@ -91,8 +91,6 @@ class TokenMean(keras.metrics.Metric):
     def __init__(self, pad_id: int, name: str) -> None:
         super().__init__(name=name, dtype="float32")
         self.pad_id = pad_id
-        self.total = self.add_variable((), "zeros", dtype="float32", name="total")
-        self.count = self.add_variable((), "zeros", dtype="float32", name="count")
 
     def update_state(
         self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
@@ -105,9 +103,6 @@ class TokenMean(keras.metrics.Metric):
         """Updates the mean with a weighted sum of values, `total`, and the sum of the weights."""
         self.total.assign_add(total)
         self.count.assign_add(count)
-
-    def result(self) -> Any:
-        return ops.divide_no_nan(self.total, self.count)
 
     def get_config(self) -> dict[str, Any]:
         return {"pad_id": self.pad_id, "name": self.name}
