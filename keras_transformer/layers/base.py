@@ -159,11 +159,6 @@ class ConfiguredLayer(
         super().__init__(**kwargs)
         self.supports_masking = True
 
-    @classmethod
-    def arguments_in(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Returns those of `values`, the `locals()` of a constructor, that this class takes."""
-        return {name: values[name] for name in cls.argument_names() if name in values}
-
     def get_config(self) -> dict[str, Any]:
         # A subclass may store an argument under another name and override `get_config`.
         names = [name for name in self.argument_names() if hasattr(self, name)]
@@ -284,12 +279,12 @@ def taken_arguments(maker: Callable[..., Any], arguments: dict[str, Any]) -> dic
 
     With `**`, a function takes all, and a class those of every Keras layer and of base classes.
     """
-    parameters = inspect.signature(maker).parameters
-    names = {*parameters}
-    if any(x.kind is x.VAR_KEYWORD for x in parameters.values()):
+    parameters = inspect.signature(maker).parameters.values()
+    names = {x.name for x in parameters if x.kind is not x.VAR_KEYWORD}
+    if len(names) < len(parameters):  # There is `**`.
         names |= BASE_ARGUMENTS if isinstance(maker, type) else arguments.keys()
     if isinstance(maker, type) and issubclass(maker, StoresArguments):
-        names |= {*maker.all_arguments()}
+        names |= {*maker.argument_names()}
     return {name: value for name, value in arguments.items() if name in names}
 
 

@@ -11,6 +11,7 @@ from keras_transformer.errors import check_sizes
 from keras_transformer.layers import Decoder, Dropout, TokenEmbedding, padding_mask
 from keras_transformer.layers.attention.attention_patterns import new_attention_pattern
 from keras_transformer.layers.attention.cache import Cache
+from keras_transformer.layers.base import taken_arguments
 from keras_transformer.layers.normalization import NORMALIZATIONS, takes_padding_mask
 from keras_transformer.layers.positions.positional_encoding import POSITION_ENCODINGS, positions
 from keras_transformer.layers.segments import same_segment, segment_offsets
@@ -144,7 +145,7 @@ class LanguageModel(TokenPredictor):
             name="positions",
         ).for_decoder()
         options = {
-            **Decoder.arguments_in(locals()),
+            **taken_arguments(Decoder, locals()),
             "kernel_initializer": initializer,
             "position_encoding": encoding.for_attention(),
             "attention_pattern": new_attention_pattern(attention_pattern, attention_window),

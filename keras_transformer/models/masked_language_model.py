@@ -14,7 +14,7 @@ from keras_transformer.layers import (
     TokenEmbedding,
     padding_mask,
 )
-from keras_transformer.layers.base import ConfiguredLayer, Dense
+from keras_transformer.layers.base import ConfiguredLayer, Dense, taken_arguments
 from keras_transformer.layers.normalization import LayerNormalization
 from keras_transformer.models.base import ConfiguredModel, check_pad_id
 from keras_transformer.models.token_predictor import TokenPredictor
@@ -86,7 +86,7 @@ class BertEncoder(ConfiguredModel):
             max_length, initializer=_initializer(), dtype=policy, name="positions"
         )
         norm = LayerNormalization(norm_epsilon, dtype=policy, name="embedding_norm")
-        options = {**Encoder.arguments_in(locals()), "dtype": policy, "name": "encoder"}
+        options = {**taken_arguments(Encoder, locals()), "dtype": policy, "name": "encoder"}
         encoder = Encoder(kernel_initializer=_initializer(), **options)
         token_ids = inputs = keras.Input((None,), dtype="int32", name="token_ids")
         x = positions(embedding(token_ids))

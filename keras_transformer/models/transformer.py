@@ -128,7 +128,7 @@ class Transformer(Seq2Seq):
         source_positions = POSITION_ENCODINGS.new(position_encoding, **position_options)
         positions = source_positions.for_decoder()
         options = {
-            **EncoderLayer.arguments_in(locals()),
+            **taken_arguments(EncoderLayer, locals()),
             "attention_pattern": new_attention_pattern(attention_pattern, attention_window),
             "position_encoding": source_positions.for_attention(),
             "dtype": policy,
