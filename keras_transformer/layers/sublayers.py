@@ -79,7 +79,6 @@ class FeedForward(ConfiguredLayer):
             self._create_sublayers(x_shape[-1])
         self.inner.build(x_shape)
         self.outer.build((*x_shape[:-1], self.d_ff))
-        self.built = True
 
     def call(self, x: Tensor) -> Any:
         return self.outer(self.inner(x))
@@ -171,7 +170,6 @@ class ResidualConnection(ConfiguredLayer):
 
     def build(self, x_shape: Shape) -> None:
         self.norm.build(x_shape)
-        self.built = True
 
     def enter(self, x: Tensor, padding_mask: Mask | None = None) -> Any:
         """Returns the sublayer's input: normalized `x` for pre-norm, `x` itself for post-norm."""

@@ -99,7 +99,6 @@ class TokenEmbedding(ConfiguredLayer):
             setattr(self, name, matrix)
         if self.use_bias:
             self.bias = self.add_weight((self.vocabulary_size,), "zeros", name="bias")
-        self.built = True
 
     def output_weights(self) -> tuple[Any, Any]:
         """Returns the output matrix `(V, D)`, and the bias `(V,)` of the logits or None."""

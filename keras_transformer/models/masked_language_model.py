@@ -201,7 +201,6 @@ class _Bias(ConfiguredLayer):
 
     def build(self, input_shape: Shape) -> None:
         self.bias = self.add_weight(name="bias", shape=(input_shape[-1],), initializer="zeros")
-        self.built = True
 
     def call(self, inputs: Tensor, training: bool = False) -> Any:
         return scale_and_shift(inputs, shift=self.bias, training=training)

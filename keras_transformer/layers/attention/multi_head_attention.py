@@ -164,7 +164,6 @@ class MultiHeadAttention(ConfiguredLayer):
         self.output_projection.build((None, None, self.num_heads * self.d_v))
         for norm in (self.query_norm, self.key_norm) if self.qk_norm else ():
             norm.build((None, None, None, self.d_k))
-        self.built = True
 
     def call(
         self,

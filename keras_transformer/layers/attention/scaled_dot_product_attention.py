@@ -177,7 +177,6 @@ class SelfAttention(ConfiguredLayer):
     def build(self, x_shape: Shape) -> None:
         for projection in (self.query_projection, self.key_projection, self.value_projection):
             projection.build(x_shape)
-        self.built = True
 
     def call(
         self,

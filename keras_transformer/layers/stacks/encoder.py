@@ -129,7 +129,6 @@ class EncoderLayer(ConfiguredLayer):
         self.self_attention_residual.build(x_shape)
         self.feed_forward.build(x_shape)
         self.feed_forward_residual.build(x_shape)
-        self.built = True
 
     def _output_spec(
         self, x: Tensor, return_attention_weights: bool, memory: Tensor | None = None, **_: Any
@@ -266,7 +265,6 @@ class Encoder(ConfiguredLayer):
         if self.norm is not None and not self.norm.built:
             self.norm.build(x_shape)
         self.d_model = x_shape[-1]
-        self.built = True
 
     def call(
         self,

@@ -59,7 +59,6 @@ class SSRU(ConfiguredLayer):
         self.candidate = Dense(x_shape[-1], name="candidate", **{**options, "use_bias": False})
         self.forget_gate.build(x_shape)
         self.candidate.build(x_shape)
-        self.built = True
 
     def _output_spec(self, query: Tensor, **_: Any) -> Any:
         return keras.KerasTensor(query.shape, self.compute_dtype)
