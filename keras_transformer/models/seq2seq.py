@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_transformer._backend.types import Ids, Tensor
 from keras_transformer.layers import TokenEmbedding, padding_mask
-from keras_transformer.layers.attention.cache import Cache, LimitedVocabulary
+from keras_transformer.layers.attention.cache import Cache, LimitedVocabulary, take_columns
 from keras_transformer.models.base import check_pad_id
 from keras_transformer.models.token_predictor import TokenPredictor
 
@@ -55,7 +55,7 @@ class Seq2Seq(TokenPredictor):
         """Returns the embeddings `(B * N, 1, E)` of the `token_ids` `(B, N)` of a step."""
         vocabulary = cache.sentence.get("vocabulary")
         if vocabulary is not None:
-            token_ids = vocabulary.ids(token_ids)
+            token_ids = take_columns(vocabulary.token_ids, token_ids)
         return self.target_embedding(ops.reshape(token_ids, (-1, 1)))
 
     def step_logits(self, states: Tensor, token_ids: Ids, cache: Cache) -> Any:

@@ -80,10 +80,6 @@ class LimitedVocabulary(NamedTuple):
         own = ops.cast(ops.where(token_ids != pad_id, own, float("-inf")), dtype)
         return cls(token_ids, ops.swapaxes(weights, 1, 2), own[:, None])
 
-    def ids(self, columns: Ids) -> Any:
-        """Converts `columns` of the logits, int `(B, N)`, to token ids, int32 `(B, N)`."""
-        return take_columns(self.token_ids, columns)
-
     def logits(self, states: Tensor, num_beams: Size) -> Any:
         """Returns the logits, float32 `(B, N, K)`, of `(B * N, D)`. Padding has minus infinity."""
         states = ops.reshape(states, (-1, num_beams, self.weights.shape[1]))
@@ -114,7 +110,7 @@ class FixedKeyValues(NamedTuple):
 
 
 class GrowingKeyValues(NamedTuple):
-    """Keys and values that grow by one position per step, with the methods of `FixedKeyValues`.
+    """Keys and values that grow by one position per step.
 
     They are for graphs without XLA, such as a SavedModel, where every write to `FixedKeyValues`
     would copy all, and attention would also read positions that are not decoded yet.
@@ -127,10 +123,6 @@ class GrowingKeyValues(NamedTuple):
         """Appends the keys and values. `start` is not used."""
         pairs = (self.key, keys), (self.value, values)
         return GrowingKeyValues(*(ops.concatenate(pair, axis=1) for pair in pairs))
-
-    def extend(self, num_slots: int) -> "GrowingKeyValues":
-        """Returns this object unchanged, because `write` adds slots."""
-        return self
 
 
 KeyValues = FixedKeyValues | GrowingKeyValues
@@ -166,9 +158,9 @@ class CacheSize(NamedTuple):
 
 
 def extended(caches: Any, num_slots: int) -> Any:
-    """Appends empty slots to all keys and values in a nested structure."""
+    """Appends empty slots to all `FixedKeyValues` in a nested structure."""
     return keras.tree.traverse(
-        lambda x: x.extend(num_slots) if isinstance(x, KeyValues) else None, caches
+        lambda x: x.extend(num_slots) if isinstance(x, FixedKeyValues) else None, caches
     )
 
 

@@ -264,15 +264,15 @@ class MultiHeadAttention(ConfiguredLayer):
         return self.attention_pattern is not None or has_score_bias
 
     def by_position(
-        self, queries: Tensor, keys: Tensor, is_real: Mask | None, mask: Mask | None
+        self, queries: Tensor, keys: Tensor, padding_mask: Mask | None, mask: Mask | None
     ) -> tuple[Any, Any]:
         """Returns `mask` with the attention pattern's mask, and the score bias, or None for each.
 
-        `queries`, int32 `(T, 1)` or `()`, and `keys`, int32 `(S,)`, are positions. `is_real`, bool
-        `(..., 1, P)`, is True where one of the first P keys is a real token, or None if all are.
+        `queries`, int32 `(T, 1)` or `()`, and `keys`, int32 `(S,)`, are positions. `padding_mask`,
+        bool `(B, P)`, is True where one of the first P keys is a real token, or None if all are.
         """
         if self.attention_pattern is not None:
-            start = 0 if is_real is None else sequence_start(is_real)
+            start = 0 if padding_mask is None else sequence_start(padding_mask)[..., None, None]
             mask = both_masks(mask, self.attention_pattern.allows(queries - start, keys - start))
         encoding = self.position_encoding
         return mask, None if encoding is None else encoding.score_bias(queries - keys)
@@ -290,13 +290,14 @@ class MultiHeadAttention(ConfiguredLayer):
                     f"Received: attention_mask of dtype {mask.dtype}"
                 )
             mask = mask[:, None] if len(mask.shape) == 3 else mask
-        is_real = None if padding_mask is None else padding_mask[:, None, None, :]
         if self.needs_positions:
             queries, keys = (ops.arange(n, dtype="int32") for n in shape)
-            mask, bias = self.by_position(queries[:, None], keys, is_real, mask)
+            mask, bias = self.by_position(queries[:, None], keys, padding_mask, mask)
         if use_causal_mask:
             mask = both_masks(mask, causal_mask(*shape))
-        return mask if is_real is None else both_masks(mask, is_real), bias
+        if padding_mask is not None:
+            mask = both_masks(mask, padding_mask[:, None, None, :])
+        return mask, bias
 
     def init_cache(self, size: CacheSize, memory: Tensor | None = None) -> Cache:
         """Returns the cache for `step`: that of self-attention, or of attention to a `memory`."""
@@ -352,10 +353,9 @@ class MultiHeadAttention(ConfiguredLayer):
         """Returns the mask of a step of hypotheses, and the score bias or None."""
         mask, bias, size = step.mask, None, self.num_heads // self.num_kv_heads
         if self.needs_positions:
-            own, start = step.prompt_mask, step.prompt_length
-            is_real = None if own is None else own[:, None, None, :]
-            keys = start + step.key_positions()
-            mask, bias = self.by_position(start + step.position, keys, is_real, mask)
+            start = step.prompt_length
+            query, keys = start + step.position, start + step.key_positions()
+            mask, bias = self.by_position(query, keys, step.prompt_mask, mask)
         if bias is not None:
             times = ops.shape(mask)[2] if size > 1 else 1
             bias = self._group(ops.tile(bias[None, :, None], (1, 1, times, 1)))
