@@ -17,6 +17,7 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.gradient_checkpointing import Recomputable
+from keras_transformer._backend.operations import MASKED_SCORE
 from keras_transformer.errors import check_sizes
 from keras_transformer.layers import AttentionPattern, PositionalEncoding
 from keras_transformer.layers.attention.attention_patterns import (
@@ -25,12 +26,12 @@ from keras_transformer.layers.attention.attention_patterns import (
     fitting_size,
     join_blocks,
     key_marks,
-    masked_scores,
     neighbour_distances,
     sequence_start,
     split_blocks,
     with_neighbours,
 )
+from keras_transformer.layers.attention.scaled_dot_product_attention import both_masks
 from keras_transformer.layers.base import Dense, given_mask
 from keras_transformer.layers.normalization import normalization
 from keras_transformer.layers.positions.positional_encoding import position_encoding, positions
@@ -174,7 +175,8 @@ class BlockPattern(AttentionPattern):
 
 def _group(allowed: Any, queries: Any, keys: Any, values: Any, marks: Any) -> Group:
     """Returns the group of `keys` `(..., n, K)`."""
-    scores = masked_scores(queries, keys, allowed, marks)
+    scores = ops.cast(ops.matmul(queries, ops.swapaxes(keys, -1, -2)), "float32")
+    scores = ops.where(both_masks(allowed, ops.swapaxes(marks, -1, -2)), scores, MASKED_SCORE)
     return scores, lambda weights: ops.matmul(weights, values)
 
 

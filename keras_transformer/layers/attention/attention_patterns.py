@@ -2,14 +2,19 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from keras import ops
 
 from keras_transformer._backend.gradient_checkpointing import remat
-from keras_transformer._backend.operations import MASKED_SCORE, attend, scalar
+from keras_transformer._backend.operations import attend
 from keras_transformer._backend.types import Mask, Size, Tensor
 from keras_transformer.errors import check_sizes
+from keras_transformer.layers.attention.scaled_dot_product_attention import (
+    both_masks,
+    scaled_dot_product_attention,
+)
 from keras_transformer.layers.base import Registry
 from keras_transformer.layers.dropout import Dropout
 
@@ -136,16 +141,17 @@ class FullAttention(AttentionPattern):
             return ops.zeros((*ops.shape(query)[:3], value.shape[-1]), value.dtype)
         queries = split_blocks(query, fitting_size(self.block_size, ops.shape(query)[2]))
         count, size = ops.shape(queries)[2:4]
-        marks = None if mask is None else key_marks(mask, key)
 
         def heads_of(block: Size, queries: Tensor, seed: Tensor, key: Tensor, value: Tensor) -> Any:
             allowed = None
             if is_causal:
                 rows = ops.arange(size, dtype="int32") + block * size
                 allowed = ops.arange(ops.shape(key)[2], dtype="int32") <= rows[:, None]
-            scores = masked_scores(queries, key, allowed, marks)
-            weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
-            return ops.matmul(weights if dropout is None else dropout.drop(weights, seed), value)
+            if mask is not None:
+                allowed = both_masks(allowed, mask[:, None, None, :])
+            drop = dropout and partial(dropout.drop, seed=seed)
+            options: dict[str, Any] = {"use_scale": False, "dropout": drop}
+            return scaled_dot_product_attention(queries, key, value, allowed, **options)[0]
 
         recomputed, blocks = remat(heads_of), ops.arange(count, dtype="int32")
         first = ops.zeros((2,), "int32") if dropout is None else dropout.next_seed()
@@ -191,25 +197,14 @@ class LocalAttention(AttentionPattern):
         keys, values, marks = (with_neighbours(x, is_causal) for x in blocks)
         distance = neighbour_distances(ops.shape(queries)[3], is_causal)
         allowed = ops.logical_and(distance >= 0, self.allows(distance, 0))
-        scores = masked_scores(queries, keys, allowed, marks)
-        weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
-        weights = weights if dropout is None else dropout(weights, training=True)
-        return join_blocks(ops.matmul(weights, values), ops.shape(query)[2])
+        allowed = ops.logical_and(allowed, ops.swapaxes(marks, -1, -2))
+        drop = dropout and partial(dropout, training=True)
+        options: dict[str, Any] = {"use_scale": False, "dropout": drop}
+        heads, _ = scaled_dot_product_attention(queries, keys, values, allowed, **options)
+        return join_blocks(heads, ops.shape(query)[2])
 
     def allows(self, query: Tensor, key: Any) -> Any:
         return ops.abs(query - key) <= self.window
-
-
-def masked_scores(queries: Tensor, keys: Tensor, allowed: Mask | None, marks: Mask | None) -> Any:
-    """Returns the float32 scores `(..., T, n)` of `keys` `(..., n, K)`, masked by `allowed`.
-
-    `marks` `(..., n, 1)` are those of real tokens (see `key_marks`).
-    """
-    scores = ops.cast(ops.matmul(queries, ops.swapaxes(keys, -1, -2)), "float32")
-    for mask in (allowed, None if marks is None else ops.swapaxes(marks, -1, -2)):
-        if mask is not None:
-            scores = ops.where(mask, scores, scalar(MASKED_SCORE, scores.dtype))
-    return scores
 
 
 def check_self_attention(pattern: AttentionPattern, query: Tensor, key: Tensor) -> None:
