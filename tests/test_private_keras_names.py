@@ -38,7 +38,6 @@ REASONS = {
     },
     "a layer of one's own is quantized as Keras's are": {
         "_is_quantized": "layers/test_token_embedding.py embedding_keeps_its_vectors",
-        "_tracker": "layers/test_token_embedding.py embedding_keeps_its_vectors",
     },
     "PyTorch's FSDP holds the weights": {
         "_torch_params": "training/test_own_model.py processes_that_hold_half_of",

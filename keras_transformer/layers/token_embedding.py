@@ -199,14 +199,12 @@ class TokenEmbedding(ConfiguredLayer):
             )
         self.quantization_config = config
         self._is_quantized = True  # Keras then refuses to quantize the layer again.
-        self._tracker.unlock()
         for name, name_of_scale in _SCALES.items():
             if (matrix := getattr(self, name, None)) is not None:
                 values, scale = keras.quantizers.abs_max_quantize(matrix, axis=-1, to_numpy=True)
                 delattr(self, name)
                 self._set_constant(name, values, "int8")
                 self._set_constant(name_of_scale, scale[:, 0], self.variable_dtype)
-        self._tracker.lock()
 
     def _set_constant(self, name: str, value: Any, dtype: str) -> None:
         weight = self.add_weight(value.shape, "zeros", dtype, trainable=False, name=name)
