@@ -178,7 +178,6 @@ class LanguageModel(TokenPredictor):
         self.decoder = decoder
         self.states = states
         self.packed_states_of = hidden_states if decoder.takes_masks() else None
-        self.project = lambda states: embedding(states, reverse=True)
 
     @property
     def source_embedding(self) -> TokenEmbedding:

@@ -43,7 +43,7 @@ class TokenPredictor(ConfiguredModel):
     presets: ClassVar[dict[str, dict[str, Any]]]
     pad_id: int
     packed_states_of: Any = None  # a function of the inputs of packed rows; None: there is none
-    project: Any  # the function that returns the logits of hidden states
+    target_embedding: Any  # the layer that returns the logits of hidden states
 
     @classmethod
     def of_size(cls, preset: str, vocabulary_size: int, **changes: Any) -> Self:
@@ -60,7 +60,7 @@ class TokenPredictor(ConfiguredModel):
 
     def call(self, inputs: Any, training: Any = None, mask: Any = None, **kwargs: Any) -> Any:
         if is_packed(self, inputs):
-            return self.project(self.packed_states(inputs))
+            return self.target_embedding(self.packed_states(inputs), reverse=True)
         return super().call(inputs, training=training, mask=mask, **kwargs)
 
     def packed_states(self, inputs: dict[str, Tensor]) -> Any:

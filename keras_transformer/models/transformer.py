@@ -180,7 +180,6 @@ class Transformer(Seq2Seq):
             self.packed_states_of = lambda **inputs: hidden_states(**inputs)[0]
         if not taken_arguments(decoder.layers[-1].call, {"return_attention_weights": True}):
             self.__dict__["source_attention"] = None  # as `Searchable` has it without attention
-        self.project = lambda states: target_embedding(states, reverse=True)
         self._encode = keras.Function(inputs["source_ids"], memory)
 
     @classmethod
