@@ -13,7 +13,7 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.compile_function import while_loop
-from keras_transformer._backend.types import Ids, Tensor
+from keras_transformer._backend.types import Ids, Size, Tensor
 from keras_transformer.capabilities import Capabilities
 from keras_transformer.decoding.beam_search import BeamSearch
 from keras_transformer.decoding.next_tokens import TokenRule
@@ -21,20 +21,14 @@ from keras_transformer.decoding.options import SamplingOptions, SearchOptions
 from keras_transformer.decoding.request import Request, SearchResult
 from keras_transformer.decoding.sampling import Sampling
 from keras_transformer.decoding.shortlist import limit_request, with_token_ids
-from keras_transformer.decoding.token_rules import rules_of_options
+from keras_transformer.decoding.token_rules import NO_TOKEN, rules_of_options
 from keras_transformer.layers.attention.cache import Cache
 from keras_transformer.models.protocol import Searchable
 
 Strategy = BeamSearch | Sampling
 
-# A number of tokens that may be known only at run time, as a 0-d int tensor.
-Length = int | Tensor
-
 # Maximum number of tokens of the first stage of `search`, which always compiles all stages.
 FIRST_STAGE = 24
-
-# Stands for bos and eos where the vocabulary has no such token.
-NO_ID = -1
 
 
 def search(
@@ -96,9 +90,9 @@ def make_strategy(
     beam_size: Tensor | None = None,
 ) -> Strategy:
     """Returns a `BeamSearch` or a `Sampling`. For the arguments, see `search`."""
-    usual = (NO_ID, NO_ID) if Capabilities.of(model).reads_prompt else (2, 3)
+    usual = (NO_TOKEN, NO_TOKEN) if Capabilities.of(model).reads_prompt else (2, 3)
     bos_id, eos_id = (y if x is None else x for x, y in zip((bos_id, eos_id), usual, strict=True))
-    if eos_id == model.pad_id != NO_ID:
+    if eos_id == model.pad_id != NO_TOKEN:
         raise ValueError(
             "`eos_id` must differ from the model's `pad_id`, because padding is never chosen. "
             f"Received: eos_id={eos_id}, model.pad_id={model.pad_id}"
@@ -152,7 +146,7 @@ def stages(model: Searchable, max_length: int, first: int, factor: int = 2) -> l
 
 
 def begin(
-    model: Any, request: Request, *, strategy: Strategy, max_length: Length, length: Length
+    model: Any, request: Request, *, strategy: Strategy, max_length: Size, length: Size
 ) -> tuple[Request, Any, Cache]:
     """Returns the request as tensors, and the state and cache before the first token."""
     request = request.as_tensors(max_length, strategy.options.max_length)
@@ -193,7 +187,7 @@ def advance(
     cache: Cache,
     *,
     strategy: Strategy,
-    length: Length,
+    length: Size,
     max_open: int = 0,
 ) -> tuple[Any, Cache, SearchResult, Any]:
     """Decodes up to `length` tokens, but stops if at most `max_open` sentences are unfinished.

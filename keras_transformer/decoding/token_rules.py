@@ -39,7 +39,7 @@ from keras_transformer.decoding.options import IMPOSSIBLE, DecodingOptions
 from keras_transformer.decoding.request import Request
 from keras_transformer.layers.attention.cache import take_columns
 
-# Pads the sequences of `ForbiddenWords`; no token has this id.
+# No token has this id. It pads sequences, and stands for a missing bos or eos.
 NO_TOKEN = -1
 
 

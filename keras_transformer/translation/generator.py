@@ -8,8 +8,8 @@ from typing import Any
 from keras_transformer._backend.compile_function import compiling
 from keras_transformer._progress import Bar
 from keras_transformer.capabilities import Capabilities
-from keras_transformer.decoding.decoding_loop import NO_ID
 from keras_transformer.decoding.options import SamplingOptions, SearchOptions
+from keras_transformer.decoding.token_rules import NO_TOKEN
 from keras_transformer.errors import check_is_list
 from keras_transformer.recipe.settings import LANGUAGE_MODEL
 from keras_transformer.runs.run import Checkpoint, Run, opened_runs
@@ -59,7 +59,8 @@ class Generator:
         self.tokenizer = tokenizer
         self.tokens_per_batch = tokens_per_batch
         self._begin = [] if bos_id is None else [bos_id]
-        self._search = ListSearch(model, NO_ID, NO_ID if eos_id is None else eos_id, self._decode)
+        end_id = NO_TOKEN if eos_id is None else eos_id
+        self._search = ListSearch(model, NO_TOKEN, end_id, self._decode)
 
     @classmethod
     def from_run(cls, run: Run | str | Path, checkpoint: Checkpoint | None = None) -> "Generator":

@@ -9,10 +9,11 @@ import numpy as np
 from keras_transformer.capabilities import Capabilities
 from keras_transformer.decoding.batch_search import BatchSearch
 from keras_transformer.decoding.batches import LengthBatch, length_batches, padded
-from keras_transformer.decoding.decoding_loop import NO_ID, Strategy, make_strategy
+from keras_transformer.decoding.decoding_loop import Strategy, make_strategy
 from keras_transformer.decoding.options import SamplingOptions, SearchOptions
 from keras_transformer.decoding.request import Request, SearchResult
 from keras_transformer.decoding.sampling import random_numbers
+from keras_transformer.decoding.token_rules import NO_TOKEN
 from keras_transformer.translation.hypothesis import Hypothesis, NBest
 
 # Batches run at the same time, because a single one leaves cores or the accelerator idle at times.
@@ -22,13 +23,13 @@ CONCURRENT_BATCHES = 3
 class ListSearch:
     """Searches lists of sources of any lengths, in batches of few different shapes.
 
-    `bos_id` is `NO_ID` for a language model. `decode` converts lists of ids to strings.
+    `bos_id` is `NO_TOKEN` for a language model. `decode` converts lists of ids to strings.
     """
 
     def __init__(
         self, model: Any, bos_id: int, eos_id: int, decode: Callable[[list[list[int]]], list[str]]
     ) -> None:
-        if Capabilities.of(model).reads_prompt != (bos_id == NO_ID):
+        if Capabilities.of(model).reads_prompt != (bos_id == NO_TOKEN):
             raise ValueError(
                 "`Translator` needs a sequence-to-sequence model, `Generator` a language model. "
                 f"Received: model={type(model).__name__}"
