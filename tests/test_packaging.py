@@ -47,7 +47,6 @@ TESTED_WITH = {
     "runs/base_model.py": "training/run/test_train.py",
     "runs/loading.py": "runs/test_checkpoints.py",
     "translation/beam_tree.py": "visualization/test_beam.py",
-    "translation/source_parts.py": "translation/test_base_translator.py",
     "formats/engines.py": "translation/test_open_run.py",
     "formats/exported_model.py": "formats/test_run_folder.py",
     "visualization/attention.py": "visualization/test_attention_example.py",

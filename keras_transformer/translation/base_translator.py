@@ -24,12 +24,12 @@ from keras_transformer.translation.alignment import (
     words,
 )
 from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis, NBest, SourcePart
-from keras_transformer.translation.markup import Segment
-from keras_transformer.translation.source_parts import (
+from keras_transformer.translation.long_lines import (
     source_parts,
     whole_sentences,
     wordless_pieces,
 )
+from keras_transformer.translation.markup import Segment
 from keras_transformer.translation.target_constraints import TargetConstraints, Words
 from keras_transformer.translation.word_forms import Rewritten, WordForms
 
