@@ -74,23 +74,22 @@ def split_overlong(text: str, is_short: Callable[[str], bool]) -> list[str]:
     return [text]
 
 
-def separator(left: SourcePart, before: str, right: SourcePart, after: str) -> str:
-    """Returns a space if there is one between `before` and `after`, translations of two parts.
+def separator(left: str, before: str, right: str, after: str, has_space: bool) -> str:
+    """Returns a space if there is one between `before` and `after`, translations of two texts.
 
-    Chinese and Japanese have no spaces, but for those between their sources. Thai and its
-    neighbours have spaces only between sentences. In other scripts, no space is added inside a word
-    that was split.
+    `has_space` is whether there is one between the texts. Chinese and Japanese have no spaces, but
+    for those between their sources. Thai and its neighbours have spaces only between sentences. In
+    other scripts, no space is added inside a word that was split.
     """
-    has_space = right.first_word >= left.first_word + len(left.text.split())
-    mark = regex.search(_LAST_MARK, left.text)
+    mark = regex.search(_LAST_MARK, left)
     is_spaced = mark and (has_space or mark["stop"])
     seam = before.rstrip(_QUOTES)[-1:] + after.lstrip(_QUOTES)[:1]
     if regex.match(rf"(?=\p{{P}}|.{CJK}){CJK}", seam):
-        return " " if has_space and regex.search(CJK, left.text[-1]) else ""
+        return " " if has_space and regex.search(CJK, left[-1]) else ""
     if regex.search(SOUTH_EAST_ASIAN, seam):
-        is_spaced = is_spaced or (has_space and regex.search(SOUTH_EAST_ASIAN, left.text[-1]))
+        is_spaced = is_spaced or (has_space and regex.search(SOUTH_EAST_ASIAN, left[-1]))
     else:
-        of_source = left.text[-1] + right.text[0]
+        of_source = left[-1] + right[0]
         is_spaced = is_spaced or has_space or regex.search(f"{CJK}|{SOUTH_EAST_ASIAN}", of_source)
     return " " if is_spaced else ""
 
@@ -208,11 +207,14 @@ def join_hypotheses(sources: Sequence[SourcePart], parts: Sequence[Hypothesis]) 
     texts: list[str] = []
     alignment: set[tuple[int, int]] = set()
     scores: list[float] = []
-    words, last = 0, None
+    words, last, space = 0, None, ""
     for source, part in zip(sources, parts, strict=True):
         if not part.text:
             continue
-        space = separator(*last, source, part.text) if last else ""
+        if last:
+            before, translation = last
+            has_space = source.first_word >= before.first_word + len(before.text.split())
+            space = separator(before.text, translation, source.text, part.text, has_space)
         own = [*(part.word_scores or ())]
         if last and not space:  # The part continues the last word.
             words -= 1
