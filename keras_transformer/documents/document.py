@@ -274,15 +274,15 @@ def in_lines(text: str, like: str, write: Change = str, line_end: str = BREAK) -
     """
     parts = re.split(f"({line_end})", like.strip())
     lengths, ends = [len(TAG.sub("", line)) for line in parts[::2]], parts[1::2]
-    width, spaces, others = 0, list[tuple[int, int, int]](), list[tuple[int, int, int]]()
+    width, places = 0, list[tuple[int, int, int]]()
     for x in re.finditer(rf"{TAG.pattern}|&#?\w+;|\s+|.", text):
         is_tag = TAG.fullmatch(x[0]) is not None
         if width and not is_tag:
-            places, start = (spaces, x.start()) if x[0].isspace() else (others, x.start())
-            places.append((width, start, x.end() if x[0].isspace() else start))
+            places.append((width, x.start(), x.end() if x[0].isspace() else x.start()))
         width += not is_tag
     found, last, count = "", 0, len(ends)
-    places = spaces if len(spaces) >= count else sorted(spaces + others)
+    spaces = [x for x in places if x[1] < x[2]]
+    places = spaces if len(spaces) >= count else places
     for number, end in enumerate(ends, 1):
         if places:
             ideal = width * sum(lengths[:number]) / sum(lengths)
