@@ -258,9 +258,6 @@ def with_marks(document: Document, text: str, write: Change = str, unescape: Cha
     """
     found = []
     for part in re.split(rf"({BREAK}(?=\s|{ITEM})|(?:(?<=[\r\n])|^)\s*{ITEM}\s+)", text):
-        if re.fullmatch(rf"{BREAK}|\s*{ITEM}\s+|", part):
-            found.append(write(part))
-            continue
         written = partial(in_lines, like=part, write=write)
         found.append(write(marked(document, tagged(part, unescape), written)))
     return "".join(found)
