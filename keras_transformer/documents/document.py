@@ -37,7 +37,6 @@ class Document:
 
     Attributes:
         escape: What writes text in the syntax of the file.
-        errors: What to do with characters that the encoding lacks, as of `str.encode`.
         encoding: The encoding of the file.
         bom: The byte order mark of the file.
         text: The text with marks.
@@ -45,7 +44,6 @@ class Document:
     """
 
     escape: Change = str
-    errors: str = "strict"
     encoding: str = "utf-8"
     bom: bytes = b""
     text: str = ""
@@ -67,7 +65,8 @@ class Document:
             self.segments, glossary=glossary, escape=self.escape, progress=progress
         )
         text = self.render([segment.text for segment in found])
-        return self.bom + text.encode(self.encoding, self.errors), found
+        # Only HTML and XML can have an encoding that lacks characters.
+        return self.bom + text.encode(self.encoding, "xmlcharrefreplace"), found
 
     def render(self, translations: Sequence[str]) -> str:
         """Returns the text with translations of its segments. Markup may have marks, too."""

@@ -123,7 +123,7 @@ def _xml_pieces(text: str, path: Path) -> list[Piece]:
 
 def read_xliff(text: str, languages: Languages, path: Path) -> Document:
     """Finds the units of XLIFF 1.2 and 2 without a translation, which are marked to be checked."""
-    document = Document(_escape, errors="xmlcharrefreplace")
+    document = Document(_escape)
     pieces = _xml_pieces(text, path)
     raws = [piece.raw for piece in pieces]
     # The open elements: number of the piece, whether its text is translated, and its children.
