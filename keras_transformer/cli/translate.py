@@ -21,8 +21,11 @@ from keras_transformer.errors import UserError
 from keras_transformer.formats.engines import open_translator
 from keras_transformer.runs.run import opened_runs
 from keras_transformer.translation.base_translator import STREAMED_LINES
+from keras_transformer.translation.markup import Segment
 from keras_transformer.translation.target_constraints import ConstraintError
 
+# What is asked of the hypotheses, beside their texts.
+_OF_HYPOTHESES = ("alignments", "word_scores", "scores")
 # A sentence, and the prefix, the required and the forbidden words of its translation.
 _Line = tuple[str, str, list[str], list[str]]
 
@@ -55,14 +58,15 @@ class TranslateOptions(parameters.TextOptions, parameters.TranslatorOptions):
     translated as a whole, with placeholders, numbers and code as they are."""
     protect: bool = False
     """Keep placeholders such as {name} and %s, URLs, e-mail addresses, identifiers, numbers and
-    emoji as they are."""
+    emoji as they are. If RUN has learned the forms of words, all but emoji, and numbers that the
+    translation would change, stay anyway."""
     glossary: ExistingFile = None
     """File with a term, a tab and its translation on each line. Terms are whole words in any case,
     and each form of a word is a term. A third column =case finds a term only as it is written."""
     as_written: bool = False
-    """Translate lines in one case, titles, items such as "1. One" and lines without a final mark as
-    they are written. Otherwise, the model reads them as sentences, if RUN has learned the forms of
-    words."""
+    """Translate lines in one case, titles, items such as "1. One", lines without a final mark, of
+    several sentences or with placeholders or URLs as they are written. Otherwise, the model reads
+    them as sentences, if RUN has learned the forms of words."""
     source_language: str | None = Field(None, title="CODE")
     """Source language of a multilingual model, such as fr of M2M100 and fra_Latn of NLLB. Default:
     that of RUN."""
@@ -99,16 +103,16 @@ def translate_command(
     HTML, Markdown, subtitles (SRT, WebVTT), PO and XLIFF are known by the suffix of FILE. All but
     the text stays as it is. Only messages of PO and XLIFF without a translation are translated.
 
-    Other input has one sentence per line. If a line has several sentences, the translation may lack
-    some of them. Standard input is translated line by line. On a terminal, the command asks for
-    each sentence. The output has one line per sentence. With --n-best N or --sample N, the output
-    has N lines per sentence. The lines of --n-best N are sorted, best first. The score of beam
-    search is the log-probability in nats divided by the length penalty, plus the coverage penalty.
-    The score is the log-probability with --sample, and the mean chrF with --mbr. An alignment such
-    as 2-1 aligns word 2 of the sentence with word 1 of the translation, counted from 0. In the
-    files of --prefix, --required and --forbidden, a blank line means no constraint. The defaults of
-    the search options come from the `evaluation` section of the recipe. Sampling does not use this
-    section.
+    Other input is translated line by line. A line of several sentences is translated sentence by
+    sentence if the lines of RUN's training text are sentences; otherwise, the translation may lack
+    some of them. On a terminal, the command asks for each line. The output has one line per line of
+    input. With --n-best N or --sample N, it has N lines for each. The lines of --n-best N are
+    sorted, best first. The score of beam search is the log-probability in nats divided by the
+    length penalty, plus the coverage penalty. The score is the log-probability with --sample, and
+    the mean chrF with --mbr. An alignment such as 2-1 aligns word 2 of the sentence with word 1 of
+    the translation, counted from 0. In the files of --prefix, --required and --forbidden, a blank
+    line means no constraint. The defaults of the search options come from the `evaluation` section
+    of the recipe. Sampling does not use this section.
 
     \b
     echo "twenty-six" | keras-transformer translate runs/quickstart
@@ -147,11 +151,11 @@ def translate_command(
         if is_session and translator.waiting:
             hint = "The first translation takes longer, because the search is compiled."
             click.echo(hint, err=True)
-        settings: Given = {"word_scores": options.word_scores}
+        settings: Given = {}
         if options.protect or options.glossary:
-            settings["glossary"] = _glossary(options)
-        else:
-            settings["alignments"] = options.alignments
+            settings = {"glossary": _glossary(options), "word_scores": options.word_scores}
+        elif found.n_best > 1 or options.model_fields_set & {*_OF_HYPOTHESES}:
+            settings = options.model_dump(include={"alignments", "word_scores"})
         if drawn:
             sample = translator.translate_mbr if options.mbr else translator.sample
             settings = {"sample": sample, "options": drawn, "seed": options.seed or 0}
@@ -320,12 +324,13 @@ def _hypotheses(
     if sample := settings.pop("sample", None):
         return sample(sentences, first_index=first, **settings)
     if "glossary" in settings:
-        from keras_transformer.translation.markup import Segment
-
         return [[x] for x in translator.translate_segments([*map(Segment, sentences)], **settings)]
+    has_hypotheses = "alignments" in settings
     settings |= {"prefixes": prefixes, "required": required, "forbidden": forbidden}
     try:
-        return translator.translate_nbest(sentences, **settings)
+        if has_hypotheses:
+            return translator.translate_nbest(sentences, **settings)
+        return [[Segment(x)] for x in translator.translate(sentences, **settings)]
     except ConstraintError as error:
         raise UserError(f"line {first + error.sentence + 1}: {error.reason}") from None
 

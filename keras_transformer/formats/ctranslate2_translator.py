@@ -189,6 +189,7 @@ class CTranslate2Translator(BaseTranslator):
             firsts = self._model.translate_batch(
                 [self._names(part) for part in parts],
                 max_batch_size=BATCH_SIZE,
+                asynchronous=True,  # The words of the first are aligned while the others run.
                 beam_size=1,
                 max_decoding_length=1,
                 max_input_length=0,
@@ -200,7 +201,7 @@ class CTranslate2Translator(BaseTranslator):
                 rows = np.asarray(x.attention)
                 weights[: len(rows), : rows.shape[1]] = rows
             if firsts:
-                row = firsts[index].attention[0][0]
+                row = firsts[index].result().attention[0][0]
                 padded[:, 0, : len(row)] = row
             yield index, padded[:, forced:, part.before :]
 

@@ -31,7 +31,7 @@ from keras_transformer.translation.long_lines import (
     wordless_pieces,
 )
 from keras_transformer.translation.markup import Segment
-from keras_transformer.translation.protected_text import with_stand_ins
+from keras_transformer.translation.protected_text import has_names, numbers_differ, with_stand_ins
 from keras_transformer.translation.segments import TranslatedSegment, translate_segments
 from keras_transformer.translation.target_constraints import TargetConstraints, Words
 from keras_transformer.translation.word_forms import Rewritten, WordForms
@@ -56,9 +56,11 @@ class BaseTranslator(ABC):
 
     Attributes:
         waiting: What delays the first translation, such as "compiling". Otherwise "".
+        has_attention: Whether words can be aligned.
     """
 
     waiting = ""
+    has_attention = True
 
     def __init__(
         self,
@@ -90,6 +92,10 @@ class BaseTranslator(ABC):
     ) -> list[str]:
         """Returns the best translation of each sentence.
 
+        If the run knows the forms of words, a line without constraints is translated as a segment
+        (see `translate_segments`) if it has a name that must stay, such as `{name}` or a URL, or if
+        its translation would have a number that the line, which has numbers, lacks.
+
         Args:
             sentences: Any number of strings, of any lengths. The translation of a string without
                 visible characters is "".
@@ -107,10 +113,20 @@ class BaseTranslator(ABC):
             TypeError: If `sentences` is a single string.
             ConstraintError: If the search cannot meet the constraints of a sentence.
         """
+        check_is_list(sentences=sentences)
         options = self.options.replace(n_best=1)
         given = prefixes, required, forbidden
-        found = self._translate(options, False, False, progress, sentences, *given)
-        return [hypotheses[0].text for hypotheses in found]
+        can_keep = self.has_attention and self.word_forms.has_sentences
+        free = [n for n in range(len(sentences)) if can_keep and not _of_line(n, given)]
+        named = {n for n in free if has_names(sentences[n])}
+        others = ["" if n in named else x for n, x in enumerate(sentences)]
+        found = self._translate(options, False, False, progress, others, *given)
+        texts = [hypotheses[0].text for hypotheses in found]
+        if again := [n for n in free if n in named or numbers_differ(sentences[n], texts[n])]:
+            segments = self.translate_segments([Segment(sentences[n]) for n in again])
+            for n, segment in zip(again, segments, strict=True):
+                texts[n] = segment.text
+        return texts
 
     def translate_nbest(
         self,
@@ -195,7 +211,8 @@ class BaseTranslator(ABC):
         **sampling: Any,
     ) -> NBest:
         lines = self._rewritten(sentences, *given)
-        parts, count = self._parts([line.text for line in lines]), len(lines)
+        texts, apart = [x.text for x in lines], [x.is_split for x in lines]
+        parts, count = self._parts(texts, apart), len(lines)
         constraints = TargetConstraints(self.tokenizer, parts, count, *given)
         # The translation of a sentence with required words is no copy.
         parts = [x._replace(is_copied=x.is_copied and not constraints.requires(x)) for x in parts]
@@ -225,8 +242,7 @@ class BaseTranslator(ABC):
         check_is_list(sentences=sentences)
         lines = [self.word_forms.of_line(sentence) for sentence in sentences]
         for index, sentence in enumerate(sentences):
-            constraints = (x for lists in given if lists for x in lists[index : index + 1])
-            if any(word for words in constraints for word in words):
+            if _of_line(index, given):
                 lines[index] = Rewritten(sentence)
         return lines
 
@@ -249,10 +265,10 @@ class BaseTranslator(ABC):
         for chunk in available_chunks(lines, STREAMED_LINES):
             yield from self.translate(chunk)
 
-    def _parts(self, sentences: Sequence[str]) -> list[SourcePart]:
-        """Encodes sentences, and splits those that are too long. Blank ones have no parts."""
-        is_split = self.overlong == "split"
-        return source_parts(self.tokenizer, sentences, self.max_length, is_split, self._wordless)
+    def _parts(self, lines: Sequence[str], apart: Sequence[bool] = ()) -> list[SourcePart]:
+        """Encodes lines. Splits those that are too long, and others if they are `apart`."""
+        settings = self.max_length, self.overlong == "split", self._wordless
+        return source_parts(self.tokenizer, lines, *settings, apart or [False] * len(lines))
 
     @functools.cached_property
     def _wordless(self) -> frozenset[int]:
@@ -338,24 +354,26 @@ class BaseTranslator(ABC):
             constraints = TargetConstraints(self.tokenizer, searched, len(texts))
             options = self.options.replace(n_best=1)
             found = self._search_parts(searched, options, constraints, advance, needed)
-        weights = self._attention([searched[n] for n in needed], [found[n] for n in needed])
-        attention = {needed[n]: of_part for n, of_part in weights}
         if word_scores:
             found = self._with_word_scores(searched, found)
-        results = iter(enumerate(found))
-        aligned = []
-        for part in parts:
-            if part.is_copied:
-                aligned.append(AlignedPart(part, part.text, same_text(part.text)))
-                continue
-            n, (best,) = next(results)
-            ids = self._own_ids(best)
-            (text,) = self.tokenizer.decode_target([ids])
-            tokens = same_text("")
-            if n in attention:
-                tokens = token_alignment(self.tokenizer, part.text, text, ids, attention[n][0])
-            aligned.append(AlignedPart(part, text, tokens, best.word_scores or ()))
-        return aligned
+        best = [x for (x,) in found]
+        ids = [self._own_ids(x) for x in best]
+        translations = self.tokenizer.decode_target(ids)
+        alignments = [same_text("")] * len(best)
+        weights = self._attention([searched[n] for n in needed], [found[n] for n in needed])
+        for index, (of_best,) in weights:
+            n = needed[index]
+            alignments[n] = token_alignment(
+                self.tokenizer, searched[n].text, translations[n], ids[n], of_best
+            )
+        scores = (x.word_scores or () for x in best)
+        results = zip(translations, alignments, scores, strict=True)
+        return [
+            AlignedPart(part, part.text, same_text(part.text))
+            if part.is_copied
+            else AlignedPart(part, *next(results))
+            for part in parts
+        ]
 
     @functools.cached_property
     def copied_words(self) -> WordForms:
@@ -396,6 +414,12 @@ class BaseTranslator(ABC):
         ids = self._own_ids(hypothesis)
         (text,) = self.tokenizer.decode_target([ids])
         return memberships(self.tokenizer.target_offsets(ids), words(text))
+
+
+def _of_line(index: int, given: Sequence[Any]) -> list[str]:
+    """Returns the words and letters of a line's constraints, of all that are `given`."""
+    constraints = (x for lists in given if lists for x in lists[index : index + 1])
+    return [word for words in constraints for word in words if word]
 
 
 @contextmanager

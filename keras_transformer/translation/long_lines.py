@@ -100,6 +100,7 @@ def source_parts(
     max_length: int,
     is_split: bool,
     wordless: frozenset[int],
+    apart: Sequence[bool],
 ) -> list[SourcePart]:
     """Encodes sentences. Blank ones have no parts.
 
@@ -109,6 +110,7 @@ def source_parts(
         max_length: The largest number of tokens that the model accepts.
         is_split: Whether longer sentences are split, not truncated.
         wordless: A part is copied if its pieces are all of these, and one is unknown.
+        apart: Which lines are split into their sentences, if `is_split`.
     """
     texts = ["" if is_invisible(sentence) else sentence.strip() for sentence in sentences]
     parts: list[SourcePart] = []
@@ -121,9 +123,11 @@ def source_parts(
         most = max_length - len(tokenizer.frame_source(tag))
         pieces = pieces[len(tag) :]
         sources = [(rest.strip(), pieces)]
-        is_whole = len(pieces) <= most or _is_copied(pieces, tokenizer.unk_id, wordless)
-        if not is_whole and is_split:
-            sources = _split(tokenizer, rest, most)
+        is_copied = _is_copied(pieces, tokenizer.unk_id, wordless)
+        is_whole = len(pieces) <= most or is_copied
+        ends = sentence_ends(rest) if apart[index] and not is_copied else []
+        if is_split and (ends or not is_whole):
+            sources = _split(tokenizer, rest, most, ends)
         elif not is_whole:
             warnings.warn(
                 f"Only the first {most:,} of {len(pieces):,} pieces of {text[:40]!r}... are "
@@ -143,10 +147,14 @@ def source_parts(
     return parts
 
 
-def _split(tokenizer: Tokenizer, text: str, most: int) -> list[tuple[str, list[int]]]:
-    """Returns parts of a text of at most so many pieces, and the pieces."""
+def _split(
+    tokenizer: Tokenizer, text: str, most: int, ends: Sequence[int]
+) -> list[tuple[str, list[int]]]:
+    """Returns parts of a text, which end at `ends`, too, and their pieces, at most so many."""
     encode = tokenizer.encode_source
-    parts = [x.strip() for x in split_overlong(text, lambda x: len(encode([x])[0]) <= most)]
+    sentences = (text[i:j] for i, j in itertools.pairwise((0, *ends, len(text))))
+    found = (split_overlong(x, lambda x: len(encode([x])[0]) <= most) for x in sentences)
+    parts = [x.strip() for pieces in found for x in pieces]
     return list(zip(parts, encode(parts), strict=True))
 
 

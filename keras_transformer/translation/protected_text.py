@@ -49,6 +49,26 @@ def protected(text: str) -> Iterator[tuple[int, int, Kind]]:
             yield *found.span(), kind
 
 
+def has_names(text: str) -> bool:
+    """Returns whether a text has placeholders, addresses or identifiers."""
+    return any(kind == "name" for *_, kind in protected(text))
+
+
+def numbers_differ(source: str, translation: str) -> bool:
+    """Returns whether a translation has other numbers than its source, which has numbers.
+
+    Marks between thousands do not count, nor does another mark between the same digits.
+    """
+    own, found = map(_numbers, (source, translation))
+    return bool(own and found - own)
+
+
+def _numbers(text: str) -> set[str]:
+    found = regex.findall(r"\d+(?:[.,:\-/\u00a0\u202f]\d+)*", text)
+    whole = (regex.sub(r"[^\d:\-/](?=\d{3}(?!\d))", "", x) for x in found)
+    return {regex.sub(r"\D", ".", x) for x in whole}
+
+
 def with_stand_ins(
     forms: WordForms, source_pieces: Sequence[str], translate: Callable[[list[str]], list[str]]
 ) -> WordForms:

@@ -146,6 +146,7 @@ class Translator(BaseTranslator):
         )
         self._search.strategy(self.options)  # Raises the errors of the options.
         self._pair_shapes = MANY_SHAPES
+        self.has_attention = Capabilities.of(model).source_attention is not None
         self._source_attention = compile_function(lambda m, *ids: m.source_attention(*ids), model)
         self._score_pairs = compile_function(score_pairs, model)
 
@@ -249,7 +250,7 @@ class Translator(BaseTranslator):
                 tokens_per_batch=self.tokens_per_batch,
                 advance=lambda _: None,
             )
-        if Capabilities.of(self.model).source_attention:
+        if self.has_attention:
             parts = [SourcePart(row, 0, ids, "", 0, False, 0) for row in range(rows)]
             targets = [[Hypothesis("", tuple(ids), 0.0, 0.0, width)]] * rows
             [*self._attention(parts, targets)]
@@ -394,7 +395,7 @@ class Translator(BaseTranslator):
         return found
 
     def _attention(self, parts: list[SourcePart], found: NBest) -> Iterator[tuple[int, np.ndarray]]:
-        if Capabilities.of(self.model).source_attention is None:
+        if not self.has_attention:
             raise UserError(
                 "Alignments and copied characters need a model with attention (a method "
                 f"`source_attention`). Received: model={type(self.model).__name__}"

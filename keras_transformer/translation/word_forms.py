@@ -16,6 +16,7 @@ from keras_transformer.decoding.options import IMPOSSIBLE
 from keras_transformer.errors import UserError
 from keras_transformer.translation.edges import edges
 from keras_transformer.translation.hypothesis import Hypothesis
+from keras_transformer.translation.long_lines import sentence_ends
 
 _WORD = regex.compile(r"\p{L}[\p{L}\p{M}]*+")
 # A word that does not begin a sentence.
@@ -42,6 +43,7 @@ class Rewritten(NamedTuple):
     end: str | None = None  # What the line has in place of a final mark: another mark, or nothing.
     head: str = ""  # what is before the text, and not translated
     tail: str = ""  # and after it
+    is_split: bool = False  # Its sentences are translated one by one.
 
     def places(self, translation: str, kept: Collection[str] = ()) -> tuple[str, list[int]]:
         """Returns the translation changed back, and the new place of each of its characters.
@@ -89,8 +91,9 @@ class WordForms:
     case, or a title, is translated with the usual forms of its words. The translation of a line in
     upper case is in upper case, too. A line that ends with a letter, a digit, a colon, a comma or
     three dots is translated with a final mark, in whose place the translation has the line's own
-    end. The `edges` of a line, such as the mark of an item, stay as they are. All other lines are
-    translated as they are written.
+    end. The `edges` of a line, such as the mark of an item, stay as they are. A line of several
+    sentences is translated sentence by sentence, if the lines of the training text have one. All
+    other lines are translated as they are written.
 
     Example:
 
@@ -103,29 +106,34 @@ class WordForms:
         names: Words that the model copies. `translate_segments` writes them in place of what must
             not be translated. If there are none, they are found when they are first needed.
         numbers: Numbers that the model copies.
+        lines_are_sentences: Whether fewer than 1 of 20 lines have several sentences.
     """
 
     forms: tuple[str, ...] = ()
     final_mark: str = ""
     names: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
+    lines_are_sentences: bool = False
 
     @classmethod
     def learn(cls, lines: Iterable[str]) -> "WordForms":
         """Counts the forms of the words within the sentences of at most a million lines."""
         counts: Counter[str] = Counter()
         ends: Counter[str] = Counter()
+        num_several = 0
         for line in itertools.islice(lines, _MOST_LINES):
             if not line.isupper():
                 counts.update(_INNER_WORD.findall(line))
             ends[line.rstrip()[-1:]] += 1
+            num_several += bool(sentence_ends(line))
         usual: dict[str, str] = {}
         for word, _ in counts.most_common():
             usual.setdefault(word.lower(), word)
         ((mark, count),) = ends.most_common(1) or [("", 0)]
         is_mark = bool(mark) and not mark.isalnum() and 2 * count > ends.total()
         forms = (word for lower, word in usual.items() if word != lower)
-        return cls(tuple(forms), mark if is_mark else "")
+        are_sentences = 20 * num_several < ends.total()
+        return cls(tuple(forms), mark if is_mark else "", lines_are_sentences=are_sentences)
 
     @classmethod
     def load(cls, path: Path, as_written: bool = False) -> "WordForms":
@@ -137,7 +145,8 @@ class WordForms:
             return cls()
         try:
             found: dict[str, Any] = {
-                name: x if isinstance(x, str) else tuple(x) for name, x in read_json(path).items()
+                name: x if isinstance(x, str | bool) else tuple(x)
+                for name, x in read_json(path).items()
             }
             forms = cls(**found)
         except (ValueError, TypeError, AttributeError, OSError) as error:
@@ -159,8 +168,11 @@ class WordForms:
 
     def of_line(self, line: str) -> Rewritten:
         """Returns a line as the model reads it, without its `edges`."""
-        head, text, tail = edges(line.strip()) if self.has_sentences else ("", line, "")
-        return self.rewritten(text)._replace(head=head, tail=tail)
+        if not self.has_sentences:
+            return self.rewritten(line)
+        head, text, tail = edges(line.strip())
+        is_split = self.lines_are_sentences
+        return self.rewritten(text)._replace(head=head, tail=tail, is_split=is_split)
 
     def rewritten(self, line: str, kept: Collection[str] = ()) -> Rewritten:
         """Returns a sentence as the model reads it. The words `kept` neither count nor change."""

@@ -22,13 +22,12 @@ SHOUT = """
 import sys
 from keras_transformer import cli
 from keras_transformer.cli import translate
-from keras_transformer.translation.hypothesis import Hypothesis
 
 class Shouter:
     waiting = ""
 
-    def translate_nbest(self, sentences, **_):
-        return [[Hypothesis(x.upper(), (), 0.0, 0.0, 1)] for x in sentences]
+    def translate(self, sentences, **_):
+        return [x.upper() for x in sentences]
 
 translate.open_translator = lambda *_, **__: Shouter()
 cli.main(sys.argv[1:])
@@ -132,8 +131,11 @@ class Echo:
     def __init__(self, n_best=1):
         self.asked, self.n_best = [], n_best
 
-    def translate_nbest(self, sentences, alignments, word_scores, progress, **beside):
+    def translate(self, sentences, progress, **beside):
         self.asked.append(beside)
+        return sentences
+
+    def translate_nbest(self, sentences, alignments, word_scores, progress, **beside):
         alignment = ((0, 1), (2, 0)) if alignments else None
         beams = range(self.n_best)
         return [
@@ -172,7 +174,7 @@ def test_what_stands_beside_goes_to_the_search(run, echo, write):
     source, prefix, words = write("in", "a\nb\n"), write("p", "x y\n\n"), write("w", "\nu v\tw\n")
     translator = echo(Echo())
     found = succeeds("translate", run, source, "--prefix", prefix, "--required", words)
-    assert found == "a0\nb0\n"
+    assert found == "a\nb\n"
     assert translator.asked == [
         {"prefixes": ["x y", ""], "required": [[""], ["u v", "w"]], "forbidden": [[""], [""]]}
     ]
@@ -182,6 +184,12 @@ def test_scores_and_alignments_stand_around_each_translation(run, echo, write):
     echo(Echo(n_best=2))
     text = succeeds("translate", run, write("in", "a\n"), "--scores", "--alignments")
     assert text == "0.0000\ta0\t0-1 2-0\n-0.3333\ta1\t0-1 2-0\n"
+
+
+def test_names_stay_in_the_best_translation(run, echo, write):
+    echo(new_double(forms=("Rome",)))
+    given = "translate", run, write("in", "See {x}.\n")
+    assert (succeeds(*given), succeeds(*given, "--scores")) == ("SEE {x}.\n", "-1.0000\tSEE {X}.\n")
 
 
 def test_terms_are_named_and_words_scored(run, echo, write):
@@ -226,10 +234,10 @@ def test_options_reach_the_translator(run, monkeypatch):
 
 def test_a_refused_line_is_numbered_through_the_whole_text(run, echo, write):
     class Refusing(Echo):
-        def translate_nbest(self, sentences, **_):
+        def translate(self, sentences, **_):
             if "b" in sentences:
                 raise ConstraintError(sentences.index("b"), "impossible")
-            return super().translate_nbest(sentences, **_)
+            return sentences
 
     echo(Refusing())
     source = write("in", "a\n" * 1500 + "b\n")

@@ -1,5 +1,6 @@
 """What all translators share: parts of long sentences, options and progress."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from keras_transformer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
+from keras_transformer.translation import WordForms
 from keras_transformer.translation.base_translator import BaseTranslator
 from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis
 from keras_transformer.translation.long_lines import is_invisible
@@ -109,6 +111,22 @@ def test_a_translation_has_the_length_of_its_source_plus_50_tokens():
     assert [*map(translator._limit(SearchOptions()), (3, 80))] == [53, 90]
     assert translator._limit(SearchOptions(max_length=7))(3) == 7
     assert translator._limit(SearchOptions(min_length=60))(3) == 60
+
+
+def test_a_line_is_split_into_sentences_if_lines_of_the_training_text_have_one():
+    seen = []
+
+    class Recording(Capitals):
+        def _search_parts(self, parts, *rest):
+            seen.append([part.text for part in parts])
+            return super()._search_parts(parts, *rest)
+
+    forms, lines = WordForms(("Rome",), "."), ["One two. Dr. Who?", "One. Two."]
+    for are_sentences, parts in (False, lines), (True, ["One two.", "Dr. Who?", "One. Two."]):
+        known = replace(forms, lines_are_sentences=are_sentences)
+        translator = Recording(Tokenizer.load(SHIPPED), 64, word_forms=known)
+        found = translator.translate(lines, forbidden=[[], ["NO"]])
+        assert (found, seen.pop()) == (["ONE TWO. DR. WHO?", "ONE. TWO."], parts)
 
 
 def test_parts_know_sentence_number_and_words():

@@ -3,7 +3,7 @@
 import pytest
 
 from keras_transformer.translation import WordForms
-from keras_transformer.translation.protected_text import protected, with_stand_ins
+from keras_transformer.translation.protected_text import numbers_differ, protected, with_stand_ins
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,21 @@ def test_placeholders_addresses_and_identifiers_are_found(text, names):
 )
 def test_numbers_and_emoji_are_found(text, kind, found):
     assert [text[start:end] for start, end, own in protected(text) if own == kind] == found.split()
+
+
+@pytest.mark.parametrize(
+    ("source", "translation", "differ"),
+    [
+        ("2,500 of 1,299.50 at 10:30", "2500 von 1.299,50 um 10.30", False),
+        ("1,000,000 on 2024-03-15, 3.5", "1\u00a0000\u00a0000 am 2024/03/15, 3,5", False),
+        ("12 of 3", "zwölf von drei", False),
+        ("twenty", "20", False),
+        ("12.50", "1250", True),
+        ("12.50 in 1990", "1990 120", True),
+    ],
+)
+def test_translations_may_write_numbers_in_another_way(source, translation, differ):
+    assert numbers_differ(source, translation) == differ
 
 
 PIECES = ["<s>", "▁Tom", "▁Anna", "▁Bo", "▁dog", "o"]

@@ -37,6 +37,25 @@ def test_more_items_than_words_that_the_model_copies_are_translated_in_parts(nam
     assert found == "A {a} B {b} C {c} D 5 AND {d}."
 
 
+@pytest.mark.parametrize("can_align, forms", [(True, ("Rome",)), (False, ("Rome",)), (True, ())])
+def test_lines_keep_names_if_words_can_be_aligned_and_their_forms_are_known(can_align, forms):
+    double = new_double(forms=forms)
+    double.has_attention = can_align
+    lines = ["See {x} at https://a.org/b?c.", "It costs 5 and 😀.", "", "Ask %s!"]
+    kept = ["SEE {x} AT https://a.org/b?c.", "IT COSTS 5 AND 😀.", "", "ASK %s!"]
+    shouted = [line.upper() for line in lines]
+    assert double.translate(lines) == (kept if can_align and forms else shouted)
+    assert [x.text for (x,) in double.translate_nbest(lines)] == shouted
+    assert [*double.stream(lines[3:])] == double.translate(lines)[3:]
+
+
+def test_a_line_whose_numbers_change_is_translated_with_its_numbers():
+    double = new_double(forms=("Rome",))
+    double._pieces = lambda text: (x.replace("12.50", "120") for x in Double._pieces(double, text))
+    assert double.translate(["It costs 12.50.", "At 5."]) == ["IT COSTS 12.50.", "AT 5."]
+    assert double.translate_nbest(["It costs 12.50."])[0][0].text == "IT COSTS 120."
+
+
 def test_overlong_sentences_are_one_text_again():
     text = "one two three {a} five six seven. Eight {b}."
     assert (

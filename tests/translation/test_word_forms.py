@@ -19,6 +19,8 @@ def test_the_forms_within_sentences_count_but_not_those_of_lines_in_upper_case()
     assert FORMS.final_mark == "."
     assert WordForms.learn(["a b", "c d", ""]).final_mark == ""
     assert WordForms.learn([]) == WordForms()
+    assert FORMS.lines_are_sentences
+    assert not WordForms.learn([*LINES, "We met. Tom left."]).lines_are_sentences
 
 
 @pytest.mark.parametrize(
@@ -52,7 +54,7 @@ def test_ordinary_lines_stay(line):
 
 
 def test_edges_of_a_line_are_no_part_of_its_sentence():
-    assert FORMS.of_line("- (TOM) ♪") == Rewritten("Tom.", True, "", "- (", ") ♪")
+    assert FORMS.of_line("- (TOM) ♪") == Rewritten("Tom.", True, "", "- (", ") ♪", True)
     for forms in (WordForms(), WordForms(FORMS.forms)):
         assert forms.of_line("- (tom)") == Rewritten("- (tom)")
 
