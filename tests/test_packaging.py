@@ -50,7 +50,6 @@ TESTED_WITH = {
     "layers/attention/cache.py": "layers/attention/test_decoding_step.py",
     "runs/loading.py": "runs/test_checkpoints.py",
     "translation/beam_tree.py": "visualization/test_beam.py",
-    "translation/source_parts.py": "translation/test_base_translator.py",
     "formats/engines.py": "translation/test_open_run.py",
     "formats/exported_model.py": "formats/test_run_folder.py",
     "visualization/attention.py": "visualization/test_attention_example.py",

@@ -1,32 +1,32 @@
 """Above translation: files in, files out. All but the text stays as it is, byte for byte."""
 
 import codecs
-import itertools
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from keras_transformer._files import check_other_file, output_path, read_bytes
 from keras_transformer.data.text_files import CorpusError
+from keras_transformer.documents.document import Document, Languages
+from keras_transformer.documents.html import read_html
+from keras_transformer.documents.markdown import read_markdown
+from keras_transformer.documents.subtitles import read_srt, read_text, read_vtt
+from keras_transformer.documents.units import read_po, read_xliff
 from keras_transformer.errors import UserError
-
-if TYPE_CHECKING:
-    from keras_transformer.documents.document import Document, Languages
-    from keras_transformer.translation.base_translator import BaseTranslator, Progress
-    from keras_transformer.translation.glossary import Glossary
-    from keras_transformer.translation.segments import TranslatedSegment
+from keras_transformer.translation.base_translator import BaseTranslator, Progress
+from keras_transformer.translation.glossary import Glossary
+from keras_transformer.translation.segments import TranslatedSegment
 
 __all__ = ["translate_document"]
 
-# The suffixes of the formats.
+# What reads each format, and its suffixes.
 FORMATS = {
-    "text": (".txt",),
-    "html": (".html", ".htm", ".xhtml"),
-    "markdown": (".md", ".markdown"),
-    "srt": (".srt",),
-    "vtt": (".vtt",),
-    "po": (".po", ".pot"),
-    "xliff": (".xlf", ".xliff", ".sdlxliff", ".mqxliff", ".mxliff"),
+    "text": (read_text, ".txt"),
+    "html": (read_html, ".html .htm .xhtml"),
+    "markdown": (read_markdown, ".md .markdown"),
+    "srt": (read_srt, ".srt"),
+    "vtt": (read_vtt, ".vtt"),
+    "po": (read_po, ".po .pot"),
+    "xliff": (read_xliff, ".xlf .xliff .sdlxliff .mqxliff .mxliff"),
 }
 _BOMS = {
     codecs.BOM_UTF8: "utf-8",
@@ -40,32 +40,22 @@ _CHARSET = re.compile(
 
 def format_of(path: Path) -> str | None:
     """Returns the format that the suffix of a file tells, or None."""
-    return next((name for name, x in FORMATS.items() if path.suffix.lower() in x), None)
+    suffix = path.suffix.lower()
+    return next((name for name, (_, x) in FORMATS.items() if suffix in x.split()), None)
 
 
 def read_document(
-    path: str | Path, format: str | None = None, languages: "Languages" = (None, None)
-) -> "Document":
+    path: str | Path, format: str | None = None, languages: Languages = (None, None)
+) -> Document:
     """Reads a file to translate, of at most 16 MiB. For the arguments, see `translate_document`."""
-    from keras_transformer.documents import html, markdown, subtitles, units
-
     path = Path(path)
     format = format or format_of(path)
     if format not in FORMATS:
-        suffixes = " ".join(itertools.chain.from_iterable(FORMATS.values()))
+        suffixes = " ".join(x for _, x in FORMATS.values())
         raise UserError(
             f"the suffix of a document must be one of {suffixes}, or give its format: "
             f"{', '.join(FORMATS)}. Received: {path.name}, format={format!r}"
         )
-    readers = {
-        "text": subtitles.read_text,
-        "html": html.read_html,
-        "markdown": markdown.read_markdown,
-        "srt": subtitles.read_srt,
-        "vtt": subtitles.read_vtt,
-        "po": units.read_po,
-        "xliff": units.read_xliff,
-    }
     content = read_bytes(path)
     bom = next((x for x in _BOMS if content.startswith(x)), b"")
     encoding = _BOMS.get(bom, "utf-8")
@@ -79,20 +69,21 @@ def read_document(
         raise CorpusError(
             f"{path}: text must be of the encoding {encoding}. Received: {error}"
         ) from None
-    document = readers[format](text, languages, path)
+    read, _ = FORMATS[format]
+    document = read(text, languages, path)
     document.encoding, document.bom = encoding, bom
     return document
 
 
 def translate_document(
-    translator: "BaseTranslator",
+    translator: BaseTranslator,
     path: str | Path,
     output: str | Path,
     format: str | None = None,
-    languages: "Languages" = (None, None),
-    glossary: "Glossary | None" = None,
-    progress: "Progress" = False,
-) -> "list[TranslatedSegment]":
+    languages: Languages = (None, None),
+    glossary: Glossary | None = None,
+    progress: Progress = False,
+) -> list[TranslatedSegment]:
     """Translates a file: HTML, Markdown, subtitles (SRT and WebVTT), PO, XLIFF, or lines of text.
 
     All but the text stays as it is, byte for byte. Inline markup is put where its words are in the

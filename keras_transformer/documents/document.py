@@ -37,7 +37,6 @@ class Document:
 
     Attributes:
         escape: What writes text in the syntax of the file.
-        errors: What to do with characters that the encoding lacks, as of `str.encode`.
         encoding: The encoding of the file.
         bom: The byte order mark of the file.
         text: The text with marks.
@@ -45,7 +44,6 @@ class Document:
     """
 
     escape: Change = str
-    errors: str = "strict"
     encoding: str = "utf-8"
     bom: bytes = b""
     text: str = ""
@@ -67,7 +65,8 @@ class Document:
             self.segments, glossary=glossary, escape=self.escape, progress=progress
         )
         text = self.render([segment.text for segment in found])
-        return self.bom + text.encode(self.encoding, self.errors), found
+        # Only HTML and XML can have an encoding that lacks characters.
+        return self.bom + text.encode(self.encoding, "xmlcharrefreplace"), found
 
     def render(self, translations: Sequence[str]) -> str:
         """Returns the text with translations of its segments. Markup may have marks, too."""
@@ -258,9 +257,6 @@ def with_marks(document: Document, text: str, write: Change = str, unescape: Cha
     """
     found = []
     for part in re.split(rf"({BREAK}(?=\s|{ITEM})|(?:(?<=[\r\n])|^)\s*{ITEM}\s+)", text):
-        if re.fullmatch(rf"{BREAK}|\s*{ITEM}\s+|", part):
-            found.append(write(part))
-            continue
         written = partial(in_lines, like=part, write=write)
         found.append(write(marked(document, tagged(part, unescape), written)))
     return "".join(found)
@@ -274,15 +270,15 @@ def in_lines(text: str, like: str, write: Change = str, line_end: str = BREAK) -
     """
     parts = re.split(f"({line_end})", like.strip())
     lengths, ends = [len(TAG.sub("", line)) for line in parts[::2]], parts[1::2]
-    width, spaces, others = 0, list[tuple[int, int, int]](), list[tuple[int, int, int]]()
+    width, places = 0, list[tuple[int, int, int]]()
     for x in re.finditer(rf"{TAG.pattern}|&#?\w+;|\s+|.", text):
         is_tag = TAG.fullmatch(x[0]) is not None
         if width and not is_tag:
-            places, start = (spaces, x.start()) if x[0].isspace() else (others, x.start())
-            places.append((width, start, x.end() if x[0].isspace() else start))
+            places.append((width, x.start(), x.end() if x[0].isspace() else x.start()))
         width += not is_tag
     found, last, count = "", 0, len(ends)
-    places = spaces if len(spaces) >= count else sorted(spaces + others)
+    spaces = [x for x in places if x[1] < x[2]]
+    places = spaces if len(spaces) >= count else places
     for number, end in enumerate(ends, 1):
         if places:
             ideal = width * sum(lengths[:number]) / sum(lengths)

@@ -45,7 +45,7 @@ def escape(text: str) -> str:
 
 def read_html(text: str, languages: Languages, path: Path) -> Document:
     """Finds the text of a page or a fragment."""
-    document = Document(escape, errors="xmlcharrefreplace")
+    document = Document(escape)
     document.text = marked(document, _Page(document, languages).read(text))
     return document
 

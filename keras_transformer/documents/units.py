@@ -123,7 +123,7 @@ def _xml_pieces(text: str, path: Path) -> list[Piece]:
 
 def read_xliff(text: str, languages: Languages, path: Path) -> Document:
     """Finds the units of XLIFF 1.2 and 2 without a translation, which are marked to be checked."""
-    document = Document(_escape, errors="xmlcharrefreplace")
+    document = Document(_escape)
     pieces = _xml_pieces(text, path)
     raws = [piece.raw for piece in pieces]
     # The open elements: number of the piece, whether its text is translated, and its children.
@@ -145,9 +145,7 @@ def read_xliff(text: str, languages: Languages, path: Path) -> Document:
             if stack:
                 stack[-1][2].setdefault(name, (start, number))
             if name in ("trans-unit", "segment") and is_open and "source" in children:
-                state = "needs-review-translation" if name == "trans-unit" else None
-                if _add_target(document, pieces, raws, children, state) and not state:
-                    raws[start] = with_attribute(raws[start], "state", "translated")
+                _add_target(document, pieces, raws, start, children)
     document.text = "".join(raws)
     return document
 
@@ -156,30 +154,31 @@ def _add_target(
     document: Document,
     pieces: list[Piece],
     raws: list[str],
+    unit: int,
     children: dict[str, tuple[int, int]],
-    state: str | None,
-) -> bool:
-    """Writes the target of a unit, and returns whether there was none, but text to translate."""
+) -> None:
+    """Writes the target of a unit that has none, but text to translate, and its state."""
     start, end = children.get("seg-source") or children["source"]
     first, last = children.get("target") or (end, end)
     if "".join(raws[first + 1 : last]).strip():
-        return False
+        return
     count = len(document.segments)
     body = marked(document, _unit_pieces(pieces[start + 1 : end]))
     if len(document.segments) == count:
-        return False
+        return
     prefix = re.match(r"<([^\s>]*:)?", raws[start])
     name = f"{prefix[1] or ''}target" if prefix else "target"
     has_target = first < last
     tag = re.sub(r"\s*/>$", ">", raws[first]) if has_target else f"<{name}>"
-    if state:
-        tag = with_attribute(tag, "state", state)
+    if pieces[unit].name == "segment":
+        raws[unit] = with_attribute(raws[unit], "state", "translated")
+    else:
+        tag = with_attribute(tag, "state", "needs-review-translation")
     if has_target:
         raws[first : last + 1] = [f"{tag}{body}</{name}>", *[""] * (last - first)]
     else:
         space = [*itertools.takewhile(str.isspace, reversed(raws[:start]))]
         raws[end] += "".join([*space[::-1], tag, body, f"</{name}>"])
-    return True
 
 
 def _unit_pieces(pieces: Iterable[Piece]) -> Iterator[Piece]:

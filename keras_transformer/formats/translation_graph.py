@@ -16,8 +16,8 @@ from keras_transformer.decoding.request import Request, SearchResult
 from keras_transformer.decoding.shortlist import Shortlist, unique_ids
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.translation.base_translator import EXTRA_LENGTH
+from keras_transformer.translation.long_lines import INVISIBLE, wordless_pieces
 from keras_transformer.translation.scoring import score_pairs
-from keras_transformer.translation.source_parts import INVISIBLE, wordless_pieces
 
 # Maximum number of tokens computed at a time. For a search, this is the number of source tokens
 # times the beam size. For `score`, it is the number of rows times the longest source or target.

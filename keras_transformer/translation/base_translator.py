@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -23,20 +23,18 @@ from keras_transformer.translation.alignment import (
     token_alignment,
     words,
 )
+from keras_transformer.translation.glossary import Glossary
 from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis, NBest, SourcePart
-from keras_transformer.translation.markup import Segment
-from keras_transformer.translation.protected_text import has_names, numbers_differ, with_stand_ins
-from keras_transformer.translation.source_parts import (
+from keras_transformer.translation.long_lines import (
     source_parts,
     whole_sentences,
     wordless_pieces,
 )
+from keras_transformer.translation.markup import Segment
+from keras_transformer.translation.protected_text import has_names, numbers_differ, with_stand_ins
+from keras_transformer.translation.segments import TranslatedSegment, translate_segments
 from keras_transformer.translation.target_constraints import TargetConstraints, Words
 from keras_transformer.translation.word_forms import Rewritten, WordForms
-
-if TYPE_CHECKING:
-    from keras_transformer.translation.glossary import Glossary
-    from keras_transformer.translation.segments import TranslatedSegment
 
 # A translation may be this many tokens longer than its source (§6.1).
 EXTRA_LENGTH = 50
@@ -159,11 +157,11 @@ class BaseTranslator(ABC):
         self,
         segments: Sequence[Segment],
         *,
-        glossary: "Glossary | None" = None,
+        glossary: Glossary | None = None,
         escape: Callable[[str], str] = str,
         word_scores: bool = False,
         progress: Progress = False,
-    ) -> "list[TranslatedSegment]":
+    ) -> list[TranslatedSegment]:
         """Translates texts with markup, and keeps what is not language.
 
         A segment can have several sentences. Placeholders such as `{name}`, URLs, e-mail addresses,
@@ -188,8 +186,6 @@ class BaseTranslator(ABC):
         Raises:
             UserError: If the model has no attention.
         """
-        from keras_transformer.translation.segments import translate_segments
-
         return translate_segments(self, segments, glossary, escape, word_scores, progress)
 
     def prepare(self, num_sentences: int, max_length: int = 128) -> None:

@@ -5,13 +5,18 @@ not end after an abbreviation or an ordinal number, and an opening quotation mar
 """
 
 import itertools
+import unicodedata
+import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import regex
 
+from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import IMPOSSIBLE
-from keras_transformer.translation.hypothesis import Hypothesis, SourcePart
+from keras_transformer.translation.hypothesis import Hypothesis, NBest, SourcePart
 
 # Scripts without spaces, and scripts that have spaces only between sentences.
 CJK = r"[\p{scx=Han}\p{scx=Hira}\p{scx=Kana}\p{scx=Bopo}\p{ea=F}]"
@@ -36,6 +41,9 @@ _CHARACTER = r"\p{LOE}*\X(?:\P{LOE}(?<=\p{InSC=Vowel_Dependent}))*"
 _HALVED = (r"\s+|(?<=[，、；：])(?![，、；：])", _CHARACTER)
 _LAST_MARK = rf"(?:{_DOT}|(?P<stop>{_STOP})){_CLOSING}$"
 _QUOTES = "\"'“”‘’«»„"
+# Invisible characters besides spaces, controls and format characters: fillers and selectors.
+_FILLERS = (0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0, *range(0x180B, 0x1810))
+INVISIBLE = "".join(map(chr, (*_FILLERS, *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))
 
 
 def sentence_ends(text: str) -> list[int]:
@@ -66,25 +74,132 @@ def split_overlong(text: str, is_short: Callable[[str], bool]) -> list[str]:
     return [text]
 
 
-def separator(left: SourcePart, before: str, right: SourcePart, after: str) -> str:
-    """Returns a space if there is one between `before` and `after`, translations of two parts.
+def separator(left: str, before: str, right: str, after: str, has_space: bool) -> str:
+    """Returns a space if there is one between `before` and `after`, translations of two texts.
 
-    Chinese and Japanese have no spaces, but for those between their sources. Thai and its
-    neighbours have spaces only between sentences. In other scripts, no space is added inside a word
-    that was split.
+    `has_space` is whether there is one between the texts. Chinese and Japanese have no spaces, but
+    for those between their sources. Thai and its neighbours have spaces only between sentences. In
+    other scripts, no space is added inside a word that was split.
     """
-    has_space = right.first_word >= left.first_word + len(left.text.split())
-    mark = regex.search(_LAST_MARK, left.text)
+    mark = regex.search(_LAST_MARK, left)
     is_spaced = mark and (has_space or mark["stop"])
     seam = before.rstrip(_QUOTES)[-1:] + after.lstrip(_QUOTES)[:1]
     if regex.match(rf"(?=\p{{P}}|.{CJK}){CJK}", seam):
-        return " " if has_space and regex.search(CJK, left.text[-1]) else ""
+        return " " if has_space and regex.search(CJK, left[-1]) else ""
     if regex.search(SOUTH_EAST_ASIAN, seam):
-        is_spaced = is_spaced or (has_space and regex.search(SOUTH_EAST_ASIAN, left.text[-1]))
+        is_spaced = is_spaced or (has_space and regex.search(SOUTH_EAST_ASIAN, left[-1]))
     else:
-        of_source = left.text[-1] + right.text[0]
+        of_source = left[-1] + right[0]
         is_spaced = is_spaced or has_space or regex.search(f"{CJK}|{SOUTH_EAST_ASIAN}", of_source)
     return " " if is_spaced else ""
+
+
+def source_parts(
+    tokenizer: Tokenizer,
+    sentences: Sequence[str],
+    max_length: int,
+    is_split: bool,
+    wordless: frozenset[int],
+    apart: Sequence[bool],
+) -> list[SourcePart]:
+    """Encodes sentences. Blank ones have no parts.
+
+    Args:
+        tokenizer: Encodes the sentences.
+        sentences: Sentences of any lengths.
+        max_length: The largest number of tokens that the model accepts.
+        is_split: Whether longer sentences are split, not truncated.
+        wordless: A part is copied if its pieces are all of these, and one is unknown.
+        apart: Which lines are split into their sentences, if `is_split`.
+    """
+    texts = ["" if is_invisible(sentence) else sentence.strip() for sentence in sentences]
+    parts: list[SourcePart] = []
+    for index, (text, pieces) in enumerate(zip(texts, tokenizer.encode_source(texts), strict=True)):
+        tag, rest = tokenizer.split_tag(text)
+        if tag == [tokenizer.unk_id]:
+            known = ", ".join([*tokenizer.tag_ids][:8])
+            message = f"The model has tags such as {known}. Received: {text[:40]!r}"
+            warnings.warn(message, stacklevel=5)
+        most = max_length - len(tokenizer.frame_source(tag))
+        pieces = pieces[len(tag) :]
+        sources = [(rest.strip(), pieces)]
+        is_copied = _is_copied(pieces, tokenizer.unk_id, wordless)
+        is_whole = len(pieces) <= most or is_copied
+        ends = sentence_ends(rest) if apart[index] and not is_copied else []
+        if is_split and (ends or not is_whole):
+            sources = _split(tokenizer, rest, most, ends)
+        elif not is_whole:
+            warnings.warn(
+                f"Only the first {most:,} of {len(pieces):,} pieces of {text[:40]!r}... are "
+                "translated.",
+                stacklevel=5,
+            )
+        # The word in which each part begins: the parts have the characters of the text in order.
+        words = [number for number, word in enumerate(text.split()) for _ in word]
+        before = [text.removesuffix(rest), *(part for part, _ in sources)]
+        starts = np.cumsum([len("".join(part.split())) for part in before])
+        kept = [(*x, start) for x, start in zip(sources, starts, strict=False) if x[1]]
+        for number, (part, ids, start) in enumerate(kept):
+            framed = tokenizer.frame_source([*tag, *ids[:most]])
+            first = len(framed) - len(ids[:most]) - tokenizer.source_eos
+            is_copied = _is_copied(ids, tokenizer.unk_id, wordless)
+            parts.append(SourcePart(index, number, framed, part, words[start], is_copied, first))
+    return parts
+
+
+def _split(
+    tokenizer: Tokenizer, text: str, most: int, ends: Sequence[int]
+) -> list[tuple[str, list[int]]]:
+    """Returns parts of a text, which end at `ends`, too, and their pieces, at most so many."""
+    encode = tokenizer.encode_source
+    sentences = (text[i:j] for i, j in itertools.pairwise((0, *ends, len(text))))
+    found = (split_overlong(x, lambda x: len(encode([x])[0]) <= most) for x in sentences)
+    parts = [x.strip() for pieces in found for x in pieces]
+    return list(zip(parts, encode(parts), strict=True))
+
+
+def _is_copied(pieces: Sequence[int], unk_id: int, wordless: frozenset[int]) -> bool:
+    return unk_id in pieces and wordless.issuperset(pieces)
+
+
+def whole_sentences(
+    parts: list[SourcePart], found: NBest, blank: list[Hypothesis], count: int
+) -> NBest:
+    """Joins hypothesis k of all parts of each sentence. Sentences without parts get `blank`.
+
+    `found` has the hypotheses of the parts that are not copied.
+    """
+    whole, translated = [blank] * count, iter(found)
+    for sentence, group in itertools.groupby(parts, lambda part: part.sentence):
+        sources = list(group)
+        rows = [_copies(x, blank) if x.is_copied else next(translated) for x in sources]
+        whole[sentence] = rows[0]
+        if len(rows) > 1:
+            whole[sentence] = [join_hypotheses(sources, x) for x in zip(*rows, strict=True)]
+    return whole
+
+
+def _copies(part: SourcePart, blank: list[Hypothesis]) -> list[Hypothesis]:
+    """Returns the hypotheses `blank` of a sentence with the text of a part, where they exist."""
+    words = range(part.first_word, part.first_word + len(part.text.split()))
+    pairs = tuple((word, word - part.first_word) for word in words)
+    given: dict[str, Any] = {"text": part.text}
+    given["alignment"] = None if blank[0].alignment is None else pairs
+    given["word_scores"] = None if blank[0].word_scores is None else (0.0,) * len(pairs)
+    return [x if x.score == IMPOSSIBLE else replace(x, **given) for x in blank]
+
+
+def is_invisible(text: str) -> bool:
+    """Returns whether a text has nothing that can be seen, such as only a soft hyphen."""
+    kinds = "Cc", "Cf", "Zs", "Zl", "Zp"
+    return all(unicodedata.category(x) in kinds or x in INVISIBLE for x in text)
+
+
+def wordless_pieces(tokenizer: Tokenizer) -> frozenset[int]:
+    """Returns the ids of the source pieces without letters and digits, and of the unknown piece."""
+    pieces = enumerate(tokenizer.source_pieces)
+    wordless = (id for id, piece in pieces if not any(map(str.isalnum, piece)))
+    return frozenset((tokenizer.unk_id, *wordless))
 
 
 def join_hypotheses(sources: Sequence[SourcePart], parts: Sequence[Hypothesis]) -> Hypothesis:
@@ -100,11 +215,14 @@ def join_hypotheses(sources: Sequence[SourcePart], parts: Sequence[Hypothesis]) 
     texts: list[str] = []
     alignment: set[tuple[int, int]] = set()
     scores: list[float] = []
-    words, last = 0, None
+    words, last, space = 0, None, ""
     for source, part in zip(sources, parts, strict=True):
         if not part.text:
             continue
-        space = separator(*last, source, part.text) if last else ""
+        if last:
+            before, translation = last
+            has_space = source.first_word >= before.first_word + len(before.text.split())
+            space = separator(before.text, translation, source.text, part.text, has_space)
         own = [*(part.word_scores or ())]
         if last and not space:  # The part continues the last word.
             words -= 1

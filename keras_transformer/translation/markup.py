@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_transformer.translation.alignment import TokenAlignment, has_words
+from keras_transformer.translation.alignment import Offsets, TokenAlignment, has_words
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def _tree(segment: Segment) -> _Node:
         end = min(span.end, stack[-1].end)
         node = _Node(replace(span, end=end), span.start, end)
         stack[-1].children.append(node)
-        if span.end > span.start:
+        if span.end > span.start and span.replacement is None:
             stack.append(node)
     return stack[0]
 
@@ -124,8 +124,9 @@ def _leave_out(node: _Node, start: int, end: int) -> None:
 
 def _written(node: _Node, text: str, escape: Callable[[str], str]) -> str:
     """Returns the characters of a node in `text`, with the markup of what is in it."""
-    text = text if node.span.replacement is None else ""
-    found, at, previous = node.span.replacement or "", node.start, node.span
+    if node.span.replacement is not None:
+        return node.span.replacement
+    found, at, previous = "", node.start, node.span
     for child in sorted(node.children, key=lambda x: (x.start, x.end)):
         before, span = escape(text[at : child.start]), child.span
         is_apart = span.start > previous.end or span.end < previous.start
@@ -147,10 +148,8 @@ class _Projection:
 
     def place(self, node: _Node, start: int, end: int) -> None:
         """Places a node in the characters from `start` to `end`, and what is in it within them."""
-        node.start, node.end = start, end
-        if node.span.replacement is None:
-            self._place_children(node)
-        at = start if node.span.replacement is None else end
+        node.start, node.end, at = start, end, start
+        self._place_children(node)
         for child in sorted(node.children, key=lambda x: (x.start, x.end)):
             first = min(max(child.start, at), end)
             at = min(max(child.end, first), end)
@@ -163,23 +162,17 @@ class _Projection:
         free = set(node.words)
 
         def weight(child: _Node) -> float:
-            words = self._words(child.span)
+            words = _touched(self.sources, child.span)
             return -float(self.shares[:, words].sum()) / max(1, len(words))
 
         for child in sorted(node.children, key=weight):
-            words = self._words(child.span)
             if not self._place_literally(child, node, free):
-                if words and free:
+                if words := _touched(self.sources, child.span):
                     share = self.shares[:, words].sum(1)
                     child.words = _best_range([(n, share[n]) for n in node.words], free)
                 place = self._with_marks if child.words else self._without_words
                 child.start, child.end = place(child, node)
             free -= {*child.words}
-
-    def _words(self, span: Span) -> list[int]:
-        places = enumerate(self.sources)
-        is_empty = span.start == span.end
-        return [n for n, x in places if x[0] < span.end and span.start < x[1] and not is_empty]
 
     def _place_literally(self, child: _Node, node: _Node, free: set[int]) -> bool:
         """Places a replaced part where it, or its replacement, is written in the translation."""
@@ -192,16 +185,14 @@ class _Projection:
         for text in filter(has_words, (source[span.start : span.end], span.replacement)):
             ending = r"(?:['’]?\w{1,2})?(?!\w)" if text[-1].isalpha() else r"(?!\w)"
             pattern = r"(?<!\w)" * is_first + re.escape(text) + ending * is_last
-            for found in re.finditer(pattern, self.target):
-                child.start, child.end = found.span()
-                places = enumerate(self.targets)
-                words = [n for n, x in places if x[0] < child.end and child.start < x[1]]
+            for found in re.finditer(rf"\s*({pattern})", self.target):
+                child.start, child.end = found.span(1)
+                words = _touched(self.targets, child)
                 if words and free.issuperset(words):
                     child.words = range(words[0], words[-1] + 1)
                     return True
                 if words and not {*words} & {*node.words} and source.count(text) == 1:
-                    gap = len(self.target[: child.start]) - len(self.target[: child.start].rstrip())
-                    self.strays.append((child.start - gap, child.end))
+                    self.strays.append(found.span())
                     child.start, child.end = self._without_words(child, node)
                     return True
         return False
@@ -256,6 +247,12 @@ class _Projection:
                 span, before=" " * first + span.before, after=span.after + " " * last
             )
         return at, at
+
+
+def _touched(places: Offsets, part: Span | _Node) -> list[int]:
+    """Returns the words that have characters of a part."""
+    starts_and_ends = ((max(start, part.start), min(end, part.end)) for start, end in places)
+    return [n for n, (start, end) in enumerate(starts_and_ends) if start < end]
 
 
 def _marks(text: str) -> int:

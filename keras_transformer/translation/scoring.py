@@ -107,14 +107,12 @@ class Scorer:
             included. Defaults to None, which means 1024.
     """
 
-    TOKENS_PER_BATCH = 1024
-
     def __init__(
         self, model: Any, tokenizer: Tokenizer, tokens_per_batch: int | None = None
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
-        self.tokens_per_batch = tokens_per_batch or self.TOKENS_PER_BATCH
+        self.tokens_per_batch = tokens_per_batch or 1024
         self._score_pairs = compile_function(score_pairs, model)
 
     def score(

@@ -12,7 +12,6 @@ import regex
 from keras_transformer.translation.alignment import AlignedPart, TokenAlignment, joined, same_text
 from keras_transformer.translation.edges import edges
 from keras_transformer.translation.glossary import Glossary
-from keras_transformer.translation.hypothesis import SourcePart
 from keras_transformer.translation.long_lines import sentence_ends, separator
 from keras_transformer.translation.markup import Segment, Span, project, widened, write
 from keras_transformer.translation.protected_text import Kind, protected
@@ -226,9 +225,8 @@ def _rendered(
     for before, block in zip([None, *blocks], blocks, strict=False):
         gap = text[at : block.start]
         if before and "\n" not in gap:
-            left, right = (SourcePart(0, 0, [], x.source, 0) for x in (before, block))
-            right = right._replace(first_word=len(left.text.split()) if gap else 0)
-            gap = (gap or " ") if separator(left, before.target, right, block.target) else ""
+            texts = before.source, before.target, block.source, block.target
+            gap = (gap or " ") if separator(*texts, has_space=bool(gap)) else ""
         target += gap
         aligned.append((block.start, len(target), block.alignment))
         target += block.target

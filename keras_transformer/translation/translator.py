@@ -113,8 +113,6 @@ class Translator(BaseTranslator):
     Source: Vaswani et al. 2017, §6.1.
     """
 
-    TOKENS_PER_BATCH = 2048
-
     def __init__(
         self,
         model: Any,
@@ -139,7 +137,7 @@ class Translator(BaseTranslator):
         # Makes a context in which `model` has the weights of this translator.
         self.own_weights: Callable[[], AbstractContextManager[None]] = nullcontext
         self.waiting = compiling()
-        self.tokens_per_batch = tokens_per_batch or self.TOKENS_PER_BATCH
+        self.tokens_per_batch = tokens_per_batch or 2048
         self.shortlist = shortlist
         if shortlist is not None:
             shortlist.check(tokenizer)

@@ -11,7 +11,7 @@ from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.translation import WordForms
 from keras_transformer.translation.base_translator import BaseTranslator
 from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis
-from keras_transformer.translation.source_parts import is_invisible
+from keras_transformer.translation.long_lines import is_invisible
 from keras_transformer.translation.target_constraints import ConstraintError
 
 

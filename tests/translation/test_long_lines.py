@@ -2,7 +2,6 @@
 
 import pytest
 
-from keras_transformer.translation.hypothesis import SourcePart
 from keras_transformer.translation.long_lines import separator, split_overlong
 
 
@@ -80,6 +79,4 @@ JOINED = [
 
 @pytest.mark.parametrize(("left", "space", "right", "before", "after", "expected"), JOINED)
 def test_translations_are_joined_as_their_script_joins(left, space, right, before, after, expected):
-    first_word = len(left.split()) - (not space)
-    parts = SourcePart(0, 0, [], left, 0), SourcePart(0, 1, [], right, first_word)
-    assert separator(parts[0], before, parts[1], after) == expected
+    assert separator(left, before, right, after, bool(space)) == expected
