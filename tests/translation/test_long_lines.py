@@ -16,6 +16,8 @@ def split(text, longest):
     [
         ["Dr. Smith met Mr. and Mrs. J. R. Jones. ", "They like the U.S. Army. ", "No."],
         ["Das ist z. B. Nr. 5, bzw. der 3. Oktober. ", "Prof. Ei kam. ", "Ja."],
+        ["Es ist der 3.10. Montags um 10:30. ", "Es kostet 3,50. ", "Ja."],
+        ["It costs $3.50. ", "Then it was 0.75. ", "Yes."],
         ["„Ja, gut.“ ", "Dann ging er. ", "»Nein!«, rief sie. ", "(Wirklich?) ", "Nie."],
         ["А. С. Пушкин жил на ул. Мойка. ", "Он писал."],
         ["See http://a.b/c?d=e.f, version 3.5! ", "It helps."],
