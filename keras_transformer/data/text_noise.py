@@ -14,7 +14,8 @@ from keras_transformer.data.vocabulary import UNK_ID
 
 _LETTERS = re.compile(r"[^\W\d_]{4,}")  # words in which typos are made
 _FINAL_MARKS = re.compile(r"\s*[.!?…。！？]+$")  # noqa: RUF001
-_LOWER_CASE, _NO_FINAL_MARK = 0.15, 0.2  # the probabilities of these changes; the rest are typos
+# The probabilities of these changes. The rest are typos, because `WordForms` reads the others.
+_LOWER_CASE, _NO_FINAL_MARK = 0.05, 0.05
 _WORDS_PER_TYPO = 8
 
 _Pair = tuple[str, str]

@@ -1,4 +1,4 @@
-"""What is around the sentence of a line: marks of items, symbols and brackets."""
+"""What is around the sentence of a line: marks of items, symbols, brackets and quotes."""
 
 import regex
 
@@ -14,14 +14,16 @@ _HEAD = regex.compile(
     regex.VERSION1,
 )
 _TAIL = regex.compile(rf"(?:\s*{SYMBOL}|\s+[:;=]-?[()DPp])+$", regex.VERSION1)
-_BRACKETED = regex.compile(r"([(\[])([^()\[\]]+)([)\]])")
+_MARKS = r"()\[\]\"“”„«»‹›*_"
+_ENCLOSED = regex.compile(rf"([{_MARKS}]+)([^{_MARKS}]+)([{_MARKS}]+)")
 _LONGEST_TAIL = 40
 
 
 def edges(line: str) -> tuple[str, str, str]:
     """Returns what is before the sentence of a line, the sentence, and what is after it.
 
-    These are the mark of an item such as `1.`, symbols, and brackets around all of it.
+    These are the mark of an item such as `1.`, symbols, and brackets, quotes or marks of emphasis
+    around all of it.
 
     >>> edges("- (It is late.) 😀")
     ('- (', 'It is late.', ') 😀')
@@ -29,6 +31,6 @@ def edges(line: str) -> tuple[str, str, str]:
     head = found[0] if (found := _HEAD.match(line)) else ""
     tail = found[0] if (found := _TAIL.search(line[len(head) :][-_LONGEST_TAIL:])) else ""
     line = line[len(head) : len(line) - len(tail)]
-    if found := _BRACKETED.fullmatch(line):
+    if found := _ENCLOSED.fullmatch(line):
         return head + found[1], found[2], found[3] + tail
     return head, line, tail

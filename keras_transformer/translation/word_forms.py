@@ -25,7 +25,7 @@ _INNER_WORD = regex.compile(
 )
 # A semicolon is the question mark of Greek.
 _OPEN_END = regex.compile(
-    r"(?<=[\p{L}\p{M}\p{N}][\p{Pe}\p{Pf}\"']*)(?P<end>\s*(?:[:：,，…]|\.{3})|)$"
+    r"(?<=[\p{L}\p{M}\p{N}][\p{Pe}\p{Pf}\"']*)(?P<end>\s*(?:[:：,，…]|\.{3})|\s[-–—]|)$"
 )
 # A single mark that ends a sentence. Quotes and brackets may follow.
 _FINAL_MARK = regex.compile(r"(?<!\p{P})[\p{SB=STerm}\p{SB=ATerm}](?=[\p{Pe}\p{Pf}\"']*$)")
@@ -89,11 +89,11 @@ class WordForms:
 
     A run learns them from its training text and keeps them in `word_forms.json`. A line in one
     case, or a title, is translated with the usual forms of its words. The translation of a line in
-    upper case is in upper case, too. A line that ends with a letter, a digit, a colon, a comma or
-    three dots is translated with a final mark, in whose place the translation has the line's own
-    end. The `edges` of a line, such as the mark of an item, stay as they are. A line of several
-    sentences is translated sentence by sentence, if the lines of the training text have one. All
-    other lines are translated as they are written.
+    upper case is in upper case, too. A line that ends with a letter, a digit, a colon, a comma, a
+    dash or three dots is translated with a final mark, in whose place the translation has the
+    line's own end. The `edges` of a line, such as the mark of an item, stay as they are. A line of
+    several sentences is translated sentence by sentence, if the lines of the training text have
+    one. All other lines are translated as they are written.
 
     Example:
 

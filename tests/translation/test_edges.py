@@ -9,6 +9,8 @@ from keras_transformer.translation.edges import edges
     ("line", "head", "tail"),
     [("- (Tom.) 😀", "- (", ") 😀"), ("12) [x] > Tom ♪ ♪ :-)", "12) [x] > ", " ♪ ♪ :-)")]
     + [("(a) 1. ♪ Tom", "(a) 1. ♪ ", ""), ("2024 Tom (red) C++", "", ""), ("- 5", "", "")]
+    + [('"Is it?"', '"', '"'), ("**„Tom.“**", "**„", "“**"), ("“Tom’s.” 😀", "“", "” 😀")]
+    + [('"A," he said. "B."', "", ""), ('"Tom', "", ""), ("(a) or (b)", "(a) ", "")]
     + [("#tag", "", ""), ("A. Smith", "", ""), ("", "", ""), ("😀", "", "😀")],
 )
 def test_marks_symbols_and_brackets_are_around_the_sentence(line, head, tail):

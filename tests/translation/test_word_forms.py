@@ -35,6 +35,7 @@ def test_the_forms_within_sentences_count_but_not_those_of_lines_in_upper_case()
         ("Tom has a red house :", "Tom has a red house."),
         ("RED HOUSES:", "Red houses."),
         ("Tom has a house...", "Tom has a house."),
+        ("Tom has a house –", "Tom has a house."),
         ("STRASSE ß", "Strasse ß."),
     ],
 )
