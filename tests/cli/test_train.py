@@ -147,11 +147,11 @@ def test_killed_at_any_rename_the_run_has_a_model(run, monkeypatch):
         replace(*paths)
 
     monkeypatch.setattr(os, "replace", killed)
-    for renames in range(2):
+    for renames in range(3):
         count = renames
         invoke("average", run, "--last", 2)
         assert (run / "model.keras").read_bytes() == before
-    count = 2
+    count = 3
     succeeds("average", run, "--last", 2)
     assert (run / "model.keras").read_bytes() != before
     assert (run / "model.previous.keras").read_bytes() == before
