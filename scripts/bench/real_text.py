@@ -7,7 +7,7 @@ number is kept if it is in the translation. A term counts if it is there, and "u
 usual word that should not be. BLEU is of the first 500 test sentences: as written, five on a line,
 in a document after a label (of what follows it), as an item, in upper case (against references in
 upper case), in title and lower case, without the final mark, and with a colon in its place (against
-such references). `same` is the share of single sentences with a final mark that stay as they were.
+such references). `same` is the share of sentences with a mark and no digit that stay as they were.
 `--speed N` also translates the first N test sentences as lines and as HTML documents, in turn, in
 which no sentence, each third and each has a tag. Their rates are in per cent of that of lines.
 """
@@ -124,7 +124,7 @@ def case(plain: Any, translator: Any, text: tuple[list[str], list[str]]) -> dict
     fives = [[" ".join(x[n : n + 5]) for n in range(0, len(x), 5)] for x in text]
     before = plain.translate(sources)
     after = translator.translate(sources)
-    marked = [n for n, x in enumerate(sources) if not (x[-1].isalnum() or sentence_ends(x))]
+    marked = [n for n, x in enumerate(sources) if not (sentence_ends(x) or re.search(r"\w$|\d", x))]
     upper = translator.translate([x.upper() for x in sources])
     titles = translator.translate([title(x) for x in sources])
     open_ended, labels = (translator.translate(with_end(sources, x)) for x in ("", ":"))
