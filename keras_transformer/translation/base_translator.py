@@ -31,8 +31,12 @@ from keras_transformer.translation.long_lines import (
     wordless_pieces,
 )
 from keras_transformer.translation.markup import Segment
-from keras_transformer.translation.protected_text import has_names, numbers_differ, with_stand_ins
-from keras_transformer.translation.segments import TranslatedSegment, translate_segments
+from keras_transformer.translation.protected_text import numbers_differ, with_stand_ins
+from keras_transformer.translation.segments import (
+    TranslatedSegment,
+    needs_segment,
+    translate_segments,
+)
 from keras_transformer.translation.target_constraints import TargetConstraints, Words
 from keras_transformer.translation.word_forms import Rewritten, WordForms
 
@@ -114,19 +118,23 @@ class BaseTranslator(ABC):
             ConstraintError: If the search cannot meet the constraints of a sentence.
         """
         check_is_list(sentences=sentences)
-        options = self.options.replace(n_best=1)
         given = prefixes, required, forbidden
         can_keep = self.has_attention and self.word_forms.has_sentences
         free = [n for n in range(len(sentences)) if can_keep and not _of_line(n, given)]
-        named = {n for n in free if has_names(sentences[n])}
+        named = {n for n in free if needs_segment(sentences[n], self.word_forms)}
         others = ["" if n in named else x for n, x in enumerate(sentences)]
-        found = self._translate(options, False, False, progress, others, *given)
-        texts = [hypotheses[0].text for hypotheses in found]
+        texts = self._best(others, *given, progress=progress)
         if again := [n for n in free if n in named or numbers_differ(sentences[n], texts[n])]:
             segments = self.translate_segments([Segment(sentences[n]) for n in again])
             for n, segment in zip(again, segments, strict=True):
                 texts[n] = segment.text
         return texts
+
+    def _best(self, sentences: Sequence[str], *given: Any, progress: Progress = False) -> list[str]:
+        """Returns the best translation of each sentence, none as a segment."""
+        options = self.options.replace(n_best=1)
+        found = self._translate(options, False, False, progress, sentences, *given)
+        return [hypotheses[0].text for hypotheses in found]
 
     def translate_nbest(
         self,
@@ -379,7 +387,7 @@ class BaseTranslator(ABC):
     def copied_words(self) -> WordForms:
         """The names and numbers that the model copies."""
         forms, pieces = self.word_forms, self.tokenizer.source_pieces
-        return forms if forms.names else with_stand_ins(forms, pieces, self.translate)
+        return forms if forms.names else with_stand_ins(forms, pieces, self._best)
 
     def _own_ids(self, hypothesis: Hypothesis) -> tuple[int, ...]:
         """Returns the ids of a hypothesis without the prefixes of the tokenizer."""

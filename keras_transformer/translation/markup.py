@@ -22,6 +22,7 @@ class Span:
         after: Markup after the part.
         replacement: Text to write in place of the translation of the part, as it is. Defaults to
             None, which means the translation.
+        is_upper: Whether the translation of the part is written in upper case.
     """
 
     start: int
@@ -29,6 +30,7 @@ class Span:
     before: str = ""
     after: str = ""
     replacement: str | None = None
+    is_upper: bool = False
 
 
 class Segment(NamedTuple):
@@ -126,15 +128,16 @@ def _written(node: _Node, text: str, escape: Callable[[str], str]) -> str:
     """Returns the characters of a node in `text`, with the markup of what is in it."""
     if node.span.replacement is not None:
         return node.span.replacement
+    own = (lambda x: escape(x.upper())) if node.span.is_upper else escape
     found, at, previous = "", node.start, node.span
     for child in sorted(node.children, key=lambda x: (x.start, x.end)):
-        before, span = escape(text[at : child.start]), child.span
+        before, span = own(text[at : child.start]), child.span
         is_apart = span.start > previous.end or span.end < previous.start
         if is_apart and not before and None not in (span.replacement, previous.replacement):
             before = " "  # of two parts that the translation has at one place
-        found += f"{before}{span.before}{_written(child, text, escape)}{span.after}"
+        found += f"{before}{span.before}{_written(child, text, own)}{span.after}"
         at, previous = child.end, span
-    return found + escape(text[at : node.end])
+    return found + own(text[at : node.end])
 
 
 class _Projection:

@@ -7,10 +7,10 @@ from typing import Literal
 import regex
 
 from keras_transformer.translation.edges import SYMBOL
-from keras_transformer.translation.word_forms import WordForms
+from keras_transformer.translation.word_forms import INNER_CAPITAL, WordForms
 
-# What looks like a word to the reader, a number, or nothing.
-Kind = Literal["name", "number", "mark"]
+# What looks like a word to the reader, a number, or nothing, or is a word in upper case.
+Kind = Literal["name", "number", "mark", "emphasis"]
 
 _PATTERN = regex.compile(
     r"""
@@ -26,6 +26,7 @@ _PATTERN = regex.compile(
     | &(?:\w+|\#\d+);
     | (?<![\w@#])[@#]\w+ | (?<![\w-])--[a-z][\w-]*
     | (?<![\w.])[\w-]{2,}\.(?:[a-z]{2,4}\d?)(?![\w.])                       # names of files
+    | (?<![^\s("'])(?:~|\.{1,2})?/[\w.\-/]*\w                              # and paths
     | (?<!\w)[^\W\d]\w*[\d_]\w*(?:[.\-]\w+)*+                               # identifiers
     | (?<![\w.])[^\W\d][\w.\-]*=[\w.\-/:]*\w                               # KEY=value
     )
@@ -34,33 +35,38 @@ _PATTERN = regex.compile(
       \d+(?:[.,:\-/]\d+)*+(?!\w)(?:\s?(?:\p{Sc}|[%‰]%?)(?![\w{(]))?
       )
     """
-    rf"| (?P<mark>{SYMBOL}++)",
+    rf"| (?P<mark>{SYMBOL}++) | (?<!\w)(?P<word>{INNER_CAPITAL})(?:-(?:\d+|\p{{Lu}}+)(?!\w))*+",
     regex.VERBOSE | regex.VERSION1,
 )
 # Words to try in a search for words that the model copies, and how many of them are enough.
 _MOST_TRIED, _ENOUGH = 300, 16
 
 
-def protected(text: str) -> Iterator[tuple[int, int, Kind]]:
-    """Yields the start, end and kind of a text's placeholders, addresses, numbers and the like."""
+def protected(text: str, forms: WordForms) -> Iterator[tuple[int, int, Kind]]:
+    """Yields the start, end and kind of a text's placeholders, addresses, numbers and the like.
+
+    If ordinary words of a text are in upper case, too, it has no emphasis, and no acronyms.
+    """
+    is_upper = text.isupper() and any(map(forms.is_emphasized, regex.findall(r"\p{L}+", text)))
     for found in _PATTERN.finditer(text):
         kind: Kind = "name" if found["name"] else "number" if found["number"] else "mark"
+        if word := found["word"]:
+            kind = "name" if forms.is_name(word) else "emphasis"
+            if is_upper or not (kind == "name" or forms.is_emphasized(word)):
+                continue
         if found[0] != "1":  # It is one of few numbers whose word has another form.
             yield *found.span(), kind
-
-
-def has_names(text: str) -> bool:
-    """Returns whether a text has placeholders, addresses or identifiers."""
-    return any(kind == "name" for *_, kind in protected(text))
 
 
 def numbers_differ(source: str, translation: str) -> bool:
     """Returns whether a translation has other numbers than its source, which has numbers.
 
-    Marks between thousands do not count, nor does another mark between the same digits.
+    The translation can have 0 to 12 in words. Marks between thousands do not count, nor does
+    another mark between the same digits.
     """
     own, found = map(_numbers, (source, translation))
-    return bool(own and found - own)
+    in_words = {x for x in own if x.isdigit() and int(x) <= 12}
+    return bool(own and not own - in_words <= found <= own)
 
 
 def _numbers(text: str) -> set[str]:

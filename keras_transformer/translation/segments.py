@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import regex
 
 from keras_transformer.translation.alignment import AlignedPart, TokenAlignment, joined, same_text
+from keras_transformer.translation.asides import has_asides, without_asides
 from keras_transformer.translation.edges import edges
 from keras_transformer.translation.glossary import Glossary
 from keras_transformer.translation.long_lines import sentence_ends, separator
@@ -19,6 +20,12 @@ from keras_transformer.translation.word_forms import Rewritten, WordForms
 
 # Up to three words before a sentence, such as "Note:".
 _LABEL = regex.compile(r"\w[\w'’-]*(?: [\w'’-]+){0,2}:\s+(?=\p{Lu})")
+# A mark between two clauses or words, as in "tea & coffee", but no dash.
+_BETWEEN = regex.compile(
+    r"(?<=\w[\p{Pe}\p{Pf}\"']*)"
+    r"(?:(?P<mark>;)(?=\s)|\s+(?P<mark>[^\w\s\p{Pd}])(?=\s)|(?<=\p{L}{2})(?P<mark>/)(?=\p{L}{2}))"
+    r"(?=.*\p{L})"
+)
 # A part of a segment that stays, and what it looks like to the reader.
 _Kept = tuple[Span, Kind]
 
@@ -60,6 +67,13 @@ class _Block(NamedTuple):
     word_scores: tuple[tuple[str, float], ...] = ()
 
 
+def needs_segment(text: str, forms: WordForms) -> bool:
+    """Returns whether a text has what only a segment keeps, besides numbers and symbols."""
+    if _clauses(text, forms) or (forms.lacks("(") and has_asides(text)):
+        return True
+    return any(kind in ("name", "emphasis") for *_, kind in protected(text, forms))
+
+
 def translate_segments(
     translator: Any,
     segments: Sequence[Segment],
@@ -69,6 +83,38 @@ def translate_segments(
     progress: bool | Callable[[int], Any],
 ) -> list[TranslatedSegment]:
     """Does the work of `BaseTranslator.translate_segments`."""
+    settings = glossary, escape, word_scores
+    if not translator.word_forms.lacks("("):
+        return _translate(translator, segments, *settings, progress)
+    split = [without_asides(segment) for segment in segments]
+    asides = [aside for _, own in split for _, aside in own]
+    of_asides = iter(_translate(translator, asides, *settings, False) if asides else [])
+    found = [[next(of_asides) for _ in own] for _, own in split]
+    whole = []
+    for (segment, own), parts in zip(split, found, strict=True):
+        pairs = zip(own, parts, strict=True)
+        places = (replace(place, before=place.before + x.text) for (place, _), x in pairs)
+        whole.append(segment._replace(spans=(*segment.spans, *places)))
+    translated = zip(_translate(translator, whole, *settings, progress), found, strict=True)
+    return [
+        TranslatedSegment(
+            x.text,
+            sum((part.terms for part in parts), x.terms),
+            sum((part.word_scores for part in parts), x.word_scores),
+        )
+        for x, parts in translated
+    ]
+
+
+def _translate(
+    translator: Any,
+    segments: Sequence[Segment],
+    glossary: Glossary | None,
+    escape: Callable[[str], str],
+    word_scores: bool,
+    progress: bool | Callable[[int], Any],
+) -> list[TranslatedSegment]:
+    """Translates segments, but not what is in brackets in them."""
     ready, sentences = [], []
     for index, segment in enumerate(segments):
         protected_segment, found = _protect(index, segment, translator.copied_words, escape)
@@ -95,8 +141,10 @@ def _protect(
     text, markup = segment.text, [*segment.spans]
     kept: list[_Kept] = [(x, "name") for x in markup if x.replacement is not None]
     found: list[_Kept] = []
-    for start, end, kind in protected(text):
-        if not any(x.start < end and start < x.end for x, _ in kept):
+    for start, end, kind in protected(text, forms):
+        if kind == "emphasis":
+            markup.append(Span(start, end, is_upper=True))
+        elif not any(x.start < end and start < x.end for x, _ in kept):
             # It has the markup inside, as in H<sub>2</sub>O; a mark also that which encloses it.
             inside = [x for x in markup if start <= x.start < end and start < x.end <= end]
             own = [x for x in inside if kind == "mark" or (x.start, x.end) != (start, end)]
@@ -161,6 +209,7 @@ def _stand_ins(text: str, kept: Sequence[_Kept], forms: WordForms) -> tuple[list
         head, own, _ = edges(piece.strip())
         first, label = start + piece.index(head + own) + len(head), _LABEL.match(own)
         cuts |= {first, first + (label.end() if label else 0), first + len(own)}
+        cuts |= {start + n for n in _clauses(piece, forms)}
     for x, kind in kept:
         own = text[x.start : x.end]
         if bisect_right(ends, x.start) > sentence:
@@ -178,6 +227,12 @@ def _stand_ins(text: str, kept: Sequence[_Kept], forms: WordForms) -> tuple[list
         if kind == "name" and own and not usable:
             cuts |= {x.start, x.end}
     return found, cuts
+
+
+def _clauses(text: str, forms: WordForms) -> set[int]:
+    """Returns where a text is cut, because the training text lacks the mark that is there."""
+    found = (x for x in _BETWEEN.finditer(text) if forms.lacks(x["mark"]))
+    return {place for x in found for place in x.span("mark")}
 
 
 def _translated(

@@ -18,6 +18,7 @@ from keras_transformer.translation.edges import edges
 from keras_transformer.translation.hypothesis import Hypothesis
 from keras_transformer.translation.long_lines import sentence_ends
 
+_MARK = regex.compile(r"[\p{P}\p{S}]")
 _WORD = regex.compile(r"\p{L}[\p{L}\p{M}]*+")
 # A word that does not begin a sentence.
 _INNER_WORD = regex.compile(
@@ -25,11 +26,16 @@ _INNER_WORD = regex.compile(
 )
 # A semicolon is the question mark of Greek.
 _OPEN_END = regex.compile(
-    r"(?<=[\p{L}\p{M}\p{N}][\p{Pe}\p{Pf}\"']*)(?P<end>\s*(?:[:：,，…]|\.{3})|\s[-–—]|)$"
+    r"(?<=[\p{L}\p{M}\p{N}][\p{Pe}\p{Pf}\"']*)(?P<end>\s*(?:[:：,，…]|\.{3}|(?<!\p{Greek}\W*);)|\s[-–—]|)$"
 )
 # A single mark that ends a sentence. Quotes and brackets may follow.
 _FINAL_MARK = regex.compile(r"(?<!\p{P})[\p{SB=STerm}\p{SB=ATerm}](?=[\p{Pe}\p{Pf}\"']*$)")
 _SENTENCE_BEGIN = regex.compile(r"[.!?…]\P{L}*\s\P{L}*$")  # before its first word
+# A word such as "USB" and "GitHub".
+INNER_CAPITAL = r"\p{L}[\p{L}\p{M}]*\p{Lu}[\p{L}\p{M}]*+"
+# How often the training text has the words with an inner capital that the model knows, and how much
+# more often it must have a word in lower case that is emphasized in upper case, unlike "US".
+_FREQUENT, _FEW = 4, 300
 # In a title without a final mark, words of fewer letters may begin in lower case, such as "of".
 _SHORT = 4
 _MOST_LINES = 1_000_000
@@ -90,10 +96,11 @@ class WordForms:
     A run learns them from its training text and keeps them in `word_forms.json`. A line in one
     case, or a title, is translated with the usual forms of its words. The translation of a line in
     upper case is in upper case, too. A line that ends with a letter, a digit, a colon, a comma, a
-    dash or three dots is translated with a final mark, in whose place the translation has the
-    line's own end. The `edges` of a line, such as the mark of an item, stay as they are. A line of
-    several sentences is translated sentence by sentence, if the lines of the training text have
-    one. All other lines are translated as they are written.
+    semicolon, a dash or three dots is translated with a final mark, in whose place the translation
+    has the line's own end. Words in upper case in another line are read in their usual forms. The
+    `edges` of a line, such as the mark of an item, stay as they are. A line of several sentences is
+    translated sentence by sentence, if the lines of the training text have one. All other lines are
+    translated as they are written.
 
     Example:
 
@@ -107,6 +114,9 @@ class WordForms:
             not be translated. If there are none, they are found when they are first needed.
         numbers: Numbers that the model copies.
         lines_are_sentences: Whether fewer than 1 of 20 lines have several sentences.
+        words: Words in lower case that are not also acronyms, and frequent words with an inner
+            capital.
+        marks: The marks that 1 of 2,000 lines has. If there are none, they are not known.
     """
 
     forms: tuple[str, ...] = ()
@@ -114,16 +124,20 @@ class WordForms:
     names: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
     lines_are_sentences: bool = False
+    words: tuple[str, ...] = ()
+    marks: str = ""
 
     @classmethod
     def learn(cls, lines: Iterable[str]) -> "WordForms":
         """Counts the forms of the words within the sentences of at most a million lines."""
         counts: Counter[str] = Counter()
         ends: Counter[str] = Counter()
+        marks: Counter[str] = Counter()
         num_several = 0
         for line in itertools.islice(lines, _MOST_LINES):
             if not line.isupper():
                 counts.update(_INNER_WORD.findall(line))
+            marks.update({*_MARK.findall(line)})
             ends[line.rstrip()[-1:]] += 1
             num_several += bool(sentence_ends(line))
         usual: dict[str, str] = {}
@@ -132,8 +146,19 @@ class WordForms:
         ((mark, count),) = ends.most_common(1) or [("", 0)]
         is_mark = bool(mark) and not mark.isalnum() and 2 * count > ends.total()
         forms = (word for lower, word in usual.items() if word != lower)
-        are_sentences = 20 * num_several < ends.total()
-        return cls(tuple(forms), mark if is_mark else "", lines_are_sentences=are_sentences)
+        words = (
+            word
+            for word, n in counts.most_common()
+            if (word.islower() and 1 < n >= _FEW * counts[word.upper()])
+            or (n >= _FREQUENT and regex.fullmatch(INNER_CAPITAL, word))
+        )
+        return cls(
+            tuple(forms),
+            mark if is_mark else "",
+            lines_are_sentences=20 * num_several < ends.total(),
+            words=tuple(words),
+            marks="".join(mark for mark, n in marks.most_common() if 2_000 * n >= ends.total()),
+        )
 
     @classmethod
     def load(cls, path: Path, as_written: bool = False) -> "WordForms":
@@ -166,6 +191,25 @@ class WordForms:
     def _usual(self) -> dict[str, str]:
         return {form.lower(): form for form in self.forms}
 
+    def lacks(self, mark: str) -> bool:
+        """Returns whether the training text hardly ever has a mark."""
+        return bool(self.marks) and mark not in self.marks
+
+    @functools.cached_property
+    def _known(self) -> frozenset[str]:
+        return frozenset(self.words)
+
+    def is_emphasized(self, word: str) -> bool:
+        """Returns whether a word is in upper case, unlike its usual form."""
+        lower = word.lower()
+        usual = lower if lower in self._known else self._usual.get(lower, word)
+        is_upper = bool(self.words) and len(word) > 1 and word.isupper()
+        return is_upper and not usual.isupper()
+
+    def is_name(self, word: str) -> bool:
+        """Returns whether a word with an inner capital is none that the model knows."""
+        return bool(self.words) and word not in self._known and not self.is_emphasized(word)
+
     def of_line(self, line: str) -> Rewritten:
         """Returns a line as the model reads it, without its `edges`."""
         if not self.has_sentences:
@@ -190,7 +234,11 @@ class WordForms:
             text, changed = self._in_usual_forms(line, places)
         # A line such as "Dear Tom!" or "TV" is not changed.
         if changed <= (not (in_one_case or found)):
-            text, is_upper = line, False
+            ends = {y for x, y in places if self.is_emphasized(line[x:y])}
+            places = [
+                (x, y) for x, y in places if y in ends or (x - 1 in ends and line[x - 1] in "'’")
+            ]
+            (text, _), is_upper = self._in_usual_forms(line, places), False
         if not found:
             return Rewritten(text, is_upper)
         return Rewritten(text[: found.start()] + self.final_mark, is_upper, found["end"])

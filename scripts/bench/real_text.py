@@ -5,9 +5,11 @@ The sentences, the expected word of each tag and the terms are in `real_text.tsv
 sentences of the run. A tag is right if it is around one of its expected words. A placeholder or a
 number is kept if it is in the translation. A term counts if it is there, and "usual" counts the
 usual word that should not be. BLEU is of the first 500 test sentences: as written, five on a line,
-in a document after a label (of what follows it), as an item, in upper case (against references in
-upper case), in title and lower case, without the final mark, and with a colon in its place (against
-such references). `same` is the share of sentences with a mark and no digit that stay as they were.
+in a document after a label (of what follows it), as an item, before a part in brackets (of what is
+before it), after a semicolon (of what follows it), with one word in upper case (without regard to
+case), all in upper case (against such references), in title and lower case, without the final mark,
+and with a colon or semicolon in its place (against such references). `same` is the share of
+sentences with a mark and no digit that stay as they were.
 `--speed N` also translates the first N test sentences as lines and as HTML documents, in turn, in
 which no sentence, each third and each has a tag. Their rates are in per cent of that of lines.
 """
@@ -17,7 +19,7 @@ import re
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +31,13 @@ NUMBER = re.compile(r"\d+(?:[.,:\-]\d+)*")
 PLACEHOLDER = re.compile(r"https?://\S*\w|www\.\S*\w|\S+@\S*\w|\{\{\w+\}\}|\$?\{\w+\}|%\S*[sd]\b")
 # The least that counts as success.
 EXPECTED = {"tags": 64, "placeholders": 29, "numbers": 25, "terms": 97, "usual": -5}
-EXPECTED |= dict.fromkeys(("paragraph", "label", "item", "upper", "title", "lower"), 45.0)
-EXPECTED |= {"no_mark": 43.0, "colon": 43.0, "same": 100.0}
+EXPECTED |= dict.fromkeys(("paragraph", "label", "item", "brackets", "clauses", "word"), 45.0)
+EXPECTED |= dict.fromkeys(("upper", "title", "lower"), 45.0)
+EXPECTED |= dict.fromkeys(("no_mark", "colon", "semicolon"), 43.0) | {"same": 100.0}
 EXPECTED |= {"speed_0": 80.0, "speed_1/3": 80.0}
+ENDS = {"no_mark": "", "colon": ":", "semicolon": ";"}
 LINES, TERMS, ROUNDS = 500, 100, 5
+Change = Callable[[str], str]
 
 
 def tagged(text: str) -> Any:
@@ -66,8 +71,14 @@ def title(text: str) -> str:
     return re.sub(r"(?<![\w'])\w", lambda x: x[0].upper(), text)
 
 
-def with_end(texts: Sequence[str], end: str) -> list[str]:
-    return [x.rstrip(".!?") + end for x in texts]
+def word_in_upper_case(text: str) -> str:
+    """Returns a sentence with its longest word but the first in upper case."""
+    word = max(re.findall(r"(?<=\w )[a-z]{3,}", text), key=len, default="")
+    return re.sub(rf"(?<=\w )({word})\b", word.upper(), text, count=1)
+
+
+def with_end(end: str) -> Change:
+    return lambda text: text.rstrip(".!?") + end
 
 
 def segments(rows: Sequence[Sequence[str]], translator: Any, verbose: bool) -> dict[str, int]:
@@ -115,7 +126,7 @@ def terms(
 
 
 def case(plain: Any, translator: Any, text: tuple[list[str], list[str]]) -> dict[str, float]:
-    """Returns the BLEU of sentences in other cases, and the share that stays as it was."""
+    """Returns the BLEU of sentences that are written in other ways, and the share that stays."""
     from keras_transformer.evaluation.run_evaluation import bleu
     from keras_transformer.translation import Segment
     from keras_transformer.translation.long_lines import sentence_ends
@@ -125,21 +136,24 @@ def case(plain: Any, translator: Any, text: tuple[list[str], list[str]]) -> dict
     before = plain.translate(sources)
     after = translator.translate(sources)
     marked = [n for n, x in enumerate(sources) if not (sentence_ends(x) or re.search(r"\w$|\d", x))]
-    upper = translator.translate([x.upper() for x in sources])
-    titles = translator.translate([title(x) for x in sources])
-    open_ended, labels = (translator.translate(with_end(sources, x)) for x in ("", ":"))
-    items = [x.removeprefix("- ") for x in translator.translate([f"- {x}" for x in sources])]
     notes = translator.translate_segments([Segment(f"Note: {x}") for x in sources])
+
+    def score(change: Change, undo: Change = str, of: Change = str) -> float:
+        found = translator.translate([change(x) for x in sources])
+        return bleu([undo(x) for x in found], [of(x) for x in references])
+
     return {
         "as_written": bleu(after, references),
         "paragraph": bleu(translator.translate(fives[0]), fives[1]),
         "label": bleu([x.text.partition(": ")[2] for x in notes], references),
-        "item": bleu(items, references),
-        "upper": bleu(upper, [x.upper() for x in references]),
-        "title": bleu(titles, references),
-        "lower": bleu(translator.translate([x.lower() for x in sources]), references),
-        "no_mark": bleu(open_ended, with_end(references, "")),
-        "colon": bleu(labels, with_end(references, ":")),
+        "item": score("- {}".format, lambda x: x.removeprefix("- ")),
+        "brackets": score(lambda x: f"{x} (I think so)", lambda x: re.sub(r" ?\(.*?\)", "", x)),
+        "clauses": score(lambda x: f"{x[:-1]}; {x}", lambda x: x.partition("; ")[2]),
+        "word": score(word_in_upper_case, str.lower, str.lower),
+        "upper": score(str.upper, of=str.upper),
+        "title": score(title),
+        "lower": score(str.lower),
+        **{name: score(with_end(x), of=with_end(x)) for name, x in ENDS.items()},
         "same": 100 * sum(before[n] == after[n] for n in marked) / len(marked),
     }
 

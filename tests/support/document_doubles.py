@@ -85,8 +85,8 @@ class Double(BaseTranslator):
         return [[[-float(k) for k in range(len(x.ids))]] for (x,) in found]
 
 
-def new_double(names=NAMES, numbers=NUMBERS, is_reversed=False, forms=(), max_length=50):
-    forms = WordForms(forms, ".", names, numbers)
+def new_double(names=NAMES, numbers=NUMBERS, is_reversed=False, forms=(), max_length=50, **known):
+    forms = WordForms(forms, ".", names, numbers, **known)
     double = Double(Vocabulary(), max_length, SearchOptions(), word_forms=forms)
     double.copied, double.is_reversed = {*names, *numbers}, is_reversed
     return double

@@ -26,11 +26,14 @@ from keras_transformer.translation.protected_text import numbers_differ, protect
             "v1.2.3 MP3 my_var a-b.json --force A=b.",
             ["v1.2.3", "MP3", "my_var", "a-b.json", "--force", "A=b"],
         ),
+        ("Open /etc/fstab, (~/a.b) ../c-d. and/or /", ["/etc/fstab", "~/a.b", "../c-d"]),
         ("e.g. 3rd, 1990s, p.m. {see below} A&B", []),
     ],
 )
 def test_placeholders_addresses_and_identifiers_are_found(text, names):
-    assert [text[start:end] for start, end, kind in protected(text) if kind == "name"] == names
+    assert [
+        text[start:end] for start, end, kind in protected(text, WordForms()) if kind == "name"
+    ] == names
 
 
 @pytest.mark.parametrize(
@@ -42,7 +45,22 @@ def test_placeholders_addresses_and_identifiers_are_found(text, names):
     ],
 )
 def test_numbers_and_emoji_are_found(text, kind, found):
-    assert [text[start:end] for start, end, own in protected(text) if own == kind] == found.split()
+    assert [
+        text[start:end] for start, end, own in protected(text, WordForms()) if own == kind
+    ] == found.split()
+
+
+def test_words_with_an_inner_capital_are_names_or_emphasized():
+    forms = WordForms(("TV", "Rome", "I"), words=("big", "TV", "iPod"))
+
+    def found(text):
+        return {text[start:end]: kind for start, end, kind in protected(text, forms)}
+
+    names, kinds = ["USB", "COVID-19", "GitHub", "BIGs"], {"BIG": "emphasis", "ROME": "emphasis"}
+    text = "A BIG TV in ROME: USB, COVID-19, GitHub, iPod, BIGs. I am."
+    assert found(text) == kinds | dict.fromkeys(names, "name")
+    assert found("A BIG USB.".upper()) == {} and found("TCP/IP") == {"TCP": "name", "IP": "name"}
+    assert [*protected("A BIG USB, GitHub", WordForms(("TV",)))] == []
 
 
 @pytest.mark.parametrize(
@@ -53,6 +71,7 @@ def test_numbers_and_emoji_are_found(text, kind, found):
         ("12 of 3", "zwölf von drei", False),
         ("twenty", "20", False),
         ("12.50", "1250", True),
+        ("85 of 3", "achtundzwanzig von 3", True),
         ("12.50 in 1990", "1990 120", True),
     ],
 )

@@ -2,6 +2,7 @@
 
 import html
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 from support.document_doubles import NAMES, NUMBERS, Double, new_double
@@ -54,6 +55,39 @@ def test_a_line_whose_numbers_change_is_translated_with_its_numbers():
     double._pieces = lambda text: (x.replace("12.50", "120") for x in Double._pieces(double, text))
     assert double.translate(["It costs 12.50.", "At 5."]) == ["IT COSTS 12.50.", "AT 5."]
     assert double.translate_nbest(["It costs 12.50."])[0][0].text == "IT COSTS 120."
+    double.word_forms = replace(double.word_forms, names=())
+    double.copied |= {"Rome"}
+    double._pieces = lambda text: (x.replace("20", "21") for x in Double._pieces(double, text))
+    assert double.translate(["{x} is 20."]) == ["{x} IS 20."]
+
+
+def test_marks_that_the_training_text_lacks_are_read_by_no_model():
+    seen = []
+
+    class Recording(Double):
+        def _search_parts(self, parts, *rest):
+            seen.extend(part.text for part in parts)
+            return super()._search_parts(parts, *rest)
+
+    line = "Red [1] / blue (a; big/small {x}) and b; C/D & ef – gh."
+    double = new_double(forms=("Rome",), marks=".,")
+    double.__class__ = Recording
+    assert double.translate([line]) == ["RED [1] / BLUE (A; BIG/SMALL {x}) AND B; C/D & EF – GH."]
+    assert seen == ["A.", "Big.", "Small Tom.", "Red.", "Blue and b.", "C/d.", "Ef – gh."]
+    seen.clear()
+    double.word_forms = replace(double.word_forms, marks="([/;&")
+    assert double.translate(["One (two); three & four."]) == ["ONE (TWO); THREE & FOUR."]
+    assert seen == ["One (two); three & four."]
+
+
+def test_acronyms_stay_and_words_in_upper_case_are_read_in_lower_case():
+    double = new_double(forms=("Rome",), words=("is", "big"))
+    double._pieces = lambda text: (
+        x if "?" in text else x.lower() for x in Double._pieces(double, text)
+    )
+    lines = ["It BIG xx ROME USB-C.", "It IS"]
+    assert double.translate(lines) == ["it BIG xx ROME USB-C.", "it IS"]
+    assert [x[0].text for x in double.translate_nbest(["It BIG xx?"])] == ["IT BIG XX?"]
 
 
 def test_overlong_sentences_are_one_text_again():

@@ -19,6 +19,11 @@ def test_the_forms_within_sentences_count_but_not_those_of_lines_in_upper_case()
     assert FORMS.final_mark == "."
     assert WordForms.learn(["a b", "c d", ""]).final_mark == ""
     assert WordForms.learn([]) == WordForms()
+    lines = ["We say us, US; and (it)."] + ["We met 9 in x, us."] * 290
+    known = WordForms.learn([*lines, *["I like iPods."] * 4])
+    assert {"met", "x", "iPods"} <= {*known.words} and {*known.marks} == {*".,(;)"}
+    assert not {"us", "US", "it", "in"} & {*known.words}
+    assert known.lacks("/") and not known.lacks(";") and not WordForms().lacks("/")
     assert FORMS.lines_are_sentences
     assert not WordForms.learn([*LINES, "We met. Tom left."]).lines_are_sentences
 
@@ -37,6 +42,8 @@ def test_the_forms_within_sentences_count_but_not_those_of_lines_in_upper_case()
         ("Tom has a house...", "Tom has a house."),
         ("Tom has a house –", "Tom has a house."),
         ("STRASSE ß", "Strasse ß."),
+        ("Tom has a house;", "Tom has a house."),
+        ("Το σπίτι;", "Το σπίτι;"),
     ],
 )
 def test_a_line_is_read_as_a_sentence(line, read):
@@ -45,13 +52,21 @@ def test_a_line_is_read_as_a_sentence(line, read):
 
 @pytest.mark.parametrize(
     "line",
-    ["We met Doctor Tom.", "Tom, Bonn!", "TV.", "TV?", "Dear Doctor!", "The red house;", "12", ""]
+    ["We met Doctor Tom.", "Tom, Bonn!", "TV.", "TV?", "Dear Doctor!", "12", ""]
     + ["Is it Tom?", "。", "漢字。", "U.", "Well!…", "გამარჯობა."],
 )
 def test_ordinary_lines_stay(line):
     assert FORMS.rewritten(line) == Rewritten(line)
     assert WordForms().rewritten(line.upper()) == Rewritten(line.upper())
     assert WordForms(FORMS.forms).rewritten(line.lower()) == Rewritten(line.lower())
+
+
+def test_a_word_in_upper_case_is_read_with_its_usual_form():
+    known = replace(FORMS, words=("red", "house"))
+    assert (
+        known.rewritten("The RED house is TOM'S TV, DVD.").text == "The red house is Tom's TV, DVD."
+    )
+    assert FORMS.rewritten("The RED house is big.").text == "The RED house is big."
 
 
 def test_edges_of_a_line_are_no_part_of_its_sentence():
