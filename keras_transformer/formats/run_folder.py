@@ -3,6 +3,7 @@
 import re
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, get_args
@@ -114,7 +115,9 @@ def import_run(
         run = Run(partial, recipe)
         run.write(model, tokenizer)
         if text is not None:
-            WordForms.learn(read_lines(Path(text))).save(run.word_forms_path)
+            forms = WordForms.learn(read_lines(Path(text)))
+            # The model has seen more words and marks than this text has.
+            replace(forms, words=()).save(run.word_forms_path)
         write_json(run.origin_path, origin)
     return Run(directory, recipe)
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import regex
 
 from keras_transformer.translation.alignment import AlignedPart, TokenAlignment, joined, same_text
-from keras_transformer.translation.asides import has_asides, without_asides
 from keras_transformer.translation.edges import edges
+from keras_transformer.translation.enclosed import without_enclosed
 from keras_transformer.translation.glossary import Glossary
 from keras_transformer.translation.long_lines import sentence_ends, separator
 from keras_transformer.translation.markup import Segment, Span, project, widened, write
@@ -69,9 +69,8 @@ class _Block(NamedTuple):
 
 def needs_segment(text: str, forms: WordForms) -> bool:
     """Returns whether a text has what only a segment keeps, besides numbers and symbols."""
-    if _clauses(text, forms) or (forms.lacks("(") and has_asides(text)):
-        return True
-    return any(kind in ("name", "emphasis") for *_, kind in protected(text, forms))
+    is_plain = without_enclosed(Segment(text), forms)[0].text == text and not _clauses(text, forms)
+    return not is_plain or any(x in ("name", "emphasis") for *_, x in protected(text, forms))
 
 
 def translate_segments(
@@ -84,11 +83,10 @@ def translate_segments(
 ) -> list[TranslatedSegment]:
     """Does the work of `BaseTranslator.translate_segments`."""
     settings = glossary, escape, word_scores
-    if not translator.word_forms.lacks("("):
-        return _translate(translator, segments, *settings, progress)
-    split = [without_asides(segment) for segment in segments]
+    split = [without_enclosed(segment, translator.word_forms, escape) for segment in segments]
     asides = [aside for _, own in split for _, aside in own]
-    of_asides = iter(_translate(translator, asides, *settings, False) if asides else [])
+    found_asides = translate_segments(translator, asides, *settings, False) if asides else []
+    of_asides = iter(found_asides)
     found = [[next(of_asides) for _ in own] for _, own in split]
     whole = []
     for (segment, own), parts in zip(split, found, strict=True):

@@ -26,10 +26,11 @@ _INNER_WORD = regex.compile(
 )
 # A semicolon is the question mark of Greek.
 _OPEN_END = regex.compile(
-    r"(?<=[\p{L}\p{M}\p{N}][\p{Pe}\p{Pf}\"']*)(?P<end>\s*(?:[:：,，…]|\.{3}|(?<!\p{Greek}\W*);)|\s[-–—]|)$"
+    r"(?<=[\p{L}\p{M}\p{N}][\p{Pe}\p{Pf}\"']*)(?P<end>\s*(?:[:：,，…]|\.{3}|(?<!\p{Greek}\W*);)|\s[-–—]|(?P<repeated>[!?])(?P=repeated)+|)$"
 )
 # A single mark that ends a sentence. Quotes and brackets may follow.
 _FINAL_MARK = regex.compile(r"(?<!\p{P})[\p{SB=STerm}\p{SB=ATerm}](?=[\p{Pe}\p{Pf}\"']*$)")
+_APOSTROPHE = regex.compile(r"(?<=\p{L})[´`](?=\p{L})")  # as some type it
 _SENTENCE_BEGIN = regex.compile(r"[.!?…]\P{L}*\s\P{L}*$")  # before its first word
 # A word such as "USB" and "GitHub".
 INNER_CAPITAL = r"\p{L}[\p{L}\p{M}]*\p{Lu}[\p{L}\p{M}]*+"
@@ -39,6 +40,8 @@ _FREQUENT, _FEW = 4, 300
 # In a title without a final mark, words of fewer letters may begin in lower case, such as "of".
 _SHORT = 4
 _MOST_LINES = 1_000_000
+# In how many lines a mark must be, so that a model reads it.
+_READ = 5_000
 
 
 class Rewritten(NamedTuple):
@@ -116,7 +119,7 @@ class WordForms:
         lines_are_sentences: Whether fewer than 1 of 20 lines have several sentences.
         words: Words in lower case that are not also acronyms, and frequent words with an inner
             capital.
-        marks: The marks that 1 of 2,000 lines has. If there are none, they are not known.
+        marks: The marks that a model can read, because thousands of lines have them.
     """
 
     forms: tuple[str, ...] = ()
@@ -157,7 +160,7 @@ class WordForms:
             mark if is_mark else "",
             lines_are_sentences=20 * num_several < ends.total(),
             words=tuple(words),
-            marks="".join(mark for mark, n in marks.most_common() if 2_000 * n >= ends.total()),
+            marks="".join(mark for mark, n in marks.most_common() if n >= _READ),
         )
 
     @classmethod
@@ -192,8 +195,8 @@ class WordForms:
         return {form.lower(): form for form in self.forms}
 
     def lacks(self, mark: str) -> bool:
-        """Returns whether the training text hardly ever has a mark."""
-        return bool(self.marks) and mark not in self.marks
+        """Returns whether the training text has a mark in few lines, or in none."""
+        return self.has_sentences and bool(self.words) and mark not in self.marks
 
     @functools.cached_property
     def _known(self) -> frozenset[str]:
@@ -220,7 +223,7 @@ class WordForms:
 
     def rewritten(self, line: str, kept: Collection[str] = ()) -> Rewritten:
         """Returns a sentence as the model reads it. The words `kept` neither count nor change."""
-        line = line.strip()
+        line = _APOSTROPHE.sub("'", line.strip())
         places = [x.span() for x in _WORD.finditer(line) if x[0] not in kept]
         if not (self.forms and places):
             return Rewritten(line)
@@ -241,7 +244,8 @@ class WordForms:
             (text, _), is_upper = self._in_usual_forms(line, places), False
         if not found:
             return Rewritten(text, is_upper)
-        return Rewritten(text[: found.start()] + self.final_mark, is_upper, found["end"])
+        mark = found["repeated"] or self.final_mark
+        return Rewritten(text[: found.start()] + mark, is_upper, found["end"])
 
     def _in_usual_forms(self, line: str, places: list[tuple[int, int]]) -> tuple[str, int]:
         """Returns a line with the usual forms of its words, and the number of changed words."""

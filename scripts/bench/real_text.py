@@ -6,8 +6,8 @@ sentences of the run. A tag is right if it is around one of its expected words. 
 number is kept if it is in the translation. A term counts if it is there, and "usual" counts the
 usual word that should not be. BLEU is of the first 500 test sentences: as written, five on a line,
 in a document after a label (of what follows it), as an item, before a part in brackets (of what is
-before it), after a semicolon (of what follows it), with one word in upper case (without regard to
-case), all in upper case (against such references), in title and lower case, without the final mark,
+before it), with a word in quotes (without them), after a semicolon (of what follows it), with a word
+in upper case (without regard to case), all in upper case (against such references), in title and lower case, without the final mark,
 and with a colon or semicolon in its place (against such references). `same` is the share of
 sentences with a mark and no digit that stay as they were.
 `--speed N` also translates the first N test sentences as lines and as HTML documents, in turn, in
@@ -31,7 +31,9 @@ NUMBER = re.compile(r"\d+(?:[.,:\-]\d+)*")
 PLACEHOLDER = re.compile(r"https?://\S*\w|www\.\S*\w|\S+@\S*\w|\{\{\w+\}\}|\$?\{\w+\}|%\S*[sd]\b")
 # The least that counts as success.
 EXPECTED = {"tags": 64, "placeholders": 29, "numbers": 25, "terms": 97, "usual": -5}
-EXPECTED |= dict.fromkeys(("paragraph", "label", "item", "brackets", "clauses", "word"), 45.0)
+EXPECTED |= dict.fromkeys(
+    ("paragraph", "label", "item", "brackets", "quotes", "clauses", "word"), 45.0
+)
 EXPECTED |= dict.fromkeys(("upper", "title", "lower"), 45.0)
 EXPECTED |= dict.fromkeys(("no_mark", "colon", "semicolon"), 43.0) | {"same": 100.0}
 EXPECTED |= {"speed_0": 80.0, "speed_1/3": 80.0}
@@ -71,10 +73,12 @@ def title(text: str) -> str:
     return re.sub(r"(?<![\w'])\w", lambda x: x[0].upper(), text)
 
 
-def word_in_upper_case(text: str) -> str:
-    """Returns a sentence with its longest word but the first in upper case."""
-    word = max(re.findall(r"(?<=\w )[a-z]{3,}", text), key=len, default="")
-    return re.sub(rf"(?<=\w )({word})\b", word.upper(), text, count=1)
+def word_changed(change: Change) -> Change:
+    """Returns a function that changes the longest word of a sentence, but the first and names."""
+    word = re.compile(r"(?<=\w )[a-z]{3,}")
+    return lambda text: text.replace(
+        x := max(word.findall(text), key=len, default=" "), change(x), 1
+    )
 
 
 def with_end(end: str) -> Change:
@@ -135,7 +139,9 @@ def case(plain: Any, translator: Any, text: tuple[list[str], list[str]]) -> dict
     fives = [[" ".join(x[n : n + 5]) for n in range(0, len(x), 5)] for x in text]
     before = plain.translate(sources)
     after = translator.translate(sources)
-    marked = [n for n, x in enumerate(sources) if not (sentence_ends(x) or re.search(r"\w$|\d", x))]
+    marked = [
+        n for n, x in enumerate(sources) if not (sentence_ends(x) or re.search(r"\w$|[\d\"]", x))
+    ]
     notes = translator.translate_segments([Segment(f"Note: {x}") for x in sources])
 
     def score(change: Change, undo: Change = str, of: Change = str) -> float:
@@ -148,8 +154,9 @@ def case(plain: Any, translator: Any, text: tuple[list[str], list[str]]) -> dict
         "label": bleu([x.text.partition(": ")[2] for x in notes], references),
         "item": score("- {}".format, lambda x: x.removeprefix("- ")),
         "brackets": score(lambda x: f"{x} (I think so)", lambda x: re.sub(r" ?\(.*?\)", "", x)),
+        "quotes": score(word_changed('"{}"'.format), lambda x: x.replace('"', "")),
         "clauses": score(lambda x: f"{x[:-1]}; {x}", lambda x: x.partition("; ")[2]),
-        "word": score(word_in_upper_case, str.lower, str.lower),
+        "word": score(word_changed(str.upper), str.lower, str.lower),
         "upper": score(str.upper, of=str.upper),
         "title": score(title),
         "lower": score(str.lower),

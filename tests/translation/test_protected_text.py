@@ -27,6 +27,7 @@ from keras_transformer.translation.protected_text import numbers_differ, protect
             ["v1.2.3", "MP3", "my_var", "a-b.json", "--force", "A=b"],
         ),
         ("Open /etc/fstab, (~/a.b) ../c-d. and/or /", ["/etc/fstab", "~/a.b", "../c-d"]),
+        ("Press `Enter` or `a b`, don`t` wait.", ["`Enter`", "`a b`"]),
         ("e.g. 3rd, 1990s, p.m. {see below} A&B", []),
     ],
 )

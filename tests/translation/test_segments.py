@@ -70,7 +70,7 @@ def test_marks_that_the_training_text_lacks_are_read_by_no_model():
             return super()._search_parts(parts, *rest)
 
     line = "Red [1] / blue (a; big/small {x}) and b; C/D & ef – gh."
-    double = new_double(forms=("Rome",), marks=".,")
+    double = new_double(forms=("Rome",), marks=".,", words=("a",))
     double.__class__ = Recording
     assert double.translate([line]) == ["RED [1] / BLUE (A; BIG/SMALL {x}) AND B; C/D & EF – GH."]
     assert seen == ["A.", "Big.", "Small Tom.", "Red.", "Blue and b.", "C/d.", "Ef – gh."]

@@ -1,0 +1,43 @@
+"""Parts in brackets or quotes, or between marks of emphasis, are taken out of a text."""
+
+from dataclasses import replace
+
+import pytest
+
+from keras_transformer.translation import Segment, Span, WordForms
+from keras_transformer.translation.enclosed import without_enclosed
+from keras_transformer.translation.markup import write
+
+FORMS = WordForms(("Tom",), ".", words=("a",))
+
+
+@pytest.mark.parametrize(
+    ("text", "rest", "asides"),
+    [
+        ("A (b (c)) d [1].", "A d.", ["b (c)", "1"]),
+        ("(A) b", " b", ["A"]),
+        ("a\n(b) c", "a c", ["b"]),
+        ("(a) «b!»", "", ["a", "b!"]),
+        ('Tom said, "Go!" “Yes,” he «x» „y“.', "Tom said, he x y.", ["Go!", "Yes,"]),
+        ("**a!** _b_ *c* 'd e' \"f\" ‘g’s h’", "a! b c d e f g’s h", []),
+        ("f(x) a(s) (b)c d( 2 * 3 * 4 a_b_c it's dogs' 5\" 6\"", None, []),
+    ],
+)
+def test_marks_that_are_around_something_are_taken_out(text, rest, asides):
+    found, own = without_enclosed(Segment(text), FORMS)
+    assert (found.text, [x.text for _, x in own]) == (text if rest is None else rest, asides)
+    places = (replace(x, before=x.before + y.text) for x, y in own)
+    assert write(Segment(found.text, (*found.spans, *places))) == text
+    for other in (WordForms(), replace(FORMS, marks='(["“„«‘*_')):
+        assert without_enclosed(Segment(text), other) == (Segment(text), [])
+
+
+def test_markup_goes_with_its_part_and_does_not_cross_its_edge():
+    segment = Segment("a (xy z) b", (Span(0, 10, "<p>", "</p>"), Span(3, 5, "<b>", "</b>")))
+    found, ((place, own),) = without_enclosed(segment, FORMS)
+    assert found == ("a b", (Span(0, 3, "<p>", "</p>"),))
+    assert own == ("xy z", (Span(0, 2, "<b>", "</b>"),)) and place == Span(1, 1, " (", ")")
+    crossing = Segment("a (x y) b", (Span(5, 9, "<b>", "</b>"),))
+    assert without_enclosed(crossing, FORMS) == (crossing, [])
+    quoted, _ = without_enclosed(Segment('a "b" c'), FORMS, lambda x: f"&{x}")
+    assert quoted == ("a b c", (Span(2, 3, '&"', '&"'),))
