@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import regex
 
+from keras_transformer.translation.alignment import has_words
 from keras_transformer.translation.markup import Segment, Span
 from keras_transformer.translation.word_forms import WordForms
 
@@ -39,14 +40,18 @@ def without_enclosed(
     for x in _ENCLOSED.finditer(text):
         mark, close, (start, end) = x["mark"], x["close"], x.span()
         crossing = (s for s in spans if (start < s.start < end) != (start < s.end < end))
-        if not forms.lacks('"' if mark == "'" else mark[0]) or any(crossing):
+        is_read = not forms.lacks('"' if mark == "'" else mark[0])
+        if is_read or any(crossing) or not has_words(x[0]):
             continue
         if mark in "([" or (mark[0] not in "*_" and text[end - 2] in ".!?…,"):
             own = start + len(mark)
             inner = [s for s in spans if start <= s.start and s.end <= end]
             spans = tuple(s for s in spans if s not in inner)
-            inside = (replace(s, start=s.start - own, end=s.end - own) for s in inner)
-            aside = Segment(text[own : end - len(close)], tuple(inside))
+            size = end - len(close) - own
+            inside = (
+                replace(s, start=max(0, s.start - own), end=min(s.end - own, size)) for s in inner
+            )
+            aside = Segment(text[own : own + size], tuple(inside))
             first = len(text[:start].rstrip())
             place = Span(first, first, text[first:start] + escape(mark), escape(close))
             asides.append((place, aside))

@@ -210,11 +210,11 @@ class _Projection:
         if words[-1] == node.words[-1] and not self.source[span.end : node.span.end].strip():
             last = node.end
         elif not covered[-1].isalnum():
-            last += _marks(text[last : node.end])
+            last += min(_marks(text[last : node.end]), _marks(covered[::-1]))
         if words[0] == node.words[0] and not self.source[node.span.start : span.start].strip():
             first = node.start
         elif not covered[0].isalnum():
-            first -= _marks(text[node.start : first][::-1])
+            first -= min(_marks(text[node.start : first][::-1]), _marks(covered))
         return first, last
 
     def _without_words(self, child: _Node, node: _Node) -> tuple[int, int]:

@@ -249,11 +249,11 @@ def _translated(
         if not own:
             yield sentence.segment, _Block(start, text, text, same_text(text), is_copied=True)
         for found in own:
-            at = line.text.index(found.part.text, at)
-            source = text[at : at + len(found.part.text)]
-            undo = line if found is own[-1] else line._replace(end=None)
+            at, is_last = line.text.index(found.part.text, at), found is own[-1]
+            source = text[at:] if is_last else text[at : at + len(found.part.text)]
+            undo = line if is_last else line._replace(end=None)
             yield sentence.segment, _block(start + at, source, found, undo, sentence.kept)
-            at += len(found.part.text)
+            at += len(source)
 
 
 def _block(

@@ -29,7 +29,9 @@ _OPEN_END = regex.compile(
     r"(?<=[\p{L}\p{M}\p{N}][\p{Pe}\p{Pf}\"']*)(?P<end>\s*(?:[:：,，…]|\.{3}|(?<!\p{Greek}\W*);)|\s[-–—]|(?P<repeated>[!?])(?P=repeated)+|)$"
 )
 # A single mark that ends a sentence. Quotes and brackets may follow.
-_FINAL_MARK = regex.compile(r"(?<!\p{P})[\p{SB=STerm}\p{SB=ATerm}](?=[\p{Pe}\p{Pf}\"']*$)")
+_FINAL_MARK = regex.compile(
+    r"(?<![\p{SB=STerm}\p{SB=ATerm}])[\p{SB=STerm}\p{SB=ATerm}](?=[\p{Pe}\p{Pf}\"']*$)"
+)
 _APOSTROPHE = regex.compile(r"(?<=\p{L})[´`](?=\p{L})")  # as some type it
 _SENTENCE_BEGIN = regex.compile(r"[.!?…]\P{L}*\s\P{L}*$")  # before its first word
 # A word such as "USB" and "GitHub".

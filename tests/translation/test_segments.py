@@ -90,6 +90,14 @@ def test_acronyms_stay_and_words_in_upper_case_are_read_in_lower_case():
     assert [x[0].text for x in double.translate_nbest(["It BIG xx?"])] == ["IT BIG XX?"]
 
 
+def test_the_end_of_a_line_is_written_once():
+    double = new_double(forms=("Rome",), words=("a",))
+    lines = ["One {x}...", "One {x}!!!", "One {x} :", "One {x} –", 'One {x} "a (b);".']
+    assert [translated(double, x).replace("&quot;", '"') for x in lines] == [
+        x.upper().replace("X", "x") for x in lines
+    ]
+
+
 def test_overlong_sentences_are_one_text_again():
     text = "one two three {a} five six seven. Eight {b}."
     assert (
