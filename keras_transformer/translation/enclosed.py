@@ -12,7 +12,8 @@ from keras_transformer.translation.word_forms import WordForms
 # "item(s)" has no part in brackets, nor "the boys' toys" one in quotes.
 _ENCLOSED = regex.compile(
     r"(?<!\S)(?:(?P<mark>\()(?:[^()]++|(?P<round>\((?:[^()]++|(?&round))*+\)))*+(?P<close>\))"
-    r"|(?P<mark>\[)(?:[^\[\]]++|(?P<square>\[(?:[^\[\]]++|(?&square))*+\]))*+(?P<close>\]))(?!\w)"
+    r"|(?P<mark>\[)(?:[^\[\]]++|(?P<square>\[(?:[^\[\]]++|(?&square))*+\]))*+(?P<close>\])"
+    r"|(?<=\s)(?P<mark>\p{Pd})\s(?=\p{Ll})[^\p{Pd}\n]+\s(?P<close>(?P=mark))(?=\s))(?!\w)"
     r"|(?<!\w)(?:(?P<mark>[*_]{1,3}|[\"'])(?=[^\s*_])[^\n]*?(?<=\S)(?P<close>(?P=mark))"
     r"|(?P<mark>[“„])[^“”„\n]+(?P<close>[“”])|(?P<mark>«)[^«»\n]+(?P<close>»)"
     r"|(?P<mark>»)[^«»\n]+(?P<close>«)|(?P<mark>‘)[^‘\n]+?(?P<close>’))(?!\w)"
@@ -43,7 +44,7 @@ def without_enclosed(
         is_read = not forms.lacks('"' if mark == "'" else mark[0])
         if is_read or any(crossing) or not has_words(x[0]):
             continue
-        if mark in "([" or (mark[0] not in "*_" and text[end - 2] in ".!?…,"):
+        if mark in "([-–—" or (mark[0] not in "*_" and text[end - 2] in ".!?…,"):
             own = start + len(mark)
             inner = [s for s in spans if start <= s.start and s.end <= end]
             spans = tuple(s for s in spans if s not in inner)

@@ -20,10 +20,10 @@ from keras_transformer.translation.word_forms import Rewritten, WordForms
 
 # Up to three words before a sentence, such as "Note:".
 _LABEL = regex.compile(r"\w[\w'’-]*(?: [\w'’-]+){0,2}:\s+(?=\p{Lu})")
-# A mark between two clauses or words, as in "tea & coffee", but no dash.
+# A mark between two clauses or words, as in "tea & coffee".
 _BETWEEN = regex.compile(
     r"(?<=\w[\p{Pe}\p{Pf}\"']*)"
-    r"(?:(?P<mark>;)(?=\s)|\s+(?P<mark>[^\w\s\p{Pd}])(?=\s)|(?<=\p{L}{2})(?P<mark>/)(?=\p{L}{2}))"
+    r"(?:(?P<mark>;)(?=\s)|\s+(?P<mark>[^\w\s])(?=\s)|(?<=\p{L}{2})(?P<mark>/)(?=\p{L}{2}))"
     r"(?=.*\p{L})"
 )
 # A part of a segment that stays, and what it looks like to the reader.
@@ -83,7 +83,8 @@ def translate_segments(
 ) -> list[TranslatedSegment]:
     """Does the work of `BaseTranslator.translate_segments`."""
     settings = glossary, escape, word_scores
-    split = [without_enclosed(segment, translator.word_forms, escape) for segment in segments]
+    forms = translator.word_forms
+    split = [without_enclosed(segment, forms, escape) for segment in segments]
     asides = [aside for _, own in split for _, aside in own]
     found_asides = translate_segments(translator, asides, *settings, False) if asides else []
     of_asides = iter(found_asides)
@@ -91,7 +92,10 @@ def translate_segments(
     whole = []
     for (segment, own), parts in zip(split, found, strict=True):
         pairs = zip(own, parts, strict=True)
-        places = (replace(place, before=place.before + x.text) for (place, _), x in pairs)
+        places = (
+            replace(place, before=place.before + forms.within(aside.text, x.text))
+            for (place, aside), x in pairs
+        )
         whole.append(segment._replace(spans=(*segment.spans, *places)))
     translated = zip(_translate(translator, whole, *settings, progress), found, strict=True)
     return [
@@ -125,7 +129,7 @@ def _translate(
     for index, block in _translated(translator, sentences, marked, **settings):
         blocks[index].append(block)
     return [
-        _rendered(changed, of_segment, terms, escape)
+        _rendered(changed, of_segment, terms, translator.word_forms, escape)
         if any(not x.is_copied for x in of_segment)
         else TranslatedSegment(write(segment, escape))
         for segment, changed, of_segment in zip(segments, ready, blocks, strict=True)
@@ -270,7 +274,11 @@ def _block(
 
 
 def _rendered(
-    segment: Segment, blocks: Sequence[_Block], glossary: Glossary, escape: Callable[[str], str]
+    segment: Segment,
+    blocks: Sequence[_Block],
+    glossary: Glossary,
+    forms: WordForms,
+    escape: Callable[[str], str],
 ) -> TranslatedSegment:
     """Returns the translation of a segment with its markup and terms."""
     text = segment.text
@@ -282,7 +290,7 @@ def _rendered(
             gap = (gap or " ") if separator(*texts, has_space=bool(gap)) else ""
         target += gap
         aligned.append((block.start, len(target), block.alignment))
-        target += block.target
+        target += forms.within(block.source, block.target) if before else block.target
         at = block.start + len(block.source)
     target += text[at:]
     applied, spans = [], [*segment.spans]

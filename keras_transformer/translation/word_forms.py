@@ -41,7 +41,7 @@ INNER_CAPITAL = r"\p{L}[\p{L}\p{M}]*\p{Lu}[\p{L}\p{M}]*+"
 _FREQUENT, _FEW = 4, 300
 # In a title without a final mark, words of fewer letters may begin in lower case, such as "of".
 _SHORT = 4
-_MOST_LINES = 1_000_000
+_MOST_LINES, _MOST_WORDS = 1_000_000, 1_000
 # In how many lines a mark must be, so that a model reads it.
 _READ = 5_000
 
@@ -122,6 +122,7 @@ class WordForms:
         words: Words in lower case that are not also acronyms, and frequent words with an inner
             capital.
         marks: The marks that a model can read, because thousands of lines have them.
+        target_words: The most frequent words of the translations that are in lower case.
     """
 
     forms: tuple[str, ...] = ()
@@ -131,10 +132,14 @@ class WordForms:
     lines_are_sentences: bool = False
     words: tuple[str, ...] = ()
     marks: str = ""
+    target_words: tuple[str, ...] = ()
 
     @classmethod
-    def learn(cls, lines: Iterable[str]) -> "WordForms":
-        """Counts the forms of the words within the sentences of at most a million lines."""
+    def learn(cls, lines: Iterable[str], targets: Iterable[str] = ()) -> "WordForms":
+        """Counts the forms of the words within the sentences of at most a million lines.
+
+        `targets` has their translations.
+        """
         counts: Counter[str] = Counter()
         ends: Counter[str] = Counter()
         marks: Counter[str] = Counter()
@@ -157,12 +162,15 @@ class WordForms:
             if (word.islower() and 1 < n >= _FEW * counts[word.upper()])
             or (n >= _FREQUENT and regex.fullmatch(INNER_CAPITAL, word))
         )
+        of_targets = cls.learn(targets) if targets else cls()
+        lower = (x for x in of_targets.words if x.islower() and x not in of_targets._usual)
         return cls(
             tuple(forms),
             mark if is_mark else "",
             lines_are_sentences=20 * num_several < ends.total(),
             words=tuple(words),
             marks="".join(mark for mark, n in marks.most_common() if n >= _READ),
+            target_words=tuple(itertools.islice(lower, _MOST_WORDS)),
         )
 
     @classmethod
@@ -214,6 +222,17 @@ class WordForms:
     def is_name(self, word: str) -> bool:
         """Returns whether a word with an inner capital is none that the model knows."""
         return bool(self.words) and word not in self._known and not self.is_emphasized(word)
+
+    def within(self, source: str, translation: str) -> str:
+        """Returns the translation of a part of a sentence, in lower case if the part begins so."""
+        word = _WORD.search(translation) if source.lstrip()[:1].islower() else None
+        if (
+            word
+            and not translation[: word.start()].strip()
+            and word[0].lower() in self.target_words
+        ):
+            return translation[: word.start()] + word[0].lower() + translation[word.end() :]
+        return translation
 
     def of_line(self, line: str) -> Rewritten:
         """Returns a line as the model reads it, without its `edges`."""

@@ -18,6 +18,7 @@ FORMS = WordForms(("Tom",), ".", words=("a",))
         ("(A) b", " b", ["A"]),
         ("a\n(b) c", "a c", ["b"]),
         ("(a) «b!»", "", ["a", "b!"]),
+        ("A – b c – d - E - f — g", "A d - E - f — g", [" b c "]),
         ('Tom said, "Go!" “Yes,” he «x» „y“.', "Tom said, he x y.", ["Go!", "Yes,"]),
         ("**a!** _b_ *c* 'd e' \"f\" ‘g’s h’", "a! b c d e f g’s h", []),
         ("f(x) a(s) (b)c d( 2 * 3 * 4 a_b_c it's dogs' 5\" 6\"", None, []),
@@ -28,7 +29,7 @@ def test_marks_that_are_around_something_are_taken_out(text, rest, asides):
     assert (found.text, [x.text for _, x in own]) == (text if rest is None else rest, asides)
     places = (replace(x, before=x.before + y.text) for x, y in own)
     assert write(Segment(found.text, (*found.spans, *places))) == text
-    for other in (WordForms(), replace(FORMS, marks='(["“„«‘*_')):
+    for other in (WordForms(), replace(FORMS, marks='(["“„«‘*_–')):
         assert without_enclosed(Segment(text), other) == (Segment(text), [])
 
 

@@ -73,11 +73,18 @@ def test_marks_that_the_training_text_lacks_are_read_by_no_model():
     double = new_double(forms=("Rome",), marks=".,", words=("a",))
     double.__class__ = Recording
     assert double.translate([line]) == ["RED [1] / BLUE (A; BIG/SMALL {x}) AND B; C/D & EF – GH."]
-    assert seen == ["A.", "Big.", "Small Tom.", "Red.", "Blue and b.", "C/d.", "Ef – gh."]
+    assert seen == ["A.", "Big.", "Small Tom.", "Red.", "Blue and b.", "C/d.", "Ef.", "Gh."]
     seen.clear()
     double.word_forms = replace(double.word_forms, marks="([/;&")
     assert double.translate(["One (two); three & four."]) == ["ONE (TWO); THREE & FOUR."]
     assert seen == ["One (two); three & four."]
+
+
+def test_parts_of_a_sentence_begin_in_lower_case_as_their_sources():
+    double = new_double(forms=("Rome",), words=("a",), target_words=("one", "two"))
+    double._pieces = lambda text: (x.title() for x in Double._pieces(double, text))
+    text = "one (one two); two three. {x} – [Two]"
+    assert translated(double, text) == "One (one Two); two Three. {x} – [Two]"
 
 
 def test_acronyms_stay_and_words_in_upper_case_are_read_in_lower_case():

@@ -65,6 +65,15 @@ def test_ordinary_lines_stay(line):
     assert WordForms(FORMS.forms).rewritten(line.lower()) == Rewritten(line.lower())
 
 
+def test_a_part_within_a_sentence_begins_in_lower_case_as_its_source():
+    forms = WordForms.learn([], ["Er und der Hund und Sie.", "Es ist der Hund und Sie. I"])
+    assert {*forms.target_words} == {"der", "und"}
+    assert forms.within("the dog", "Der Hund") == "der Hund"
+    assert forms.within(" the dog ", " Der Hund ") == " der Hund "
+    for source, target in ("dogs", "Hunde"), ("The dog", "Der Hund"), ("she", "„Der"), ("", ""):
+        assert forms.within(source, target) == target
+
+
 def test_a_word_in_upper_case_is_read_with_its_usual_form():
     known = replace(FORMS, words=("red", "house"))
     assert (

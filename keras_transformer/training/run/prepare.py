@@ -82,8 +82,9 @@ def _text(
             print(f"{split}: {store.report}")
         stores.append(store)
     if is_chief and run.recipe.task is TRANSLATION and not run.word_forms_path.exists():
-        sources = (source for source, _ in run.text.pairs("train", tagged=False))
-        WordForms.learn(sources).save(run.word_forms_path)
+        pairs = run.text.pairs("train", tagged=False)
+        forms = WordForms.learn((source for source, _ in pairs), (target for _, target in pairs))
+        forms.save(run.word_forms_path)
     if is_chief and (resume or not run.checkpoints()):  # otherwise, `fit` raises an error
         _record(run)
     return tokenizer, stores
