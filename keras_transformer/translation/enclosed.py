@@ -17,6 +17,7 @@ _ENCLOSED = regex.compile(
     r"|(?<!\w)(?:(?P<mark>[*_]{1,3}|[\"'])(?=[^\s*_])[^\n]*?(?<=\S)(?P<close>(?P=mark))"
     r"|(?P<mark>[“„])[^“”„\n]+(?P<close>[“”])|(?P<mark>«)[^«»\n]+(?P<close>»)"
     r"|(?P<mark>»)[^«»\n]+(?P<close>«)|(?P<mark>‘)[^‘\n]+?(?P<close>’))(?!\w)"
+    r"|(?P<mark>\u00ad)(?P<close>)"
 )
 
 
@@ -42,9 +43,11 @@ def without_enclosed(
         mark, close, (start, end) = x["mark"], x["close"], x.span()
         crossing = (s for s in spans if (start < s.start < end) != (start < s.end < end))
         is_read = not forms.lacks('"' if mark == "'" else mark[0])
-        if is_read or any(crossing) or not has_words(x[0]):
+        if is_read or any(crossing) or not (has_words(x[0]) or mark == "\u00ad"):
             continue
-        if mark in "([-–—" or (mark[0] not in "*_" and text[end - 2] in ".!?…,"):
+        if mark == "\u00ad":
+            cut.append((start, end))
+        elif mark in "([-–—" or (mark[0] not in "*_" and text[end - 2] in ".!?…,"):
             own = start + len(mark)
             inner = [s for s in spans if start <= s.start and s.end <= end]
             spans = tuple(s for s in spans if s not in inner)
