@@ -35,9 +35,11 @@ _PATTERN = regex.compile(
       \d+(?:[.,:\-/]\d+)*+(?!\w)(?:\s?(?:\p{Sc}|[%‰]%?)(?![\w{(]))?
       )
     """
-    rf"| (?P<mark>{SYMBOL}++) | (?<!\w)(?P<word>{INNER_CAPITAL})(?:-(?:\d+|\p{{Lu}}+)(?!\w))*+",
+    rf"| (?P<mark>{SYMBOL}++) | (?<!\w)(?P<word>{INNER_CAPITAL})(?:-(?:\d+|\p{{Lu}}+)(?!\w))*+"
+    r"| (?<=[\p{L}\p{N},;:]\s)(?P<word>\p{Lu}[\p{Ll}\p{M}]{2,}+)(?!\w)",
     regex.VERBOSE | regex.VERSION1,
 )
+_SENTENCE = regex.compile(r"(?<!\p{L})\p{Ll}{4}|[.!?]$")  # no title has any of these
 # Words to try in a search for words that the model copies, and how many of them are enough.
 _MOST_TRIED, _ENOUGH = 300, 16
 
@@ -45,14 +47,17 @@ _MOST_TRIED, _ENOUGH = 300, 16
 def protected(text: str, forms: WordForms) -> Iterator[tuple[int, int, Kind]]:
     """Yields the start, end and kind of a text's placeholders, addresses, numbers and the like.
 
-    If ordinary words of a text are in upper case, too, it has no emphasis, and no acronyms.
+    If ordinary words of a text are in upper case, too, it has no emphasis, and no acronyms. In a
+    title, no other word with a capital is a name.
     """
     is_upper = text.isupper() and any(map(forms.is_emphasized, regex.findall(r"\p{L}+", text)))
+    is_title = not _SENTENCE.search(text)
     for found in _PATTERN.finditer(text):
         kind: Kind = "name" if found["name"] else "number" if found["number"] else "mark"
         if word := found["word"]:
             kind = "name" if forms.is_name(word) else "emphasis"
-            if is_upper or not (kind == "name" or forms.is_emphasized(word)):
+            is_none = is_upper or (is_title and word[1:].islower())
+            if is_none or not (kind == "name" or forms.is_emphasized(word)):
                 continue
         if found[0] != "1":  # It is one of few numbers whose word has another form.
             yield *found.span(), kind

@@ -290,7 +290,8 @@ def _rendered(
             gap = (gap or " ") if separator(*texts, has_space=bool(gap)) else ""
         target += gap
         aligned.append((block.start, len(target), block.alignment))
-        target += forms.within(block.source, block.target) if before else block.target
+        is_within = before or gap  # What was before it is apart.
+        target += forms.within(block.source, block.target) if is_within else block.target
         at = block.start + len(block.source)
     target += text[at:]
     applied, spans = [], [*segment.spans]

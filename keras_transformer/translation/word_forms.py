@@ -220,8 +220,15 @@ class WordForms:
         return is_upper and not usual.isupper()
 
     def is_name(self, word: str) -> bool:
-        """Returns whether a word with an inner capital is none that the model knows."""
-        return bool(self.words) and word not in self._known and not self.is_emphasized(word)
+        """Returns whether a word with a capital, not the first of its sentence, is an unknown name.
+
+        If the language writes also nouns with capitals, it is a name if it has an inner capital.
+        """
+        if not self.words or word in self._known or self.is_emphasized(word):
+            return False
+        lower, has_nouns = word.lower(), 4 * len(self.forms) > len(self.words)
+        is_word = has_nouns or lower in self._known or lower in self._usual
+        return not (word[1:].islower() and is_word)
 
     def within(self, source: str, translation: str) -> str:
         """Returns the translation of a part of a sentence, in lower case if the part begins so."""

@@ -1,5 +1,7 @@
 """What stays as it is: placeholders, addresses, identifiers, numbers and emoji."""
 
+from dataclasses import replace
+
 import pytest
 
 from keras_transformer.translation import WordForms
@@ -62,6 +64,19 @@ def test_words_with_an_inner_capital_are_names_or_emphasized():
     assert found(text) == kinds | dict.fromkeys(names, "name")
     assert found("A BIG USB.".upper()) == {} and found("TCP/IP") == {"TCP": "name", "IP": "name"}
     assert [*protected("A BIG USB, GitHub", WordForms(("TV",)))] == []
+
+
+def test_unknown_names_are_found_in_a_language_that_writes_nouns_in_lower_case():
+    forms = WordForms(("Rome",), words=("big", "in", "met", "mark"))
+
+    def found(text, forms=forms):
+        return [text[start:end] for start, end, _ in protected(text, forms)]
+
+    line = "Anna and Otto met Ida, Émile (Kim) in Rome and Big Mark."
+    assert found(line) == ["Otto", "Ida", "Émile"]
+    assert found("The House of Otto") == [] and found("Met by Otto.") == ["Otto"]
+    assert found("Die alte Frau sah Otto.", replace(forms, words=("big", "in"))) == []
+    assert found(line, WordForms()) == []
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,7 @@ def test_parts_of_a_sentence_begin_in_lower_case_as_their_sources():
     double._pieces = lambda text: (x.title() for x in Double._pieces(double, text))
     text = "one (one two); two three. {x} – [Two]"
     assert translated(double, text) == "One (one Two); two Three. {x} – [Two]"
+    assert translated(double, "(One,) two {x}.") == "(One,) two {x}."
 
 
 def test_acronyms_stay_and_words_in_upper_case_are_read_in_lower_case():
