@@ -11,15 +11,15 @@ import regex
 
 from keras_transformer.translation.alignment import AlignedPart, TokenAlignment, joined, same_text
 from keras_transformer.translation.edges import edges
-from keras_transformer.translation.enclosed import without_enclosed
 from keras_transformer.translation.glossary import Glossary
 from keras_transformer.translation.long_lines import sentence_ends, separator
 from keras_transformer.translation.markup import Segment, Span, project, widened, write
 from keras_transformer.translation.protected_text import Kind, protected
+from keras_transformer.translation.unread_marks import without_marks
 from keras_transformer.translation.word_forms import Rewritten, WordForms
 
 # Up to three words before a sentence, such as "Note:".
-_LABEL = regex.compile(r"\w[\w'’-]*(?: [\w'’-]+){0,2}:\s+(?=\p{Lu})")
+_LABEL = regex.compile(r"\w[\w'’.-]*(?: [\w'’.-]+){0,2}:\s+(?=\p{Lu})")
 # A mark between two clauses or words, as in "tea & coffee".
 _BETWEEN = regex.compile(
     r"(?<=\w[\p{Pe}\p{Pf}\"']*)"
@@ -69,8 +69,12 @@ class _Block(NamedTuple):
 
 def needs_segment(text: str, forms: WordForms) -> bool:
     """Returns whether a text has what only a segment keeps, besides numbers and symbols."""
-    is_plain = without_enclosed(Segment(text), forms)[0].text == text and not _clauses(text, forms)
-    return not is_plain or any(x in ("name", "emphasis") for *_, x in protected(text, forms))
+    has_label = forms.lacks(":") and _LABEL.match(text)
+    has_label = has_label or any(edges(text[n:])[0] for n in sentence_ends(text))
+    is_plain = without_marks(Segment(text), forms)[0].text == text and not _clauses(text, forms)
+    if has_label or not is_plain or not any(map(str.isalpha, text)):
+        return True
+    return any(kind in ("name", "emphasis") for *_, kind in protected(text, forms))
 
 
 def translate_segments(
@@ -84,7 +88,7 @@ def translate_segments(
     """Does the work of `BaseTranslator.translate_segments`."""
     settings = glossary, escape, word_scores
     forms = translator.word_forms
-    split = [without_enclosed(segment, forms, escape) for segment in segments]
+    split = [without_marks(segment, forms, escape) for segment in segments]
     asides = [aside for _, own in split for _, aside in own]
     found_asides = translate_segments(translator, asides, *settings, False) if asides else []
     of_asides = iter(found_asides)
@@ -226,7 +230,7 @@ def _stand_ins(text: str, kept: Sequence[_Kept], forms: WordForms) -> tuple[list
         word = [*usable, "" if kind == "mark" else own][0]
         found.append(word)
         of_sentence.append(word)
-        if kind == "name" and own and not usable:
+        if kind == "name" and own and (not usable or own[0] == "\\"):  # as in "\\n"
             cuts |= {x.start, x.end}
     return found, cuts
 

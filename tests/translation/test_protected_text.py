@@ -30,7 +30,9 @@ from keras_transformer.translation.protected_text import numbers_differ, protect
         ),
         ("Open /etc/fstab, (~/a.b) ../c-d. and/or /", ["/etc/fstab", "~/a.b", "../c-d"]),
         ("Press `Enter` or `a b`, don`t` wait.", ["`Enter`", "`a b`"]),
-        ("e.g. 3rd, 1990s, p.m. {see below} A&B", []),
+        ("R&D, C# and C++. A & B a&b", ["R&D", "C#", "C++"]),
+        ("a\\nb", ["\\n"]),
+        ("e.g. 3rd, 1990s, p.m. {see below}", []),
     ],
 )
 def test_placeholders_addresses_and_identifiers_are_found(text, names):

@@ -80,6 +80,26 @@ def test_marks_that_the_training_text_lacks_are_read_by_no_model():
     assert seen == ["One (two); three & four."]
 
 
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        ("Ann: A dog.", ["Ann.", "A dog."]),
+        ("Fig. 3: A dog", ["Fig. 22.", "A dog."]),
+        ("- A? - B!", ["A?", "B!"]),
+        ("One\\nTwo", ["One.", "Two."]),
+        (":-)", []),
+        ("A: b", ["A: b."]),
+    ],
+)
+def test_labels_and_items_of_a_line_are_apart(line, parts):
+    seen = []
+    double = new_double(forms=("Rome",), words=("a",))
+    search = double._search_parts
+    double._search_parts = lambda x, *rest: seen.extend(p.text for p in x) or search(x, *rest)
+    assert double.translate([line]) == [line.upper().replace("\\N", "\\n")]
+    assert seen == parts
+
+
 def test_parts_of_a_sentence_begin_in_lower_case_as_their_sources():
     double = new_double(forms=("Rome",), words=("a",), target_words=("one", "two"))
     double._pieces = lambda text: (x.title() for x in Double._pieces(double, text))

@@ -1,12 +1,12 @@
-"""Parts in brackets or quotes, or between marks of emphasis, are taken out of a text."""
+"""Marks that the training text lacks are taken out of a text, and parts in brackets or speech."""
 
 from dataclasses import replace
 
 import pytest
 
 from keras_transformer.translation import Segment, Span, WordForms
-from keras_transformer.translation.enclosed import without_enclosed
 from keras_transformer.translation.markup import write
+from keras_transformer.translation.unread_marks import without_marks
 
 FORMS = WordForms(("Tom",), ".", words=("a",))
 
@@ -18,6 +18,9 @@ FORMS = WordForms(("Tom",), ".", words=("a",))
         ("(A) b", " b", ["A"]),
         ("a\n(b) c", "a c", ["b"]),
         ("(a) «b!»", "", ["a", "b!"]),
+        ('<p>A <b>"b"</b><br/>c < d</p> <i>x</p>', "A bc < d x", []),
+        ("&Open _as _b_ &c; d&e f_g", "Open as b &c; d&e f_g", []),
+        ("*a 'b' (c) d*", "a b d", ["c"]),
         ("so\xadlu\xadtion", "solution", []),
         ("A – b c – d - E - f — g", "A d - E - f — g", [" b c "]),
         ('Tom said, "Go!" “Yes,” he «x» „y“.', "Tom said, he x y.", ["Go!", "Yes,"]),
@@ -26,23 +29,23 @@ FORMS = WordForms(("Tom",), ".", words=("a",))
     ],
 )
 def test_marks_that_are_around_something_are_taken_out(text, rest, asides):
-    found, own = without_enclosed(Segment(text), FORMS)
+    found, own = without_marks(Segment(text), FORMS)
     assert (found.text, [x.text for _, x in own]) == (text if rest is None else rest, asides)
     places = (replace(x, before=x.before + y.text) for x, y in own)
     assert write(Segment(found.text, (*found.spans, *places))) == text.replace("\xad", "")
-    for other in (WordForms(), replace(FORMS, marks='(["“„«‘*_–\xad')):
-        assert without_enclosed(Segment(text), other) == (Segment(text), [])
+    for other in (WordForms(), replace(FORMS, marks='(["“„«‘*_–\xad<&')):
+        assert without_marks(Segment(text), other) == (Segment(text), [])
 
 
 def test_markup_goes_with_its_part_and_does_not_cross_its_edge():
     segment = Segment("a (xy z) b", (Span(0, 10, "<p>", "</p>"), Span(3, 5, "<b>", "</b>")))
-    found, ((place, own),) = without_enclosed(segment, FORMS)
+    found, ((place, own),) = without_marks(segment, FORMS)
     assert found == ("a b", (Span(0, 3, "<p>", "</p>"),))
     assert own == ("xy z", (Span(0, 2, "<b>", "</b>"),)) and place == Span(1, 1, " (", ")")
     around = Segment("a (b) [] c", (Span(2, 5, "<b>", "</b>"),))
-    _, ((_, own),) = without_enclosed(around, FORMS)
+    _, ((_, own),) = without_marks(around, FORMS)
     assert own == ("b", (Span(0, 1, "<b>", "</b>"),))
     crossing = Segment("a (x y) b", (Span(5, 9, "<b>", "</b>"),))
-    assert without_enclosed(crossing, FORMS) == (crossing, [])
-    quoted, _ = without_enclosed(Segment('a "b" c'), FORMS, lambda x: f"&{x}")
+    assert without_marks(crossing, FORMS) == (crossing, [])
+    quoted, _ = without_marks(Segment('a "b" c'), FORMS, lambda x: f"&{x}")
     assert quoted == ("a b c", (Span(2, 3, '&"', '&"'),))

@@ -1,0 +1,78 @@
+"""Marks that a model can't read, around parts of a text or before a word."""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+
+import regex
+
+from keras_transformer.translation.alignment import has_words
+from keras_transformer.translation.markup import Segment, Span
+from keras_transformer.translation.word_forms import WordForms
+
+# "item(s)" has no part in brackets, nor "the boys' toys" one in quotes.
+_ENCLOSED = (
+    r"(?<!\S)(?:(?P<mark>\()[^()]*+(?:\([^()]*+\)[^()]*+)*+(?P<close>\))"
+    r"|(?P<mark>\[)[^\[\]]*+(?:\[[^\[\]]*+\][^\[\]]*+)*+(?P<close>\])"
+    r"|(?<=\s)(?P<mark>\p{Pd})\s(?=\p{Ll})[^\p{Pd}\n]+\s(?P<close>(?P=mark))(?=\s))(?!\w)"
+    r"|(?<!\w)(?:(?P<mark>[*_]{1,3}|[\"'])(?=[^\s*_])(?:(?!\s(?P=mark)\S)[^\n]){0,1000}?(?<=\S)"
+    r"(?P<close>(?P=mark))"
+    r"|(?P<mark>[“„])[^“”„\n]+(?P<close>[“”])|(?P<mark>«)[^«»\n]+(?P<close>»)"
+    r"|(?P<mark>»)[^«»\n]+(?P<close>«)|(?P<mark>‘)[^‘\n]+?(?P<close>’))(?!\w)"
+    r"|(?P<mark><(?P<tag>[A-Za-z][\w-]*)(?:\s[^<>]*)?>)[^\n]{0,1000}?(?P<close></(?P=tag)>)"
+)
+# "<br>", the mark of a key as in "&Open" and "Save _As", and the soft hyphen.
+_SINGLE = r"(?P<mark></?[A-Za-z][\w-]*(?:[\s/][^<>]*)?>|(?<!\w)[&_](?=\p{L})(?!\w+[;_&])|\u00ad)"
+_MARKS = regex.compile(rf"{_ENCLOSED}|{_SINGLE}")
+
+
+def without_marks(
+    segment: Segment, forms: WordForms, escape: Callable[[str], str] = str
+) -> tuple[Segment, list[tuple[Span, Segment]]]:
+    """Returns a segment without the marks that the training text lacks, and what it has apart.
+
+    Parts in brackets, and what is said in quotes, are apart: each follows its place, an empty span
+    with its marks and the white space before them. The other marks become markup. Marks between
+    which markup begins or ends stay.
+    """
+    text, spans = segment.text, [*segment.spans]
+    asides, is_kept, ends = [], [True] * len(text), [len(text)]
+
+    def cut(start: int, end: int) -> None:
+        is_kept[start:end] = [False] * (end - start)
+
+    for x in _MARKS.finditer(text, overlapped=True):
+        mark, close, (start, end) = x["mark"], x["close"] or "", x.span()
+        crossing = (s for s in segment.spans if (start < s.start < end) != (start < s.end < end))
+        while ends[-1] <= start:
+            ends.pop()
+        is_read = not forms.lacks('"' if mark == "'" else mark[0])
+        is_whole = is_kept[start] and end <= ends[-1] and (not close or has_words(x[0]))
+        if is_read or not is_whole or any(crossing):
+            continue
+        first, last = start + len(mark), end - len(close)
+        if mark[0] in "([-–—" or (mark[0] not in "*_<" and close and text[end - 2] in ".!?…,"):
+            inner = [s for s in spans if start <= s.start and s.end <= end]
+            spans = [s for s in spans if s not in inner]
+            own = (
+                replace(s, start=max(0, s.start - first), end=min(s.end, last) - first)
+                for s in inner
+            )
+            place = len(text[:start].rstrip())
+            before = text[place:start] + escape(mark)
+            aside = Segment(text[first:last], tuple(own))
+            asides.append((Span(place, place, before, escape(close)), aside))
+            cut(place, end)
+        else:
+            if mark != "\u00ad":
+                spans.append(Span(start, end, escape(mark), escape(close)))
+            cut(start, first)
+            cut(max(first, last), end)
+            ends.append(max(first, last))
+    places = [0, *itertools.accumulate(is_kept)]
+
+    def moved(span: Span) -> Span:
+        return replace(span, start=places[span.start], end=places[span.end])
+
+    rest = "".join(itertools.compress(text, is_kept))
+    return Segment(rest, tuple(map(moved, spans))), [(moved(place), x) for place, x in asides]
