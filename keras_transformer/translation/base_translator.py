@@ -97,8 +97,8 @@ class BaseTranslator(ABC):
         """Returns the best translation of each sentence.
 
         If the run knows the forms of words, a line without constraints is translated as a segment
-        (see `translate_segments`) if it has a name that must stay, such as `{name}` or a URL, or if
-        its translation would have a number that the line, which has numbers, lacks.
+        (see `translate_segments`) if it has a name that must stay, such as `{name}` or a URL, or a
+        mark that the training text lacks, or if its numbers would change.
 
         Args:
             sentences: Any number of strings, of any lengths. The translation of a string without

@@ -12,7 +12,7 @@ import regex
 from keras_transformer.translation.alignment import AlignedPart, TokenAlignment, joined, same_text
 from keras_transformer.translation.edges import edges
 from keras_transformer.translation.glossary import Glossary
-from keras_transformer.translation.long_lines import sentence_ends, separator
+from keras_transformer.translation.long_lines import is_invisible, sentence_ends, separator
 from keras_transformer.translation.markup import Segment, Span, project, widened, write
 from keras_transformer.translation.protected_text import Kind, protected
 from keras_transformer.translation.unread_marks import without_marks
@@ -69,12 +69,15 @@ class _Block(NamedTuple):
 
 def needs_segment(text: str, forms: WordForms) -> bool:
     """Returns whether a text has what only a segment keeps, besides numbers and symbols."""
-    has_label = forms.lacks(":") and _LABEL.match(text)
-    has_label = has_label or any(edges(text[n:])[0] for n in sentence_ends(text))
-    is_plain = without_marks(Segment(text), forms)[0].text == text and not _clauses(text, forms)
-    if has_label or not is_plain or not any(map(str.isalpha, text)):
-        return True
-    return any(kind in ("name", "emphasis") for *_, kind in protected(text, forms))
+    if not any(map(str.isalpha, text)):
+        return not is_invisible(text)
+    return bool(
+        (forms.lacks(":") and _LABEL.match(text))
+        or _clauses(text, forms)
+        or any(edges(text[n:])[0] for n in sentence_ends(text))
+        or without_marks(Segment(text), forms)[0].text != text
+        or any(kind in ("name", "emphasis") for *_, kind in protected(text, forms))
+    )
 
 
 def translate_segments(
@@ -90,9 +93,8 @@ def translate_segments(
     forms = translator.word_forms
     split = [without_marks(segment, forms, escape) for segment in segments]
     asides = [aside for _, own in split for _, aside in own]
-    found_asides = translate_segments(translator, asides, *settings, False) if asides else []
-    of_asides = iter(found_asides)
-    found = [[next(of_asides) for _ in own] for _, own in split]
+    ready = iter(translate_segments(translator, asides, *settings, False) if asides else [])
+    found = [[next(ready) for _ in own] for _, own in split]
     whole = []
     for (segment, own), parts in zip(split, found, strict=True):
         pairs = zip(own, parts, strict=True)

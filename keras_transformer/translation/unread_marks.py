@@ -21,8 +21,12 @@ _ENCLOSED = (
     r"|(?P<mark>»)[^«»\n]+(?P<close>«)|(?P<mark>‘)[^‘\n]+?(?P<close>’))(?!\w)"
     r"|(?P<mark><(?P<tag>[A-Za-z][\w-]*)(?:\s[^<>]*)?>)[^\n]{0,1000}?(?P<close></(?P=tag)>)"
 )
-# "<br>", the mark of a key as in "&Open" and "Save _As", and the soft hyphen.
-_SINGLE = r"(?P<mark></?[A-Za-z][\w-]*(?:[\s/][^<>]*)?>|(?<!\w)[&_](?=\p{L})(?!\w+[;_&])|\u00ad)"
+# "<br>" but not "<everyday>", which may be a tag that the model reads, the mark of a key as in
+# "&Open" and "Save _As", and the soft hyphen.
+_SINGLE = (
+    r"(?P<mark><(?:(?:[bh]r|img)\b[^<>]*|[A-Za-z][^<>]*/|/[A-Za-z][^<>]*)>"
+    r"|(?<!\w)[&_](?=\p{L})(?!\w+[;_&])|\u00ad)"
+)
 _MARKS = regex.compile(rf"{_ENCLOSED}|{_SINGLE}")
 
 

@@ -88,6 +88,7 @@ def test_marks_that_the_training_text_lacks_are_read_by_no_model():
         ("- A? - B!", ["A?", "B!"]),
         ("One\\nTwo", ["One.", "Two."]),
         (":-)", []),
+        ("", []),
         ("A: b", ["A: b."]),
     ],
 )
@@ -98,6 +99,7 @@ def test_labels_and_items_of_a_line_are_apart(line, parts):
     double._search_parts = lambda x, *rest: seen.extend(p.text for p in x) or search(x, *rest)
     assert double.translate([line]) == [line.upper().replace("\\N", "\\n")]
     assert seen == parts
+    assert double.translate([" \u200b "]) == [""]
 
 
 def test_parts_of_a_sentence_begin_in_lower_case_as_their_sources():
