@@ -18,7 +18,7 @@ FORMS = WordForms(("Tom",), ".", words=("a",))
         ("(A) b", " b", ["A"]),
         ("a\n(b) c", "a c", ["b"]),
         ("(a) «b!»", "", ["a", "b!"]),
-        ('<p>A <b>"b"</b><br/>c < d</p> <i>x</p>', "A bc < d x", []),
+        ('<p>A <b>"b"</b><br/>c < d</p> <i>x</p>', "A bc < d <i>x", []),
         ("<everyday> A<br>b <img src='x'>", "<everyday> Ab ", []),
         ("&Open _as _b_ &c; d&e f_g", "Open as b &c; d&e f_g", []),
         ("*a 'b' (c) d*", "a b d", ["c"]),
