@@ -36,8 +36,8 @@ _APOSTROPHE = regex.compile(r"(?<=\p{L})[´`](?=\p{L})")  # as some type it
 _SENTENCE_BEGIN = regex.compile(r"[.!?…]\P{L}*\s\P{L}*$")  # before its first word
 # A word such as "USB" and "GitHub".
 INNER_CAPITAL = r"\p{L}[\p{L}\p{M}]*\p{Lu}[\p{L}\p{M}]*+"
-# How often the training text has the words with an inner capital that the model knows, and how much
-# more often it must have a word in lower case that is emphasized in upper case, unlike "US".
+# How often the training text has the words with a capital that the model knows, and how much more
+# often it must have a word in lower case that is emphasized in upper case, unlike "US".
 _FREQUENT, _FEW = 4, 300
 # In a title without a final mark, words of fewer letters may begin in lower case, such as "of".
 _SHORT = 4
@@ -119,8 +119,7 @@ class WordForms:
             not be translated. If there are none, they are found when they are first needed.
         numbers: Numbers that the model copies.
         lines_are_sentences: Whether fewer than 1 of 20 lines have several sentences.
-        words: Words in lower case that are not also acronyms, and frequent words with an inner
-            capital.
+        words: Words in lower case that are not also acronyms, and frequent words with a capital.
         marks: The marks that a model can read, because thousands of lines have them.
         target_words: The most frequent words of the translations that are in lower case.
     """
@@ -160,7 +159,7 @@ class WordForms:
             word
             for word, n in counts.most_common()
             if (word.islower() and 1 < n >= _FEW * counts[word.upper()])
-            or (n >= _FREQUENT and regex.fullmatch(INNER_CAPITAL, word))
+            or (n >= _FREQUENT and not word.islower())
         )
         of_targets = cls.learn(targets) if targets else cls()
         lower = (x for x in of_targets.words if x.islower() and x not in of_targets._usual)
@@ -216,8 +215,8 @@ class WordForms:
         """Returns whether a word is in upper case, unlike its usual form."""
         lower = word.lower()
         usual = lower if lower in self._known else self._usual.get(lower, word)
-        is_upper = bool(self.words) and len(word) > 1 and word.isupper()
-        return is_upper and not usual.isupper()
+        is_upper = len(word) > 1 and word.isupper()
+        return is_upper and usual in self._known and not usual.isupper()
 
     def is_name(self, word: str) -> bool:
         """Returns whether a word with a capital, not the first of its sentence, is an unknown name.

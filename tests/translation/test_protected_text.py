@@ -56,7 +56,7 @@ def test_numbers_and_emoji_are_found(text, kind, found):
 
 
 def test_words_with_an_inner_capital_are_names_or_emphasized():
-    forms = WordForms(("TV", "Rome", "I"), words=("big", "TV", "iPod"))
+    forms = WordForms(("TV", "Rome", "I"), words=("big", "TV", "iPod", "Rome"))
 
     def found(text):
         return {text[start:end]: kind for start, end, kind in protected(text, forms)}

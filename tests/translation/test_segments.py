@@ -111,7 +111,7 @@ def test_parts_of_a_sentence_begin_in_lower_case_as_their_sources():
 
 
 def test_acronyms_stay_and_words_in_upper_case_are_read_in_lower_case():
-    double = new_double(forms=("Rome",), words=("is", "big"))
+    double = new_double(forms=("Rome",), words=("is", "big", "Rome"))
     double._pieces = lambda text: (
         x if "?" in text else x.lower() for x in Double._pieces(double, text)
     )

@@ -75,7 +75,7 @@ def test_a_part_within_a_sentence_begins_in_lower_case_as_its_source():
 
 
 def test_a_word_in_upper_case_is_read_with_its_usual_form():
-    known = replace(FORMS, words=("red", "house"))
+    known = replace(FORMS, words=("red", "house", "Tom"))
     assert (
         known.rewritten("The RED house is TOM'S TV, DVD.").text == "The red house is Tom's TV, DVD."
     )
