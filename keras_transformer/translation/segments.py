@@ -23,7 +23,7 @@ _LABEL = regex.compile(r"\w[\w'’.-]*(?: [\w'’.-]+){0,2}:\s+(?=\p{Lu})")
 # A mark between two clauses or words, as in "tea & coffee".
 _BETWEEN = regex.compile(
     r"(?<=\w[\p{Pe}\p{Pf}\"']*)"
-    r"(?:(?P<mark>;)(?=\s)|\s+(?P<mark>[^\w\s])(?=\s)|(?<=\p{L}{2})(?P<mark>/)(?=\p{L}{2}))"
+    r"(?:(?P<mark>;)(?=\s)|\s+(?P<mark>[\p{Sm}\p{Pd}&/*])(?=\s)|(?<=\p{L}{2})(?P<mark>/)(?=\p{L}{2}))"
     r"(?=.*\p{L})"
 )
 # A part of a segment that stays, and what it looks like to the reader.
