@@ -26,7 +26,8 @@ _INNER_WORD = regex.compile(
 )
 # A semicolon is the question mark of Greek.
 _OPEN_END = regex.compile(
-    r"(?<=[\p{L}\p{M}\p{N}][\p{Pe}\p{Pf}\"']*)(?P<end>\s*(?:[:：,，…]|\.{3}|(?<!\p{Greek}\W*);)|\s[-–—]|(?P<repeated>[!?])(?P=repeated)+|)$"
+    r"(?<=[\p{L}\p{M}\p{N}][\p{Pe}\p{Pf}\"']*)"
+    r"(?P<end>\s*(?:[:：,，…]|\.{3}|(?<!\p{Greek}\W*);)|\s[-–—]|(?P<repeated>[!?])(?P=repeated)+|)$"
 )
 # A single mark that ends a sentence. Quotes and brackets may follow.
 _FINAL_MARK = regex.compile(
@@ -188,7 +189,7 @@ class WordForms:
             forms = cls(**found)
         except (ValueError, TypeError, AttributeError, OSError) as error:
             raise UserError(f"{path} is damaged: remove it, or learn it again. {error}") from None
-        return replace(forms, forms=()) if as_written else forms
+        return replace(forms, forms=(), words=()) if as_written else forms
 
     def save(self, path: Path) -> None:
         """Writes the forms as JSON."""
