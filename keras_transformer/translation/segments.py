@@ -37,7 +37,8 @@ class TranslatedSegment(NamedTuple):
         text: The translation with its markup.
         terms: The terms of the glossary that were applied, each with its translation.
         word_scores: Each word of the translation without markup, and the mean log-probability
-            (nats) of its pieces. Stand-ins are in place of what stays.
+            (nats) of its pieces. Stand-ins are in place of what stays, and the words of parts that
+            are translated alone, such as those in brackets, come last.
     """
 
     text: str
