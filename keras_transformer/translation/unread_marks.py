@@ -8,6 +8,7 @@ import regex
 
 from keras_transformer.translation.alignment import has_words
 from keras_transformer.translation.markup import Segment, Span
+from keras_transformer.translation.protected_text import protected
 from keras_transformer.translation.word_forms import WordForms
 
 # "item(s)" has no part in brackets, nor "the boys' toys" one in quotes.
@@ -37,10 +38,15 @@ def without_marks(
 
     Parts in brackets, and what is said in quotes, are apart: each follows its place, an empty span
     with its marks and the white space before them. The other marks become markup. Marks between
-    which markup begins or ends stay.
+    which markup begins or ends stay, and those inside of code, such as a placeholder.
     """
     text, spans = segment.text, [*segment.spans]
     asides, is_kept, ends = [], [True] * len(text), [len(text)]
+
+    code: list[tuple[int, int] | None] = [None] * len(text)
+    for start, end, kind in protected(text, forms):
+        if kind == "name":
+            code[start:end] = [(start, end)] * (end - start)
 
     def cut(start: int, end: int) -> None:
         is_kept[start:end] = [False] * (end - start)
@@ -52,7 +58,9 @@ def without_marks(
             ends.pop()
         is_read = not forms.lacks('"' if mark == "'" else mark[0])
         is_whole = is_kept[start] and end <= ends[-1] and (not close or has_words(x[0]))
-        if is_read or not is_whole or any(crossing):
+        around = code[start]
+        is_inside = around and around != (start, end) and end <= around[1]
+        if is_read or is_inside or not is_whole or any(crossing):
             continue
         first, last = start + len(mark), end - len(close)
         if mark[0] in "([-–—" or (mark[0] not in "*_<" and close and text[end - 2] in ".!?…,"):

@@ -19,6 +19,7 @@ FORMS = WordForms(("Tom",), ".", words=("a",))
         ("a\n(b) c", "a c", ["b"]),
         ("(a) «b!»", "", ["a", "b!"]),
         ('<p>A <b>"b"</b><br/>c < d</p> <i>x</p>', "A bc < d <i>x", []),
+        ('`a("b")` {n, plural, one {# (c)}} {{ "d" }} a_b_c', None, []),
         ("<everyday> A<br>b <img src='x'>", "<everyday> Ab ", []),
         ("&Open _as _b_ &c; d&e f_g", "Open as b &c; d&e f_g", []),
         ("*a 'b' (c) d*", "a b d", ["c"]),
