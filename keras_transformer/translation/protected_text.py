@@ -15,7 +15,7 @@ Kind = Literal["name", "number", "mark", "emphasis"]
 _PATTERN = regex.compile(
     r"""
     (?P<name>
-      (?:[a-z][a-z+.-]*://|mailto:|www\.)[^\s<>"]*[^\s<>"'.,;:!?)\]}»”’]    # URLs
+      (?:(?<![a-z+.\-])[a-z][a-z+.-]*+://|mailto:|www\.)[^\s<>"]*[^\s<>"'.,;:!?)\]}»”’]    # URLs
     | (?<![\w.+\-])[\w.+-]++@[\w-]++(?:\.[\w-]++)+                          # e-mail addresses
     | (?<![\w.\-])(?:[\w-]++\.)+(?:com|org|net|edu|gov|info|io|dev)(?:/[^\s<>"]*[\w/])?(?!\w)
     | \{\{.*?\}\} | \{%.*?%\}                                               # templates
