@@ -42,7 +42,7 @@ INNER_CAPITAL = r"\p{L}[\p{L}\p{M}]*\p{Lu}[\p{L}\p{M}]*+"
 _FREQUENT, _FEW = 4, 300
 # In a title without a final mark, words of fewer letters may begin in lower case, such as "of".
 _SHORT = 4
-_MOST_LINES, _MOST_WORDS = 1_000_000, 1_000
+_MOST_LINES, _MOST_WORDS, _MOST_TARGET_WORDS = 1_000_000, 100_000, 1_000
 # In how many lines a mark must be, so that a model reads it.
 _READ = 5_000
 
@@ -168,9 +168,9 @@ class WordForms:
             tuple(forms),
             mark if is_mark else "",
             lines_are_sentences=20 * num_several < ends.total(),
-            words=tuple(words),
+            words=tuple(itertools.islice(words, _MOST_WORDS)),
             marks="".join(mark for mark, n in marks.most_common() if n >= _READ),
-            target_words=tuple(itertools.islice(lower, _MOST_WORDS)),
+            target_words=tuple(itertools.islice(lower, _MOST_TARGET_WORDS)),
         )
 
     @classmethod
