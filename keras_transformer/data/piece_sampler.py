@@ -34,6 +34,8 @@ class PieceSampler:
             probable. The larger it is, the more often the best one is drawn.
     """
 
+    first_step = 0
+
     def __init__(self, tokenizer: Tokenizer, alpha: float) -> None:
         self._words = {side: _Words(tokenizer, side, alpha) for side in SIDES}
 

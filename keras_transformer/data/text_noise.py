@@ -32,13 +32,15 @@ class TextNoise:
     Args:
         tokenizer: The tokenizer of the text.
         share: Probability that a pair is changed, from 0 to 1.
+        first_step: Earlier steps of a `BatchPlan` have no noise, which would slow down what a model
+            learns first. Defaults to 0.
 
     Source: Belinkov and Bisk 2018, "Synthetic and Natural Noise Both Break Neural Machine
         Translation", whose changes of letters these are
     """
 
-    def __init__(self, tokenizer: Tokenizer, share: float) -> None:
-        self.tokenizer, self.share = tokenizer, share
+    def __init__(self, tokenizer: Tokenizer, share: float, first_step: int = 0) -> None:
+        self.tokenizer, self.share, self.first_step = tokenizer, share, first_step
         pieces = enumerate(tokenizer.source_pieces)
         self._tags = {id for id, piece in pieces if TAG.fullmatch(piece.lstrip("▁"))}
 

@@ -397,8 +397,9 @@ class Training(Section):
     """Draw the pieces of the training text in each pass anew, by probabilities to this power, such
     as 0.2. Default: the most probable pieces. Needs tokenizer.model_type unigram."""
     text_noise: Rate = 0.0
-    """Share of the training sentences that are changed at random, in each pass anew: a source with
-    typos, in lower case, or without its final mark (`TextNoise`)."""
+    """Share of the training sentences that are changed at random, in each pass anew and from the
+    end of the warmup on: a source with typos, in lower case, or without its final mark
+    (`TextNoise`)."""
     optimizer: Literal["adam", "adamw", "muon", "schedule_free", "lion"] = "adam"
     """Optimizer. adamw needs weight_decay. muon updates matrices of linear maps, and Adam the rest.
     schedule_free keeps its peak rate without cosine_steps, and its result is the mean of steps."""

@@ -99,3 +99,11 @@ def test_each_pass_has_other_changes_for_which_there_is_room(tokenizer, store):
     assert max(x.source_length for x in plan.shapes) <= store.lengths("source").max() + 8
     first, second = (plan.batch(x * plan.batches_per_pass)[0]["source_ids"] for x in range(2))
     assert not np.array_equal(first, second)
+
+
+def test_earlier_steps_than_the_first_have_no_noise(tokenizer, store):
+    steps = [3, 99]
+    plans = [BatchPlan(store, 400, samplers=[TextNoise(tokenizer, 0.9, x)]) for x in steps]
+    for step, is_same in ((2, True), (3, False)):
+        one, other = (plan.batch(step)[0]["source_ids"] for plan in plans)
+        assert np.array_equal(one, other) == is_same

@@ -92,8 +92,9 @@ def _text(
 
 def _plan(recipe: Recipe, text: TokenStore, tokenizer: Tokenizer, shard: Shard) -> BatchPlan:
     settings, alpha = recipe.training, recipe.training.subword_regularization
+    noise = TextNoise(tokenizer, settings.text_noise, first_step=settings.warmup_steps)
     samplers: list[TextNoise | PieceSampler] = [
-        *([TextNoise(tokenizer, settings.text_noise)] if settings.text_noise else []),
+        *([noise] if settings.text_noise else []),
         *([] if alpha is None else [PieceSampler(tokenizer, alpha)]),
     ]
     return BatchPlan(
