@@ -115,6 +115,11 @@ class Recipe(Section):
             "training.optimizer: schedule_free has a mean of its own, so no ema_momentum": (
                 optimizer == "schedule_free" and momentum and f"ema_momentum={momentum}"
             ),
+            "training.text_noise needs more training.steps than training.warmup_steps": (
+                training.text_noise
+                and training.steps <= training.warmup_steps
+                and f"{training.steps} and {training.warmup_steps}"
+            ),
         }
         for rule, received in rules.items():
             if received:

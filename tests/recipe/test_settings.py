@@ -156,6 +156,10 @@ BY_A_RUN = "translated_by: runs/a}"
         (["training.subword_regularization=0.2"], "tokenizer.model_type: unigram. Received: bpe"),
         (["training.optimizer=adamw"], "adamw needs training.weight_decay above 0. Received"),
         (
+            ["training.text_noise=0.1", "training.steps=9"],
+            "needs more training.steps than training",
+        ),
+        (
             ["training.optimizer=schedule_free", "training.ema_momentum=0.9"],
             "schedule_free has a mean of its own.*Received: ema_momentum=0.9",
         ),

@@ -92,11 +92,11 @@ def _text(
 
 def _plan(recipe: Recipe, text: TokenStore, tokenizer: Tokenizer, shard: Shard) -> BatchPlan:
     settings, alpha = recipe.training, recipe.training.subword_regularization
-    noise = TextNoise(tokenizer, settings.text_noise, first_step=settings.warmup_steps)
-    samplers: list[TextNoise | PieceSampler] = [
-        *([noise] if settings.text_noise else []),
-        *([] if alpha is None else [PieceSampler(tokenizer, alpha)]),
-    ]
+    samplers: list[TextNoise | PieceSampler] = []
+    if settings.text_noise:
+        samplers.append(TextNoise(tokenizer, settings.text_noise, settings.warmup_steps))
+    if alpha is not None:
+        samplers.append(PieceSampler(tokenizer, alpha))
     return BatchPlan(
         text,
         settings.tokens_per_batch,
