@@ -69,8 +69,9 @@ class TranslateOptions(parameters.TranslatorOptions):
     and each form of a word is a term. A third column =case finds a term only as it is written."""
     as_written: bool = False
     """Translate lines in one case, titles, items such as "1. One", lines without a final mark, of
-    several sentences or with placeholders, URLs or numbers as they are written. Otherwise, the
-    model reads them as sentences, if RUN has learned the forms of words."""
+    several sentences or with placeholders, URLs, numbers, or words and marks that RUN has not
+    learned as they are written. Otherwise, the model reads them as sentences, and these stay, if
+    RUN has learned the forms of words."""
     source_language: str | None = Field(None, title="CODE")
     """Source language of a multilingual model, such as fr of M2M100 and fra_Latn of NLLB. Default:
     that of RUN."""

@@ -222,8 +222,7 @@ class BatchPlan:
         if self._packed:
             pairs, rows, most = self._packed.pairs(pairs)
         seed = f"{self.seed} {step * self.accumulation_steps + micro}"
-        samplers = [sampler for sampler in self.samplers if step >= sampler.first_step]
-        return shape, *self._draw(samplers, pairs, most, seed), rows
+        return shape, *self._draw(pairs, most, seed, step), rows
 
     def _assemble(
         self, text: Sentences, pairs: np.ndarray, rows: np.ndarray, shape: BatchShape, weight: float
@@ -246,12 +245,13 @@ class BatchPlan:
         return inputs, labels, sample_weight
 
     def _draw(
-        self, samplers: Sequence[PieceSampler | TextNoise], pairs: np.ndarray, most: Any, seed: str
+        self, pairs: np.ndarray, most: Any, seed: str, step: float = math.inf
     ) -> tuple[Sentences, np.ndarray]:
-        """Returns the text of some pairs after all samplers, and the places of the pairs in it."""
+        """Returns the text of some pairs after the samplers, and the places of the pairs in it."""
         text: Sentences = self.store
-        for sampler in samplers:
-            text, pairs = sampler.draw(text, pairs, most, seed), np.arange(len(pairs))
+        for sampler in self.samplers:
+            if step >= sampler.first_step:
+                text, pairs = sampler.draw(text, pairs, most, seed), np.arange(len(pairs))
         return text, pairs
 
     def _room(self) -> list[np.ndarray]:
@@ -263,7 +263,7 @@ class BatchPlan:
         if not self.samplers:
             return lengths
         some = np.unique(np.linspace(0, len(self.store) - 1, _SAMPLE, dtype=np.int64))
-        drawn, places = self._draw(self.samplers, some, (math.inf, math.inf), "room")
+        drawn, places = self._draw(some, (math.inf, math.inf), "room")
         ratios = [drawn.lengths(x, places) / self.store.lengths(x, some) for x in SIDES]
         growth = np.quantile(ratios, _QUANTILE)
         return [np.minimum(np.ceil(growth * x), x.max()).astype(np.int64) for x in lengths]

@@ -34,7 +34,7 @@ class PieceSampler:
             probable. The larger it is, the more often the best one is drawn.
     """
 
-    first_step = 0
+    first_step = 0  # of a `BatchPlan`
 
     def __init__(self, tokenizer: Tokenizer, alpha: float) -> None:
         self._words = {side: _Words(tokenizer, side, alpha) for side in SIDES}

@@ -67,7 +67,7 @@ def title(text: str) -> str:
 def word_changed(change: Change) -> Change:
     """Returns a function that changes the longest word of a sentence, but the first and names."""
     words = re.compile(r"(?<=\w )[a-z]{3,}|$")
-    return lambda text: text.replace(x := max(words.findall(text), key=len), change(x), 1)
+    return lambda text: text.replace(x := max(words.findall(text), key=len), x and change(x), 1)
 
 
 def with_end(end: str) -> Change:
