@@ -1,7 +1,7 @@
 """Marks that a model can't read, around parts of a text or before a word."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import regex
@@ -9,7 +9,7 @@ import regex
 from keras_transformer.translation.alignment import has_words
 from keras_transformer.translation.markup import Segment, Span
 from keras_transformer.translation.protected_text import protected
-from keras_transformer.translation.word_forms import WordForms
+from keras_transformer.translation.word_forms import SPACED_MARK, WordForms
 
 # "item(s)" has no part in brackets, nor "the boys' toys" one in quotes.
 _ENCLOSED = (
@@ -29,6 +29,11 @@ _SINGLE = (
     r"|(?<!\w)[&_](?=\p{L})(?!\w+[;_&])|\u00ad)"
 )
 _MARKS = regex.compile(rf"{_ENCLOSED}|{_SINGLE}")
+# A mark without a space after it, and a word without an apostrophe.
+_JOINED = regex.compile(
+    r"(?<=[\p{Lu}\p{Ll}]{2})(?:,(?=[\p{Lu}\p{Ll}\p{N}])|[.!?](?=(?P<word>\p{Lu}\p{Ll}+)))"
+)
+_WORD = regex.compile(r"(?<![\w'’])\p{L}{2,}+(?![\w'’])")
 
 
 def without_marks(
@@ -41,7 +46,7 @@ def without_marks(
     which markup begins or ends stay, and those inside of code, such as a placeholder.
     """
     text, spans = segment.text, [*segment.spans]
-    asides, is_kept, ends = [], [True] * len(text), [len(text)]
+    asides, written, ends = [], [*text], [len(text)]
 
     code: list[tuple[int, int] | None] = [None] * len(text)
     for start, end, kind in protected(text, forms):
@@ -49,7 +54,7 @@ def without_marks(
             code[start:end] = [(start, end)] * (end - start)
 
     def cut(start: int, end: int) -> None:
-        is_kept[start:end] = [False] * (end - start)
+        written[start:end] = [""] * (end - start)
 
     for x in _MARKS.finditer(text, overlapped=True):
         mark, close, (start, end) = x["mark"], x["close"] or "", x.span()
@@ -57,7 +62,7 @@ def without_marks(
         while ends[-1] <= start:
             ends.pop()
         is_read = not forms.lacks('"' if mark == "'" else mark[0])
-        is_whole = is_kept[start] and end <= ends[-1] and (not close or has_words(x[0]))
+        is_whole = written[start] and end <= ends[-1] and (not close or has_words(x[0]))
         around = code[start]
         is_inside = around and around != (start, end) and end <= around[1]
         if is_read or is_inside or not is_whole or any(crossing):
@@ -81,10 +86,26 @@ def without_marks(
             cut(start, first)
             cut(max(first, last), end)
             ends.append(max(first, last))
-    places = [0, *itertools.accumulate(is_kept)]
+    for start, end, new in _corrections(text, forms):
+        if all(written[start:end]) and not code[start]:
+            written[start:end] = [new, *[""] * (end - start - 1)]
+    places = [0, *itertools.accumulate(map(len, written))]
 
     def moved(span: Span) -> Span:
         return replace(span, start=places[span.start], end=places[span.end])
 
-    rest = "".join(itertools.compress(text, is_kept))
-    return Segment(rest, tuple(map(moved, spans))), [(moved(place), x) for place, x in asides]
+    rest = Segment("".join(written), tuple(map(moved, spans)))
+    return rest, [(moved(place), x) for place, x in asides]
+
+
+def _corrections(text: str, forms: WordForms) -> Iterator[tuple[int, int, str]]:
+    """Yields the start and end of what is typed in another way than in the training text."""
+    for x in SPACED_MARK.finditer(text):
+        if forms.lacks(f" {x[1][0]}"):
+            yield *x.span(), ""
+    for x in _JOINED.finditer(text) if forms.words else ():
+        if not x["word"] or x["word"].lower() in forms.words:
+            yield *x.span(), f"{x[0]} "
+    for x in _WORD.finditer(text):
+        if new := forms.contraction(x[0]):
+            yield *x.span(), new

@@ -19,11 +19,13 @@ from keras_transformer.translation.hypothesis import Hypothesis
 from keras_transformer.translation.long_lines import sentence_ends
 
 _MARK = regex.compile(r"[\p{P}\p{S}]")
+SPACED_MARK = regex.compile(r"(?<=[\p{L}\p{N}])\s+(?=([.,;:]|[!?]+)(?!\S))")  # as French has it
 _WORD = regex.compile(r"\p{L}[\p{L}\p{M}]*+")
 # A word that does not begin a sentence.
 _INNER_WORD = regex.compile(
     rf"(?<![\p{{L}}\p{{M}}])(?<=[\p{{L}}\p{{M}},;]\s|\p{{L}}['’]){_WORD.pattern}"
 )
+_CONTRACTION = regex.compile(rf"(?<=[\p{{L}},;]\s)(?:{_WORD.pattern}['’])+{_WORD.pattern}")
 # A semicolon is the question mark of Greek.
 _OPEN_END = regex.compile(
     r"(?<=[\p{L}\p{M}\p{N}][\p{Pe}\p{Pf}\"']*)"
@@ -38,8 +40,9 @@ _SENTENCE_BEGIN = regex.compile(r"[.!?…]\P{L}*\s\P{L}*$")  # before its first 
 # A word such as "USB" and "GitHub".
 INNER_CAPITAL = r"\p{L}[\p{L}\p{M}]*\p{Lu}[\p{L}\p{M}]*+"
 # How often the training text has the words with a capital that the model knows, and how much more
-# often it must have a word in lower case that is emphasized in upper case, unlike "US".
-_FREQUENT, _FEW = 4, 300
+# often it must have a word in lower case that is emphasized in upper case, unlike "US", and a word
+# with an apostrophe that is typed without, unlike "its".
+_FREQUENT, _FEW, _RARELY = 4, 300, 20
 # In a title without a final mark, words of fewer letters may begin in lower case, such as "of".
 _SHORT = 4
 _MOST_LINES, _MOST_WORDS, _MOST_TARGET_WORDS = 1_000_000, 100_000, 1_000
@@ -121,8 +124,10 @@ class WordForms:
         numbers: Numbers that the model copies.
         lines_are_sentences: Whether fewer than 1 of 20 lines have several sentences.
         words: Words in lower case that are not also acronyms, and frequent words with a capital.
-        marks: The marks that a model can read, because thousands of lines have them.
+        marks: The marks that a model can read, because thousands of lines have them, also with a
+            space before them.
         target_words: The most frequent words of the translations that are in lower case.
+        contractions: Words with an apostrophe, without which they are no words.
     """
 
     forms: tuple[str, ...] = ()
@@ -133,6 +138,7 @@ class WordForms:
     words: tuple[str, ...] = ()
     marks: str = ""
     target_words: tuple[str, ...] = ()
+    contractions: tuple[str, ...] = ()
 
     @classmethod
     def learn(cls, lines: Iterable[str], targets: Iterable[str] = ()) -> "WordForms":
@@ -143,11 +149,13 @@ class WordForms:
         counts: Counter[str] = Counter()
         ends: Counter[str] = Counter()
         marks: Counter[str] = Counter()
+        contracted: Counter[str] = Counter()
         num_several = 0
         for line in itertools.islice(lines, _MOST_LINES):
             if not line.isupper():
                 counts.update(_INNER_WORD.findall(line))
-            marks.update({*_MARK.findall(line)})
+            marks.update({*_MARK.findall(line), *(f" {x[0]}" for x in SPACED_MARK.findall(line))})
+            contracted.update(x.replace("’", "'") for x in _CONTRACTION.findall(line))
             ends[line.rstrip()[-1:]] += 1
             num_several += bool(sentence_ends(line))
         usual: dict[str, str] = {}
@@ -162,6 +170,11 @@ class WordForms:
             if (word.islower() and 1 < n >= _FEW * counts[word.upper()])
             or (n >= _FREQUENT and not word.islower())
         )
+        contractions = (
+            x
+            for x, n in contracted.most_common()
+            if n >= max(_FREQUENT, _RARELY * counts[usual.get(key := _joined(x), key)])
+        )
         of_targets = cls.learn(targets) if targets else cls()
         lower = (x for x in of_targets.words if x.islower() and x not in of_targets._usual)
         return cls(
@@ -171,6 +184,7 @@ class WordForms:
             words=tuple(itertools.islice(words, _MOST_WORDS)),
             marks="".join(mark for mark, n in marks.most_common() if n >= _READ),
             target_words=tuple(itertools.islice(lower, _MOST_TARGET_WORDS)),
+            contractions=tuple(contractions),
         )
 
     @classmethod
@@ -212,12 +226,24 @@ class WordForms:
     def _known(self) -> frozenset[str]:
         return frozenset(self.words)
 
+    @functools.cached_property
+    def _contractions(self) -> dict[str, str]:
+        return {_joined(x): x for x in reversed(self.contractions)}
+
+    def contraction(self, word: str) -> str | None:
+        """Returns the word that lacks its apostrophe: "don't" if `word` is "dont", or else None."""
+        found = self._contractions.get(word.lower())
+        return found and (found if word[0].islower() else found[0].upper() + found[1:])
+
     def is_emphasized(self, word: str) -> bool:
         """Returns whether a word is in upper case, unlike its usual form."""
         lower = word.lower()
         usual = lower if lower in self._known else self._usual.get(lower, word)
         is_upper = len(word) > 1 and word.isupper()
         return is_upper and usual in self._known and not usual.isupper()
+
+    def _lacks_capital(self, word: str) -> bool:
+        return word not in self._known and self._usual.get(word) in self._known
 
     def is_name(self, word: str) -> bool:
         """Returns whether a word with a capital, not the first of its sentence, is an unknown name.
@@ -265,7 +291,8 @@ class WordForms:
             text, changed = self._in_usual_forms(line, places)
         # A line such as "Dear Tom!" or "TV" is not changed.
         if changed <= (not (in_one_case or found)):
-            ends = {y for x, y in places if self.is_emphasized(line[x:y])}
+            unusual = self.is_emphasized, self._lacks_capital
+            ends = {y for x, y in places if any(test(line[x:y]) for test in unusual)}
             places = [
                 (x, y) for x, y in places if y in ends or (x - 1 in ends and line[x - 1] in "'’")
             ]
@@ -288,3 +315,7 @@ class WordForms:
                 changed += 1
             last = end
         return "".join(letters), changed
+
+
+def _joined(contraction: str) -> str:
+    return contraction.replace("'", "").lower()
