@@ -10,7 +10,7 @@ SYMBOL = (
 )
 # What is before a sentence, such as the mark of an item, and after it.
 _HEAD = regex.compile(
-    rf"(?:(?:[-–—*•·>#+]+|\(?\d{{1,3}}[.)]|\(?\p{{L}}\)|\[[ xX]?\]|{SYMBOL}+)\s+)+(?=.*\p{{L}})",
+    rf"(?:(?:[-–—*•·>#+]+|\(?\d{{1,3}}[.)]|\(?\p{{L}}\)|\[[ xX]?\]|{SYMBOL}+|[:;=]-?[()DPp])\s+)+(?=.*\p{{L}})",
     regex.VERSION1,
 )
 _TAIL = regex.compile(rf"(?:\s*{SYMBOL}|\s+[:;=]-?[()DPp])+$", regex.VERSION1)

@@ -24,12 +24,12 @@ SOUTH_EAST_ASIAN = r"[\p{lb=SA}\p{Tibt}]"
 # Marks that end a sentence wherever they are, and marks that do so before a space.
 _STOP, _DOT = r"(?:(?![!?])\p{SB=STerm}|[།༎])", r"[\p{SB=ATerm}!?…]"
 _CLOSING = r"""(?:[\p{Pe}\p{Pf}"']|\p{Pi}(?=[\s\p{Pe}\p{Pf}]|$))*+"""
-_CONSONANTS = "[bcdfghjklmnpqrstvwxzбвгджзйклмнпрстфхцчшщ]"
+CONSONANTS = "[bcdfghjklmnpqrstvwxzбвгджзйклмнпрстфхцчшщ]"
 _SHORT = "Prof|Gen|Col|Capt|Rep|Sen|Rev|Gov|Hon|Dra|Sra|Srta|Ing|Mag|Fig|Vol|Art|Abb|проф|ул|им"
 _SHORT += "|Jan|Feb|Aug|Sept?|Okt|Oct|Nov|De[cz]"
 # Initials, "z.B", "3" and "3.10" as in German "3. Mai", but not "3.50", and words without a vowel
 # such as "Dr" and "bzw".
-_SHORT += rf"|[\p{{Lu}}\p{{Ll}}]|(?i:{_CONSONANTS}){_CONSONANTS}{{1,4}}"
+_SHORT += rf"|[\p{{Lu}}\p{{Ll}}]|(?i:{CONSONANTS}){CONSONANTS}{{1,4}}"
 _SHORT += r"|(?<!\d[.,:])\d{1,2}|(?<=\d\.)(?:0?[1-9]|1[0-2])"
 _END = (
     rf"(?<!{_STOP}|{_DOT}|\b(?:{_SHORT})(?=\.(?!{_STOP}|{_DOT})))"

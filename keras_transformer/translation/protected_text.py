@@ -7,6 +7,7 @@ from typing import Literal
 import regex
 
 from keras_transformer.translation.edges import SYMBOL
+from keras_transformer.translation.long_lines import CONSONANTS
 from keras_transformer.translation.word_forms import INNER_CAPITAL, WordForms
 
 # What looks like a word to the reader, a number, or nothing, or is a word in upper case.
@@ -33,9 +34,16 @@ _PATTERN = regex.compile(
     )
     | (?P<number>                                                           # also amounts
       (?<![\w.\-−+])(?:[<>≤≥≈~±]\s?)?[\-−+]?(?:\p{Sc}\s?)?[\-−+]?
-      \d+(?:[.,:\-/]\d+)*+(?!\w)(?:\s?(?:\p{Sc}|[%‰]%?)(?![\w{(]))?
+      \d+(?:[.,:\-/]\d+)*+
+      (?:
+        (?P<unit>\s?(?:[cdkm]?m|[kM]?g|kg|[km]?l|h|min|oz|lbs|ft|mph|px|dpi|kWh?
+          |[kKMGT]i?B|[kMGT]?Hz)|[ap]m)(?![\w'’])
+      | (?:\s?°\s?[CF]|\p{Lu})(?![\w'’])
+      | (?!\w)(?:\s?(?:\p{Sc}|[%‰]%?|°)(?![\w{(]))?
+      )
       )
     """
+    rf"| (?P<titled>(?<!\w)\p{{Lu}}{CONSONANTS}{{1,2}}\.\s\p{{Lu}}[\p{{L}}\p{{M}}]++)"  # Mr. Smith
     rf"| (?P<mark>{SYMBOL}++) | (?<!\w)(?P<word>{INNER_CAPITAL})(?:-(?:\d+|\p{{Lu}}+)(?!\w))*+"
     r"| (?<=[\p{L}\p{N},;:]\s)(?P<word>\p{Lu}[\p{Ll}\p{M}]{2,}+)(?!\w)",
     regex.VERBOSE | regex.VERSION1,
@@ -54,25 +62,29 @@ def protected(text: str, forms: WordForms) -> Iterator[tuple[int, int, Kind]]:
     is_upper = text.isupper() and any(map(forms.is_emphasized, regex.findall(r"\p{L}+", text)))
     is_title = not _SENTENCE.search(text)
     for found in _PATTERN.finditer(text):
-        kind: Kind = "name" if found["name"] else "number" if found["number"] else "mark"
+        kind: Kind = "number" if found["number"] else "mark" if found["mark"] else "name"
+        start, end = found.span()
+        if (unit := found["unit"]) and forms.knows(unit.strip()):
+            end -= len(unit)
+        if (titled := found["titled"]) and all(map(forms.knows, titled.split(". "))):
+            continue
         if word := found["word"]:
             kind = "name" if forms.is_name(word) else "emphasis"
             is_none = is_upper or (is_title and word[1:].islower())
             if is_none or not (kind == "name" or forms.is_emphasized(word)):
                 continue
-        if found[0] != "1":  # It is one of few numbers whose word has another form.
-            yield *found.span(), kind
+        if text[start:end] != "1":  # It is one of few numbers whose word has another form.
+            yield start, end, kind
 
 
 def numbers_differ(source: str, translation: str) -> bool:
     """Returns whether a translation has other numbers than its source, which has numbers.
 
-    The translation can have 0 to 12 in words. Marks between thousands do not count, nor does
-    another mark between the same digits.
+    The translation can have 1 in words. Marks between thousands do not count, nor does another mark
+    between the same digits.
     """
     own, found = map(_numbers, (source, translation))
-    in_words = {x for x in own if x.isdigit() and int(x) <= 12}
-    return bool(own and not own - in_words <= found <= own)
+    return bool(own and not own - {"1"} <= found <= own)
 
 
 def _numbers(text: str) -> set[str]:

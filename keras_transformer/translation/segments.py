@@ -20,10 +20,11 @@ from keras_transformer.translation.word_forms import Rewritten, WordForms
 
 # Up to three words before a sentence, such as "Note:".
 _LABEL = regex.compile(r"\w[\w'’.-]*(?: [\w'’.-]+){0,2}:\s+(?=\p{Lu})")
+_LETTER = regex.compile(r"\s*\p{Lu}:\s*")  # as in "Q: Is it late?"
 # A mark between two clauses or words, as in "tea & coffee".
 _BETWEEN = regex.compile(
     r"(?<=\w[\p{Pe}\p{Pf}\"']*)"
-    r"(?:(?P<mark>;)(?=\s)|\s+(?P<mark>[\p{Sm}\p{Pd}&/*])(?=\s)|(?<=\p{L}{2})(?P<mark>/)(?=\p{L}{2}))"
+    r"(?:(?P<mark>;)(?=\s)|\s+(?P<mark>[\p{Sm}&/*]|\p{Pd}+)(?=\s)|(?<=\p{L}{2})(?P<mark>[/–—])(?=\p{L}{2}))"
     r"(?=.*\p{L})"
 )
 # A part of a segment that stays, and what it looks like to the reader.
@@ -77,8 +78,17 @@ def needs_segment(text: str, forms: WordForms) -> bool:
         or _clauses(text, forms)
         or any(edges(text[n:])[0] for n in sentence_ends(text))
         or without_marks(Segment(text), forms)[0].text != text
-        or any(kind in ("name", "emphasis") for *_, kind in protected(text, forms))
+        or any(
+            kind in ("name", "emphasis") or (kind == "number" and _is_unread(text[start:end], forms))
+            for start, end, kind in protected(text, forms)
+        )
     )
+
+
+def _is_unread(number: str, forms: WordForms) -> bool:
+    """Returns whether a number has a unit or a symbol that the training text lacks."""
+    ends = (x for x in (number[0], number[-1]) if not x.isdecimal())
+    return any(x.isalpha() or forms.lacks(x) for x in ends)
 
 
 def translate_segments(
@@ -191,8 +201,9 @@ def _sentence(
     """Returns a sentence of a segment, which has words that the model copies in some places."""
     own = [(start, end) for start, end in places if first <= start and end <= last]
     copied = {n for start, end in own for n in range(start, end)}
-    is_copied = not any(text[n].isalpha() for n in range(first, last) if n not in copied)
     piece = text[first:last]
+    is_copied = not any(text[n].isalpha() for n in range(first, last) if n not in copied)
+    is_copied = is_copied or bool(_LETTER.fullmatch(piece))
     start = first + len(piece) - len(piece.lstrip())
     kept = frozenset(text[a:b] for a, b in own)
     return _Sentence(index, start, piece.strip(), kept, is_copied)

@@ -15,7 +15,8 @@ from keras_transformer.translation.word_forms import SPACED_MARK, WordForms
 _ENCLOSED = (
     r"(?<!\S)(?:(?P<mark>\()[^()]*+(?:\([^()]*+\)[^()]*+)*+(?P<close>\))"
     r"|(?P<mark>\[)[^\[\]]*+(?:\[[^\[\]]*+\][^\[\]]*+)*+(?P<close>\])"
-    r"|(?<=\s)(?P<mark>\p{Pd})\s(?=\p{Ll})[^\p{Pd}\n]+\s(?P<close>(?P=mark))(?=\s))(?!\w)"
+    r"|(?<=\s)(?P<mark>\p{Pd}+)\s(?=\p{Ll})[^\p{Pd}\n]+\s(?P<close>(?P=mark))(?=\s))(?!\w)"
+    r"|(?<=\w)(?P<mark>[–—])(?=\p{Ll})[^\p{Pd}\n]+(?P<close>(?P=mark))(?=\w)"
     r"|(?<!\w)(?:(?P<mark>[*_]{1,3}|[\"'])(?=[^\s*_])(?:(?!\s(?P=mark)\S)[^\n]){0,1000}?(?<=\S)"
     r"(?P<close>(?P=mark))"
     r"|(?P<mark>[“„])[^“”„\n]+(?P<close>[“”])|(?P<mark>«)[^«»\n]+(?P<close>»)"
@@ -76,10 +77,12 @@ def without_marks(
                 for s in inner
             )
             place = len(text[:start].rstrip())
-            before = text[place:start] + escape(mark)
+            gap = " " * (mark in "–—" and place == start)  # as in "Tom—my brother—is here."
+            before = (text[place:start] or gap) + escape(mark) + gap
             aside = Segment(text[first:last], tuple(own))
-            asides.append((Span(place, place, before, escape(close)), aside))
+            asides.append((Span(place, place, before, gap + escape(close)), aside))
             cut(place, end)
+            written[place] = gap
         else:
             if mark != "\u00ad":
                 spans.append(Span(start, end, escape(mark), escape(close)))
@@ -104,8 +107,8 @@ def _corrections(text: str, forms: WordForms) -> Iterator[tuple[int, int, str]]:
         if forms.lacks(f" {x[1][0]}"):
             yield *x.span(), ""
     for x in _JOINED.finditer(text) if forms.words else ():
-        if not x["word"] or x["word"].lower() in forms.words:
+        if not x["word"] or forms.knows(x["word"].lower()):
             yield *x.span(), f"{x[0]} "
     for x in _WORD.finditer(text):
-        if new := forms.contraction(x[0]):
+        if (new := forms.contraction(x[0])) and (text.isupper() or not x[0].isupper()):
             yield *x.span(), new

@@ -23,7 +23,7 @@ SPACED_MARK = regex.compile(r"(?<=[\p{L}\p{N}])\s+(?=([.,;:]|[!?]+)(?!\S))")  # 
 _WORD = regex.compile(r"\p{L}[\p{L}\p{M}]*+")
 # A word that does not begin a sentence.
 _INNER_WORD = regex.compile(
-    rf"(?<![\p{{L}}\p{{M}}])(?<=[\p{{L}}\p{{M}},;]\s|\p{{L}}['’]){_WORD.pattern}"
+    rf"(?<![\p{{L}}\p{{M}}])(?<=[\p{{L}}\p{{M}}\p{{N}},;]\s|\p{{L}}['’]){_WORD.pattern}"
 )
 _CONTRACTION = regex.compile(rf"(?<=[\p{{L}},;]\s)(?:{_WORD.pattern}['’])+{_WORD.pattern}")
 # A semicolon is the question mark of Greek.
@@ -40,9 +40,9 @@ _SENTENCE_BEGIN = regex.compile(r"[.!?…]\P{L}*\s\P{L}*$")  # before its first 
 # A word such as "USB" and "GitHub".
 INNER_CAPITAL = r"\p{L}[\p{L}\p{M}]*\p{Lu}[\p{L}\p{M}]*+"
 # How often the training text has the words with a capital that the model knows, and how much more
-# often it must have a word in lower case that is emphasized in upper case, unlike "US", and a word
-# with an apostrophe that is typed without, unlike "its".
-_FREQUENT, _FEW, _RARELY = 4, 300, 20
+# often it must have a word in lower case that is emphasized in upper case, unlike "US", or a word
+# with an apostrophe that is typed without it, unlike "it's".
+_FREQUENT, _FEW = 4, 300
 # In a title without a final mark, words of fewer letters may begin in lower case, such as "of".
 _SHORT = 4
 _MOST_LINES, _MOST_WORDS, _MOST_TARGET_WORDS = 1_000_000, 100_000, 1_000
@@ -173,7 +173,7 @@ class WordForms:
         contractions = (
             x
             for x, n in contracted.most_common()
-            if n >= max(_FREQUENT, _RARELY * counts[usual.get(key := _joined(x), key)])
+            if n >= max(_FREQUENT, _FEW * counts[usual.get(key := _joined(x), key)])
         )
         of_targets = cls.learn(targets) if targets else cls()
         lower = (x for x in of_targets.words if x.islower() and x not in of_targets._usual)
@@ -226,13 +226,19 @@ class WordForms:
     def _known(self) -> frozenset[str]:
         return frozenset(self.words)
 
+    def knows(self, word: str) -> bool:
+        """Returns whether the training text has a word as it is written."""
+        return word in self._known
+
     @functools.cached_property
     def _contractions(self) -> dict[str, str]:
         return {_joined(x): x for x in reversed(self.contractions)}
 
     def contraction(self, word: str) -> str | None:
-        """Returns the word that lacks its apostrophe: "don't" if `word` is "dont", or else None."""
+        """Returns a word with the apostrophe that it lacks: "don't" for "dont", for others None."""
         found = self._contractions.get(word.lower())
+        if found and word.isupper():
+            return found.upper()
         return found and (found if word[0].islower() else found[0].upper() + found[1:])
 
     def is_emphasized(self, word: str) -> bool:

@@ -46,6 +46,7 @@ def test_placeholders_addresses_and_identifiers_are_found(text, names):
     [
         ("1,299.50 on 2024-03-15 at 10:30, -5 or 1 dog", "number", "1,299.50 2024-03-15 10:30 -5"),
         ("-$3.50 or 20€, <7%, 100%% of 5 %s, 5 $A", "number", "-$3.50 20€ <7% 100%% 5 5"),
+        ("70kg, 12B; 1km 30°C 1 or 3rd 1990s", "number", "70kg 12B 1km 30°C"),
         ("❤️ 👍🏽 🇩🇪 👩‍👩‍👧 1️⃣ ♪ → • 5 * # 5° № 1", "mark", "❤️ 👍🏽 🇩🇪 👩‍👩‍👧 1️⃣ ♪ → •"),
     ],
 )
@@ -79,6 +80,9 @@ def test_unknown_names_are_found_in_a_language_that_writes_nouns_in_lower_case()
     assert found("The House of Otto") == [] and found("Met by Otto.") == ["Otto"]
     assert found("Die alte Frau sah Otto.", replace(forms, words=("big", "in"))) == []
     assert found(line, WordForms()) == []
+    titled = "Mr. Smith, Mrs. Big and Hm. in Dr. Otto."
+    assert found(titled, replace(forms, words=("Mrs", "Big"))) == ["Mr. Smith", "Dr. Otto"]
+    assert found("He is 5 km from 30 yen.", replace(forms, words=("km",))) == ["5", "30"]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +90,8 @@ def test_unknown_names_are_found_in_a_language_that_writes_nouns_in_lower_case()
     [
         ("2,500 of 1,299.50 at 10:30", "2500 von 1.299,50 um 10.30", False),
         ("1,000,000 on 2024-03-15, 3.5", "1\u00a0000\u00a0000 am 2024/03/15, 3,5", False),
-        ("12 of 3", "zwölf von drei", False),
+        ("12 of 1", "12 von einem", False),
+        ("12 of 3", "zwölf von drei", True),
         ("twenty", "20", False),
         ("12.50", "1250", True),
         ("85 of 3", "achtundzwanzig von 3", True),

@@ -90,7 +90,7 @@ def test_marks_that_the_training_text_lacks_are_read_by_no_model():
         (":-)", []),
         ("", []),
         ("A: b", ["A: b."]),
-        ("A ! B ? C $ d + e", ["A !", "B ?", "C $ d.", "E."]),
+        ("A! B? C $ d + e", ["A!", "B?", "C $ d.", "E."]),
     ],
 )
 def test_labels_and_items_of_a_line_are_apart(line, parts):

@@ -25,6 +25,7 @@ FORMS = WordForms(("Tom",), ".", words=("a",))
         ("*a 'b' (c) d*", "a b d", ["c"]),
         ("so\xadlu\xadtion", "solution", []),
         ("A – b c – d - E - f — g", "A d - E - f — g", [" b c "]),
+        ("A -- b -- d", "A d", [" b "]),
         ('Tom said, "Go!" “Yes,” he «x» „y“.', "Tom said, he x y.", ["Go!", "Yes,"]),
         ("**a!** _b_ *c* 'd e' \"f\" ‘g’s h’", "a! b c d e f g’s h", []),
         ("f(x) a(s) (b)c d( 2 * 3 * 4 a_b_c it's dogs' 5\" 6\"", None, []),
@@ -35,7 +36,7 @@ def test_marks_that_are_around_something_are_taken_out(text, rest, asides):
     assert (found.text, [x.text for _, x in own]) == (text if rest is None else rest, asides)
     places = (replace(x, before=x.before + y.text) for x, y in own)
     assert write(Segment(found.text, (*found.spans, *places))) == text.replace("\xad", "")
-    for other in (WordForms(), replace(FORMS, marks='(["“„«‘*_–\xad<&')):
+    for other in (WordForms(), replace(FORMS, marks='(["“„«‘*_–-\xad<&')):
         assert without_marks(Segment(text), other) == (Segment(text), [])
 
 
@@ -50,4 +51,24 @@ def test_markup_goes_with_its_part_and_does_not_cross_its_edge():
     crossing = Segment("a (x y) b", (Span(5, 9, "<b>", "</b>"),))
     assert without_marks(crossing, FORMS) == (crossing, [])
     quoted, _ = without_marks(Segment('a "b" c'), FORMS, lambda x: f"&{x}")
+    dashed, ((place, _),) = without_marks(Segment("a—b—c"), FORMS)
+    assert dashed.text == "a c" and place == Span(1, 1, " — ", " —")
     assert quoted == ("a b c", (Span(2, 3, '&"', '&"'),))
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("Is it ? Yes , a  !! A : b", "Is it? Yes, a!! A: b"),
+        ("so,a 2,3 so,3 a.b Is.A is.Be Is!Go", "so, a 2,3 so, 3 a.b Is.A is.Be Is! Go"),
+        ("It is.A `so,a` well ... :) you, 世界,世界", "It is.A `so,a` well ... :) you, 世界,世界"),
+        ("dont Dont don't DONT", "don't Don't don't DONT"),
+        ("I DONT GO", "I DON'T GO"),
+    ],
+)
+def test_what_is_typed_in_a_hurry_is_read_as_the_training_text_is(text, read):
+    forms = replace(FORMS, words=("a", "go"), contractions=("don't",))
+    found, own = without_marks(Segment(text, (Span(3, len(text)),)), forms)
+    assert (found.text, own) == (read, [])
+    assert found.spans[0].end == len(read)
+    assert without_marks(Segment(text), WordForms()) == (Segment(text), [])

@@ -19,15 +19,25 @@ def test_the_forms_within_sentences_count_but_not_those_of_lines_in_upper_case()
     assert FORMS.final_mark == "."
     assert WordForms.learn(["a b", "c d", ""]).final_mark == ""
     assert WordForms.learn([]) == WordForms()
-    lines = ["We say us, US; and (it)."] + ["We met 9 in x, us."] * 290
+    lines = ["We say us, US; and (it)."] + ["We met 9 x, us."] * 290
     known = WordForms.learn([*lines, *["I like iPods."] * 4])
     assert {"met", "x", "iPods"} <= {*known.words} and known.marks == ""
     assert not {"us", "US", "it", "in"} & {*known.words}
     known = WordForms.learn([*lines, *["A dog, in Bonn (x)."] * 5_000])
     assert {*known.marks} == {*".,()"} and known.lacks(";") and not known.lacks("(")
+    assert known.lacks(" .") and not WordForms.learn(["Est-ce Tom\u202f?"] * 5_000).lacks(" ?")
     assert not WordForms().lacks("/")
     assert FORMS.lines_are_sentences
     assert not WordForms.learn([*LINES, "We met. Tom left."]).lines_are_sentences
+
+
+def test_words_with_an_apostrophe_are_known_without_it_if_it_is_no_word():
+    lines = ["We don't, and it's its. Why we’re"] * 5 + ["I don’t"]
+    known = WordForms.learn(lines)
+    assert known.contractions == ("don't", "we're")
+    assert [*map(known.contraction, ("dont", "Were", "DONT", "its"))] == [
+        *("don't", "We're", "DON'T", None)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -80,6 +90,12 @@ def test_a_word_in_upper_case_is_read_with_its_usual_form():
         known.rewritten("The RED house is TOM'S TV, DVD.").text == "The red house is Tom's TV, DVD."
     )
     assert FORMS.rewritten("The RED house is big.").text == "The RED house is big."
+
+
+def test_a_name_in_lower_case_is_read_with_its_capital():
+    known = replace(FORMS, words=("red", "house", "Tom", "TV", "bonn"))
+    line = "The red house is tom's, in bonn near the tv."
+    assert known.rewritten(line).text == "The red house is Tom's, in bonn near the TV."
 
 
 def test_edges_of_a_line_are_no_part_of_its_sentence():
