@@ -29,7 +29,7 @@ _PATTERN = regex.compile(
     | (?<![\w@#])[@#]\w+ | (?<![\w-])--[a-z][\w-]*
     | (?<![\w.\-])[\w-]{2,}\.(?:[a-z]{2,4}\d?)(?![\w.])                       # names of files
     | (?<![^\s("'])(?:~|\.{1,2})?/[\w.\-/]*\w                              # and paths
-    | (?<!\w)[^\W\d]\w*[\d_]\w*(?:[.\-]\w+)*+                               # identifiers
+    | (?<!\w)\d*[^\W\d]+[\d_]\w*(?:[.\-]\w+)*+                               # identifiers
     | (?<![\w.\-])[^\W\d][\w.\-]*+=[\w.\-/:]*\w                               # KEY=value
     )
     | (?P<number>                                                           # also amounts

@@ -30,7 +30,7 @@ _SINGLE = (
     r"|(?<!\w)[&_](?=\p{L})(?!\w+[;_&])|\u00ad)"
 )
 _MARKS = regex.compile(rf"{_ENCLOSED}|{_SINGLE}")
-# A mark without a space after it, and a word without an apostrophe.
+# A mark without a space after it, and a word.
 _JOINED = regex.compile(
     r"(?<=[\p{Lu}\p{Ll}]{2})(?:,(?=[\p{Lu}\p{Ll}\p{N}])|[.!?](?=(?P<word>\p{Lu}\p{Ll}+)))"
 )
@@ -48,7 +48,9 @@ def without_marks(
     """
     text, spans = segment.text, [*segment.spans]
     asides, written, ends = [], [*text], [len(text)]
-
+    marks, corrections = [*_MARKS.finditer(text, overlapped=True)], [*_corrections(text, forms)]
+    if not (marks or corrections):
+        return segment, []
     code: list[tuple[int, int] | None] = [None] * len(text)
     for start, end, kind in protected(text, forms):
         if kind == "name":
@@ -57,7 +59,7 @@ def without_marks(
     def cut(start: int, end: int) -> None:
         written[start:end] = [""] * (end - start)
 
-    for x in _MARKS.finditer(text, overlapped=True):
+    for x in marks:
         mark, close, (start, end) = x["mark"], x["close"] or "", x.span()
         crossing = (s for s in segment.spans if (start < s.start < end) != (start < s.end < end))
         while ends[-1] <= start:
@@ -89,7 +91,7 @@ def without_marks(
             cut(start, first)
             cut(max(first, last), end)
             ends.append(max(first, last))
-    for start, end, new in _corrections(text, forms):
+    for start, end, new in corrections:
         if all(written[start:end]) and not code[start]:
             written[start:end] = [new, *[""] * (end - start - 1)]
     places = [0, *itertools.accumulate(map(len, written))]
@@ -110,5 +112,5 @@ def _corrections(text: str, forms: WordForms) -> Iterator[tuple[int, int, str]]:
         if not x["word"] or forms.knows(x["word"].lower()):
             yield *x.span(), f"{x[0]} "
     for x in _WORD.finditer(text):
-        if (new := forms.contraction(x[0])) and (text.isupper() or not x[0].isupper()):
+        if (new := forms.respelled(x[0])) and (text.isupper() or not x[0].isupper()):
             yield *x.span(), new

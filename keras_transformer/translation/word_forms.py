@@ -37,6 +37,7 @@ _FINAL_MARK = regex.compile(
 )
 _APOSTROPHE = regex.compile(r"(?<=\p{L})[´`](?=\p{L})")  # as some type it
 _SENTENCE_BEGIN = regex.compile(r"[.!?…]\P{L}*\s\P{L}*$")  # before its first word
+_REPEATED = regex.compile(r"(\p{L})\1{2,}")
 # A word such as "USB" and "GitHub".
 INNER_CAPITAL = r"\p{L}[\p{L}\p{M}]*\p{Lu}[\p{L}\p{M}]*+"
 # How often the training text has the words with a capital that the model knows, and how much more
@@ -234,12 +235,19 @@ class WordForms:
     def _contractions(self) -> dict[str, str]:
         return {_joined(x): x for x in reversed(self.contractions)}
 
-    def contraction(self, word: str) -> str | None:
-        """Returns a word with the apostrophe that it lacks: "don't" for "dont", for others None."""
-        found = self._contractions.get(word.lower())
-        if found and word.isupper():
-            return found.upper()
-        return found and (found if word[0].islower() else found[0].upper() + found[1:])
+    def respelled(self, word: str) -> str | None:
+        """Returns the known spelling of a word without its apostrophe, or with repeated letters.
+
+        It is "don't" for "dont" and "so" for "sooo", and None for other words.
+        """
+        lower = word.lower()
+        found = self._contractions.get(lower)
+        if not found and _REPEATED.search(lower):
+            shorter = (_REPEATED.sub(r"\1" * count, lower) for count in (2, 1))
+            found = next(filter(self.knows, shorter), None)
+        if not found or self.knows(lower):
+            return None
+        return found.upper() if word.isupper() else word[0] + found[1:]
 
     def is_emphasized(self, word: str) -> bool:
         """Returns whether a word is in upper case, unlike its usual form."""

@@ -25,8 +25,8 @@ from keras_transformer.translation.protected_text import numbers_differ, protect
         ),
         ("Go to example.com. The end.", ["example.com"]),
         (
-            "v1.2.3 MP3 my_var a-b.json --force A=b.",
-            ["v1.2.3", "MP3", "my_var", "a-b.json", "--force", "A=b"],
+            "v1.2.3 22AF93 MP3 my_var a-b.json --force A=b.",
+            ["v1.2.3", "22AF93", "MP3", "my_var", "a-b.json", "--force", "A=b"],
         ),
         ("Open /etc/fstab, (~/a.b) ../c-d. and/or /", ["/etc/fstab", "~/a.b", "../c-d"]),
         ("Press `Enter` or `a b`, don`t` wait.", ["`Enter`", "`a b`"]),

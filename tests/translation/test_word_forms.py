@@ -31,13 +31,14 @@ def test_the_forms_within_sentences_count_but_not_those_of_lines_in_upper_case()
     assert not WordForms.learn([*LINES, "We met. Tom left."]).lines_are_sentences
 
 
-def test_words_with_an_apostrophe_are_known_without_it_if_it_is_no_word():
+def test_words_are_read_without_their_apostrophe_or_with_repeated_letters():
     lines = ["We don't, and it's its. Why we’re"] * 5 + ["I don’t"]
     known = WordForms.learn(lines)
     assert known.contractions == ("don't", "we're")
-    assert [*map(known.contraction, ("dont", "Were", "DONT", "its"))] == [
-        *("don't", "We're", "DON'T", None)
-    ]
+    words = {"dont": "don't", "Were": "We're", "DONT": "DON'T", "its": None, "itttts": "its"}
+    words |= {"so": None, "Sooo": "So", "goood": "good", "gooooose": None, "gooo": None}
+    known = replace(known, words=(*known.words, "so", "good", "gooo"))
+    assert {word: known.respelled(word) for word in words} == words
 
 
 @pytest.mark.parametrize(
