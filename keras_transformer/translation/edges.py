@@ -8,12 +8,14 @@ SYMBOL = (
     r"(?:\u200D\p{ExtPict}[\p{EMod}\uFE0F]*)*)(?<=[\p{ExtPict}\p{RI}\p{EMod}\uFE0F\u20E3\U000E007F])"
     r"|[\p{So}--[°№]]|[\u2190-\u21FF\u2022\u2023\u2043])"
 )
+_SMILEY = "[:;=]-?[()DPp]"
 # What is before a sentence, such as the mark of an item, and after it.
 _HEAD = regex.compile(
-    rf"(?:(?:[-–—*•·>#+]+|\(?\d{{1,3}}[.)]|\(?\p{{L}}\)|\[[ xX]?\]|{SYMBOL}+|[:;=]-?[()DPp])\s+)+(?=.*\p{{L}})",
+    rf"(?:(?:[-–—*•·>#+]+|\(?\d{{1,3}}[.)]|\(?\p{{L}}\)|\[[ xX]?\]|{SYMBOL}+|{_SMILEY})\s+)+"
+    r"(?=.*\p{L})",
     regex.VERSION1,
 )
-_TAIL = regex.compile(rf"(?:\s*{SYMBOL}|\s+[:;=]-?[()DPp])+$", regex.VERSION1)
+_TAIL = regex.compile(rf"(?:\s*{SYMBOL}|\s+{_SMILEY})+$", regex.VERSION1)
 _MARKS = r"()\[\]\"“”„«»‹›*_"
 _ENCLOSED = regex.compile(rf"([{_MARKS}]+)([^{_MARKS}]+)([{_MARKS}]+)")
 _LONGEST_TAIL = 40

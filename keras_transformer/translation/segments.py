@@ -78,17 +78,15 @@ def needs_segment(text: str, forms: WordForms) -> bool:
         or _clauses(text, forms)
         or any(edges(text[n:])[0] for n in sentence_ends(text))
         or without_marks(Segment(text), forms)[0].text != text
-        or any(
-            kind in ("name", "emphasis") or (kind == "number" and _is_unread(text[start:end], forms))
-            for start, end, kind in protected(text, forms)
-        )
+        or any(_is_unread(text[x:y], kind, forms) for x, y, kind in protected(text, forms))
     )
 
 
-def _is_unread(number: str, forms: WordForms) -> bool:
-    """Returns whether a number has a unit or a symbol that the training text lacks."""
-    ends = (x for x in (number[0], number[-1]) if not x.isdecimal())
-    return any(x.isalpha() or forms.lacks(x) for x in ends)
+def _is_unread(part: str, kind: Kind, forms: WordForms) -> bool:
+    """Returns whether a part that stays is no symbol and no plain number."""
+    ends = (x for x in (part[0], part[-1]) if not x.isdecimal())
+    has_unit = kind == "number" and any(x.isalpha() or forms.lacks(x) for x in ends)
+    return has_unit or kind in ("name", "emphasis")
 
 
 def translate_segments(

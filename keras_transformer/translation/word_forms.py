@@ -36,6 +36,7 @@ _FINAL_MARK = regex.compile(
     r"(?<![\p{SB=STerm}\p{SB=ATerm}])[\p{SB=STerm}\p{SB=ATerm}](?=[\p{Pe}\p{Pf}\"']*$)"
 )
 _APOSTROPHE = regex.compile(r"(?<=\p{L})[´`](?=\p{L})")  # as some type it
+_ABBREVIATED = regex.compile(r"\.\p{L}")  # after the first letter of "i.e."
 _SENTENCE_BEGIN = regex.compile(r"[.!?…]\P{L}*\s\P{L}*$")  # before its first word
 _REPEATED = regex.compile(r"(\p{L})\1{2,}")
 # A word such as "USB" and "GitHub".
@@ -107,10 +108,10 @@ class WordForms:
     case, or a title, is translated with the usual forms of its words. The translation of a line in
     upper case is in upper case, too. A line that ends with a letter, a digit, a colon, a comma, a
     semicolon, a dash or three dots is translated with a final mark, in whose place the translation
-    has the line's own end. Words in upper case in another line are read in their usual forms. The
-    `edges` of a line, such as the mark of an item, stay as they are. A line of several sentences is
-    translated sentence by sentence, if the lines of the training text have one. All other lines are
-    translated as they are written.
+    has the line's own end. In another line, words in upper case and names in lower case are read in
+    their usual forms. The `edges` of a line, such as the mark of an item, stay as they are. A line
+    of several sentences is translated sentence by sentence, if the lines of the training text have
+    one. All other lines are translated as they are written.
 
     Example:
 
@@ -305,8 +306,12 @@ class WordForms:
             text, changed = self._in_usual_forms(line, places)
         # A line such as "Dear Tom!" or "TV" is not changed.
         if changed <= (not (in_one_case or found)):
-            unusual = self.is_emphasized, self._lacks_capital
-            ends = {y for x, y in places if any(test(line[x:y]) for test in unusual)}
+            ends = {
+                y
+                for x, y in places
+                if self.is_emphasized(line[x:y])
+                or (self._lacks_capital(line[x:y]) and not _ABBREVIATED.match(line, y))
+            }
             places = [
                 (x, y) for x, y in places if y in ends or (x - 1 in ends and line[x - 1] in "'’")
             ]

@@ -11,7 +11,14 @@ from keras_transformer.translation.edges import edges
     + [("(a) 1. ♪ Tom", "(a) 1. ♪ ", ""), ("2024 Tom (red) C++", "", ""), ("- 5", "", "")]
     + [('"Is it?"', '"', '"'), ("**„Tom.“**", "**„", "“**"), ("“Tom’s.” 😀", "“", "” 😀")]
     + [('"A," he said. "B."', "", ""), ('"Tom', "", ""), ("(a) or (b)", "(a) ", "")]
-    + [(":-) Tom", ":-) ", ""), ("D: Tom", "", ""), ("#tag", "", ""), ("A. Smith", "", ""), ("", "", ""), ("😀", "", "😀")],
+    + [
+        (":-) Tom", ":-) ", ""),
+        ("D: Tom", "", ""),
+        ("#tag", "", ""),
+        ("A. Smith", "", ""),
+        ("", "", ""),
+        ("😀", "", "😀"),
+    ],
 )
 def test_marks_symbols_and_brackets_are_around_the_sentence(line, head, tail):
     assert edges(line) == (head, line.removeprefix(head).removesuffix(tail), tail)

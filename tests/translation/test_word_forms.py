@@ -95,8 +95,8 @@ def test_a_word_in_upper_case_is_read_with_its_usual_form():
 
 def test_a_name_in_lower_case_is_read_with_its_capital():
     known = replace(FORMS, words=("red", "house", "Tom", "TV", "bonn"))
-    line = "The red house is tom's, in bonn near the tv."
-    assert known.rewritten(line).text == "The red house is Tom's, in bonn near the TV."
+    line = "The red house is tom's, in bonn near the tv, tom.e."
+    assert known.rewritten(line).text == "The red house is Tom's, in bonn near the TV, tom.e."
 
 
 def test_edges_of_a_line_are_no_part_of_its_sentence():
