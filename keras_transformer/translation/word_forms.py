@@ -48,8 +48,8 @@ _FREQUENT, _FEW = 4, 300
 # In a title without a final mark, words of fewer letters may begin in lower case, such as "of".
 _SHORT = 4
 _MOST_LINES, _MOST_WORDS, _MOST_TARGET_WORDS = 1_000_000, 100_000, 1_000
-# In how many lines a mark must be, so that a model reads it.
-_READ = 5_000
+# In how many lines a mark must be, or in which share of all, so that a model reads it.
+_READ, _READ_SHARE = 5_000, 0.05
 
 
 class Rewritten(NamedTuple):
@@ -126,8 +126,8 @@ class WordForms:
         numbers: Numbers that the model copies.
         lines_are_sentences: Whether fewer than 1 of 20 lines have several sentences.
         words: Words in lower case that are not also acronyms, and frequent words with a capital.
-        marks: The marks that a model can read, because thousands of lines have them, also with a
-            space before them.
+        marks: The marks that a model can read, because many lines have them, also with a space
+            before them.
         target_words: The most frequent words of the translations that are in lower case.
         contractions: Words with an apostrophe, without which they are no words.
     """
@@ -177,6 +177,7 @@ class WordForms:
             for x, n in contracted.most_common()
             if n >= max(_FREQUENT, _FEW * counts[usual.get(key := _joined(x), key)])
         )
+        read = min(_READ, _READ_SHARE * ends.total())
         of_targets = cls.learn(targets) if targets else cls()
         lower = (x for x in of_targets.words if x.islower() and x not in of_targets._usual)
         return cls(
@@ -184,7 +185,7 @@ class WordForms:
             mark if is_mark else "",
             lines_are_sentences=20 * num_several < ends.total(),
             words=tuple(itertools.islice(words, _MOST_WORDS)),
-            marks="".join(mark for mark, n in marks.most_common() if n >= _READ),
+            marks="".join(mark for mark, n in marks.most_common() if n >= read),
             target_words=tuple(itertools.islice(lower, _MOST_TARGET_WORDS)),
             contractions=tuple(contractions),
         )
