@@ -33,11 +33,12 @@ _PATTERN = regex.compile(
     | (?<![\w.\-])[^\W\d][\w.\-]*+=[\w.\-/:]*\w                               # KEY=value
     )
     | (?P<number>                                                           # also amounts
-      (?<![\w.\-−+])(?:[<>≤≥≈~±]\s?)?[\-−+]?(?:\p{Sc}\s?)?[\-−+]?
-      \d+(?:[.,:\-/]\d+)*+
+      (?<![\w.\-−+])\+\d[\d\ ()/\-]{5,}\d(?!\w)                             # of a telephone
+    | (?<![\w.\-−+])(?:[<>≤≥≈~±]\s?)?[\-−+]?(?:\p{Sc}\s?)?[\-−+]?
+      (?:\d{1,3}(?:[\ \u00a0\u202f]\d{3})++(?!\d)|\d+(?:[.,:\-/]\d+)*+)
       (?:
         (?P<unit>\s?(?:[cdkm]?m|[kM]?g|kg|[km]?l|h|min|oz|lbs|ft|mph|px|dpi|kWh?
-          |[kKMGT]i?B|[kMGT]?Hz)|[ap]m)(?![\w'’])
+          |[kKMGT]i?B|[kMGT]?Hz|[AP]M)|[ap]m)(?![\w'’])
       | (?:\s?°\s?[CF]|\p{Lu})(?![\w'’])
       | (?!\w)(?:\s?(?:\p{Sc}|[%‰]%?|°)(?![\w{(]))?
       )
@@ -64,9 +65,10 @@ def protected(text: str, forms: WordForms) -> Iterator[tuple[int, int, Kind]]:
     for found in _PATTERN.finditer(text):
         kind: Kind = "number" if found["number"] else "mark" if found["mark"] else "name"
         start, end = found.span()
-        if (unit := found["unit"]) and forms.knows(unit.strip()):
+        if (unit := found["unit"] or "")[:1].isspace() and len(unit) > 2 and forms.knows(unit[1:]):
             end -= len(unit)
-        if (titled := found["titled"]) and all(map(forms.knows, titled.split(". "))):
+        names = (found["titled"] or "").split(". ")
+        if names[1:] and (not forms.words or all(map(forms.knows, names))):
             continue
         if word := found["word"]:
             kind = "name" if forms.is_name(word) else "emphasis"

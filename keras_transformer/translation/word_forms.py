@@ -16,7 +16,7 @@ from keras_transformer.decoding.options import IMPOSSIBLE
 from keras_transformer.errors import UserError
 from keras_transformer.translation.edges import edges
 from keras_transformer.translation.hypothesis import Hypothesis
-from keras_transformer.translation.long_lines import sentence_ends
+from keras_transformer.translation.long_lines import is_invisible, sentence_ends
 
 _MARK = regex.compile(r"[\p{P}\p{S}]")
 SPACED_MARK = regex.compile(r"(?<=[\p{L}\p{N}])\s+(?=([.,;:]|[!?]+)(?!\S))")  # as French has it
@@ -284,12 +284,13 @@ class WordForms:
         return translation
 
     def of_line(self, line: str) -> Rewritten:
-        """Returns a line as the model reads it, without its `edges`."""
+        """Returns a line as the model reads it, without its indentation and its `edges`."""
         if not self.has_sentences:
             return self.rewritten(line)
         head, text, tail = edges(line.strip())
+        indent = "" if is_invisible(text) else line[: len(line) - len(line.lstrip())]
         is_split = self.lines_are_sentences
-        return self.rewritten(text)._replace(head=head, tail=tail, is_split=is_split)
+        return self.rewritten(text)._replace(head=indent + head, tail=tail, is_split=is_split)
 
     def rewritten(self, line: str, kept: Collection[str] = ()) -> Rewritten:
         """Returns a sentence as the model reads it. The words `kept` neither count nor change."""

@@ -47,13 +47,19 @@ def test_placeholders_addresses_and_identifiers_are_found(text, names):
         ("1,299.50 on 2024-03-15 at 10:30, -5 or 1 dog", "number", "1,299.50 2024-03-15 10:30 -5"),
         ("-$3.50 or 20€, <7%, 100%% of 5 %s, 5 $A", "number", "-$3.50 20€ <7% 100%% 5 5"),
         ("70kg, 12B; 1km 30°C 1 or 3rd 1990s", "number", "70kg 12B 1km 30°C"),
+        ("10am 9:15\u00a0AM 1\u00a0000 or 5 1000", "number", "10am 9:15\u00a0AM 1\u00a0000 5 1000"),
         ("❤️ 👍🏽 🇩🇪 👩‍👩‍👧 1️⃣ ♪ → • 5 * # 5° № 1", "mark", "❤️ 👍🏽 🇩🇪 👩‍👩‍👧 1️⃣ ♪ → •"),
     ],
 )
 def test_numbers_and_emoji_are_found(text, kind, found):
-    assert [
-        text[start:end] for start, end, own in protected(text, WordForms()) if own == kind
-    ] == found.split()
+    parts = (text[start:end] for start, end, own in protected(text, WordForms()) if own == kind)
+    assert [*parts] == found.split(" ")
+
+
+def test_a_telephone_number_is_one_number():
+    text = "Call +49 (170) 12-3456, not +1 or 5 km."
+    parts = [text[start:end] for start, end, _ in protected(text, WordForms())]
+    assert parts == ["+49 (170) 12-3456", "+1", "5 km"]
 
 
 def test_words_with_an_inner_capital_are_names_or_emphasized():

@@ -101,6 +101,7 @@ def test_a_name_in_lower_case_is_read_with_its_capital():
 
 def test_edges_of_a_line_are_no_part_of_its_sentence():
     assert FORMS.of_line("- (TOM) ♪") == Rewritten("Tom.", True, "", "- (", ") ♪", True)
+    assert FORMS.of_line("\t (TOM) ").head == "\t (" and FORMS.of_line(" \u200b ").head == ""
     for forms in (WordForms(), WordForms(FORMS.forms)):
         assert forms.of_line("- (tom)") == Rewritten("- (tom)")
 
