@@ -83,10 +83,10 @@ def needs_segment(text: str, forms: WordForms) -> bool:
 
 
 def _is_unread(part: str, kind: Kind, forms: WordForms) -> bool:
-    """Returns whether a part that stays is no symbol and no plain number."""
-    ends = (x for x in (part[0], part[-1]) if not x.isdecimal())
-    has_unit = kind == "number" and any(x.isalpha() or forms.lacks(x) for x in ends)
-    return has_unit or kind in ("name", "emphasis")
+    """Returns whether a part that stays is a name, or a number with an unknown unit or symbol."""
+    if kind == "number":
+        return any(forms.lacks(x) for x in (part[0], part[-1]) if not x.isdecimal())
+    return kind != "mark"
 
 
 def translate_segments(

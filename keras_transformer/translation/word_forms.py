@@ -206,7 +206,7 @@ class WordForms:
             forms = cls(**found)
         except (ValueError, TypeError, AttributeError, OSError) as error:
             raise UserError(f"{path} is damaged: remove it, or learn it again. {error}") from None
-        return replace(forms, forms=(), words=()) if as_written else forms
+        return replace(forms, forms=(), words=(), contractions=()) if as_written else forms
 
     def save(self, path: Path) -> None:
         """Writes the forms as JSON."""

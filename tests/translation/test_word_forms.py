@@ -150,6 +150,9 @@ def test_forms_are_kept_and_damaged_files_refused(tmp_path):
     assert WordForms.load(path) == FORMS
     assert WordForms.load(path, as_written=True).rewritten("THE HOUSE") == Rewritten("THE HOUSE")
     assert not WordForms.load(path, as_written=True).is_name("GitHub")
+    replace(FORMS, contractions=("don't",)).save(path)
+    assert WordForms.load(path).respelled("dont") == "don't"
+    assert WordForms.load(path, as_written=True).respelled("dont") is None
     for damaged in ("{", "[]", json.dumps({"shape": 1}), json.dumps({"forms": 3})):
         path.write_text(damaged)
         with pytest.raises(UserError, match="is damaged"):
