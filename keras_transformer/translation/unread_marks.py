@@ -32,7 +32,8 @@ _SINGLE = (
 _MARKS = regex.compile(rf"{_ENCLOSED}|{_SINGLE}")
 # A mark without a space after it, and a word.
 _JOINED = regex.compile(
-    r"(?<=[\p{Lu}\p{Ll}]{2})(?:,(?=[\p{Lu}\p{Ll}\p{N}])|[.!?](?=(?P<word>\p{Lu}\p{Ll}+)))"
+    r"(?<=[\p{Lu}\p{Ll}]{2}),(?=[\p{Lu}\p{Ll}\p{N}])"
+    r"|(?<=(?<!\w)(?P<word>\p{L}{2,}))[.!?](?=(?P<word>\p{Lu}\p{Ll}+))"
 )
 _WORD = regex.compile(r"(?<![\w'’])\p{L}{2,}+(?![\w'’])")
 
@@ -109,7 +110,7 @@ def _corrections(text: str, forms: WordForms) -> Iterator[tuple[int, int, str]]:
         if forms.lacks(f" {x[1][0]}"):
             yield *x.span(), ""
     for x in _JOINED.finditer(text) if forms.words else ():
-        if not x["word"] or forms.knows(x["word"].lower()):
+        if all(forms.knows(word) or forms.knows(word.lower()) for word in x.captures("word")):
             yield *x.span(), f"{x[0]} "
     for x in _WORD.finditer(text):
         if (new := forms.respelled(x[0])) and (text.isupper() or not x[0].isupper()):

@@ -60,7 +60,7 @@ def test_markup_goes_with_its_part_and_does_not_cross_its_edge():
     ("text", "read"),
     [
         ("Is it ? Yes , a  !! A : b", "Is it? Yes, a!! A: b"),
-        ("so,a 2,3 so,3 a.b Is.A is.Be Is!Go", "so, a 2,3 so, 3 a.b Is.A is.Be Is! Go"),
+        ("so,a 2,3 so,3 a.b Go.A go.Be Go!Go is.Go", "so, a 2,3 so, 3 a.b Go.A go.Be Go! Go is.Go"),
         ("It is.A `so,a` well ... :) you, 世界,世界", "It is.A `so,a` well ... :) you, 世界,世界"),
         ("dont Dont don't DONT", "don't Don't don't DONT"),
         ("I DONT GO", "I DON'T GO"),
