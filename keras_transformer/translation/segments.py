@@ -21,11 +21,11 @@ from keras_transformer.translation.word_forms import Rewritten, WordForms
 # Up to three words before a sentence, such as "Note:".
 _LABEL = regex.compile(r"\w[\w'’.-]*(?: [\w'’.-]+){0,2}:\s+(?=\p{Lu})")
 _LETTER = regex.compile(r"\s*\p{Lu}:\s*")  # as in "Q: Is it late?"
-# A mark between two clauses or words, as in "tea & coffee".
+# A mark between two clauses or words, as in "tea & coffee", or cells of a table.
 _BETWEEN = regex.compile(
     r"(?<=\w[\p{Pe}\p{Pf}\"']*)"
     r"(?:(?P<mark>;)(?=\s)|\s+(?P<mark>[\p{Sm}&/*]|\p{Pd}+)(?=\s)|(?<=\p{L}{2})(?P<mark>[/–—])(?=\p{L}{2}))"
-    r"(?=.*\p{L})"
+    r"(?=.*\p{L})|(?P<mark>\t+)"
 )
 # A part of a segment that stays, and what it looks like to the reader.
 _Kept = tuple[Span, Kind]
@@ -301,7 +301,7 @@ def _rendered(
     target, at, aligned = "", 0, []
     for before, block in zip([None, *blocks], blocks, strict=False):
         gap = text[at : block.start]
-        if before and "\n" not in gap:
+        if before and not {*"\n\t"} & {*gap}:
             texts = before.source, before.target, block.source, block.target
             gap = (gap or " ") if separator(*texts, has_space=bool(gap)) else ""
         target += gap
