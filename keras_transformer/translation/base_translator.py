@@ -38,6 +38,7 @@ from keras_transformer.translation.segments import (
     translate_segments,
 )
 from keras_transformer.translation.target_constraints import TargetConstraints, Words
+from keras_transformer.translation.unread_marks import without_entities
 from keras_transformer.translation.word_forms import Rewritten, WordForms
 
 # A translation may be this many tokens longer than its source (§6.1).
@@ -121,13 +122,18 @@ class BaseTranslator(ABC):
         given = prefixes, required, forbidden
         can_keep = self.has_attention and self.word_forms.has_sentences
         free = [n for n in range(len(sentences)) if can_keep and not _of_line(n, given)]
-        named = {n for n in free if needs_segment(sentences[n], self.word_forms)}
-        others = ["" if n in named else x for n, x in enumerate(sentences)]
+        lines, entities = [*sentences], {}
+        for n in free:
+            lines[n], entities[n] = without_entities(sentences[n])
+        named = {n for n in free if needs_segment(lines[n], self.word_forms)}
+        others = ["" if n in named else x for n, x in enumerate(lines)]
         texts = self._best(others, *given, progress=progress)
-        if again := [n for n in free if n in named or numbers_differ(sentences[n], texts[n])]:
-            segments = self.translate_segments([Segment(sentences[n]) for n in again])
+        if again := [n for n in free if n in named or numbers_differ(lines[n], texts[n])]:
+            segments = self.translate_segments([Segment(lines[n]) for n in again])
             for n, segment in zip(again, segments, strict=True):
                 texts[n] = segment.text
+        for n in free:
+            texts[n] = texts[n].translate(entities[n])
         return texts
 
     def _best(self, sentences: Sequence[str], *given: Any, progress: Progress = False) -> list[str]:

@@ -83,10 +83,10 @@ def needs_segment(text: str, forms: WordForms) -> bool:
 
 
 def _is_unread(part: str, kind: Kind, forms: WordForms) -> bool:
-    """Returns whether a part that stays is a name, or a number with an unknown unit or symbol."""
+    """Returns whether a part that stays is no symbol, and no number with a known unit or symbol."""
     if kind == "number":
         return any(forms.lacks(x) for x in (part[0], part[-1]) if not x.isdecimal())
-    return kind != "mark"
+    return kind != "mark" or part[0] in "{<"
 
 
 def translate_segments(

@@ -1,5 +1,6 @@
 """Marks that a model can't read, around parts of a text or before a word."""
 
+import html
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,20 +14,21 @@ from keras_transformer.translation.word_forms import SPACED_MARK, WordForms
 
 # "item(s)" has no part in brackets, nor "the boys' toys" one in quotes.
 _ENCLOSED = (
-    r"(?<!\S)(?:(?P<mark>\()[^()]*+(?:\([^()]*+\)[^()]*+)*+(?P<close>\))"
-    r"|(?P<mark>\[)[^\[\]]*+(?:\[[^\[\]]*+\][^\[\]]*+)*+(?P<close>\])"
+    r"(?P<mark>\[)[^\[\]\n]+(?P<close>\]\([^()\s]+\))"  # a link
+    r"|(?<!\S)(?:(?P<mark>\()[^()]*+(?:\([^()]*+\)[^()]*+)*+(?P<close>\))"
+    r"|(?P<mark>\[)(?!\[)[^\[\]]*+(?:\[[^\[\]]*+\][^\[\]]*+)*+(?P<close>\])"
     r"|(?<=\s)(?P<mark>\p{Pd}+)\s(?=\p{Ll})[^\p{Pd}\n]+\s(?P<close>(?P=mark))(?=\s))(?!\w)"
     r"|(?<=\w)(?P<mark>[–—])(?=\p{Ll})[^\p{Pd}\n]+(?P<close>(?P=mark))(?=\w)"
     r"|(?<!\w)(?:(?P<mark>[*_]{1,3}|[\"'])(?=[^\s*_])(?:(?!\s(?P=mark)\S)[^\n]){0,1000}?(?<=\S)"
     r"(?P<close>(?P=mark))"
     r"|(?P<mark>[“„])[^“”„\n]+(?P<close>[“”])|(?P<mark>«)[^«»\n]+(?P<close>»)"
     r"|(?P<mark>»)[^«»\n]+(?P<close>«)|(?P<mark>‘)[^‘\n]+?(?P<close>’))(?!\w)"
-    r"|(?P<mark><(?P<tag>[A-Za-z][\w-]*)(?:\s[^<>]*)?>)[^\n]{0,1000}?(?P<close></(?P=tag)>)"
+    r"|(?P<mark><(?P<tag>\w[\w-]*)(?:\s[^<>]*)?>)[^\n]{0,1000}?(?P<close></(?P=tag)>)"
 )
 # "<br>" but not "<everyday>", which may be a tag that the model reads, the mark of a key as in
 # "&Open" and "Save _As", and the soft hyphen.
 _SINGLE = (
-    r"(?P<mark><(?:(?:[bh]r|img)\b[^<>]*|[A-Za-z][^<>]*/|/[A-Za-z][^<>]*)>"
+    r"(?P<mark><(?:(?:[bh]r|img)\b[^<>]*|\w[^<>]*/|/\w[^<>]*)>"
     r"|(?<!\w)[&_](?=\p{L})(?!\w+[;_&])|\u00ad)"
 )
 _MARKS = regex.compile(rf"{_ENCLOSED}|{_SINGLE}")
@@ -36,6 +38,19 @@ _JOINED = regex.compile(
     r"|(?<=(?<!\w)(?P<word>\p{L}{2,}))[.!?](?=(?P<word>\p{Lu}\p{Ll}+))"
 )
 _WORD = regex.compile(r"(?<![\w'’])\p{L}{2,}+(?![\w'’])")
+_ENTITY = regex.compile(r"&(?:\w+|#\d+|#x[\da-fA-F]+);")
+
+
+def without_entities(text: str) -> tuple[str, dict[int, str]]:
+    """Returns a text with characters in place of HTML entities, and a table to write these again.
+
+    If the text has one of these characters, too, or an unknown entity, all entities stay.
+    """
+    rest, entities = _ENTITY.sub("", text), {x: html.unescape(x) for x in _ENTITY.findall(text)}
+    if any(len(x) > 1 or x in rest for x in entities.values()):
+        return text, {}
+    table = str.maketrans({character: entity for entity, character in entities.items()})
+    return _ENTITY.sub(lambda x: entities[x[0]], text), table
 
 
 def without_marks(
@@ -54,7 +69,7 @@ def without_marks(
         return segment, []
     code: list[tuple[int, int] | None] = [None] * len(text)
     for start, end, kind in protected(text, forms):
-        if kind == "name":
+        if kind != "emphasis":
             code[start:end] = [(start, end)] * (end - start)
 
     def cut(start: int, end: int) -> None:
@@ -72,7 +87,11 @@ def without_marks(
         if is_read or is_inside or not is_whole or any(crossing):
             continue
         first, last = start + len(mark), end - len(close)
-        if mark[0] in "([-–—" or (mark[0] not in "*_<" and close and text[end - 2] in ".!?…,"):
+        if (
+            mark[0] in "(-–—"
+            or close == "]"
+            or (mark[0] not in "*_<" and close and text[end - 2] in ".!?…,")
+        ):
             inner = [s for s in spans if start <= s.start and s.end <= end]
             spans = [s for s in spans if s not in inner]
             own = (

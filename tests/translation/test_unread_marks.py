@@ -6,7 +6,7 @@ import pytest
 
 from keras_transformer.translation import Segment, Span, WordForms
 from keras_transformer.translation.markup import write
-from keras_transformer.translation.unread_marks import without_marks
+from keras_transformer.translation.unread_marks import without_entities, without_marks
 
 FORMS = WordForms(("Tom",), ".", words=("a",))
 
@@ -27,6 +27,8 @@ FORMS = WordForms(("Tom",), ".", words=("a",))
         ("A – b c – d - E - f — g", "A d - E - f — g", [" b c "]),
         ("A -- b -- d", "A d", [" b "]),
         ('Tom said, "Go!" “Yes,” he «x» „y“.', "Tom said, he x y.", ["Go!", "Yes,"]),
+        ("[a](b/c) [d (e) f](g) <0>h</0> <1/>", "a d f h ", ["e"]),
+        ('[[a|b]] (555) 12-3456 {{#if "a"}}', None, []),
         ("**a!** _b_ *c* 'd e' \"f\" ‘g’s h’", "a! b c d e f g’s h", []),
         ("f(x) a(s) (b)c d( 2 * 3 * 4 a_b_c it's dogs' 5\" 6\"", None, []),
     ],
@@ -38,6 +40,14 @@ def test_marks_that_are_around_something_are_taken_out(text, rest, asides):
     assert write(Segment(found.text, (*found.spans, *places))) == text.replace("\xad", "")
     for other in (WordForms(), replace(FORMS, marks='(["“„«‘*_–-\xad<&')):
         assert without_marks(Segment(text), other) == (Segment(text), [])
+
+
+def test_entities_are_read_as_their_characters():
+    text = "Tom &amp; Mary don&#39;t &lt;3 &#x263a;"
+    found, table = without_entities(text)
+    assert found == "Tom & Mary don't <3 \u263a" and found.translate(table) == text
+    for text in "<b>a</b> &lt; b &amp;", "a &b; &amp;", "a & b":
+        assert without_entities(text) == (text, {})
 
 
 def test_markup_goes_with_its_part_and_does_not_cross_its_edge():
