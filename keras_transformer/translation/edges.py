@@ -11,8 +11,8 @@ SYMBOL = (
 _SMILEY = "[:;=]-?[()DPp]"
 # What is before a sentence, such as the mark of an item, and after it.
 _HEAD = regex.compile(
-    rf"(?:(?:[-–—*•·>#+]+|\(?\d{{1,3}}[.)]|\(?\p{{L}}\)|\[[ xX]?\]|{SYMBOL}+|{_SMILEY})\s+)+"
-    r"(?=.*\p{L})",
+    rf"(?:(?:[-–—*•·>#+]+|\(?\d{{1,3}}[.)]|\(?\p{{L}}\)|\[[ xX]?\]|{SYMBOL}+|{_SMILEY}"
+    r"|(?:[ivx]{1,4}|[IVX]{2,4})\.)\s+|[–—]+(?=\p{L})|(?:\.{3}|…)\s?)+(?=.*\p{L})",
     regex.VERSION1,
 )
 _TAIL = regex.compile(rf"(?:\s*{SYMBOL}|\s+{_SMILEY})+$", regex.VERSION1)

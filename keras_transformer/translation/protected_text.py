@@ -15,6 +15,7 @@ Kind = Literal["name", "number", "mark", "emphasis"]
 
 _PATTERN = regex.compile(
     r"""
+    (?(DEFINE)(?P<currency>\p{Sc}|(?:USD|EUR|GBP|CHF|JPY|CNY|CAD|AUD|INR|KRW|PLN|SEK|NOK)(?!\p{L})))
     (?P<mark>\{\{[\#/^].*?\}\} | \{%.*?%\} | <%(?![=\-]).*?%>)                # of templates
     | (?P<name>
       (?:(?<![a-z+.\-])[a-z][a-z+.-]*+://|mailto:|www\.)[^\s<>"]*[^\s<>"'.,;:!?)\]}»”’]    # URLs
@@ -36,13 +37,13 @@ _PATTERN = regex.compile(
     )
     | (?P<number>                                                           # also amounts
       (?<![\w.\-−+])(?:\+\d[\d\ ()/\-]{5,}|\(\d+\)[\d\ /\-]{5,})\d(?!\w)      # of a telephone
-    | (?<![\w.\-−+])(?:[<>≤≥≈~±]\s?)?[\-−+]?(?:\p{Sc}\s?)?[\-−+]?
-      (?:\d{1,3}(?:[\ \u00a0\u202f]\d{3})++(?!\d)|\d+(?:[.,:\-/]\d+)*+)
+    | (?<![\w.\-−+])(?:[<>≤≥≈~±]\s?)?[\-−+]?(?:(?&currency)\s?)?[\-−+]?
+      (?:\d{1,3}(?:[\ \u00a0\u202f]\d{3})++(?!\d)|\d*[¼-¾⅐-⅞]|\d+(?:[.,:\-/]\d+)*+)
       (?:
-        (?P<unit>\s?(?:[cdkm]?m|[kM]?g|kg|[km]?l|h|min|oz|lbs|ft|mph|px|dpi|kWh?
-          |[kKMGT]i?B|[kMGT]?Hz|[AP]M)|[ap]m)(?![\w'’])
+        (?P<unit>\s?(?:[cdkm]?m(?:[²³]|/[hs])?|[kM]?g|kg|[km]?l|h|min|oz|lbs|ft|mph|px|dpi|kWh?
+          |[kKMGT]i?B|[kMGT]?Hz|[AP]M)|[ap]m|x)(?![\w'’])
       | (?:\s?°\s?[CF]|\p{Lu})(?![\w'’])
-      | (?!\w)(?:\s?(?:\p{Sc}|[%‰]%?|°)(?![\w{(]))?
+      | (?!\w)(?:\s?(?:(?&currency)|[%‰]%?|°)(?![\w{(]))?
       )
       )
     """
@@ -52,6 +53,7 @@ _PATTERN = regex.compile(
     regex.VERBOSE | regex.VERSION1,
 )
 _SENTENCE = regex.compile(r"(?<!\p{L})\p{Ll}{4}|[.!?]$")  # no title has any of these
+_LETTERS = regex.compile(r"[\p{L}\p{M}]+")
 # Words to try in a search for words that the model copies, and how many of them are enough.
 _MOST_TRIED, _ENOUGH = 300, 16
 
@@ -60,10 +62,12 @@ def protected(text: str, forms: WordForms) -> Iterator[tuple[int, int, Kind]]:
     """Yields the start, end and kind of a text's placeholders, addresses, numbers and the like.
 
     If ordinary words of a text are in upper case, too, it has no emphasis, and no acronyms. In a
-    title, no other word with a capital is a name.
+    title, no other word with a capital is a name. A word with a foreign letter always is.
     """
     is_upper = text.isupper() and any(map(forms.is_emphasized, regex.findall(r"\p{L}+", text)))
     is_title = not _SENTENCE.search(text)
+    letters = _LETTERS.finditer(text) if forms.has_foreign(text) else ()
+    foreign = [x.span() for x in letters if forms.has_foreign(x[0])]
     for found in _PATTERN.finditer(text):
         kind: Kind = "number" if found["number"] else "mark" if found["mark"] else "name"
         start, end = found.span()
@@ -78,7 +82,9 @@ def protected(text: str, forms: WordForms) -> Iterator[tuple[int, int, Kind]]:
             if is_none or not (kind == "name" or forms.is_emphasized(word)):
                 continue
         if text[start:end] != "1":  # It is one of few numbers whose word has another form.
+            foreign = [(x, y) for x, y in foreign if y <= start or end <= x]
             yield start, end, kind
+    yield from ((x, y, "name") for x, y in foreign)
 
 
 def numbers_differ(source: str, translation: str) -> bool:

@@ -70,23 +70,23 @@ class _Block(NamedTuple):
 
 
 def needs_segment(text: str, forms: WordForms) -> bool:
-    """Returns whether a text has what only a segment keeps, besides numbers and symbols."""
+    """Returns whether a text has what only a segment keeps, besides numbers and its `edges`."""
     if not any(map(str.isalpha, text)):
         return not is_invisible(text)
+    _, own, _ = edges(text.strip())
     return bool(
         (forms.lacks(":") and _LABEL.match(text))
         or _clauses(text, forms)
         or any(edges(text[n:])[0] for n in sentence_ends(text))
         or without_marks(Segment(text), forms)[0].text != text
-        or any(_is_unread(text[x:y], kind, forms) for x, y, kind in protected(text, forms))
+        or any(_is_unread(own[x:y], kind, forms) for x, y, kind in protected(own, forms))
     )
 
 
 def _is_unread(part: str, kind: Kind, forms: WordForms) -> bool:
-    """Returns whether a part that stays is no symbol, and no number with a known unit or symbol."""
-    if kind == "number":
-        return any(forms.lacks(x) for x in (part[0], part[-1]) if not x.isdecimal())
-    return kind != "mark" or part[0] in "{<"
+    """Returns whether a part that stays is no number or symbol that the training text has."""
+    ends = (x for x in (part[0], part[-1]) if not x.isdecimal())
+    return kind in ("name", "emphasis") or any(map(forms.lacks, ends))
 
 
 def translate_segments(

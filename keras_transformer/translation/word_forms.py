@@ -3,6 +3,7 @@
 import functools
 import itertools
 import json
+import string
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, replace
@@ -250,6 +251,15 @@ class WordForms:
         if not found or self.knows(lower):
             return None
         return found.upper() if word.isupper() else word[0] + found[1:]
+
+    @functools.cached_property
+    def _letters(self) -> frozenset[str]:
+        return frozenset("".join((*self.words, string.ascii_lowercase)).lower())
+
+    def has_foreign(self, text: str) -> bool:
+        """Returns whether a text has a letter beyond ASCII that no known word has."""
+        is_known = text.isascii() or not (self.has_sentences and self.words)
+        return not is_known and any(x.isalpha() and x not in self._letters for x in text.lower())
 
     def is_emphasized(self, word: str) -> bool:
         """Returns whether a word is in upper case, unlike its usual form."""

@@ -13,6 +13,9 @@ from keras_transformer.translation.edges import edges
     + [('"A," he said. "B."', "", ""), ('"Tom', "", ""), ("(a) or (b)", "(a) ", "")]
     + [
         (":-) Tom", ":-) ", ""),
+        ("...and", "...", ""),
+        ("—Tom", "—", ""),
+        ("iv. I", "iv. ", ""),
         ("D: Tom", "", ""),
         ("#tag", "", ""),
         ("A. Smith", "", ""),

@@ -52,6 +52,11 @@ def test_placeholders_addresses_and_identifiers_are_found(text, names):
         ("1,299.50 on 2024-03-15 at 10:30, -5 or 1 dog", "number", "1,299.50 2024-03-15 10:30 -5"),
         ("-$3.50 or 20€, <7%, 100%% of 5 %s, 5 $A", "number", "-$3.50 20€ <7% 100%% 5 5"),
         ("70kg, 12B; 1km 30°C 1 or 3rd 1990s", "number", "70kg 12B 1km 30°C"),
+        (
+            "USD 50, 50 EUR 5 EURO ½ 1½ 3x 9km/h 2 m²",
+            "number",
+            "USD 50 50 EUR 5 ½ 1½ 3x 9km/h 2 m²",
+        ),
         ("10am 9:15\u00a0AM 1\u00a0000 or 5 1000", "number", "10am 9:15\u00a0AM 1\u00a0000 5 1000"),
         ("{{#if x}}a{{/if}} {% b %} <% c %>", "mark", "{{#if x}} {{/if}} {% b %} <% c %>"),
         ("❤️ 👍🏽 🇩🇪 👩‍👩‍👧 1️⃣ ♪ → • 5 * # 5° № 1", "mark", "❤️ 👍🏽 🇩🇪 👩‍👩‍👧 1️⃣ ♪ → •"),
@@ -92,6 +97,9 @@ def test_unknown_names_are_found_in_a_language_that_writes_nouns_in_lower_case()
     assert found("The House of Otto") == [] and found("Met by Otto.") == ["Otto"]
     assert found("Die alte Frau sah Otto.", replace(forms, words=("big", "in"))) == []
     assert found(line, WordForms()) == []
+    sentences = replace(forms, final_mark=".")
+    assert found("œuf, a.org/é and 北京", sentences) == ["a.org/é", "œuf", "北京"]
+    assert found("œuf", forms) == found("œuf", replace(sentences, words=("cœur",))) == []
     titled = "Mr. Smith, Mrs. Big and Hm. in Dr. Otto."
     assert found(titled, replace(forms, words=("Mrs", "Big"))) == ["Mr. Smith", "Dr. Otto"]
     assert found("He is 5 km from 30 yen.", replace(forms, words=("km",))) == ["5", "30"]
