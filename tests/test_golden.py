@@ -147,3 +147,5 @@ def test_the_packaged_translator_translates_200_sentences_as_recorded(engine):
     translator = open_translator("tatoeba_en_de", engine=engine)
     rtol = RENORMALIZED if engine == "ctranslate2" else 0.0
     assert_same_translations(translator, "tatoeba_en_de", rtol)
+    lines, translations = zip(*TRANSLATIONS["lines"], strict=True)  # as people bring them
+    assert translator.translate(lines) == [*translations]
