@@ -53,7 +53,6 @@ _PATTERN = regex.compile(
     regex.VERBOSE | regex.VERSION1,
 )
 _SENTENCE = regex.compile(r"(?<!\p{L})\p{Ll}{4}|[.!?]$")  # no title has any of these
-_LETTERS = regex.compile(r"[\p{L}\p{M}]+")
 # Words to try in a search for words that the model copies, and how many of them are enough.
 _MOST_TRIED, _ENOUGH = 300, 16
 
@@ -66,8 +65,7 @@ def protected(text: str, forms: WordForms) -> Iterator[tuple[int, int, Kind]]:
     """
     is_upper = text.isupper() and any(map(forms.is_emphasized, regex.findall(r"\p{L}+", text)))
     is_title = not _SENTENCE.search(text)
-    letters = _LETTERS.finditer(text) if forms.has_foreign(text) else ()
-    foreign = [x.span() for x in letters if forms.has_foreign(x[0])]
+    foreign = [x.span() for x in forms.foreign_words(text)]
     for found in _PATTERN.finditer(text):
         kind: Kind = "number" if found["number"] else "mark" if found["mark"] else "name"
         start, end = found.span()

@@ -134,6 +134,9 @@ def _translate(
     """Translates segments, but not what is in brackets in them."""
     ready, sentences = [], []
     for index, segment in enumerate(segments):
+        if translator.word_forms.is_foreign(segment.text):
+            ready.append(segment)
+            continue
         protected_segment, found = _protect(index, segment, translator.copied_words, escape)
         ready.append(protected_segment)
         sentences += found

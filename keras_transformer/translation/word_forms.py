@@ -256,10 +256,16 @@ class WordForms:
     def _letters(self) -> frozenset[str]:
         return frozenset("".join((*self.words, string.ascii_lowercase)).lower())
 
-    def has_foreign(self, text: str) -> bool:
-        """Returns whether a text has a letter beyond ASCII that no known word has."""
-        is_known = text.isascii() or not (self.has_sentences and self.words)
-        return not is_known and any(x.isalpha() and x not in self._letters for x in text.lower())
+    def foreign_words(self, text: str) -> list[Any]:
+        """Returns the matches of words with a letter beyond ASCII that no known word has."""
+        if text.isascii() or not (self.has_sentences and self.words):
+            return []
+        return [x for x in _WORD.finditer(text) if not self._letters.issuperset(x[0].lower())]
+
+    def is_foreign(self, text: str) -> bool:
+        """Returns whether a text is rather in foreign words than in others."""
+        foreign = sum(len(x[0]) for x in self.foreign_words(text))
+        return 2 * foreign > sum(map(str.isalpha, text))
 
     def is_emphasized(self, word: str) -> bool:
         """Returns whether a word is in upper case, unlike its usual form."""
