@@ -4,7 +4,7 @@ import regex
 
 # Emoji, and symbols such as notes, arrows and bullets.
 SYMBOL = (
-    r"(?:(?:\p{RI}\p{RI}|[\d*\#]\uFE0F?\u20E3|(?!\d)\p{Emoji}[\p{EMod}\uFE0F\U000E0020-\U000E007F]*"
+    r"(?>(?:\p{RI}\p{RI}|[\d*\#]\uFE0F?\u20E3|(?!\d)\p{Emoji}[\p{EMod}\uFE0F\U000E0020-\U000E007F]*"
     r"(?:\u200D\p{ExtPict}[\p{EMod}\uFE0F]*)*)(?<=[\p{ExtPict}\p{RI}\p{EMod}\uFE0F\u20E3\U000E007F])"
     r"|[\p{So}--[°№]]|[\u2190-\u21FF\u2022\u2023\u2043])"
 )
@@ -12,7 +12,7 @@ _SMILEY = "[:;=]-?[()DPp]"
 # What is before a sentence, such as the mark of an item, and after it.
 _HEAD = regex.compile(
     rf"(?:(?:[-–—*•·>#+]+|\(?\d{{1,3}}[.)]|\(?\p{{L}}\)|\[[ xX]?\]|{SYMBOL}+|{_SMILEY}"
-    r"|(?:[ivx]{1,4}|[IVX]{2,4})\.)\s+|[–—]+(?=\p{L})|(?:\.{3}|…)\s?)+(?=.*\p{L})",
+    r"|(?:[ivx]{1,4}|[IVX]{2,4})\.)\s+|[–—]+(?=\p{L})|(?:\.{3}|…)\s?)++(?=.*\p{L})",
     regex.VERSION1,
 )
 _TAIL = regex.compile(rf"(?:\s*{SYMBOL}|\s+{_SMILEY})+$", regex.VERSION1)

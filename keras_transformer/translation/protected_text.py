@@ -16,12 +16,12 @@ Kind = Literal["name", "number", "mark", "emphasis"]
 _PATTERN = regex.compile(
     r"""
     (?(DEFINE)(?P<currency>\p{Sc}|(?:USD|EUR|GBP|CHF|JPY|CNY|CAD|AUD|INR|KRW|PLN|SEK|NOK)(?!\p{L})))
-    (?P<mark>\{\{[\#/^].*?\}\} | \{%.*?%\} | <%(?![=\-]).*?%>)                # of templates
+    (?P<mark>\{\{[\#/^].{0,200}?\}\} | \{%.{0,200}?%\} | <%(?![=\-]).{0,200}?%>) # of templates
     | (?P<name>
       (?:(?<![a-z+.\-])[a-z][a-z+.-]*+://|mailto:|www\.)[^\s<>"]*[^\s<>"'.,;:!?)\]}»”’]    # URLs
     | (?<![\w.+\-])[\w.+-]++@[\w-]++(?:\.[\w-]++)+                          # e-mail addresses
     | (?<![\w.\-])(?:[\w-]++\.)+(?:com|org|net|edu|gov|info|io|dev)(?:/[^\s<>"]*[\w/])?(?!\w)
-    | \{\{.*?\}\} | <%.*?%> | \[\[[^\[\]\n]*\]\]                               # templates, wikis
+    | \{\{.{0,200}?\}\} | <%.{0,200}?%> | \[\[[^\[\]\n]{0,200}\]\] # templates, wikis
     | [$#%@]?\{\s*[\w.\-]*\s*(?:[,:!|](?:[^{}]++|(?P<nested>\{(?:[^{}]++|(?&nested))*+\}))*+)?\}
     | (?<![\w%])%(?:\(\w+\)|\d+\$)?[-+0\#]*\d*(?:\.\d+)?(?:hh?|ll?|z)?[sdiufgexXcr@](?!\w)(?:%%)?
     | (?<![\w%])%(?:\d+|\w+%)(?!\w)                                         # %1 of Qt, %NAME%
