@@ -108,7 +108,7 @@ class CTranslate2Translator(BaseTranslator):
         check_not_forked("ctranslate2")
         limits = list(map(self._limit(options), (len(part.ids) for part in parts)))
         found: NBest = [[]] * len(parts)
-        aligned = frozenset(aligned)
+        aligned, firsts = frozenset(aligned), dict[int, Any]()
         # A call has one maximum length, and one call is much faster than one for each length. Where
         # all hypotheses end within a part's own limit, they are those of a search with that limit:
         # CTranslate2 ends a search when it has as many hypotheses as beams. The others follow.
@@ -116,18 +116,20 @@ class CTranslate2Translator(BaseTranslator):
         for calls in ({max(limits, default=0): range(len(parts))}, cut):
             for limit, indices in calls.items():
                 groups = {x: [n for n in indices if (n in aligned) == x] for x in (True, False)}
-                # Both calls start before the first result is read, so that no worker waits.
+                # All calls start before the first result is read, so that no worker waits.
                 started = [
                     x
                     for has_attention, own in groups.items()
                     for x in self._started_searches(parts, own, limit, options, has_attention)
                 ]
+                if aligned and not (firsts or self._target_prefix):
+                    firsts = self._started_firsts(parts, aligned)
                 for index, future in started:
                     result = future.result()
                     if max(map(len, result.hypotheses)) > limits[index]:
                         cut[limits[index]].append(index)
                     else:
-                        found[index] = self._hypotheses(result, options)
+                        found[index] = self._hypotheses(result, options, firsts.get(index))
                         advance([index])
         return found
 
@@ -159,13 +161,33 @@ class CTranslate2Translator(BaseTranslator):
         )
         return zip(indices, results, strict=True)
 
+    def _started_firsts(self, parts: list[SourcePart], indices: Collection[int]) -> dict[int, Any]:
+        """Returns CTranslate2's future of the first row of attention of each part.
+
+        In a batch, beam search mixes up the first rows of the sentences. They are those of any
+        search, because a translation begins with bos.
+        """
+        results = self._model.translate_batch(
+            [self._names(parts[index]) for index in indices],
+            max_batch_size=BATCH_SIZE,
+            asynchronous=True,
+            beam_size=1,
+            max_decoding_length=1,
+            max_input_length=0,
+            return_attention=True,
+        )
+        return dict(zip(indices, results, strict=True))
+
     def _names(self, part: SourcePart) -> list[str]:
         """Returns the pieces of a source without eos, which CTranslate2 adds."""
         end = len(part.ids) - self.tokenizer.source_eos
         return [self._source_pieces[id] for id in part.ids[:end]]
 
-    def _hypotheses(self, result: Any, options: SearchOptions) -> list[Hypothesis]:
-        """Returns the best hypotheses, ranked by the length penalty of this package."""
+    def _hypotheses(self, result: Any, options: SearchOptions, first: Any) -> list[Hypothesis]:
+        """Returns the best hypotheses, ranked by the length penalty of this package.
+
+        Their attention is `first`, a future of the first row, and all rows.
+        """
         hypotheses, ranked = result.hypotheses, []
         for number, (pieces, score) in enumerate(zip(hypotheses, result.scores, strict=True)):
             total = score * len(pieces) ** _penalty(options)
@@ -177,32 +199,24 @@ class CTranslate2Translator(BaseTranslator):
         texts = self.tokenizer.decode_target(kept)
         rows = result.attention or [None] * len(hypotheses)
         return [
-            Hypothesis(text, own, score, total, len(hypotheses[number]), attention=rows[number])
+            Hypothesis(
+                text, own, score, total, len(hypotheses[number]), attention=(first, rows[number])
+            )
             for text, own, (score, total, number) in zip(texts, kept, best, strict=True)
         ]
 
     def _attention(self, parts: list[SourcePart], found: NBest) -> Iterator[tuple[int, np.ndarray]]:
-        forced, firsts = len(self._target_prefix), []
-        if not forced:
-            # In a batch, beam search mixes up the first rows of the sentences. They are those of
-            # any search, because a translation begins with bos.
-            firsts = self._model.translate_batch(
-                [self._names(part) for part in parts],
-                max_batch_size=BATCH_SIZE,
-                asynchronous=True,  # The words of the first are aligned while the others run.
-                beam_size=1,
-                max_decoding_length=1,
-                max_input_length=0,
-                return_attention=True,
-            )
-        for index, (part, of_part) in enumerate(zip(parts, found, strict=True)):
+        forced = len(self._target_prefix)
+        # CTranslate2 begins with the longest, too.
+        for index in sorted(range(len(parts)), key=lambda index: -len(parts[index].ids)):
+            part, of_part = parts[index], found[index]
             padded = np.zeros((len(of_part), max(x.length for x in of_part), len(part.ids)))
             for weights, x in zip(padded, of_part, strict=True):
-                rows = np.asarray(x.attention)
-                weights[: len(rows), : rows.shape[1]] = rows
-            if firsts:
-                row = firsts[index].result().attention[0][0]
-                padded[:, 0, : len(row)] = row
+                first, rows = x.attention
+                weights[: len(rows), : len(rows[0])] = rows
+                if first:
+                    row = first.result().attention[0][0]
+                    weights[0, : len(row)] = row
             yield index, padded[:, forced:, part.before :]
 
     def _token_scores(self, parts: list[SourcePart], found: NBest) -> list[list[list[float]]]:

@@ -4,7 +4,7 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,8 +43,7 @@ class Hypothesis:
             `text`.
         word_scores: The mean log-probability (nats) of the pieces of each word of `text`. None if
             they were not requested.
-        attention: Float `(T, S)`, the attention of the tokens to the pieces of the source, if the
-            search gives it.
+        attention: What the search of an engine keeps for the alignment, or None.
     """
 
     text: str
@@ -54,7 +53,7 @@ class Hypothesis:
     length: int
     alignment: tuple[tuple[int, int], ...] | None = None
     word_scores: tuple[float, ...] | None = None
-    attention: Sequence[Sequence[float]] | None = field(default=None, repr=False, compare=False)
+    attention: Any = field(default=None, repr=False, compare=False)
 
 
 # The hypotheses of each sentence or part, best first.
