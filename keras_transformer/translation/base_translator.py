@@ -98,8 +98,9 @@ class BaseTranslator(ABC):
         """Returns the best translation of each sentence.
 
         If the run knows the forms of words, a line without constraints is translated as a segment
-        (see `translate_segments`) if it has a name that must stay, such as `{name}` or a URL, or a
-        mark that the training text lacks, or if its numbers would change.
+        (see `translate_segments`) if it has a name that must stay, such as `{name}` or a URL, if
+        the training text lacks one of its marks or writes them in another way, or if its numbers
+        would change. HTML entities are read as their characters.
 
         Args:
             sentences: Any number of strings, of any lengths. The translation of a string without

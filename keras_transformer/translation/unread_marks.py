@@ -1,4 +1,4 @@
-"""Marks that a model can't read, around parts of a text or before a word."""
+"""What a model can't read as it is typed: marks around parts of a text, entities, spaces."""
 
 import html
 import itertools
@@ -60,7 +60,8 @@ def without_marks(
 
     Parts in brackets, and what is said in quotes, are apart: each follows its place, an empty span
     with its marks and the white space before them. The other marks become markup. Marks between
-    which markup begins or ends stay, and those inside of code, such as a placeholder.
+    which markup begins or ends stay, and those inside of code, such as a placeholder. What is typed
+    in another way than in the training text is read as it is there: spaces at marks, and words.
     """
     text, spans = segment.text, [*segment.spans]
     asides, written, ends = [], [*text], [len(text)]

@@ -256,7 +256,7 @@ class WordForms:
     def _letters(self) -> frozenset[str]:
         return frozenset("".join((*self.words, string.ascii_lowercase)).lower())
 
-    def foreign_words(self, text: str) -> list[Any]:
+    def foreign_words(self, text: str) -> list[regex.Match[str]]:
         """Returns the matches of words with a letter beyond ASCII that no known word has."""
         if text.isascii() or not (self.has_sentences and self.words):
             return []
