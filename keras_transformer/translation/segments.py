@@ -21,6 +21,7 @@ from keras_transformer.translation.word_forms import Rewritten, WordForms
 # Up to three words before a sentence, such as "Note:".
 _LABEL = regex.compile(r"\w[\w'’.-]*(?: [\w'’.-]+){0,2}:\s+(?=\p{Lu})")
 _LETTER = regex.compile(r"\s*\p{Lu}:\s*")  # as in "Q: Is it late?"
+_REPEATED = regex.compile(r"([!?])\1\s*$")  # after a sentence
 # A mark between two clauses or words, as in "tea & coffee", or cells of a table.
 _BETWEEN = regex.compile(
     r"(?<=\w[\p{Pe}\p{Pf}\"']*)"
@@ -77,7 +78,10 @@ def needs_segment(text: str, forms: WordForms) -> bool:
     return bool(
         (forms.lacks(":") and _LABEL.match(text))
         or _clauses(text, forms)
-        or any(edges(text[n:])[0] for n in sentence_ends(text))
+        or any(
+            edges(text[n:])[0] or _REPEATED.search(text[max(0, n - 9) : n])
+            for n in sentence_ends(text)
+        )
         or without_marks(Segment(text), forms)[0].text != text
         or any(_is_unread(own[x:y], kind, forms) for x, y, kind in protected(own, forms))
     )

@@ -87,6 +87,7 @@ def test_marks_that_the_training_text_lacks_are_read_by_no_model():
         ("Fig. 3: A dog", ["Fig. 22.", "A dog."]),
         ("- A? - B!", ["A?", "B!"]),
         ("One\\nTwo", ["One.", "Two."]),
+        ("One!!! Two??? Three.", ["One!", "Two?", "Three."]),
         ("One\tTwo three.\t\t5\t7:", ["One.", "Two three."]),
         (":-)", []),
         ("", []),
