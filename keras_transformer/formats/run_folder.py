@@ -117,7 +117,7 @@ def import_run(
         if text is not None:
             forms = WordForms.learn(read_lines(Path(text)))
             # The model has seen more words and marks than this text has.
-            replace(forms, words=(), contractions=()).save(run.word_forms_path)
+            replace(forms, words=()).save(run.word_forms_path)
         write_json(run.origin_path, origin)
     return Run(directory, recipe)
 

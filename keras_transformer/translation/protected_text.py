@@ -47,9 +47,10 @@ _PATTERN = regex.compile(
       )
       )
     """
-    rf"| (?P<titled>(?<!\w)\p{{Lu}}{CONSONANTS}{{1,2}}\.\s\p{{Lu}}[\p{{L}}\p{{M}}]++)"  # Mr. Smith
+    rf"| (?<!\w)(?P<titled>\p{{Lu}}{CONSONANTS}{{1,2}})\.\s(?P<titled>\p{{Lu}}[\p{{L}}\p{{M}}]++)"
     rf"| (?P<mark>{SYMBOL}++) | (?<!\w)(?P<word>{INNER_CAPITAL})(?:-(?:\d+|\p{{Lu}}+)(?!\w))*+"
-    r"| (?<=[\p{L}\p{N},;:]\s)(?P<word>\p{Lu}[\p{Ll}\p{M}]{2,}+)(?!\w)",
+    r"| (?<=[\p{L}\p{N},;:]\s)(?P<word>\p{Lu}[\p{Ll}\p{M}]{2,}+)(?!\w)"
+    r"| (?<![\p{L}\p{M}])(?P<other>[a-zA-Z]*+[^\P{L}a-zA-Z][\p{L}\p{M}]*+)",
     regex.VERBOSE | regex.VERSION1,
 )
 _SENTENCE = regex.compile(r"(?<!\p{L})\p{Ll}{4}|[.!?]$")  # no title has any of these
@@ -65,24 +66,25 @@ def protected(text: str, forms: WordForms) -> Iterator[tuple[int, int, Kind]]:
     """
     is_upper = text.isupper() and any(map(forms.is_emphasized, regex.findall(r"\p{L}+", text)))
     is_title = not _SENTENCE.search(text)
-    foreign = [x.span() for x in forms.foreign_words(text)]
     for found in _PATTERN.finditer(text):
         kind: Kind = "number" if found["number"] else "mark" if found["mark"] else "name"
         start, end = found.span()
         if (unit := found["unit"] or "")[:1].isspace() and len(unit) > 2 and forms.knows(unit[1:]):
             end -= len(unit)
-        names = (found["titled"] or "").split(". ")
-        if names[1:] and (not forms.words or all(map(forms.knows, names))):
+        names = found.captures("titled")  # as in Mr. Smith
+        if names and (not forms.words or all(map(forms.knows, names))):
             continue
-        if word := found["word"]:
+        if (word := found["word"] or found["other"]) and forms.is_foreign(word):
+            kind = "name"
+        elif found["other"]:
+            continue
+        elif word:
             kind = "name" if forms.is_name(word) else "emphasis"
             is_none = is_upper or (is_title and word[1:].islower())
             if is_none or not (kind == "name" or forms.is_emphasized(word)):
                 continue
         if text[start:end] != "1":  # It is one of few numbers whose word has another form.
-            foreign = [(x, y) for x, y in foreign if y <= start or end <= x]
             yield start, end, kind
-    yield from ((x, y, "name") for x, y in foreign)
 
 
 def numbers_differ(source: str, translation: str) -> bool:

@@ -126,10 +126,12 @@ def without_marks(
 
 def _corrections(text: str, forms: WordForms) -> Iterator[tuple[int, int, str]]:
     """Yields the start and end of what is typed in another way than in the training text."""
+    if not forms.has_words:
+        return
     for x in SPACED_MARK.finditer(text):
         if forms.lacks(f" {x[1][0]}"):
             yield *x.span(), ""
-    for x in _JOINED.finditer(text) if forms.words else ():
+    for x in _JOINED.finditer(text):
         if all(forms.knows(word) or forms.knows(word.lower()) for word in x.captures("word")):
             yield *x.span(), f"{x[0]} "
     for x in _WORD.finditer(text):

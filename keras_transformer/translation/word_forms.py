@@ -222,9 +222,14 @@ class WordForms:
     def _usual(self) -> dict[str, str]:
         return {form.lower(): form for form in self.forms}
 
+    @property
+    def has_words(self) -> bool:
+        """Whether it is known which words and marks of sentences the model can read."""
+        return self.has_sentences and bool(self.words)
+
     def lacks(self, mark: str) -> bool:
         """Returns whether the training text has a mark in few lines, or in none."""
-        return self.has_sentences and bool(self.words) and mark not in self.marks
+        return self.has_words and mark not in self.marks
 
     @functools.cached_property
     def _known(self) -> frozenset[str]:
@@ -256,16 +261,16 @@ class WordForms:
     def _letters(self) -> frozenset[str]:
         return frozenset("".join((*self.words, string.ascii_lowercase)).lower())
 
-    def foreign_words(self, text: str) -> list[regex.Match[str]]:
-        """Returns the matches of words with a letter beyond ASCII that no known word has."""
-        if text.isascii() or not (self.has_sentences and self.words):
-            return []
-        return [x for x in _WORD.finditer(text) if not self._letters.issuperset(x[0].lower())]
-
     def is_foreign(self, text: str) -> bool:
-        """Returns whether a text is rather in foreign words than in others."""
-        foreign = sum(len(x[0]) for x in self.foreign_words(text))
-        return 2 * foreign > sum(map(str.isalpha, text))
+        """Returns whether a text is rather in words with letters that no known word has.
+
+        ASCII's letters are not foreign.
+        """
+        if text.isascii() or not self.has_words:
+            return False
+        words = _WORD.findall(text)
+        foreign = (len(x) for x in words if not self._letters.issuperset(x.lower()))
+        return 2 * sum(foreign) > sum(map(len, words))
 
     def is_emphasized(self, word: str) -> bool:
         """Returns whether a word is in upper case, unlike its usual form."""
