@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import _common
 import numpy as np
@@ -367,13 +367,14 @@ class NumberedPieces:
 
     pad_id, unk_id, bos_id, eos_id = PAD_ID, UNK_ID, BOS_ID, EOS_ID
     source_eos, joint = True, True
+    frames: ClassVar = {"source_prefix": [], "target_prefix": [], "source_eos": True}
     source_model = target_model = b""
     source_prefix_ids = target_prefix_ids = ()
 
     def __init__(self, size: int) -> None:
         self.source_vocabulary_size = self.target_vocabulary_size = size
-        names = ["<pad>", "<unk>", "<s>", "</s>"]
-        self.source_pieces = self.target_pieces = names + [str(id) for id in range(4, size)]
+        pieces = ["<pad>", "<unk>", "<s>", "</s>", *map(str, range(4, size))]
+        self.source_pieces = self.target_pieces = pieces
 
     def save(self, directory: Path) -> None:
         pass
@@ -385,8 +386,7 @@ class NumberedPieces:
 def save_marian(model: Any, case: Case, folder: Path) -> None:
     from keras_transformer.formats import export_hugging_face
 
-    tokenizer: Any = NumberedPieces(case.vocabulary_size)
-    export_hugging_face(model, tokenizer, folder / "marian")
+    export_hugging_face(model, NumberedPieces(case.vocabulary_size), folder / "marian")
 
 
 def load_marian(case: Case, setting: Setting, folder: Path, device: str = "cpu") -> Engine:
@@ -423,8 +423,7 @@ def load_marian(case: Case, setting: Setting, folder: Path, device: str = "cpu")
 def save_ctranslate2(model: Any, case: Case, folder: Path) -> None:
     from keras_transformer.formats import export_ctranslate2
 
-    tokenizer: Any = NumberedPieces(case.vocabulary_size)
-    export_ctranslate2(model, tokenizer, folder / "ctranslate2")
+    export_ctranslate2(model, NumberedPieces(case.vocabulary_size), folder / "ctranslate2")
 
 
 def load_ctranslate2(case: Case, setting: Setting, folder: Path, device: str = "cpu") -> Engine:
