@@ -109,10 +109,10 @@ def step_graphs(case: Case) -> tuple[Any, Any]:
     return tuple(graphs)
 
 
-def attention(query: Any, key: Any, value: Any, attn_mask: Any, is_causal: bool, scale: Any) -> Any:
+def attention(query: Any, key: Any, value: Any, mask: Any, is_causal: bool, **options: Any) -> Any:
     """Calls the kernel that PyTorch has on GPUs for attention with a mask."""
     kernel = torch.ops.aten._scaled_dot_product_efficient_attention
-    return kernel(query, key, value, attn_mask, True, 0.0, is_causal, scale=scale)[0]
+    return kernel(query, key, value, mask, True, 0.0, is_causal, scale=options["scale"])[0]
 
 
 # --- The GPU -------------------------------------------------------------------------------------
