@@ -109,11 +109,13 @@ def test_parallel_text_of_any_bytes(tmp_path, one, other):
         assert pairs == list(zip(sources, targets, strict=True))
     else:
         assert pairs is None
-    fields = [line.split("\t") for line in sources]
+    fields = [[x.replace("\r", " ").strip(" ") for x in line.split("\t")] for line in sources]
     rows = result_or_refusal(lambda: list(read_parallel(source)), CorpusError)
-    is_table = is_text and all(len(row) == 2 for row in fields)
-    if not any('"' in line for line in sources):  # Quotes around cells are no text.
-        assert rows == ([tuple(row) for row in fields] if is_table else None)
+    if not is_text:
+        assert rows is None
+    # Quotes around cells are no text. Of more columns, two may be the sides.
+    elif {*map(len, fields)} == {2} and not any('"' in line for line in sources):
+        assert rows == [tuple(row) for row in fields]
 
 
 @fuzz(600)

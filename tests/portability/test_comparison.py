@@ -38,8 +38,10 @@ def assert_conforms(found, checks, tolerance=1e-3):
     assert all(x.tolerance < tolerance for x in found.largest["outputs"].values())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.slow  # The process of each backend does not know the patterns of a recipe.
+@pytest.mark.parametrize(
+    "variant", sorted(VARIANTS.keys() - {"strided_attention", "fixed_attention"})
+)
 def test_a_transformer_conforms(variant):
     found = conformance(new_model(variant, num_layers=1))
     assert_conforms(found, ["outputs", "training step", "search"])

@@ -53,11 +53,14 @@ def lines_of(data: bytes) -> tuple[list[str], bool]:
     """The lines before the first that is no text, and whether all are text.
 
     Lines end with a newline, and a carriage return before it belongs to the line end. One byte
-    order mark at the beginning is no text.
+    order mark at the beginning is no text. A first line as of UTF-16 or ISO 2022 is none, either.
     """
-    *lines, last = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    data = data.removeprefix(b"\xef\xbb\xbf")
+    *lines, last = data.split(b"\n")
     ended = [line.removesuffix(b"\r") for line in lines] + ([last] if last else [])
-    good = list(itertools.takewhile(_is_utf8, ended))
+    first = data[: len(ended[0]) + 1] if ended else b""
+    is_other = b"\x1b$" in first or first.count(0) > max(3, len(first) // 20)
+    good = [] if is_other else list(itertools.takewhile(_is_utf8, ended))
     return [line.decode() for line in good], len(good) == len(ended)
 
 
