@@ -15,9 +15,9 @@ _HEAD = regex.compile(
     r"|(?:[ivx]{1,4}|[IVX]{2,4})\.)\s+|[–—]+(?=\p{L})|(?:\.{3}|…)\s?)++(?=.*\p{L})",
     regex.VERSION1,
 )
-_TAIL = regex.compile(rf"(?:\s*{SYMBOL}|\s+{_SMILEY})+$", regex.VERSION1)
-_MARKS = r"()\[\]\"“”„«»‹›*_"
-_ENCLOSED = regex.compile(rf"([{_MARKS}]+)([^{_MARKS}]+)([{_MARKS}]+)")
+_TAIL = regex.compile(rf"(?:\s*{SYMBOL}|\s+{_SMILEY}|\s+[-–—]{{2,}})+$", regex.VERSION1)
+_MARKS = r"()\[\]\"“”„«»‹›*_="
+_ENCLOSED = regex.compile(rf"([{_MARKS}]+\s*)([^{_MARKS}]+?)(\s*[{_MARKS}]+)")
 _LONGEST_TAIL = 40
 
 

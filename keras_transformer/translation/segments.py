@@ -25,7 +25,7 @@ _REPEATED = regex.compile(r"([!?])\1\s*$")  # after a sentence
 # A mark between two clauses or words, as in "tea & coffee", or cells of a table.
 _BETWEEN = regex.compile(
     r"(?<=\w[\p{Pe}\p{Pf}\"']*)"
-    r"(?:(?P<mark>;)(?=\s)|\s+(?P<mark>[\p{Sm}&/*]|\p{Pd}+)(?=\s)|(?<=\p{L}{2})(?P<mark>[/–—])(?=\p{L}{2}))"
+    r"(?:(?P<mark>;)(?=\s)|\s+(?P<mark>[\p{Sm}&/*]|\p{Pd}+|[-=]+>|\d{1,2}\))(?=\s)|(?<=\p{L}{2})(?P<mark>[/–—])(?=\p{L}{2}))"
     r"(?=.*\p{L})|(?P<mark>\t+)"
 )
 # A part of a segment that stays, and what it looks like to the reader.
@@ -165,10 +165,11 @@ def _protect(
     text, markup = segment.text, [*segment.spans]
     kept: list[_Kept] = [(x, "name") for x in markup if x.replacement is not None]
     found: list[_Kept] = []
+    clauses = _clauses(text, forms)  # such a mark is alone, and stays
     for start, end, kind in protected(text, forms):
         if kind == "emphasis":
             markup.append(Span(start, end, is_upper=True))
-        elif not any(x.start < end and start < x.end for x, _ in kept):
+        elif start not in clauses and not any(x.start < end and start < x.end for x, _ in kept):
             # It has the markup inside, as in H<sub>2</sub>O; a mark also that which encloses it.
             inside = [x for x in markup if start <= x.start < end and start < x.end <= end]
             own = [x for x in inside if kind == "mark" or (x.start, x.end) != (start, end)]

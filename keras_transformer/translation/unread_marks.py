@@ -14,16 +14,17 @@ from keras_transformer.translation.word_forms import SPACED_MARK, WordForms
 
 # "item(s)" has no part in brackets, nor "the boys' toys" one in quotes.
 _ENCLOSED = (
-    r"(?P<mark>\[)[^\[\]\n]+(?P<close>\]\([^()\s]+\))"  # a link
-    r"|(?<!\S)(?:(?P<mark>\()[^()]*+(?:\([^()]*+\)[^()]*+)*+(?P<close>\))"
-    r"|(?P<mark>\[)(?!\[)[^\[\]]*+(?:\[[^\[\]]*+\][^\[\]]*+)*+(?P<close>\])"
+    r"(?P<mark>[<\[](?P<tag>\w[\w-]*)(?:[\s=][^<>\[\]]*)?[>\]])[^\n]{0,1000}?"
+    r"(?P<close>[<\[]/(?P=tag)[>\]])|(?P<mark>\\[a-z]+\{)[^{}\n]+(?P<close>\})"
+    r"|(?P<mark>\[)[^\[\]\n]+(?P<close>\]\([^()\s]+\))"  # a link
+    r"|(?<!\S)(?:(?P<mark>\()(?!\p{L}\))[^()]*+(?:\([^()]*+\)[^()]*+)*+(?P<close>\))"
+    r"|(?P<mark>\[)(?!\[|[ xX]\])[^\[\]]*+(?:\[[^\[\]]*+\][^\[\]]*+)*+(?P<close>\])"
     r"|(?<=\s)(?P<mark>\p{Pd}+)\s(?=\p{Ll})[^\p{Pd}\n]+\s(?P<close>(?P=mark))(?=\s))(?!\w)"
     r"|(?<=\w)(?P<mark>[–—])(?=\p{Ll})[^\p{Pd}\n]+(?P<close>(?P=mark))(?=\w)"
-    r"|(?<!\w)(?:(?P<mark>[*_]{1,3}|[\"'])(?=[^\s*_])(?:(?!\s(?P=mark)\S)[^\n]){0,1000}?(?<=\S)"
+    r"|(?<!\w)(?:(?P<mark>[*_]{1,3}|'{2,3}|[\"'])(?=[^\s*_])(?:(?!\s(?P=mark)\S)[^\n]){0,1000}?(?<=\S)"
     r"(?P<close>(?P=mark))"
     r"|(?P<mark>[“„])[^“”„\n]+(?P<close>[“”])|(?P<mark>«)[^«»\n]+(?P<close>»)"
     r"|(?P<mark>»)[^«»\n]+(?P<close>«)|(?P<mark>‘)[^‘\n]+?(?P<close>’))(?!\w)"
-    r"|(?P<mark><(?P<tag>\w[\w-]*)(?:\s[^<>]*)?>)[^\n]{0,1000}?(?P<close></(?P=tag)>)"
 )
 # "<br>" but not "<everyday>", which may be a tag that the model reads, the mark of a key as in
 # "&Open" and "Save _As", and the soft hyphen.
@@ -81,7 +82,7 @@ def without_marks(
         crossing = (s for s in segment.spans if (start < s.start < end) != (start < s.end < end))
         while ends[-1] <= start:
             ends.pop()
-        is_read = not forms.lacks('"' if mark == "'" else mark[0])
+        is_read = not forms.lacks('"' if mark[0] == "'" else mark[0])
         is_whole = written[start] and end <= ends[-1] and (not close or has_words(x[0]))
         around = code[start]
         is_inside = around and around != (start, end) and end <= around[1]

@@ -40,7 +40,7 @@ R html <a href="x"><svg><path/></svg> my <code>a b</code> file</a> 42 → 42 <a 
 U html <p><a><code>f()</code></a> or <code>g</code>, too</p> → <p><a><code>f()</code></a> OR <code>g</code>, TOO</p>
 U html <p lang="fr">oui</p><p lang="en-GB">yes <q lang="fr">non</q></p> → <p lang="fr">oui</p><p lang="de">YES <q lang="fr">non</q></p>
 U html <META name=description content='a "b" c'><input placeholder=name value=v><input type=submit value=go> → <META name=description content="A &quot;B&quot; C"><input placeholder="NAME" value=v><input type=submit value="GO">
-U html <p>a < b & c <b>d</i> e <p translate="no">f <i>g</i></p>h → <p>A &lt; B &amp; C <b>D</i> E <p translate="no">f <i>g</i></p>H
+U html <p>a < b & c <b>d</i> e <p translate="no">f <i>g</i></p>h → <p>a &lt; b &amp; C <b>D</i> E <p translate="no">f <i>g</i></p>H
 U md > a **b**  ¶> c¶> d¶¶1. x\_y [z][r] ![alt](u) <kbd>Tab</kbd>[^1]¶¶[r]: http://x.org "t" → > A **B**  ¶> C D¶¶1. x_y [Z][r] ![ALT](u) <kbd>Tab</kbd>[^1]¶¶[r]: http://x.org "t"
 R md see [`a.B`][x.B] here → HERE [`a.B`][x.B] SEE
 R md - [ ] on * top <http://x.org/a>¶¶<!-- a -->¶    b¶ → - [ ] <http://x.org/a> TOP\* ON¶¶<!-- a -->¶    b¶

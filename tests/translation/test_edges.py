@@ -18,6 +18,8 @@ from keras_transformer.translation.edges import edges
         ("iv. I", "iv. ", ""),
         ("D: Tom", "", ""),
         ("#tag", "", ""),
+        ("== A b ==", "== ", " =="),
+        ("--- A ---", "--- ", " ---"),
         ("A. Smith", "", ""),
         ("", "", ""),
         ("😀", "", "😀"),

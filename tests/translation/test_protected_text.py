@@ -37,6 +37,9 @@ from keras_transformer.translation.protected_text import numbers_differ, protect
         ("Press `Enter` or `a b`, don`t` wait.", ["`Enter`", "`a b`"]),
         ("R&D, C#, .NET and C++. A & B a&b", ["R&D", "C#", ".NET", "C++"]),
         ("a\\nb", ["\\n"]),
+        ("f(x), ab(s) a(n) print() a.b() Ctrl+C", ["f(x)", "print()", "a.b()", "Ctrl+C"]),
+        ("If x = 5 and a==1.2, p<0.5; a<b", ["x = 5", "a==1.2", "p<0.5"]),
+        ("<a> b <c d> e 0:1A:B:C", ["<c d>", "0:1A:B:C"]),
         ("e.g. 3rd, 1990s, p.m. {see below}", []),
     ],
 )
@@ -51,14 +54,17 @@ def test_placeholders_addresses_and_identifiers_are_found(text, names):
     [
         ("1,299.50 on 2024-03-15 at 10:30, -5 or 1 dog", "number", "1,299.50 2024-03-15 10:30 -5"),
         ("-$3.50 or 20€, <7%, 100%% of 5 %s, 5 $A", "number", "-$3.50 20€ <7% 100%% 5 5"),
-        ("70kg, 12B; 1km 30°C 1 or 3rd 1990s", "number", "70kg 12B 1km 30°C"),
+        ("70kg, 12B; 1km 30°C 1 or 3rd 1990s $5k", "number", "70kg 12B 1km 30°C 1990s $5k"),
         (
             "USD 50, 50 EUR 5 EURO ½ 1½ 3x 9km/h 2 m²",
             "number",
             "USD 50 50 EUR 5 ½ 1½ 3x 9km/h 2 m²",
         ),
+        ("2+2 10^6 >=3.8 § 5 2.x mid-1990 1'299", "number", "2+2 10^6 >=3.8 § 5 2.x 1990 1'299"),
+        ("DE89 3704 0044 05 or 555 123 4567", "number", "555 123 4567"),
         ("10am 9:15\u00a0AM 1\u00a0000 or 5 1000", "number", "10am 9:15\u00a0AM 1\u00a0000 5 1000"),
         ("{{#if x}}a{{/if}} {% b %} <% c %>", "mark", "{{#if x}} {{/if}} {% b %} <% c %>"),
+        ("(a) b, [x] c, d¹ e(f)", "mark", "(a) [x] ¹"),
         ("❤️ 👍🏽 🇩🇪 👩‍👩‍👧 1️⃣ ♪ → • 5 * # 5° № 1", "mark", "❤️ 👍🏽 🇩🇪 👩‍👩‍👧 1️⃣ ♪ → •"),
     ],
 )

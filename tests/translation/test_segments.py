@@ -125,7 +125,7 @@ def test_acronyms_stay_and_words_in_upper_case_are_read_in_lower_case():
 
 def test_the_end_of_a_line_is_written_once():
     double = new_double(forms=("Rome",), words=("a",))
-    lines = ["One {x}...", "One {x}!!!", "One {x} :", "One {x} –", 'One {x} "a (b);".']
+    lines = ["One {x}...", "One {x}!!!", "One {x} :", "One {x} –", 'One {x} "a (bb);".']
     assert [translated(double, x).replace("&quot;", '"') for x in lines] == [
         x.upper().replace("X", "x") for x in lines
     ]
