@@ -11,11 +11,13 @@ SYMBOL = (
 _SMILEY = "[:;=]-?[()DPp]"
 # What is before a sentence, such as the mark of an item, and after it.
 _HEAD = regex.compile(
-    rf"(?:(?:[-–—*•·>#+]+|\(?\d{{1,3}}[.)]|\(?\p{{L}}\)|\[[ xX]?\]|{SYMBOL}+|{_SMILEY}"
-    r"|(?:[ivx]{1,4}|[IVX]{2,4})\.)\s+|[–—]+(?=\p{L})|(?:\.{3}|…)\s?)++(?=.*\p{L})",
+    rf"(?:(?:[-–—*•·>#+|]+|//+|/\*+|<!--|\(?\d{{1,3}}[.)]|\(?\p{{L}}\)|\[[ xX]?\]|{SYMBOL}+"
+    rf"|{_SMILEY}|(?:[ivx]{{1,4}}|[IVX]{{2,4}})\.)\s+|[–—]+(?=\p{{L}})|(?:\.{{3}}|…)\s?)++(?=.*\p{{L}})",
     regex.VERSION1,
 )
-_TAIL = regex.compile(rf"(?:\s*{SYMBOL}|\s+{_SMILEY}|\s+[-–—]{{2,}})+$", regex.VERSION1)
+_TAIL = regex.compile(
+    rf"(?:\s*{SYMBOL}|\s+(?:{_SMILEY}|[-–—]{{2,}}>?|\*/|\|)|(?<=\")[,;])+$", regex.VERSION1
+)
 _MARKS = r"()\[\]\"“”„«»‹›*_="
 _ENCLOSED = regex.compile(rf"([{_MARKS}]+\s*)([^{_MARKS}]+?)(\s*[{_MARKS}]+)")
 _LONGEST_TAIL = 40

@@ -28,6 +28,8 @@ _BETWEEN = regex.compile(
     r"(?:(?P<mark>;)(?=\s)|\s+(?P<mark>[\p{Sm}&/*]|\p{Pd}+|[-=]+>|\d{1,2}\))(?=\s)|(?<=\p{L}{2})(?P<mark>[/–—])(?=\p{L}{2}))"
     r"(?=.*\p{L})|(?P<mark>\t+)"
 )
+# What stays and divides a text: a line break, as in "\\n" and "<br>", and the key of a message.
+_DIVIDER = regex.compile(r"\\[nrt]|<[bh]r|\"")
 # A part of a segment that stays, and what it looks like to the reader.
 _Kept = tuple[Span, Kind]
 
@@ -250,7 +252,7 @@ def _stand_ins(text: str, kept: Sequence[_Kept], forms: WordForms) -> tuple[list
         word = [*usable, "" if kind == "mark" else own][0]
         found.append(word)
         of_sentence.append(word)
-        if kind == "name" and own and (not usable or own[0] == "\\"):  # as in "\\n"
+        if kind == "name" and own and (not usable or _DIVIDER.match(own)):
             cuts |= {x.start, x.end}
     return found, cuts
 

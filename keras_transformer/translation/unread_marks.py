@@ -26,10 +26,10 @@ _ENCLOSED = (
     r"|(?P<mark>[“„])[^“”„\n]+(?P<close>[“”])|(?P<mark>«)[^«»\n]+(?P<close>»)"
     r"|(?P<mark>»)[^«»\n]+(?P<close>«)|(?P<mark>‘)[^‘\n]+?(?P<close>’))(?!\w)"
 )
-# "<br>" but not "<everyday>", which may be a tag that the model reads, the mark of a key as in
+# "<img>" but not "<everyday>", which may be a tag that the model reads, the mark of a key as in
 # "&Open" and "Save _As", and the soft hyphen.
 _SINGLE = (
-    r"(?P<mark><(?:(?:[bh]r|img)\b[^<>]*|\w[^<>]*/|/\w[^<>]*)>"
+    r"(?P<mark><(?![bh]r\b)(?:img\b[^<>]*|\w[^<>]*/|/\w[^<>]*)>"
     r"|(?<!\w)[&_](?=\p{L})(?!\w+[;_&])|\u00ad)"
 )
 _MARKS = regex.compile(rf"{_ENCLOSED}|{_SINGLE}")
@@ -38,6 +38,7 @@ _JOINED = regex.compile(
     r"(?<=[\p{Lu}\p{Ll}]{2}),(?=[\p{Lu}\p{Ll}\p{N}])"
     r"|(?<=(?<!\w)(?P<word>\p{L}{2,}))[.!?](?=(?P<word>\p{Lu}\p{Ll}+))"
 )
+_ROW = regex.compile(r'"[^"]*+"(?:,"[^"]*+")++')  # of a CSV file
 _WORD = regex.compile(r"(?<![\w'’])\p{L}{2,}+(?![\w'’])")
 _ENTITY = regex.compile(r"&(?:\w+|#\d+|#x[\da-fA-F]+);")
 
@@ -69,6 +70,7 @@ def without_marks(
     marks, corrections = [*_MARKS.finditer(text, overlapped=True)], [*_corrections(text, forms)]
     if not (marks or corrections):
         return segment, []
+    is_row = _ROW.fullmatch(text)
     code: list[tuple[int, int] | None] = [None] * len(text)
     for start, end, kind in protected(text, forms):
         if kind != "emphasis":
@@ -89,9 +91,11 @@ def without_marks(
         if is_read or is_inside or not is_whole or any(crossing):
             continue
         first, last = start + len(mark), end - len(close)
+        is_cell = is_row or text[start - 3 : start].rstrip()[-2:] in ('":', '"=', " =")
         if (
             mark[0] in "(-–—"
             or close == "]"
+            or (is_cell and close)
             or (mark[0] not in "*_<" and close and text[end - 2] in ".!?…,")
         ):
             inner = [s for s in spans if start <= s.start and s.end <= end]

@@ -157,8 +157,9 @@ class WordForms:
         for line in itertools.islice(lines, _MOST_LINES):
             if not line.isupper():
                 counts.update(_INNER_WORD.findall(line))
-            marks.update({*_MARK.findall(line), *(f" {x[0]}" for x in SPACED_MARK.findall(line))})
-            contracted.update(x.replace("’", "'") for x in _CONTRACTION.findall(line))
+            marks.update({*line, *(f" {x[0]}" for x in SPACED_MARK.findall(line))})
+            if "'" in line or "’" in line:
+                contracted.update(x.replace("’", "'") for x in _CONTRACTION.findall(line))
             ends[line.rstrip()[-1:]] += 1
             num_several += bool(sentence_ends(line))
         usual: dict[str, str] = {}
@@ -186,7 +187,7 @@ class WordForms:
             mark if is_mark else "",
             lines_are_sentences=20 * num_several < ends.total(),
             words=tuple(itertools.islice(words, _MOST_WORDS)),
-            marks="".join(mark for mark, n in marks.most_common() if n >= read),
+            marks="".join(x for x, n in marks.most_common() if n >= read and _MARK.search(x)),
             target_words=tuple(itertools.islice(lower, _MOST_TARGET_WORDS)),
             contractions=tuple(contractions),
         )

@@ -39,7 +39,9 @@ from keras_transformer.translation.protected_text import numbers_differ, protect
         ("a\\nb", ["\\n"]),
         ("f(x), ab(s) a(n) print() a.b() Ctrl+C", ["f(x)", "print()", "a.b()", "Ctrl+C"]),
         ("If x = 5 and a==1.2, p<0.5; a<b", ["x = 5", "a==1.2", "p<0.5"]),
-        ("<a> b <c d> e 0:1A:B:C", ["<c d>", "0:1A:B:C"]),
+        ("<a> b <c d> e 0:1A:B:C <br/>", ["<c d>", "0:1A:B:C", "<br/>"]),
+        ('{"a": 5, "b c": "d"} ee = f', ['"a":']),
+        ('a_b = "c"', ["a_b ="]),
         ("e.g. 3rd, 1990s, p.m. {see below}", []),
     ],
 )
