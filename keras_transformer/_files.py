@@ -261,8 +261,8 @@ def read_entries(path: Path) -> list[dict[str, Any]]:
     return entries
 
 
-def read_config(path: str | Path) -> dict[str, Any]:
-    """Reads the configuration of a `.keras` file of an unknown source.
+def read_json_members(path: str | Path) -> dict[str, Any]:
+    """Reads the JSON files in a `.keras` file of an unknown source, by their names.
 
     Call this function before `keras.saving.load_model`, which unpacks files of any size.
 
@@ -280,12 +280,13 @@ def read_config(path: str | Path) -> dict[str, Any]:
                         f"{member.filename} must have at most {most:,} bytes. "
                         f"Received: {member.file_size:,}"
                     )
-            config = parse_json(archive.read("config.json"))
-        if not isinstance(config, dict):
+            names = [x for x in archive.namelist() if x.endswith(".json")]
+            found = {name: parse_json(archive.read(name)) for name in names}
+        if not isinstance(found.get("config.json"), dict):
             raise ValueError("config.json must be a JSON object")
     except Exception as error:  # zipfile, zlib, struct and json raise different errors
         raise damaged_keras_file(path, error) from error
-    return config
+    return found
 
 
 def damaged_keras_file(path: str | Path, error: Exception) -> UserError:

@@ -17,7 +17,7 @@ from keras_transformer._files import (
     atomic_write,
     keras_home,
     output_file,
-    read_config,
+    read_json_members,
     resumable_file,
 )
 from keras_transformer.errors import UserError
@@ -169,7 +169,7 @@ def test_a_process_that_waited_for_another_writes_its_own_text(tmp_path, monkeyp
         ({"config.json": "[" * 100_000}, "too deeply"),
         ({"config.json": "[]"}, "config.json must be a JSON object"),
         ({"model.weights.h5": " " * 2**26}, "model.weights.h5 must have at most"),
-        ({}, "no item named 'config.json'"),
+        ({}, "config.json must be a JSON object"),
         (None, "model.keras is not a complete Keras model file"),
     ],
 )
@@ -181,7 +181,7 @@ def test_a_configuration_that_is_none_is_refused(tmp_path, members, message):
             for name, content in members.items():
                 archive.writestr(name, content)
     with pytest.raises(UserError, match=message):
-        read_config(path)
+        read_json_members(path)
 
 
 def test_a_keras_home_that_cannot_be_written_is_replaced_as_keras_does(monkeypatch, tmp_path):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from keras_transformer._files import read_config, remove
+from keras_transformer._files import read_json_members, remove
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.formats.comparison import run_sentences
@@ -114,7 +114,7 @@ def converted(run: Run) -> Path:
 
     Its name depends on the contents of the model and the tokenizer, so copies of the run share it.
     """
-    read_config(run.model_place())  # Raises an error if the archive is damaged.
+    read_json_members(run.model_place())  # Raises an error if the archive is damaged.
     with zipfile.ZipFile(run.model_path) as archive:
         parts = [(x.filename, x.file_size, x.CRC) for x in archive.infolist()]
     content = VERSION, parts, run.tokenizer().files

@@ -11,7 +11,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from keras_transformer._files import parse_json, read_config, sha256_of
+from keras_transformer._files import read_json_members, sha256_of
 from keras_transformer.errors import UserError
 
 _MEMBER, _WEIGHTS = "base.json", "model.weights.h5"
@@ -51,7 +51,7 @@ def completed(path: str | Path) -> Iterator[Path]:
     Raises `UserError` if weights are those of another file that is missing or has changed.
     """
     path = Path(path)
-    if (content := _content(path)) is None:
+    if (content := read_json_members(path).get(_MEMBER)) is None:
         yield path
         return
     check_base(path, base := Path(content["model"]))
@@ -67,20 +67,13 @@ def completed(path: str | Path) -> Iterator[Path]:
 
 def check_base(path: Path, base: Path) -> None:
     """Raises `UserError` unless a file has only the weights that differ from those of `base`."""
-    content = _content(path)
+    content = read_json_members(path).get(_MEMBER)
     if content is None or not base.is_file() or sha256_of(base) != content["sha256"]:
         found = "another file" if base.is_file() else "no such file"
         raise UserError(
             f"{path} must have only the weights that differ from those of {base}, which must be "
             f"as it was. Received: {found if content else 'all weights'}"
         )
-
-
-def _content(path: Path) -> Any:
-    """Returns what a file says about its base, or None if it has all weights."""
-    read_config(path)  # refuses a damaged file
-    with zipfile.ZipFile(path) as archive:
-        return parse_json(archive.read(_MEMBER)) if _MEMBER in archive.namelist() else None
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 from keras_transformer._backend.compile_function import use_compilation_cache
-from keras_transformer._files import NUMBERS_PER_BYTE, damaged_keras_file, read_config
+from keras_transformer._files import NUMBERS_PER_BYTE, damaged_keras_file, read_json_members
 from keras_transformer.errors import UserError
 from keras_transformer.layers.saving import check_finite, placeholder_weights
 from keras_transformer.models.base import loading_in_float32
@@ -48,7 +48,8 @@ def load_checkpoint_model(folder: str | Path) -> Any:
     """
     verify_checkpoint(folder)
     file = Path(folder) / CHECKPOINT_MODEL
-    optimizer = (read_config(file).get("compile_config") or {}).get("optimizer", {})
+    compiled = read_json_members(file)["config.json"].get("compile_config")
+    optimizer = (compiled or {}).get("optimizer", {})
     config = optimizer.get("config", {})
     config = config.get("inner_optimizer", {}).get("config", config)
     model = load_model(file)
