@@ -8,7 +8,7 @@ import regex
 
 from keras_transformer.translation.edges import SYMBOL
 from keras_transformer.translation.long_lines import CONSONANTS
-from keras_transformer.translation.word_forms import INNER_CAPITAL, WordForms
+from keras_transformer.translation.word_forms import DOTTED, INNER_CAPITAL, WordForms
 
 # What looks like a word to the reader, a number, or nothing, or is a word in upper case.
 Kind = Literal["name", "number", "mark", "emphasis"]
@@ -58,7 +58,7 @@ _PATTERN = regex.compile(
     rf"| (?P<mark>{SYMBOL}++) | (?<!\w)(?P<word>{INNER_CAPITAL})"
     r"(?:(?:-(?:\d+|\p{Lu}+)|/[\d.]*\d)(?!\w))*+"
     r"| (?<=[\p{L}\p{N},;:]\s)(?P<word>\p{Lu}[\p{Ll}\p{M}]{2,}+)(?!\w)"
-    r"| (?<!\w)(?P<word>(?:\p{Lu}\.){2,}+|\p{Lu}['’]\p{Lu}\p{Ll}++)"
+    rf"| (?<!\w)(?P<word>{DOTTED}|\p{{Lu}}['’]\p{{Lu}}\p{{Ll}}++)"
     r"| (?<![\p{L}\p{M}])(?P<other>[a-zA-Z]*+[^\P{L}a-zA-Z][\p{L}\p{M}]*+)",
     regex.VERBOSE | regex.VERSION1,
 )

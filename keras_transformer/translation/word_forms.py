@@ -22,9 +22,10 @@ from keras_transformer.translation.long_lines import is_invisible, sentence_ends
 _MARK = regex.compile(r"[\p{P}\p{S}]")
 SPACED_MARK = regex.compile(r"(?<=[\p{L}\p{N}])\s+(?=([.,;:]|[!?]+)(?!\S))")  # as French has it
 _WORD = regex.compile(r"\p{L}[\p{L}\p{M}]*+")
-# A word that does not begin a sentence.
+# A word such as "U.S.", and one that does not begin a sentence.
+DOTTED = r"(?:\p{Lu}\.){2,}+"
 _INNER_WORD = regex.compile(
-    rf"(?<![\p{{L}}\p{{M}}])(?<=[\p{{L}}\p{{M}}\p{{N}},;]\s|\p{{L}}['’]){_WORD.pattern}"
+    rf"(?<![\p{{L}}\p{{M}}])(?<=[\p{{L}}\p{{M}}\p{{N}},;]\s|\p{{L}}['’])(?:{DOTTED}|{_WORD.pattern})"
 )
 _CONTRACTION = regex.compile(rf"(?<=[\p{{L}},;]\s)(?:{_WORD.pattern}['’])+{_WORD.pattern}")
 # A semicolon is the question mark of Greek.
