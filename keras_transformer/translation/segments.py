@@ -21,7 +21,7 @@ from keras_transformer.translation.word_forms import Rewritten, WordForms
 # Up to three words before a sentence, such as "Note:".
 _LABEL = regex.compile(r"\w[\w'’.-]*(?: [\w'’.-]+){0,2}:\s+(?=\p{Lu})")
 _LETTER = regex.compile(r"\s*\p{Lu}:\s*")  # as in "Q: Is it late?"
-_REPEATED = regex.compile(r"([!?])\1\s*$")  # after a sentence
+_REPEATED = regex.compile(r"[!?]{2}\s*$")  # after a sentence
 # A mark between two clauses or words, as in "tea & coffee", or cells of a table.
 _BETWEEN = regex.compile(
     r"(?<=\w[\p{Pe}\p{Pf}\"']*)"

@@ -31,7 +31,7 @@ _CONTRACTION = regex.compile(rf"(?<=[\p{{L}},;]\s)(?:{_WORD.pattern}['’])+{_WO
 # A semicolon is the question mark of Greek.
 _OPEN_END = regex.compile(
     r"(?<=[\p{L}\p{M}\p{N}][\p{Pe}\p{Pf}\"']*)"
-    r"(?P<end>\s*(?:[:：,，…]|\.{3}|(?<!\p{Greek}\W*);)|\s[-–—]|(?P<repeated>[!?])(?P=repeated)+|)$"
+    r"(?P<end>\s*(?:[:：,，…]|\.{3}|(?<!\p{Greek}\W*);)|\s[-–—]|(?P<repeated>[!?])[!?]+|)$"
 )
 # A single mark that ends a sentence. Quotes and brackets may follow.
 _FINAL_MARK = regex.compile(

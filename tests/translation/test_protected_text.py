@@ -28,7 +28,7 @@ from keras_transformer.translation.protected_text import numbers_differ, protect
             "(https://x.org/a?b=1). www.x.de, a.b@c.org!",
             ["https://x.org/a?b=1", "www.x.de", "a.b@c.org"],
         ),
-        ("Go to example.com. The end.", ["example.com"]),
+        ("Go to example.com. The end is a_b(2).pdf.", ["example.com", "a_b(2).pdf"]),
         (
             "v1.2.3 22AF93 MP3 my_var a-b.json --force -f A=b MY_A=b.",
             ["v1.2.3", "22AF93", "MP3", "my_var", "a-b.json", "--force", "-f", "A=b", "MY_A=b"],
@@ -37,7 +37,10 @@ from keras_transformer.translation.protected_text import numbers_differ, protect
         ("Press `Enter` or `a b`, don`t` wait.", ["`Enter`", "`a b`"]),
         ("R&D, C#, .NET and C++. A & B a&b", ["R&D", "C#", ".NET", "C++"]),
         ("a\\nb", ["\\n"]),
-        ("f(x), ab(s) a(n) print() a.b() Ctrl+C", ["f(x)", "print()", "a.b()", "Ctrl+C"]),
+        (
+            "f(x), ab(s) a(n) print() a.b() Ctrl+C A-Z.",
+            ["f(x)", "print()", "a.b()", "Ctrl+C", "A-Z"],
+        ),
         ("If x = 5 and a==1.2, p<0.5; a<b", ["x = 5", "a==1.2", "p<0.5"]),
         ("<a> b <c d> e 0:1A:B:C <br/>", ["<c d>", "0:1A:B:C", "<br/>"]),
         ('{"a": 5, "b c": "d"} ee = f', ['"a":']),
