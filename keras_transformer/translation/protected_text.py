@@ -16,6 +16,7 @@ Kind = Literal["name", "number", "mark", "emphasis"]
 _PATTERN = regex.compile(
     r"""
     (?(DEFINE)(?P<currency>\p{Sc}|(?:USD|EUR|GBP|CHF|JPY|CNY|CAD|AUD|INR|KRW|PLN|SEK|NOK)(?!\p{L})))
+    (?<!\p{L}(?=\p{L}))(?: # not within a word
     (?P<mark>\{\{[\#/^].{0,200}?\}\} | \{%.{0,200}?%\} | <%(?![=\-]).{0,200}?%>  # of templates
     | (?<!\w)(?:\(\p{L}\)|\[[\ xX]\])(?!\w) | [⁰¹²³⁴-⁹†‡]++)                # of items, notes
     | (?P<name>
@@ -60,7 +61,7 @@ _PATTERN = regex.compile(
     r"(?:(?:-(?:\d+|\p{Lu}+)|/[\d.]*\d)(?!\w))*+"
     r"| (?<=[\p{L}\p{N},;:]\s)(?P<word>\p{Lu}[\p{Ll}\p{M}]{2,}+)(?!\w)"
     rf"| (?<!\w)(?P<word>{DOTTED}|\p{{Lu}}['’]\p{{Lu}}\p{{Ll}}++)"
-    r"| (?<![\p{L}\p{M}])(?P<other>[a-zA-Z]*+[^\P{L}a-zA-Z][\p{L}\p{M}]*+)",
+    r"| (?<![\p{L}\p{M}])(?P<other>[a-zA-Z]*+[^\P{L}a-zA-Z][\p{L}\p{M}]*+))",
     regex.VERBOSE | regex.VERSION1,
 )
 _SENTENCE = regex.compile(r"(?<!\p{L})\p{Ll}{4}|[.!?]$")  # no title has any of these
