@@ -38,10 +38,10 @@ from keras_transformer.translation.protected_text import numbers_differ, protect
         ("R&D, C#, .NET and C++. A & B a&b", ["R&D", "C#", ".NET", "C++"]),
         ("a\\nb", ["\\n"]),
         (
-            "f(x), ab(s) a(n) print() a.b() Ctrl+C A-Z.",
-            ["f(x)", "print()", "a.b()", "Ctrl+C", "A-Z"],
+            "f(x), ab(s) a(n) print() a.b() Ctrl+C A-Z I/O a^2.",
+            ["f(x)", "print()", "a.b()", "Ctrl+C", "A-Z", "I/O", "a^2"],
         ),
-        ("If x = 5 and a==1.2, p<0.5; a<b", ["x = 5", "a==1.2", "p<0.5"]),
+        ("If y = 2x^2 - 5 and a==1.2, p<0.5; a<b", ["y = 2x^2 - 5", "a==1.2", "p<0.5"]),
         ("<a> b <c d> e 0:1A:B:C <br/>", ["<c d>", "0:1A:B:C", "<br/>"]),
         ('{"a": 5, "b c": "d"} ee = f', ['"a":']),
         ('a_b = "c"', ["a_b ="]),
