@@ -281,7 +281,10 @@ class _Service:
         self, texts: Sequence[str], kind: _Kind, pair: Pair, alternatives: int
     ) -> list[list[str]]:
         """Returns the translation of each text, and up to so many other ones."""
-        documents = await asyncio.to_thread(lambda: [_document(x, kind, pair) for x in texts])
+        forms = self.translators[pair].word_forms
+        is_split = kind.wants_alternatives or not forms.lines_are_sentences
+        arguments = kind, pair, is_split
+        documents = await asyncio.to_thread(lambda: [_document(x, *arguments) for x in texts])
         segments = [x for document in documents for x in document.segments]
         try:
             found = iter(await self.batchers[pair].translate(kind, segments))
@@ -349,13 +352,14 @@ def _detector() -> Callable[[str], list[tuple[str, float]]]:
     return langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True).rank
 
 
-def _document(text: str, kind: _Kind, pair: Pair) -> Document:
-    """Returns a text as a document, whose segments are translated."""
+def _document(text: str, kind: _Kind, pair: Pair, is_split: bool) -> Document:
+    """Returns a text as a document, whose segments are translated: its lines, or sentences."""
     if kind.is_document:
         return (read_html if kind.is_html else read_text)(text, pair, Path())
     document, parts = Document(), []
     for line in text.splitlines(keepends=True):
-        for start, end in itertools.pairwise((0, *sentence_ends(line), len(line))):
+        ends = sentence_ends(line) if is_split else ()
+        for start, end in itertools.pairwise((0, *ends, len(line))):
             piece = line[start:end]
             own = piece.strip()
             before, after = piece.split(own, 1) if own else (piece, "")

@@ -11,6 +11,7 @@ import pytest
 import requests
 from support.running_server import Upper, running
 
+from keras_transformer.translation import WordForms
 from keras_transformer.translation.glossary import Glossary
 
 PAIR = {"source": "en", "target": "de"}
@@ -81,7 +82,7 @@ def test_lists_lines_and_white_space_stay(server, q, found):
             "<p>a <b>c &amp; d</b></p><script>x < 1</script>",
             "<p>A <b>C &amp; D</b></p><script>x < 1</script>",
         ),
-        ("a &lt;img src&gt;", "A &lt;IMG SRC&gt;"),
+        ("a &lt;img src&gt;", "A &lt;img src&gt;"),
     ],
 )
 def test_html_keeps_its_markup(server, q, found):
@@ -94,6 +95,15 @@ def test_alternatives_are_other_translations_at_most_as_many_as_wanted(server):
     assert found == {"translatedText": "A B", "alternatives": ["b a"]}
     assert post(server, q=["a b", ""], alternatives=1).json()["alternatives"] == [["b a"], []]
     assert post(server, q="a b", alternatives=1, format="html").json()["alternatives"] == []
+
+
+def test_a_line_is_split_where_its_translator_does_not():
+    translator = Upper()
+    with running({("en", "de"): translator}) as url:
+        post(url, q="One. Two!")
+        translator.word_forms = WordForms(lines_are_sentences=True)
+        post(url, q="One. Two!\n")
+    assert sum(translator.batches, []) == ["One.", "Two!", "One. Two!"]
 
 
 def test_a_glossary_has_a_name(server, monkeypatch):
