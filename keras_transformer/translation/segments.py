@@ -311,6 +311,8 @@ def _rendered(
     target, at, aligned = "", 0, []
     for before, block in zip([None, *blocks], blocks, strict=False):
         gap = text[at : block.start]
+        if any(at < x.start == x.end < block.start for x in segment.spans):
+            gap = regex.sub(" +", " ", gap)  # A mark between them has one of its own.
         if before and not {*"\n\t"} & {*gap}:
             texts = before.source, before.target, block.source, block.target
             gap = (gap or " ") if separator(*texts, has_space=bool(gap)) else ""

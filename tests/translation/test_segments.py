@@ -69,11 +69,11 @@ def test_marks_that_the_training_text_lacks_are_read_by_no_model():
             seen.extend(part.text for part in parts)
             return super()._search_parts(parts, *rest)
 
-    line = "Red [1] / blue (a; big/small {x}) and b; C/D & ef – gh."
+    line = "Red [1] / blue (a; big/small {x}) and b; C/Dc & ef – gh."
     double = new_double(forms=("Rome",), marks=".,", words=("a",))
     double.__class__ = Recording
-    assert double.translate([line]) == ["RED [1] / BLUE (A; BIG/SMALL {x}) AND B; C/D & EF – GH."]
-    assert seen == ["A.", "Big.", "Small Tom.", "Red.", "Blue and b.", "C/d.", "Ef.", "Gh."]
+    assert double.translate([line]) == ["RED [1] / BLUE (A; BIG/SMALL {x}) AND B; C/DC & EF – GH."]
+    assert seen == ["A.", "Big.", "Small Tom.", "Red.", "Blue and b.", "C/dc.", "Ef.", "Gh."]
     seen.clear()
     double.word_forms = replace(double.word_forms, marks="([/;&")
     assert double.translate(["One (two); three & four."]) == ["ONE (TWO); THREE & FOUR."]
@@ -121,6 +121,11 @@ def test_acronyms_stay_and_words_in_upper_case_are_read_in_lower_case():
     lines = ["It BIG xx ROME USB-C.", "It IS"]
     assert double.translate(lines) == ["it BIG xx ROME USB-C.", "it IS"]
     assert [x[0].text for x in double.translate_nbest(["It BIG xx?"])] == ["IT BIG XX?"]
+
+
+def test_a_mark_between_sentences_has_one_space():
+    double = new_double(forms=("Rome",), words=("a",))
+    assert double.translate(["One. 😀 ♪ Two."]) == ["ONE. 😀 ♪ TWO."]
 
 
 def test_the_end_of_a_line_is_written_once():
