@@ -19,7 +19,7 @@ _TAIL = regex.compile(
     rf"(?:\s*{SYMBOL}|\s+(?:{_SMILEY}|[-–—]{{2,}}>?|\*/|\|)|(?<=\")[,;])+$", regex.VERSION1
 )
 _MARKS = r"()\[\]\"“”„«»‹›*_="
-_ENCLOSED = regex.compile(rf"([{_MARKS}]+\s*)([^{_MARKS}]+?)(\s*[{_MARKS}]+)")
+_ENCLOSED = regex.compile(rf"([{_MARKS}]++\s*+)([^{_MARKS}]+?)(?<!\s)(\s*+[{_MARKS}]+)")
 _LONGEST_TAIL = 40
 
 
