@@ -18,7 +18,9 @@ Change = Callable[[str], str]
 Languages = tuple[str | None, str | None]
 TAG = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z][\w-]*)(?=[\s/>.])[^<>]*>|<[\d:.]+>|\{\\[^{}]*\}")
 BREAK = r"(?:\r\n|\n|\r(?!\n))"
-ITEM = "[-–—*•]"  # begins a paragraph, such as a line of a dialogue
+ITEM = "[-–—*•]"
+# What begins a paragraph, such as a line of a dialogue, which may have the name of the speaker.
+BEGIN = rf"(?:\s|{ITEM}|[A-ZÀ-Þ]{{2}}[^:\r\n]{{0,30}}:\s)"
 _SPACE = re.compile(r"[ \t\r\n\f]+")
 # What separates the parts of a menu or a title.
 _SEPARATOR = re.compile(
@@ -252,11 +254,11 @@ def _segment(pieces: Iterable[Piece]) -> Segment:
 def with_marks(document: Document, text: str, write: Change = str, unescape: Change = str) -> str:
     """Returns a text with marks for its paragraphs, which keep their number of lines.
 
-    A new paragraph begins with a blank or indented line, or with a dash, as in a dialogue. `write`
-    gets each part.
+    A new paragraph begins with a blank or indented line, with a dash, or with a speaker's name.
+    `write` gets each part.
     """
     found = []
-    for part in re.split(rf"({BREAK}(?=\s|{ITEM})|(?:(?<=[\r\n])|^)\s*{ITEM}\s+)", text):
+    for part in re.split(rf"({BREAK}(?={BEGIN})|(?:(?<=[\r\n])|^)\s*{ITEM}\s+)", text):
         written = partial(in_lines, like=part, write=write)
         found.append(write(marked(document, tagged(part, unescape), written)))
     return "".join(found)

@@ -7,6 +7,7 @@ from pathlib import Path
 import regex
 
 from keras_transformer.documents.document import (
+    BEGIN,
     BREAK,
     ITEM,
     Change,
@@ -22,7 +23,7 @@ _TIME = rf"[^\r\n]*-->[^\r\n]*{BREAK}"
 _LINES = rf"(?:(?![ \t]*(?:[\r\n]|\Z))[^\r\n]+(?:{BREAK}|\Z))+"
 # What is between two cues, and text of a cue without tags and dialogue.
 _BETWEEN = rf"[ \t]*{BREAK}[ \t]*{BREAK}\s*(?:[^\r\n]+{BREAK})?{_TIME}"
-_PLAIN = rf"(?![ \t]*{ITEM})[^\r\n<{{]+(?:{BREAK}(?!\s|{ITEM})[^\r\n<{{]+)*"
+_PLAIN = rf"(?![ \t]*{ITEM})[^\r\n<{{]+(?:{BREAK}(?!{BEGIN})[^\r\n<{{]+)*"
 # A cue, or several of which each but the last ends within a sentence.
 _CUES = regex.compile(
     rf"(?:^|(?<=[\r\n]))(?P<time>{_TIME})(?:(?P<sentence>{_PLAIN}"

@@ -184,6 +184,12 @@ def test_a_sentence_of_several_subtitles_is_translated_as_a_whole(tmp_path):
     )
 
 
+def test_the_name_of_a_speaker_begins_a_line(tmp_path):
+    (tmp_path / "a.srt").write_text("1\n1 --> 2\nTOM (V.O.): Go\nhome: now.\nANN: No.\n")
+    segments = read_document(tmp_path / "a.srt").segments
+    assert [x.text for x in segments] == ["TOM (V.O.): Go home: now.", "ANN: No."]
+
+
 def test_lines_of_subtitles_are_never_blank(tmp_path):
     cue = "1\n00:00:01,000 --> 00:00:02,000\n{}\n"
     given = cue.format("a dog\nbarks at\nme")
