@@ -130,9 +130,10 @@ class BaseTranslator(ABC):
         others = ["" if n in named else x for n, x in enumerate(lines)]
         texts = self._best(others, *given, progress=progress)
         if again := [n for n in free if n in named or numbers_differ(lines[n], texts[n])]:
-            segments = self.translate_segments([Segment(lines[n]) for n in again])
+            segments = self.translate_segments([Segment(lines[n].strip()) for n in again])
             for n, segment in zip(again, segments, strict=True):
-                texts[n] = segment.text
+                indent = lines[n][: len(lines[n]) - len(lines[n].lstrip())]
+                texts[n] = indent + segment.text
         for n in free:
             texts[n] = texts[n].translate(entities[n])
         return texts

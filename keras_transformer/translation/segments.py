@@ -29,7 +29,7 @@ _BETWEEN = regex.compile(
     r"(?=.*\p{L})|(?P<mark>\t+)"
 )
 # What stays and divides a text: a line break, as in "\\n" and "<br>", and the key of a message.
-_DIVIDER = regex.compile(r"\\[nrt]|<[bh]r|\"")
+_DIVIDER = regex.compile(r"\\[nrt]|<[bh]r|[\"\w].*[:=]$")
 # A part of a segment that stays, and what it looks like to the reader.
 _Kept = tuple[Span, Kind]
 

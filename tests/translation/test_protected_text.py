@@ -56,6 +56,9 @@ from keras_transformer.translation.protected_text import numbers_differ, protect
         ("<a> b <c d> e 0:1A:B:C <br/>", ["<c d>", "0:1A:B:C", "<br/>"]),
         ('{"a": 5, "b c": "d"} ee = f', ['"a":']),
         ('a_b = "c"', ["a_b ="]),
+        ("a = b c", ["a ="]),
+        ("a = 5 c", ["a = 5"]),
+        (" <a b> ", [" <a b> "]),
         ("e.g. 3rd, 1990s, p.m. {see below}", []),
     ],
 )
