@@ -75,7 +75,8 @@ def serve_command(runs: tuple[Path, ...], options: ServeOptions, search: Given) 
     translators = {pair: _opened(run, options, search) for pair, run in opened.items()}
     for (source, target), translator in translators.items():
         click.echo(f"Preparing {source} to {target}.", err=True)
-        translator.prepare(options.max_batch)
+        # A line can have many sentences, but a batch never more than characters.
+        translator.prepare(options.char_limit)
     app = server.create_app(translators, options, glossaries, keys)
     warnings.simplefilter("ignore")  # Some have the text of a request.
     uvicorn.run(

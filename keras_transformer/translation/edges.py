@@ -15,9 +15,7 @@ _HEAD = regex.compile(
     rf"|{_SMILEY}|(?:[ivx]{{1,4}}|[IVX]{{2,4}})\.)\s+|[–—]+(?=\p{{L}})|(?:\.{{3}}|…)\s?)++(?=.*\p{{L}})",
     regex.VERSION1,
 )
-_TAIL = regex.compile(
-    rf"(?:\s*{SYMBOL}|\s+(?:{_SMILEY}|[-–—]{{2,}}>?|\*/|\|)|(?<=\")[,;])+$", regex.VERSION1
-)
+_TAIL = regex.compile(rf"(?:\s*{SYMBOL}|\s+(?:{_SMILEY}|[-–—]{{2,}}>?|\*/|\|))+$", regex.VERSION1)
 _MARKS = r"()\[\]\"“”„«»‹›*_="
 _ENCLOSED = regex.compile(rf"([{_MARKS}]++\s*+)([^{_MARKS}]+?)(?<!\s)(\s*+[{_MARKS}]+)")
 _LONGEST_TAIL = 40

@@ -51,7 +51,7 @@ _PATTERN = regex.compile(
     | (?<![\w.−+]|(?<!\p{L})\-)(?:(?:[<>]=?|[≤≥≈~±§])\s?)?[\-−+]?(?:(?&currency)\s?)?[\-−+]?
       (?:\d{1,3}(?:[\ \u00a0\u202f]\d{3})++(?!\d)|\d*[¼-¾⅐-⅞]|\.?\d+(?:[.,:\-/^+*='’]\d+)*+)
       (?:
-        (?P<unit>\s?(?:[cdkm]?m(?:[²³]|/[hs])?|[kM]?g|kg|[km]?l|h|min|oz|lbs|ft|mph|px|dpi|kWh?
+        (?P<unit>\s?(?:[cdkm]?m(?:[²³]|/[hs])?|[kM]?g|[km]?l|h|min|oz|lbs|ft|mph|px|dpi|kWh?
           |[kKMGT]i?B|[kMGT]?Hz|[AP]M)|[ap]m|m?s|k|\.?x)(?![\w'’])
       | (?:\s?°\s?[CF]|\p{Lu})(?![\w'’])
       | (?!\w)(?:\s?(?:(?&currency)|[%‰]%?|°)(?![\w{(]))?
