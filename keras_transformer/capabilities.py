@@ -19,6 +19,7 @@ class Capabilities:
     reads_prompt: bool = False
     accepts_any_shape: bool = False
     compiles: bool = True
+    jit_compile: bool = False  # of a Keras model: whether PyTorch compiles its searches
     init_cache: Callable[..., Any] | None = None  # None: the model can't be searched
     pad_id: int = 0
     vocabulary_size: int | None = None  # number of source ids; None: the model does not tell

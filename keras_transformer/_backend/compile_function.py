@@ -34,7 +34,8 @@ def compile_function(
     """Compiles `function(model, *tensors, **options)` once per combination of shapes and options.
 
     TensorFlow and JAX compile the function. PyTorch runs it eagerly in inference mode, except that
-    `while_loop` records a step, and replays it. If `model.compiles` is False (see `Searchable`),
+    `while_loop` records a step, and replays it. If `model.jit_compile` is True, as of Keras's
+    `compile`, PyTorch compiles the recorded step. If `model.compiles` is False (see `Searchable`),
     every backend runs it eagerly. Every call reads the model's current weights. The first call
     after `quantize` or `enable_lora` recompiles the function.
 
@@ -66,14 +67,14 @@ def compile_function(
         if backend == "jax":
             return _jax(function, model, donated)
         bound = functools.partial(function, model)
-        return _torch(bound) if backend == "torch" else bound
+        return _torch(bound, Capabilities.of(model).jit_compile) if backend == "torch" else bound
 
     def call(*tensors: Any, **options: Any) -> Any:
         # `quantize` and `enable_lora` change these. Listing all variables would take longer.
         check_not_forked(keras.config.backend())
         state = [(x.quantization_config is None, getattr(x, "lora_enabled", False)) for x in layers]
         with lock:
-            current = compiled(tuple(state))
+            current = compiled((Capabilities.of(model).jit_compile, *state))
         return current(*tensors, **options)
 
     return call
@@ -102,14 +103,14 @@ def while_loop(steps_left: Any, body: Any, carried: tuple[Any, ...], given: Any,
     return ops.while_loop(lambda *carried: steps_left(*carried) > 0, step, carried)
 
 
-def compiles_each_shape() -> bool:
+def compiles_each_shape(model: Any = None) -> bool:
     """Returns whether `compile_function` compiles again for each new shape."""
-    return keras.config.backend() != "torch"
+    return keras.config.backend() != "torch" or Capabilities.of(model).jit_compile
 
 
-def compiling() -> str:
+def compiling(model: Any = None) -> str:
     """Returns what a progress bar shows before the first step: "compiling" or ""."""
-    return "compiling" if compiles_each_shape() else ""
+    return "compiling" if compiles_each_shape(model) else ""
 
 
 def makes_graphs() -> bool:
@@ -257,7 +258,7 @@ def _jax(function: Callable[..., Any], model: Any, donated: Collection[int]) -> 
     return call
 
 
-def _torch(bound: Callable[..., Any]) -> Callable[..., Any]:
+def _torch(bound: Callable[..., Any], is_compiled: bool) -> Callable[..., Any]:
     import torch
 
     @functools.cache
@@ -265,7 +266,7 @@ def _torch(bound: Callable[..., Any]) -> Callable[..., Any]:
         from keras_transformer._backend.cuda_graphs import GraphedLoops
         from keras_transformer._backend.recorded_loops import RecordedLoops
 
-        return GraphedLoops() if has_graphs else RecordedLoops()
+        return (GraphedLoops if has_graphs else RecordedLoops)(is_compiled)
 
     @torch.inference_mode()
     def call(*tensors: Any, **options: Any) -> Any:

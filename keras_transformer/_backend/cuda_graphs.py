@@ -2,6 +2,7 @@
 
 import functools
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -9,6 +10,8 @@ import numpy as np
 import torch
 from keras import ops
 from torch.overrides import TorchFunctionMode
+
+from keras_transformer._backend.recorder import Program, Recorder
 
 MOST_GRAPHS = 32
 
@@ -22,9 +25,12 @@ class GraphedLoops:
     The first step of a loop with new shapes runs without a graph. Then one step is recorded, with
     tensors of its own, and all other steps replay it. A step that can't be recorded always runs
     without a graph. One object serves one function of one model, in one thread at a time.
+
+    If `is_compiled`, the recorded step is compiled.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_compiled: bool) -> None:
+        self._is_compiled = is_compiled
         self._loops: dict[Any, Any] = {}  # None if the loop can't be recorded
         self._recordable = Recordable({})
         self._lock = threading.Lock()
@@ -52,29 +58,47 @@ class GraphedLoops:
 
         The graph reads and changes tensors of its own, among them the steps that are left.
         """
-        given, carried = own = keras.tree.map_structure(_copy, (given, carried))
-        graph, left = torch.cuda.CUDAGraph(), steps_left(*carried)
+        first = given, carried
+        given, carried = own = keras.tree.map_structure(_copy, first)
+        left = steps_left(*carried)
+        leaves = [*filter(torch.is_tensor, keras.tree.flatten(own)), left]
 
-        def step() -> None:
-            _assign(own, (given, body(given, *carried)))
-            left.copy_(steps_left(*carried))
-
-        def run(given_and_carried: Any) -> Any:
+        def begin(given_and_carried: Any) -> None:
             _assign(own, given_and_carried)
             left.copy_(steps_left(*carried))
+
+        def step(*_: Any) -> Sequence[Any]:
+            _assign(own, (given, body(given, *carried)))
+            left.copy_(steps_left(*carried))
+            return ()
+
+        self._recordable.cast_again()
+        try:
+            graph = self._graph(step, leaves)
+        except RuntimeError:
+            return None
+        if self._is_compiled:
+            begin(first)
+            recorder = Recorder(leaves)
+            program = recorder.program(recorder.run(step), is_compiled=True)
+            begin(first)
+            graph = self._graph(program or step, leaves)
+
+        def run(given_and_carried: Any) -> Any:
+            begin(given_and_carried)
             while most := left.item():
                 for _ in range(min(most, _STEPS_PER_LOOK)):
                     graph.replay()
             return keras.tree.map_structure(_copy, carried)
 
-        self._recordable.cast_again()
-        try:
-            step()  # without a graph, because the first step chooses and loads kernels
-            with torch.cuda.graph(graph, self._pool, capture_error_mode="thread_local"):
-                step()
-        except RuntimeError:
-            return None
         return run
+
+    def _graph(self, step: Program, leaves: Sequence[Any]) -> torch.cuda.CUDAGraph:
+        step(*leaves)  # without a graph, because the first step chooses and loads kernels
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, self._pool, capture_error_mode="thread_local"):
+            step(*leaves)
+        return graph
 
 
 def _assign(tensors: Any, values: Any) -> None:

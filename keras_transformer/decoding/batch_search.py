@@ -45,7 +45,8 @@ class BatchSearch:
     On TensorFlow, if the model's `accepts_any_shape` is True, beam search uses one graph without
     XLA for the first `GRAPH_SENTENCES` sentences. Otherwise, on TensorFlow and JAX, batches have
     few different shapes until `FEW_SHAPES_SENTENCES` sentences, and many afterwards. So it is
-    on a GPU of PyTorch, which records each shape. On a CPU, it always uses many shapes.
+    on a GPU of PyTorch, which records each shape. On a CPU, it always uses many shapes, unless
+    `model.jit_compile` is True.
     """
 
     def __init__(self, model: Searchable) -> None:
@@ -63,9 +64,10 @@ class BatchSearch:
         is_first = self.is_fixed or self.num_sentences <= GRAPH_SENTENCES
         if self._accepts_any_shape and is_first and isinstance(strategy, BeamSearch):
             return IN_GRAPH
-        if self.is_fixed and compiles_each_shape():
+        is_compiled = compiles_each_shape(self._model)
+        if self.is_fixed and is_compiled:
             return FIXED_SHAPES
-        is_compiled = compiles_each_shape() or is_on_cuda()  # or recorded
+        is_compiled = is_compiled or is_on_cuda()  # or recorded
         is_short = is_compiled and self.num_sentences <= FEW_SHAPES_SENTENCES
         return FEW_SHAPES if is_short else MANY_SHAPES
 

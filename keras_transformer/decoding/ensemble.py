@@ -51,6 +51,7 @@ class Ensemble:
         self.reads_prompt = parts[0].reads_prompt
         self.accepts_any_shape = all(x.accepts_any_shape for x in parts)
         self.compiles = all(x.compiles for x in parts)
+        self.jit_compile = all(x.jit_compile for x in parts)
         source_sizes = [x.vocabulary_size for x in parts if x.vocabulary_size is not None]
         self.vocabulary_size: int | None = min(source_sizes, default=None)
         self.target_vocabulary_size = parts[0].vocabulary_sizes[1]

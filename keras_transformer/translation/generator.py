@@ -136,7 +136,7 @@ class Generator:
         options = options or SamplingOptions()
         length = options.max_length or max(DEFAULT_LENGTH, options.min_length)
         ids = [self._begin + x for x in self._encode(prompts, self.model.max_length - length + 1)]
-        with Bar("generating", compiling(), total=len(ids), disable=not progress) as bar:
+        with Bar("generating", compiling(self.model), total=len(ids), disable=not progress) as bar:
             return self._search(
                 ids,
                 options,

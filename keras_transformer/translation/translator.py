@@ -136,7 +136,7 @@ class Translator(BaseTranslator):
         self.adapters: dict[str, Translator] = {}  # by name, see `open_translator`
         # Makes a context in which `model` has the weights of this translator.
         self.own_weights: Callable[[], AbstractContextManager[None]] = nullcontext
-        self.waiting = compiling()
+        self.waiting = compiling(model)
         self.tokens_per_batch = tokens_per_batch or 2048
         self.shortlist = shortlist
         if shortlist is not None:
@@ -227,7 +227,7 @@ class Translator(BaseTranslator):
     def prepare(self, num_sentences: int, max_length: int = 128) -> None:
         self.max_length = min(self.max_length, max_length)
         self._search.batch_search.is_fixed = True
-        if compiles_each_shape():
+        if compiles_each_shape(self.model):
             self._pair_shapes = FIXED_SHAPES
             shapes = fixed_shapes(num_sentences, self.tokens_per_batch, self.max_length)
             for rows, width in shapes:

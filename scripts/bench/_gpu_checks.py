@@ -449,7 +449,7 @@ def actions_of(check: Check) -> Actions:
     if check.by_formulas:
         use_formulas()
     if check.inductor:
-        from keras_transformer.training.step.compiled_step import OPTIONS
+        from keras_transformer._backend.compile_graph import OPTIONS
 
         OPTIONS[check.inductor] = not OPTIONS.get(check.inductor)
     return KINDS[check.kind](check)

@@ -32,7 +32,7 @@ from torch.utils._triton import has_triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
-from keras_transformer._backend import operations
+from keras_transformer._backend import compile_graph, operations
 from keras_transformer.training import sliced_logits_trainer
 from keras_transformer.training.step import compiled_step
 
@@ -95,7 +95,7 @@ def step_graphs(case: Case) -> tuple[Any, Any]:
     )
     torch._dynamo.register_backend(traced, name="offline")
     patches = (
-        mock.patch.object(compiled_step, "BACKEND", "offline"),
+        mock.patch.object(compile_graph, "BACKEND", "offline"),
         mock.patch.object(operations, "FUSED_DEVICES", ("cpu",)),
         mock.patch.object(sliced_logits_trainer, "is_on_cpu", lambda: False),
         mock.patch.object(torch.nn.functional, "scaled_dot_product_attention", attention),
@@ -168,7 +168,7 @@ def program(graph: Any, is_backward: bool) -> dict[str, Any]:
     with (
         mock.patch.object(GraphLowering, "save_output_code", look),
         config.patch(
-            {"shape_padding": False, "force_disable_caches": True, **compiled_step.OPTIONS}
+            {"shape_padding": False, "force_disable_caches": True, **compile_graph.OPTIONS}
         ),
         torch._guards.tracing(context),
         contextlib.suppress(Stop),

@@ -8,6 +8,7 @@ from keras_transformer._backend import compile_function
 from keras_transformer.decoding.batch_search import MANY_SHAPES
 
 torch = pytest.importorskip("torch")
+compile_graph = pytest.importorskip("keras_transformer._backend.compile_graph")
 cuda_graphs = pytest.importorskip("keras_transformer._backend.cuda_graphs")
 cuda_on_cpu = pytest.importorskip("support.cuda_on_cpu").cuda_on_cpu
 
@@ -41,9 +42,11 @@ def test_numbers_are_made_on_the_device():
     ],
     ids=["beam-1", "greedy-100", "groups-4", "sampling-4"],
 )
+@pytest.mark.parametrize("jit_compile", [False, True], ids=["eager", "compiled"])
 def test_replayed_searches_find_what_others_find(
-    gpu, searches, monkeypatch, options, steps_per_look
+    gpu, searches, monkeypatch, options, steps_per_look, jit_compile
 ):
+    monkeypatch.setattr(compile_graph, "BACKEND", "aot_eager")
     monkeypatch.setattr(cuda_graphs, "_STEPS_PER_LOOK", steps_per_look)
     replays = []
     replay = torch.cuda.CUDAGraph.replay
@@ -51,7 +54,8 @@ def test_replayed_searches_find_what_others_find(
     of_each = []
     for is_on_gpu in (False, True):
         monkeypatch.setattr(compile_function, "is_on_cuda", lambda x=is_on_gpu: x)
-        of_each.append(searches(options, shapes=MANY_SHAPES._replace(first_stage=4)))
+        shapes = MANY_SHAPES._replace(first_stage=4)
+        of_each.append(searches(options, shapes=shapes, jit_compile=is_on_gpu and jit_compile))
     expected, found = of_each
     for a, b in zip(expected, found, strict=True):
         for name in ("ids", "scores", "log_probabilities", "lengths"):

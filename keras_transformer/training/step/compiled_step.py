@@ -7,23 +7,11 @@ from typing import Any
 import keras
 import torch
 from keras import ops
-from torch._dynamo import lookup_backend, nonstrict_trace
+from torch._dynamo import nonstrict_trace
 from torch._guards import detect_fake_mode
-from torch._inductor import config
 
+from keras_transformer._backend.compile_graph import compile_graph
 from keras_transformer._backend.cuda_graphs import Recordable
-
-# Backend of `torch.compile`. With "aot_eager", each operation runs as without `torch.compile`, and
-# all results are bit-identical.
-BACKEND = "inductor"
-
-# The first option joins small kernels that do not depend on each other: two thirds of all. Of the
-# kernels that Inductor makes with the second option, those for the backward pass of layer
-# normalization take four times as long as copies of the same size (on an H100).
-OPTIONS = {"combo_kernels": True}
-OPTIONS |= (
-    {"triton.mix_order_reduction": False} if hasattr(config.triton, "mix_order_reduction") else {}
-)
 
 # Dynamo compiles no further shapes of batches after 8. A `BatchPlan` may have more.
 _MOST_SHAPES = 64
@@ -116,9 +104,8 @@ def _backend(graph: Any, inputs: Any) -> Any:
     # A regularizer of Keras, for example, keeps a number as a tensor, which is no input.
     detect_fake_mode(inputs).allow_non_fake_inputs = True
     # The graph on which this cache depends does not tell one function from another.
-    options = {"config_patches": OPTIONS} if BACKEND == "inductor" else {}
     with torch._functorch.config.patch(enable_autograd_cache=False):
-        return lookup_backend(BACKEND)(graph, inputs, **options)
+        return compile_graph(graph, inputs)
 
 
 def _assign(tensors: list[torch.Tensor], values: list[torch.Tensor]) -> None:

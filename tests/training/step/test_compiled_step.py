@@ -10,6 +10,7 @@ from keras_transformer import models
 from keras_transformer.training import MaskedCrossentropy, SlicedLogitsTrainer, TransformerAdam
 
 torch = pytest.importorskip("torch")
+compile_graph = pytest.importorskip("keras_transformer._backend.compile_graph")
 compiled_step = pytest.importorskip("keras_transformer.training.step.compiled_step")
 
 SIZES = {"num_layers": 1, "d_model": 16, "num_heads": 2, "d_ff": 32, "dropout_rate": 0.1}
@@ -17,7 +18,7 @@ SIZES = {"num_layers": 1, "d_model": 16, "num_heads": 2, "d_ff": 32, "dropout_ra
 
 @pytest.fixture(autouse=True)
 def without_fusions(monkeypatch):
-    monkeypatch.setattr(compiled_step, "BACKEND", "aot_eager")
+    monkeypatch.setattr(compile_graph, "BACKEND", "aot_eager")
 
 
 def ids(batch=4, source=6, target=8):
@@ -120,7 +121,7 @@ def test_each_shape_of_batches_is_compiled():
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_functions_of_equal_shapes_have_programs_of_their_own(monkeypatch, backend):
-    monkeypatch.setattr(compiled_step, "BACKEND", backend)
+    monkeypatch.setattr(compile_graph, "BACKEND", backend)
     x = torch.ones(3)
     functions = [lambda x, factor=factor: [x * factor] for factor in (2, 3)]
     results = [compiled_step._compiled(function)(x)[0] for function in functions]

@@ -14,14 +14,14 @@ from keras_transformer.training import (
 )
 
 torch = pytest.importorskip("torch")
-compiled_step = pytest.importorskip("keras_transformer.training.step.compiled_step")
+compile_graph = pytest.importorskip("keras_transformer._backend.compile_graph")
 graphed_step = pytest.importorskip("keras_transformer.training.step.graphed_step")
 cuda_on_cpu = pytest.importorskip("support.cuda_on_cpu").cuda_on_cpu
 
 
 @pytest.fixture
 def gpu(monkeypatch):
-    monkeypatch.setattr(compiled_step, "BACKEND", "aot_eager")
+    monkeypatch.setattr(compile_graph, "BACKEND", "aot_eager")
     monkeypatch.setattr(graphed_step, "is_on_cuda", lambda: True)
     monkeypatch.setattr(graphed_step, "has_triton", lambda: True)
     for name, function in vars(cuda_on_cpu()).items():
