@@ -50,10 +50,9 @@ class Parser(argparse.ArgumentParser):
         arguments = self.parse_args()
         if getattr(arguments, "rounds", 1) < 1:
             self.error(f"--rounds must be at least 1. Received: --rounds {arguments.rounds}")
-        for name in ("json", "plot"):
-            path = getattr(arguments, name, None)
-            if path and not path.parent.is_dir():
-                self.error(f"--{name} must name a file in an existing folder. Received: {path}")
+        path = getattr(arguments, "json", None)
+        if path and not path.parent.is_dir():
+            self.error(f"--json must name a file in an existing folder. Received: {path}")
         return arguments
 
 
@@ -145,17 +144,6 @@ def show(rows: Sequence[Mapping[str, Any]], formats: Mapping[str, str], json: Pa
     print(f"\n{table(rows, formats)}")
     if json:
         write_json(json, rows)
-
-
-def panels_of(backends: Sequence[str], rows: int, height: float, **options: Any) -> tuple[Any, Any]:
-    """A figure of matplotlib, and its panels `(rows, backends)`."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    size = (4.5 * len(backends), height)
-    return pyplot.subplots(rows, len(backends), figsize=size, squeeze=False, **options)
 
 
 def write_json(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -45,7 +45,7 @@ class Check:
         engine: "ours" or a peer.
         backend: The backend of Keras.
         cases: Sizes, those of training or of decoding.
-        jit_compile: Of training: "auto" is what users get.
+        jit_compile: "auto" is what users get.
         gigabytes: Memory of the GPU that the check takes at most, estimated.
         by_formulas: Whether layers are to do without the kernels that there are on GPUs.
         inductor: An option of Inductor that is True if it is False otherwise, and the reverse.
@@ -351,6 +351,7 @@ def our_search(case: DecodingCase, check: Check) -> Callable[[], np.ndarray]:
 
     keras.config.set_dtype_policy(DTYPE)
     model = new_model(case)
+    model.jit_compile = check.jit_compile is True
     compiled = compile_function(search, model)
     options = SearchOptions(beam_size=case.beam_size, length_penalty=0.0)
     sources = source_ids(case)

@@ -1,4 +1,4 @@
-"""What Inductor makes of a training step for an H100, on a machine without a GPU.
+"""What Inductor makes of a training or search step for an H100, on a machine without a GPU.
 
 Autograd needs a real device, so the step is traced on the CPU, with fused attention and the other
 kernels of GPUs. Then both of its graphs are moved to a GPU that PyTorch is told of, and Inductor
@@ -15,7 +15,9 @@ from typing import Any
 from unittest import mock
 
 import _common
+import keras
 import torch
+from _decoding_engines import Case as SearchCase, new_model, source_ids
 from _training_engines import Case, our_trainer
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.device_interface import CudaInterface
@@ -32,7 +34,9 @@ from torch.utils._triton import has_triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
-from keras_transformer._backend import compile_graph, operations
+from keras_transformer import SearchOptions, search
+from keras_transformer._backend import compile_function, compile_graph, operations
+from keras_transformer._backend.cuda_graphs import GraphedLoops
 from keras_transformer.training import sliced_logits_trainer
 from keras_transformer.training.step import compiled_step
 
@@ -94,19 +98,52 @@ def step_graphs(case: Case) -> tuple[Any, Any]:
         decompositions=select_decomp_table,
     )
     torch._dynamo.register_backend(traced, name="offline")
+    trainer, inputs, labels = our_trainer(case, "mixed_bfloat16", False)
     patches = (
-        mock.patch.object(compile_graph, "BACKEND", "offline"),
-        mock.patch.object(operations, "FUSED_DEVICES", ("cpu",)),
         mock.patch.object(sliced_logits_trainer, "is_on_cpu", lambda: False),
         mock.patch.object(torch.nn.functional, "scaled_dot_product_attention", attention),
     )
-    trainer, inputs, labels = our_trainer(case, "mixed_bfloat16", False)
+    with as_on_gpu(*patches), contextlib.suppress(Stop):
+        compiled_step.CompiledStep(trainer)((inputs, labels))
+    return tuple(graphs)
+
+
+def search_counts(case: SearchCase) -> dict[str, Any]:
+    """What `gpu_offline.py` tells of a step of a search, as `GraphedLoops` compiles it."""
+    graphs = []
+
+    def keep(graph: Any, inputs: Any) -> None:
+        graphs.append(graph)
+        raise Stop
+
+    traced = aot_autograd(fw_compiler=keep, decompositions=select_decomp_table)
+    torch._dynamo.register_backend(traced, name="offline")
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    model = new_model(case)
+    model.jit_compile = True
+    options = {"max_length": case.target_length, "options": SearchOptions(beam_size=case.beam_size)}
+    patches = (
+        mock.patch.object(compile_function, "is_on_cuda", lambda: True),
+        mock.patch.object(torch.cuda, "graph_pool_handle"),
+        mock.patch.object(GraphedLoops, "_graph", lambda _, step, leaves: step(*leaves)),
+    )
+    with as_on_gpu(*patches), contextlib.suppress(Stop):
+        compile_function.compile_function(search, model)(source_ids(case), **options)
+    with h100():
+        return program(graphs[0], False)
+
+
+@contextlib.contextmanager
+def as_on_gpu(*patches: Any) -> Iterator[None]:
+    """Lets a step on the CPU use the operations of a step on a GPU, and the compiler "offline"."""
+    patches += (
+        mock.patch.object(compile_graph, "BACKEND", "offline"),
+        mock.patch.object(operations, "FUSED_DEVICES", ("cpu",)),
+    )
     with contextlib.ExitStack() as stack:
         for patch in patches:
             stack.enter_context(patch)
-        with contextlib.suppress(Stop):
-            compiled_step.CompiledStep(trainer)((inputs, labels))
-    return tuple(graphs)
+        yield
 
 
 def attention(query: Any, key: Any, value: Any, mask: Any, is_causal: bool, **options: Any) -> Any:
@@ -202,4 +239,7 @@ def moved(graph: Any) -> tuple[Any, Sequence[Any]]:
 
 
 if __name__ == "__main__":
-    _common.serve(lambda: {"count": lambda: counts(Case(**json.loads(sys.argv[1])))})
+    sizes = json.loads(sys.argv[1])
+    count = search_counts if "beam_size" in sizes else counts
+    make = SearchCase if "beam_size" in sizes else Case
+    _common.serve(lambda: {"count": lambda: count(make(**sizes))})

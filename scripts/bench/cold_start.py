@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from _common import ENVIRONMENT, ROOT, Parser, Worker, limit_threads, panels_of, show
+from _common import ENVIRONMENT, ROOT, Parser, Worker, limit_threads, show
 from tqdm import tqdm
 
 from keras_transformer.data.text_files import read_lines
@@ -44,7 +44,7 @@ FORMATS = {
 }
 PEERS = ["ctranslate2", "hugging_face"]
 EXAMPLES = """examples:
-  scripts/bench/cold_start.py runs/multi30k_en_de --json cold_start.json --plot cold_start.png
+  scripts/bench/cold_start.py runs/multi30k_en_de --json cold_start.json
   scripts/bench/cold_start.py runs/multi30k_en_de --lines 1 --backends jax --rounds 5
 """
 
@@ -228,27 +228,6 @@ def median_seconds(processes: Sequence[Process]) -> float:
     return median(process.seconds for process in processes)
 
 
-def plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Bars of each number of lines, first and second time, and lines at the imports."""
-    counts = sorted({row["lines"] for row in rows if row["lines"]})
-    figure, panels = panels_of([str(count) for count in counts], rows=1, height=4.5, sharey=True)
-    for panel, count in zip(panels[0], counts, strict=True):
-        shown = [r for r in rows if r["lines"] in (count, None) and r["second_s"]]
-        names = [f"{r['way']}{', ' + r['backend'] if r['backend'] else ''}" for r in shown]
-        places = range(len(shown))
-        firsts = [r["first_s"] or 0 for r in shown]
-        panel.barh([p - 0.2 for p in places], firsts, height=0.4, label="first time")
-        panel.barh(
-            [p + 0.2 for p in places], [r["second_s"] for r in shown], height=0.4, label="second"
-        )
-        panel.set(title=f"{count:,} lines", xscale="log", xlabel="seconds, whole process")
-        panel.set_yticks(list(places), names)
-    panels[0][0].invert_yaxis()
-    panels[0][-1].legend(fontsize="x-small")
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-
-
 def measure(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     """All rows of the processes."""
     with Worker(BENCH / "_cold_exports.py", str(arguments.run), str(folder)) as worker:
@@ -276,7 +255,6 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_backends()
     parser.add_rounds(3)
-    parser.add_argument("--plot", type=Path, help="file to draw the table in")
     arguments = parser.parse()
     if min(arguments.lines) < 1:
         parser.error(f"--lines must be at least 1. Received: {min(arguments.lines)}")
@@ -289,8 +267,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         rows = measure(arguments, Path(folder))
     show(rows, FORMATS, arguments.json)
-    if arguments.plot:
-        plot(rows, arguments.plot)
 
 
 if __name__ == "__main__":

@@ -69,6 +69,8 @@ def all_checks(backends: Sequence[str], data: Path | None = None) -> Iterator[Ch
     yield Check("train nn.Transformer base", torch_peer, "torch", (base,), False, 18)
     for backend in backends:
         yield Check(f"decode {backend}", "ours", backend, DECODING)
+    if "torch" in backends:
+        yield Check("decode torch compiled", "ours", "torch", DECODING, jit_compile=True)
     yield Check("decode hugging_face", "marian", "torch", DECODING)
     yield Check("decode ctranslate2", "ctranslate2", "torch", DECODING)
     yield Check("train keras_hub big", "keras_hub", "jax", (big,), True, 30)

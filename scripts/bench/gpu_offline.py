@@ -1,8 +1,9 @@
 #!/usr/bin/env python
-"""What compilers make of a training step for an H100, counted on a machine without a GPU.
+"""What compilers make of a step for an H100, counted on a machine without a GPU.
 
 Compiles the real training step of this package, the paper's `base` and `big` at the sizes of
-`gpu.py`, in bfloat16: by Inductor on PyTorch, by XLA on JAX and TensorFlow. Nothing is run, so
+`gpu.py`, in bfloat16: by Inductor on PyTorch, by XLA on JAX and TensorFlow. On PyTorch also the
+step of a search by `base`, compiled as for a model with `jit_compile=True`. Nothing is run, so
 nothing is timed.
 
 `launches` are what a GPU starts: kernels, matrix products and calls of attention. On PyTorch, they
@@ -27,11 +28,11 @@ from pathlib import Path
 from typing import Any
 
 from _common import Parser, Worker, table, write_json
-from gpu import CASES
+from gpu import CASES, DECODING
 
 EXAMPLES = """examples:
   scripts/bench/gpu_offline.py --json counts.json
-  scripts/bench/gpu_offline.py --backends torch --cases base --layers 1
+  scripts/bench/gpu_offline.py --backends torch --cases base "beam 64x4" --layers 1
 """
 XLA = "jax_plugins.xla_cuda13"
 COMPILERS = {"torch": ("triton",), "jax": (XLA,), "tensorflow": (XLA, "tensorflow")}
@@ -64,7 +65,7 @@ def has_compiler(backend: str) -> bool:
 
 def parse_arguments() -> argparse.Namespace:
     parser = Parser(__doc__, EXAMPLES)
-    names = [case.name for case in CASES]
+    names = [case.name for case in (*CASES, *DECODING)]
     parser.add_argument("--cases", nargs="+", choices=names, default=names)
     found = [backend for backend in COMPILERS if has_compiler(backend)]
     help_text = "default: those whose compiler for GPUs is installed"
@@ -79,9 +80,9 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     options = parse_arguments()
     rows: list[dict[str, Any]] = []
-    for case in CASES:
+    for case in (x for x in (*CASES, *DECODING) if x.name in options.cases):
         layers = options.layers or case.num_layers
-        for backend in options.backends if case.name in options.cases else ():
+        for backend in options.backends if case in CASES else {"torch"} & {*options.backends}:
             rows.append(count(backend, dataclasses.replace(case, num_layers=layers)))
             if options.json:
                 write_json(options.json, rows)

@@ -5,7 +5,6 @@ from pathlib import Path
 import architectures
 import pytest
 import serving_load
-import vocabulary_memory
 from _common import Worker
 from support import tiny_run
 
@@ -41,15 +40,6 @@ def test_architectures_have_the_scores_and_the_speeds_of_a_run(tmp_path, monkeyp
     assert min(row[name] for name in ("training", "greedy", "beam", "minutes")) > 0
     assert all(0 <= row[name] <= 100 for name in ("greedy_bleu", "beam_bleu"))
     assert list(row["by_length"]) == ["0-5"]
-
-
-def test_the_slope_is_in_logits_of_the_batch():
-    """4,096 tokens' logits of one entry of the vocabulary take 16,384 bytes."""
-    sizes = [1000, 2000, 4000]
-    megabytes = [100 + 3 * 16_384 * size / 1e6 for size in sizes]
-    found = vocabulary_memory.row(vocabulary_memory.Curve("ours", "jax"), sizes, megabytes)
-    assert (found["engine"], found["mb_2000"]) == ("ours", megabytes[1])
-    assert (found["mb_fixed"], found["logits"]) == (100, 3)
 
 
 @pytest.mark.parametrize(
