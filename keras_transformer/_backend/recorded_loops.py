@@ -86,10 +86,10 @@ class _Step:
             return function(*leaves)
         self.steps_before = math.inf
         # Different tensors may be the same object, but not in every loop.
-        leaves = [x.detach() if torch.is_tensor(x) else x for x in leaves]
-        recorder = Recorder(leaves)
+        before = [x.detach() if torch.is_tensor(x) else x for x in leaves]
+        recorder = Recorder(before)
         results = recorder.run(function)
-        after = [*leaves[: 1 - len(results)], *results[:-1]]
-        if [*map(shape_and_dtype, leaves)] == [*map(shape_and_dtype, after)]:
+        after = [*before[: 1 - len(results)], *results[:-1]]
+        if [*map(shape_and_dtype, before)] == [*map(shape_and_dtype, after)]:
             self.program = recorder.program(results, is_compiled)
         return results

@@ -94,12 +94,6 @@ class Contest:
         return seconds
 
 
-def turns_of(groups: Sequence[Sequence[Setting]], rounds: int) -> int:
-    """Turns, first ones included, until the best of each group have made all rounds."""
-    tried = sum(len(g) * (1 + (QUALIFYING_ROUNDS if len(g) > 1 else 0)) for g in groups)
-    return tried + rounds * len(groups)
-
-
 def comparable(ours: Setting, peer: Setting) -> bool:
     """8-bit weights are compared with 8-bit weights only, all others with everything."""
     return ours.dtype != "int8" or peer.dtype == "int8"

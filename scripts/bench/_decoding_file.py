@@ -18,7 +18,7 @@ from typing import Any
 
 import _common
 import numpy as np
-from _contest import Contest, Entrant, Measurement, pairs_of, turns_of
+from _contest import Contest, Entrant, Measurement, pairs_of
 from _decoding_engines import (
     CTRANSLATE2_NO_PENALTY,
     groups_of,
@@ -64,7 +64,7 @@ def measure_file(
         groups += [[Setting(OURS, backend, shortlist=True)] for backend in backends]
     with (
         tempfile.TemporaryDirectory() as folder,
-        tqdm(total=turns_of(groups, rounds), unit="file") as progress,
+        tqdm(unit="file") as progress,
     ):
         with _start(run, text, folder, "export", KERAS_BACKEND=backends[0]) as worker:
             worker.ask("export")

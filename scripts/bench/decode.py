@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 from _common import Parser, limit_threads, show
-from _contest import Contest, Entrant, Measurement, pairs_of, row as contest_row, turns_of
+from _contest import Contest, Entrant, Measurement, pairs_of, row as contest_row
 from _decoding_baseline import FORMATS as BASELINE_FORMATS, SECONDS_PER_TURN, measure_baseline_cases
 from _decoding_engines import CASES, ENGINES, Case, groups_of, prepare, start_worker
 from _decoding_file import FORMATS as FILE_FORMATS, measure_file
@@ -144,21 +144,11 @@ def row(
     }
 
 
-def turns_of_case(engines: Sequence[str], backends: Sequence[str], rounds: int) -> int:
-    """Turns, first searches included, that `compete` will take."""
-    groups = groups_of(engines, backends)
-    of_backend = [group for group in groups if group[0].engine in OF_BACKEND]
-    others = [group for group in groups if group not in of_backend]
-    contests = len(backends) if of_backend else 1
-    return turns_of(of_backend, rounds) + turns_of(others, rounds * contests)
-
-
 def measure_cases(
     cases: Sequence[Case], engines: Sequence[str], backends: Sequence[str], rounds: int
 ) -> list[dict[str, Any]]:
-    total = len(cases) * turns_of_case(engines, backends, rounds)
     contests = []
-    with tempfile.TemporaryDirectory() as folder, tqdm(total=total, unit="turn") as progress:
+    with tempfile.TemporaryDirectory() as folder, tqdm(unit="turn") as progress:
         for case in cases:
             place = Path(folder) / case.model
             contests += compete(case, engines, backends, rounds, place, progress)

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import chain
 
 from _common import Parser, limit_threads, show
-from _contest import Contest, Entrant, Measurement, pairs_of, row, turns_of
+from _contest import Contest, Entrant, Measurement, pairs_of, row
 from _engines import OURS, Setting
 from _training_engines import CASES, Case, settings_of, start_worker
 from tqdm import tqdm
@@ -71,13 +71,6 @@ def measure(
     ]
 
 
-def turns_of_case(backends: Sequence[str], rounds: int, keep_memory: bool) -> int:
-    """Turns, first steps included, that `compete` will take."""
-    plain_torch = [settings_of("torch.nn.Transformer", "torch", keep_memory)]
-    own = sum(turns_of(groups_of(backend, keep_memory), rounds) for backend in backends)
-    return own + turns_of(plain_torch, rounds * len(backends))
-
-
 def main() -> None:
     parser = Parser(__doc__, EXAMPLES)
     parser.add_argument("--case", choices=list(CASES), help="default: all")
@@ -90,9 +83,8 @@ def main() -> None:
     limit_threads()
     chosen = [CASES[arguments.case]] if arguments.case else list(CASES.values())
     options = (arguments.backends, arguments.rounds)
-    total = len(chosen) * turns_of_case(*options, arguments.keep_memory)
     contests = []
-    with tqdm(total=total, unit="turn") as progress:
+    with tqdm(unit="turn") as progress:
         for case in chosen:
             contests += compete(case, *options, progress, arguments.keep_memory)
     best_matmul = max(m.matmul_flops for m in chain.from_iterable(contests))
