@@ -25,6 +25,7 @@ import numpy as np
 from _decoding_engines import LOAD, SAVE, Case as DecodingCase, new_model, source_ids
 from _engines import PAD_ID, Setting
 from _gpu_ceilings import ceilings
+from _tensorflow_program import step_of
 from _training_engines import Case, keras_hub_trainer, our_trainer, torch_step
 
 DTYPE = "mixed_bfloat16"
@@ -49,7 +50,7 @@ class Check:
         gigabytes: Memory of the GPU that the check takes at most, estimated.
         by_formulas: Whether layers are to do without the kernels that there are on GPUs.
         inductor: An option of Inductor that is True if it is False otherwise, and the reverse.
-        data: Folder of a recipe's text.
+        data: Folder of a recipe's text, or file of TensorFlow's program.
         on_cpu: Whether to show that the program works, on a CPU.
     """
 
@@ -75,8 +76,7 @@ class Check:
 def training(check: Check) -> Actions:
     """Seconds and memory of training steps, for Keras through `fit`."""
     steps, windows = (1, 2) if check.on_cpu else (STEPS, WINDOWS)
-    runner = torch_runner if check.engine == "torch.nn.Transformer" else fit_runner
-    run, model = runner(check)
+    run, model = RUNNERS.get(check.engine, fit_runner)(check)
 
     def prepare() -> dict[str, Any]:
         run(1, 3)
@@ -143,7 +143,18 @@ def torch_runner(check: Check) -> tuple[Callable[[int, int], list[float]], None]
     """The same for PyTorch's own model, in a loop of one's own."""
     device = "cpu" if check.on_cpu else "cuda"
     step, _ = torch_step(check.cases[0], DTYPE, device, compiled=bool(check.jit_compile))
+    return loop(step), None
 
+
+def tensorflow_runner(check: Check) -> tuple[Callable[[int, int], list[float]], None]:
+    """The same for TensorFlow's program, without TensorFlow and without what `fit` does beside."""
+    return loop(step_of(Path(check.data).read_bytes())), None
+
+
+RUNNERS = {"torch.nn.Transformer": torch_runner, "tensorflow": tensorflow_runner}
+
+
+def loop(step: Callable[[], Any]) -> Callable[[int, int], list[float]]:
     def run(windows: int, steps: int) -> list[float]:
         seconds = []
         for _ in range(windows):
@@ -154,7 +165,7 @@ def torch_runner(check: Check) -> tuple[Callable[[int, int], list[float]], None]
             seconds.append(time.perf_counter() - begin)
         return seconds
 
-    return run, None
+    return run
 
 
 def peak_bytes(check: Check) -> float:

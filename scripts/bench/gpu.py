@@ -49,11 +49,15 @@ EXAMPLES = """examples:
   scripts/bench/gpu.py --out results --against older/gpu.json
   scripts/bench/gpu.py --out results --only 'train torch*' ceilings --profile 'train*'
   scripts/bench/gpu.py --out results --only 'recipe torch*' --data-dir tatoeba --minutes 10
+  KERAS_BACKEND=tensorflow python scripts/bench/_tensorflow_program.py base base.stablehlo
+  scripts/bench/gpu.py --out results --only '*TensorFlow*' --tensorflow-program base.stablehlo
   scripts/bench/gpu.py --out results --cpu
 """
 
 
-def all_checks(backends: Sequence[str], data: Path | None = None) -> Iterator[Check]:
+def all_checks(
+    backends: Sequence[str], data: Path | None = None, program: Path | None = None
+) -> Iterator[Check]:
     """The checks, the most important ones first."""
     base, big = CASES
     yield Check("ceilings", "torch", "torch", CASES)
@@ -86,6 +90,9 @@ def all_checks(backends: Sequence[str], data: Path | None = None) -> Iterator[Ch
     for option in VARIANTS if "torch" in backends else ():
         name, gigabytes = f"train torch base, other {option}", TRAINING_GB["base"]
         yield Check(name, "ours", "torch", (base,), "auto", gigabytes, inductor=option)
+    if program:
+        name = "train base, TensorFlow's program, compiled by JAX's XLA"
+        yield Check(name, "tensorflow", "jax", (base,), True, 20, data=f"{program}")
     for backend in backends if data else ():
         name = f"recipe {backend} tatoeba_en_de"
         yield Check(name, "ours", backend, (), gigabytes=GIGABYTES, data=f"{data}")
@@ -284,6 +291,8 @@ def parse_arguments() -> argparse.Namespace:
         "also train and evaluate tatoeba_en_de, whose en-de.tsv or en-de.tsv.gz is in this folder"
     )
     parser.add_argument("--data-dir", type=Path, help=data)
+    program = "also time TensorFlow's step, from `_tensorflow_program.py base FILE`"
+    parser.add_argument("--tensorflow-program", type=Path, metavar="FILE", help=program)
     parser.add_argument("--against", type=Path, help="gpu.json of an older run, to compare with")
     parser.add_argument("--minutes", type=float, default=8, help="time limit; default: 8")
     parser.add_argument("--peak", type=float, default=989, help="TFLOP/s of the card; default: 989")
@@ -294,7 +303,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def chosen_checks(options: argparse.Namespace) -> list[Check]:
-    checks = list(all_checks(options.backends, options.data_dir))
+    checks = list(all_checks(options.backends, options.data_dir, options.tensorflow_program))
     if options.baseline:
         checks = list(with_baseline(checks))
     chosen = [x for pattern in options.only or ["*"] for x in checks if _matches(x, [pattern])]

@@ -15,6 +15,7 @@ ALL = list(gpu.all_checks(["torch", "jax"], Path("text")))
 def options(**given):
     defaults = {"only": None, "skip": [], "backends": ["torch", "jax"], "baseline": None}
     defaults |= {"cpu": False, "minutes": 1, "profile": [], "data_dir": None}
+    defaults |= {"tensorflow_program": None}
     return argparse.Namespace(**{**defaults, **given})
 
 

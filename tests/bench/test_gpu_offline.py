@@ -3,8 +3,12 @@
 import json
 import sys
 
+import gpu
 import gpu_offline
+import keras
+import numpy as np
 import pytest
+from _tensorflow_program import step_of, written
 
 PROGRAM = """
 %fused (p: f32[8]) -> f32[8] {
@@ -44,6 +48,20 @@ LIMITS = {
     ("jax", "base"): (1_100, 21.0),
     ("tensorflow", "base"): (1_600, 34.0),
 }
+
+
+@pytest.mark.slow
+@pytest.mark.each_backend
+def test_jax_takes_tensorflows_steps():
+    if keras.config.backend() != "tensorflow":
+        return
+    policy = keras.config.dtype_policy()
+    try:
+        step = step_of(written(gpu.SMALL))
+        metrics = [np.asarray(step()) for _ in range(3)]
+    finally:
+        keras.config.set_dtype_policy(policy)
+    assert np.isfinite(metrics).all() and metrics[0] != metrics[-1]
 
 
 @pytest.mark.parametrize("backend, case", LIMITS)
