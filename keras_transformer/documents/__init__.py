@@ -10,7 +10,7 @@ from keras_transformer.documents.document import Document, Languages
 from keras_transformer.documents.html import read_html
 from keras_transformer.documents.markdown import read_markdown
 from keras_transformer.documents.subtitles import read_srt, read_text, read_vtt
-from keras_transformer.documents.units import read_po, read_xliff
+from keras_transformer.documents.units import read_json, read_po, read_xliff
 from keras_transformer.errors import UserError
 from keras_transformer.translation.base_translator import BaseTranslator, Progress
 from keras_transformer.translation.glossary import Glossary
@@ -25,6 +25,7 @@ FORMATS = {
     "markdown": (read_markdown, ".md .markdown"),
     "srt": (read_srt, ".srt"),
     "vtt": (read_vtt, ".vtt"),
+    "json": (read_json, ".json .arb"),
     "po": (read_po, ".po .pot"),
     "xliff": (read_xliff, ".xlf .xliff .sdlxliff .mqxliff .mxliff"),
 }
@@ -84,7 +85,7 @@ def translate_document(
     glossary: Glossary | None = None,
     progress: Progress = False,
 ) -> list[TranslatedSegment]:
-    """Translates a file: HTML, Markdown, subtitles (SRT and WebVTT), PO, XLIFF, or lines of text.
+    """Translates a file: HTML, Markdown, subtitles (SRT and WebVTT), JSON, PO, XLIFF, or lines.
 
     All but the text stays as it is, byte for byte. Inline markup is put where its words are in the
     translation. Of PO and XLIFF, only messages without a translation are translated, and marked as
