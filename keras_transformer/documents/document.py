@@ -16,7 +16,9 @@ from keras_transformer.translation.segments import TranslatedSegment
 Change = Callable[[str], str]
 # Codes of source and target.
 Languages = tuple[str | None, str | None]
-TAG = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z][\w-]*)(?=[\s/>.])[^<>]*>|<[\d:.]+>|\{\\[^{}]*\}")
+TAG = re.compile(
+    r"<(?P<end>/?)(?P<name>[A-Za-z][\w-]*(?=[\s/>.])|\d+(?=/?>))[^<>]*>|<[\d:.]+>|\{\\[^{}]*\}"
+)
 BREAK = r"(?:\r\n|\n|\r(?!\n))"
 ITEM = "[-–—*•]"
 # What begins a paragraph, such as a line of a dialogue, which may have the name of the speaker.
@@ -29,6 +31,8 @@ _SEPARATOR = re.compile(
 _JOINT = re.compile(r"[^\w\s]+|\s*\+\s*")  # between two parts of code, such as keys
 _OBJECT = "\ufffc"  # Unicode's character for an object in a text
 _NEAR = 5  # characters by which a line may be longer or shorter to end after a mark
+# Elements of HTML that begin a text of their own.
+_BLOCKS = set("blockquote br dd div dl dt h1 h2 h3 h4 h5 h6 hr li ol p table td th tr ul".split())
 # Elements that are open at once. Markup within more is written, but not paired.
 _MOST_LEVELS = 50
 
@@ -137,8 +141,9 @@ def tagged(text: str, read: Change = str, write: Change = str) -> Iterator[Piece
         between = text[at : tag.start() if tag else None]
         yield from separated(between, read, write)
         if tag:
-            kind: Any = "element" if tag["name"] is None else "end" if tag["end"] else "begin"
-            yield Piece(kind, write(tag[0]), name=tag["name"])
+            name = tag["name"] or ""
+            kind: Any = "end" if tag["end"] else "begin" if name else "element"
+            yield Piece("block" if name.lower() in _BLOCKS else kind, write(tag[0]), name=name)
             at = tag.end()
 
 
