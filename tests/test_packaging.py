@@ -34,7 +34,7 @@ TESTED_WITH = {
     "cli/process.py": "cli/test_train.py",
     **{
         f"documents/{name}.py": "documents/test_documents.py"
-        for name in ("document", "html", "markdown", "subtitles", "units")
+        for name in ("document", "html", "markdown", "messages", "subtitles", "units")
     },
     "decoding/request.py": "decoding/test_decoding_loop.py",
     "capabilities.py": "models/test_base.py",

@@ -57,7 +57,9 @@ class TranslateOptions(parameters.TranslatorOptions):
     word_scores: bool = False
     """Write a tab and the mean log-probability (nats) of the tokens of each word after each
     translation."""
-    format: Literal["text", "html", "markdown", "srt", "vtt", "json", "po", "xliff"] | None = None
+    format: (
+        Literal["text", "html", "markdown", "srt", "vtt", "json", "yaml", "po", "xliff"] | None
+    ) = None
     """Format of FILE, if its suffix does not tell. text means lines. Files of the others are
     translated as a whole, with placeholders, numbers and code as they are."""
     protect: bool = False

@@ -9,8 +9,9 @@ from keras_transformer.data.text_files import CorpusError
 from keras_transformer.documents.document import Document, Languages
 from keras_transformer.documents.html import read_html
 from keras_transformer.documents.markdown import read_markdown
+from keras_transformer.documents.messages import read_json, read_yaml
 from keras_transformer.documents.subtitles import read_srt, read_text, read_vtt
-from keras_transformer.documents.units import read_json, read_po, read_xliff
+from keras_transformer.documents.units import read_po, read_xliff
 from keras_transformer.errors import UserError
 from keras_transformer.translation.base_translator import BaseTranslator, Progress
 from keras_transformer.translation.glossary import Glossary
@@ -26,6 +27,7 @@ FORMATS = {
     "srt": (read_srt, ".srt"),
     "vtt": (read_vtt, ".vtt"),
     "json": (read_json, ".json .arb"),
+    "yaml": (read_yaml, ".yaml .yml"),
     "po": (read_po, ".po .pot"),
     "xliff": (read_xliff, ".xlf .xliff .sdlxliff .mqxliff .mxliff"),
 }
@@ -85,7 +87,8 @@ def translate_document(
     glossary: Glossary | None = None,
     progress: Progress = False,
 ) -> list[TranslatedSegment]:
-    """Translates a file: HTML, Markdown, subtitles (SRT and WebVTT), JSON, PO, XLIFF, or lines.
+    """Translates a file: HTML, Markdown, subtitles (SRT and WebVTT), JSON, YAML, PO, XLIFF,
+    or lines of text.
 
     All but the text stays as it is, byte for byte. Inline markup is put where its words are in the
     translation. Of PO and XLIFF, only messages without a translation are translated, and marked as

@@ -1,8 +1,7 @@
-"""Finds the messages of PO and JSON files, and the units of XLIFF files."""
+"""Finds the messages of PO files and the units of XLIFF files that have no translation yet."""
 
 import html
 import itertools
-import json
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -73,43 +72,6 @@ def _as_fuzzy(block: str) -> str:
     flagged = re.sub("^#,", "#, fuzzy,", head, count=1, flags=re.M)
     line_end = "\r\n" if "\r\n" in block else "\n"
     return (flagged if flagged != head else f"{head}#, fuzzy{line_end}") + block[len(head) :]
-
-
-# A key or a string, or what begins or ends an object or a list.
-_JSON = re.compile(rf"({_STRING})(\s*:)?|[{{}}\[\]]")
-
-
-def read_json(text: str, languages: Languages, path: Path) -> Document:
-    """Finds the lines of strings that are values. What a key such as @title of ARB has stays."""
-
-    def written(value: str) -> str:  # Marks of segments stay as they are.
-        return json.dumps(value, ensure_ascii=False)[1:-1].replace("\\u0000", "\0")
-
-    try:
-        if b"\0" in written(json.loads(text)).encode():
-            raise ValueError("a string has U+0000")
-    except ValueError as error:
-        raise CorpusError(f"{path}: JSON must be well-formed. Received: {error}") from None
-    document, key, stays = Document(), "", [False]
-
-    def translated(token: re.Match[str]) -> str:
-        nonlocal key
-        string, colon = token.groups()
-        if colon:
-            key = string
-        elif not string:
-            if token[0] in "{[":
-                stays.append(stays[-1] or key.startswith('"@'))
-            else:
-                stays.pop()
-            key = ""
-        elif not (stays[-1] or key.startswith('"@')):
-            lines = json.loads(string).split("\n")
-            return '"' + r"\n".join(with_marks(document, x, written) for x in lines) + '"'
-        return token[0]
-
-    document.text = _JSON.sub(translated, text)
-    return document
 
 
 # Inline elements that contain code of the document, and those that stand for a word of it.

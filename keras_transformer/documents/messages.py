@@ -1,0 +1,112 @@
+"""Finds the messages of JSON and YAML files: strings that are values."""
+
+import json
+import re
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from keras_transformer.data.text_files import CorpusError
+from keras_transformer.documents.document import Document, Languages, with_marks
+
+# A key or a string, or what begins or ends an object or a list.
+_JSON = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|[{}\[\]]')
+
+
+def read_json(text: str, languages: Languages, path: Path) -> Document:
+    """Finds the lines of strings that are values. What a key such as @title of ARB has stays."""
+    try:
+        if b"\0" in _escaped(json.loads(text)).encode():
+            raise ValueError("a string has U+0000")
+    except (ValueError, RecursionError) as error:
+        raise CorpusError(f"{path}: JSON must be well-formed. Received: {error}") from None
+    document, key, stays = Document(), "", [False]
+
+    def translated(token: re.Match[str]) -> str:
+        nonlocal key
+        string, colon = token.groups()
+        if colon:
+            key = string
+        elif not string:
+            if token[0] in "{[":
+                stays.append(stays[-1] or key.startswith('"@'))
+            else:
+                stays.pop()
+            key = ""
+        elif not (stays[-1] or key.startswith('"@')):
+            return _quoted(document, json.loads(string))
+        return token[0]
+
+    document.text = _JSON.sub(translated, text)
+    return document
+
+
+def read_yaml(text: str, languages: Languages, path: Path) -> Document:
+    """Finds strings that are values. If all are under the code of a language, this changes, too.
+
+    A string without quotes gets them, because its translation may need them.
+    """
+    try:
+        roots = list(yaml.compose_all(text, yaml.SafeLoader))
+    except (yaml.YAMLError, RecursionError) as error:
+        raise CorpusError(f"{path}: YAML must be well-formed. Received: {error}") from None
+    document, found, at = Document(), "", 0
+    for node in sorted(_values(roots, languages[0]), key=lambda x: x.start_mark.index):
+        start, end, value = node.start_mark.index, node.end_mark.index, node.value
+        raw = re.sub(r"^(?:[&!]\S*\s+)*", "", text[start:end])  # without anchor and tag
+        found += text[at : end - len(raw)]
+        at = end
+        if value == languages[0] and start == roots[0].start_mark.index:
+            raw = languages[1] or raw
+        elif node.style == "|":  # Its lines are indented, so each is a paragraph.
+            head, line_end, body = raw.partition("\n")
+            raw = head + line_end + with_marks(document, body)
+        elif node.style == ">" and value.strip():
+            head, body, tail = raw.rpartition(raw.partition("\n")[2].strip())
+            indent = "\n" + head.rpartition("\n")[2]
+            write = partial(_replaced, "\n", indent)
+            raw = head + with_marks(document, body.replace(indent, "\n"), write) + tail
+        elif node.style == "'" and "\n" not in value:
+            raw = "'" + with_marks(document, value, partial(_replaced, "'", "''")) + "'"
+        elif any(map(str.isalpha, value)):
+            raw = _quoted(document, value)
+        found += raw
+    document.text = found + text[at:]
+    return document
+
+
+def _values(nodes: Any, language: str | None) -> Iterator[Any]:
+    """Yields the strings that are values, each once, and a key that is the code of the language."""
+    open_nodes, seen = list(nodes), set()
+    while open_nodes:
+        node = open_nodes.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.ScalarNode):
+            if node.tag.endswith(":str"):
+                yield node
+        elif isinstance(node, yaml.MappingNode):
+            open_nodes += [value for _, value in node.value]
+            if node in nodes and len(node.value) == 1 and node.value[0][0].value == language:
+                yield node.value[0][0]
+        elif node:
+            open_nodes += node.value
+
+
+def _replaced(old: str, new: str, text: str) -> str:
+    return text.replace(old, new)
+
+
+def _quoted(document: Document, value: str) -> str:
+    """Returns a string with quotes and marks for its lines."""
+    lines = (with_marks(document, x, _escaped) for x in value.split("\n"))
+    return '"' + r"\n".join(lines) + '"'
+
+
+def _escaped(value: str) -> str:
+    """Escapes text as JSON and YAML do, but leaves the marks of segments."""
+    return json.dumps(value, ensure_ascii=False)[1:-1].replace("\\u0000", "\0")
