@@ -107,8 +107,9 @@ def translate_command(
 ) -> None:
     """Translate FILE, or standard input, with the model of RUN.
 
-    HTML, Markdown, subtitles (SRT, WebVTT), PO and XLIFF are known by the suffix of FILE. All but
-    the text stays as it is. Only messages of PO and XLIFF without a translation are translated.
+    HTML, Markdown, subtitles (SRT, WebVTT), JSON, YAML, PO and XLIFF are known by the suffix of
+    FILE. All but the text stays as it is. Of PO and XLIFF, only messages without a translation are
+    translated.
 
     Other input is translated line by line. A line of several sentences is translated sentence by
     sentence if the lines of RUN's training text are sentences; otherwise, the translation may lack
