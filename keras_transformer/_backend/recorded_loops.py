@@ -16,9 +16,6 @@ from keras_transformer._backend.recorder import Program, Recorder
 # long as about 6 steps, and then saves half of each step (32 sentences) or three quarters (one).
 STEPS_BEFORE = 16
 
-# PyTorch traces a function in one thread at a time.
-_tracing = threading.Lock()
-
 
 class RecordedLoops:
     """Runs loops on PyTorch, see `compile_function.while_loop`.
@@ -70,10 +67,11 @@ class _Step:
     def __init__(self) -> None:
         self.steps_before: float = STEPS_BEFORE
         self.program: Program | None = None
+        self._lock = threading.Lock()
 
     def compile(self, function: Callable[..., list[Any]], leaves: list[Any]) -> None:
         """Records the step with copies of the leaves, so that a loop may begin with a program."""
-        with _tracing:
+        with self._lock:
             if self.steps_before != math.inf:
                 copies = (x.clone() if torch.is_tensor(x) else x for x in leaves)
                 self.record(function, *copies, is_compiled=True)

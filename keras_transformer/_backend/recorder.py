@@ -1,6 +1,7 @@
 """Records the operations of PyTorch in a function, to repeat them without the code of Keras."""
 
 import operator
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 # These read values without an operation of PyTorch.
 _READS = {torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.tolist}
 _READS |= {torch.Tensor.__dlpack__, torch.Tensor.data.__get__}
+
+_tracing = threading.Lock()  # PyTorch traces in one thread at a time.
 
 Program = Callable[..., Sequence[Any]]
 
@@ -81,7 +84,8 @@ def _compiled(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..
     # Inductor is not imported before, because that takes seconds.
     from keras_transformer._backend.compile_graph import compile_graph
 
-    with torch.inference_mode(False), torch.no_grad():  # A compiler can't change inference tensors.
+    # A compiler can't change inference tensors.
+    with _tracing, torch.inference_mode(False), torch.no_grad():
         inputs = [torch.empty_like(x.detach()) if torch.is_tensor(x) else x for x in inputs]
         return compile_graph(graph, inputs)
 
