@@ -69,6 +69,7 @@ def read_yaml(text: str, languages: Languages, path: Path) -> Document:
             indent = "\n" + head.rpartition("\n")[2]
             write = partial(_replaced, "\n", indent)
             raw = head + with_marks(document, body.replace(indent, "\n"), write) + tail
+            raw = re.sub(r"(?<=\n) +(?=\n)", "", raw)
         elif node.style == "'" and "\n" not in value:
             raw = "'" + with_marks(document, value, partial(_replaced, "'", "''")) + "'"
         elif any(map(str.isalpha, value)):
