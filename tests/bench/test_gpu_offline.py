@@ -64,7 +64,7 @@ def test_jax_takes_tensorflows_steps():
     assert np.isfinite(metrics).all() and metrics[0] != metrics[-1]
 
 
-@pytest.mark.parametrize("backend, case", LIMITS)
+@pytest.mark.parametrize("backend, case", LIMITS, ids=["torch", "search", "jax", "tensorflow"])
 def test_base_launches_few_kernels(monkeypatch, tmp_path, backend, case):
     if not gpu_offline.has_compiler(backend):
         pytest.skip(f"{gpu_offline.COMPILERS[backend][0]} is not installed")
