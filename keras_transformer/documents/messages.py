@@ -15,12 +15,13 @@ from keras_transformer.documents.document import Document, Languages, with_marks
 # A key or a string, or what begins or ends an object or a list.
 _JSON = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|[{}\[\]]')
 
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")  # U+0000 and halves of characters
+
 
 def read_json(text: str, languages: Languages, path: Path) -> Document:
     """Finds the lines of strings that are values. What a key such as @title of ARB has stays."""
     try:
-        if b"\0" in _escaped(json.loads(text)).encode():
-            raise ValueError("a string has U+0000")
+        json.loads(text)
     except (ValueError, RecursionError) as error:
         raise CorpusError(f"{path}: JSON must be well-formed. Received: {error}") from None
     document, key, stays = Document(), "", [False]
@@ -37,7 +38,7 @@ def read_json(text: str, languages: Languages, path: Path) -> Document:
                 stays.pop()
             key = ""
         elif not (stays[-1] or key.startswith('"@')):
-            return _quoted(document, json.loads(string))
+            return _quoted(document, string, json.loads(string))
         return token[0]
 
     document.text = _JSON.sub(translated, text)
@@ -72,8 +73,8 @@ def read_yaml(text: str, languages: Languages, path: Path) -> Document:
             raw = re.sub(r"(?<=\n) +(?=\n)", "", raw)
         elif node.style == "'" and "\n" not in value:
             raw = "'" + with_marks(document, value, partial(_replaced, "'", "''")) + "'"
-        elif any(map(str.isalpha, value)):
-            raw = _quoted(document, value)
+        else:
+            raw = _quoted(document, raw, value)
         found += raw
     document.text = found + text[at:]
     return document
@@ -102,8 +103,10 @@ def _replaced(old: str, new: str, text: str) -> str:
     return text.replace(old, new)
 
 
-def _quoted(document: Document, value: str) -> str:
-    """Returns a string with quotes and marks for its lines."""
+def _quoted(document: Document, raw: str, value: str) -> str:
+    """Returns a string with quotes and marks for its lines, or as it is if it has no text."""
+    if not any(map(str.isalpha, value)) or _NO_TEXT.search(value):
+        return raw
     lines = (with_marks(document, x, _escaped) for x in value.split("\n"))
     return '"' + r"\n".join(lines) + '"'
 
