@@ -277,6 +277,13 @@ def write_slots(x: Any, axis: int, start: Size, values: Any) -> Any:
     return ops.slice_update(x, first_indices(start, axis), values)
 
 
+def own_rows(tensor: Any) -> Any:
+    """Returns the rows of a tensor that this process has, which are all unless JAX splits them."""
+    if keras.config.backend() == "jax":
+        return np.concatenate([x.data for x in tensor.addressable_shards])
+    return ops.convert_to_numpy(tensor)
+
+
 def first_indices(start: Size, axis: int) -> list[Any]:
     """Returns the indices at which a slice of a 3-D tensor begins: `start` at `axis`, else 0.
 

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,28 +55,30 @@ def read_yaml(text: str, languages: Languages, path: Path) -> Document:
         raise CorpusError(f"{path}: YAML must be well-formed. Received: {error}") from None
     document, found, at = Document(), "", 0
     for node in sorted(_values(roots, languages[0]), key=lambda x: x.start_mark.index):
-        start, end, value = node.start_mark.index, node.end_mark.index, node.value
+        start, end = node.start_mark.index, node.end_mark.index
         raw = re.sub(r"^(?:[&!]\S*\s+)*", "", text[start:end])  # without anchor and tag
+        is_language = node.value == languages[0] and start == roots[0].start_mark.index
         found += text[at : end - len(raw)]
+        found += languages[1] or raw if is_language else _scalar(document, node, raw)
         at = end
-        if value == languages[0] and start == roots[0].start_mark.index:
-            raw = languages[1] or raw
-        elif node.style == "|":  # Its lines are indented, so each is a paragraph.
-            head, line_end, body = raw.partition("\n")
-            raw = head + line_end + with_marks(document, body)
-        elif node.style == ">" and value.strip():
-            head, body, tail = raw.rpartition(raw.partition("\n")[2].strip())
-            indent = "\n" + head.rpartition("\n")[2]
-            write = partial(_replaced, "\n", indent)
-            raw = head + with_marks(document, body.replace(indent, "\n"), write) + tail
-            raw = re.sub(r"(?<=\n) +(?=\n)", "", raw)
-        elif node.style == "'" and "\n" not in value:
-            raw = "'" + with_marks(document, value, partial(_replaced, "'", "''")) + "'"
-        else:
-            raw = _quoted(document, raw, value)
-        found += raw
     document.text = found + text[at:]
     return document
+
+
+def _scalar(document: Document, node: Any, raw: str) -> str:
+    """Returns a string in the style in which YAML has it, with marks for its text."""
+    head, line_end, body = raw.partition("\n")
+    if node.style == "|":  # Its lines are indented, so each is a paragraph.
+        return head + line_end + with_marks(document, body)
+    if node.style == ">" and body.strip():
+        head, body, tail = raw.rpartition(body.strip())
+        indent = "\n" + head.rpartition("\n")[2]
+        lines = body.replace(indent, "\n")
+        found = with_marks(document, lines, lambda x: x.replace("\n", indent))
+        return head + re.sub(r"(?<=\n) +(?=\n)", "", found) + tail
+    if node.style == "'" and "\n" not in node.value:
+        return "'" + with_marks(document, node.value, lambda x: x.replace("'", "''")) + "'"
+    return _quoted(document, raw, node.value)
 
 
 def _values(nodes: Any, language: str | None) -> Iterator[Any]:
@@ -97,10 +98,6 @@ def _values(nodes: Any, language: str | None) -> Iterator[Any]:
                 yield node.value[0][0]
         elif node:
             open_nodes += node.value
-
-
-def _replaced(old: str, new: str, text: str) -> str:
-    return text.replace(old, new)
 
 
 def _quoted(document: Document, raw: str, value: str) -> str:

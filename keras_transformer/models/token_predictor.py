@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer._backend.operations import own_rows
 from keras_transformer._backend.types import Tensor
 from keras_transformer.capabilities import Capabilities
 from keras_transformer.errors import check_ids
@@ -220,13 +221,6 @@ def is_packed(model: Any, inputs: Any) -> bool:
     return not given <= {x.name for x in model.inputs}
 
 
-def _own_rows(tensor: Any) -> Any:
-    """Returns the rows of a tensor that this process has, which are all unless JAX splits them."""
-    if keras.config.backend() == "jax":
-        return np.concatenate([x.data for x in tensor.addressable_shards])
-    return ops.convert_to_numpy(tensor)
-
-
 def check_tokens(model: Any, x: Any, y: Any = None, sample_weight: Any = None) -> None:
     """Raises `ValueError` for ids and labels outside the vocabulary, in arrays.
 
@@ -234,7 +228,7 @@ def check_tokens(model: Any, x: Any, y: Any = None, sample_weight: Any = None) -
     """
     last, size = model.inputs[-1].name, model.outputs[0].shape[-1]
     arrays = {
-        name: _own_rows(array) if ops.is_tensor(array) else np.asarray(array)
+        name: own_rows(array) if ops.is_tensor(array) else np.asarray(array)
         for name, array in {**by_name(model, x), "labels": y}.items()
         if name in _TOKENS and len(getattr(array, "shape", ())) == 2
     }
