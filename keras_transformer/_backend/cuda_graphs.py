@@ -59,7 +59,7 @@ class GraphedLoops:
         The graph reads and changes tensors of its own, among them the steps that are left.
         """
         first = given, carried
-        given, carried = own = keras.tree.map_structure(_copy, first)
+        given, carried = own = keras.tree.map_structure(copy, first)
         left = steps_left(*carried)
         leaves = [*filter(torch.is_tensor, keras.tree.flatten(own)), left]
 
@@ -89,7 +89,7 @@ class GraphedLoops:
             while most := left.item():
                 for _ in range(min(most, _STEPS_PER_LOOK)):
                     graph.replay()
-            return keras.tree.map_structure(_copy, carried)
+            return keras.tree.map_structure(copy, carried)
 
         return run
 
@@ -147,7 +147,8 @@ class Recordable(TorchFunctionMode):
         return self._casts[key][1]
 
 
-def _copy(x: Any) -> Any:
+def copy(x: Any) -> Any:
+    """Returns a copy of a tensor, and anything else as it is."""
     return x.clone() if torch.is_tensor(x) else x
 
 

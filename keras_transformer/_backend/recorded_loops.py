@@ -1,15 +1,13 @@
 """Records a step of a loop on PyTorch, and replays its operations without the code of Keras."""
 
 import functools
-import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
-import torch
 
-from keras_transformer._backend.cuda_graphs import MOST_GRAPHS, shape_and_dtype
+from keras_transformer._backend.cuda_graphs import MOST_GRAPHS, copy, shape_and_dtype
 from keras_transformer._backend.recorder import Program, Recorder
 
 # Steps of loops with the same shapes before the next such loop is recorded. A recording takes as
@@ -29,23 +27,11 @@ class RecordedLoops:
     """
 
     def __init__(self, is_compiled: bool) -> None:
-        self._steps: dict[Any, _Step] = {}
-        self._is_compiled = is_compiled
+        self._step = functools.lru_cache(MOST_GRAPHS)(lambda _: _Step(is_compiled))
 
     def run(self, steps_left: Any, body: Any, carried: Any, given: Any, name: Any) -> Any:
         key = name, f"{keras.tree.map_structure(shape_and_dtype, (given, carried))}"
-        # The last one is the one used last.
-        step = self._steps[key] = self._steps.pop(key, _Step())
-        if len(self._steps) > MOST_GRAPHS:
-            self._steps.pop(next(iter(self._steps)), step)
-        left = steps_left(*carried)
-        starts = step.steps_before > 0 and not self._is_compiled
-        if step.program is None and (starts or not left):
-            while left:
-                carried = body(given, *carried)
-                left = steps_left(*carried)
-                step.steps_before -= 1
-            return carried
+        step = self._step(key)
         fixed, leaves = map(keras.tree.flatten, (given, carried))
 
         def function(*leaves: Any) -> list[Any]:
@@ -53,41 +39,32 @@ class RecordedLoops:
             new = body(inner[0], *inner[1])
             return [*keras.tree.flatten(new), steps_left(*new)]
 
-        if self._is_compiled:
-            step.compile(function, [*fixed, *leaves])
+        left = steps_left(*carried)
         while left:
-            run = step.program or functools.partial(step.record, function)
-            *leaves, left = run(*fixed, *leaves)
+            *leaves, left = step.run(function, [*fixed, *leaves])
         return keras.tree.pack_sequence_as(carried, leaves)
 
 
 class _Step:
     """A step of loops with the same shapes. It may be used by several threads."""
 
-    def __init__(self) -> None:
-        self.steps_before: float = STEPS_BEFORE
-        self.program: Program | None = None
+    def __init__(self, is_compiled: bool) -> None:
+        self._is_compiled = is_compiled
+        self._steps_before = 0 if is_compiled else STEPS_BEFORE  # negative: it has been recorded
+        self._program: Program | None = None
         self._lock = threading.Lock()
 
-    def compile(self, function: Callable[..., list[Any]], leaves: list[Any]) -> None:
-        """Records the step with copies of the leaves, so that a loop may begin with a program."""
-        with self._lock:
-            if self.steps_before != math.inf:
-                copies = (x.clone() if torch.is_tensor(x) else x for x in leaves)
-                self.record(function, *copies, is_compiled=True)
-
-    def record(
-        self, function: Callable[..., Sequence[Any]], *leaves: Any, is_compiled: bool = False
-    ) -> Sequence[Any]:
+    def run(self, function: Program, leaves: list[Any]) -> Sequence[Any]:
         """Computes `function(*leaves)`: the new values of the last leaves, and the steps left."""
-        if self.steps_before == math.inf:  # A step is recorded once.
-            return function(*leaves)
-        self.steps_before = math.inf
-        # Different tensors may be the same object, but not in every loop.
-        before = [x.detach() if torch.is_tensor(x) else x for x in leaves]
-        recorder = Recorder(before)
+        with self._lock:
+            if self._steps_before == 0:
+                self._record(function, [*map(copy, leaves)])
+            self._steps_before -= 1
+        return (self._program or function)(*leaves)
+
+    def _record(self, function: Program, leaves: list[Any]) -> None:
+        recorder = Recorder(leaves)
         results = recorder.run(function)
-        after = [*before[: 1 - len(results)], *results[:-1]]
-        if [*map(shape_and_dtype, before)] == [*map(shape_and_dtype, after)]:
-            self.program = recorder.program(results, is_compiled)
-        return results
+        after = [*leaves[: 1 - len(results)], *results[:-1]]
+        if [*map(shape_and_dtype, leaves)] == [*map(shape_and_dtype, after)]:
+            self._program = recorder.program(results, self._is_compiled)

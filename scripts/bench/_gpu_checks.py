@@ -49,7 +49,8 @@ class Check:
         jit_compile: "auto" is what users get.
         gigabytes: Memory of the GPU that the check takes at most, estimated.
         by_formulas: Whether layers are to do without the kernels that there are on GPUs.
-        inductor: An option of Inductor that is True if it is False otherwise, and the reverse.
+        variant: "attention", by the formula instead of a kernel, or an option of Inductor that is
+            True if it is False otherwise, and the reverse.
         data: Folder of a recipe's text, or file of TensorFlow's program.
         on_cpu: Whether to show that the program works, on a CPU.
     """
@@ -61,7 +62,7 @@ class Check:
     jit_compile: bool | str = "auto"
     gigabytes: float = 4
     by_formulas: bool = False
-    inductor: str = ""
+    variant: str = ""
     data: str = ""
     on_cpu: bool = False
 
@@ -460,10 +461,14 @@ def actions_of(check: Check) -> Actions:
         require_gpu(check.backend)
     if check.by_formulas:
         use_formulas()
-    if check.inductor:
+    if check.variant == "attention":
+        from keras_transformer.layers.attention import multi_head_attention
+
+        multi_head_attention.attend = lambda *_, **__: None
+    elif check.variant:
         from keras_transformer._backend.compile_graph import OPTIONS
 
-        OPTIONS[check.inductor] = not OPTIONS.get(check.inductor)
+        OPTIONS[check.variant] = not OPTIONS.get(check.variant)
     return KINDS[check.kind](check)
 
 

@@ -43,7 +43,7 @@ DECODING = tuple(
 )
 TRAINING_GB = {"base": 8.6, "big": 16.0}
 VARIANTS = ("combo_kernels", "coordinate_descent_tuning", "max_autotune_gemm", "triton.enable_pdl")
-VARIANTS += ("triton.mix_order_reduction",)
+VARIANTS += ("triton.mix_order_reduction", "attention")
 EXAMPLES = """examples:
   scripts/bench/gpu.py --out results
   scripts/bench/gpu.py --out results --against older/gpu.json
@@ -87,9 +87,9 @@ def all_checks(
         for backend in backends:
             name, gigabytes = f"train {backend} {case.name} by formulas", 2 * TRAINING_GB[case.name]
             yield Check(name, "ours", backend, (case,), "auto", gigabytes, by_formulas=True)
-    for option in VARIANTS if "torch" in backends else ():
-        name, gigabytes = f"train torch base, other {option}", TRAINING_GB["base"]
-        yield Check(name, "ours", "torch", (base,), "auto", gigabytes, inductor=option)
+    for variant in VARIANTS if "torch" in backends else ():
+        name, gigabytes = f"train torch base, other {variant}", TRAINING_GB["base"]
+        yield Check(name, "ours", "torch", (base,), "auto", gigabytes, variant=variant)
     if program:
         name = "train base, TensorFlow's program, compiled by JAX's XLA"
         yield Check(name, "tensorflow", "jax", (base,), True, 20, data=f"{program}")
@@ -118,7 +118,7 @@ def with_baseline(checks: Sequence[Check]) -> Iterator[Check]:
         if (
             check.kind == "train"
             and check.engine == "ours"
-            and not (check.by_formulas or check.inductor)
+            and not (check.by_formulas or check.variant)
         ):
             yield dataclasses.replace(check, name=f"{check.name} (baseline)")
         yield check

@@ -71,25 +71,6 @@ def test_masks_of_rows_give_the_formula(monkeypatch, is_causal, is_padded):
 
 
 @pytest.mark.once  # on PyTorch
-def test_compiled_steps_compute_few_scores_by_the_formula(monkeypatch):
-    torch = pytest.importorskip("torch")
-    monkeypatch.setattr(operations, "FUSED_DEVICES", ("cpu",))
-    found = []
-
-    def step(x):
-        found.append(operations.attend(x, x[:, :, :64], x[:, :, :64]) is None)
-        return x
-
-    for length, is_formula in ((64, True), (65, False)):
-        found.clear()
-        step(torch.ones(1, 2, length, 4))
-        traced = torch._dynamo.nonstrict_trace(step)
-        compiled = torch.compile(lambda x, traced=traced: traced(x), backend="aot_eager")
-        compiled(torch.ones(1, 2, length, 4))
-        assert not found[0] and set(found[1:]) == {is_formula}
-
-
-@pytest.mark.once  # on PyTorch
 def test_fused_adam_equals_that_of_keras(monkeypatch):
     weights = []
     for is_on_gpu in (False, True):
