@@ -9,11 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer._backend.compile_function import is_on_cpu
 from keras_transformer._backend.types import Mask, Size, Tensor
-
-# XLA multiplies a single row by a matrix in a slow loop, but eight rows by a fast matrix product.
-_ROWS = 8
 
 # Replaces masked scores. It is finite: if all keys of a query are masked, they get equal weights
 # instead of NaN.
@@ -55,36 +51,6 @@ def is_eager(x: Any) -> bool:
 
         return tf.executing_eagerly() and not isinstance(x, keras.KerasTensor)
     return False
-
-
-def scale_and_shift(x: Any, scale: Any = None, shift: Any = None, training: bool = False) -> Any:
-    """Computes x * scale + shift for `(..., D)` and `(D,)` or None.
-
-    On CPUs of TensorFlow, XLA takes six times as long for the gradients, sums over all tokens, as
-    for products with a matrix of ones: 5 % of a training step of the paper's base model.
-    """
-    if not training or keras.config.backend() != "tensorflow" or not is_on_cpu():
-        x = x if scale is None else ops.multiply(x, scale)
-        return x if shift is None else ops.add(x, shift)
-    # Copies the vectors, because a function with a custom gradient must not use variables.
-    x = x if scale is None else _scale(x, ops.copy(scale))
-    return x if shift is None else _shift(x, ops.copy(shift))
-
-
-@ops.custom_gradient
-def _scale(x: Tensor, scale: Tensor) -> Any:
-    return x * scale, lambda upstream: (upstream * scale, _sum_tokens(upstream * x))
-
-
-@ops.custom_gradient
-def _shift(x: Tensor, shift: Tensor) -> Any:
-    return x + shift, lambda upstream: (upstream, _sum_tokens(upstream))
-
-
-def _sum_tokens(x: Tensor) -> Any:
-    """Sums `x`, `(..., D)`, over all axes except the last."""
-    x = ops.reshape(x, (-1, x.shape[-1]))
-    return ops.matmul(ops.ones((_ROWS, ops.shape(x)[0]), x.dtype), x)[0]
 
 
 def is_fused(x: Tensor) -> bool:

@@ -2,7 +2,6 @@
 
 import functools
 import threading
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -32,6 +31,12 @@ class RecordedLoops:
     def run(self, steps_left: Any, body: Any, carried: Any, given: Any, name: Any) -> Any:
         key = name, f"{keras.tree.map_structure(shape_and_dtype, (given, carried))}"
         step = self._step(key)
+        left = steps_left(*carried)
+        while left and step.is_early():
+            carried = body(given, *carried)
+            left = steps_left(*carried)
+        if not left:
+            return carried
         fixed, leaves = map(keras.tree.flatten, (given, carried))
 
         def function(*leaves: Any) -> list[Any]:
@@ -39,9 +44,9 @@ class RecordedLoops:
             new = body(inner[0], *inner[1])
             return [*keras.tree.flatten(new), steps_left(*new)]
 
-        left = steps_left(*carried)
+        program = step.program([*fixed, *leaves], function)
         while left:
-            *leaves, left = step.run(function, [*fixed, *leaves])
+            *leaves, left = program(*fixed, *leaves)
         return keras.tree.pack_sequence_as(carried, leaves)
 
 
@@ -50,21 +55,30 @@ class _Step:
 
     def __init__(self, is_compiled: bool) -> None:
         self._is_compiled = is_compiled
-        self._steps_before = 0 if is_compiled else STEPS_BEFORE  # negative: it has been recorded
+        self._steps_before = 0 if is_compiled else STEPS_BEFORE
+        self._is_recorded = False
         self._program: Program | None = None
         self._lock = threading.Lock()
 
-    def run(self, function: Program, leaves: list[Any]) -> Sequence[Any]:
-        """Computes `function(*leaves)`: the new values of the last leaves, and the steps left."""
-        with self._lock:
-            if self._steps_before == 0:
-                self._record(function, [*map(copy, leaves)])
-            self._steps_before -= 1
-        return (self._program or function)(*leaves)
+    def is_early(self) -> bool:
+        """Counts a step, and returns whether it comes before the recording."""
+        self._steps_before -= 1
+        return self._steps_before >= 0
 
-    def _record(self, function: Program, leaves: list[Any]) -> None:
+    def program(self, leaves: list[Any], function: Program) -> Program:
+        """Returns the recorded step, or `function` if it can't be recorded.
+
+        Of the leaves, it returns new values for the last ones, and the steps left.
+        """
+        with self._lock:
+            if not self._is_recorded:
+                self._is_recorded = True
+                self._program = self._recorded([*map(copy, leaves)], function)
+        return self._program or function
+
+    def _recorded(self, leaves: list[Any], function: Program) -> Program | None:
         recorder = Recorder(leaves)
         results = recorder.run(function)
         after = [*leaves[: 1 - len(results)], *results[:-1]]
-        if [*map(shape_and_dtype, leaves)] == [*map(shape_and_dtype, after)]:
-            self._program = recorder.program(results, self._is_compiled)
+        is_steady = [*map(shape_and_dtype, leaves)] == [*map(shape_and_dtype, after)]
+        return recorder.program(results, self._is_compiled) if is_steady else None

@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_transformer._backend import without_tensorflow
 from keras_transformer._backend.gradient_checkpointing import Recomputable
-from keras_transformer._backend.operations import affine_relu, scale_and_shift
+from keras_transformer._backend.operations import affine_relu
 from keras_transformer._backend.types import Mask, Tensor
 from keras_transformer.layers.saving import CreatesPlaceholders, apply_layer_changes, layer_changes
 
@@ -215,20 +215,17 @@ def _dense(x: Any) -> Any:
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Dense(Recomputable, CreatesPlaceholders, keras.layers.Dense):
-    """`keras.layers.Dense` that computes bias gradients faster on TensorFlow, and saves LoRA.
+    """`keras.layers.Dense` that computes ReLU in its product on GPUs, and saves LoRA.
 
     The layer of Keras saves the merged kernel only, and its loaded LoRA would never change again.
     """
 
-    def call(self, inputs: Tensor, training: bool = False) -> Tensor:
+    def call(self, inputs: Tensor, training: bool | None = None) -> Any:
         if self.bias is not None and self.activation is keras.activations.relu:
             x = affine_relu(inputs, self.kernel, self.bias)
             if x is not None:
                 return x
-        x = ops.matmul(inputs, self.kernel)
-        if self.bias is not None:
-            x = scale_and_shift(x, shift=self.bias, training=training)
-        return x if self.activation is None else self.activation(x)
+        return super().call(inputs, training=training)
 
     def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
         """Quantizes the weights without Keras's type check, which would reject this subclass."""

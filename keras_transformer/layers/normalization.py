@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_transformer._backend.gradient_checkpointing import Recomputable
-from keras_transformer._backend.operations import one_pass_normalization, scale_and_shift
+from keras_transformer._backend.operations import one_pass_normalization
 from keras_transformer._backend.types import Mask, Tensor
 from keras_transformer.layers.base import Registry
 
@@ -20,23 +20,17 @@ normalization = NORMALIZATIONS.register
 
 @normalization("layer")
 class LayerNormalization(Recomputable, keras.layers.LayerNormalization):
-    """`keras.layers.LayerNormalization` that is faster on TensorFlow and on GPUs of JAX."""
+    """`keras.layers.LayerNormalization` that takes one pass on GPUs of JAX."""
 
     def __init__(self, epsilon: float = 1e-6, **kwargs: Any) -> None:
         super().__init__(epsilon=epsilon, **kwargs)
 
-    def call(self, inputs: Tensor, training: bool = False) -> Any:
-        is_of_tokens = self.axis == [-1] and not self.rms_scaling
-        if is_of_tokens:
+    def call(self, inputs: Tensor) -> Any:
+        if self.axis == [-1] and not self.rms_scaling:
             x = one_pass_normalization(inputs, self.gamma, self.beta, self.epsilon)
             if x is not None:
                 return ops.cast(x, self.compute_dtype)
-        if not training or not is_of_tokens or keras.config.backend() != "tensorflow":
-            return super().call(inputs)
-        dtype = keras.backend.result_type(inputs.dtype, "float32")
-        x = ops.layer_normalization(ops.cast(inputs, dtype), epsilon=self.epsilon)
-        gamma, beta = (None if w is None else ops.cast(w, dtype) for w in (self.gamma, self.beta))
-        return ops.cast(scale_and_shift(x, gamma, beta, training), self.compute_dtype)
+        return super().call(inputs)
 
 
 @normalization("rms")

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer._backend.operations import nan_outside, scale_and_shift
+from keras_transformer._backend.operations import nan_outside
 from keras_transformer._backend.types import Ids, Shape, Tensor
 from keras_transformer.layers import (
     Dropout,
@@ -202,5 +202,5 @@ class _Bias(ConfiguredLayer):
     def build(self, input_shape: Shape) -> None:
         self.bias = self.add_weight(name="bias", shape=(input_shape[-1],), initializer="zeros")
 
-    def call(self, inputs: Tensor, training: bool = False) -> Any:
-        return scale_and_shift(inputs, shift=self.bias, training=training)
+    def call(self, inputs: Tensor) -> Any:
+        return ops.add(inputs, self.bias)

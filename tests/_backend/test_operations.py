@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from keras import ops
 from support.contract import to_numpy
-from support.gradients import gradients_of
 from support.masked_attention import K, Problem
 
 from keras_transformer._backend.operations import (
@@ -14,7 +13,6 @@ from keras_transformer._backend.operations import (
     custom_gradient,
     of_unknown_shape,
     read,
-    scale_and_shift,
 )
 
 B, T, D = 3, 37, 5
@@ -31,22 +29,6 @@ def test_an_error_in_a_custom_gradient_is_raised_and_nothing_runs_twice(error):
     with pytest.raises(error, match="stop"):
         custom_gradient(function)(ops.ones((2,)))
     assert len(runs) == 1
-
-
-@pytest.mark.parametrize("training", [False, True])
-def test_affine_map_has_value_and_gradients_of_numpy(training):
-    generator = np.random.default_rng(0)
-    x, factors = generator.normal(size=(2, B, T, D)).astype("float32")
-    scale, shift = generator.normal(size=(2, D)).astype("float32")
-
-    def total(x, scale, shift, factors):
-        return ops.sum(factors * scale_and_shift(x, scale, shift, training))
-
-    value, of_x, of_scale, of_shift, _ = gradients_of(total, x, scale, shift, factors)
-    np.testing.assert_allclose(value, (factors * (x * scale + shift)).sum(), rtol=1e-4)
-    np.testing.assert_allclose(of_x, factors * scale, rtol=1e-6)
-    np.testing.assert_allclose(of_scale, (factors * x).sum((0, 1)), rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(of_shift, factors.sum((0, 1)), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.once
