@@ -49,8 +49,8 @@ class Check:
         jit_compile: "auto" is what users get.
         gigabytes: Memory of the GPU that the check takes at most, estimated.
         by_formulas: Whether layers are to do without the kernels that there are on GPUs.
-        variant: "attention", by the formula instead of a kernel, or an option of Inductor that is
-            True if it is False otherwise, and the reverse.
+        variant: "attention", by the formula instead of a kernel, an option of XLA, or one of
+            Inductor, which is True if it is False otherwise, and the reverse.
         data: Folder of a recipe's text, or file of TensorFlow's program.
         on_cpu: Whether to show that the program works, on a CPU.
     """
@@ -465,7 +465,7 @@ def actions_of(check: Check) -> Actions:
         from keras_transformer.layers.attention import multi_head_attention
 
         multi_head_attention.attend = lambda *_, **__: None
-    elif check.variant:
+    elif check.variant and check.backend == "torch":
         from keras_transformer._backend.compile_graph import OPTIONS
 
         OPTIONS[check.variant] = not OPTIONS.get(check.variant)

@@ -42,8 +42,9 @@ DECODING = tuple(
     for name, batch_size, beam_size in (("beam 64x4", 64, 4), ("greedy 64x1", 64, 1), ("1x1", 1, 1))
 )
 TRAINING_GB = {"base": 8.6, "big": 16.0}
-VARIANTS = ("combo_kernels", "coordinate_descent_tuning", "max_autotune_gemm", "triton.enable_pdl")
-VARIANTS += ("triton.mix_order_reduction", "attention")
+VARIANTS = [("torch", x) for x in ("attention", "combo_kernels", "coordinate_descent_tuning")]
+VARIANTS += [("torch", x) for x in ("max_autotune_gemm", "triton.mix_order_reduction")]
+VARIANTS += [("torch", "triton.enable_pdl"), ("jax", "xla_gpu_enable_pdl")]
 EXAMPLES = """examples:
   scripts/bench/gpu.py --out results
   scripts/bench/gpu.py --out results --against older/gpu.json
@@ -87,9 +88,9 @@ def all_checks(
         for backend in backends:
             name, gigabytes = f"train {backend} {case.name} by formulas", 2 * TRAINING_GB[case.name]
             yield Check(name, "ours", backend, (case,), "auto", gigabytes, by_formulas=True)
-    for variant in VARIANTS if "torch" in backends else ():
-        name, gigabytes = f"train torch base, other {variant}", TRAINING_GB["base"]
-        yield Check(name, "ours", "torch", (base,), "auto", gigabytes, variant=variant)
+    for backend, variant in (x for x in VARIANTS if x[0] in backends):
+        name, gigabytes = f"train {backend} base, other {variant}", TRAINING_GB["base"]
+        yield Check(name, "ours", backend, (base,), "auto", gigabytes, variant=variant)
     if program:
         name = "train base, TensorFlow's program, compiled by JAX's XLA"
         yield Check(name, "tensorflow", "jax", (base,), True, 20, data=f"{program}")
@@ -268,6 +269,8 @@ class Bench:
             "TRITON_CACHE_DIR": f"{caches}/triton",
             "XDG_CACHE_HOME": caches,
         }
+        if check.backend == "jax" and check.variant:
+            environment["XLA_FLAGS"] = f"--{check.variant}=true"
         if not check.on_cpu:  # Workers share the GPU: none may take all of its memory at once.
             environment |= {
                 "CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0"),
