@@ -15,7 +15,8 @@ Kind = Literal["name", "number", "mark", "emphasis"]
 
 _PATTERN = regex.compile(
     r"""
-    (?(DEFINE)(?P<currency>\p{Sc}|(?:USD|EUR|GBP|CHF|JPY|CNY|CAD|AUD|INR|KRW|PLN|SEK|NOK)(?!\p{L})))
+    (?(DEFINE)(?P<directive>(?:%%)*+%(?:\(\w+\)|\d+\$)?[-+0\#]*+(?:\d+|\*)?(?:\.(?:\d+|\*))?[\p{L}@])
+      (?P<currency>\p{Sc}|(?:USD|EUR|GBP|CHF|JPY|CNY|CAD|AUD|INR|KRW|PLN|SEK|NOK)(?!\p{L})))
     (?<!\p{L}(?=\p{L}))(?: # not within a word
     (?P<mark>\{\{[\#/^].{0,200}?\}\} | \{%.{0,200}?%\} | <%(?![=\-]).{0,200}?%>  # of templates
     | (?<!\w)(?:\(\p{L}\)|\[[\ xX]\])(?!\w) | [⁰¹²³⁴-⁹†‡]++)                # of items, notes
@@ -25,8 +26,8 @@ _PATTERN = regex.compile(
     | (?<![\w.\-])(?:[\w-]++\.)+(?:com|org|net|edu|gov|info|io|dev)(?:/[^\s<>"]*[\w/])?(?!\w)
     | \{\{.{0,200}?\}\} | <%.{0,200}?%> | \[\[[^\[\]\n]{0,200}\]\] # templates, wikis
     | [$#%@]?\{\s*[\w.\-]*\s*(?:[,:!|](?:[^{}]++|(?P<nested>\{(?:[^{}]++|(?&nested))*+\}))*+)?\}
-    | (?<![\w%])%(?:\(\w+\)|\d+\$)?[-+0\#]*\d*(?:\.\d+)?(?:hh?|ll?|z)?[sdiufgexXcr@](?!\w)(?:%%)?
-    | (?<![\w%])%(?:\d+|\w+%)(?!\w)                                         # %1 of Qt, %NAME%
+    | (?<![\w%])%[^\W\d]\w*+%(?![\w%]) | (?<![\w%])(?:-{0,2}\p{L}\w*+|0x)?+      # %NAME%, printf
+      (?&directive)(?:[\w/:=.\-]*?(?&directive)){0,9}+\w*+=?+(?:%%)?+ | (?<![\w%])%[%\d]\d*+(?![\w%])
     | \$[A-Za-z_]\w*(?:\([\w.:\-]*\))? | (?<![\w:]):[a-z_]\w+:?(?!\w)           # $VAR, :name
     | &(?:\w+|\#\d+); | (?<!\w)`[^`\n]+`(?!\w) | \\[nrt] | <[bh]r\b[^<>]*>
     | (?=["\w])(?<=^\s*|[{,]\s*)(?:"[\w.\-]++"\s?[:=](?=\s?[\d"'\[{,;}]|\s*$) # keys of messages
