@@ -63,6 +63,11 @@ class Document:
         self._rewrites.append(write)
         return f"\0{self._key}:{len(self.segments) - 1}\0"
 
+    def change_last(self, change: Change) -> None:
+        """Lets `change` get the translation of the last segment before it is written."""
+        write = self._rewrites[-1]
+        self._rewrites[-1] = lambda text: write(change(text))
+
     def translate(
         self, translator: BaseTranslator, glossary: Glossary | None, progress: Progress
     ) -> tuple[bytes, list[TranslatedSegment]]:

@@ -4,6 +4,7 @@ import html
 import itertools
 import re
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.parsers import expat
@@ -24,6 +25,9 @@ from keras_transformer.documents.document import (
 
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _TARGET = re.compile(rf"^([ \t]*msgstr(?:\[(\d+)\])?[ \t]+){_STRING}(?:\s+{_STRING})*", re.M)
+# Formats whose arguments can have numbers, and their directives without one. %% and %m have none.
+_NUMBERED = {f"{x}-format" for x in ("c", "objc", "perl", "php", "java-printf", "awk", "tcl")}
+_DIRECTIVE = re.compile(r"%%|%[-+0#]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh?|ll?|[zjtLq])?[A-Za-z@]")
 
 
 def _check_languages(found: Languages, wanted: Languages, path: Path) -> None:
@@ -42,7 +46,8 @@ def read_po(text: str, languages: Languages, path: Path) -> Document:
 
     entries, document = po_entries(text.encode(), path), Document()
     lines = [0, *(x.end() for x in re.finditer("\n", text)), len(text)]
-    starts = [lines[entry.linenum - 1] for entry in entries]
+    # The first of a file without a header has the number 0.
+    starts = [lines[max(0, entry.linenum - 1)] for entry in entries]
     header = text[: min(starts, default=len(text))]
     language = re.search(r'^"Language:[ ]*([\w@-]*)', header, re.M)
     _check_languages((None, language and language[1]), languages, path)
@@ -54,7 +59,10 @@ def read_po(text: str, languages: Languages, path: Path) -> Document:
 
         def filled(target: re.Match[str], entry: Any = entry) -> str:
             source = entry.msgid if target[2] in (None, "0") else entry.msgid_plural
-            return f'{target[1]}"{with_marks(document, source, escape)}"'
+            count, text = len(document.segments), with_marks(document, source, escape)
+            if len(document.segments) == count + 1 and _NUMBERED.intersection(entry.flags):
+                document.change_last(partial(_with_numbers, source))
+            return f'{target[1]}"{text}"'
 
         block, count = text[start:end], len(document.segments)
         if not (entry.msgstr or any(entry.msgstr_plural.values())):
@@ -63,6 +71,28 @@ def read_po(text: str, languages: Languages, path: Path) -> Document:
         found.append(block)
     document.text = "".join(found)
     return document
+
+
+def _with_numbers(source: str, translation: str) -> str:
+    """Numbers the arguments of a translation that has them in another order, as in `%2$s`."""
+    own, found = (
+        [x for x in _DIRECTIVE.findall(y) if x[-1] not in "%m"] for y in (source, translation)
+    )
+    if own == found or sorted(own) != sorted(found):
+        return translation
+    count = itertools.count(1)
+
+    def numbered(directive: str) -> str:
+        widths = re.sub(r"\*", lambda _: f"*{next(count)}$", directive[1:])
+        return f"%{next(count)}${widths}"
+
+    arguments = [(x, numbered(x)) for x in own]
+
+    def written(directive: re.Match[str]) -> str:
+        places = [n for n, (x, _) in enumerate(arguments) if x == directive[0]]
+        return arguments.pop(places[0])[1] if places else directive[0]
+
+    return _DIRECTIVE.sub(written, translation)
 
 
 def _as_fuzzy(block: str) -> str:
