@@ -261,16 +261,21 @@ def _segment(pieces: Iterable[Piece]) -> Segment:
     return Segment(text, tuple(spans))
 
 
-def with_marks(document: Document, text: str, write: Change = str, unescape: Change = str) -> str:
+def with_marks(
+    document: Document,
+    text: str,
+    write: Change = str,
+    read: Callable[[str], Iterable[Piece]] = tagged,
+) -> str:
     """Returns a text with marks for its paragraphs, which keep their number of lines.
 
     A new paragraph begins with a blank or indented line, with a dash, or with a speaker's name.
-    `write` gets each part.
+    `write` gets each part, of which `read` returns the pieces.
     """
     found = []
     for part in re.split(rf"({BREAK}(?={BEGIN})|(?:(?<=[\r\n])|^)\s*{ITEM}\s+)", text):
         written = partial(in_lines, like=part, write=write)
-        found.append(write(marked(document, tagged(part, unescape), written)))
+        found.append(write(marked(document, read(part), written)))
     return "".join(found)
 
 

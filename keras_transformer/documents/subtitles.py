@@ -2,6 +2,7 @@
 
 import html
 import re
+from functools import partial
 from pathlib import Path
 
 import regex
@@ -16,6 +17,7 @@ from keras_transformer.documents.document import (
     Piece,
     in_lines,
     marked,
+    tagged,
     with_marks,
 )
 
@@ -54,7 +56,7 @@ def read_vtt(text: str, languages: Languages, path: Path) -> Document:
 def _read(document: Document, text: str, unescape: Change) -> Document:
     def with_mark(cues: regex.Match[str]) -> str:
         if own := cues["text"]:
-            return cues["time"] + with_marks(document, own, unescape=unescape)
+            return cues["time"] + with_marks(document, own, read=partial(tagged, read=unescape))
         raw, line_end = cues["sentence"], f"{_BETWEEN}|{BREAK}"
         piece = Piece("text", raw, unescape(re.sub(line_end, " ", raw)))
         return cues["time"] + marked(

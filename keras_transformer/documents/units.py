@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 from xml.parsers import expat
 
+import regex
+
 from keras_transformer.data.languages import closest_language
 from keras_transformer.data.parallel_text import po_entries
 from keras_transformer.data.text_files import CorpusError
@@ -28,6 +30,9 @@ _TARGET = re.compile(rf"^([ \t]*msgstr(?:\[(\d+)\])?[ \t]+){_STRING}(?:\s+{_STRI
 # Formats whose arguments can have numbers, and their directives without one. %% and %m have none.
 _NUMBERED = {f"{x}-format" for x in ("c", "objc", "perl", "php", "java-printf", "awk", "tcl")}
 _DIRECTIVE = re.compile(r"%%|%[-+0#]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh?|ll?|[zjtLq])?[A-Za-z@]")
+_CODES = regex.compile(
+    r"((?<![^\W\d_])[A-Z]|E)(?:<<\s(?:(?!\s>>).)++\s>>|(?P<angles><(?:[^<>]++|(?&angles))*+>))"
+)
 
 
 def _check_languages(found: Languages, wanted: Languages, path: Path) -> None:
@@ -56,21 +61,45 @@ def read_po(text: str, languages: Languages, path: Path) -> Document:
         header = re.sub(r'^("Language:)[ ]*(\\n")', rf"\1 {code}\2", header, flags=re.M)
     found = [header.replace("charset=CHARSET", "charset=UTF-8")]
     for entry, start, end in zip(entries, starts, [*starts[1:], len(text)], strict=False):
+        # Of po4a: the element, in which a text of XML stands, or a kind of POD or of manual pages.
+        kind = re.search("^type: (?!Content of|Attribute)(.*)", entry.comment, re.M)
+        is_code = kind is not None and kind[1] == "verbatim"
 
-        def filled(target: re.Match[str], entry: Any = entry) -> str:
+        def filled(
+            target: re.Match[str], entry: Any = entry, is_coded: bool = kind is not None
+        ) -> str:
             source = entry.msgid if target[2] in (None, "0") else entry.msgid_plural
-            count, text = len(document.segments), with_marks(document, source, escape)
+            read, count = (_coded if is_coded else tagged), len(document.segments)
+            text = with_marks(document, source, escape, read)
             if len(document.segments) == count + 1 and _NUMBERED.intersection(entry.flags):
                 document.change_last(partial(_with_numbers, source))
             return f'{target[1]}"{text}"'
 
         block, count = text[start:end], len(document.segments)
-        if not (entry.msgstr or any(entry.msgstr_plural.values())):
+        if not (is_code or entry.msgstr or any(entry.msgstr_plural.values())):
             new = _TARGET.sub(filled, block)
             block = _as_fuzzy(new) if len(document.segments) > count else block
         found.append(block)
     document.text = "".join(found)
     return document
+
+
+def _coded(text: str) -> Iterator[Piece]:
+    """Yields the pieces of a text with codes such as `B<bold>`, as POD and po4a's manual pages.
+
+    What is not emphasized text, but a command, a file or a link, stays as it is.
+    """
+    at = 0
+    for code in [*_CODES.finditer(text), None]:
+        yield from tagged(text[at : code.start() if code else None])
+        if code:
+            at, name, inner = code.end(), code[1], code[0][2:-1]
+            if inner[:1] != "<" and (name == "I" or (name == "B" and " " in inner)):
+                yield Piece("begin", f"{name}<", name=name)
+                yield from _coded(inner)
+                yield Piece("end", ">", name=name)
+            else:
+                yield Piece("opaque", code[0])
 
 
 def _with_numbers(source: str, translation: str) -> str:

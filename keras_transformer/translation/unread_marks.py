@@ -98,7 +98,7 @@ def without_marks(
             or (is_cell and close)
             or (mark[0] not in "*_<" and close and text[end - 2] in ".!?…,")
         ):
-            inner = [s for s in spans if start <= s.start and s.end <= end]
+            inner = [s for s in spans if start <= s.start < end and s.end <= end]
             spans = [s for s in spans if s not in inner]
             own = (
                 replace(s, start=max(0, s.start - first), end=min(s.end, last) - first)

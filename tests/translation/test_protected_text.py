@@ -18,6 +18,7 @@ from keras_transformer.translation.protected_text import numbers_differ, protect
         ("{n, plural, one {# dog} other {# dogs}}!", ["{n, plural, one {# dog} other {# dogs}}"]),
         ("%s %d%%, %1$s %(user)s", ["%s", "%d%%", "%1$s", "%(user)s"]),
         ("%-5.2f %ld %1 %NAME% %@", ["%-5.2f", "%ld", "%1", "%NAME%", "%@"]),
+        ("<a@b.org>, <x:y>, &apt-get; a<b", ["<a@b.org>", "<x:y>", "&apt-get;"]),
         ("%.*s %jd %04o %*d, %%%s %%", ["%.*s", "%jd", "%04o", "%*d", "%%%s", "%%"]),
         ("-s%s %sB/%sB (l%c): '%c%c', '%d='", ["-s%s", "%sB/%sB", "l%c", "%c%c", "%d="]),
         ("$HOME $t(a.b) costs $100, 100% of it", ["$HOME", "$t(a.b)"]),
