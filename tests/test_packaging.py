@@ -12,8 +12,7 @@ PACKAGE = ROOT / "keras_transformer"
 # The graph of a SavedModel, which its exporter imports in a process of the TensorFlow backend, and
 # what is imported only where its backend runs.
 OF_ONE_BACKEND = {"translation_graph.py", "cuda_graphs.py", "compiled_step.py", "jax_kernels.py"}
-OF_ONE_BACKEND |= {"fully_sharded.py", "graphed_step.py", "recorded_loops.py", "recorder.py"}
-OF_ONE_BACKEND |= {"compile_graph.py"}
+OF_ONE_BACKEND |= {"compile_graph.py", "fully_sharded.py", "graphed_step.py", "recorder.py"}
 
 # Files that are tested with those that use them.
 TESTED_WITH = {
