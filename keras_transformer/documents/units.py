@@ -31,8 +31,10 @@ _TARGET = re.compile(rf"^([ \t]*msgstr(?:\[(\d+)\])?[ \t]+){_STRING}(?:\s+{_STRI
 _NUMBERED = {f"{x}-format" for x in ("c", "objc", "perl", "php", "java-printf", "awk", "tcl")}
 _DIRECTIVE = re.compile(r"%%|%[-+0#]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh?|ll?|[zjtLq])?[A-Za-z@]")
 _CODES = regex.compile(
-    r"((?<![^\W\d_])[A-Z]|E)(?:<<\s(?:(?!\s>>).)++\s>>|(?P<angles><(?:[^<>]++|(?&angles))*+>))"
+    r"E<lt>[^<>\n]+?E<gt>|((?<![^\W\d_])[A-Z]|E)"
+    r"(?:<<\s(?:(?!\s>>).)++\s>>|(?P<angles><(?:[^<>]++|(?&angles))*+>))"
 )
+_EMPHASIZED = regex.compile(r"[\p{L}\p{M}][\p{L}\p{M} ,.;:!?'’]*+")
 
 
 def _check_languages(found: Languages, wanted: Languages, path: Path) -> None:
@@ -94,7 +96,8 @@ def _coded(text: str) -> Iterator[Piece]:
         yield from tagged(text[at : code.start() if code else None])
         if code:
             at, name, inner = code.end(), code[1], code[0][2:-1]
-            if inner[:1] != "<" and (name == "I" or (name == "B" and " " in inner)):
+            is_argument = name == "I" and inner[:1] != "<" and any(map(str.isalpha, inner))
+            if is_argument or (name == "B" and " " in inner and _EMPHASIZED.fullmatch(inner)):
                 yield Piece("begin", f"{name}<", name=name)
                 yield from _coded(inner)
                 yield Piece("end", ">", name=name)
