@@ -31,8 +31,8 @@ _TARGET = re.compile(rf"^([ \t]*msgstr(?:\[(\d+)\])?[ \t]+){_STRING}(?:\s+{_STRI
 _NUMBERED = {f"{x}-format" for x in ("c", "objc", "perl", "php", "java-printf", "awk", "tcl")}
 _DIRECTIVE = re.compile(r"%%|%[-+0#]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh?|ll?|[zjtLq])?[A-Za-z@]")
 _CODES = regex.compile(
-    r"E<lt>[^<>\n]+?E<gt>|((?<![^\W\d_])[A-Z]|E)"
-    r"(?:<<\s(?:(?!\s>>).)++\s>>|(?P<angles><(?:[^<>]++|(?&angles))*+>))"
+    r"E<lt>[^<>\n]{1,200}?E<gt>|((?<![^\W\d_])[A-Z]|E)"
+    r"(?:<<\s(?:(?!\s>>).){1,200}+\s>>|<(?:[^<>]++|<[^<>]*+>)*+>)"
 )
 _EMPHASIZED = regex.compile(r"[\p{L}\p{M}][\p{L}\p{M} ,.;:!?'’]*+")
 
@@ -96,10 +96,10 @@ def _coded(text: str) -> Iterator[Piece]:
         yield from tagged(text[at : code.start() if code else None])
         if code:
             at, name, inner = code.end(), code[1], code[0][2:-1]
-            is_argument = name == "I" and inner[:1] != "<" and any(map(str.isalpha, inner))
+            is_argument = name == "I" and "<" not in inner and any(map(str.isalpha, inner))
             if is_argument or (name == "B" and " " in inner and _EMPHASIZED.fullmatch(inner)):
                 yield Piece("begin", f"{name}<", name=name)
-                yield from _coded(inner)
+                yield Piece("text", inner, inner)
                 yield Piece("end", ">", name=name)
             else:
                 yield Piece("opaque", code[0])
@@ -118,11 +118,13 @@ def _with_numbers(source: str, translation: str) -> str:
         widths = re.sub(r"\*", lambda _: f"*{next(count)}$", directive[1:])
         return f"%{next(count)}${widths}"
 
-    arguments = [(x, numbered(x)) for x in own]
+    arguments: dict[str, list[str]] = {}
+    for x in own:
+        arguments.setdefault(x, []).append(numbered(x))
 
     def written(directive: re.Match[str]) -> str:
-        places = [n for n, (x, _) in enumerate(arguments) if x == directive[0]]
-        return arguments.pop(places[0])[1] if places else directive[0]
+        left = arguments.get(directive[0])
+        return left.pop(0) if left else directive[0]
 
     return _DIRECTIVE.sub(written, translation)
 
