@@ -63,16 +63,15 @@ def read_po(text: str, languages: Languages, path: Path) -> Document:
         header = re.sub(r'^("Language:)[ ]*(\\n")', rf"\1 {code}\2", header, flags=re.M)
     found = [header.replace("charset=CHARSET", "charset=UTF-8")]
     for entry, start, end in zip(entries, starts, [*starts[1:], len(text)], strict=False):
-        # Of po4a: the element, in which a text of XML stands, or a kind of POD or of manual pages.
+        # po4a says what a message is in a manual page or in POD, or of which element of XML.
         kind = re.search("^type: (?!Content of|Attribute)(.*)", entry.comment, re.M)
         is_code = kind is not None and kind[1] == "verbatim"
 
         def filled(
-            target: re.Match[str], entry: Any = entry, is_coded: bool = kind is not None
+            target: re.Match[str], entry: Any = entry, read: Any = _coded if kind else tagged
         ) -> str:
             source = entry.msgid if target[2] in (None, "0") else entry.msgid_plural
-            read, count = (_coded if is_coded else tagged), len(document.segments)
-            text = with_marks(document, source, escape, read)
+            count, text = len(document.segments), with_marks(document, source, escape, read)
             if len(document.segments) == count + 1 and _NUMBERED.intersection(entry.flags):
                 document.change_last(partial(_with_numbers, source))
             return f'{target[1]}"{text}"'
