@@ -19,6 +19,11 @@ Languages = tuple[str | None, str | None]
 TAG = re.compile(
     r"<(?P<end>/?)(?P<name>[A-Za-z][\w-]*(?=[\s/>.])|\d+(?=/?>))[^<>]*>|<[\d:.]+>|\{\\[^{}]*\}"
 )
+# A tag, or an element whose text stays.
+_TAG_OR_CODE = re.compile(
+    rf"<(?P<code>code|kbd|nowiki|pre|samp|var)\b[^<>]*>.{{0,1000}}?</(?P=code)>|{TAG.pattern}",
+    re.DOTALL,
+)
 BREAK = r"(?:\r\n|\n|\r(?!\n))"
 ITEM = "[-–—*•]"
 # What begins a paragraph, such as a line of a dialogue, which may have the name of the speaker.
@@ -142,14 +147,16 @@ def tagged(text: str, read: Change = str, write: Change = str) -> Iterator[Piece
     `read` gets the text between tags.
     """
     at = 0
-    for tag in [*TAG.finditer(text), None]:
+    for tag in [*_TAG_OR_CODE.finditer(text), None]:
         between = text[at : tag.start() if tag else None]
         yield from separated(between, read, write)
-        if tag:
+        if tag and tag["code"]:
+            yield Piece("opaque", write(tag[0]))
+        elif tag:
             name = tag["name"] or ""
             kind: Any = "end" if tag["end"] else "begin" if name else "element"
             yield Piece("block" if name.lower() in _BLOCKS else kind, write(tag[0]), name=name)
-            at = tag.end()
+        at = tag.end() if tag else at
 
 
 def marked(document: Document, pieces: Iterable[Piece], write: Change = str) -> str:

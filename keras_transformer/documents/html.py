@@ -74,6 +74,10 @@ class _Page(HTMLParser):
     def handle_decl(self, decl: str) -> None:
         self.found.append((self.getpos(), Piece("element", "")))
 
+    def parse_marked_section(self, i: int, report: int = 1) -> int:
+        """Reads what begins with `<![` as a comment, as browsers do, whatever follows."""
+        return self.parse_bogus_comment(i)
+
     handle_comment = handle_pi = unknown_decl = handle_decl  # type: ignore[assignment]
 
     def read(self, text: str) -> Iterator[Piece]:

@@ -13,23 +13,33 @@ from keras_transformer.translation.word_forms import DOTTED, INNER_CAPITAL, Word
 # What looks like a word to the reader, a number, or nothing, or is a word in upper case.
 Kind = Literal["name", "number", "mark", "emphasis"]
 
+_BRACES = r"\{[^{}]*+\}"
+for _ in range(7):  # those inside each other
+    _BRACES = rf"\{{(?:[^{{}}]++|{_BRACES}){{0,99}}+\}}"
 _PATTERN = regex.compile(
     r"""
     (?(DEFINE)(?P<directive>(?:%%)*+%(?:\(\w+\)|\d+\$)?[-+0\#]*+(?:\d+|\*)?(?:\.(?:\d+|\*))?[\p{L}@])
-      (?P<currency>\p{Sc}|(?:USD|EUR|GBP|CHF|JPY|CNY|CAD|AUD|INR|KRW|PLN|SEK|NOK)(?!\p{L})))
+      (?P<currency>\p{Sc}|(?:USD|EUR|GBP|CHF|JPY|CNY|CAD|AUD|INR|KRW|PLN|SEK|NOK)(?!\p{L}))
+      (?P<braces>"""
+    + _BRACES
+    + r"""))
     (?<!\p{L}(?=\p{L}))(?: # not within a word
     (?P<mark>\{\{[\#/^].{0,200}?\}\} | \{%.{0,200}?%\} | <%(?![=\-]).{0,200}?%>  # of templates
     | (?<!\w)(?:\(\p{L}\)|\[[\ xX]\])(?!\w) | [⁰¹²³⁴-⁹†‡]++)                # of items, notes
     | (?P<name>
-      (?:(?<![a-z+.\-])[a-z][a-z+.-]*+://|mailto:|www\.)[^\s<>"]*[^\s<>"'.,;:!?)\]}»”’]    # URLs
+      (?:(?<![a-z+.\-])[a-z][a-z+.-]*+://|(?:mailto:|www\.)(?=[^\s<>"]))              # URLs
+      (?:(?:(?!&[gl]t;)[^\s<>"])*(?!&)[^\s<>"'.,;:!?)\]}»”’])?+
     | (?<![\w.+\-])[\w.+-]++@[\w-]++(?:\.[\w-]++)+ | <[^\s<>@:]++[@:][^\s<>]*+>   # e-mail addresses
     | (?<![\w.\-])(?:[\w-]++\.)+(?:com|org|net|edu|gov|info|io|dev)(?:/[^\s<>"]*[\w/])?(?!\w)
-    | \{\{.{0,200}?\}\} | <%.{0,200}?%> | \[\[[^\[\]\n]{0,200}\]\] # templates, wikis
-    | [$#%@]?\{\s*[\w.\-]*\s*(?:[,:!|](?:[^{}]++|(?P<nested>\{(?:[^{}]++|(?&nested))*+\}))*+)?\}
+    | (?=\{\{)(?&braces)(?<=\}\}) | \{\{.{0,200}?\}\} | <%.{0,200}?%>        # templates
+    | \[\[(?:[^\[\]{}\n]|(?&braces)){0,200}+\]\]                            # wikis
+    | [$#%@]?\{\s*[\w.\-]*\s*(?:[,:!|](?:[^{}]++|(?&braces)){0,99}+)?\}
     | (?<![\w%])%[^\W\d]\w*+%(?![\w%])                                      # %NAME%
     | (?<![\w%])(?:-{0,2}\p{L}\w*+|0x)?+(?&directive)(?:[\w/:=.\-]*?(?&directive)){0,9}+
       \w*+=?+(?:%%)?+ | (?<![\w%])%[%\d]\d*+(?![\w%])                        # printf, %%, %1 of Qt
-    | \$[A-Za-z_]\w*(?:\([\w.:\-]*\))? | (?<![\w:]):[a-z_]\w+:?(?!\w)           # $VAR, :name
+    | \$(?:[A-Za-z_]\w*(?:\([\w.:\-]*\))?|\d[^\W\d]\w{2,}(?:=\w+)?)          # $VAR, $1name
+    | (?<![\w./\#\-])[\w./\#\-]*+(?<=[a-z./\#]|\w\-)\$\d(?!\w)               # r$1
+    | (?<![\w:]):[a-z_]\w+:?(?!\w)                                          # :name
     | &(?:\w[\w.\-]*+|\#\w+); | (?<!\w)`[^`\n]+`(?!\w) | \\[nrt] | <[bh]r\b[^<>]*>
     | (?=["\w])(?<=^\s*|[{,]\s*)(?:"[\w.\-]++"\s?[:=](?=\s?[\d"'\[{,;}]|\s*$) # keys of messages
       | [\w.\-]++\s?=(?=\s?["'\[{,;}]|\s*$|\ \p{L})) | ^\s*<[\w/?!][^<>]*>\s*$  # and a tag alone

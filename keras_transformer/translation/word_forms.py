@@ -39,7 +39,8 @@ _FINAL_MARK = regex.compile(
 )
 _APOSTROPHE = regex.compile(r"(?<=\p{L})[´`](?=\p{L})")  # as some type it
 _ABBREVIATED = regex.compile(r"\.\p{L}")  # after the first letter of "i.e."
-_SENTENCE_BEGIN = regex.compile(r"[.!?…]\P{L}*\s\P{L}*$")  # before its first word
+# What is before the first word of a sentence.
+_SENTENCE_BEGIN = regex.compile(r"(?:^|(?<=\p{L}))[^\p{L}.!?…]*+[.!?…][^\p{L}\s]*+\s\P{L}*+$")
 _REPEATED = regex.compile(r"(\p{L})\1{2,}")
 # A word such as "USB" and "GitHub".
 INNER_CAPITAL = r"\p{L}[\p{L}\p{M}]*\p{Lu}[\p{L}\p{M}]*+"

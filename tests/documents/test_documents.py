@@ -51,6 +51,7 @@ U po msgid ""¶msgstr ""¶"Language: \n"¶¶#, c-format¶msgid ""¶"a <b>b</b> %
 U json {"a": "b <i>c</i> {d}\n\ne \"f\" \u00e9 https://x.org", "@a": {"b": ["c"]},¶ "g": [1, {"@h": "i"}, "j", true], "k": ""} → {"a": "B <i>C</i> {d}\n\nE \"F\" É https://x.org", "@a": {"b": ["c"]},¶ "g": [1, {"@h": "i"}, "J", true], "k": ""}
 R po #, c-format¶msgid "a %s has %.*s of %m, 5%% %d\n"¶msgstr ""¶¶#, python-format¶msgid "a %s has %d"¶msgstr ""¶ → #, fuzzy, c-format¶msgid "a %s has %.*s of %m, 5%% %d\n"¶msgstr "5%%, %m OF %3$.*2$s HAS %1$s A %4$d\n"¶¶#, fuzzy, python-format¶msgid "a %s has %d"¶msgstr "%d HAS %s A"¶
 R po #. type: Plain text¶msgid "see B<a b> I<c> d L<e(1)> or B<-f> <g>h</g> B<< i > j >>"¶msgstr ""¶¶#. type: verbatim¶msgid "k"¶msgstr ""¶¶#. type: Content of: <p>¶msgid "B<l m>"¶msgstr ""¶ → #. type: Plain text¶#, fuzzy¶msgid "see B<a b> I<c> d L<e(1)> or B<-f> <g>h</g> B<< i > j >>"¶msgstr "B<< i > j >> <g>H</g> B<-f> OR L<e(1)> D I<C> B<B A> SEE"¶¶#. type: verbatim¶msgid "k"¶msgstr ""¶¶#. type: Content of: <p>¶#, fuzzy¶msgid "B<l m>"¶msgstr "B<l m>"¶
+U json ["a <code>b</code> <b>c</b>", "d <code> e"] → ["A <code>b</code> <b>C</b>", "D <code> E"]
 R yaml en:¶  a: b c # d¶  "e": 'f g''s'¶  h: [3, yes, i: j k]¶  l: |¶    m n¶    o p¶  q: >-¶    r s¶    t u¶¶    o¶  v: &w "x\n<b c=\"d\">y z</b>"¶  x: *w¶  z: <b c="d">e</b> f {g}¶ → de:¶  a: "C B" # d¶  "e": 'G''S F'¶  h: [3, yes, i: "K J"]¶  l: |¶    N M¶    P O¶  q: >-¶    U T¶    S R¶¶    O¶  v: &w "X\n<b c=\"d\">Z Y</b>"¶  x: *w¶  z: "{g} F <b c=\"d\">E</b>"¶
 U json ["a", "b\u0000", "\ud800c", "\ud83d\ude00 d"] → ["A", "b\u0000", "\ud800c", "😀 D"]
 R json ["a b: <ul> <li>c <0>d</0></li> </ul> e<br>f 3 <5 > g"] → ["B A: <ul> <li><0>D</0> C</li> </ul> E<br>G> <5 3 F"]
@@ -90,6 +91,7 @@ def test_markup_stays_with_its_words(case, tmp_path):
     ("content", "expected"),
     [
         (b"", b""),
+        (b"<![)><p>a<![if x]><p>b", b"<![)><p>A<![if x]><p>B"),
         ("\ufeff<p>ä</p>\r\n".encode(), "\ufeff<p>Ä</p>\r\n".encode()),
         ("\ufeff<p>ä</p>".encode("utf-16-le"), "\ufeff<p>Ä</p>".encode("utf-16-le")),
         (b"<meta charset='latin1'><i>\xe4\x93</i>", b"<meta charset='latin1'><i>\xc4\x93</i>"),

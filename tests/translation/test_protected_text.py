@@ -16,12 +16,21 @@ from keras_transformer.translation.protected_text import numbers_differ, protect
             ["{name}", "{{a b}}", "${owner}", "#{x}", "@{y}", "<%= z %>", "[[a|b]]"],
         ),
         ("{n, plural, one {# dog} other {# dogs}}!", ["{n, plural, one {# dog} other {# dogs}}"]),
+        (
+            "{{P:$2|one|{{N:{{{1}}}|b}} c}}! {{ a } }} b",
+            ["{{P:$2|one|{{N:{{{1}}}|b}} c}}", "{{ a } }}"],
+        ),
+        ("[[a/{{B}}|c]] {d, e {f}", ["[[a/{{B}}|c]]", "{f}"]),
         ("%s %d%%, %1$s %(user)s", ["%s", "%d%%", "%1$s", "%(user)s"]),
         ("%-5.2f %ld %1 %NAME% %@", ["%-5.2f", "%ld", "%1", "%NAME%", "%@"]),
         ("<a@b.org>, <x:y>, &apt-get; a<b", ["<a@b.org>", "<x:y>", "&apt-get;"]),
         ("%.*s %jd %04o %*d, %%%s %%", ["%.*s", "%jd", "%04o", "%*d", "%%%s", "%%"]),
         ("-s%s %sB/%sB (l%c): '%c%c', '%d='", ["-s%s", "%sB/%sB", "l%c", "%c%c", "%d="]),
         ("$HOME $t(a.b) costs $100, 100% of it", ["$HOME", "$t(a.b)"]),
+        (
+            "$1page $1new=b costs $5, $10k; r$1 .$1 2001-$1",
+            ["$1page", "$1new=b", "r$1", ".$1", "2001-$1"],
+        ),
         ("Hello :name, :smile: a:b :) 10:30", [":name", ":smile:"]),
         (
             "at 2024-03-15T10:30:00Z, C:\\a\\b.txt /a:/b",
@@ -30,6 +39,10 @@ from keras_transformer.translation.protected_text import numbers_differ, protect
         (
             "(https://x.org/a?b=1). www.x.de, a.b@c.org!",
             ["https://x.org/a?b=1", "www.x.de", "a.b@c.org"],
+        ),
+        (
+            "http://, https:// or &lt;http://a.b&gt;",
+            ["http://", "https://", "&lt;", "http://a.b", "&gt;"],
         ),
         ("Go to example.com. The end is a_b(2).pdf.", ["example.com", "a_b(2).pdf"]),
         (
@@ -69,6 +82,11 @@ def test_placeholders_addresses_and_identifiers_are_found(text, names):
     assert [
         text[start:end] for start, end, kind in protected(text, WordForms()) if kind == "name"
     ] == names
+
+
+@pytest.mark.parametrize("text", ["{a,{", "{{", "[[{{}}", "a://", "&a", "%5."])
+def test_what_stays_is_found_in_linear_time(text):
+    assert len([*protected(text * 20_000, WordForms())]) <= 40_000
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,11 @@ def test_a_line_is_read_as_a_sentence(line, read):
     assert FORMS.rewritten(line, {"x"}).text == read
 
 
+def test_marks_between_words_are_read_in_linear_time():
+    marks = " !&" * 20_000
+    assert FORMS.rewritten(f"THE{marks} HOUSE").text == f"The{marks} House."
+
+
 @pytest.mark.parametrize(
     "line",
     ["We met Doctor Tom.", "Tom, Bonn!", "TV.", "TV?", "Dear Doctor!", "12", ""]
