@@ -112,11 +112,10 @@ def translate_segments(
     found = [[next(ready) for _ in own] for _, own in split]
     whole = []
     for (segment, own), parts in zip(split, found, strict=True):
-        pairs = zip(own, parts, strict=True)
-        places = (
-            replace(place, before=place.before + forms.within(aside.text, x.text))
-            for (place, aside), x in pairs
-        )
+        places = []
+        for (place, aside), x in zip(own, parts, strict=True):
+            written = place.before + forms.within(aside.text, x.text) + place.after
+            places.append(replace(place, before="", after=written))
         whole.append(segment._replace(spans=(*segment.spans, *places)))
     translated = zip(_translate(translator, whole, *settings, progress), found, strict=True)
     return [

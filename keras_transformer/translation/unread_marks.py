@@ -40,6 +40,7 @@ _JOINED = regex.compile(
 )
 _ROW = regex.compile(r'"[^"]*+"(?:,"[^"]*+")++')  # of a CSV file
 _WORD = regex.compile(r"(?<![\w'’])\p{L}{2,}+(?![\w'’])")
+_LAST_WORD = regex.compile(r"\S*+$", regex.REVERSE)
 _ENTITY = regex.compile(r"&(?:\w+|#\d+|#x[\da-fA-F]+);")
 
 
@@ -61,9 +62,10 @@ def without_marks(
     """Returns a segment without the marks that the training text lacks, and what it has apart.
 
     Parts in brackets, and what is said in quotes, are apart: each follows its place, an empty span
-    with its marks and the white space before them. The other marks become markup. Marks between
-    which markup begins or ends stay, and those inside of code, such as a placeholder. What is typed
-    in another way than in the training text is read as it is there: spaces at marks, and words.
+    with its marks and the white space before them, or the last word of the markup that it ends. The
+    other marks become markup. Marks between which markup begins or ends stay, and those inside of
+    code, such as a placeholder. What is typed in another way than in the training text is read as
+    it is there: spaces at marks, and words.
     """
     text, spans = segment.text, [*segment.spans]
     asides, written, ends = [], [*text], [len(text)]
@@ -108,7 +110,12 @@ def without_marks(
             gap = " " * (mark in "–—" and place == start)  # as in "Tom—my brother—is here."
             before = (text[place:start] or gap) + escape(mark) + gap
             aside = Segment(text[first:last], tuple(own))
-            asides.append((Span(place, place, before, gap + escape(close)), aside))
+            # At the end of other markup, it follows the last word, to be within it.
+            around_it = [s.start for s in spans if s.start < place and s.end == end]
+            word = (
+                max(_LAST_WORD.search(text, 0, place).start(), *around_it) if around_it else place
+            )
+            asides.append((Span(word, place, before, gap + escape(close)), aside))
             cut(place, end)
             written[place] = gap
         else:

@@ -64,6 +64,10 @@ def test_markup_goes_with_its_part_and_does_not_cross_its_edge():
     after = Segment("a (bb) c", (Span(6, 6, "<br>"),))
     found, ((_, own),) = without_marks(after, FORMS)
     assert found.spans == (Span(1, 1, "<br>"),) and own == ("bb", ())
+    at_end = Segment('a bb c "D e?" f', (Span(2, 13, "<b>", "</b>"),))
+    found, ((place, own),) = without_marks(at_end, FORMS)
+    assert found == ("a bb c f", (Span(2, 6, "<b>", "</b>"),))
+    assert own.text == "D e?" and place == Span(5, 6, ' "', '"')  # within the markup
     crossing = Segment("a (x y) b", (Span(5, 9, "<b>", "</b>"),))
     assert without_marks(crossing, FORMS) == (crossing, [])
     quoted, _ = without_marks(Segment('a "b" c'), FORMS, lambda x: f"&{x}")
