@@ -34,7 +34,7 @@ _SPECIAL = re.compile(
     r"\\(?=[!-/:-@[-`{-~])|[`\[]|\*(?!\s)|(?<!\s)\*|(?<!\w)_|_(?!\w)|<(?=[A-Za-z/!?])|&(?=#?\w+;)|~~"
 )
 # A number before the mark of a list, or the beginning of another block.
-_BLOCK = r"\d{1,9}(?=[.)](?:\s|\Z))|(?=(?:[-+>]|#{1,6})(?:\s|\Z)|---|===|~~~)"
+_BLOCK = r"\d{1,9}(?=[.)](?:\s|\Z))|(?=>|(?:[-+]|#{1,6})(?:\s|\Z)|---|===|~~~)"
 _ADDRESS = r"(?:<[^<>\n]*>|(?:\\.|[^\s()\\]|\((?:\\.|[^\s()\\]|\([^\s()\\]*\))*\))*)"
 _TITLE = r"""(?:"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|\((?:\\.|[^()\\])*\))"""
 _LINE_END = r"\\?[ \t]*\n[ \t]*"
@@ -141,7 +141,7 @@ def _pieces(
     document: Document, tokens: Iterable[tuple[Any, str]], block: re.Match[str], write: Change
 ) -> Iterator[Piece]:
     """Yields the pieces of tokens, each with its characters. The block has the line breaks."""
-    breaks, last = iter(block.groups()[1:]), ""
+    breaks, last, label = iter(block.groups()[1:]), "", ""
     for token, raw in tokens:
         kind: Any = "begin" if token.nesting == 1 else "end"
         if token.type in ("code_inline", "math_inline") or token.markup == "autolink":
@@ -152,8 +152,10 @@ def _pieces(
             yield Piece("block", raw[: raw.startswith("\\")] + next(breaks))
         elif token.type == "image":
             text = token.content
-            mark = text if escape(text) != text else document.mark(Segment(text), write)
-            yield Piece("element", f"![{mark}{raw[2 + len(text) :]}")
+            mark, end = text, raw[2 + len(text) :]
+            if escape(text) == text:
+                mark, end = document.mark(Segment(text), write), _with_label(end, text)
+            yield Piece("element", f"![{mark}{end}")
         elif token.type == "html_inline":
             yield from tagged(raw) if TAG.fullmatch(raw) else [Piece("element", raw)]
         elif token.type == "text":
@@ -163,8 +165,17 @@ def _pieces(
         elif token.type == "text_special":
             yield Piece("text", raw, token.content)
         else:
-            yield Piece(kind, raw.replace("\n", " "), name=token.tag)
+            written = raw.replace("\n", " ")
+            if token.type == "link_close":
+                written = _with_label(written, label)
+            yield Piece(kind, written, name=token.tag)
+        label = "" if token.type == "link_open" else label + raw
         last = raw
+
+
+def _with_label(end: str, label: str) -> str:
+    """Returns the end of a link, which names its label if the label is its text."""
+    return f"][{label}]" if end in ("]", "][]") and not label.startswith("`") else end
 
 
 def _with_bars(text: str) -> str:

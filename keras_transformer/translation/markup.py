@@ -249,6 +249,9 @@ class _Projection:
             child.span = replace(
                 span, before=" " * first + span.before, after=span.after + " " * last
             )
+        written = child.span.before + child.span.after
+        if at == node.start and at < node.end and written[:1].isspace():  # as " (in brackets)"
+            child.span = replace(span, before=f"{written.strip()} ", after="")
         return at, at
 
 

@@ -43,6 +43,7 @@ U html <META name=description content='a "b" c'><input placeholder=name value=v>
 U html <p>a < b & c <b>d</i> e <p translate="no">f <i>g</i></p>h → <p>a &lt; b &amp; C <b>D</i> E <p translate="no">f <i>g</i></p>H
 U md > a **b**  ¶> c¶> d¶¶1. x\_y [z][r] ![alt](u) <kbd>Tab</kbd>[^1]¶¶[r]: http://x.org "t" → > A **B**  ¶> C D¶¶1. x_y [Z][r] ![ALT](u) <kbd>Tab</kbd>[^1]¶¶[r]: http://x.org "t"
 R md see [`a.B`][x.B] here → HERE [`a.B`][x.B] SEE
+U md [a b], [c][] ![d] [`e`] ![f](u) [g]¶¶[a b]: x¶[c]: y¶[d]: z¶[`e`]: w → [A B][a b], [C][c] ![D][d] [`e`] ![F](u) \[G]¶¶[a b]: x¶[c]: y¶[d]: z¶[`e`]: w
 R md - [ ] on * top <http://x.org/a>¶¶<!-- a -->¶    b¶ → - [ ] <http://x.org/a> TOP\* ON¶¶<!-- a -->¶    b¶
 U md | a \| `x\|y` |¶|---|¶| \`b |¶¶!!! note "a"¶    text¶¶Title¶===¶ → | A \| `x\|y` |¶|---|¶| \`B |¶¶!!! note "A"¶    TEXT¶¶TITLE¶===¶
 U srt 1¶00:00:01,000 --> 00:00:02,000¶{\an8}- Hi <i>Tom</i>!¶- Go¶¶2¶00:00:03,000 --> 00:00:04,000¶one two three¶four¶ → 1¶00:00:01,000 --> 00:00:02,000¶{\an8}- HI <i>TOM</i>!¶- GO¶¶2¶00:00:03,000 --> 00:00:04,000¶ONE TWO THREE¶FOUR¶
@@ -171,7 +172,8 @@ def test_the_format_can_be_given_and_an_error_leaves_the_old_output(tmp_path, mo
 def test_the_beginning_of_a_paragraph_begins_no_other_block(tmp_path):
     (tmp_path / "a.md").write_text("a\n\n- b\n")
     document = read_document(tmp_path / "a.md")
-    for text, escaped in (("3. x", r"3\. x"), ("- x", r"\- x"), ("## x", r"\## x"), ("-x", "-x")):
+    cases = {"3. x": r"3\. x", "- x": r"\- x", "## x": r"\## x", ">x": r"\>x", "-x": "-x"}
+    for text, escaped in cases.items():
         assert document.render([text, "b"]) == f"{escaped}\n\n- b\n"
 
 

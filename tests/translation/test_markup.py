@@ -109,6 +109,13 @@ def test_a_stand_in_outside_of_the_markup_around_it_is_moved_into_it():
     assert found == "Das <b>alte {x} Haus</b> brennt"
 
 
+def test_a_part_in_brackets_has_its_space_on_the_other_side_where_a_text_begins():
+    places = [(0, 1), (2, 3), (4, 5)]
+    alignment = TokenAlignment(places, places, np.eye(3)[[1, 2, 0]])
+    segment = Segment("a b c", (Span(1, 1, after=" (x)"),))
+    assert project(segment, "b c a", alignment) == "(x) b c a"
+
+
 def test_two_parts_at_one_place_are_apart():
     alignment = TokenAlignment([(0, 1), (2, 5), (6, 7)], [(0, 3)], np.array([[0, 1.0, 0]]))
     spans = Span(0, 1, replacement="`a`"), Span(6, 7, replacement="`b`")
