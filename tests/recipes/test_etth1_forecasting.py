@@ -31,16 +31,6 @@ def test_recipe_runs_from_end_to_end(run_recipe, recipe, tmp_path, monkeypatch, 
     assert "| skip-gram windows |" in capsys.readouterr().out
 
 
-OPTIONS = SimpleNamespace(patch_size=2, num_layers=2, d_model=12, dropout=0.0)
-
-
-@pytest.fixture
-def encoder(recipe):
-    encoder = recipe["new_encoder"](10, OPTIONS)
-    randomize(encoder)
-    return encoder
-
-
 def expected_states(encoder, patches):
     dense, positions, layers = (encoder.layers[i] for i in (1, 2, -1))
     x = reference.dense(weights_of(dense), patches)
@@ -51,9 +41,10 @@ def expected_states(encoder, patches):
 
 
 @pytest.mark.each_backend_if_slow
-def test_each_series_is_forecast_from_its_own_scaled_past(recipe, encoder, tmp_path):
-    model = recipe["new_forecaster"](encoder, 7, 4, 0.0)
-    randomize(model)
+def test_each_series_is_forecast_from_its_own_scaled_past(recipe, tmp_path):
+    options = SimpleNamespace(patch_size=2, num_layers=2, d_model=12, dropout=0.0)
+    encoder = recipe["new_encoder"](10, options)
+    model = randomize(recipe["new_forecaster"](encoder, 7, 4, 0.0))
     past = np.random.default_rng(0).normal(3.0, 2.0, (3, 10, 4)).astype("float32")
     forecast = to_numpy(model(past))
     assert forecast.shape == (3, 7, 4)
