@@ -83,26 +83,20 @@ def read_parallel(
     return _ParallelText(Path(source_path), target_path, languages)
 
 
-@dataclass
-class Rows:
-    """The (source, target) pairs of pairs, or of dicts as a row of a Hugging Face dataset is.
+def read_rows(rows: Iterable[Any], languages: Languages) -> Iterator[Pair]:
+    """Yields the (source, target) pairs of pairs, or of dicts such as a Hugging Face dataset has.
 
     The sides of dicts are found as in a file (see `read_parallel`).
     """
-
-    rows: Iterable[Any]
-    languages: Languages = (None, None)
-
-    def __iter__(self) -> Iterator[Pair]:
-        for row in self.rows:
-            if isinstance(row, dict):
-                sides = _sides(row)
-                if (names := _choose([*sides], self.languages)) is None:
-                    raise CorpusError(f"give two languages. Received: columns {', '.join(sides)}")
-                row = [sides[closest_language(name, sides) or name] or "" for name in names]
-            if isinstance(row, str) or len(row) != 2:
-                raise CorpusError(f"give (source, target) pairs. Received: {row!r:.80}")
-            yield tuple(row)
+    for row in rows:
+        if isinstance(row, dict):
+            sides = _sides(row)
+            if (names := _choose([*sides], languages)) is None:
+                raise CorpusError(f"give two languages. Received: columns {', '.join(sides)}")
+            row = [sides[closest_language(name, sides) or name] or "" for name in names]
+        if isinstance(row, str) or len(row) != 2:
+            raise CorpusError(f"give (source, target) pairs. Received: {row!r:.80}")
+        yield tuple(row)
 
 
 @dataclass
