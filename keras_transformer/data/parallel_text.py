@@ -17,6 +17,7 @@ from keras_transformer.data.languages import closest_language, language_of
 from keras_transformer.data.text_files import (
     CorpusError,
     Pair,
+    Repeatable,
     beginning,
     extra,
     open_text,
@@ -80,7 +81,9 @@ def read_parallel(
         CorpusError: While iterating, if a file cannot be read or is malformed, if two files have
             different numbers of lines, or if the columns are not clear.
     """
-    return _ParallelText(Path(source_path), target_path, languages)
+    if target_path is None:
+        return Repeatable(partial(_both_sides, Path(source_path), languages))
+    return Repeatable(partial(_line_aligned, Path(source_path), target_path))
 
 
 def read_rows(rows: Iterable[Any], languages: Languages) -> Iterator[Pair]:
@@ -103,7 +106,7 @@ def read_rows(rows: Iterable[Any], languages: Languages) -> Iterator[Pair]:
 class Corpora:
     """The pairs of several corpora, one after the other. A `TokenStore` knows where each ends.
 
-    With the side "target" alone, the parts have the texts of a language model (see `Texts`).
+    With the side "target" alone, the parts have the texts of a language model (see `read_texts`).
     """
 
     parts: Sequence[Iterable[Any]]
@@ -111,18 +114,6 @@ class Corpora:
 
     def __iter__(self) -> Iterator[Any]:
         return itertools.chain.from_iterable(self.parts)
-
-
-@dataclass
-class _ParallelText:
-    source_path: Path
-    target_path: str | Path | None
-    languages: Languages
-
-    def __iter__(self) -> Iterator[Pair]:
-        if self.target_path is None:
-            return _both_sides(self.source_path, self.languages)
-        return _line_aligned(self.source_path, self.target_path)
 
 
 def _line_aligned(*paths: str | Path) -> Iterator[Pair]:
