@@ -41,14 +41,6 @@ class Shard(NamedTuple):
     parts: int = 1
 
 
-class _Slot(NamedTuple):
-    """The shape of a micro-batch, and the places `begin` to `end` - 1 of its pairs in `_order`."""
-
-    shape: BatchShape
-    begin: int
-    end: int
-
-
 class BatchPlan:
     """Groups sentences of similar length into batches with similar numbers of tokens (§5.1).
 
@@ -138,24 +130,25 @@ class BatchPlan:
         self._members = [np.flatnonzero(bucket_of_pair == x).astype(np.int32) for x in buckets]
         # Keeps the orders of two passes, because the micro-batches of a step can be in two passes.
         self._order_of_pass = functools.lru_cache(maxsize=2)(self._order)
-        self._slots = self._order_of_pass(0)[1]  # Each pass has the same, in another order.
+        # Each pass has the same shapes, in another order.
+        self._first_shapes = [shape for shape, _ in self._order_of_pass(0)]
 
     @property
     def shapes(self) -> list[BatchShape]:
         """All batch shapes, in ascending order of sentence length."""
-        return [shape for shape in self._shapes if any(shape == x.shape for x in self._slots)]
+        return [shape for shape in self._shapes if shape in self._first_shapes]
 
     @property
     def batches_per_pass(self) -> int:
         """Number of micro-batches per pass over the data."""
-        return len(self._slots)
+        return len(self._first_shapes)
 
     def padding(self, steps: int) -> list[Batch]:
         """Returns a batch without sentences for each shape of the optimizer steps up to `steps`.
 
         The shapes of the second pass and later ones are those of the first, in another order.
         """
-        shapes = dict.fromkeys(x.shape for x in self._slots[: steps * self.accumulation_steps])
+        shapes = dict.fromkeys(self._first_shapes[: steps * self.accumulation_steps])
         none = np.zeros(0, np.int32)
         return [self._assemble(self.store, none, none, shape, 0.0) for shape in shapes]
 
@@ -210,9 +203,7 @@ class BatchPlan:
         """Returns the shape of a micro-batch and the indices of its sentence pairs, or rows."""
         index = step * self.accumulation_steps + micro
         pass_index, position = divmod(index, self.batches_per_pass)
-        pairs, slots = self._order_of_pass(pass_index)
-        shape, begin, end = slots[position]
-        return shape, pairs[begin:end]
+        return self._order_of_pass(pass_index)[position]
 
     def _read(self, step: int, micro: int) -> tuple[BatchShape, Sentences, np.ndarray, np.ndarray]:
         """Returns the shape of a micro-batch, a text, its pairs as indices, and their rows."""
@@ -279,34 +270,30 @@ class BatchPlan:
         others = range(bucket + 1, len(self._shapes))
         return next((x for x in others if np.all(own <= self._shapes[x][1:])), bucket)
 
-    def _order(self, pass_index: int) -> tuple[np.ndarray, list[_Slot]]:
-        """Returns the order of the sentence pairs and a `_Slot` for each micro-batch in a pass.
+    def _order(self, pass_index: int) -> list[tuple[BatchShape, np.ndarray]]:
+        """Returns the shape of each micro-batch in a pass, and the indices of its pairs.
 
         If the last batch of a bucket is not full, its pairs move to the next wider bucket.
         """
         rng = np.random.default_rng([self.seed, pass_index])
         moved: list[list[np.ndarray]] = [[] for _ in self._shapes]
-        order, slots, counts, begin = [], list[_Slot](), [], 0
+        batches, counts = [], []
         for bucket, shape in enumerate(self._shapes):
             pairs = np.concatenate([*self._drawn(bucket, pass_index), *moved[bucket]])
             if self.shuffle:
                 pairs = self._shuffled(pairs, rng)
             rest = len(pairs) % shape.batch_size if shape != self._shapes[-1] else 0
             kept, others = np.split(pairs, [len(pairs) - rest])
-            order.append(kept)
             moved[self._wider(bucket)].append(others)
-            end = begin + len(kept)
-            starts = range(begin, end, shape.batch_size)
-            slots += [_Slot(shape, start, min(start + shape.batch_size, end)) for start in starts]
+            starts = range(0, len(kept), shape.batch_size)
+            batches += [(shape, kept[start : start + shape.batch_size]) for start in starts]
             counts.append(len(starts))
-            begin = end
-        pairs, turns = np.concatenate(order), np.arange(len(slots))
+        turns = np.arange(len(batches))
         if self.shuffle and len(self._ends) == 1:
             turns = rng.permutation(turns)
         elif self.shuffle:
-            parts = [self._per_corpus(pairs[slot.begin : slot.end]) for slot in slots]
-            turns = _balanced(parts, counts, rng)
-        return pairs, [slots[turn] for turn in turns]
+            turns = _balanced([self._per_corpus(pairs) for _, pairs in batches], counts, rng)
+        return [batches[turn] for turn in turns]
 
     def _drawn(self, bucket: int, pass_index: int) -> list[np.ndarray]:
         """Returns the pairs of each corpus in a bucket that a pass uses.

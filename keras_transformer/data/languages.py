@@ -11,13 +11,17 @@ if TYPE_CHECKING:
     from langcodes import Language
 
 
-def _checked(code: str) -> str:
-    if not re.fullmatch("[a-z]{2,3}", code):  # Most need no library.
-        from langcodes import Language, LanguageTagError
+def _parsed(code: str) -> "Language":
+    from langcodes import Language  # takes long to import, and most commands need no library
 
+    return Language.get(code)
+
+
+def _checked(code: str) -> str:
+    if not re.fullmatch("[a-z]{2,3}", code):
         try:
-            Language.get(code)
-        except LanguageTagError:
+            _parsed(code)
+        except ValueError:
             raise ValueError(f"{code!r} is not a language code such as en or pt-BR") from None
     return code
 
@@ -48,14 +52,14 @@ def closest_language(code: str, names: Iterable[str], other_region: bool = False
     or names without a region that it is likely for: pt-BR allows pt. With `other_region`, it allows
     all. An equal code comes first, then the nearest region by Unicode's distance.
     """
-    from langcodes import Language, tag_is_valid
+    from langcodes import tag_is_valid
 
     names = [*names]
     equal = [name for name in names if _spelled(name) == _spelled(code)]
     if equal or not tag_is_valid(code):
         return next(iter(equal), None)
     wanted, found = _likely(code), dict[str, int]()
-    is_near = other_region or not Language.get(code).territory
+    is_near = other_region or not _parsed(code).territory
     for name in filter(tag_is_valid, names):
         full = _likely(name)
         if (full.language, full.script) == (wanted.language, wanted.script):
@@ -71,17 +75,13 @@ def _spelled(code: str) -> str:
 @functools.cache
 def _likely(code: str) -> "Language":
     """Returns a language with its likely script and region."""
-    from langcodes import Language
-
-    language = Language.get(code).prefer_macrolanguage()
+    language = _parsed(code).prefer_macrolanguage()
     return language.maximize() if language.language else language  # und is no English
 
 
 def base_language(code: str) -> str:
     """Returns the shortest code of a language without script and region: ar for arb_Arab."""
-    from langcodes import Language
-
-    return str(Language.get(code).prefer_macrolanguage().language)
+    return str(_parsed(code).prefer_macrolanguage().language)
 
 
 # The codes of scripts that have no spaces between words.
@@ -93,9 +93,7 @@ _UNSPACED = (
 
 def bleu_tokenization(language: str) -> str:
     """Returns the tokenization of BLEU for a language: "char" for "tha", as for "th-TH"."""
-    from langcodes import Language
-
-    tag = Language.get(language).maximize()
+    tag = _parsed(language).maximize()
     if tag.script in _HAN and tag.language != "ja":
         return "zh"
     return "char" if tag.script in (*_HAN, *_UNSPACED) else "13a"

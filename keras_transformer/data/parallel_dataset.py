@@ -11,7 +11,7 @@ import keras
 
 from keras_transformer._backend.fit_data import fit_data as fit_data
 from keras_transformer.data.batch_plan import Batch, BatchPlan
-from keras_transformer.data.parallel_text import Languages, Rows, read_parallel
+from keras_transformer.data.parallel_text import Languages, read_parallel, read_rows
 from keras_transformer.data.text_files import Pair
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.data.tokenizer import Tokenizer
@@ -64,7 +64,7 @@ class ParallelDataset(keras.utils.PyDataset):
         if not isinstance(pairs, TokenStore):
             self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
             files: Any = (pairs, None) if isinstance(pairs, str | Path) else pairs
-            text: Iterable[Pair] = Rows(files, languages)
+            text: Iterable[Pair] = read_rows(files, languages)
             if isinstance(files, tuple) and isinstance(files[0], str | Path):
                 text = read_parallel(files[0], files[1], languages)
             folder = Path(self._folder.name) / "store"

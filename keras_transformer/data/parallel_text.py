@@ -17,6 +17,7 @@ from keras_transformer.data.languages import closest_language, language_of
 from keras_transformer.data.text_files import (
     CorpusError,
     Pair,
+    Repeatable,
     beginning,
     extra,
     open_text,
@@ -80,36 +81,32 @@ def read_parallel(
         CorpusError: While iterating, if a file cannot be read or is malformed, if two files have
             different numbers of lines, or if the columns are not clear.
     """
-    return _ParallelText(Path(source_path), target_path, languages)
+    if target_path is None:
+        return Repeatable(partial(_both_sides, Path(source_path), languages))
+    return Repeatable(partial(_line_aligned, Path(source_path), target_path))
 
 
-@dataclass
-class Rows:
-    """The (source, target) pairs of pairs, or of dicts as a row of a Hugging Face dataset is.
+def read_rows(rows: Iterable[Any], languages: Languages) -> Iterator[Pair]:
+    """Yields the (source, target) pairs of pairs, or of dicts such as a Hugging Face dataset has.
 
     The sides of dicts are found as in a file (see `read_parallel`).
     """
-
-    rows: Iterable[Any]
-    languages: Languages = (None, None)
-
-    def __iter__(self) -> Iterator[Pair]:
-        for row in self.rows:
-            if isinstance(row, dict):
-                sides = _sides(row)
-                if (names := _choose([*sides], self.languages)) is None:
-                    raise CorpusError(f"give two languages. Received: columns {', '.join(sides)}")
-                row = [sides[closest_language(name, sides) or name] or "" for name in names]
-            if isinstance(row, str) or len(row) != 2:
-                raise CorpusError(f"give (source, target) pairs. Received: {row!r:.80}")
-            yield tuple(row)
+    for row in rows:
+        if isinstance(row, dict):
+            sides = _sides(row)
+            if (names := _choose([*sides], languages)) is None:
+                raise CorpusError(f"give two languages. Received: columns {', '.join(sides)}")
+            row = [sides[closest_language(name, sides) or name] or "" for name in names]
+        if isinstance(row, str) or len(row) != 2:
+            raise CorpusError(f"give (source, target) pairs. Received: {row!r:.80}")
+        yield tuple(row)
 
 
 @dataclass
 class Corpora:
     """The pairs of several corpora, one after the other. A `TokenStore` knows where each ends.
 
-    With the side "target" alone, the parts have the texts of a language model (see `Texts`).
+    With the side "target" alone, the parts have the texts of a language model (see `read_texts`).
     """
 
     parts: Sequence[Iterable[Any]]
@@ -117,18 +114,6 @@ class Corpora:
 
     def __iter__(self) -> Iterator[Any]:
         return itertools.chain.from_iterable(self.parts)
-
-
-@dataclass
-class _ParallelText:
-    source_path: Path
-    target_path: str | Path | None
-    languages: Languages
-
-    def __iter__(self) -> Iterator[Pair]:
-        if self.target_path is None:
-            return _both_sides(self.source_path, self.languages)
-        return _line_aligned(self.source_path, self.target_path)
 
 
 def _line_aligned(*paths: str | Path) -> Iterator[Pair]:

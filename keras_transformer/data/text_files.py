@@ -13,11 +13,12 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote as quoted
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, Generic, TypeVar
 from urllib.parse import quote
 from urllib.request import urlopen
 
@@ -66,6 +67,16 @@ _SILENCE_SECONDS = 60.0  # of a server
 
 class CorpusError(UserError, ValueError):
     """Raised if a text file is missing, damaged, not UTF-8 or not aligned with the other file."""
+
+
+@dataclass
+class Repeatable(Generic[Item]):
+    """The items of a generator that begins anew, so that they can be iterated over repeatedly."""
+
+    begin: Callable[[], Iterator[Item]]
+
+    def __iter__(self) -> Iterator[Item]:
+        return self.begin()
 
 
 def read_lines(path: str | Path) -> Iterator[str]:

@@ -1,7 +1,6 @@
 """Tokenizer: converts sentences to ids, and ids to sentences."""
 
 import hashlib
-import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -335,11 +334,11 @@ class Tokenizer:
 
         The sentence must have no tag.
         """
-        return _offsets(self._source.encode(sentence, return_type="proto"))
+        return self._source.encode(sentence, return_type="offset_mapping")["offsets"]
 
     def target_offsets(self, ids: Sequence[int]) -> list[tuple[int, int]]:
         """Returns the characters of each piece, as `source_offsets`, in the text of a target."""
-        return _offsets(self._target.decode([*ids], return_type="proto"))
+        return self._target.decode([*ids], return_type="offset_mapping")["offsets"]
 
     def encode_target(self, sentences: Sequence[str]) -> list[list[int]]:
         """Returns the ids of the pieces of each target sentence, without bos and eos."""
@@ -394,13 +393,6 @@ def _encode(processor: SentencePieceProcessor, sentences: Sequence[str]) -> list
         for sentence in sentences:
             check_utf8(str(sentence))
         raise
-
-
-def _offsets(encoded: Any) -> list[tuple[int, int]]:
-    """Returns the characters of the pieces. SentencePiece counts bytes of UTF-8."""
-    is_first = [(byte & 0xC0) != 0x80 for byte in encoded.text.encode()]
-    characters = [0, *itertools.accumulate(is_first)]
-    return [(characters[piece.begin], characters[piece.end]) for piece in encoded.pieces]
 
 
 def _prefix_ids(processor: SentencePieceProcessor, name: str, pieces: Sequence[str]) -> list[int]:

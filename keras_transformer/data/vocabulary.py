@@ -160,9 +160,8 @@ def _added(model: bytes, words: Sequence[str]) -> dict[str, _Added]:
 
     The text of a word becomes its piece where the model split it as it splits the word alone.
     """
-    processor, kind, added = SentencePieceProcessor(), kind_of(model)[0], dict[str, _Added]()
-    processor.load_from_serialized_proto(model)
-    proto = model_proto(model)
+    processor, proto = SentencePieceProcessor(model_proto=model), model_proto(model)
+    kind, added = kind_of(model)[0], dict[str, _Added]()
     last = min(x.score for x in proto.pieces) - 1
     for word in words:
         parts = processor.encode(word, out_type=str)

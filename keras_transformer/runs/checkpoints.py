@@ -1,7 +1,6 @@
 """Reads the files of checkpoints, and the numbers that a training has logged."""
 
 import math
-import re
 import struct
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,8 +38,7 @@ def write_members(path: Path, members: Mapping[str, str]) -> None:
 
 def checkpoint_folders(directory: str | Path) -> list[Path]:
     """Returns the folders named `step-` followed by eight digits, oldest first."""
-    entries = Path(directory).glob("step-*")
-    return sorted(x for x in entries if re.fullmatch(r"step-\d{8}", x.name) and x.is_dir())
+    return sorted(x for x in Path(directory).glob(f"step-{'[0-9]' * 8}") if x.is_dir())
 
 
 def checkpoint_step(path: Path) -> int:

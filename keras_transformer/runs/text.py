@@ -6,7 +6,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -14,8 +14,8 @@ from keras_transformer._files import atomic_write, read_json, write_json
 from keras_transformer.data.filters import filtered, language_test
 from keras_transformer.data.held_out import hold_out
 from keras_transformer.data.parallel_text import SIDES, Corpora, read_parallel
-from keras_transformer.data.text_files import COMPRESSED, Pair, download
-from keras_transformer.data.texts import Documents, Texts
+from keras_transformer.data.text_files import COMPRESSED, Pair, Repeatable, download
+from keras_transformer.data.texts import Documents, read_texts
 from keras_transformer.data.token_store import TokenStore, list_reasons
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.errors import UserError
@@ -39,7 +39,7 @@ class RunText:
 
         The tags of the recipe precede the sources, unless `tagged` is False. With
         `data.both_directions`, the pairs of each corpus for training follow once more, the sides
-        exchanged. For a language model, the result has the `Texts` of each corpus.
+        exchanged. For a language model, the parts have texts (see `read_texts`).
         """
         data = self.recipe.data
         if data.documents:
@@ -49,7 +49,8 @@ class RunText:
         parts = []
         for number, tag in enumerate(tags):
             pairs = read_parallel(*self.files(split, number), self._languages)
-            parts.append(_Sources(pairs, f"{tag} " if tag and tagged else "", both))
+            prefix = f"{tag} " if tag and tagged else ""
+            parts.append(Repeatable(partial(_with_prefix, pairs, prefix, both)))
         return Corpora(parts)
 
     def _texts(self, split: Split, documents: Documents) -> Corpora:
@@ -58,7 +59,8 @@ class RunText:
             last = -data.held_out.validation
             part = slice(last) if split == "train" else slice(last, None)
         paths = (self.files_of_recipe(split, x)[0] for x in range(len(data.corpora(split))))
-        return Corpora([Texts(path, documents, part) for path in paths], SIDES[1:])
+        parts = [Repeatable(partial(read_texts, path, documents, part)) for path in paths]
+        return Corpora(parts, SIDES[1:])
 
     @property
     def _languages(self) -> tuple[str, str]:
@@ -219,17 +221,10 @@ def _name(split: Split, number: int) -> str:
     return f"{split}.{number}" if number else split
 
 
-@dataclass
-class _Sources:
-    """The pairs of a corpus with a prefix before each source, and maybe also in reverse."""
-
-    pairs: Iterable[Pair]
-    prefix: str
-    both_directions: bool
-
-    def __iter__(self) -> Iterator[Pair]:
-        for step in (1, -1) if self.both_directions else (1,):
-            for pair in self.pairs:
-                source, target = pair[::step]
-                # An empty source stays empty, so that `TokenStore.build` drops it.
-                yield self.prefix + source if source.strip() else source, target
+def _with_prefix(pairs: Iterable[Pair], prefix: str, both_directions: bool) -> Iterator[Pair]:
+    """Yields the pairs of a corpus, a prefix before each source, and maybe also in reverse."""
+    for step in (1, -1) if both_directions else (1,):
+        for pair in pairs:
+            source, target = pair[::step]
+            # An empty source stays empty, so that `TokenStore.build` drops it.
+            yield prefix + source if source.strip() else source, target

@@ -34,6 +34,11 @@ def store(tmp_path_factory):
     return store_of_corpora(tmp_path_factory.mktemp("plan") / "store", [some_lengths()], FIRST_ID)
 
 
+def shape_of(batch):
+    inputs, labels, _ = batch
+    return (*inputs["source_ids"].shape, labels.shape[1])
+
+
 def pairs_of(batch):
     """Numbers of the pairs in a batch; source and target must be of the same pair."""
     inputs, labels, _ = batch
@@ -121,8 +126,8 @@ def test_batches_are_functions_of_seed_and_step_in_any_process(new_plan):
         assert {x.tokens(step) for x in (plan, *plans)} == {total}
         for micro, batch in enumerate(batches[step]):
             assert_same_arrays(arrays(again.batch(step, micro)), arrays(batch))
-            inputs, labels, weights = batch
-            assert (*inputs["source_ids"].shape, labels.shape[1]) in plan.shapes
+            _, labels, weights = batch
+            assert shape_of(batch) in plan.shapes
             expected = (labels != 0) * np.float32(plan.accumulation_steps / total)
             np.testing.assert_array_equal(weights, expected)
             parts = [arrays(x.batch(step, micro)) for x in plans]
@@ -155,13 +160,11 @@ def test_a_pass_uses_each_pair_as_often_as_the_weight_of_its_corpus_says(mixture
 
 def test_a_bucket_of_a_mixture_may_be_empty(tmp_path):
     lengths = [(1, 1), (7, 1), (1, 7), (7, 7)]  # All pairs of a bucket can move to a wider one.
-    store = store_of_corpora(tmp_path / "store", [lengths, lengths * 2])
-    for pairs in (store, store_of_corpora(tmp_path / "one", [lengths[:1], lengths[:1]])):
-        plan = BatchPlan(pairs, 64, length_multiple=4)
-        plan._members.insert(0, np.zeros(0, np.int32))
-        plan._shapes.insert(0, plan._shapes[0]._replace(batch_size=3))
-        order, _ = plan._order(0)
-        assert sorted(order) == list(range(len(pairs)))
+    plan = BatchPlan(
+        store_of_corpora(tmp_path / "a", [lengths, lengths * 2]), 64, length_multiple=4
+    )
+    pairs = np.concatenate([plan.slot(step)[1] for step in range(plan.batches_per_pass)])
+    assert len(plan.shapes) == 1 and sorted(pairs) == list(range(12))
 
 
 def test_after_10_000_sentences_each_corpus_has_its_share(mixture):
@@ -177,10 +180,7 @@ def test_after_10_000_sentences_each_corpus_has_its_share(mixture):
 
 def test_few_fixed_shapes_near_the_budget(store):
     plan = BatchPlan(store, tokens_per_batch=400, length_multiple=4, max_shapes=5)
-    seen = {
-        (*plan.batch(step)[0]["source_ids"].shape, plan.batch(step)[1].shape[1])
-        for step in range(plan.batches_per_pass)
-    }
+    seen = {shape_of(plan.batch(step)) for step in range(plan.batches_per_pass)}
     assert seen == set(plan.shapes)
     assert len(plan.shapes) <= 5
     for batch_size, source_length, target_length in plan.shapes:
@@ -190,7 +190,7 @@ def test_few_fixed_shapes_near_the_budget(store):
         assert batch_size * source_length <= 2 * 400
     for steps, shapes in ((1, 1), (10_000, len(plan.shapes))):
         batches = plan.padding(steps)
-        assert {(*x["source_ids"].shape, y.shape[1]) for x, y, _ in batches} <= seen
+        assert {*map(shape_of, batches)} <= seen
         assert len(batches) == shapes and not any(y.any() or w.any() for _, y, w in batches)
 
 
@@ -228,29 +228,15 @@ def test_little_padding_on_multi30k(tmp_path, data_dir):
     assert real / sum(plan.batch(step)[1].size for step in steps) >= 0.78
 
 
-def normal_lengths(count=2_000, longest=50):
-    rng = np.random.default_rng(3)
-    source = np.clip(rng.normal(15, 6, count).round(), 1, longest).astype(np.int32)
-    target = np.clip(source + rng.integers(-4, 5, count), 1, longest).astype(np.int32)
-    return source, target
-
-
-def cost(widths, source, target):
-    """Positions of the narrowest width of each pair, a target position counted twice."""
-    costs = [
-        np.where((source <= s) & (target <= t), s + 2 * t, np.iinfo(np.int64).max)
-        for s, t in widths
-    ]
-    return np.min(costs, axis=0)
-
-
 @pytest.mark.parametrize(("length_multiple", "max_shapes"), [(1, 8), (4, 2), (8, 1)])
 def test_every_pair_lies_in_the_narrowest_width_that_holds_it(length_multiple, max_shapes):
-    source, target = normal_lengths()
+    source, target = np.array(some_lengths()).T
     widths, buckets = choose_buckets(source, target, length_multiple, max_shapes)
     assert len(widths) <= max_shapes
     assert all(s % length_multiple == 0 and t % length_multiple == 0 for s, t in widths)
     chosen = np.array(widths)[buckets]
     assert (chosen[:, 0] >= source).all()
     assert (chosen[:, 1] >= target).all()
-    assert (chosen @ [1, 2] == cost(widths, source, target)).all()
+    # The positions of each width that holds the pair, a target position counted twice.
+    costs = [np.where((source <= s) & (target <= t), s + 2 * t, np.inf) for s, t in widths]
+    assert (chosen @ [1, 2] == np.min(costs, axis=0)).all()

@@ -23,6 +23,9 @@ def store(tmp_path_factory):
 def pairs_of(batch):
     """The pairs of a batch, in order. Both sides of a segment are of the same pair, and whole."""
     inputs, labels, _ = batch
+    assert {x.dtype for x in (*inputs.values(), labels)} == {np.dtype(np.int32)}
+    for side, ids in (("source", inputs["source_ids"]), ("target", labels)):
+        np.testing.assert_array_equal(inputs[f"{side}_segments"] == 0, ids == 0)
     found = []
     for row in range(len(labels)):
         of_source, of_target = (inputs[f"{x}_segments"][row] for x in ("source", "target"))
@@ -36,28 +39,6 @@ def pairs_of(batch):
             assert label.tolist() == [label[0]] * lengths[1] + [3]
             found.append(pair)
     return found
-
-
-def test_ids_segments_and_weights_by_hand(tmp_path):
-    store = store_of_corpora(tmp_path / "store", [[(3, 1), (2, 2)]], first_id=7)
-    plan = BatchPlan(store, 16, length_multiple=8, shuffle=False, packing=True)
-    inputs, labels, weights = plan.batch(0)
-    first, other = sorted([7, 8], key=inputs["source_ids"][0].tolist().index)
-    ids = {7: ([7] * 3, [7]), 8: ([8] * 2, [8] * 2)}
-    sources, targets = zip(ids[first], ids[other], strict=True)
-    assert inputs["source_ids"].tolist() == [[*sources[0], 3, *sources[1], 3, 0]] + [[0] * 8]
-    assert inputs["target_ids"].tolist() == [[2, *targets[0], 2, *targets[1], 0, 0, 0], [0] * 8]
-    assert labels.tolist() == [[*targets[0], 3, *targets[1], 3, 0, 0, 0], [0] * 8]
-    np.testing.assert_array_equal(weights, (labels != 0) * np.float32(1 / 5))
-    assert inputs["target_segments"].tolist() == [
-        [*np.repeat([1, 2, 0], [x := len(targets[0]) + 1, 5 - x, 3])],
-        [0] * 8,
-    ]
-    assert inputs["source_segments"].tolist() == [
-        [*np.repeat([1, 2, 0], [x := len(sources[0]) + 1, 7 - x, 1])],
-        [0] * 8,
-    ]
-    assert {x.dtype for x in (*inputs.values(), labels)} == {np.dtype(np.int32)}
 
 
 @pytest.mark.parametrize("workers", [1, 3])

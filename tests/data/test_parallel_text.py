@@ -165,6 +165,7 @@ def test_an_empty_file_has_no_pairs(tmp_path, name):
         ('en,de\n"I ""Hi, you"".","Er; ""du, da""."\n', [('I "Hi, you".', 'Er; "du, da".')]),
         ('"a, b" , "c"\n"say ""x"" ","" \n"" ,"d" \n', [("a, b", "c"), ('say "x"', ""), ("", "d")]),
         ('"Is it?\nNo, never";"Ja""\n"\nb;c\n', [("Is it? No, never", 'Ja"'), ("b", "c")]),
+        ('en,de\r\n"a\r\nb","c\nd"\r\n\r\n"",\r\n', [("a b", "c d"), ("", "")]),
         ("a|b, c\nd|e, f\n", [("a", "b, c"), ("d", "e, f")]),
     ],
 )  # fmt: skip
@@ -253,11 +254,6 @@ def test_files_that_are_seldom_lines_are_told_once(tmp_path, capsys):
         assert [*pairs] == [*pairs] == [("a", "a")]
         told = capsys.readouterr().err.count("notice: each line of")
         assert told == (0 if suffix == "txt" else 2), suffix
-
-
-def test_line_breaks_in_cells_become_spaces(tmp_path):
-    path = write(tmp_path / "a.csv", 'en,de\r\n"two\r\nlines","zwei\nZeilen"\r\n\r\n"",\r\n')
-    assert list(read_parallel(path)) == [("two lines", "zwei Zeilen"), ("", "")]
 
 
 def test_inline_codes_are_no_text_and_unfinished_targets_are_empty(tmp_path):

@@ -34,11 +34,6 @@ def store(tokenizer, tmp_path_factory):
     return TokenStore.build(folder, [*SENTENCES * 20, LONG, UNKNOWN], tokenizer, progress=False)
 
 
-def sentences(text, side, count):
-    pieces = iter(text.pieces(side, np.arange(count)).tolist())
-    return [[next(pieces) for _ in range(x)] for x in text.lengths(side, np.arange(count))]
-
-
 def segmentations(text, scores):
     """Every way to write a text as pieces, and the sum of their scores."""
     if not text:
@@ -64,7 +59,7 @@ def test_all_segmentations_have_the_probabilities_of_the_model(plain, tmp_path):
     sentence = "children play in the park"
     store = TokenStore.build(tmp_path / "store", [(sentence, sentence)], plain, progress=False)
     drawn = PieceSampler(plain, ALPHA).draw(store, np.zeros(DRAWS, int), FREE, "1")
-    found = Counter(tuple(x) for side in SIDES for x in sentences(drawn, side, DRAWS))
+    found = Counter(tuple(x) for side in SIDES for x in drawn.rows(side, np.arange(DRAWS)))
     scores = dict(zip(plain.source_pieces, plain.scores("source"), strict=True))
     ways = dict(segmentations("▁" + sentence.replace(" ", "▁"), scores))
     weights = {
@@ -90,7 +85,7 @@ def test_the_text_prefixes_and_unknown_characters_stay(tokenizer, store):
     pieces = np.array(tokenizer.source_pieces)
     (prefix,) = tokenizer.target_prefix_ids
     for side in SIDES:
-        before, after = (sentences(x, side, len(store)) for x in (store, drawn))
+        before, after = (x.rows(side, every) for x in (store, drawn))
         changed = [x != y for x, y in zip(before, after, strict=True)]
         assert np.mean(changed) > 0.95 and changed[-1]
         for best, other in zip(before, after, strict=True):
@@ -121,7 +116,7 @@ def test_each_pass_and_seed_has_the_same_sentences_in_other_pieces(tokenizer, st
         return sorted(tokenizer.decode_target(rows)), Counter(rows)
 
     passes = [texts_and_labels(*x) for x in ((1, 0), (1, 1), (2, 0))]
-    best = [[*x, 3] for x in sentences(store, "target", len(store))]
+    best = [[*x, 3] for x in store.rows("target", np.arange(len(store)))]
     for text, labels in passes:
         assert text == sorted(tokenizer.decode_target(best))
         assert (labels & Counter(map(tuple, best))).total() < len(store) / 4

@@ -75,7 +75,8 @@ TARGETS = {
     "zero-width non-joiner": "می\u200cخواهم کتاب\u200cها را بخوانم",
     "no-break spaces": "«\u00a0Oui\u202f!\u00a0» 10\u2009km\u3000二",
     "decomposed accents": "e\u0301le\u0300ve a\u0308 ș",
-    "compatibility characters": "ﬁn Ⅷ 10² ½ ㈱ ™ № ﷺ ㎏ ｶﾞ",
+    "compatibility characters": "ﬁn Ⅷ 10² ½ ㈱ ™ № ﷺ ㎏ ｶﾞ ｢ＡＢＣ」！３５℃（①）…",
+    "emoji": "👩\u200d💻 ❤\ufe0f 👍🏽! Donau\u00adkanal by\u2011by 🇦🇹.",
     "Thai and Lao vowels": "น้ำ ຄໍາ ຄຳ",
     "controls": "a\tb \x01\x7f\u200b\ufeff c\u2028d\u0085e",
 }

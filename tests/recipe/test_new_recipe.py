@@ -97,7 +97,7 @@ def test_target_sentences_that_do_not_come_back_are_counted(end, said, tmp_path)
     pairs = [(x, y if n % 10 else y + end) for n, (x, y) in enumerate(corpus(400))]
     settings = choose_settings(examine(pairs))
     assert settings.round_trip.endswith(said)
-    written(settings, tmp_path)
+    assert written(settings, tmp_path).tokenizer.target_normalization == "identity"
     assert f"  # {settings.round_trip}\n" in (tmp_path / "recipe.yaml").read_text()
 
 

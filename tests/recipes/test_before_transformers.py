@@ -7,11 +7,12 @@ import before_transformers
 import keras
 import numpy as np
 import pytest
-from support import older_reference, tiny_run
+from support import tiny_run
 from support.cases import most_once
 from support.command_line import python
 from support.contract import assert_cached_equals_full_decoding, to_numpy, weights_of
 from support.older_models import SIZES, new_model, small_model
+from support.older_reference import logits_of
 from support.searching import eagerly, quick_search
 from support.small_models import TARGET_V, B, T, inputs_of
 
@@ -32,20 +33,9 @@ from keras_transformer.training import train
 
 N, LONGEST = 3, 7
 PROGRAM = Path(before_transformers.__file__)
-REFERENCES = {
-    "recurrent": older_reference.recurrent_seq2seq,
-    "attentional_recurrent": older_reference.attentional_recurrent_seq2seq,
-    "convolutional": older_reference.convolutional_seq2seq,
-}
 each_architecture = pytest.mark.parametrize("name", SIZES)
 on_each_backend = pytest.mark.parametrize("name", most_once(SIZES, "attentional_recurrent"))
 with_attention = pytest.mark.parametrize("name", ["attentional_recurrent", "convolutional"])
-
-
-def real_logits(model, inputs):
-    """The model's logits, and 0 for padding."""
-    is_real = inputs["target_ids"] != model.pad_id
-    return np.where(is_real[..., None], to_numpy(model(inputs)), 0)
 
 
 def beams_of(model):
@@ -59,8 +49,9 @@ def test_agrees_with_reference(name, batch, source, target):
     """The reference computes each sentence alone and without padding."""
     model = small_model(name)
     inputs = inputs_of(model, batch, source, target)
-    expected = REFERENCES[name](weights_of(model), model.get_config(), **inputs)
-    np.testing.assert_allclose(real_logits(model, inputs), expected, atol=1e-5)
+    expected = logits_of(name, weights_of(model), model.get_config(), **inputs)
+    found = np.where(inputs["target_ids"][..., None] == model.pad_id, 0, to_numpy(model(inputs)))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
     for ids in inputs.values():
         ids[0] = model.pad_id
     assert np.isfinite(to_numpy(model(inputs))).all()

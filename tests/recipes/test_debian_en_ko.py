@@ -2,10 +2,7 @@
 
 import sys
 
-import pytest
 from support.debian_files import translations, write_package
-
-pytestmark = pytest.mark.once
 
 
 def help_page(text):

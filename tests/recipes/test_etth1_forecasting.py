@@ -31,35 +31,21 @@ def test_recipe_runs_from_end_to_end(run_recipe, recipe, tmp_path, monkeypatch, 
     assert "| skip-gram windows |" in capsys.readouterr().out
 
 
-OPTIONS = SimpleNamespace(patch_size=2, num_layers=2, d_model=12, dropout=0.0)
-
-
-@pytest.fixture
-def encoder(recipe):
-    encoder = recipe["new_encoder"](10, OPTIONS)
-    randomize(encoder)
-    return encoder
-
-
-def expected_states(encoder, patches):
-    dense, positions, layers = (encoder.layers[i] for i in (1, 2, -1))
-    x = reference.dense(weights_of(dense), patches)
-    x = reference.encode_positions(weights_of(positions), x, "learned")
-    for layer in layers.layers:
-        x = reference.layer(weights_of(layer), x, True, 4, "gelu")
-    return x
-
-
 @pytest.mark.each_backend_if_slow
-def test_each_series_is_forecast_from_its_own_scaled_past(recipe, encoder, tmp_path):
-    model = recipe["new_forecaster"](encoder, 7, 4, 0.0)
-    randomize(model)
+def test_each_series_is_forecast_from_its_own_scaled_past(recipe, tmp_path):
+    options = SimpleNamespace(patch_size=2, num_layers=2, d_model=12, dropout=0.0)
+    encoder = recipe["new_encoder"](10, options)
+    model = randomize(recipe["new_forecaster"](encoder, 7, 4, 0.0))
     past = np.random.default_rng(0).normal(3.0, 2.0, (3, 10, 4)).astype("float32")
     forecast = to_numpy(model(past))
     assert forecast.shape == (3, 7, 4)
+    dense, positions, layers = (encoder.layers[i] for i in (1, 2, -1))
     for column in range(4):
         series = past[:, :, column]
-        states = expected_states(encoder, recipe["patches_of"](series, 2))
+        states = reference.dense(weights_of(dense), recipe["patches_of"](series, 2))
+        states = reference.encode_positions(weights_of(positions), states, "learned")
+        for layer in layers.layers:
+            states = reference.layer(weights_of(layer), states, True, 4, "gelu")
         expected = reference.dense(weights_of(model.get_layer("forecast")), states.reshape(3, -1))
         deviation = np.sqrt(series.var(axis=1, keepdims=True) + 1e-5)
         expected = expected * deviation + series.mean(axis=1, keepdims=True)

@@ -2,29 +2,20 @@
 
 import pytest
 
-from keras_transformer.recipe.files import load_recipe
+from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.run import Run
-
-FILES = """
-name: files
-data:
-  train: {source: train.en, target: train.de}
-  validation: {source: val.tsv}
-  test: {source: test.en, target: test.de}
-  directory: DIRECTORY
-"""
 
 
 @pytest.fixture
 def recipe(tmp_path):
     """A recipe whose files lie in tmp_path/data, some of them gzipped."""
-    data = tmp_path / "data"
-    data.mkdir()
+    folder = tmp_path / "data"
+    folder.mkdir()
     for name in ("train.en", "train.de.gz", "val.tsv", "test.en", "test.de"):
-        (data / name).write_bytes(b"")
-    path = tmp_path / "files.yaml"
-    path.write_text(FILES.replace("DIRECTORY", str(data)))
-    return load_recipe(path)
+        (folder / name).write_bytes(b"")
+    data = {x: {"source": f"{x}.en", "target": f"{x}.de"} for x in ("train", "test")}
+    data |= {"validation": {"source": "val.tsv"}, "directory": folder}
+    return Recipe.model_validate({"name": "files", "data": data})
 
 
 @pytest.fixture

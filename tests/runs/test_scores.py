@@ -2,18 +2,7 @@
 
 from multiprocessing import get_context
 
-import pytest
-
 from keras_transformer.decoding.options import SearchOptions
-from keras_transformer.errors import UserError
-
-
-def test_damaged_scores_are_refused(run):
-    for content in (b"[{", b"[" * 100_000, b"\xff", b"{}", b"3"):
-        run.scores_path.write_bytes(content)
-        with pytest.raises(UserError, match="scores.json"):
-            run.scores.entries()
-        assert run.scores_path.read_bytes() == content
 
 
 def test_scores_of_several_processes_are_all_kept(run):

@@ -1,14 +1,17 @@
 """The text of a run, read, downloaded, generated or split."""
 
-import hashlib
 import json
 
 import pytest
-from support.local_server import answer, local_server
 
 from keras_transformer.errors import UserError
-from keras_transformer.recipe.files import load_recipe
+from keras_transformer.recipe.settings import Recipe
+from keras_transformer.runs import text as module
 from keras_transformer.runs.run import Run
+
+
+def recipe_of(**data):
+    return Recipe.model_validate({"name": "a", "data": data})
 
 
 def test_text_finds_plain_and_gzipped_files_and_one_tsv(run, tmp_path):
@@ -29,40 +32,18 @@ def test_missing_file_is_named_and_no_folder_is_made(recipe, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-@pytest.fixture
-def download_recipe(tmp_path, monkeypatch):
-    """Makes a recipe whose only file, served.txt, is downloaded."""
-    monkeypatch.setenv("KERAS_HOME", str(tmp_path / "cache"))
-
-    def make(url, sha256):
-        names = {name: {"source": "served.txt"} for name in ("train", "validation", "test")}
-        data = {**names, "download": {"url": url, "sha256": {"served.txt": sha256}}}
-        path = tmp_path / "download.yaml"
-        path.write_text(json.dumps({"name": "a", "data": data}))
-        return load_recipe(path)
-
-    return make
-
-
-def test_download_is_recognised_by_its_checksum(download_recipe, tmp_path):
-    content = b"a line\n"
-    digest = hashlib.sha256(content).hexdigest()
-    with local_server() as server:
-        server.answers["/served.txt"] = answer(content)
-        run = Run(tmp_path / "run", download_recipe(server.url, digest.upper()))
-        assert run.text.files("train")[0].read_bytes() == content
-        with pytest.raises(UserError, match="served.txt cannot be fetched"):
-            Run.create(tmp_path / "new", download_recipe(server.url, "0" * 64))
-    cached = tmp_path / "cache" / "keras_transformer" / digest[:16] / "served.txt"
-    assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == [cached]
-    assert not (tmp_path / "new").exists()
+def test_files_that_the_recipe_does_not_locate_are_downloaded(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "download", lambda *given: given)
+    url, sha256 = "https://example.org/data", "0" * 64
+    splits = {name: {"source": "served.txt"} for name in ("train", "validation", "test")}
+    recipe = recipe_of(**splits, download={"url": url, "sha256": {"served.txt": sha256}})
+    run = Run.create(tmp_path / "run", recipe)
+    assert run.text.files("train") == (("served.txt", url, sha256), None)
 
 
 def test_generated_splits_are_as_large_as_asked_and_share_no_pair(tmp_path):
-    path = tmp_path / "generated.yaml"
-    path.write_text("{name: a, data: {generator: {train: 30, validation: 5, test: 7}}}")
-    run = Run.create(tmp_path / "run", load_recipe(path))
     sizes, seen = {"train": 30, "validation": 5, "test": 7}, set()
+    run = Run.create(tmp_path / "run", recipe_of(generator=sizes))
     for split, size in sizes.items():
         source, target = run.text.files(split)
         assert (source.name, target.name) == (f"{split}.en", f"{split}.de")
@@ -70,17 +51,15 @@ def test_generated_splits_are_as_large_as_asked_and_share_no_pair(tmp_path):
         assert len(pairs) == size
         assert not pairs & seen
         seen |= pairs
-    again = Run.create(tmp_path / "again", load_recipe(path))
+    again = Run.create(tmp_path / "again", run.recipe)
     assert again.text.files("test")[0].read_bytes() == run.text.files("test")[0].read_bytes()
 
 
 def test_held_out_splits_are_written_once_and_then_need_no_corpus(tmp_path, capsys):
     corpus = tmp_path / "corpus.tsv"
     corpus.write_text("".join(f"one {n}\teins {n}\n" for n in range(40)) * 2)
-    path = tmp_path / "held.yaml"
-    held_out = "held_out: {validation: 5, test: 7}"
-    path.write_text(f"{{name: a, data: {{train: {{source: {corpus}}}, {held_out}}}}}")
-    run = Run.create(tmp_path / "run", load_recipe(path))
+    recipe = recipe_of(train={"source": str(corpus)}, held_out={"validation": 5, "test": 7})
+    run = Run.create(tmp_path / "run", recipe)
     pairs = {split: list(run.text.pairs(split)) for split in ("train", "validation", "test")}
     assert [len(found) for found in pairs.values()] == [56, 5, 7]
     output, errors = capsys.readouterr()
@@ -99,16 +78,14 @@ def test_filters_are_applied_once_before_pairs_are_held_out(tmp_path, capsys):
     lines = [json.dumps({"translation": {"de": y, "en": x}}) for x, y in pairs]
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text("\n".join(lines))
-    filters = "filters: {identical: true, repeated: true, max_length_ratio: 9}"
-    path = tmp_path / "filtered.yaml"
-    for held_out, splits in {
-        "held_out: {validation: 5, test: 7}": [28, 5, 7],
-        f"validation: {{source: {corpus}}}, test: {{source: {corpus}}}": [40, 82, 82],
-    }.items():
-        path.write_text(
-            f"{{name: a, data: {{train: {{source: {corpus}}}, {filters}, {held_out}}}}}"
-        )
-        run = Run.create(tmp_path / f"run{splits[0]}", load_recipe(path))
+    text = {"source": str(corpus)}
+    filters = {"identical": True, "repeated": True, "max_length_ratio": 9}
+    for others, splits in (
+        ({"held_out": {"validation": 5, "test": 7}}, [28, 5, 7]),
+        ({"validation": text, "test": text}, [40, 82, 82]),
+    ):
+        recipe = recipe_of(train=text, filters=filters, **others)
+        run = Run.create(tmp_path / f"run{splits[0]}", recipe)
         found = [list(run.text.pairs(split)) for split in ("train", "validation", "test")]
         assert [len(x) for x in found] == splits
         assert found[0][0] in pairs[:40]
@@ -145,14 +122,12 @@ def mixed(tmp_path):
     (tmp_path / "a.tsv").write_text("one\teins\n\tleer\nsame\tsame\n")
     (tmp_path / "b.tsv").write_text("two\tzwei\n")
 
-    def make(more="", corpora="[{source: a.tsv, tag: <a>}, {source: b.tsv, weight: 2}]"):
-        path = tmp_path / "mixed.yaml"
-        rest = "validation: {source: b.tsv, tag: <b>}, test: {source: a.tsv}"
-        if "held_out" in more:
-            rest = "download: null"
-        data = f"{{train: {corpora}, {rest}, directory: {tmp_path}, {more}}}"
-        path.write_text(f"{{name: mixed, data: {data}}}")
-        return Run.create(tmp_path / f"run{len(more)}", load_recipe(path))
+    splits = {"validation": {"source": "b.tsv", "tag": "<b>"}, "test": {"source": "a.tsv"}}
+    splits["train"] = [{"source": "a.tsv", "tag": "<a>"}, {"source": "b.tsv", "weight": 2}]
+
+    def make(**more):
+        recipe = recipe_of(**splits, directory=tmp_path, **more)
+        return Run.create(tmp_path / "-".join(["run", *more]), recipe)
 
     return make
 
@@ -165,12 +140,12 @@ def test_a_tag_precedes_the_sources_of_its_corpus(mixed):
     assert list(text.pairs("validation")) == [("<b> two", "zwei")]
     assert list(text.pairs("validation", tagged=False)) == [("two", "zwei")]
     reverse = [("<a> eins", "one"), ("<a> leer", ""), ("<a> same", "same")]
-    parts = mixed("both_directions: true").text.pairs("train").parts
+    parts = mixed(both_directions=True).text.pairs("train").parts
     assert [list(x) for x in parts] == [first + reverse, [("two", "zwei"), ("zwei", "two")]]
 
 
 def test_each_corpus_is_filtered(mixed, capsys):
-    run = mixed("filters: {identical: true}")
+    run = mixed(filters={"identical": True})
     assert list(run.text.pairs("train")) == [("<a> one", "eins"), ("", "leer"), ("two", "zwei")]
     assert capsys.readouterr().err == (
         "filters of corpus 0: 2 pairs kept; dropped: 1 with equal sides\n"
@@ -185,21 +160,18 @@ def test_each_corpus_is_filtered(mixed, capsys):
 def test_one_language_on_both_sides_keeps_every_pair(tmp_path, languages):
     pairs = [(f"he go {n}", f"he goes {n}") for n in range(40)]
     (tmp_path / "a.tsv").write_text("".join(f"{x}\t{y}\n" for x, y in pairs))
-    data = {"directory": str(tmp_path), "filters": {"repeated": True}}
+    data = {"directory": tmp_path, "filters": {"repeated": True}}
     data |= dict(zip(("source_language", "target_language"), languages, strict=True))
     corpus, made = {"source": "a.tsv", "tag": "<a>"}, {"target": "a.tsv", "translated_by": "b"}
     for number, more in enumerate((
         {"train": corpus, "held_out": {"validation": 5, "test": 7}},
         {"train": [corpus, corpus], "validation": corpus, "test": corpus},
     )):  # fmt: skip
-        path = tmp_path / f"{number}.yaml"
-        path.write_text(json.dumps({"name": "a", "data": {**data, **more}}))
-        text = Run.create(tmp_path / f"run{number}", load_recipe(path)).text
+        text = Run.create(tmp_path / f"run{number}", recipe_of(**data, **more)).text
         assert set(text.pairs("train", tagged=False)) <= {*pairs}
         assert len({x.name.lower() for x in text.files("train")}) == 2
         splits = [list(text.pairs(x)) for x in ("train", "validation", "test")]
         assert [len(x) for x in splits] == [[28, 5, 7], [80, 40, 40]][number]
         assert all(source.startswith("<a> he go ") for source, _ in sum(splits, []))
-    path.write_text(json.dumps({"name": "a", "data": {**data, **more, "train": [corpus, made]}}))
-    text = Run(tmp_path / "run2", load_recipe(path)).text
+    text = Run(tmp_path / "run2", recipe_of(**data, **more | {"train": [corpus, made]})).text
     assert text.made_file(1).name == f"train.1.source.{languages[0]}"

@@ -1,12 +1,8 @@
-"""The models from before the Transformer, one sentence at a time and without padding.
-
-In NumPy, with the recurrent layers of PyTorch.
-"""
+"""The models from before the Transformer in NumPy, one sentence at a time and without padding."""
 
 import math
 
 import numpy as np
-import torch
 
 from support.reference import (
     dense,
@@ -20,103 +16,66 @@ from support.reference import (
 # --- Recurrent layers --------------------------------------------------------------------------
 
 
-def additive_attention(weights, query, key, value):
-    """(B, T, D_q), (B, S, D_k), (B, S, D_v) to (B, T, D_v): v^T tanh(W q + U k)."""
-    queries = dense(weights["query_projection"], query)[:, :, None, :]
-    keys = dense(weights["key_projection"], key)[:, None, :, :]
-    scores = dense(weights["score_projection"], np.tanh(queries + keys))[..., 0]  # (B, T, S)
-    probabilities = softmax(scores)
-    return probabilities @ value, probabilities
-
-
 def sigmoid(x):
     return 1.0 / (1.0 + np.exp(-x))
 
 
-def torch_layer(kind, weights, gates):
-    """A recurrent layer of PyTorch with Keras's weights, whose gates are in another order."""
-    kernel, recurrent = weights["kernel"], weights["recurrent_kernel"]
-    biases = np.broadcast_to(weights["bias"], (2, kernel.shape[1])).copy()
-    biases[1] *= weights["bias"].ndim - 1  # Keras's LSTM has one bias
-    layer = kind(len(kernel), len(recurrent), dtype=torch.float64, device="cpu")
-    order = np.arange(kernel.shape[1]).reshape(len(gates), -1)[list(gates)].ravel()
-    for parameter, part in zip(layer.parameters(), (kernel, recurrent, *biases), strict=True):
-        parameter.data = torch.from_numpy(np.float64(part[..., order].T.copy()))
-    return layer
-
-
-def gru(weights, x, state=None):
+def gru(weights, x, state):
     """(S, D) and a state (U) to (S, U). Cho et al. 2014; the reset gate after the product."""
-    begin = np.zeros(len(weights["recurrent_kernel"])) if state is None else state
-    layer = torch_layer(torch.nn.GRU, weights, (1, 0, 2))  # PyTorch: reset before update
-    with torch.no_grad():
-        states, _ = layer(torch.tensor(x.copy()).double(), torch.tensor(begin[None]).double())
-    return states.numpy()
+    states = []
+    for vector in x:
+        of_input = np.split(vector @ weights["kernel"] + weights["bias"][0], 3)
+        of_state = np.split(state @ weights["recurrent_kernel"] + weights["bias"][1], 3)
+        update, reset = (sigmoid(of_input[gate] + of_state[gate]) for gate in (0, 1))
+        state = update * state + (1 - update) * np.tanh(of_input[2] + reset * of_state[2])
+        states.append(state)
+    return np.stack(states)
 
 
-def lstm(weights, x, state):
+def lstm(weights, x, states):
     """(S, D) and two states (U) to (S, U) and two states (U). Hochreiter and Schmidhuber 1997."""
-    begin = tuple(torch.tensor(part[None]).double() for part in state)
-    with torch.no_grad():
-        layer = torch_layer(torch.nn.LSTM, weights, (0, 1, 2, 3))
-        states, ends = layer(torch.tensor(x.copy()).double(), begin)
-    return states.numpy(), tuple(end[0].numpy() for end in ends)
+    (hidden, cell), found = states, []
+    for vector in x:
+        gates = vector @ weights["kernel"] + hidden @ weights["recurrent_kernel"] + weights["bias"]
+        entrance, forget, candidate, exit = np.split(gates, 4)
+        cell = sigmoid(forget) * cell + sigmoid(entrance) * np.tanh(candidate)
+        hidden = sigmoid(exit) * np.tanh(cell)
+        found.append(hidden)
+    return np.stack(found), (hidden, cell)
 
 
 def attentional_gru(weights, x, state, memory):
-    """(T, D), (U), (S, M) to states (T, U), contexts (T, M) and attention weights (T, S)."""
-    found = []
+    """(T, D), (U), (S, M) to states (T, U) and contexts (T, M), by v^T tanh(W q + U k)."""
+    keys, found = dense(weights["key_projection"], memory), []
     for vector in x:
-        context, probabilities = (
-            result[0, 0]
-            for result in additive_attention(weights, state[None, None], memory[None], memory[None])
-        )
-        state = gru(weights["cell"], np.concatenate([vector, context])[None], state)[0]
-        found.append((state, context, probabilities))
+        query = dense(weights["query_projection"], state)
+        scores = dense(weights["score_projection"], np.tanh(query + keys))[:, 0]
+        context = softmax(scores) @ memory
+        (state,) = gru(weights["cell"], np.concatenate([vector, context])[None], state)
+        found.append((state, context))
     return tuple(map(np.stack, zip(*found, strict=True)))
 
 
-def _sentences(model, weights, config, source_ids, target_ids):
-    """Logits (B, T, V) of `model(weights, config, source_ids, embed)`; 0 where there is padding."""
-    joint, pad_id = config["target_vocabulary_size"] is None, config["pad_id"]
-    source, target = (
-        weights["embedding" if joint else f"{side}_embedding"] for side in ("source", "target")
-    )
-    logits = np.zeros((*target_ids.shape, len(target["embeddings"])))
-    for row, (ids, own) in enumerate(zip(source_ids, target_ids, strict=True)):
-        ids, own = ids[ids != pad_id], own[own != pad_id]
-        x, y = token_embedding(source, ids), token_embedding(target, own)
-        logits[row, : len(own)] = output_projection(target, model(weights, config, x, y))
-    return logits
+def recurrent(weights, config, x, y):
+    """Sutskever et al. 2014."""
+    x, begin = x[::-1], np.zeros((2, config["d_model"]))
+    for i in range(1, config["num_layers"] + 1):
+        # A layer of the decoder reads only the layer below: both run in one pass.
+        x, states = lstm(weights[f"encoder_layer_{i}"]["cell"], x, begin)
+        y, _ = lstm(weights[f"decoder_layer_{i}"]["cell"], y, states)
+    return dense(weights["output"], y)
 
 
-def recurrent_seq2seq(weights, config, source_ids, target_ids):
-    """Sutskever et al. 2014; logits (B, T, V)."""
-
-    def model(weights, config, x, y):
-        x, begin = x[::-1], (np.zeros(config["d_model"]), np.zeros(config["d_model"]))
-        for i in range(1, config["num_layers"] + 1):
-            # A layer of the decoder reads only the layer below: both run in one pass.
-            x, state = lstm(weights[f"encoder_layer_{i}"]["cell"], x, begin)
-            y, _ = lstm(weights[f"decoder_layer_{i}"]["cell"], y, state)
-        return dense(weights["output"], y)
-
-    return _sentences(model, weights, config, source_ids, target_ids)
-
-
-def attentional_recurrent_seq2seq(weights, config, source_ids, target_ids):
-    """Bahdanau et al. 2015; logits (B, T, V)."""
-
-    def model(weights, config, x, y):
-        forward = gru(weights["encoder_forward"]["cell"], x)
-        backward = gru(weights["encoder_backward"]["cell"], x[::-1])[::-1]
-        state = np.tanh(dense(weights["bridge"], backward[0]))
-        memory = np.concatenate([forward, backward], axis=-1)
-        states, contexts, _ = attentional_gru(weights["decoder"], y, state, memory)
-        hidden = dense(weights["output"], np.concatenate([states, contexts, y], axis=-1))
-        return np.maximum(*np.split(hidden, 2, axis=-1))
-
-    return _sentences(model, weights, config, source_ids, target_ids)
+def attentional_recurrent(weights, config, x, y):
+    """Bahdanau et al. 2015."""
+    begin = np.zeros(config["d_model"])
+    forward = gru(weights["encoder_forward"]["cell"], x, begin)
+    backward = gru(weights["encoder_backward"]["cell"], x[::-1], begin)[::-1]
+    state = np.tanh(dense(weights["bridge"], backward[0]))
+    memory = np.concatenate([forward, backward], axis=-1)
+    states, contexts = attentional_gru(weights["decoder"], y, state, memory)
+    hidden = dense(weights["output"], np.concatenate([states, contexts, y], axis=-1))
+    return np.maximum(*np.split(hidden, 2, axis=-1))
 
 
 # --- Convolutional layers ----------------------------------------------------------------------
@@ -146,22 +105,40 @@ def convolutional_decoder_layer(weights, x, embeddings, key, value, kernel_size)
     return (x + attended) * math.sqrt(0.5)
 
 
-def convolutional_seq2seq(weights, config, source_ids, target_ids):
-    """Gehring et al. 2017; logits (B, T, V)."""
+def convolutional(weights, config, x, y):
+    """Gehring et al. 2017."""
+    size = config["kernel_size"]
+    embedded = encode_positions(weights["source_positions"], x[None] * 0.1, "learned")[0]
+    hidden = dense(weights["encoder_input"], embedded)
+    for i in range(1, config["num_layers"] + 1):
+        hidden = convolutional_encoder_layer(weights[f"encoder_layer_{i}"], hidden, size)
+    key = dense(weights["encoder_output"], hidden)
+    value = (key + embedded) * math.sqrt(0.5)
+    embedded = encode_positions(weights["target_positions"], y[None] * 0.1, "learned")[0]
+    hidden = dense(weights["decoder_input"], embedded)
+    for i in range(1, config["num_decoder_layers"] + 1):
+        own = weights[f"decoder_layer_{i}"]
+        hidden = convolutional_decoder_layer(own, hidden, embedded, key, value, size)
+    return dense(weights["decoder_output"], hidden)
 
-    def model(weights, config, x, y):
-        size, layers = config["kernel_size"], config["num_layers"]
-        embedded = encode_positions(weights["source_positions"], x[None] * 0.1, "learned")[0]
-        hidden = dense(weights["encoder_input"], embedded)
-        for i in range(1, layers + 1):
-            hidden = convolutional_encoder_layer(weights[f"encoder_layer_{i}"], hidden, size)
-        key = dense(weights["encoder_output"], hidden)
-        value = (key + embedded) * math.sqrt(0.5)
-        embedded = encode_positions(weights["target_positions"], y[None] * 0.1, "learned")[0]
-        hidden = dense(weights["decoder_input"], embedded)
-        for i in range(1, (config["num_decoder_layers"] or layers) + 1):
-            own = weights[f"decoder_layer_{i}"]
-            hidden = convolutional_decoder_layer(own, hidden, embedded, key, value, size)
-        return dense(weights["decoder_output"], hidden)
 
-    return _sentences(model, weights, config, source_ids, target_ids)
+# --- Whole models: from embeddings (S, D), (T, D) to the states (T, D) of the target tokens -------
+
+MODELS = {
+    "recurrent": recurrent,
+    "attentional_recurrent": attentional_recurrent,
+    "convolutional": convolutional,
+}
+
+
+def logits_of(name, weights, config, source_ids, target_ids):
+    """Logits (B, T, V) of one of `MODELS`, 0 where there is padding."""
+    source, target = weights["source_embedding"], weights["target_embedding"]
+    pad_id = config["pad_id"]
+    logits = np.zeros((*target_ids.shape, len(target["embeddings"])))
+    for row, (ids, own) in enumerate(zip(source_ids, target_ids, strict=True)):
+        ids, own = ids[ids != pad_id], own[own != pad_id]
+        x, y = token_embedding(source, ids), token_embedding(target, own)
+        states = MODELS[name](weights, config, x, y)
+        logits[row, : len(own)] = output_projection(target, states)
+    return logits

@@ -9,7 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from keras_transformer import BatchPlan, Generator, Run, SamplingOptions, Tokenizer, TokenStore
 from keras_transformer.data.parallel_text import Corpora
-from keras_transformer.data.texts import Texts
+from keras_transformer.data.texts import read_texts
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.formats import open_translator
@@ -85,20 +85,21 @@ def test_all_spaces_and_line_ends_come_back(tokenizer):
 )
 def test_a_document_is_a_line_a_paragraph_or_a_file(documents, first, count, folder):
     path = folder / "text.txt"
-    texts = [text for (text,) in Texts(path, documents)]
+    texts = [text for (text,) in read_texts(path, documents)]
     assert texts[:2] == first and len(texts) == count and texts[-1] == "the question."
     before, held_out = (
-        [text for (text,) in Texts(path, documents, part)] for part in (slice(-4), slice(-4, None))
+        [text for (text,) in read_texts(path, documents, part)]
+        for part in (slice(-4), slice(-4, None))
     )
     assert [x.rstrip("\n") for x in before + held_out] == [x.rstrip("\n") for x in texts]
     assert len(held_out) == 4
     assert not before[-1].endswith("\n")  # It ends there.
-    assert [*Texts(path, documents, slice(-count - 1))] == []
+    assert [*read_texts(path, documents, slice(-count - 1))] == []
 
 
 @pytest.mark.parametrize("documents", ["lines", "paragraphs", "files"])
 def test_a_pass_has_each_token_once_after_those_before_it(documents, folder, tokenizer, tmp_path):
-    texts = Texts(folder / "text.txt", documents)
+    texts = [*read_texts(folder / "text.txt", documents)]
     corpora = Corpora([texts], ("target",))
     store = TokenStore.build(tmp_path / "store", corpora, tokenizer, LENGTH, progress=False)
     plan = BatchPlan(store, 32, seed=1, length_multiple=LENGTH)
