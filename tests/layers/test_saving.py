@@ -37,36 +37,6 @@ def test_layers_in_a_model_of_the_users_are_saved_quantized(mode, tmp_path):
     np.testing.assert_allclose(loaded.predict_on_batch(X), expected, atol=1e-3)
 
 
-@QUIET
-@pytest.mark.slow
-def test_two_embeddings_in_8_bits_are_loaded(tmp_path):
-    """Keras marks an object that several layers share, such as their quantization config."""
-    model = Transformer(9, target_vocabulary_size=7, num_layers=1, d_model=4, num_heads=1, d_ff=4)
-    model.quantize("int8")
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    ids = {"source_ids": np.array([[4, 3]]), "target_ids": np.array([[2, 5]])}
-    np.testing.assert_array_equal(to_numpy(loaded(ids)), to_numpy(model(ids)))
-
-
-def test_a_loaded_dense_goes_on_with_lora_or_with_the_merged_kernel(tmp_path):
-    """Keras's own layer would load two LoRA matrices of zeros, which no gradient changes."""
-    inputs = keras.Input((6,))
-    layers = [Dense(4), Dense(4), Dense(4)]
-    model, loaded, merged = (keras.Model(inputs, layer(inputs)) for layer in layers)
-    for layer in layers[:2]:
-        layer.enable_lora(2, lora_alpha=3)
-    layers[0].lora_kernel_b.assign(np.ones((2, 4)))
-    model.save_weights(tmp_path / "lora.weights.h5")
-    for other in (loaded, merged):
-        other.load_weights(tmp_path / "lora.weights.h5")
-        np.testing.assert_allclose(to_numpy(other(X[0])), to_numpy(model(X[0])), atol=1e-5)
-    for name in ("_kernel", "lora_kernel_a", "lora_kernel_b"):
-        own, other = (to_numpy(getattr(layer, name)) for layer in layers[:2])
-        np.testing.assert_array_equal(own, other)
-    assert len(layers[2].weights) == 2
-
-
 def frozen(layer, *thawed):
     """Freezes a layer, then unfreezes some of its sublayers, each within the one before."""
     layer.trainable = False

@@ -205,8 +205,8 @@ def causal_mask(length):
     return key <= query
 
 
-def pattern_mask(length, pattern, window):
-    """(T, T): which keys a query may attend to. A summary of "fixed" is here one position."""
+def pattern_mask(length, pattern, window, num_summaries=1):
+    """(T, T): which keys a query may attend to."""
     query, key = np.arange(length)[:, None], np.arange(length)[None, :]
     distance = np.abs(query - key)
     if pattern == "local":
@@ -214,7 +214,7 @@ def pattern_mask(length, pattern, window):
     if pattern == "strided":
         return (distance <= window) | (distance % window == 0)
     if pattern == "fixed":
-        return (query // window == key // window) | (key % window == window - 1)
+        return (query // window == key // window) | (key % window >= window - num_summaries)
     return np.ones((length, length), bool)
 
 
