@@ -3,7 +3,6 @@
 import copy
 import json
 from concurrent.futures import ThreadPoolExecutor
-from inspect import signature
 
 import keras
 import numpy as np
@@ -23,13 +22,25 @@ ONCE = pytest.mark.once
 QUIET = pytest.mark.filterwarnings("ignore:.*quantize")
 
 
+def new_model(kind):
+    """A model with a layer or stack, and the layer or stack. A `Transformer` is both."""
+    sizes = {"d_model": 6, "num_heads": 2, "d_ff": 8}
+    if kind in (Transformer, Encoder, Decoder):
+        sizes["num_layers"] = 2
+    if kind is Transformer:
+        model = Transformer(9, **sizes, norm_first=True)
+        return model, model
+    layer, inputs = kind(**sizes), keras.Input((None, 6))
+    x = layer(inputs, **({"memory": inputs} if issubclass(kind, Decoder | DecoderLayer) else {}))
+    return keras.Model(inputs, keras.layers.Dense(1)(x)), layer
+
+
 @QUIET
 @pytest.mark.parametrize(
     "mode", [*(pytest.param(x, marks=pytest.mark.slow) for x in ("int8", "int4")), "float8"]
 )
 def test_layers_in_a_model_of_the_users_are_saved_quantized(mode, tmp_path):
-    inputs = keras.Input((None, 6))
-    model = randomize(keras.Model(inputs, EncoderLayer(d_model=6, num_heads=2, d_ff=8)(inputs)))
+    model = randomize(new_model(EncoderLayer)[0])
     model.quantize(mode)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
@@ -57,58 +68,34 @@ def freeze_in_turn(layer):
     frozen(layer.layers[0].feed_forward, layer.layers[0].feed_forward.inner)
 
 
-def users_model(kind, freeze, **sizes):
-    layer = kind(**sizes, d_model=6, num_heads=2, d_ff=8)
-    inputs = keras.Input((None, 6))
-    model = keras.Model(inputs, keras.layers.Dense(1)(layer(inputs)))
-    freeze(layer)
-    return model
-
-
-def frozen_transformer(freeze):
-    """Its encoder layers are sublayers of the model, and of the encoder too."""
-    model = small_transformer()
-    freeze(model)
-    return model
-
-
 FREEZINGS = {
-    "all_but_one_below": lambda: users_model(
-        EncoderLayer, lambda x: frozen(x, x.feed_forward.inner)
+    "all_but_one_below": (EncoderLayer, lambda x: frozen(x, x.feed_forward.inner)),
+    "unfrozen_again": (EncoderLayer, lambda x: (frozen(x), setattr(x, "trainable", True))),
+    "stack_in_turn": (Encoder, freeze_in_turn),
+    "lora_in_unfrozen": (
+        EncoderLayer,
+        lambda x: frozen(x, x.feed_forward).feed_forward.inner.enable_lora(2),
     ),
-    "unfrozen_again": lambda: users_model(
-        EncoderLayer, lambda x: (frozen(x), setattr(x, "trainable", True))
-    ),
-    "stack_in_turn": lambda: users_model(Encoder, freeze_in_turn, num_layers=3),
-    "lora_in_unfrozen": lambda: users_model(
-        EncoderLayer, lambda x: frozen(x, x.feed_forward).feed_forward.inner.enable_lora(2)
-    ),
-    "transformer": lambda: frozen_transformer(lambda x: frozen(x, x.decoder, x.source_embedding)),
-    "transformer_in_turn": lambda: frozen_transformer(
-        lambda x: (freeze_in_turn(x.encoder), frozen(x.decoder.layers[-1]))
+    # Its encoder layers are sublayers of the model, and of the encoder too.
+    "transformer": (Transformer, lambda x: frozen(x, x.decoder, x.source_embedding)),
+    "transformer_in_turn": (
+        Transformer,
+        lambda x: (freeze_in_turn(x.encoder), frozen(x.decoder.layers[-1])),
     ),
 }
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("name", FREEZINGS)
-def test_what_is_frozen_stays_so(name, tmp_path):
-    model = FREEZINGS[name]()
+@pytest.mark.parametrize("kind, freeze", FREEZINGS.values(), ids=FREEZINGS)
+def test_what_is_frozen_stays_so(kind, freeze, tmp_path):
+    model, part = new_model(kind)
+    freeze(part)
     model.save(tmp_path / "model.keras")
     copies = [keras.saving.load_model(tmp_path / "model.keras"), copy.deepcopy(model)]
-    if isinstance(model, Transformer):
+    if kind is Transformer:
         copies.append(Transformer.from_config(json.loads(json.dumps(model.get_config()))))
     for other in copies:
         assert trainable_flags(other) == trainable_flags(model)
-
-
-def adapted_model(kind):
-    """A model of the user's with a layer or stack, and the layer or stack."""
-    sizes = {"d_model": 6, "num_heads": 2, "d_ff": 8}
-    layer = kind(**sizes, **({"num_layers": 2} if issubclass(kind, Encoder) else {}))
-    inputs = keras.Input((None, 6))
-    x = layer(inputs, **({"memory": inputs} if "memory" in signature(kind.call).parameters else {}))
-    return keras.Model(inputs, keras.layers.Dense(1)(x)), layer
 
 
 @pytest.mark.each_backend_if_slow
@@ -117,7 +104,7 @@ def adapted_model(kind):
     [Encoder, *(pytest.param(x, marks=ONCE) for x in (EncoderLayer, DecoderLayer, Decoder))],
 )
 def test_adapters_of_layers_and_stacks_train_alone_and_are_saved(kind, tmp_path):
-    model, layer = adapted_model(kind)
+    model, layer = new_model(kind)
     before = to_numpy(model(X))
     layer.enable_lora(2, lora_alpha=3)
     np.testing.assert_array_equal(to_numpy(model(X)), before)
@@ -144,16 +131,12 @@ def test_a_layer_without_linear_maps_takes_no_adapters(layer):
 
 @pytest.mark.once
 def test_a_second_call_of_enable_lora_changes_nothing():
-    model = small_transformer()
+    model, _ = new_model(Transformer)
     model.decoder.enable_lora(2)
     flags = trainable_flags(model)
     with pytest.raises(ValueError, match="no LoRA yet"):
         model.enable_lora(2)
     assert trainable_flags(model) == flags
-
-
-def small_transformer():
-    return Transformer(9, num_layers=2, d_model=6, num_heads=2, d_ff=8, norm_first=True)
 
 
 # --- Weights of zeros where loading replaces them -------------------------------------------------

@@ -234,16 +234,6 @@ def scaled_dot_product_attention(
     return weights @ value, weights
 
 
-def self_attention(weights, x, mask=True, use_scale=True):
-    return scaled_dot_product_attention(
-        dense(weights["query_projection"], x),
-        dense(weights["key_projection"], x),
-        dense(weights["value_projection"], x),
-        mask,
-        use_scale,
-    )
-
-
 def multi_head_attention(
     weights,
     query,

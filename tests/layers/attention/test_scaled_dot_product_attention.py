@@ -97,8 +97,10 @@ def test_layer_agrees_with_reference(x, real_tokens, use_scale, use_causal_mask)
         use_causal_mask=use_causal_mask,
         return_attention_weights=True,
     )
-    expected_output, expected_weights = reference.self_attention(
-        weights_of(layer), x, mask, use_scale
+    own, names = weights_of(layer), ("query", "key", "value")
+    heads = (reference.dense(own[f"{name}_projection"], x) for name in names)
+    expected_output, expected_weights = reference.scaled_dot_product_attention(
+        *heads, mask, use_scale
     )
     np.testing.assert_allclose(to_numpy(output), expected_output, atol=1e-5)
     np.testing.assert_allclose(to_numpy(weights), expected_weights, atol=1e-5)
