@@ -218,10 +218,6 @@ def pattern_mask(length, pattern, window, num_summaries=1):
     return np.ones((length, length), bool)
 
 
-def attention_weights(scores, mask):
-    return softmax(np.where(mask, scores, -1e9))
-
-
 def scaled_dot_product_attention(
     query, key, value, mask=True, use_scale=True, bias=0.0, soft_cap=None
 ):
@@ -230,7 +226,7 @@ def scaled_dot_product_attention(
         scores = scores / math.sqrt(query.shape[-1])
     if soft_cap:
         scores = soft_cap * np.tanh(scores / soft_cap)
-    weights = attention_weights(scores + bias, mask)
+    weights = softmax(np.where(mask, scores + bias, -1e9))
     return weights @ value, weights
 
 
@@ -311,15 +307,6 @@ def attend(weights, kind, x, memory, mask, num_heads, norm_first, **options):
     return residual(weights[f"{kind}_residual"], x, sublayer, norm_first)
 
 
-def transform(weights, x, activation, norm_first):
-    """The feed-forward network, with its residual."""
-
-    def sublayer(x):
-        return feed_forward(weights["feed_forward"], x, activation)
-
-    return residual(weights["feed_forward_residual"], x, sublayer, norm_first)
-
-
 def ssru(weights, x):
     forget = 1 / (1 + np.exp(-dense(weights["forget_gate"], x)))
     candidate = dense(weights["candidate"], x)
@@ -340,7 +327,11 @@ def layer(weights, x, mask, num_heads, activation="relu", norm_first=False, memo
     if memory is not None:
         without_positions = {**scores, "rotary": False, "bias": None}
         x = attend(weights, "cross_attention", x, *memory, *common, **without_positions)
-    return transform(weights, x, activation, norm_first)
+
+    def network(x):
+        return feed_forward(weights["feed_forward"], x, activation)
+
+    return residual(weights["feed_forward_residual"], x, network, norm_first)
 
 
 # --- The model (Figure 1) --------------------------------------------------------------------
