@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer._backend.types import Ids, LayerMaker, Size, Tensor
+from keras_transformer._backend.types import Ids, LayerMaker, Size
 from keras_transformer.architectures import register_architecture
 from keras_transformer.errors import check_sizes
 from keras_transformer.layers import Decoder, Dropout, TokenEmbedding, padding_mask
@@ -208,17 +208,17 @@ class LanguageModel(TokenPredictor):
         self.positions.check_length(width - 1 + (max_length or 1))
         mask = padding_mask(source_ids, self.pad_id)
         columns = positions(width)
-        order = ops.argsort(ops.where(mask, columns, width + columns), axis=1)
-        source_ids = ops.take_along_axis(source_ids, order, axis=1)  # padding at the end
-        lengths = ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)
-        # The prompts without their last tokens, padded at the beginning to S + 1 positions, because
-        # Keras warns of attention to a single position.
-        offset = lengths - 2 - width
-        indices = positions(width + 1, offset)
-        x = self._embed(_take(source_ids, indices), offset)
+        order = ops.argsort(ops.where(mask, width + columns, columns), axis=1)
+        source_ids = ops.take_along_axis(source_ids, order, axis=1)  # padding at the beginning
+        last_positions = ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True) - 1
+        # The prompts without their last tokens, with two positions more, because Keras warns of
+        # attention to a single position.
+        prompts = ops.pad(source_ids[:, :-1], ((0, 0), (2, 0)))
+        offset = last_positions - (width + 1)
+        x = self._embed(prompts, offset)
         cache = self.decoder.init_cache(batch, beam_size, max_length)
-        cache = self.decoder.prefill(cache, x, indices >= 0)
-        last = {"last_tokens": _take(source_ids, lengths - 1), "last_positions": lengths - 1}
+        cache = self.decoder.prefill(cache, x, positions(width + 1, offset) >= 0)
+        last = {"last_tokens": source_ids[:, -1:], "last_positions": last_positions}
         return cache._replace(sentence={**cache.sentence, **last})
 
     def extend_cache(self, cache: Cache, max_length: int) -> Cache:
@@ -238,8 +238,3 @@ class LanguageModel(TokenPredictor):
 
     def _embed(self, token_ids: Ids, offset: Size) -> Any:
         return self.positions(self.embedding(ops.maximum(token_ids, 0)), offset=offset)
-
-
-def _take(ids: Ids, indices: Tensor) -> Any:
-    """Takes `ids` `(B, S)` at `indices` `(B, M)` of each row, and any at negative indices."""
-    return ops.take_along_axis(ids, ops.maximum(indices, 0), axis=1)

@@ -77,13 +77,6 @@ def test_calls_and_layers_are_independent():
         assert abs(np.mean(masks[one] == masks[other]) - 0.5) < 5 * 0.5 / COUNT**0.5
 
 
-def test_seeds_are_those_of_the_seed_generator():
-    layer = Dropout(0.5, seed=7)
-    expected = keras.random.SeedGenerator(7)
-    for _ in range(3):
-        assert to_numpy(layer.next_seed()).tolist() == to_numpy(expected.next()).tolist()
-
-
 def test_no_number_is_copied_to_the_device(monkeypatch):
     """On PyTorch, each such copy would make Python wait for a GPU."""
     layer, x = Dropout(0.5, seed=7), ops.ones((2, 3))

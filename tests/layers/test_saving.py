@@ -3,7 +3,6 @@
 import copy
 import json
 from concurrent.futures import ThreadPoolExecutor
-from inspect import signature
 
 import keras
 import numpy as np
@@ -23,48 +22,30 @@ ONCE = pytest.mark.once
 QUIET = pytest.mark.filterwarnings("ignore:.*quantize")
 
 
+def new_model(kind):
+    """A model with a layer or stack, and the layer or stack. A `Transformer` is both."""
+    sizes = {"d_model": 6, "num_heads": 2, "d_ff": 8}
+    if kind in (Transformer, Encoder, Decoder):
+        sizes["num_layers"] = 2
+    if kind is Transformer:
+        model = Transformer(9, **sizes, norm_first=True)
+        return model, model
+    layer, inputs = kind(**sizes), keras.Input((None, 6))
+    x = layer(inputs, **({"memory": inputs} if issubclass(kind, Decoder | DecoderLayer) else {}))
+    return keras.Model(inputs, keras.layers.Dense(1)(x)), layer
+
+
 @QUIET
 @pytest.mark.parametrize(
     "mode", [*(pytest.param(x, marks=pytest.mark.slow) for x in ("int8", "int4")), "float8"]
 )
 def test_layers_in_a_model_of_the_users_are_saved_quantized(mode, tmp_path):
-    inputs = keras.Input((None, 6))
-    model = randomize(keras.Model(inputs, EncoderLayer(d_model=6, num_heads=2, d_ff=8)(inputs)))
+    model = randomize(new_model(EncoderLayer)[0])
     model.quantize(mode)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     expected = model.predict_on_batch(X)
     np.testing.assert_allclose(loaded.predict_on_batch(X), expected, atol=1e-3)
-
-
-@QUIET
-@pytest.mark.slow
-def test_two_embeddings_in_8_bits_are_loaded(tmp_path):
-    """Keras marks an object that several layers share, such as their quantization config."""
-    model = Transformer(9, target_vocabulary_size=7, num_layers=1, d_model=4, num_heads=1, d_ff=4)
-    model.quantize("int8")
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    ids = {"source_ids": np.array([[4, 3]]), "target_ids": np.array([[2, 5]])}
-    np.testing.assert_array_equal(to_numpy(loaded(ids)), to_numpy(model(ids)))
-
-
-def test_a_loaded_dense_goes_on_with_lora_or_with_the_merged_kernel(tmp_path):
-    """Keras's own layer would load two LoRA matrices of zeros, which no gradient changes."""
-    inputs = keras.Input((6,))
-    layers = [Dense(4), Dense(4), Dense(4)]
-    model, loaded, merged = (keras.Model(inputs, layer(inputs)) for layer in layers)
-    for layer in layers[:2]:
-        layer.enable_lora(2, lora_alpha=3)
-    layers[0].lora_kernel_b.assign(np.ones((2, 4)))
-    model.save_weights(tmp_path / "lora.weights.h5")
-    for other in (loaded, merged):
-        other.load_weights(tmp_path / "lora.weights.h5")
-        np.testing.assert_allclose(to_numpy(other(X[0])), to_numpy(model(X[0])), atol=1e-5)
-    for name in ("_kernel", "lora_kernel_a", "lora_kernel_b"):
-        own, other = (to_numpy(getattr(layer, name)) for layer in layers[:2])
-        np.testing.assert_array_equal(own, other)
-    assert len(layers[2].weights) == 2
 
 
 def frozen(layer, *thawed):
@@ -87,58 +68,34 @@ def freeze_in_turn(layer):
     frozen(layer.layers[0].feed_forward, layer.layers[0].feed_forward.inner)
 
 
-def users_model(kind, freeze, **sizes):
-    layer = kind(**sizes, d_model=6, num_heads=2, d_ff=8)
-    inputs = keras.Input((None, 6))
-    model = keras.Model(inputs, keras.layers.Dense(1)(layer(inputs)))
-    freeze(layer)
-    return model
-
-
-def frozen_transformer(freeze):
-    """Its encoder layers are sublayers of the model, and of the encoder too."""
-    model = small_transformer()
-    freeze(model)
-    return model
-
-
 FREEZINGS = {
-    "all_but_one_below": lambda: users_model(
-        EncoderLayer, lambda x: frozen(x, x.feed_forward.inner)
+    "all_but_one_below": (EncoderLayer, lambda x: frozen(x, x.feed_forward.inner)),
+    "unfrozen_again": (EncoderLayer, lambda x: (frozen(x), setattr(x, "trainable", True))),
+    "stack_in_turn": (Encoder, freeze_in_turn),
+    "lora_in_unfrozen": (
+        EncoderLayer,
+        lambda x: frozen(x, x.feed_forward).feed_forward.inner.enable_lora(2),
     ),
-    "unfrozen_again": lambda: users_model(
-        EncoderLayer, lambda x: (frozen(x), setattr(x, "trainable", True))
-    ),
-    "stack_in_turn": lambda: users_model(Encoder, freeze_in_turn, num_layers=3),
-    "lora_in_unfrozen": lambda: users_model(
-        EncoderLayer, lambda x: frozen(x, x.feed_forward).feed_forward.inner.enable_lora(2)
-    ),
-    "transformer": lambda: frozen_transformer(lambda x: frozen(x, x.decoder, x.source_embedding)),
-    "transformer_in_turn": lambda: frozen_transformer(
-        lambda x: (freeze_in_turn(x.encoder), frozen(x.decoder.layers[-1]))
+    # Its encoder layers are sublayers of the model, and of the encoder too.
+    "transformer": (Transformer, lambda x: frozen(x, x.decoder, x.source_embedding)),
+    "transformer_in_turn": (
+        Transformer,
+        lambda x: (freeze_in_turn(x.encoder), frozen(x.decoder.layers[-1])),
     ),
 }
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("name", FREEZINGS)
-def test_what_is_frozen_stays_so(name, tmp_path):
-    model = FREEZINGS[name]()
+@pytest.mark.parametrize("kind, freeze", FREEZINGS.values(), ids=FREEZINGS)
+def test_what_is_frozen_stays_so(kind, freeze, tmp_path):
+    model, part = new_model(kind)
+    freeze(part)
     model.save(tmp_path / "model.keras")
     copies = [keras.saving.load_model(tmp_path / "model.keras"), copy.deepcopy(model)]
-    if isinstance(model, Transformer):
+    if kind is Transformer:
         copies.append(Transformer.from_config(json.loads(json.dumps(model.get_config()))))
     for other in copies:
         assert trainable_flags(other) == trainable_flags(model)
-
-
-def adapted_model(kind):
-    """A model of the user's with a layer or stack, and the layer or stack."""
-    sizes = {"d_model": 6, "num_heads": 2, "d_ff": 8}
-    layer = kind(**sizes, **({"num_layers": 2} if issubclass(kind, Encoder) else {}))
-    inputs = keras.Input((None, 6))
-    x = layer(inputs, **({"memory": inputs} if "memory" in signature(kind.call).parameters else {}))
-    return keras.Model(inputs, keras.layers.Dense(1)(x)), layer
 
 
 @pytest.mark.each_backend_if_slow
@@ -147,7 +104,7 @@ def adapted_model(kind):
     [Encoder, *(pytest.param(x, marks=ONCE) for x in (EncoderLayer, DecoderLayer, Decoder))],
 )
 def test_adapters_of_layers_and_stacks_train_alone_and_are_saved(kind, tmp_path):
-    model, layer = adapted_model(kind)
+    model, layer = new_model(kind)
     before = to_numpy(model(X))
     layer.enable_lora(2, lora_alpha=3)
     np.testing.assert_array_equal(to_numpy(model(X)), before)
@@ -174,16 +131,12 @@ def test_a_layer_without_linear_maps_takes_no_adapters(layer):
 
 @pytest.mark.once
 def test_a_second_call_of_enable_lora_changes_nothing():
-    model = small_transformer()
+    model, _ = new_model(Transformer)
     model.decoder.enable_lora(2)
     flags = trainable_flags(model)
     with pytest.raises(ValueError, match="no LoRA yet"):
         model.enable_lora(2)
     assert trainable_flags(model) == flags
-
-
-def small_transformer():
-    return Transformer(9, num_layers=2, d_model=6, num_heads=2, d_ff=8, norm_first=True)
 
 
 # --- Weights of zeros where loading replaces them -------------------------------------------------

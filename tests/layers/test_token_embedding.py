@@ -16,6 +16,7 @@ from keras_transformer.layers import (
     LearnedPositionalEncoding,
     MultiHeadAttention,
     ResidualConnection,
+    SelfAttention,
     SinusoidalPositionalEncoding,
     TokenEmbedding,
 )
@@ -159,13 +160,13 @@ class Subclassed(keras.Model):
     def __init__(self):
         super().__init__()
         self.embedding, self.encoder = TokenEmbedding(V, D), Encoder(1, D, 1, D)
-        self.positions = SinusoidalPositionalEncoding()
+        self.positions, self.one_head = SinusoidalPositionalEncoding(), SelfAttention(D)
         self.decoder, self.attention = Decoder(1, D, 1, D), MultiHeadAttention(D, 1)
         self.feed_forward, self.residual = FeedForward(D, D), ResidualConnection(0.0)
 
     def call(self, ids):
         x = self.positions(self.embedding(ids))
-        memory = self.encoder(self.attention(query=x))
+        memory = self.encoder(self.attention(query=self.one_head(x)))
         y = self.decoder(self.positions(self.embedding(ids)), memory=memory)
         y = self.residual(y, self.feed_forward(self.attention(query=y, key=memory)))
         return self.embedding(y, reverse=True)

@@ -37,40 +37,34 @@ def reference_losses(labels, logits, label_smoothing):
     return losses.numpy().reshape(labels.shape)
 
 
-def value(loss, *arguments):
-    return ops.convert_to_numpy(loss(*arguments))
-
-
-@pytest.mark.parametrize("label_smoothing, pad_id", [(0.1, V - 1), *once((0.0, 0), (1.0, 0))])
-def test_mean_over_real_tokens(labels, logits, label_smoothing, pad_id):
-    labels = (labels + pad_id) % V
-    expected = reference_losses(labels, logits, label_smoothing)[labels != pad_id].mean()
-    loss = MaskedCrossentropy(label_smoothing, pad_id)
-    np.testing.assert_allclose(value(loss, labels, logits), expected, rtol=1e-5)
-
-
-def test_weights_give_a_weighted_mean_over_real_tokens(labels, logits):
-    sentences = np.array([1.0, 2.0, 5.0], "float32")
-    weights = (labels != 0) * sentences[:, None]
-    expected = np.average(reference_losses(labels, logits, 0.0), weights=weights)
-    np.testing.assert_allclose(
-        value(MaskedCrossentropy(), labels, logits, sentences), expected, rtol=1e-5
-    )
+@pytest.mark.parametrize(
+    "label_smoothing, pad_id, sentences, dtype",
+    [
+        (0.1, V - 1, [1.0, 1.0, 1.0], "bfloat16"),
+        (0.0, 0, [1.0, 2.0, 5.0], "float32"),
+        *once((1.0, 0, [1.0, 1.0, 1.0], "float32")),
+    ],
+)
+def test_losses_of_real_tokens_and_their_weighted_mean_are_those_of_pytorch(
+    labels, logits, label_smoothing, pad_id, sentences, dtype
+):
+    labels, logits = (labels + pad_id) % V, ops.cast(logits, dtype)
+    losses = reference_losses(labels, to_numpy(ops.cast(logits, "float32")), label_smoothing)
+    sentences = np.array(sentences, "float32")
+    weights = (labels != pad_id) * sentences[:, None]
+    for reduction, expected in (
+        ("mean_with_sample_weight", np.average(losses, weights=weights)),
+        (None, losses * weights),
+    ):
+        loss = MaskedCrossentropy(label_smoothing, pad_id, reduction)(labels, logits, sentences)
+        assert keras.backend.standardize_dtype(loss.dtype) == "float32"
+        np.testing.assert_allclose(to_numpy(loss), expected, rtol=1e-5)
 
 
 def test_batch_of_padding_gives_zero(logits):
     nothing = np.zeros((B, T), "int32")
     for reduction in ("mean_with_sample_weight", "sum"):
-        assert value(MaskedCrossentropy(0.1, reduction=reduction), nothing, logits) == 0
-
-
-def test_half_precision_logits_are_summed_in_float32(labels, logits):
-    half = ops.cast(logits, "bfloat16")
-    result = MaskedCrossentropy(0.1)(labels, half)
-    assert keras.backend.standardize_dtype(result.dtype) == "float32"
-    rounded = ops.convert_to_numpy(ops.cast(half, "float32"))
-    expected = reference_losses(labels, rounded, 0.1)[labels != 0].mean()
-    np.testing.assert_allclose(ops.convert_to_numpy(result), expected, rtol=1e-5)
+        assert to_numpy(MaskedCrossentropy(0.1, reduction=reduction)(nothing, logits)) == 0
 
 
 @pytest.mark.once
@@ -97,20 +91,14 @@ def test_labels_and_weights_of_other_shapes_are_refused(made, labels, weights, m
 def test_label_outside_the_vocabulary_gives_nan_unless_its_weight_is_0(labels, logits, label):
     loss, perplexity, weights = MaskedCrossentropy(), Perplexity(), np.ones((B, T), "float32")
     weights[1, 2] = 0.0
-    without = value(loss, labels, logits, weights)
+    without = to_numpy(loss(labels, logits, weights))
     labels[1, 2] = label
-    assert np.isnan(value(loss, labels, logits))
-    assert value(loss, labels, logits, weights) == without
+    assert np.isnan(to_numpy(loss(labels, logits)))
+    assert to_numpy(loss(labels, logits, weights)) == without
     perplexity.update_state(labels, logits, weights)
     np.testing.assert_allclose(float(perplexity.result()), np.exp(without), rtol=1e-6)
     perplexity.update_state(labels, logits)
     assert np.isnan(float(perplexity.result()))
-
-
-def test_no_reduction_keeps_one_value_a_token(labels, logits):
-    expected = reference_losses(labels, logits, 0.1) * (labels != 0)
-    loss = MaskedCrossentropy(0.1, reduction=None)
-    np.testing.assert_allclose(value(loss, labels, logits), expected, rtol=1e-5)
 
 
 @pytest.mark.once
@@ -122,10 +110,9 @@ def test_config_round_trip():
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("reduction", ["mean", "nonsense"])
-def test_refuses_reductions_that_would_count_padding(reduction):
-    with pytest.raises(ValueError, match=f"Received: reduction='{reduction}'"):
-        MaskedCrossentropy(reduction=reduction)
+def test_refuses_reductions_that_would_count_padding():
+    with pytest.raises(ValueError, match="Received: reduction='mean'"):
+        MaskedCrossentropy(reduction="mean")
 
 
 TOKENS, D, SMOOTHING = 13, 5, 0.1

@@ -49,6 +49,7 @@ def new_model(change):
     sizes = {"num_layers": 1, "d_model": 12, "num_heads": 3, "d_ff": 23, "max_length": 11}
     if change.startswith("own_output"):
         sizes |= {"tie_word_embeddings": False, "use_logits_bias": True}
+        sizes |= {"target_vocabulary_size": V}
     return randomize(Transformer(V, **sizes, dropout_rate=0.0, dtype=dtype))
 
 
@@ -115,7 +116,7 @@ COPIES = {
     "pickled": lambda model, folder: pickle.loads(pickle.dumps(model)),
     "of_its_config": of_its_config,
 }
-QUICK = [("lora_merged", "saved")]
+QUICK = [("lora", "saved"), ("lora_merged", "saved")]
 
 
 def ids_of(length, begin=()):

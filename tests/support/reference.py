@@ -205,8 +205,8 @@ def causal_mask(length):
     return key <= query
 
 
-def pattern_mask(length, pattern, window):
-    """(T, T): which keys a query may attend to. A summary of "fixed" is here one position."""
+def pattern_mask(length, pattern, window, num_summaries=1):
+    """(T, T): which keys a query may attend to."""
     query, key = np.arange(length)[:, None], np.arange(length)[None, :]
     distance = np.abs(query - key)
     if pattern == "local":
@@ -214,12 +214,8 @@ def pattern_mask(length, pattern, window):
     if pattern == "strided":
         return (distance <= window) | (distance % window == 0)
     if pattern == "fixed":
-        return (query // window == key // window) | (key % window == window - 1)
+        return (query // window == key // window) | (key % window >= window - num_summaries)
     return np.ones((length, length), bool)
-
-
-def attention_weights(scores, mask):
-    return softmax(np.where(mask, scores, -1e9))
 
 
 def scaled_dot_product_attention(
@@ -230,18 +226,8 @@ def scaled_dot_product_attention(
         scores = scores / math.sqrt(query.shape[-1])
     if soft_cap:
         scores = soft_cap * np.tanh(scores / soft_cap)
-    weights = attention_weights(scores + bias, mask)
+    weights = softmax(np.where(mask, scores + bias, -1e9))
     return weights @ value, weights
-
-
-def self_attention(weights, x, mask=True, use_scale=True):
-    return scaled_dot_product_attention(
-        dense(weights["query_projection"], x),
-        dense(weights["key_projection"], x),
-        dense(weights["value_projection"], x),
-        mask,
-        use_scale,
-    )
 
 
 def multi_head_attention(
@@ -321,15 +307,6 @@ def attend(weights, kind, x, memory, mask, num_heads, norm_first, **options):
     return residual(weights[f"{kind}_residual"], x, sublayer, norm_first)
 
 
-def transform(weights, x, activation, norm_first):
-    """The feed-forward network, with its residual."""
-
-    def sublayer(x):
-        return feed_forward(weights["feed_forward"], x, activation)
-
-    return residual(weights["feed_forward_residual"], x, sublayer, norm_first)
-
-
 def ssru(weights, x):
     forget = 1 / (1 + np.exp(-dense(weights["forget_gate"], x)))
     candidate = dense(weights["candidate"], x)
@@ -350,7 +327,11 @@ def layer(weights, x, mask, num_heads, activation="relu", norm_first=False, memo
     if memory is not None:
         without_positions = {**scores, "rotary": False, "bias": None}
         x = attend(weights, "cross_attention", x, *memory, *common, **without_positions)
-    return transform(weights, x, activation, norm_first)
+
+    def network(x):
+        return feed_forward(weights["feed_forward"], x, activation)
+
+    return residual(weights["feed_forward_residual"], x, network, norm_first)
 
 
 # --- The model (Figure 1) --------------------------------------------------------------------

@@ -34,18 +34,3 @@ def test_a_decoder_with_memory_decodes_what_it_computes_at_once(max_length):
     weights = to_numpy(assert_steps_equal_the_whole(decoder, max_length))
     mask = MEMORY["memory_padding_mask"][:, None, None]
     np.testing.assert_array_equal(weights > 0, np.broadcast_to(mask, (B, H, N, S)))
-
-
-@pytest.mark.once
-@pytest.mark.parametrize(
-    "arguments, memory, message",
-    [
-        ({"use_memory": False}, MEMORY["memory"], "Received: use_memory=False"),
-        ({}, None, "Received: use_memory=True, memory=None"),
-        ({"use_causal_mask": False}, MEMORY["memory"], "use_causal_mask=False"),
-    ],
-    ids=["no memory", "memory", "no causal mask"],
-)
-def test_no_cache_for_another_kind_of_decoder(arguments, memory, message):
-    with pytest.raises(ValueError, match=message):
-        make_decoder(**arguments).init_cache(B, N, T, memory)

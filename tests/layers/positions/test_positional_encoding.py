@@ -36,19 +36,24 @@ TABLES = {
 }
 
 
-# The weights of T5's bias are used in attention alone (see `test_contract_of_t5s_bias`).
 @pytest.mark.once
 @pytest.mark.parametrize(
-    "encoding, arguments",
+    "layer, arguments",
     [
         (SinusoidalPositionalEncoding, {}),
         (LearnedPositionalEncoding, {"max_length": LENGTH}),
         (BinaryPositionalEncoding, {"max_length": LENGTH, "concatenate": True}),
+        # T5's bias is for attention: the encoding itself returns the embeddings.
+        (
+            MultiHeadAttention,
+            {"num_heads": H, "d_k": 4, "position_encoding": RelativePositionBias(H)},
+        ),
     ],
 )
-def test_contract(encoding, arguments, tmp_path):
+def test_contract(layer, arguments, tmp_path):
     x = np.random.default_rng(0).normal(size=(B, T, D)).astype("float32") / 8
-    assert_layer_contract(encoding, arguments, {"embeddings": x}, (B, T, D), tmp_path)
+    inputs = {"query" if layer is MultiHeadAttention else "embeddings": x}
+    assert_layer_contract(layer, arguments, inputs, (B, T, D), tmp_path)
 
 
 def test_the_summary_of_a_subclassed_model_has_its_shape():
@@ -146,14 +151,6 @@ def test_slopes_are_those_of_the_publication(num_heads, slopes):
     bias = ALiBiPositionalEncoding(num_heads).score_bias(ops.convert_to_tensor([1], "int32"))
     np.testing.assert_allclose(-to_numpy(bias)[:, 0], slopes, rtol=1e-6)
     np.testing.assert_allclose(reference.alibi_slopes(num_heads), slopes, rtol=1e-6)
-
-
-@pytest.mark.once
-def test_contract_of_t5s_bias(tmp_path):
-    """Of the attention that it is for: the layer itself returns the embeddings."""
-    x = np.random.default_rng(0).normal(size=(B, T, D_MODEL)).astype("float32")
-    arguments = {"d_model": D_MODEL, "num_heads": H, "position_encoding": RelativePositionBias(H)}
-    assert_layer_contract(MultiHeadAttention, arguments, {"query": x}, (B, T, D_MODEL), tmp_path)
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])

@@ -5,6 +5,7 @@ import keras
 import numpy as np
 import pytest
 from support.contract import assert_layer_contract, randomize, to_numpy
+from support.small_decoders import MEMORY, B, D, F, H, S
 
 from keras_transformer.layers import (
     DecoderLayer,
@@ -14,19 +15,7 @@ from keras_transformer.layers import (
     RotaryPositionalEncoding,
 )
 
-B, S, H, D, F = 2, 7, 3, 12, 11
-
-
-@pytest.fixture
-def x():
-    return np.random.default_rng(0).normal(size=(B, S, D)).astype("float32")
-
-
-@pytest.fixture
-def padding_mask():
-    return np.arange(S)[None, :] < np.array([[4], [S]])
-
-
+X, PADDING_MASK = MEMORY.values()
 OPTIONS = {
     "d_k": 6,
     "dropout_rate": 0.0,
@@ -46,10 +35,10 @@ OPTIONS = {
 
 
 @pytest.mark.each_backend_if_slow
-def test_contract_of_the_stack(x, padding_mask, tmp_path):
+def test_contract_of_the_stack(tmp_path):
     arguments = {"num_layers": 2, "d_model": D, "num_heads": H, "d_ff": F, **OPTIONS}
     arguments["kernel_regularizer"] = keras.regularizers.L2(0.01)  # an object
-    inputs = {"x": x, "padding_mask": padding_mask}
+    inputs = {"x": X, "padding_mask": PADDING_MASK}
     assert_layer_contract(Encoder, arguments, inputs, (B, S, D), tmp_path)
 
 
@@ -85,24 +74,24 @@ def test_refusals(use, message):
 
 @pytest.mark.once
 @pytest.mark.parametrize("make", [EncoderLayer, Encoder])
-def test_the_width_is_that_of_the_input_unless_given(x, make):
+def test_the_width_is_that_of_the_input_unless_given(make):
     layer = make(num_heads=H, d_ff=F)
     assert layer(keras.Input((None, D))).shape == (None, None, D)
     assert layer.get_config()["d_model"] == layer.d_model == D
     assert make.from_config(make(num_heads=H, d_ff=F).get_config()).d_model is None
 
 
-def test_an_attention_mask_holds_beside_the_padding_mask(x, padding_mask):
+def test_an_attention_mask_holds_beside_the_padding_mask():
     layer = Encoder(2, d_model=D, num_heads=H, d_ff=F)
     attention_mask = np.random.default_rng(3).random((B, S, S)) < 0.7
     attention_mask[..., 0] = True
-    masks = {"padding_mask": padding_mask, "attention_mask": attention_mask}
-    output, weights = layer(x, **masks, return_attention_weights=True)
-    allowed = (padding_mask[:, None] & attention_mask)[:, None]
+    masks = {"padding_mask": PADDING_MASK, "attention_mask": attention_mask}
+    output, weights = layer(X, **masks, return_attention_weights=True)
+    allowed = (PADDING_MASK[:, None] & attention_mask)[:, None]
     np.testing.assert_array_equal(to_numpy(weights) > 0, np.broadcast_to(allowed, (B, H, S, S)))
-    together = layer(x, attention_mask=padding_mask[:, None] & attention_mask)
+    together = layer(X, attention_mask=PADDING_MASK[:, None] & attention_mask)
     np.testing.assert_allclose(to_numpy(output), to_numpy(together), atol=1e-5)
-    inputs = {"x": x, **masks}
+    inputs = {"x": X, **masks}
     symbolic = {
         name: keras.KerasTensor((None, *array.shape[1:]), str(array.dtype))
         for name, array in inputs.items()
@@ -112,25 +101,25 @@ def test_an_attention_mask_holds_beside_the_padding_mask(x, padding_mask):
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
-def test_a_causal_encoder_layer_is_a_decoder_layer_without_memory(x, padding_mask, norm_first):
+def test_a_causal_encoder_layer_is_a_decoder_layer_without_memory(norm_first):
     encoder = EncoderLayer(D, H, F, use_causal_mask=True, norm_first=norm_first)
-    randomize(encoder, shape=x.shape)
+    randomize(encoder, shape=X.shape)
     decoder = DecoderLayer(D, H, F, use_memory=False, norm_first=norm_first)
-    decoder.build(x.shape)
+    decoder.build(X.shape)
     decoder.set_weights(encoder.get_weights())
-    masks = {"padding_mask": padding_mask}
-    np.testing.assert_array_equal(to_numpy(encoder(x, **masks)), to_numpy(decoder(x, **masks)))
-    changed = x.copy()
+    masks = {"padding_mask": PADDING_MASK}
+    np.testing.assert_array_equal(to_numpy(encoder(X, **masks)), to_numpy(decoder(X, **masks)))
+    changed = X.copy()
     changed[:, 4:] += 1
-    np.testing.assert_allclose(to_numpy(encoder(changed))[:, :4], to_numpy(encoder(x))[:, :4])
+    np.testing.assert_allclose(to_numpy(encoder(changed))[:, :4], to_numpy(encoder(X))[:, :4])
 
 
 @pytest.mark.once
 @pytest.mark.parametrize("norm_first", [False, True])
-def test_a_padding_mask_is_not_handed_on_as_a_keras_mask(x, padding_mask, norm_first):
+def test_a_padding_mask_is_not_handed_on_as_a_keras_mask(norm_first):
     """Otherwise, Keras would weight the loss of a model that ends with the encoder by it."""
-    sizes = {"d_model": x.shape[-1], "num_heads": 1, "d_ff": 3, "norm_first": norm_first}
+    sizes = {"d_model": X.shape[-1], "num_heads": 1, "d_ff": 3, "norm_first": norm_first}
     for normalization in ("layer", "batch"):
         encoder = Encoder(1, **sizes, normalization=normalization)
-        output = encoder(x, padding_mask=padding_mask)
+        output = encoder(X, padding_mask=PADDING_MASK)
         assert keras.src.backend.get_keras_mask(output) is None
