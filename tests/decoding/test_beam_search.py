@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from support.contract import to_numpy
 from support.fake_models import BOS, EOS, PAD, BigramModel, PrefixModel
-from support.searching import beam_search as search, eagerly, quick_search
+from support.searching import beam_search as search, eagerly, has, quick_search, rule_by_hand
 from support.small_models import inputs_of, small_model
 
 from keras_transformer import SearchOptions
@@ -70,28 +70,6 @@ def plain_beam_search(model, source, beam_size, max_length, length_penalty):
     return sorted(finished, reverse=True)
 
 
-def rule_of(options, prefix, forbidden):
-    """The rules of options and request, on the log-probabilities of one hypothesis."""
-    size = options["no_repeat_ngram_size"]
-
-    def rule(log_probabilities, ids):
-        ids, following = list(ids), np.array(log_probabilities)
-        following[list(set(ids))] *= options["repetition_penalty"]
-        banned = set(range(V)) - {prefix[len(ids)]} if len(ids) < len(prefix) else set()
-        if len(ids) + 1 < options["min_length"]:
-            banned.add(EOS)
-        for token in range(V):
-            longer = [*ids, token]
-            if size and has(ids, longer[-size:]) and len(longer) > size:
-                banned.add(token)
-            if any(longer[-len(words) :] == words for words in forbidden):
-                banned.add(token)
-        following[list(banned)] = -np.inf
-        return following
-
-    return rule
-
-
 TOKENS = st.sampled_from([1, A, Z])
 WORDS = st.lists(st.lists(TOKENS, min_size=1, max_size=2), max_size=2)
 
@@ -125,9 +103,10 @@ def test_any_mix_of_options_equals_exhaustive_search(options, prefix, forbidden,
     size = SearchOptions(beam_size=128, n_best=128, **options)
     with eagerly():
         result = quick_search(model, request, 4, size)
-    divisor = penalty if options["length_penalty_form"] == "wu" else pow
-    rule = rule_of(options, prefix, forbidden)
-    hypotheses = all_hypotheses(model, [source], 4, options["length_penalty"], rule, divisor)
+    divisor = penalty if options.pop("length_penalty_form") == "wu" else pow
+    length_penalty = options.pop("length_penalty")
+    rule = rule_by_hand(**options, prefix=prefix, forbidden=forbidden)
+    hypotheses = all_hypotheses(model, [source], 4, length_penalty, rule, divisor)
     expected = {
         ids: score for score, ids in hypotheses if all(has(ids, words) for words in required)
     }
@@ -207,11 +186,6 @@ def test_required_words_of_one_sentence_leave_the_others_as_they_are():
     np.testing.assert_array_equal(result.ids[1:], free.ids[1:])
     np.testing.assert_allclose(result.scores[1:], free.scores[1:], rtol=1e-5)
     assert has(trimmed(result.ids[0, 0]), [7, 8]) and 5 in result.ids[0, 0]
-
-
-def has(ids, words):
-    starts = range(len(ids) - len(words) + 1)
-    return any(list(ids[start : start + len(words)]) == words for start in starts)
 
 
 @pytest.mark.slow
