@@ -16,8 +16,6 @@ SOURCES = np.array([[7, 3], [11, 3], [20, 3], [35, 3], [36, 3]], "int32")
 
 
 PREFIX_MODEL = PrefixModel(9)
-# The same shapes and options in most tests: compiled once.
-OPTIONS = {"max_length": 7, "beam_size": 3, "n_best": 3}
 
 
 def penalty(length, length_penalty):
@@ -120,16 +118,28 @@ def test_any_mix_of_options_equals_exhaustive_search(options, prefix, forbidden,
         np.testing.assert_allclose(score, expected[ids], rtol=1e-4)
 
 
-@pytest.mark.parametrize("beam_size", [3, 1], ids=["beam", "greedy"])
-def test_agrees_with_plain_beam_search(beam_size):
-    options = {**OPTIONS, "beam_size": beam_size, "n_best": beam_size}
-    result = search(PREFIX_MODEL, SOURCES, **options)
+@pytest.mark.parametrize(
+    ("beam_size", "beam_sizes", "length_penalties"),
+    [(3, None, None), (1, None, None), (3, [1, 2, 3, 1, 2], [0.0, 2.0, 0.6, 1.0, 0.0])],
+    ids=["beam", "greedy", "each sentence its own"],
+)
+def test_agrees_with_plain_beam_search(beam_size, beam_sizes, length_penalties):
+    """A sentence that is closed may have found more."""
+    own = {"beam_sizes": beam_sizes, "length_penalties": length_penalties}
+    result = search(
+        PREFIX_MODEL, SOURCES, max_length=7, beam_size=beam_size, n_best=beam_size, **own
+    )
+    sizes, penalties = beam_sizes or [beam_size] * 5, length_penalties or [0.6] * 5
     for row, source in enumerate(SOURCES):
-        expected = plain_beam_search(PREFIX_MODEL, source, beam_size, 7, 0.6)[:beam_size]
-        assert [tuple(trimmed(ids)) for ids in result.ids[row]] == [ids for _, ids in expected]
-        np.testing.assert_allclose(result.scores[row], [s for s, _ in expected], rtol=1e-5)
+        size = sizes[row]
+        expected = plain_beam_search(PREFIX_MODEL, source, size, 7, penalties[row])[:size]
+        assert [tuple(trimmed(ids)) for ids in result.ids[row, :size]] == [x for _, x in expected]
+        np.testing.assert_allclose(result.scores[row, :size], [x for x, _ in expected], rtol=1e-5)
+        assert np.all(np.isneginf(result.scores[row, size:]))
+        assert np.all(np.isneginf(result.log_probabilities[row, size:]))
+        assert not result.lengths[row, size:].any()
     np.testing.assert_array_equal(result.lengths, (result.ids != PAD).sum(axis=-1))
-    one = search(PREFIX_MODEL, SOURCES, **{**options, "n_best": 1})
+    one = search(PREFIX_MODEL, SOURCES, max_length=7, beam_size=beam_size, n_best=1, **own)
     np.testing.assert_array_equal(one.ids[:, 0], result.ids[:, 0])
 
 
@@ -152,25 +162,6 @@ def test_each_sentence_is_cut_at_its_own_maximum_length():
     assert trimmed(result.ids[2, 1]) == [Z, A, A, A]
     expected = np.log(0.8) / penalty(np.array([1, 2, 4, 5, 3]), 0.6)
     np.testing.assert_allclose(result.scores[:, 0], expected, rtol=1e-5)
-
-
-def test_each_sentence_has_its_own_beam_size_and_length_penalty():
-    """Against searches with these by plain Python; a closed sentence may have found more."""
-    beam_sizes = np.array([1, 2, 3, 1, 2], "int32")
-    length_penalties = np.array([0.0, 2.0, 0.6, 1.0, 0.0], "float32")
-    found = search(
-        PREFIX_MODEL, SOURCES, beam_sizes=beam_sizes, length_penalties=length_penalties, **OPTIONS
-    )
-    for row, (source, size) in enumerate(zip(SOURCES, beam_sizes, strict=True)):
-        expected = plain_beam_search(PREFIX_MODEL, source, size, 7, length_penalties[row])[:size]
-        assert [trimmed(ids) for ids in found.ids[row, : len(expected)]] == [
-            list(ids) for _, ids in expected
-        ]
-        scores = [score for score, _ in expected]
-        np.testing.assert_allclose(found.scores[row, : len(expected)], scores, rtol=1e-5)
-        assert np.all(np.isneginf(found.scores[row, len(expected) :]))
-        assert np.all(np.isneginf(found.log_probabilities[row, len(expected) :]))
-        assert not found.lengths[row, len(expected) :].any()
 
 
 def test_required_words_of_one_sentence_leave_the_others_as_they_are():
