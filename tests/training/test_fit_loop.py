@@ -167,8 +167,7 @@ def test_logs_metrics_and_what_a_function_measures(tmp_path):
     assert [sorted(logs) for logs in seen] == [["loss", "mae", "val_loss", "val_mae"]] * 2
 
     assert history.losses == {2: 8.0, 3: 7.0}
-    logs = EventAccumulator(str(tmp_path / "logs"))
-    logs.Reload()
+    logs = EventAccumulator(str(tmp_path / "logs")).Reload()
     training = {"loss", "mae", "learning_rate", "steps_per_second"}
     assert set(logs.Tags()["scalars"]) == {*training, "validation/loss", "validation/mae"}
     assert [scalar.step for scalar in logs.Scalars("mae")] == [1, 2, 3]

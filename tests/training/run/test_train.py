@@ -160,8 +160,7 @@ def test_on_a_gpu_jax_compiles_all_shapes_before_the_first_step(tmp_path, monkey
 
 @pytest.mark.each_backend_if_slow
 def test_logs_what_there_is_to_watch(whole):
-    logs = EventAccumulator(str(whole[0].logs_dir))
-    logs.Reload()
+    logs = EventAccumulator(str(whole[0].logs_dir)).Reload()
     training = {"loss", "accuracy", "perplexity", "learning_rate", "gradient_norm"}
     validation = {"validation/loss", "validation/accuracy", "validation/perplexity"}
     expected = {*training, "tokens_per_second", *validation, "validation/bleu"}
