@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+from support import fitting_process
 from support.command_line import python, run_python
 
 pytestmark = pytest.mark.once
@@ -72,19 +73,7 @@ def test_ctrl_c_ends_the_whole_family(tmp_path):
     assert not any(map(is_running, children))
 
 
-SCRIPT = """
-import sys
-import keras
-import numpy as np
-from keras_transformer import array_batches, fit
-x = np.ones((8, 3), "float32")
-model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-model.compile("sgd", "mse")
-fit(model, array_batches(x, x[:, :1], batch_size=4), sys.argv[1], steps=2, checkpoint_every=2)
-"""
-
-
 @pytest.mark.slow
 def test_a_script_that_trains_ends_without_an_error_in_its_log(tmp_path):
-    done = python("-c", SCRIPT, tmp_path / "run", KERAS_BACKEND="tensorflow")
+    done = python(fitting_process.__file__, tmp_path / "run", KERAS_BACKEND="tensorflow")
     assert "Error occurred when finalizing" not in done.stderr

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from support.contract import to_numpy
 from support.fake_models import BOS, EOS, PAD, BigramModel, PrefixModel
-from support.searching import beam_search as search, eagerly, quick_search
+from support.searching import beam_search as search, eagerly, has, quick_search, rule_by_hand
 from support.small_models import inputs_of, small_model
 
 from keras_transformer import SearchOptions
@@ -16,8 +16,6 @@ SOURCES = np.array([[7, 3], [11, 3], [20, 3], [35, 3], [36, 3]], "int32")
 
 
 PREFIX_MODEL = PrefixModel(9)
-# The same shapes and options in most tests: compiled once.
-OPTIONS = {"max_length": 7, "beam_size": 3, "n_best": 3}
 
 
 def penalty(length, length_penalty):
@@ -70,28 +68,6 @@ def plain_beam_search(model, source, beam_size, max_length, length_penalty):
     return sorted(finished, reverse=True)
 
 
-def rule_of(options, prefix, forbidden):
-    """The rules of options and request, on the log-probabilities of one hypothesis."""
-    size = options["no_repeat_ngram_size"]
-
-    def rule(log_probabilities, ids):
-        ids, following = list(ids), np.array(log_probabilities)
-        following[list(set(ids))] *= options["repetition_penalty"]
-        banned = set(range(V)) - {prefix[len(ids)]} if len(ids) < len(prefix) else set()
-        if len(ids) + 1 < options["min_length"]:
-            banned.add(EOS)
-        for token in range(V):
-            longer = [*ids, token]
-            if size and has(ids, longer[-size:]) and len(longer) > size:
-                banned.add(token)
-            if any(longer[-len(words) :] == words for words in forbidden):
-                banned.add(token)
-        following[list(banned)] = -np.inf
-        return following
-
-    return rule
-
-
 TOKENS = st.sampled_from([1, A, Z])
 WORDS = st.lists(st.lists(TOKENS, min_size=1, max_size=2), max_size=2)
 
@@ -125,9 +101,10 @@ def test_any_mix_of_options_equals_exhaustive_search(options, prefix, forbidden,
     size = SearchOptions(beam_size=128, n_best=128, **options)
     with eagerly():
         result = quick_search(model, request, 4, size)
-    divisor = penalty if options["length_penalty_form"] == "wu" else pow
-    rule = rule_of(options, prefix, forbidden)
-    hypotheses = all_hypotheses(model, [source], 4, options["length_penalty"], rule, divisor)
+    divisor = penalty if options.pop("length_penalty_form") == "wu" else pow
+    length_penalty = options.pop("length_penalty")
+    rule = rule_by_hand(**options, prefix=prefix, forbidden=forbidden)
+    hypotheses = all_hypotheses(model, [source], 4, length_penalty, rule, divisor)
     expected = {
         ids: score for score, ids in hypotheses if all(has(ids, words) for words in required)
     }
@@ -141,16 +118,28 @@ def test_any_mix_of_options_equals_exhaustive_search(options, prefix, forbidden,
         np.testing.assert_allclose(score, expected[ids], rtol=1e-4)
 
 
-@pytest.mark.parametrize("beam_size", [3, 1], ids=["beam", "greedy"])
-def test_agrees_with_plain_beam_search(beam_size):
-    options = {**OPTIONS, "beam_size": beam_size, "n_best": beam_size}
-    result = search(PREFIX_MODEL, SOURCES, **options)
+@pytest.mark.parametrize(
+    ("beam_size", "beam_sizes", "length_penalties"),
+    [(3, None, None), (1, None, None), (3, [1, 2, 3, 1, 2], [0.0, 2.0, 0.6, 1.0, 0.0])],
+    ids=["beam", "greedy", "each sentence its own"],
+)
+def test_agrees_with_plain_beam_search(beam_size, beam_sizes, length_penalties):
+    """A sentence that is closed may have found more."""
+    own = {"beam_sizes": beam_sizes, "length_penalties": length_penalties}
+    result = search(
+        PREFIX_MODEL, SOURCES, max_length=7, beam_size=beam_size, n_best=beam_size, **own
+    )
+    sizes, penalties = beam_sizes or [beam_size] * 5, length_penalties or [0.6] * 5
     for row, source in enumerate(SOURCES):
-        expected = plain_beam_search(PREFIX_MODEL, source, beam_size, 7, 0.6)[:beam_size]
-        assert [tuple(trimmed(ids)) for ids in result.ids[row]] == [ids for _, ids in expected]
-        np.testing.assert_allclose(result.scores[row], [s for s, _ in expected], rtol=1e-5)
+        size = sizes[row]
+        expected = plain_beam_search(PREFIX_MODEL, source, size, 7, penalties[row])[:size]
+        assert [tuple(trimmed(ids)) for ids in result.ids[row, :size]] == [x for _, x in expected]
+        np.testing.assert_allclose(result.scores[row, :size], [x for x, _ in expected], rtol=1e-5)
+        assert np.all(np.isneginf(result.scores[row, size:]))
+        assert np.all(np.isneginf(result.log_probabilities[row, size:]))
+        assert not result.lengths[row, size:].any()
     np.testing.assert_array_equal(result.lengths, (result.ids != PAD).sum(axis=-1))
-    one = search(PREFIX_MODEL, SOURCES, **{**options, "n_best": 1})
+    one = search(PREFIX_MODEL, SOURCES, max_length=7, beam_size=beam_size, n_best=1, **own)
     np.testing.assert_array_equal(one.ids[:, 0], result.ids[:, 0])
 
 
@@ -175,25 +164,6 @@ def test_each_sentence_is_cut_at_its_own_maximum_length():
     np.testing.assert_allclose(result.scores[:, 0], expected, rtol=1e-5)
 
 
-def test_each_sentence_has_its_own_beam_size_and_length_penalty():
-    """Against searches with these by plain Python; a closed sentence may have found more."""
-    beam_sizes = np.array([1, 2, 3, 1, 2], "int32")
-    length_penalties = np.array([0.0, 2.0, 0.6, 1.0, 0.0], "float32")
-    found = search(
-        PREFIX_MODEL, SOURCES, beam_sizes=beam_sizes, length_penalties=length_penalties, **OPTIONS
-    )
-    for row, (source, size) in enumerate(zip(SOURCES, beam_sizes, strict=True)):
-        expected = plain_beam_search(PREFIX_MODEL, source, size, 7, length_penalties[row])[:size]
-        assert [trimmed(ids) for ids in found.ids[row, : len(expected)]] == [
-            list(ids) for _, ids in expected
-        ]
-        scores = [score for score, _ in expected]
-        np.testing.assert_allclose(found.scores[row, : len(expected)], scores, rtol=1e-5)
-        assert np.all(np.isneginf(found.scores[row, len(expected) :]))
-        assert np.all(np.isneginf(found.log_probabilities[row, len(expected) :]))
-        assert not found.lengths[row, len(expected) :].any()
-
-
 def test_required_words_of_one_sentence_leave_the_others_as_they_are():
     """Also where they end early: every candidate would count towards the finished hypotheses."""
     model = PrefixModel(9)
@@ -207,11 +177,6 @@ def test_required_words_of_one_sentence_leave_the_others_as_they_are():
     np.testing.assert_array_equal(result.ids[1:], free.ids[1:])
     np.testing.assert_allclose(result.scores[1:], free.scores[1:], rtol=1e-5)
     assert has(trimmed(result.ids[0, 0]), [7, 8]) and 5 in result.ids[0, 0]
-
-
-def has(ids, words):
-    starts = range(len(ids) - len(words) + 1)
-    return any(list(ids[start : start + len(words)]) == words for start in starts)
 
 
 @pytest.mark.slow

@@ -7,10 +7,12 @@ import pytest
 from keras import ops
 from support.contract import to_numpy
 from support.fake_models import BOS, PAD
+from support.searching import rule_by_hand
 
 from keras_transformer import compile_function
 from keras_transformer.decoding.token_rules import (
     ForbiddenWords,
+    MinLength,
     NoRepeatNgrams,
     RepetitionPenalty,
     allocate_beams,
@@ -50,50 +52,28 @@ def apply(rule, log_probabilities, ids, position, *more):
     return to_numpy(compiled(rule)(log_probabilities, ids, position, *more))
 
 
-def each(rule, position, expected, seed=0):
-    """Holds a rule to what `expected` does to `(log_probabilities (V,), decoded tokens)`."""
-    log_probabilities, ids = hypotheses(position, seed)
-    found = apply(rule, log_probabilities, ids, position)
-    for row in np.ndindex(B, N):
-        wanted = log_probabilities[row].copy()
-        expected(wanted, ids[row][1 : 1 + position].tolist())
-        np.testing.assert_allclose(found[row], wanted, rtol=1e-6, err_msg=str(ids[row]))
-
-
-def forbids(log_probabilities, tokens):
-    log_probabilities[list(tokens)] = -np.inf
-
-
-def completions(decoded, sequences):
-    """The tokens that would complete one of the sequences."""
-    return {
-        sequence[-1]
-        for sequence in map(tuple, sequences)
-        if tuple(decoded[len(decoded) - len(sequence) + 1 :]) == sequence[:-1]
-        and len(decoded) >= len(sequence) - 1
-    }
-
-
-@pytest.mark.parametrize(
-    "size, position", [(1, 0), (1, 8), (3, 2), (3, 8), (3, L), (L + 1, 8), (L + 1, L)]
-)
-def test_no_ngram_is_repeated(size, position):
-    def expected(log_probabilities, decoded):
-        ngrams = [decoded[start : start + size] for start in range(len(decoded) - size + 1)]
-        forbids(log_probabilities, completions(decoded, ngrams))
-
-    each(NoRepeatNgrams(size), position, expected, seed=size)
-
-
 WORDS = ((4, 5), (6,), (5, 5, 4), (1, 4, 5, 6))
 
 
-@pytest.mark.parametrize("position", [0, 1, 3, L])
-def test_forbidden_words_are_never_completed(position):
-    def expected(log_probabilities, decoded):
-        forbids(log_probabilities, completions(decoded, WORDS))
-
-    each(ForbiddenWords(WORDS), position, expected, seed=position)
+@pytest.mark.parametrize(
+    "rule, by_hand, positions",
+    [
+        (NoRepeatNgrams(1), {"no_repeat_ngram_size": 1}, [0, 8]),
+        (NoRepeatNgrams(3), {"no_repeat_ngram_size": 3}, [2, 8, L]),
+        (NoRepeatNgrams(L + 1), {"no_repeat_ngram_size": L + 1}, [8, L]),
+        (ForbiddenWords(WORDS), {"forbidden": WORDS}, [0, 1, 3, L]),
+        (RepetitionPenalty(1.5), {"repetition_penalty": 1.5}, [0, 8]),
+        (MinLength(4), {"min_length": 4}, [2, 3]),
+    ],
+)
+def test_rules_do_what_they_do_by_hand(rule, by_hand, positions):
+    for position in positions:
+        log_probabilities, ids = hypotheses(position, seed=position)
+        found = apply(rule, log_probabilities, ids, position)
+        for row in np.ndindex(B, N):
+            decoded = ids[row][1 : 1 + position].tolist()
+            expected = rule_by_hand(**by_hand)(log_probabilities[row], decoded)
+            np.testing.assert_allclose(found[row], expected, rtol=1e-6, err_msg=f"{decoded}")
 
 
 @pytest.mark.parametrize("rule", [RepetitionPenalty(1.5), NoRepeatNgrams(1), NoRepeatNgrams(2)])

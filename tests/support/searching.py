@@ -1,13 +1,15 @@
-"""Compiled searches whose request and options are plain arguments."""
+"""Compiled searches whose request and options are plain arguments, and token rules by hand."""
 
 import contextlib
 import functools
 
+import numpy as np
 import pytest
 
 from keras_transformer import SamplingOptions, SearchOptions, compile_function, search
 from keras_transformer.decoding import Request, SearchResult
 from support.contract import to_numpy
+from support.fake_models import EOS
 
 
 @functools.cache
@@ -51,3 +53,32 @@ def quick_search(model, request, max_length, options):
     compiled = compile_function(search, model)
     result = compiled(request, max_length=max_length, options=options)
     return SearchResult(*map(to_numpy, result))
+
+
+def rule_by_hand(
+    repetition_penalty=1.0, no_repeat_ngram_size=0, min_length=1, prefix=(), forbidden=()
+):
+    """The rules of options and request, on the log-probabilities `(V,)` of one hypothesis."""
+
+    def rule(log_probabilities, ids):
+        ids, following = list(ids), np.array(log_probabilities)
+        tokens, size = range(len(following)), no_repeat_ngram_size
+        following[list(set(ids))] *= repetition_penalty
+        banned = set(tokens) - {prefix[len(ids)]} if len(ids) < len(prefix) else set()
+        if len(ids) + 1 < min_length:
+            banned.add(EOS)
+        for token in tokens:
+            longer = [*ids, token]
+            if size and has(ids, longer[-size:]) and len(longer) > size:
+                banned.add(token)
+            if any(longer[-len(words) :] == list(words) for words in forbidden):
+                banned.add(token)
+        following[list(banned)] = -np.inf
+        return following
+
+    return rule
+
+
+def has(ids, words):
+    starts = range(len(ids) - len(words) + 1)
+    return any(list(ids[start : start + len(words)]) == words for start in starts)

@@ -63,6 +63,7 @@ def new_run(directory: Path, **sections: dict[str, Any]) -> Run:
 
 def write_text(directory: Path) -> None:
     """Sentences of one to five letters, and each backwards."""
+    directory.mkdir(exist_ok=True)
     rng = np.random.default_rng(0)
     lines = [" ".join(rng.choice(list("abcdef"), rng.integers(1, 6))) for _ in range(60)]
     (directory / "text.en").write_text("".join(f"{line}\n" for line in lines))

@@ -35,25 +35,21 @@ def check_same_training(folder, kind, way, places, atol=1e-5):
 @pytest.mark.each_backend
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "kind, way, places",
+    "kind, way, places, atol",
     [
-        pytest.param("keras", "plain", MANY, id="a_model_of_keras"),
-        pytest.param("language_model", "plain", MANY, id="a_language_model"),
-        pytest.param("accumulation", "plain", MANY, id="a_model_of_the_package"),
-        pytest.param("ema", "fit", TWO, id="fit_of_the_package"),
-        pytest.param("ema", "plain", TWO, id="plain_fit_in_two_processes"),
+        pytest.param("keras", "plain", MANY, 1e-5, id="a_model_of_keras"),
+        pytest.param("language_model", "plain", MANY, 1e-5, id="a_language_model"),
+        pytest.param("accumulation", "plain", MANY, 1e-5, id="a_model_of_the_package"),
+        pytest.param("ema", "fit", TWO, 1e-5, id="fit_of_the_package"),
+        pytest.param("ema", "plain", TWO, 1e-5, id="plain_fit_in_two_processes"),
+        # Each device rounds its part of a gradient to bfloat16, as each micro-batch of one device
+        # does. Measured: 1e-3 to 2e-3, micro-batches 2e-3 to 3e-3, bfloat16 against float32 4e-3
+        # to 6e-3.
+        pytest.param("bfloat16", "fit", MANY, 5e-3, id="bfloat16_but_for_rounding"),
     ],
 )
-def test_many_equal_one(kind, way, places, tmp_path):
-    check_same_training(tmp_path, kind, way, places)
-
-
-@pytest.mark.each_backend
-@pytest.mark.slow
-def test_in_bfloat16_many_equal_one_but_for_rounding(tmp_path):
-    # Each device rounds its part of a gradient to bfloat16, as each micro-batch of one device does.
-    # Measured: 1e-3 to 2e-3, micro-batches 2e-3 to 3e-3, bfloat16 against float32 4e-3 to 6e-3.
-    check_same_training(tmp_path, "bfloat16", "fit", MANY, atol=5e-3)
+def test_many_equal_one(kind, way, places, atol, tmp_path):
+    check_same_training(tmp_path, kind, way, places, atol)
 
 
 @pytest.mark.each_backend

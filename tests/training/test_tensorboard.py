@@ -11,18 +11,12 @@ from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 from keras_transformer.training import TensorBoardWriter, write_projector
 
 
-def events(directory):
-    accumulator = EventAccumulator(str(directory))
-    accumulator.Reload()
-    return accumulator
-
-
 def test_tensorboard_reads_text_and_images(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (4, 6, 3)).astype("uint8")
     values = {"translations": "zwölf | двенадцать", "attention/cross": pixels, "loss": 1.0}
     with TensorBoardWriter(tmp_path) as writer:
         writer.report(3, values)
-    found = events(tmp_path)
+    found = EventAccumulator(str(tmp_path)).Reload()
     assert "translations" in found.PluginTagToContent("text")
     assert "attention/cross" in found.PluginTagToContent("images")
     (text,), (image,) = (found.Tensors(name) for name in ("translations", "attention/cross"))

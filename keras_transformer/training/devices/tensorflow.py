@@ -38,13 +38,16 @@ class TensorFlowReplicas(Distribution):
         self._tf = tf
         if "TF_CONFIG" in os.environ:
             self._strategy = tf.distribute.MultiWorkerMirroredStrategy()
-            self.rank = _rank(self._strategy.cluster_resolver)
         else:
             kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
             devices = [device.name for device in tf.config.list_logical_devices(kind)]
             self._strategy = tf.distribute.MirroredStrategy(devices)
         self._devices = len(self._strategy.extended.worker_devices)
-        begin = self.rank * self._devices
+        numbers = self._strategy.experimental_distribute_values_from_function(
+            lambda replica: replica.replica_id_in_sync_group
+        )
+        begin = self._strategy.experimental_local_results(numbers)[0]
+        self.rank = begin // self._devices
         replicas = self._strategy.num_replicas_in_sync
         self.shard = Shard(begin, begin + self._devices, replicas)
         self.gradient_parts = replicas
@@ -132,12 +135,6 @@ class TensorFlowReplicas(Distribution):
     def _sum_of_replicas(self, number: Tensor) -> Tensor:
         numbers = self._strategy.run(self._tf.identity, args=(number,))
         return self._strategy.reduce(self._tf.distribute.ReduceOp.SUM, numbers, axis=None)
-
-
-def _rank(resolver: Any) -> int:
-    """Returns the rank of this process. If `TF_CONFIG` has a `chief`, worker 0 has rank 1."""
-    chiefs = resolver.cluster_spec().as_dict().get("chief", [])
-    return resolver.task_id + (len(chiefs) if resolver.task_type == "worker" else 0)
 
 
 def _apply_micro_batch(

@@ -84,7 +84,6 @@ def test_if_the_chief_fails_the_others_fail_too_and_do_not_wait():
 
 
 def train_together(directory, processes, devices, settings) -> Run:
-    directory.mkdir()
     job.prepare(directory, settings)
     codes, logs = job.run_job(directory, "run", "new", processes, devices)
     assert set(codes) == {0}, logs
@@ -140,7 +139,6 @@ def test_a_job_that_lost_a_worker_goes_on_from_its_newest_checkpoint(tmp_path):
     settings = ["model.dropout_rate=0.1", "training.length_multiple=1"]
     whole = train_together(tmp_path / "whole", 2, 1, settings)
     stopped = tmp_path / "stopped"
-    stopped.mkdir()
     job.prepare(stopped, settings)
     codes, _ = job.run_job(stopped, "run", "new", 2, dies=3)
     assert codes[0] != 0 and codes[1] == -9

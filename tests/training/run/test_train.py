@@ -86,6 +86,17 @@ def assert_same_bits(actual: Path, expected: Path) -> None:
         np.testing.assert_array_equal(found[name], wanted[name], err_msg=name)
 
 
+def assert_resumes_bit_for_bit(whole: Run, stopped: Run, steps: int) -> Run:
+    """Trains to more steps than the recipe has, one run at once. Returns this one."""
+    whole = changed(whole, training={"steps": steps})
+    train(whole)
+    train(stopped)
+    train(changed(stopped, training={"steps": steps}), resume=True)
+    assert_same_bits(*(x.checkpoints()[-1] / "model.keras" for x in (stopped, whole)))
+    assert_same_bits(stopped.model_path, whole.model_path)
+    return whole
+
+
 def test_weight_decay_shrinks_matrices_and_the_cosine_ends_at_zero(tmp_path):
     settings = {"accumulation_steps": 1, "peak_learning_rate": 0.1, "global_clipnorm": None}
     settings |= {"warmup_steps": 2, "cosine_steps": 8, "simcut": 0.0}
@@ -149,8 +160,7 @@ def test_on_a_gpu_jax_compiles_all_shapes_before_the_first_step(tmp_path, monkey
 
 @pytest.mark.each_backend_if_slow
 def test_logs_what_there_is_to_watch(whole):
-    logs = EventAccumulator(str(whole[0].logs_dir))
-    logs.Reload()
+    logs = EventAccumulator(str(whole[0].logs_dir)).Reload()
     training = {"loss", "accuracy", "perplexity", "learning_rate", "gradient_norm"}
     validation = {"validation/loss", "validation/accuracy", "validation/perplexity"}
     expected = {*training, "tokens_per_second", *validation, "validation/bleu"}
@@ -233,24 +243,14 @@ def test_training_ends_when_the_validation_loss_has_not_fallen(tmp_path, capsys)
     "name", ["schedule_free", *(pytest.param(x, marks=pytest.mark.slow) for x in ("muon", "lion"))]
 )
 def test_another_optimizer_resumes_bit_for_bit_and_its_means_are_served(name, tmp_path):
-    settings = {"checkpoint_every": 1, "accumulation_steps": 2, "ema_momentum": None}
+    settings = {"checkpoint_every": 1, "accumulation_steps": 2, "ema_momentum": None, "steps": 2}
     settings |= {"validation_bleu_sentences": 0, "keep_checkpoints": 3, "optimizer": name}
     settings |= {"warmup_steps": 1, "peak_learning_rate": 0.01, "weight_decay": 0.1}
-    few, many = ({**settings, "steps": steps} for steps in (2, 3))
-    last = {"average_last": 1}
-    for folder in ("whole", "stopped"):
-        (tmp_path / folder).mkdir()
-    whole = tiny_run.new_run(tmp_path / "whole", training=many, evaluation=last)
-    train(whole)
-    stopped = tiny_run.new_run(tmp_path / "stopped", training=few, evaluation=last)
-    train(stopped)
-    resumed = changed(stopped, training={"steps": 3})
-    train(resumed, resume=True)
-    file = "model.keras"
-    assert_same_bits(resumed.checkpoints()[-1] / file, whole.checkpoints()[-1] / file)
-    assert_same_bits(resumed.model_path, whole.model_path)
+    sections = {"training": settings, "evaluation": {"average_last": 1}}
+    runs = [tiny_run.new_run(tmp_path / folder, **sections) for folder in ("whole", "stopped")]
+    whole = assert_resumes_bit_for_bit(*runs, steps=3)
     # the model served holds the means, if there are any, and the checkpoint the weights in training
-    saved = arrays(whole.checkpoints()[-1] / file)
+    saved = arrays(whole.checkpoints()[-1] / "model.keras")
     served = {x.tobytes() for x in map(to_numpy, open_model(whole).trainable_variables)}
     means = {x.tobytes() for key, x in saved.items() if key.startswith("optimizer")}
     assert (served <= means) == (name == "schedule_free")
@@ -264,7 +264,6 @@ def test_another_optimizer_resumes_bit_for_bit_and_its_means_are_served(name, tm
 
 
 def run_of_student(teacher: Run, directory: Path) -> Run:
-    directory.mkdir()
     training = {"teacher": teacher.directory, "steps": 2, "validation_bleu_sentences": 0}
     return tiny_run.new_run(directory, training=training, model={"d_model": 6, "dropout_rate": 0.3})
 
@@ -272,12 +271,9 @@ def run_of_student(teacher: Run, directory: Path) -> Run:
 @pytest.mark.each_backend
 @pytest.mark.slow
 def test_a_student_of_a_teacher_resumes_bit_for_bit(whole, tmp_path):
-    once, twice = (run_of_student(whole[0], tmp_path / name) for name in ("once", "twice"))
-    train(changed(once, training={"steps": 4}))
-    train(twice)
-    train(changed(twice, training={"steps": 4}), resume=True)
-    assert twice.tokenizer().fingerprint == whole[0].tokenizer().fingerprint
-    assert_same_bits(*(x.checkpoints()[-1] / "model.keras" for x in (once, twice)))
+    students = [run_of_student(whole[0], tmp_path / name) for name in ("once", "twice")]
+    student = assert_resumes_bit_for_bit(*students, steps=4)
+    assert student.tokenizer().fingerprint == whole[0].tokenizer().fingerprint
 
 
 def test_a_teacher_keeps_its_model_and_its_tokenizer(copy, tmp_path):
@@ -317,14 +313,8 @@ def test_adapters_and_frozen_layers_keep_what_they_change_and_name_the_rest(
 ):
     first = Run.open(shutil.copytree(whole[0].directory, tmp_path / "first"))
     training |= {"steps": 2, "peak_learning_rate": 0.1, "warmup_steps": 1}
-    for name in ("whole", "twice", "next"):
-        (tmp_path / name).mkdir()
-    run, twice = (run_after(first, tmp_path / name, training) for name in ("whole", "twice"))
-    train(changed(run, training={"steps": 4}))
-    train(twice)
-    train(changed(twice, training={"steps": 4}), resume=True)
-    assert_same_bits(*(x.checkpoints()[-1] / "model.keras" for x in (run, twice)))
-    assert_same_bits(run.model_path, twice.model_path)
+    runs = [run_after(first, tmp_path / name, training) for name in ("whole", "twice")]
+    run = assert_resumes_bit_for_bit(*runs, steps=4)
 
     model, before = open_model(run), {x.path: to_numpy(x) for x in open_model(first).weights}
     for weight in model.weights:
