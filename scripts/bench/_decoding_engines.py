@@ -150,10 +150,6 @@ def new_model(case: Case) -> Any:
     return model
 
 
-def save_keras_transformer(model: Any, case: Case, folder: Path) -> None:
-    model.save(folder / "model.keras")
-
-
 def load_keras_transformer(case: Case, setting: Setting, folder: Path) -> Engine:
     """The compiled functions that `Translator` uses; they themselves decide on XLA."""
     import keras
@@ -359,34 +355,7 @@ def load_keras_hub(case: Case, setting: Setting, folder: Path) -> Engine:
     return Engine(decode)
 
 
-# --- Files of other engines ----------------------------------------------------------------------
-
-
-class NumberedPieces:
-    """What exports ask of a tokenizer; piece 17 is called "17"."""
-
-    pad_id, unk_id, bos_id, eos_id = PAD_ID, UNK_ID, BOS_ID, EOS_ID
-    source_eos, joint = True, True
-    frames: ClassVar = {"source_prefix": [], "target_prefix": [], "source_eos": True}
-    source_model = target_model = b""
-    source_prefix_ids = target_prefix_ids = ()
-
-    def __init__(self, size: int) -> None:
-        self.source_vocabulary_size = self.target_vocabulary_size = size
-        pieces = ["<pad>", "<unk>", "<s>", "</s>", *map(str, range(4, size))]
-        self.source_pieces = self.target_pieces = pieces
-
-    def save(self, directory: Path) -> None:
-        pass
-
-
 # --- Hugging Face Marian -------------------------------------------------------------------------
-
-
-def save_marian(model: Any, case: Case, folder: Path) -> None:
-    from keras_transformer.formats import export_hugging_face
-
-    export_hugging_face(model, NumberedPieces(case.vocabulary_size), folder / "marian")
 
 
 def load_marian(case: Case, setting: Setting, folder: Path, device: str = "cpu") -> Engine:
@@ -420,12 +389,6 @@ def load_marian(case: Case, setting: Setting, folder: Path, device: str = "cpu")
 # --- CTranslate2 ---------------------------------------------------------------------------------
 
 
-def save_ctranslate2(model: Any, case: Case, folder: Path) -> None:
-    from keras_transformer.formats import export_ctranslate2
-
-    export_ctranslate2(model, NumberedPieces(case.vocabulary_size), folder / "ctranslate2")
-
-
 def load_ctranslate2(case: Case, setting: Setting, folder: Path, device: str = "cpu") -> Engine:
     """CTranslate2 converts the weights to the setting's dtype when it loads them."""
     import ctranslate2
@@ -454,14 +417,42 @@ def load_ctranslate2(case: Case, setting: Setting, folder: Path, device: str = "
     return Engine(decode)
 
 
+# --- Files ---------------------------------------------------------------------------------------
+
+
+class NumberedPieces:
+    """What exports ask of a tokenizer; piece 17 is called "17"."""
+
+    pad_id, unk_id, bos_id, eos_id = PAD_ID, UNK_ID, BOS_ID, EOS_ID
+    source_eos, joint = True, True
+    frames: ClassVar = {"source_prefix": [], "target_prefix": [], "source_eos": True}
+    source_model = target_model = b""
+    source_prefix_ids = target_prefix_ids = ()
+
+    def __init__(self, size: int) -> None:
+        self.source_vocabulary_size = self.target_vocabulary_size = size
+        pieces = ["<pad>", "<unk>", "<s>", "</s>", *map(str, range(4, size))]
+        self.source_pieces = self.target_pieces = pieces
+
+    def save(self, directory: Path) -> None:
+        pass
+
+
+def save(engine: str, model: Any, case: Case, folder: Path) -> None:
+    """Writes what an engine loads."""
+    from keras_transformer.formats import export_ctranslate2, export_hugging_face
+
+    if engine == OURS:
+        model.save(folder / "model.keras")
+    elif engine == "keras_hub":
+        save_keras_hub(model, case, folder)
+    else:
+        export = {"marian": export_hugging_face, "ctranslate2": export_ctranslate2}[engine]
+        export(model, NumberedPieces(case.vocabulary_size), folder / engine)
+
+
 # --- Workers -------------------------------------------------------------------------------------
 
-SAVE = {
-    "keras_transformer": save_keras_transformer,
-    "keras_hub": save_keras_hub,
-    "marian": save_marian,
-    "ctranslate2": save_ctranslate2,
-}
 LOAD = {
     "keras_transformer": load_keras_transformer,
     "keras_hub": load_keras_hub,
@@ -492,7 +483,7 @@ def _preparing(folder: Path) -> dict[str, Callable[..., Any]]:
         folder.mkdir(exist_ok=True)
         model = new_model(Case(**case))
         for engine in engines:
-            SAVE[engine](model, Case(**case), folder)
+            save(engine, model, Case(**case), folder)
 
     return {"prepare": prepare}
 

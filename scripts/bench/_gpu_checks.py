@@ -22,7 +22,7 @@ from typing import Any
 
 import _common
 import numpy as np
-from _decoding_engines import LOAD, SAVE, Case as DecodingCase, new_model, source_ids
+from _decoding_engines import LOAD, Case as DecodingCase, new_model, save, source_ids
 from _engines import PAD_ID, Setting
 from _gpu_ceilings import ceilings
 from _tensorflow_program import step_of
@@ -393,7 +393,7 @@ def peer_search(case: DecodingCase, check: Check) -> Callable[[], np.ndarray]:
     device, dtype = ("cpu", "float32") if check.on_cpu else ("cuda", "bfloat16")
     setting = Setting(check.engine, dtype=dtype)
     with tempfile.TemporaryDirectory() as folder:
-        SAVE[check.engine](new_model(case), case, Path(folder))
+        save(check.engine, new_model(case), case, Path(folder))
         try:
             engine = LOAD[check.engine](case, setting, Path(folder), device)
             engine.decode(1)

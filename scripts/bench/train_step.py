@@ -27,11 +27,6 @@ EXAMPLES = """examples:
 """
 
 
-def groups_of(backend: str, keep_memory: bool) -> list[list[Setting]]:
-    """The settings of this package and of KerasHub's layers on a backend."""
-    return [settings_of(engine, backend, keep_memory) for engine in (OURS, "keras_hub")]
-
-
 def compete(
     case: Case, backends: Sequence[str], rounds: int, progress: tqdm, keep_memory: bool = False
 ) -> list[list[Measurement]]:
@@ -49,7 +44,8 @@ def compete(
     contests = []
     with contest.best([settings_of("torch.nn.Transformer", "torch", keep_memory)]) as plain_torch:
         for backend in backends:
-            with contest.best(groups_of(backend, keep_memory)) as of_backend:
+            groups = [settings_of(engine, backend, keep_memory) for engine in (OURS, "keras_hub")]
+            with contest.best(groups) as of_backend:
                 contests.append(measure(case, contest, {**of_backend, **plain_torch}, rounds))
     return contests
 
