@@ -150,24 +150,31 @@ def new_model(case: Case) -> Any:
     return model
 
 
-def load_keras_transformer(case: Case, setting: Setting, folder: Path) -> Engine:
-    """The compiled functions that `Translator` uses; they themselves decide on XLA."""
+def searching(model: Any, case: Case, is_compiled: bool = True) -> Callable[[int], np.ndarray]:
+    """A search of a length, by the compiled function that `Translator` uses, or eagerly."""
     import keras
 
     from keras_transformer import SearchOptions, compile_function, search
+
+    run = compile_function(search, model) if is_compiled else partial(search, model)
+    options = SearchOptions(beam_size=case.beam_size, length_penalty=0.0)
+    sources = source_ids(case)
+
+    def decode(length: int) -> np.ndarray:
+        ids = run(sources, max_length=length, options=options).ids
+        return keras.ops.convert_to_numpy(ids)[:, 0]
+
+    return decode
+
+
+def load_keras_transformer(case: Case, setting: Setting, folder: Path) -> Engine:
+    """The search, which itself decides on XLA."""
     from keras_transformer.runs.loading import load_model
 
     model = load_model(folder / "model.keras")
     if setting.dtype == "int8":
         model.quantize("int8")
     sources = source_ids(case)
-    compiled = compile_function(search, model)
-    options = SearchOptions(beam_size=case.beam_size, length_penalty=0.0)
-
-    def decode(length: int) -> np.ndarray:
-        return keras.ops.convert_to_numpy(
-            compiled(sources, max_length=length, options=options).ids
-        )[:, 0]
 
     def log_probabilities(rows: list[int], targets: list[list[int]]) -> list[float]:
         """Of target ids, given the sources of these rows."""
@@ -178,7 +185,7 @@ def load_keras_transformer(case: Case, setting: Setting, folder: Path) -> Engine
         "matmul_flops": matmul_flops,
         "bytes_per_s": bytes_per_s,
     }
-    return Engine(decode, actions)
+    return Engine(searching(model, case), actions)
 
 
 def model_log_probabilities(

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Training steps of this package, of KerasHub's layers, of torch.nn.Transformer and of Marian.
+"""Training steps of this package, of KerasHub's layers and of torch.nn.Transformer.
 
 Each engine runs in a process of its own, on 2 CPU threads, and sleeps while another one steps, so
 that whatever else happens on the machine meets all alike. Of its settings (float32 or bfloat16,

@@ -86,7 +86,6 @@ def test_agreement_counts_ties():
     assert decode.agreement(ours, [[4, 5], [7, 6], [8, 10], [10, 11]]) == 0.75
 
 
-PEER = "torch.nn.Transformer"
 PEAKS = {"matmul_flops": CASE.flops * 10.0, "bytes_per_s": CASE.weight_bytes * 70.0}
 
 
