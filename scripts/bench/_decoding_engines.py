@@ -15,8 +15,8 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -115,7 +115,7 @@ class Engine:
     """
 
     decode: Callable[[int], np.ndarray]
-    further_actions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    further_actions: Sequence[Callable[..., Any]] = ()
 
 
 def source_ids(case: Case) -> np.ndarray:
@@ -180,12 +180,7 @@ def load_keras_transformer(case: Case, setting: Setting, folder: Path) -> Engine
         """Of target ids, given the sources of these rows."""
         return model_log_probabilities(model, sources[rows].tolist(), targets)
 
-    actions = {
-        "log_probabilities": log_probabilities,
-        "matmul_flops": matmul_flops,
-        "bytes_per_s": bytes_per_s,
-    }
-    return Engine(searching(model, case), actions)
+    return Engine(searching(model, case), (log_probabilities, matmul_flops, bytes_per_s))
 
 
 def model_log_probabilities(
@@ -481,8 +476,7 @@ def start_worker(case: Case, folder: Path, setting: Setting) -> _common.Worker:
 
 
 def _start(role: str, folder: Path, *arguments: str, **environment: str) -> _common.Worker:
-    program = _common.ROOT / "scripts" / "bench" / "_decoding_engines.py"
-    return _common.Worker(program, role, str(folder), *arguments, **environment)
+    return _common.Worker(Path(__file__), role, str(folder), *arguments, **environment)
 
 
 def _preparing(folder: Path) -> dict[str, Callable[..., Any]]:
@@ -509,8 +503,8 @@ def _decoding(case: Case, setting: Setting, folder: Path) -> dict[str, Callable[
             searches += 1
         return (time.perf_counter() - start) / searches
 
-    actions = (tokens, seconds_per_search, peak_memory_mib)
-    return {**engine.further_actions, **{action.__name__: action for action in actions}}
+    actions = (tokens, seconds_per_search, peak_memory_mib, *engine.further_actions)
+    return {action.__name__: action for action in actions}
 
 
 def peak_memory_mib() -> float:

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import _common
@@ -237,11 +238,7 @@ def _actions(case: Case, setting: Setting) -> dict[str, Callable[..., Any]]:
 def start_worker(case: Case, setting: Setting) -> _common.Worker:
     """Start a worker with the actions `first_step`, `seconds_per_step` and `matmul_flops`."""
     specification = json.dumps([dataclasses.asdict(case), dataclasses.asdict(setting)])
-    return _common.Worker(
-        _common.ROOT / "scripts" / "bench" / "_training_engines.py",
-        specification,
-        KERAS_BACKEND=setting.backend,
-    )
+    return _common.Worker(Path(__file__), specification, KERAS_BACKEND=setting.backend)
 
 
 def main() -> None:

@@ -88,17 +88,16 @@ class Measured:
     problem: str | None = None
 
 
-def imports(backends: Sequence[str]) -> list[Way]:
-    command = (sys.executable, "-c", "import keras")
-    return [Way("import keras", command, backend, reads=False) for backend in backends]
-
-
-def translate_ways(backends: Sequence[str]) -> list[Way]:
-    """`translate` on each backend, and with the engine ctranslate2."""
-    command = (sys.executable, "-m", "keras_transformer_cli", "translate", "RUN", *SEARCH)
-    ways = [Way("translate", command, backend, caches=True) for backend in backends]
-    engine = (*command, "--engine", "ctranslate2")
-    return [*ways, Way("translate --engine ctranslate2", engine, backends[0], caches=True)]
+def own_ways(backends: Sequence[str]) -> list[Way]:
+    """The imports of Keras and `translate` on each backend, and with the engine ctranslate2."""
+    imports = (sys.executable, "-c", "import keras")
+    translate = (sys.executable, "-m", "keras_transformer_cli", "translate", "RUN", *SEARCH)
+    engine = (*translate, "--engine", "ctranslate2")
+    return [
+        *(Way("import keras", imports, backend, reads=False) for backend in backends),
+        *(Way("translate", translate, backend, caches=True) for backend in backends),
+        Way("translate --engine ctranslate2", engine, backends[0], caches=True),
+    ]
 
 
 def peer_ways(run: Run, folder: Path) -> list[Way]:
@@ -234,11 +233,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]
     files = {count: folder / f"{count}.txt" for count in arguments.lines}
     for count, file in files.items():
         file.write_text("".join(f"{line}\n" for line in sentences[:count]), "utf-8")
-    ways = [
-        *imports(arguments.backends),
-        *translate_ways(arguments.backends),
-        *peer_ways(run, folder),
-    ]
+    ways = [*own_ways(arguments.backends), *peer_ways(run, folder)]
     return report(take_turns(ways, files, arguments.run, arguments.rounds))
 
 
