@@ -7,14 +7,12 @@ hypotheses differ by less than `TIE`, rounding decides which is the best.
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
-from support.command_line import succeeds
+from support.command_line import python, succeeds
 from support.contract import to_numpy
 
 from keras_transformer import Run, import_run, load_recipe, open_translator, train
@@ -123,10 +121,9 @@ PROGRAMS = {  # They need no Keras.
 @pytest.mark.parametrize("name", ["onnx", pytest.param("saved_model", marks=pytest.mark.slow)])
 def test_an_exported_graph_translates_as_the_run(name, files):
     pytest.importorskip({"onnx": "onnxruntime"}.get(name, "tensorflow_text"))
-    command = [sys.executable, "-c", PROGRAMS[name]]
     text = "".join(f"{source}\n" for source in sources("run"))
-    done = subprocess.run(command, cwd=files, input=text, capture_output=True, text=True)
-    assert done.stdout.splitlines() == [x[1] for x in TRANSLATIONS["run"]], done.stderr
+    done = python("-c", PROGRAMS[name], cwd=files, input=text)
+    assert done.stdout.splitlines() == [x[1] for x in TRANSLATIONS["run"]]
 
 
 @pytest.mark.each_backend_if_slow

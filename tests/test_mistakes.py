@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.cases import most_once
 
 from keras_transformer import (
     BertEncoder,
@@ -107,19 +108,16 @@ REFUSED = {
 }
 
 
-EACH_BACKEND = {
-    *("an id outside the vocabulary", "an id outside the vocabulary, eagerly"),
+# Python finds the others before the backend computes.
+EACH_BACKEND = (
+    "an id outside the vocabulary",
+    "an id outside the vocabulary, eagerly",
     "a label outside the vocabulary",
-}
-
-
-def on_one_backend(mistakes):
-    """Marks what Python finds before the backend computes."""
-    return [pytest.param(x, marks=[pytest.mark.once] * (x not in EACH_BACKEND)) for x in mistakes]
+)
 
 
 @pytest.mark.each_backend
-@pytest.mark.parametrize("mistake", on_one_backend(REFUSED))
+@pytest.mark.parametrize("mistake", most_once(REFUSED, *EACH_BACKEND))
 def test_a_mistake_is_named(mistake, tmp_path):
     act, message = REFUSED[mistake]
     with pytest.raises(Exception, match=f"(?s){message}"):
@@ -148,7 +146,7 @@ RIGHT = {
 }
 
 
-@pytest.mark.parametrize("mistake", on_one_backend(RIGHT))
+@pytest.mark.parametrize("mistake", RIGHT)
 def test_a_mistake_is_none_by_default(mistake):
     RIGHT[mistake]()
 

@@ -52,8 +52,6 @@ TESTED_WITH = {
     "translation/beam_tree.py": "visualization/test_beam.py",
     "formats/engines.py": "translation/test_open_run.py",
     "formats/exported_model.py": "formats/test_run_folder.py",
-    "visualization/attention.py": "visualization/test_attention_example.py",
-    "visualization/attention_pages.py": "visualization/test_attention_html.py",
     "cli/import_run.py": "formats/test_imported_run.py",
     **{
         f"formats/{name}.py": "formats/test_imported_run.py"

@@ -62,47 +62,40 @@ def torch_transformer(model: Transformer, weights: dict) -> torch.nn.Transformer
     ).eval()
     for name, stack in (("encoder", transformer.encoder), ("decoder", transformer.decoder)):
         for i, layer in enumerate(stack.layers, start=1):
-            copy_layer(weights[f"{name}_layer_{i}"], layer)
+            layer.load_state_dict(state_of(weights[f"{name}_layer_{i}"]))
         if model.norm_first:
-            copy_norm(weights[f"{name}_norm"], stack.norm)
+            stack.norm.load_state_dict(tensors(norm("", weights[f"{name}_norm"])))
         else:
             stack.norm = None  # the paper has no norm after its last layer
     return transformer
 
 
-def copy_layer(weights: dict, layer: torch.nn.Module) -> None:
-    copy_attention(weights["self_attention"], layer.self_attn)
-    copy_norm(weights["self_attention_residual"]["norm"], layer.norm1)
-    last_norm = layer.norm2
-    if "cross_attention" in weights:
-        copy_attention(weights["cross_attention"], layer.multihead_attn)
-        copy_norm(weights["cross_attention_residual"]["norm"], layer.norm2)
-        last_norm = layer.norm3
-    copy_dense(weights["feed_forward"]["inner"], layer.linear1)
-    copy_dense(weights["feed_forward"]["outer"], layer.linear2)
-    copy_norm(weights["feed_forward_residual"]["norm"], last_norm)
+def state_of(weights: dict) -> dict[str, torch.Tensor]:
+    """All weights of a layer by PyTorch's names."""
+    attentions = {"self_attention": "self_attn", "cross_attention": "multihead_attn"}
+    state = dense("linear1.", weights["feed_forward"]["inner"])
+    state |= dense("linear2.", weights["feed_forward"]["outer"])
+    for name in attentions.keys() & weights.keys():
+        inputs = [weights[name][f"{x}_projection"] for x in ("query", "key", "value")]
+        joined = {key: np.concatenate([x[key] for x in inputs], axis=-1) for key in inputs[0]}
+        state |= dense(f"{attentions[name]}.in_proj_", joined)
+        state |= dense(f"{attentions[name]}.out_proj.", weights[name]["output_projection"])
+    residuals = [f"{name}_residual" for name in (*attentions, "feed_forward")]
+    for number, name in enumerate((x for x in residuals if x in weights), start=1):
+        state |= norm(f"norm{number}.", weights[name]["norm"])
+    return tensors(state)
 
 
-def copy_attention(weights: dict, attention: torch.nn.MultiheadAttention) -> None:
-    inputs = [weights[f"{name}_projection"] for name in ("query", "key", "value")]
-    copy(np.concatenate([part["kernel"].T for part in inputs]), attention.in_proj_weight)
-    copy(np.concatenate([part["bias"] for part in inputs]), attention.in_proj_bias)
-    copy_dense(weights["output_projection"], attention.out_proj)
+def dense(prefix: str, weights: dict) -> dict[str, np.ndarray]:
+    return {f"{prefix}weight": weights["kernel"].T, f"{prefix}bias": weights["bias"]}
 
 
-def copy_dense(weights: dict, linear: torch.nn.Linear) -> None:
-    copy(weights["kernel"].T, linear.weight)
-    copy(weights["bias"], linear.bias)
+def norm(prefix: str, weights: dict) -> dict[str, np.ndarray]:
+    return {f"{prefix}weight": weights["gamma"], f"{prefix}bias": weights["beta"]}
 
 
-def copy_norm(weights: dict, norm: torch.nn.LayerNorm) -> None:
-    copy(weights["gamma"], norm.weight)
-    copy(weights["beta"], norm.bias)
-
-
-def copy(array: np.ndarray, parameter: torch.nn.Parameter) -> None:
-    with torch.no_grad():
-        parameter.copy_(torch.from_numpy(np.ascontiguousarray(array)))
+def tensors(state: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(np.ascontiguousarray(x)) for name, x in state.items()}
 
 
 def reference_logits(model: Transformer, inputs: dict) -> np.ndarray:

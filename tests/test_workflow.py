@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -33,7 +32,6 @@ def test_it_runs_the_four_commands_on_all_backends_and_versions_of_python():
     ours = re.findall(r"^    (scripts/\w+) ", contributing, re.MULTILINE)
     assert commands == {*ours, "python"}
     assert all(os.access(ROOT / command, os.X_OK) for command in ours)
-    assert shutil.which("python")
     project = (ROOT / "pyproject.toml").read_text()
     versions = re.findall(r"Python :: (3\.\d+)", project)
     assert jobs["test"]["strategy"]["matrix"]["python"] == versions

@@ -478,7 +478,7 @@ async function savePng() {
   canvas.toBlob((blob) => save(`${viewName()}.png`, blob, blob.type));
 }
 
-/** The weights with 8 decimals: they differ from the model's by less than 1e-6. */
+/** The weights with 6 decimals: they differ from the model's by less than 1e-5. */
 function weightsJson() {
   const maps = page.maps.map(({ name, kind, weights }) => {
     const columns = page.tokens[kind][1].length;

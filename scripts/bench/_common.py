@@ -8,8 +8,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 BACKENDS = ("tensorflow", "jax", "torch")
 THREADS = min(2, len(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else 2)
@@ -56,7 +57,7 @@ class Parser(argparse.ArgumentParser):
         return arguments
 
 
-class Worker:
+class Worker(AbstractContextManager):
     """A child process that works on request and sleeps in between, its program serving `serve`.
 
     `send` and `receive` are apart so that several workers can be started at the same time.
@@ -100,9 +101,6 @@ class Worker:
         self._process.wait()
         for file in (self._process.stdin, self._process.stdout, self._errors):
             file.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()

@@ -12,6 +12,7 @@ from _engines import OURS, Setting
 from tqdm import tqdm
 
 QUALIFYING_ROUNDS = 2
+Side = Setting | str  # a string is the name of a checkout
 
 
 @dataclass(frozen=True)
@@ -51,13 +52,13 @@ class Contest:
     """
 
     name: str
-    start: Callable[[Setting], Worker]
+    start: Callable[[Side], Worker]
     first: Sequence[Any]
     turn: Sequence[Any]
     progress: tqdm
 
     @contextmanager
-    def best(self, groups: Iterable[Sequence[Setting]]) -> Iterator[dict[Setting, Entrant]]:
+    def best(self, groups: Iterable[Sequence[Side]]) -> Iterator[dict[Side, Entrant]]:
         """Try all settings of each group and keep the worker with the fastest turn."""
         with ExitStack() as stack:
             kept = {}
@@ -72,18 +73,16 @@ class Contest:
                 kept[best] = entrants[best]
             yield kept
 
-    def _enter(self, setting: Setting, stack: ExitStack) -> Entrant:
+    def _enter(self, setting: Side, stack: ExitStack) -> Entrant:
         worker = stack.enter_context(self.start(setting))
         self.progress.set_description(f"{self.name}: {setting}, first turn")
         entrant = Entrant(worker, worker.ask(*self.first))
         self.progress.update()
         return entrant
 
-    def take_turns(
-        self, entrants: Mapping[Setting, Entrant], rounds: int
-    ) -> dict[Setting, list[float]]:
+    def take_turns(self, entrants: Mapping[Side, Entrant], rounds: int) -> dict[Side, list[float]]:
         """Seconds of each, one figure a round."""
-        seconds: dict[Setting, list[float]] = {setting: [] for setting in entrants}
+        seconds: dict[Side, list[float]] = {setting: [] for setting in entrants}
         turns = list(entrants.items())
         for _ in range(rounds):
             for setting, entrant in turns:

@@ -6,15 +6,16 @@ names. The random weights come from one seed, so both decode the same model.
 
 import json
 import tempfile
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import _common
 import numpy as np
+from _contest import Contest
 from _decoding_engines import Case
 from _engines import OURS
 from tqdm import tqdm
@@ -34,49 +35,40 @@ def measure_baseline_cases(
     Args:
         checkout: The root of the other checkout.
     """
+    roots = {"ours": _common.ROOT, "baseline": checkout}
     rows = []
-    total = len(cases) * len(backends) * PAIRS * rounds
-    with tempfile.TemporaryDirectory() as folder, tqdm(total=total, unit="round") as progress:
+    with tempfile.TemporaryDirectory() as folder, tqdm(unit="turn") as progress:
         for case in cases:
             for backend in backends:
-                progress.set_description(f"{case.name} on {backend}")
-                rows.append(_measure(checkout, case, backend, rounds, Path(folder), progress))
+                start = partial(_start, case, backend, Path(folder), roots)
+                first = ("tokens", case.target_length)
+                turn = ("seconds_per_search", case.target_length, SECONDS_PER_TURN)
+                contest = Contest(f"{case.name} on {backend}", start, first, turn, progress)
+                names = {"case": case.name, "backend": backend}
+                rows.append(names | _measure(contest, list(roots), rounds))
     return rows
 
 
-def _measure(
-    checkout: Path, case: Case, backend: str, rounds: int, folder: Path, progress: tqdm
-) -> dict[str, Any]:
-    seconds: list[list[float]] = [[], []]  # of ours and of the baseline
-    request = ("seconds_per_search", case.target_length, SECONDS_PER_TURN)
+def _measure(contest: Contest, sides: Sequence[str], rounds: int) -> dict[str, float]:
+    seconds: dict[str, list[float]] = {side: [] for side in sides}
     for _ in range(PAIRS):
-        with ExitStack() as stack:
-            workers = [
-                stack.enter_context(_case_worker(root, case, backend, folder))
-                for root in (_common.ROOT, checkout)
-            ]
-            tokens = [worker.ask("tokens", case.target_length) for worker in workers]
-            order = [0, 1]
-            for _ in range(rounds):
-                for i in order:
-                    seconds[i].append(workers[i].ask(*request))
-                order.reverse()
-                progress.update()
-    ours, baseline = map(median, seconds)
+        with contest.best([[side] for side in sides]) as entrants:
+            for side, found in contest.take_turns(entrants, rounds).items():
+                seconds[side] += found
+            tokens = [entrants[side].first for side in sides]
     return {
-        "case": case.name,
-        "backend": backend,
-        "ours": round(ours, 5),
-        "baseline": round(baseline, 5),
-        "ratio": round(median(b / a for a, b in zip(*seconds, strict=True)), 3),
+        **{side: round(median(found), 5) for side, found in seconds.items()},
+        "ratio": round(median(b / a for a, b in zip(*seconds.values(), strict=True)), 3),
         "same": float(np.mean([a == b for a, b in zip(*tokens, strict=True)])),
     }
 
 
-def _case_worker(root: Path, case: Case, backend: str, folder: Path) -> _common.Worker:
-    program = root / "scripts" / "bench" / "_decoding_engines.py"
-    folder /= f"{case.model}-{backend}-{'ours' if root == _common.ROOT else 'baseline'}"
-    environment = {"PYTHONPATH": str(root), "KERAS_BACKEND": backend}
+def _start(
+    case: Case, backend: str, folder: Path, roots: Mapping[str, Path], side: str
+) -> _common.Worker:
+    program = roots[side] / "scripts" / "bench" / "_decoding_engines.py"
+    folder /= f"{case.model}-{backend}-{side}"
+    environment = {"PYTHONPATH": str(roots[side]), "KERAS_BACKEND": backend}
     if not folder.exists():
         with _common.Worker(program, "prepare", str(folder), **environment) as worker:
             worker.ask("prepare", asdict(case), [OURS])

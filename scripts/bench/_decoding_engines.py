@@ -15,8 +15,8 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -115,7 +115,7 @@ class Engine:
     """
 
     decode: Callable[[int], np.ndarray]
-    further_actions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    further_actions: Sequence[Callable[..., Any]] = ()
 
 
 def source_ids(case: Case) -> np.ndarray:
@@ -150,39 +150,37 @@ def new_model(case: Case) -> Any:
     return model
 
 
-def save_keras_transformer(model: Any, case: Case, folder: Path) -> None:
-    model.save(folder / "model.keras")
-
-
-def load_keras_transformer(case: Case, setting: Setting, folder: Path) -> Engine:
-    """The compiled functions that `Translator` uses; they themselves decide on XLA."""
+def searching(model: Any, case: Case, is_compiled: bool = True) -> Callable[[int], np.ndarray]:
+    """A search of a length, by the compiled function that `Translator` uses, or eagerly."""
     import keras
 
     from keras_transformer import SearchOptions, compile_function, search
+
+    run = compile_function(search, model) if is_compiled else partial(search, model)
+    options = SearchOptions(beam_size=case.beam_size, length_penalty=0.0)
+    sources = source_ids(case)
+
+    def decode(length: int) -> np.ndarray:
+        ids = run(sources, max_length=length, options=options).ids
+        return keras.ops.convert_to_numpy(ids)[:, 0]
+
+    return decode
+
+
+def load_keras_transformer(case: Case, setting: Setting, folder: Path) -> Engine:
+    """The search, which itself decides on XLA."""
     from keras_transformer.runs.loading import load_model
 
     model = load_model(folder / "model.keras")
     if setting.dtype == "int8":
         model.quantize("int8")
     sources = source_ids(case)
-    compiled = compile_function(search, model)
-    options = SearchOptions(beam_size=case.beam_size, length_penalty=0.0)
-
-    def decode(length: int) -> np.ndarray:
-        return keras.ops.convert_to_numpy(
-            compiled(sources, max_length=length, options=options).ids
-        )[:, 0]
 
     def log_probabilities(rows: list[int], targets: list[list[int]]) -> list[float]:
         """Of target ids, given the sources of these rows."""
         return model_log_probabilities(model, sources[rows].tolist(), targets)
 
-    actions = {
-        "log_probabilities": log_probabilities,
-        "matmul_flops": matmul_flops,
-        "bytes_per_s": bytes_per_s,
-    }
-    return Engine(decode, actions)
+    return Engine(searching(model, case), (log_probabilities, matmul_flops, bytes_per_s))
 
 
 def model_log_probabilities(
@@ -359,34 +357,7 @@ def load_keras_hub(case: Case, setting: Setting, folder: Path) -> Engine:
     return Engine(decode)
 
 
-# --- Files of other engines ----------------------------------------------------------------------
-
-
-class NumberedPieces:
-    """What exports ask of a tokenizer; piece 17 is called "17"."""
-
-    pad_id, unk_id, bos_id, eos_id = PAD_ID, UNK_ID, BOS_ID, EOS_ID
-    source_eos, joint = True, True
-    frames: ClassVar = {"source_prefix": [], "target_prefix": [], "source_eos": True}
-    source_model = target_model = b""
-    source_prefix_ids = target_prefix_ids = ()
-
-    def __init__(self, size: int) -> None:
-        self.source_vocabulary_size = self.target_vocabulary_size = size
-        pieces = ["<pad>", "<unk>", "<s>", "</s>", *map(str, range(4, size))]
-        self.source_pieces = self.target_pieces = pieces
-
-    def save(self, directory: Path) -> None:
-        pass
-
-
 # --- Hugging Face Marian -------------------------------------------------------------------------
-
-
-def save_marian(model: Any, case: Case, folder: Path) -> None:
-    from keras_transformer.formats import export_hugging_face
-
-    export_hugging_face(model, NumberedPieces(case.vocabulary_size), folder / "marian")
 
 
 def load_marian(case: Case, setting: Setting, folder: Path, device: str = "cpu") -> Engine:
@@ -420,12 +391,6 @@ def load_marian(case: Case, setting: Setting, folder: Path, device: str = "cpu")
 # --- CTranslate2 ---------------------------------------------------------------------------------
 
 
-def save_ctranslate2(model: Any, case: Case, folder: Path) -> None:
-    from keras_transformer.formats import export_ctranslate2
-
-    export_ctranslate2(model, NumberedPieces(case.vocabulary_size), folder / "ctranslate2")
-
-
 def load_ctranslate2(case: Case, setting: Setting, folder: Path, device: str = "cpu") -> Engine:
     """CTranslate2 converts the weights to the setting's dtype when it loads them."""
     import ctranslate2
@@ -454,14 +419,42 @@ def load_ctranslate2(case: Case, setting: Setting, folder: Path, device: str = "
     return Engine(decode)
 
 
+# --- Files ---------------------------------------------------------------------------------------
+
+
+class NumberedPieces:
+    """What exports ask of a tokenizer; piece 17 is called "17"."""
+
+    pad_id, unk_id, bos_id, eos_id = PAD_ID, UNK_ID, BOS_ID, EOS_ID
+    source_eos, joint = True, True
+    frames: ClassVar = {"source_prefix": [], "target_prefix": [], "source_eos": True}
+    source_model = target_model = b""
+    source_prefix_ids = target_prefix_ids = ()
+
+    def __init__(self, size: int) -> None:
+        self.source_vocabulary_size = self.target_vocabulary_size = size
+        pieces = ["<pad>", "<unk>", "<s>", "</s>", *map(str, range(4, size))]
+        self.source_pieces = self.target_pieces = pieces
+
+    def save(self, directory: Path) -> None:
+        pass
+
+
+def save(engine: str, model: Any, case: Case, folder: Path) -> None:
+    """Writes what an engine loads."""
+    from keras_transformer.formats import export_ctranslate2, export_hugging_face
+
+    if engine == OURS:
+        model.save(folder / "model.keras")
+    elif engine == "keras_hub":
+        save_keras_hub(model, case, folder)
+    else:
+        export = {"marian": export_hugging_face, "ctranslate2": export_ctranslate2}[engine]
+        export(model, NumberedPieces(case.vocabulary_size), folder / engine)
+
+
 # --- Workers -------------------------------------------------------------------------------------
 
-SAVE = {
-    "keras_transformer": save_keras_transformer,
-    "keras_hub": save_keras_hub,
-    "marian": save_marian,
-    "ctranslate2": save_ctranslate2,
-}
 LOAD = {
     "keras_transformer": load_keras_transformer,
     "keras_hub": load_keras_hub,
@@ -483,8 +476,7 @@ def start_worker(case: Case, folder: Path, setting: Setting) -> _common.Worker:
 
 
 def _start(role: str, folder: Path, *arguments: str, **environment: str) -> _common.Worker:
-    program = _common.ROOT / "scripts" / "bench" / "_decoding_engines.py"
-    return _common.Worker(program, role, str(folder), *arguments, **environment)
+    return _common.Worker(Path(__file__), role, str(folder), *arguments, **environment)
 
 
 def _preparing(folder: Path) -> dict[str, Callable[..., Any]]:
@@ -492,7 +484,7 @@ def _preparing(folder: Path) -> dict[str, Callable[..., Any]]:
         folder.mkdir(exist_ok=True)
         model = new_model(Case(**case))
         for engine in engines:
-            SAVE[engine](model, Case(**case), folder)
+            save(engine, model, Case(**case), folder)
 
     return {"prepare": prepare}
 
@@ -511,8 +503,8 @@ def _decoding(case: Case, setting: Setting, folder: Path) -> dict[str, Callable[
             searches += 1
         return (time.perf_counter() - start) / searches
 
-    actions = (tokens, seconds_per_search, peak_memory_mib)
-    return {**engine.further_actions, **{action.__name__: action for action in actions}}
+    actions = (tokens, seconds_per_search, peak_memory_mib, *engine.further_actions)
+    return {action.__name__: action for action in actions}
 
 
 def peak_memory_mib() -> float:

@@ -28,7 +28,7 @@ from _decoding_engines import (
 from _engines import OURS, Setting
 from tqdm import tqdm
 
-from keras_transformer.translation.open_run import open_model, open_shortlist
+from keras_transformer import Run, open_model, open_shortlist
 
 BEAM_SIZE = 5
 TOKENS_PER_BATCH = 1024
@@ -62,12 +62,8 @@ def measure_file(
     groups = groups_of([e for e in engines if e in (OURS, "ctranslate2")], backends)
     if shortlist:
         groups += [[Setting(OURS, backend, shortlist=True)] for backend in backends]
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        tqdm(unit="file") as progress,
-    ):
-        with _start(run, text, folder, "export", KERAS_BACKEND=backends[0]) as worker:
-            worker.ask("export")
+    with tempfile.TemporaryDirectory() as folder, tqdm(unit="file") as progress:
+        export(Run.open(run), Path(folder))
         start = partial(_start_translator, run, text, folder)
         contest = Contest(run.name, start, ("translate",), ("seconds",), progress)
         with contest.best(groups) as entrants:
@@ -131,33 +127,25 @@ def compare(
     }
 
 
+def export(run: Run, folder: Path) -> None:
+    """Writes the run for CTranslate2, and the limits of this package for lengths."""
+    from keras_transformer.formats import export_ctranslate2
+    from keras_transformer.translation.base_translator import EXTRA_LENGTH
+
+    model, tokenizer = open_model(run), run.tokenizer()
+    (folder / "limits").write_text(f"{model.max_length} {EXTRA_LENGTH}")
+    for dtype in ("float32", "int8"):
+        export_ctranslate2(model, tokenizer, folder / dtype, dtype)
+
+
 # --- Workers -------------------------------------------------------------------------------------
 
 
 def _start_translator(run: Path, text: Path, folder: str, setting: Setting) -> _common.Worker:
     specification = json.dumps(dataclasses.asdict(setting))
     environment = {"KERAS_BACKEND": setting.backend} if setting.backend else {}
-    return _start(run, text, folder, "translate", specification, **environment)
-
-
-def _start(run: Path, text: Path, folder: str, *arguments: str, **env: str) -> _common.Worker:
-    program = Path(__file__)
-    return _common.Worker(program, str(run), str(text), folder, *arguments, **env)
-
-
-def _exporting(run: Path, folder: Path) -> dict[str, Callable[..., Any]]:
-    from keras_transformer.formats import export_ctranslate2
-    from keras_transformer.runs.run import Run
-    from keras_transformer.translation.base_translator import EXTRA_LENGTH
-
-    def export() -> None:
-        opened = Run.open(run)
-        model, tokenizer = open_model(opened), opened.tokenizer()
-        (folder / "limits").write_text(f"{model.max_length} {EXTRA_LENGTH}")
-        for dtype in ("float32", "int8"):
-            export_ctranslate2(model, tokenizer, folder / dtype, dtype)
-
-    return {"export": export}
+    words = (str(run), str(text), folder, specification)
+    return _common.Worker(Path(__file__), *words, **environment)
 
 
 def _translating(
@@ -185,7 +173,6 @@ def _translating(
 def _load_keras_transformer(run: Path, folder: Path, setting: Setting) -> Any:
     from keras_transformer.decoding.batch_search import FEW_SHAPES_SENTENCES
     from keras_transformer.decoding.options import SearchOptions
-    from keras_transformer.runs.run import Run
     from keras_transformer.translation.translator import Translator
 
     opened = Run.open(run)
@@ -251,13 +238,10 @@ def _load_ctranslate2(run: Path, folder: Path, setting: Setting) -> Any:
 
 
 def main() -> None:
-    run, text, folder, role, *specification = sys.argv[1:]
-    if role == "export":
-        _common.serve(lambda: _exporting(Path(run), Path(folder)))
-    else:
-        texts = [line for line in Path(text).read_text("utf-8").splitlines() if line.strip()]
-        setting = Setting(**json.loads(specification[0]))
-        _common.serve(lambda: _translating(Path(run), texts, Path(folder), setting))
+    run, text, folder, specification = sys.argv[1:]
+    texts = [line for line in Path(text).read_text("utf-8").splitlines() if line.strip()]
+    setting = Setting(**json.loads(specification))
+    _common.serve(lambda: _translating(Path(run), texts, Path(folder), setting))
 
 
 if __name__ == "__main__":

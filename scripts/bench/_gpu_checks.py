@@ -22,7 +22,7 @@ from typing import Any
 
 import _common
 import numpy as np
-from _decoding_engines import LOAD, SAVE, Case as DecodingCase, new_model, source_ids
+from _decoding_engines import LOAD, Case as DecodingCase, new_model, save, searching
 from _engines import PAD_ID, Setting
 from _gpu_ceilings import ceilings
 from _tensorflow_program import step_of
@@ -327,79 +327,70 @@ def on_cpu_of_jax(is_wanted: Any) -> Any:
 
 def decoding(check: Check) -> Actions:
     """Seconds of searches; every hypothesis is as long as is allowed."""
-    search_of = our_search if check.engine == "ours" else peer_search
-    searches = {case.name: search_of(case, check) for case in check.cases}
+    is_ours = check.engine == "ours"
+    models = {case: our_model(case, check) for case in check.cases if is_ours}
+    searches = {
+        case: searching(models[case], case) if is_ours else peer_search(case, check)
+        for case in check.cases
+    }
 
     def prepare() -> dict[str, Any]:
-        for search in searches.values():
-            search()
+        for case, search in searches.items():
+            search(case.target_length)
         return {}
 
     def measure() -> dict[str, Any]:
         figures = {}
-        for case in check.cases:
+        for case, search in searches.items():
             times = []
             for _ in range(1 if check.on_cpu else 3):
                 begin = time.perf_counter()
-                shape = searches[case.name]().shape
+                found = search(case.target_length)
                 times.append(time.perf_counter() - begin)
-            assert shape == (case.batch_size, case.target_length), shape
+            assert found.shape == (case.batch_size, case.target_length), found.shape
             ms = statistics.median(times) * 1e3
             figures[case.name] = {"ms": ms, "tokens_per_s": case.target_tokens / ms * 1e3}
-            if check.engine == "ours" and check.backend == "torch":
-                figures[case.name]["same_as_eager"] = same_as_eager(case, searches[case.name])
+            if is_ours and check.backend == "torch":
+                figures[case.name]["same_as_eager"] = same_as_eager(models[case], case, found)
         return figures
 
     def profile() -> dict[str, Any]:
-        return profiled(check, searches[check.cases[0].name])
+        case = check.cases[0]
+        return profiled(check, lambda: searches[case](case.target_length))
 
     return {"prepare": prepare, "measure": measure, "profile": profile}
 
 
-def our_search(case: DecodingCase, check: Check) -> Callable[[], np.ndarray]:
+def our_model(case: DecodingCase, check: Check) -> Any:
     import keras
-
-    from keras_transformer import SearchOptions, compile_function, search
 
     keras.config.set_dtype_policy(DTYPE)
     model = new_model(case)
     model.jit_compile = check.jit_compile is True
-    compiled = compile_function(search, model)
-    options = SearchOptions(beam_size=case.beam_size, length_penalty=0.0)
-    sources = source_ids(case)
-
-    def decode() -> np.ndarray:
-        found = compiled(sources, max_length=case.target_length, options=options).ids
-        return keras.ops.convert_to_numpy(found)[:, 0]
-
-    decode.model, decode.options = model, options  # type: ignore[attr-defined]
-    return decode
+    return model
 
 
-def same_as_eager(case: DecodingCase, decode: Any) -> float:
+def same_as_eager(model: Any, case: DecodingCase, found: np.ndarray) -> float:
     """The part of the tokens that a search without graphs finds too."""
     import torch
 
-    from keras_transformer import search
-
-    model, options = decode.model, decode.options
     with torch.inference_mode():
-        found = search(model, source_ids(case), max_length=case.target_length, options=options)
-    return float((found.ids[:, 0].cpu().numpy() == decode()).mean())
+        eager = searching(model, case, is_compiled=False)(case.target_length)
+    return float((eager == found).mean())
 
 
-def peer_search(case: DecodingCase, check: Check) -> Callable[[], np.ndarray]:
+def peer_search(case: DecodingCase, check: Check) -> Callable[[int], np.ndarray]:
     """A peer with random weights in bfloat16. CTranslate2's wheel needs CUDA 12's cuBLAS."""
     device, dtype = ("cpu", "float32") if check.on_cpu else ("cuda", "bfloat16")
     setting = Setting(check.engine, dtype=dtype)
     with tempfile.TemporaryDirectory() as folder:
-        SAVE[check.engine](new_model(case), case, Path(folder))
+        save(check.engine, new_model(case), case, Path(folder))
         try:
             engine = LOAD[check.engine](case, setting, Path(folder), device)
             engine.decode(1)
         except RuntimeError as error:
             sys.exit(f"not loaded: {check.engine} on {device}, {error}")
-    return lambda: engine.decode(case.target_length)
+    return engine.decode
 
 
 # --- A recipe ------------------------------------------------------------------------------------

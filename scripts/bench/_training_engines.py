@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import _common
@@ -42,14 +43,6 @@ CASES = {
     "tiny": Case("tiny", 4, 128, 4, 256, 10_000, 256, 16, 16),
     "base": Case("base", 6, 512, 8, 2048, 32_000, 64, 32, 32),
 }
-
-
-@dataclass(frozen=True)
-class Engine:
-    """What a worker times: `step` makes a training step and returns its loss."""
-
-    step: Callable[[], float]
-    num_parameters: int
 
 
 def our_trainer(case: Case, dtype: str, jit_compile: bool | str) -> tuple[Any, Any, np.ndarray]:
@@ -120,28 +113,24 @@ def torch_step(
     return step, model
 
 
-def keras_transformer_engine(case: Case, setting: Setting) -> Engine:
-    return keras_engine(*our_trainer(case, setting.dtype, setting.jit_compile))
+TRAINERS = {OURS: our_trainer, "keras_hub": keras_hub_trainer}
 
 
-def keras_hub_engine(case: Case, setting: Setting) -> Engine:
-    return keras_engine(*keras_hub_trainer(case, setting.dtype, setting.jit_compile))
+def step_of(case: Case, setting: Setting) -> tuple[Callable[[], float], int]:
+    """A training step, which returns its loss, and the number of the model's parameters."""
+    if setting.engine == "torch.nn.Transformer":
+        import torch
 
+        torch.set_num_threads(_common.THREADS)
+        step, model = torch_step(case, setting.dtype)
+        return lambda: step().item(), sum(weight.numel() for weight in model.parameters())
+    make = TRAINERS[setting.engine]
+    model, inputs, labels = make(case, setting.dtype, setting.jit_compile)
 
-def torch_engine(case: Case, setting: Setting) -> Engine:
-    import torch
+    def train_on_batch() -> float:
+        return float(model.train_on_batch(inputs, labels, return_dict=True)["loss"])
 
-    torch.set_num_threads(_common.THREADS)
-    step, model = torch_step(case, setting.dtype)
-    num_parameters = sum(weight.numel() for weight in model.parameters())
-    return Engine(lambda: step().item(), num_parameters)
-
-
-ENGINES = {
-    OURS: keras_transformer_engine,
-    "keras_hub": keras_hub_engine,
-    "torch.nn.Transformer": torch_engine,
-}
+    return train_on_batch, model.count_params()
 
 
 def settings_of(engine: str, backend: str, keep_memory: bool = False) -> list[Setting]:
@@ -168,15 +157,6 @@ def batch_of(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         for shape in (source_shape, target_shape)
     )
     return source, target[:, :-1], target[:, 1:]
-
-
-def keras_engine(model: Any, inputs: Any, labels: np.ndarray) -> Engine:
-    """Steps through `train_on_batch`."""
-
-    def step() -> float:
-        return float(model.train_on_batch(inputs, labels, return_dict=True)["loss"])
-
-    return Engine(step, model.count_params())
 
 
 def keras_loss(labels: Any, logits: Any) -> Any:
@@ -241,15 +221,15 @@ def _actions(case: Case, setting: Setting) -> dict[str, Callable[..., Any]]:
         from keras_transformer.cli.process import keep_freed_memory
 
         keep_freed_memory()
-    engine = ENGINES[setting.engine](case, setting)
+    step, num_parameters = step_of(case, setting)
 
     def first_step() -> dict[str, float]:
-        return {"loss": engine.step(), "num_parameters": engine.num_parameters}
+        return {"loss": step(), "num_parameters": num_parameters}
 
     def seconds_per_step(steps: int) -> float:
         start = time.perf_counter()
         for _ in range(steps):
-            engine.step()
+            step()
         return (time.perf_counter() - start) / steps
 
     return {action.__name__: action for action in (first_step, seconds_per_step, matmul_flops)}
@@ -258,11 +238,7 @@ def _actions(case: Case, setting: Setting) -> dict[str, Callable[..., Any]]:
 def start_worker(case: Case, setting: Setting) -> _common.Worker:
     """Start a worker with the actions `first_step`, `seconds_per_step` and `matmul_flops`."""
     specification = json.dumps([dataclasses.asdict(case), dataclasses.asdict(setting)])
-    return _common.Worker(
-        _common.ROOT / "scripts" / "bench" / "_training_engines.py",
-        specification,
-        KERAS_BACKEND=setting.backend,
-    )
+    return _common.Worker(Path(__file__), specification, KERAS_BACKEND=setting.backend)
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ only `second_s`, like the imports of Keras. Figures are medians over rounds, in 
 turns, on 2 CPU threads. `times_imports` is `second_s` divided by that of the backend's imports,
 `times_ctranslate2` divided by that of CTranslate2's process. `same` is the share of lines equal to
 CTranslate2's. A process that fails or writes another number of lines has a note, no figures, and
-so has a peer whose package is missing (Marian's: `pip install pymarian`).
+so has a peer whose package is missing. The run needs a joint vocabulary.
 """
 
 import argparse
@@ -25,10 +25,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from _common import ENVIRONMENT, ROOT, Parser, Worker, limit_threads, show
+from _common import ENVIRONMENT, ROOT, Parser, limit_threads, show
 from tqdm import tqdm
 
+from keras_transformer import Run, UserError, open_model
 from keras_transformer.data.text_files import read_lines
+from keras_transformer.formats import export_ctranslate2, export_hugging_face
 
 BENCH = Path(__file__).parent
 CACHES = ("XDG_CACHE_HOME", "KERAS_HOME")
@@ -42,7 +44,7 @@ FORMATS = {
     "times_ctranslate2": ".2f",
     "same": ".1%",
 }
-PEERS = ["ctranslate2", "hugging_face"]
+PEERS = {"ctranslate2": export_ctranslate2, "hugging_face": export_hugging_face}
 EXAMPLES = """examples:
   scripts/bench/cold_start.py runs/multi30k_en_de --json cold_start.json
   scripts/bench/cold_start.py runs/multi30k_en_de --lines 1 --backends jax --rounds 5
@@ -86,34 +88,33 @@ class Measured:
     problem: str | None = None
 
 
-def imports(backends: Sequence[str]) -> list[Way]:
-    command = (sys.executable, "-c", "import keras")
-    return [Way("import keras", command, backend, reads=False) for backend in backends]
-
-
-def translate_ways(backends: Sequence[str]) -> list[Way]:
-    """`translate` on each backend, and with the engine ctranslate2."""
-    command = (sys.executable, "-m", "keras_transformer_cli", "translate", "RUN", *SEARCH)
-    ways = [Way("translate", command, backend, caches=True) for backend in backends]
-    engine = (*command, "--engine", "ctranslate2")
-    return [*ways, Way("translate --engine ctranslate2", engine, backends[0], caches=True)]
-
-
-def peer_ways(folder: Path, problems: Mapping[str, str]) -> list[Way]:
-    """The peers' programs with their exports in `folder`.
-
-    Args:
-        folder: Where the exports are.
-        problems: Why a peer has none, by name.
-    """
+def own_ways(backends: Sequence[str]) -> list[Way]:
+    """The imports of Keras and `translate` on each backend, and with the engine ctranslate2."""
+    imports = (sys.executable, "-c", "import keras")
+    translate = (sys.executable, "-m", "keras_transformer_cli", "translate", "RUN", *SEARCH)
+    engine = (*translate, "--engine", "ctranslate2")
     return [
-        Way(
-            name,
-            (sys.executable, str(BENCH / f"_cold_{name}.py"), str(folder / name)),
-            problem=problems.get(name),
-        )
-        for name in PEERS
+        *(Way("import keras", imports, backend, reads=False) for backend in backends),
+        *(Way("translate", translate, backend, caches=True) for backend in backends),
+        Way("translate --engine ctranslate2", engine, backends[0], caches=True),
     ]
+
+
+def peer_ways(run: Run, folder: Path) -> list[Way]:
+    """The peers' programs, with exports of the run in `folder`, so that all translate alike."""
+    model, tokenizer = open_model(run), run.tokenizer()
+    if not tokenizer.joint:
+        raise SystemExit(f"{run.directory} must have a joint vocabulary. Received: two of them")
+    ways = []
+    for name, export in PEERS.items():
+        command = (sys.executable, str(BENCH / f"_cold_{name}.py"), str(folder / name))
+        problem = None
+        try:
+            export(model, tokenizer, folder / name)
+        except (ImportError, UserError, ValueError) as error:
+            problem = f"{type(error).__name__}: {error}"
+        ways.append(Way(name, command, problem=problem))
+    return ways
 
 
 def run_process(way: Way, file: Path | None, run: Path, cache: Path) -> Process:
@@ -163,45 +164,39 @@ def measure_once(way: Way, file: Path | None, run: Path, measured: Measured) -> 
 
 
 def take_turns(
-    ways: Sequence[Way], files: Sequence[Path], run: Path, rounds: int
-) -> dict[tuple[Way, Path | None], Measured]:
-    pairs = [(way, file) for way in ways for file in (files if way.reads else [None])]
+    ways: Sequence[Way], files: Mapping[int, Path], run: Path, rounds: int
+) -> dict[tuple[Way, int | None], Measured]:
+    """The processes of each way and number of lines, for which `files` has a file."""
+    pairs = [(way, count) for way in ways for count in (files if way.reads else [None])]
     found = {pair: Measured(problem=pair[0].problem) for pair in pairs}
     turns = list(pairs)
     with tqdm(total=rounds * len(turns), unit="turn") as progress:
         for _ in range(rounds):
-            for way, file in turns:
-                progress.set_description(f"{way.name} {way.backend or ''} {file and file.name}")
-                measure_once(way, file, run, found[way, file])
+            for way, count in turns:
+                progress.set_description(f"{way.name} {way.backend or ''} {count or ''}")
+                measure_once(way, files.get(count), run, found[way, count])
                 progress.update()
             turns.append(turns.pop(0))  # so that no way always has the first turn
     return found
 
 
-def report(found: Mapping[tuple[Way, Path | None], Measured], lines: Sequence[int]) -> list[dict]:
-    """A row for each way and number of lines.
-
-    Args:
-        found: What `take_turns` returned.
-        lines: Numbers of lines of its files, in their order.
-    """
-    files = list(dict.fromkeys(file for _, file in found if file))
-    count_of = dict(zip(files, lines, strict=True))
-    for (_, file), measured in found.items():
+def report(found: Mapping[tuple[Way, int | None], Measured]) -> list[dict]:
+    """A row for each way and number of lines, from what `take_turns` returned."""
+    for (_, count), measured in found.items():
         for process in [*measured.first, *measured.second]:
-            if file and len(process.output) != count_of[file]:
-                measured.problem = f"{len(process.output)} lines for {count_of[file]}"
+            if count and len(process.output) != count:
+                measured.problem = f"{len(process.output)} lines for {count}"
     good = {pair: measured for pair, measured in found.items() if not measured.problem}
-    of_imports = {way.backend: m for (way, file), m in good.items() if not file}
-    of_peer = {file: m for (way, file), m in good.items() if way.name == "ctranslate2"}
+    of_imports = {way.backend: m for (way, count), m in good.items() if not count}
+    of_peer = {count: m for (way, count), m in good.items() if way.name == "ctranslate2"}
     return [
         {
             "way": way.name,
             "backend": way.backend,
-            "lines": count_of[file] if file else None,
-            **figures(measured, of_imports.get(way.backend), of_peer.get(file)),
+            "lines": count,
+            **figures(measured, of_imports.get(way.backend), of_peer.get(count)),
         }
-        for (way, file), measured in found.items()
+        for (way, count), measured in found.items()
     ]
 
 
@@ -230,21 +225,16 @@ def median_seconds(processes: Sequence[Process]) -> float:
 
 def measure(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     """All rows of the processes."""
-    with Worker(BENCH / "_cold_exports.py", str(arguments.run), str(folder)) as worker:
-        text = Path(worker.ask("text"))
-        problems = worker.ask("export", PEERS)
+    run = Run.open(arguments.run)
+    text = run.text.files("test")[0]
     sentences = list(read_lines(text))
     if max(arguments.lines) > len(sentences):
         raise SystemExit(f"{text} has {len(sentences)} lines. Received: --lines {arguments.lines}")
-    files = [folder / f"{count}.txt" for count in arguments.lines]
-    for file, count in zip(files, arguments.lines, strict=True):
+    files = {count: folder / f"{count}.txt" for count in arguments.lines}
+    for count, file in files.items():
         file.write_text("".join(f"{line}\n" for line in sentences[:count]), "utf-8")
-    ways = [
-        *imports(arguments.backends),
-        *translate_ways(arguments.backends),
-        *peer_ways(folder, problems),
-    ]
-    return report(take_turns(ways, files, arguments.run, arguments.rounds), arguments.lines)
+    ways = [*own_ways(arguments.backends), *peer_ways(run, folder)]
+    return report(take_turns(ways, files, arguments.run, arguments.rounds))
 
 
 def parse_arguments() -> argparse.Namespace:

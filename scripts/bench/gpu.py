@@ -280,7 +280,7 @@ class Bench:
         return Worker(Path(__file__).with_name("_gpu_checks.py"), to_json(check), **environment)
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, epilog=EXAMPLES, formatter_class=layout)
     parser.add_argument("--out", type=Path, required=True, help="folder for gpu.json")
@@ -302,7 +302,7 @@ def parse_arguments() -> argparse.Namespace:
     profile = "record the kernels of these, by part: products, attention, loss, ..."
     parser.add_argument("--profile", nargs="+", metavar="PATTERN", default=[], help=profile)
     parser.add_argument("--cpu", action="store_true", help="show with tiny sizes that this works")
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
 def chosen_checks(options: argparse.Namespace) -> list[Check]:

@@ -12,22 +12,21 @@ import argparse
 import os
 import re
 import statistics
-import subprocess
 import sys
-import tempfile
-import threading
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import requests
+from _clients import put_under_load
 from _common import BACKENDS, ENVIRONMENT, ROOT, Parser, show
 from tqdm import tqdm
 
 from keras_transformer.data.text_files import read_lines
+
+sys.path.insert(0, str(ROOT / "tests"))
+from support.running_server import serving  # noqa: E402
 
 MODES = {"one at a time": 1, "batches": 64}
 FORMATS = {"clients": "d", "sentences_per_s": ",.1f", "ratio": ".2f", "p50_ms": ",.0f"}
@@ -38,27 +37,17 @@ EXAMPLES = """examples:
 """
 
 
-@contextmanager
-def serving(run: str, engine: str, max_batch: int, given: argparse.Namespace) -> Iterator[Any]:
-    """Yields the address and the process of a server."""
-    command = [sys.executable, ROOT / "keras_transformer_cli.py", "serve", run, "--port", "0"]
-    command += ["--engine", engine, "--max-batch", str(max_batch)]
+def started(
+    engine: str, max_batch: int, given: argparse.Namespace
+) -> AbstractContextManager[tuple[Any, str]]:
+    """Returns the context of a server, with its process and its address."""
+    command = [sys.executable, ROOT / "keras_transformer_cli.py", "serve", given.run]
+    command += ["--engine", engine, "--max-batch", max_batch]
     variables = {"PYTHONPATH": str(ROOT), "KERAS_BACKEND": given.backend}
     environment = {**os.environ, **ENVIRONMENT, **variables}
-    with tempfile.NamedTemporaryFile("r") as log:
-        with open(log.name, "w") as file:
-            process = subprocess.Popen(command, stdout=file, stderr=file, env=environment)
-        if given.cores and hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(process.pid, given.cores)
-        try:
-            while not (found := re.search(r"running on (\S+)", Path(log.name).read_text())):
-                if process.poll() is not None:
-                    raise RuntimeError(Path(log.name).read_text()[-2000:])
-                time.sleep(0.2)
-            yield found[1], process
-        finally:
-            process.terminate()
-            process.wait()
+    is_bound = given.cores and hasattr(os, "sched_setaffinity")
+    bind = (lambda: os.sched_setaffinity(0, given.cores)) if is_bound else None
+    return serving(*command, env=environment, preexec_fn=bind)
 
 
 def ask(session: requests.Session, url: str, sentence: str, target: str) -> str | None:
@@ -72,31 +61,16 @@ def load(
     url: str, expected: dict[str, str | None], target: str, clients: int, seconds: float
 ) -> dict[str, Any]:
     """All clients at the same time, for so many seconds."""
-    sentences, lock = [*expected], threading.Lock()
-    times, different, failed = [], 0, 0
 
-    def client(seed: int) -> None:
-        nonlocal different, failed
-        session, generator = requests.Session(), np.random.default_rng(seed)
-        while (begin := time.perf_counter()) < deadline:
-            sentence = sentences[generator.integers(len(sentences))]
-            found = ask(session, url, sentence, target)
-            with lock:
-                times.append(time.perf_counter() - begin)
-                failed += found is None
-                different += found not in (None, expected[sentence])
+    def ask_for(session: requests.Session, sentence: str) -> tuple[str, str]:
+        found = ask(session, url, sentence, target)
+        if found is None:
+            return "failed", sentence
+        return "same" if found == expected[sentence] else "different", sentence
 
-    begin = time.perf_counter()
-    deadline = begin + seconds
-    threads = [threading.Thread(target=client, args=(seed,)) for seed in range(clients)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    p50, p95 = np.percentile(times, [50, 95]) * 1000
-    rate = len(times) / (time.perf_counter() - begin)
-    numbers = {"sentences_per_s": rate, "p50_ms": p50, "p95_ms": p95}
-    return numbers | {"different": different, "failed": failed}
+    found = put_under_load(ask_for, [*expected], clients, seconds)
+    counts = {name: found.outcomes[name] for name in ("different", "failed")}
+    return {"sentences_per_s": found.sentences_per_s, **found.milliseconds(50, 95), **counts}
 
 
 def mebibytes(process: Any) -> float:
@@ -110,20 +84,19 @@ def measure(engine: str, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     sentences = [x for x in read_lines(given.text) if x.strip()][: given.sentences]
     with ExitStack() as stack:
         servers = {
-            mode: stack.enter_context(serving(given.run, engine, size, given))
-            for mode, size in MODES.items()
+            mode: stack.enter_context(started(engine, size, given)) for mode, size in MODES.items()
         }
-        address, _ = servers["one at a time"]
+        _, address = servers["one at a time"]
         settings = requests.get(f"{address}/frontend/settings").json()
         target = settings["language"]["target"]["code"]
         expected = {x: ask(requests.Session(), address, x, target) for x in sentences}
         for clients in given.clients:
             what = expected, target, clients, given.seconds
             rounds = [
-                {mode: load(url, *what) for mode, (url, _) in servers.items()}
+                {mode: load(url, *what) for mode, (_, url) in servers.items()}
                 for _ in tqdm(range(given.rounds), desc=f"{engine}, {clients} clients")
             ]
-            for mode, (_, process) in servers.items():
+            for mode, (process, _) in servers.items():
                 of_mode = [x[mode] for x in rounds]
                 row = {name: statistics.median(x[name] for x in of_mode) for name in of_mode[0]}
                 row |= {name: sum(x[name] for x in of_mode) for name in ("different", "failed")}

@@ -11,26 +11,26 @@ the server ran. Server, clients and the run's model share 2 CPU threads.
 
 import argparse
 import sys
-import threading
-import time
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import requests
-from _common import ENVIRONMENT, ROOT, Parser, Worker, limit_threads, show
-from _serving_expectations import Expected
+from _clients import Load, put_under_load
+from _common import ENVIRONMENT, ROOT, Parser, limit_threads, show
 from tqdm import tqdm
 
+from keras_transformer import Run, Translator, open_model
 from keras_transformer.data.text_files import read_lines
 
 sys.path.insert(0, str(ROOT / "tests"))
 from support.served_model import Server, serving  # noqa: E402
 
 TIE, SCORE_TOLERANCE = 1e-4, 1e-3  # of scores, nats over the length penalty
+# Best first: text and score of each hypothesis of a sentence.
+Expected = list[tuple[str, float]]
 OUTCOMES = ("identical", "tied", "wrong", "failed")
 FORMATS = {
     "clients": "d",
@@ -54,15 +54,6 @@ class Answer(NamedTuple):
     score: float
 
 
-@dataclass
-class Load:
-    """What clients have met so far: outcomes, seconds of each answer, and what went wrong."""
-
-    outcomes: Counter[str] = field(default_factory=Counter)
-    seconds: list[float] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-
-
 def outcome(answer: Answer, expected: Expected) -> str:
     """Whether an answer is what the sentence must get."""
     best_score = expected[0][1]
@@ -74,67 +65,35 @@ def outcome(answer: Answer, expected: Expected) -> str:
     return "wrong"
 
 
-def translated(session: requests.Session, address: str, sentence: str) -> Answer:
-    """Asks the server."""
+def ask(address: str, session: requests.Session, sentence: tuple[str, Expected]) -> tuple[str, str]:
+    """Asks the server for a translation, and returns its outcome and what was answered."""
+    text, expected = sentence
     url = f"{address}/v1/models/model:predict"
-    answer = session.post(url, json={"inputs": {"text": [sentence]}}, timeout=60)
-    answer.raise_for_status()
-    ((text,), (score,)) = (answer.json()["outputs"][x] for x in ("translation", "score"))
-    return Answer(text, score)
+    response = session.post(url, json={"inputs": {"text": [text]}}, timeout=60)
+    response.raise_for_status()
+    ((translation,), (score,)) = (response.json()["outputs"][x] for x in ("translation", "score"))
+    answer = Answer(translation, score)
+    return outcome(answer, expected), f"{text} -> {answer}"
 
 
-def put_under_load(
-    address: str,
-    expectations: Sequence[tuple[str, Expected]],
-    clients: int,
-    seconds: float,
-) -> tuple[Load, float]:
-    """All clients at the same time; returns what they met, and for how many seconds they asked."""
-    load, lock = Load(), threading.Lock()
-    begin = threading.Barrier(clients + 1)
-
-    def ask(seed: int) -> None:
-        session = requests.Session()
-        rng = np.random.default_rng(seed)
-        begin.wait()
-        deadline = time.perf_counter() + seconds
-        while (started := time.perf_counter()) < deadline:
-            sentence, expected = expectations[rng.integers(len(expectations))]
-            try:
-                answer = translated(session, address, sentence)
-            except requests.RequestException as error:
-                kind, problem = "failed", str(error)
-            else:
-                kind, problem = outcome(answer, expected), f"{sentence} -> {answer}"
-            with lock:
-                load.outcomes[kind] += 1
-                load.seconds.append(time.perf_counter() - started)
-                if kind in ("wrong", "failed"):
-                    load.problems.append(problem)
-
-    threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(clients)]
-    for thread in threads:
-        thread.start()
-    begin.wait()
-    started = time.perf_counter()
-    for thread in threads:
-        thread.join()
-    return load, time.perf_counter() - started
-
-
-def row(clients: int, load: Load, seconds: float, sizes: Sequence[int]) -> dict[str, Any]:
+def row(clients: int, load: Load, sizes: Sequence[int]) -> dict[str, Any]:
     """A line of the table."""
-    p50, p90, p99 = np.percentile(load.seconds, [50, 90, 99]) * 1000
+    waited = {name: round(ms, 1) for name, ms in load.milliseconds(50, 90, 99).items()}
     return {
         "clients": clients,
-        "seconds": round(seconds, 1),
-        "sentences_per_s": round(len(load.seconds) / seconds, 2),
-        "p50_ms": round(p50, 1),
-        "p90_ms": round(p90, 1),
-        "p99_ms": round(p99, 1),
+        "seconds": round(load.seconds, 1),
+        "sentences_per_s": round(load.sentences_per_s, 2),
+        **waited,
         "batch": round(float(np.mean(sizes)), 2) if sizes else None,
         **{kind: load.outcomes[kind] for kind in OUTCOMES},
     }
+
+
+def expected_of(run: Run, sentences: Sequence[str]) -> list[Expected]:
+    """What the run's own model makes of sentences."""
+    options = run.recipe.evaluation.search_options(n_best=run.recipe.evaluation.beam_size)
+    translator = Translator(open_model(run), run.tokenizer(), options)
+    return [[(x.text, x.score) for x in best] for best in translator.translate_nbest(sentences)]
 
 
 def batch_sizes(server: Server) -> list[int]:
@@ -145,17 +104,14 @@ def measure(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[s
     """A row for each number of clients, and the answers that were not right."""
     sentences = [line for line in read_lines(arguments.text) if line.strip()]
     sentences = sentences[: arguments.sentences]
-    program = Path(__file__).parent / "_serving_expectations.py"
-    with Worker(program, str(arguments.run), KERAS_BACKEND="tensorflow") as worker:
-        expected = worker.ask("translate_nbest", sentences)
-    expectations = list(zip(sentences, expected, strict=True))
+    expected = expected_of(Run.open(arguments.run), sentences)
+    pairs = list(zip(sentences, expected, strict=True))
     rows, problems = [], []
     with serving(arguments.model, arguments.batching, **ENVIRONMENT) as server:
         for clients in tqdm(arguments.clients, unit="load"):
             ran = len(batch_sizes(server))
-            load, seconds = put_under_load(server.rest, expectations, clients, arguments.seconds)
-            sizes = batch_sizes(server)[ran:]
-            rows.append(row(clients, load, seconds, sizes))
+            load = put_under_load(partial(ask, server.rest), pairs, clients, arguments.seconds)
+            rows.append(row(clients, load, batch_sizes(server)[ran:]))
             problems += load.problems
     return rows, problems
 

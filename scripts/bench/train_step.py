@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Training steps of this package, of KerasHub's layers, of torch.nn.Transformer and of Marian.
+"""Training steps of this package, of KerasHub's layers and of torch.nn.Transformer.
 
 Each engine runs in a process of its own, on 2 CPU threads, and sleeps while another one steps, so
 that whatever else happens on the machine meets all alike. Of its settings (float32 or bfloat16,
@@ -27,11 +27,6 @@ EXAMPLES = """examples:
 """
 
 
-def groups_of(backend: str, keep_memory: bool) -> list[list[Setting]]:
-    """The settings of this package and of KerasHub's layers on a backend."""
-    return [settings_of(engine, backend, keep_memory) for engine in (OURS, "keras_hub")]
-
-
 def compete(
     case: Case, backends: Sequence[str], rounds: int, progress: tqdm, keep_memory: bool = False
 ) -> list[list[Measurement]]:
@@ -49,7 +44,8 @@ def compete(
     contests = []
     with contest.best([settings_of("torch.nn.Transformer", "torch", keep_memory)]) as plain_torch:
         for backend in backends:
-            with contest.best(groups_of(backend, keep_memory)) as of_backend:
+            groups = [settings_of(engine, backend, keep_memory) for engine in (OURS, "keras_hub")]
+            with contest.best(groups) as of_backend:
                 contests.append(measure(case, contest, {**of_backend, **plain_torch}, rounds))
     return contests
 

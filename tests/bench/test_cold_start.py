@@ -1,11 +1,9 @@
 """What the benchmark runs and reports; how long anything takes is no test's affair."""
 
 import sys
-from pathlib import Path
 
 from cold_start import Measured, Process, Way, report, take_turns
 
-FILE = Path("two.txt")
 PEER = Way("ctranslate2", ())
 OURS = Way("translate", (), "jax", caches=True)
 IMPORTS = Way("import keras", (), "jax", reads=False)
@@ -28,7 +26,7 @@ for place in (os.environ["XDG_CACHE_HOME"], os.environ["KERAS_HOME"], sys.argv[1
 print(sorted(os.listdir(sys.argv[1])))
 """
     way = Way("way", (sys.executable, "-c", code, "RUN"), caches=True, reads=False)
-    ((_, found),) = take_turns([way], [], run, rounds=2).items()
+    ((_, found),) = take_turns([way], {}, run, rounds=2).items()
     same_folder = ["False", "True"]  # XDG_CACHE_HOME and KERAS_HOME are one folder
     files = ["['mark', 'recipe.yaml']"]
     assert [p.output for p in found.first] == [[*same_folder, "False", *files]] * 2
@@ -39,10 +37,10 @@ print(sorted(os.listdir(sys.argv[1])))
 def test_figures_are_of_medians_and_of_the_same_lines():
     found = {
         (IMPORTS, None): measured(2.0, 2.0, output=()),
-        (OURS, FILE): measured(3.0, 5.0, 100.0, first=(7.0, 9.0, 8.0), output=("a", "c")),
-        (PEER, FILE): measured(0.5),
+        (OURS, 2): measured(3.0, 5.0, 100.0, first=(7.0, 9.0, 8.0), output=("a", "c")),
+        (PEER, 2): measured(0.5),
     }
-    of_imports, ours, peer = report(found, [2])
+    of_imports, ours, peer = report(found)
     assert of_imports["lines"] is None and of_imports["times_ctranslate2"] is None
     assert ours == {
         "way": "translate",

@@ -52,7 +52,7 @@ def test_flops_are_those_of_the_models_matrices_and_of_attention(flops, targets,
 def load(engine, folder, case=WIDE):
     """An engine with the weights of `new_model(WIDE)`, on the backend of the test."""
     folder.mkdir(exist_ok=True)
-    engines.SAVE[engine](engines.new_model(WIDE), WIDE, folder)
+    engines.save(engine, engines.new_model(WIDE), WIDE, folder)
     return engines.LOAD[engine](case, Setting(engine, keras.config.backend()), folder)
 
 
@@ -86,7 +86,6 @@ def test_agreement_counts_ties():
     assert decode.agreement(ours, [[4, 5], [7, 6], [8, 10], [10, 11]]) == 0.75
 
 
-PEER = "torch.nn.Transformer"
 PEAKS = {"matmul_flops": CASE.flops * 10.0, "bytes_per_s": CASE.weight_bytes * 70.0}
 
 

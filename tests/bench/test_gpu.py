@@ -1,6 +1,5 @@
 """Which checks the GPU benchmark runs and what it writes; what it measures is no test's affair."""
 
-import argparse
 import json
 from pathlib import Path
 
@@ -12,11 +11,8 @@ from _gpu_checks import from_json, to_json
 ALL = list(gpu.all_checks(["torch", "jax"], Path("text")))
 
 
-def options(**given):
-    defaults = {"only": None, "skip": [], "backends": ["torch", "jax"], "baseline": None}
-    defaults |= {"cpu": False, "minutes": 1, "profile": [], "data_dir": None}
-    defaults |= {"tensorflow_program": None}
-    return argparse.Namespace(**{**defaults, **given})
+def options(words=""):
+    return gpu.parse_arguments(["--out", ".", *words.split()])
 
 
 @pytest.mark.parametrize("joined", [False, True])
@@ -36,10 +32,10 @@ def test_names_are_unique_and_groups_fit_into_the_memory_and_keep_the_order():
 
 
 def test_checks_are_chosen_by_patterns_and_a_baseline_goes_first():
-    chosen = gpu.chosen_checks(options(only=["train torch *"], baseline=Path(".")))
+    chosen = gpu.chosen_checks(options("--only train*torch* --baseline ."))
     names = [check.name for check in chosen]
     assert names[:2] == ["train torch base (baseline)", "train torch base"]
-    chosen = gpu.chosen_checks(options(only=["train*"], skip=["*big", "*jax*"], cpu=True))
+    chosen = gpu.chosen_checks(options("--only train* --skip *big *jax* --cpu"))
     assert all(check.on_cpu and check.backend == "torch" for check in chosen[:1])
     assert not any(check.name.endswith("big") for check in chosen)
 
@@ -84,5 +80,5 @@ def test_results_are_written_and_a_failure_stops_nothing(monkeypatch, tmp_path):
     assert (found["tokens_per_s"], round(found["share"], 3)) == (819_200, 0.319)
     assert "numerics torch" in results.table() and "Why" in results.table()
     monkeypatch.setattr(gpu, "Worker", None)
-    gpu.Bench(options(minutes=0), results, "caches").run(ALL)
+    gpu.Bench(options("--minutes 0"), results, "caches").run(ALL)
     assert {row["error"] for row in results.rows.values()} == {"no time was left"}

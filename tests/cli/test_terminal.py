@@ -4,7 +4,7 @@ import platform
 import warnings
 
 import pytest
-from support.command_line import fails, invoke, python
+from support.command_line import invoke, python
 
 from keras_transformer.cli.terminal import warning_lines
 from keras_transformer.decoding.options import SamplingOptions, SearchOptions
@@ -28,22 +28,6 @@ def test_every_option_of_search_is_on_the_command_line_with_its_description():
             if name in SearchOptions.model_fields:
                 described = described.replace("Default: ", "Default: that of the recipe, else ")
             assert name == "num_samples" or described in shown
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (("--n-best", 3, "--beam-size", 2), "`beam_size` must be at least `n_best`"),
-        (("--top-k", 3), "--top-k can only be used with --sample or --mbr"),
-        (("--seed", 0), "--seed can only be used with --sample or --mbr"),
-        (("--min-length", 6, "--max-length", 5), "`min_length` must be at most `max_length`"),
-        (("--sample", 2, "--beam-size", 2), "--beam-size cannot be used with"),
-        (("--mbr", 2, "--alignments"), "--alignments cannot be used with"),
-        (("--mbr", 2, "--sample", 2), "cannot be used together"),
-    ],
-)
-def test_options_out_of_range_or_that_do_not_go_together_are_refused(run, arguments, message):
-    assert message in fails("translate", run, *arguments)
 
 
 COUNT_PAGE_FAULTS = """

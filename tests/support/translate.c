@@ -4,7 +4,7 @@
  *
  * KERNELS is tensorflow-text's library with the SentencePiece operations. TEXT is the operation
  * that takes the lines, TRANSLATION:INDEX the output of serving_default; `saved_model_cli show`
- * tells them. tests/serving/test_c_program.py has the command that builds this.
+ * tells them. tests/serving/test_saved_model.py has the command that builds this.
  */
 
 #include <stdio.h>

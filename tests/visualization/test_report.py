@@ -12,7 +12,13 @@ from support.reported_run import HYPOTHESES, LOGS, SOURCES, TARGETS
 from keras_transformer import UserError
 from keras_transformer.evaluation import Evaluator
 from keras_transformer.translation.open_run import open_model
-from keras_transformer.visualization import run_report
+from keras_transformer.visualization.report import (
+    COUNT,
+    System,
+    best_and_worst,
+    most_changed,
+    run_report,
+)
 
 
 def numbers(page, key):
@@ -92,3 +98,17 @@ def test_what_a_run_lacks_is_said_with_the_command(run):
     assert "keras-transformer evaluate" not in notes
     assert f"keras-transformer train {run.directory} --resume" in notes
     assert "has no scores" not in notes  # Without a model, there is nothing to evaluate.
+
+
+RANKED = ["a b c d", "a b", "a", "x y", "x y z", "u v", "p q r"]
+
+
+def test_best_and_worst_prefer_long_sentences_and_share_none():
+    best, worst = best_and_worst([100, 100, 20, 0, 0, 50, 60], RANKED)
+    assert best == [0, 1, 6, 5, 2] and len(best) == COUNT
+    assert worst == [4, 3]
+
+
+def test_most_changed_leaves_out_what_is_equal():
+    chrf = [10, 50, 30, 30, 30, 30, 30], [10, 20, 35, 30, 30, 30, 90]
+    assert most_changed(*(System("a", RANKED, x, None) for x in chrf)) == [6, 1, 2]
