@@ -2,7 +2,6 @@
 
 import math
 import struct
-from importlib.util import find_spec
 from pathlib import Path
 
 import keras
@@ -17,11 +16,6 @@ from support.parallel_text import SENTENCES
 
 V = 60
 SIZES = {"num_layers": 1, "d_model": 12, "num_heads": 3, "d_ff": 24, "max_length": 64}
-
-
-def ANY(*modules: str) -> bool:
-    """Whether one of the modules is installed."""
-    return any(map(find_spec, modules))
 
 
 def hugging_face_folder(folder: Path, **arguments) -> Path:
