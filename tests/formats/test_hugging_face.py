@@ -169,17 +169,6 @@ def test_a_model_of_many_languages_translates_between_any_two(kind, tmp_path):
     assert names == [*expected]
 
     text = sentences[:12]
-    model, (inputs, _) = open_model(run), own.frame_target(own.encode_target(["Ein Hund."])[0])
-    found = to_numpy(model({"source_ids": np.array(ids[:1]), "target_ids": np.array([inputs])}))
-    named = [id for id, x in enumerate(own.target_pieces) if id > 4 and x[:7] != "<unused"]
-    known = tokenizer.convert_tokens_to_ids([own.target_pieces[id] for id in named])
-    start = torch.full((1, 1), tokenizer.eos_token_id)
-    decoded = tokenizer.convert_tokens_to_ids([own.target_pieces[id] for id in inputs[1:]])
-    x = tokenizer(text[:1], return_tensors="pt")
-    with torch.inference_mode():
-        given = torch.cat([start, torch.tensor([decoded])], 1)
-        expected = theirs(**x, decoder_input_ids=given).logits
-    np.testing.assert_allclose(found[0, :, named].T, expected[0][:, known], atol=1e-5)
     for ours, forced in ((languages, (source, target)), ({}, (source, target)), (
         {"source_language": target, "target_language": source}, (target, source)
     )):  # fmt: skip
@@ -201,11 +190,12 @@ def test_a_model_of_many_languages_translates_between_any_two(kind, tmp_path):
             names = ["<unk>" if x.startswith("<unused") else x for x in own.target_pieces]
             assert [[names[id] for id in ids] for ids in found] == pieces
     options = SearchOptions(beam_size=4, max_length=LENGTH, **POWER)
-    export_hugging_face(model, own, tmp_path / "out", options, (source, target), text)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    folder, model = tmp_path / "out", open_model(run)
+    export_hugging_face(model, own, folder, options, (source, target), text)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     assert tokenizer(sentences)["input_ids"] == ids
-    expected = ids_of_export(tmp_path / "out", text)
-    for copy in (run, import_run(tmp_path / "out", tmp_path / "again", **languages)):
+    expected = ids_of_export(folder, text)
+    for copy in (run, import_run(folder, tmp_path / "again", **languages)):
         assert best_ids(open_translator(copy, options), text) == expected
     (tmp_path / "kept.txt").write_text("\n".join(text), "utf-8")
     small = import_run(tmp_path, tmp_path / "small", **languages, keep=[tmp_path / "kept.txt"])

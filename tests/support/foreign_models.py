@@ -1,5 +1,6 @@
 """Small models in the formats of other toolkits."""
 
+import json
 import math
 import struct
 from pathlib import Path
@@ -31,8 +32,11 @@ def hugging_face_folder(folder: Path, **arguments) -> Path:
     return folder
 
 
-def marian_files(folder: Path, suffix: str = "npz") -> Path:
-    """A model of Marian with random weights as `model.npz` or `model.bin`, and its vocabulary."""
+def marian_files(folder: Path, kind: str = "npz") -> Path:
+    """A model of Marian with random weights as `model.npz` or `model.bin`, and its vocabulary.
+
+    With "yaml", as OPUS-MT publishes it: the vocabulary has lines, beside two tokenizers.
+    """
     keras.utils.set_random_seed(0)
     model = Transformer(V, **SIZES, use_logits_bias=True, position_encoding="sinusoidal_marian")
     randomize(model)
@@ -48,11 +52,18 @@ def marian_files(folder: Path, suffix: str = "npz") -> Path:
     folder.mkdir()
     tokenizer = Tokenizer.train(SENTENCES, V)
     (folder / "vocab.spm").write_bytes(tokenizer.source_model)
-    path = folder / f"model.{suffix}"
-    if suffix == "npz":
-        np.savez(path, **arrays)
+    if kind == "bin":
+        (folder / "model.bin").write_bytes(marian_bin(arrays))
     else:
-        path.write_bytes(marian_bin(arrays))
+        np.savez(folder / "model.npz", **arrays)
+    if kind == "yaml":
+        pieces = enumerate(tokenizer.source_pieces)
+        lines = (f"{json.dumps(piece, ensure_ascii=False)}: {id}\n" for id, piece in pieces)
+        (folder / "vocab.yml").write_text("".join(lines), "utf-8")
+        settings = "models: [model.npz]\nvocabs: [vocab.yml, vocab.yml]\n"
+        (folder / "decoder.yml").write_text(f"{settings}beam-size: 6\nnormalize: 1\n")
+        for side in ("source", "target"):
+            (folder / f"{side}.spm").write_bytes(tokenizer.source_model)
     return folder
 
 
