@@ -220,25 +220,15 @@ class CTranslate2Translator(BaseTranslator):
             yield index, padded[:, forced:, part.before :]
 
     def _token_scores(self, parts: list[SourcePart], found: NBest) -> list[list[list[float]]]:
-        sources, targets = self._pairs(parts, found)
-        results = self._model.score_batch(
-            sources, targets, max_batch_size=BATCH_SIZE, max_input_length=0
-        )
-        rows, forced = iter(results), len(self._target_prefix)
-        return [[next(rows).log_probs[forced:-1] for _ in of_part] for of_part in found]
-
-    def _pairs(
-        self, parts: list[SourcePart], found: NBest
-    ) -> tuple[list[list[str]], list[list[str]]]:
-        """Returns the pieces of the source and the target of each hypothesis.
-
-        A target lacks its last piece if it has no room beside bos.
-        """
+        pieces, forced = self.tokenizer.target_pieces, len(self._target_prefix)
         sources = [self._names(x) for x, y in zip(parts, found, strict=True) for _ in y]
-        pieces = self.tokenizer.target_pieces
         texts = (self._own_ids(x) for of_part in found for x in of_part)
         targets = ([*self._target_prefix, *(pieces[id] for id in ids)] for ids in texts)
-        return sources, [target[: self.max_length - 1] for target in targets]
+        most = self.max_length - 1  # Beside bos, there may be no room for the last piece.
+        cut = [target[:most] for target in targets]
+        batches = {"max_batch_size": BATCH_SIZE, "max_input_length": 0}
+        rows = iter(self._model.score_batch(sources, cut, **batches))
+        return [[next(rows).log_probs[forced:-1] for _ in of_part] for of_part in found]
 
 
 def _penalty(options: SearchOptions) -> float:

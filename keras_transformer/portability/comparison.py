@@ -1,41 +1,48 @@
 """Runs a model on every installed backend, each in its own process, and compares the results."""
 
+import importlib
 import itertools
 import json
 import math
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_transformer._backend import BACKENDS, child_process, installed_backends
+from keras_transformer._backend.compile_function import compile_function
 from keras_transformer._backend.types import Tensor
 from keras_transformer._progress import Bar
 from keras_transformer.capabilities import Capabilities
+from keras_transformer.decoding import decoding_loop
+from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.models.protocol import Searchable
-from keras_transformer.portability import backend_checks
-from keras_transformer.portability.backend_checks import (
-    Arrays,
-    as_array,
-    differences,
-    draws_random_numbers,
-    predict,
-    record,
-    tensors_in,
-)
+from keras_transformer.portability.inputs import model_of_layer, random_inputs, tensors_in
 
-BATCH, LENGTH = 3, 7  # sizes of the first axis and of other axes, if the model's size is None
+SCALE = 2.0**-60  # of gradients
+SEARCH_LENGTH = 12  # tokens
+RUNS = 3  # with slightly changed weights and inputs, to measure the effect of rounding
+# Distance of 1 to the next number. float64 is treated as float32, because Keras computes float64
+# in float32 on two of the backends.
+EPSILON = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23}
 TINY = 1e-30  # to divide by a tolerance of 0
+Arrays = dict[str, np.ndarray]
+Function = Callable[[Any], Arrays]  # from the inputs of a model
 Answers = dict[str, Arrays | str]  # of each backend; an error as text
+# Numbers, and for each the difference to another backend that rounding can explain.
+record = partial(np.rec.fromarrays, names="value,tolerance")
 _MISSING = record([np.empty(0), np.empty(0)])
 # Three processes share the GPU's memory, and compute float32 without loss of precision.
 _ENVIRONMENT = {
@@ -136,7 +143,7 @@ def conformance(
     if inputs is None:
         inputs = random_inputs(model)
     elif not isinstance(model, keras.Model):
-        model, inputs = _model_of_layer(model, inputs)
+        model, inputs = model_of_layer(model, inputs)
     elif not model.built:
         model(inputs)
     inputs = keras.tree.map_structure(as_array, inputs)
@@ -160,26 +167,12 @@ def conformance(
     return Conformance(largest, _failures(answers, largest, calls), notes)
 
 
-def _model_of_layer(layer: keras.layers.Layer, inputs: Any) -> tuple[keras.Model, list[Any]]:
-    """Returns a functional model that calls a layer, and the tensors among its inputs."""
-    named = inputs if isinstance(inputs, dict) else {}
-    tensors = {name: x for name, x in named.items() if tensors_in(x)} or inputs
-
-    def symbol(x: Tensor) -> keras.KerasTensor:
-        return keras.Input(batch_shape=x.shape, dtype=keras.backend.standardize_dtype(x.dtype))
-
-    symbols = keras.tree.map_structure(symbol, tensors)
-    outputs = layer(**{**named, **symbols}) if named else layer(symbols)
-    flatten = keras.tree.flatten
-    return keras.Model(flatten(symbols), tensors_in(outputs), name="model"), flatten(tensors)
-
-
 def _run(
     checks: Sequence[str], backends: Sequence[str], folder: str, modules: Sequence[str]
 ) -> dict[str, Answers]:
     """Runs checks on all backends at once, each in its own process."""
     paths = [path or os.getcwd() for path in sys.path]
-    program = f"import sys; sys.path[:] = {paths}; from {backend_checks.__name__} import run; "
+    program = f"import sys; sys.path[:] = {paths}; from {__name__} import run; "
     words = [sys.executable, "-c", f"{program}run{folder, modules, checks}"]
     processes = {}
     with ExitStack() as stack:
@@ -250,49 +243,184 @@ def _first_call(one: Arrays | str | None, other: Arrays | str | None) -> str | N
     return next((x for x, kind, _ in names if kind == "output" and x not in inputs), None)
 
 
-def random_inputs(model: keras.layers.Layer) -> Any:
-    """Returns random inputs for a functional model, in the structure of its inputs.
+def is_float(x: Tensor) -> bool:
+    """Returns whether a value is a tensor, array or variable of floats."""
+    return hasattr(x, "shape") and "float" in keras.backend.standardize_dtype(x.dtype)
 
-    Integers are valid ids for the embedding that reads the input, or else for the model's smallest
-    embedding. If the name of an input ends in "positions", they are positions of the other inputs.
-    In a matrix of more than two columns, the first row of ids ends with padding, if it is valid.
+
+def as_array(x: Tensor) -> np.ndarray:
+    """Converts a tensor, variable or array to an array. All float dtypes become float32."""
+    array = np.array(ops.convert_to_numpy(x))
+    return array.astype("float32") if is_float(x) else array
+
+
+def draws_random_numbers(model: keras.layers.Layer) -> bool:
+    """Returns whether a model draws random numbers, which differ between backends, in training."""
+    return any(x.name == "seed_generator_state" for x in model.variables)
+
+
+def predict(model: keras.Model, inputs: Any) -> Arrays:
+    """Returns the outputs of the compiled model."""
+    outputs = keras.tree.flatten(model.predict_on_batch(inputs))
+    return {f"output {i}": as_array(x) for i, x in enumerate(outputs)}
+
+
+class TrainingStep(keras.Model):
+    """A training step. The loss is the mean of each float output times fixed random numbers.
+
+    (If it were a mean of squares, the gradients before a layer normalization would be zero.) The
+    model's own losses are added.
     """
-    if not Capabilities.of(model).inputs:
-        raise UserError(
-            "the shapes of the inputs of a model that is not functional are unknown: call "
-            f"`conformance(model, inputs)` in Python. Received: model={model!r}"
-        )
-    structure = model.inputs[0] if isinstance(model, keras.Sequential) else model.input
-    layers = list(model._flatten_layers())
-    length = min([LENGTH, *(x.max_length for x in layers if hasattr(x, "max_length"))])
-    random, pad_id = np.random.default_rng(0), Capabilities.of(model).pad_id
 
-    def make(spec: keras.KerasTensor) -> np.ndarray:
-        batch, *rest = spec.shape
-        shape = (batch or BATCH, *(size or length for size in rest))
-        if "float" in spec.dtype:
-            return random.normal(size=shape).astype(spec.dtype)
-        if spec.dtype == "bool":
-            return random.choice([True, False], shape)
-        if spec.name.endswith("positions"):
-            return random.integers(length, size=shape, dtype=spec.dtype)
-        ids = np.arange(_vocabulary_size(layers, spec.name))
-        others = ids[ids != pad_id] if len(ids) > 2 else ids  # segments are few
-        drawn = random.choice(others, shape).astype(spec.dtype)
-        if pad_id in ids and len(shape) == 2 and shape[1] > 2:
-            drawn[0, -2:] = pad_id
-        return drawn
+    def __init__(self, model: keras.Model) -> None:
+        super().__init__()
+        self.model, self.is_training = model, not draws_random_numbers(model)
+        self.built = True
+        # The momentum becomes the gradient times -SCALE, and the trainable variables do not change.
+        self.compile(keras.optimizers.SGD(SCALE, momentum=SCALE))
 
-    return keras.tree.map_structure(make, structure)
+    def run(self, inputs: Any) -> Arrays:
+        """Returns the gradients and the variables after the step, and restores the variables."""
+        trained = self.model.trainable_variables
+        if not (trained and any(map(is_float, predict(self.model, inputs).values()))):
+            return {}
+        before = self.model.get_weights()
+        self.train_on_batch(inputs)
+        pairs = enumerate(zip(trained, self.optimizer.momentums, strict=True))
+        found = {f"gradient {i} {x.name}": as_array(y) / -SCALE for i, (x, y) in pairs}
+        found |= {f"variable {i} {x.name}": as_array(x) for i, x in enumerate(self.model.weights)}
+        self.model.set_weights(before)
+        return found
+
+    def call(self, inputs: Any) -> Any:
+        outputs = self.model(inputs, training=self.is_training)
+        random = np.random.default_rng(0)
+        for x in filter(is_float, keras.tree.flatten(outputs)):
+            factors = random.normal(size=x.shape).astype("float32")
+            self.add_loss(ops.mean(ops.multiply(ops.cast(x, "float32"), factors)))
+        return outputs
 
 
-def _vocabulary_size(layers: Iterable[keras.layers.Layer], name: str) -> int:
-    sizes, own = [], []
-    for layer in layers:
-        size = getattr(layer, "input_dim", None) or getattr(layer, "vocabulary_size", None)
-        if isinstance(size, int):
-            sizes.append(size)
-            with suppress(AttributeError, ValueError):  # called several times, or never
-                # By name: a nested model has an input of its own.
-                own += [size for x in keras.tree.flatten(layer.input) if x.name == name]
-    return min(own or sizes or [3])
+def search(model: Searchable) -> Function:
+    """Returns a function that computes ids and scores of beam search with 3 beams."""
+    compiled = compile_function(decoding_loop.search, model)
+    options = SearchOptions(beam_size=3, n_best=3)
+
+    def run(inputs: Any) -> Arrays:
+        ids, length = keras.tree.flatten(inputs)[0], model.max_length
+        if Capabilities.of(model).reads_prompt:  # prompt and continuation share `max_length`
+            length += 1 - ids.shape[1]
+        result = compiled(ids, max_length=min(length, SEARCH_LENGTH), options=options)
+        return {"ids": as_array(result.ids), "scores": as_array(result.scores)}
+
+    return run
+
+
+def layer_calls(model: keras.Model, inputs: Any) -> Arrays:
+    """Returns inputs and outputs of all layer calls. Outputs come after those of sublayers.
+
+    A name is the path of a call, such as "model/block/dense", and "input 0" or "output 0". Tensors
+    in a compiled loop are left out, because they have no value.
+    """
+    original, path, counts = keras.Operation.__call__, list[str](), Counter[str]()
+    found: Arrays = {}
+
+    def note(name: str, structure: Any) -> None:
+        with suppress(Exception):  # Each backend has its own error for a tensor without a value.
+            arrays = [as_array(x) for x in tensors_in(structure)]
+            found.update({f"{name} {i}": x for i, x in enumerate(arrays)})
+
+    def call(layer: keras.Operation, /, *arguments: Any, **named: Any) -> Any:
+        path.append(layer.name)
+        name = "/".join(path)
+        counts[name] += 1
+        name += f" (call {counts[name]})" if counts[name] > 1 else ""
+        note(f"{name} input", (arguments, named))
+        outputs = original(layer, *arguments, **named)
+        path.pop()
+        note(f"{name} output", outputs)
+        return outputs
+
+    keras.Operation.__call__ = call
+    try:
+        model(inputs, training=False)
+    finally:
+        keras.Operation.__call__ = original
+    return found
+
+
+def measured(function: Function, model: keras.Model, inputs: Any) -> Arrays:
+    """Calls `function` on the inputs, and again with slightly changed weights and inputs.
+
+    Returns a record for each array, with the tolerances of docs/how-to/conformance.md. The number n
+    of terms of the longest sum is estimated from shapes. The rounding error of n additions grows
+    with sqrt(n) (Higham and Mary 2019), and each of two backends has such an error.
+    """
+    epsilon = max(EPSILON.get(x.compute_dtype, 2.0**-23) for x in model._flatten_layers())
+    before = model.get_weights()
+    tensors = [*before, *tensors_in(inputs)]
+    terms = max([1, *(math.prod(x.shape[:-1] if is_float(x) else x.shape) for x in tensors)])
+
+    def perturbed(x: np.ndarray) -> np.ndarray:
+        """Changes each float at random by one unit in the last place, up or down."""
+        signs = random.choice([-1.0, 1.0], x.shape)
+        return (x * (1 + epsilon * signs)).astype("float32") if is_float(x) else x
+
+    values, runs = function(inputs), []
+    for seed in range(RUNS):
+        random = np.random.default_rng(seed)
+        model.set_weights([perturbed(x) for x in before])
+        runs.append(function(keras.tree.map_structure(perturbed, inputs)))
+    model.set_weights(before)
+    found: Arrays = {}
+    for name, x in values.items():
+        change = np.max([differences(run[name], x) for run in runs], axis=0)
+        found[name] = record([x, tolerance(x, change, epsilon, 2 * math.sqrt(terms))])
+    return found
+
+
+def tolerance(value: np.ndarray, change: np.ndarray, epsilon: float, factor: float) -> np.ndarray:
+    """Returns the tolerance of each number of an array: 0 or, in rows that change, infinity.
+
+    That of floats is `factor` times the largest change.
+    """
+    if value.dtype.kind != "f":
+        is_changed = change.any(axis=tuple(range(1, change.ndim)), keepdims=True)
+        return np.where(np.broadcast_to(is_changed, value.shape), math.inf, 0.0)
+    size, change = (np.where(np.isfinite(x), np.abs(x), 0.0) for x in (value, change))
+    change, is_large = np.maximum(change, epsilon * size), size > 1 / epsilon
+    largest = (np.max(change, initial=0.0, where=part) for part in (is_large, ~is_large))
+    return np.asarray(factor * np.where(is_large, *largest))
+
+
+def differences(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Returns the absolute differences of two arrays, infinite if only one number is NaN."""
+    is_same = (one == other) | ((one != one) & (other != other))
+    with np.errstate(invalid="ignore"):
+        found = np.where(is_same, 0.0, np.abs(one.astype("float64") - other))
+    return np.nan_to_num(found, nan=math.inf, posinf=math.inf)
+
+
+# Each gives the function that a check calls on inputs.
+CHECKS: dict[str, Callable[[Any], Function]] = {
+    "outputs": lambda model: partial(predict, model),
+    "training step": lambda model: TrainingStep(model).run,
+    "search": search,
+    "layer calls": lambda model: partial(layer_calls, model),
+}
+
+
+def run(folder: str, modules: Iterable[str], checks: Iterable[str]) -> None:
+    """Runs checks on a saved model. Writes their results, or the texts of errors, to files."""
+    content, model = json.loads(Path(folder, "inputs.json").read_text()), None
+    inputs = keras.saving.deserialize_keras_object(content)
+    for check in checks:
+        try:
+            for module in modules:
+                importlib.import_module(module)
+            if model is None:
+                model = keras.saving.load_model(f"{folder}/model.keras", compile=False)
+            found: dict[str, Any] = measured(CHECKS[check](model), model, inputs)
+        except Exception as error:
+            found = {"error": np.array(f"{type(error).__name__}: {error}")}
+        np.savez(f"{folder}/{check} {keras.config.backend()}", **found)

@@ -15,7 +15,6 @@ from support.foreign_models import hugging_face_folder, marian_bin, marian_files
 from support.time_limit import time_limit
 
 from keras_transformer import Transformer, UserError, import_run
-from keras_transformer.data.vocabulary import pieces_of
 from keras_transformer.formats.ctranslate2 import (
     _as_floats,
     _read,
@@ -59,16 +58,9 @@ def state(place: Path):
 def files(name: str, folder: Path) -> tuple[Path, Path]:
     """A model in a format: what is read, and the file in it that is damaged."""
     marian = folder / "marian"
-    if name in ("npz", "bin"):
-        return marian_files(marian, name), marian / f"model.{name}"
-    if name == "yaml":
-        model = (marian_files(marian) / "vocab.spm").read_bytes()
-        lines = (f"{json.dumps(piece)}: {id}\n" for id, piece in enumerate(pieces_of(model)))
-        (marian / "vocab.yml").write_text("".join(lines), "utf-8")
-        (marian / "decoder.yml").write_text("models: [model.npz]\nvocabs: [vocab.yml, vocab.yml]\n")
-        for side in ("source", "target"):
-            (marian / f"{side}.spm").write_bytes(model)
-        return marian, marian / "vocab.yml"
+    if name in ("npz", "bin", "yaml"):
+        file = "vocab.yml" if name == "yaml" else f"model.{name}"
+        return marian_files(marian, name), marian / file
     place = hugging_face_folder(folder / "model")
     if name == "vocab":
         return place, place / "vocab.json"

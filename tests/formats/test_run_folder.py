@@ -8,7 +8,6 @@ import pytest
 from support.cases import once
 from support.command_line import succeeds
 from support.contract import randomize
-from support.tiny_run import recipe_for, write_text
 
 from keras_transformer import (
     LanguageModel,
@@ -165,24 +164,18 @@ def test_what_no_command_could_open_is_refused(tokenizer, tmp_path):
 TEXTS = ["a b c", "f e", "", "a"]
 
 
-def model_of(dtype="float32"):
-    model = new_model(17, dtype=dtype)
-    randomize(model)
-    return model
+def half_model():
+    return randomize(new_model(17, dtype="mixed_bfloat16"))
 
 
 @pytest.fixture
-def run(tmp_path):
-    """A run with random weights, text of its own, logs and checkpoints."""
-    write_text(tmp_path)
-    run = Run.create(tmp_path / "run", recipe_for(tmp_path))
-    Tokenizer.train(list(run.text.pairs("train")), vocabulary_size=17).save(run.tokenizer_dir)
-    model_of().save(run.model_path)
+def run(run):
+    """A run with text of its own, logs and checkpoints."""
     for name in ("text", "logs", "checkpoints", "store"):
-        (run.directory / name).mkdir()
+        (run / name).mkdir()
     for name in ("train.en", "train.de", "test.en", "test.de"):
-        (run.directory / "text" / name).write_text("a b\n")
-    return run
+        (run / "text" / name).write_text("a b\n")
+    return Run.open(run)
 
 
 def scores_of(run, checkpoint=None, **more):
@@ -203,7 +196,7 @@ def test_the_copy_translates_like_the_run_and_has_only_what_others_need(run, tmp
     assert {x for x in files if not x.startswith("tokenizer/")} == {
         *("recipe.yaml", "model.keras", "tokenizer", "text", "text/test.en", "text/test.de")
     }
-    assert str(tmp_path) not in (copy.directory / "recipe.yaml").read_text()
+    assert str(run.recipe.data.directory) not in copy.recipe_path.read_text()
     assert copy.recipe.data.directory is None and copy.recipe.data.train.source == "text.en"
 
 
@@ -220,7 +213,7 @@ def test_the_copy_keeps_the_scores_of_its_model_and_info_shows_them(run, tmp_pat
     export_shared_run(run, tmp_path / "other", sentences=["a"], checkpoint=2)
     kept = Run.open(tmp_path / "other").scores.entries()
     assert [{**entry, "checkpoint": checkpoint.name} for entry in kept] == of_checkpoint
-    model_of("mixed_bfloat16").save(run.model_path)  # another model, without scores
+    half_model().save(run.model_path)  # another model, without scores
     export_shared_run(run, tmp_path / "third", sentences=["a"])
     assert Run.open(tmp_path / "third").scores.entries() == []
 
@@ -240,7 +233,7 @@ def test_the_recipe_of_the_copy_names_no_folder_of_the_user(run, tmp_path):
 
 
 def test_float16_weights_take_half_the_space_and_are_the_nearest(run, tmp_path):
-    model_of("mixed_bfloat16").save(run.model_path)
+    half_model().save(run.model_path)
     export_shared_run(run, tmp_path / "copy", "float16", ["a"])
     weights = open_model(run).get_weights()
     copy = open_model(Run.open(tmp_path / "copy"))

@@ -22,7 +22,7 @@ from keras_transformer import (
 from keras_transformer.capabilities import Capabilities
 from keras_transformer.models import Transformer
 from keras_transformer.models.base import in_float32
-from keras_transformer.portability.comparison import random_inputs
+from keras_transformer.portability.inputs import random_inputs
 from keras_transformer.training import SlicedLogitsTrainer
 
 

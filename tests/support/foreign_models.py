@@ -1,8 +1,8 @@
 """Small models in the formats of other toolkits."""
 
+import json
 import math
 import struct
-from importlib.util import find_spec
 from pathlib import Path
 
 import keras
@@ -19,11 +19,6 @@ V = 60
 SIZES = {"num_layers": 1, "d_model": 12, "num_heads": 3, "d_ff": 24, "max_length": 64}
 
 
-def ANY(*modules: str) -> bool:
-    """Whether one of the modules is installed."""
-    return any(map(find_spec, modules))
-
-
 def hugging_face_folder(folder: Path, **arguments) -> Path:
     """A MarianMT model with random weights, its tokenizer and its model card."""
     keras.utils.set_random_seed(0)
@@ -37,8 +32,11 @@ def hugging_face_folder(folder: Path, **arguments) -> Path:
     return folder
 
 
-def marian_files(folder: Path, suffix: str = "npz") -> Path:
-    """A model of Marian with random weights as `model.npz` or `model.bin`, and its vocabulary."""
+def marian_files(folder: Path, kind: str = "npz") -> Path:
+    """A model of Marian with random weights as `model.npz` or `model.bin`, and its vocabulary.
+
+    With "yaml", as OPUS-MT publishes it: the vocabulary has lines, beside two tokenizers.
+    """
     keras.utils.set_random_seed(0)
     model = Transformer(V, **SIZES, use_logits_bias=True, position_encoding="sinusoidal_marian")
     randomize(model)
@@ -54,11 +52,18 @@ def marian_files(folder: Path, suffix: str = "npz") -> Path:
     folder.mkdir()
     tokenizer = Tokenizer.train(SENTENCES, V)
     (folder / "vocab.spm").write_bytes(tokenizer.source_model)
-    path = folder / f"model.{suffix}"
-    if suffix == "npz":
-        np.savez(path, **arrays)
+    if kind == "bin":
+        (folder / "model.bin").write_bytes(marian_bin(arrays))
     else:
-        path.write_bytes(marian_bin(arrays))
+        np.savez(folder / "model.npz", **arrays)
+    if kind == "yaml":
+        pieces = enumerate(tokenizer.source_pieces)
+        lines = (f"{json.dumps(piece, ensure_ascii=False)}: {id}\n" for id, piece in pieces)
+        (folder / "vocab.yml").write_text("".join(lines), "utf-8")
+        settings = "models: [model.npz]\nvocabs: [vocab.yml, vocab.yml]\n"
+        (folder / "decoder.yml").write_text(f"{settings}beam-size: 6\nnormalize: 1\n")
+        for side in ("source", "target"):
+            (folder / f"{side}.spm").write_bytes(tokenizer.source_model)
     return folder
 
 

@@ -2,11 +2,6 @@
 const SPACE = "▁", UNKNOWN_PENALTY = 10;
 const UNIGRAM = 1, BPE = 2, WORDS = 3; // types of models
 const NORMAL = 1, UNKNOWN = 2, CONTROL = 3, USER = 4, UNUSED = 5, BYTE = 6; // kinds of pieces
-// The fields that are read in the messages `trainer_spec` and `normalizer_spec`.
-const SETTINGS = {
-  2: { 3: "type", 24: "isSuffix", 35: "hasBytes", 44: "unknownText" },
-  3: { 2: "rules", 3: "addsSpace", 4: "trims", 5: "escapes" },
-};
 const encoder = new TextEncoder(), decoder = new TextDecoder("utf-8", { ignoreBOM: true });
 // A character in bytes, or a byte that belongs to none.
 const UTF8 = /[\0-\x7f]|[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}|[^]/g;
@@ -23,24 +18,25 @@ function* fields(buffer) {
   const read = { 0: integer, 2: () => bytes(integer()), 5: () => view.getFloat32((at += 4) - 4, true) };
   for (let key; at < buffer.length; yield [key >> 3, read[key % 8]()]) key = integer();
 }
+const message = (buffer) => Object.fromEntries(fields(buffer));
+
 export class SentencePiece {
   pieces = []; ids = new Map(); bytes = []; // ids of pieces of text, and of the pieces of single bytes
-  type = UNIGRAM; isSuffix = 0; hasBytes = 0; unknownText = encoder.encode(" ⁇ ");
-  rules = new Uint8Array(); addsSpace = 1; trims = 1; escapes = 1;
   /** Reads the bytes of a file such as source.model. */
   constructor(model) {
-    for (const [number, value] of fields(model)) {
-      if (number === 1) this.#add(Object.fromEntries(fields(value)));
-      else if (number in SETTINGS) for (const [n, x] of fields(value)) this[SETTINGS[number][n]] = x;
-    }
+    for (const [number, value] of fields(model)) if (number === 1) this.#add(message(value));
+    const none = new Uint8Array(), { 2: trainerSpec = none, 3: normalizerSpec = none } = message(model);
+    const { 3: type = UNIGRAM, 24: isSuffix, 35: hasBytes, 44: unknownText = encoder.encode(" ⁇ ") } = message(trainerSpec);
+    const { 2: rules = none, 3: addsSpace = 1, 4: trims = 1, 5: escapes = 1 } = message(normalizerSpec);
+    Object.assign(this, { type, isSuffix, hasBytes, unknownText, addsSpace, trims, escapes });
     const used = this.pieces.filter((x) => this.ids.has(x.text)), normal = used.filter((x) => x.kind === NORMAL);
     this.users = used.filter((x) => x.kind === USER).map((x) => x.text).sort((a, b) => b.length - a.length);
     this.longest = used.reduce((most, x) => Math.max(most, x.text.length), 1);
     this.unknownScore = Math.fround(normal.reduce((least, x) => Math.min(least, x.score), Infinity) - UNKNOWN_PENALTY);
     // The rules of normalization are a trie (Darts-clone), then strings that end with a zero.
-    const size = this.rules.length && new DataView(this.rules.buffer, this.rules.byteOffset).getUint32(0, true);
-    this.trie = new Uint32Array(this.rules.slice(4, 4 + size).buffer);
-    this.replacements = this.rules.subarray(4 + size);
+    const size = rules.length && new DataView(rules.buffer, rules.byteOffset).getUint32(0, true);
+    this.trie = new Uint32Array(rules.slice(4, 4 + size).buffer);
+    this.replacements = rules.subarray(4 + size);
   }
   #add({ 1: name, 2: score = 0, 3: kind = NORMAL }) {
     const text = decoder.decode(name), id = this.pieces.push({ text, score, kind }) - 1;

@@ -33,23 +33,22 @@ export class Translator {
     const { config } = this, tag = this.#tagOf(line), id = config.tag_ids[tag], translated = [];
     const before = id ? [id] : [...config.source_prefix_ids, ...(tag ? [config.unk_id] : [])];
     const after = config.source_eos ? [config.eos_id] : [], most = config.max_length - before.length - after.length;
-    const encode = (text) => (INVISIBLE.test(text) ? [] : this.source.encode(text.trim()));
-    const isShort = (ids) => ids.length <= most || this.#isUnknown(ids);
-    for (const part of this.#split(line.trimStart().slice(tag.length), (text) => isShort(encode(text)))) {
-      const ids = encode(part), isCopied = this.#isUnknown(ids);
+    for (const [part, ids] of this.#split(line.trimStart().slice(tag.length), most)) {
+      const isCopied = this.#isUnknown(ids);
       const found = isCopied || !ids.length ? [] : await this.search([...before, ...ids.slice(0, most), ...after]);
       translated.push([part, isCopied ? part.trim() : this.target.decode(found)]);
     }
     return join(translated);
   }
-  /** Splits a text between sentences, or in halves between words or characters. */
-  #split(text, isShort) {
-    if (isShort(text)) return [text];
+  /** Splits a text between sentences, or in halves between words or characters. Returns parts and their ids. */
+  #split(text, most) {
+    const ids = INVISIBLE.test(text) ? [] : this.source.encode(text.trim());
+    if (ids.length <= most || this.#isUnknown(ids)) return [[text, ids]];
     const sentences = this.sentences(text), words = text.trimStart().split(/(?<=\s)(?=\S)/);
     const units = words.length > 1 ? words : Array.from(this.ofCharacters.segment(text), (x) => x.segment);
     const halves = [units.slice(0, units.length / 2).join(""), units.slice(units.length / 2).join("")];
     const parts = sentences.length > 1 ? sentences : halves;
-    return parts[0] ? parts.flatMap((x) => this.#split(x, isShort)) : [text];
+    return parts[0] ? parts.flatMap((x) => this.#split(x, most)) : [[text, ids]];
   }
   /** Returns whether some pieces are unknown, and no other piece has a letter or digit. */
   #isUnknown(ids) {
