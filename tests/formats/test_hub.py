@@ -1,15 +1,28 @@
 """A pushed run has a model card, and comes back from the hub."""
 
+import base64
 import json
-import shutil
-from unittest.mock import create_autospec
 
 import pytest
 import yaml
+from support.command_line import run_python
 from support.foreign_models import hugging_face_folder
+from support.local_server import answer, local_server
 
-from keras_transformer import Run, UserError, import_run
-from keras_transformer.formats.hub import model_card, push_to_hub
+from keras_transformer import Run, import_run
+from keras_transformer.formats.hub import model_card
+
+# Pushes to a hub that accepts two commits.
+CLIENT = """
+from keras_transformer import UserError
+from keras_transformer.formats import push_to_hub
+print(push_to_hub("run", "me/mine"))
+print(push_to_hub("run", "me/mine", "run", private=True))
+try:
+    push_to_hub("run", "me/mine", "run")
+except UserError as error:
+    print(error)
+"""
 
 
 @pytest.fixture
@@ -22,30 +35,65 @@ def run(tmp_path):
     return run
 
 
-def test_a_pushed_run_comes_back_with_its_card(run, tmp_path, monkeypatch):
-    """Of the hub's own functions, only the names of their arguments are checked."""
-    hub = pytest.importorskip("huggingface_hub", reason="huggingface_hub is an optional dependency")
-    url, pushed = hub.RepoUrl("https://huggingface.co/me/mine"), []
-    created = create_autospec(hub.create_repo, return_value=url)
-    monkeypatch.setattr(hub, "create_repo", created)
+def hub_answers(repositories, commits):
+    """A hub that keeps what repositories are asked for, and the files of commits."""
 
-    def upload(*, folder_path, **_):
-        pushed.append(shutil.copytree(folder_path, tmp_path / f"pushed{len(pushed)}"))
+    def reply(handler, content, status=200):
+        answer(json.dumps(content).encode(), status)(handler)
 
-    uploaded = create_autospec(hub.upload_folder, side_effect=upload)
-    monkeypatch.setattr(hub, "upload_folder", uploaded)
-    assert push_to_hub(run, "me/mine") == push_to_hub(run, "me/mine", "run", private=True) == url
-    assert [x.kwargs["private"] for x in created.call_args_list] == [None, True]
-    assert {x.kwargs["repo_id"] for x in uploaded.call_args_list} == {"me/mine"}
-    for folder, format in zip(pushed, ("hugging_face", "run"), strict=True):
-        assert (folder / "README.md").read_text("utf-8") == model_card(run, "me/mine", format)
-    back = import_run(pushed[0], tmp_path / "again")
+    def body(handler):
+        return handler.rfile.read(int(handler.headers["Content-Length"]))
+
+    def created(handler):
+        repositories.append(json.loads(body(handler)))
+        url = f"http://{handler.headers['Host']}/me/mine"
+        reply(handler, {"url": url, "name": "me/mine"}, 200 if len(repositories) < 3 else 403)
+
+    def preupload(handler):
+        names = [x["path"] for x in json.loads(body(handler))["files"]]
+        modes = [{"path": x, "uploadMode": "regular", "shouldIgnore": False} for x in names]
+        reply(handler, {"files": modes})
+
+    def commit(handler):
+        lines = map(json.loads, body(handler).splitlines())
+        files = [line["value"] for line in lines if line["key"] == "file"]
+        commits.append({x["path"]: base64.b64decode(x["content"]) for x in files})
+        url = f"http://{handler.headers['Host']}/me/mine/commit/{'0' * 40}"
+        reply(handler, {"commitUrl": url, "commitOid": "0" * 40})
+
+    def valid(handler):
+        body(handler)
+        reply(handler, {})
+
+    return {
+        "/api/repos/create": created,
+        "/api/validate-yaml": valid,
+        "/api/models/me/mine/preupload/main": preupload,
+        "/api/models/me/mine/commit/main": commit,
+    }
+
+
+@pytest.mark.slow
+def test_a_pushed_run_comes_back_with_its_card(run, tmp_path):
+    pytest.importorskip("huggingface_hub", reason="huggingface_hub is an optional dependency")
+    repositories, commits, environment = [], [], {"HF_HOME": str(tmp_path / "home")}
+    with local_server() as server:
+        server.answers = hub_answers(repositories, commits)
+        environment |= {"HF_ENDPOINT": server.url, "HF_TOKEN": "hf_x"}
+        *printed, refused = run_python(CLIENT, cwd=tmp_path, **environment).splitlines()
+        assert printed == [f"{server.url}/me/mine"] * 2
+    assert "me/mine cannot be uploaded: HfHubHTTPError" in refused
+    asked = [x.get("visibility") == "private" or bool(x.get("private")) for x in repositories]
+    assert asked == [False, True, False]
+    for format, files in zip(("hugging_face", "run"), commits, strict=True):
+        for name, content in files.items():
+            (tmp_path / f"of_{format}" / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / f"of_{format}" / name).write_bytes(content)
+        assert files["README.md"].decode() == model_card(run, "me/mine", format)
+    back = import_run(tmp_path / "of_hugging_face", tmp_path / "again")
     assert json.loads(back.origin_path.read_text())["licence"] == "cc-by-4.0"
-    for other in (back, Run.open(pushed[1])):
+    for other in (back, Run.open(tmp_path / "of_run")):
         assert other.tokenizer().files == run.tokenizer().files
-    uploaded.side_effect = OSError("403\n  Forbidden")
-    with pytest.raises(UserError, match="^me/mine cannot be uploaded: OSError: 403 Forbidden$"):
-        push_to_hub(run, "me/mine", "run")
 
 
 def test_a_card_has_the_recipe_the_newest_scores_and_the_licence(run):

@@ -99,16 +99,32 @@ def marian_folder(folder, shared):
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_translations_and_scores_equal_those_of_transformers(shared, tmp_path):
+def test_logits_and_translations_equal_those_of_transformers(shared, tmp_path):
     theirs = marian_folder(tmp_path / "marian", shared)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "marian")
     run = import_run(tmp_path / "marian", tmp_path / "run")
+    ours, own = open_model(run), run.tokenizer()
+    with torch.inference_mode():
+        for source, target in SENTENCES:
+            x = tokenizer([source], text_target=[target], return_tensors="pt")
+            start = torch.full((1, 1), theirs.config.decoder_start_token_id)
+            labels = x.pop("labels")
+            expected = theirs(**x, decoder_input_ids=torch.cat([start, labels[:, :-1]], 1)).logits
+            inputs, _ = own.frame_target(own.encode_target([target])[0])
+            source_ids = np.array([own.frame_source(own.encode_source([source])[0])], "int32")
+            logits = ours({"source_ids": source_ids, "target_ids": np.array([inputs], "int32")})
+            # The ids 4 and on are all but the special ones, in their order.
+            names = [tokenizer.convert_tokens_to_ids(piece) for piece in own.target_pieces[4:]]
+            if not shared:
+                names = [*range(2, V - 2)]
+            found = to_numpy(logits)[0, :, 4 : 4 + len(names)]
+            np.testing.assert_allclose(found, expected[0][:, names], atol=1e-5)
     x = tokenizer(SOURCES, return_tensors="pt", padding=True)
     answer = theirs.generate(
         **x, max_length=LENGTH + 1, return_dict_in_generate=True, output_scores=True
     )
     options = SearchOptions(beam_size=4, max_length=LENGTH, **POWER)
-    found = [x[0] for x in Translator.from_run(run, options).translate_nbest(SOURCES)]
+    found = [x[0] for x in Translator(ours, own, options).translate_nbest(SOURCES)]
     texts = tokenizer.batch_decode(answer.sequences, skip_special_tokens=True)
     assert [x.text for x in found] == texts
     np.testing.assert_allclose([x.score for x in found], answer.sequences_scores, atol=1e-5)
@@ -169,6 +185,17 @@ def test_a_model_of_many_languages_translates_between_any_two(kind, tmp_path):
     assert names == [*expected]
 
     text = sentences[:12]
+    model, (inputs, _) = open_model(run), own.frame_target(own.encode_target(["Ein Hund."])[0])
+    found = to_numpy(model({"source_ids": np.array(ids[:1]), "target_ids": np.array([inputs])}))
+    named = [id for id, x in enumerate(own.target_pieces) if id > 4 and x[:7] != "<unused"]
+    known = tokenizer.convert_tokens_to_ids([own.target_pieces[id] for id in named])
+    start = torch.full((1, 1), tokenizer.eos_token_id)
+    decoded = tokenizer.convert_tokens_to_ids([own.target_pieces[id] for id in inputs[1:]])
+    x = tokenizer(text[:1], return_tensors="pt")
+    with torch.inference_mode():
+        given = torch.cat([start, torch.tensor([decoded])], 1)
+        expected = theirs(**x, decoder_input_ids=given).logits
+    np.testing.assert_allclose(found[0, :, named].T, expected[0][:, known], atol=1e-5)
     for ours, forced in ((languages, (source, target)), ({}, (source, target)), (
         {"source_language": target, "target_language": source}, (target, source)
     )):  # fmt: skip
@@ -190,7 +217,7 @@ def test_a_model_of_many_languages_translates_between_any_two(kind, tmp_path):
             names = ["<unk>" if x.startswith("<unused") else x for x in own.target_pieces]
             assert [[names[id] for id in ids] for ids in found] == pieces
     options = SearchOptions(beam_size=4, max_length=LENGTH, **POWER)
-    folder, model = tmp_path / "out", open_model(run)
+    folder = tmp_path / "out"
     export_hugging_face(model, own, folder, options, (source, target), text)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     assert tokenizer(sentences)["input_ids"] == ids
