@@ -226,8 +226,8 @@ class _Projection:
         left, right = source[node.span.start : span.start], source[span.end : node.span.end]
         known = [n for n, x in enumerate(self.sources) if x[1] <= span.start]
         share = self.shares[:, known].sum(1)[node.words.start : node.words.stop]
-        costs = [(1 - share[:n]).sum() + share[n:].sum() for n in range(len(share) + 1)]
-        gap = int(np.argmin(costs)) if has_words(right) else len(share)
+        crossings = np.cumsum([0.0, *(1 - 2 * share)])  # of each gap, more than of the first
+        gap = int(np.argmin(crossings)) if has_words(right) else len(share)
         gap = node.words.start + (gap if has_words(left) else 0)
         before = self.targets[gap - 1][1] if gap > node.words.start else node.start
         after = self.targets[gap][0] if gap < node.words.stop else node.end
