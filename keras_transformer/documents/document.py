@@ -16,8 +16,10 @@ from keras_transformer.translation.segments import TranslatedSegment
 Change = Callable[[str], str]
 # Codes of source and target.
 Languages = tuple[str | None, str | None]
+# Not the names in directives of C and Ruby such as `%<PRIu32>` and `%<count>d`.
 TAG = re.compile(
-    r"<(?P<end>/?)(?P<name>[A-Za-z][\w-]*(?=[\s/>.])|\d+(?=/?>))[^<>]*>|<[\d:.]+>|\{\\[^{}]*\}"
+    r"<(?!PRI[diouxX]\w*>|(?<=%<)\w+>[\d.]*[A-Za-z](?!\w))"
+    r"(?P<end>/?)(?P<name>[A-Za-z][\w-]*(?=[\s/>.])|\d+(?=/?>))[^<>]*>|<[\d:.]+>|\{\\[^{}]*\}"
 )
 # A tag, or an element whose text stays.
 _TAG_OR_CODE = re.compile(
@@ -60,6 +62,7 @@ class Document:
     text: str = ""
     segments: list[Segment] = field(default_factory=list)
     _rewrites: list[Change] = field(default_factory=list)
+    _changes: list[Change] = field(default_factory=list)
     _key: str = field(default_factory=partial(secrets.token_hex, 4))  # No file has it by chance.
 
     def mark(self, segment: Segment, write: Change = str) -> str:
@@ -68,10 +71,13 @@ class Document:
         self._rewrites.append(write)
         return f"\0{self._key}:{len(self.segments) - 1}\0"
 
-    def change_last(self, change: Change) -> None:
-        """Lets `change` get the translation of the last segment before it is written."""
-        write = self._rewrites[-1]
-        self._rewrites[-1] = lambda text: write(change(text))
+    def whole(self, part: str, change: Change) -> str:
+        """Returns a part of the text that `change` gets when its translations are written.
+
+        The parts must become parts of the text in this order.
+        """
+        self._changes.append(change)
+        return f"\0{self._key}<\0{part}\0{self._key}>\0"
 
     def translate(
         self, translator: BaseTranslator, glossary: Glossary | None, progress: Progress
@@ -91,8 +97,9 @@ class Document:
             number = int(found[1])
             return self._rewrites[number](mark.sub(written, translations[number]))
 
-        mark = re.compile(f"\0{self._key}:([0-9]+)\0")
-        return mark.sub(written, self.text)
+        mark, changes = re.compile(f"\0{self._key}:([0-9]+)\0"), iter(self._changes)
+        whole = re.compile(f"\0{self._key}<\0(.*?)\0{self._key}>\0", re.DOTALL)
+        return whole.sub(lambda part: next(changes)(part[1]), mark.sub(written, self.text))
 
 
 class Piece(NamedTuple):

@@ -29,7 +29,9 @@ _STRING = r'"(?:[^"\\]|\\.)*"'
 _TARGET = re.compile(rf"^([ \t]*msgstr(?:\[(\d+)\])?[ \t]+){_STRING}(?:\s+{_STRING})*", re.M)
 # Formats whose arguments can have numbers, and their directives without one. %% and %m have none.
 _NUMBERED = {f"{x}-format" for x in ("c", "objc", "perl", "php", "java-printf", "awk", "tcl")}
-_DIRECTIVE = re.compile(r"%%|%[-+0#]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh?|ll?|[zjtLq])?[A-Za-z@]")
+_DIRECTIVE = re.compile(
+    r"%%|%[-+0#']*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:<PRI\w+>|(?:hh?|ll?|[zjtLq])?[A-Za-z@])"
+)
 _CODES = regex.compile(
     r"E<lt>[^<>\n]{1,200}?E<gt>|((?<![^\W\d_])[A-Z]|E)"
     r"(?:<<\s(?:(?!\s>>).){1,200}+\s>>|<(?:[^<>]++|<[^<>]*+>)*+>)"
@@ -72,8 +74,8 @@ def read_po(text: str, languages: Languages, path: Path) -> Document:
         ) -> str:
             source = entry.msgid if target[2] in (None, "0") else entry.msgid_plural
             count, text = len(document.segments), with_marks(document, source, escape, read)
-            if len(document.segments) == count + 1 and _NUMBERED.intersection(entry.flags):
-                document.change_last(partial(_with_numbers, source))
+            if len(document.segments) > count and _NUMBERED.intersection(entry.flags):
+                text = document.whole(text, partial(_with_numbers, source))
             return f'{target[1]}"{text}"'
 
         block, count = text[start:end], len(document.segments)

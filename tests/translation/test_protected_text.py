@@ -25,6 +25,11 @@ from keras_transformer.translation.protected_text import numbers_differ, protect
         ("%-5.2f %ld %1 %NAME% %@", ["%-5.2f", "%ld", "%1", "%NAME%", "%@"]),
         ("<a@b.org>, <x:y>, &apt-get; a<b", ["<a@b.org>", "<x:y>", "&apt-get;"]),
         ("%.*s %jd %04o %*d, %%%s %%", ["%.*s", "%jd", "%04o", "%*d", "%%%s", "%%"]),
+        (
+            "0%o \\0%c a.b=%<PRIu32> %5<PRId64>, %<c>d",
+            ["0%o", "\\0%c", "a.b=%<PRIu32>", "%5<PRId64>", "%<c>d"],
+        ),
+        ("(%'f) %%10f %1% --to=si '~a' ~5", ["%'f", "%%10f", "%1%", "--to=si", "~a"]),
         ("-s%s %sB/%sB (l%c): '%c%c', '%d='", ["-s%s", "%sB/%sB", "l%c", "%c%c", "%d="]),
         ("$HOME $t(a.b) costs $100, 100% of it", ["$HOME", "$t(a.b)"]),
         (
@@ -84,7 +89,7 @@ def test_placeholders_addresses_and_identifiers_are_found(text, names):
     ] == names
 
 
-@pytest.mark.parametrize("text", ["{a,{", "{{", "[[{{}}", "a://", "&a", "%5."])
+@pytest.mark.parametrize("text", ["{a,{", "{{", "[[{{}}", "a://", "&a", "%5.", "a.b"])
 def test_what_stays_is_found_in_linear_time(text):
     assert len([*protected(text * 20_000, WordForms())]) <= 40_000
 
