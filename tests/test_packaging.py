@@ -16,6 +16,12 @@ OF_ONE_BACKEND |= {"compile_graph.py", "fully_sharded.py", "graphed_step.py", "r
 
 # Files that are tested with those that use them.
 TESTED_WITH = {
+    **{
+        f"_backend/{name}.py": "_backend/test_recorded_loops.py"
+        for name in ("compile_graph", "cuda_graphs", "recorder")
+    },
+    "portability/inputs.py": "portability/test_comparison.py",
+    "training/devices/tensorflow.py": "training/devices/test_base.py",
     "_backend/jax_kernels.py": "_backend/test_gpu_formulas.py",
     "_backend/fully_sharded.py": "training/test_own_model.py",
     "_backend/types.py": "models/test_equivalence.py",
