@@ -68,7 +68,7 @@ _PATTERN = regex.compile(
         (?P<unit>\s?(?:[cdkm]?m(?:[²³]|/[hs])?|[kM]?g|[km]?l|h|min|oz|lbs|ft|mph|px|dpi|kWh?
           |[kKMGT]i?B|[kMGT]?Hz|[AP]M)|[ap]m|m?s|k|\.?x)(?![\w'’])
       | (?:\s?°\s?[CF]|\p{Lu})(?![\w'’])
-      | (?!\w)(?:\s?(?:(?&currency)|[%‰]%?|°)(?![\w{(]))?
+      | (?!\w)(?:\s?(?:(?&currency)|[%‰]%?|°)(?![\w{(]|<PRI))?
       )
       )
     """

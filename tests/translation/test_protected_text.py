@@ -26,8 +26,8 @@ from keras_transformer.translation.protected_text import numbers_differ, protect
         ("<a@b.org>, <x:y>, &apt-get; a<b", ["<a@b.org>", "<x:y>", "&apt-get;"]),
         ("%.*s %jd %04o %*d, %%%s %%", ["%.*s", "%jd", "%04o", "%*d", "%%%s", "%%"]),
         (
-            "0%o \\0%c a.b=%<PRIu32> %5<PRId64>, %<c>d",
-            ["0%o", "\\0%c", "a.b=%<PRIu32>", "%5<PRId64>", "%<c>d"],
+            "5 %<PRIu32> 0%o \\0%c a.b=%<PRIu32> %5<PRId64>, %<c>d",
+            ["%<PRIu32>", "0%o", "\\0%c", "a.b=%<PRIu32>", "%5<PRId64>", "%<c>d"],
         ),
         ("(%'f) %%10f %1% --to=si '~a' ~5", ["%'f", "%%10f", "%1%", "--to=si", "~a"]),
         ("-s%s %sB/%sB (l%c): '%c%c', '%d='", ["-s%s", "%sB/%sB", "l%c", "%c%c", "%d="]),
