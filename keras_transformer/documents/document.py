@@ -35,6 +35,9 @@ _SPACE = re.compile(r"[ \t\r\n\f]+")
 _SEPARATOR = re.compile(
     r"((?<!\s)(?<!&nbsp;)(?:\s|&nbsp;)++(?:[|·•]|&middot;|&bull;)(?:\s|&nbsp;)+)"
 )
+# What separates the forms of a message for different numbers: "{0} No car|{1} A car|[2,*] Cars".
+_RANGE = r"(?:\{\d+\}|[\[\]][^\s,|]+,[^\s,|]+[\[\]])\s*"
+_FORM = re.compile(rf"((?<=[^\s|])\|(?:{_RANGE})?(?=[^\s|])|\A{_RANGE}(?=[^|]+\|\S))")
 _JOINT = re.compile(r"[^\w\s]+|\s*\+\s*")  # between two parts of code, such as keys
 _OBJECT = "\ufffc"  # Unicode's character for an object in a text
 _NEAR = 5  # characters by which a line may be longer or shorter to end after a mark
@@ -151,8 +154,13 @@ def separated(text: str, read: Change = str, write: Change = str) -> Iterator[Pi
 def tagged(text: str, read: Change = str, write: Change = str) -> Iterator[Piece]:
     """Yields the pieces of a text with tags, as in HTML, which the file writes by `write`.
 
-    `read` gets the text between tags.
+    `read` gets the text between tags. The forms of a message for different numbers are apart.
     """
+    forms = _FORM.split(text)
+    if len(forms) > 1 and _are_whole([x for x in forms[::2] if x]):
+        for n, form in enumerate(forms):
+            yield from [Piece("block", write(form))] if n % 2 else tagged(form, read, write)
+        return
     at = 0
     for tag in [*_TAG_OR_CODE.finditer(text), None]:
         between = text[at : tag.start() if tag else None]
@@ -164,6 +172,17 @@ def tagged(text: str, read: Change = str, write: Change = str) -> Iterator[Piece
             kind: Any = "end" if tag["end"] else "begin" if name else "element"
             yield Piece("block" if name.lower() in _BLOCKS else kind, write(tag[0]), name=name)
         at = tag.end() if tag else at
+
+
+def _are_whole(parts: Sequence[str]) -> bool:
+    """Returns whether all parts or none are a word, and none cuts a quotation, brackets or a tag."""
+    pairs = [*itertools.product(parts, ("()", "[]", "{}", "<>"))]
+    are_balanced = all(part.count(first) == part.count(last) for part, (first, last) in pairs)
+    return (
+        are_balanced
+        and len({" " in part for part in parts}) == 1
+        and all(part.count('"') % 2 == 0 for part in parts)
+    )
 
 
 def marked(document: Document, pieces: Iterable[Piece], write: Change = str) -> str:

@@ -142,6 +142,8 @@ def _as_fuzzy(block: str) -> str:
 # Inline elements that contain code of the document, and those that stand for a word of it.
 _CODE = {"bpt", "ept", "it", "ph", "ut", "sub"}
 _OPAQUE = {"ph", "x", "mrk"}
+# States in which a target that equals its source is a copy, and no translation.
+_NEW = {"new", "needs-translation", "initial"}
 # Halves of an element, by the attribute of the second that names the first.
 _FIRST, _SECOND = {"bpt", "bx", "sc"}, {"ept", "ex", "ec"}
 
@@ -187,8 +189,11 @@ def _xml_pieces(text: str, path: Path) -> list[Piece]:
 
 
 def read_xliff(text: str, languages: Languages, path: Path) -> Document:
-    """Finds the units of XLIFF 1.2 and 2 without a translation, which are marked to be checked."""
-    document = Document(_escape)
+    """Finds the units of XLIFF 1.2 and 2 without a translation, which are marked to be checked.
+
+    If a file has one language as source and target, its targets are the text to translate.
+    """
+    document, is_template = Document(_escape), False
     pieces = _xml_pieces(text, path)
     raws = [piece.raw for piece in pieces]
     # The open elements: number of the piece, whether its text is translated, and its children.
@@ -202,15 +207,16 @@ def read_xliff(text: str, languages: Languages, path: Path) -> Document:
             )
             if names[0] in attributes:
                 of_file = attributes[names[0]], attributes.get(names[1])
-                _check_languages(of_file, languages, path)
-                if languages[1] and names[1] not in attributes:
+                is_template = bool(languages[1]) and of_file[0] == of_file[1]
+                _check_languages((of_file[0], None if is_template else of_file[1]), languages, path)
+                if languages[1] and (is_template or not of_file[1]):
                     raws[number] = with_attribute(raw, names[1], languages[1])
         elif kind == "end":
             start, is_open, children = stack.pop()
             if stack:
                 stack[-1][2].setdefault(name, (start, number))
             if name in ("trans-unit", "segment") and is_open and "source" in children:
-                _add_target(document, pieces, raws, start, children)
+                _add_target(document, pieces, raws, start, children, is_template)
     document.text = "".join(raws)
     return document
 
@@ -221,11 +227,16 @@ def _add_target(
     raws: list[str],
     unit: int,
     children: dict[str, tuple[int, int]],
+    is_template: bool,
 ) -> None:
     """Writes the target of a unit that has none, but text to translate, and its state."""
     start, end = children.get("seg-source") or children["source"]
     first, last = children.get("target") or (end, end)
-    if "".join(raws[first + 1 : last]).strip():
+    own, given = ("".join(raws[x + 1 : y]).strip() for x, y in ((start, end), (first, last)))
+    is_new = any(pieces[x].attributes.get("state") in _NEW for x in (unit, first))
+    if given and is_template:
+        start, end = first, last
+    elif given and not (is_new and given == own):
         return
     count = len(document.segments)
     body = marked(document, _unit_pieces(pieces[start + 1 : end]))

@@ -29,6 +29,10 @@ from keras_transformer.translation.protected_text import numbers_differ, protect
             "5 %<PRIu32> 0%o \\0%c a.b=%<PRIu32> %5<PRId64>, %<c>d",
             ["%<PRIu32>", "0%o", "\\0%c", "a.b=%<PRIu32>", "%5<PRId64>", "%<c>d"],
         ),
+        (
+            "v{a} {{b}}px {c}x{d}, {e}/{f}ms; {g}word",
+            ["v{a}", "{{b}}px", "{c}x{d}", "{e}/{f}ms", "{g}"],
+        ),
         ("(%'f) %%10f %1% --to=si '~a' ~5", ["%'f", "%%10f", "%1%", "--to=si", "~a"]),
         ("-s%s %sB/%sB (l%c): '%c%c', '%d='", ["-s%s", "%sB/%sB", "l%c", "%c%c", "%d="]),
         ("$HOME $t(a.b) costs $100, 100% of it", ["$HOME", "$t(a.b)"]),
@@ -70,8 +74,8 @@ from keras_transformer.translation.protected_text import numbers_differ, protect
         ("R&D, C#, .NET and C++. A & B a&b", ["R&D", "C#", ".NET", "C++"]),
         ("a\\nb", ["\\n"]),
         (
-            "f(x), ab(s) a(n) print() a.b() Ctrl+C A-Z I/O a^2.",
-            ["f(x)", "print()", "a.b()", "Ctrl+C", "A-Z", "I/O", "a^2"],
+            "f(x), ab(s) a(n) print() a.b() Ctrl+C A-Z I/O a^2 a|b.",
+            ["f(x)", "print()", "a.b()", "Ctrl+C", "A-Z", "I/O", "a^2", "a|b"],
         ),
         ("If y = 2x^2 - 5 and a==1.2, p<0.5; a<b", ["y = 2x^2 - 5", "a==1.2", "p<0.5"]),
         ("<a> b <c d> e 0:1A:B:C <br/>", ["<c d>", "0:1A:B:C", "<br/>"]),
@@ -89,7 +93,9 @@ def test_placeholders_addresses_and_identifiers_are_found(text, names):
     ] == names
 
 
-@pytest.mark.parametrize("text", ["{a,{", "{{", "[[{{}}", "a://", "&a", "%5.", "a.b"])
+@pytest.mark.parametrize(
+    "text", ["{a,{", "{{", "[[{{}}", "a://", "&a", "%5.", "a.b", "{{a}} b", "ab{c}d", "{a}x"]
+)
 def test_what_stays_is_found_in_linear_time(text):
     assert len([*protected(text * 20_000, WordForms())]) <= 40_000
 
