@@ -175,7 +175,7 @@ def tagged(text: str, read: Change = str, write: Change = str) -> Iterator[Piece
 
 
 def _are_whole(parts: Sequence[str]) -> bool:
-    """Returns whether all parts or none are a word, and none cuts a quotation, brackets or a tag."""
+    """Returns whether all or none are one word, and none cuts a quotation, brackets or a tag."""
     pairs = [*itertools.product(parts, ("()", "[]", "{}", "<>"))]
     are_balanced = all(part.count(first) == part.count(last) for part, (first, last) in pairs)
     return (
