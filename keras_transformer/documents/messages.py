@@ -16,6 +16,9 @@ _JSON = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|[{}\[\]]')
 
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")  # U+0000 and halves of characters
 
+# What separates the lines of a message, also a block of code.
+_LINE_END = re.compile(r"((?:\n|\A(?=```))(?:```.*?\n```(?=\n|\Z)\n?)?)", re.DOTALL)
+
 
 def read_json(text: str, languages: Languages, path: Path) -> Document:
     """Finds the lines of strings that are values. What a key such as @title of ARB has stays."""
@@ -104,8 +107,10 @@ def _quoted(document: Document, raw: str, value: str) -> str:
     """Returns a string with quotes and marks for its lines, or as it is if it has no text."""
     if not any(map(str.isalpha, value)) or _NO_TEXT.search(value):
         return raw
-    lines = (with_marks(document, x, _escaped) for x in value.split("\n"))
-    return '"' + r"\n".join(lines) + '"'
+    parts = _LINE_END.split(value)
+    parts[::2] = [with_marks(document, line, _escaped) for line in parts[::2]]
+    parts[1::2] = map(_escaped, parts[1::2])
+    return f'"{"".join(parts)}"'
 
 
 def _escaped(value: str) -> str:

@@ -56,6 +56,7 @@ R po #, c-format¶msgid "a %s has %.*s of %m, 5%% %d\n"¶msgstr ""¶¶#, python-
 R po #. type: Plain text¶msgid "see B<a b> I<c> d L<e(1)> or B<-f> <g>h</g> B<< i > j >>"¶msgstr ""¶¶#. type: verbatim¶msgid "k"¶msgstr ""¶¶#. type: Content of: <p>¶msgid "B<l m>"¶msgstr ""¶ → #. type: Plain text¶#, fuzzy¶msgid "see B<a b> I<c> d L<e(1)> or B<-f> <g>h</g> B<< i > j >>"¶msgstr "B<< i > j >> <g>H</g> B<-f> OR L<e(1)> D I<C> B<B A> SEE"¶¶#. type: verbatim¶msgid "k"¶msgstr ""¶¶#. type: Content of: <p>¶#, fuzzy¶msgid "B<l m>"¶msgstr "B<l m>"¶
 U json ["a <code>b</code> <b>c</b>", "d <code> e"] → ["A <code>b</code> <b>C</b>", "D <code> E"]
 R yaml en:¶  a: b c # d¶  "e": 'f g''s'¶  h: [3, yes, i: j k]¶  l: |¶    m n¶    o p¶  q: >-¶    r s¶    t u¶¶    o¶  v: &w "x\n<b c=\"d\">y z</b>"¶  x: *w¶  z: <b c="d">e</b> f {g}¶ → de:¶  a: "C B" # d¶  "e": 'G''S F'¶  h: [3, yes, i: "K J"]¶  l: |¶    N M¶    P O¶  q: >-¶    U T¶    S R¶¶    O¶  v: &w "X\n<b c=\"d\">Z Y</b>"¶  x: *w¶  z: "{g} F <b c=\"d\">E</b>"¶
+U json ["a:\n```yaml\nb: c\n```\nd\n```e```", "```\nf\n```\n\ng"] → ["A:\n```yaml\nb: c\n```\nD\n```e```", "```\nf\n```\n\nG"]
 R json ["a {n} b.|c <b>d {n}</b>", "{0} a b|[1,9] c d|[10,*] e f", "a|b", "a b|c", "a (b c|d e)"] → ["B {n} A.|<b>{n} D</b> C", "{0} B A|[1,9] D C|[10,*] F E", "A|B", "b|c A", "E c|d B( A)"]
 U json ["a", "b\u0000", "\ud800c", "\ud83d\ude00 d"] → ["A", "b\u0000", "\ud800c", "😀 D"]
 R json ["a b: <ul> <li>c <0>d</0></li> </ul> e<br>f 3 <5 > g"] → ["B A: <ul> <li><0>D</0> C</li> </ul> E<br>G> <5 3 F"]

@@ -70,7 +70,8 @@ from keras_transformer.translation.protected_text import numbers_differ, protect
             ],
         ),
         ("Open /etc/fstab, (~/a.b) ../c-d. and/or /", ["/etc/fstab", "~/a.b", "../c-d"]),
-        ("Press `Enter` or `a b`, don`t` wait.", ["`Enter`", "`a b`"]),
+        ("Press `Enter` or `a b`s, ```c```, don`t` wait.", ["`Enter`", "`a b`s", "```c```"]),
+        ('by "|", \'/\' or "$1", "a" "..."', ['"|"', "'/'", '"$1"']),
         ("R&D, C#, .NET and C++. A & B a&b", ["R&D", "C#", ".NET", "C++"]),
         ("a\\nb", ["\\n"]),
         (
