@@ -40,6 +40,11 @@ from keras_transformer.translation.protected_text import numbers_differ, protect
             "$1page $1new=b costs $5, $10k; r$1 .$1 2001-$1",
             ["$1page", "$1new=b", "r$1", ".$1", "2001-$1"],
         ),
+        (
+            "$A$ ${a ? {b} : 'c'} #{d[0]} __e__ __f__.py @:g.h, @.upper:{'i'}",
+            ["$A$", "${a ? {b} : 'c'}", "#{d[0]}", "__e__", "__f__.py", "@:g.h", "@.upper:{'i'}"],
+        ),
+        ("2.5-inch 1.2.3-beta.4, 2.0rc1 1.2.3+b-0c.", ["1.2.3-beta.4", "2.0rc1", "1.2.3+b-0c"]),
         ("Hello :name, :smile: a:b :) 10:30", [":name", ":smile:"]),
         (
             "at 2024-03-15T10:30:00Z, C:\\a\\b.txt /a:/b",
