@@ -55,9 +55,7 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(path)
         yield partial
-        if path.is_file():
-            shutil.copymode(path, partial)
-        os.replace(partial, path)
+        _move(partial, path)
     except BaseException as error:
         remove(partial)
         is_taken = path.is_dir() and getattr(error, "errno", None) == errno.ENOTEMPTY
@@ -65,6 +63,19 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
             full = UserError(f"no space left on the disk for {path}")
             raise (not_empty(path) if is_taken else full) from None
         raise
+
+
+def _move(partial: Path, path: Path) -> None:
+    """Replaces `path`, which keeps its permissions. What is mounted there is written instead."""
+    if path.is_file():
+        shutil.copymode(path, partial)
+    try:
+        os.replace(partial, path)
+    except OSError as error:
+        if error.errno != errno.EBUSY or not path.is_file():
+            raise
+        shutil.copyfile(partial, path)
+        partial.unlink()
 
 
 def _remove_leftovers(path: Path) -> None:
@@ -105,7 +116,7 @@ def write_json(path: Path, value: object) -> None:
 def _opening(path: str | Path) -> Iterator[None]:
     """Raises `UserError` if the output file `path`, which the block opens, cannot be written."""
     try:
-        if os.path.exists(path):
+        if os.path.exists(path) and not _is_stream(path):
             open(path, "r+").close()  # raises an error for folders and read-only files
         yield
     except OSError as error:
@@ -114,12 +125,26 @@ def _opening(path: str | Path) -> Iterator[None]:
 
 @contextmanager
 def output_path(path: str | Path) -> Iterator[Path]:
-    """Writes a file as `atomic_write` does. Raises `UserError` at once if that is not possible."""
+    """Writes a file as `atomic_write` does. Raises `UserError` at once if that is not possible.
+
+    A device or a pipe gets the content of the file at the end.
+    """
     with ExitStack() as stack:
         with _opening(path):
-            partial = stack.enter_context(atomic_write(path))
-            partial.touch()
+            if _is_stream(path):
+                stream = stack.enter_context(open(path, "ab"))
+                partial = Path(stack.enter_context(tempfile.TemporaryDirectory()), "output")
+            else:
+                partial = stack.enter_context(atomic_write(path))
+                partial.touch()
         yield partial
+        if _is_stream(path):
+            stream.write(partial.read_bytes())
+
+
+def _is_stream(path: str | Path) -> bool:
+    is_file = os.path.isfile(path) or os.path.isdir(path)
+    return (os.path.exists(path) and not is_file) or str(path).startswith(_STREAMS)
 
 
 @contextmanager
@@ -135,7 +160,12 @@ def resumable_file(
 
     Yields:
         A function that writes a block, and the number of the blocks that are already written.
+
+    Raises:
+        UserError: If `path` cannot be written, or is no file but a device or a pipe.
     """
+    if _is_stream(path):
+        raise UserError(f"only a file can be continued later. Received: {path}")
     path = Path(os.path.realpath(path))
     key = hashlib.sha256(repr(made_from).encode()).hexdigest()[:16]
     partial, done, end = path.with_name(f".partial-{key}-{path.name}"), 0, 0
@@ -158,20 +188,15 @@ def resumable_file(
                 file.flush()
 
             yield write, done
-        if path.is_file():
-            shutil.copymode(path, partial)
-        os.replace(partial, path)
+        _move(partial, path)
 
 
 @contextmanager
 def output_file(path: str | Path) -> Iterator[TextIO]:
     """Opens an output file as `output_path` does. A device or a pipe is written line by line."""
-    is_stream = os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path))
-    if is_stream or str(path).startswith(_STREAMS):
-        try:
+    if _is_stream(path):
+        with _opening(path):
             stream = open(path, "a", buffering=1, encoding="utf-8")
-        except OSError as error:
-            raise UserError(f"{path} cannot be written: {error.strerror}") from None
         with stream:
             yield stream
     else:
@@ -316,8 +341,10 @@ def remove(path: Path) -> None:
 
 
 def check_is_free(directory: str | Path) -> None:
-    """Raises UserError if the path exists and is not an empty folder."""
+    """Raises UserError if the path exists and is not an empty folder, or if it is mounted."""
     path = Path(directory)
+    if os.path.ismount(path):
+        raise UserError(f"{path} must be a new folder. Received: a mount point. Name one in it")
     if path.is_file() or (path.is_dir() and any(path.iterdir())):
         raise not_empty(path)
 

@@ -1,5 +1,6 @@
 """Writing leaves the old state or the new one; reading is bounded."""
 
+import errno
 import multiprocessing
 import os
 import resource
@@ -15,8 +16,10 @@ import pytest
 from keras_transformer import _files
 from keras_transformer._files import (
     atomic_write,
+    check_is_free,
     keras_home,
     output_file,
+    output_path,
     read_json_members,
     resumable_file,
 )
@@ -126,6 +129,38 @@ def test_a_symbolic_link_stays_and_its_target_keeps_its_permissions(tmp_path):
         target.chmod(0o640)
     assert link.is_symlink()
     assert (target.read_text(), stat.S_IMODE(target.stat().st_mode)) == ("newer", 0o640)
+
+
+def test_a_pipe_stays_and_gets_the_content(tmp_path):
+    pipe = tmp_path / "pipe.html"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    with output_path(pipe) as partial:
+        partial.write_bytes(b"whole ")
+    with output_file(pipe) as file:
+        file.write("line")
+    with pytest.raises(UserError, match="only a file can be continued"):
+        with resumable_file(pipe, 1, "text"):
+            pass
+    assert os.read(reader, 100) == b"whole line"
+    assert os.listdir(tmp_path) == ["pipe.html"] and stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_a_file_that_is_mounted_is_written_and_a_folder_refused(tmp_path, monkeypatch):
+    path = tmp_path / "mounted"
+    path.write_text("old")
+    node = path.stat().st_ino
+
+    def replace(*_):
+        raise OSError(errno.EBUSY, "busy")
+
+    monkeypatch.setattr(os, "replace", replace)
+    with atomic_write(path) as partial:
+        partial.write_text("new")
+    assert path.read_text() == "new" and path.stat().st_ino == node
+    assert os.listdir(tmp_path) == ["mounted"]
+    with pytest.raises(UserError, match="mount point"):
+        check_is_free("/proc")
 
 
 def test_a_text_is_continued_after_its_last_complete_block(tmp_path):

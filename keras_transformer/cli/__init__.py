@@ -37,7 +37,7 @@ COMMANDS = {
 _TRACEBACK = "KERAS_TRANSFORMER_TRACEBACK"
 # Errors of the file system that the user can fix with another path.
 _WRONG_PLACE = {errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ELOOP}
-_WRONG_PLACE |= {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EPERM, errno.EROFS}
+_WRONG_PLACE |= {errno.EBUSY, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EPERM, errno.EROFS}
 
 
 class _Commands(click.Group):

@@ -25,7 +25,7 @@ class ServerOptions(BaseModel):
     """Maximum number of texts of a request."""
     max_waiting: int = Field(2000, ge=1, title="N")
     """Number of waiting sentences of a pair from which requests are refused (status 503)."""
-    timeout: float = Field(60, gt=0, title="SECONDS")
+    timeout: float = Field(60, gt=0, allow_inf_nan=False, title="SECONDS")
     """Longest time for a request (then status 504), and for those in flight when the server is
     stopped."""
     cors: tuple[str, ...] = Field((), title="ORIGIN")

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from urllib.parse import parse_qsl
 
 import prometheus_client as prometheus
 from fastapi import FastAPI, HTTPException, Request, Response
@@ -23,6 +24,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from langcodes import Language
 from pydantic import BaseModel, Field, ValidationError
 from starlette.exceptions import HTTPException as AnyHTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from keras_transformer.data.languages import base_language
@@ -108,6 +110,8 @@ class _Guard:
         try:
             async with asyncio.timeout(self.timeout):
                 await self.app(scope, counted, sent)
+        except ClientDisconnect:
+            status = 499
         except Exception as error:
             is_late = isinstance(error, TimeoutError)
             if not is_late:  # Its message may have a text.
@@ -223,12 +227,19 @@ class _Service:
     async def _read(self, request: Request, kind: type[T]) -> T:
         """Reads JSON, or else the fields of the query and of a form."""
         model: Any = kind
+        media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         try:
-            if request.headers.get("content-type", "").startswith("application/json"):
+            if media_type.startswith("application/") and media_type.endswith("json"):
                 given = model.model_validate_json(await request.body())
-            else:
-                fields = {**request.query_params, **await request.form(max_files=0)}
-                given = model.model_validate(fields)
+            elif media_type == "multipart/form-data":
+                fields = await request.form(max_files=0)
+                given = model.model_validate({**request.query_params, **fields})
+            else:  # Starlette reads bytes that are not escaped as Latin-1.
+                body = (await request.body()).decode()
+                form = dict(parse_qsl(body, keep_blank_values=True, errors="strict"))
+                given = model.model_validate({**request.query_params, **form})
+        except UnicodeDecodeError:
+            raise HTTPException(400, "Invalid request: a form must be UTF-8") from None
         except ValidationError as error:
             first = error.errors()[0]
             place = first["loc"][0] if first["loc"] else "the body"

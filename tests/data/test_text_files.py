@@ -38,6 +38,8 @@ def test_gzip_is_recognised_by_its_content(tmp_path):
         ("utf-16-be", "Привет, как твои дела сегодня\nХорошо\n", "iconv -f UTF-16BE "),
         ("utf-32", "Hello\n", "iconv -f UTF-32 "),
         ("cp1252", "ASCII\nEine schöne Straße\n" * 3, "line 2: .* 0xf6 .*iconv -f CP1252 "),
+        ("cp1252", "It’s raining.\n", "iconv -f CP1252 "),
+        ("cp1252", "Où est la gare ?\nC’est l’été.\n", "iconv -f CP1252 "),
         ("cp1251", "Привет, как твои дела сегодня\n" * 3, "iconv -f CP1251 "),
         ("shift_jis", "今日は良い天気ですね。散歩に行きましょう。\n" * 3, "iconv -f CP932 "),
         ("euc-jp", "今日は良い天気ですね。散歩に行きましょう。\n" * 3, "iconv -f EUC-JP "),

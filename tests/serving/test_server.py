@@ -45,6 +45,10 @@ def value(url, name):
     return float(found[1])
 
 
+def typed(name):
+    return {"Content-Type": name}
+
+
 def wait_for(condition):
     deadline = time.monotonic() + 20
     while not condition():
@@ -59,8 +63,22 @@ def test_json_a_form_and_the_query_are_the_same_request(server):
         requests.post(f"{server}/translate", data=given),
         requests.post(f"{server}/translate", files={name: (None, x) for name, x in given.items()}),
         requests.post(f"{server}/translate?{urlencode(given)}"),
+        requests.post(f"{server}/translate", json.dumps(given), headers=typed("Application/JSON")),
+        requests.post(
+            f"{server}/translate",
+            "q=Ein %26 ä%3F&source=en&target=de".encode(),
+            headers=typed("application/x-www-form-urlencoded"),
+        ),
     )
-    assert [x.json() for x in asked] == [{"translatedText": "EIN & Ä?"}] * 4
+    assert [x.json() for x in asked] == [{"translatedText": "EIN & Ä?"}] * 6
+
+
+@pytest.mark.parametrize("q", [b"\xff", b"%FF", b"a%ED%A0%80"])
+def test_a_form_that_is_not_utf_8_is_a_wrong_request(server, q):
+    given = b"source=en&target=de&q=" + q
+    headers = typed("application/x-www-form-urlencoded")
+    answer = requests.post(f"{server}/translate", given, headers=headers)
+    assert answer.status_code == 400 and "UTF-8" in answer.json()["error"]
 
 
 @pytest.mark.parametrize(
@@ -192,6 +210,13 @@ def test_other_routes_methods_and_files_are_refused(server):
 def connected(url):
     address = urlsplit(url)
     return socket.create_connection((address.hostname, address.port), timeout=20)
+
+
+def test_a_client_that_goes_while_it_sends_is_no_error_of_the_server(server, caplog):
+    with connected(server) as client:
+        client.sendall(b"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nq=")
+    wait_for(lambda: 'status="499"' in requests.get(f"{server}/metrics").text)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 @pytest.mark.parametrize("is_chunked", [False, True])
