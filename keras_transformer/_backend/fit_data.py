@@ -122,7 +122,8 @@ class _Stream(keras.utils.PyDataset):
             # With a second axis, because TensorFlow compiles no step for weights of two ranks.
             return column[:, None] if name == "sample_weight" else column
         width = -(-max(map(len, values)) // 8) * 8  # JAX compiles each width.
-        return keras.utils.pad_sequences(values, width, dtype, "post", value=self._pad_id)
+        value = 0 if name in ("masked_positions", "segment_ids") else self._pad_id
+        return keras.utils.pad_sequences(values, width, dtype, "post", value=value)
 
 
 def _tensorflow_dataset(stream: _Stream, model: Any) -> Any:

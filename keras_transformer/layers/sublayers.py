@@ -118,6 +118,7 @@ class GatedFeedForward(FeedForward):
         return self.outer(self.inner(x) * self.gate(x))
 
 
+@keras.saving.register_keras_serializable(package="keras_transformer")
 def gelu_approximate(x: Tensor) -> Any:
     """Returns the approximation of GELU that GPT-2 uses (Hendrycks and Gimpel 2016, §2)."""
     return keras.activations.gelu(x, approximate=True)

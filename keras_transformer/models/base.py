@@ -121,12 +121,16 @@ class ConfiguredModel(
     ) -> Any:
         """Calls the layers or, for `keras.models.clone_model`, their clones.
 
-        Without `CLONES`, each layer of a clone would have a position encoding of its own.
+        Without `CLONES`, each layer of a clone would have a position encoding of its own. A layer
+        of a model in this one has a clone there.
         """
         clones: dict[int, Any] = {}
 
         def operation(layer: Any) -> Any:
-            clones[id(layer)] = operation_fn(layer)
+            if id(layer) not in clones:
+                clones[id(layer)] = clone = operation_fn(layer)
+                if isinstance(clone, keras.Model):
+                    clones.update(zip(map(id, layer.layers), clone.layers, strict=True))
             return clones[id(layer)]
 
         token = CLONES.set(clones)

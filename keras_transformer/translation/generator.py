@@ -1,5 +1,6 @@
 """Defines `Generator`, which continues texts with a language model."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -88,12 +89,30 @@ class Generator:
         then the next prompt. `num_samples` and the lengths of `options` have no effect.
         """
         texts, added = self._encode(prompts), [list[int]() for _ in prompts]
-        options = (options or SamplingOptions()).replace(num_samples=1, min_length=1)
-        most, turn, going = self.model.max_length, 0, [*range(len(prompts))]
+        of_write = {"num_samples": 1, "min_length": 1, "max_length": None}
+        options = (options or SamplingOptions()).replace(**of_write)
+        by_length = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+        for _, group in itertools.groupby(by_length, lambda i: len(texts[i])):
+            self._continue(texts, added, [*group], length, options, seed)
+        return [x + y for x, y in zip(prompts, self._decode(added), strict=True)]
+
+    def _continue(
+        self,
+        texts: list[list[int]],
+        added: list[list[int]],
+        going: list[int],
+        length: int,
+        options: SamplingOptions,
+        seed: int,
+    ) -> None:
+        """Adds tokens to the texts of these places, which have equal lengths."""
+        most, turn = self.model.max_length, 0
         half = max(1, most // 2 - len(self._begin))
+        fits = len(self._begin) + len(texts[going[0]]) <= most
         while going:
-            ids = [(self._begin + (texts[i] + added[i])[-half:])[-most:] for i in going]
-            room = most + 1 - max(map(len, ids))
+            kept = 0 if fits and turn == 0 else -half
+            ids = [(self._begin + (texts[i] + added[i])[kept:])[-most:] for i in going]
+            room = min(length, most + 1 - len(ids[0]))
             limits, number = self._limits(room, options), seed ^ (turn << 32)
             found = self._search(
                 ids, options, **limits, advance=len, seed=number, sample_indices=going
@@ -103,7 +122,6 @@ class Generator:
             ended = {i for i, (x,) in zip(going, found, strict=True) if len(x.ids) < room}
             going = [i for i in going if i not in ended and len(added[i]) < length]
             turn += 1
-        return [x + y for x, y in zip(prompts, self._decode(added), strict=True)]
 
     def generate(
         self,

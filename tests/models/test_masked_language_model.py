@@ -53,6 +53,26 @@ def test_logits_are_those_of_the_reference(num_segments):
 
 
 @pytest.mark.each_backend_if_slow
+def test_a_clone_has_one_matrix_for_embeddings_and_logits():
+    model = small_model(num_segments=2)
+    clone = keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    inputs = inputs_of(model)
+    np.testing.assert_allclose(to_numpy(clone(inputs)), to_numpy(model(inputs)), atol=1e-6)
+
+
+def test_rows_of_segments_are_padded_with_a_segment():
+    model = new_model(num_segments=2, pad_id=3)
+    model.compile("adam")
+    rows = [
+        {"token_ids": [5, 6, 7], "segment_ids": [0, 1, 1], "masked_positions": [2], "labels": [5]},
+        {"token_ids": [5], "segment_ids": [0], "masked_positions": [0, 0], "labels": [5, 6]},
+    ]
+    history = model.fit(rows, batch_size=2, verbose=0)
+    assert np.isfinite(history.history["loss"]).all()
+
+
+@pytest.mark.each_backend_if_slow
 def test_saved_model_and_tagger_on_its_encoder_load_with_safe_mode(tmp_path):
     model = new_model(dtype="mixed_bfloat16")
     model.encoder.trainable = False

@@ -63,6 +63,16 @@ def test_prompts_of_different_lengths_do_not_change_each_other(generator, option
     assert len({x.ids for hypotheses in together for x in hypotheses}) == 2 * len(PROMPTS)
 
 
+def test_a_written_text_depends_on_all_that_fits_and_on_no_other_prompt(generator):
+    prompts, greedy = ["ab", "qwertyuiopasdfg"], SamplingOptions(top_k=1, max_length=6)
+    (found,) = generator.generate(prompts[1:], greedy)
+    assert generator.write(prompts[1:], 6, greedy) == [prompts[1] + found[0].text]
+    for options in (greedy, SamplingOptions()):
+        together = generator.write(["z", *prompts], 40, options, seed=3)
+        assert [len(x) for x in together] == [41, 42, 55]
+        assert together[0] == generator.write(["z"], 40, options, seed=3)[0]
+
+
 @pytest.mark.each_backend_if_slow
 def test_eos_ends_a_continuation(generator):
     options = SearchOptions(beam_size=1, max_length=LENGTH)

@@ -38,6 +38,7 @@ OPTIONS = {
 def test_contract_of_the_stack(tmp_path):
     arguments = {"num_layers": 2, "d_model": D, "num_heads": H, "d_ff": F, **OPTIONS}
     arguments["kernel_regularizer"] = keras.regularizers.L2(0.01)  # an object
+    arguments["attention_pattern"] = [None, LocalAttention(3)]  # one for each layer
     inputs = {"x": X, "padding_mask": PADDING_MASK}
     assert_layer_contract(Encoder, arguments, inputs, (B, S, D), tmp_path)
 
