@@ -160,14 +160,17 @@ def rules_of_request(request: Request, pad_id: int) -> tuple[TokenRule, ...]:
 def force_prefix(
     log_probabilities: Tensor, ids: Ids, position: Tensor, prefix_ids: Ids, pad_id: int
 ) -> Any:
-    """Allows only the next token of the prefix `(B, P)`, without bos, and all after its end."""
+    """Allows only the next token of the prefix `(B, P)`, without bos, and all after its end.
+
+    As in transformers and CTranslate2, tokens of the prefix have the log-probability 0.
+    """
     length = prefix_ids.shape[1]
     column = ops.minimum(position, ops.cast(length - 1, "int32"))
     forced = ops.take(prefix_ids, column, axis=1)[:, None, None]
     is_forced = ops.logical_and(forced != pad_id, position < length)
     tokens = ops.arange(ops.shape(log_probabilities)[-1], dtype="int32")
-    is_forbidden = ops.logical_and(is_forced, tokens != forced)
-    return ops.where(is_forbidden, IMPOSSIBLE, log_probabilities)
+    given = ops.cast(ops.where(tokens == forced, 0.0, IMPOSSIBLE), log_probabilities.dtype)
+    return ops.where(is_forced, given, log_probabilities)
 
 
 def forbid_sequences(

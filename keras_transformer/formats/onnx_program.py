@@ -202,9 +202,7 @@ class StandaloneTranslator:
         num_finished = np.zeros(batch, "int64")
         state = self.model.encode(source_ids)
         for length, forced in enumerate(config["target_prefix_ids"][: shape[-1] - 1], start=1):
-            (logits,), state = self.model.step(ids[:, :, length - 1], parents, state, ["logits"])
-            logits -= logits.max(axis=-1, keepdims=True)
-            totals += logits[..., forced] - np.log(np.exp(logits).sum(axis=-1))
+            _, state = self.model.step(ids[:, :, length - 1], parents, state, [])
             ids[:, :, length] = forced
             parents[:] = np.arange(beams)
         for length in range(1 + len(config["target_prefix_ids"]), shape[-1]):

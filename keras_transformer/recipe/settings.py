@@ -106,6 +106,12 @@ class Recipe(Section):
             "data.both_directions needs tokenizer.joint": (
                 self.data.both_directions and not tokenizer.joint and "false"
             ),
+            "training.lora_parts needs training.lora_rank": (
+                training.lora_rank is None and training.lora_parts
+            ),
+            "training.lora_rank needs training.initial_run": (
+                training.initial_run is None and training.lora_rank
+            ),
             "training.subword_regularization needs tokenizer.model_type: unigram": (
                 sampled and kind != "unigram" and kind
             ),

@@ -64,16 +64,21 @@ def rule_by_hand(
         ids, following = list(ids), np.array(log_probabilities)
         tokens, size = range(len(following)), no_repeat_ngram_size
         following[list(set(ids))] *= repetition_penalty
-        banned = set(tokens) - {prefix[len(ids)]} if len(ids) < len(prefix) else set()
+        banned = set()
         if len(ids) + 1 < min_length:
             banned.add(EOS)
         for token in tokens:
             longer = [*ids, token]
             if size and has(ids, longer[-size:]) and len(longer) > size:
                 banned.add(token)
-            if any(longer[-len(words) :] == list(words) for words in forbidden):
-                banned.add(token)
         following[list(banned)] = -np.inf
+        if len(ids) < len(prefix):
+            following[:] = -np.inf
+            following[prefix[len(ids)]] = 0.0
+        for token in tokens:
+            longer = [*ids, token]
+            if any(longer[-len(words) :] == list(words) for words in forbidden):
+                following[token] = -np.inf
         return following
 
     return rule

@@ -67,19 +67,19 @@ export class Translator {
     for (const x of this.step.inputMetadata) if (x.name.startsWith("past_")) cache[x.name] = empty(x);
     let live = [{ ids: [config.bos_id], total: 0, parent: 0 }], best = { score: -Infinity }, finished = 0;
     for (let length = 1; length <= limit; length++) {
-      const forced = prefix[length - 1], count = forced === undefined ? 2 * beams : config.target_vocabulary_size;
+      const forced = prefix[length - 1], count = 2 * beams;
       const output = await this.step.run({
         ...memory, ...cache, num_candidates: integers([count], 1),
         token_ids: integers(live.map((x) => x.ids.at(-1)), 1, live.length),
         parents: integers(live.map((x) => x.parent), 1, live.length),
       });
       for (const name in cache) cache[name] = output[name.slice("past_".length)];
-      const logarithms = output.candidate_log_probabilities.data, candidates = [];
-      output.candidate_ids.data.forEach((token, i) => {
-        const id = Number(token), parent = Math.floor(i / count), { ids, total } = live[parent];
-        if (logarithms[i] === -Infinity || id !== (forced ?? id)) return;
-        candidates.push({ ids: [...ids, id], total: Math.fround(total + logarithms[i]), parent });
-      });
+      const logarithms = output.candidate_log_probabilities.data;
+      let candidates = [{ ids: [...live[0].ids, forced], total: 0, parent: 0 }];
+      if (forced === undefined) candidates = Array.from(output.candidate_ids.data, (token, i) => {
+        const parent = Math.floor(i / count), { ids, total } = live[parent];
+        return { ids: [...ids, Number(token)], total: Math.fround(total + logarithms[i]), parent };
+      }).filter((x) => x.total > -Infinity);
       candidates.sort((a, b) => b.total - a.total);
       live = [];
       for (const [rank, x] of candidates.slice(0, 2 * beams).entries()) {

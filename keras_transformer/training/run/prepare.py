@@ -14,11 +14,12 @@ from keras_transformer.data.batch_plan import Batch
 from keras_transformer.data.piece_sampler import PieceSampler
 from keras_transformer.data.text_noise import TextNoise
 from keras_transformer.data.tokenizer import PAD_ID
+from keras_transformer.data.vocabulary import LANGUAGE
 from keras_transformer.errors import UserError
 from keras_transformer.layers.saving import merged_weights
 from keras_transformer.models import ARCHITECTURES
 from keras_transformer.models.crossentropy import MaskedCrossentropy
-from keras_transformer.recipe.sections import Training
+from keras_transformer.recipe.sections import Data, Training
 from keras_transformer.recipe.settings import LANGUAGE_MODEL, TRANSLATION, Recipe
 from keras_transformer.runs.checkpoints import checkpoint_step
 from keras_transformer.runs.run import Run
@@ -115,7 +116,8 @@ def _tokenizer(run: Run, other_run: Run | None) -> Tokenizer:
     if run.tokenizer_dir.is_dir():
         tokenizer = run.tokenizer()
     else:
-        tokenizer = other_run.tokenizer() if other_run else _trained_tokenizer(run)
+        copied = other_run and in_languages(other_run.tokenizer(), run.recipe.data)
+        tokenizer = copied or _trained_tokenizer(run)
         tokenizer.save(run.tokenizer_dir)
     sizes = {tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size}
     if sizes != {run.recipe.tokenizer.vocabulary_size}:
@@ -124,6 +126,23 @@ def _tokenizer(run: Run, other_run: Run | None) -> Tokenizer:
             f"tokenizer.vocabulary_size={run.recipe.tokenizer.vocabulary_size}"
         )
     return tokenizer
+
+
+def in_languages(tokenizer: Tokenizer, data: Data) -> Tokenizer:
+    """Returns a tokenizer whose texts begin with the languages of a recipe, if any do now.
+
+    Raises `UserError` if its vocabulary has no piece for one of them.
+    """
+    frames = tokenizer.frames
+    if not any(map(LANGUAGE.fullmatch, [*frames["source_prefix"], *frames["target_prefix"]])):
+        return tokenizer
+    if data.both_directions:
+        raise UserError(
+            "data.both_directions must be false for texts that begin with the piece of a language. "
+            "Received: true"
+        )
+    source = None if tokenizer.tag_ids else data.source_language
+    return tokenizer.with_languages(source, data.target_language)
 
 
 def _trained_tokenizer(run: Run) -> Tokenizer:

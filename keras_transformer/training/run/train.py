@@ -114,7 +114,7 @@ def train(
             folder, a loss or weight becomes infinite or NaN, or the disk is full.
     """
     distribution = distribution or start(run.recipe)
-    recipe, settings = run.recipe, run.recipe.training
+    recipe, settings, base = run.recipe, run.recipe.training, run.base
     with run.training() if distribution.is_chief else nullcontext():
         trainer, tokenizer, plan, validation_batches = prepare(run, resume, distribution)
         callbacks = [*(callbacks or [])]
@@ -129,7 +129,7 @@ def train(
             steps=settings.steps,
             checkpoint_every=settings.checkpoint_every,
             keep_checkpoints=settings.keep_checkpoints,
-            base=run.base,
+            base=base,
             keep_best=recipe.evaluation.average_last if settings.early_stopping_patience else 0,
             validation=VALIDATIONS[recipe.task](run, tokenizer, validation_batches),
             patience=settings.early_stopping_patience,

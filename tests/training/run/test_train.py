@@ -17,10 +17,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import metadata
 
 from keras_transformer.data import Tokenizer, TokenStore
+from keras_transformer.data.vocabulary import converted
 from keras_transformer.errors import UserError
 from keras_transformer.formats import ExportOptions, export_run
 from keras_transformer.models import merge_lora
 from keras_transformer.recipe.files import load_recipe
+from keras_transformer.recipe.sections import Data
 from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.checkpoints import TOKENIZER_MEMBER, load_history, read_member
 from keras_transformer.runs.loading import load_checkpoint_model
@@ -29,7 +31,7 @@ from keras_transformer.training import train
 from keras_transformer.training.callbacks import CompileAhead
 from keras_transformer.training.devices.base import ONE_DEVICE
 from keras_transformer.training.run.finish import write_average
-from keras_transformer.training.run.prepare import new_trainer, prepare
+from keras_transformer.training.run.prepare import in_languages, new_trainer, prepare
 from keras_transformer.training.run.train import start
 from keras_transformer.training.run.validate import TranslationValidation
 from keras_transformer.translation.open_run import open_model
@@ -287,6 +289,30 @@ def test_a_teacher_keeps_its_model_and_its_tokenizer(copy, tmp_path):
     run.fingerprints_path.unlink()
     with pytest.raises(UserError, match=r"training\.teacher: .* Received: another tokenizer"):
         train(run, resume=True)
+
+
+@pytest.mark.once
+def test_a_multilingual_tokenizer_gets_the_languages_of_the_recipe():
+    plain = Tokenizer.train([("a b c", "d e f")], 17)
+    model = converted(
+        plain.source_model, [*plain.source_pieces, "eng_Latn", "deu_Latn", "fra_Latn"]
+    )
+    tokenizer = Tokenizer(model, source_prefix=["eng_Latn"], target_prefix=["deu_Latn"])
+
+    def data(**changes):
+        files = {x: {"source": "a.tsv"} for x in ("train", "validation", "test")}
+        return Data(**{"source_language": "fr", "target_language": "en", **files, **changes})
+
+    found = in_languages(tokenizer, data())
+    assert found.frames["source_prefix"] == ["fra_Latn"]
+    assert found.frames["target_prefix"] == ["eng_Latn"]
+    assert in_languages(plain, data()) is plain
+    for changes, message in (
+        ({"target_language": "sw"}, "3 target languages, eng_Latn, .* Received: sw"),
+        ({"both_directions": True}, "both_directions must be false"),
+    ):
+        with pytest.raises(UserError, match=message):
+            in_languages(tokenizer, data(**changes))
 
 
 @pytest.mark.parametrize("name, value, trained", [("d_ff", 8, 4), ("activation", "gelu", "relu")])
