@@ -157,8 +157,12 @@ def _read(path: Path) -> tuple[str, dict[str, str], Arrays]:
                 name = re.sub(pattern, new, name)
             arrays.append((name, as_float32(value) if kind == _BFLOAT16 else value))
         variables = unique(arrays)
-        aliases = range(*file.numbers("I")) if version >= 3 else ()
-        found = unique([*arrays, *((text(), variables[text()]) for _ in aliases)])
+        count = range(*file.numbers("I")) if version >= 3 else ()
+        aliases = {text(): text() for _ in count}
+        found = unique([*arrays, *((alias, variables[name]) for alias, name in aliases.items())])
+        for alias, name in aliases.items():  # An alias has the scale of its array, too.
+            if f"{name}_scale" in variables:
+                found.setdefault(f"{alias}_scale", variables[f"{name}_scale"])
         file.finish()
         check_count(path, sum(value.size for value in found.values()))
         for name, value in [*found.items()] if version < 4 else ():
