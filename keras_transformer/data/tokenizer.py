@@ -27,6 +27,11 @@ TAG = re.compile(r"\s*(>>.*?<<)", re.DOTALL)
 DEFAULT_FRAMES: dict[str, Any] = {"source_prefix": [], "target_prefix": [], "source_eos": True}
 
 
+def frames_in(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the frames of a tokenizer that a file has."""
+    return {name: content[name] for name in DEFAULT_FRAMES if name in content}
+
+
 class Tokenizer:
     """SentencePiece tokenizer with a joint vocabulary or a vocabulary for each language (§5.1).
 
@@ -297,6 +302,12 @@ class Tokenizer:
         if tag is None:
             return [], sentence
         return [self.tag_ids.get(tag[1], UNK_ID)], sentence[tag.end() :]
+
+    @property
+    def begins_with_language(self) -> bool:
+        """Whether sources or targets begin with the piece of a language."""
+        pieces = [*self.frames["source_prefix"], *self.frames["target_prefix"]]
+        return any(map(LANGUAGE.fullmatch, pieces))
 
     def with_languages(self, source: str | None, target: str | None) -> "Tokenizer":
         """Returns this tokenizer for two languages of a multilingual vocabulary.

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer._files import atomic_write, check_is_free, read_bytes
-from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.data.tokenizer import Tokenizer, frames_in
 from keras_transformer.data.vocabulary import Vocabulary, word_model
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import imported
@@ -123,6 +123,7 @@ def read_ctranslate2(folder: Path, vocabularies: Sequence[Path] = ()) -> Foreign
             "norm_epsilon": config.get("layer_norm_epsilon") or 1e-5,
         },
         _vocabularies(folder, config, vocabularies, flags.get("start_from_zero_embedding", False)),
+        frames=frames_in(read_value(folder / "tokenizer" / "tokenizer.json", missing={})),
         source_eos=is_scaled or bool(flags.get("with_source_eos", False)),
         notes=notes,
     )

@@ -32,6 +32,7 @@ class ForeignModel:
         arguments: Constructor arguments of `Transformer`. Sizes that the weights show may be left
             out.
         vocabularies: Those of source and target.
+        frames: Those of the `Tokenizer`, if a file of this package has them.
         source_eos: Whether the encoder's input ends with eos.
         evaluation: Search options of the toolkit's own configuration.
         languages: Source and target language, or "und" if they are not known.
@@ -44,6 +45,7 @@ class ForeignModel:
     weights: Arrays
     arguments: dict[str, Any]
     vocabularies: Sequence[Vocabulary]
+    frames: Mapping[str, Any] = field(default_factory=dict)
     source_eos: bool = True
     evaluation: dict[str, Any] = field(default_factory=dict)
     languages: tuple[str, ...] = ("und", "und")
@@ -59,7 +61,8 @@ class ForeignModel:
         ids = self._new_ids(names)
         sides = zip(self.vocabularies, ids, strict=True)
         models = dict.fromkeys(converted(side.model, new.pieces) for side, new in sides)
-        tokenizer = Tokenizer(*models, source_prefix=source_prefix, source_eos=self.source_eos)
+        own = {"source_prefix": source_prefix} if source_prefix else {}
+        tokenizer = Tokenizer(*models, **{"source_eos": self.source_eos, **self.frames, **own})
         has_bias = ids[1].is_absent.any() or np.any(self.weights.get(names.get("bias", ""), 0))
         is_joint = names["source"] == names["target"]
         # Further rows of embeddings, and their bias.

@@ -13,7 +13,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from keras_transformer._files import atomic_write, check_is_free, read_bytes
-from keras_transformer.data.tokenizer import DEFAULT_FRAMES, Tokenizer
+from keras_transformer.data.tokenizer import DEFAULT_FRAMES, Tokenizer, frames_in
 from keras_transformer.data.vocabulary import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import check_ids
@@ -137,6 +137,7 @@ def read_hugging_face(folder: Path) -> ForeignModel:
             "norm_epsilon": config.get(NORM_EPSILON, _EPSILON),
         },
         vocabularies(folder, generation, tokenizer),
+        frames=frames_in(tokenizer),
         evaluation={
             "beam_size": generation.get("num_beams", 1),
             "length_penalty": generation.get("length_penalty", 1.0),
@@ -274,6 +275,7 @@ def export_hugging_face(
     if tokenizer.frames != DEFAULT_FRAMES:
         files["tokenizer.json"] = tokenizer_json(tokenizer)
         files["tokenizer_config.json"]["tokenizer_class"] = "PreTrainedTokenizerFast"
+        files["tokenizer_config.json"] |= tokenizer.frames  # for our own import
         for id in tokenizer.target_prefix_ids:
             files["generation_config.json"]["forced_bos_token_id"] = id
     with atomic_write(directory) as partial:
@@ -287,8 +289,7 @@ def export_hugging_face(
         )
         if not sentences:
             return None
-        copy, bare = read_hugging_face(partial).convert()
-        framed = Tokenizer(bare.source_model, bare.target_model, **tokenizer.frames)
+        copy, framed = read_hugging_face(partial).convert()
         return compare_translations(
             "export",
             Translator(model, tokenizer, options),

@@ -222,8 +222,9 @@ def read_preset(
                 ".bin file (Marian). A model of the hub is hf://ORGANIZATION/NAME"
             )
         model, tokenizer = foreign.convert(source_prefix)
-        if foreign.is_multilingual:
-            if not all(languages):
+        begins_with_language = not tokenizer.tag_ids and tokenizer.begins_with_language
+        if foreign.is_multilingual or begins_with_language:
+            if not (all(languages) or begins_with_language):
                 raise ValueError(f"the model has many languages: choose two {_ADVICE}")
             tokenizer = tokenizer.with_languages(*languages)
         elif tokenizer.tag_ids and not source_prefix:

@@ -155,6 +155,8 @@ def test_prefixes_and_a_missing_source_eos_are_exported(source_eos, tokenizer, t
     model, options = new_model(num_layers=1), SearchOptions(beam_size=2, n_best=2, length_penalty=0)
     found = export_ctranslate2(model, framed, tmp_path / "model", None, TEXTS)
     assert found.identical == len(TEXTS)
+    copy = import_run(tmp_path / "model", tmp_path / "run").tokenizer()
+    assert copy.frames == framed.frames
     expected = Translator(model, framed, options).translate_nbest(TEXTS)
     found = CTranslate2Translator(tmp_path / "model", options).translate_nbest(TEXTS)
     for ours, theirs in zip(expected, found, strict=True):

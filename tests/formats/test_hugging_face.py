@@ -227,7 +227,8 @@ def test_a_model_of_many_languages_translates_between_any_two(kind, tmp_path):
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     assert tokenizer(sentences)["input_ids"] == ids
     expected = ids_of_export(folder, text)
-    for copy in (run, import_run(folder, tmp_path / "again", **languages)):
+    kept = import_run(folder, tmp_path / "kept")  # with the languages of the export
+    for copy in (run, kept, import_run(folder, tmp_path / "again", **languages)):
         assert best_ids(open_translator(copy, options), text) == expected
     (tmp_path / "kept.txt").write_text("\n".join(text), "utf-8")
     small = import_run(tmp_path, tmp_path / "small", **languages, keep=[tmp_path / "kept.txt"])

@@ -14,7 +14,6 @@ from keras_transformer.data.batch_plan import Batch
 from keras_transformer.data.piece_sampler import PieceSampler
 from keras_transformer.data.text_noise import TextNoise
 from keras_transformer.data.tokenizer import PAD_ID
-from keras_transformer.data.vocabulary import LANGUAGE
 from keras_transformer.errors import UserError
 from keras_transformer.layers.saving import merged_weights
 from keras_transformer.models import ARCHITECTURES
@@ -133,8 +132,7 @@ def in_languages(tokenizer: Tokenizer, data: Data) -> Tokenizer:
 
     Raises `UserError` if its vocabulary has no piece for one of them.
     """
-    frames = tokenizer.frames
-    if not any(map(LANGUAGE.fullmatch, [*frames["source_prefix"], *frames["target_prefix"]])):
+    if not tokenizer.begins_with_language:
         return tokenizer
     if data.both_directions:
         raise UserError(
