@@ -5,11 +5,12 @@ Hugging Face and CTranslate2 convert such models with other sinusoids; here they
 
 import json
 import re
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_transformer._files import read_bytes
+from keras_transformer._files import open_regular, read_bytes
 from keras_transformer.data.vocabulary import Vocabulary, pieces_of
 from keras_transformer.formats.foreign_model import ForeignModel
 from keras_transformer.formats.model_files import (
@@ -38,6 +39,12 @@ _NEEDED: dict[str, Any] = {
     "transformer-alibi-shift": False,
     "right-left": False,
 }
+
+
+def is_marian_bin(path: Path) -> bool:
+    """Returns whether a file begins as Marian's binary models do. Those of CTranslate2 do not."""
+    with open_regular(path) as file:
+        return file.read(8) == struct.pack("<Q", 1)
 
 
 def read_marian(path: Path, vocabularies: Sequence[Path] = ()) -> ForeignModel:

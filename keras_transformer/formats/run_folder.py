@@ -24,7 +24,7 @@ from keras_transformer.formats.export_options import RunWeights, check_quantizat
 from keras_transformer.formats.exported_model import check_model
 from keras_transformer.formats.foreign_model import ForeignModel
 from keras_transformer.formats.hugging_face import read_hugging_face
-from keras_transformer.formats.marian import read_marian
+from keras_transformer.formats.marian import is_marian_bin, read_marian
 from keras_transformer.formats.model_files import PREFIX, download, read_value, reading, shards
 from keras_transformer.formats.vocabulary_change import with_vocabulary
 from keras_transformer.layers.saving import check_finite
@@ -210,9 +210,13 @@ def read_preset(
         hub = str(source).startswith(PREFIX)
         place = download(str(source), revision) if hub else Path(source)
         files = [place, *(place.iterdir() if place.is_dir() else ())]
-        if (place / "model.bin").is_file():
+        if not place.exists():
+            raise ValueError("there is no such file or folder")
+        if (place / "model.bin").is_file() and not is_marian_bin(place / "model.bin"):
             foreign = read_ctranslate2(place, vocabularies)
         elif (place / "config.json").is_file():
+            if vocabularies:
+                raise ValueError("its own vocabulary is beside it: give no other one")
             foreign = read_hugging_face(place)
         elif any(x.is_file() and x.suffix in (".npz", ".bin") for x in files):
             foreign = read_marian(place, vocabularies)

@@ -13,6 +13,7 @@ from keras_transformer.data.text_files import read_lines
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.data.vocabulary import NewIds, changed
 from keras_transformer.decoding.options import SearchOptions
+from keras_transformer.errors import UserError
 from keras_transformer.formats.exported_model import array
 from keras_transformer.layers.saving import placeholder_weights
 from keras_transformer.models.transformer import Transformer
@@ -34,6 +35,8 @@ def with_vocabulary(
     translates the first text of `keep`. Prints the sizes before and after.
     """
     words = [x for x in map(str.strip, add) if x]
+    if not (words or keep):
+        raise UserError("a change of the vocabulary needs a text to keep, or words to add")
     models = [tokenizer.source_model, tokenizer.target_model]
     sides = _used(model, tokenizer, options, keep) if keep else (None, None)
     if tokenizer.joint:
@@ -62,6 +65,8 @@ def _used(
         while some := [*islice(lines, _LINES)]:
             source.update(id for ids in tokenizer.encode_source(some) for id in ids)
             target.update(id for ids in tokenizer.encode_target(some) for id in ids)
+    if source == {*tokenizer.source_prefix_ids}:
+        raise UserError(f"the texts to keep must have words. Received: {', '.join(map(str, keep))}")
     translator = Translator(model, tokenizer, options.replace(n_best=options.beam_size))
     for found in translator.translate_nbest([*read_lines(keep[0])], progress=True):
         target.update(id for hypothesis in found for id in hypothesis.ids)

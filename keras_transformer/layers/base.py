@@ -60,7 +60,8 @@ class Adaptable:
         if not linear or any(layer.lora_enabled for layer in linear):
             raise ValueError(
                 "LoRA needs a built layer that has linear maps, and no LoRA yet. "
-                f"Received: {owner.name!r} of class {type(owner).__name__}, built={owner.built}"
+                f"Received: {owner.name!r} of class {type(owner).__name__}, built={owner.built}, "
+                f"parts={[*parts]}"
             )
         owner.trainable = True
         for layer in leaves:

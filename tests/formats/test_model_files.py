@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.foreign_models import hugging_face_folder, marian_bin, marian_files
+from support.parallel_text import SENTENCES
 from support.time_limit import time_limit
 
-from keras_transformer import Transformer, UserError, import_run
+from keras_transformer import Tokenizer, Transformer, UserError, import_run
 from keras_transformer.formats.ctranslate2 import (
     _as_floats,
     _read,
@@ -244,6 +245,25 @@ def test_metadata_that_lies_is_refused(reader, content, message, tmp_path):
     with pytest.raises(UserError, match=message) as caught:
         reader(path)
     assert "\n" not in str(caught.value)
+
+
+def test_what_an_import_cannot_use_is_refused_and_marians_folder_found(tmp_path):
+    folder = marian_files(tmp_path / "marian", "bin")
+    run = import_run(folder, tmp_path / "run", vocabularies=[folder / "vocab.spm"])
+    other = Tokenizer.train(SENTENCES, 80)
+    (tmp_path / "other.spm").write_bytes(other.source_model)
+    for source, vocabularies, message in (
+        (
+            folder,
+            [tmp_path / "other.spm"],
+            "vocabulary has .* pieces, but .* embeddings",
+        ),
+        (hugging_face_folder(tmp_path / "hub"), [folder], "its own vocabulary is beside it"),
+        (tmp_path / "none", [], "there is no such file or folder"),
+    ):
+        with pytest.raises(UserError, match=message):
+            import_run(source, tmp_path / "no", vocabularies=vocabularies)
+    assert run.recipe.tokenizer.vocabulary_size > 0
 
 
 def test_small_files_do_not_fill_the_memory(tmp_path):

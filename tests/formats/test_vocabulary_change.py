@@ -14,6 +14,7 @@ from keras_transformer import (
     Tokenizer,
     Transformer,
     Translator,
+    UserError,
     load_recipe,
     open_model,
     open_translator,
@@ -67,6 +68,14 @@ def test_a_smaller_vocabulary_changes_nothing_of_what_stays(run, tmp_path):
         for each, source, inputs in ((model, ids[0], places[1][target]), (small, ids[1], target))
     )
     np.testing.assert_allclose(found, expected[..., places[1]], atol=1e-5)
+
+
+def test_a_change_of_nothing_and_an_empty_text_are_refused(run, tmp_path):
+    (tmp_path / "empty.txt").write_text("\n \n")
+    for keep, message in (([], "needs a text to keep"), ([tmp_path / "empty.txt"], "have words")):
+        with pytest.raises(UserError, match=message):
+            change_vocabulary(run, tmp_path / "new", keep)
+    assert not (tmp_path / "new").exists()
 
 
 def test_new_words_and_languages_begin_as_the_mean_of_their_pieces(run, tmp_path, monkeypatch):
