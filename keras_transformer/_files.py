@@ -72,10 +72,11 @@ def _move(partial: Path, path: Path) -> None:
     try:
         os.replace(partial, path)
     except OSError as error:
-        if error.errno != errno.EBUSY or not path.is_file():
+        if error.errno == errno.EBUSY and path.is_file():
+            shutil.copyfile(partial, path)
+            partial.unlink()
+        else:
             raise
-        shutil.copyfile(partial, path)
-        partial.unlink()
 
 
 def _remove_leftovers(path: Path) -> None:
@@ -159,13 +160,13 @@ def resumable_file(
     must have a `repr` that differs between any two texts.
 
     Yields:
-        A function that writes a block, and the number of the blocks that are already written.
-
-    Raises:
-        UserError: If `path` cannot be written, or is no file but a device or a pipe.
+        A function that writes a block, and the number of the blocks that are already written, which
+        is 0 of a device or a pipe.
     """
     if _is_stream(path):
-        raise UserError(f"only a file can be continued later. Received: {path}")
+        with output_file(path) as stream:
+            yield stream.write, 0
+        return
     path = Path(os.path.realpath(path))
     key = hashlib.sha256(repr(made_from).encode()).hexdigest()[:16]
     partial, done, end = path.with_name(f".partial-{key}-{path.name}"), 0, 0
@@ -343,9 +344,7 @@ def remove(path: Path) -> None:
 def check_is_free(directory: str | Path) -> None:
     """Raises UserError if the path exists and is not an empty folder, or if it is mounted."""
     path = Path(directory)
-    if os.path.ismount(path):
-        raise UserError(f"{path} must be a new folder. Received: a mount point. Name one in it")
-    if path.is_file() or (path.is_dir() and any(path.iterdir())):
+    if path.is_file() or os.path.ismount(path) or (path.is_dir() and any(path.iterdir())):
         raise not_empty(path)
 
 
@@ -362,8 +361,9 @@ def check_other_file(output: Path | None, *others: Path | None, option: str = "-
 
 
 def not_empty(directory: Path) -> UserError:
-    """Returns the error for a folder to write that has files."""
-    return UserError(f"{directory} is not empty: remove it, or name another folder")
+    """Returns the error for a folder to write that has files, or is mounted."""
+    what = "a mount point" if os.path.ismount(directory) else "not empty"
+    return UserError(f"{directory} is {what}: remove it, or name another folder")
 
 
 def png(pixels: np.ndarray) -> bytes:

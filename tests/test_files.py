@@ -139,10 +139,9 @@ def test_a_pipe_stays_and_gets_the_content(tmp_path):
         partial.write_bytes(b"whole ")
     with output_file(pipe) as file:
         file.write("line")
-    with pytest.raises(UserError, match="only a file can be continued"):
-        with resumable_file(pipe, 1, "text"):
-            pass
-    assert os.read(reader, 100) == b"whole line"
+    with resumable_file(pipe, 1, "text") as (write, done):
+        write(f", {done}")
+    assert os.read(reader, 100) == b"whole line, 0"
     assert os.listdir(tmp_path) == ["pipe.html"] and stat.S_ISFIFO(pipe.stat().st_mode)
 
 

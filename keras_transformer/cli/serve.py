@@ -61,8 +61,6 @@ def serve_command(runs: tuple[Path, ...], options: ServeOptions, search: Given) 
         for module in ("keras_transformer.serving.server", "uvicorn")
     )
     glossaries = dict(map(_glossary, options.glossary))
-    if len(glossaries) < len(options.glossary):
-        raise UserError(f"each --glossary must have another name. Received: {options.glossary}")
     keys = (
         [x for x in map(str.strip, read_lines(options.api_keys)) if x] if options.api_keys else []
     )

@@ -137,10 +137,7 @@ class ForeignModel:
     def _new_ids(self, names: Mapping[str, str]) -> tuple[NewIds, NewIds]:
         sides = []
         for name, side in zip(("source", "target"), self.vocabularies, strict=True):
-            count, size = len(self.weights[names[name]]), len(side.pieces)
-            if size > count:
-                raise ValueError(f"the {name} vocabulary has {size} pieces, but {count} embeddings")
-            rows = range(size, count)
+            rows = range(len(side.pieces), len(self.weights[names[name]]))
             unnamed = [f"<unused row {row}>" for row in rows]
             sides.append(side._replace(pieces=[*side.pieces, *unnamed]))
         models = [[side.model] for side in sides]

@@ -35,7 +35,8 @@ def with_vocabulary(
     translates the first text of `keep`. Prints the sizes before and after.
     """
     words = [x for x in map(str.strip, add) if x]
-    if not (words or keep):
+    has_text = any(line.strip() for file in keep for line in read_lines(file))
+    if not has_text and (keep or not words):
         raise UserError("a change of the vocabulary needs a text to keep, or words to add")
     models = [tokenizer.source_model, tokenizer.target_model]
     sides = _used(model, tokenizer, options, keep) if keep else (None, None)
@@ -65,8 +66,6 @@ def _used(
         while some := [*islice(lines, _LINES)]:
             source.update(id for ids in tokenizer.encode_source(some) for id in ids)
             target.update(id for ids in tokenizer.encode_target(some) for id in ids)
-    if source == {*tokenizer.source_prefix_ids}:
-        raise UserError(f"the texts to keep must have words. Received: {', '.join(map(str, keep))}")
     translator = Translator(model, tokenizer, options.replace(n_best=options.beam_size))
     for found in translator.translate_nbest([*read_lines(keep[0])], progress=True):
         target.update(id for hypothesis in found for id in hypothesis.ids)

@@ -12,10 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.foreign_models import hugging_face_folder, marian_bin, marian_files
-from support.parallel_text import SENTENCES
 from support.time_limit import time_limit
 
-from keras_transformer import Tokenizer, Transformer, UserError, import_run
+from keras_transformer import Transformer, UserError, import_run
 from keras_transformer.formats.ctranslate2 import (
     _as_floats,
     _read,
@@ -250,8 +249,6 @@ def test_metadata_that_lies_is_refused(reader, content, message, tmp_path):
 def test_what_an_import_cannot_use_is_refused_and_marians_folder_found(tmp_path):
     folder = marian_files(tmp_path / "marian", "bin")
     run = import_run(folder, tmp_path / "run", vocabularies=[folder / "vocab.spm"])
-    other = Tokenizer.train(SENTENCES, 80)
-    (tmp_path / "other.spm").write_bytes(other.source_model)
     for source, vocabularies, message in (
         (
             folder,

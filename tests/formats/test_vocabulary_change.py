@@ -72,9 +72,9 @@ def test_a_smaller_vocabulary_changes_nothing_of_what_stays(run, tmp_path):
 
 def test_a_change_of_nothing_and_an_empty_text_are_refused(run, tmp_path):
     (tmp_path / "empty.txt").write_text("\n \n")
-    for keep, message in (([], "needs a text to keep"), ([tmp_path / "empty.txt"], "have words")):
-        with pytest.raises(UserError, match=message):
-            change_vocabulary(run, tmp_path / "new", keep)
+    for keep, words in (([], ()), ([tmp_path / "empty.txt"], ("a",))):
+        with pytest.raises(UserError, match="needs a text to keep, or words to add"):
+            change_vocabulary(run, tmp_path / "new", keep, words)
     assert not (tmp_path / "new").exists()
 
 
