@@ -250,10 +250,6 @@ def test_what_an_import_cannot_use_is_refused_and_marians_folder_found(tmp_path)
     folder = marian_files(tmp_path / "marian", "bin")
     run = import_run(folder, tmp_path / "run", vocabularies=[folder / "vocab.spm"])
     for source, vocabularies, message in (
-        (
-            folder,
-            [tmp_path / "other.spm"],
-        ),
         (hugging_face_folder(tmp_path / "hub"), [folder], "its own vocabulary is beside it"),
         (tmp_path / "none", [], "there is no such file or folder"),
     ):
