@@ -130,16 +130,17 @@ def output_path(path: str | Path) -> Iterator[Path]:
 
     A device or a pipe gets the content of the file at the end.
     """
+    is_stream = _is_stream(path)
     with ExitStack() as stack:
         with _opening(path):
-            if _is_stream(path):
+            if is_stream:
                 stream = stack.enter_context(open(path, "ab"))
                 partial = Path(stack.enter_context(tempfile.TemporaryDirectory()), "output")
             else:
                 partial = stack.enter_context(atomic_write(path))
                 partial.touch()
         yield partial
-        if _is_stream(path):
+        if is_stream:
             stream.write(partial.read_bytes())
 
 

@@ -176,12 +176,9 @@ def tagged(text: str, read: Change = str, write: Change = str) -> Iterator[Piece
 
 def _are_whole(parts: Sequence[str]) -> bool:
     """Returns whether all or none are one word, and none cuts a quotation, brackets or a tag."""
-    pairs = [*itertools.product(parts, ("()", "[]", "{}", "<>"))]
-    are_balanced = all(part.count(first) == part.count(last) for part, (first, last) in pairs)
-    return (
-        are_balanced
-        and len({" " in part for part in parts}) == 1
-        and all(part.count('"') % 2 == 0 for part in parts)
+    return len({" " in part for part in parts}) == 1 and all(
+        [*map(part.count, "([{<")] == [*map(part.count, ")]}>")] and part.count('"') % 2 == 0
+        for part in parts
     )
 
 
