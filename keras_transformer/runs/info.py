@@ -53,7 +53,8 @@ def run_info(directory: str | Path) -> dict[str, Any]:
     }
     readers = (_parameters, _vocabulary, _backend, _training, _validation, _scores)
     info |= {read.__name__.lstrip("_"): known(read) for read in readers}
-    return {**info, "problems": problems, "next": _next_commands(info, recipe.task.commands)}
+    commands = _next_commands(info, recipe.task.commands, _has_text(run))
+    return {**info, "problems": problems, "next": commands}
 
 
 def _parameters(run: Run) -> int | None:
@@ -104,7 +105,7 @@ def _training(run: Run) -> dict[str, Any]:
     return {
         "is_finished": is_finished,
         "steps_done": steps[-1] if steps else None if is_finished else 0,
-        "steps": training.steps,
+        "steps": training.steps if _has_text(run) else None,
         "checkpoints": steps,
         "is_running": run.is_training(),
     }
@@ -142,7 +143,12 @@ def _scores(run: Run) -> list[dict[str, Any]]:
     ]
 
 
-def _next_commands(info: dict[str, Any], of_task: tuple[str, ...]) -> list[str]:
+def _has_text(run: Run) -> bool:
+    """Returns whether the recipe has text. That of an imported model has none."""
+    return bool(run.recipe.data.corpora("train") or run.recipe.data.generator)
+
+
+def _next_commands(info: dict[str, Any], of_task: tuple[str, ...], has_text: bool) -> list[str]:
     run, training = shlex.quote(info["run"]), info["training"] or {}
     if info["vocabulary"] is None:
         return []
@@ -157,7 +163,7 @@ def _next_commands(info: dict[str, Any], of_task: tuple[str, ...]) -> list[str]:
     else:
         formats = (name for name, package in _EXPORTS.items() if find_spec(package))
         commands = [f"translate {run}", f"export {run} --format {next(formats, 'run')}"]
-        scores = (score for score in info["scores"] or () if not score.get("checkpoint"))
-        if not any(score.get("split") == "test" and score["is_current"] for score in scores):
+        scores = [x for x in info["scores"] or () if x["is_current"] and not x.get("checkpoint")]
+        if has_text and "test" not in [score.get("split") for score in scores]:
             commands.insert(1, f"evaluate {run}")
     return [f"{command_line(info['model']['class'])} {command}" for command in commands]

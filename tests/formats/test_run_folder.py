@@ -134,7 +134,9 @@ def test_every_command_takes_a_saved_run(tokenizer, tmp_path):
     assert "perplexity" in succeeds("score", run, source, target, "--summary")
     for format in ("ctranslate2", "run"):
         succeeds("export", run, "--format", format, "--output", tmp_path / format)
-    assert "Trained in Python" in succeeds("info", run)
+    shown = succeeds("info", run)
+    assert "Trained in Python" in shown
+    assert "evaluate" not in shown and "in the recipe" not in shown  # It has no text.
     succeeds("report", run, "--output", tmp_path / "report.html")
     succeeds("attention", run, "abc", "--output", tmp_path / "attention.html")
 
