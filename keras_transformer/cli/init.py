@@ -69,12 +69,13 @@ def init_command(source: Path, target: Path | None, options: InitOptions) -> Non
             is_wrong_language = language_test(languages)
         pairs = read_parallel(source, target, languages)
         report = examine(pairs, is_wrong_language=is_wrong_language)
-        run = opened_runs(options.from_)[0] if options.from_ else None
+        run, initial = None, None
+        if options.from_:
+            (run,) = opened_runs(options.from_)
+            # The name of a run in the package stays.
+            place = options.from_.absolute() if options.from_.exists() else options.from_
+            initial = str(place), run.recipe
         recipe = choose_settings(report, run.tokenizer() if run else None)
-        initial = None
-        if run:  # The name of a run in the package stays.
-            own = options.from_.absolute() if options.from_.exists() else options.from_
-            initial = str(own), run.recipe
         file.write(recipe.to_yaml(name, text, initial))
     sentences = (x for x, _ in report.sample if len(x) <= 100 and x.isprintable())
     sentence = next((x for x in sentences if x[0] != "-" and not {*"\\'"} & {*x}), "...")
