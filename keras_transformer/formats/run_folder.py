@@ -210,12 +210,12 @@ def read_preset(
         hub = str(source).startswith(PREFIX)
         place = download(str(source), revision) if hub else Path(source)
         files = [place, *(place.iterdir() if place.is_dir() else ())]
-        is_bin = (place / "model.bin").is_file() and not is_marian_bin(place / "model.bin")
-        is_hugging_face = not is_bin and (place / "config.json").is_file()
+        is_ctranslate2 = (place / "model.bin").is_file() and not is_marian_bin(place / "model.bin")
+        is_hugging_face = not is_ctranslate2 and (place / "config.json").is_file()
         if not place.exists() or (is_hugging_face and vocabularies):
             rule = "its own vocabulary is beside it: give no other one"
             raise ValueError(rule if is_hugging_face else "there is no such file or folder")
-        if is_bin:
+        if is_ctranslate2:
             foreign = read_ctranslate2(place, vocabularies)
         elif is_hugging_face:
             foreign = read_hugging_face(place)
