@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from random import Random
 from typing import Any
 
@@ -25,9 +25,10 @@ class TextNoise:
     """Changes parallel text at random, so that a model learns to read what people type in a hurry.
 
     A changed source has typos (one for each eight words or fewer), or only lower case, or no final
-    mark. A typo swaps, leaves out, repeats or replaces letters inside a word of at least four. The
-    target stays as it is, but loses its final mark together with the source. A pair with an unknown
-    character does not change.
+    mark. A typo swaps, leaves out, repeats or replaces letters inside a word of at least four that
+    is a piece of its own, because a rare word with a typo teaches nothing, or inside any such word
+    if no piece is one. The target stays as it is, but loses its final mark together with the
+    source. A pair with an unknown character does not change.
 
     Args:
         tokenizer: The tokenizer of the text.
@@ -41,8 +42,9 @@ class TextNoise:
 
     def __init__(self, tokenizer: Tokenizer, share: float, first_step: int = 0) -> None:
         self.tokenizer, self.share, self.first_step = tokenizer, share, first_step
-        pieces = enumerate(tokenizer.source_pieces)
-        self._tags = {id for id, piece in pieces if TAG.fullmatch(piece.lstrip("▁"))}
+        pieces = tokenizer.source_pieces
+        self._tags = {id for id, piece in enumerate(pieces) if TAG.fullmatch(piece.lstrip("▁"))}
+        self._words = {x[1:] for x in pieces if x[:1] == "▁" and _LETTERS.fullmatch(x, 1)}
 
     def draw(self, text: Sentences, pairs: np.ndarray, most: Sequence[Any], seed: str) -> Sentences:
         """Returns the sentences with indices `pairs`, a function of the arguments.
@@ -58,7 +60,7 @@ class TextNoise:
         sources, targets = ([row[x] for x in chosen] for row in rows)
         heads, texts = self._split(sources)
         pairs_of_text = zip(texts, self.tokenizer.decode_target(targets), strict=True)
-        changed = [_change(pair, random) for pair in pairs_of_text]
+        changed = [_change(pair, self._words, random) for pair in pairs_of_text]
         new_sources = self.tokenizer.encode_source([source for source, _ in changed])
         new_targets = self.tokenizer.encode_target([target for _, target in changed])
         new_pairs = zip(chosen, heads, new_sources, new_targets, strict=True)
@@ -80,7 +82,7 @@ class TextNoise:
         return [head for head, _ in split], texts
 
 
-def _change(pair: _Pair, random: Random) -> _Pair:
+def _change(pair: _Pair, known: Collection[str], random: Random) -> _Pair:
     """Returns a pair after one kind of change."""
     source, target = pair
     kind = random.random()
@@ -88,7 +90,7 @@ def _change(pair: _Pair, random: Random) -> _Pair:
         return source.lower(), target
     if kind < _LOWER_CASE + _NO_FINAL_MARK:
         return _FINAL_MARKS.sub("", source), _FINAL_MARKS.sub("", target)
-    words = [*_LETTERS.finditer(source)]
+    words = [word for word in _LETTERS.finditer(source) if word[0] in known or not known]
     count = min(len(words), math.ceil(len(source.split()) / _WORDS_PER_TYPO))
     for word in sorted(random.sample(words, count), key=lambda x: -x.start()):
         source = source[: word.start()] + _typo(word[0], random) + source[word.end() :]

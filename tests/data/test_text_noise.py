@@ -1,6 +1,7 @@
 """Text noise: what changes, how often, and in which batches."""
 
 import math
+import re
 from collections import Counter
 
 import numpy as np
@@ -20,7 +21,9 @@ UNKNOWN = ("Kinder ☃ spielen.", "Children play.")
 @pytest.fixture(scope="module")
 def tokenizer():
     tag = ">>German<<"
-    plain = Tokenizer.train(TEXT, vocabulary_size=88, model_type="unigram", tags=[tag])
+    words = [(word, word) for pair in TEXT for text in pair for word in re.findall(r"\w+", text)]
+    text = [*TEXT, *words]  # so that there are pieces of whole words
+    plain = Tokenizer.train(text, vocabulary_size=88, model_type="unigram", tags=[tag])
     prefix = next(x for x in plain.target_pieces if len(x) > 1 and x[0] == "▁")
     return Tokenizer(plain.source_model, source_prefix=["▁" + tag], target_prefix=[prefix])
 
@@ -70,6 +73,9 @@ def test_a_pair_gets_one_kind_of_change_as_often_as_asked(tokenizer, store):
         else:
             assert new_target == target
             assert 1 <= edits(source, new_source) <= math.ceil(len(source.split()) / 8)
+            before, after = (re.findall(r"\w+", x) for x in (source, new_source))
+            changed = [x for x, y in zip(before, after, strict=True) if x != y]
+            assert all("▁" + word in tokenizer.source_pieces for word in changed)
             assert new_source[0] == source[0] and new_source[-1] == source[-1]
             kinds["typo"] += 1
     assert kinds.total() == len(pairs)
