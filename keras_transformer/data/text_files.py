@@ -183,10 +183,11 @@ def _advice(line: bytes, file: BinaryIO) -> str:
     if best is None or best.encoding == "utf_8":
         return "The file is damaged, or not text"
     # Much text of Western Europe and Japan can be in several, and a few accents in nearly all.
+    # iconv spells names with hyphens.
     has_few = 0 not in data and 0 < sum(byte > 127 for byte in data) < min(16, len(data) / 4)
     likely = ["cp1252"] * has_few + best.could_be_from_charset
     common: list[str] = [x for x in ("cp1252", "euc_jp") if x in likely]
-    encoding = (common or [best.encoding])[0].upper().replace("_", "-")  # as iconv has it
+    encoding = (common or [best.encoding])[0].upper().replace("_", "-")
     encoding = re.sub("(?<=UTF-16|UTF-32)-", "", encoding).replace("ISO2022", "ISO-2022")
     return f"It may be {encoding}, which this converts: iconv -f {encoding} -t UTF-8"
 

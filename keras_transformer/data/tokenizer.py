@@ -193,7 +193,7 @@ class Tokenizer:
         try:
             summary = parse_json(files[_SUMMARY])
             digests = summary["sha256"]
-            frames = {name: summary.get(name, x) for name, x in DEFAULT_FRAMES.items()}
+            frames = DEFAULT_FRAMES | frames_in(summary)
             is_named = tuple(digests) in (_NAMES, _NAMES[:1])
             if not is_named or [*map(type, frames.values())] != [list, list, bool]:
                 rule = (

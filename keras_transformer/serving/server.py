@@ -229,14 +229,13 @@ class _Service:
         model: Any = kind
         media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         try:
+            body = await request.body()
             if media_type.startswith("application/") and media_type.endswith("json"):
-                given = model.model_validate_json(await request.body())
-            elif media_type == "multipart/form-data":
-                fields = await request.form(max_files=0)
-                given = model.model_validate({**request.query_params, **fields})
-            else:  # Starlette reads bytes that are not escaped as Latin-1.
-                body = (await request.body()).decode()
-                form = dict(parse_qsl(body, keep_blank_values=True, errors="strict"))
+                given = model.model_validate_json(body)
+            else:
+                form: Any = await request.form(max_files=0)
+                if media_type != "multipart/form-data":  # Starlette reads raw bytes as Latin-1.
+                    form = dict(parse_qsl(body.decode(), keep_blank_values=True, errors="strict"))
                 given = model.model_validate({**request.query_params, **form})
         except UnicodeDecodeError:
             raise HTTPException(400, "Invalid request: a form must be UTF-8") from None
