@@ -397,10 +397,10 @@ def export_shared_run(
 
 
 def without_folders(recipe: Recipe) -> Recipe:
-    """Returns the recipe without folders of the user (see `export_shared_run`)."""
+    """Returns the recipe without the user's folders, and without what needs an initial run."""
     tree = recipe.model_dump(mode="json", exclude_none=True)
     tree["data"].pop("directory", None)
-    for key in ("initial_run", "teacher"):
+    for key in ("initial_run", "lora_rank", "lora_parts", "frozen", "teacher"):
         tree["training"].pop(key, None)
     splits = [tree["data"].get(split, {}) for split in ("train", "validation", "test")]
     corpora = [x for split in splits for x in (split if isinstance(split, list) else [split])]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Discriminator,
@@ -49,6 +50,14 @@ Word = Annotated[str, StringConstraints(pattern=r"^[^\s▁\x00]{1,100}$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F]{64}$", to_lower=True)]
 
 
+def _from_anywhere(run: Path) -> Path:
+    """Returns the absolute path of a run folder, so that resuming needs no other folder."""
+    return run.absolute() if (run / "recipe.yaml").is_file() else run
+
+
+OtherRun = Annotated[Path, AfterValidator(_from_anywhere)]  # a folder, or the name of a run
+
+
 class Section(BaseModel):
     """Base class of recipe sections, which are immutable and reject unknown keys."""
 
@@ -81,7 +90,7 @@ class Corpus(TextPair):
     weight: Annotated[float, Field(gt=0, le=1_000)] = 1.0
     """Number of times that a pass over the data uses each pair. With 0.5, a pass uses half of the
     pairs, and the next pass the other half."""
-    translated_by: Path | None = None
+    translated_by: OtherRun | None = None
     """Finished run whose model makes the side that is not given: targets from sources
     (distillation), or sources from targets (back-translation). The run folder keeps them."""
     sampled: bool = False
@@ -348,7 +357,7 @@ class ModelSettings(Section):
 class Training(Section):
     """Settings of optimization (§5.3, §5.4) and checkpoints. All steps are optimizer steps."""
 
-    initial_run: Path | None = None
+    initial_run: OtherRun | None = None
     """Finished run to fine-tune. Training starts with the tokenizer and weights of this run. Keys
     of the section tokenizer may be omitted, or have the values of this run."""
     lora_rank: Size | None = None
@@ -388,7 +397,7 @@ class Training(Section):
     tokens are cut. Not together with R-Drop."""
     simcut_rate: Rate = 0.05
     """Probability that SimCut cuts a token."""
-    teacher: Path | None = None
+    teacher: OtherRun | None = None
     """Finished run whose predictions are part of the targets (distillation). Training starts with
     its tokenizer, so keys of the section tokenizer may be omitted. Its model's sizes may differ."""
     teacher_weight: Annotated[float, Field(ge=0, le=1)] = 0.5

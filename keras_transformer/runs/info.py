@@ -66,6 +66,8 @@ def _parameters(run: Run) -> int | None:
 
     def add(name: str, item: h5py.HLObject) -> None:
         is_weight = isinstance(item, h5py.Dataset) and not name.startswith("optimizer/")
+        if name.endswith("/0") and f"{name[:-1]}lora_kernel_a" in weights:
+            is_weight = False  # The sum of a kernel and its adapter.
         if is_weight and item.dtype.kind != "u":  # Unsigned integers are states of dropout.
             counts.append(math.prod(item.shape))
 

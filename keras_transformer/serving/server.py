@@ -91,6 +91,8 @@ class _Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
+        if scope["method"] == "HEAD":  # The ASGI server sends no body.
+            scope = {**scope, "method": "GET"}
         begin, size, status = time.perf_counter(), 0, 0
 
         async def counted() -> Message:

@@ -223,6 +223,7 @@ def test_the_copy_keeps_the_scores_of_its_model_and_info_shows_them(run, tmp_pat
 def test_the_recipe_of_the_copy_names_no_folder_of_the_user(run, tmp_path):
     tree = run.recipe.model_dump(mode="json")
     tree["training"] |= {"initial_run": str(tmp_path / "first"), "teacher": str(tmp_path)}
+    tree["training"] |= {"lora_rank": 2, "lora_parts": ["decoder"], "frozen": ["embedding"]}
     tree["data"]["test"] = {"source": str(tmp_path / "mine" / "test.tsv"), "tag": "<a/b>"}
     others = {"source": str(tmp_path / "news.tsv"), "weight": 2}
     tree["data"]["train"] = [tree["data"]["train"], others]
@@ -230,6 +231,7 @@ def test_the_recipe_of_the_copy_names_no_folder_of_the_user(run, tmp_path):
     export_shared_run(run, tmp_path / "copy", sentences=["a"])
     recipe = Run.open(tmp_path / "copy").recipe
     assert recipe.training.initial_run is None is recipe.training.teacher
+    assert (recipe.training.lora_rank, recipe.training.frozen) == (None, [])
     assert recipe.data.test.model_dump() == {"source": "test.tsv", "target": None, "tag": "<a/b>"}
     assert [(x.source, x.weight) for x in recipe.data.train] == [("text.en", 1), ("news.tsv", 2)]
 

@@ -65,7 +65,7 @@ def test_wrong_text_and_overrides_are_refused_in_one_line(path, text, overrides,
 
 
 @pytest.mark.parametrize("key", ["initial_run", "teacher"])
-def test_the_tokenizer_of_another_run_is_the_default(path, tmp_path, key):
+def test_the_tokenizer_of_another_run_is_the_default(path, tmp_path, key, monkeypatch):
     first = tmp_path / "first"
     initial, joint = f"training.{key}={first}", "tokenizer.joint=true"
     assert load_recipe(path, [initial]).tokenizer == load_recipe(path).tokenizer  # no such run yet
@@ -75,6 +75,8 @@ def test_the_tokenizer_of_another_run_is_the_default(path, tmp_path, key):
     (first / "recipe.yaml").write_text(load_recipe(path, settings).to_yaml())
     found = load_recipe(path, [initial, joint, drawn]).tokenizer
     assert (found.vocabulary_size, found.joint) == (99, True)
+    monkeypatch.chdir(tmp_path)  # The recipe of a run has a path that is right in any folder.
+    assert getattr(load_recipe(path, [f"training.{key}=first"]).training, key) == first
 
 
 def test_a_run_folder_stands_for_its_recipe_and_similar_names_are_proposed(path, tmp_path):

@@ -155,6 +155,8 @@ def test_a_client_learns_what_there_is(server):
     assert settings["charLimit"] == 200 and not settings["keyRequired"]
     assert settings["language"]["source"] == {"code": "en", "name": "English"}
     assert requests.get(f"{server}/health").json() == {"status": "ok"}
+    head = requests.head(f"{server}/health")
+    assert (head.status_code, head.content) == (200, b"")
     body = requests.get(f"{server}/spec").json()["paths"]["/translate"]["post"]["requestBody"]
     assert "alternatives" in body["content"]["application/json"]["schema"]["properties"]
 

@@ -25,6 +25,7 @@ from keras_transformer.recipe.files import load_recipe
 from keras_transformer.recipe.sections import Data
 from keras_transformer.recipe.settings import Recipe
 from keras_transformer.runs.checkpoints import TOKENIZER_MEMBER, load_history, read_member
+from keras_transformer.runs.info import run_info
 from keras_transformer.runs.loading import load_checkpoint_model
 from keras_transformer.runs.run import Run
 from keras_transformer.training import train
@@ -350,6 +351,7 @@ def test_adapters_and_frozen_layers_keep_what_they_change_and_name_the_rest(
             assert not np.array_equal(to_numpy(weight), before.get(weight.path))
             assert not any(part in weight.path for part in training.get("frozen", ()))
     assert len(arrays(run.model_path)) == sum(x.trainable for x in model.weights)
+    assert run_info(run.directory)["parameters"] == model.count_params()
     merged = merge_lora(model)
     inputs = {"source_ids": np.array([[5, 6, 3]]), "target_ids": np.array([[2, 7, 8]])}
     np.testing.assert_allclose(to_numpy(merged(inputs)), to_numpy(model(inputs)), atol=1e-6)
