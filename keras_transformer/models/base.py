@@ -47,10 +47,16 @@ class FitsTokens:
         y: Any = None,
         batch_size: int | None = None,
         epochs: int = 1,
-        *args: Any,
+        verbose: Any = "auto",
+        callbacks: Any = None,
+        validation_split: float = 0.0,
         validation_data: Any = None,
         shuffle: bool = True,
         class_weight: Any = None,
+        sample_weight: Any = None,
+        initial_epoch: int = 0,
+        steps_per_epoch: int | None = None,
+        *args: Any,
         **kwargs: Any,
     ) -> Any:
         """Trains the model (see `keras.Model.fit` and `keras_transformer.data.fit_data`)."""
@@ -68,23 +74,44 @@ class FitsTokens:
             vars(model)["tokenizer_files"] = x.tokenizer_files
         given, x = x, prepared(x, self, batch_size, shuffle)
         ends = isinstance(given, Iterator) or isinstance(x, Iterator)
-        if ends and epochs > 1 and "steps_per_epoch" not in kwargs:
+        if ends and epochs > 1 and steps_per_epoch is None:
             # From the second epoch on, Keras would train on the first two batches.
             raise ValueError("Data without a length last one epoch: give `steps_per_epoch`")
-        options = {
-            "shuffle": shuffle and not (is_ours or x is not given or has_own_order(x)),
-            "validation_data": prepared(validation_data, self, batch_size),
-        }
-        self.check_data(x, y, kwargs.get("sample_weight"))
-        return super().fit(x, y, batch_size, epochs, *args, **options, **kwargs)  # type: ignore
+        shuffle = shuffle and not (is_ours or x is not given or has_own_order(x))
+        validation_data = prepared(validation_data, self, batch_size)
+        self.check_data(x, y, sample_weight)
+        data = x, y, batch_size, epochs, verbose, callbacks, validation_split, validation_data
+        order = shuffle, None, sample_weight, initial_epoch, steps_per_epoch
+        return super().fit(*data, *order, *args, **kwargs)  # type: ignore
 
     def evaluate(
-        self, x: Any = None, y: Any = None, batch_size: int | None = None, *args: Any, **kwargs: Any
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        verbose: Any = "auto",
+        sample_weight: Any = None,
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
         """Evaluates the model (see `keras.Model.evaluate`)."""
         x = prepared(x, self, batch_size)
-        self.check_data(x, y, kwargs.get("sample_weight"))
-        return super().evaluate(x, y, batch_size, *args, **kwargs)  # type: ignore
+        self.check_data(x, y, sample_weight)
+        return super().evaluate(x, y, batch_size, verbose, sample_weight, *args, **kwargs)  # type: ignore
+
+    def train_on_batch(
+        self, x: Any, y: Any = None, sample_weight: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Trains on a batch (see `keras.Model.train_on_batch`)."""
+        self.check_data(x, y, sample_weight)
+        return super().train_on_batch(x, y, sample_weight, *args, **kwargs)  # type: ignore
+
+    def test_on_batch(
+        self, x: Any, y: Any = None, sample_weight: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Evaluates a batch (see `keras.Model.test_on_batch`)."""
+        self.check_data(x, y, sample_weight)
+        return super().test_on_batch(x, y, sample_weight, *args, **kwargs)  # type: ignore
 
 
 class ConfiguredModel(

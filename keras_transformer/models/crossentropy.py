@@ -168,14 +168,13 @@ def labels_and_weights(
     weights = ops.cast(ops.not_equal(labels, pad_id), "float32")
     if sample_weight is not None:
         sample_weight = ops.cast(sample_weight, "float32")
-        if len(sample_weight.shape) == 1:
-            sample_weight = ops.expand_dims(sample_weight, -1)
-        if len(sample_weight.shape) != len(labels.shape):
+        # In a step of TensorFlow for weights of both ranks, the rank is unknown, -1.
+        if sample_weight.ndim not in (-1, 1, len(labels.shape)):
             raise ValueError(
                 "`sample_weight` must have a weight for each token (B, T) or for each row (B,). "
                 f"Received: shape={tuple(sample_weight.shape)}"
             )
-        weights = weights * sample_weight
+        weights = weights * ops.reshape(sample_weight, (ops.shape(labels)[0], -1))
     return ops.where(weights != 0, labels, scalar(0, "int32")), weights
 
 

@@ -133,6 +133,36 @@ def test_losses_and_metrics_of_keras_count_real_tokens_from_logits(weights):
     assert found == pytest.approx({name: expected[name] for name in found}, abs=1e-5)
 
 
+@pytest.mark.each_backend_if_slow
+def test_weights_of_rows_may_follow_those_of_tokens_and_arguments_have_the_places_of_keras():
+    model = new_model()
+    model.compile("sgd")
+    for weights in (WEIGHTS, WEIGHTS[:, 0], WEIGHTS, WEIGHTS[:, 0]):
+        expected = by_hand(model, weights if weights.ndim == 2 else weights[:, None])
+        found = model.evaluate(INPUTS, LABELS, 32, 0, weights, return_dict=True)
+        assert found == pytest.approx(expected, abs=1e-5)
+    validation = (INPUTS, LABELS)
+    given = INPUTS, LABELS, 2, 2, 0, None, 0.0, validation, False, None, WEIGHTS, 1, 1
+    history = model.fit(*given)
+    assert history.epoch == [1] and "val_loss" in history.history
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("method", ["train_on_batch", "test_on_batch", "evaluate"])
+@pytest.mark.parametrize("name", ["source_ids", "labels"])
+def test_tokens_of_a_batch_are_looked_at(method, name):
+    model = new_model()
+    model.compile("sgd")
+    arrays = {**INPUTS, "labels": LABELS}
+    arrays[name] = np.where(arrays[name] == 5, V, arrays[name])
+    labels = arrays.pop("labels")
+    with pytest.raises(ValueError, match=f"`{name}` must be integers from 0 to 12"):
+        getattr(model, method)(arrays, labels)
+    weights = np.where(labels == V, 0, 1) if name == "labels" else None
+    if weights is not None:
+        assert np.isfinite(getattr(model, method)(arrays, labels, sample_weight=weights)[0])
+
+
 COUNTS_PADDING = "would count padding"
 OTHER_PADDING = r"pad_id=0 of \w+, pad_id=5 of the model"
 
