@@ -32,10 +32,13 @@ class Bar(tqdm):
         if not self.is_live:
             seconds = SECONDS_BETWEEN_LINES
             settings |= {"file": _Lines(sys.stderr), "mininterval": seconds, "delay": seconds}
-            times = "{elapsed} elapsed, {remaining} left"
-            settings |= {"bar_format": f"{{desc}}: {{n_fmt}}/{{total_fmt}}, {times}{{postfix}}"}
             settings["miniters"] = 1
         super().__init__(desc=desc, dynamic_ncols=True, **settings)
+        if not self.is_live:
+            left = "" if self.total is None else ", {remaining} left"
+            self.bar_format = (
+                f"{{desc}}: {{n_fmt}}/{{total_fmt}}, {{elapsed}} elapsed{left}{{postfix}}"
+            )
         if self._is_waiting:
             self.set_postfix_str(waiting)
 

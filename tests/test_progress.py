@@ -44,6 +44,14 @@ def test_a_log_file_gets_a_line_every_30_seconds(seconds, monkeypatch):
     assert lines[-1] == "walking: 800/800, 01:40 elapsed, 00:00 left, step 799"
 
 
+def test_work_of_unknown_length_has_no_time_left(seconds, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with Bar("walking") as bar:
+        seconds[0] += 31
+        bar.update()
+        assert sys.stderr.getvalue() == "walking: 1/?, 00:31 elapsed\n"
+
+
 @pytest.mark.parametrize("is_notebook", [False, True])
 def test_a_terminal_and_a_notebook_show_a_bar(seconds, monkeypatch, is_notebook):
     if is_notebook:

@@ -96,10 +96,11 @@ def read_rows(rows: Iterable[Any], languages: Languages) -> Iterator[Pair]:
             sides = _sides(row)
             if (names := _choose([*sides], languages)) is None:
                 raise CorpusError(f"give two languages. Received: columns {', '.join(sides)}")
-            row = [sides[closest_language(name, sides) or name] or "" for name in names]
-        if isinstance(row, str) or len(row) != 2:
+            row = [sides[closest_language(name, sides) or name] for name in names]
+        pair = ["" if side is None else side for side in row]
+        if isinstance(row, str) or len(pair) != 2 or not all(isinstance(x, str) for x in pair):
             raise CorpusError(f"give (source, target) pairs. Received: {row!r:.80}")
-        yield tuple(row)
+        yield tuple(pair)
 
 
 @dataclass

@@ -115,7 +115,8 @@ class Tokenizer:
         """Trains a tokenizer on parallel text, or on text of one language.
 
         The same text always gives the same pieces. With subwords, every character of the text is in
-        the vocabulary. With whole words, all words but the most frequent are unknown.
+        the vocabulary, but for "▁" (a space to SentencePiece), "▅" and U+0000. With whole words,
+        all words but the most frequent are unknown.
 
         Args:
             pairs: (source, target) sentences, such as the result of `read_parallel`, or sentences,

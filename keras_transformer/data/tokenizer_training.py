@@ -29,7 +29,8 @@ def train_model(lines: Iterator[str], normalization: str, **options: Any) -> byt
 
     def readable() -> Iterator[str]:
         try:
-            yield from lines
+            # SentencePiece leaves out lines with its sign for unknown characters.
+            yield from (line.replace("▅", " ") for line in lines)
         except BaseException as error:
             failures.append(error)
             raise

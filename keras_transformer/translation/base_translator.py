@@ -1,7 +1,6 @@
 """Defines `BaseTranslator`, the base class of all translators."""
 
 import functools
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from keras_transformer.translation.glossary import Glossary
 from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis, NBest, SourcePart
 from keras_transformer.translation.long_lines import (
     source_parts,
+    warn_of_copies,
     whole_sentences,
     wordless_pieces,
 )
@@ -293,12 +293,7 @@ class BaseTranslator(ABC):
 
     def _not_copied(self, parts: Sequence[SourcePart]) -> list[SourcePart]:
         """Returns the parts that are not copied, and warns of the others."""
-        if copied := [repr(part.text[:40]) for part in parts if part.is_copied]:
-            shown = ", ".join(copied[:10]) + ", ..." * (len(copied) > 10)
-            warnings.warn(
-                f"Text without a known word is copied, not translated ({len(copied):,}): {shown}",
-                stacklevel=4,
-            )
+        warn_of_copies([part.text for part in parts if part.is_copied])
         return [part for part in parts if not part.is_copied]
 
     def _checked(self, options: DecodingOptions) -> Any:

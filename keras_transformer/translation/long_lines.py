@@ -164,6 +164,16 @@ def _is_copied(pieces: Sequence[int], unk_id: int, wordless: frozenset[int]) -> 
     return unk_id in pieces and wordless.issuperset(pieces)
 
 
+def warn_of_copies(texts: Sequence[str]) -> None:
+    """Warns of texts that are copied because no word is known, if there are any."""
+    if texts:
+        shown = ", ".join(repr(x[:40]) for x in texts[:10]) + ", ..." * (len(texts) > 10)
+        warnings.warn(
+            f"Text without a known word is copied, not translated ({len(texts):,}): {shown}",
+            stacklevel=5,
+        )
+
+
 def whole_sentences(
     parts: list[SourcePart], found: NBest, blank: list[Hypothesis], count: int
 ) -> NBest:

@@ -12,7 +12,12 @@ import regex
 from keras_transformer.translation.alignment import AlignedPart, TokenAlignment, joined, same_text
 from keras_transformer.translation.edges import edges
 from keras_transformer.translation.glossary import Glossary
-from keras_transformer.translation.long_lines import is_invisible, sentence_ends, separator
+from keras_transformer.translation.long_lines import (
+    is_invisible,
+    sentence_ends,
+    separator,
+    warn_of_copies,
+)
 from keras_transformer.translation.markup import Segment, Span, project, widened, write
 from keras_transformer.translation.protected_text import Kind, protected
 from keras_transformer.translation.unread_marks import without_marks
@@ -137,14 +142,13 @@ def _translate(
     progress: bool | Callable[[int], Any],
 ) -> list[TranslatedSegment]:
     """Translates segments, but not what is in brackets in them."""
-    ready, sentences = [], []
+    ready, sentences = [*segments], []
+    foreign = [translator.word_forms.is_foreign(segment.text) for segment in segments]
+    warn_of_copies([segment.text for segment in itertools.compress(segments, foreign)])
     for index, segment in enumerate(segments):
-        if translator.word_forms.is_foreign(segment.text):
-            ready.append(segment)
-            continue
-        protected_segment, found = _protect(index, segment, translator.copied_words, escape)
-        ready.append(protected_segment)
-        sentences += found
+        if not foreign[index]:
+            ready[index], found = _protect(index, segment, translator.copied_words, escape)
+            sentences += found
     blocks: list[list[_Block]] = [[] for _ in segments]
     terms = glossary or Glossary({})
     marked = [bool(x.spans or [*terms.find(x.text)]) for x in ready]

@@ -1,6 +1,7 @@
 """Batches of sentence pairs for `model.fit`, and their order."""
 
 import json
+import re
 
 import keras
 import numpy as np
@@ -88,5 +89,8 @@ def test_pairs_come_from_files_rows_generators_and_a_store(tokenizer, tmp_path):
 def test_refusals(tokenizer):
     with pytest.raises(UserError, match=r"two languages. Received: columns fr, de, en"):
         ParallelDataset([{"fr": "a", "de": "b", "en": "c"}], tokenizer)
+    for row in (("a", 5), "ab"):
+        with pytest.raises(UserError, match=rf"pairs\. Received: {re.escape(repr(row))}"):
+            ParallelDataset([row], tokenizer)
     with pytest.raises(UserError, match="no pair is left"):
-        ParallelDataset([], tokenizer)
+        ParallelDataset([("a", None)], tokenizer)

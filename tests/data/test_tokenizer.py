@@ -56,9 +56,10 @@ def test_text_comes_back_and_special_ids_give_none(tokenizer, separate_tokenizer
 
 def test_no_character_of_the_training_text_is_unknown():
     long = "word " * 900 + "Ω"  # SentencePiece by itself leaves out lines of more than 4,192 bytes
-    tokenizer = Tokenizer.train([*SENTENCES, (long, long)], vocabulary_size=120)
+    bars = "▅ Ψ"  # and those that have ▅
+    tokenizer = Tokenizer.train([*SENTENCES, (long, long), (bars, bars)], vocabulary_size=120)
     lines = [line for pair in SENTENCES for line in pair]
-    for ids in tokenizer.encode_source([*lines, "Ω"]):
+    for ids in tokenizer.encode_source([*lines, "Ω", "Ψ"]):
         assert tokenizer.unk_id not in ids
 
 

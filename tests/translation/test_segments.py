@@ -50,6 +50,14 @@ def test_lines_keep_names_if_words_can_be_aligned_and_their_forms_are_known(can_
     assert [*double.stream(lines[3:])] == double.translate(lines)[3:]
 
 
+def test_lines_of_another_script_are_copied_with_a_warning():
+    double = new_double(forms=("Rome",))
+    double.word_forms = replace(double.word_forms, words=("see",), final_mark=".")
+    lines = ["日本語", "See ü.", "https://a.org/é"]
+    with pytest.warns(UserWarning, match=r"not translated \(1\): '日本語'$"):
+        assert double.translate(lines)[0] == "日本語"
+
+
 def test_a_line_whose_numbers_change_is_translated_with_its_numbers():
     double = new_double(forms=("Rome",))
     double._pieces = lambda text: (x.replace("12.50", "120") for x in Double._pieces(double, text))
