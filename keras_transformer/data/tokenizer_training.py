@@ -55,7 +55,11 @@ def normalizer(rule: str, spaces: bool) -> SentencePieceNormalizer:
     """Returns a normalizer that changes spaces as the encoder does, or leaves them."""
     names = ("add_dummy_prefix", "escape_whitespaces", "remove_extra_whitespaces")
     options: dict[str, Any] = dict.fromkeys(names, spaces)
-    return SentencePieceNormalizer(rule_name=rule, **options)
+    try:
+        return SentencePieceNormalizer(rule_name=rule, **options)
+    except RuntimeError:
+        received = f"Received: normalization={rule!r}"
+        raise UserError(f"normalization must be a rule of SentencePiece. {received}") from None
 
 
 def _explain(error: Exception, vocabulary_size: int) -> UserError:

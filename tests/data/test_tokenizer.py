@@ -258,6 +258,8 @@ def test_a_tag_is_one_piece_at_the_beginning_of_a_source(options):
 def test_text_without_a_tokenizer_is_refused(pairs, size, message):
     with pytest.raises(UserError, match=message):
         Tokenizer.train(pairs, size)
+    with pytest.raises(UserError, match="a rule of SentencePiece. Received: normalization='x'"):
+        Tokenizer.train(pairs, size, normalization="x")
 
 
 def test_only_lists_of_unicode_are_encoded(tokenizer):
