@@ -106,13 +106,6 @@ class FitsTokens:
         self.check_data(x, y, sample_weight)
         return super().train_on_batch(x, y, sample_weight, *args, **kwargs)  # type: ignore
 
-    def test_on_batch(
-        self, x: Any, y: Any = None, sample_weight: Any = None, *args: Any, **kwargs: Any
-    ) -> Any:
-        """Evaluates a batch (see `keras.Model.test_on_batch`)."""
-        self.check_data(x, y, sample_weight)
-        return super().test_on_batch(x, y, sample_weight, *args, **kwargs)  # type: ignore
-
 
 class ConfiguredModel(
     StoresArguments, Adaptable, FitsTokens, Recompiling, Recomputable, keras.Model

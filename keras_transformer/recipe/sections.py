@@ -48,14 +48,10 @@ PlainName = Annotated[str, StringConstraints(pattern=r"^[^./\\:\x00-\x1f][^/\\:\
 # SentencePiece writes "▁" for a space.
 Word = Annotated[str, StringConstraints(pattern=r"^[^\s▁\x00]{1,100}$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F]{64}$", to_lower=True)]
-
-
-def _from_anywhere(run: Path) -> Path:
-    """Returns the absolute path of a run folder, so that resuming needs no other folder."""
-    return run.absolute() if (run / "recipe.yaml").is_file() else run
-
-
-OtherRun = Annotated[Path, AfterValidator(_from_anywhere)]  # a folder, or the name of a run
+# The name of a run, or its folder: an absolute path, so that training resumes from any folder.
+OtherRun = Annotated[
+    Path, AfterValidator(lambda x: x.absolute() if (x / "recipe.yaml").is_file() else x)
+]
 
 
 class Section(BaseModel):

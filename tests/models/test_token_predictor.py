@@ -148,7 +148,7 @@ def test_weights_of_rows_may_follow_those_of_tokens_and_arguments_have_the_place
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("method", ["train_on_batch", "test_on_batch", "evaluate"])
+@pytest.mark.parametrize("method", ["train_on_batch", "evaluate"])
 @pytest.mark.parametrize("name", ["source_ids", "labels"])
 def test_tokens_of_a_batch_are_looked_at(method, name):
     model = new_model()
