@@ -99,13 +99,6 @@ class FitsTokens:
         self.check_data(x, y, sample_weight)
         return super().evaluate(x, y, batch_size, verbose, sample_weight, *args, **kwargs)  # type: ignore
 
-    def train_on_batch(
-        self, x: Any, y: Any = None, sample_weight: Any = None, *args: Any, **kwargs: Any
-    ) -> Any:
-        """Trains on a batch (see `keras.Model.train_on_batch`)."""
-        self.check_data(x, y, sample_weight)
-        return super().train_on_batch(x, y, sample_weight, *args, **kwargs)  # type: ignore
-
 
 class ConfiguredModel(
     StoresArguments, Adaptable, FitsTokens, Recompiling, Recomputable, keras.Model

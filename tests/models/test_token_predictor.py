@@ -147,22 +147,6 @@ def test_weights_of_rows_may_follow_those_of_tokens_and_arguments_have_the_place
     assert history.epoch == [1] and "val_loss" in history.history
 
 
-@pytest.mark.once
-@pytest.mark.parametrize("method", ["train_on_batch", "evaluate"])
-@pytest.mark.parametrize("name", ["source_ids", "labels"])
-def test_tokens_of_a_batch_are_looked_at(method, name):
-    model = new_model()
-    model.compile("sgd")
-    arrays = {**INPUTS, "labels": LABELS}
-    arrays[name] = np.where(arrays[name] == 5, V, arrays[name])
-    labels = arrays.pop("labels")
-    with pytest.raises(ValueError, match=f"`{name}` must be integers from 0 to 12"):
-        getattr(model, method)(arrays, labels)
-    weights = np.where(labels == V, 0, 1) if name == "labels" else None
-    if weights is not None:
-        assert np.isfinite(getattr(model, method)(arrays, labels, sample_weight=weights)[0])
-
-
 COUNTS_PADDING = "would count padding"
 OTHER_PADDING = r"pad_id=0 of \w+, pad_id=5 of the model"
 
