@@ -100,7 +100,7 @@ def read_rows(rows: Iterable[Any], languages: Languages) -> Iterator[Pair]:
         pair = ["" if side is None else side for side in row]
         if isinstance(row, str) or len(pair) != 2 or not all(isinstance(x, str) for x in pair):
             raise CorpusError(f"give (source, target) pairs. Received: {row!r:.80}")
-        yield tuple(pair)
+        yield pair[0], pair[1]
 
 
 @dataclass
