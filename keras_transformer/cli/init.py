@@ -17,6 +17,7 @@ from keras_transformer.data.filters import language_test
 from keras_transformer.data.languages import LanguageCode, language_of
 from keras_transformer.data.parallel_text import columns_and_rows, read_parallel
 from keras_transformer.errors import UserError
+from keras_transformer.recipe.files import name_of
 from keras_transformer.recipe.new_recipe import Text, choose_settings
 from keras_transformer.runs.run import opened_runs
 
@@ -72,9 +73,7 @@ def init_command(source: Path, target: Path | None, options: InitOptions) -> Non
         run, initial = None, None
         if options.from_:
             (run,) = opened_runs(options.from_)
-            # The name of a run in the package stays.
-            place = options.from_.absolute() if options.from_.exists() else options.from_
-            initial = str(place), run.recipe
+            initial = name_of(run.directory), run.recipe
         recipe = choose_settings(report, run.tokenizer() if run else None)
         file.write(recipe.to_yaml(name, text, initial))
     sentences = (x for x, _ in report.sample if len(x) <= 100 and x.isprintable())

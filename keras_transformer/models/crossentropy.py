@@ -169,12 +169,14 @@ def labels_and_weights(
     if sample_weight is not None:
         sample_weight = ops.cast(sample_weight, "float32")
         # In a step of TensorFlow for weights of both ranks, the rank is unknown, -1.
-        if sample_weight.ndim not in (-1, 1, len(labels.shape)):
+        if sample_weight.ndim in (-1, 1):
+            sample_weight = ops.reshape(sample_weight, (ops.shape(labels)[0], -1))
+        if sample_weight.ndim != len(labels.shape):
             raise ValueError(
                 "`sample_weight` must have a weight for each token (B, T) or for each row (B,). "
                 f"Received: shape={tuple(sample_weight.shape)}"
             )
-        weights = weights * ops.reshape(sample_weight, (ops.shape(labels)[0], -1))
+        weights = weights * sample_weight
     return ops.where(weights != 0, labels, scalar(0, "int32")), weights
 
 

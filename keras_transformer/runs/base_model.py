@@ -32,8 +32,8 @@ def leave_out(path: Path, base: Path) -> None:
                 if isinstance(item, h5py.Group):
                     new.require_group(name).attrs.update(item.attrs)
                     return
-                is_sum = last == "0" and f"{group}/lora_kernel_a" in old
                 known = f"{group}/0" if last == "kernel" else name
+                is_sum = is_lora_sum(name, old)
                 if known in source and (is_sum or np.array_equal(source[known], item)):
                     shared[name] = known
                 else:
@@ -42,6 +42,12 @@ def leave_out(path: Path, base: Path) -> None:
             old.visititems(visit)
         content = {"model": str(base.absolute()), "sha256": sha256_of(base), "weights": shared}
         _repack(path, kept, path, {_MEMBER: json.dumps(content)})
+
+
+def is_lora_sum(name: str, weights: h5py.File) -> bool:
+    """Returns whether a weight is the sum of a kernel and its adapter, which are there, too."""
+    group, _, last = name.rpartition("/")
+    return last == "0" and f"{group}/lora_kernel_a" in weights
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from keras_transformer._backend import installed_backends
 from keras_transformer._files import sha256_of
 from keras_transformer.architectures import command_line
 from keras_transformer.recipe.settings import TRANSLATION
-from keras_transformer.runs.base_model import completed
+from keras_transformer.runs.base_model import completed, is_lora_sum
 from keras_transformer.runs.checkpoints import (
     ValidationHistory,
     checkpoint_step,
@@ -66,8 +66,7 @@ def _parameters(run: Run) -> int | None:
 
     def add(name: str, item: h5py.HLObject) -> None:
         is_weight = isinstance(item, h5py.Dataset) and not name.startswith("optimizer/")
-        if name.endswith("/0") and f"{name[:-1]}lora_kernel_a" in weights:
-            is_weight = False  # The sum of a kernel and its adapter.
+        is_weight = is_weight and not is_lora_sum(name, weights)
         if is_weight and item.dtype.kind != "u":  # Unsigned integers are states of dropout.
             counts.append(math.prod(item.shape))
 
