@@ -13,6 +13,15 @@ from keras_transformer.translation.word_forms import DOTTED, INNER_CAPITAL, Word
 # What looks like a word to the reader, a number, or nothing, or is a word in upper case.
 Kind = Literal["name", "number", "mark", "emphasis"]
 
+_FLAGS = regex.VERBOSE | regex.VERSION1
+_WORDS = (
+    rf"(?<!\w)(?P<titled>\p{{Lu}}{CONSONANTS}{{1,2}})\.\s(?P<titled>\p{{Lu}}[\p{{L}}\p{{M}}]++)"
+    rf"| (?P<mark>{SYMBOL}++) | (?<!\w)(?P<word>{INNER_CAPITAL})"
+    r"(?:(?:-(?:\d+|\p{Lu}+)|/[\d.]*\d)(?!\w))*+"
+    r"| (?<=[\p{L}\p{N},;:]\s)(?P<word>\p{Lu}[\p{Ll}\p{M}]{2,}+)(?!\w)"
+    rf"| (?<!\w)(?P<word>{DOTTED}|\p{{Lu}}['’]\p{{Lu}}\p{{Ll}}++)"
+    r"| (?<![\p{L}\p{M}])(?P<other>[a-zA-Z]*+[^\P{L}a-zA-Z][\p{L}\p{M}]*+)"
+)
 _BRACES = r"\{[^{}]*+\}"
 for _ in range(7):  # those inside each other
     _BRACES = rf"\{{(?:[^{{}}]++|{_BRACES}){{0,99}}+\}}"
@@ -78,14 +87,15 @@ _PATTERN = regex.compile(
       | (?!\w)(?:\s?(?:(?&currency)|[%‰]%?|°)(?![\w{(]|<PRI))?
       )
       )
-    """
-    rf"| (?<!\w)(?P<titled>\p{{Lu}}{CONSONANTS}{{1,2}})\.\s(?P<titled>\p{{Lu}}[\p{{L}}\p{{M}}]++)"
-    rf"| (?P<mark>{SYMBOL}++) | (?<!\w)(?P<word>{INNER_CAPITAL})"
-    r"(?:(?:-(?:\d+|\p{Lu}+)|/[\d.]*\d)(?!\w))*+"
-    r"| (?<=[\p{L}\p{N},;:]\s)(?P<word>\p{Lu}[\p{Ll}\p{M}]{2,}+)(?!\w)"
-    rf"| (?<!\w)(?P<word>{DOTTED}|\p{{Lu}}['’]\p{{Lu}}\p{{Ll}}++)"
-    r"| (?<![\p{L}\p{M}])(?P<other>[a-zA-Z]*+[^\P{L}a-zA-Z][\p{L}\p{M}]*+))",
-    regex.VERBOSE | regex.VERSION1,
+    | """
+    + _WORDS
+    + ")",
+    _FLAGS,
+)
+# In a text of words alone, only `_WORDS` can be found. This is about 14 times as fast.
+_PLAIN = regex.compile(r"(?:[\p{L}\p{M}\s,;!?]++|\.(?!\S)|(?<=\p{L})['’](?=\p{L}))*+")
+_PLAIN_PATTERN = regex.compile(
+    rf"(?P<number>)(?P<unit>)(?<!\p{{L}}(?=\p{{L}}))(?:{_WORDS})", _FLAGS
 )
 _SENTENCE = regex.compile(r"(?<!\p{L})\p{Ll}{4}|[.!?]$")  # no title has any of these
 # Words to try in a search for words that the model copies, and how many of them are enough.
@@ -100,7 +110,8 @@ def protected(text: str, forms: WordForms) -> Iterator[tuple[int, int, Kind]]:
     """
     is_upper = text.isupper() and any(map(forms.is_emphasized, regex.findall(r"\p{L}+", text)))
     is_title = not _SENTENCE.search(text)
-    for found in _PATTERN.finditer(text):
+    pattern = _PLAIN_PATTERN if _PLAIN.fullmatch(text) else _PATTERN
+    for found in pattern.finditer(text):
         kind: Kind = "number" if found["number"] else "mark" if found["mark"] else "name"
         start, end = found.span()
         if (unit := found["unit"] or "")[:1].isspace() and len(unit) > 2 and forms.knows(unit[1:]):

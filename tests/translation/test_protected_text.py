@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 import pytest
+import regex
 
-from keras_transformer.translation import WordForms
+from keras_transformer.translation import WordForms, protected_text
 from keras_transformer.translation.protected_text import numbers_differ, protected, with_stand_ins
 
 
@@ -171,6 +172,14 @@ def test_unknown_names_are_found_in_a_language_that_writes_nouns_in_lower_case()
     titled = "Mr. Smith, Mrs. Big and Hm. in Dr. Otto."
     assert found(titled, replace(forms, words=("Mrs", "Big"))) == ["Mr. Smith", "Dr. Otto"]
     assert found("He is 5 km from 30 yen.", replace(forms, words=("km",))) == ["5", "30"]
+
+
+def test_the_pattern_for_words_alone_finds_what_the_whole_pattern_finds(monkeypatch):
+    forms = WordForms(("Anna",), ".", words=("Mrs", "Big", "now"))
+    text = "Mr. Smith isn't O'Brien, Mrs. Big, an œuf, a GitHub or Anna; it is NOW in 北京, John!"
+    quick = [*protected(text, forms)]
+    monkeypatch.setattr(protected_text, "_PLAIN", regex.compile("(?!)"))
+    assert [*protected(text, forms)] == quick and len(quick) > 4
 
 
 @pytest.mark.parametrize(
