@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer._backend.types import Ids, Tensor
+from keras_transformer._backend.types import Tensor
 from keras_transformer.data import Shard
 from keras_transformer.errors import UserError
 from keras_transformer.models.crossentropy import sliced_crossentropy
@@ -17,11 +17,6 @@ from keras_transformer.training.devices.base import Distribution
 from keras_transformer.training.devices.replica import lost_processes_reported, replica_losses
 
 BATCH, MODEL = "batch", "model"  # the axes of `JaxMesh`
-
-
-def all_devices(model_shards: int) -> Distribution:
-    """See `Distribution.all_devices`."""
-    return JaxMesh(model_shards)
 
 
 class JaxMesh(Distribution):
@@ -57,47 +52,35 @@ class JaxMesh(Distribution):
             yield
 
     def crossentropy(
-        self,
-        states: Tensor,
-        embeddings: Tensor,
-        labels: Ids,
-        weights: Tensor,
-        teacher: tuple[Tensor, ...],
-        **settings: Any,
+        self, states: Tensor, *data: Any, teacher: tuple[Tensor, ...], **settings: Any
     ) -> Tensor:
         """Computes `sliced_crossentropy` of each replica's tokens, and sums the results.
 
         Without separate sums, XLA would compute the logits of all tokens in every replica.
         """
         if self._distribution.device_mesh.shape[1] > 1:  # XLA cannot compile the sum.
-            data = states, embeddings, labels, weights
-            return sliced_crossentropy(*data, teacher=teacher, **settings)
+            return sliced_crossentropy(states, *data, teacher=teacher, **settings)
         import jax
         from jax.sharding import PartitionSpec
 
-        width = states.shape[-1]
+        _, labels, _ = data
+        passes = (-1, labels.shape[0], states.shape[-1])  # axis 0: forward passes; two with R-Drop
         whole, by_rows = PartitionSpec(), PartitionSpec(BATCH)
         of_teacher = (by_rows, whole)[: len(teacher)]
 
-        def of_replica(
-            states: Tensor,
-            embeddings: Tensor,
-            labels: Ids,
-            weights: Tensor,
-            teacher: tuple[Tensor, ...],
-        ) -> Tensor:
-            data = (ops.reshape(states, (-1, width)), embeddings, labels, weights)
-            return jax.lax.psum(sliced_crossentropy(*data, teacher=teacher, **settings), BATCH)
+        def of_replica(teacher: tuple[Tensor, ...], states: Tensor, *data: Any) -> Tensor:
+            states = ops.reshape(states, (-1, states.shape[-1]))
+            sums = sliced_crossentropy(states, *data, teacher=teacher, **settings)
+            return jax.lax.psum(sums, BATCH)
 
         in_replicas = jax.shard_map(
             of_replica,
             mesh=self._distribution.device_mesh.backend_mesh,
-            in_specs=(PartitionSpec(None, BATCH), whole, by_rows, by_rows, of_teacher),
+            in_specs=(of_teacher, PartitionSpec(None, BATCH), whole, by_rows, by_rows),
             out_specs=whole,
             check_vma=False,
         )
-        passes = (-1, labels.shape[0], width)  # axis 0: the forward passes; two with R-Drop
-        return in_replicas(ops.reshape(states, passes), embeddings, labels, weights, teacher)
+        return in_replicas(teacher, ops.reshape(states, passes), *data)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -155,3 +138,6 @@ def layout_map(mesh: keras.distribution.DeviceMesh) -> keras.distribution.Layout
     layouts[".*embedding/(output_)?embeddings"] = (MODEL, None)
     layouts[".*embedding/bias"] = (MODEL,)
     return layouts
+
+
+all_devices = JaxMesh  # of `Distribution.all_devices`

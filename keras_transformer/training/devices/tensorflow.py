@@ -18,11 +18,6 @@ from keras_transformer.training.step.optimizer import inner_optimizer
 Logs = dict[str, Tensor]
 
 
-def all_devices() -> Distribution:
-    """See `Distribution.all_devices`."""
-    return TensorFlowReplicas()
-
-
 class TensorFlowReplicas(Distribution):
     """Trains with `MirroredStrategy`, or with `MultiWorkerMirroredStrategy` if `TF_CONFIG` is set.
 
@@ -153,3 +148,6 @@ def _apply_micro_batch(
             total.assign(ops.zeros_like(total))
     if optimizer.use_ema:
         optimizer._update_model_variables_moving_average(optimizer._trainable_variables)
+
+
+all_devices = TensorFlowReplicas  # of `Distribution.all_devices`

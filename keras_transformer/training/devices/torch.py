@@ -17,11 +17,6 @@ from keras_transformer.training.devices.base import Distribution
 from keras_transformer.training.devices.replica import as_replica, replaced
 
 
-def all_devices(fully_sharded: bool) -> Distribution:
-    """See `Distribution.all_devices`."""
-    return ShardedTorchProcesses() if fully_sharded else TorchProcesses()
-
-
 class TorchProcesses(Distribution):
     """Trains with one process per device. `torchrun` starts the processes.
 
@@ -146,3 +141,8 @@ class ShardedTorchProcesses(TorchProcesses):
 
     def read(self, variable: keras.Variable) -> np.ndarray:
         return whole_tensor(variable.value).detach().cpu().numpy()
+
+
+def all_devices(fully_sharded: bool) -> Distribution:
+    """See `Distribution.all_devices`."""
+    return ShardedTorchProcesses() if fully_sharded else TorchProcesses()

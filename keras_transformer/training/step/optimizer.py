@@ -174,33 +174,8 @@ def _of_backend(optimizer: Any) -> Any:
     return type(optimizer.__new__(optimizer))
 
 
-class _FusedAdam(_of_backend(keras.optimizers.Adam)):  # type: ignore[misc]
-    """Adam of Keras, on a GPU of PyTorch with one kernel for all weights."""
-
-    def _backend_update_step(
-        self,
-        grads: list[Tensor],
-        trainable_variables: list[keras.Variable],
-        learning_rate: Tensor,
-    ) -> None:
-        if not is_on_cuda() or self.amsgrad:
-            super()._backend_update_step(grads, trainable_variables, learning_rate)
-            return
-        indices = [self._get_variable_index(x) for x in trainable_variables]
-        moments = self._momentums, self._velocities
-        first, second = ([x[i].value for i in indices] for x in moments)
-        weights = [x.value for x in trainable_variables]
-        step = ops.cast(self.iterations + 1, "float32")
-        # The learning rate, times the correction for moments that start at 0.
-        power_1, power_2 = (
-            ops.power(ops.cast(x, "float32"), step) for x in (self.beta_1, self.beta_2)
-        )
-        size = ops.cast(learning_rate, "float32") * ops.sqrt(1 - power_2) / (1 - power_1)
-        fused_adam(weights, grads, first, second, size, self)
-
-
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class TransformerAdam(StepOptimizer, _FusedAdam):
+class TransformerAdam(StepOptimizer, _of_backend(keras.optimizers.Adam)):  # type: ignore[misc]
     """Implements Adam with β₁ = 0.9, β₂ = 0.98 and ε = 1e-9 (§5.3).
 
     `TransformerAdam` differs from `keras.optimizers.Adam` in its defaults and in these points:
@@ -240,6 +215,29 @@ class TransformerAdam(StepOptimizer, _FusedAdam):
         **kwargs: Any,
     ) -> None:
         super().__init__(learning_rate, beta_1, beta_2, epsilon, name=name, **kwargs)
+
+    def _backend_update_step(
+        self,
+        grads: list[Tensor],
+        trainable_variables: list[keras.Variable],
+        learning_rate: Tensor,
+    ) -> None:
+        if not is_on_cuda() or self.amsgrad:
+            super()._backend_update_step(grads, trainable_variables, learning_rate)
+            return
+        # On a GPU of PyTorch, one kernel for all weights.
+        indices = [self._get_variable_index(x) for x in trainable_variables]
+        moments = self._momentums, self._velocities
+        first, second = ([x[i].value for i in indices] for x in moments)
+        weights = [x.value for x in trainable_variables]
+        step = ops.cast(self.iterations + 1, "float32")
+        # The learning rate, times the correction for moments that start at 0.
+        power_1, power_2 = (
+            ops.power(ops.cast(x, "float32"), step) for x in (self.beta_1, self.beta_2)
+        )
+        size = ops.cast(learning_rate, "float32") * ops.sqrt(1 - power_2) / (1 - power_1)
+        fused_adam(weights, grads, first, second, size, self)
+        self._update_averages()
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
