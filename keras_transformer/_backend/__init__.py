@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 BACKENDS = ("tensorflow", "jax", "torch")
@@ -20,7 +20,20 @@ def installed_backends() -> list[str]:
 
 
 @contextmanager
-def without_tensorflow() -> Iterator[None]:
+def replaced(owner: object, attributes: dict[str, Any]) -> Iterator[None]:
+    """Replaces attributes of an object, untracked by Keras, in the `with` block."""
+    before = dict(vars(owner))
+    vars(owner).update(attributes)
+    try:
+        yield
+    finally:
+        for name in attributes:
+            vars(owner).pop(name)
+            if name in before:
+                vars(owner)[name] = before[name]
+
+
+def without_tensorflow() -> AbstractContextManager[None]:
     """Prevents Keras from importing TensorFlow, if it is not imported, within this context.
 
     When Keras saves a model or sets the random seed, it imports TensorFlow to find out whether it
@@ -29,14 +42,8 @@ def without_tensorflow() -> Iterator[None]:
     import keras
     from keras.src.utils.module_utils import tensorflow
 
-    if keras.config.backend() == "tensorflow" or "tensorflow" in sys.modules:
-        yield
-        return
-    before, tensorflow._available = tensorflow._available, False
-    try:
-        yield
-    finally:
-        tensorflow._available = before
+    is_needed = keras.config.backend() == "tensorflow" or "tensorflow" in sys.modules
+    return nullcontext() if is_needed else replaced(tensorflow, {"_available": False})
 
 
 def check_not_forked(engine: str) -> None:

@@ -1,6 +1,5 @@
 """Data for `model.fit`, `model.evaluate` and `model.predict`."""
 
-import gc
 import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -158,12 +157,3 @@ def _tensorflow_dataset(stream: _Stream, model: Any) -> Any:
     if stream.num_batches is not None:
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(stream.num_batches))
     return dataset.prefetch(tf.data.AUTOTUNE)
-
-
-def end_iteration() -> None:
-    """Ends the iterators of `fit_data` that are no longer used.
-
-    TensorFlow logs an error about an iterator that Python's exit finds in a reference cycle.
-    """
-    if keras.config.backend() == "tensorflow":
-        gc.collect()

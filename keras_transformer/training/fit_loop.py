@@ -1,6 +1,7 @@
 """The training loop for any Keras model and any stream of batches."""
 
 import functools
+import gc
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer._backend.compile_function import use_compilation_cache
-from keras_transformer._backend.fit_data import end_iteration, fit_data
+from keras_transformer._backend.fit_data import fit_data
 from keras_transformer._backend.operations import whole_tensor
 from keras_transformer.errors import UserError, check_sizes
 from keras_transformer.layers.base import check_lora_is_kept
@@ -187,7 +188,7 @@ def fit(
                 StopAfter(steps, counter, model),
             ],
         )
-    end_iteration()
+    gc.collect()  # TensorFlow logs an error about an iterator that ends with the process.
     return history
 
 

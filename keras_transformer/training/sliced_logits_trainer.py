@@ -274,9 +274,7 @@ class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
         self._loss_tracker.add(ops.stop_gradient(loss * divisor), total)
         return loss * self.distribution.scale
 
-    def compute_metrics(
-        self, x: Any, y: Ids | None, y_pred: Tensor, sample_weight: Tensor | None = None
-    ) -> dict[str, Tensor]:
+    def compute_metrics(self, *_: Any, **__: Any) -> dict[str, Tensor]:
         """Returns the metrics, which `compute_loss` has updated."""
         return self.get_metrics_result()
 

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer._backend import replaced
 from keras_transformer._backend.types import Tensor
 from keras_transformer.errors import UserError
 from keras_transformer.training.devices.base import Distribution
@@ -44,20 +45,6 @@ def as_replica(
         replaced(optimizer, reduced_first),
     ):
         yield
-
-
-@contextmanager
-def replaced(owner: object, attributes: dict[str, Any]) -> Iterator[None]:
-    """Replaces attributes of an object, untracked by Keras, in the `with` block."""
-    before = dict(vars(owner))
-    vars(owner).update(attributes)
-    try:
-        yield
-    finally:
-        for name in attributes:
-            vars(owner).pop(name)
-            if name in before:
-                vars(owner)[name] = before[name]
 
 
 @contextmanager
@@ -113,11 +100,8 @@ def _of_values(weights: Tensor | None, y_pred: Tensor) -> Tensor | None:
     if weights is None:
         return None
     rank = len(y_pred.shape) - 1
-    if len(weights.shape) > rank:
-        weights = ops.reshape(weights, ops.shape(weights)[:rank])  # without axes of size 1
-    while len(weights.shape) < rank:
-        weights = ops.expand_dims(weights, -1)
-    return _ones(y_pred) * ops.cast(weights, "float32")
+    shape = (*ops.shape(weights), *[1] * rank)[:rank]
+    return _ones(y_pred) * ops.cast(ops.reshape(weights, shape), "float32")
 
 
 @contextmanager

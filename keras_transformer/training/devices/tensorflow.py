@@ -9,10 +9,11 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer._backend import replaced
 from keras_transformer._backend.types import Tensor
 from keras_transformer.data import Shard
 from keras_transformer.training.devices.base import Distribution
-from keras_transformer.training.devices.replica import as_replica, replaced
+from keras_transformer.training.devices.replica import as_replica
 from keras_transformer.training.step.optimizer import inner_optimizer
 
 Logs = dict[str, Tensor]

@@ -9,12 +9,13 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_transformer._backend import replaced
 from keras_transformer._backend.operations import whole_tensor
 from keras_transformer._backend.types import Tensor
 from keras_transformer.data import Shard
 from keras_transformer.layers import DecoderLayer, EncoderLayer
 from keras_transformer.training.devices.base import Distribution
-from keras_transformer.training.devices.replica import as_replica, replaced
+from keras_transformer.training.devices.replica import as_replica
 
 
 class TorchProcesses(Distribution):

@@ -33,14 +33,7 @@ def start(recipe: Recipe) -> Distribution:
     works only on JAX. Call `start` before you make a model. Raises `UserError` if the backend does
     not support the recipe's settings.
     """
-    _check_supported(recipe, keras.config.backend())
-    if recipe.training.distribution == "none":
-        return ONE_DEVICE
-    return Distribution.all_devices(recipe.training.model_shards)
-
-
-def _check_supported(recipe: Recipe, backend: str) -> None:
-    training = recipe.training
+    training, backend = recipe.training, keras.config.backend()
     kind, shards = training.distribution, training.model_shards
     if kind == "none" and os.environ.get(_LAUNCHERS[backend], "1") != "1":
         raise UserError(
@@ -55,17 +48,18 @@ def _check_supported(recipe: Recipe, backend: str) -> None:
             "training.model_shards needs training.distribution=model_parallel, and must divide "
             f"{', '.join(divided)}. Received: training.model_shards={shards}"
         )
-    on_tensorflow = backend == "tensorflow"
+    if kind == "none":
+        return ONE_DEVICE
     unsupported = {
-        "training.distribution=model_parallel": kind == "model_parallel",
-        "training.jit_compile=true": on_tensorflow and training.jit_compile is True,
+        "training.distribution=model_parallel": kind == "model_parallel" and backend != "jax",
+        "training.jit_compile=true": training.jit_compile is True and backend == "tensorflow",
     }
-    found = [name for name, is_set in unsupported.items() if is_set]
-    if found and kind != "none" and backend != "jax":
+    if found := [name for name, is_set in unsupported.items() if is_set]:
         raise UserError(
             f"{backend} cannot train on several devices with {' and '.join(found)}: choose another "
             "setting, or KERAS_BACKEND=jax"
         )
+    return Distribution.all_devices(shards)
 
 
 def open_run(

@@ -136,15 +136,10 @@ class StepOptimizer(_Base):
         scale = self.global_clipnorm / ops.maximum(norm, self.global_clipnorm)
         return [gradient * scale for gradient in exact]
 
-    def _backend_update_step(
-        self,
-        grads: list[Tensor],
-        trainable_variables: list[keras.Variable],
-        learning_rate: Tensor,
-    ) -> None:
+    def _backend_update_step(self, *given: Any) -> None:
         # On JAX, Keras calls this method for every micro-batch. Keras keeps only the updates after
         # the last micro-batch of an optimizer step.
-        super()._backend_update_step(grads, trainable_variables, learning_rate)
+        super()._backend_update_step(*given)
         self._update_averages()
 
     def _update_averages(self) -> None:
@@ -158,9 +153,7 @@ class StepOptimizer(_Base):
             difference = ops.stop_gradient(variable - average)
             average.assign(average + difference / ops.cast(total, average.dtype))
 
-    def _update_model_variables_moving_average(
-        self, trainable_variables: list[keras.Variable]
-    ) -> None:
+    def _update_model_variables_moving_average(self, _: Any) -> None:
         """Does nothing, because Keras calls this method for each micro-batch, not for each step."""
 
     def finalize_variable_values(self, var_list: list[keras.Variable]) -> None:
