@@ -1,4 +1,4 @@
-"""Contains code that differs by backend. This file: what is installed, and processes."""
+"""Contains code that differs by backend. This file: what is installed, processes, `with` blocks."""
 
 import importlib.util
 import os
@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextvars import ContextVar
 from typing import Any
 
 BACKENDS = ("tensorflow", "jax", "torch")
@@ -17,6 +18,16 @@ _users: dict[str, int] = {}  # the id of the process that first used an engine
 def installed_backends() -> list[str]:
     """Returns the names of the installed backends."""
     return [name for name in BACKENDS if importlib.util.find_spec(name) is not None]
+
+
+@contextmanager
+def set_to(variable: ContextVar[Any], value: object) -> Iterator[None]:
+    """Gives a context variable a value in the `with` block."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer._backend import check_not_forked
+from keras_transformer._backend import check_not_forked, set_to
 from keras_transformer.capabilities import Capabilities
 
 # Largest size of JAX's cache on CPUs, which looks at all its programs when it writes one. Programs
@@ -155,50 +155,6 @@ def _layers(model: Any) -> list[Any]:
     return list(getattr(model, "_flatten_layers", list)())
 
 
-class Recompiling:
-    """Mixin that recompiles a Keras model after `quantize` or `enable_lora` added variables.
-
-    Otherwise, `fit`, `evaluate` and `predict` would still use the old weights on TensorFlow. The
-    mixin also keeps the weights on JAX if a step raises an error.
-    """
-
-    variables: Any
-
-    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        """Evaluates the model (see `keras.Model.evaluate`)."""
-        return self._then_synced(super().evaluate, args, kwargs)  # type: ignore
-
-    def predict(self, *args: Any, **kwargs: Any) -> Any:
-        """Computes the outputs of the model (see `keras.Model.predict`)."""
-        return self._then_synced(super().predict, args, kwargs)  # type: ignore
-
-    def _then_synced(self, method: Any, args: Any, kwargs: Any) -> Any:
-        """Calls a method. Even after an error, the variables of JAX have their last values."""
-        try:
-            return method(*args, **kwargs)
-        finally:
-            if keras.config.backend() == "jax":
-                self.jax_state_sync()  # type: ignore
-
-    def make_train_function(self, force: bool = False) -> None:
-        super().make_train_function(force or self._has_more_variables("train"))  # type: ignore
-
-    def make_test_function(self, force: bool = False) -> None:
-        super().make_test_function(force or self._has_more_variables("test"))  # type: ignore
-
-    def make_predict_function(self, force: bool = False) -> None:
-        super().make_predict_function(force or self._has_more_variables("predict"))  # type: ignore
-
-    def _purge_model_variables(self, **_: bool) -> None:
-        """Keeps the weights. On JAX, Keras would lose them if the first step raises an error."""
-
-    def _has_more_variables(self, function: str) -> bool:
-        counts = vars(self).setdefault("_num_variables", {})  # Avoids tracking by Keras.
-        check_not_forked(keras.config.backend())
-        before, counts[function] = counts.get(function), len(self.variables)
-        return before not in (None, counts[function])
-
-
 def _tensorflow(
     function: Callable[..., Any], model: Any, any_shape: bool = False
 ) -> Callable[..., Any]:
@@ -270,11 +226,8 @@ def _torch(bound: Callable[..., Any], is_compiled: bool) -> Callable[..., Any]:
 
     @torch.inference_mode()
     def call(*tensors: Any, **options: Any) -> Any:
-        token = _loops.set(loops(is_on_cuda()))
-        try:
+        with set_to(_loops, loops(is_on_cuda())):
             return bound(*tensors, **options)
-        finally:
-            _loops.reset(token)
 
     return call
 

@@ -3,13 +3,14 @@
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import keras
 from keras import ops
 
+from keras_transformer._backend import set_to
 from keras_transformer._backend.types import Tensor
 
 Call = TypeVar("Call", bound=Callable[..., Any])
@@ -19,8 +20,7 @@ Call = TypeVar("Call", bound=Callable[..., Any])
 _is_on: ContextVar[bool | None] = ContextVar("gradient_checkpointing", default=None)
 
 
-@contextmanager
-def gradient_checkpointing(is_on: bool = True) -> Iterator[None]:
+def gradient_checkpointing(is_on: bool = True) -> AbstractContextManager[None]:
     """Makes `checkpointable` layers store only their inputs and outputs within this context.
 
     The backward pass recomputes all other activations, with the same dropout masks. If `is_on` is
@@ -28,11 +28,7 @@ def gradient_checkpointing(is_on: bool = True) -> Iterator[None]:
 
     Source: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost".
     """
-    token = _is_on.set(is_on)
-    try:
-        yield
-    finally:
-        _is_on.reset(token)
+    return set_to(_is_on, is_on)
 
 
 def checkpointable(call: Call) -> Call:

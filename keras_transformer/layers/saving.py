@@ -6,8 +6,8 @@ fit the saved weights. `placeholder_weights` saves the time to make random weigh
 
 import functools
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer._backend import without_tensorflow
+from keras_transformer._backend import set_to, without_tensorflow
 from keras_transformer._backend.operations import read, to_tensor
 from keras_transformer._backend.types import Tensor
 from keras_transformer.errors import UserError
@@ -114,10 +114,9 @@ def _sublayers(layer: keras.layers.Layer) -> dict[str, Any]:
     return dict(sorted(found.items(), key=lambda item: -len(list(item[1]._flatten_layers()))))
 
 
-@contextmanager
 def placeholder_weights(
     most: float = math.inf, values: Values = lambda path, shape: None
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Makes the package's layers begin with `values`, or else with zeros, within this context.
 
     Zeros must be loaded or set afterwards. JAX compiles a program for each shape of random weights.
@@ -125,11 +124,7 @@ def placeholder_weights(
     `most` is how many numbers the file of the weights can have. A layer with more raises
     `ValueError` before it takes memory.
     """
-    token = _PLACEHOLDERS.set(([most], values))
-    try:
-        yield
-    finally:
-        _PLACEHOLDERS.reset(token)
+    return set_to(_PLACEHOLDERS, ([most], values))
 
 
 def check_finite(model: keras.layers.Layer, file: str | Path) -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from numbers import Integral
 from pathlib import Path
@@ -10,8 +10,12 @@ from typing import Any
 
 import keras
 
-from keras_transformer._backend import check_not_forked, check_trains_alone, without_tensorflow
-from keras_transformer._backend.compile_function import Recompiling
+from keras_transformer._backend import (
+    check_not_forked,
+    check_trains_alone,
+    set_to,
+    without_tensorflow,
+)
 from keras_transformer._backend.fit_data import has_own_order, prepared
 from keras_transformer._backend.gradient_checkpointing import Recomputable
 from keras_transformer._files import read_bytes
@@ -34,7 +38,12 @@ class FitsTokens:
 
     `fit` keeps the tokenizer of the data. It refuses `class_weight`, with which Keras would choose
     one token as the class of a row, and processes of PyTorch that would train several models.
+
+    After `quantize` or `enable_lora` added variables, the steps are compiled again: on TensorFlow,
+    they would still use the old weights. On JAX, the weights are kept if a step raises an error.
     """
+
+    variables: Any
 
     is_replica = False  # True while it is one of the replicas of `Distribution.fitting`
 
@@ -97,12 +106,41 @@ class FitsTokens:
         """Evaluates the model (see `keras.Model.evaluate`)."""
         x = prepared(x, self, batch_size)
         self.check_data(x, y, sample_weight)
-        return super().evaluate(x, y, batch_size, verbose, sample_weight, *args, **kwargs)  # type: ignore
+        data = x, y, batch_size, verbose, sample_weight
+        return self._then_synced(super().evaluate, *data, *args, **kwargs)  # type: ignore
+
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
+        """Computes the outputs of the model (see `keras.Model.predict`)."""
+        return self._then_synced(super().predict, *args, **kwargs)  # type: ignore
+
+    def _then_synced(self, method: Any, *args: Any, **kwargs: Any) -> Any:
+        """Calls a method. Even after an error, the variables of JAX have their last values."""
+        try:
+            return method(*args, **kwargs)
+        finally:
+            if keras.config.backend() == "jax":
+                self.jax_state_sync()  # type: ignore
+
+    def make_train_function(self, force: bool = False) -> None:
+        super().make_train_function(force or self._has_more_variables("train"))  # type: ignore
+
+    def make_test_function(self, force: bool = False) -> None:
+        super().make_test_function(force or self._has_more_variables("test"))  # type: ignore
+
+    def make_predict_function(self, force: bool = False) -> None:
+        super().make_predict_function(force or self._has_more_variables("predict"))  # type: ignore
+
+    def _purge_model_variables(self, **_: bool) -> None:
+        """Keeps the weights. On JAX, Keras would lose them if the first step raises an error."""
+
+    def _has_more_variables(self, function: str) -> bool:
+        counts = vars(self).setdefault("_num_variables", {})  # Avoids tracking by Keras.
+        check_not_forked(keras.config.backend())
+        before, counts[function] = counts.get(function), len(self.variables)
+        return before not in (None, counts[function])
 
 
-class ConfiguredModel(
-    StoresArguments, Adaptable, FitsTokens, Recompiling, Recomputable, keras.Model
-):
+class ConfiguredModel(StoresArguments, Adaptable, FitsTokens, Recomputable, keras.Model):
     """Base class of functional models, which saves and loads them.
 
     A subclass creates its layers and calls `super().__init__(inputs, outputs, **kwargs)`. For each
@@ -146,11 +184,8 @@ class ConfiguredModel(
                     clones.update(zip(map(id, layer.layers), clone.layers, strict=True))
             return clones[id(layer)]
 
-        token = CLONES.set(clones)
-        try:
+        with set_to(CLONES, clones):
             return super()._run_through_graph(inputs, operation, call_fn)
-        finally:
-            CLONES.reset(token)
 
     def _repr_html_(self) -> str:
         """Lists the layers in a notebook."""
@@ -203,14 +238,9 @@ def _serialized(value: Any) -> Any:
     return serialized
 
 
-@contextmanager
-def loading_in_float32(active: bool = True) -> Iterator[None]:
+def loading_in_float32(active: bool = True) -> AbstractContextManager[None]:
     """Makes models in mixed precision compute in float32 if they are loaded within this context."""
-    token = _LOADS_IN_FLOAT32.set(active)
-    try:
-        yield
-    finally:
-        _LOADS_IN_FLOAT32.reset(token)
+    return set_to(_LOADS_IN_FLOAT32, active)
 
 
 def in_float32(model: keras.Model) -> Any:

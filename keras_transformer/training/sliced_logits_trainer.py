@@ -7,7 +7,7 @@ from typing import Any, Literal
 import keras
 from keras import ops
 
-from keras_transformer._backend.compile_function import Recompiling, device_memory, is_on_cpu
+from keras_transformer._backend.compile_function import device_memory, is_on_cpu
 from keras_transformer._backend.gradient_checkpointing import (
     Recomputable,
     check_checkpointable,
@@ -32,7 +32,7 @@ from keras_transformer.models.token_predictor import TokenPredictor, is_packed, 
 from keras_transformer.training.devices.base import ONE_DEVICE, Distribution
 
 
-class SlicedLogitsTrainer(FitsTokens, Recompiling, Recomputable, keras.Model):
+class SlicedLogitsTrainer(FitsTokens, Recomputable, keras.Model):
     """Trains a model with the logits of only a few tokens in memory at a time.
 
     The logits are by far the largest tensor of a training step. For 25,000 tokens and a vocabulary

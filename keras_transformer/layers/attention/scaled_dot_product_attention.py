@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import keras
 from keras import ops
 
+from keras_transformer._backend import set_to
 from keras_transformer._backend.operations import MASKED_SCORE, scalar
 from keras_transformer._backend.types import Ids, Mask, Shape, Size, Tensor
 from keras_transformer.layers.base import ConfiguredLayer, Dense, given_mask
@@ -112,11 +113,8 @@ def recorded_attention() -> Iterator[list[AttentionRecord]]:
     An `AttentionPattern` then is a mask of all scores.
     """
     records: list[AttentionRecord] = []
-    token = _RECORDS.set(records)
-    try:
+    with set_to(_RECORDS, records):
         yield records
-    finally:
-        _RECORDS.reset(token)
 
 
 def is_recorded() -> bool:
