@@ -54,11 +54,8 @@ def prepare(
     )
     vars(trainer.model)["tokenizer_files"] = tokenizer.files  # Checkpoints keep them.
     plan = _plan(run.recipe, training_text, tokenizer, distribution.shard)
-    settings = run.recipe.training
-    validation_batches = evaluation_batches(
-        validation_text, settings.tokens_per_batch, run.recipe.length_multiple
-    )
-    return trainer, tokenizer, plan, validation_batches
+    sizes = run.recipe.training.tokens_per_batch, run.recipe.length_multiple
+    return trainer, tokenizer, plan, evaluation_batches(validation_text, *sizes)
 
 
 def _text(
