@@ -2,6 +2,7 @@
 
 import functools
 import threading
+from dataclasses import dataclass, field
 from typing import Any
 
 import keras
@@ -26,13 +27,17 @@ class RecordedLoops:
     """
 
     def __init__(self, is_compiled: bool) -> None:
-        self._step = functools.lru_cache(MOST_GRAPHS)(lambda _: _Step(is_compiled))
+        self._is_compiled = is_compiled
+        self._step = functools.lru_cache(MOST_GRAPHS)(
+            lambda _: _Step(0 if is_compiled else STEPS_BEFORE)
+        )
 
     def run(self, steps_left: Any, body: Any, carried: Any, given: Any, name: Any) -> Any:
         key = name, f"{keras.tree.map_structure(shape_and_dtype, (given, carried))}"
         step = self._step(key)
         left = steps_left(*carried)
-        while left and step.is_early():
+        while left and step.before > 0:
+            step.before -= 1
             carried = body(given, *carried)
             left = steps_left(*carried)
         if not left:
@@ -44,41 +49,32 @@ class RecordedLoops:
             new = body(inner[0], *inner[1])
             return [*keras.tree.flatten(new), steps_left(*new)]
 
-        program = step.program([*fixed, *leaves], function)
+        with step.lock:
+            if not step.is_recorded:
+                step.is_recorded = True
+                step.program = self._recorded([*map(copy, (*fixed, *leaves))], function)
+        program = step.program or function
         while left:
             *leaves, left = program(*fixed, *leaves)
         return keras.tree.pack_sequence_as(carried, leaves)
 
-
-class _Step:
-    """A step of loops with the same shapes. It may be used by several threads."""
-
-    def __init__(self, is_compiled: bool) -> None:
-        self._is_compiled = is_compiled
-        self._steps_before = 0 if is_compiled else STEPS_BEFORE
-        self._is_recorded = False
-        self._program: Program | None = None
-        self._lock = threading.Lock()
-
-    def is_early(self) -> bool:
-        """Counts a step, and returns whether it comes before the recording."""
-        self._steps_before -= 1
-        return self._steps_before >= 0
-
-    def program(self, leaves: list[Any], function: Program) -> Program:
-        """Returns the recorded step, or `function` if it can't be recorded.
+    def _recorded(self, leaves: list[Any], function: Program) -> Program | None:
+        """Returns the recorded step, or None if it can't be repeated.
 
         Of the leaves, it returns new values for the last ones, and the steps left.
         """
-        with self._lock:
-            if not self._is_recorded:
-                self._is_recorded = True
-                self._program = self._recorded([*map(copy, leaves)], function)
-        return self._program or function
-
-    def _recorded(self, leaves: list[Any], function: Program) -> Program | None:
         recorder = Recorder(leaves)
         results = recorder.run(function)
         after = [*leaves[: 1 - len(results)], *results[:-1]]
         is_steady = [*map(shape_and_dtype, leaves)] == [*map(shape_and_dtype, after)]
         return recorder.program(results, self._is_compiled) if is_steady else None
+
+
+@dataclass
+class _Step:
+    """A step of loops with the same shapes. Several threads may use it."""
+
+    before: float  # steps before the recording
+    is_recorded: bool = False
+    program: Program | None = None  # None also of a step that can't be repeated
+    lock: Any = field(default_factory=threading.Lock)
