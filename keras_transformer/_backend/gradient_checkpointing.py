@@ -127,33 +127,27 @@ def _recomputed(layer: keras.layers.Layer, *structure: Any) -> Any:
     floats = [i for i, dtype in dtypes.items() if "float" in keras.backend.standardize_dtype(dtype)]
     layers = layer._flatten_layers()
     dropouts = [x for x in layers if isinstance(x, RepeatableDropout) and x.rate > 0]
-    seeds = [dropout.next_seed() for dropout in dropouts]
-
     # TensorFlow would read them again in the backward pass, possibly after the optimizer's update.
     weights = layer.weights if keras.config.backend() == "tensorflow" else []
+    seeds = [dropout.next_seed() for dropout in dropouts]
+    given = [flat[i] for i in floats], seeds, [x._value for x in weights]
 
     def function(*tensors: Any) -> Any:
+        inputs, seeds, values = keras.tree.pack_sequence_as(given, tensors)
         filled = list(flat)
-        for i, tensor in zip(floats, tensors, strict=False):
+        for i, tensor in zip(floats, inputs, strict=True):
             filled[i] = tensor
-        inputs, named = keras.tree.pack_sequence_as(structure, filled)
-        scope: Any = keras.StatelessScope() if weights else nullcontext()
-        with gradient_checkpointing(False), _fixed(dropouts, seeds, tensors[0]), scope:
-            for pair in zip(weights, tensors[len(floats) :], strict=True):
-                scope.add_update(pair)
-            return layer(*inputs, **{**named, "training": True})
+        args, kwargs = keras.tree.pack_sequence_as(structure, filled)
+        mapping = [*zip(weights, values, strict=True)]
+        scope = keras.StatelessScope(state_mapping=mapping) if weights else nullcontext()
+        with gradient_checkpointing(False), _fixed(dropouts, seeds), scope:
+            return layer(*args, **{**kwargs, "training": True})
 
-    return _recomputing(function)(*(flat[i] for i in floats), *(x._value for x in weights))
+    return _recomputing(function)(*keras.tree.flatten(given))
 
 
 @contextmanager
-def _fixed(
-    dropouts: Sequence[RepeatableDropout], seeds: Sequence[Tensor], x: Tensor
-) -> Iterator[None]:
-    if keras.config.backend() == "tensorflow":
-        # The seeds depend on a tensor, so that TensorFlow does not store the dropout masks.
-        is_nan = ops.isnan(ops.reshape(x, (-1,))[0])
-        seeds = [seed + ops.cast(is_nan, seed.dtype) for seed in seeds]
+def _fixed(dropouts: Sequence[RepeatableDropout], seeds: Sequence[Tensor]) -> Iterator[None]:
     for dropout, seed in zip(dropouts, seeds, strict=True):
         dropout.fixed_seed = seed
     try:
